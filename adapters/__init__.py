@@ -1,0 +1,20 @@
+"""What a job type must say: `JobAdapter`, and the words to say it with."""
+
+from adapters.attributes import Attribute, Kind, Value, canonical_name
+from adapters.decomposition import Limits, Slice, TooLarge
+from adapters.job_adapter import EVENTS, SLICING, JobAdapter, LocalJob, Site
+
+__all__ = [
+    "EVENTS",
+    "SLICING",
+    "Attribute",
+    "JobAdapter",
+    "Kind",
+    "Limits",
+    "LocalJob",
+    "Site",
+    "Slice",
+    "TooLarge",
+    "Value",
+    "canonical_name",
+]

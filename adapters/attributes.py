@@ -1,0 +1,143 @@
+"""How a job type declares the attributes of its requests, and how a declared attribute is read."""
+
+import enum
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Value = str | tuple["Value", ...]
+"""One RSL value: a word, or a parenthesised sequence of values."""
+
+
+class Kind(enum.Enum):
+    """What an attribute's value is; the handler gets the Python type named here."""
+
+    TEXT = "text"  # str
+    INTEGER = "integer"  # int
+    NUMBER = "number"  # float
+    FLAG = "yes or no"  # bool
+    WORDS = "list of words"  # tuple[str, ...]
+    PAIRS = "list of (NAME value) pairs"  # tuple[tuple[str, str], ...]
+    FILE = "file"  # str: an absolute path, or a name beside the request
+
+
+_FLAGS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
+
+
+def canonical_name(name: str) -> str:
+    """The attribute's name as Globus compares it: lower case, underscores ignored."""
+    return name.lower().replace("_", "")
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """One attribute of a request or of a site: the single source for checks, help and the RSL validation file."""
+
+    name: str
+    doc: str
+    kind: Kind = Kind.TEXT
+    unit: str = ""
+    default: Any = None
+    required: bool = False
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[str, ...] = ()
+
+    def read(self, values: Sequence[Value]) -> Any:
+        """The typed value of what the request says; raises ValueError with a sentence for the user."""
+        reader = _READERS[self.kind]
+        try:
+            value = reader(values)
+        except (ValueError, OverflowError):
+            raise ValueError(f"{self.name} must be {self.describe()}, not {_shown(values)}") from None
+        if isinstance(value, float | int) and not isinstance(value, bool):
+            self._check_range(value)
+        if self.choices and value not in self.choices:
+            raise ValueError(f"{self.name} must be one of {', '.join(self.choices)}, not {_shown(values)}")
+        return value
+
+    def describe(self) -> str:
+        """The kind, unit and range in words: ``integer (events), 1 to 1000000``."""
+        unit = f" ({self.unit})" if self.unit else ""
+        return f"{self.kind.value}{unit}{self._range()}"
+
+    def _check_range(self, value: float) -> None:
+        below = self.minimum is not None and value < self.minimum
+        above = self.maximum is not None and value > self.maximum
+        if below or above:
+            raise ValueError(f"{self.name} must be {self.describe()}, not {value:g}")
+
+    def _range(self) -> str:
+        if self.minimum is not None and self.maximum is not None:
+            return f", {self.minimum:g} to {self.maximum:g}"
+        if self.minimum is not None:
+            return f", at least {self.minimum:g}"
+        if self.maximum is not None:
+            return f", at most {self.maximum:g}"
+        return ""
+
+
+def _shown(values: Sequence[Value]) -> str:
+    text = " ".join(value if isinstance(value, str) else f"({_shown(value)})" for value in values)
+    return repr(text if len(text) <= 60 else text[:57] + "...")
+
+
+def _read_text(values: Sequence[Value]) -> str:
+    (value,) = values
+    if not isinstance(value, str):
+        raise ValueError("a sequence")
+    return value
+
+
+def _read_file(values: Sequence[Value]) -> str:
+    text = _read_text(values)
+    if not text or "\0" in text:
+        raise ValueError("no file name")
+    return text
+
+
+def _read_integer(values: Sequence[Value]) -> int:
+    text = _read_text(values)
+    if len(text) > 20 or not text.isascii():
+        raise ValueError("no integer")
+    return int(text.replace("_", "x"))
+
+
+def _read_number(values: Sequence[Value]) -> float:
+    number = float(_read_text(values))
+    if not math.isfinite(number):
+        raise ValueError("not finite")
+    return number
+
+
+def _read_flag(values: Sequence[Value]) -> bool:
+    word = _read_text(values).lower()
+    if word not in _FLAGS:
+        raise ValueError("neither yes nor no")
+    return _FLAGS[word]
+
+
+def _read_words(values: Sequence[Value]) -> tuple[str, ...]:
+    return tuple(_read_text([value]) for value in values)
+
+
+def _read_pairs(values: Sequence[Value]) -> tuple[tuple[str, str], ...]:
+    pairs = []
+    for value in values:
+        if isinstance(value, str):
+            raise ValueError("a word where a pair belongs")
+        name, text = _read_words(value)
+        pairs.append((name, text))
+    return tuple(pairs)
+
+
+_READERS = {
+    Kind.TEXT: _read_text,
+    Kind.INTEGER: _read_integer,
+    Kind.NUMBER: _read_number,
+    Kind.FLAG: _read_flag,
+    Kind.WORDS: _read_words,
+    Kind.PAIRS: _read_pairs,
+    Kind.FILE: _read_file,
+}

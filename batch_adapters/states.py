@@ -1,0 +1,58 @@
+"""GRAM's job states by their protocol numbers, and the event line that carries them."""
+
+import enum
+import re
+from dataclasses import dataclass
+
+
+class State(enum.IntEnum):
+    """A job's state as GRAM numbers it (globus_gram_protocol_constants.h)."""
+
+    PENDING = 1
+    ACTIVE = 2
+    FAILED = 4
+    DONE = 8
+    SUSPENDED = 16
+    UNSUBMITTED = 32
+    STAGE_IN = 64
+    STAGE_OUT = 128
+
+    @property
+    def word(self) -> str:
+        """The state as XML and people spell it: ``stage-in``, ``done``."""
+        return self.name.lower().replace("_", "-")
+
+    @property
+    def is_final(self) -> bool:
+        """True for DONE and FAILED."""
+        return self in (State.DONE, State.FAILED)
+
+
+STATE_OF_WORD = {state.word: state for state in State}
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One job state change of one local job; the exit code means something in DONE and FAILED only."""
+
+    timestamp: int
+    local_id: str
+    state: State
+    exit_code: int = 0
+
+
+_EVENT = re.compile(r"001;(\d{1,12});([^;\n]{1,128});(1|2|4|8|16);(-?\d{1,9})\n?", re.ASCII)
+
+
+def render_event(event: Event) -> str:
+    """The event as a line of the Globus scheduler event protocol, newline included."""
+    return f"001;{event.timestamp};{event.local_id};{event.state.value};{event.exit_code}\n"
+
+
+def read_event(line: str) -> Event | None:
+    """The event that a protocol line carries, or None where the line is not a well-formed 001 message."""
+    match = _EVENT.fullmatch(line)
+    if match is None:
+        return None
+    timestamp, local_id, state, exit_code = match.groups()
+    return Event(int(timestamp), local_id, State(int(state)), int(exit_code))

@@ -1,6 +1,6 @@
 """What a job type must say: `JobAdapter`, and the words to say it with."""
 
-from adapters.attributes import Attribute, Kind, Value, canonical_name
+from adapters.attributes import Attribute, Kind, RequestFile, Value, canonical_name
 from adapters.decomposition import Limits, Slice, TooLarge
 from adapters.job_adapter import EVENTS, SLICING, JobAdapter, LocalJob, Site
 
@@ -12,6 +12,7 @@ __all__ = [
     "Kind",
     "Limits",
     "LocalJob",
+    "RequestFile",
     "Site",
     "Slice",
     "TooLarge",

@@ -2,8 +2,9 @@
 
 import enum
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 Value = str | tuple["Value", ...]
@@ -19,7 +20,21 @@ class Kind(enum.Enum):
     FLAG = "yes or no"  # bool
     WORDS = "list of words"  # tuple[str, ...]
     PAIRS = "list of (NAME value) pairs"  # tuple[tuple[str, str], ...]
-    FILE = "file"  # str: an absolute path, or a name beside the request
+    FILE = "file"  # RequestFile
+    FILES = "list of files"  # tuple[RequestFile, ...]
+
+
+@dataclass(frozen=True)
+class RequestFile:
+    """A file that a request names: ``name`` as written, ``path`` seen from the request's own folder."""
+
+    name: str
+    path: Path
+
+    @property
+    def travels(self) -> bool:
+        """True for a name beside the request, False for an absolute one."""
+        return not self.name.startswith("/")
 
 
 _FLAGS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
@@ -44,8 +59,11 @@ class Attribute:
     maximum: float | None = None
     choices: tuple[str, ...] = ()
 
-    def read(self, values: Sequence[Value]) -> Any:
-        """The typed value of what the request says; raises ValueError with a sentence for the user."""
+    def read(self, values: Sequence[Value], folder: Path = Path("/")) -> Any:
+        """The typed value of what the request says; raises ValueError with a sentence for the user.
+
+        Names of files that are not absolute are seen from ``folder``, where the request lies.
+        """
         reader = _READERS[self.kind]
         try:
             value = reader(values)
@@ -55,6 +73,10 @@ class Attribute:
             self._check_range(value)
         if self.choices and value not in self.choices:
             raise ValueError(f"{self.name} must be one of {', '.join(self.choices)}, not {_shown(values)}")
+        if self.kind is Kind.FILE:
+            return RequestFile(value, folder / value)
+        if self.kind is Kind.FILES:
+            return tuple(RequestFile(name, folder / name) for name in value)
         return value
 
     def describe(self) -> str:
@@ -66,21 +88,26 @@ class Attribute:
         below = self.minimum is not None and value < self.minimum
         above = self.maximum is not None and value > self.maximum
         if below or above:
-            raise ValueError(f"{self.name} must be {self.describe()}, not {value:g}")
+            raise ValueError(f"{self.name} must be {self.describe()}, not {_number(value)}")
 
     def _range(self) -> str:
         if self.minimum is not None and self.maximum is not None:
-            return f", {self.minimum:g} to {self.maximum:g}"
+            return f", {_number(self.minimum)} to {_number(self.maximum)}"
         if self.minimum is not None:
-            return f", at least {self.minimum:g}"
+            return f", at least {_number(self.minimum)}"
         if self.maximum is not None:
-            return f", at most {self.maximum:g}"
+            return f", at most {_number(self.maximum)}"
         return ""
 
 
 def _shown(values: Sequence[Value]) -> str:
     text = " ".join(value if isinstance(value, str) else f"({_shown(value)})" for value in values)
     return repr(text if len(text) <= 60 else text[:57] + "...")
+
+
+def _number(value: float) -> str:
+    # All digits of a seed or a number of events: "at most 9e+08, not 9e+08" would tell nobody anything.
+    return str(value) if isinstance(value, int) else f"{value:.15g}"
 
 
 def _read_text(values: Sequence[Value]) -> str:
@@ -105,7 +132,10 @@ def _read_integer(values: Sequence[Value]) -> int:
 
 
 def _read_number(values: Sequence[Value]) -> float:
-    number = float(_read_text(values))
+    text = _read_text(values)
+    if "_" in text or not text.isascii():
+        raise ValueError("no number")
+    number = float(text)
     if not math.isfinite(number):
         raise ValueError("not finite")
     return number
@@ -122,6 +152,10 @@ def _read_words(values: Sequence[Value]) -> tuple[str, ...]:
     return tuple(_read_text([value]) for value in values)
 
 
+def _read_files(values: Sequence[Value]) -> tuple[str, ...]:
+    return tuple(_read_file([value]) for value in values)
+
+
 def _read_pairs(values: Sequence[Value]) -> tuple[tuple[str, str], ...]:
     pairs = []
     for value in values:
@@ -132,7 +166,7 @@ def _read_pairs(values: Sequence[Value]) -> tuple[tuple[str, str], ...]:
     return tuple(pairs)
 
 
-_READERS = {
+_READERS: dict[Kind, Callable[[Sequence[Value]], Any]] = {
     Kind.TEXT: _read_text,
     Kind.INTEGER: _read_integer,
     Kind.NUMBER: _read_number,
@@ -140,4 +174,5 @@ _READERS = {
     Kind.WORDS: _read_words,
     Kind.PAIRS: _read_pairs,
     Kind.FILE: _read_file,
+    Kind.FILES: _read_files,
 }

@@ -1,0 +1,147 @@
+"""All I/O with batch systems: renders an adapter's commands, runs them, tells their answers apart."""
+
+import functools
+import io
+import logging
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jinja2
+import sh
+
+from batch_adapters.adapter import BatchAdapter, Command, Garbled, LocalStatus, Refused, Submission, Unreachable
+
+logger = logging.getLogger(__name__)
+
+MAX_OUTPUT = 64 * 1024 * 1024
+"""Bytes that one command may print; more is no answer."""
+
+_ANY_CODE = list(range(256))
+_LIST = re.compile(r"\{\{ *(\w+)\* *\}\}")
+
+
+class _Bounded(io.BytesIO):
+    """Keeps what a command prints, up to `MAX_OUTPUT`."""
+
+    overflowed = False
+
+    def write(self, data: Any) -> int:
+        if self.tell() + len(data) > MAX_OUTPUT:
+            self.overflowed = True
+            return len(data)
+        return super().write(data)
+
+
+@functools.cache
+def _template(text: str) -> jinja2.Template:
+    return jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=False).from_string(text)
+
+
+def render_argv(command: Command, variables: Mapping[str, Any]) -> list[str]:
+    """The command's arguments, each template rendered on its own: no shell ever sees them."""
+    argv: list[str] = []
+    for text in command.argv:
+        listed = _LIST.fullmatch(text)
+        if listed:
+            argv.extend(variables[listed[1]])
+        else:
+            argv.append(_template(text).render(variables))
+    return [argument for argument in argv if argument]
+
+
+def run_command(command: Command, variables: Mapping[str, Any]) -> str:
+    """What the command printed, where one of its outcomes calls that a good answer.
+
+    :raises Unreachable: no answer within the timeout, or the program cannot be started.
+    :raises BatchError: as the outcome that fits says; Refused where none does.
+    """
+    argv = render_argv(command, variables)
+    out, err = _Bounded(), _Bounded()
+    try:
+        done = sh.Command(argv[0])(
+            *argv[1:], _timeout=command.timeout, _ok_code=_ANY_CODE, _out=out, _err=err, _in="", _return_cmd=True
+        )
+    except sh.TimeoutException as error:
+        raise Unreachable(f"{argv[0]} did not answer within {command.timeout:g} s") from error
+    except (sh.CommandNotFound, OSError) as error:
+        raise Unreachable(f"{argv[0]} cannot be run: {error}") from error
+    except sh.SignalException as error:
+        raise Unreachable(f"{argv[0]} was killed: {type(error).__name__}") from error
+    if out.overflowed or err.overflowed:
+        raise Garbled(f"{argv[0]} printed more than {MAX_OUTPUT} bytes")
+    stdout, stderr = (stream.getvalue().decode(errors="replace") for stream in (out, err))
+    logger.debug("%s: exit %d, stdout %r, stderr %r", argv[:8], done.exit_code, stdout[:2000], stderr[:2000])
+    return _judge(command, argv, done.exit_code, stdout, stderr)
+
+
+def _judge(command: Command, argv: list[str], exit_code: int, stdout: str, stderr: str) -> str:
+    for outcome in command.outcomes:
+        if outcome.fits(exit_code, stdout + stderr):
+            if outcome.error is None:
+                return stdout
+            raise outcome.error(_failure(argv, exit_code, stdout, stderr))
+    raise Refused(_failure(argv, exit_code, stdout, stderr))
+
+
+def _failure(argv: list[str], exit_code: int, stdout: str, stderr: str) -> str:
+    text = (stderr.strip() or stdout.strip() or "nothing printed")[:500]
+    return f"{argv[0]} {argv[1] if len(argv) > 1 else ''}: exit code {exit_code}: {text}"
+
+
+class BatchSystem:
+    """One batch system as this account uses it: a batch adapter and the site's variables for its templates."""
+
+    def __init__(self, adapter: BatchAdapter, site: Mapping[str, Any]) -> None:
+        self.adapter = adapter
+        self.site = site
+
+    @property
+    def event_log(self) -> str:
+        """The path of the log that the generator follows."""
+        return _template(self.adapter.event_log).render(self.site)
+
+    def submit(self, submission: Submission) -> Mapping[int, str]:
+        """Submit an array once; the local id of each of its indexes.
+
+        :raises Refused: nothing was submitted.
+        :raises Unreachable, Garbled: it may or may not have been: `find` its token.
+        """
+        variables = {**self.site, **{name: getattr(submission, name) for name in submission.__dataclass_fields__}}
+        printed = run_command(self.adapter.submit, variables)
+        ids = self.adapter.read_submitted(printed, submission)
+        if set(ids) != set(range(submission.first, submission.last + 1)):
+            raise Garbled(f"{self.adapter.name}: ids for {sorted(ids)[:9]} … in the answer to {submission.token}")
+        return ids
+
+    def find(self, token: str) -> list[LocalStatus]:
+        """The local jobs submitted under a token; an empty list is an answer: there is no such submission.
+
+        :raises Unreachable, Garbled: nothing is known.
+        """
+        return self._jobs(run_command(self.adapter.find, {**self.site, "token": token}))
+
+    def query(self) -> list[LocalStatus]:
+        """Every local job that the batch system shows us, in one command.
+
+        :raises Unreachable, Garbled: nothing is known.
+        """
+        return self._jobs(run_command(self.adapter.query, self.site))
+
+    def cancel(self, ids: Iterable[str]) -> None:
+        """Ask for the end of local jobs; that they ended, an event or a query must say.
+
+        :raises BatchError: some of them may not have been asked.
+        """
+        wanted = list(ids)
+        for start in range(0, len(wanted), 500):
+            run_command(self.adapter.cancel, {**self.site, "ids": wanted[start : start + 500]})
+
+    def _jobs(self, printed: str) -> list[LocalStatus]:
+        statuses = []
+        for local_id, native, exit_code in self.adapter.read_jobs(printed):
+            state = self.adapter.states.get(native)
+            if state is None:
+                logger.warning("%s %s: unknown native state %r", self.adapter.name, local_id, native)
+            statuses.append(LocalStatus(local_id, native, state, exit_code))
+        return statuses

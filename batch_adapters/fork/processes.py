@@ -1,0 +1,103 @@
+"""What the kernel says about processes: who lives, since when, how one ended."""
+
+import functools
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+from batch_adapters.states import State
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process for all time: pid, start in clock ticks since boot (proc(5), stat field 22), and the boot's id."""
+
+    pid: int
+    started: int
+    boot: str
+
+
+@functools.cache
+def read_boot() -> str:
+    """The id of this boot of the machine."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def read_process(pid: int) -> Process | None:
+    """The process that has this pid now, or None where there is none or only a zombie."""
+    stat = _read_stat(pid)
+    return None if stat is None or stat[0] in (b"Z", b"X") else stat[1]
+
+
+def _read_stat(pid: int) -> tuple[bytes, Process] | None:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The command's name, in parentheses, may itself hold blanks and parentheses.
+    state, *fields = stat[stat.rindex(b")") + 2 :].split()
+    return state, Process(pid, int(fields[18]), read_boot())
+
+
+def is_alive(process: Process) -> bool:
+    """True while exactly this process runs: a reused pid is another process, a zombie is dead."""
+    return process.boot == read_boot() and read_process(process.pid) == process
+
+
+def read_started_seconds(process: Process) -> float:
+    """When the process started, in seconds of CLOCK_BOOTTIME."""
+    return process.started / os.sysconf("SC_CLK_TCK")
+
+
+def read_end(child: os.waitid_result) -> tuple[State, int]:
+    """The final state and exit code of an ended child: DONE and its code, or FAILED and 128 + the signal."""
+    if child.si_code == os.CLD_EXITED:
+        return State.DONE, child.si_status
+    return State.FAILED, 128 + child.si_status
+
+
+def read_ended_child() -> os.waitid_result | None:
+    """An ended child, left unreaped so that its pid stays its own; None where there is none."""
+    return _read_waitable(os.P_ALL, 0)
+
+
+def read_own_end(process: Process) -> os.waitid_result | None:
+    """The end of exactly this process, left unreaped; None where it has not ended or is not our child."""
+    child = _read_waitable(os.P_PID, process.pid)
+    stat = _read_stat(process.pid)
+    return child if stat is not None and stat[1] == process else None
+
+
+def _read_waitable(idtype: int, number: int) -> os.waitid_result | None:
+    try:
+        return os.waitid(idtype, number, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return None
+
+
+def run_signal_group(leader: int, number: signal.Signals) -> None:
+    """Send a signal to what is left of a process group; a group that is gone or not ours to signal is left alone."""
+    try:
+        os.killpg(leader, number)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def run_signal_orphans(leader: Process) -> None:
+    """Kill what a dead leader's group has left, where no new process can have taken its number."""
+    # While a group has members, the kernel gives its number to no new process: a process there is not ours.
+    if leader.boot == read_boot() and not Path(f"/proc/{leader.pid}").exists():
+        run_signal_group(leader.pid, signal.SIGKILL)
+
+
+def run_become_subreaper() -> None:
+    """Inherit the orphans of our descendants, so that their exit codes come to us (prctl(2))."""
+    import ctypes  # The queue process alone needs it; the commands start the sooner.
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"cannot become a child subreaper: {os.strerror(number)}")

@@ -1,0 +1,204 @@
+"""Follows a log through its files: every whole record once, in order, whatever rotates under the reader."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from batch_adapters.generator.log_file import BLOCK, Identity, LogFile, read_identity
+from batch_adapters.generator.source import Source
+
+# Files kept open, the current one and those before it: their writers may not have finished with them, and an open
+# file's inode cannot be given to a new file, so that what we hold is never mistaken for something unread.
+_HELD = 8
+# How many files a start time may lie back: all are open for a moment, so that no rotation can shift their names.
+_REACH = 500
+# Logs are in order of time to within this many seconds: the hour that clocks repeat, and several writers.
+_DISORDER = 3700
+_PROBE = 1 << 16
+
+ReadTime = Callable[[bytes], int | None]
+
+
+class Follower:
+    """The place in a log up to which it has been read, as a few open files."""
+
+    def __init__(self, source: Source, record_ends: tuple[bytes, ...]) -> None:
+        self._source = source
+        self._ends = record_ends
+        self._held: list[LogFile] = []
+        self._skipped_before = 0
+        self.unreadable: Path | None = None
+
+    @property
+    def skipped(self) -> int:
+        """How many records were too long to be read."""
+        return self._skipped_before + sum(file.skipped for file in self._held)
+
+    def start(self, since: int | None, read_time: ReadTime) -> bytes:
+        """Go to where records of that time begin (None: to the end); the last records before that place.
+
+        :raises OSError: the log cannot be read.
+        """
+        files = self._open_newest(_HELD if since is None else _REACH)
+        begin = 0 if since is None else _find_first_file(files, read_time, since - _DISORDER)
+        for file in files[:begin] + files[begin + _HELD :]:
+            file.close()
+        self._held = files[begin : begin + _HELD][::-1]
+        for file in self._held:
+            file.move_to_end()
+        if not self._held:
+            return b""
+        if since is not None:
+            self._held[-1].move_to(_find_offset(self._held[-1], read_time, since - _DISORDER))
+        return self._read_before(self._held[-1])
+
+    @staticmethod
+    def _read_before(file: LogFile) -> bytes:
+        begin = max(0, file.offset - BLOCK)
+        return file.read_records_at(begin, file.offset - begin)[1]
+
+    def read_blocks(self, look_for_files: bool = True) -> Iterator[bytes]:
+        """All whole records that are there now, as blocks of at most 1 MiB.
+
+        :raises OSError: the log cannot be read.
+        """
+        while True:
+            for file in tuple(self._held):
+                yield from self._drain(file)
+            # Only now: a file is left for its successor after both were there and it had been read to its end.
+            if not (look_for_files and self._open_next()):
+                return
+
+    def _drain(self, file: LogFile) -> Iterator[bytes]:
+        while True:
+            while (block := file.read_block()) is not None:
+                if block:
+                    yield block
+            if not file.rewritten:
+                return
+            for copy in self._find_copies(file):
+                self._held.insert(self._held.index(file), copy)
+                yield from self._drain(copy)
+            file.restart()
+
+    def _find_copies(self, file: LogFile) -> list[LogFile]:
+        """What was copied before the file was truncated, oldest first, from the place up to which it had been read.
+
+        A file that was truncated before any of it had been read cannot be told from one that was always empty.
+        """
+        copies: list[LogFile] = []
+        for path in self._list_older(file):
+            try:
+                copy = LogFile(path, self._ends)
+            except (FileNotFoundError, PermissionError):
+                continue
+            copies.insert(0, copy)
+            if copy.take_place_of(file):
+                return copies
+        for copy in copies:
+            copy.close()
+        return []
+
+    def _list_older(self, file: LogFile) -> list[Path]:
+        older: list[Path] = []
+        for path, identity in self._list_files():
+            if identity == file.identity:
+                older.clear()
+            elif not self._holds(identity):
+                older.append(path)
+        return older[:_HELD]
+
+    def _open_newest(self, most: int) -> list[LogFile]:
+        while True:
+            listed = self._list_stable()[:most]
+            files = self._open_readable(listed)
+            if self._list_stable()[:most] == listed:
+                return files
+            for file in files:
+                file.close()
+
+    def _open_readable(self, listed: list[tuple[Path, Identity]]) -> list[LogFile]:
+        files: list[LogFile] = []
+        for path, _ in listed:
+            try:
+                files.append(LogFile(path, self._ends))
+            except FileNotFoundError:
+                break
+            except PermissionError:
+                # Older parts may be closed to us: then the log reaches back to here.
+                if not files:
+                    raise
+                break
+        return files
+
+    def _open_next(self) -> bool:
+        """Open the oldest file that is newer than what we hold; whether it is worth while to look again."""
+        self.unreadable = None
+        for path, identity in reversed(self._list_stable()):
+            try:
+                file = LogFile(path, self._ends)
+            except FileNotFoundError:
+                return True
+            except PermissionError:
+                # Its mode may be about to change; if not, the files after it must not wait for it.
+                self.unreadable = path
+                continue
+            if file.identity == identity:
+                # A copy put in the place of the file that we read goes on where that one ended.
+                if self._held:
+                    file.take_place_of(self._held[-1])
+                self._hold(file)
+            else:
+                file.close()
+            return True
+        return False
+
+    def _hold(self, file: LogFile) -> None:
+        self._held.append(file)
+        while len(self._held) > _HELD:
+            oldest = self._held.pop(0)
+            self._skipped_before += oldest.skipped
+            oldest.close()
+
+    def _list_stable(self) -> list[tuple[Path, Identity]]:
+        # A rotation renames one file after the other: only two equal looks show names that belong together.
+        listed = self._list_unknown()
+        while (again := self._list_unknown()) != listed:
+            listed = again
+        return listed
+
+    def _list_unknown(self) -> list[tuple[Path, Identity]]:
+        """The files newer than any that we hold, newest first."""
+        return list(itertools.takewhile(lambda listed: not self._holds(listed[1]), self._list_files()))
+
+    def _list_files(self) -> Iterator[tuple[Path, Identity]]:
+        for path in self._source.newest_first():
+            identity = read_identity(path)
+            if identity is not None:
+                yield path, identity
+
+    def _holds(self, identity: Identity) -> bool:
+        return any(file.identity == identity for file in self._held)
+
+
+def _find_first_file(files: list[LogFile], read_time: ReadTime, time: int) -> int:
+    """Which of the files, newest first, to begin with: the first that begins before the time, or the oldest."""
+    for index, file in enumerate(files):
+        first = read_time(file.read_records_at(0, _PROBE)[1])
+        if first is not None and first < time:
+            return index
+    return max(0, len(files) - 1)
+
+
+def _find_offset(file: LogFile, read_time: ReadTime, time: int) -> int:
+    """A place in the file before which all records are older than the time; its start where the format has no order."""
+    low, high, offset = 0, file.size, 0
+    while high - low > BLOCK:
+        middle = (low + high) // 2
+        begin, records = file.read_records_at(middle, _PROBE)
+        found = read_time(records)
+        if found is not None and found < time:
+            low, offset = middle, begin
+        else:
+            high = middle
+    return offset

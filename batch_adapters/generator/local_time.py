@@ -1,0 +1,99 @@
+"""Local time stamps of logs turned into seconds since 1970, one conversion per minute of log."""
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
+
+_MOST_STAMPS = 10_000
+_DAY = 86_400
+# Lines of one log may be out of order by this much (several writers, buffers); see _LocalStamps._choose.
+_DISORDER = 600
+
+
+class LocalStamps(dict[bytes, bytes]):
+    """``stamps[b"11/20/2026 23:39:47"]`` is ``b"1795217987"``; an impossible stamp gives ``b""``.
+
+    The layout is given in letters: ``mm/dd/YYYY HH:MM:SS``, ``YYYY-mm-ddTHH:MM:SS``; without ``YYYY`` the latest year
+    is taken that is not more than a day ahead. A stamp may go on behind the layout with ``Z`` or ``+HH:MM``: then it is
+    not local. A time that clocks show twice (end of summer time) gets its first reading, unless the log has already
+    come more than ten minutes further: then the second. A time that clocks skip is read as if they had not.
+    """
+
+    def __init__(self, layout: str, zone: tzinfo | None = None, now: Callable[[], float] = time.time) -> None:
+        """``zone`` is the log's time zone; None: the zone of this process (``TZ``)."""
+        super().__init__()
+        self._zone = zone
+        self._now = now
+        self._length = len(layout)
+        self._year, self._month, self._day, self._hour, self._minute, self._second = (
+            _find_field(layout, field) for field in ("YYYY", "mm", "dd", "HH", "MM", "SS")
+        )
+        self._minutes: dict[bytes, tuple[int, int]] = {}
+        self._latest = 0
+
+    def __missing__(self, stamp: bytes) -> bytes:
+        try:
+            first, second = self._read_minute(stamp)
+            seconds = int(stamp[self._second])
+        except (ValueError, OverflowError, OSError):
+            return b""
+        if first != second:
+            return b"%d" % self._choose(first + seconds, second + seconds)
+        if len(self) >= _MOST_STAMPS:
+            self.clear()
+        self._latest = max(self._latest, first + seconds)
+        self[stamp] = answer = b"%d" % (first + seconds)
+        return answer
+
+    def _choose(self, first: int, second: int) -> int:
+        reading = first if first >= self._latest - _DISORDER else second
+        self._latest = max(self._latest, reading)
+        return reading
+
+    def _read_minute(self, stamp: bytes) -> tuple[int, int]:
+        key = stamp[: self._second.start] + stamp[self._length :]
+        readings = self._minutes.get(key)
+        if readings is None:
+            if len(self._minutes) >= _MOST_STAMPS:
+                self._minutes.clear()
+            self._minutes[key] = readings = self._convert(stamp)
+        return readings
+
+    def _convert(self, stamp: bytes) -> tuple[int, int]:
+        month, day, hour, minute = (int(stamp[field]) for field in (self._month, self._day, self._hour, self._minute))
+        zone = _read_offset(stamp[self._length :]) or self._zone
+        if self._year.start != self._year.stop:
+            return _read_both(datetime(int(stamp[self._year]), month, day, hour, minute, tzinfo=zone))
+        latest = self._now() + _DAY
+        this_year = datetime.fromtimestamp(latest).year
+        for year in range(this_year, this_year - 9, -1):
+            if (month, day) == (2, 29) and year % 4:
+                continue
+            readings = _read_both(datetime(year, month, day, hour, minute, tzinfo=zone))
+            if readings[0] <= latest:
+                return readings
+        raise ValueError(stamp)
+
+
+def _find_field(layout: str, field: str) -> slice:
+    start = layout.find(field)
+    return slice(start, start + len(field)) if start >= 0 else slice(0, 0)
+
+
+def _read_offset(text: bytes) -> timezone | None:
+    if not text:
+        return None
+    if text == b"Z":
+        return UTC
+    digits = text[1:].replace(b":", b"")
+    if len(digits) != 4 or text[:1] not in b"+-":
+        raise ValueError(text)
+    ahead = timedelta(hours=int(digits[:2]), minutes=int(digits[2:]))
+    return timezone(ahead if text[:1] == b"+" else -ahead)
+
+
+def _read_both(moment: datetime) -> tuple[int, int]:
+    first = int(moment.timestamp())
+    second = int(moment.replace(fold=1).timestamp())
+    # In the hour that clocks skip, fold=1 lies before fold=0: there is no second reading then.
+    return first, max(first, second)

@@ -1,0 +1,194 @@
+"""The scheduler event generator's command line, which is that of Globus' program, and its loop."""
+
+import argparse
+import contextlib
+import enum
+import logging
+import os
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from batch_adapters.generator.emit import EventFolder, Output, StandardOutput
+from batch_adapters.generator.lines import LineFilter
+from batch_adapters.generator.module import Feed, FeedSettings, LogNotKnown
+from batch_adapters.generator.process import (
+    fill_closed_descriptors,
+    leave_on_signals,
+    remove_pid_file,
+    run_in_background,
+    write_pid_file,
+)
+from batch_adapters.generator.registry import MODULES, UnknownModule, find_module
+from batch_adapters.generator.watch import InputEnded, Watch
+
+logger = logging.getLogger("samgrid-scheduler-event-generator")
+
+_DAY = 86_400
+_WARNING_INTERVAL = 60.0
+
+
+class ExitStatus(enum.IntEnum):
+    """How the generator ended; 128 + N: by signal N."""
+
+    INPUT_ENDED = 0
+    BAD_ARGUMENTS = 2
+    LOG_UNREADABLE = 3
+    OUTPUT_BROKEN = 4
+    OUTPUT_FAILED = 5
+
+
+_EPILOG = """\
+Events are lines 001;SECONDS;JOB_ID;STATE;EXIT_CODE with GRAM's states: 1 pending, 2 active, 4 failed, 8 done,
+16 suspended. The program goes on until its standard input ends or nobody reads its standard output any more.
+
+exit status: 0 standard input ended (or: gone to the background), 2 bad arguments, 3 the log cannot be read,
+4 nobody reads standard output any more, 5 events cannot be written (disk full, -d folder), 143 SIGTERM, 130 SIGINT
+"""
+
+
+class _Arguments(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(ExitStatus.BAD_ARGUMENTS, f"{self.prog}: {message} (-h shows the options)\n")
+
+
+def _read_seconds(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds since 1970")
+    return int(text)
+
+
+def _read_path(text: str) -> Path:
+    # In the background the working directory is another.
+    return Path(text).absolute()
+
+
+def _read_interval(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0.01 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 0.01 to 3600")
+    return seconds
+
+
+def make_arguments() -> argparse.ArgumentParser:
+    """The command line's options."""
+    parser = _Arguments(
+        prog=logger.name,
+        description="Turns a batch system's log into a stream of job state changes.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    known = ", ".join(sorted(MODULES))
+    parser.add_argument("-s", dest="name", metavar="NAME", required=True, help=f"the batch system: {known}, …")
+    parser.add_argument(
+        *("-t", "--timestamp"),
+        dest="since",
+        metavar="SECONDS",
+        type=_read_seconds,
+        help="events from that second since 1970 on, inclusive (default: from now on)",
+    )
+    parser.add_argument(
+        "-d", dest="folder", metavar="DIRECTORY", type=_read_path, help="write one file a UTC day there"
+    )
+    parser.add_argument("-b", dest="background", action="store_true", help="go to the background; ignore stdin")
+    parser.add_argument("-p", dest="pid_file", metavar="PIDFILE", type=_read_path, help="write the process id there")
+    parser.add_argument("-l", "--log", metavar="PATH", type=_read_path, help="the log's file or folder")
+    parser.add_argument(
+        "--interval",
+        metavar="SECONDS",
+        type=_read_interval,
+        default=1.0,
+        help="look at least that often: inotify does not see what other machines write (default: 1)",
+    )
+    return parser
+
+
+class _Warnings:
+    """Tells what was skipped: at once, then at most once a minute."""
+
+    def __init__(self) -> None:
+        self._told: tuple[str, ...] = ()
+        self._next = 0.0
+
+    def tell(self, warnings: tuple[str, ...]) -> None:
+        if warnings == self._told or time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + _WARNING_INTERVAL
+        for warning in warnings:
+            if warning not in self._told:
+                logger.warning("%s", warning)
+        self._told = warnings
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the generator until nobody wants it any more; the exit status, see `ExitStatus`."""
+    logging.basicConfig(format="%(name)s: %(message)s")
+    options = make_arguments().parse_args(argv)
+    fill_closed_descriptors()
+    leave_on_signals()
+    try:
+        _run(options)
+    except InputEnded:
+        return ExitStatus.INPUT_ENDED
+    except BrokenPipeError:
+        return ExitStatus.OUTPUT_BROKEN
+    except (UnknownModule, LogNotKnown) as error:
+        logger.error("%s", error)
+        return ExitStatus.BAD_ARGUMENTS
+    except _OutputFailed as error:
+        logger.error("events cannot be written: %s", error)
+        return ExitStatus.OUTPUT_FAILED
+    except OSError as error:
+        logger.error("the log cannot be read: %s", error)
+        return ExitStatus.LOG_UNREADABLE
+    finally:
+        if options.pid_file is not None:
+            remove_pid_file(options.pid_file)
+
+
+class _OutputFailed(Exception):
+    pass
+
+
+@contextlib.contextmanager
+def _writing() -> Iterator[None]:
+    """Tells failures of writing from those of reading."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise _OutputFailed(str(error)) from error
+
+
+def _run(options: argparse.Namespace) -> NoReturn:
+    settings = FeedSettings(options.log, options.since, os.environ, options.interval)
+    feed = find_module(options.name).open_feed(settings)
+    with _writing():
+        folder = EventFolder(options.folder) if options.folder else None
+        if options.background:
+            run_in_background(options.pid_file, keep_output=folder is None)
+        elif options.pid_file is not None:
+            write_pid_file(options.pid_file, os.getpid())
+    watch = Watch(feed.folders, None if options.background else 0, 1 if folder is None else None)
+    _follow(feed, LineFilter(options.since), folder or StandardOutput(1, watch), watch, options.interval)
+
+
+def _follow(feed: Feed, lines: LineFilter, output: Output, watch: Watch, interval: float) -> NoReturn:
+    warnings = _Warnings()
+    look_for_files = True
+    while True:
+        for block in feed.read_events(look_for_files):
+            watch.check()
+            with _writing():
+                output.write(lines.read_good(block))
+        with _writing():
+            output.write_empty_days(time.time())
+        skipped = (f"{lines.malformed} malformed events were skipped",) if lines.malformed else ()
+        warnings.tell(feed.render_warnings() + skipped)
+        look_for_files = watch.wait(min(interval, _DAY - time.time() % _DAY))

@@ -1,0 +1,102 @@
+"""What a generator module says of its scheduler: where the log is, how a record ends, which events a block holds.
+
+A module is one ``LogModule`` (data) with one ``Parser`` (a few compiled byte patterns). Everything else is the core's:
+finding and following files through rotations, half-written records, start times, checking and writing events.
+"""
+
+import abc
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+
+class LogNotKnown(Exception):
+    """The module cannot tell where its scheduler's log is; the message names what to set, or ``--log``."""
+
+
+class Parser(abc.ABC):
+    """Reads one scheduler's log; one object sees the whole log in order, so it may keep (bounded) state."""
+
+    @abc.abstractmethod
+    def read_events(self, block: bytes) -> bytes:
+        """The events in a block of whole records, as 001 lines one after another, newline behind each.
+
+        A block is at most about 1 MiB, ends with one of the module's record ends, and may begin with garbage (the rest
+        of a torn record). Any bytes may come: never raise, never let a record's user text forge an event. The core
+        drops and counts lines that are not well-formed (an id with ``;`` or of more than 128 characters, an empty
+        stamp) and drops events before the start time, so the parser need not check either.
+        """
+
+    def read_time(self, block: bytes) -> int | None:
+        """Seconds since 1970 of the first dated record in the block; None where none is, or where the log has no order.
+
+        Lets the core find a start time by bisection; an order right to within an hour is enough. It is asked of a
+        parser of its own, never of the one that reads events.
+        """
+        del block
+        return None
+
+
+class Feed(Protocol):
+    """Where events come from while the generator runs: a followed log, or a batch system asked at intervals."""
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """Folders in which any change is worth another look; need not exist yet."""
+
+    def read_events(self, look_for_files: bool) -> Iterator[bytes]:
+        """Everything that is there now, as blocks of 001 lines, without waiting for more.
+
+        ``look_for_files`` is False where nothing but growth of known files was seen.
+        """
+
+    def render_warnings(self) -> tuple[str, ...]:
+        """What was skipped so far, one sentence each with its count; empty where nothing was."""
+
+
+@dataclass(frozen=True)
+class FeedSettings:
+    """What the command line says of the events wanted."""
+
+    log: Path | None
+    """The log's file or folder; None: where the module finds it."""
+    since: int | None
+    """Seconds since 1970, inclusive; None: from now on."""
+    environment: Mapping[str, str]
+    interval: float = 1.0
+    """Seconds between two looks where nothing else wakes the generator."""
+
+
+class Module(Protocol):
+    """What a registered name stands for; every ``LogModule`` is one."""
+
+    def open_feed(self, settings: FeedSettings) -> Feed:
+        """A feed for one run of the generator; raises OSError where the log cannot be read, or LogNotKnown."""
+
+
+@dataclass(frozen=True)
+class LogModule:
+    """A scheduler that writes a log: which files it is made of, and who reads it."""
+
+    name: str
+    find_log: Callable[[Mapping[str, str]], Path]
+    """From the environment, the log's file, or its folder where ``dated_files``; may raise LogNotKnown."""
+    new_parser: Callable[[], Parser]
+    record_ends: tuple[bytes, ...] = (b"\n",)
+    """How a record ends, e.g. ``b"\\n...\\n"``; where formats are mixed, each of theirs."""
+    file_name: str = ""
+    """The log's name within its folder, for ``--log FOLDER``."""
+    dated_files: bool = False
+    """The log is a folder of files ``YYYYMMDD``, not one file with rotated ones (``.1``, ``.old``) beside it."""
+
+    def open_feed(self, settings: FeedSettings) -> Feed:
+        """A feed that follows the log; raises OSError where it is there and cannot be read, or LogNotKnown."""
+        from batch_adapters.generator.feed import LogFeed
+
+        return LogFeed(self, settings)
+
+
+def render_line(stamp: bytes, local_id: bytes, state: bytes, exit_code: bytes = b"0") -> bytes:
+    """One 001 line from its fields (state: the GRAM number, e.g. ``b"2"``); unchecked, that is for the core."""
+    return b"001;%b;%b;%b;%b\n" % (stamp, local_id, state, exit_code)

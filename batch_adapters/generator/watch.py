@@ -1,0 +1,100 @@
+"""Waits until something happens: a log's folder changes, the timer runs out, or whoever started us is gone."""
+
+import logging
+import os
+import select
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from inotify_simple import INotify, flags
+
+logger = logging.getLogger(__name__)
+
+_NAMES_CHANGED = flags.CREATE | flags.MOVED_TO | flags.MOVED_FROM | flags.DELETE | flags.DELETE_SELF | flags.MOVE_SELF
+_BROKEN = select.POLLERR | select.POLLHUP | select.POLLNVAL
+
+
+class InputEnded(Exception):
+    """Standard input reached its end: nobody wants our events any more."""
+
+
+class Watch:
+    """The generator's only place to wait. Standard input and output may each be None: not watched."""
+
+    def __init__(self, folders: Iterable[Path], stdin: int | None, stdout: int | None) -> None:
+        self._folders = tuple(folders)
+        self._stdin = stdin
+        self._stdout = stdout
+        self._inotify = _open_inotify()
+        self._next_look = 0.0
+        self._waiting = select.poll()
+        self._writing = select.poll()
+        if stdin is not None:
+            self._waiting.register(stdin, select.POLLIN)
+            self._writing.register(stdin, select.POLLIN)
+        if stdout is not None:
+            # No event asked for: only that the reader is gone, which is reported in any case.
+            self._waiting.register(stdout, 0)
+            self._writing.register(stdout, select.POLLOUT)
+        if self._inotify is not None:
+            self._waiting.register(self._inotify.fileno(), select.POLLIN)
+        self._watch_folders()
+
+    def _watch_folders(self) -> None:
+        if self._inotify is None:
+            return
+        for folder in self._folders:
+            try:
+                self._inotify.add_watch(folder, flags.MODIFY | _NAMES_CHANGED)
+            except OSError as error:
+                # It is not there yet, or we may not list it: the timer looks again.
+                logger.debug("%s: no inotify: %s", folder, error)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for news or for the time; whether files may have come or gone, and not only grown.
+
+        :raises InputEnded: standard input has reached its end.
+        :raises BrokenPipeError: nobody reads standard output any more.
+        """
+        ready = self._waiting.poll(max(0.0, seconds) * 1000)
+        self._check(ready)
+        names_changed = self._read_news()
+        if names_changed or time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + seconds
+            # Folders may be new, or others under the same name.
+            self._watch_folders()
+            return True
+        return False
+
+    def check(self) -> None:
+        """Only see whether we are still wanted; raises as `wait` does."""
+        self._check(self._writing.poll(0))
+
+    def wait_for_room(self) -> None:
+        """Wait until standard output takes PIPE_BUF bytes at once; raises as `wait` does."""
+        while True:
+            ready = self._writing.poll()
+            self._check(ready)
+            if any(fd == self._stdout for fd, _ in ready):
+                return
+
+    def _check(self, ready: list[tuple[int, int]]) -> None:
+        for fd, events in ready:
+            if fd == self._stdin and (events & select.POLLNVAL or not os.read(fd, 65_536)):
+                raise InputEnded
+            if fd == self._stdout and events & _BROKEN:
+                raise BrokenPipeError
+
+    def _read_news(self) -> bool:
+        if self._inotify is None:
+            return False
+        return any(news.mask & ~flags.MODIFY for news in self._inotify.read(timeout=0))
+
+
+def _open_inotify() -> INotify | None:
+    try:
+        return INotify()
+    except OSError as error:
+        logger.warning("inotify is not to be had (%s): only the timer looks for news", error)
+        return None

@@ -1,0 +1,103 @@
+"""Job type ``command``: any program, a number of times."""
+
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path, PurePosixPath
+
+from adapters import Attribute, JobAdapter, Kind, LocalJob, RequestFile, TooLarge
+
+RESERVED_NAMES = ("output", ".samgrid")
+"""Names in a local job's scratch folder that are not free for files of the request."""
+
+
+class CommandAdapter(JobAdapter):
+    """Runs a program that is installed at the site, or one that travels with the request."""
+
+    jobType = "command"
+    attributes = (
+        Attribute("executable", "The program: absolute where the site has it, else a file named beside the request.",
+                  Kind.FILE, required=True),
+        Attribute("arguments", "The program's arguments.", Kind.WORDS, default=()),
+        Attribute("count", "How many times the program runs.", Kind.INTEGER, "local jobs", default=1, minimum=1),
+        Attribute("input_files", "Files that every local job finds in its folder: under their name as written, or "
+                  "under the last part of an absolute one.", Kind.FILES, default=()),
+    )  # fmt: skip
+
+    def checkErrors(self) -> Iterable[str]:
+        """What is wrong with the program and the input files."""
+        program: RequestFile = self.request["executable"]
+        faults = [*_find_file_faults("executable", program), *_find_program_faults(program)]
+        for file in self.request["input_files"]:
+            faults += _find_file_faults("input file", file)
+        return faults + _find_clashes(self._travelling_files())
+
+    def getSize(self) -> int | None:
+        """None: the local jobs are no slices of a whole."""
+        return None
+
+    def getNumSubmissionTimes(self) -> int:
+        """The request's ``count``.
+
+        :raises TooLarge: where the site takes fewer local jobs than that.
+        """
+        count: int = self.request["count"]
+        most = self.site.limits.max_local_jobs
+        if count > most:
+            raise TooLarge(f"count asks for {count} local jobs, but this site takes at most {most}: ask for fewer")
+        return count
+
+    def prepareWorkArea(self, workArea: Path) -> None:
+        """Copy the program, where it travels, and the input files, with their modes."""
+        for file in self._travelling_files():
+            target = workArea / _sandbox_name(file)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(file.path, target)
+
+    def getCommandAndArguments(self, localJob: LocalJob) -> Sequence[str]:
+        """The same command line for every local job: ``SAMGRID_INDEX`` tells them apart."""
+        program: RequestFile = self.request["executable"]
+        word = f"./{_sandbox_name(program)}" if program.travels else program.name
+        return [word, *self.request["arguments"]]
+
+    def _travelling_files(self) -> list[RequestFile]:
+        program: RequestFile = self.request["executable"]
+        inputs: tuple[RequestFile, ...] = self.request["input_files"]
+        return [program, *inputs] if program.travels else list(inputs)
+
+
+def _sandbox_name(file: RequestFile) -> PurePosixPath:
+    name = PurePosixPath(file.name)
+    return name if file.travels else PurePosixPath(name.name)
+
+
+def _find_file_faults(role: str, file: RequestFile) -> list[str]:
+    if file.travels and ".." in PurePosixPath(file.name).parts:
+        return [f"{role} {file.name!r} must lie beside the request or below it: '..' is not allowed"]
+    if file.path.is_dir():
+        return [f"{role} {file.name!r} is a directory"]
+    if not file.path.exists():
+        return [f"{role} {file.name!r} was not found" + (f" in {file.path.parent}" if file.travels else "")]
+    if not file.path.is_file():
+        return [f"{role} {file.name!r} is not a regular file"]
+    return []
+
+
+def _find_program_faults(program: RequestFile) -> list[str]:
+    if program.path.is_file() and not os.access(program.path, os.X_OK):
+        return [f"executable {program.name!r} is not executable: set its x permission (chmod +x)"]
+    return []
+
+
+def _find_clashes(files: Iterable[RequestFile]) -> list[str]:
+    faults = []
+    sources: dict[PurePosixPath, Path] = {}
+    for file in files:
+        name = _sandbox_name(file)
+        if name.parts and name.parts[0] in RESERVED_NAMES:
+            faults.append(f"file {file.name!r} cannot travel under its name: {name.parts[0]!r} is the job manager's")
+        if file.path.is_file() and not os.access(file.path, os.R_OK):
+            faults.append(f"file {file.name!r} cannot be read")
+        if sources.setdefault(name, file.path) != file.path:
+            faults.append(f"two files of the request would travel under the name {str(name)!r}")
+    return faults

@@ -1,0 +1,108 @@
+"""Job type ``pythia``: Monte-Carlo events of a hadron collider, made with Pythia 8."""
+
+import re
+import shutil
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from adapters import EVENTS, SLICING, Attribute, JobAdapter, Kind, LocalJob
+from handlers.pythia_summary import summarise
+
+PAYLOAD = Path(__file__).parent / "payload" / "pythia_events.py"
+CARD = "pythia.cmnd"
+
+BEAMS = {"ppbar": (2212, -2212), "pp": (2212, 2212)}
+"""PDG codes of the two beams."""
+
+DRELL_YAN_TO_MUONS = ("WeakSingleBoson:ffbar2gmZ = on", "23:onMode = off", "23:onIfAny = 13")
+
+DECIDED_ELSEWHERE = {
+    "beams:ida": "beams",
+    "beams:idb": "beams",
+    "beams:ecm": "energy",
+    "phasespace:mhatmin": "m_min",
+    "phasespace:mhatmax": "m_max",
+    "main:numberofevents": "events",
+    "random:seed": "seed",
+    "random:setseed": "seed",
+}
+"""Pythia's settings, in lower case, that have an attribute of their own."""
+
+# "Name:word = value" or "particle:word = value"; printable ASCII, because each becomes one line of the card.
+_SETTING = re.compile(r"([\w+-]+:[\w:+-]+)\s*=[ -~]*[!-~][ -~]*", re.ASCII)
+
+
+class PythiaAdapter(JobAdapter):
+    """Drell-Yan events at the Tevatron unless the request says otherwise; the payload travels in the sandbox."""
+
+    jobType = "pythia"
+    attributes = (
+        EVENTS,
+        *SLICING,
+        Attribute("beams", "The colliding particles.", default="ppbar", choices=tuple(BEAMS)),
+        Attribute("energy", "Energy of the collision in the centre of mass.", Kind.NUMBER, "GeV", default=1960.0,
+                  minimum=10, maximum=200_000),
+        Attribute("settings", "Pythia's settings, each one word such as \"HardQCD:all = on\": process and decays; "
+                  "by default γ*/Z to a pair of muons.", Kind.WORDS, default=DRELL_YAN_TO_MUONS),
+        Attribute("m_min", "Lowest mass of the hard process; also the histogram's lower edge.", Kind.NUMBER, "GeV",
+                  default=60.0, minimum=4),
+        Attribute("m_max", "Highest mass of the hard process; also the histogram's upper edge.", Kind.NUMBER, "GeV",
+                  default=130.0, minimum=4),
+        Attribute("bins", "Bins of the dimuon mass histogram.", Kind.INTEGER, default=70, minimum=1, maximum=10_000),
+    )  # fmt: skip
+    siteAttributes = (
+        Attribute("python", "Python program that can import pythia8mc on the worker nodes; by default the one that "
+                  "runs the job manager."),
+    )  # fmt: skip
+
+    def checkErrors(self) -> Iterable[str]:
+        """Faults of the mass window, and settings that are malformed or belong to another attribute."""
+        faults = [fault for line in self.request["settings"] for fault in _find_setting_faults(line)]
+        low, high, energy = (self.request[name] for name in ("m_min", "m_max", "energy"))
+        if low >= high:
+            faults.append(f"m_min ({low:g} GeV) must be below m_max ({high:g} GeV)")
+        if high > energy:
+            faults.append(f"m_max ({high:g} GeV) must not exceed the collision's energy ({energy:g} GeV)")
+        if self.request["directory"]:
+            faults.append("directory does not go with pythia: its program and its output are in the scratch folder")
+        return faults
+
+    def prepareWorkArea(self, workArea: Path) -> None:
+        """Copy the payload and write Pythia's settings card."""
+        shutil.copyfile(PAYLOAD, workArea / PAYLOAD.name)
+        (workArea / CARD).write_text(render_card(self.request), encoding="ascii")
+
+    def getCommandAndArguments(self, localJob: LocalJob) -> Sequence[str]:
+        """The payload on the card; the slice comes through the environment."""
+        python = self.site.values.get("python") or sys.executable
+        window = (repr(self.request["m_min"]), repr(self.request["m_max"]))
+        return [python, f"./{PAYLOAD.name}", CARD, "--mass-window", *window, "--bins", str(self.request["bins"])]
+
+    def getSummary(self, outputs: Sequence[Path]) -> Mapping[str, str]:
+        """Events, cross section and dimuon mass of all local jobs together."""
+        return summarise(outputs)
+
+
+def render_card(request: Mapping[str, Any]) -> str:
+    """The settings card: beams, energy and mass window of the request, then its own settings."""
+    first, second = BEAMS[request["beams"]]
+    lines = [
+        "! The random seed is the local job's own and is set by the payload.",
+        f"Beams:idA = {first}",
+        f"Beams:idB = {second}",
+        f"Beams:eCM = {request['energy']!r}",
+        f"PhaseSpace:mHatMin = {request['m_min']!r}",
+        f"PhaseSpace:mHatMax = {request['m_max']!r}",
+        *request["settings"],
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _find_setting_faults(line: str) -> list[str]:
+    match = _SETTING.fullmatch(line)
+    if match is None:
+        return [f'settings must be words such as "HardQCD:all = on", not {line!r}']
+    owner = DECIDED_ELSEWHERE.get(match[1].lower())
+    return [f"settings must not contain {match[1]}: the attribute {owner} decides it"] if owner else []

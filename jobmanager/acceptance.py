@@ -1,0 +1,102 @@
+"""A request is accepted or refused while its sender waits: nothing is created for a bad one."""
+
+import hashlib
+import logging
+import os
+import pwd
+import secrets
+import string
+import time
+from pathlib import Path
+
+from adapters import JobAdapter, Limits, Site, TooLarge
+from adapters.decomposition import HIGHEST_SEED
+from jobmanager.account import Account
+from jobmanager.grid_job import GridJob
+from jobmanager.job_types import HandlerError, find_job_type
+from jobmanager.request import BadRequest, Given, read_request, read_site_values, read_type
+
+logger = logging.getLogger(__name__)
+
+
+def accept_grid_job(account: Account, given: Given, folder: Path) -> str:
+    """Check a request, fix how it is cut, and register it; the new grid job's id.
+
+    :param folder: where the request's relative file names start.
+    :raises BadRequest: naming every fault; nothing has been created then.
+    """
+    adapter = make_adapter(account, given, folder)
+    check_errors(adapter)
+    count = _count_local_jobs(adapter)
+    batch = account.configuration.site.batch_system
+    now = time.time()
+    identity = _new_identity(account)
+    job = GridJob.new(identity, adapter.jobType, pwd.getpwuid(os.getuid()).pw_name, batch, now)
+    job.put_request(given, folder)
+    job.put_slices(count, adapter.getSize(), adapter.request.get("seed") or _seed_of(identity))
+    job.min_success = adapter.request["min_success"]
+    with account.database.transaction():
+        account.database.put_grid_job(job)
+        # The generator's first run must not miss what happens between now and its start.
+        account.database.put_generator_time(batch, int(now))
+    logger.info("%s accepted: %s, %d local jobs", identity, adapter.jobType, count)
+    return identity
+
+
+def make_adapter(account: Account, given: Given, folder: Path) -> JobAdapter:
+    """The handler of a request, holding its typed values and the site's.
+
+    :raises BadRequest: naming every fault.
+    """
+    configuration = account.configuration
+    try:
+        handler = find_job_type(read_type(given), configuration.handlers.modules)
+    except HandlerError as error:
+        raise BadRequest([str(error)]) from error
+    request = read_request(given, handler, folder)
+    values = read_site_values(handler, configuration.types.get(handler.jobType, {}))
+    rules = configuration.decomposition
+    limits = Limits(
+        rules.events_per_local_job, rules.recommended_cpu_time * 60, rules.max_cpu_time * 60, rules.max_local_jobs
+    )
+    return handler(request, Site(limits, values))
+
+
+def check_errors(adapter: JobAdapter) -> None:
+    """What is wrong with the request beyond its attributes' types: the handler's word and the common attributes'.
+
+    :raises BadRequest: naming every fault.
+    """
+    faults = list(adapter.checkErrors())
+    stdin = adapter.request["stdin"]
+    if stdin is not None and not stdin.path.is_file():
+        faults.append(f"stdin: no such file: {stdin.path}")
+    directory = adapter.request["directory"]
+    if directory and not Path(directory).is_dir():
+        faults.append(f"directory: no such folder: {directory}")
+    if faults:
+        raise BadRequest(faults)
+
+
+def _count_local_jobs(adapter: JobAdapter) -> int:
+    try:
+        count = adapter.getNumSubmissionTimes()
+    except TooLarge as error:
+        raise BadRequest([str(error)]) from error
+    size = adapter.getSize()
+    if count < 1 or (size is not None and count > size):
+        raise HandlerError(f"handler {adapter.jobType} asks for {count} local jobs for a size of {size}")
+    return count
+
+
+def _new_identity(account: Account) -> str:
+    """An id that no grid job of this account has; its length is fixed, so that none is a prefix of another."""
+    while True:
+        letters = string.ascii_lowercase + string.digits
+        identity = secrets.choice(string.ascii_lowercase) + "".join(secrets.choice(letters) for _ in range(7))
+        if not account.database.is_taken(identity):
+            return identity
+
+
+def _seed_of(identity: str) -> int:
+    return int.from_bytes(hashlib.sha256(identity.encode()).digest()[:8]) % HIGHEST_SEED + 1

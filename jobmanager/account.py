@@ -1,0 +1,58 @@
+"""One account's job manager: where its state lies, how it is configured, its database and batch systems."""
+
+import functools
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from jobmanager.configuration import Configuration, read_configuration
+from jobmanager.database import Database
+from jobmanager.places import StatePlaces, find_state_folder, make_state_folder
+
+LAUNCH = Path(__file__).resolve().parents[1] / "gram_shims" / "launch.py"
+"""The file that starts every program of ours: a path only, nothing is imported from there."""
+
+
+def launch(name: str, *arguments: str) -> list[str]:
+    """The command line of another program of ours (``-P``: its folder does not become part of the module path)."""
+    return [sys.executable, "-P", str(LAUNCH), name, *arguments]
+
+
+@dataclass(frozen=True)
+class Account:
+    """What every process of one account works with."""
+
+    places: StatePlaces
+    configuration: Configuration
+
+    @functools.cached_property
+    def database(self) -> Database:
+        """The XML job database, opened when it is first needed."""
+        return Database(self.places.database)
+
+    def program(self, name: str, *arguments: str) -> list[str]:
+        """The command line of another program of ours on the same state folder."""
+        return launch(name, "--state-dir", str(self.places.root), *arguments)
+
+    def batch_variables(self) -> dict[str, str]:
+        """What the site gives to the templates of every batch adapter."""
+        fork = self.configuration.fork
+        return {
+            "python": sys.executable,
+            "launch": str(LAUNCH),
+            "fork_spool": str(self.places.fork_spool),
+            "fork_slots": str(fork.slots or len(os.sched_getaffinity(0))),
+            "fork_grace": str(fork.cancel_grace),
+        }
+
+
+def open_account(state_dir: str | None) -> Account:
+    """The account whose state folder is named, or the caller's own; the folder is made if need be.
+
+    :raises StateFolderError, ConfigurationError: in one clear sentence each.
+    """
+    configuration = read_configuration(os.environ)
+    root = find_state_folder(state_dir, os.environ)
+    make_state_folder(root)
+    return Account(StatePlaces(root), configuration)

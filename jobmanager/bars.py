@@ -1,0 +1,41 @@
+"""Progress bars of a grid job on a terminal."""
+
+from typing import Self
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from jobmanager.listing import render_counts
+from jobmanager.watching import Snapshot
+
+
+class Bars:
+    """A bar for the local jobs that have ended and one per phase; the counts by state above."""
+
+    def __init__(self) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description:<14}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[unit]}"),
+            TimeElapsedColumn(),
+        )
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._progress.stop()
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Bring the bars up to date."""
+        ended = snapshot.counts.get("done", 0) + snapshot.counts.get("failed", 0)
+        self._set("local jobs", ended, snapshot.count, render_counts(snapshot.counts))
+        for name, (done, total, unit) in snapshot.phases:
+            self._set(name, done, total, unit)
+
+    def _set(self, name: str, done: int, total: int, unit: str) -> None:
+        if name not in self._tasks:
+            self._tasks[name] = self._progress.add_task(name, total=total, unit=unit)
+        self._progress.update(self._tasks[name], completed=done, total=total, unit=unit)

@@ -1,0 +1,108 @@
+"""A child process of the monitor: its output as it comes, its end as an event of the loop."""
+
+import os
+import selectors
+import subprocess
+from collections.abc import Callable, Sequence
+
+_BLOCK = 1 << 16
+_LAST_WORDS = 2000
+
+
+class Backoff:
+    """When to try again: after 1 s, then twice as long each time, up to a minute."""
+
+    LONGEST = 60.0
+
+    def __init__(self) -> None:
+        self._delay = 0.0
+        self._until = 0.0
+
+    def allows(self, now: float) -> bool:
+        """True when the waiting time is over."""
+        return now >= self._until
+
+    def wait(self, now: float) -> None:
+        """Wait longer than the last time."""
+        self._delay = min(max(1.0, 2 * self._delay), self.LONGEST)
+        self._until = now + self._delay
+
+
+class Child:
+    """A running child; its stdout goes to ``on_output`` block by block, of its stderr the last words are kept.
+
+    Its stdin is a pipe that closes when we die: so it knows.
+    """
+
+    def __init__(
+        self, selector: selectors.BaseSelector, argv: Sequence[str], on_output: Callable[[bytes], None]
+    ) -> None:
+        self._selector = selector
+        self._errors = b""
+        self._process = subprocess.Popen(
+            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/", start_new_session=True
+        )
+        stdin, stdout, stderr = self._process.stdin, self._process.stdout, self._process.stderr
+        assert stdin is not None
+        assert stdout is not None
+        assert stderr is not None
+        self._stdin, self._pipes = stdin, (stdout, stderr)
+        self._pidfd = os.pidfd_open(self._process.pid)
+        self._watch(stdout.fileno(), on_output)
+        self._watch(stderr.fileno(), self._keep_errors)
+        selector.register(self._pidfd, selectors.EVENT_READ, lambda: None)
+
+    @property
+    def last_words(self) -> str:
+        """The end of what it wrote to stderr."""
+        return self._errors.decode(errors="replace").strip()
+
+    def exit_status(self) -> int | None:
+        """None while it runs; then, once, its exit status, after the last of its output has been handed over."""
+        status = self._process.poll()
+        if status is not None:
+            self._drain()
+            self._close()
+        return status
+
+    def kill(self) -> None:
+        """End it now; what it had to say is lost."""
+        self._process.kill()
+        self._process.wait()
+        self._close()
+
+    def _drain(self) -> None:
+        for pipe in self._pipes:
+            key = self._selector.get_map().get(pipe.fileno())
+            while key is not None and key.data():
+                pass
+
+    def _close(self) -> None:
+        for pipe in self._pipes:
+            # A grandchild may hold the other end: then it is still registered.
+            if pipe.fileno() in self._selector.get_map():
+                self._selector.unregister(pipe)
+            pipe.close()
+        self._stdin.close()
+        self._selector.unregister(self._pidfd)
+        os.close(self._pidfd)
+
+    def _watch(self, descriptor: int, take: Callable[[bytes], None]) -> None:
+        os.set_blocking(descriptor, False)
+
+        def read() -> bool:
+            """Read one block; False at the end, or where there is nothing to read now."""
+            try:
+                block = os.read(descriptor, _BLOCK)
+            except BlockingIOError:
+                return False
+            if not block:
+                self._selector.unregister(descriptor)
+                return False
+            take(block)
+            return True
+
+        self._selector.register(descriptor, selectors.EVENT_READ, read)
+
+    def _keep_errors(self, block: bytes) -> None:
+        self._errors = (self._errors + block)[-_LAST_WORDS:]

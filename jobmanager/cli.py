@@ -1,0 +1,93 @@
+"""The command line for people: ``samgrid COMMAND``."""
+
+import argparse
+import logging
+import sys
+from collections.abc import Callable
+
+from jobmanager import commands
+from jobmanager.configuration import ConfigurationError
+from jobmanager.database import DatabaseError, UnknownJob
+from jobmanager.job_types import HandlerError
+from jobmanager.places import StateFolderError
+from jobmanager.request import BadRequest
+
+_USER_ERRORS = (
+    BadRequest, ConfigurationError, DatabaseError, HandlerError, OSError, StateFolderError, UnknownJob,
+    commands.CommandError,
+)  # fmt: skip
+
+_DESCRIPTION = """\
+Run grid jobs: one request becomes many local jobs in a batch system, and their outputs come back as one tar file.
+
+  samgrid run examples/drell-yan.rsl      submit, watch, and show the output
+  samgrid submit FILE                     submit only: prints the grid job's id
+  samgrid status                          all grid jobs, with their local jobs by state
+"""
+
+
+def main(argv: list[str]) -> int:
+    """Run one command; errors of the user's, or of the machine, are one clear line each and exit status 1."""
+    options = _make_parser().parse_args(argv)
+    logging.basicConfig(level=logging.WARNING, format="samgrid: %(message)s", stream=sys.stderr)
+    try:
+        status: int = options.run(options)
+    except _USER_ERRORS as error:
+        for line in str(error).splitlines():
+            print(f"samgrid {options.command}: {line}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return status
+
+
+def _make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="samgrid", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def add(name: str, run: Callable[[argparse.Namespace], int], doc: str, more: str = "") -> argparse.ArgumentParser:
+        command = subparsers.add_parser(
+            name, help=doc, description=f"{doc}\n\n{more}", formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        command.add_argument(
+            "--state-dir",
+            metavar="DIR",
+            help="state folder of the account (default: $SAMGRID_STATE, else $XDG_STATE_HOME/samgrid, "
+            "else ~/.local/state/samgrid)",
+        )
+        command.set_defaults(run=run)
+        return command
+
+    def add_for_job(
+        name: str, run: Callable[[argparse.Namespace], int], doc: str, more: str = "", optional: bool = False
+    ) -> argparse.ArgumentParser:
+        command = add(name, run, doc, more)
+        command.add_argument(
+            "id", metavar="ID", nargs="?" if optional else None, help="id of a grid job, or as much of it as is unique"
+        )
+        return command
+
+    _add_file(add("submit", commands.submit, "Submit a grid job and print its id.", commands.SUBMIT_HELP))
+    run = add("run", commands.run, "Submit a grid job, watch it, and show its output.", commands.RUN_HELP)
+    _add_file(run)
+    add_for_job("watch", commands.watch, "Show a grid job's progress until it ends.", commands.WATCH_HELP)
+    status = add_for_job("status", commands.status, "List grid jobs.", commands.STATUS_HELP, optional=True)
+    status.add_argument("--format", choices=("table", "json"), default="table", help="what to print (default: table)")
+    output = add_for_job("output", commands.output, "Show a grid job's output tar.", commands.OUTPUT_HELP)
+    output.add_argument("--extract", metavar="DIR", help="unpack it, safely, into a new folder DIR")
+    add_for_job("cancel", commands.cancel, "Cancel a grid job.", commands.CANCEL_HELP)
+    query = add("query", commands.query, "Ask the job database an XPath question.", commands.QUERY_HELP)
+    query.add_argument("--job", metavar="ID", help="look at this grid job only")
+    query.add_argument("xpath", metavar="XPATH")
+    types = add("types", commands.types, "List the job types, or the attributes of one.")
+    types.add_argument("type", metavar="TYPE", nargs="?", help="a job type")
+    add("config", commands.config, "Print every configuration value and where it came from.", commands.CONFIG_HELP)
+    monitor = add("monitor", commands.monitor, "Run the job state monitor in the foreground.", commands.MONITOR_HELP)
+    monitor.add_argument("--stay", action="store_true", help="do not end when there is nothing to do")
+    return parser
+
+
+def _add_file(command: argparse.ArgumentParser) -> None:
+    command.add_argument("file", metavar="FILE", help='request in RSL; "-" reads standard input')

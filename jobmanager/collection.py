@@ -1,0 +1,87 @@
+"""The end of a grid job: its outputs become one tar, and its state is judged."""
+
+import logging
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from lxml import etree
+
+from jobmanager.acceptance import make_adapter
+from jobmanager.account import Account
+from jobmanager.aggregation import judge
+from jobmanager.grid_job import GridJob
+from jobmanager.local_job import LocalJob
+from jobmanager.progress import reconcile_with_drivers
+from sandbox.gather import Gathered, render_stem, write_output
+from sandbox.limits import Limits
+
+logger = logging.getLogger(__name__)
+
+
+def collect_grid_job(account: Account, identity: str) -> None:
+    """Gather the outputs of a grid job whose local jobs have all ended, and put its final state.
+
+    Done again after a crash, it writes the same bytes.
+
+    :raises SandboxError, OSError, DatabaseError: not now; nothing half-made stays.
+    """
+    database = account.database
+    in_doubt = [job for job in database.local_jobs(identity) if job.driver != "ended"]
+    reconcile_with_drivers(account, identity, in_doubt)
+    local_jobs = database.local_jobs(identity)
+    database.change_grid_job(identity, lambda job: job.put_summary(_ask_for_summary(account, job, local_jobs)))
+    gathered = _gather(account, identity, local_jobs)
+    job = database.change_grid_job(identity, lambda job: _end(job, local_jobs))
+    logger.info(
+        "%s %s: %d files gathered, %s", identity, job.state.word, len(gathered.files), job.reason or "no faults"
+    )
+
+
+def _gather(account: Account, identity: str, local_jobs: list[LocalJob]) -> Gathered:
+    places = account.places
+    settings = account.configuration.sandbox
+    log = places.log(identity)
+    extras = {
+        f"{identity}.log": log.read_bytes() if log.exists() else b"",
+        f"{identity}.xml": etree.tostring(account.database.to_xml(identity)[0], pretty_print=True),
+    }
+    return write_output(
+        grid_job=identity,
+        results=places.results(identity),
+        expected=[job.local_id for job in local_jobs if job.local_id is not None],
+        extras=extras,
+        tar=places.output(identity),
+        limits=Limits(settings.max_output_files, settings.max_output_size * 1_000_000),
+    )
+
+
+def _end(job: GridJob, local_jobs: list[LocalJob]) -> None:
+    succeeded = sum(local_job.succeeded for local_job in local_jobs)
+    total = job.count
+    job.end(judge(succeeded, total, job.min_success, job.cancelled), time.time())
+    if not job.cancelled and succeeded < total:
+        job.reason = f"{total - succeeded} of {total} local jobs failed, as {_first_reason(local_jobs)}"
+
+
+def _first_reason(local_jobs: list[LocalJob]) -> str:
+    failed = next(job for job in local_jobs if not job.succeeded)
+    return f"number {failed.index}: {failed.reason or 'no reason known'}"
+
+
+def _ask_for_summary(account: Account, job: GridJob, local_jobs: list[LocalJob]) -> Mapping[str, str]:
+    """The handler's summary; a handler that fails here costs the summary, never the outputs."""
+    results = account.places.results(job.identity)
+    outputs = [
+        results / f"{render_stem(job.identity, str(local.local_id))}.output" for local in local_jobs if local.succeeded
+    ]
+    try:
+        adapter = make_adapter(account, job.request(), job.request_folder)
+        return adapter.getSummary([folder for folder in outputs if _is_folder(folder)])
+    except Exception as error:  # noqa: BLE001 an experiment's code
+        logger.warning("%s no summary: %s: %s", job.identity, type(error).__name__, error)
+        return {}
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()

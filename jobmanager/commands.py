@@ -1,0 +1,211 @@
+"""What each ``samgrid`` command does; heavy modules are loaded by the commands that need them."""
+
+import argparse
+import getpass
+import json
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from jobmanager.account import Account, open_account
+from jobmanager.request import COMMON_ATTRIBUTES, BadRequest, Given
+
+SUBMIT_HELP = """\
+The request is checked first: a bad one is refused, with every fault named, and leaves nothing behind.
+Names of files in the request start from the request's own folder (from here, for standard input).
+"samgrid types" says which attributes there are."""
+
+RUN_HELP = "Exit status: 0 the grid job is done, 1 it failed, 3 it cannot go on (submitted, nothing is lost)."
+
+WATCH_HELP = """\
+On a terminal there is a bar per phase; elsewhere a line whenever something changes.
+Exit status: 0 the grid job is done, 1 it failed, 3 it cannot go on now (disk full, batch system silent ...):
+nothing is lost, and "samgrid watch ID" tries again."""
+
+STATUS_HELP = "Each line counts the local jobs by state. With an ID: that grid job only, with phases and troubles."
+
+OUTPUT_HELP = "Prints the tar's path, what is in it, what is missing, and the summary that the job type makes of it."
+
+CANCEL_HELP = "All its local jobs are ended; what they left behind is gathered, and the grid job fails."
+
+QUERY_HELP = """\
+The root element is <jobs>, with a <grid-job> per grid job and a <local-job> per local job inside. Examples:
+  samgrid query 'count(//local-job[@state="active"])'
+  samgrid query --job k3f '//local-job[@exit-code!="0"]/@id'"""
+
+CONFIG_HELP = (
+    "Later ones win: built-in defaults, /etc/samgrid/samgrid.toml, the file $SAMGRID_CONFIG, SAMGRID_SECTION_KEY."
+)
+
+MONITOR_HELP = "Every command starts one when there is work; run it yourself as a service, with --stay."
+
+
+class CommandError(Exception):
+    """A command cannot do what it was asked; the message is for the user."""
+
+
+def submit(options: argparse.Namespace) -> int:
+    """Accept a request and print the grid job's id; the rest happens in the background."""
+    print(_submit(open_account(options.state_dir), options.file))
+    return 0
+
+
+def run(options: argparse.Namespace) -> int:
+    """Submit, watch and show the output; the exit status is the grid job's."""
+    from jobmanager.watching import watch_grid_job
+
+    account = open_account(options.state_dir)
+    identity = _submit(account, options.file)
+    print(f"grid job {identity} submitted", flush=True)
+    status = watch_grid_job(account, identity)
+    if status in (0, 1):
+        _show_output(account, identity)
+    return status
+
+
+def watch(options: argparse.Namespace) -> int:
+    """Show progress until the grid job has ended."""
+    from jobmanager.watching import watch_grid_job
+
+    account = open_account(options.state_dir)
+    return watch_grid_job(account, account.database.find_grid_job(options.id))
+
+
+def status(options: argparse.Namespace) -> int:
+    """List grid jobs, and wake the monitor if there is anything left to do."""
+    from jobmanager.listing import render_details, render_table
+
+    account = open_account(options.state_dir)
+    identity = account.database.find_grid_job(options.id) if options.id else None
+    rows = account.database.overview(identity)
+    if options.format == "json":
+        print(json.dumps([asdict(row) for row in rows], indent=2))
+    elif identity is not None:
+        print(render_details(account.database, identity, rows[0]))
+    else:
+        print(render_table(rows))
+    _wake_if_needed(account)
+    return 0
+
+
+def output(options: argparse.Namespace) -> int:
+    """Show the output tar of a grid job that has ended, or unpack it."""
+    account = open_account(options.state_dir)
+    identity = account.database.find_grid_job(options.id)
+    _show_output(account, identity)
+    if options.extract:
+        from sandbox.limits import Limits, SandboxError
+        from sandbox.unpack import unpack
+
+        settings = account.configuration.sandbox
+        limits = Limits(settings.max_output_files, settings.max_output_size * 1_000_000)
+        try:
+            unpack(account.places.output(identity), Path(options.extract), limits)
+        except SandboxError as error:
+            raise CommandError(str(error)) from error
+        print(f"unpacked into {options.extract}")
+    return 0
+
+
+def cancel(options: argparse.Namespace) -> int:
+    """Put the tombstone; the monitor does the rest."""
+    from jobmanager.cancellation import put_tombstone
+    from jobmanager.monitor_client import wake_monitor
+
+    account = open_account(options.state_dir)
+    identity = account.database.find_grid_job(options.id)
+    if not put_tombstone(account.database, identity, f"cancelled by {getpass.getuser()}"):
+        print(f"grid job {identity} has ended already")
+        return 0
+    wake_monitor(account)
+    print(f"grid job {identity} is being cancelled")
+    return 0
+
+
+def query(options: argparse.Namespace) -> int:
+    """Run an XPath over the database's documents."""
+    from jobmanager.querying import run_query
+
+    account = open_account(options.state_dir)
+    identity = account.database.find_grid_job(options.job) if options.job else None
+    try:
+        text = run_query(account.database, identity, options.xpath)
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    sys.stdout.write(text)
+    return 0
+
+
+def types(options: argparse.Namespace) -> int:
+    """List job types, or the declared attributes of one."""
+    from jobmanager.job_types import load_job_types
+    from jobmanager.listing import render_type, render_types
+
+    known = load_job_types(open_account(options.state_dir).configuration.handlers.modules)
+    if options.type is None:
+        print(render_types(known))
+        return 0
+    if options.type not in known:
+        raise CommandError(f'unknown job type "{options.type}": known are {", ".join(sorted(known))}')
+    print(render_type(known[options.type], COMMON_ATTRIBUTES))
+    return 0
+
+
+def config(options: argparse.Namespace) -> int:
+    """Print the configuration."""
+    from jobmanager.configuration import read_configuration, render_configuration
+
+    print(render_configuration(read_configuration(os.environ)), end="")
+    return 0
+
+
+def monitor(options: argparse.Namespace) -> int:
+    """Run the monitor in the foreground."""
+    from jobmanager.monitor import main
+
+    folder = ["--state-dir", options.state_dir] if options.state_dir else []
+    return main([*folder, *(["--stay"] if options.stay else [])])
+
+
+def _submit(account: Account, file: str) -> str:
+    from jobmanager.acceptance import accept_grid_job
+    from jobmanager.monitor_client import wake_monitor
+
+    given, folder = _read_request_file(file)
+    identity = accept_grid_job(account, given, folder)
+    wake_monitor(account)
+    return identity
+
+
+def _read_request_file(file: str) -> tuple[Given, Path]:
+    from jobmanager.rsl import MAX_BYTES, RslError, read_rsl
+
+    if file == "-":
+        data, folder = sys.stdin.buffer.read(MAX_BYTES + 1), Path.cwd()
+    else:
+        with open(file, "rb") as stream:
+            data, folder = stream.read(MAX_BYTES + 1), Path(file).resolve().parent
+    known = {name: os.environ[name] for name in ("HOME", "LOGNAME") if name in os.environ}
+    try:
+        relations = read_rsl(data.decode(), known)
+    except (RslError, UnicodeDecodeError) as error:
+        raise BadRequest([f"{file}: {error}"]) from error
+    return [(relation.name, relation.values) for relation in relations], folder
+
+
+def _show_output(account: Account, identity: str) -> None:
+    from jobmanager.listing import render_output
+
+    job = account.database.grid_job(identity)
+    tar = account.places.output(identity)
+    if not job.state.is_final:
+        raise CommandError(f"grid job {identity} is {job.state.word}: its output is there when it has ended")
+    print(render_output(job, tar))
+
+
+def _wake_if_needed(account: Account) -> None:
+    from jobmanager.monitor_client import wake_monitor
+
+    if account.database.open_grid_jobs():
+        wake_monitor(account)

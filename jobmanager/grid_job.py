@@ -1,0 +1,147 @@
+"""The XML document of one grid job."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from lxml import etree
+
+from adapters import Value
+from batch_adapters.states import State
+from jobmanager.documents import Document, put_value, read_value, render_text, render_time
+
+
+class GridJob(Document):
+    """One request and what became of it."""
+
+    tag = "grid-job"
+
+    @classmethod
+    def new(cls, identity: str, job_type: str, owner: str, batch: str, submitted: float) -> "GridJob":
+        """A grid job of which nothing has been submitted."""
+        element = etree.Element(
+            cls.tag,
+            {"id": identity, "type": job_type, "state": State.UNSUBMITTED.word, "owner": render_text(owner)},
+            submitted=render_time(submitted),
+            batch=batch,
+        )
+        return cls(element)
+
+    @property
+    def identity(self) -> str:
+        return str(self.element.attrib["id"])
+
+    @property
+    def job_type(self) -> str:
+        return str(self.element.attrib["type"])
+
+    @property
+    def owner(self) -> str:
+        return str(self.element.attrib["owner"])
+
+    @property
+    def submitted(self) -> str:
+        return str(self.element.attrib["submitted"])
+
+    @property
+    def batch(self) -> str:
+        return str(self.element.attrib["batch"])
+
+    @property
+    def cancelled(self) -> bool:
+        """True from the moment that someone, or a failure, wants the grid job ended (its tombstone)."""
+        return self._get("cancelled") is not None
+
+    def cancel(self, now: float, reason: str) -> None:
+        """Put the tombstone; the first reason stays."""
+        if not self.cancelled:
+            self._set("cancelled", render_time(now))
+            self.reason = reason
+
+    def end(self, state: State, now: float) -> None:
+        """Put the final state."""
+        self.state = state
+        self._set("ended", render_time(now))
+
+    @property
+    def min_success(self) -> float:
+        """The fraction of the local jobs that must succeed."""
+        return float(self._get("min-success") or 1)
+
+    @min_success.setter
+    def min_success(self, fraction: float) -> None:
+        self._set("min-success", fraction)
+
+    # the request
+
+    def put_request(self, attributes: Iterable[tuple[str, Sequence[Value]]], folder: Path) -> None:
+        """Keep the request as it was accepted: names and values, and the folder its file names start from."""
+        request = self._replace("request")
+        request.set("folder", render_text(str(folder)))
+        for name, values in attributes:
+            element = etree.SubElement(request, "attribute", name=name)
+            for value in values:
+                put_value(element, value)
+
+    def request(self) -> list[tuple[str, tuple[Value, ...]]]:
+        """The request's attributes as they were accepted."""
+        return [
+            (str(element.attrib["name"]), tuple(map(read_value, element)))
+            for element in self.element.iterfind("request/attribute")
+        ]
+
+    @property
+    def request_folder(self) -> Path:
+        return Path(str(self.element.find("request").attrib["folder"]))  # type: ignore[union-attr]
+
+    # the slices
+
+    def put_slices(self, count: int, size: int | None, seed: int) -> None:
+        """Fix how the grid job is cut; ``size`` is in events, None for a type without a size."""
+        slices = self._replace("slices")
+        slices.set("count", str(count))
+        if size is not None:
+            slices.attrib.update({"unit": "event", "size": str(size), "seed": str(seed)})
+
+    @property
+    def count(self) -> int:
+        """The number of local jobs."""
+        return int(self.element.find("slices").attrib["count"])  # type: ignore[union-attr]
+
+    @property
+    def size_and_seed(self) -> tuple[int, int] | None:
+        """Events of the whole grid job and its first seed; None for a type without a size."""
+        slices = self.element.find("slices")
+        if slices is None or "size" not in slices.attrib:
+            return None
+        return int(slices.attrib["size"]), int(slices.attrib["seed"])
+
+    # what people are told
+
+    def put_summary(self, items: Mapping[str, str]) -> None:
+        """Keep what the outputs amount to."""
+        summary = self._replace("summary")
+        for name, text in items.items():
+            etree.SubElement(summary, "item", name=render_text(name)).text = render_text(text)
+
+    def summary(self) -> dict[str, str]:
+        """What the outputs amount to, as the handler told it."""
+        return {str(item.get("name")): item.text or "" for item in self.element.iterfind("summary/item")}
+
+    def put_trouble(self, text: str, now: float) -> None:
+        """Say what keeps the grid job from going on; the time of the first trouble in a row stays."""
+        before = self.element.find("trouble")
+        since = before.get("since") if before is not None else None
+        trouble = self._replace("trouble")
+        trouble.set("since", since or render_time(now))
+        trouble.text = render_text(text)
+
+    def clear_trouble(self) -> bool:
+        """Forget the trouble; True if there was one."""
+        before = self.element.find("trouble")
+        self._remove("trouble")
+        return before is not None
+
+    @property
+    def trouble(self) -> str | None:
+        element = self.element.find("trouble")
+        return None if element is None else f"{element.text} (since {element.get('since')})"

@@ -1,0 +1,84 @@
+"""Which job types there are: our known modules, the site's, and those that installed packages announce."""
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Iterable, Sequence
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+
+from adapters import JobAdapter
+
+KNOWN_MODULES = ("handlers.command", "handlers.pythia")
+ENTRY_POINT_GROUP = "samgrid.handlers"
+
+
+class HandlerError(Exception):
+    """A handler's module cannot be loaded, or a handler broke its promises; the message names it."""
+
+
+def find_job_type(name: str, site_modules: Sequence[str]) -> type[JobAdapter]:
+    """The handler of a job type.
+
+    :raises HandlerError: listing the known types where it is none of them.
+    """
+    types = {handler.jobType: handler for handler in _load_modules((*KNOWN_MODULES, *site_modules))}
+    if name not in types:
+        types = load_job_types(site_modules)
+    if name not in types:
+        raise HandlerError(f'unknown job type "{name}": known are {", ".join(sorted(types))}')
+    return types[name]
+
+
+def load_job_types(site_modules: Sequence[str]) -> dict[str, type[JobAdapter]]:
+    """Every job type by name; a site's or package's handler takes the place of ours of the same name."""
+    types = {handler.jobType: handler for handler in _load_modules((*KNOWN_MODULES, *site_modules))}
+    for entry_point in entry_points(group=ENTRY_POINT_GROUP):
+        try:
+            loaded = entry_point.load()
+        except Exception as error:
+            raise HandlerError(f"handler {entry_point.value} of entry point {entry_point.name}: {error}") from error
+        found = _handlers_in(loaded) if isinstance(loaded, ModuleType) else [loaded]
+        types.update({handler.jobType: handler for handler in found})
+    return types
+
+
+def _load_modules(names: Iterable[str]) -> list[type[JobAdapter]]:
+    found: list[type[JobAdapter]] = []
+    for name in names:
+        handlers = _handlers_in(_load_module(name))
+        if not handlers:
+            raise HandlerError(f"handler module {name} defines no JobAdapter with a jobType")
+        found.extend(handlers)
+    return found
+
+
+def _load_module(name: str) -> ModuleType:
+    try:
+        return _load_file(Path(name)) if name.endswith(".py") else importlib.import_module(name)
+    except Exception as error:  # whatever an experiment's module does while it is loaded
+        raise HandlerError(f"handler module {name} cannot be loaded: {type(error).__name__}: {error}") from error
+
+
+def _load_file(path: Path) -> ModuleType:
+    name = f"samgrid_handler_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _handlers_in(module: ModuleType) -> list[type[JobAdapter]]:
+    return [
+        value
+        for value in vars(module).values()
+        if inspect.isclass(value)
+        and issubclass(value, JobAdapter)
+        and value.__module__ == module.__name__
+        and not inspect.isabstract(value)
+    ]

@@ -1,0 +1,126 @@
+"""What people read about grid jobs and job types: text, made from documents and declarations."""
+
+import json
+import tarfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from adapters import Attribute, JobAdapter
+from jobmanager.database import Database, Overview
+from jobmanager.grid_job import GridJob
+
+_STATES = ("unsubmitted", "pending", "active", "suspended", "done", "failed")
+_SHOWN_FILES = 12
+
+
+def printable(text: str) -> str:
+    """The text without anything that a terminal could take for a command."""
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
+
+
+def render_columns(rows: Sequence[Sequence[str]]) -> str:
+    """Rows as columns that line up."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def render_counts(counts: Mapping[str, int]) -> str:
+    """Local jobs by state, ``3 active, 5 done``."""
+    return ", ".join(f"{counts[state]} {state}" for state in _STATES if counts.get(state)) or "no local jobs yet"
+
+
+def render_table(rows: Iterable[Overview]) -> str:
+    """One line per grid job, with a heading."""
+    heading = ("ID", "TYPE", "STATE", "OWNER", "SUBMITTED", "LOCAL JOBS")
+    lines = [
+        (row.id, row.type, row.state, printable(row.owner), row.submitted, render_counts(row.counts)) for row in rows
+    ]
+    return render_columns([heading, *lines]) if lines else 'no grid jobs: "samgrid submit FILE" makes one'
+
+
+def render_details(database: Database, identity: str, row: Overview) -> str:
+    """Everything about one grid job that fits a screen."""
+    job = database.grid_job(identity)
+    facts = [
+        ("grid job", identity),
+        ("type", job.job_type),
+        ("state", job.state.word + (" (being cancelled)" if job.cancelled and not job.state.is_final else "")),
+        ("owner", printable(job.owner)),
+        ("submitted", job.submitted),
+        ("batch system", job.batch),
+        ("local jobs", f"{job.count}: {render_counts(row.counts)}"),
+        *((f"phase {name}", f"{done} of {total} {unit}") for name, (done, total, unit) in phases(database, identity)),
+    ]
+    facts += [("reason", printable(job.reason))] if job.reason else []
+    facts += [("trouble", printable(job.trouble))] if job.trouble else []
+    facts += [(printable(name), printable(text)) for name, text in job.summary().items()]
+    return render_columns(facts)
+
+
+def phases(database: Database, identity: str) -> list[tuple[str, tuple[int, int, str]]]:
+    """Every phase of a grid job in order: done, total and unit, summed over its local jobs.
+
+    Local jobs that have not told their phases yet count as large as the average of those that have.
+    """
+    jobs = database.local_jobs(identity)
+    done: dict[str, int] = {}
+    totals: dict[str, list[int]] = {}
+    units: dict[str, str] = {}
+    for job in jobs:
+        for phase in job.phases():
+            done[phase.name] = done.get(phase.name, 0) + phase.done
+            totals.setdefault(phase.name, []).append(phase.total)
+            units[phase.name] = phase.unit
+    return [
+        (name, (done[name], round(sum(known) * len(jobs) / len(known)), units[name])) for name, known in totals.items()
+    ]
+
+
+def render_output(job: GridJob, tar: Path) -> str:
+    """Where the output tar of an ended grid job is, what is in it and what is not, and the handler's summary."""
+    lines = [str(tar)]
+    with tarfile.open(tar) as archive:
+        member = archive.extractfile(f"{job.identity}/manifest.json")
+        manifest = json.load(member) if member else {}
+    files = manifest.get("files", [])
+    sizes = [(f"{file['size']:>12}", printable(file["path"])) for file in files]
+    lines += [f"{len(files)} files, {sum(file['size'] for file in files)} bytes:"]
+    lines += [f"{size}  {path}" for size, path in sizes[:_SHOWN_FILES]]
+    if len(files) > _SHOWN_FILES:
+        lines.append(f"{'…':>12}  and {len(files) - _SHOWN_FILES} more (tar -tf shows them)")
+    lines += [
+        f"missing: {printable(missing['local_id'])}: {', '.join(missing['what'])}" for missing in manifest["missing"]
+    ]
+    lines += [f"refused: {printable(refused['path'])}: {refused['reason']}" for refused in manifest["refused"]]
+    lines += [f"{printable(name)}: {printable(text)}" for name, text in job.summary().items()]
+    lines.append(f"grid job {job.identity}: {job.state.word}" + (f": {printable(job.reason)}" if job.reason else ""))
+    return "\n".join(lines)
+
+
+def render_types(types: Mapping[str, type[JobAdapter]]) -> str:
+    """The job types, one line each."""
+    return render_columns([(name, _first_line(types[name])) for name in sorted(types)])
+
+
+def render_type(handler: type[JobAdapter], common: Sequence[Attribute]) -> str:
+    """A job type's attributes: its own, the site's, and those of every type."""
+    parts = [f"{handler.jobType}: {_first_line(handler)}", "", "attributes:", _render_attributes(handler.attributes)]
+    parts += ["", "attributes of every job type:", _render_attributes(common)]
+    if handler.siteAttributes:
+        parts += ["", f"configuration [type.{handler.jobType}]:", _render_attributes(handler.siteAttributes)]
+    return "\n".join(parts)
+
+
+def _render_attributes(attributes: Iterable[Attribute]) -> str:
+    rows = [(f"  {a.name}", a.describe(), "required" if a.required else _default(a), a.doc) for a in attributes]
+    return render_columns(rows) if rows else "  none"
+
+
+def _default(attribute: Attribute) -> str:
+    shown = attribute.default
+    return "" if shown is None or shown in ("", ()) else f"default {shown}"
+
+
+def _first_line(handler: type[JobAdapter]) -> str:
+    return (handler.__doc__ or "").strip().splitlines()[0] if handler.__doc__ else ""

@@ -1,0 +1,134 @@
+"""The XML document of one local job."""
+
+from collections.abc import Iterable
+
+from lxml import etree
+
+from adapters import Slice
+from batch_adapters.states import State
+from jobmanager.documents import Document, render_time
+from sandbox.status import Phase
+
+
+class LocalJob(Document):
+    """One local job of a grid job."""
+
+    tag = "local-job"
+
+    @classmethod
+    def new(cls, index: int, batch: str, part: Slice | None) -> "LocalJob":
+        """A local job that has not been submitted."""
+        element = etree.Element(cls.tag, index=str(index), batch=batch, state=State.UNSUBMITTED.word)
+        if part is not None:
+            etree.SubElement(
+                element,
+                "slice",
+                {"first-event": str(part.first_event), "events": str(part.events), "seed": str(part.seed)},
+            )
+        return cls(element)
+
+    @property
+    def index(self) -> int:
+        return int(self.element.attrib["index"])
+
+    @property
+    def batch(self) -> str:
+        return str(self.element.attrib["batch"])
+
+    @property
+    def local_id(self) -> str | None:
+        """The batch system's id, None until it is known."""
+        return self._get("id")
+
+    @property
+    def token(self) -> str | None:
+        """The name of the submission that carries this local job: its presence is the intent to submit."""
+        return self._get("token")
+
+    def intend(self, token: str) -> None:
+        """Note that a submission of that name is about to be made."""
+        self._set("token", token)
+
+    def forget_intent(self) -> None:
+        """Note that the batch system answered that there is no such submission."""
+        self._set("token", None)
+
+    def register(self, local_id: str, now: float) -> None:
+        """Note the batch system's id: the local job is submitted."""
+        self._set("id", local_id)
+        self._set("submitted", render_time(now))
+        self.state = State.PENDING
+
+    @property
+    def submitted(self) -> str | None:
+        return self._get("submitted")
+
+    @property
+    def part(self) -> Slice | None:
+        element = self.element.find("slice")
+        if element is None:
+            return None
+        values = element.attrib
+        return Slice(int(values["first-event"]), int(values["events"]), int(values["seed"]))
+
+    @property
+    def exit_code(self) -> int | None:
+        text = self._get("exit-code")
+        return None if text is None else int(text)
+
+    @exit_code.setter
+    def exit_code(self, code: int | None) -> None:
+        self._set("exit-code", code)
+
+    @property
+    def event_time(self) -> int:
+        """The stamp of the last event applied, seconds since the epoch; 0 before the first."""
+        return int(self._get("event-time") or 0)
+
+    @event_time.setter
+    def event_time(self, timestamp: int) -> None:
+        self._set("event-time", timestamp)
+
+    def put_times(self, *, started: float | None = None, ended: float | None = None) -> None:
+        """Keep the times that are given, in seconds since the epoch."""
+        if started is not None:
+            self._set("started", render_time(started))
+        if ended is not None:
+            self._set("ended", render_time(ended))
+
+    def restart(self) -> None:
+        """Forget one run of the job: the batch system queued it again."""
+        for name in ("started", "ended", "exit-code", "signal", "host", "cpu-time", "driver", "reason"):
+            self._set(name, None)
+        self._remove("phase")
+
+    @property
+    def driver(self) -> str | None:
+        """How far the driver's own record goes: None, ``started`` or ``ended``."""
+        return self._get("driver")
+
+    def put_driver(self, driver: str, host: str | None, cpu_time: float | None, signal: str | None) -> None:
+        """Keep what the driver says of this run; CPU time in seconds."""
+        self._set("driver", driver)
+        self._set("host", host)
+        self._set("cpu-time", None if cpu_time is None else f"{cpu_time:.2f}")
+        self._set("signal", signal)
+
+    def put_phases(self, phases: Iterable[Phase]) -> None:
+        """Replace the phases."""
+        self._remove("phase")
+        for phase in phases:
+            numbers = {"done": str(phase.done), "total": str(phase.total)}
+            etree.SubElement(self.element, "phase", {"name": phase.name, **numbers, "unit": phase.unit})
+
+    def phases(self) -> list[Phase]:
+        """The phases that the driver has told, in its order."""
+        return [
+            Phase(str(e.get("name")), int(e.get("done") or 0), int(e.get("total") or 0), str(e.get("unit") or ""))
+            for e in self.element.iterfind("phase")
+        ]
+
+    @property
+    def succeeded(self) -> bool:
+        """True where the program ended with exit code 0 and the driver's record proves that its outputs came back."""
+        return self.state is State.DONE and self.exit_code == 0 and self.driver == "ended"

@@ -1,0 +1,199 @@
+"""The job state monitor: one process per account that starts what has to run and keeps the database true.
+
+It supervises a generator per batch system in use, starts a worker per grid job to be submitted, cancelled or
+collected, applies events, and ends when nothing is left to do. It may die at any instruction: its successor reads
+everything from the database.
+"""
+
+import argparse
+import fcntl
+import logging
+import logging.handlers
+import os
+import selectors
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from batch_adapters.states import Event
+from jobmanager.account import Account, open_account
+from jobmanager.aggregation import next_step
+from jobmanager.child import Backoff
+from jobmanager.database import DatabaseError
+from jobmanager.generators import Generators
+from jobmanager.monitor_client import socket_address
+from jobmanager.progress import ProgressReader, reconcile_with_drivers
+from jobmanager.registration import apply_events
+from jobmanager.workers import Workers
+
+logger = logging.getLogger(__name__)
+
+_LOOK = 1.0
+"""Seconds between two looks at the database when nobody wakes us."""
+_LOCK_PATIENCE = 5.0
+"""Seconds to wait for a predecessor that is just ending."""
+
+
+class Monitor:
+    """One account's monitor; `run` returns when it has been idle for long enough."""
+
+    def __init__(self, account: Account, listener: socket.socket) -> None:
+        self._account = account
+        self._settings = account.configuration.monitor
+        self._selector = selectors.DefaultSelector()
+        self._listener = listener
+        self._selector.register(listener, selectors.EVENT_READ, self._answer)
+        self._generators = Generators(account, self._selector, self._apply)
+        self._workers = Workers(account, self._selector)
+        self._progress = ProgressReader(account)
+        self._trouble = ""
+        self._backoff = Backoff()
+        self._due: dict[str, float] = {}
+        self._busy = time.monotonic()
+
+    def run(self, stay: bool) -> None:
+        """Work until there has been nothing to do for the idle time, or for ever."""
+        while stay or time.monotonic() - self._busy < self._settings.idle_time:
+            ready = self._selector.select(_LOOK)
+            try:
+                for key, _ in ready:
+                    key.data()
+                if self._backoff.allows(time.monotonic()):
+                    self._work()
+            except DatabaseError as error:
+                self._rest(error)
+        self._generators.stop()
+
+    def _work(self) -> None:
+        self._workers.reap()
+        self._generators.supervise()
+        open_jobs = self._account.database.open_grid_jobs()
+        self._workers.forget_all_but({subject for job in open_jobs for subject in job[:2]})
+        if open_jobs or self._workers.are_busy:
+            self._busy = time.monotonic()
+        for grid_job, batch, cancelled in open_jobs:
+            self._generators.start(batch)
+            step = next_step(self._account.database.count_local_jobs(grid_job), cancelled)
+            if step is not None:
+                self._workers.start(step, grid_job)
+        if self._is_due("progress", self._settings.progress_interval):
+            self._read_progress([grid_job for grid_job, _, _ in open_jobs])
+        if self._is_due("reconcile", self._settings.reconcile_interval):
+            for batch in {batch for _, batch, _ in open_jobs}:
+                self._workers.start("reconcile", batch)
+            self._drop_old_events()
+        self._trouble = ""
+        self._backoff = Backoff()
+
+    def _rest(self, error: DatabaseError) -> None:
+        """Nothing can be written now: what the generators said meanwhile, they will say again."""
+        logger.warning("%s: trying again later", error)
+        self._trouble = str(error)
+        self._generators.stop()
+        self._backoff.wait(time.monotonic())
+        self._busy = time.monotonic()
+
+    def _apply(self, batch: str, events: list[Event]) -> None:
+        for grid_job, jobs in apply_events(self._account.database, batch, events).items():
+            reconcile_with_drivers(self._account, grid_job, [job for job in jobs if job.state.is_final])
+
+    def _read_progress(self, grid_jobs: list[str]) -> None:
+        for grid_job in grid_jobs:
+            self._progress.read_grid_job(grid_job)
+        self._progress.forget_all_but(grid_jobs)
+
+    def _drop_old_events(self) -> None:
+        with self._account.database.transaction():
+            self._account.database.drop_waiting_events(time.time() - self._settings.event_cache_time)
+
+    def _is_due(self, duty: str, interval: float) -> bool:
+        now = time.monotonic()
+        if now < self._due.get(duty, 0):
+            return False
+        self._due[duty] = now + interval
+        return True
+
+    def _answer(self) -> None:
+        """Tell whoever connected what troubles us; that they connected is what wakes us."""
+        try:
+            connection, _ = self._listener.accept()
+        except BlockingIOError:
+            return
+        with connection:
+            text = self._workers.troubles()
+            if self._trouble:
+                text += f"monitor: {self._trouble}\n"
+            connection.settimeout(1)
+            try:
+                connection.sendall(text.encode(errors="replace")[:60_000])
+            except OSError as error:
+                logger.debug("a caller did not wait for the answer: %s", error)
+
+
+def main(argv: list[str]) -> int:
+    """Run the monitor, unless one runs already."""
+    parser = argparse.ArgumentParser(prog="samgrid monitor", description=__doc__)
+    parser.add_argument("--state-dir", help="state folder of the account")
+    parser.add_argument("--stay", action="store_true", help="do not end when there is nothing to do")
+    options = parser.parse_args(argv)
+    os.umask(0o077)
+    account = open_account(options.state_dir)
+    _log_to(account)
+    with _only_monitor(account) as is_ours:
+        if not is_ours:
+            return 0
+        logger.info("monitor %d starts", os.getpid())
+        while True:
+            with _listening(account) as listener:
+                Monitor(account, listener).run(options.stay)
+            # Who found no listener from here on starts a monitor, which waits for our lock; who came before is served.
+            if not account.database.open_grid_jobs():
+                logger.info("monitor %d ends: nothing to do", os.getpid())
+                return 0
+
+
+@contextmanager
+def _listening(account: Account) -> Iterator[socket.socket]:
+    path = account.places.monitor_socket
+    path.unlink(missing_ok=True)
+    with socket_address(account) as address, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen(64)
+        listener.setblocking(False)
+        try:
+            yield listener
+        finally:
+            path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _only_monitor(account: Account) -> Iterator[bool]:
+    """Hold the account's lock, if it can be had within a few seconds."""
+    lock = os.open(account.places.monitor_lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        yield _is_locked(lock)
+    finally:
+        os.close(lock)
+
+
+def _is_locked(lock: int) -> bool:
+    deadline = time.monotonic() + _LOCK_PATIENCE
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+        time.sleep(0.05)
+
+
+def _log_to(account: Account) -> None:
+    handler = logging.handlers.RotatingFileHandler(account.places.monitor_log, maxBytes=5_000_000, backupCount=3)
+    formatter = logging.Formatter("%(asctime)sZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
+    formatter.converter = time.gmtime
+    handler.setFormatter(formatter)
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    # A full disk must not end the monitor for the sake of a log line.
+    logging.raiseExceptions = False

@@ -1,0 +1,63 @@
+"""Waking the account's monitor, and starting it where none runs: what submit, status and the shims call."""
+
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from jobmanager.account import Account
+
+_ANSWER_TIME = 5.0
+_MAX_ANSWER = 65536
+
+
+@contextmanager
+def socket_address(account: Account) -> Iterator[str]:
+    """The address of the monitor's socket, however long the state folder's path is (the kernel takes 107 bytes)."""
+    folder = os.open(account.places.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{account.places.monitor_socket.name}"
+    finally:
+        os.close(folder)
+
+
+def wake_monitor(account: Account) -> str:
+    """Make the monitor look at the database now; what troubles it, a line per trouble.
+
+    To connect is to wake: the monitor answers with its troubles, each line starting with the grid job's id, or with
+    ``monitor`` for one that concerns them all.
+    """
+    try:
+        return _ask(account)
+    except (FileNotFoundError, ConnectionRefusedError):
+        start_monitor(account)
+        return ""
+    except TimeoutError:
+        return f"monitor: no answer within {_ANSWER_TIME:g} s, see {account.places.monitor_log}\n"
+
+
+def start_monitor(account: Account) -> None:
+    """Start a monitor, fully detached: the caller's own descriptors stay the caller's."""
+    log = os.open(account.places.monitor_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+    try:
+        subprocess.Popen(
+            account.program("samgrid-monitor"),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd="/",
+            start_new_session=True,
+        )
+    finally:
+        os.close(log)
+
+
+def _ask(account: Account) -> str:
+    with socket_address(account) as address, socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(_ANSWER_TIME)
+        connection.connect(address)
+        answer = b""
+        while len(answer) < _MAX_ANSWER and (part := connection.recv(_MAX_ANSWER)):
+            answer += part
+    return answer.decode(errors="replace")

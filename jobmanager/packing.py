@@ -1,0 +1,116 @@
+"""Steps 3 and 4 of a grid job: its command lines and its work area become the sandbox, once for all local jobs."""
+
+import hashlib
+import logging
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from adapters import JobAdapter, LocalJob, RequestFile
+from batch_adapters.registry import find_adapter
+from jobmanager.account import Account
+from jobmanager.grid_job import GridJob
+from jobmanager.job_types import HandlerError
+from sandbox.driver import DriverPlan, LocalJobEntry, render_driver, render_table
+from sandbox.limits import Limits, SandboxError
+from sandbox.pack import write_sandbox
+
+logger = logging.getLogger(__name__)
+
+_STDIN = ".samgrid-stdin"
+
+
+def pack_sandbox(account: Account, job: GridJob, adapter: JobAdapter, local_jobs: Sequence[LocalJob]) -> None:
+    """Write sandbox, table of command lines and driver of a grid job, unless an earlier worker has.
+
+    The driver is written last: where it is, all is there.
+
+    :raises HandlerError: the handler failed.
+    :raises SandboxError, OSError: something cannot be packed, or the disk is full; nothing half-made stays.
+    """
+    places = account.places
+    if places.driver(job.identity).exists():
+        return
+    work_area = places.grid_job(job.identity) / "work-area"
+    shutil.rmtree(work_area, ignore_errors=True)
+    work_area.mkdir(mode=0o700)
+    try:
+        entries = _ask_handler(adapter, local_jobs, work_area)
+        stdin = _bring_stdin(adapter.request["stdin"], work_area)
+        digest = write_sandbox(work_area, places.sandbox_tar(job.identity), _limits(account))
+    finally:
+        shutil.rmtree(work_area)
+    table = os.fsencode(render_table(entries))
+    _write_file(places.local_jobs(job.identity), table)
+    driver = render_driver(_plan(account, job, adapter, digest, hashlib.sha256(table).hexdigest(), stdin))
+    _write_file(places.driver(job.identity), os.fsencode(driver))
+    logger.info("%s packed for %d local jobs", job.identity, len(local_jobs))
+
+
+def _ask_handler(adapter: JobAdapter, local_jobs: Sequence[LocalJob], work_area: Path) -> list[LocalJobEntry]:
+    try:
+        commands = [tuple(adapter.getCommandAndArguments(local_job)) for local_job in local_jobs]
+        adapter.prepareWorkArea(work_area)
+    except OSError:
+        raise  # a full disk, say: the handler is not to blame
+    except Exception as error:  # whatever an experiment's handler does
+        raise HandlerError(f"handler {adapter.jobType}: {type(error).__name__}: {error}") from error
+    return [_entry(local_job, command) for local_job, command in zip(local_jobs, commands, strict=True)]
+
+
+def _entry(local_job: LocalJob, command: tuple[str, ...]) -> LocalJobEntry:
+    part = local_job.slice
+    return LocalJobEntry(command, part.first_event, part.events, part.seed) if part else LocalJobEntry(command)
+
+
+def _bring_stdin(stdin: RequestFile | None, work_area: Path) -> str:
+    """The file that the driver gives to the program as standard input: one beside the request travels along."""
+    if stdin is None:
+        return ""
+    if not stdin.travels:
+        return str(stdin.path)
+    shutil.copyfile(stdin.path, work_area / _STDIN)
+    return _STDIN
+
+
+def _plan(
+    account: Account, job: GridJob, adapter: JobAdapter, sandbox_sha256: str, table_sha256: str, stdin: str
+) -> DriverPlan:
+    request = adapter.request
+    batch = find_adapter(job.batch)
+    return DriverPlan(
+        grid_job=job.identity,
+        sandbox=account.places.sandbox(job.identity),
+        results=account.places.results(job.identity),
+        scratch_base=Path(account.configuration.sandbox.scratch_folder),
+        sandbox_sha256=sandbox_sha256,
+        table_sha256=table_sha256,
+        local_jobs=job.count,
+        local_id_words=batch.local_id_words,
+        index_words=batch.index_words,
+        environment=(*adapter.getEnvironment().items(), *request["environment"]),
+        directory=request["directory"],
+        stdin=stdin,
+        max_cpu_minutes=request["max_cpu_time"] or 0,
+        max_memory_mb=request["max_memory"] or 0,
+    )
+
+
+def _limits(account: Account) -> Limits:
+    settings = account.configuration.sandbox
+    return Limits(settings.max_input_files, settings.max_input_size * 1_000_000)
+
+
+def _write_file(path: Path, data: bytes) -> None:
+    """Write a whole file or none."""
+    aside = path.with_name(f"{path.name}.new")
+    try:
+        with open(aside, "wb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o600)) as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.rename(path)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise SandboxError(f"cannot write {path}: {error.strerror}") from error

@@ -1,0 +1,145 @@
+"""Where one account's state lies: the state folder, and the name of everything in it."""
+
+import os
+import pwd
+import re
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+_GRID_JOB_ID = re.compile(r"[a-z][a-z0-9]{7}", re.ASCII)
+
+
+class StateFolderError(Exception):
+    """The state folder cannot be found or must not be used; the sentence says why and the way out."""
+
+
+@dataclass(frozen=True)
+class StatePlaces:
+    """The files and folders of one account's state folder; nothing here touches the disk."""
+
+    root: Path
+
+    @property
+    def database(self) -> Path:
+        """The XML job database."""
+        return self.root / "jobs.db"
+
+    @property
+    def monitor_lock(self) -> Path:
+        """Held by the account's one monitor."""
+        return self.root / "monitor.lock"
+
+    @property
+    def monitor_socket(self) -> Path:
+        """Where the monitor is woken; the kernel takes at most 107 bytes as a socket's path."""
+        return self.root / "monitor.sock"
+
+    @property
+    def monitor_log(self) -> Path:
+        """What the monitor and its children have to say."""
+        return self.root / "monitor.log"
+
+    @property
+    def fork_spool(self) -> Path:
+        """The spool folder of the embedded batch system."""
+        return self.root / "fork"
+
+    @property
+    def jobs(self) -> Path:
+        """The folder of the grid jobs' folders."""
+        return self.root / "jobs"
+
+    def grid_job(self, grid_job: str) -> Path:
+        """The folder of one grid job; raises ValueError for what is no grid job's id, so that no path leaves it."""
+        if not _GRID_JOB_ID.fullmatch(grid_job):
+            raise ValueError(f"{grid_job!r} is not the id of a grid job: that has 8 characters, like 'k3f9zq2m'")
+        return self.jobs / grid_job
+
+    def sandbox(self, grid_job: str) -> Path:
+        """The folder of what goes out to the local jobs."""
+        return self.grid_job(grid_job) / "sandbox"
+
+    def sandbox_tar(self, grid_job: str) -> Path:
+        """The packed work area."""
+        return self.sandbox(grid_job) / "sandbox.tar"
+
+    def driver(self, grid_job: str) -> Path:
+        """The script that runs one local job."""
+        return self.sandbox(grid_job) / "driver.sh"
+
+    def local_jobs(self, grid_job: str) -> Path:
+        """The table of the local jobs' command lines."""
+        return self.sandbox(grid_job) / "local-jobs"
+
+    def results(self, grid_job: str) -> Path:
+        """The folder of what comes back from the local jobs."""
+        return self.grid_job(grid_job) / "results"
+
+    def log(self, grid_job: str) -> Path:
+        """What the job manager's workers have to say about one grid job."""
+        return self.grid_job(grid_job) / "log"
+
+    def worker_lock(self, grid_job: str) -> Path:
+        """Held by the one worker of a grid job."""
+        return self.grid_job(grid_job) / "worker.lock"
+
+    def output(self, grid_job: str) -> Path:
+        """The one tar with every output."""
+        return self.grid_job(grid_job) / f"{grid_job}.tar"
+
+
+def find_state_folder(option: str | None, environment: Mapping[str, str]) -> Path:
+    """The state folder's absolute path: the option, $SAMGRID_STATE, or ``samgrid`` in the XDG state folder.
+
+    An empty variable counts as not set, and a relative $XDG_STATE_HOME too (XDG Base Directory Specification).
+    """
+    named = option or environment.get("SAMGRID_STATE")
+    if named:
+        return Path(named).absolute()
+    xdg = Path(environment.get("XDG_STATE_HOME", ""))
+    state_home = xdg if xdg.is_absolute() else _find_home(environment) / ".local" / "state"
+    return state_home / "samgrid"
+
+
+def _find_home(environment: Mapping[str, str]) -> Path:
+    home = environment.get("HOME", "")
+    if home.startswith("/"):
+        return Path(home)
+    try:
+        return Path(pwd.getpwuid(os.getuid()).pw_dir)
+    except KeyError:
+        raise StateFolderError(f"user {os.getuid()} has no home folder: say --state-dir or set SAMGRID_STATE") from None
+
+
+def make_state_folder(path: Path) -> None:
+    """Make the folder, and those above it that are missing, for its owner alone (0700), or check the one there is.
+
+    :raises StateFolderError: where it cannot be made, or where others could write into what we trust.
+    """
+    try:
+        for folder in (*reversed(path.parents), path):
+            _make_folder(folder)
+        status = path.lstat()
+    except OSError as error:
+        raise StateFolderError(f"cannot make the state folder {path}: {error.strerror}") from error
+    _check_state_folder(path, status)
+
+
+def _make_folder(folder: Path) -> None:
+    if not os.path.lexists(folder):
+        folder.mkdir(mode=0o700, exist_ok=True)
+
+
+def _check_state_folder(path: Path, status: os.stat_result) -> None:
+    if stat.S_ISLNK(status.st_mode):
+        raise StateFolderError(f"the state folder {path} is a symbolic link: name the folder itself")
+    if not stat.S_ISDIR(status.st_mode):
+        raise StateFolderError(f"the state folder {path} is not a folder: name another")
+    if status.st_uid != os.geteuid():
+        raise StateFolderError(
+            f"the state folder {path} belongs to user {status.st_uid}, not to user {os.geteuid()}: name another"
+        )
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise StateFolderError(f"others can write the state folder {path}: chmod go-w it, or name another")

@@ -1,0 +1,122 @@
+"""A request: what was asked for, checked against what the job type and the framework declare."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from adapters import Attribute, JobAdapter, Kind, Value, canonical_name
+
+TYPE_ATTRIBUTE = Attribute("samgrid_type", "The job type: which handler runs the grid job.", required=True)
+
+COMMON_ATTRIBUTES = (
+    TYPE_ATTRIBUTE,
+    Attribute("environment", "Variables of every local job.", Kind.PAIRS, default=()),
+    Attribute("directory", "Folder that the program runs in; by default a scratch folder of its own.", default=""),
+    Attribute("stdin", "File that the program reads as its standard input.", Kind.FILE),
+    Attribute("max_cpu_time", "CPU time that one local job may take.", Kind.INTEGER, "minutes", minimum=1),
+    Attribute("max_wall_time", "Time that one local job may take.", Kind.INTEGER, "minutes", minimum=1),
+    Attribute("max_memory", "Memory that one local job may take.", Kind.INTEGER, "MB", minimum=1),
+    Attribute("queue", "Queue (partition) of the batch system.", default=""),
+    Attribute("project", "Account that the batch system charges.", default=""),
+    Attribute(
+        "min_success",
+        "Fraction of the local jobs that must succeed for the grid job to be done.",
+        Kind.NUMBER,
+        default=1.0,
+        minimum=0,
+        maximum=1,
+    ),
+)
+"""Attributes of every job type."""
+
+Given = Sequence[tuple[str, Sequence[Value]]]
+"""A request's attributes as given: names and values."""
+
+
+class BadRequest(Exception):
+    """A request that cannot be run; ``faults`` has a sentence for each fault."""
+
+    def __init__(self, faults: Sequence[str]) -> None:
+        super().__init__("\n".join(faults))
+        self.faults = list(faults)
+
+
+def read_type(given: Given) -> str:
+    """The job type that a request names.
+
+    :raises BadRequest: if it names none.
+    """
+    wanted = canonical_name(TYPE_ATTRIBUTE.name)
+    for name, values in reversed(given):
+        if canonical_name(name) == wanted:
+            return str(_read(TYPE_ATTRIBUTE, values, Path("/")))
+    raise BadRequest(
+        ['samgrid_type is missing: it names the job type, as in (samgrid_type = command); see "samgrid types"']
+    )
+
+
+def read_request(given: Given, handler: type[JobAdapter], folder: Path) -> dict[str, Any]:
+    """The request's typed values by the declared names, defaults filled in.
+
+    An attribute given twice counts as last given, as in GRAM.
+
+    :param folder: where relative file names start.
+    :raises BadRequest: naming every fault.
+    """
+    declared = {canonical_name(a.name): a for a in (*COMMON_ATTRIBUTES, *handler.attributes)}
+    values: dict[str, Any] = {attribute.name: attribute.default for attribute in declared.values()}
+    faults = []
+    seen = set()
+    for name, words in given:
+        attribute = declared.get(canonical_name(name))
+        seen.add(canonical_name(name))
+        if attribute is None:
+            faults.append(_describe_unknown(name, handler))
+            continue
+        try:
+            values[attribute.name] = attribute.read(words, folder)
+        except ValueError as error:
+            faults.append(str(error))
+    faults += [
+        f"{attribute.name} is missing: {attribute.doc} ({attribute.describe()})"
+        for name, attribute in declared.items()
+        if attribute.required and name not in seen
+    ]
+    if faults:
+        raise BadRequest(faults)
+    return values
+
+
+def read_site_values(handler: type[JobAdapter], table: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The typed values of a job type's site attributes from the configuration's table ``[type.NAME]``.
+
+    :raises BadRequest: naming every fault.
+    """
+    declared = {attribute.name: attribute for attribute in handler.siteAttributes}
+    values: dict[str, Any] = {attribute.name: attribute.default for attribute in declared.values()}
+    faults = []
+    for key, value in table.items():
+        if key not in declared:
+            known = ", ".join(declared) or "none"
+            faults.append(f"configuration [type.{handler.jobType}]: unknown key {key}; known: {known}")
+            continue
+        words = [str(item) for item in value] if isinstance(value, list) else [str(value)]
+        try:
+            values[key] = declared[key].read(words, Path("/"))
+        except ValueError as error:
+            faults.append(f"configuration [type.{handler.jobType}]: {error}")
+    if faults:
+        raise BadRequest(faults)
+    return values
+
+
+def _read(attribute: Attribute, values: Sequence[Value], folder: Path) -> Any:
+    try:
+        return attribute.read(values, folder)
+    except ValueError as error:
+        raise BadRequest([str(error)]) from error
+
+
+def _describe_unknown(name: str, handler: type[JobAdapter]) -> str:
+    known = ", ".join(attribute.name for attribute in (*handler.attributes, *COMMON_ATTRIBUTES))
+    return f'unknown attribute "{name}" for job type {handler.jobType}; known are {known}'

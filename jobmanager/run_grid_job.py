@@ -1,0 +1,45 @@
+"""A grid job becomes local jobs: the six steps of the JIM manifesto, in its order.
+
+A worker process runs them in the background, as often as it takes: what an earlier worker has done, stays done.
+"""
+
+import logging
+
+from adapters import LocalJob
+from adapters.decomposition import cut_slice
+from jobmanager.acceptance import check_errors, make_adapter
+from jobmanager.account import Account
+from jobmanager.grid_job import GridJob
+from jobmanager.packing import pack_sandbox
+from jobmanager.registration import create_local_jobs
+from jobmanager.submission import submit_local_jobs
+
+logger = logging.getLogger(__name__)
+
+
+def run_grid_job(account: Account, identity: str) -> None:
+    """Take a grid job through the six steps, from wherever an earlier worker left it.
+
+    :raises BadRequest, HandlerError, Refused: it can never be run.
+    :raises OSError, SandboxError, DatabaseError, Unreachable: it cannot be run now.
+    """
+    job = account.database.grid_job(identity)
+    adapter = make_adapter(account, job.request(), job.request_folder)
+    # 1. Check for errors: again, because files may have gone since the request was accepted.
+    check_errors(adapter)
+    # 2. The number of local jobs: getNumSubmissionTimes was asked when the request was accepted, and that holds.
+    local_jobs = cut_grid_job(job)
+    # 3. and 4. Command lines and work area, packed once for all of them.
+    pack_sandbox(account, job, adapter, local_jobs)
+    # 5. and 6. Submit the right number of times. The local jobs are in the database before, each under the token of
+    # its submission, and get the batch system's id after: so none is ever submitted twice.
+    create_local_jobs(account.database, job, local_jobs)
+    submit_local_jobs(account, job, adapter.request)
+
+
+def cut_grid_job(job: GridJob) -> list[LocalJob]:
+    """The local jobs of a grid job, the same whenever they are asked for."""
+    if job.size_and_seed is None:
+        return [LocalJob(index, job.count) for index in range(1, job.count + 1)]
+    size, seed = job.size_and_seed
+    return [LocalJob(index, job.count, cut_slice(index, job.count, size, seed)) for index in range(1, job.count + 1)]

@@ -1,0 +1,207 @@
+"""Every setting of the configuration, declared once: the sections with their typed keys, defaults, units and ranges."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """How values of one Python type are described, checked and, given as a variable's text, read."""
+
+    noun: str
+    accepts: Callable[[Any], bool]
+    convert: Callable[[Any], Any]
+    parse: Callable[[str], Any]
+
+
+def _is_word(value: Any) -> bool:
+    return isinstance(value, str) and bool(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", value))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_path(value: Any) -> bool:
+    # The processes of one account run in different folders: a relative path would name a different file in each.
+    return isinstance(value, str) and value.startswith("/") and value.isprintable()
+
+
+def _is_module(value: Any) -> bool:
+    if _is_path(value):
+        return bool(value.endswith(".py"))
+    return isinstance(value, str) and all(part.isidentifier() for part in value.split("."))
+
+
+_KINDS: Mapping[Any, _Kind] = {
+    int: _Kind("an integer", lambda value: _is_number(value) and isinstance(value, int), int, int),
+    float: _Kind("a number", _is_number, lambda value: value, float),
+    str: _Kind(
+        "a word of letters, digits, dots, dashes and underscores, at most 64",
+        _is_word,
+        str,
+        str,
+    ),
+    Path: _Kind("an absolute path", _is_path, Path, str),
+    tuple[str, ...]: _Kind(
+        "a list of dotted module names and absolute paths of .py files",
+        lambda value: isinstance(value, list) and all(map(_is_module, value)),
+        tuple,
+        lambda text: text.split(":") if text else [],
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One key of one section; ``type`` is the Python type that the program gets, the range includes its ends."""
+
+    section: str
+    key: str
+    type: Any
+    default: Any
+    doc: str
+    unit: str = ""
+    minimum: float | None = None
+    maximum: float | None = None
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that overrides the files."""
+        return f"SAMGRID_{self.section}_{self.key}".upper()
+
+    def read(self, value: object) -> Any:
+        """The typed value of what a file says; raises ValueError saying what it must be."""
+        kind = _KINDS[self.type]
+        if not kind.accepts(value) or not self._is_in_range(value):
+            raise ValueError(f"must be {self.describe()}, not {show(value)}")
+        return kind.convert(value)
+
+    def read_text(self, text: str) -> Any:
+        """The typed value of what an environment variable says; raises ValueError saying what it must be."""
+        try:
+            value = _KINDS[self.type].parse(text)
+        except ValueError:
+            raise ValueError(f"must be {self.describe()}, not {show(text)}") from None
+        return self.read(value)
+
+    def describe(self) -> str:
+        """What a value must be, for people: ``a number from 0 to 3600 (seconds)``."""
+        bounds = "" if self.minimum is None else f" from {self.minimum} to {self.maximum}"
+        unit = f" ({self.unit})" if self.unit else ""
+        return f"{_KINDS[self.type].noun}{bounds}{unit}"
+
+    def _is_in_range(self, value: Any) -> bool:
+        if self.minimum is None or self.maximum is None:
+            return True
+        return bool(self.minimum <= value <= self.maximum)
+
+
+def show(value: object) -> str:
+    """A faulty value as messages quote it: one line, shortened."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _key(
+    default: Any, doc: str, unit: str = "", minimum: float | None = None, maximum: float | None = None
+) -> Any:  # Any, as dataclasses.field() is to a type checker: the annotation beside it says the type
+    return field(default=default, metadata={"doc": doc, "unit": unit, "minimum": minimum, "maximum": maximum})
+
+
+_DAY = 86400
+_YEAR_IN_MINUTES = 525600
+
+
+@dataclass(frozen=True)
+class SiteSettings:
+    """Who we are, and what runs our local jobs."""
+
+    name: str = _key("local", "Name of this site, in the job database and on the web page.")
+    batch_system: str = _key("fork", "Batch system that local jobs go to.")
+
+
+@dataclass(frozen=True)
+class DecompositionSettings:
+    """How many local jobs a grid job becomes."""
+
+    events_per_local_job: int = _key(
+        250, "Rule of thumb, where neither the request nor CPU times say more.", "events", 1, 10**9
+    )
+    recommended_cpu_time: float = _key(
+        0, "CPU time that a local job should take here; 0 = no recommendation.", "minutes", 0, _YEAR_IN_MINUTES
+    )
+    max_cpu_time: float = _key(
+        0, "CPU time that a local job may take at most here; 0 = no limit.", "minutes", 0, _YEAR_IN_MINUTES
+    )
+    max_local_jobs: int = _key(
+        100_000, "A grid job that would become more local jobs is refused.", "local jobs", 1, 10**6
+    )
+
+
+@dataclass(frozen=True)
+class SandboxSettings:
+    """Where local jobs run, and the limits of what goes out to them and comes back."""
+
+    scratch_folder: Path = _key(  # noqa: RUF009 - this is dataclasses.field() in disguise
+        Path("/tmp"), "Folder on the worker node in which each local job gets a scratch folder of its own."
+    )
+    max_input_files: int = _key(10_000, "Files in the work area of one grid job.", "files", 1, 10**7)
+    max_input_size: int = _key(2000, "Size of the work area of one grid job; 1 MB is 10^6 bytes.", "MB", 1, 10**9)
+    max_output_files: int = _key(1_000_000, "Files in the gathered output of one grid job.", "files", 1, 10**9)
+    max_output_size: int = _key(
+        100_000, "Size of the gathered output of one grid job; 1 MB is 10^6 bytes.", "MB", 1, 10**9
+    )
+
+
+@dataclass(frozen=True)
+class MonitorSettings:
+    """The pace of the job state monitor."""
+
+    idle_time: float = _key(60, "The monitor ends after so long without work.", "seconds", 0, _DAY)
+    workers: int = _key(2, "Grid jobs that are submitted, cancelled or collected at once.", "processes", 1, 64)
+    reconcile_interval: float = _key(
+        30, "How often the batch system's queue is compared with the job database.", "seconds", 0.1, _DAY
+    )
+    progress_interval: float = _key(
+        1, "How often the phases of running local jobs are read from their status files.", "seconds", 0.05, _DAY
+    )
+    event_cache_time: float = _key(
+        3600, "How long events of local jobs that nobody registered are kept.", "seconds", 0, 7 * _DAY
+    )
+
+
+@dataclass(frozen=True)
+class ForkSettings:
+    """The embedded batch system."""
+
+    slots: int = _key(0, "Local jobs that run at once; 0 = one per processor.", "local jobs", 0, 10_000)
+    cancel_grace: float = _key(10, "Time between SIGTERM and SIGKILL for a cancelled local job.", "seconds", 0, 3600)
+
+
+@dataclass(frozen=True)
+class HandlersSettings:
+    """Job types beside the built-in ones."""
+
+    modules: tuple[str, ...] = _key(
+        (), "Python modules with further job types; in the variable, with a colon between them."
+    )
+
+
+SECTIONS: Mapping[str, type[Any]] = {
+    "site": SiteSettings,
+    "decomposition": DecompositionSettings,
+    "sandbox": SandboxSettings,
+    "monitor": MonitorSettings,
+    "fork": ForkSettings,
+    "handlers": HandlersSettings,
+}
+
+SETTINGS: Mapping[str, Mapping[str, Setting]] = {
+    section: {key.name: Setting(section, key.name, key.type, key.default, **key.metadata) for key in fields(keys)}
+    for section, keys in SECTIONS.items()
+}
+"""Section → key → its declaration."""

@@ -1,0 +1,97 @@
+"""``samgrid watch``: a grid job's progress until it ends, as bars on a terminal and as plain lines elsewhere."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Protocol
+
+from batch_adapters.states import State
+from jobmanager.account import Account
+from jobmanager.listing import phases, printable, render_counts
+from jobmanager.monitor_client import wake_monitor
+
+DONE, FAILED, CANNOT_GO_ON = 0, 1, 3
+
+_INTERVAL = 0.5
+_PATIENCE = 15.0
+"""Seconds that a trouble may last before we stop waiting; the monitor itself goes on trying."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What there is to show of a grid job at one moment."""
+
+    state: str
+    counts: dict[str, int]
+    count: int
+    phases: tuple[tuple[str, tuple[int, int, str]], ...]
+
+
+class Display(Protocol):
+    """Something that shows snapshots."""
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Show how things are now."""
+
+
+def watch_grid_job(account: Account, identity: str) -> int:
+    """Show a grid job until it ends; 0 done, 1 failed, 3 if something has kept it from going on for a while."""
+    troubled_since: float | None = None
+    with _display() as display:
+        for snapshot in _snapshots(account, identity):
+            display.show(snapshot)
+            trouble = "" if snapshot.state in (State.DONE.word, State.FAILED.word) else _trouble(account, identity)
+            troubled_since = (troubled_since or time.monotonic()) if trouble else None
+            if troubled_since is not None and time.monotonic() - troubled_since > _PATIENCE:
+                break
+    if trouble:
+        print(f"samgrid: grid job {identity} cannot go on: {trouble}", file=sys.stderr)
+        print(f'samgrid: nothing is lost; when that is mended, "samgrid watch {identity}" goes on', file=sys.stderr)
+        return CANNOT_GO_ON
+    job = account.database.grid_job(identity)
+    reason = f": {printable(job.reason)}" if job.reason else ""
+    print(f"grid job {identity} {job.state.word}{reason}", flush=True)
+    return DONE if job.state is State.DONE else FAILED
+
+
+def _snapshots(account: Account, identity: str) -> Iterator[Snapshot]:
+    """How things are, again and again; the last one is final."""
+    while True:
+        (row,) = account.database.overview(identity)
+        count = account.database.grid_job(identity).count
+        yield Snapshot(row.state, row.counts, count, tuple(phases(account.database, identity)))
+        if row.state in (State.DONE.word, State.FAILED.word):
+            return
+        time.sleep(_INTERVAL)
+
+
+def _trouble(account: Account, identity: str) -> str:
+    """What keeps this grid job from going on, from the monitor itself: it knows more than a full disk can hold."""
+    lines = wake_monitor(account).splitlines()
+    return "; ".join(line.partition(": ")[2] for line in lines if line.startswith((f"{identity}:", "monitor:")))
+
+
+def _display() -> AbstractContextManager[Display]:
+    if sys.stdout.isatty():
+        from jobmanager.bars import Bars
+
+        return Bars()
+    return nullcontext(Lines())
+
+
+class Lines:
+    """Plain lines, one whenever something has changed."""
+
+    def __init__(self) -> None:
+        self._last = ""
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Print a line if it differs from the last."""
+        parts = [f"{snapshot.state}: {render_counts(snapshot.counts)} of {snapshot.count}"]
+        parts += [f"{name} {done}/{total} {unit}".rstrip() for name, (done, total, unit) in snapshot.phases]
+        line = " | ".join(parts)
+        if line != self._last:
+            print(line, flush=True)
+            self._last = line

@@ -1,0 +1,93 @@
+"""The worker process: one step (submit, cancel or collect) of one grid job, or a look at one batch system."""
+
+import argparse
+import fcntl
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from batch_adapters.adapter import BatchError, Refused
+from jobmanager.account import Account, open_account
+from jobmanager.cancellation import cancel_local_jobs, put_tombstone
+from jobmanager.collection import collect_grid_job
+from jobmanager.database import DatabaseError
+from jobmanager.job_types import HandlerError
+from jobmanager.reconciliation import reconcile_batch_system
+from jobmanager.request import BadRequest
+from jobmanager.run_grid_job import run_grid_job
+from sandbox.limits import SandboxError
+
+logger = logging.getLogger(__name__)
+
+TRY_LATER = 75
+"""Exit status for a step that could not be done now (EX_TEMPFAIL of sysexits.h); the last line on stderr says why."""
+
+
+def main(argv: list[str]) -> int:
+    """Run one step; 0 when it is done, `TRY_LATER` when the monitor shall start it again."""
+    parser = argparse.ArgumentParser(prog="samgrid-worker", description=__doc__)
+    parser.add_argument("--state-dir", required=True)
+    parser.add_argument("step", choices=("submit", "cancel", "collect", "reconcile"))
+    parser.add_argument("subject", help="id of the grid job, or name of the batch system to reconcile with")
+    options = parser.parse_args(argv)
+    account = open_account(options.state_dir)
+    try:
+        if options.step == "reconcile":
+            reconcile_batch_system(account, options.subject)
+        else:
+            _run_step(account, options.step, options.subject)
+    except (OSError, SandboxError, DatabaseError, BatchError) as error:
+        print(" ".join(str(error).split()), file=sys.stderr)
+        return TRY_LATER
+    return 0
+
+
+def _run_step(account: Account, step: str, grid_job: str) -> None:
+    for folder in (account.places.sandbox(grid_job), account.places.results(grid_job)):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _only_worker(account.places.worker_lock(grid_job)):
+        if step == "collect":
+            # Nothing is logged into the grid job's own log now: it goes into the tar, which must stay the same.
+            _log_to(None)
+            collect_grid_job(account, grid_job)
+            return
+        _log_to(account.places.log(grid_job))
+        if step == "cancel":
+            cancel_local_jobs(account, grid_job)
+            return
+        try:
+            run_grid_job(account, grid_job)
+        except (BadRequest, HandlerError, Refused) as error:
+            put_tombstone(account.database, grid_job, f"cannot be run: {error}")
+
+
+@contextmanager
+def _only_worker(lock: Path) -> Iterator[None]:
+    """Hold the grid job's lock: a worker may outlive the monitor that started it."""
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise BlockingIOError("another worker is still at it") from error
+    finally:
+        os.close(descriptor)
+
+
+def _log_to(path: Path | None) -> None:
+    """Log INFO and up with times in UTC, into a file of the grid job or to stderr."""
+    handler: logging.Handler
+    if path is None:
+        handler = logging.StreamHandler()
+    else:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600))
+        handler = logging.FileHandler(path)
+    formatter = logging.Formatter("%(asctime)sZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
+    formatter.converter = time.gmtime
+    handler.setFormatter(formatter)
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.getLogger("sh").setLevel(logging.WARNING)

@@ -1,0 +1,232 @@
+"""Gathers what the local jobs of a grid job brought back into one tar."""
+
+import hashlib
+import json
+import os
+import stat
+import tarfile
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+
+from sandbox.aside import write_aside
+from sandbox.limits import MAX_DEPTH, Limits, SandboxError, stays_inside
+from sandbox.members import (
+    FILE_FLAGS,
+    FOLDER_FLAGS,
+    ExactReader,
+    add_bytes,
+    file_member,
+    folder_member,
+    is_executable,
+    link_member,
+    write_tar,
+)
+
+EXPECTED = ("stdout", "stderr", "status")
+"""What every local job that ended has; the folder ``output`` is there only when the program left something in it."""
+_KINDS = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFBLK: "a device",
+    stat.S_IFCHR: "a device",
+}
+
+
+@dataclass(frozen=True)
+class Content:
+    """One file of the tar; ``path`` is relative to the folder named after the grid job, ``size`` in bytes."""
+
+    path: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A local job that did not bring back all of `EXPECTED`."""
+
+    local_id: str
+    what: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Something a local job left that the tar does not hold, or not as it was."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """What the tar holds and what it lacks; the same stands in its ``manifest.json``."""
+
+    sha256: str
+    files: tuple[Content, ...]
+    missing: tuple[Missing, ...]
+    refused: tuple[Refused, ...]
+
+
+def render_stem(grid_job: str, local_id: str) -> str:
+    """The beginning of the names of what a local job brings back, as the driver makes it."""
+    return f"{grid_job}.{local_id.replace('/', '_')}"
+
+
+def write_output(
+    grid_job: str, results: Path, expected: Iterable[str], extras: Mapping[str, bytes], tar: Path, limits: Limits
+) -> Gathered:
+    """Write everything that the local jobs ``expected`` left in ``results``, and the extras, into one tar.
+
+    The same content gives the same bytes: names are sorted, dates and owners are 0. What cannot be taken is listed,
+    not an error.
+
+    :raises SandboxError: where ``results`` cannot be read or the tar not be written; nothing half-made is left.
+    """
+    for name in extras:
+        if "/" in name or name in ("", ".", "..", "manifest.json"):
+            raise SandboxError(f"{name!r} cannot be a file of the output's own: it must be a plain name")
+    with write_aside(tar) as sink:
+        with write_tar(sink) as archive:
+            gathering = _Gathering(archive, grid_job, limits)
+            archive.addfile(folder_member(grid_job))
+            for name in sorted(extras):
+                gathering.add_extra(name, extras[name])
+            missing = _add_results(gathering, results, sorted(set(expected)))
+            gathering.files.sort(key=lambda content: content.path)
+            add_bytes(archive, f"{grid_job}/manifest.json", _render_manifest(gathering, missing))
+        return Gathered(sink.sha256, tuple(gathering.files), missing, tuple(gathering.refused))
+
+
+def _add_results(gathering: "_Gathering", results: Path, expected: list[str]) -> tuple[Missing, ...]:
+    missing = []
+    folder = os.open(results, FOLDER_FLAGS)
+    try:
+        for local_id in expected:
+            stem = render_stem(gathering.grid_job, local_id)
+            names = {what: f"{stem}.{what}" for what in (*EXPECTED, "output")}
+            there = [what for what, name in names.items() if gathering.add_entry(folder, name, name, 0)]
+            if lacking := tuple(what for what in EXPECTED if what not in there):
+                missing.append(Missing(local_id, lacking))
+    finally:
+        os.close(folder)
+    return tuple(missing)
+
+
+def _render_manifest(gathering: "_Gathering", missing: tuple[Missing, ...]) -> bytes:
+    manifest = {
+        "grid_job": gathering.grid_job,
+        "files": [asdict(content) for content in gathering.files],
+        "missing": [asdict(lack) for lack in missing],
+        "refused": [asdict(refusal) for refusal in gathering.refused],
+    }
+    return (json.dumps(manifest, indent=1) + "\n").encode("ascii")
+
+
+class _Gathering:
+    """The tar as it grows. Every name is opened below its folder's descriptor, so no link put there is followed."""
+
+    def __init__(self, archive: tarfile.TarFile, grid_job: str, limits: Limits) -> None:
+        self.grid_job = grid_job
+        self.files: list[Content] = []
+        self.refused: list[Refused] = []
+        self._archive = archive
+        self._limits = limits
+        self._files_left = limits.max_files
+        self._bytes_left = limits.max_bytes
+
+    def add_extra(self, name: str, content: bytes) -> None:
+        """Add a file of the job manager's own, for which the limits are not."""
+        add_bytes(self._archive, f"{self.grid_job}/{name}", content)
+        self.files.append(Content(name, len(content), hashlib.sha256(content).hexdigest()))
+
+    def add_entry(self, folder: int, name: str, path: str, depth: int) -> bool:
+        """Add or refuse ``name``, found ``depth`` folders below the results; False where there is no such entry."""
+        try:
+            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            self._refuse(path, str(error.strerror))
+            return True
+        kind = stat.S_IFMT(status.st_mode)
+        if kind == stat.S_IFREG:
+            self._add_file(folder, name, path)
+        elif kind == stat.S_IFDIR:
+            self._add_folder(folder, name, path, depth)
+        elif kind == stat.S_IFLNK:
+            self._add_link(folder, name, path, depth)
+        else:
+            self._refuse(path, _KINDS.get(kind, "no file, folder or link"))
+        return True
+
+    def _refuse(self, path: str, reason: str) -> None:
+        self.refused.append(Refused(path, reason))
+
+    def _open(self, folder: int, name: str, path: str, flags: int) -> int | None:
+        try:
+            return os.open(name, flags, dir_fd=folder)
+        except OSError as error:
+            self._refuse(path, str(error.strerror))
+            return None
+
+    def _add_file(self, folder: int, name: str, path: str) -> None:
+        descriptor = self._open(folder, name, path, FILE_FLAGS)
+        if descriptor is None:
+            return
+        try:
+            self._add_content(descriptor, path)
+        finally:
+            os.close(descriptor)
+
+    def _add_content(self, descriptor: int, path: str) -> None:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            self._refuse(path, "changed its kind while it was read")
+            return
+        if status.st_size > self._bytes_left:
+            self._refuse(path, f"its {status.st_size} bytes would pass the limit max_bytes = {self._limits.max_bytes}")
+            return
+        self._bytes_left -= status.st_size
+        reader = ExactReader(descriptor)
+        self._archive.addfile(file_member(f"{self.grid_job}/{path}", status.st_size, is_executable(status)), reader)
+        self.files.append(Content(path, status.st_size, reader.sha256))
+        if reader.fault:
+            self._refuse(path, reader.fault)
+
+    def _add_folder(self, parent: int, name: str, path: str, depth: int) -> None:
+        # In the tar, the grid job's folder and this one lie above, and an entry below.
+        if depth + 3 > MAX_DEPTH:
+            self._refuse(path, f"more than {MAX_DEPTH} folders deep")
+            return
+        descriptor = self._open(parent, name, path, FOLDER_FLAGS)
+        if descriptor is None:
+            return
+        try:
+            self._add_names(descriptor, path, depth)
+        finally:
+            os.close(descriptor)
+
+    def _add_names(self, folder: int, path: str, depth: int) -> None:
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in islice(entries, self._files_left + 1)]
+        if len(names) > self._files_left:
+            self._refuse(path, f"its entries would pass the limit max_files = {self._limits.max_files}")
+            return
+        self._files_left -= len(names)
+        self._archive.addfile(folder_member(f"{self.grid_job}/{path}"))
+        for name in sorted(names):
+            self.add_entry(folder, name, f"{path}/{name}", depth + 1)
+
+    def _add_link(self, folder: int, name: str, path: str, depth: int) -> None:
+        try:
+            target = os.readlink(name, dir_fd=folder)
+        except OSError as error:
+            self._refuse(path, str(error.strerror))
+            return
+        # The output folder itself lies at depth 0: a link in its place always leads out.
+        if stays_inside(target, depth - 1):
+            self._archive.addfile(link_member(f"{self.grid_job}/{path}", target))
+        else:
+            self._refuse(path, "a link that leads out of its output folder")

@@ -1,0 +1,124 @@
+"""Packs a work area into a sandbox: a tar that is the same, byte for byte, for the same work area."""
+
+import hashlib
+import os
+import stat
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sandbox.aside import write_aside
+from sandbox.limits import MAX_DEPTH, Limits, SandboxError, stays_inside
+from sandbox.members import (
+    FILE_FLAGS,
+    ExactReader,
+    add_bytes,
+    file_member,
+    folder_member,
+    is_executable,
+    link_member,
+    write_tar,
+)
+
+OWN_FOLDER = ".samgrid"
+"""The sandbox's own files, beside those of the work area."""
+MANIFEST = f"{OWN_FOLDER}/manifest.sha256"
+REPORT = f"{OWN_FOLDER}/samgrid-report"
+# sha256sum writes such names in an escaped form that not every sha256sum reads back.
+_UNPACKABLE = frozenset("\n\r\\")
+
+
+@dataclass(frozen=True)
+class _Entry:
+    name: str
+    path: Path
+    status: os.stat_result
+    sha256: str = ""
+
+
+def write_sandbox(work_area: Path, tar: Path, limits: Limits) -> str:
+    """Pack ``work_area`` into ``tar`` and give the tar's sha256.
+
+    :raises SandboxError: for what cannot travel (devices, links out of the work area, too much), and where the
+        file system refuses; then ``tar`` is as it was before.
+    """
+    report = Path(__file__).with_name("samgrid-report.sh").read_bytes()
+    with write_aside(tar) as sink:
+        entries = _list_entries(work_area)
+        _check_size(entries, limits)
+        entries = [_hash(entry) for entry in entries]
+        with write_tar(sink) as archive:
+            archive.addfile(folder_member(OWN_FOLDER))
+            add_bytes(archive, MANIFEST, _render_manifest(entries, report))
+            add_bytes(archive, REPORT, report, executable=True)
+            for entry in entries:
+                _add_entry(archive, entry)
+        return sink.sha256
+
+
+def _render_manifest(entries: list[_Entry], report: bytes) -> bytes:
+    lines = [f"{hashlib.sha256(report).hexdigest()}  {REPORT}\n"]
+    lines += [f"{entry.sha256}  {entry.name}\n" for entry in entries if entry.sha256]
+    return "".join(lines).encode("utf-8", "surrogateescape")
+
+
+def _list_entries(work_area: Path) -> list[_Entry]:
+    if (work_area / OWN_FOLDER).is_symlink() or (work_area / OWN_FOLDER).exists():
+        raise SandboxError(f"{work_area / OWN_FOLDER} cannot be packed: the name is the sandbox's own; rename it")
+    return sorted(_walk(work_area, "", 0), key=lambda entry: entry.name)
+
+
+def _walk(folder: Path, prefix: str, depth: int) -> Iterator[_Entry]:
+    if depth > MAX_DEPTH:
+        raise SandboxError(f"{folder} cannot be packed: it lies deeper than {MAX_DEPTH} folders")
+    for path in folder.iterdir():
+        entry = _Entry(prefix + path.name, path, path.lstat())
+        _check_entry(entry, depth)
+        yield entry
+        if stat.S_ISDIR(entry.status.st_mode):
+            yield from _walk(path, f"{entry.name}/", depth + 1)
+
+
+def _check_entry(entry: _Entry, depth: int) -> None:
+    mode = entry.status.st_mode
+    if _UNPACKABLE & set(entry.name):
+        raise SandboxError(f"{entry.name!r} cannot be packed: a name may hold no line break and no backslash")
+    if stat.S_ISLNK(mode) and not stays_inside(str(entry.path.readlink()), depth):
+        raise SandboxError(
+            f"{entry.path} cannot be packed: the link leads out of the work area; copy what it points to"
+        )
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
+        raise SandboxError(f"{entry.path} cannot be packed: it is no file, folder or link")
+
+
+def _check_size(entries: list[_Entry], limits: Limits) -> None:
+    size = sum(entry.status.st_size for entry in entries if stat.S_ISREG(entry.status.st_mode))
+    if len(entries) > limits.max_files:
+        raise SandboxError(f"the work area holds {len(entries)} entries; the limit max_files is {limits.max_files}")
+    if size > limits.max_bytes:
+        raise SandboxError(f"the work area holds {size} bytes; the limit max_bytes is {limits.max_bytes}")
+
+
+def _hash(entry: _Entry) -> _Entry:
+    if not stat.S_ISREG(entry.status.st_mode):
+        return entry
+    with open(os.open(entry.path, FILE_FLAGS), "rb") as file:
+        return replace(entry, sha256=hashlib.file_digest(file, "sha256").hexdigest())
+
+
+def _add_entry(archive: tarfile.TarFile, entry: _Entry) -> None:
+    if stat.S_ISDIR(entry.status.st_mode):
+        archive.addfile(folder_member(entry.name))
+    elif stat.S_ISLNK(entry.status.st_mode):
+        archive.addfile(link_member(entry.name, str(entry.path.readlink())))
+    else:
+        _add_file(archive, entry)
+
+
+def _add_file(archive: tarfile.TarFile, entry: _Entry) -> None:
+    with open(os.open(entry.path, FILE_FLAGS), "rb", buffering=0) as file:
+        reader = ExactReader(file.fileno())
+        archive.addfile(file_member(entry.name, entry.status.st_size, is_executable(entry.status)), reader)
+    if reader.sha256 != entry.sha256:
+        raise SandboxError(f"{entry.path} changed while it was being packed; try again when nothing writes to it")

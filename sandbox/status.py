@@ -1,0 +1,107 @@
+"""Reads what the driver and the program wrote into a local job's status file."""
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+MAX_PHASES = 100
+"""More named steps than that are of no use to people; later names are ignored."""
+_HEAD = 512 * 1024
+_TAIL = 16 * 1024
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A named step of a local job: ``done`` of ``total``, in ``unit`` where the program gave one."""
+
+    name: str
+    done: int
+    total: int
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class DriverStatus:
+    """What is known of the last run of a local job; times in seconds since 1970, None where nothing was written.
+
+    ``end`` proves that the program ended and its outputs are back; ``problem`` that the driver failed, not the program.
+    """
+
+    start: int | None = None
+    end: int | None = None
+    exit_code: int | None = None
+    signal: str | None = None
+    host: str | None = None
+    cpu_seconds: float | None = None
+    problem: str | None = None
+    phases: tuple[Phase, ...] = ()
+
+
+def _read_text(value: bytes) -> str:
+    # The text will stand in XML, which takes no control characters.
+    return "".join(letter if letter.isprintable() else "?" for letter in value[:500].decode("utf-8", "replace"))
+
+
+_FIELDS: dict[bytes, tuple[str, re.Pattern[bytes], Callable[[bytes], Any]]] = {
+    b"start": ("start", re.compile(rb"\d{1,12}"), int),
+    b"host": ("host", re.compile(rb"[!-~]{1,255}"), _read_text),
+    b"cpu": ("cpu_seconds", re.compile(rb"\d{1,12}(\.\d{1,6})?"), float),
+    b"signal": ("signal", re.compile(rb"[A-Z0-9+-]{1,12}"), _read_text),
+    b"exit": ("exit_code", re.compile(rb"\d{1,3}"), int),
+    b"end": ("end", re.compile(rb"\d{1,12}"), int),
+    b"problem": ("problem", re.compile(rb".+"), _read_text),
+}
+_PHASE = re.compile(rb"([A-Za-z0-9_.-]{1,40}) (\d{1,15}) (\d{1,15})(?: ([A-Za-z0-9_.-]{1,20}))?")
+
+
+def read_status(data: bytes) -> DriverStatus:
+    """The status that a file's content gives; lines that are torn, unknown or garbage do not count.
+
+    A later ``start`` (the batch system ran the local job again) forgets everything before it.
+    """
+    fields: dict[str, Any] = {}
+    phases: dict[str, Phase] = {}
+    # What follows the last line break is still being written.
+    for line in data.split(b"\n")[:-1]:
+        key, _, value = line.partition(b" ")
+        if key == b"phase":
+            _note_phase(phases, value)
+        elif key in _FIELDS and _FIELDS[key][1].fullmatch(value):
+            if key == b"start":
+                fields.clear()
+                phases.clear()
+            name, _, convert = _FIELDS[key]
+            fields[name] = convert(value)
+    return DriverStatus(**fields, phases=tuple(phases.values()))
+
+
+def _note_phase(phases: dict[str, Phase], value: bytes) -> None:
+    match = _PHASE.fullmatch(value)
+    if match is None:
+        return
+    name, done, total, unit = match.groups(b"")
+    phase = Phase(name.decode(), int(done), int(total), unit.decode())
+    if phase.name in phases or len(phases) < MAX_PHASES:
+        phases[phase.name] = phase
+
+
+def fetch_status(file: Path) -> DriverStatus:
+    """The status in ``file``, empty where there is none yet; of a huge file its first and last part.
+
+    :raises OSError: where the file is there but cannot be read, or is a link.
+    """
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return DriverStatus()
+    with open(descriptor, "rb") as stream:
+        data = stream.read(_HEAD)
+        size = os.fstat(descriptor).st_size
+        if size > _HEAD:
+            stream.seek(max(_HEAD, size - _TAIL))
+            # The cuts leave two torn lines, which must not make one that looks whole.
+            data = data.rpartition(b"\n")[0] + b"\n" + stream.read(_TAIL).partition(b"\n")[2]
+    return read_status(data)

@@ -1,0 +1,154 @@
+"""Unpacks a tar that nobody vouches for."""
+
+import io
+import os
+import shutil
+import tarfile
+import tempfile
+from pathlib import Path
+
+from sandbox.limits import MAX_DEPTH, Limits, SandboxError, stays_inside
+
+_CHUNK = 1 << 16
+# An extended header holds a name or two; tarfile would read one of any size into memory.
+_LONGEST_READ = 1 << 20
+# Per entry: a header, its padding, and an extended header for a long name.
+_OVERHEAD = 4096
+
+
+def unpack(tar: Path, destination: Path, limits: Limits) -> None:
+    """Unpack an uncompressed tar into ``destination``, which must not exist yet or be an empty folder; all or nothing.
+
+    Files get mode 0600, or 0700 where the tar says executable; folders 0700; owners and dates of the tar do not count.
+
+    :raises SandboxError: naming the member and what is wrong with it; then ``destination`` is as it was before.
+    """
+    try:
+        aside = Path(tempfile.mkdtemp(prefix=destination.name + ".tmp", dir=destination.parent))
+    except OSError as error:
+        raise SandboxError(f"{destination} could not be made: {error}") from error
+    try:
+        _unpack_into(tar, aside, limits)
+        aside.rename(destination)
+    except _DAMAGE as error:
+        raise SandboxError(f"{tar} is no sound tar file: {error}") from error
+    except OSError as error:
+        raise SandboxError(f"{tar} could not be unpacked into {destination}: {error}") from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+# What tarfile raises for damaged headers, by its source; RecursionError for a chain of extended headers.
+_DAMAGE = (tarfile.TarError, ValueError, IndexError, OverflowError, EOFError, RecursionError)
+
+
+def _unpack_into(tar: Path, folder: Path, limits: Limits) -> None:
+    with _CarefulFile(io.FileIO(tar)) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > limits.max_bytes + (limits.max_files + 4) * _OVERHEAD:
+            raise SandboxError(f"{tar} is too large ({size} bytes): the limit max_bytes is {limits.max_bytes}")
+        with tarfile.open(fileobj=file, mode="r:", encoding="utf-8", errors="surrogateescape") as archive:
+            unpacking = _Unpacking(archive, folder, limits)
+            for member in archive:
+                unpacking.add(member)
+        file.seek(archive.offset)
+        # tarfile takes a header that it cannot read for the end.
+        if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+            raise SandboxError(f"{tar} is damaged or cut short at byte {archive.offset}")
+
+
+class _CarefulFile(io.BufferedReader):
+    """The tar file as tarfile reads it: a damaged header cannot make it read much at once, or without end."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is None or not 0 <= size <= _LONGEST_READ:
+            raise tarfile.ReadError(f"a header claims {size} bytes")
+        return super().read(size)
+
+
+class _Unpacking:
+    """Puts members below a folder that nobody else writes to, so what was made once is still what it was."""
+
+    def __init__(self, archive: tarfile.TarFile, folder: Path, limits: Limits) -> None:
+        self._archive = archive
+        self._folder = folder
+        self._limits = limits
+        self._folders: set[tuple[str, ...]] = {()}
+        self._files: set[tuple[str, ...]] = set()
+        self._links: set[tuple[str, ...]] = set()
+        self._bytes_left = limits.max_bytes
+
+    def add(self, member: tarfile.TarInfo) -> None:
+        """Unpack one member or raise SandboxError."""
+        if not 0 <= member.size <= self._bytes_left:
+            raise _refusal(member, f"{member.size} bytes would pass the limit max_bytes = {self._limits.max_bytes}")
+        self._bytes_left -= member.size
+        self._make(member, _read_parts(member.name))
+        # The folder itself does not count.
+        if len(self._folders) + len(self._files) + len(self._links) - 1 > self._limits.max_files:
+            raise _refusal(member, f"there are more entries than the limit max_files = {self._limits.max_files}")
+
+    def _make(self, member: tarfile.TarInfo, parts: tuple[str, ...]) -> None:
+        if member.isdir():
+            self._make_folders(parts)
+            return
+        self._make_folders(parts[:-1])
+        if not parts or parts in self._folders or parts in self._files or parts in self._links:
+            raise _refusal(member, "it is there already")
+        if member.issym():
+            self._add_symlink(member, parts)
+        elif member.islnk():
+            self._add_hardlink(member, parts)
+        elif member.isreg() and not member.issparse():
+            self._add_file(member, parts)
+        else:
+            raise _refusal(member, "it is no plain file, folder or link")
+
+    def _make_folders(self, parts: tuple[str, ...]) -> None:
+        for depth in range(1, len(parts) + 1):
+            path = parts[:depth]
+            if path in self._folders:
+                continue
+            if path in self._files or path in self._links:
+                raise SandboxError(f"{'/'.join(parts)!r} in the tar is refused: {'/'.join(path)!r} is no folder")
+            self._path(path).mkdir(mode=0o700)
+            self._folders.add(path)
+
+    def _add_symlink(self, member: tarfile.TarInfo, parts: tuple[str, ...]) -> None:
+        if not stays_inside(member.linkname, len(parts) - 1):
+            raise _refusal(member, f"a link to {member.linkname!r} leads out of the folder")
+        self._path(parts).symlink_to(member.linkname)
+        self._links.add(parts)
+
+    def _add_hardlink(self, member: tarfile.TarInfo, parts: tuple[str, ...]) -> None:
+        target = _read_parts(member.linkname)
+        if target not in self._files:
+            raise _refusal(member, f"a hard link to {member.linkname!r}, which is no file before it in the tar")
+        os.link(self._path(target), self._path(parts), follow_symlinks=False)
+        self._files.add(parts)
+
+    def _add_file(self, member: tarfile.TarInfo, parts: tuple[str, ...]) -> None:
+        source = self._archive.extractfile(member)
+        if source is None:
+            raise _refusal(member, "it has no content")
+        mode = 0o700 if member.mode & 0o111 else 0o600
+        descriptor = os.open(self._path(parts), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+        with source, open(descriptor, "wb") as file:
+            shutil.copyfileobj(source, file, _CHUNK)
+            if file.tell() != member.size:
+                raise _refusal(member, "its content is cut short")
+        self._files.add(parts)
+
+    def _path(self, parts: tuple[str, ...]) -> Path:
+        return self._folder.joinpath(*parts)
+
+
+def _read_parts(name: str) -> tuple[str, ...]:
+    parts = tuple(part for part in name.split("/") if part not in ("", "."))
+    if not name or name.startswith("/") or ".." in parts or len(parts) > MAX_DEPTH:
+        raise SandboxError(f"{name[:200]!r} in the tar is refused: the name leads out of the folder or too deep")
+    return parts
+
+
+def _refusal(member: tarfile.TarInfo, reason: str) -> SandboxError:
+    return SandboxError(f"{member.name[:200]!r} in the tar is refused: {reason}")

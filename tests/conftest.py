@@ -1,0 +1,73 @@
+"""What all tests share: accounts in temporary folders, whose databases are checked against the schema afterwards."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jobmanager.account import Account
+from jobmanager.configuration import Configuration, read_configuration
+from jobmanager.database import Database
+from jobmanager.documents import load_schema
+from jobmanager.places import StatePlaces, make_state_folder
+
+
+@pytest.fixture(autouse=True)
+def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No test sees the account, the configuration or the job of whoever runs it."""
+    for name in [name for name in os.environ if name.startswith("SAMGRID_")]:
+        monkeypatch.delenv(name)
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
+
+
+@pytest.fixture(autouse=True)
+def _every_database_is_valid(tmp_path: Path) -> Iterator[None]:
+    """Whatever a test did: the documents it leaves behind validate against the published schema."""
+    yield
+    for path in tmp_path.rglob("jobs.db"):
+        database = Database(path)
+        schema = load_schema()
+        assert schema.validate(database.to_xml()), schema.error_log
+        database.close()
+
+
+@pytest.fixture
+def account(tmp_path: Path) -> Iterator[Account]:
+    """An account of its own; its monitor, generators and jobs are ended after the test."""
+    root = tmp_path / "state"
+    make_state_folder(root)
+    configuration = read_configuration(
+        {"SAMGRID_SANDBOX_SCRATCH_FOLDER": str(tmp_path)}, site_file=Path("/nonexistent")
+    )
+    assert isinstance(configuration, Configuration)
+    yield Account(StatePlaces(root), configuration)
+    end_processes_of(root)
+
+
+def processes_of(folder: Path, *words: str) -> list[int]:
+    """Pids of the processes of ours whose command line names this folder and all of the words."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            command = (entry / "cmdline").read_bytes().decode(errors="replace")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if str(folder) in command and all(word in command for word in words) and int(entry.name) != os.getpid():
+            found.append(int(entry.name))
+    return found
+
+
+def end_processes_of(folder: Path) -> None:
+    """Kill everything that works for the state folder: the monitor first, so that it starts nothing new."""
+    for words in (["samgrid-monitor"], ["samgrid-fork", "serve"], []):
+        for pid in processes_of(folder, *words):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue

@@ -1,0 +1,249 @@
+"""Grid jobs from the command line to the tar, on the embedded batch system."""
+
+import json
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from batch_adapters.states import State
+from jobmanager.acceptance import accept_grid_job
+from jobmanager.account import Account
+from jobmanager.worker import main as run_worker
+from tests.conftest import end_processes_of, processes_of
+from tests.samgrid import LAUNCH, Samgrid
+
+
+@pytest.fixture
+def samgrid(tmp_path: Path) -> Iterator[Samgrid]:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    yield Samgrid(tmp_path / "state", scratch, {})
+    end_processes_of(tmp_path / "state")
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 30) -> None:
+    """Wait until something is so."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+
+
+def counts(samgrid: Samgrid, identity: str) -> dict[str, int]:
+    (row,) = json.loads(samgrid("status", "--format", "json", identity).stdout)
+    found: dict[str, int] = row["counts"]
+    return found
+
+
+def read_tar(samgrid: Samgrid, identity: str) -> dict[str, bytes]:
+    """The files of a grid job's output, named without its own folder."""
+    with tarfile.open(samgrid.state / "jobs" / identity / f"{identity}.tar") as tar:
+        return {
+            member.name.removeprefix(f"{identity}/"): tar.extractfile(member).read()  # type: ignore[union-attr]
+            for member in tar
+            if member.isfile()
+        }
+
+
+def test_a_grid_job_becomes_local_jobs_and_one_tar(samgrid: Samgrid) -> None:
+    script = 'echo "$SAMGRID_INDEX of $SAMGRID_LOCAL_JOBS"; echo warning >&2; echo result >output/result.txt'
+    identity = samgrid.submit(f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{script}')(count=3)")
+    done = samgrid("watch", identity)
+    assert (done.returncode, done.stderr) == (0, "")
+    files = read_tar(samgrid, identity)
+    for index in (1, 2, 3):
+        stem = f"{identity}.{identity}-1.{index}"
+        assert files[f"{stem}.stdout"] == f"{index} of 3\n".encode()
+        assert files[f"{stem}.stderr"] == b"warning\n"
+        assert files[f"{stem}.output/result.txt"] == b"result\n"
+    manifest = json.loads(files["manifest.json"])
+    assert (manifest["missing"], manifest["refused"]) == ([], [])
+    assert f"{identity} submitted".encode() in files[f"{identity}.log"].replace(b"-1 ", b" ")
+    assert samgrid("query", "--job", identity, "count(//local-job[@exit-code=0 and @driver='ended'])").stdout == "3\n"
+
+
+def test_a_local_job_finds_its_environment(samgrid: Samgrid) -> None:
+    request = """&(samgrid_type = command)(executable = /usr/bin/env)
+        (environment = (COLOUR "dark green") (EMPTY ""))(count = 2)"""
+    identity = samgrid.submit(request)
+    assert samgrid("watch", identity).returncode == 0
+    files = read_tar(samgrid, identity)
+    lines = files[f"{identity}.{identity}-1.2.stdout"].decode().splitlines()
+    environment = dict(line.split("=", 1) for line in lines)
+    assert environment["SAMGRID_GRID_JOB"] == identity
+    assert environment["SAMGRID_INDEX"] == "2"
+    assert environment["SAMGRID_LOCAL_JOBS"] == "2"
+    assert environment["SAMGRID_LOCAL_ID"] == f"{identity}-1.2"
+    assert (environment["COLOUR"], environment["EMPTY"]) == ("dark green", "")
+    assert "SAMGRID_FIRST_EVENT" not in environment
+
+
+def test_the_event_range_is_covered_once_with_different_seeds(samgrid: Samgrid, tmp_path: Path) -> None:
+    (tmp_path / "sliced.py").write_text(
+        """
+from adapters import EVENTS, SLICING, JobAdapter
+
+class Sliced(JobAdapter):
+    jobType = "sliced"
+    attributes = (EVENTS, *SLICING)
+    def prepareWorkArea(self, workArea):
+        (workArea / "run.sh").write_text('echo "$SAMGRID_FIRST_EVENT $SAMGRID_EVENTS $SAMGRID_SEED"')
+    def getCommandAndArguments(self, localJob):
+        return ["/bin/sh", "run.sh"]
+"""
+    )
+    sliced = Samgrid(samgrid.state, samgrid.scratch, {"SAMGRID_HANDLERS_MODULES": str(tmp_path / "sliced.py")})
+    identity = sliced.submit("&(samgrid_type=sliced)(events=1003)(seed=900000000)")
+    assert sliced("watch", identity).returncode == 0
+    rows = [
+        tuple(map(int, content.split()))
+        for name, content in read_tar(samgrid, identity).items()
+        if name.endswith(".stdout")
+    ]
+    events = sorted(event for first, number, _ in rows for event in range(first, first + number))
+    assert events == list(range(1, 1004))
+    assert len({seed for _, _, seed in rows}) == len(rows) == 5
+
+
+def test_files_of_the_request_travel_and_run(samgrid: Samgrid, tmp_path: Path) -> None:
+    folder = tmp_path / "request"
+    folder.mkdir()
+    (folder / "analysis").write_text('#!/bin/sh\ncat; cat "$1"; pwd\n')
+    (folder / "analysis").chmod(0o755)
+    (folder / "cards").write_text("cards\n")
+    (folder / "input").write_text("standard input\n")
+    (folder / "job.rsl").write_text(
+        "&(samgrid_type=command)(executable=analysis)(arguments=cards)(input_files=cards)(stdin=input)"
+    )
+    done = samgrid("run", str(folder / "job.rsl"))
+    assert done.returncode == 0, done.stderr
+    identity = done.stdout.split()[2]
+    stdout = read_tar(samgrid, identity)[f"{identity}.{identity}-1.1.stdout"].decode().splitlines()
+    assert stdout[:2] == ["standard input", "cards"]
+    assert stdout[2].startswith(str(samgrid.scratch))
+    assert list(samgrid.scratch.iterdir()) == [], "scratch folders are removed"
+
+
+def test_arguments_arrive_byte_for_byte(samgrid: Samgrid) -> None:
+    words = ["a b", "", "c'd", 'e"f', "$HOME", "`id`", "\\n", "ü€", ";|&", "*", "new\nline", "-n"]
+    quoted = " ".join('"' + word.replace('"', '""') + '"' for word in words)
+    program = "import sys; print(ascii(sys.argv[1:]))"
+    request = f"&(samgrid_type=command)(executable=/usr/bin/python3)(arguments=-c '{program}' {quoted})"
+    identity = samgrid.submit(request)
+    assert samgrid("watch", identity).returncode == 0
+    stdout = read_tar(samgrid, identity)[f"{identity}.{identity}-1.1.stdout"].decode()
+    assert stdout == ascii(words) + "\n"
+
+
+def test_a_failed_local_job_fails_the_grid_job_and_says_why(samgrid: Samgrid) -> None:
+    script = 'test "$SAMGRID_INDEX" != 2 || exit 7; echo good >output/good'
+    identity = samgrid.submit(f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{script}')(count=3)")
+    done = samgrid("watch", identity)
+    assert done.returncode == 1
+    assert "1 of 3 local jobs failed, as number 2: the program ended with exit code 7" in done.stdout
+    assert f"{identity}.{identity}-1.3.output/good" in read_tar(samgrid, identity), "what succeeded is not lost"
+
+
+def test_enough_successes_are_a_success_where_the_request_says_so(samgrid: Samgrid) -> None:
+    script = 'test "$SAMGRID_INDEX" != 2'
+    request = f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{script}')(count=3)(min_success=0.6)"
+    identity = samgrid.submit(request)
+    assert samgrid("watch", identity).returncode == 0
+
+
+def test_cancelling_ends_what_runs_and_what_waits(samgrid: Samgrid) -> None:
+    slow = Samgrid(samgrid.state, samgrid.scratch, {"SAMGRID_FORK_SLOTS": "2"})
+    script = "echo began >output/began; sleep 300"
+    identity = slow.submit(f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{script}')(count=6)")
+    wait_for(lambda: counts(slow, identity).get("active") == 2)
+    assert slow("cancel", identity[:5]).returncode == 0
+    done = slow("watch", identity)
+    assert (done.returncode, counts(slow, identity)) == (1, {"failed": 4, "done": 2}) or counts(slow, identity) == {
+        "failed": 6
+    }
+    assert "cancelled by" in done.stdout
+    assert not processes_of(samgrid.scratch), "no process of the grid job is left"
+    assert slow("cancel", identity).stdout == f"grid job {identity} has ended already\n"
+
+
+def test_a_program_that_is_gone_when_it_is_to_be_packed_fails_the_grid_job(account: Account, tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    request = [("samgrid_type", ("command",)), ("executable", (str(program),))]
+    identity = accept_grid_job(account, request, tmp_path)
+    program.unlink()
+    for step in ("submit", "collect"):
+        assert run_worker(["--state-dir", str(account.places.root), step, identity]) == 0
+    job = account.database.grid_job(identity)
+    assert job.state is State.FAILED
+    assert str(program) in str(job.reason)
+    assert account.places.output(identity).exists()
+
+
+@pytest.mark.parametrize(
+    ("request_text", "words"),
+    [
+        pytest.param("&(samgrid_type=command)(executable=/no/such/program)", ["/no/such/program"], id="no program"),
+        pytest.param("&(samgrid_type=command)(executable=/bin/true)(color=red)", ["color", "executable"], id="unknown"),
+        pytest.param("&(samgrid_type=pythia)(events=0)", ["events", "at least 1"], id="0 events"),
+        pytest.param("&(samgrid_type=pythia)(events=1000000000000)", ["4000000000", "100000"], id="10^12 events"),
+        pytest.param("&(samgrid_type=pythia)(events=many)(bins=x)", ["many", "bins"], id="two faults at once"),
+        pytest.param("&(samgrid_type=reco)", ["reco", "command", "pythia"], id="unknown type"),
+        pytest.param("&(samgrid_type=command)(executable=/bin/true", ["line 1", "column"], id="not closed"),
+        pytest.param("", ["line 1"], id="empty"),
+    ],
+)
+def test_bad_input_is_one_clear_error_and_leaves_nothing(samgrid: Samgrid, request_text: str, words: list[str]) -> None:
+    done = samgrid("submit", "-", stdin=request_text)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert all(word in done.stderr for word in words), done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (samgrid.state / "jobs").exists()
+    assert json.loads(samgrid("status", "--format", "json").stdout) == []
+
+
+def test_commands_about_unknown_jobs_fail_clearly(samgrid: Samgrid) -> None:
+    for command in ("watch", "status", "output", "cancel"):
+        done = samgrid(command, "zzz")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert 'starts with "zzz"' in done.stderr
+
+
+def test_two_grid_jobs_share_the_slots_and_both_end(samgrid: Samgrid) -> None:
+    request = "&(samgrid_type=command)(executable=/bin/true)(count=20)"
+    identities = [samgrid.submit(request), samgrid.submit(request)]
+    assert [samgrid("watch", identity).returncode for identity in identities] == [0, 0]
+
+
+def test_a_full_disk_under_the_tar_is_told_and_the_job_goes_on_later(samgrid: Samgrid) -> None:
+    script = "dd if=/dev/zero of=output/zeros bs=1000 count=1500 status=none"
+    # Each output is smaller than the largest file that our processes may write; the tar is not.
+    done = _limited(samgrid, f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{script}')(count=3)")
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "File too large" in done.stderr
+    identity = done.stdout.split()[2]
+    folder = samgrid.state / "jobs" / identity
+    assert not list(folder.glob("*.tar*")), "nothing half-made is left"
+    assert "File too large" in samgrid("status", identity).stdout
+    end_processes_of(samgrid.state)
+    done = samgrid("watch", identity)
+    assert done.returncode == 0, done.stderr
+    assert len(read_tar(samgrid, identity)[f"{identity}.{identity}-1.3.output/zeros"]) == 1_500_000
+
+
+def _limited(samgrid: Samgrid, request: str) -> subprocess.CompletedProcess[str]:
+    command = f'ulimit -f 6000; exec "{sys.executable}" -P "{LAUNCH}" samgrid run -'
+    return subprocess.run(
+        ["/bin/sh", "-c", command],
+        input=request,
+        text=True,
+        capture_output=True,
+        env=samgrid.environment(),
+        check=False,
+    )

@@ -1,0 +1,207 @@
+"""The XML job database: what is committed, is there; what is not valid, never gets in."""
+
+import os
+import resource
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from lxml import etree
+
+from batch_adapters.states import Event, State
+from jobmanager.database import Database, DatabaseError, UnknownJob
+from jobmanager.documents import InvalidDocument
+from jobmanager.grid_job import GridJob
+from jobmanager.local_job import LocalJob
+from jobmanager.querying import run_query
+from jobmanager.registration import apply_events, register_local_jobs
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    database = Database(tmp_path / "jobs.db")
+    yield database
+    database.close()
+
+
+def add(database: Database, identity: str, count: int = 2, state: State = State.UNSUBMITTED) -> None:
+    job = GridJob.new(identity, "command", "physicist", "fork", 1000)
+    job.put_request([("executable", ("/bin/true",)), ("arguments", ("a", ("b", "c")))], Path("/tmp"))
+    job.put_slices(count, None, 1)
+    job.state = state
+    with database.transaction():
+        database.put_grid_job(job)
+        database.put_local_jobs(identity, [LocalJob.new(index, "fork", None) for index in range(1, count + 1)])
+
+
+def submit(database: Database, identity: str, count: int) -> None:
+    with database.transaction():
+        jobs = database.local_jobs(identity)
+        for job in jobs:
+            job.intend(f"{identity}-1")
+        database.put_local_jobs(identity, jobs)
+    register_local_jobs(database, identity, {index: f"{identity}-1.{index}" for index in range(1, count + 1)})
+
+
+def test_the_file_is_for_its_owner_alone(database: Database) -> None:
+    assert stat.S_IMODE(database.path.stat().st_mode) == 0o600
+
+
+def test_a_request_reads_back_as_it_was(database: Database) -> None:
+    values = (
+        "plain",
+        'quo"te',
+        " blank ",
+        "",
+        "line\nbreak",
+        "tab\t",
+        "ü€",
+        "\udcff\udc80",
+        "\x01\x7f",
+        ("a", ("b",), ()),
+    )
+    job = GridJob.new("aaaaaaaa", "command", "physicist", "fork", 1000)
+    job.put_request([("arguments", values)], Path("/tmp"))
+    job.put_slices(1, None, 1)
+    with database.transaction():
+        database.put_grid_job(job)
+    assert database.grid_job("aaaaaaaa").request() == [("arguments", values)]
+
+
+def test_a_document_that_the_schema_forbids_is_not_written(database: Database) -> None:
+    add(database, "aaaaaaaa")
+    with pytest.raises(InvalidDocument, match="grid-job"):
+        database.change_grid_job("aaaaaaaa", lambda job: job.element.set("colour", "green"))
+    assert database.grid_job("aaaaaaaa").element.get("colour") is None
+
+
+def test_other_namespaces_are_welcome(database: Database) -> None:
+    add(database, "aaaaaaaa")
+
+    def annotate(job: GridJob) -> None:
+        job.element.set("{urn:d0}release", "p14.07.00")
+        etree.SubElement(etree.SubElement(job.element, "{urn:d0}card"), "{urn:d0}line").text = "x"
+
+    database.change_grid_job("aaaaaaaa", annotate)
+    assert run_query(database, None, "string(//*[local-name()='line'])") == "x\n"
+
+
+def test_an_exception_in_a_transaction_leaves_nothing(database: Database) -> None:
+    def fail_half_way() -> None:
+        with database.transaction():
+            database.put_generator_time("fork", 77)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail_half_way()
+    assert database.generator_time("fork") is None
+
+
+@pytest.mark.parametrize(
+    ("prefix", "found"), [("abcd1", "abcd1111"), ("abcd2222", "abcd2222"), ("b", "bbbbbbbb")], ids=str
+)
+def test_ids_may_be_shortened(database: Database, prefix: str, found: str) -> None:
+    for identity in ("abcd1111", "abcd2222", "bbbbbbbb"):
+        add(database, identity)
+    assert database.find_grid_job(prefix) == found
+
+
+@pytest.mark.parametrize(
+    ("prefix", "message"), [("abcd", "more than one"), ("zzz", "no grid job"), ("", "no grid job")]
+)
+def test_an_id_that_fits_none_or_several_is_an_error(database: Database, prefix: str, message: str) -> None:
+    for identity in ("abcd1111", "abcd2222"):
+        add(database, identity)
+    with pytest.raises(UnknownJob, match=message):
+        database.find_grid_job(prefix)
+
+
+def test_the_overview_counts_local_jobs_by_state(database: Database) -> None:
+    add(database, "aaaaaaaa", 5)
+    submit(database, "aaaaaaaa", 3)
+    (row,) = database.overview()
+    assert (row.id, row.counts) == ("aaaaaaaa", {"pending": 3, "unsubmitted": 2})
+
+
+def test_an_event_before_its_id_is_known_waits_for_it(database: Database) -> None:
+    add(database, "aaaaaaaa")
+    apply_events(database, "fork", [Event(50, "aaaaaaaa-1.2", State.ACTIVE), Event(51, "aaaaaaaa-1.2", State.DONE, 4)])
+    submit(database, "aaaaaaaa", 2)
+    second = database.local_job("aaaaaaaa", 2)
+    assert (second.state, second.exit_code) == (State.DONE, 4)
+    assert database.take_waiting_events("fork", "aaaaaaaa-1.2") == []
+
+
+def test_events_that_nobody_claims_are_dropped_when_they_are_old(database: Database) -> None:
+    with database.transaction():
+        database.put_waiting_events("fork", [Event(1, "other.1", State.DONE)], now=100)
+        database.put_waiting_events("fork", [Event(2, "other.2", State.DONE)], now=300)
+        database.drop_waiting_events(200)
+    assert database.take_waiting_events("fork", "other.1") == []
+    assert len(database.take_waiting_events("fork", "other.2")) == 1
+
+
+def test_events_and_the_generators_time_are_committed_together(database: Database) -> None:
+    add(database, "aaaaaaaa")
+    submit(database, "aaaaaaaa", 2)
+    events = [Event(50, "aaaaaaaa-1.1", State.ACTIVE), Event(60, "aaaaaaaa-1.1", State.DONE)]
+    assert {job: len(jobs) for job, jobs in apply_events(database, "fork", events).items()} == {"aaaaaaaa": 1}
+    assert database.generator_time("fork") == 60
+    assert apply_events(database, "fork", events) == {}, "a replay changes nothing"
+    apply_events(database, "fork", [Event(40, "aaaaaaaa-1.2", State.ACTIVE)])
+    assert database.generator_time("fork") == 60, "the time never goes back"
+
+
+def test_an_id_that_comes_again_means_the_job_submitted_last(database: Database) -> None:
+    for identity in ("aaaaaaaa", "bbbbbbbb"):
+        add(database, identity, 1)
+        with database.transaction():
+            job = database.local_job(identity, 1)
+            job.intend(f"{identity}-1")
+            job.register("77", 1000 if identity == "aaaaaaaa" else 2000)
+            database.put_local_jobs(identity, [job])
+    apply_events(database, "fork", [Event(2001, "77", State.ACTIVE)])
+    assert database.local_job("aaaaaaaa", 1).state is State.PENDING
+    assert database.local_job("bbbbbbbb", 1).state is State.ACTIVE
+
+
+@pytest.mark.parametrize(
+    ("xpath", "expected"),
+    [
+        ("count(//local-job)", "4\n"),
+        ("string(//grid-job[1]/@owner)", "physicist\n"),
+        ("count(//local-job) > 3", "true\n"),
+        ("3 div 2", "1.5\n"),
+        ("//grid-job/@id", "aaaaaaaa\nbbbbbbbb\n"),
+        ("//nothing", ""),
+    ],
+)
+def test_xpath_results_are_printed_as_they_are(database: Database, xpath: str, expected: str) -> None:
+    for identity in ("aaaaaaaa", "bbbbbbbb"):
+        add(database, identity)
+    assert run_query(database, None, xpath) == expected
+
+
+@pytest.mark.parametrize("xpath", ["//[", "unknown()", "", "$variable"])
+def test_a_wrong_xpath_is_one_clear_error(database: Database, xpath: str) -> None:
+    with pytest.raises(ValueError, match="XPath"):
+        run_query(database, None, xpath)
+
+
+def test_a_full_disk_is_a_clear_error_and_loses_nothing(tmp_path: Path) -> None:
+    database = Database(tmp_path / "jobs.db")
+    add(database, "aaaaaaaa")
+    pid = os.fork()
+    if pid == 0:  # a file size limit is for ever, so only in a child
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+        try:
+            add(Database(tmp_path / "jobs.db"), "bbbbbbbb", 5000)
+        except DatabaseError as error:
+            os._exit(0 if "jobs.db" in str(error) else 1)
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert [row.id for row in database.overview()] == ["aaaaaaaa"]
+    add(database, "cccccccc", 5)
+    assert len(database.overview()) == 2
+    database.close()

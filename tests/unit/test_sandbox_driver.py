@@ -1,0 +1,450 @@
+"""The driver, run from end to end by the shells that sites have."""
+
+import hashlib
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sandbox.driver import DriverPlan, LocalJobEntry, render_driver, render_table
+from sandbox.limits import Limits, SandboxError
+from sandbox.pack import write_sandbox
+from sandbox.status import DriverStatus, Phase, fetch_status
+
+SHELLS = {"sh": ["/bin/sh"], "bash": ["bash"], "bash as sh": ["bash", "--posix"]}
+EVERY_BYTE = bytes(range(1, 256)).decode("utf-8", "surrogateescape")
+AWKWARD = (
+    "",
+    "a b",
+    "it's",
+    '"quoted"',
+    "$HOME `id` \\",
+    "two\nlines\n",
+    "\n",
+    "Zürich ☃",
+    "*",
+    "-n",
+    EVERY_BYTE,
+    "'\n'\"$NL\"",
+)
+
+
+class Bench:
+    """One grid job on one host: packs, renders and runs its driver as a batch system would."""
+
+    def __init__(self, folder: Path, shell: list[str]) -> None:
+        self.shell = shell
+        self.work_area = folder / "work area"
+        self.sandbox = folder / "sand'box"
+        self.results = folder / "results $x"
+        self.scratch = folder / "scratch"
+        for path in (self.work_area, self.sandbox, self.results, self.scratch):
+            path.mkdir(mode=0o700)
+
+    def prepare(self, entries: Iterable[LocalJobEntry], **changes: Any) -> list[str]:
+        entries = list(entries)
+        digest = write_sandbox(self.work_area, self.sandbox / "sandbox.tar", Limits(100, 10**7))
+        table = os.fsencode(render_table(entries))
+        (self.sandbox / "local-jobs").write_bytes(table)
+        plan = DriverPlan(
+            grid_job="k3f9zq2m",
+            sandbox=self.sandbox,
+            results=self.results,
+            scratch_base=self.scratch,
+            sandbox_sha256=digest,
+            table_sha256=hashlib.sha256(table).hexdigest(),
+            local_jobs=len(entries),
+            local_id_words="$JOB_ID",
+            index_words="$JOB_INDEX",
+        )
+        driver = self.sandbox / "driver.sh"
+        driver.write_bytes(os.fsencode(render_driver(replace(plan, **changes))))
+        return [*self.shell, str(driver)]
+
+    def environment(self, index: int = 1) -> dict[str, str]:
+        return {"PATH": os.environ["PATH"], "JOB_ID": "t-1.1", "JOB_INDEX": str(index)}
+
+    def run(self, *command: str, **changes: Any) -> int:
+        return self.run_prepared(self.prepare([LocalJobEntry(command)], **changes))
+
+    def run_prepared(self, argv: list[str], **environment: str) -> int:
+        done = subprocess.run(
+            argv, env=self.environment() | environment, check=False, stderr=subprocess.PIPE, timeout=20, cwd="/"
+        )
+        return done.returncode
+
+    def start(self, *command: str, **changes: Any) -> "subprocess.Popen[bytes]":
+        argv = self.prepare([LocalJobEntry(command)], **changes)
+        return subprocess.Popen(argv, env=self.environment(), start_new_session=True)
+
+    def read(self, what: str) -> bytes:
+        return (self.results / f"k3f9zq2m.t-1.1.{what}").read_bytes()
+
+    @property
+    def status(self) -> DriverStatus:
+        return fetch_status(self.results / "k3f9zq2m.t-1.1.status")
+
+    def leftovers(self) -> list[str]:
+        aside = [path.name for path in self.results.iterdir() if path.name.startswith(".")]
+        return aside + [path.name for path in self.scratch.iterdir()]
+
+
+@pytest.fixture(params=list(SHELLS.values()), ids=list(SHELLS))
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
+    return Bench(tmp_path, request.param)
+
+
+@pytest.fixture
+def plain_bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path, ["/bin/sh"])
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline, "waited 10 seconds in vain"
+        time.sleep(0.01)
+
+
+def test_a_program_runs_and_everything_it_leaves_comes_back(bench: Bench) -> None:
+    (bench.work_area / "greet").write_text(
+        "#!/bin/sh\necho hello $1; echo oops >&2; mkdir output/deep; echo x >output/deep/file; exit 3\n"
+    )
+    (bench.work_area / "greet").chmod(0o755)
+    before = int(time.time())
+    assert bench.run("./greet", "world") == 3
+    assert bench.read("stdout") == b"hello world\n"
+    assert bench.read("stderr") == b"oops\n"
+    assert bench.read("output/deep/file") == b"x\n"
+    status = bench.status
+    assert (status.exit_code, status.signal, status.problem) == (3, None, None)
+    assert status.host == os.uname().nodename
+    assert status.start is not None
+    assert status.end is not None
+    assert before <= status.start <= status.end <= time.time()
+    assert bench.leftovers() == []
+
+
+def test_the_status_file_is_ours_alone_and_its_lines_stand_in_order(plain_bench: Bench) -> None:
+    plain_bench.run("/bin/true")
+    status = plain_bench.results / "k3f9zq2m.t-1.1.status"
+    assert status.stat().st_mode & 0o777 == 0o600
+    keys = [line.split()[0] for line in status.read_text().splitlines() if line]
+    assert keys == ["start", "host", "pid", "index", "cpu", "exit", "end"]
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "name"),
+    [
+        pytest.param(("/bin/true",), 0, None, id="success"),
+        pytest.param(("/bin/sh", "-c", "exit 42"), 42, None, id="failure"),
+        pytest.param(("/bin/sh", "-c", "exit 125"), 125, None, id="the program's own 125"),
+        pytest.param(("/bin/sh", "-c", "exit 255"), 255, None, id="no signal's number"),
+        pytest.param(("/nonexistent/program",), 127, None, id="missing program"),
+        pytest.param(("no-such-program-anywhere",), 127, None, id="missing on PATH"),
+        pytest.param(("/etc/passwd",), 126, None, id="not executable"),
+        pytest.param(("/bin/sh", "-c", "kill -KILL $$"), 137, "KILL", id="SIGKILL"),
+        pytest.param(("/bin/sh", "-c", "kill -SEGV $$"), 139, "SEGV", id="SIGSEGV"),
+    ],
+)
+def test_the_driver_ends_with_the_programs_code(bench: Bench, command: tuple[str, ...], code: int, name: str) -> None:
+    assert bench.run(*command) == code
+    status = bench.status
+    assert (status.exit_code, status.signal, status.problem) == (code, name, None)
+    assert status.end is not None
+
+
+def test_arguments_arrive_byte_by_byte(bench: Bench) -> None:
+    bench.run("/bin/sh", "-c", "printf '%s\\0' \"$@\"", "name", *AWKWARD)
+    assert bench.read("stdout") == b"".join(os.fsencode(word) + b"\0" for word in AWKWARD)
+
+
+def test_the_environment_arrives_byte_by_byte(bench: Bench) -> None:
+    awkward = {f"V{number}": word for number, word in enumerate(AWKWARD)}
+    pairs = (*awkward.items(), ("IFS", "x"), ("PATH", "/usr/bin"))
+    bench.run("/usr/bin/env", "-0", environment=pairs)
+    seen = dict(word.split(b"=", 1) for word in bench.read("stdout").split(b"\0") if word)
+    assert {name: seen[name.encode()] for name in awkward} == {
+        name: os.fsencode(word) for name, word in awkward.items()
+    }
+    assert seen[b"PATH"].endswith(b"/.samgrid:/usr/bin")
+
+
+def test_a_local_job_knows_its_place_and_its_slice(bench: Bench) -> None:
+    command = ("/bin/sh", "-c", "env | grep ^SAMGRID_ | sort")
+    entries = [LocalJobEntry(command), LocalJobEntry(command, 251, 250, 7)]
+    assert bench.run_prepared(bench.prepare(entries), JOB_INDEX="2") == 0
+    seen = dict(line.split("=", 1) for line in bench.read("stdout").decode().splitlines())
+    scratch = seen.pop("SAMGRID_SCRATCH")
+    assert Path(scratch).parent == bench.scratch
+    assert seen == {
+        "SAMGRID_GRID_JOB": "k3f9zq2m",
+        "SAMGRID_INDEX": "2",
+        "SAMGRID_LOCAL_JOBS": "2",
+        "SAMGRID_LOCAL_ID": "t-1.1",
+        "SAMGRID_FIRST_EVENT": "251",
+        "SAMGRID_EVENTS": "250",
+        "SAMGRID_SEED": "7",
+        "SAMGRID_OUTPUT": f"{scratch}/output",
+        "SAMGRID_STATUS": str(bench.results / "k3f9zq2m.t-1.1.status"),
+    }
+
+
+def test_a_local_job_without_a_slice_is_told_of_none(plain_bench: Bench) -> None:
+    plain_bench.run("/usr/bin/env")
+    assert b"SAMGRID_EVENTS" not in plain_bench.read("stdout")
+
+
+def test_the_offset_is_added_to_the_index(plain_bench: Bench) -> None:
+    argv = plain_bench.prepare(LocalJobEntry(("/bin/echo", str(line))) for line in range(1, 6))
+    assert plain_bench.run_prepared([*argv, "3"], JOB_INDEX="2") == 0
+    assert plain_bench.read("stdout") == b"5\n"
+
+
+def test_a_slash_in_the_local_id_makes_no_folder(plain_bench: Bench) -> None:
+    plain_bench.run_prepared(plain_bench.prepare([LocalJobEntry(("/bin/true",))]), JOB_ID="a/b/c")
+    assert (plain_bench.results / "k3f9zq2m.a_b_c.status").exists()
+
+
+def test_stdin_comes_from_the_work_area_from_a_path_or_from_nowhere(plain_bench: Bench) -> None:
+    (plain_bench.work_area / "in put").write_text("travelled\n")
+    elsewhere = plain_bench.results / "elsewhere"
+    elsewhere.write_text("stayed\n")
+    for stdin, text in (("in put", b"travelled\n"), (str(elsewhere), b"stayed\n"), ("", b"")):
+        assert plain_bench.run("/bin/cat", stdin=stdin) == 0
+        assert plain_bench.read("stdout") == text
+
+
+def test_the_program_runs_in_the_directory_that_the_request_names(plain_bench: Bench) -> None:
+    place = plain_bench.results / "it's here"
+    place.mkdir()
+    plain_bench.run("/bin/pwd", directory=str(place))
+    assert plain_bench.read("stdout").decode() == f"{place}\n"
+
+
+def test_limits_reach_the_program_and_not_the_driver(bench: Bench) -> None:
+    bench.run("/bin/sh", "-c", "ulimit -S -t; ulimit -v", max_cpu_minutes=2, max_memory_mb=512)
+    assert bench.read("stdout") == b"120\n524288\n"
+
+
+def test_cpu_time_of_the_program_is_written_down(bench: Bench) -> None:
+    bench.run("/bin/sh", "-c", "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done")
+    assert bench.status.cpu_seconds is not None
+    assert 0.02 <= bench.status.cpu_seconds < 20
+
+
+@pytest.mark.parametrize("to", ["driver", "group"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGXCPU], ids=lambda number: number.name)
+def test_a_signal_ends_the_program_once_and_its_outputs_come_back(
+    bench: Bench, to: str, number: signal.Signals
+) -> None:
+    script = """trap 'told=1' TERM; trap '' HUP XCPU; echo kept >output/file; echo up
+    while [ -z "$told" ]; do sleep 0.02; done; echo told; exit 9"""
+    driver = bench.start("/bin/sh", "-c", script)
+    wait_until(lambda: any(path.read_text() == "up\n" for path in bench.scratch.glob("*/.samgrid/stdout")))
+    send = os.kill if to == "driver" else os.killpg
+    send(driver.pid, number)
+    assert driver.wait(10) == 9
+    assert bench.read("stdout").startswith(b"up\ntold\n")
+    assert bench.read("output/file") == b"kept\n"
+    assert (bench.status.exit_code, bench.status.problem) == (9, None)
+    assert bench.leftovers() == []
+
+
+def test_a_program_that_dies_of_the_signal_is_recorded_so(bench: Bench) -> None:
+    driver = bench.start("/bin/sh", "-c", "echo up; exec sleep 60")
+    wait_until(lambda: any(path.read_text() == "up\n" for path in bench.scratch.glob("*/.samgrid/stdout")))
+    driver.send_signal(signal.SIGTERM)
+    assert driver.wait(10) == 143
+    assert (bench.status.exit_code, bench.status.signal) == (143, "TERM")
+
+
+def test_a_stubborn_program_may_end_in_its_own_time(bench: Bench) -> None:
+    script = 'trap "" TERM; echo up; until [ -e output/go ]; do sleep 0.02; done; exit 6'
+    driver = bench.start("/bin/sh", "-c", script)
+    wait_until(lambda: any(path.read_text() == "up\n" for path in bench.scratch.glob("*/.samgrid/stdout")))
+    for _ in range(3):
+        driver.send_signal(signal.SIGTERM)
+        time.sleep(0.05)
+    assert driver.poll() is None
+    next(bench.scratch.glob("*/output")).joinpath("go").touch()
+    assert driver.wait(10) == 6
+
+
+def test_a_requeued_local_job_replaces_what_its_first_run_left(bench: Bench) -> None:
+    assert bench.run("/bin/sh", "-c", "echo one; echo one >&2; echo 1 >output/a; echo 1 >output/b; exit 1") == 1
+    assert bench.run("/bin/sh", "-c", "echo two; echo 2 >output/b") == 0
+    assert (bench.read("stdout"), bench.read("stderr"), bench.read("output/b")) == (b"two\n", b"", b"2\n")
+    assert not (bench.results / "k3f9zq2m.t-1.1.output" / "a").exists()
+    assert bench.status.exit_code == 0
+    assert bench.run("/bin/true") == 0
+    assert not (bench.results / "k3f9zq2m.t-1.1.output").exists()
+    assert bench.leftovers() == []
+
+
+def test_a_run_torn_off_in_mid_line_does_not_spoil_the_next(plain_bench: Bench) -> None:
+    (plain_bench.results / "k3f9zq2m.t-1.1.status").write_text("start 5\nproblem old\nexi")
+    plain_bench.run("/bin/true")
+    assert (plain_bench.status.exit_code, plain_bench.status.problem) == (0, None)
+    assert plain_bench.status.start != 5
+
+
+def break_tar(bench: Bench) -> None:
+    (bench.sandbox / "sandbox.tar").write_bytes(b"x")
+
+
+def break_table(bench: Bench) -> None:
+    (bench.sandbox / "local-jobs").write_bytes(b"set -- /bin/echo hacked\n")
+
+
+def lose_scratch(bench: Bench) -> None:
+    bench.scratch.rmdir()
+
+
+@pytest.mark.parametrize(
+    ("damage", "changes", "words"),
+    [
+        pytest.param(break_tar, {}, "sandbox is damaged", id="sandbox.tar changed"),
+        pytest.param(break_table, {}, "sandbox is damaged", id="table changed"),
+        pytest.param(lose_scratch, {}, "no scratch folder", id="no scratch"),
+        pytest.param(None, {"directory": "/nonexistent"}, "the directory /nonexistent", id="no directory"),
+        pytest.param(None, {"stdin": "absent"}, "input", id="no stdin"),
+        pytest.param(None, {"index_words": "$NOTHING"}, "no index", id="no index"),
+        pytest.param(None, {"index_words": "7"}, "no local job 7 of 1", id="index too high"),
+        pytest.param(None, {"local_id_words": "$NOTHING"}, "no id", id="no local id"),
+    ],
+)
+def test_a_failed_step_is_a_problem_and_no_exit_code(
+    plain_bench: Bench, damage: Callable[[Bench], None] | None, changes: dict[str, str], words: str
+) -> None:
+    argv = plain_bench.prepare([LocalJobEntry(("/bin/echo", "ran"))], **changes)
+    if damage:
+        damage(plain_bench)
+    assert plain_bench.run_prepared(argv) == 125
+    (file,) = plain_bench.results.glob("*.status")
+    status = fetch_status(file)
+    assert status.problem is not None
+    assert words in status.problem
+    assert (status.exit_code, status.end) == (None, None)
+    assert not list(plain_bench.scratch.glob("*"))
+
+
+def test_a_file_damaged_while_unpacking_is_noticed(plain_bench: Bench, tmp_path: Path) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "tar").write_text('#!/bin/sh\n/bin/tar "$@" && echo spoilt >data\n')
+    (tools / "tar").chmod(0o755)
+    (plain_bench.work_area / "data").write_text("good\n")
+    argv = plain_bench.prepare([LocalJobEntry(("/bin/true",))])
+    assert plain_bench.run_prepared(argv, PATH=f"{tools}:{os.environ['PATH']}") == 125
+    assert plain_bench.status.problem == "the unpacked sandbox is damaged: a file has another sha256"
+
+
+def test_outputs_that_do_not_fit_are_a_problem_and_leave_nothing_half_made(bench: Bench) -> None:
+    (bench.work_area / "big").write_bytes(b"x" * 300_000)
+    script = "cp big output/big"
+    argv = bench.prepare([LocalJobEntry(("/bin/sh", "-c", script))])
+    # The disk is full from the moment on that outputs come back: cp fails as it does on a full disk.
+    tools = bench.sandbox / "tools"
+    tools.mkdir()
+    (tools / "cp").write_text('#!/bin/sh\ncase $1 in -RP) ulimit -f 100 ;; esac\nexec /bin/cp "$@"\n')
+    (tools / "cp").chmod(0o755)
+    assert bench.run_prepared(argv, PATH=f"{tools}:{os.environ['PATH']}") == 125
+    assert bench.status.problem is not None
+    assert bench.status.problem.startswith("output could not be brought back: ")
+    assert "File too large" in bench.status.problem
+    assert bench.status.end is None
+    assert bench.leftovers() == []
+    assert not (bench.results / "k3f9zq2m.t-1.1.output").exists()
+
+
+def test_a_file_size_limit_on_all_of_it_is_a_problem_too(plain_bench: Bench) -> None:
+    argv = plain_bench.prepare([LocalJobEntry(("/bin/sh", "-c", "echo x"))])
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (600, 600))
+
+    done = subprocess.run(argv, env=plain_bench.environment(), preexec_fn=limit, check=False, capture_output=True)
+    assert done.returncode == 125
+    assert plain_bench.status.problem is not None
+    assert plain_bench.leftovers() == []
+
+
+def test_a_status_file_that_cannot_be_written_ends_the_local_job_before_it_starts(plain_bench: Bench) -> None:
+    argv = plain_bench.prepare([LocalJobEntry(("/usr/bin/touch", str(plain_bench.work_area / "ran")))])
+    shutil.rmtree(plain_bench.results)
+    assert plain_bench.run_prepared(argv) == 125
+    assert not (plain_bench.work_area / "ran").exists()
+
+
+def test_a_read_only_folder_in_the_scratch_folder_is_removed_as_well(plain_bench: Bench) -> None:
+    plain_bench.run("/bin/sh", "-c", "mkdir -p locked/in; touch locked/in/file; chmod 500 locked/in locked")
+    assert plain_bench.leftovers() == []
+
+
+def test_an_output_folder_that_became_a_link_comes_back_as_a_link(plain_bench: Bench) -> None:
+    plain_bench.run("/bin/sh", "-c", "rmdir output; ln -s /etc output")
+    assert (plain_bench.results / "k3f9zq2m.t-1.1.output").is_symlink()
+
+
+def test_phases_reach_the_status_file(bench: Bench) -> None:
+    report = "samgrid-report phase generate"
+    bench.run("/bin/sh", "-c", f"{report} 10/250 events; {report} 250/250 events")
+    assert bench.read("stderr") == b""
+    assert bench.status.phases == (Phase("generate", 250, 250, "events"),)
+
+
+def test_an_empty_local_job_starts_few_programs(plain_bench: Bench, tmp_path: Path) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("date", "mktemp", "sha256sum", "sed", "tar", "mkdir", "rmdir", "cp", "mv", "rm", "chmod", "uname"):
+        (tools / name).write_text(f'#!/bin/sh\necho {name} >>{tmp_path}/log\nexec {shutil.which(name)} "$@"\n')
+        (tools / name).chmod(0o755)
+    assert plain_bench.run_prepared(plain_bench.prepare([LocalJobEntry(("/bin/true",))]), PATH=str(tools)) == 0
+    started = (tmp_path / "log").read_text().split()
+    assert started == ["date", "mktemp", "sha256sum", "sed", "tar", "sha256sum", "mkdir", "rmdir", "date", "rm"]
+
+
+@pytest.mark.parametrize("shell", SHELLS.values(), ids=SHELLS.keys())
+def test_the_driver_is_clean_shell(plain_bench: Bench, shell: list[str]) -> None:
+    plain_bench.shell = [*shell, "-n"]
+    awkward = tuple((f"V{number}", word) for number, word in enumerate(AWKWARD))
+    argv = plain_bench.prepare([LocalJobEntry(("x",))], environment=awkward, max_cpu_minutes=1, directory="it's")
+    done = subprocess.run(argv, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+def test_shellcheck_finds_nothing(plain_bench: Bench) -> None:
+    driver = plain_bench.prepare([LocalJobEntry(("x",))], max_cpu_minutes=1, max_memory_mb=1)[-1]
+    report = Path(__file__).parents[2] / "sandbox" / "samgrid-report.sh"
+    done = subprocess.run(["shellcheck", "-S", "warning", driver, report], capture_output=True, check=False, text=True)
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("name", ["", "A-B", "1A", "A B", "A=B", "Ä", "A\n"])
+def test_an_environment_name_that_no_shell_takes_is_refused(plain_bench: Bench, name: str) -> None:
+    with pytest.raises(SandboxError, match="environment name"):
+        plain_bench.prepare([LocalJobEntry(("x",))], environment=((name, "x"),))
+
+
+@pytest.mark.parametrize(("command", "words"), [((), "no command"), (("",), "no command"), (("a", "b\0"), "NUL")])
+def test_a_command_that_cannot_be_is_refused(command: tuple[str, ...], words: str) -> None:
+    with pytest.raises(SandboxError, match=words):
+        render_table([LocalJobEntry(command)])
+
+
+def test_each_local_job_has_one_line_in_the_table() -> None:
+    table = render_table([LocalJobEntry(("a", "b\nc\n"), 1, 2, 3), LocalJobEntry(("it's",))])
+    assert table.splitlines() == [
+        "first_event=1 events=2 seed=3; set -- a 'b'\"$NL\"'c'\"$NL\"''",
+        "set -- 'it'\"'\"'s'",
+    ]

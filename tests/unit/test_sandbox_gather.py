@@ -1,0 +1,302 @@
+"""Gathering the outputs of a grid job into one tar."""
+
+import hashlib
+import json
+import os
+import resource
+import socket
+import tarfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sandbox.gather import Content, Gathered, Missing, Refused, write_output
+from sandbox.limits import Limits, SandboxError
+from sandbox.unpack import unpack
+
+LIMITS = Limits(100, 10**6)
+JOB = "k3f9zq2m"
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    folder = tmp_path / "results"
+    output = folder / f"{JOB}.t-1.1.output"
+    (output / "deep" / "empty").mkdir(parents=True)
+    for what, text in (("stdout", "hello\n"), ("stderr", ""), ("status", "start 1\n")):
+        (folder / f"{JOB}.t-1.1.{what}").write_text(text)
+    (output / "events").write_text("1 2 3\n")
+    (output / "tool").write_text("#!/bin/sh\n")
+    (output / "tool").chmod(0o700)
+    (output / "deep" / "link").symlink_to("../events")
+    Path(os.fsdecode(os.fsencode(output) + b"/raw\xff\nname")).write_text("raw")
+    (folder / f".{JOB}.t-1.1.output.host.77").mkdir()
+    return folder
+
+
+def collect(results: Path, *expected: str, limits: Limits = LIMITS, name: str = "out.tar") -> Gathered:
+    return write_output(JOB, results, expected or ("t-1.1",), {}, results.parent / name, limits)
+
+
+def read_manifest(tar: Path) -> Any:
+    with tarfile.open(tar, "r:") as archive:
+        member = archive.extractfile(f"{JOB}/manifest.json")
+        assert member is not None
+        return json.load(member)
+
+
+def test_everything_of_a_local_job_is_in_the_tar_and_in_its_manifest(results: Path) -> None:
+    tar = results.parent / "out.tar"
+    gathered = write_output(JOB, results, ["t-1.1"], {"job.xml": b"<x/>", "a.log": b""}, tar, LIMITS)
+    output = f"{JOB}.t-1.1.output"
+    with tarfile.open(tar, "r:") as archive:
+        assert [name.removeprefix(f"{JOB}/") for name in archive.getnames()] == [
+            JOB,
+            "a.log",
+            "job.xml",
+            f"{JOB}.t-1.1.stdout",
+            f"{JOB}.t-1.1.stderr",
+            f"{JOB}.t-1.1.status",
+            output,
+            f"{output}/deep",
+            f"{output}/deep/empty",
+            f"{output}/deep/link",
+            f"{output}/events",
+            f"{output}/raw\udcff\nname",
+            f"{output}/tool",
+            "manifest.json",
+        ]
+        assert {(member.uid, member.gid, member.mtime) for member in archive} == {(0, 0, 0)}
+        assert archive.getmember(f"{JOB}/{output}/tool").mode == 0o755
+    assert Content(f"{output}/events", 6, hashlib.sha256(b"1 2 3\n").hexdigest()) in gathered.files
+    assert [content.path for content in gathered.files] == sorted(content.path for content in gathered.files)
+    assert (gathered.missing, gathered.refused) == ((), ())
+    assert gathered.sha256 == hashlib.sha256(tar.read_bytes()).hexdigest()
+    manifest = read_manifest(tar)
+    assert manifest["files"] == [vars(content) for content in gathered.files]
+    assert tar.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_same_results_give_the_same_bytes(results: Path) -> None:
+    first = collect(results, "t-1.2", "t-1.1")
+    os.utime(results / f"{JOB}.t-1.1.stdout", (1, 1))
+    assert collect(results, "t-1.1", "t-1.2", "t-1.1", name="again.tar") == first
+    assert (results.parent / "out.tar").read_bytes() == (results.parent / "again.tar").read_bytes()
+
+
+def test_what_was_gathered_can_be_unpacked(results: Path) -> None:
+    collect(results)
+    unpack(results.parent / "out.tar", results.parent / "place", LIMITS)
+    output = results.parent / "place" / JOB / f"{JOB}.t-1.1.output"
+    assert (output / "deep" / "link").read_text() == "1 2 3\n"
+    assert os.access(output / "tool", os.X_OK)
+
+
+def test_what_is_missing_is_listed(results: Path) -> None:
+    (results / f"{JOB}.t-1.1.stderr").unlink()
+    gathered = collect(results, "t-1.1", "t/9")
+    assert gathered.missing == (Missing("t-1.1", ("stderr",)), Missing("t/9", ("stdout", "stderr", "status")))
+    assert read_manifest(results.parent / "out.tar")["missing"][0] == {"local_id": "t-1.1", "what": ["stderr"]}
+
+
+def test_a_local_id_with_a_slash_is_found_where_the_driver_put_it(results: Path) -> None:
+    (results / f"{JOB}.a_b.stdout").write_text("x")
+    assert collect(results, "a/b").missing == (Missing("a/b", ("stderr", "status")),)
+
+
+def put_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as bound:
+        here = os.open(".", os.O_RDONLY)
+        os.chdir(path.parent)
+        bound.bind(path.name)
+        os.fchdir(here)
+        os.close(here)
+
+
+def put_sparse_file(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 10**12)
+
+
+HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "absolute link": (lambda path: path.symlink_to("/etc/passwd"), "a link that leads out of its output folder"),
+    "link upwards": (lambda path: path.symlink_to("../x"), "a link that leads out of its output folder"),
+    "link through a link": (lambda path: path.symlink_to("deep/../../x"), "a link that leads out of its output folder"),
+    "named pipe": (os.mkfifo, "a named pipe"),
+    "socket": (put_socket, "a socket"),
+    "too large": (lambda path: path.write_bytes(bytes(10**6)), "its 1000000 bytes would pass the limit max_bytes"),
+    "sparse": (put_sparse_file, "its 1000000000000 bytes would pass the limit max_bytes"),
+}
+
+
+@pytest.mark.parametrize(("make", "reason"), HOSTILE.values(), ids=HOSTILE.keys())
+def test_what_cannot_be_taken_is_listed_and_the_rest_is_taken(
+    results: Path, make: Callable[[Path], object], reason: str
+) -> None:
+    path = f"{JOB}.t-1.1.output/culprit"
+    make(results / path)
+    gathered = collect(results)
+    (refused,) = gathered.refused
+    assert refused.path == path
+    assert reason in refused.reason
+    assert read_manifest(results.parent / "out.tar")["refused"] == [vars(refused)]
+    assert f"{JOB}.t-1.1.output/tool" in {content.path for content in gathered.files}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes devices")
+def test_a_device_is_refused(results: Path) -> None:
+    try:
+        os.mknod(results / f"{JOB}.t-1.1.output" / "null", 0o600 | 0o020000, os.makedev(1, 3))
+    except PermissionError:
+        pytest.skip("this container makes no devices")
+    assert collect(results).refused[0].reason == "a device"
+
+
+@pytest.mark.parametrize("what", ["stdout", "status", "output"])
+def test_a_link_in_place_of_what_the_driver_writes_is_refused(results: Path, what: str) -> None:
+    path = results / f"{JOB}.t-1.1.{what}"
+    path.rename(results / "elsewhere")
+    path.symlink_to("elsewhere")
+    gathered = collect(results)
+    assert gathered.refused == (Refused(path.name, "a link that leads out of its output folder"),)
+    assert gathered.missing == ()
+
+
+def test_a_folder_with_too_many_entries_is_left_out_whole(results: Path) -> None:
+    output = results / f"{JOB}.t-1.1.output"
+    for number in range(20):
+        (output / "deep" / f"{number}").touch()
+    gathered = collect(results, limits=Limits(10, 10**6))
+    assert gathered.refused == (Refused(f"{output.name}/deep", "its entries would pass the limit max_files = 10"),)
+    assert f"{output.name}/tool" in {content.path for content in gathered.files}
+
+
+def test_a_bottomless_folder_is_cut_and_what_is_taken_can_be_unpacked(results: Path) -> None:
+    path = results / f"{JOB}.t-1.1.output"
+    for _ in range(100):
+        path = path / "d"
+        path.mkdir()
+        (path / "f").touch()
+    (refused,) = collect(results, limits=Limits(1000, 10**6)).refused
+    assert refused.reason == "more than 64 folders deep"
+    unpack(results.parent / "out.tar", results.parent / "place", Limits(1000, 10**6))
+
+
+def swap_when_opened(monkeypatch: pytest.MonkeyPatch, name: str, swap: Callable[[], object]) -> None:
+    """Do something to a file between its being looked at and its being opened."""
+    real = os.open
+
+    def swapping(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        if path == name:
+            swap()
+        return real(path, flags, mode, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "open", swapping)
+
+
+@pytest.mark.parametrize("kind", ["link", "named pipe"])
+def test_what_is_put_in_a_files_place_at_the_last_moment_is_not_followed(
+    results: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    victim = results / f"{JOB}.t-1.1.output" / "events"
+
+    def swap() -> None:
+        victim.unlink()
+        if kind == "link":
+            victim.symlink_to("/etc/passwd")
+        else:
+            os.mkfifo(victim)
+
+    swap_when_opened(monkeypatch, "events", swap)
+    gathered = collect(results)
+    assert [refused.path for refused in gathered.refused] == [f"{JOB}.t-1.1.output/events"]
+    assert b"root:" not in (results.parent / "out.tar").read_bytes()
+
+
+def test_a_folder_replaced_by_a_link_at_the_last_moment_is_not_followed(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    victim = results / f"{JOB}.t-1.1.output" / "deep"
+
+    def swap() -> None:
+        victim.rename(results / "moved")
+        victim.symlink_to("/etc")
+
+    swap_when_opened(monkeypatch, "deep", swap)
+    assert [refused.path for refused in collect(results).refused] == [f"{JOB}.t-1.1.output/deep"]
+
+
+@pytest.mark.parametrize(("size", "listed"), [(3, True), (2_000_000, False)], ids=["shrinking", "growing"])
+def test_a_file_that_changes_while_it_is_read_does_not_break_the_tar(
+    results: Path, monkeypatch: pytest.MonkeyPatch, size: int, listed: bool
+) -> None:
+    victim = results / f"{JOB}.t-1.1.output" / "events"
+    victim.write_bytes(b"e" * 200_000)
+    real = os.fstat
+
+    def changing(descriptor: int) -> os.stat_result:
+        status = real(descriptor)
+        if status.st_size == 200_000:
+            os.truncate(victim, size)
+        return status
+
+    monkeypatch.setattr(os, "fstat", changing)
+    gathered = collect(results)
+    path = f"{JOB}.t-1.1.output/events"
+    assert [(refused.path, refused.reason) for refused in gathered.refused] == (
+        [(path, "shrank while it was read: the rest is zeros")] if listed else []
+    )
+    with tarfile.open(results.parent / "out.tar", "r:") as archive:
+        assert archive.getnames()[-1] == f"{JOB}/manifest.json"
+        member = archive.extractfile(f"{JOB}/{path}")
+        assert member is not None
+        data = member.read()
+    assert len(data) == 200_000
+    assert hashlib.sha256(data).hexdigest() in {content.sha256 for content in gathered.files}
+
+
+def test_a_read_error_is_listed(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(descriptor: int, size: int) -> bytes:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "read", fail)
+    assert "Input/output error" in collect(results).refused[0].reason
+
+
+@contextmanager
+def file_size_limit(size: int) -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_is_one_clear_error_and_leaves_nothing_half_made(results: Path) -> None:
+    (results / f"{JOB}.t-1.1.output" / "big").write_bytes(os.urandom(300_000))
+    with file_size_limit(150_000), pytest.raises(SandboxError, match=r"out\.tar could not be written: .*too large"):
+        collect(results)
+    assert [path.name for path in results.parent.iterdir()] == ["results"]
+    assert collect(results).refused == ()
+
+
+def test_what_a_killed_writer_left_is_written_over(results: Path) -> None:
+    (results.parent / "out.tar.tmp").write_bytes(bytes(10**6))
+    collect(results)
+    assert (results.parent / "out.tar").stat().st_size < 100_000
+    assert not (results.parent / "out.tar.tmp").exists()
+
+
+def test_missing_results_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SandboxError, match=r"could not be written.*results"):
+        collect(tmp_path / "results")
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/a", "manifest.json"])
+def test_an_extra_has_a_plain_name(results: Path, name: str) -> None:
+    with pytest.raises(SandboxError, match="plain name"):
+        write_output(JOB, results, [], {name: b""}, results.parent / "out.tar", LIMITS)

@@ -1,0 +1,190 @@
+"""Packing a work area."""
+
+import fcntl
+import hashlib
+import os
+import resource
+import socket
+import subprocess
+import tarfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from sandbox.limits import Limits, SandboxError, stays_inside
+from sandbox.pack import write_sandbox
+
+LIMITS = Limits(100, 10**6)
+
+
+@contextmanager
+def file_size_limit(size: int) -> Iterator[None]:
+    """What a full disk is to the writer: it takes so many bytes and no more."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.fixture
+def work_area(tmp_path: Path) -> Path:
+    folder = tmp_path / "work"
+    (folder / "sub" / "empty").mkdir(parents=True)
+    (folder / "run").write_text("#!/bin/sh\n")
+    (folder / "run").chmod(0o700)
+    (folder / "sub" / "data").write_bytes(b"12345")
+    (folder / "sub" / "link").symlink_to("../run")
+    Path(os.fsdecode(os.fsencode(folder) + b"/raw\xff name")).write_bytes(b"")
+    return folder
+
+
+def test_the_sandbox_holds_the_work_area_behind_its_manifest(work_area: Path, tmp_path: Path) -> None:
+    digest = write_sandbox(work_area, tmp_path / "s.tar", LIMITS)
+    assert digest == hashlib.sha256((tmp_path / "s.tar").read_bytes()).hexdigest()
+    with tarfile.open(tmp_path / "s.tar", "r:") as tar:
+        assert tar.getnames() == [
+            ".samgrid",
+            ".samgrid/manifest.sha256",
+            ".samgrid/samgrid-report",
+            "raw\udcff name",
+            "run",
+            "sub",
+            "sub/data",
+            "sub/empty",
+            "sub/link",
+        ]
+        assert {(member.uid, member.gid, member.mtime, member.uname) for member in tar} == {(0, 0, 0, "")}
+        assert (tar.getmember("run").mode, tar.getmember("sub/data").mode) == (0o755, 0o644)
+        assert tar.getmember("sub/link").linkname == "../run"
+
+
+def test_sha256sum_and_tar_understand_the_sandbox(work_area: Path, tmp_path: Path) -> None:
+    write_sandbox(work_area, tmp_path / "s.tar", LIMITS)
+    place = tmp_path / "place"
+    place.mkdir()
+    subprocess.run(["tar", "-xf", tmp_path / "s.tar"], cwd=place, check=True)
+    check = ["sha256sum", "-c", ".samgrid/manifest.sha256"]
+    subprocess.run(check, cwd=place, check=True, capture_output=True)
+    (place / "sub" / "data").write_bytes(b"12346")
+    assert subprocess.run(check, cwd=place, check=False, capture_output=True).returncode == 1
+
+
+def test_the_same_work_area_gives_the_same_bytes(work_area: Path, tmp_path: Path) -> None:
+    first = write_sandbox(work_area, tmp_path / "one.tar", LIMITS)
+    twin = tmp_path / "twin"
+    subprocess.run(["cp", "-R", work_area, twin], check=True)
+    for path in twin.iterdir():
+        os.utime(path, (1, 1), follow_symlinks=False)
+    (twin / "run").chmod(0o711)
+    assert write_sandbox(twin, tmp_path / "two.tar", LIMITS) == first
+    assert (tmp_path / "one.tar").read_bytes() == (tmp_path / "two.tar").read_bytes()
+    (twin / "sub" / "data").write_bytes(b"54321")
+    assert write_sandbox(twin, tmp_path / "three.tar", LIMITS) != first
+
+
+def put_socket(folder: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(folder / "culprit"))
+
+
+HOSTILE: dict[str, Callable[[Path], object]] = {
+    "absolute link": lambda folder: (folder / "culprit").symlink_to("/etc/passwd"),
+    "link upwards": lambda folder: (folder / "culprit").symlink_to("../outside"),
+    "link through a name": lambda folder: (folder / "culprit").symlink_to("sub/empty/../../../x"),
+    "named pipe": lambda folder: os.mkfifo(folder / "culprit"),
+    "socket": put_socket,
+    "line break": lambda folder: (folder / "culprit\n").touch(),
+    "backslash": lambda folder: (folder / "culprit\\").touch(),
+}
+
+
+@pytest.mark.parametrize("make", HOSTILE.values(), ids=HOSTILE.keys())
+def test_what_cannot_travel_is_named(work_area: Path, tmp_path: Path, make: Callable[[Path], object]) -> None:
+    make(work_area)
+    with pytest.raises(SandboxError, match=r"culprit.* cannot be packed"):
+        write_sandbox(work_area, tmp_path / "s.tar", LIMITS)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["work"]
+
+
+def test_the_sandboxs_own_folder_is_reserved(work_area: Path, tmp_path: Path) -> None:
+    (work_area / ".samgrid").mkdir()
+    with pytest.raises(SandboxError, match="sandbox's own"):
+        write_sandbox(work_area, tmp_path / "s.tar", LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("limits", "name"), [(Limits(5, 10**6), "max_files is 5"), (Limits(100, 14), "max_bytes is 14")]
+)
+def test_too_much_is_refused_with_the_limits_name(work_area: Path, tmp_path: Path, limits: Limits, name: str) -> None:
+    with pytest.raises(SandboxError, match=name):
+        write_sandbox(work_area, tmp_path / "s.tar", limits)
+    write_sandbox(work_area, tmp_path / "s.tar", Limits(6, 15))
+
+
+def test_a_full_disk_is_one_clear_error_and_leaves_the_old_sandbox(work_area: Path, tmp_path: Path) -> None:
+    (tmp_path / "s.tar").write_text("old")
+    (work_area / "big").write_bytes(os.urandom(200_000))
+    with file_size_limit(100_000), pytest.raises(SandboxError, match=r"s\.tar could not be written: .*too large"):
+        write_sandbox(work_area, tmp_path / "s.tar", LIMITS)
+    assert (tmp_path / "s.tar").read_text() == "old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["s.tar", "work"]
+
+
+def test_a_file_that_changes_meanwhile_is_an_error(
+    work_area: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def change(*_: object) -> bytes:
+        (work_area / "sub" / "data").write_bytes(b"54321")
+        return b""
+
+    monkeypatch.setattr("sandbox.pack._render_manifest", change)
+    with pytest.raises(SandboxError, match="sub/data changed"):
+        write_sandbox(work_area, tmp_path / "s.tar", LIMITS)
+    assert not (tmp_path / "s.tar").exists()
+
+
+def test_two_writers_of_one_sandbox_do_not_mix(work_area: Path, tmp_path: Path) -> None:
+    with open(tmp_path / "s.tar.tmp", "wb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(SandboxError, match="another process"):
+            write_sandbox(work_area, tmp_path / "s.tar", LIMITS)
+    write_sandbox(work_area, tmp_path / "s.tar", LIMITS)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["s.tar", "work"]
+
+
+def test_a_link_at_the_temporary_name_is_not_followed(work_area: Path, tmp_path: Path) -> None:
+    (tmp_path / "victim").write_text("precious")
+    (tmp_path / "s.tar.tmp").symlink_to("victim")
+    with pytest.raises(SandboxError, match="could not be opened"):
+        write_sandbox(work_area, tmp_path / "s.tar", LIMITS)
+    assert (tmp_path / "victim").read_text() == "precious"
+
+
+def test_the_sandbox_is_ours_alone(work_area: Path, tmp_path: Path) -> None:
+    write_sandbox(work_area, tmp_path / "s.tar", LIMITS)
+    assert (tmp_path / "s.tar").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("target", "depth", "inside"),
+    [
+        ("a", 0, True),
+        ("./a//b/", 0, True),
+        ("..", 1, True),
+        ("../a", 0, False),
+        ("../../a", 2, True),
+        ("../../../a", 2, False),
+        ("a/../b", 5, False),
+        ("a/..", 5, False),
+        ("/a", 5, False),
+        ("", 5, False),
+        ("...", 0, True),
+        ("a", -1, False),
+    ],
+)
+def test_links_are_judged_by_where_they_could_lead(target: str, depth: int, inside: bool) -> None:
+    assert stays_inside(target, depth) is inside

@@ -1,0 +1,145 @@
+"""What the status file tells, and what may be written into it."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sandbox.status import MAX_PHASES, DriverStatus, Phase, fetch_status, read_status
+
+REPORT = Path(__file__).parents[2] / "sandbox" / "samgrid-report.sh"
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        pytest.param(b"", DriverStatus(), id="nothing yet"),
+        pytest.param(
+            b"\nstart 10\nhost wn1\npid 4\nindex 2\ncpu 1.25\nsignal TERM\nexit 143\nend 20\n",
+            DriverStatus(start=10, end=20, exit_code=143, signal="TERM", host="wn1", cpu_seconds=1.25),
+            id="a whole run",
+        ),
+        pytest.param(b"start 10\nexit 1", DriverStatus(start=10), id="torn last line"),
+        pytest.param(b"start 10\nexi\nstart 30\n", DriverStatus(start=30), id="torn, then run again"),
+        pytest.param(
+            b"start 1\nphase a 1 2\nproblem x\nend 2\nexit 3\nstart 4\n",
+            DriverStatus(start=4),
+            id="a new start forgets",
+        ),
+        pytest.param(b"start x\nstart -1\nexit 1000\nend 5x\nhost a b\nnonsense\n\xff\n", DriverStatus(), id="garbage"),
+        pytest.param(b"problem disk \x1b[1m\xff full\n", DriverStatus(problem="disk ?[1m� full"), id="control codes"),
+        pytest.param(b"problem " + b"x" * 9999 + b"\n", DriverStatus(problem="x" * 500), id="long problem"),
+        pytest.param(
+            b"phase b 1 9 events\nphase a 2 3\nphase b 4 9 events\n",
+            DriverStatus(phases=(Phase("b", 4, 9, "events"), Phase("a", 2, 3))),
+            id="a phase's last line counts, its first gives its place",
+        ),
+        pytest.param(b"phase a 1\nphase a/b 1 2\nphase a -1 2\nphase a 1 2 3 4\n", DriverStatus(), id="bad phases"),
+    ],
+)
+def test_the_status_file_is_read(data: bytes, status: DriverStatus) -> None:
+    assert read_status(data) == status
+
+
+def test_endless_phases_do_not_fill_the_memory() -> None:
+    data = b"".join(b"phase p%d 1 2\n" % number for number in range(1000)) + b"phase p5 2 2\n"
+    phases = read_status(data).phases
+    assert len(phases) == MAX_PHASES
+    assert phases[5] == Phase("p5", 2, 2)
+
+
+@given(
+    st.binary(max_size=300) | st.lists(st.sampled_from([b"start 1\n", b"end", b" 9\n", b"phase a 1 2\n"])).map(b"".join)
+)
+def test_no_content_can_break_the_reader(data: bytes) -> None:
+    assert isinstance(read_status(data), DriverStatus)
+
+
+def test_a_missing_status_file_is_an_empty_status(tmp_path: Path) -> None:
+    assert fetch_status(tmp_path / "none") == DriverStatus()
+
+
+def test_of_a_huge_status_file_the_first_and_last_part_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "status"
+    file.write_bytes(b"start 10\n" + b"exit 99 \n" * 300_000 + b"exit 0\nend 20\n")
+    assert fetch_status(file) == DriverStatus(start=10, exit_code=0, end=20)
+
+
+def test_a_cut_in_a_huge_status_file_makes_no_line_of_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "status"
+    head = b"start 10\n".ljust(512 * 1024 - 5, b"x") + b"\nexit"
+    file.write_bytes(head + b" 7 is no line\n" + b" 7\n".rjust(16 * 1024, b"y"))
+    assert fetch_status(file) == DriverStatus(start=10)
+
+
+def test_a_link_in_place_of_a_status_file_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "status").symlink_to("/etc/passwd")
+    with pytest.raises(OSError, match="symbolic links"):
+        fetch_status(tmp_path / "status")
+
+
+def report(status: Path | None, *words: str) -> int:
+    environment = {"PATH": os.environ["PATH"]} | ({"SAMGRID_STATUS": str(status)} if status else {})
+    return subprocess.run(["/bin/sh", REPORT, *words], env=environment, check=False, capture_output=True).returncode
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        pytest.param(("phase", "generate", "1/250", "events"), "phase generate 1 250 events\n", id="with unit"),
+        pytest.param(("phase", "a.b-C_9", "0/0"), "phase a.b-C_9 0 0\n", id="without unit"),
+    ],
+)
+def test_a_report_becomes_a_line(tmp_path: Path, words: tuple[str, ...], line: str) -> None:
+    status = tmp_path / "status"
+    status.touch()
+    assert report(status, *words) == 0
+    assert status.read_text() == line
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("phase",),
+        ("phase", "a", "1/2", "u", "more"),
+        ("state", "a", "1/2"),
+        ("phase", "", "1/2"),
+        ("phase", "a b", "1/2"),
+        ("phase", "a\nend 9", "1/2"),
+        ("phase", "é", "1/2"),
+        ("phase", "a" * 41, "1/2"),
+        ("phase", "a", "12"),
+        ("phase", "a", "1/2/3"),
+        ("phase", "a", "/2"),
+        ("phase", "a", "-1/2"),
+        ("phase", "a", "1/2.5"),
+        ("phase", "a", "1/" + "9" * 16),
+        ("phase", "a", "1/2", "u v"),
+        ("phase", "a", "1/2", "u" * 21),
+    ],
+    ids=repr,
+)
+def test_a_report_that_is_not_understood_writes_nothing(tmp_path: Path, words: tuple[str, ...]) -> None:
+    status = tmp_path / "status"
+    status.touch()
+    assert report(status, *words) == 2
+    assert status.read_bytes() == b""
+
+
+def test_a_report_outside_a_local_job_says_so(tmp_path: Path) -> None:
+    assert report(None, "phase", "a", "1/2") == 2
+    assert report(tmp_path / "absent", "phase", "a", "1/2") == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_status_file_takes_only_the_ends_of_phases(tmp_path: Path) -> None:
+    status = tmp_path / "status"
+    status.write_bytes(b"\n" * 262_143)
+    assert report(status, "phase", "a", "1/2") == 0
+    assert report(status, "phase", "a", "1/2") == 1
+    assert report(status, "phase", "a", "2/2") == 0
+    assert read_status(status.read_bytes()).phases == (Phase("a", 2, 2),)

@@ -7,7 +7,9 @@ import pwd
 import secrets
 import string
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from adapters import JobAdapter, Limits, Site, TooLarge
 from adapters.decomposition import HIGHEST_SEED
@@ -71,11 +73,16 @@ def check_errors(adapter: JobAdapter) -> None:
     stdin = adapter.request["stdin"]
     if stdin is not None and not stdin.path.is_file():
         faults.append(f"stdin: no such file: {stdin.path}")
-    directory = adapter.request["directory"]
-    if directory and not Path(directory).is_dir():
+    directory = run_directory(adapter.request)
+    if directory and not directory.is_dir():
         faults.append(f"directory: no such folder: {directory}")
     if faults:
         raise BadRequest(faults)
+
+
+def run_directory(request: Mapping[str, Any]) -> Path | None:
+    """The folder that the request wants its programs run in, from the home folder on as in GRAM; None: their scratch."""
+    return Path.home() / request["directory"] if request["directory"] else None
 
 
 def _count_local_jobs(adapter: JobAdapter) -> int:

@@ -191,7 +191,7 @@ def _is_locked(lock: int) -> bool:
 
 def _log_to(account: Account) -> None:
     handler = logging.handlers.RotatingFileHandler(account.places.monitor_log, maxBytes=5_000_000, backupCount=3)
-    formatter = logging.Formatter("%(asctime)sZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
+    formatter = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
     formatter.converter = time.gmtime
     handler.setFormatter(formatter)
     logging.basicConfig(level=logging.INFO, handlers=[handler])

@@ -30,7 +30,7 @@ def wake_monitor(account: Account) -> str:
     """
     try:
         return _ask(account)
-    except (FileNotFoundError, ConnectionRefusedError):
+    except (FileNotFoundError, ConnectionError):  # none there, or killed while we spoke to it
         start_monitor(account)
         return ""
     except TimeoutError:

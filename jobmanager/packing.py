@@ -9,6 +9,7 @@ from pathlib import Path
 
 from adapters import JobAdapter, LocalJob, RequestFile
 from batch_adapters.registry import find_adapter
+from jobmanager.acceptance import run_directory
 from jobmanager.account import Account
 from jobmanager.grid_job import GridJob
 from jobmanager.job_types import HandlerError
@@ -90,7 +91,7 @@ def _plan(
         local_id_words=batch.local_id_words,
         index_words=batch.index_words,
         environment=(*adapter.getEnvironment().items(), *request["environment"]),
-        directory=request["directory"],
+        directory=str(run_directory(request) or ""),
         stdin=stdin,
         max_cpu_minutes=request["max_cpu_time"] or 0,
         max_memory_mb=request["max_memory"] or 0,

@@ -67,7 +67,10 @@ class Workers:
             task.trouble = lines[-1] if status else ""
             log = logger.warning if status else logger.info
             log("%s %s ended with status %d %s", task.subject, task.step, status, " | ".join(lines) if status else "")
-            if task.step != "reconcile":
+            if task.step == "reconcile":
+                # Its interval is the monitor's to keep; only a batch system that does not answer is left alone longer.
+                task.backoff = task.backoff if status else Backoff()
+            else:
                 self._write_trouble(task)
 
     def forget_all_but(self, subjects: Collection[str]) -> None:

@@ -129,6 +129,18 @@ def test_files_of_the_request_travel_and_run(samgrid: Samgrid, tmp_path: Path) -
     assert list(samgrid.scratch.iterdir()) == [], "scratch folders are removed"
 
 
+def test_a_program_that_travels_runs_in_the_folder_that_the_request_names(samgrid: Samgrid, tmp_path: Path) -> None:
+    (tmp_path / "analysis").write_text('#!/bin/sh\npwd; echo back >"$SAMGRID_OUTPUT/result"\n')
+    (tmp_path / "analysis").chmod(0o755)
+    (tmp_path / "job.rsl").write_text("&(samgrid_type=command)(executable=analysis)(directory=/usr/share)")
+    done = samgrid("run", str(tmp_path / "job.rsl"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    identity = done.stdout.split()[2]
+    files = read_tar(samgrid, identity)
+    assert files[f"{identity}.{identity}-1.1.stdout"] == b"/usr/share\n"
+    assert files[f"{identity}.{identity}-1.1.output/result"] == b"back\n"
+
+
 def test_arguments_arrive_byte_for_byte(samgrid: Samgrid) -> None:
     words = ["a b", "", "c'd", 'e"f', "$HOME", "`id`", "\\n", "ü€", ";|&", "*", "new\nline", "-n"]
     quoted = " ".join('"' + word.replace('"', '""') + '"' for word in words)

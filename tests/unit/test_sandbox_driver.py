@@ -97,14 +97,20 @@ class Bench:
         return aside + [path.name for path in self.scratch.iterdir()]
 
 
+@pytest.fixture
+def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that nothing else writes to."""
+    return tmp_path_factory.mktemp("room")
+
+
 @pytest.fixture(params=list(SHELLS.values()), ids=list(SHELLS))
-def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
-    return Bench(tmp_path, request.param)
+def bench(request: pytest.FixtureRequest, room: Path) -> Bench:
+    return Bench(room, request.param)
 
 
 @pytest.fixture
-def plain_bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path, ["/bin/sh"])
+def plain_bench(room: Path) -> Bench:
+    return Bench(room, ["/bin/sh"])
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -337,8 +343,8 @@ def test_a_failed_step_is_a_problem_and_no_exit_code(
     assert not list(plain_bench.scratch.glob("*"))
 
 
-def test_a_file_damaged_while_unpacking_is_noticed(plain_bench: Bench, tmp_path: Path) -> None:
-    tools = tmp_path / "tools"
+def test_a_file_damaged_while_unpacking_is_noticed(plain_bench: Bench, room: Path) -> None:
+    tools = room / "tools"
     tools.mkdir()
     (tools / "tar").write_text('#!/bin/sh\n/bin/tar "$@" && echo spoilt >data\n')
     (tools / "tar").chmod(0o755)
@@ -395,6 +401,15 @@ def test_an_output_folder_that_became_a_link_comes_back_as_a_link(plain_bench: B
     assert (plain_bench.results / "k3f9zq2m.t-1.1.output").is_symlink()
 
 
+def test_a_link_that_an_earlier_run_left_for_its_stdout_is_not_written_through(bench: Bench, room: Path) -> None:
+    (room / "precious").write_text("mine")
+    assert bench.run("/bin/sh", "-c", f"ln -sf {room}/precious .samgrid/stdout") == 0
+    assert (bench.results / "k3f9zq2m.t-1.1.stdout").is_symlink()
+    assert bench.run("/bin/true") == 0
+    assert bench.read("stdout") == b""
+    assert (room / "precious").read_text() == "mine"
+
+
 def test_phases_reach_the_status_file(bench: Bench) -> None:
     report = "samgrid-report phase generate"
     bench.run("/bin/sh", "-c", f"{report} 10/250 events; {report} 250/250 events")
@@ -402,14 +417,14 @@ def test_phases_reach_the_status_file(bench: Bench) -> None:
     assert bench.status.phases == (Phase("generate", 250, 250, "events"),)
 
 
-def test_an_empty_local_job_starts_few_programs(plain_bench: Bench, tmp_path: Path) -> None:
-    tools = tmp_path / "tools"
+def test_an_empty_local_job_starts_few_programs(plain_bench: Bench, room: Path) -> None:
+    tools = room / "tools"
     tools.mkdir()
     for name in ("date", "mktemp", "sha256sum", "sed", "tar", "mkdir", "rmdir", "cp", "mv", "rm", "chmod", "uname"):
-        (tools / name).write_text(f'#!/bin/sh\necho {name} >>{tmp_path}/log\nexec {shutil.which(name)} "$@"\n')
+        (tools / name).write_text(f'#!/bin/sh\necho {name} >>{room}/log\nexec {shutil.which(name)} "$@"\n')
         (tools / name).chmod(0o755)
     assert plain_bench.run_prepared(plain_bench.prepare([LocalJobEntry(("/bin/true",))]), PATH=str(tools)) == 0
-    started = (tmp_path / "log").read_text().split()
+    started = (room / "log").read_text().split()
     assert started == ["date", "mktemp", "sha256sum", "sed", "tar", "sha256sum", "mkdir", "rmdir", "date", "rm"]
 
 

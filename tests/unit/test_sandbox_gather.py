@@ -22,8 +22,14 @@ JOB = "k3f9zq2m"
 
 
 @pytest.fixture
-def results(tmp_path: Path) -> Path:
-    folder = tmp_path / "results"
+def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that nothing else writes to."""
+    return tmp_path_factory.mktemp("room")
+
+
+@pytest.fixture
+def results(room: Path) -> Path:
+    folder = room / "results"
     output = folder / f"{JOB}.t-1.1.output"
     (output / "deep" / "empty").mkdir(parents=True)
     for what, text in (("stdout", "hello\n"), ("stderr", ""), ("status", "start 1\n")):
@@ -223,10 +229,13 @@ def test_a_folder_replaced_by_a_link_at_the_last_moment_is_not_followed(
 
     def swap() -> None:
         victim.rename(results / "moved")
-        victim.symlink_to("/etc")
+        victim.symlink_to(results.parent / "elsewhere")
 
+    (results.parent / "elsewhere").mkdir()
+    (results.parent / "elsewhere" / "secret").write_text("root:")
     swap_when_opened(monkeypatch, "deep", swap)
     assert [refused.path for refused in collect(results).refused] == [f"{JOB}.t-1.1.output/deep"]
+    assert b"root:" not in (results.parent / "out.tar").read_bytes()
 
 
 @pytest.mark.parametrize(("size", "listed"), [(3, True), (2_000_000, False)], ids=["shrinking", "growing"])
@@ -291,9 +300,9 @@ def test_what_a_killed_writer_left_is_written_over(results: Path) -> None:
     assert not (results.parent / "out.tar.tmp").exists()
 
 
-def test_missing_results_are_an_error(tmp_path: Path) -> None:
+def test_missing_results_are_an_error(room: Path) -> None:
     with pytest.raises(SandboxError, match=r"could not be written.*results"):
-        collect(tmp_path / "results")
+        collect(room / "results")
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/a", "manifest.json"])

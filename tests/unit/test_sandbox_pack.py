@@ -31,8 +31,14 @@ def file_size_limit(size: int) -> Iterator[None]:
 
 
 @pytest.fixture
-def work_area(tmp_path: Path) -> Path:
-    folder = tmp_path / "work"
+def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that nothing else writes to."""
+    return tmp_path_factory.mktemp("room")
+
+
+@pytest.fixture
+def work_area(room: Path) -> Path:
+    folder = room / "work"
     (folder / "sub" / "empty").mkdir(parents=True)
     (folder / "run").write_text("#!/bin/sh\n")
     (folder / "run").chmod(0o700)
@@ -42,10 +48,10 @@ def work_area(tmp_path: Path) -> Path:
     return folder
 
 
-def test_the_sandbox_holds_the_work_area_behind_its_manifest(work_area: Path, tmp_path: Path) -> None:
-    digest = write_sandbox(work_area, tmp_path / "s.tar", LIMITS)
-    assert digest == hashlib.sha256((tmp_path / "s.tar").read_bytes()).hexdigest()
-    with tarfile.open(tmp_path / "s.tar", "r:") as tar:
+def test_the_sandbox_holds_the_work_area_behind_its_manifest(work_area: Path, room: Path) -> None:
+    digest = write_sandbox(work_area, room / "s.tar", LIMITS)
+    assert digest == hashlib.sha256((room / "s.tar").read_bytes()).hexdigest()
+    with tarfile.open(room / "s.tar", "r:") as tar:
         assert tar.getnames() == [
             ".samgrid",
             ".samgrid/manifest.sha256",
@@ -62,28 +68,28 @@ def test_the_sandbox_holds_the_work_area_behind_its_manifest(work_area: Path, tm
         assert tar.getmember("sub/link").linkname == "../run"
 
 
-def test_sha256sum_and_tar_understand_the_sandbox(work_area: Path, tmp_path: Path) -> None:
-    write_sandbox(work_area, tmp_path / "s.tar", LIMITS)
-    place = tmp_path / "place"
+def test_sha256sum_and_tar_understand_the_sandbox(work_area: Path, room: Path) -> None:
+    write_sandbox(work_area, room / "s.tar", LIMITS)
+    place = room / "place"
     place.mkdir()
-    subprocess.run(["tar", "-xf", tmp_path / "s.tar"], cwd=place, check=True)
+    subprocess.run(["tar", "-xf", room / "s.tar"], cwd=place, check=True)
     check = ["sha256sum", "-c", ".samgrid/manifest.sha256"]
     subprocess.run(check, cwd=place, check=True, capture_output=True)
     (place / "sub" / "data").write_bytes(b"12346")
     assert subprocess.run(check, cwd=place, check=False, capture_output=True).returncode == 1
 
 
-def test_the_same_work_area_gives_the_same_bytes(work_area: Path, tmp_path: Path) -> None:
-    first = write_sandbox(work_area, tmp_path / "one.tar", LIMITS)
-    twin = tmp_path / "twin"
+def test_the_same_work_area_gives_the_same_bytes(work_area: Path, room: Path) -> None:
+    first = write_sandbox(work_area, room / "one.tar", LIMITS)
+    twin = room / "twin"
     subprocess.run(["cp", "-R", work_area, twin], check=True)
     for path in twin.iterdir():
         os.utime(path, (1, 1), follow_symlinks=False)
     (twin / "run").chmod(0o711)
-    assert write_sandbox(twin, tmp_path / "two.tar", LIMITS) == first
-    assert (tmp_path / "one.tar").read_bytes() == (tmp_path / "two.tar").read_bytes()
+    assert write_sandbox(twin, room / "two.tar", LIMITS) == first
+    assert (room / "one.tar").read_bytes() == (room / "two.tar").read_bytes()
     (twin / "sub" / "data").write_bytes(b"54321")
-    assert write_sandbox(twin, tmp_path / "three.tar", LIMITS) != first
+    assert write_sandbox(twin, room / "three.tar", LIMITS) != first
 
 
 def put_socket(folder: Path) -> None:
@@ -103,39 +109,49 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("make", HOSTILE.values(), ids=HOSTILE.keys())
-def test_what_cannot_travel_is_named(work_area: Path, tmp_path: Path, make: Callable[[Path], object]) -> None:
+def test_what_cannot_travel_is_named(work_area: Path, room: Path, make: Callable[[Path], object]) -> None:
     make(work_area)
     with pytest.raises(SandboxError, match=r"culprit.* cannot be packed"):
-        write_sandbox(work_area, tmp_path / "s.tar", LIMITS)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["work"]
+        write_sandbox(work_area, room / "s.tar", LIMITS)
+    assert sorted(path.name for path in room.iterdir()) == ["work"]
 
 
-def test_the_sandboxs_own_folder_is_reserved(work_area: Path, tmp_path: Path) -> None:
+def test_the_sandboxs_own_folder_is_reserved(work_area: Path, room: Path) -> None:
     (work_area / ".samgrid").mkdir()
     with pytest.raises(SandboxError, match="sandbox's own"):
-        write_sandbox(work_area, tmp_path / "s.tar", LIMITS)
+        write_sandbox(work_area, room / "s.tar", LIMITS)
 
 
 @pytest.mark.parametrize(
     ("limits", "name"), [(Limits(5, 10**6), "max_files is 5"), (Limits(100, 14), "max_bytes is 14")]
 )
-def test_too_much_is_refused_with_the_limits_name(work_area: Path, tmp_path: Path, limits: Limits, name: str) -> None:
+def test_too_much_is_refused_with_the_limits_name(work_area: Path, room: Path, limits: Limits, name: str) -> None:
     with pytest.raises(SandboxError, match=name):
-        write_sandbox(work_area, tmp_path / "s.tar", limits)
-    write_sandbox(work_area, tmp_path / "s.tar", Limits(6, 15))
+        write_sandbox(work_area, room / "s.tar", limits)
+    write_sandbox(work_area, room / "s.tar", Limits(6, 15))
 
 
-def test_a_full_disk_is_one_clear_error_and_leaves_the_old_sandbox(work_area: Path, tmp_path: Path) -> None:
-    (tmp_path / "s.tar").write_text("old")
+def test_a_full_disk_is_one_clear_error_and_leaves_the_old_sandbox(work_area: Path, room: Path) -> None:
+    (room / "s.tar").write_text("old")
     (work_area / "big").write_bytes(os.urandom(200_000))
     with file_size_limit(100_000), pytest.raises(SandboxError, match=r"s\.tar could not be written: .*too large"):
-        write_sandbox(work_area, tmp_path / "s.tar", LIMITS)
-    assert (tmp_path / "s.tar").read_text() == "old"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["s.tar", "work"]
+        write_sandbox(work_area, room / "s.tar", LIMITS)
+    assert (room / "s.tar").read_text() == "old"
+    assert sorted(path.name for path in room.iterdir()) == ["s.tar", "work"]
+
+
+def test_a_disk_that_takes_little_at_a_time_gets_it_all(
+    work_area: Path, room: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = write_sandbox(work_area, room / "whole.tar", LIMITS)
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: real(descriptor, data[:100]))
+    assert write_sandbox(work_area, room / "parts.tar", LIMITS) == whole
+    assert (room / "parts.tar").read_bytes() == (room / "whole.tar").read_bytes()
 
 
 def test_a_file_that_changes_meanwhile_is_an_error(
-    work_area: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    work_area: Path, room: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def change(*_: object) -> bytes:
         (work_area / "sub" / "data").write_bytes(b"54321")
@@ -143,30 +159,30 @@ def test_a_file_that_changes_meanwhile_is_an_error(
 
     monkeypatch.setattr("sandbox.pack._render_manifest", change)
     with pytest.raises(SandboxError, match="sub/data changed"):
-        write_sandbox(work_area, tmp_path / "s.tar", LIMITS)
-    assert not (tmp_path / "s.tar").exists()
+        write_sandbox(work_area, room / "s.tar", LIMITS)
+    assert not (room / "s.tar").exists()
 
 
-def test_two_writers_of_one_sandbox_do_not_mix(work_area: Path, tmp_path: Path) -> None:
-    with open(tmp_path / "s.tar.tmp", "wb") as other:
+def test_two_writers_of_one_sandbox_do_not_mix(work_area: Path, room: Path) -> None:
+    with open(room / "s.tar.tmp", "wb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         with pytest.raises(SandboxError, match="another process"):
-            write_sandbox(work_area, tmp_path / "s.tar", LIMITS)
-    write_sandbox(work_area, tmp_path / "s.tar", LIMITS)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["s.tar", "work"]
+            write_sandbox(work_area, room / "s.tar", LIMITS)
+    write_sandbox(work_area, room / "s.tar", LIMITS)
+    assert sorted(path.name for path in room.iterdir()) == ["s.tar", "work"]
 
 
-def test_a_link_at_the_temporary_name_is_not_followed(work_area: Path, tmp_path: Path) -> None:
-    (tmp_path / "victim").write_text("precious")
-    (tmp_path / "s.tar.tmp").symlink_to("victim")
+def test_a_link_at_the_temporary_name_is_not_followed(work_area: Path, room: Path) -> None:
+    (room / "victim").write_text("precious")
+    (room / "s.tar.tmp").symlink_to("victim")
     with pytest.raises(SandboxError, match="could not be opened"):
-        write_sandbox(work_area, tmp_path / "s.tar", LIMITS)
-    assert (tmp_path / "victim").read_text() == "precious"
+        write_sandbox(work_area, room / "s.tar", LIMITS)
+    assert (room / "victim").read_text() == "precious"
 
 
-def test_the_sandbox_is_ours_alone(work_area: Path, tmp_path: Path) -> None:
-    write_sandbox(work_area, tmp_path / "s.tar", LIMITS)
-    assert (tmp_path / "s.tar").stat().st_mode & 0o777 == 0o600
+def test_the_sandbox_is_ours_alone(work_area: Path, room: Path) -> None:
+    write_sandbox(work_area, room / "s.tar", LIMITS)
+    assert (room / "s.tar").stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize(

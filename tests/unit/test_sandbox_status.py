@@ -58,27 +58,33 @@ def test_no_content_can_break_the_reader(data: bytes) -> None:
     assert isinstance(read_status(data), DriverStatus)
 
 
-def test_a_missing_status_file_is_an_empty_status(tmp_path: Path) -> None:
-    assert fetch_status(tmp_path / "none") == DriverStatus()
+@pytest.fixture
+def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that nothing else writes to."""
+    return tmp_path_factory.mktemp("room")
 
 
-def test_of_a_huge_status_file_the_first_and_last_part_are_read(tmp_path: Path) -> None:
-    file = tmp_path / "status"
+def test_a_missing_status_file_is_an_empty_status(room: Path) -> None:
+    assert fetch_status(room / "none") == DriverStatus()
+
+
+def test_of_a_huge_status_file_the_first_and_last_part_are_read(room: Path) -> None:
+    file = room / "status"
     file.write_bytes(b"start 10\n" + b"exit 99 \n" * 300_000 + b"exit 0\nend 20\n")
     assert fetch_status(file) == DriverStatus(start=10, exit_code=0, end=20)
 
 
-def test_a_cut_in_a_huge_status_file_makes_no_line_of_its_own(tmp_path: Path) -> None:
-    file = tmp_path / "status"
+def test_a_cut_in_a_huge_status_file_makes_no_line_of_its_own(room: Path) -> None:
+    file = room / "status"
     head = b"start 10\n".ljust(512 * 1024 - 5, b"x") + b"\nexit"
-    file.write_bytes(head + b" 7 is no line\n" + b" 7\n".rjust(16 * 1024, b"y"))
+    file.write_bytes(head + b" 7 is no line\n" + b"\n 7\n".rjust(16 * 1024, b"y"))
     assert fetch_status(file) == DriverStatus(start=10)
 
 
-def test_a_link_in_place_of_a_status_file_is_not_followed(tmp_path: Path) -> None:
-    (tmp_path / "status").symlink_to("/etc/passwd")
+def test_a_link_in_place_of_a_status_file_is_not_followed(room: Path) -> None:
+    (room / "status").symlink_to("/etc/passwd")
     with pytest.raises(OSError, match="symbolic links"):
-        fetch_status(tmp_path / "status")
+        fetch_status(room / "status")
 
 
 def report(status: Path | None, *words: str) -> int:
@@ -93,8 +99,8 @@ def report(status: Path | None, *words: str) -> int:
         pytest.param(("phase", "a.b-C_9", "0/0"), "phase a.b-C_9 0 0\n", id="without unit"),
     ],
 )
-def test_a_report_becomes_a_line(tmp_path: Path, words: tuple[str, ...], line: str) -> None:
-    status = tmp_path / "status"
+def test_a_report_becomes_a_line(room: Path, words: tuple[str, ...], line: str) -> None:
+    status = room / "status"
     status.touch()
     assert report(status, *words) == 0
     assert status.read_text() == line
@@ -123,21 +129,21 @@ def test_a_report_becomes_a_line(tmp_path: Path, words: tuple[str, ...], line: s
     ],
     ids=repr,
 )
-def test_a_report_that_is_not_understood_writes_nothing(tmp_path: Path, words: tuple[str, ...]) -> None:
-    status = tmp_path / "status"
+def test_a_report_that_is_not_understood_writes_nothing(room: Path, words: tuple[str, ...]) -> None:
+    status = room / "status"
     status.touch()
     assert report(status, *words) == 2
     assert status.read_bytes() == b""
 
 
-def test_a_report_outside_a_local_job_says_so(tmp_path: Path) -> None:
+def test_a_report_outside_a_local_job_says_so(room: Path) -> None:
     assert report(None, "phase", "a", "1/2") == 2
-    assert report(tmp_path / "absent", "phase", "a", "1/2") == 2
-    assert list(tmp_path.iterdir()) == []
+    assert report(room / "absent", "phase", "a", "1/2") == 2
+    assert list(room.iterdir()) == []
 
 
-def test_a_full_status_file_takes_only_the_ends_of_phases(tmp_path: Path) -> None:
-    status = tmp_path / "status"
+def test_a_full_status_file_takes_only_the_ends_of_phases(room: Path) -> None:
+    status = room / "status"
     status.write_bytes(b"\n" * 262_143)
     assert report(status, "phase", "a", "1/2") == 0
     assert report(status, "phase", "a", "1/2") == 1

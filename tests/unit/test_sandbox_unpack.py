@@ -122,18 +122,24 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
 }  # fmt: skip
 
 
+@pytest.fixture
+def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that nothing else writes to."""
+    return tmp_path_factory.mktemp("room")
+
+
 @pytest.mark.parametrize(("data", "words"), HOSTILE.values(), ids=HOSTILE.keys())
-def test_a_hostile_tar_is_refused_and_leaves_nothing(tmp_path: Path, data: bytes, words: str) -> None:
-    inner = tmp_path / "inner"
+def test_a_hostile_tar_is_refused_and_leaves_nothing(room: Path, data: bytes, words: str) -> None:
+    inner = room / "inner"
     inner.mkdir()
     (inner / "t.tar").write_bytes(data)
     with pytest.raises(SandboxError, match=words):
         unpack(inner / "t.tar", inner / "place", LIMITS)
     assert [path.name for path in inner.iterdir()] == ["t.tar"]
-    assert [path.name for path in tmp_path.iterdir()] == ["inner"]
+    assert [path.name for path in room.iterdir()] == ["inner"]
 
 
-def test_a_good_tar_is_unpacked_for_us_alone(tmp_path: Path) -> None:
+def test_a_good_tar_is_unpacked_for_us_alone(room: Path) -> None:
     data = render_tar(
         folder("./"),
         file("./run", b"#!", 0o4755),
@@ -142,9 +148,9 @@ def test_a_good_tar_is_unpacked_for_us_alone(tmp_path: Path) -> None:
         hard_link("deep/twin", "run"),
         folder("deep"),
     )
-    (tmp_path / "t.tar").write_bytes(data)
-    place = tmp_path / "place"
-    unpack(tmp_path / "t.tar", place, LIMITS)
+    (room / "t.tar").write_bytes(data)
+    place = room / "place"
+    unpack(room / "t.tar", place, LIMITS)
     assert (place / "deep" / "er" / "file").read_bytes() == b"text"
     assert (place / "deep" / "up").readlink() == Path("../run")
     assert (place / "deep" / "twin").samefile(place / "run")
@@ -152,28 +158,28 @@ def test_a_good_tar_is_unpacked_for_us_alone(tmp_path: Path) -> None:
     assert modes == {"place": 0o700, "deep": 0o700, "er": 0o700, "run": 0o700, "twin": 0o700, "file": 0o600}
 
 
-def test_an_empty_folder_may_be_filled_and_a_full_one_not(tmp_path: Path) -> None:
-    (tmp_path / "t.tar").write_bytes(render_tar(file("a")))
-    (tmp_path / "place").mkdir()
-    unpack(tmp_path / "t.tar", tmp_path / "place", LIMITS)
-    (tmp_path / "place" / "a").write_text("mine")
+def test_an_empty_folder_may_be_filled_and_a_full_one_not(room: Path) -> None:
+    (room / "t.tar").write_bytes(render_tar(file("a")))
+    (room / "place").mkdir()
+    unpack(room / "t.tar", room / "place", LIMITS)
+    (room / "place" / "a").write_text("mine")
     with pytest.raises(SandboxError, match="could not be unpacked into"):
-        unpack(tmp_path / "t.tar", tmp_path / "place", LIMITS)
-    assert (tmp_path / "place" / "a").read_text() == "mine"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["place", "t.tar"]
+        unpack(room / "t.tar", room / "place", LIMITS)
+    assert (room / "place" / "a").read_text() == "mine"
+    assert sorted(path.name for path in room.iterdir()) == ["place", "t.tar"]
 
 
 @pytest.mark.parametrize("kind", ["file", "link"])
-def test_neither_a_file_nor_a_link_is_replaced(tmp_path: Path, kind: str) -> None:
-    (tmp_path / "t.tar").write_bytes(render_tar(file("a")))
-    (tmp_path / "target").mkdir()
+def test_neither_a_file_nor_a_link_is_replaced(room: Path, kind: str) -> None:
+    (room / "t.tar").write_bytes(render_tar(file("a")))
+    (room / "target").mkdir()
     if kind == "file":
-        (tmp_path / "place").write_text("mine")
+        (room / "place").write_text("mine")
     else:
-        (tmp_path / "place").symlink_to("target")
+        (room / "place").symlink_to("target")
     with pytest.raises(SandboxError, match="could not be unpacked into"):
-        unpack(tmp_path / "t.tar", tmp_path / "place", LIMITS)
-    assert list((tmp_path / "target").iterdir()) == []
+        unpack(room / "t.tar", room / "place", LIMITS)
+    assert list((room / "target").iterdir()) == []
 
 
 @contextmanager
@@ -186,16 +192,16 @@ def file_size_limit(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_full_disk_leaves_nothing_half_made(tmp_path: Path) -> None:
-    (tmp_path / "t.tar").write_bytes(render_tar(file("a"), file("b", b"x" * 9000)))
+def test_a_full_disk_leaves_nothing_half_made(room: Path) -> None:
+    (room / "t.tar").write_bytes(render_tar(file("a"), file("b", b"x" * 9000)))
     with file_size_limit(5000), pytest.raises(SandboxError, match="too large"):
-        unpack(tmp_path / "t.tar", tmp_path / "place", LIMITS)
-    assert [path.name for path in tmp_path.iterdir()] == ["t.tar"]
+        unpack(room / "t.tar", room / "place", LIMITS)
+    assert [path.name for path in room.iterdir()] == ["t.tar"]
 
 
-def test_a_missing_tar_is_an_error(tmp_path: Path) -> None:
+def test_a_missing_tar_is_an_error(room: Path) -> None:
     with pytest.raises(SandboxError, match=r"t\.tar could not be unpacked"):
-        unpack(tmp_path / "t.tar", tmp_path / "place", LIMITS)
+        unpack(room / "t.tar", room / "place", LIMITS)
 
 
 GOOD = render_tar(file("a", b"x" * 700), folder("d"), link("d/l", "../a"), hard_link("h", "a"), file("n" * 150))
@@ -205,11 +211,11 @@ GOOD = render_tar(file("a", b"x" * 700), folder("d"), link("d/l", "../a"), hard_
 @given(
     changes=st.dictionaries(st.integers(0, len(GOOD) - 1), st.integers(0, 255), max_size=8), end=st.integers(0, 4096)
 )
-def test_no_damage_makes_anything_but_a_clear_error(tmp_path: Path, changes: dict[int, int], end: int) -> None:
+def test_no_damage_makes_anything_but_a_clear_error(room: Path, changes: dict[int, int], end: int) -> None:
     data = bytearray(GOOD)
     for at, byte in changes.items():
         data[at] = byte
-    inner = tmp_path / os.urandom(8).hex()
+    inner = room / os.urandom(8).hex()
     inner.mkdir()
     (inner / "t.tar").write_bytes(data[: len(data) - end])
     try:

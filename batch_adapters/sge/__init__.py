@@ -1,0 +1,1 @@
+"""Sun Grid Engine and its heirs."""

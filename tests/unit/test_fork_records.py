@@ -1,0 +1,190 @@
+"""Records of jobs, and the processes they name."""
+
+import dataclasses
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from batch_adapters.fork.processes import Process, is_alive, read_own_end, read_process
+from batch_adapters.fork.records import (
+    End,
+    Record,
+    is_token,
+    read_local_id,
+    read_record,
+    read_record_file,
+    render_cancelled,
+    render_claim,
+    render_end,
+    write_claim,
+    write_end,
+    write_events,
+)
+from batch_adapters.states import Event, State
+
+JOB = Process(10, 1000, "b-1")
+STARTER = Process(9, 900, "b-1")
+CLAIM = "claim 10 1000 b-1 9 900\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    records = tmp_path / "records"
+    records.mkdir()
+    return records
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["/bin/sleep", "60"]) as process:
+        yield process
+        process.kill()
+
+
+@pytest.mark.parametrize(
+    ("text", "record"),
+    [
+        pytest.param(CLAIM, Record(JOB, STARTER, None), id="claimed"),
+        pytest.param(CLAIM + "end 8 3 77\n", Record(JOB, STARTER, End(State.DONE, 3, 77)), id="done"),
+        pytest.param(CLAIM + "end 4 143 77\n", Record(JOB, STARTER, End(State.FAILED, 143, 77)), id="killed"),
+        pytest.param(CLAIM + "end 4 255 7 lost\n", Record(JOB, STARTER, End(State.FAILED, 255, 7, True)), id="lost"),
+        pytest.param(CLAIM + "end 8\nend 8 0 7\n", Record(JOB, STARTER, End(State.DONE, 0, 7)), id="torn, then whole"),
+        pytest.param(CLAIM + "end 8 0", Record(JOB, STARTER, None), id="half an end is none"),
+        pytest.param("cancelled 5\n", Record(None, None, None, cancelled=True), id="cancelled"),
+        pytest.param("", Record(None, None, None), id="empty"),
+        pytest.param("\0\0\0", Record(None, None, None), id="zeros after a power failure"),
+    ],
+)
+def test_records_are_read(text: str, record: Record) -> None:
+    assert read_record(text) == record
+
+
+def test_what_is_rendered_is_read_again() -> None:
+    end = End(State.FAILED, 255, 7, lost=True)
+    assert read_record(render_claim(JOB, STARTER) + render_end(end)) == Record(JOB, STARTER, end)
+    assert read_record(render_cancelled(5)).cancelled
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        pytest.param("k3f9zq2m-1.250", ("k3f9zq2m-1", 250), id="local id"),
+        pytest.param("a.1", ("a", 1), id="shortest"),
+        pytest.param("a.0", None, id="index 0"),
+        pytest.param("a.01", None, id="leading zero"),
+        pytest.param("a.1.2", None, id="two points"),
+        pytest.param("../x.1", None, id="path"),
+        pytest.param("A.1", None, id="capital"),
+        pytest.param("a.1\n", None, id="linefeed"),
+        pytest.param("a" * 16 + ".1", None, id="long token"),
+        pytest.param("a.1234567890", None, id="long index"),
+    ],
+)
+def test_local_ids_are_read_and_nothing_else(text: str, place: tuple[str, int] | None) -> None:
+    assert read_local_id(text) == place
+
+
+def test_a_token_is_one_word_of_at_most_fifteen_characters() -> None:
+    assert is_token("a23456789012345")
+    assert not any(map(is_token, ["", "1a", "a" * 16, "a.b", "a/b", "a\n", "starter.lock"]))
+
+
+def test_a_claim_appears_whole_and_leaves_nothing_else(folder: Path) -> None:
+    assert write_claim(folder / "1", CLAIM, durable=True)
+    assert [path.name for path in folder.iterdir()] == ["1"]
+    assert read_record_file(folder / "1") == Record(JOB, STARTER, None)
+    assert (folder / "1").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_second_claim_is_refused_and_changes_nothing(folder: Path) -> None:
+    write_claim(folder / "1", CLAIM, durable=False)
+    assert not write_claim(folder / "1", render_cancelled(5), durable=False)
+    assert (folder / "1").read_text() == CLAIM
+    assert [path.name for path in folder.iterdir()] == ["1"]
+
+
+def test_of_many_claims_at_once_exactly_one_is_made(tmp_path: Path) -> None:
+    # Forked: each claimant must have a pid of its own, as the jobs' processes have.
+    children = []
+    gate, opener = os.pipe()
+    for _ in range(8):
+        pid = os.fork()
+        if pid == 0:
+            os.close(opener)
+            os.read(gate, 1)
+            os._exit(0 if write_claim(tmp_path / "1", f"claim {os.getpid()} 1 b 1 1\n", durable=False) else 1)
+        children.append(pid)
+    os.close(opener)
+    winners = [pid for pid in children if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0]
+    os.close(gate)
+    record = read_record_file(tmp_path / "1")
+    assert record is not None
+    assert record.process is not None
+    assert winners == [record.process.pid]
+
+
+def test_an_unclaimed_job_has_no_record(tmp_path: Path) -> None:
+    assert read_record_file(tmp_path / "1") is None
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").write_text("")
+    (tmp_path / "1").symlink_to("elsewhere")
+    with pytest.raises(OSError, match=r".+"):
+        write_end(tmp_path / "1", End(State.DONE, 0, 1))
+    assert (tmp_path / "elsewhere").read_text() == ""
+
+
+def test_events_of_many_writers_stay_whole_lines(tmp_path: Path) -> None:
+    def write(writer: int) -> None:
+        for number in range(100):
+            write_events(tmp_path / "events", [Event(number, f"w{writer}.1", State.ACTIVE)])
+
+    threads = [threading.Thread(target=write, args=(writer,)) for writer in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    lines = (tmp_path / "events").read_text().splitlines()
+    assert sorted(lines) == sorted(f"001;{n};w{w}.1;2;0" for w in range(4) for n in range(100))
+
+
+def test_a_full_disk_is_an_error_not_a_lost_event(tmp_path: Path) -> None:
+    (tmp_path / "events").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left"):
+        write_events(tmp_path / "events", [Event(1, "a.1", State.DONE)])
+
+
+def test_a_running_process_is_alive(sleeper: subprocess.Popen[bytes]) -> None:
+    process = read_process(sleeper.pid)
+    assert process is not None
+    assert is_alive(process)
+
+
+@pytest.mark.parametrize("change", [{"started": 1}, {"boot": "another-boot"}], ids=["reused pid", "before this boot"])
+def test_a_reused_pid_is_another_process(sleeper: subprocess.Popen[bytes], change: dict[str, object]) -> None:
+    process = read_process(sleeper.pid)
+    assert process is not None
+    assert not is_alive(dataclasses.replace(process, **change))  # type: ignore[arg-type]
+
+
+def test_a_zombie_is_dead_and_its_end_is_known_to_its_parent_alone(sleeper: subprocess.Popen[bytes]) -> None:
+    process = read_process(sleeper.pid)
+    assert process is not None
+    assert read_own_end(process) is None
+    sleeper.kill()
+    os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
+    assert not is_alive(process)
+    assert read_process(sleeper.pid) is None
+    end = read_own_end(process)
+    assert end is not None
+    assert (end.si_code, end.si_status) == (os.CLD_KILLED, 9)
+    assert read_own_end(dataclasses.replace(process, started=1)) is None
+
+
+def test_a_pid_that_nobody_has_is_no_process() -> None:
+    assert read_process(2**22 + 1) is None

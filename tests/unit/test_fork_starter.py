@@ -1,0 +1,379 @@
+"""The fork starter as a process, spoken to by hand."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from batch_adapters.fork.processes import is_alive, read_process
+from batch_adapters.fork.protocol import (
+    GramError,
+    Refused,
+    Started,
+    StartRequest,
+    read_answer,
+    read_wire,
+    render_start_request,
+    render_wire,
+)
+from batch_adapters.fork.records import read_record_file
+from batch_adapters.fork.spool import render_program
+from batch_adapters.fork.starter import read_arguments
+from batch_adapters.states import Event, State, read_event
+
+SECONDS = 10.0
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not is_so():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.005)
+
+
+class Starter:
+    """A fork starter process and the log it writes."""
+
+    def __init__(self, folder: Path, *options: str, ignored: tuple[signal.Signals, ...] = ()) -> None:
+        self.log = folder / "log"
+        with contextlib.ExitStack() as stack:
+            for number in ignored:
+                # What we ignore, the starter inherits as ignored.
+                stack.callback(signal.signal, number, signal.signal(number, signal.SIG_IGN))
+            self.process = subprocess.Popen(
+                [*render_program("samgrid-fork-starter"), str(self.log), *options],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                restore_signals=False,
+            )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.input = self.process.stdin
+        self.output = self.process.stdout
+
+    def write(self, request: StartRequest) -> None:
+        self.input.write(render_wire(render_start_request(request)))
+        self.input.flush()
+
+    def ask(self, request: StartRequest) -> Started | Refused:
+        self.write(request)
+        return read_answer(read_wire(self.output.readline()))
+
+    def run(self, request: StartRequest) -> tuple[int, ...]:
+        answer = self.ask(request)
+        assert isinstance(answer, Started), answer
+        return answer.pids
+
+    def events(self) -> list[Event]:
+        if not self.log.exists():
+            return []
+        events = [read_event(line) for line in self.log.read_text().splitlines(keepends=True)]
+        return [event for event in events if event is not None]
+
+    def end_of(self, local_id: str) -> tuple[State, int]:
+        wait_until(lambda: any(event.local_id == local_id and event.state.is_final for event in self.events()))
+        event = next(event for event in self.events() if event.local_id == local_id and event.state.is_final)
+        return event.state, event.exit_code
+
+    def close(self) -> int:
+        self.input.close()
+        return self.process.wait(SECONDS)
+
+
+@pytest.fixture
+def starter(tmp_path: Path) -> Iterator[Starter]:
+    starter = Starter(tmp_path)
+    yield starter
+    starter.output.close()
+    assert starter.close() == 0
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Path:
+    (tmp_path / "records" / "tok").mkdir(parents=True)
+    return tmp_path / "records"
+
+
+def sh(
+    script: str, *, tag: str = "t", directory: str = "/", stdout: tuple[str, ...] = (), count: int = 1
+) -> StartRequest:
+    return StartRequest(tag, "/bin/sh", ("-c", script), directory=directory, stdout=stdout, count=count)
+
+
+def test_a_job_is_started_answered_and_logged_under_its_pid(starter: Starter) -> None:
+    (pid,) = starter.run(sh("exit 7"))
+    assert starter.end_of(str(pid)) == (State.DONE, 7)
+    assert [event.state for event in starter.events()] == [State.ACTIVE, State.DONE]
+    assert starter.log.stat().st_mode & 0o777 == 0o600
+
+
+def test_count_two_starts_two_processes_with_files_of_their_own(starter: Starter, tmp_path: Path) -> None:
+    files = (str(tmp_path / "0"), str(tmp_path / "1"))
+    pids = starter.run(sh("echo $$", stdout=files, count=2))
+    assert [starter.end_of(str(pid)) for pid in pids] == [(State.DONE, 0)] * 2
+    assert [Path(file).read_text() for file in files] == [f"{pid}\n" for pid in pids]
+
+
+def test_a_killed_job_has_failed_with_128_and_the_signal(starter: Starter) -> None:
+    (pid,) = starter.run(sh("kill -9 $$"))
+    assert starter.end_of(str(pid)) == (State.FAILED, 137)
+
+
+REFUSALS = [
+    pytest.param(StartRequest("t", "/bin/true", directory="/no/such"), GramError.BAD_DIRECTORY, id="directory"),
+    pytest.param(StartRequest("t", "/no/such"), GramError.EXECUTABLE_NOT_FOUND, id="executable"),
+    pytest.param(StartRequest("t", "/etc/passwd/x"), GramError.EXECUTABLE_NOT_FOUND, id="executable below a file"),
+    pytest.param(StartRequest("t", "/etc/passwd"), GramError.EXECUTABLE_PERMISSIONS, id="not executable"),
+    pytest.param(StartRequest("t", "/bin/true", stdin="/no/such"), GramError.STDIN_NOT_FOUND, id="stdin"),
+    pytest.param(StartRequest("t", "/bin/true", stdout=("/no/such",)), GramError.OPENING_STDOUT, id="stdout"),
+    pytest.param(StartRequest("t", "/bin/true", stderr=("/no/such",)), GramError.OPENING_STDERR, id="stderr"),
+]
+
+
+def test_what_cannot_be_started_is_refused_with_a_gram_error_and_not_logged(starter: Starter) -> None:
+    for case in REFUSALS:
+        request, error = case.values
+        assert isinstance(request, StartRequest)
+        answer = starter.ask(request)
+        assert isinstance(answer, Refused)
+        assert (answer.tag, answer.error) == ("t", error)
+        assert answer.reason
+    assert starter.events() == []
+
+
+def test_a_garbled_line_is_refused_and_the_next_is_obeyed(starter: Starter) -> None:
+    starter.input.write(b"hello\n")
+    assert isinstance(starter.ask(sh("exit 0")), Refused)
+    assert isinstance(read_answer(read_wire(starter.output.readline())), Started)
+
+
+def test_of_a_request_that_fails_half_way_nothing_runs_on(starter: Starter, tmp_path: Path) -> None:
+    files = (str(tmp_path / "0"), "/no/such")
+    answer = starter.ask(sh("echo $$; exec sleep 60", stdout=files, count=2))
+    assert isinstance(answer, Refused)
+    assert answer.error == GramError.OPENING_STDOUT
+    printed = (tmp_path / "0").read_text()
+    assert not printed or read_process(int(printed)) is None
+    assert starter.events() == []
+
+
+def test_arguments_and_environment_of_any_bytes_arrive(starter: Starter, tmp_path: Path) -> None:
+    arguments = (b"\xff;,=\\n\n\\", b"", "é".encode())
+    script = tmp_path / "script"
+    script.write_text('#!/bin/sh\nprintf "%s|" "$@" "$X" "$0"\n')
+    script.chmod(0o700)
+    request = StartRequest(
+        tag="t",
+        executable=str(script),
+        arguments=tuple(map(read_wire, arguments)),
+        environment=(("X", read_wire(b"\xfe=;")),),
+        stdout=(str(tmp_path / "out"),),
+    )
+    (pid,) = starter.run(request)
+    assert starter.end_of(str(pid)) == (State.DONE, 0)
+    printed = (tmp_path / "out").read_bytes().split(b"|")
+    assert printed == [*arguments, b"\xfe=;", str(script).encode(), b""]
+
+
+def test_a_job_gets_the_environment_it_was_given_and_no_other(starter: Starter, tmp_path: Path) -> None:
+    request = StartRequest("t", "/usr/bin/env", environment=(("A", "1"),), stdout=(str(tmp_path / "out"),))
+    (pid,) = starter.run(request)
+    starter.end_of(str(pid))
+    assert (tmp_path / "out").read_text() == "A=1\n"
+
+
+def test_a_job_leads_a_session_with_default_signals_and_three_descriptors(tmp_path: Path) -> None:
+    leaked = os.open("/dev/null", os.O_RDONLY)
+    os.set_inheritable(leaked, True)
+    starter = Starter(tmp_path, ignored=(signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE))
+    os.close(leaked)
+    out = str(tmp_path / "out")
+    (pid,) = starter.run(StartRequest("t", "/bin/cat", ("/proc/self/stat", "/proc/self/status"), stdout=(out,)))
+    assert starter.end_of(str(pid)) == (State.DONE, 0)
+    stat, *status = Path(out).read_text().splitlines()
+    assert stat.split()[4:6] == [str(pid), str(pid)], "process group and session"
+    assert "SigIgn:\t0000000000000000" in status
+    assert "SigBlk:\t0000000000000000" in status
+    (pid,) = starter.run(StartRequest("t", "/bin/ls", ("/proc/self/fd",), stdout=(str(tmp_path / "fds"),)))
+    starter.end_of(str(pid))
+    # The fourth is the listing's own.
+    assert (tmp_path / "fds").read_text().split() == ["0", "1", "2", "3"]
+    starter.output.close()
+    assert starter.close() == 0
+
+
+def test_what_a_leader_leaves_of_its_group_is_killed(starter: Starter, tmp_path: Path) -> None:
+    script = "trap '' TERM HUP; sleep 60 & echo $! > rest; exit 3"
+    (pid,) = starter.run(sh(script, directory=str(tmp_path)))
+    assert starter.end_of(str(pid)) == (State.DONE, 3)
+    rest = int((tmp_path / "rest").read_text())
+    wait_until(lambda: read_process(rest) is None)
+
+
+def test_after_stdin_is_closed_the_starter_stays_until_its_jobs_have_ended(starter: Starter, tmp_path: Path) -> None:
+    (pid,) = starter.run(sh("until [ -e go ]; do sleep 0.02; done; exit 5", directory=str(tmp_path)))
+    starter.input.close()
+    # Another starter process takes longer to come and go than this one to see its input closed.
+    assert Starter(tmp_path).close() == 0
+    assert starter.process.poll() is None
+    (tmp_path / "go").touch()
+    assert starter.process.wait(SECONDS) == 0
+    assert starter.end_of(str(pid)) == (State.DONE, 5)
+
+
+def test_what_was_asked_before_stdin_was_closed_is_started(starter: Starter) -> None:
+    starter.write(sh("exit 4", tag="last"))
+    starter.input.close()
+    answer = read_answer(read_wire(starter.output.readline()))
+    assert isinstance(answer, Started)
+    assert starter.process.wait(SECONDS) == 0
+    assert starter.end_of(str(answer.pids[0])) == (State.DONE, 4)
+
+
+def test_after_stdout_is_closed_nothing_is_started(starter: Starter, tmp_path: Path) -> None:
+    (pid,) = starter.run(sh("until [ -e go ]; do sleep 0.02; done", directory=str(tmp_path)))
+    starter.output.close()
+    with contextlib.suppress(BrokenPipeError):
+        starter.write(sh("touch started", directory=str(tmp_path)))
+    (tmp_path / "go").touch()
+    assert starter.process.wait(SECONDS) == 0
+    assert starter.end_of(str(pid)) == (State.DONE, 0)
+    assert not (tmp_path / "started").exists()
+    with contextlib.suppress(BrokenPipeError):
+        starter.input.close()
+
+
+def test_a_starter_without_any_standard_file_ends(tmp_path: Path) -> None:
+    argv = ["/bin/sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *render_program("samgrid-fork-starter")]
+    assert subprocess.run([*argv, str(tmp_path / "log")], timeout=SECONDS, check=False).returncode == 0
+
+
+def test_an_end_that_could_not_be_written_is_written_later(tmp_path: Path) -> None:
+    def lead_log_to(target: str) -> None:
+        (tmp_path / "link").symlink_to(target)
+        (tmp_path / "link").replace(tmp_path / "log")
+
+    lead_log_to("real")
+    starter = Starter(tmp_path)
+    starter.ask(StartRequest("t", "/no/such"))
+    lead_log_to("/dev/full")
+    (pid,) = starter.run(sh("exit 6"))
+    starter.input.close()
+    wait_until(lambda: read_process(pid) is None)
+    assert starter.process.poll() is None
+    lead_log_to("real")
+    assert starter.process.wait(SECONDS) == 0
+    assert [(event.state, event.exit_code) for event in starter.events()] == [(State.ACTIVE, 0), (State.DONE, 6)]
+    starter.output.close()
+
+
+@pytest.mark.parametrize(
+    ("argv", "status"),
+    [
+        pytest.param([], 2, id="no log"),
+        pytest.param(["--records", "/r"], 2, id="records alone"),
+        pytest.param(["-x"], 2, id="unknown option"),
+        pytest.param(["a", "b"], 2, id="two logs"),
+        pytest.param(["/no/such/log"], 1, id="log that cannot be written"),
+    ],
+)
+def test_a_wrong_call_is_an_error(argv: list[str], status: int, capsys: pytest.CaptureFixture[str]) -> None:
+    from batch_adapters.fork.starter import main
+
+    assert main(argv) == status
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_the_records_may_be_named_before_or_after_the_log() -> None:
+    assert read_arguments(["l", "--records", "r"]) == read_arguments(["--records", "r", "l"]) == (Path("l"), Path("r"))
+
+
+# --- with records
+
+
+def test_with_records_a_job_is_known_by_its_tag_and_claims_itself(tmp_path: Path, records: Path) -> None:
+    starter = Starter(tmp_path, "--records", str(records))
+    (pid,) = starter.run(sh("sleep 60", tag="tok.1"))
+    record = read_record_file(records / "tok" / "1")
+    assert record is not None
+    assert record.process is not None
+    assert record.starter is not None
+    assert (record.process.pid, record.starter.pid) == (pid, starter.process.pid)
+    assert is_alive(record.process)
+    assert is_alive(record.starter)
+    os.kill(pid, signal.SIGTERM)
+    assert starter.end_of("tok.1") == (State.FAILED, 143)
+    assert [event.local_id for event in starter.events()] == ["tok.1", "tok.1"]
+    starter.output.close()
+    assert starter.close() == 0
+    record = read_record_file(records / "tok" / "1")
+    assert record is not None
+    assert record.end is not None
+    assert (record.end.state, record.end.exit_code, record.end.lost) == (State.FAILED, 143, False)
+
+
+def test_a_claimed_job_is_never_started_again(tmp_path: Path, records: Path) -> None:
+    starter = Starter(tmp_path, "--records", str(records))
+    request = sh("echo x >> ran", tag="tok.1", directory=str(tmp_path))
+    starter.run(request)
+    starter.end_of("tok.1")
+    again = starter.ask(request)
+    assert isinstance(again, Refused)
+    assert again.error == GramError.JOB_EXECUTION_FAILED
+    assert (tmp_path / "ran").read_text() == "x\n"
+    starter.output.close()
+    starter.close()
+
+
+def test_two_starters_that_are_asked_for_the_same_job_start_it_once(tmp_path: Path, records: Path) -> None:
+    starters = [Starter(tmp_path, "--records", str(records)) for _ in range(2)]
+    for starter in starters:
+        starter.write(sh("echo x >> ran", tag="tok.1", directory=str(tmp_path)))
+        starter.input.close()
+    answers = [read_answer(read_wire(starter.output.readline())) for starter in starters]
+    assert sorted(type(answer).__name__ for answer in answers) == ["Refused", "Started"]
+    assert [starter.process.wait(SECONDS) for starter in starters] == [0, 0]
+    assert (tmp_path / "ran").read_text() == "x\n"
+    assert [event.state for event in starters[0].events()] == [State.ACTIVE, State.DONE]
+
+
+def test_with_records_a_program_that_is_not_there_fails_its_job_for_good(tmp_path: Path, records: Path) -> None:
+    starter = Starter(tmp_path, "--records", str(records))
+    answer = starter.ask(StartRequest("tok.1", "/no/such"))
+    assert isinstance(answer, Refused)
+    assert answer.error == GramError.EXECUTABLE_NOT_FOUND
+    assert starter.end_of("tok.1") == (State.FAILED, 127)
+    answer = starter.ask(StartRequest("tok.2", "/bin/true", directory="/no/such"))
+    assert isinstance(answer, Refused)
+    assert starter.end_of("tok.2") == (State.FAILED, 126)
+    starter.output.close()
+    starter.close()
+
+
+@pytest.mark.parametrize(
+    ("request_", "error"),
+    [
+        pytest.param(sh("exit", tag="../x.1"), GramError.BAD_RSL, id="tag that is a path"),
+        pytest.param(sh("exit", tag="tok"), GramError.BAD_RSL, id="tag without index"),
+        pytest.param(sh("exit", tag="tok.1", count=2), GramError.INVALID_COUNT, id="count 2"),
+        pytest.param(sh("exit", tag="none.1"), GramError.JOB_EXECUTION_FAILED, id="no such submission"),
+    ],
+)
+def test_with_records_a_tag_is_one_local_id(tmp_path: Path, records: Path, request_: StartRequest, error: int) -> None:
+    starter = Starter(tmp_path, "--records", str(records))
+    answer = starter.ask(request_)
+    assert isinstance(answer, Refused)
+    assert answer.error == error
+    assert starter.events() == []
+    starter.output.close()
+    starter.close()
+
+
+def test_the_starter_runs_the_python_that_runs_us() -> None:
+    assert render_program("x")[:2] == [sys.executable, "-P"]

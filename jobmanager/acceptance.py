@@ -81,7 +81,7 @@ def check_errors(adapter: JobAdapter) -> None:
 
 
 def run_directory(request: Mapping[str, Any]) -> Path | None:
-    """The folder that the request wants its programs run in, from the home folder on as in GRAM; None: their scratch."""
+    """The folder in which the request wants its programs run, seen from home as in GRAM; None: a scratch folder."""
     return Path.home() / request["directory"] if request["directory"] else None
 
 

@@ -16,8 +16,8 @@ class Bars:
             TextColumn("{task.description:<14}"),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[unit]}"),
             TimeElapsedColumn(),
+            TextColumn("{task.fields[unit]}"),
         )
         self._tasks: dict[str, TaskID] = {}
 

@@ -1,16 +1,20 @@
 """What people read about grid jobs and job types: text, made from documents and declarations."""
 
 import json
+import re
 import tarfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from adapters import Attribute, JobAdapter
 from jobmanager.database import Database, Overview
-from jobmanager.grid_job import GridJob
+
+if TYPE_CHECKING:  # a list of grid jobs needs no XML
+    from jobmanager.grid_job import GridJob
 
 _STATES = ("unsubmitted", "pending", "active", "suspended", "done", "failed")
-_SHOWN_FILES = 12
+_SHOWN_KINDS = 20
 
 
 def printable(text: str) -> str:
@@ -77,18 +81,14 @@ def phases(database: Database, identity: str) -> list[tuple[str, tuple[int, int,
     ]
 
 
-def render_output(job: GridJob, tar: Path) -> str:
+def render_output(job: "GridJob", tar: Path) -> str:
     """Where the output tar of an ended grid job is, what is in it and what is not, and the handler's summary."""
     lines = [str(tar)]
     with tarfile.open(tar) as archive:
         member = archive.extractfile(f"{job.identity}/manifest.json")
         manifest = json.load(member) if member else {}
-    files = manifest.get("files", [])
-    sizes = [(f"{file['size']:>12}", printable(file["path"])) for file in files]
-    lines += [f"{len(files)} files, {sum(file['size'] for file in files)} bytes:"]
-    lines += [f"{size}  {path}" for size, path in sizes[:_SHOWN_FILES]]
-    if len(files) > _SHOWN_FILES:
-        lines.append(f"{'…':>12}  and {len(files) - _SHOWN_FILES} more (tar -tf shows them)")
+    files = manifest["files"]
+    lines += [f"{len(files)} files, {sum(file['size'] for file in files)} bytes:", _render_kinds(job.identity, files)]
     lines += [
         f"missing: {printable(missing['local_id'])}: {', '.join(missing['what'])}" for missing in manifest["missing"]
     ]
@@ -96,6 +96,18 @@ def render_output(job: GridJob, tar: Path) -> str:
     lines += [f"{printable(name)}: {printable(text)}" for name, text in job.summary().items()]
     lines.append(f"grid job {job.identity}: {job.state.word}" + (f": {printable(job.reason)}" if job.reason else ""))
     return "\n".join(lines)
+
+
+def _render_kinds(identity: str, files: Iterable[Mapping[str, Any]]) -> str:
+    """The files of a tar by what they are: those of the local jobs together, with number and size."""
+    kinds: dict[str, list[int]] = {}
+    for file in files:
+        of_local_job = re.fullmatch(rf"{identity}\..+?\.(stdout|stderr|status|output/.*)", file["path"], re.DOTALL)
+        kinds.setdefault(of_local_job[1] if of_local_job else file["path"], []).append(file["size"])
+    rows = [(f"{len(sizes):>8} ×", printable(kind), f"{sum(sizes):>14} bytes") for kind, sizes in sorted(kinds.items())]
+    if len(rows) > _SHOWN_KINDS:
+        rows = [*rows[:_SHOWN_KINDS], ("", f"… and {len(rows) - _SHOWN_KINDS} other names (tar -tf shows them)", "")]
+    return render_columns(rows)
 
 
 def render_types(types: Mapping[str, type[JobAdapter]]) -> str:

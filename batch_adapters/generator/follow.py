@@ -156,9 +156,11 @@ class Follower:
     def _hold(self, file: LogFile) -> None:
         self._held.append(file)
         while len(self._held) > _HELD:
-            oldest = self._held.pop(0)
-            self._skipped_before += oldest.skipped
-            oldest.close()
+            # Files that still have a name are worth more: they mark how far back the log has been read.
+            leaving = next((file for file in self._held[:-1] if file.is_deleted), self._held[0])
+            self._held.remove(leaving)
+            self._skipped_before += leaving.skipped
+            leaving.close()
 
     def _list_stable(self) -> list[tuple[Path, Identity]]:
         # A rotation renames one file after the other: only two equal looks show names that belong together.

@@ -3,6 +3,7 @@
 import errno
 import os
 import stat
+import weakref
 from pathlib import Path
 
 BLOCK = 1 << 20
@@ -38,9 +39,10 @@ class LogFile:
         """
         # O_NONBLOCK: a FIFO in the log's place must not block us for ever.
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+        self.close = weakref.finalize(self, os.close, self._fd)
+        """Let go of the file; at the latest, its last user does."""
         found = os.fstat(self._fd)
         if not stat.S_ISREG(found.st_mode):
-            os.close(self._fd)
             raise OSError(errno.EINVAL, "not a regular file", str(path))
         self.identity: Identity = (found.st_dev, found.st_ino)
         self.offset = 0
@@ -50,14 +52,15 @@ class LogFile:
         self._mark = b""
         self._skipping = False
 
-    def close(self) -> None:
-        """Let go of the file."""
-        os.close(self._fd)
-
     @property
     def size(self) -> int:
         """The file's length in bytes just now."""
         return os.fstat(self._fd).st_size
+
+    @property
+    def is_deleted(self) -> bool:
+        """True where no name leads to the file any more."""
+        return os.fstat(self._fd).st_nlink == 0
 
     def read_block(self) -> bytes | None:
         """The next whole records; ``b""`` where only garbage was passed over; None where there is no whole record yet.

@@ -60,7 +60,7 @@ class Watch:
         ready = self._waiting.poll(max(0.0, seconds) * 1000)
         self._check(ready)
         names_changed = self._read_news()
-        if names_changed or time.monotonic() >= self._next_look:
+        if not ready or names_changed or time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + seconds
             # Folders may be new, or others under the same name.
             self._watch_folders()

@@ -1,6 +1,5 @@
 """The follower, driven step by step: every record once, in order, whatever is done to the log's files."""
 
-import contextlib
 import os
 import shutil
 import time
@@ -200,6 +199,7 @@ def test_no_rotation_loses_or_doubles_a_line(
 @given(st.lists(st.sampled_from("wwhLLRCDX"), max_size=30))
 @example(list("wLRwCwRwCL"))
 @example(list("wLwCwCwRwL"))
+@example(list("RDDDDDDDD"))
 def test_no_mixture_of_rotations_loses_or_doubles_a_line(steps: list[str]) -> None:
     with TemporaryDirectory() as folder:
         writer = Writer(Path(folder))
@@ -417,25 +417,42 @@ def test_a_log_without_order_is_read_from_its_oldest_part(writer: Writer) -> Non
     assert read(follow_new(RotatedFile(writer.log), since=10**9)) == writer.written
 
 
-def test_a_rotation_in_the_middle_of_looking_is_seen_whole(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+def do_while_listing(monkeypatch: pytest.MonkeyPatch, name: str, action: Callable[[], None]) -> None:
+    """Do it once, just before a file of that name is given to whoever lists the log's files."""
+    plain = RotatedFile.newest_first
+    pending = [action]
+
+    def newest_first(source: RotatedFile) -> Iterator[Path]:
+        for path in plain(source):
+            if path.name == name and pending:
+                pending.pop()()
+            yield path
+
+    monkeypatch.setattr(RotatedFile, "newest_first", newest_first)
+
+
+def test_rotations_in_the_middle_of_looking_are_seen_whole(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
     follower = follow_new(RotatedFile(writer.log))
     writer.write(2)
     seen = read(follower)
     for _ in range(2):
         rename_and_reopen(writer)
         writer.write(2)
-    pending = [rename_and_reopen, rename_and_reopen]
-    plain = RotatedFile.newest_first
-
-    def rotate_while_listing(source: RotatedFile) -> Iterator[Path]:
-        for path in plain(source):
-            if path.name == "log.1" and pending:
-                pending.pop()(writer)
-                writer.write()
-            yield path
-
-    monkeypatch.setattr(RotatedFile, "newest_first", rotate_while_listing)
+    do_while_listing(monkeypatch, "log.1", lambda: rename_twice(writer))
     assert seen + read(follower) == writer.written
+
+
+def test_what_was_written_just_before_a_rotation_comes_before_what_follows(
+    writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_rotate_write() -> None:
+        rename_and_write_on(writer)
+        writer.write()
+
+    follower = follow_new(RotatedFile(writer.log))
+    writer.write()
+    do_while_listing(monkeypatch, "log", write_rotate_write)
+    assert read(follower) == writer.written
 
 
 def test_only_a_few_files_stay_open(tmp_path: Path) -> None:
@@ -445,5 +462,3 @@ def test_only_a_few_files_stay_open(tmp_path: Path) -> None:
     follower = follow_new(DatedFiles(tmp_path), since=0)
     assert len(read(follower)) == 28
     assert len(list(Path("/proc/self/fd").iterdir())) - before <= 8
-    with contextlib.suppress(OSError):
-        follower.start(None, no_time)

@@ -1,0 +1,1 @@
+"""HTCondor: its event log for the generator."""

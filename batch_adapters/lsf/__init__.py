@@ -1,0 +1,1 @@
+"""LSF, and OpenLava, which keeps its file formats."""

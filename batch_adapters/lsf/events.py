@@ -1,0 +1,196 @@
+"""The generator's module for LSF: reads mbatchd's lsb.events, and OpenLava's.
+
+Ids are as bsub prints and bjobs takes them: ``101``; elements of an array ``101[3]``.
+"""
+
+import re
+from collections import deque
+from collections.abc import Mapping
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+
+from batch_adapters.generator.module import LogModule, LogNotKnown, Parser
+
+# Records are one line each: "TYPE" "VERSION" TIME fields…, strings in double quotes with the quotes in them doubled
+# (lsb.events(5)). So what a user wrote never begins a line with a single quote, whatever line breaks it has.
+_FIELD = rb" [^ \n]++"
+_STRING = rb'(?: "[^"\n]*+(?:""[^"\n]*+)*+")'
+# status pid pgid factor number hosts… pre-exec post-exec flags [user group] idx
+_START = _FIELD * 4 + rb" [0-9]++" + _STRING + rb"++ -?[0-9]++" + _STRING + rb"?+ ([0-9]{1,9}+)(?=[ \n])"
+# jStatus reason subreasons cpuTime endTime ru [19 fields of usage] exitStatus idx [exitInfo]
+_USAGE = rb" (?:0|1(?:" + _FIELD + rb"){19}+)"
+_STATUS = rb" ([0-9]{1,9}+)" + _FIELD * 4 + _USAGE + rb" (-?[0-9]{1,9}+) ([0-9]{1,9}+)(?: ([0-9]{1,9}+))?(?=[ \n])"
+_OTHER = rb"([^\n]*+)"
+# One head for all types, then by the type's group what follows it.
+_EVENT = re.compile(
+    rb'\n"JOB_(?:NEW|(START)|(STATUS)|(REQUEUE|SIGNAL|EXCEPT(?:ION)?))" "[^"\n]*+"'
+    rb" ([0-9]{1,10}+) ([0-9]{1,18}+)(?=[ \n])(?(1)" + _START + rb")(?(2)" + _STATUS + rb")(?(3)" + _OTHER + rb")"
+)
+_REQUEUE = re.compile(rb" ([0-9]{1,9}+)(?: |$)")
+# userId runCount symbol idx
+_KILL = re.compile(rb' -?[0-9]++ -?[0-9]++ "(?:KILL|DELETEJOB)" ([0-9]{1,9}+)(?: |$)')
+# exceptMask actMask timeEvent exceptInfo idx
+_EXCEPTION = re.compile(rb" ([0-9]{1,9}+) ([0-9]{1,9}+) [0-9]++ -?[0-9]++ ([0-9]{1,9}+)(?: |$)")
+_HEADER = re.compile(rb"# ?([0-9]{1,10}+)[ \t]*\n")
+_DATED = re.compile(rb'\n"(?:JOB_[A-Z0-9_]++|LOG_SWITCH)" "[^"\n]*+" ([0-9]{1,10}+) ')
+
+_PENDING, _ACTIVE, _SUSPENDED, _DONE = b";1;0\n", b";2;0\n", b";16;0\n", b";8;0\n"
+_ENDED = b"exit"
+# The bits of jStatus (lsbatch.h), the deciding ones first; a job on a host that does not answer keeps its state.
+_STATES = (
+    (0x1_0000, b""),
+    (0x40, _DONE),
+    (0x20, _ENDED),
+    (0x200 | 0x01, _PENDING),
+    (0x02 | 0x08 | 0x10, _SUSPENDED),
+    (0x04, _ACTIVE),
+)
+# exitInfo of a job that LSF did not end: TERM_UNKNOWN, TERM_EXTERNAL_SIGNAL; absent in OpenLava and the oldest LSF.
+_OWN_END = (b"", b"0", b"17")
+# exceptMask: cantrun, hostfail, startfail.
+_NOT_THE_JOB = 0x10 | 0x20 | 0x40
+_ACTION_KILL = 0x01
+_MOST_KILLED = 100_000
+_TAIL = 1 << 16
+
+
+@lru_cache(256)
+def _read_state(native: bytes) -> bytes:
+    bits = int(native)
+    return next((event for mask, event in _STATES if bits & mask), b"")
+
+
+def _name(job: bytes, index: bytes) -> bytes:
+    return job if index == b"0" else b"%b[%b]" % (job, index)
+
+
+class EventLog(Parser):
+    """Reads lsb.events.
+
+    JOB_SIGNAL and JOB_EXCEPT are no changes of state: the JOB_STATUS that follows is. They are remembered (of the
+    latest 100 000 jobs), because an EXIT after a kill, or by an exception that was not the job's doing, is FAILED. Any
+    other EXIT is DONE with the exit code, unless its exitInfo says that LSF ended the job or the code is 0: then no
+    process ended. When post-processing ends, the end of the job is told again. An array's own id is only ever PENDING.
+
+    When mbatchd switches its log, the new file begins with copies of what it still needs (up to the offset in the
+    first line), and the old one becomes a new file, lsb.events.1. What was read before is passed over: up to the last
+    record that was read, else as long as records are older than that one.
+    """
+
+    def __init__(self) -> None:
+        """A parser that has seen nothing yet."""
+        self._killed: dict[bytes, None] = {}
+        self._newest = 0
+        self._last = b""
+        self._copied = 0
+
+    def read_events(self, block: bytes) -> bytes:
+        """The events in a block of whole records; see `Parser`."""
+        if header := _HEADER.match(block):
+            self._copied = int(header[1])
+        records = b"\n" + (self._skip_copies(block) if self._copied else block)
+        parts: list[bytes] = []
+        for record in _EVENT.findall(records):
+            start, status, other, stamp, job, start_index, native, exit_status, index, reason, rest = record
+            if start:
+                parts += (b"001;", stamp, b";", _name(job, start_index), _ACTIVE)
+            elif status:
+                local_id = job if index == b"0" else _name(job, index)
+                change = _read_state(native)
+                if change is _ENDED:
+                    change = self._read_end(job, local_id, exit_status, reason)
+                if change:
+                    parts += (b"001;", stamp, b";", local_id, change)
+            elif other:
+                parts += self._read_other(other, stamp, job, rest)
+            else:
+                self._killed.pop(job, None)
+                parts += (b"001;", stamp, b";", job, _PENDING)
+        self._remember(records)
+        return b"".join(parts)
+
+    def _read_end(self, job: bytes, local_id: bytes, exit_status: bytes, reason: bytes) -> bytes:
+        # As wait(2) gives it.
+        status = int(exit_status) & 0xFFFF
+        exit_code = 128 + (status & 0x7F) if status & 0x7F else status >> 8
+        killed = job in self._killed or local_id in self._killed
+        if killed or reason not in _OWN_END or exit_code == 0:
+            return b";4;%d\n" % exit_code
+        return b";8;%d\n" % exit_code
+
+    def _read_other(self, kind: bytes, stamp: bytes, job: bytes, rest: bytes) -> tuple[bytes, ...]:
+        if kind == b"SIGNAL":
+            if found := _KILL.match(rest):
+                self._killed[_name(job, found[1])] = None
+        elif kind == b"REQUEUE":
+            if found := _REQUEUE.match(rest):
+                local_id = _name(job, found[1])
+                self._killed.pop(local_id, None)
+                return b"001;", stamp, b";", local_id, _PENDING
+        elif (found := _EXCEPTION.match(rest)) and (int(found[1]) & _NOT_THE_JOB or int(found[2]) & _ACTION_KILL):
+            self._killed[_name(job, found[3])] = None
+        return ()
+
+    def _skip_copies(self, block: bytes) -> bytes:
+        # Never beyond what the header says, so that a clock that was wrong for a moment does not silence the log.
+        end = block.rfind(b"\n", 0, self._copied) + 1
+        copies = b"\n" + block[:end]
+        self._copied -= end
+        if end < len(block):
+            self._copied = 0
+        if self._last and (found := copies.rfind(self._last)) >= 0:
+            self._copied = 0
+            return block[found + len(self._last) - 1 :]
+        for record in _DATED.finditer(copies):
+            if int(record[1]) >= self._newest:
+                self._copied = 0
+                return block[record.start() :]
+        return block[end:]
+
+    def _remember(self, records: bytes) -> None:
+        begin = max(0, len(records) - _TAIL)
+        for latest in deque(_DATED.finditer(records, begin), maxlen=1):
+            self._newest = max(self._newest, int(latest[1]))
+            self._last = records[latest.start() : records.index(b"\n", latest.end()) + 1]
+        if len(self._killed) > _MOST_KILLED:
+            for local_id in tuple(islice(self._killed, len(self._killed) - _MOST_KILLED // 2)):
+                del self._killed[local_id]
+
+    def read_time(self, block: bytes) -> int | None:
+        """The time of the first record of a job that is not a copy."""
+        header = _HEADER.match(block)
+        copied = int(header[1]) if header else 0
+        # In a file that was switched, the number is a time: it has no copies.
+        found = _DATED.search(b"\n" + block, copied if copied < _FIRST_TIME else 0)
+        return int(found[1]) if found else None
+
+
+_FIRST_TIME = 1_000_000_000
+
+_SHARED = re.compile(r"^\s*LSB_SHAREDIR\s*=\s*[\"']?([^\s\"'#]+)", re.MULTILINE)
+
+
+def find_log(environment: Mapping[str, str]) -> Path:
+    """``logdir/lsb.events`` of the only cluster below LSB_SHAREDIR, of the environment or ``$LSF_ENVDIR/lsf.conf``.
+
+    :raises LogNotKnown: LSB_SHAREDIR is not known, or there is not exactly one cluster.
+    """
+    shared = environment.get("LSB_SHAREDIR")
+    configuration = Path(environment.get("LSF_ENVDIR", "/etc")) / "lsf.conf"
+    if not shared and configuration.is_file():
+        found = _SHARED.search(configuration.read_text(errors="replace"))
+        shared = found[1] if found else None
+    if not shared:
+        raise LogNotKnown(
+            f"LSF's log is not known: no LSB_SHAREDIR, none in {configuration}; set it, or name it with --log PATH"
+        )
+    # LSF has a folder for each cluster, OpenLava none.
+    folders = [folder for folder in (*Path(shared).glob("*/logdir"), Path(shared) / "logdir") if folder.is_dir()]
+    if len(folders) != 1:
+        raise LogNotKnown(f"{len(folders)} clusters have a log below {shared}: name one with --log PATH")
+    return folders[0] / "lsb.events"
+
+
+LSF = LogModule(name="lsf", find_log=find_log, new_parser=EventLog, file_name="lsb.events")
+"""The event log of the LSF cluster of this host, with its switched parts ``lsb.events.1`` (newest) … ``.N``."""

@@ -1,0 +1,1 @@
+"""PBS: OpenPBS, PBS Professional and Torque."""

@@ -1,0 +1,143 @@
+"""The generator's module for PBS: reads the server's log, one file a day, of OpenPBS, PBS Professional and Torque.
+
+Ids are as qsub prints and qstat takes them: ``12.server``, for arrays ``18[3].server`` and the parent ``18[].server``.
+"""
+
+import re
+from collections.abc import Mapping
+from itertools import islice
+from pathlib import Path
+
+from batch_adapters.generator.local_time import LocalStamps
+from batch_adapters.generator.module import LogModule, LogNotKnown, Parser
+
+# MM/DD/YYYY HH:MM:SS[.uuuuuu];MASK;SERVER;CLASS;OBJECT;TEXT. The mask says how much the server logs, not what: it is
+# not looked at. Possessive, and of the cheap [^;] rather than [^;\n], because most of the time goes into lines that
+# bear no event; a line that is cut short can still not take the next one with it, whose second field is a mask.
+_EVENT = re.compile(
+    rb"\n(.{19})(?:\.[0-9]++)?+;[0-9a-f]++;[^;]*+;"
+    rb"(?:Job;([0-9]++(\[[0-9]*+\])?[^;]*+);"
+    rb"(?:Exit_status=(-?[0-9]{1,9}+)(?=[ \n])"
+    rb"|(Job (?:Queued|Run|Rerun|to be deleted)(?= at request of )|Job (?:deleted|sent signal)(?= )"
+    rb"|job signaled with (?:admin-)?(?:suspend|resume)(?= by )"
+    rb"|dequeuing(?= from [^,\n]*+, state F\n)"
+    rb"|Dependency request for job rejected|[0-9]++[^ ;\n]*+ Finished job did not satisfy dependency))"
+    rb"|Req;req_commit;job_id: ([0-9][^;\s]*+))"
+)
+_DATED = re.compile(rb"^([0-9/]{10} [0-9:]{8})[.;]", re.MULTILINE)
+
+_PENDING, _ACTIVE, _SUSPENDED, _FAILED, _DONE = b";1;0\n", b";2;0\n", b";16;0\n", b";4;0\n", b";8;0\n"
+_MOST_STARTED = 100_000
+
+
+class ServerLog(Parser):
+    """Reads a server's log.
+
+    PBS itself says only half of what happens to a job, so the parser remembers, of the latest 100 000 jobs that were
+    started or deleted, whether somebody asked for the deletion: such a job's exit status, whatever it is, is the end
+    of a cancellation, and the deletion of a job that was not started is its end. For a job that is not remembered any
+    more the deletion counts as its end.
+
+    An array's parent is ACTIVE with its first subjob; it ends when the server takes it out of its queue, DONE with 0
+    whatever the subjobs' exit codes were, as in PBS' own accounting. Subjobs that were never started have no lines.
+    """
+
+    def __init__(self) -> None:
+        """A parser that has seen nothing yet; the log's times are in the zone of this process."""
+        self._stamps = LocalStamps("mm/dd/YYYY HH:MM:SS")
+        self._deleted: dict[bytes, bool] = {}
+
+    def read_events(self, block: bytes) -> bytes:
+        """The events in a block of whole lines; see `Parser`."""
+        parts: list[bytes] = []
+        deleted = self._deleted
+        latest = head = b""
+        for stamp, local_id, array, exit_code, text, committed in _EVENT.findall(b"\n" + block):
+            if stamp != latest:
+                latest = stamp
+                head = b"001;%b;" % self._stamps[stamp]
+            if exit_code:
+                # Below zero: the server or the execution host ended the job, not the job itself.
+                failed = deleted.pop(local_id, False) or exit_code.startswith(b"-")
+                parts += (head, local_id, b";4;" if failed else b";8;", exit_code, b"\n")
+            elif text == b"Job Run" and not array:
+                deleted.setdefault(local_id, False)
+                parts += (head, local_id, _ACTIVE)
+            elif text == b"Job Queued":
+                deleted.pop(local_id, None)
+                parts += (head, local_id, _PENDING)
+            elif array:
+                parts += self._read_array(head, local_id, array, text)
+            else:
+                # Only an object that a dependency names has "@server" behind its id.
+                parts += self._read_change(head, committed or local_id.partition(b"@")[0], text)
+        self._forget()
+        return b"".join(parts)
+
+    def _read_array(self, head: bytes, local_id: bytes, array: bytes, text: bytes) -> tuple[bytes, ...]:
+        parent = local_id.replace(array, b"[]", 1)
+        if text == b"Job Run" and parent not in self._deleted:
+            self._deleted[parent] = False
+            return (head, parent, _ACTIVE, *self._read_change(head, local_id, text))
+        if text == b"dequeuing" and parent == local_id:
+            return head, parent, _FAILED if self._deleted.pop(parent, False) else _DONE
+        return self._read_change(head, local_id, text)
+
+    def _read_change(self, head: bytes, local_id: bytes, text: bytes) -> tuple[bytes, ...]:
+        started = local_id in self._deleted
+        match text:
+            case b"Job Run" | b"job signaled with resume" | b"job signaled with admin-resume":
+                self._deleted.setdefault(local_id, False)
+                return head, local_id, _ACTIVE
+            case b"Job sent signal":
+                # Comes just before the deletion of a job that runs, even if we have not seen it start.
+                self._deleted.setdefault(local_id, False)
+                return ()
+            case b"Job to be deleted":
+                self._deleted[local_id] = True
+                return () if started else (head, local_id, _FAILED)
+            case b"job signaled with suspend" | b"job signaled with admin-suspend":
+                return head, local_id, _SUSPENDED
+            case b"dequeuing":
+                # The end of a finished job's history.
+                return ()
+            case b"Job Rerun" | b"":
+                self._deleted.pop(local_id, None)
+                return head, local_id, _PENDING
+            case _:
+                self._deleted[local_id] = True
+                return head, local_id, _FAILED
+
+    def _forget(self) -> None:
+        if len(self._deleted) > _MOST_STARTED:
+            for local_id in tuple(islice(self._deleted, len(self._deleted) - _MOST_STARTED // 2)):
+                del self._deleted[local_id]
+
+    def read_time(self, block: bytes) -> int | None:
+        """The time of the first line that has a possible one."""
+        stamps = (self._stamps[found[1]] for found in _DATED.finditer(block))
+        return next((int(stamp) for stamp in stamps if stamp), None)
+
+
+_HOME = re.compile(r"^\s*(?:export\s+)?PBS_HOME\s*=\s*[\"']?([^\s\"'#]+)", re.MULTILINE)
+_USUAL_HOMES = (Path("/var/spool/pbs"), Path("/var/spool/torque"))
+
+
+def find_log(environment: Mapping[str, str]) -> Path:
+    """``server_logs`` below ``$PBS_HOME``, else what pbs.conf (``$PBS_CONF_FILE``) says, else the usual places.
+
+    :raises LogNotKnown: none of them is there.
+    """
+    if home := environment.get("PBS_HOME"):
+        return Path(home) / "server_logs"
+    configuration = Path(environment.get("PBS_CONF_FILE", "/etc/pbs.conf"))
+    if configuration.is_file() and (found := _HOME.search(configuration.read_text(errors="replace"))):
+        return Path(found[1]) / "server_logs"
+    for usual in _USUAL_HOMES:
+        if (usual / "server_logs").is_dir():
+            return usual / "server_logs"
+    raise LogNotKnown(f"PBS' log is not known: no PBS_HOME, none in {configuration}; set it, or name it with --log DIR")
+
+
+PBS = LogModule(name="pbs", find_log=find_log, new_parser=ServerLog, dated_files=True)
+"""The log of the PBS server of this host, ``PBS_HOME/server_logs/YYYYMMDD``."""

@@ -1,0 +1,1 @@
+"""Slurm: what its controller logs and what its commands say."""

@@ -1,0 +1,60 @@
+"""What is installed is what is in the tree, inside one folder of ours."""
+
+import configparser
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("adapters", "batch_adapters", "gram_shims", "handlers", "jobmanager", "sandbox")
+INSTALLED = (".py", ".lark", ".rng", ".j2", ".sh", ".xsl")
+
+
+@pytest.fixture(scope="module")
+def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """The files in a wheel built from this tree."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    subprocess.run(["git", "-C", ROOT, "checkout-index", "--all", f"--prefix={source}/"], check=True)
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        folder,
+        source,
+    ]
+    subprocess.run(command, check=True, capture_output=True)
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+def test_the_wheel_holds_every_file_of_the_tree(wheel_names: set[str]) -> None:
+    listed = subprocess.run(["git", "-C", ROOT, "ls-files", *FOLDERS], capture_output=True, text=True, check=True)
+    expected = {f"samgrid_jobmanager/{name}" for name in listed.stdout.split() if name.endswith(INSTALLED)}
+    assert {name for name in wheel_names if name.startswith("samgrid_jobmanager/")} == expected
+
+
+def test_site_packages_get_one_folder_of_ours(wheel_names: set[str]) -> None:
+    assert {name.partition("/")[0].partition("-")[0] for name in wheel_names} == {"samgrid_jobmanager"}
+
+
+def test_every_console_script_is_a_function_of_the_launcher() -> None:
+    from gram_shims import launch
+
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    scripts = setup["options.entry_points"]["console_scripts"].strip().splitlines()
+    for script in scripts:
+        name, target = (part.strip() for part in script.split("="))
+        module, function = target.split(":")
+        assert module == "samgrid_jobmanager.gram_shims.launch"
+        assert launch.PROGRAMS[name] is getattr(launch, function)

@@ -1,0 +1,214 @@
+"""The generator as a process: its command line, its ends, its exit statuses."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from batch_adapters.generator.watch import Watch
+
+LAUNCH = Path(__file__).resolve().parents[2] / "gram_shims" / "launch.py"
+PROGRAM = "samgrid-scheduler-event-generator"
+DEADLINE = 20
+
+
+def line(number: int, second: int = 1795219187) -> bytes:
+    return b"001;%d;job.%d;2;0\n" % (second, number)
+
+
+Start = Callable[..., "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    started = []
+
+    def run(*arguments: object) -> "subprocess.Popen[bytes]":
+        command = [sys.executable, "-P", str(LAUNCH), PROGRAM, *map(str, arguments)]
+        pipe = subprocess.PIPE
+        started.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe))
+        return started[-1]
+
+    yield run
+    for process in started:
+        process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+def read(process: "subprocess.Popen[bytes]", size: int) -> bytes:
+    assert process.stdout is not None
+    data = b""
+    end = time.monotonic() + DEADLINE
+    poll = select.poll()
+    poll.register(process.stdout, select.POLLIN)
+    while len(data) < size and poll.poll(max(0.0, end - time.monotonic()) * 1000):
+        chunk = os.read(process.stdout.fileno(), size - len(data))
+        if not chunk:
+            break
+        data += chunk
+    return data
+
+
+def close_input(process: "subprocess.Popen[bytes]") -> int:
+    assert process.stdin is not None
+    process.stdin.close()
+    return process.wait(DEADLINE)
+
+
+def append(log: Path, *lines: bytes) -> None:
+    with log.open("ab", buffering=0) as file:
+        file.write(b"".join(lines))
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def test_events_come_from_the_start_time_on_through_rotations_until_the_input_ends(
+    tmp_path: Path, start: Start
+) -> None:
+    log = tmp_path / "events"
+    append(log, line(1, 99), line(2, 100), b"garbage\n", line(3, 101))
+    process = start("-s", "fork", "-t", "100", "-l", log)
+    expected = line(2, 100) + line(3, 101)
+    assert read(process, len(expected)) == expected
+    for number in range(10):
+        append(log, line(number))
+        log.rename(tmp_path / "events.1")
+        append(log, line(number + 100))
+        expected = line(number) + line(number + 100)
+        assert read(process, len(expected)) == expected
+    assert close_input(process) == 0
+    assert process.stderr is not None
+    assert process.stderr.read() == f"{PROGRAM}: 1 malformed events were skipped\n".encode()
+
+
+def test_without_a_start_time_a_late_log_is_read_whole(tmp_path: Path, start: Start) -> None:
+    folder, pid_file = tmp_path / "later", tmp_path / "pid"
+    process = start("-s", "fork", "--interval", "0.01", "--log", folder / "events", "-p", pid_file)
+    # It looked for the log before it wrote its process id.
+    wait_until(pid_file.exists)
+    folder.mkdir()
+    append(folder / "events", line(1), line(2)[:9])
+    assert read(process, len(line(1))) == line(1)
+    append(folder / "events", line(2)[9:])
+    assert read(process, len(line(2))) == line(2)
+
+
+def test_a_large_log_is_given_up_at_once_when_the_input_ends(tmp_path: Path, start: Start) -> None:
+    log = tmp_path / "events"
+    log.write_bytes(b"".join(line(number) for number in range(100_000)))
+    process = start("-s", "fork", "-t", "0", "-l", log)
+    read(process, 100)
+    # Nobody reads on: the pipe is full, and the program must notice all the same.
+    assert close_input(process) == 0
+
+
+@pytest.mark.parametrize("backlog", [0, 100_000], ids=["idle", "writing"])
+def test_a_broken_output_ends_the_program_at_once(tmp_path: Path, start: Start, backlog: int) -> None:
+    log = tmp_path / "events"
+    log.write_bytes(b"".join(line(number) for number in range(backlog + 1)))
+    process = start("-s", "fork", "-t", "0", "-l", log)
+    read(process, len(line(1)))
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.wait(DEADLINE) == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        pytest.param([], 2, "-s", id="no-name"),
+        pytest.param(["-s", "nosuch"], 2, 'no module "nosuch": known are ', id="unknown-module"),
+        pytest.param(["-s", "fork", "-t", "yesterday"], 2, "'yesterday' is no number of seconds", id="bad-time"),
+        pytest.param(["-s", "fork", "-t", "-5"], 2, "-t", id="negative-time"),
+        pytest.param(["-s", "fork", "--interval", "0"], 2, "interval", id="bad-interval"),
+        pytest.param(["-s", "fork", "surplus"], 2, "surplus", id="surplus"),
+        pytest.param(["-s", "events"], 2, "--log FOLDER", id="log-not-known"),
+        pytest.param(["-s", "fork", "-l", "/dev/null"], 3, "not a regular file: '/dev/null'", id="no-file"),
+        pytest.param(["-s", "fork", "-l", "/dev/null/x"], 3, "/dev/null/x", id="no-folder"),
+        pytest.param(["-s", "fork", "-l", "/x", "-d", "/no/such"], 5, "/no/such/", id="no-event-folder"),
+        pytest.param(["-s", "fork", "-l", "/x", "-p", "/no/such/pid"], 5, "/no/such/pid", id="no-pid-folder"),
+        pytest.param(["-s", "fork", "-l", "/x", "-b", "-p", "/no/such/pid"], 5, "/no/such/pid", id="no-pid-folder-b"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_and_an_exit_status(
+    start: Start, arguments: list[str], status: int, message: str
+) -> None:
+    process = start(*arguments)
+    _, errors = process.communicate(timeout=DEADLINE)
+    assert process.returncode == status
+    assert message in errors.decode()
+    assert errors.count(b"\n") == 1
+
+
+def test_the_watch_tells_new_names_from_growth(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.touch()
+    watch = Watch([tmp_path, tmp_path / "missing"], None, None)
+    append(log, b"more")
+    assert watch.wait(DEADLINE)
+    append(log, b"more")
+    assert not watch.wait(DEADLINE)
+    log.rename(tmp_path / "log.1")
+    assert watch.wait(DEADLINE)
+    assert watch.wait(0.001)
+
+
+def test_help_names_the_options_and_exit_statuses(start: Start) -> None:
+    output, errors = start("-h").communicate(timeout=DEADLINE)
+    assert (errors, b"--log PATH" in output, b"exit status" in output) == (b"", True, True)
+
+
+@pytest.mark.parametrize("closed", ["", "<&-", "<&- >&- 2>&-"], ids=["open", "no-input", "nothing-open"])
+def test_in_the_background_it_fills_the_event_folder_until_it_is_terminated(tmp_path: Path, closed: str) -> None:
+    log, folder, pid_file = tmp_path / "events", tmp_path / "days", tmp_path / "pid"
+    folder.mkdir()
+    append(log, line(1))
+    command = f'exec "$@" {closed}'
+    arguments = (sys.executable, "-P", LAUNCH, PROGRAM, *("-s", "fork", "-t", "0", "-l", log, "-d", folder))
+    # The end of its output shows that nothing holds on to the caller's descriptors.
+    done = subprocess.run(
+        ["/bin/sh", "-c", command, "sh", *arguments, "-b", "-p", pid_file],
+        capture_output=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    pid = int(pid_file.read_text())
+    day = folder / "20261120"
+    try:
+        append(log, line(2))
+        wait_until(lambda: day.exists() and day.read_bytes() == line(1) + line(2))
+        assert os.getsid(pid) == pid
+    finally:
+        os.kill(pid, signal.SIGTERM)
+    wait_until(lambda: not pid_file.exists())
+
+
+def test_a_signal_ends_it_and_takes_the_pid_file_along(tmp_path: Path, start: Start) -> None:
+    pid_file = tmp_path / "pid"
+    process = start("-s", "fork", "-l", tmp_path, "-p", pid_file)
+    wait_until(lambda: pid_file.exists() and pid_file.read_text() == f"{process.pid}\n")
+    process.terminate()
+    assert process.wait(DEADLINE) == 128 + signal.SIGTERM
+    assert not pid_file.exists()
+
+
+def test_a_closed_input_counts_as_ended(tmp_path: Path) -> None:
+    append(tmp_path / "events", line(1))
+    command = f'exec "{sys.executable}" -P "{LAUNCH}" {PROGRAM} -s fork -t 0 -l "$1" <&-'
+    done = subprocess.run(["/bin/sh", "-c", command, "sh", tmp_path], timeout=DEADLINE, check=False)
+    assert done.returncode == 0

@@ -1,0 +1,491 @@
+"""Slurm's logs, as recorded from a real cluster (22.05), turned into events."""
+
+import re
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from batch_adapters.generator.module import LogNotKnown, Parser
+from batch_adapters.slurm import controller_log
+from batch_adapters.slurm.events import SLURM, find_log
+from batch_adapters.states import Event, State, read_event
+
+RECORDED = Path(__file__).parent.parent / "recorded" / "slurm"
+CONTROLLER_LOG = (RECORDED / "slurm-slurmctld-info.log").read_bytes()
+COMPLETION_LOG = (RECORDED / "slurm-jobcomp-filetxt.log").read_bytes()
+SCENARIOS = (RECORDED / "slurm-scenarios-info.txt").read_bytes()
+DOWN = (RECORDED / "slurm-down.txt").read_bytes()
+MISCELLANEOUS = (RECORDED / "slurm-misc.txt").read_bytes()
+USER_TEXT = (RECORDED / "user-text-in-logs.txt").read_bytes().partition(b"\n=== SGE")[0]
+
+LETTERS = {State.PENDING: "p", State.ACTIVE: "a", State.SUSPENDED: "s"}
+STATE_OF_WORD = {
+    b"PENDING": State.PENDING,
+    b"RUNNING": State.ACTIVE,
+    b"SUSPENDED": State.SUSPENDED,
+    b"COMPLETED": State.DONE,
+    b"FAILED": State.DONE,
+    b"CANCELLED": State.FAILED,
+    b"TIMEOUT": State.FAILED,
+    b"NODE_FAIL": State.FAILED,
+}
+
+
+@pytest.fixture(autouse=True)
+def _utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def read_all(log: bytes, parser: Parser | None = None) -> list[Event]:
+    lines = (parser or SLURM.new_parser()).read_events(log).decode().splitlines(keepends=True)
+    events = [read_event(line) for line in lines]
+    assert None not in events
+    return [event for event in events if event]
+
+
+def select(pattern: bytes, text: bytes) -> bytes:
+    return b"".join(line + b"\n" for line in text.splitlines() if re.search(pattern, line))
+
+
+def select_controller_lines(text: bytes) -> bytes:
+    return select(rb"^\[\d{4}-", text)
+
+
+def select_records(text: bytes) -> bytes:
+    return select(rb"^JobId=\d+ UserId=.*ExitCode=", text)
+
+
+def select_jobs(*jobs: str) -> bytes:
+    """Every line of the recorded slurmctld.log that names one of the jobs."""
+    names = "|".join(map(re.escape, jobs))
+    return select(rf"(?:JobId=|\) for )(?:{names})(?![\d_+])".encode(), CONTROLLER_LOG)
+
+
+def render_life(events: list[Event]) -> dict[str, str]:
+    """Each job's events as a word: p(ending), a(ctive), s(uspended), F(ailed) or D(one) with the exit code."""
+    lives: dict[str, str] = defaultdict(str)
+    for event in events:
+        end = f"{'D' if event.state == State.DONE else 'F'}{event.exit_code}"
+        lives[event.local_id] += LETTERS.get(event.state, end)
+    return dict(lives)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "expected"),
+    [
+        pytest.param(["2"], {"2": "paD0"}, id="exit 0"),
+        pytest.param(["3"], {"3": "paD3"}, id="exit 3"),
+        pytest.param(["4"], {"4": "paD137"}, id="killed by signal 9"),
+        pytest.param(["6"], {"6": "pF0"}, id="submitted held, cancelled while pending"),
+        pytest.param(["7"], {"7": "paF0"}, id="cancelled while running"),
+        pytest.param(["8"], {"8": "pF0"}, id="hold and release are no events"),
+        pytest.param(["9"], {"9": "pasaD0"}, id="refused suspend, suspend, resume"),
+        pytest.param(
+            ["10", "10_1", "10_2", "10_3", "10_4"],
+            {"10": "p", "10_1": "aD0", "10_2": "aD0", "10_3": "aD7", "10_4": "aF0"},
+            id="array, one running task cancelled",
+        ),
+        pytest.param(["14", "14_2"], {"14": "pF0", "14_2": "F0"}, id="pending task, then all of the array cancelled"),
+        pytest.param(["15"], {"15": "papaD0"}, id="requeued by hand"),
+        pytest.param(["16"], {"16": "papaF0"}, id="requeued after node failure, the old run's end is no event"),
+        pytest.param(["17"], {"17": "paF0"}, id="killed by node failure"),
+        pytest.param(["18"], {"18": "paD1"}, id="started by backfill"),
+        pytest.param(["19"], {"19": "pF0"}, id="dependency never met, cancelled"),
+        pytest.param(["20"], {"20": "pF0"}, id="dependency never met, killed"),
+        pytest.param(["21"], {"21": "paF0"}, id="launch failure"),
+        pytest.param(["23"], {"23": "paD2"}, id="bad interpreter"),
+        pytest.param(["24"], {"24": "paF0"}, id="time limit"),
+        pytest.param(["26"], {"26": "paD0"}, id="cancelled after its end, twice"),
+        pytest.param(["999999"], {}, id="cancelled, but unknown"),
+    ],
+)
+def test_each_case_gives_its_events(jobs: list[str], expected: dict[str, str]) -> None:
+    assert render_life(read_all(select_jobs(*jobs))) == expected
+
+
+@pytest.mark.parametrize(
+    ("recording", "jobs", "expected"),
+    [
+        pytest.param(MISCELLANEOUS, ["2", "3"], {"2": "papF0", "3": "paD0"}, id="preempted and requeued"),
+        pytest.param(DOWN, ["53"], {"53": "paap"}, id="run twice after the controller was killed, queued again"),
+        pytest.param(DOWN, ["55", "56"], {"55": "papF0", "56": "paF0"}, id="node's daemon killed"),
+    ],
+)
+def test_each_other_case_gives_its_events(recording: bytes, jobs: list[str], expected: dict[str, str]) -> None:
+    lives = render_life(read_all(select_controller_lines(recording.partition(b"=== SlurmSchedLogFile")[0])))
+    assert {job: lives[job] for job in jobs} == expected
+
+
+def test_times_are_those_of_the_lines() -> None:
+    assert SLURM.new_parser().read_events(select_jobs("3")) == (
+        b"001;1795217186;3;1;0\n001;1795217187;3;2;0\n001;1795217187;3;8;3\n"
+    )
+
+
+def test_the_log_says_what_the_queue_said() -> None:
+    lives: dict[str, list[State]] = defaultdict(list)
+    for event in read_all(CONTROLLER_LOG):
+        lives[event.local_id].append(event.state)
+    looks = re.findall(rb"^1> (\d+(?:_\d+)?) (?:\d+ \d+ \d+ )?([A-Z_]{6,})\b", SCENARIOS, re.MULTILINE)
+    known = [(job.decode(), STATE_OF_WORD[word]) for job, word in looks if word in STATE_OF_WORD]
+    assert len(known) == 30
+    for job, state in known:
+        # Tasks that never started have the events of their array; the program of job 21 was never launched.
+        life = lives[job] or lives[job.partition("_")[0]]
+        expected = State.FAILED if job == "21" else state
+        assert expected in life, job
+        assert life[-1] == expected or not expected.is_final, job
+
+
+def test_both_logs_agree_on_every_end() -> None:
+    ends = {event.local_id: event for event in read_all(select_controller_lines(SCENARIOS)) if event.state.is_final}
+    completions = {event.local_id: event for event in read_all(select_records(SCENARIOS)) if event.state.is_final}
+    # NODE_FAIL is no event of the completions, and the end of a single pending task is in none of their records.
+    assert ends.keys() - completions.keys() == {"14_2", "17"}
+    assert not completions.keys() - ends.keys()
+    for job, end in completions.items():
+        assert (ends[job].state, ends[job].exit_code) == (end.state, end.exit_code), job
+        assert 0 <= ends[job].timestamp - end.timestamp <= 1, job
+
+
+def test_completions_of_a_requeued_job() -> None:
+    assert render_life(read_all(select(b"^JobId=1[567] ", SCENARIOS))) == {"15": "pD0", "16": "F0"}
+    assert render_life(read_all(select_records(MISCELLANEOUS))) == {"2": "F0", "3": "D0"}
+
+
+def test_every_whole_record_of_the_completions_is_an_event() -> None:
+    events = read_all(COMPLETION_LOG)
+    assert len(events) == COMPLETION_LOG.count(b"\n") == 40
+    assert events[0] == Event(1795217876, "58", State.DONE, 0)
+
+
+@pytest.mark.parametrize("name", ["iso8601", "iso8601_ms", "rfc5424", "rfc5424_ms", "short", "thread_id"])
+def test_every_time_format_with_a_date(name: str) -> None:
+    line = select(rf"^{name}: ".encode(), MISCELLANEOUS).partition(b": ")[2]
+    (event,) = read_all(line)
+    assert event.state == State.PENDING
+    assert time.strftime("%m-%d %H:%M", time.gmtime(event.timestamp)) == "11-21 00:20"
+    assert SLURM.new_parser().read_time(b"torn line\n" + line) == event.timestamp
+
+
+def test_an_offset_overrules_the_local_zone() -> None:
+    line = b"[2026-11-21T00:20:49.783-05:00] sched: Allocate JobId=8 NodeList=n1 #CPUs=1 Partition=batch\n"
+    assert read_all(line) == [Event(1795220449 + 5 * 3600, "8", State.ACTIVE)]
+
+
+def test_processor_time_has_no_date_and_no_events() -> None:
+    line = select(b"^clock: ", MISCELLANEOUS).partition(b": ")[2]
+    assert read_all(line) == []
+    assert SLURM.new_parser().read_time(line) is None
+
+
+def test_the_first_time_of_completions_is_an_end() -> None:
+    assert SLURM.new_parser().read_time(b"torn 5:0 \n" + COMPLETION_LOG) == 1795217876
+
+
+def test_no_time_where_no_record_is() -> None:
+    assert SLURM.new_parser().read_time(b"torn\n\n") is None
+
+
+START = b"[2026-11-20T23:27:04.528] "
+QUEUED = START + b"_slurm_rpc_submit_batch_job: JobId=7 InitPrio=4294901755 usec=330\n"
+STARTED = START + b"sched: Allocate JobId=7 NodeList=n1 #CPUs=1 Partition=batch\n"
+KILLED_BY_STRANGER = START + b"_slurm_rpc_kill_job: REQUEST_KILL_JOB JobId=7 uid 1002\n"
+KILLED_BY_OWNER = START + b"_slurm_rpc_kill_job: REQUEST_KILL_JOB JobId=7 uid 1001\n"
+REFUSED = (
+    START + b"error: Security violation, REQUEST_KILL_JOB RPC for JobId=7 from uid 1002\n"
+    + START + b"_slurm_rpc_kill_job: job_str_signal() uid=1002 JobId=7 sig=9 returned: Access/permission denied\n"
+)  # fmt: skip
+ENDED = START + b"_job_complete: JobId=7 WEXITSTATUS 5\n" + START + b"_job_complete: JobId=7 done\n"
+REQUEUED = START + b"Requeuing JobId=7\n"
+ARRAY = START + b"_slurm_rpc_submit_batch_job: JobId=10 InitPrio=4294901750 usec=323\n"
+TASK_1 = START + b"sched: Allocate JobId=10_1(11) NodeList=n1 #CPUs=1 Partition=batch\n"
+TASK_1_ENDED = (
+    START + b"_job_complete: JobId=10_1(11) WEXITSTATUS 0\n" + START + b"_job_complete: JobId=10_1(11) done\n"
+)
+REQUEUED_TASK_1 = START + b"Requeuing JobId=10_1(11)\n"
+LAST_TASK = START + b"sched: Allocate JobId=10_4(10) NodeList=n1 #CPUs=1 Partition=batch\n"
+
+
+def kill(job: str, user: int = 1001) -> bytes:
+    return START + f"_slurm_rpc_kill_job: REQUEST_KILL_JOB JobId={job} uid {user}\n".encode()
+
+
+def refuse(job: str, user: int = 1002) -> bytes:
+    line = f"_slurm_rpc_kill_job: job_str_signal() uid={user} JobId={job} sig=9 returned: Access/permission denied\n"
+    return START + line.encode()
+
+
+@pytest.mark.parametrize(
+    ("log", "expected"),
+    [
+        pytest.param(QUEUED + KILLED_BY_STRANGER + REFUSED, {"7": "pF0p"}, id="refused while pending"),
+        pytest.param(QUEUED + STARTED + KILLED_BY_STRANGER + REFUSED, {"7": "paF0pa"}, id="refused while running"),
+        pytest.param(
+            QUEUED + STARTED + KILLED_BY_STRANGER + REFUSED + KILLED_BY_OWNER, {"7": "paF0paF0"}, id="then cancelled"
+        ),
+        pytest.param(
+            QUEUED + STARTED + KILLED_BY_OWNER + KILLED_BY_STRANGER + REFUSED,
+            {"7": "paF0"},
+            id="a refused request takes back only its own event",
+        ),
+        pytest.param(
+            QUEUED + STARTED + ENDED + KILLED_BY_STRANGER + REFUSED, {"7": "paD5"}, id="refused after the end"
+        ),
+        pytest.param(KILLED_BY_STRANGER + REFUSED, {}, id="not known to be alive"),
+        pytest.param(QUEUED + STARTED + KILLED_BY_OWNER + ENDED, {"7": "paF0pD5"}, id="was only sent a signal"),
+        pytest.param(QUEUED + KILLED_BY_OWNER + STARTED, {"7": "pF0"}, id="started while the request waited"),
+        pytest.param(
+            QUEUED + KILLED_BY_STRANGER + STARTED + REFUSED, {"7": "pF0pa"}, id="refused, started while it waited"
+        ),
+        pytest.param(QUEUED + STARTED + KILLED_BY_OWNER + REQUEUED + STARTED, {"7": "paF0pa"}, id="requeued after all"),
+        pytest.param(QUEUED + STARTED + ENDED + REQUEUED + REQUEUED, {"7": "paD5p"}, id="requeued after its end, once"),
+        pytest.param(ENDED + ENDED.splitlines(True)[1], {"7": "D5"}, id="the end twice"),
+        pytest.param(ENDED.splitlines(True)[1], {}, id="end without exit code"),
+        pytest.param(ARRAY + TASK_1 + kill("10"), {"10": "pF0", "10_1": "aF0"}, id="array with running task cancelled"),
+        pytest.param(
+            ARRAY + TASK_1 + kill("10", 1002) + refuse("10"),
+            {"10": "pF0p", "10_1": "aF0pa"},
+            id="cancelling an array refused",
+        ),
+        pytest.param(
+            ARRAY + TASK_1 + LAST_TASK + kill("10"),
+            {"10": "p", "10_1": "aF0", "10_4": "aF0"},
+            id="array without waiting tasks cancelled",
+        ),
+        pytest.param(ARRAY + kill("10") + TASK_1, {"10": "pF0"}, id="task started while its array's end waited"),
+        pytest.param(
+            ARRAY + TASK_1 + TASK_1_ENDED + kill("10_1", 1002) + refuse("10_1"),
+            {"10": "p", "10_1": "aD0"},
+            id="ended task of a waiting array cancelled",
+        ),
+        pytest.param(
+            ARRAY + TASK_1 + kill("10") + REQUEUED_TASK_1 + TASK_1,
+            {"10": "pF0", "10_1": "aF0pa"},
+            id="task requeued after its array was cancelled",
+        ),
+        pytest.param(
+            ARRAY + TASK_1 + TASK_1_ENDED + kill("10"),
+            {"10": "pF0", "10_1": "aD0"},
+            id="array with ended task cancelled",
+        ),
+        pytest.param(
+            ARRAY + TASK_1 + TASK_1_ENDED + REQUEUED_TASK_1 + kill("10_1"),
+            {"10": "p", "10_1": "aD0pF0"},
+            id="requeued task cancelled",
+        ),
+        pytest.param(
+            ARRAY + TASK_1 + REQUEUED_TASK_1 + LAST_TASK + START + b"_slurm_rpc_suspend(suspend) for 10 usec=310\n",
+            {"10": "p", "10_1": "ap", "10_4": "as"},
+            id="array suspended: a waiting task still waits",
+        ),
+        pytest.param(ARRAY + kill("10_[2-3]"), {"10": "p"}, id="ranges are left to the queue"),
+        pytest.param(
+            ARRAY + START + b"_kill_dependent: Job dependency can't be satisfied, cancelling JobId=10_*\n",
+            {"10": "pF0"},
+            id="waiting array killed",
+        ),
+        pytest.param(
+            ARRAY + TASK_1 + START + b"_slurm_rpc_suspend(suspend) for 10 usec=310\n",
+            {"10": "p", "10_1": "as"},
+            id="array suspended: its running tasks",
+        ),
+        pytest.param(
+            STARTED + START + b"_job_complete: JobId=7 OOM failure\n" + START + b"_job_complete: JobId=7 done\n",
+            {"7": "aF0"},
+            id="out of memory",
+        ),
+        pytest.param(
+            STARTED + START + b"preempted JobId=7 has been killed to reclaim resources for JobId=8\n",
+            {"7": "aF0"},
+            id="preempted and killed",
+        ),
+    ],
+)
+def test_a_request_to_cancel_is_not_yet_an_end(log: bytes, expected: dict[str, str]) -> None:
+    assert render_life(read_all(log)) == expected
+
+
+def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controller_log, "_MOST_JOBS", 3)
+    monkeypatch.setattr(controller_log, "_MOST_OTHERS", 3)
+    parser = controller_log.ControllerLog()
+    for job in range(10):
+        parser.read_events(ARRAY.replace(b"=10 ", b"=1%d " % job))
+        parser.read_events(LAST_TASK.replace(b"10_4(10)", b"9_%d(9%d)" % (job, job)))
+        parser.read_events(kill(f"9_{job}"))
+        parser.read_events(TASK_1_ENDED.replace(b"10_1(11)", b"8_%d(8%d)" % (job, job)))
+        parser.read_events(ENDED.splitlines(True)[0].replace(b"=7 ", b"=7%d " % job))
+    sizes = {name: len(value) for name, value in vars(parser).items() if isinstance(value, dict) and "time" not in name}
+    assert sizes.pop("_actions") == len(controller_log._LINES)
+    assert set(sizes.values()) <= {0, 1, 2, 3}
+    assert render_life(read_all(kill("10") + kill("19"), parser)) == {"19": "F0"}
+
+
+def test_users_text_forges_no_event() -> None:
+    controller, _, completions = USER_TEXT.partition(b"--- jobcomp.log:")
+    lives = render_life(read_all(select_controller_lines(controller)))
+    assert lives == {"427": "paD3", "428": "paD3", "429": "paD0", "430": "paD0"}
+    records = completions.lstrip(b"\n")
+    # Job 428 has a newline in its name: nothing of it is believed, and above all nothing of job 1.
+    assert render_life(read_all(records)) == {"430": "D0", "427": "D3", "429": "D0"}
+
+
+NAME = b"Name=wrap JobState"
+RECORDS = COMPLETION_LOG.splitlines(keepends=True)
+    b"JobId=1 UserId=root(0) GroupId=root(0) Name=x JobState=FAILED Partition=b EndTime=2026-11-20T23:37:56 "
+)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(b"x\nJobId=1 UserId=root(0) GroupId=root(0) Name=y", id="second head"),
+        pytest.param(b"x\ny\nJobId=1 UserId=root(0) GroupId=root(0) Name=y", id="second head after another line"),
+        pytest.param(b"x\n[2026-11-20T23:37:56.000] Time limit exhausted for JobId=1\n", id="controller's line"),
+        pytest.param(b"x ArrayJobId=1 ArrayTaskId=1 DerivedExitCode=0:0 ExitCode=0:0", id="task of another array"),
+    ],
+)
+@pytest.mark.parametrize("before", [b"", RECORDS[1]], ids=["first", "later"])
+def test_a_job_name_forges_no_event_of_another_job(name: bytes, before: bytes) -> None:
+    log = before + RECORDS[0].replace(NAME, b"Name=" + name + b" JobState") + RECORDS[2]
+    assert {event.local_id for event in read_all(log)} <= {"58", "59", "60"}
+    assert read_all(log)[-1].local_id == "60"
+
+
+FORGED_LINE = START + b"Time limit exhausted for JobId=1\n"
+
+
+def test_a_log_that_begins_with_a_forged_line_is_still_one_of_completions() -> None:
+    parser = SLURM.new_parser()
+    parser.read_events(RECORDS[0].partition(b" JobState")[0] + b"\n" + FORGED_LINE)
+    assert read_all(FORGED_LINE + b" ".join(RECORDS[0].partition(NAME)[2:]) + RECORDS[1], parser)[-1].local_id == "59"
+    assert {event.local_id for event in read_all(FORGED_LINE + COMPLETION_LOG)}.isdisjoint({"1"})
+
+
+def test_a_state_in_a_name_or_folder_is_not_believed() -> None:
+    middle = RECORDS[0].partition(b" JobState=")[2].partition(b" WorkDir=")[0]
+    forged = b"Name=x JobState=%b WorkDir=/ JobState" % middle.replace(b"COMPLETED", b"CANCELLED")
+    assert read_all(RECORDS[0].replace(NAME, forged)) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"error: no partition [2026-11-20T23:27:04.528] Time limit exhausted for JobId=7",
+        b"_get_job_parts: invalid partition specified: sched: Allocate JobId=7 NodeList=n1",
+        b"error: ] Requeuing JobId=7",
+        b"Requeuing JobId=7 by request",
+        b"Requeuing JobId=7x",
+        b"_slurm_rpc_suspend(suspend) for 7 Access/permission denied",
+        b"_slurm_rpc_submit_batch_job: JobId=7",
+    ],
+    ids=repr,
+)
+def test_lines_that_only_look_like_events_are_none(text: bytes) -> None:
+    assert read_all(START + text + b"\n") == []
+
+
+def cut(log: bytes, cuts: list[int]) -> list[bytes]:
+    lines = log.splitlines(keepends=True)
+    edges = sorted({0, len(lines), *(place % len(lines) for place in cuts)})
+    return [b"".join(lines[begin:end]) for begin, end in pairwise(edges)]
+
+
+USER_TEXT_RECORDS = USER_TEXT.partition(b"--- jobcomp.log:\n")[2].lstrip(b"\n")
+
+
+@pytest.mark.parametrize(
+    "log", [CONTROLLER_LOG, COMPLETION_LOG, USER_TEXT_RECORDS], ids=["slurmctld", "jobcomp", "users"]
+)
+@given(cuts=st.lists(st.integers(0, 1000), max_size=8))
+@example(cuts=list(range(1000)))
+def test_blocks_may_end_behind_any_line(log: bytes, cuts: list[int]) -> None:
+    parser = SLURM.new_parser()
+    assert b"".join(map(parser.read_events, cut(log, cuts))) == SLURM.new_parser().read_events(log)
+
+
+LOOKALIKES = st.sampled_from(
+    [
+        b"[2026-11-20T23:27:04.528] _job_comp",
+        b"[2026-99-99T99:99:99.999] Requeuing JobId=7",
+        b"[] Requeuing JobId=7",
+        b"[Foo 41 00:00:00] Requeuing JobId=7",
+        b"[2026-11-20T23:27:04.528] _job_complete: JobId=",
+        b"[",
+        b"\xff\x00",
+    ]
+)
+GARBAGE = st.lists(LOOKALIKES | st.binary(max_size=60), max_size=4).map(b"".join)
+
+
+@given(pieces=st.lists(st.tuples(st.integers(0, 300), GARBAGE), max_size=6))
+def test_garbage_between_lines_changes_no_event(pieces: list[tuple[int, bytes]]) -> None:
+    lines = CONTROLLER_LOG.splitlines(keepends=True)
+    for place, garbage in pieces:
+        lines.insert(place, garbage + b"\n")
+    assert SLURM.new_parser().read_events(b"".join(lines)) == SLURM.new_parser().read_events(CONTROLLER_LOG)
+
+
+@given(pieces=st.lists(st.tuples(st.integers(0, 40), GARBAGE), max_size=6))
+def test_garbage_between_completions_changes_no_event(pieces: list[tuple[int, bytes]]) -> None:
+    lines = list(RECORDS)
+    for place, garbage in pieces:
+        lines.insert(place + 1, garbage + b"\n")
+    assert SLURM.new_parser().read_events(b"".join(lines)) == SLURM.new_parser().read_events(COMPLETION_LOG)
+
+
+@given(place=st.integers(0, len(CONTROLLER_LOG)), garbage=GARBAGE)
+def test_garbage_within_a_line_changes_no_other_line(place: int, garbage: bytes) -> None:
+    begin = CONTROLLER_LOG.rfind(b"\n", 0, place) + 1
+    end = CONTROLLER_LOG.find(b"\n", place) + 1 or len(CONTROLLER_LOG)
+    spoilt = CONTROLLER_LOG[:place] + garbage.replace(b"\n", b"") + b"\x01" + CONTROLLER_LOG[place:]
+    parser = SLURM.new_parser()
+    parser.read_events(spoilt)
+    rest = read_all(STARTED.replace(b"=7 ", b"=77 ") + ENDED.replace(b"=7 ", b"=77 "), parser)
+    assert render_life(rest) == {"77": "aD5"}
+    assert read_all(spoilt[:begin]) == read_all(CONTROLLER_LOG[:begin])
+    assert read_all(spoilt[-(len(CONTROLLER_LOG) - end) or len(spoilt) :]) == read_all(CONTROLLER_LOG[end:])
+
+
+@given(block=st.binary() | GARBAGE)
+@example(block=b"JobId=1 UserId=" + b" JobState=X Partition= EndTime=2026-11-20T23:37:56 NodeList= EligibleTime=" * 300)
+def test_no_bytes_make_it_raise(block: bytes) -> None:
+    parser = SLURM.new_parser()
+    parser.read_time(block)
+    parser.read_events(CONTROLLER_LOG)
+    parser.read_events(block + b"\n")
+    completions = SLURM.new_parser()
+    completions.read_events(COMPLETION_LOG)
+    completions.read_events(block + b"\n")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param("SlurmctldLogFile=/var/log/slurmctld.log\n", id="plain"),
+        pytest.param('# SlurmctldLogFile=/no\nslurmctldlogfile = "/var/log/slurmctld.log" # here\n', id="any case"),
+    ],
+)
+def test_the_log_is_found_in_the_configuration(settings: str, tmp_path: Path) -> None:
+    (tmp_path / "slurm.conf").write_text(settings)
+    assert find_log({"SLURM_CONF": str(tmp_path / "slurm.conf")}) == Path("/var/log/slurmctld.log")
+
+
+def test_a_log_that_is_not_configured_is_asked_for(tmp_path: Path) -> None:
+    environment = {"SLURM_CONF": str(tmp_path / "slurm.conf")}
+    with pytest.raises(LogNotKnown, match=r"slurm\.conf.*--log"):
+        find_log(environment)
+    (tmp_path / "slurm.conf").write_text("SlurmctldDebug=info\n")
+    with pytest.raises(LogNotKnown, match=r"SlurmctldLogFile.*--log"):
+        find_log(environment)

@@ -1,9 +1,12 @@
 """All I/O with batch systems: renders an adapter's commands, runs them, tells their answers apart."""
 
+import contextlib
 import functools
 import io
 import logging
+import os
 import re
+import signal
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -18,6 +21,7 @@ MAX_OUTPUT = 64 * 1024 * 1024
 """Bytes that one command may print; more is no answer."""
 
 _ANY_CODE = list(range(256))
+_IN_BACKGROUND = {"_bg": True, "_bg_exc": False, "_new_group": True, "_tty_out": False}
 _LIST = re.compile(r"\{\{ *(\w+)\* *\}\}")
 
 
@@ -58,21 +62,39 @@ def run_command(command: Command, variables: Mapping[str, Any]) -> str:
     """
     argv = render_argv(command, variables)
     out, err = _Bounded(), _Bounded()
-    try:
-        done = sh.Command(argv[0])(
-            *argv[1:], _timeout=command.timeout, _ok_code=_ANY_CODE, _out=out, _err=err, _in="", _return_cmd=True
-        )
-    except sh.TimeoutException as error:
-        raise Unreachable(f"{argv[0]} did not answer within {command.timeout:g} s") from error
-    except (sh.CommandNotFound, OSError) as error:
-        raise Unreachable(f"{argv[0]} cannot be run: {error}") from error
-    except sh.SignalException as error:
-        raise Unreachable(f"{argv[0]} was killed: {type(error).__name__}") from error
+    exit_code = _run(argv, command.timeout, out, err)
     if out.overflowed or err.overflowed:
         raise Garbled(f"{argv[0]} printed more than {MAX_OUTPUT} bytes")
     stdout, stderr = (stream.getvalue().decode(errors="replace") for stream in (out, err))
-    logger.debug("%s: exit %d, stdout %r, stderr %r", argv[:8], done.exit_code, stdout[:2000], stderr[:2000])
-    return _judge(command, argv, done.exit_code, stdout, stderr)
+    logger.debug("%s: exit %d, stdout %r, stderr %r", argv[:8], exit_code, stdout[:2000], stderr[:2000])
+    return _judge(command, argv, exit_code, stdout, stderr)
+
+
+def _run(argv: list[str], timeout: float, out: _Bounded, err: _Bounded) -> int:
+    """The exit code; what it prints goes into pipes, since programs cut their lines to the width of a terminal."""
+    group = 0
+    try:
+        running = sh.Command(argv[0])(
+            *argv[1:], _timeout=timeout, _ok_code=_ANY_CODE, _out=out, _err=err, _in="", **_IN_BACKGROUND
+        )
+        group = running.pgid
+        exit_code: int = running.wait().exit_code
+    except sh.TimeoutException as error:
+        _kill_group(group)
+        raise Unreachable(f"{argv[0]} did not answer within {timeout:g} s") from error
+    except sh.CommandNotFound as error:
+        raise Unreachable(f"{argv[0]} cannot be run: there is no such program") from error
+    except (sh.ForkException, OSError) as error:
+        raise Unreachable(f"{argv[0]} cannot be run: {str(error).strip().splitlines()[-1].strip()}") from error
+    except sh.SignalException as error:
+        raise Unreachable(f"{argv[0]} was killed: {type(error).__name__}") from error
+    return exit_code
+
+
+def _kill_group(group: int) -> None:
+    """End what a command that was given up had started: it might do later what we are about to ask for again."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
 
 
 def _judge(command: Command, argv: list[str], exit_code: int, stdout: str, stderr: str) -> str:

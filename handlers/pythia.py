@@ -65,7 +65,7 @@ class PythiaAdapter(JobAdapter):
             faults.append(f"m_min ({low:g} GeV) must be below m_max ({high:g} GeV)")
         if high > energy:
             faults.append(f"m_max ({high:g} GeV) must not exceed the collision's energy ({energy:g} GeV)")
-        if self.request["directory"]:
+        if self.request.get("directory"):
             faults.append("directory does not go with pythia: its program and its output are in the scratch folder")
         return faults
 

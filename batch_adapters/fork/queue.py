@@ -149,8 +149,8 @@ class Queue:
                 marker.unlink(missing_ok=True)
             elif local_id in self._running:
                 self._stop(self._running[local_id])
-            elif local_id not in self._ending:
-                # Normally the cancel command has claimed it; where that was killed in between, we do.
+            elif local_id not in self._ending and not self._adopt(local_id, array):
+                # Its claim is older than its marker, but only the marker outlived a power failure.
                 write_claim(self._record_path(local_id), render_cancelled(int(time.time())), durable=False)
                 self._adopt(local_id, array)
 

@@ -94,7 +94,8 @@ class EventLog(Parser):
         for record in _EVENT.findall(records):
             start, status, other, stamp, job, start_index, native, exit_status, index, reason, rest = record
             if start:
-                parts += (b"001;", stamp, b";", _name(job, start_index), _ACTIVE)
+                local_id = job if start_index == b"0" else _name(job, start_index)
+                parts += (b"001;", stamp, b";", local_id, _ACTIVE)
             elif status:
                 local_id = job if index == b"0" else _name(job, index)
                 change = _read_state(native)

@@ -66,16 +66,16 @@ class CompletionLog(Parser):
             start = START.search(block, place)
             if start is None:
                 return b"".join(events)
-            record = RECORD.fullmatch(start[0])
-            self._inside = _END.search(start[0]) is None
             place = start.end()
-            if record:
+            if record := RECORD.fullmatch(start[0]):
                 events.append(self._read_record(record))
+            else:
+                self._inside = _END.search(start[0]) is None
 
     def _read_record(self, record: re.Match[bytes]) -> bytes:
         job, word, end, array, task, code, signal = record.groups()
         # Where the state is there twice, one is in a name or a folder.
-        if word not in _STATES or len(_STATE_FIELD.findall(record[0])) > 1:
+        if word not in _STATES or _STATE_FIELD.search(record[0], record.end(2)):
             return b""
         ended, exit_code = read_end(int(code), int(signal))
         state = _STATES[word]

@@ -57,7 +57,7 @@ _Action = Callable[[bytes, bytes, bytes, bytes], bytes]
 
 
 class ControllerLog(Parser):
-    """Reads slurmctld.log; remembers the jobs alive, as many exit codes on their way, and doubtful cancellations."""
+    """Reads slurmctld.log; remembers the jobs alive, exit codes on their way, doubtful cancellations."""
 
     def __init__(self) -> None:
         self._times = LocalStamps("YYYY-mm-ddTHH:MM:SS")

@@ -51,6 +51,7 @@ class Starter:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 restore_signals=False,
+                close_fds=False,
             )
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -189,10 +190,10 @@ def test_a_job_gets_the_environment_it_was_given_and_no_other(starter: Starter, 
 
 
 def test_a_job_leads_a_session_with_default_signals_and_three_descriptors(tmp_path: Path) -> None:
-    leaked = os.open("/dev/null", os.O_RDONLY)
-    os.set_inheritable(leaked, True)
+    leaked = [os.dup2(0, number) for number in (50, 500)]
     starter = Starter(tmp_path, ignored=(signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE))
-    os.close(leaked)
+    for number in leaked:
+        os.close(number)
     out = str(tmp_path / "out")
     (pid,) = starter.run(StartRequest("t", "/bin/cat", ("/proc/self/stat", "/proc/self/status"), stdout=(out,)))
     assert starter.end_of(str(pid)) == (State.DONE, 0)

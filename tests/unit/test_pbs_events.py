@@ -252,6 +252,7 @@ def test_cases_by_their_words(block: bytes, changes: str) -> None:
         b"11/20/2026 23:26:21;0080;Server@h;Req;;Type 21;Job;7.vm;Exit_status=0\n",
         b"11/20/2026 23:26:21;0080;Server@h;Req;;Job;7.vm;Exit_status=0\n",
         b"11/20/2026 23:26:21;0008;Server@h;Que;x;Job;7.vm;Exit_status=0\n",
+        b"11/20/2026 23:26:21;0008;Server@h;Que;7.vm;Exit_status=0\n",
         b" 11/20/2026 23:26:21;0008;Server@h;Job;7.vm;Exit_status=0\n",
         line("x;Job;7.vm;Job Run at request of"),
         line("comment = Job Run at request of Scheduler@h"),
@@ -277,6 +278,7 @@ def test_what_is_remembered_is_bounded_and_the_latest(monkeypatch: pytest.Monkey
     parser = ServerLog()
     for number in range(100):
         parser.read_events(RUN.replace(b"7.vm", b"%d.vm" % number))
+        assert b"%d.vm" % number in parser._deleted
         assert len(parser._deleted) <= 10
     assert parser.read_events(DELETED.replace(b"7.vm", b"99.vm")) == b""
     assert b";0.vm;4;0" in parser.read_events(DELETED.replace(b"7.vm", b"0.vm"))

@@ -33,7 +33,7 @@ _KILL = re.compile(rb' -?[0-9]++ -?[0-9]++ "(?:KILL|DELETEJOB)" ([0-9]{1,9}+)(?:
 # exceptMask actMask timeEvent exceptInfo idx
 _EXCEPTION = re.compile(rb" ([0-9]{1,9}+) ([0-9]{1,9}+) [0-9]++ -?[0-9]++ ([0-9]{1,9}+)(?: |$)")
 _HEADER = re.compile(rb"# ?([0-9]{1,10}+)[ \t]*\n")
-_DATED = re.compile(rb'\n"(?:JOB_[A-Z0-9_]++|LOG_SWITCH)" "[^"\n]*+" ([0-9]{1,10}+) ')
+_DATED = re.compile(rb'\n"JOB_[A-Z0-9_]++" "[^"\n]*+" ([0-9]{1,10}+) ')
 
 _PENDING, _ACTIVE, _SUSPENDED, _DONE = b";1;0\n", b";2;0\n", b";16;0\n", b";8;0\n"
 _ENDED = b"exit"
@@ -51,6 +51,8 @@ _OWN_END = (b"", b"0", b"17")
 # exceptMask: cantrun, hostfail, startfail.
 _NOT_THE_JOB = 0x10 | 0x20 | 0x40
 _ACTION_KILL = 0x01
+# In the first line, a number below is the length of the copies; one above is the time of the switch: no copies.
+_FIRST_TIME = 1_000_000_000
 _MOST_KILLED = 100_000
 _TAIL = 1 << 16
 
@@ -81,7 +83,7 @@ class EventLog(Parser):
     def __init__(self) -> None:
         """A parser that has seen nothing yet."""
         self._killed: dict[bytes, None] = {}
-        self._newest = 0
+        self._last_time = 0
         self._last = b""
         self._copied = 0
 
@@ -134,17 +136,16 @@ class EventLog(Parser):
         return ()
 
     def _skip_copies(self, block: bytes) -> bytes:
-        # Never beyond what the header says, so that a clock that was wrong for a moment does not silence the log.
+        # Never beyond what the header says, so that a clock that was wrong for a moment does not silence the log. In
+        # a file that was switched away, the number is a time: anything in it may have been read.
         end = block.rfind(b"\n", 0, self._copied) + 1
         copies = b"\n" + block[:end]
-        self._copied -= end
-        if end < len(block):
-            self._copied = 0
+        self._copied = max(0, self._copied - len(block))
         if self._last and (found := copies.rfind(self._last)) >= 0:
             self._copied = 0
             return block[found + len(self._last) - 1 :]
         for record in _DATED.finditer(copies):
-            if int(record[1]) >= self._newest:
+            if int(record[1]) >= self._last_time:
                 self._copied = 0
                 return block[record.start() :]
         return block[end:]
@@ -152,7 +153,7 @@ class EventLog(Parser):
     def _remember(self, records: bytes) -> None:
         begin = max(0, len(records) - _TAIL)
         for latest in deque(_DATED.finditer(records, begin), maxlen=1):
-            self._newest = max(self._newest, int(latest[1]))
+            self._last_time = int(latest[1])
             self._last = records[latest.start() : records.index(b"\n", latest.end()) + 1]
         if len(self._killed) > _MOST_KILLED:
             for local_id in tuple(islice(self._killed, len(self._killed) - _MOST_KILLED // 2)):
@@ -162,12 +163,9 @@ class EventLog(Parser):
         """The time of the first record of a job that is not a copy."""
         header = _HEADER.match(block)
         copied = int(header[1]) if header else 0
-        # In a file that was switched, the number is a time: it has no copies.
         found = _DATED.search(b"\n" + block, copied if copied < _FIRST_TIME else 0)
         return int(found[1]) if found else None
 
-
-_FIRST_TIME = 1_000_000_000
 
 _SHARED = re.compile(r"^\s*LSB_SHAREDIR\s*=\s*[\"']?([^\s\"'#]+)", re.MULTILINE)
 

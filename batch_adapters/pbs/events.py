@@ -14,6 +14,7 @@ from batch_adapters.generator.module import LogModule, LogNotKnown, Parser
 # MM/DD/YYYY HH:MM:SS[.uuuuuu];MASK;SERVER;CLASS;OBJECT;TEXT. The mask says how much the server logs, not what: it is
 # not looked at. Possessive, and of the cheap [^;] rather than [^;\n], because most of the time goes into lines that
 # bear no event; a line that is cut short can still not take the next one with it, whose second field is a mask.
+# (Python before 3.11.5 goes wrong where a possessive repeat holds a capturing group: none does.)
 _EVENT = re.compile(
     rb"\n(.{19})(?:\.[0-9]++)?+;[0-9a-f]++;[^;]*+;"
     rb"(?:Job;([0-9]++(\[[0-9]*+\])?[^;]*+);"

@@ -20,10 +20,10 @@ slurmctld.log tells all but this, for which the queue has to be asked:
 jobcomp/filetxt has ends only, and none of a single pending task that was cancelled; there NODE_FAIL and PREEMPTED are
 no events, because nothing tells whether the job was queued again.
 
-User text: a line is matched from its stamp to its newline, and none of those matched holds any. But Slurm is not seen to
-escape anything: who gets a newline into a text that is logged writes lines of his own. In jobcomp/filetxt the job's name
-is such a text, for every user: a record that begins inside another is passed over, but a name that first completes its
-own record cannot be told from two jobs. Where users are not trusted, slurmctld.log, which has no names, is the one.
+User text: a line is matched from its stamp to its newline, and none of those matched holds any. But Slurm is not seen
+to escape anything: who gets a newline into a text that is logged writes lines of his own. In jobcomp/filetxt the job's
+name is such a text, for every user: a record that begins inside another is passed over, but a name that first completes
+its own record cannot be told from two jobs. Where users are not trusted, slurmctld.log, without names, is the one.
 """
 
 import re

@@ -1,6 +1,7 @@
 """All I/O with batch systems: renders an adapter's commands, runs them, tells their answers apart."""
 
 import contextlib
+import ctypes
 import functools
 import io
 import logging
@@ -20,9 +21,10 @@ logger = logging.getLogger(__name__)
 MAX_OUTPUT = 64 * 1024 * 1024
 """Bytes that one command may print; more is no answer."""
 
-_ANY_CODE = list(range(256))
-_IN_BACKGROUND = {"_bg": True, "_bg_exc": False, "_new_group": True, "_tty_out": False}
 _LIST = re.compile(r"\{\{ *(\w+)\* *\}\}")
+_ANY_CODE = list(range(256))
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+_libc = ctypes.CDLL(None)
 
 
 class _Bounded(io.BytesIO):
@@ -62,7 +64,7 @@ def run_command(command: Command, variables: Mapping[str, Any]) -> str:
     """
     argv = render_argv(command, variables)
     out, err = _Bounded(), _Bounded()
-    exit_code = _run(argv, command.timeout, out, err)
+    exit_code = _wait(_start(argv, command.timeout, out, err), argv[0], command.timeout)
     if out.overflowed or err.overflowed:
         raise Garbled(f"{argv[0]} printed more than {MAX_OUTPUT} bytes")
     stdout, stderr = (stream.getvalue().decode(errors="replace") for stream in (out, err))
@@ -70,25 +72,45 @@ def run_command(command: Command, variables: Mapping[str, Any]) -> str:
     return _judge(command, argv, exit_code, stdout, stderr)
 
 
-def _run(argv: list[str], timeout: float, out: _Bounded, err: _Bounded) -> int:
-    """The exit code; what it prints goes into pipes, since programs cut their lines to the width of a terminal."""
-    group = 0
+def _start(argv: list[str], timeout: float, out: _Bounded, err: _Bounded) -> sh.RunningCommand:
     try:
-        running = sh.Command(argv[0])(
-            *argv[1:], _timeout=timeout, _ok_code=_ANY_CODE, _out=out, _err=err, _in="", **_IN_BACKGROUND
+        return sh.Command(argv[0])(
+            *argv[1:],
+            _in="",
+            _out=out,
+            _err=err,
+            # Programs cut their lines to the width of a terminal.
+            _tty_out=False,
+            _timeout=timeout,
+            _ok_code=_ANY_CODE,
+            _bg=True,
+            _bg_exc=False,
+            _new_group=True,
+            _preexec_fn=_prepare_child,
         )
-        group = running.pgid
-        exit_code: int = running.wait().exit_code
-    except sh.TimeoutException as error:
-        _kill_group(group)
-        raise Unreachable(f"{argv[0]} did not answer within {timeout:g} s") from error
     except sh.CommandNotFound as error:
         raise Unreachable(f"{argv[0]} cannot be run: there is no such program") from error
     except (sh.ForkException, OSError) as error:
         raise Unreachable(f"{argv[0]} cannot be run: {str(error).strip().splitlines()[-1].strip()}") from error
+
+
+def _wait(running: sh.RunningCommand, program: str, timeout: float) -> int:
+    """The exit code; children that keep the output open after the command's end are waited for 2 s (by sh)."""
+    try:
+        exit_code: int = running.wait().exit_code
+    except sh.TimeoutException as error:
+        _kill_group(running.pgid)
+        raise Unreachable(f"{program} did not answer within {timeout:g} s") from error
     except sh.SignalException as error:
-        raise Unreachable(f"{argv[0]} was killed: {type(error).__name__}") from error
+        raise Unreachable(f"{program} was killed: {type(error).__name__}") from error
     return exit_code
+
+
+def _prepare_child() -> None:
+    """Runs in the new process: it dies with us, so that nothing is submitted behind the back of who comes after us."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    # sh has it ignored, and daemons that the command starts would ignore it for ever.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def _kill_group(group: int) -> None:

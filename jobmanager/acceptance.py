@@ -4,6 +4,7 @@ import hashlib
 import logging
 import os
 import pwd
+import re
 import secrets
 import string
 import time
@@ -13,12 +14,16 @@ from typing import Any
 
 from adapters import JobAdapter, Limits, Site, TooLarge
 from adapters.decomposition import HIGHEST_SEED
+from batch_adapters.registry import UnknownBatchSystem, find_adapter
 from jobmanager.account import Account
+from jobmanager.documents import render_text
 from jobmanager.grid_job import GridJob
 from jobmanager.job_types import HandlerError, find_job_type
 from jobmanager.request import BadRequest, Given, read_request, read_site_values, read_type
 
 logger = logging.getLogger(__name__)
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
 def accept_grid_job(account: Account, given: Given, folder: Path) -> str:
@@ -30,9 +35,11 @@ def accept_grid_job(account: Account, given: Given, folder: Path) -> str:
     adapter = make_adapter(account, given, folder)
     check_errors(adapter)
     count = _count_local_jobs(adapter)
-    batch = account.configuration.site.batch_system
+    batch = _find_batch(account)
     now = time.time()
     identity = _new_identity(account)
+    if render_text(str(folder)) != str(folder):
+        raise BadRequest([f"the request's folder {str(folder)!r} has characters that no XML can hold: rename it"])
     job = GridJob.new(identity, adapter.jobType, pwd.getpwuid(os.getuid()).pw_name, batch, now)
     job.put_request(given, folder)
     job.put_slices(count, adapter.getSize(), adapter.request.get("seed") or _seed_of(identity))
@@ -69,7 +76,15 @@ def check_errors(adapter: JobAdapter) -> None:
 
     :raises BadRequest: naming every fault.
     """
-    faults = list(adapter.checkErrors())
+    try:
+        faults = list(adapter.checkErrors())
+    except Exception as error:  # whatever an experiment's handler does
+        raise HandlerError(f"handler {adapter.jobType}: {type(error).__name__}: {error}") from error
+    faults += [
+        f"environment: {name!r} is no variable's name: it takes letters, digits and underscores"
+        for name, _ in adapter.request["environment"]
+        if not _VARIABLE.fullmatch(name)
+    ]
     stdin = adapter.request["stdin"]
     if stdin is not None and not stdin.path.is_file():
         faults.append(f"stdin: no such file: {stdin.path}")
@@ -83,6 +98,15 @@ def check_errors(adapter: JobAdapter) -> None:
 def run_directory(request: Mapping[str, Any]) -> Path | None:
     """The folder in which the request wants its programs run, seen from home as in GRAM; None: a scratch folder."""
     return Path.home() / request["directory"] if request["directory"] else None
+
+
+def _find_batch(account: Account) -> str:
+    """The batch system that local jobs go to; one that nobody knows would be the monitor's trouble, for every job."""
+    name = account.configuration.site.batch_system
+    try:
+        return find_adapter(name).name
+    except UnknownBatchSystem as error:
+        raise BadRequest([f"configuration [site] batch_system: {error}"]) from error
 
 
 def _count_local_jobs(adapter: JobAdapter) -> int:

@@ -2,6 +2,7 @@
 
 import os
 import selectors
+import signal
 import subprocess
 from collections.abc import Callable, Sequence
 
@@ -12,6 +13,7 @@ _LAST_WORDS = 2000
 class Backoff:
     """When to try again: after 1 s, then twice as long each time, up to a minute."""
 
+    SHORTEST = 1.0
     LONGEST = 60.0
 
     def __init__(self) -> None:
@@ -24,14 +26,15 @@ class Backoff:
 
     def wait(self, now: float) -> None:
         """Wait longer than the last time."""
-        self._delay = min(max(1.0, 2 * self._delay), self.LONGEST)
+        self._delay = min(max(self.SHORTEST, 2 * self._delay), self.LONGEST)
         self._until = now + self._delay
 
 
 class Child:
     """A running child; its stdout goes to ``on_output`` block by block, of its stderr the last words are kept.
 
-    Its stdin is a pipe that closes when we die: so it knows.
+    An empty block says that its stdout has ended. It runs in ``/``, in a session of its own. Its stdin is a pipe that
+    closes when we die: so it knows.
     """
 
     def __init__(
@@ -66,8 +69,9 @@ class Child:
         return status
 
     def kill(self) -> None:
-        """End it now; what it had to say is lost."""
-        self._process.kill()
+        """End it now, with what it has started; what it had to say is lost."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._close()
 
@@ -98,9 +102,8 @@ class Child:
                 return False
             if not block:
                 self._selector.unregister(descriptor)
-                return False
             take(block)
-            return True
+            return bool(block)
 
         self._selector.register(descriptor, selectors.EVENT_READ, read)
 

@@ -4,6 +4,8 @@ import argparse
 import logging
 import sys
 from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
 
 from jobmanager import commands
 from jobmanager.configuration import ConfigurationError
@@ -11,6 +13,9 @@ from jobmanager.database import DatabaseError, UnknownJob
 from jobmanager.job_types import HandlerError
 from jobmanager.places import StateFolderError
 from jobmanager.request import BadRequest
+
+if TYPE_CHECKING:
+    _Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 _USER_ERRORS = (
     BadRequest, ConfigurationError, DatabaseError, HandlerError, OSError, StateFolderError, UnknownJob,
@@ -46,29 +51,7 @@ def _make_parser() -> argparse.ArgumentParser:
         prog="samgrid", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-
-    def add(name: str, run: Callable[[argparse.Namespace], int], doc: str, more: str = "") -> argparse.ArgumentParser:
-        command = subparsers.add_parser(
-            name, help=doc, description=f"{doc}\n\n{more}", formatter_class=argparse.RawDescriptionHelpFormatter
-        )
-        command.add_argument(
-            "--state-dir",
-            metavar="DIR",
-            help="state folder of the account (default: $SAMGRID_STATE, else $XDG_STATE_HOME/samgrid, "
-            "else ~/.local/state/samgrid)",
-        )
-        command.set_defaults(run=run)
-        return command
-
-    def add_for_job(
-        name: str, run: Callable[[argparse.Namespace], int], doc: str, more: str = "", optional: bool = False
-    ) -> argparse.ArgumentParser:
-        command = add(name, run, doc, more)
-        command.add_argument(
-            "id", metavar="ID", nargs="?" if optional else None, help="id of a grid job, or as much of it as is unique"
-        )
-        return command
-
+    add, add_for_job = partial(_add, subparsers), partial(_add_for_job, subparsers)
     _add_file(add("submit", commands.submit, "Submit a grid job and print its id.", commands.SUBMIT_HELP))
     run = add("run", commands.run, "Submit a grid job, watch it, and show its output.", commands.RUN_HELP)
     _add_file(run)
@@ -87,6 +70,37 @@ def _make_parser() -> argparse.ArgumentParser:
     monitor = add("monitor", commands.monitor, "Run the job state monitor in the foreground.", commands.MONITOR_HELP)
     monitor.add_argument("--stay", action="store_true", help="do not end when there is nothing to do")
     return parser
+
+
+def _add(
+    subparsers: "_Subparsers", name: str, run: Callable[[argparse.Namespace], int], doc: str, more: str = ""
+) -> argparse.ArgumentParser:
+    command = subparsers.add_parser(
+        name, help=doc, description=f"{doc}\n\n{more}", formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    command.add_argument(
+        "--state-dir",
+        metavar="DIR",
+        help="state folder of the account (default: $SAMGRID_STATE, else $XDG_STATE_HOME/samgrid, "
+        "else ~/.local/state/samgrid)",
+    )
+    command.set_defaults(run=run)
+    return command
+
+
+def _add_for_job(
+    subparsers: "_Subparsers",
+    name: str,
+    run: Callable[[argparse.Namespace], int],
+    doc: str,
+    more: str = "",
+    optional: bool = False,
+) -> argparse.ArgumentParser:
+    command = _add(subparsers, name, run, doc, more)
+    command.add_argument(
+        "id", metavar="ID", nargs="?" if optional else None, help="id of a grid job, or as much of it as is unique"
+    )
+    return command
 
 
 def _add_file(command: argparse.ArgumentParser) -> None:

@@ -9,7 +9,8 @@ from lxml import etree
 
 from jobmanager.acceptance import make_adapter
 from jobmanager.account import Account
-from jobmanager.aggregation import judge
+from jobmanager.aggregation import judge, next_step
+from jobmanager.database import Database
 from jobmanager.grid_job import GridJob
 from jobmanager.local_job import LocalJob
 from jobmanager.progress import reconcile_with_drivers
@@ -30,9 +31,11 @@ def collect_grid_job(account: Account, identity: str) -> None:
     in_doubt = [job for job in database.local_jobs(identity) if job.driver != "ended"]
     reconcile_with_drivers(account, identity, in_doubt)
     local_jobs = database.local_jobs(identity)
-    database.change_grid_job(identity, lambda job: job.put_summary(_ask_for_summary(account, job, local_jobs)))
+    # Before the transaction: reading all the outputs may take minutes, in which everybody could write nothing.
+    summary = _ask_for_summary(account, database.grid_job(identity), local_jobs)
+    database.change_grid_job(identity, lambda job: job.put_summary(summary))
     gathered = _gather(account, identity, local_jobs)
-    job = database.change_grid_job(identity, lambda job: _end(job, local_jobs))
+    job = database.change_grid_job(identity, lambda job: _end(database, job, local_jobs))
     logger.info(
         "%s %s: %d files gathered, %s", identity, job.state.word, len(gathered.files), job.reason or "no faults"
     )
@@ -44,7 +47,7 @@ def _gather(account: Account, identity: str, local_jobs: list[LocalJob]) -> Gath
     log = places.log(identity)
     extras = {
         f"{identity}.log": log.read_bytes() if log.exists() else b"",
-        f"{identity}.xml": etree.tostring(account.database.to_xml(identity)[0], pretty_print=True),
+        f"{identity}.xml": _render_document(account.database.to_xml(identity)[0]),
     }
     return write_output(
         grid_job=identity,
@@ -56,7 +59,17 @@ def _gather(account: Account, identity: str, local_jobs: list[LocalJob]) -> Gath
     )
 
 
-def _end(job: GridJob, local_jobs: list[LocalJob]) -> None:
+def _render_document(job: etree._Element) -> bytes:
+    # What kept earlier attempts from going on is over when the tar is there, and must not make its bytes others.
+    for trouble in job.findall("trouble"):
+        job.remove(trouble)
+    return etree.tostring(job, pretty_print=True)
+
+
+def _end(database: Database, job: GridJob, local_jobs: list[LocalJob]) -> None:
+    if next_step(database.count_local_jobs(job.identity), job.cancelled) != "collect":
+        logger.warning("%s is not over: the batch system queued a local job again meanwhile", job.identity)
+        return
     succeeded = sum(local_job.succeeded for local_job in local_jobs)
     total = job.count
     job.end(judge(succeeded, total, job.min_success, job.cancelled), time.time())

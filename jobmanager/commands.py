@@ -77,7 +77,7 @@ def status(options: argparse.Namespace) -> int:
     from jobmanager.listing import render_details, render_table
 
     account = open_account(options.state_dir)
-    identity = account.database.find_grid_job(options.id) if options.id else None
+    identity = account.database.find_grid_job(options.id) if options.id is not None else None
     rows = account.database.overview(identity)
     if options.format == "json":
         print(json.dumps([asdict(row) for row in rows], indent=2))
@@ -128,7 +128,7 @@ def query(options: argparse.Namespace) -> int:
     from jobmanager.querying import run_query
 
     account = open_account(options.state_dir)
-    identity = account.database.find_grid_job(options.job) if options.job else None
+    identity = account.database.find_grid_job(options.job) if options.job is not None else None
     try:
         text = run_query(account.database, identity, options.xpath)
     except ValueError as error:
@@ -174,7 +174,11 @@ def _submit(account: Account, file: str) -> str:
 
     given, folder = _read_request_file(file)
     identity = accept_grid_job(account, given, folder)
-    wake_monitor(account)
+    try:
+        wake_monitor(account)
+    except OSError as error:
+        # Whoever sees an error submits again: this one is accepted, and must not look refused.
+        print(f"samgrid: {identity} is accepted, but waits: no monitor can be started: {error}", file=sys.stderr)
     return identity
 
 
@@ -201,7 +205,10 @@ def _show_output(account: Account, identity: str) -> None:
     tar = account.places.output(identity)
     if not job.state.is_final:
         raise CommandError(f"grid job {identity} is {job.state.word}: its output is there when it has ended")
-    print(render_output(job, tar))
+    try:
+        print(render_output(job, tar))
+    except (OSError, ValueError, LookupError) as error:
+        raise CommandError(f"the output {tar} cannot be read: {error}") from error
 
 
 def _wake_if_needed(account: Account) -> None:

@@ -16,6 +16,8 @@ from jobmanager.settings import (
     SECTIONS,
     SETTINGS,
     DecompositionSettings,
+    EventSource,
+    EventsSettings,
     ForkSettings,
     HandlersSettings,
     MonitorSettings,
@@ -51,6 +53,7 @@ class Configuration:
     decomposition: DecompositionSettings = field(default_factory=DecompositionSettings)
     sandbox: SandboxSettings = field(default_factory=SandboxSettings)
     monitor: MonitorSettings = field(default_factory=MonitorSettings)
+    events: EventsSettings = field(default_factory=EventsSettings)
     fork: ForkSettings = field(default_factory=ForkSettings)
     handlers: HandlersSettings = field(default_factory=HandlersSettings)
     types: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -228,6 +231,10 @@ def _render_value(value: object) -> str:
         return str(value).lower()
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_render_value, value)) + "]"
+    if isinstance(value, EventSource):
+        value = value.value
+    if value is None:
+        value = ""
     if isinstance(value, str | Path):
         return '"' + _render_printable(str(value).replace("\\", "\\\\").replace('"', '\\"')) + '"'
     return repr(value)

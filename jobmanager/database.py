@@ -97,7 +97,8 @@ class Database:
                 self._connection.execute("COMMIT")
         except BaseException:
             if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
+                with self._translated():
+                    self._connection.execute("ROLLBACK")
             raise
 
     def _query(self, sql: str, values: Iterable[object] = ()) -> Iterator[tuple[Any, ...]]:
@@ -112,17 +113,8 @@ class Database:
 
     def put_grid_job(self, job: "GridJob") -> None:
         """Write a grid job's document, new or changed."""
-        row = (
-            job.identity,
-            job.job_type,
-            job.state.word,
-            job.owner,
-            job.submitted,
-            job.batch,
-            job.cancelled,
-            job.to_bytes(),
-        )
-        self._write("INSERT OR REPLACE INTO grid_job VALUES (?, ?, ?, ?, ?, ?, ?, ?)", [row])
+        indexes = (job.identity, job.job_type, job.state.word, job.owner, job.submitted, job.batch, job.cancelled)
+        self._write("INSERT OR REPLACE INTO grid_job VALUES (?, ?, ?, ?, ?, ?, ?, ?)", [(*indexes, job.to_bytes())])
 
     def grid_job(self, identity: str) -> "GridJob":
         """The grid job of that id.
@@ -149,10 +141,8 @@ class Database:
 
         :raises UnknownJob: if none or several do.
         """
-        rows = self._query(
-            "SELECT id FROM grid_job WHERE id >= ? AND id < ? ORDER BY id LIMIT 4", [prefix, prefix + "\x7f"]
-        )
-        found = [str(row[0]) for row in rows]
+        sql = "SELECT id FROM grid_job WHERE id >= ? AND id < ? ORDER BY id LIMIT 4"
+        found = [str(row[0]) for row in self._query(sql, [prefix, prefix + "\x7f"])] if prefix.isascii() else []
         if not prefix or not found:
             raise UnknownJob(f'no grid job has an id that starts with "{prefix}": "samgrid status" lists them')
         if len(found) > 1:

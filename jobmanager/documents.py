@@ -14,7 +14,6 @@ from batch_adapters.states import STATE_OF_WORD, State
 
 _SCHEMA_FILE = Path(__file__).with_name("schema.rng")
 _NOT_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_PLAIN = re.compile(r"[\t\n\x20-\x7e]*")
 
 
 class InvalidDocument(Exception):
@@ -108,7 +107,7 @@ def put_value(parent: etree._Element, value: Value) -> None:
             put_value(sequence, item)
         return
     element = etree.SubElement(parent, "value")
-    if _PLAIN.fullmatch(value) or not _NOT_XML.search(value):
+    if not _NOT_XML.search(value):
         element.text = value
     else:
         element.set("encoding", "percent")

@@ -58,7 +58,8 @@ class GridJob(Document):
             self.reason = reason
 
     def end(self, state: State, now: float) -> None:
-        """Put the final state."""
+        """Put the final state; no trouble keeps the grid job from going on any more."""
+        self.clear_trouble()
         self.state = state
         self._set("ended", render_time(now))
 

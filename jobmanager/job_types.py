@@ -5,7 +5,6 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Iterable, Sequence
-from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 
@@ -33,8 +32,10 @@ def find_job_type(name: str, site_modules: Sequence[str]) -> type[JobAdapter]:
 
 
 def load_job_types(site_modules: Sequence[str]) -> dict[str, type[JobAdapter]]:
-    """Every job type by name; a site's or package's handler takes the place of ours of the same name."""
-    types = {handler.jobType: handler for handler in _load_modules((*KNOWN_MODULES, *site_modules))}
+    """Every job type by name; the site's handler takes the place of ours of the same name, a package's of neither."""
+    from importlib.metadata import entry_points  # slow to load, and a request of a known type does without
+
+    types: dict[str, type[JobAdapter]] = {}
     for entry_point in entry_points(group=ENTRY_POINT_GROUP):
         try:
             loaded = entry_point.load()
@@ -42,7 +43,8 @@ def load_job_types(site_modules: Sequence[str]) -> dict[str, type[JobAdapter]]:
             raise HandlerError(f"handler {entry_point.value} of entry point {entry_point.name}: {error}") from error
         found = _handlers_in(loaded) if isinstance(loaded, ModuleType) else [loaded]
         types.update({handler.jobType: handler for handler in found})
-    return types
+    known = {handler.jobType: handler for handler in _load_modules((*KNOWN_MODULES, *site_modules))}
+    return types | known
 
 
 def _load_modules(names: Iterable[str]) -> list[type[JobAdapter]]:

@@ -2,7 +2,6 @@
 
 import json
 import re
-import tarfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,6 +82,8 @@ def phases(database: Database, identity: str) -> list[tuple[str, tuple[int, int,
 
 def render_output(job: "GridJob", tar: Path) -> str:
     """Where the output tar of an ended grid job is, what is in it and what is not, and the handler's summary."""
+    import tarfile
+
     lines = [str(tar)]
     with tarfile.open(tar) as archive:
         member = archive.extractfile(f"{job.identity}/manifest.json")

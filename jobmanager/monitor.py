@@ -50,28 +50,32 @@ class Monitor:
         self._trouble = ""
         self._backoff = Backoff()
         self._due: dict[str, float] = {}
-        self._busy = time.monotonic()
+        self._idle_since: float | None = None
 
     def run(self, stay: bool) -> None:
         """Work until there has been nothing to do for the idle time, or for ever."""
-        while stay or time.monotonic() - self._busy < self._settings.idle_time:
-            ready = self._selector.select(_LOOK)
+        ready: list[tuple[selectors.SelectorKey, int]] = []
+        while stay or self._idle_since is None or time.monotonic() - self._idle_since < self._settings.idle_time:
             try:
                 for key, _ in ready:
                     key.data()
+                # While we rest, too: a worker that has ended keeps the selector ready until it is reaped.
+                self._workers.reap()
                 if self._backoff.allows(time.monotonic()):
                     self._work()
-            except DatabaseError as error:
+            except (DatabaseError, OSError) as error:
                 self._rest(error)
+            ready = self._selector.select(_LOOK)
         self._generators.stop()
 
     def _work(self) -> None:
-        self._workers.reap()
         self._generators.supervise()
         open_jobs = self._account.database.open_grid_jobs()
         self._workers.forget_all_but({subject for job in open_jobs for subject in job[:2]})
         if open_jobs or self._workers.are_busy:
-            self._busy = time.monotonic()
+            self._idle_since = None
+        elif self._idle_since is None:
+            self._idle_since = time.monotonic()
         for grid_job, batch, cancelled in open_jobs:
             self._generators.start(batch)
             step = next_step(self._account.database.count_local_jobs(grid_job), cancelled)
@@ -86,13 +90,13 @@ class Monitor:
         self._trouble = ""
         self._backoff = Backoff()
 
-    def _rest(self, error: DatabaseError) -> None:
-        """Nothing can be written now: what the generators said meanwhile, they will say again."""
+    def _rest(self, error: Exception) -> None:
+        """Nothing can be written, or started, now: what the generators said meanwhile, they will say again."""
         logger.warning("%s: trying again later", error)
         self._trouble = str(error)
         self._generators.stop()
         self._backoff.wait(time.monotonic())
-        self._busy = time.monotonic()
+        self._idle_since = None
 
     def _apply(self, batch: str, events: list[Event]) -> None:
         for grid_job, jobs in apply_events(self._account.database, batch, events).items():

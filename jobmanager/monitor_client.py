@@ -22,18 +22,33 @@ def socket_address(account: Account) -> Iterator[str]:
         os.close(folder)
 
 
-def wake_monitor(account: Account) -> str:
-    """Make the monitor look at the database now; what troubles it, a line per trouble.
+def wake_monitor(account: Account) -> None:
+    """Make the monitor look at the database as soon as it can; nobody waits for that.
 
-    To connect is to wake: the monitor answers with its troubles, each line starting with the grid job's id, or with
-    ``monitor`` for one that concerns them all.
+    :raises OSError: there is none, and none can be started.
+    """
+    try:
+        with _connection(account):
+            return  # to connect is to wake
+    except (FileNotFoundError, ConnectionError):
+        start_monitor(account)
+    except (TimeoutError, BlockingIOError):  # so many are waking it that it will wake
+        return
+
+
+def ask_monitor(account: Account) -> str:
+    """Wake the monitor and hear what troubles it, a line per trouble.
+
+    Each line starts with the grid job's id, or with ``monitor`` for a trouble that concerns them all.
+
+    :raises OSError: there is no monitor, and none can be started.
     """
     try:
         return _ask(account)
     except (FileNotFoundError, ConnectionError):  # none there, or killed while we spoke to it
         start_monitor(account)
         return ""
-    except TimeoutError:
+    except (TimeoutError, BlockingIOError):  # the latter: too many are waiting for it already
         return f"monitor: no answer within {_ANSWER_TIME:g} s, see {account.places.monitor_log}\n"
 
 
@@ -53,10 +68,16 @@ def start_monitor(account: Account) -> None:
         os.close(log)
 
 
-def _ask(account: Account) -> str:
+@contextmanager
+def _connection(account: Account) -> Iterator[socket.socket]:
     with socket_address(account) as address, socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(_ANSWER_TIME)
         connection.connect(address)
+        yield connection
+
+
+def _ask(account: Account) -> str:
+    with _connection(account) as connection:
         answer = b""
         while len(answer) < _MAX_ANSWER and (part := connection.recv(_MAX_ANSWER)):
             answer += part

@@ -34,14 +34,14 @@ def pack_sandbox(account: Account, job: GridJob, adapter: JobAdapter, local_jobs
     if places.driver(job.identity).exists():
         return
     work_area = places.grid_job(job.identity) / "work-area"
-    shutil.rmtree(work_area, ignore_errors=True)
+    _remove(work_area)
     work_area.mkdir(mode=0o700)
     try:
         entries = _ask_handler(adapter, local_jobs, work_area)
         stdin = _bring_stdin(adapter.request["stdin"], work_area)
         digest = write_sandbox(work_area, places.sandbox_tar(job.identity), _limits(account))
     finally:
-        shutil.rmtree(work_area)
+        _remove(work_area)
     table = os.fsencode(render_table(entries))
     _write_file(places.local_jobs(job.identity), table)
     driver = render_driver(_plan(account, job, adapter, digest, hashlib.sha256(table).hexdigest(), stdin))
@@ -101,6 +101,14 @@ def _plan(
 def _limits(account: Account) -> Limits:
     settings = account.configuration.sandbox
     return Limits(settings.max_input_files, settings.max_input_size * 1_000_000)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder, also where a handler has left read-only folders in it."""
+    for path, _, _ in os.walk(folder):
+        os.chmod(path, 0o700)  # noqa: PTH101 a name of os.walk
+    if folder.exists():
+        shutil.rmtree(folder)
 
 
 def _write_file(path: Path, data: bytes) -> None:

@@ -1,6 +1,6 @@
 """What the drivers write down while local jobs run: read from the sandbox, put into the documents."""
 
-import os
+import stat
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from jobmanager.account import Account
 from jobmanager.local_job import LocalJob
 from jobmanager.transitions import apply_driver_status
 from sandbox.gather import render_stem
-from sandbox.status import fetch_status
+from sandbox.status import DriverStatus, fetch_status
 
 _RUNNING = (State.ACTIVE, State.SUSPENDED)
 
@@ -19,38 +19,53 @@ class ProgressReader:
 
     def __init__(self, account: Account) -> None:
         self._account = account
-        self._seen: dict[tuple[str, int], tuple[int, int]] = {}
+        self._seen: dict[tuple[str, int], tuple[int, int] | None] = {}
 
     def read_grid_job(self, grid_job: str) -> None:
         """Bring the documents of a grid job's running local jobs up to date with their drivers."""
         running = self._account.database.local_jobs(grid_job, *_RUNNING)
-        changed = [job for job in running if self._has_changed(grid_job, job)]
+        stamps = {job.index: _stamp(status_file(self._account, grid_job, job)) for job in running}
+        changed = [job for job in running if stamps[job.index] != self._seen.get((grid_job, job.index))]
         if changed:
             reconcile_with_drivers(self._account, grid_job, changed)
+        for job in changed:
+            self._seen[grid_job, job.index] = stamps[job.index]
 
     def forget_all_but(self, grid_jobs: Collection[str]) -> None:
         """Forget what is known of grid jobs that have ended."""
         self._seen = {key: value for key, value in self._seen.items() if key[0] in grid_jobs}
 
-    def _has_changed(self, grid_job: str, job: LocalJob) -> bool:
-        try:
-            status = os.lstat(status_file(self._account, grid_job, job))
-        except FileNotFoundError:
-            return False
-        now = (status.st_mtime_ns, status.st_size)
-        if self._seen.get((grid_job, job.index)) == now:
-            return False
-        self._seen[grid_job, job.index] = now
-        return True
+
+def _stamp(file: Path) -> tuple[int, int] | None:
+    try:
+        status = file.lstat()
+    except FileNotFoundError:
+        return None
+    return status.st_mtime_ns, status.st_size
 
 
 def reconcile_with_drivers(account: Account, grid_job: str, jobs: Iterable[LocalJob]) -> None:
     """Put what the drivers say into the documents of these local jobs, as those are at this moment."""
-    statuses = {job.index: fetch_status(status_file(account, grid_job, job)) for job in jobs if job.local_id}
+    statuses = {job.index: _read_status(status_file(account, grid_job, job)) for job in jobs if job.local_id}
     with account.database.transaction():
         stored = [account.database.local_job(grid_job, index) for index in statuses]
         changed = [job for job in stored if apply_driver_status(job, statuses[job.index])]
         account.database.put_local_jobs(grid_job, changed)
+
+
+def _read_status(file: Path) -> DriverStatus:
+    """What a driver wrote down; that its program made the file unreadable is a fault of that one local job only.
+
+    :raises OSError: it cannot be read now.
+    """
+    try:
+        if not stat.S_ISREG(file.lstat().st_mode):
+            return DriverStatus(problem="its status file is no regular file any more")
+        return fetch_status(file)
+    except FileNotFoundError:
+        return DriverStatus()
+    except PermissionError:
+        return DriverStatus(problem="its status file must not be read any more")
 
 
 def status_file(account: Account, grid_job: str, job: LocalJob) -> Path:

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from adapters import LocalJob as PlannedJob
 from batch_adapters.states import Event
@@ -45,38 +45,39 @@ def register_local_jobs(database: Database, grid_job: str, ids: Mapping[int, str
 
 
 def apply_events(
-    database: Database, batch: str, events: Iterable[Event], from_log: bool = True
+    database: Database, batch: str, events: Sequence[Event], from_log: bool = True
 ) -> dict[str, list[LocalJob]]:
     """Apply a batch of events in one transaction; the changed local jobs by grid job.
 
     Events of ids that are not registered are kept until they are, or until they are too old. Events from the batch
     system's log take the generator's time along, from which it replays after a crash.
     """
-    changed: dict[tuple[str, int], LocalJob] = {}
+    now = time.time()
+    changed: dict[str, dict[int, LocalJob]] = {}
     unknown = []
-    latest = 0
     with database.transaction():
         for event in events:
-            latest = max(latest, event.timestamp)
             found = database.find_local_job(batch, event.local_id)
             if found is None:
                 unknown.append(event)
                 continue
             grid_job, stored = found
-            job = changed.get((grid_job, stored.index), stored)
+            job = changed.get(grid_job, {}).get(stored.index, stored)
             if apply_event(job, event):
-                changed[grid_job, job.index] = job
+                changed.setdefault(grid_job, {})[job.index] = job
                 logger.info("%s %s %s", grid_job, event.local_id, event.state.word)
-        by_grid_job: dict[str, list[LocalJob]] = {}
-        for (grid_job, _), job in changed.items():
-            by_grid_job.setdefault(grid_job, []).append(job)
-        for grid_job, jobs in by_grid_job.items():
-            database.put_local_jobs(grid_job, jobs)
+        for grid_job, jobs in changed.items():
+            database.put_local_jobs(grid_job, jobs.values())
             refresh_grid_job(database, grid_job)
-        database.put_waiting_events(batch, unknown, time.time())
+        database.put_waiting_events(batch, unknown, now)
         if from_log:
-            database.put_generator_time(batch, latest)
-    return by_grid_job
+            database.put_generator_time(batch, _latest(events, now))
+    return {grid_job: list(jobs.values()) for grid_job, jobs in changed.items()}
+
+
+def _latest(events: Sequence[Event], now: float) -> int:
+    # One stamp from the future (a clock gone wrong for a moment) must not hide what comes until then.
+    return max((event.timestamp for event in events if event.timestamp <= now), default=0)
 
 
 def refresh_grid_job(database: Database, identity: str) -> None:

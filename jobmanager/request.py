@@ -77,11 +77,8 @@ def read_request(given: Given, handler: type[JobAdapter], folder: Path) -> dict[
             values[attribute.name] = attribute.read(words, folder)
         except ValueError as error:
             faults.append(str(error))
-    faults += [
-        f"{attribute.name} is missing: {attribute.doc} ({attribute.describe()})"
-        for name, attribute in declared.items()
-        if attribute.required and name not in seen
-    ]
+    missing = [attribute for name, attribute in declared.items() if attribute.required and name not in seen]
+    faults += [f"{attribute.name} is missing: {attribute.doc} ({attribute.describe()})" for attribute in missing]
     if faults:
         raise BadRequest(faults)
     return values

@@ -25,8 +25,9 @@ def run_grid_job(account: Account, identity: str) -> None:
     """
     job = account.database.grid_job(identity)
     adapter = make_adapter(account, job.request(), job.request_folder)
-    # 1. Check for errors: again, because files may have gone since the request was accepted.
-    check_errors(adapter)
+    # 1. Check for errors: again, because files may have gone since the request was accepted, until all is packed.
+    if not account.places.driver(identity).exists():
+        check_errors(adapter)
     # 2. The number of local jobs: getNumSubmissionTimes was asked when the request was accepted, and that holds.
     local_jobs = cut_grid_job(job)
     # 3. and 4. Command lines and work area, packed once for all of them.

@@ -1,5 +1,6 @@
 """Every setting of the configuration, declared once: the sections with their typed keys, defaults, units and ranges."""
 
+import enum
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -36,7 +37,24 @@ def _is_module(value: Any) -> bool:
     return isinstance(value, str) and all(part.isidentifier() for part in value.split("."))
 
 
+class EventSource(enum.Enum):
+    """Where the events of local jobs come from."""
+
+    LOG = "log"
+    DAY_FILES = "day-files"
+    POLL = "poll"
+
+
+_SOURCES = [source.value for source in EventSource]
+
 _KINDS: Mapping[Any, _Kind] = {
+    EventSource: _Kind("one of " + ", ".join(_SOURCES), lambda value: value in _SOURCES, EventSource, str),
+    Path | None: _Kind(
+        "an absolute path, or nothing",
+        lambda value: value == "" or _is_path(value),
+        lambda value: Path(value) if value else None,
+        str,
+    ),
     int: _Kind("an integer", lambda value: _is_number(value) and isinstance(value, int), int, int),
     float: _Kind("a number", _is_number, lambda value: value, float),
     str: _Kind(
@@ -175,10 +193,23 @@ class MonitorSettings:
 
 
 @dataclass(frozen=True)
+class EventsSettings:
+    """Where the monitor hears of the local jobs' states."""
+
+    source: EventSource = _key(  # noqa: RUF009 - this is dataclasses.field() in disguise
+        EventSource.LOG,
+        "The batch system's own log, the day files of another generator (docs/event-files.md), or questions only.",
+    )
+    path: Path | None = _key(  # noqa: RUF009
+        None, "The log, or the folder of the day files; by default where the batch system keeps its log."
+    )
+
+
+@dataclass(frozen=True)
 class ForkSettings:
     """The embedded batch system."""
 
-    slots: int = _key(0, "Local jobs that run at once; 0 = one per processor.", "local jobs", 0, 10_000)
+    slots: int = _key(0, "Local jobs that run at once; 0 = one per processor.", "local jobs", 0, 900)
     cancel_grace: float = _key(10, "Time between SIGTERM and SIGKILL for a cancelled local job.", "seconds", 0, 3600)
 
 
@@ -196,6 +227,7 @@ SECTIONS: Mapping[str, type[Any]] = {
     "decomposition": DecompositionSettings,
     "sandbox": SandboxSettings,
     "monitor": MonitorSettings,
+    "events": EventsSettings,
     "fork": ForkSettings,
     "handlers": HandlersSettings,
 }

@@ -16,6 +16,7 @@ from batch_adapters.registry import find_adapter
 from jobmanager.account import Account
 from jobmanager.database import Database
 from jobmanager.grid_job import GridJob
+from jobmanager.local_job import LocalJob
 from jobmanager.registration import register_local_jobs
 
 logger = logging.getLogger(__name__)
@@ -29,11 +30,15 @@ def submit_local_jobs(account: Account, job: GridJob, request: Mapping[str, Any]
     :raises Refused: the batch system does not want it.
     :raises Unreachable, Garbled: the rest must wait.
     """
+    database = account.database
     system = find_batch_system(account, job.batch)
-    for token, indexes in open_intents(account.database, job.identity).items():
-        if not adopt(account.database, system, job.identity, token):
-            _submit(account, system, job.identity, _submission(account, job, request, token, indexes))
-    while intent := write_intent(account.database, job.identity, system.adapter.max_array):
+    for token, indexes in open_intents(database, job.identity).items():
+        if adopt(database, system, job.identity, token):
+            continue
+        if database.grid_job(job.identity).cancelled:
+            return
+        _submit(account, system, job.identity, _submission(account, job, request, token, indexes))
+    while intent := write_intent(database, job.identity, system.adapter.max_array):
         _submit(account, system, job.identity, _submission(account, job, request, *intent))
 
 
@@ -68,21 +73,36 @@ def write_intent(database: Database, grid_job: str, max_array: int) -> tuple[str
 def adopt(database: Database, system: BatchSystem, grid_job: str, token: str) -> bool:
     """Register what the batch system has under a token; False if it answered that it has nothing.
 
-    Where it took part of an array only, the others lose their intent: they go under a new token.
+    Where a part of an array is missing the answer may have been cut short: it is asked again later. Once an answer
+    names nothing new, the missing ones lose their intent: they go under a new token.
 
     :raises Unreachable, Garbled: nobody knows.
     """
-    ids = {system.adapter.index_of(status.local_id): status.local_id for status in system.find(token)}
-    if not ids:
+    ids = _find_ids(system, token)
+    if not ids and not any(job.token == token and job.local_id for job in database.local_jobs(grid_job)):
         return False
-    logger.info("%s %s found in the batch system: %d local jobs adopted", grid_job, token, len(ids))
+    in_doubt = _in_doubt(database, grid_job, token)
+    logger.info("%s %s found in the batch system: %d local jobs", grid_job, token, len(ids))
     register_local_jobs(database, grid_job, ids)
+    missing = _in_doubt(database, grid_job, token)
+    if missing and len(missing) < len(in_doubt):
+        raise Garbled(f"{token}: {len(missing)} of its local jobs are not in the answer: it will be asked again")
     with database.transaction():
-        left = [job for job in database.local_jobs_in_doubt(grid_job) if job.token == token]
-        for job in left:
+        for job in missing:
             job.forget_intent()
-        database.put_local_jobs(grid_job, left)
+        database.put_local_jobs(grid_job, missing)
     return True
+
+
+def _find_ids(system: BatchSystem, token: str) -> dict[int, str]:
+    try:
+        return {system.adapter.index_of(status.local_id): status.local_id for status in system.find(token)}
+    except ValueError as error:
+        raise Garbled(f"{token}: an id without an index in the answer: {error}") from error
+
+
+def _in_doubt(database: Database, grid_job: str, token: str) -> list[LocalJob]:
+    return [job for job in database.local_jobs_in_doubt(grid_job) if job.token == token]
 
 
 def _submit(account: Account, system: BatchSystem, grid_job: str, submission: Submission) -> None:

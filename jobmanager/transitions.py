@@ -35,6 +35,8 @@ def apply_event(job: LocalJob, event: Event) -> bool:
 
 
 def _is_news(job: LocalJob, event: Event) -> bool:
+    if event.state is job.state:
+        return False  # a poll says again what it has said before: the first time counts
     if job.state.is_final:
         return event.state is State.PENDING and event.timestamp > job.event_time
     if event.timestamp == job.event_time:

@@ -10,7 +10,7 @@ from typing import Protocol
 from batch_adapters.states import State
 from jobmanager.account import Account
 from jobmanager.listing import phases, printable, render_counts
-from jobmanager.monitor_client import wake_monitor
+from jobmanager.monitor_client import ask_monitor
 
 DONE, FAILED, CANNOT_GO_ON = 0, 1, 3
 
@@ -47,7 +47,7 @@ def watch_grid_job(account: Account, identity: str) -> int:
             if troubled_since is not None and time.monotonic() - troubled_since > _PATIENCE:
                 break
     if trouble:
-        print(f"samgrid: grid job {identity} cannot go on: {trouble}", file=sys.stderr)
+        print(f"samgrid: grid job {identity} cannot go on: {printable(trouble)}", file=sys.stderr)
         print(f'samgrid: nothing is lost; when that is mended, "samgrid watch {identity}" goes on', file=sys.stderr)
         return CANNOT_GO_ON
     job = account.database.grid_job(identity)
@@ -59,17 +59,19 @@ def watch_grid_job(account: Account, identity: str) -> int:
 def _snapshots(account: Account, identity: str) -> Iterator[Snapshot]:
     """How things are, again and again; the last one is final."""
     while True:
+        began = time.monotonic()
         (row,) = account.database.overview(identity)
         count = account.database.grid_job(identity).count
         yield Snapshot(row.state, row.counts, count, tuple(phases(account.database, identity)))
         if row.state in (State.DONE.word, State.FAILED.word):
             return
-        time.sleep(_INTERVAL)
+        # A look at ten thousand local jobs costs something: it shall not keep a processor busy.
+        time.sleep(max(_INTERVAL, 4 * (time.monotonic() - began)))
 
 
 def _trouble(account: Account, identity: str) -> str:
     """What keeps this grid job from going on, from the monitor itself: it knows more than a full disk can hold."""
-    lines = wake_monitor(account).splitlines()
+    lines = ask_monitor(account).splitlines()
     return "; ".join(line.partition(": ")[2] for line in lines if line.startswith((f"{identity}:", "monitor:")))
 
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from batch_adapters.adapter import BatchError, Refused
+from batch_adapters.registry import UnknownBatchSystem
 from jobmanager.account import Account, open_account
 from jobmanager.cancellation import cancel_local_jobs, put_tombstone
 from jobmanager.collection import collect_grid_job
@@ -19,12 +20,10 @@ from jobmanager.job_types import HandlerError
 from jobmanager.reconciliation import reconcile_batch_system
 from jobmanager.request import BadRequest
 from jobmanager.run_grid_job import run_grid_job
-from sandbox.limits import SandboxError
+from jobmanager.workers import BUSY, TRY_LATER
+from sandbox.limits import SandboxError, SandboxRefused
 
 logger = logging.getLogger(__name__)
-
-TRY_LATER = 75
-"""Exit status for a step that could not be done now (EX_TEMPFAIL of sysexits.h); the last line on stderr says why."""
 
 
 def main(argv: list[str]) -> int:
@@ -40,16 +39,24 @@ def main(argv: list[str]) -> int:
             reconcile_batch_system(account, options.subject)
         else:
             _run_step(account, options.step, options.subject)
-    except (OSError, SandboxError, DatabaseError, BatchError) as error:
+    except _Busy:
+        return BUSY
+    except (OSError, SandboxError, DatabaseError, BatchError, UnknownBatchSystem) as error:
         print(" ".join(str(error).split()), file=sys.stderr)
         return TRY_LATER
     return 0
+
+
+class _Busy(Exception):
+    """Another worker holds the grid job's lock."""
 
 
 def _run_step(account: Account, step: str, grid_job: str) -> None:
     for folder in (account.places.sandbox(grid_job), account.places.results(grid_job)):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _only_worker(account.places.worker_lock(grid_job)):
+        if account.database.grid_job(grid_job).state.is_final:
+            return  # by a worker that has outlived its monitor
         if step == "collect":
             # Nothing is logged into the grid job's own log now: it goes into the tar, which must stay the same.
             _log_to(None)
@@ -61,8 +68,8 @@ def _run_step(account: Account, step: str, grid_job: str) -> None:
             return
         try:
             run_grid_job(account, grid_job)
-        except (BadRequest, HandlerError, Refused) as error:
-            put_tombstone(account.database, grid_job, f"cannot be run: {error}")
+        except (BadRequest, HandlerError, Refused, SandboxRefused) as error:
+            put_tombstone(account.database, grid_job, f"cannot be run: {'; '.join(str(error).splitlines())}")
 
 
 @contextmanager
@@ -70,12 +77,17 @@ def _only_worker(lock: Path) -> Iterator[None]:
     """Hold the grid job's lock: a worker may outlive the monitor that started it."""
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock(descriptor)
         yield
-    except BlockingIOError as error:
-        raise BlockingIOError("another worker is still at it") from error
     finally:
         os.close(descriptor)
+
+
+def _lock(descriptor: int) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise _Busy from error
 
 
 def _log_to(path: Path | None) -> None:

@@ -12,6 +12,11 @@ from jobmanager.database import DatabaseError
 
 logger = logging.getLogger(__name__)
 
+TRY_LATER = 75
+"""Exit status of a worker whose step could not be done now (EX_TEMPFAIL of sysexits.h); its last words say why."""
+BUSY = 76
+"""Exit status of a worker that found another, started by a monitor that has died, still at it."""
+
 
 @dataclass
 class _Task:
@@ -40,10 +45,16 @@ class Workers:
     def start(self, step: str, subject: str) -> None:
         """Start a worker for this step, unless one runs for that subject, or it is too early, or there are enough."""
         task = self._tasks.get(subject)
+        if task is not None and task.child is not None and (task.step, step) == ("submit", "cancel"):
+            # It may hang in a handler, or go on submitting for a long time; any step can be killed and begun again.
+            logger.info("%s submit is ended: the grid job is cancelled", subject)
+            task.child.kill()
+            task.child = None
         if task is None or (task.step != step and task.child is None):
             task = self._tasks[subject] = _Task(step, subject)
-        running = sum(1 for other in self._tasks.values() if other.child)
-        if task.child or running >= self._account.configuration.monitor.workers:
+        running = sum(1 for other in self._tasks.values() if other.child and other.step != "reconcile")
+        # A look at a batch system is not to wait until no grid job has anything to do.
+        if task.child or (step != "reconcile" and running >= self._account.configuration.monitor.workers):
             return
         if not task.backoff.allows(time.monotonic()):
             return
@@ -54,17 +65,14 @@ class Workers:
         task.backoff.wait(time.monotonic())
 
     def reap(self) -> None:
-        """Note what has become of the workers that ended.
-
-        :raises DatabaseError: a trouble cannot be written down; it is kept in memory.
-        """
+        """Note what has become of the workers that ended; a trouble that cannot be written down is kept in memory."""
         for task in self._tasks.values():
             status = task.child.exit_status() if task.child else None
             if task.child is None or status is None:
                 continue
             lines = task.child.last_words.splitlines() or [f"the worker ended with status {status}"]
             task.child = None
-            task.trouble = lines[-1] if status else ""
+            task.trouble = lines[-1] if status not in (0, BUSY) else ""
             log = logger.warning if status else logger.info
             log("%s %s ended with status %d %s", task.subject, task.step, status, " | ".join(lines) if status else "")
             if task.step == "reconcile":

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from jinja2 import Environment, StrictUndefined
 
-from sandbox.limits import SandboxError
+from sandbox.limits import SandboxRefused
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
@@ -58,11 +58,11 @@ class LocalJobEntry:
 def render_driver(plan: DriverPlan) -> str:
     """The driver as a POSIX shell script, to be written as UTF-8 with ``surrogateescape``.
 
-    :raises SandboxError: for an environment name that no shell takes, and for NUL characters.
+    :raises SandboxRefused: for an environment name that no shell takes, and for NUL characters.
     """
     for name, _ in plan.environment:
         if not _NAME.fullmatch(name):
-            raise SandboxError(f"the environment name {name!r} is none: it takes letters, digits and underscores")
+            raise SandboxRefused(f"the environment name {name!r} is none: it takes letters, digits and underscores")
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
     environment.filters["sh"] = _quote
     template = Path(__file__).with_name("driver.sh.j2").read_text(encoding="utf-8")
@@ -72,14 +72,14 @@ def render_driver(plan: DriverPlan) -> str:
 def render_table(entries: Iterable[LocalJobEntry]) -> str:
     """The table of local jobs, whose line N is for index N; to be written as UTF-8 with ``surrogateescape``.
 
-    :raises SandboxError: for an empty command and for NUL characters.
+    :raises SandboxRefused: for an empty command and for NUL characters.
     """
     return "".join(_render_entry(entry) + "\n" for entry in entries)
 
 
 def _render_entry(entry: LocalJobEntry) -> str:
     if not entry.command or not entry.command[0]:
-        raise SandboxError("a local job has no command: its job type must name a program")
+        raise SandboxRefused("a local job has no command: its job type must name a program")
     words = "".join(
         f"{name}={value} "
         for name, value in (("first_event", entry.first_event), ("events", entry.events), ("seed", entry.seed))
@@ -93,5 +93,5 @@ def _render_entry(entry: LocalJobEntry) -> str:
 def _quote(value: object) -> str:
     text = str(value)
     if "\0" in text:
-        raise SandboxError(f"{text!r} holds a NUL character, which no command line can carry")
+        raise SandboxRefused(f"{text!r} holds a NUL character, which no command line can carry")
     return shlex.quote(text)

@@ -18,6 +18,10 @@ class SandboxError(Exception):
     """A sandbox or an output could not be made or unpacked; one sentence for people, nothing half-made is left."""
 
 
+class SandboxRefused(SandboxError):
+    """What is to be packed can never be: trying again is of no use before somebody has changed it."""
+
+
 def stays_inside(target: str, depth: int) -> bool:
     """True where a symbolic link lying ``depth`` folders below the top cannot lead above the top.
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sandbox.aside import write_aside
-from sandbox.limits import MAX_DEPTH, Limits, SandboxError, stays_inside
+from sandbox.limits import MAX_DEPTH, Limits, SandboxError, SandboxRefused, stays_inside
 from sandbox.members import (
     FILE_FLAGS,
     ExactReader,
@@ -65,13 +65,13 @@ def _render_manifest(entries: list[_Entry], report: bytes) -> bytes:
 
 def _list_entries(work_area: Path) -> list[_Entry]:
     if (work_area / OWN_FOLDER).is_symlink() or (work_area / OWN_FOLDER).exists():
-        raise SandboxError(f"{work_area / OWN_FOLDER} cannot be packed: the name is the sandbox's own; rename it")
+        raise SandboxRefused(f"{work_area / OWN_FOLDER} cannot be packed: the name is the sandbox's own; rename it")
     return sorted(_walk(work_area, "", 0), key=lambda entry: entry.name)
 
 
 def _walk(folder: Path, prefix: str, depth: int) -> Iterator[_Entry]:
     if depth > MAX_DEPTH:
-        raise SandboxError(f"{folder} cannot be packed: it lies deeper than {MAX_DEPTH} folders")
+        raise SandboxRefused(f"{folder} cannot be packed: it lies deeper than {MAX_DEPTH} folders")
     for path in folder.iterdir():
         entry = _Entry(prefix + path.name, path, path.lstat())
         _check_entry(entry, depth)
@@ -83,21 +83,21 @@ def _walk(folder: Path, prefix: str, depth: int) -> Iterator[_Entry]:
 def _check_entry(entry: _Entry, depth: int) -> None:
     mode = entry.status.st_mode
     if _UNPACKABLE & set(entry.name):
-        raise SandboxError(f"{entry.name!r} cannot be packed: a name may hold no line break and no backslash")
+        raise SandboxRefused(f"{entry.name!r} cannot be packed: a name may hold no line break and no backslash")
     if stat.S_ISLNK(mode) and not stays_inside(str(entry.path.readlink()), depth):
-        raise SandboxError(
+        raise SandboxRefused(
             f"{entry.path} cannot be packed: the link leads out of the work area; copy what it points to"
         )
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
-        raise SandboxError(f"{entry.path} cannot be packed: it is no file, folder or link")
+        raise SandboxRefused(f"{entry.path} cannot be packed: it is no file, folder or link")
 
 
 def _check_size(entries: list[_Entry], limits: Limits) -> None:
     size = sum(entry.status.st_size for entry in entries if stat.S_ISREG(entry.status.st_mode))
     if len(entries) > limits.max_files:
-        raise SandboxError(f"the work area holds {len(entries)} entries; the limit max_files is {limits.max_files}")
+        raise SandboxRefused(f"the work area holds {len(entries)} entries; the limit max_files is {limits.max_files}")
     if size > limits.max_bytes:
-        raise SandboxError(f"the work area holds {size} bytes; the limit max_bytes is {limits.max_bytes}")
+        raise SandboxRefused(f"the work area holds {size} bytes; the limit max_bytes is {limits.max_bytes}")
 
 
 def _hash(entry: _Entry) -> _Entry:

@@ -1,7 +1,9 @@
 """Reads what the driver and the program wrote into a local job's status file."""
 
+import errno
 import os
 import re
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,15 +93,17 @@ def _note_phase(phases: dict[str, Phase], value: bytes) -> None:
 def fetch_status(file: Path) -> DriverStatus:
     """The status in ``file``, empty where there is none yet; of a huge file its first and last part.
 
-    :raises OSError: where the file is there but cannot be read, or is a link.
+    :raises OSError: where the file is there but cannot be read, or is a link or anything else but a file.
     """
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return DriverStatus()
     with open(descriptor, "rb") as stream:
-        data = stream.read(_HEAD)
         size = os.fstat(descriptor).st_size
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "no regular file", str(file))
+        data = stream.read(_HEAD)
         if size > _HEAD:
             stream.seek(max(_HEAD, size - _TAIL))
             # The cuts leave two torn lines, which must not make one that looks whole.

@@ -84,8 +84,10 @@ def _become_job(request: StartRequest, number: int, claim: Claim | None, writer:
 
 
 def _restore_signals() -> None:
-    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-        signal.signal(number, signal.SIG_DFL)
+    # The exec resets what is handled; what is ignored (by Python, or by whoever started us) would stay ignored.
+    for number in signal.valid_signals():
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 

@@ -1,5 +1,6 @@
 """Local time stamps of logs turned into seconds since 1970, one conversion per minute of log."""
 
+import math
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
@@ -30,6 +31,16 @@ class LocalStamps(dict[bytes, bytes]):
         )
         self._minutes: dict[bytes, tuple[int, int]] = {}
         self._latest = 0
+        # Without a year, a stamp means another second each year; its meaning is certain for one day.
+        self._lifetime = math.inf if "YYYY" in layout else _DAY
+        self._forget_at = now() + self._lifetime
+
+    def __getitem__(self, stamp: bytes) -> bytes:
+        if self._now() >= self._forget_at:
+            self.clear()
+            self._minutes.clear()
+            self._forget_at = self._now() + self._lifetime
+        return super().__getitem__(stamp)
 
     def __missing__(self, stamp: bytes) -> bytes:
         try:

@@ -40,8 +40,12 @@ class ExitStatus(enum.IntEnum):
 
 
 _EPILOG = """\
+modules, and where each looks for its log if -l does not name it; more may come from packages that are installed:
+{modules}
+
 Events are lines 001;SECONDS;JOB_ID;STATE;EXIT_CODE with GRAM's states: 1 pending, 2 active, 4 failed, 8 done,
-16 suspended. The program goes on until its standard input ends or nobody reads its standard output any more.
+16 suspended. The log is followed through its rotations until standard input ends (a terminal: Ctrl-D) or nobody reads
+standard output any more. As a service: -d DIRECTORY without -b, with standard input open, or -d DIRECTORY -b.
 
 exit status: 0 standard input ended (or: gone to the background), 2 bad arguments, 3 the log cannot be read,
 4 nobody reads standard output any more, 5 events cannot be written (disk full, -d folder), 143 SIGTERM, 130 SIGINT
@@ -79,12 +83,11 @@ def make_arguments() -> argparse.ArgumentParser:
     parser = _Arguments(
         prog=logger.name,
         description="Turns a batch system's log into a stream of job state changes.",
-        epilog=_EPILOG,
+        epilog=_EPILOG.format(modules="\n".join(f"  {name:<7} {MODULES[name].log}" for name in sorted(MODULES))),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    known = ", ".join(sorted(MODULES))
-    parser.add_argument("-s", dest="name", metavar="NAME", required=True, help=f"the batch system: {known}, …")
+    parser.add_argument("-s", dest="name", metavar="NAME", required=True, help="the module, see below")
     parser.add_argument(
         *("-t", "--timestamp"),
         dest="since",
@@ -93,11 +96,11 @@ def make_arguments() -> argparse.ArgumentParser:
         help="events from that second since 1970 on, inclusive (default: from now on)",
     )
     parser.add_argument(
-        "-d", dest="folder", metavar="DIRECTORY", type=_read_path, help="write one file a UTC day there"
+        "-d", dest="folder", metavar="DIRECTORY", type=_read_path, help="write events there, one file for each UTC day"
     )
     parser.add_argument("-b", dest="background", action="store_true", help="go to the background; ignore stdin")
     parser.add_argument("-p", dest="pid_file", metavar="PIDFILE", type=_read_path, help="write the process id there")
-    parser.add_argument("-l", "--log", metavar="PATH", type=_read_path, help="the log's file or folder")
+    parser.add_argument("-l", "--log", metavar="PATH", type=_read_path, help="the log, a file or folder")
     parser.add_argument(
         "--interval",
         metavar="SECONDS",

@@ -1,19 +1,38 @@
 """The generator's modules, by the name that ``-s`` takes."""
 
+from dataclasses import dataclass
 from importlib import import_module
 
 from batch_adapters.generator.module import Module
 
+
+@dataclass(frozen=True)
+class KnownModule:
+    """Where a module is, and what the help text says of the log that it reads where none is named."""
+
+    place: str
+    log: str
+
+
 MODULES = {
-    "condor": "batch_adapters.condor.events:CONDOR",
-    "events": "batch_adapters.generator.event_lines:DAY_FILES",
-    "fork": "batch_adapters.fork.events:FORK",
-    "lsf": "batch_adapters.lsf.events:LSF",
-    "pbs": "batch_adapters.pbs.events:PBS",
-    "sge": "batch_adapters.sge.events:SGE",
-    "slurm": "batch_adapters.slurm.events:SLURM",
+    "condor": KnownModule("batch_adapters.condor.events:CONDOR", "what condor_config_val EVENT_LOG prints"),
+    "events": KnownModule(
+        "batch_adapters.generator.event_lines:DAY_FILES", "needs -l: the folder another generator fills with -d"
+    ),
+    "fork": KnownModule("batch_adapters.fork.events:FORK", "$SAMGRID_STATE/fork/events, or below the XDG state folder"),
+    "lsf": KnownModule(
+        "batch_adapters.lsf.events:LSF", "LSB_SHAREDIR/CLUSTER/logdir/lsb.events; $LSB_SHAREDIR or /etc/lsf.conf"
+    ),
+    "pbs": KnownModule("batch_adapters.pbs.events:PBS", "PBS_HOME/server_logs/; $PBS_HOME or /etc/pbs.conf"),
+    "poll": KnownModule(
+        "batch_adapters.generator.poll:POLL", "needs -l: a JSON file, whom to ask and how often; no log"
+    ),
+    "sge": KnownModule("batch_adapters.sge.events:SGE", "$SGE_ROOT/$SGE_CELL/common/reporting"),
+    "slurm": KnownModule(
+        "batch_adapters.slurm.events:SLURM", "SlurmctldLogFile of /etc/slurm/slurm.conf or $SLURM_CONF"
+    ),
 }
-"""Where each known module is; loaded when it is asked for."""
+"""The known modules; each is loaded when it is asked for."""
 
 ENTRY_POINTS = "samgrid.event_generators"
 """The entry-point group in which an experiment or a site adds its own."""
@@ -30,7 +49,7 @@ def find_module(name: str) -> Module:
     """
     if name not in MODULES:
         return _find_foreign(name)
-    module, attribute = MODULES[name].split(":")
+    module, attribute = MODULES[name].place.split(":")
     found: Module = getattr(import_module(module), attribute)
     return found
 

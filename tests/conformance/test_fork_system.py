@@ -14,7 +14,7 @@ import pytest
 
 from batch_adapters.fork.processes import Process, read_boot, read_process
 from batch_adapters.fork.records import render_claim
-from batch_adapters.fork.spool import render_program
+from batch_adapters.fork.spool import lock_file, render_program, starter_lock
 from batch_adapters.fork.submission import Submission, render_submission
 from batch_adapters.states import Event, State, read_event
 
@@ -140,6 +140,14 @@ def system(tmp_path: Path) -> Iterator[System]:
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit() and _is_below(folder / "cwd", tmp_path):
             _kill(int(folder.name))
+
+
+@pytest.fixture
+def stranger() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that no queue has started."""
+    with subprocess.Popen(["/bin/sleep", "3600"], start_new_session=True) as process:
+        yield process
+        process.kill()
 
 
 def _is_below(cwd: Path, folder: Path) -> bool:
@@ -448,49 +456,68 @@ def test_a_job_whose_queue_and_starter_were_killed_keeps_its_slot_until_it_ends(
     assert system.ends() == {"a.1": {(State.FAILED, 255)}, "a.2": {(State.DONE, 3)}}
 
 
+def test_a_new_queue_waits_for_what_an_earlier_starter_is_starting(
+    system: System, stranger: subprocess.Popen[bytes]
+) -> None:
+    system.slots = 1
+    system.spool.mkdir(mode=0o700)
+    stored = _store(system, "a", ("/bin/true",), last=2)
+    found = read_process(stranger.pid)
+    assert found is not None
+    with lock_file(starter_lock(system.spool / "jobs"), wait=True):
+        system.query()
+        wait_until(lambda: bool(system.pids_of(QUEUE)))
+        # Long enough for a queue that would not wait to go wrong; one that waits gives no sign to wait for.
+        time.sleep(0.5)
+        (stored.parent / "2").write_text(render_claim(found, Process(2**22 + 1, 1, read_boot())))
+    wait_until(lambda: bool(_read(system.spool / "events")))
+    time.sleep(0.2)
+    assert system.query() == {"a.1": Answer("queued", "-"), "a.2": Answer("running", "-")}
+    stranger.kill()
+    stranger.wait()
+    assert system.wait_for_end() == {"a.1": Answer("ended", "0"), "a.2": Answer("lost", "-")}
+
+
 def _read(path: Path) -> str:
     return path.read_text() if path.exists() else ""
 
 
-def _store(system: System, token: str, command: tuple[str, ...]) -> Path:
-    """A submission of one job, as the submit command stores it, which nobody serves yet."""
+def _store(system: System, token: str, command: tuple[str, ...], last: int = 1) -> Path:
+    """A submission, as the submit command stores it, which nobody serves yet."""
     folder = system.spool / "jobs" / token
     folder.mkdir(parents=True, mode=0o700)
-    submission = Submission(token, 1, 1, time.time_ns(), command, str(system.folder), ())
+    submission = Submission(token, 1, last, time.time_ns(), command, str(system.folder), ())
     (folder / "submission.json").write_text(render_submission(submission))
     return folder / "submission.json"
 
 
 @pytest.mark.parametrize("change", ["start", "boot"])
-def test_a_reused_pid_is_not_our_job(system: System, change: str) -> None:
+def test_a_reused_pid_is_not_our_job(system: System, stranger: subprocess.Popen[bytes], change: str) -> None:
     system.spool.mkdir(mode=0o700)
     stored = _store(system, "a", ("/bin/true",))
-    with subprocess.Popen(["/bin/sleep", "3600"], start_new_session=True) as stranger:
-        found = read_process(stranger.pid)
-        assert found is not None
-        claimed = Process(
-            found.pid,
-            found.started - 1 if change == "start" else found.started,
-            "another-boot" if change == "boot" else found.boot,
-        )
-        (stored.parent / "1").write_text(render_claim(claimed, Process(2**22 + 1, 1, claimed.boot)))
-        assert system.wait_for_end() == {"a.1": Answer("lost", "-")}
-        assert system.ends() == {"a.1": {(State.FAILED, 255)}}
-        system.run("cancel", "a.1")
-        assert stranger.poll() is None
-        stranger.kill()
+    found = read_process(stranger.pid)
+    assert found is not None
+    claimed = Process(
+        found.pid,
+        found.started - 1 if change == "start" else found.started,
+        "another-boot" if change == "boot" else found.boot,
+    )
+    (stored.parent / "1").write_text(render_claim(claimed, Process(2**22 + 1, 1, claimed.boot)))
+    assert system.wait_for_end() == {"a.1": Answer("lost", "-")}
+    assert system.ends() == {"a.1": {(State.FAILED, 255)}}
+    assert system.run("cancel", "a.1") == "a.1 ended\n"
+    assert stranger.poll() is None
 
 
-def test_a_zombie_is_dead(system: System) -> None:
+def test_a_zombie_is_dead(system: System, stranger: subprocess.Popen[bytes]) -> None:
     system.spool.mkdir(mode=0o700)
     stored = _store(system, "a", ("/bin/true",))
-    with subprocess.Popen(["/bin/sleep", "3600"]) as zombie:
-        found = read_process(zombie.pid)
-        assert found is not None
-        zombie.kill()
-        os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
-        (stored.parent / "1").write_text(render_claim(found, Process(2**22 + 1, 1, read_boot())))
-        assert system.wait_for_end() == {"a.1": Answer("lost", "-")}
+    found = read_process(stranger.pid)
+    assert found is not None
+    stranger.kill()
+    os.waitid(os.P_PID, stranger.pid, os.WEXITED | os.WNOWAIT)
+    (stored.parent / "1").write_text(render_claim(found, Process(2**22 + 1, 1, read_boot())))
+    assert system.wait_for_end() == {"a.1": Answer("lost", "-")}
 
 
 def test_a_record_that_a_power_failure_garbled_is_a_claim_all_the_same(system: System) -> None:

@@ -233,6 +233,36 @@ def test_two_grid_jobs_share_the_slots_and_both_end(samgrid: Samgrid) -> None:
     assert [samgrid("watch", identity).returncode for identity in identities] == [0, 0]
 
 
+def test_without_a_log_the_batch_system_is_asked(samgrid: Samgrid) -> None:
+    settings = {"SAMGRID_EVENTS_SOURCE": "poll", "SAMGRID_MONITOR_RECONCILE_INTERVAL": "1", "SAMGRID_FORK_SLOTS": "3"}
+    polling = Samgrid(samgrid.state, samgrid.scratch, settings)
+    script = 'sleep 5; test "$SAMGRID_INDEX" != 2 || exit 4'
+    identity = polling.submit(f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{script}')(count=3)")
+    assert polling("watch", identity).returncode == 1
+    xpath = "//local-job[@exit-code=4 and @state='done' and @started]/@index"
+    assert polling("query", "--job", identity, xpath).stdout == "2\n"
+
+
+def test_the_day_files_of_another_generator_do_as_well_as_the_log(samgrid: Samgrid, tmp_path: Path) -> None:
+    folder = tmp_path / "day-files"
+    folder.mkdir()
+    log = samgrid.state / "fork" / "events"
+    command = [sys.executable, "-P", str(LAUNCH), "samgrid-scheduler-event-generator", "-s", "fork"]
+    settings = {
+        "SAMGRID_EVENTS_SOURCE": "day-files",
+        "SAMGRID_EVENTS_PATH": str(folder),
+        # What ends a local job here are the events, not a look at the batch system.
+        "SAMGRID_MONITOR_RECONCILE_INTERVAL": "3600",
+    }
+    following = Samgrid(samgrid.state, samgrid.scratch, settings)
+    with subprocess.Popen([*command, "-t", "0", "-d", str(folder), "-l", str(log)], stdin=subprocess.PIPE) as generator:
+        identity = following.submit("&(samgrid_type=command)(executable=/bin/true)(count=3)")
+        assert following("watch", identity).returncode == 0
+        assert generator.stdin is not None
+        generator.stdin.close()
+    assert [path.name.isdigit() for path in folder.iterdir()] == [True]
+
+
 def test_a_full_disk_under_the_tar_is_told_and_the_job_goes_on_later(samgrid: Samgrid) -> None:
     script = "dd if=/dev/zero of=output/zeros bs=1000 count=1500 status=none"
     # Each output is smaller than the largest file that our processes may write; the tar is not.

@@ -84,11 +84,11 @@ def test_variables_that_are_no_settings_are_none_of_our_business(tmp_path: Path,
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        pytest.param('[fork]\nslots = "4"', ["[fork] slots must be an integer from 0 to 10000", "not '4'"], id="text"),
+        pytest.param('[fork]\nslots = "4"', ["[fork] slots must be an integer from 0 to 900", "not '4'"], id="text"),
         pytest.param("[fork]\nslots = true", ["[fork] slots must be an integer", "not True"], id="boolean"),
         pytest.param("[fork]\nslots = 4.0", ["[fork] slots must be an integer", "not 4.0"], id="float"),
-        pytest.param("[fork]\nslots = -1", ["from 0 to 10000", "not -1"], id="below the range"),
-        pytest.param("[fork]\nslots = 10001", ["from 0 to 10000", "not 10001"], id="above the range"),
+        pytest.param("[fork]\nslots = -1", ["from 0 to 900", "not -1"], id="below the range"),
+        pytest.param("[fork]\nslots = 901", ["from 0 to 900", "not 901"], id="above the range"),
         pytest.param("[monitor]\nidle_time = nan", ["(seconds)", "not nan"], id="nan"),
         pytest.param("[monitor]\nidle_time = true", ["[monitor] idle_time must be a number"], id="boolean number"),
         pytest.param('[site]\nname = "a b"', ["[site] name must be a word", "not 'a b'"], id="two words"),
@@ -121,7 +121,7 @@ def test_a_faulty_file_is_refused_naming_file_key_and_way_out(tmp_path: Path, te
 @pytest.mark.parametrize(
     ("variable", "text", "words"),
     [
-        pytest.param("SAMGRID_FORK_SLOTS", "x", "must be an integer from 0 to 10000 (local jobs), not 'x'", id="text"),
+        pytest.param("SAMGRID_FORK_SLOTS", "x", "must be an integer from 0 to 900 (local jobs), not 'x'", id="text"),
         pytest.param("SAMGRID_SITE_NAME", "", "must be a word", id="empty"),
         pytest.param("SAMGRID_FORK_SLOTS", "99999", "not 99999", id="range"),
         pytest.param("SAMGRID_SANDBOX_SCRATCH_FOLDER", "/\udc80", "must be an absolute path", id="invalid UTF-8"),

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -40,7 +40,9 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 class Starter:
     """A fork starter process and the log it writes."""
 
-    def __init__(self, folder: Path, *options: str, ignored: tuple[signal.Signals, ...] = ()) -> None:
+    def __init__(
+        self, folder: Path, *options: str, ignored: Sequence[signal.Signals] = (), leaked: Sequence[int] = ()
+    ) -> None:
         self.log = folder / "log"
         with contextlib.ExitStack() as stack:
             for number in ignored:
@@ -51,7 +53,7 @@ class Starter:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 restore_signals=False,
-                close_fds=False,
+                pass_fds=leaked,
             )
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -191,7 +193,7 @@ def test_a_job_gets_the_environment_it_was_given_and_no_other(starter: Starter, 
 
 def test_a_job_leads_a_session_with_default_signals_and_three_descriptors(tmp_path: Path) -> None:
     leaked = [os.dup2(0, number) for number in (50, 500)]
-    starter = Starter(tmp_path, ignored=(signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE))
+    starter = Starter(tmp_path, ignored=(signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE), leaked=leaked)
     for number in leaked:
         os.close(number)
     out = str(tmp_path / "out")

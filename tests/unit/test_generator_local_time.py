@@ -102,3 +102,12 @@ def test_the_memory_for_stamps_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     for minute in range(60):
         assert stamps[b"2026-11-20T23:%02d:00" % minute] == b"%d" % (1795237200 + 60 * minute)
         assert len(stamps) <= 10
+
+
+def test_a_stamp_without_a_year_means_another_second_a_year_later() -> None:
+    clock = datetime(2026, 11, 21, tzinfo=CHICAGO).timestamp()
+    stamps = LocalStamps("mm/dd HH:MM:SS", CHICAGO, now=lambda: clock)
+    first = int(stamps[b"11/20 23:58:22"])
+    clock += 366 * 86_400
+    assert int(stamps[b"11/20 23:58:22"]) - first == 365 * 86_400
+    assert int(stamps[b"11/20 23:58:23"]) - first == 365 * 86_400 + 1

@@ -1,6 +1,7 @@
 """The generator as a process: its command line, its ends, its exit statuses."""
 
 import os
+import re
 import select
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from batch_adapters.generator.registry import MODULES
 from batch_adapters.generator.watch import Watch
 
 LAUNCH = Path(__file__).resolve().parents[2] / "gram_shims" / "launch.py"
@@ -167,9 +169,10 @@ def test_the_watch_tells_new_names_from_growth(tmp_path: Path) -> None:
     assert watch.wait(0.001)
 
 
-def test_help_names_the_options_and_exit_statuses(start: Start) -> None:
+def test_help_names_the_options_the_modules_and_exit_statuses(start: Start) -> None:
     output, errors = start("-h").communicate(timeout=DEADLINE)
     assert (errors, b"--log PATH" in output, b"exit status" in output) == (b"", True, True)
+    assert re.findall(rb"^  ([a-z]+) +\S", output, re.MULTILINE) == [name.encode() for name in sorted(MODULES)]
 
 
 @pytest.mark.parametrize("closed", ["", "<&-", "<&- >&- 2>&-"], ids=["open", "no-input", "nothing-open"])

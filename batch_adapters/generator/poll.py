@@ -1,0 +1,217 @@
+"""Events without a log: the batch system is asked for all its local jobs once per interval, through its batch adapter.
+
+``samgrid-scheduler-event-generator -s poll -l FILE``. FILE is written by the job manager, mode 0600 because it says
+which programs are run, in JSON with exactly these keys::
+
+    {"batch_system": "fork", "variables": {"python": "/usr/bin/python3", …}, "interval": 30}
+
+``batch_system`` is a batch adapter's name, ``variables`` are the site's for its templates, ``interval`` is the time in
+seconds from an answer to the next question. A change of state is an event of the second in which the question was
+asked. Where nobody answers, nothing changes; a job that is not in the answer may have ended or not: no event.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import threading
+import time
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from batch_adapters.adapter import BatchAdapter, BatchError, Command
+from batch_adapters.batch_system import render_argv, run_command
+from batch_adapters.generator.module import FeedSettings, LogNotKnown
+from batch_adapters.registry import UnknownBatchSystem, find_adapter
+from batch_adapters.states import Event, State, render_event
+
+_KEYS = {"batch_system", "interval", "variables"}
+_DAY = 86_400
+
+
+@dataclass(frozen=True)
+class Polling:
+    """Whom to ask, and how many seconds to wait from an answer to the next question."""
+
+    adapter: BatchAdapter
+    variables: Mapping[str, Any]
+    interval: float
+
+
+def read_polling(path: Path) -> Polling:
+    """What the file at that path asks for, see this module's text.
+
+    :raises OSError: it cannot be read; LogNotKnown: it says something else, in one sentence.
+    """
+    try:
+        found = json.loads(path.read_text(errors="replace"))
+    except json.JSONDecodeError as error:
+        raise LogNotKnown(f"{path} is no JSON: {error}") from error
+    if not isinstance(found, dict) or found.keys() != _KEYS:
+        wrong = sorted(found.keys() ^ _KEYS) if isinstance(found, dict) else "no object"
+        raise LogNotKnown(f"{path}: wanted is a JSON object with the keys {sorted(_KEYS)}; missing or unknown: {wrong}")
+    interval, variables = found["interval"], found["variables"]
+    if type(interval) not in (int, float) or not 0.01 <= interval <= _DAY:
+        raise LogNotKnown(f"{path}: the interval {interval!r} is no number of seconds from 0.01 to {_DAY}")
+    return Polling(_find_adapter(path, found["batch_system"], variables), variables, interval)
+
+
+def _find_adapter(path: Path, name: object, variables: object) -> BatchAdapter:
+    if not isinstance(name, str) or not isinstance(variables, dict):
+        raise LogNotKnown(f"{path}: batch_system must be a name, and variables an object")
+    try:
+        adapter = find_adapter(name)
+        # Now, so that a forgotten variable ends the generator and not its first question.
+        render_argv(adapter.query, variables)
+    except UnknownBatchSystem as error:
+        raise LogNotKnown(f"{path}: {error}") from error
+    except jinja2.UndefinedError as error:
+        raise LogNotKnown(f"{path}: a variable of the batch system {name} is missing: {error}") from error
+    return adapter
+
+
+class JobStates:
+    """The state of each job that was seen lately; an answer turned into what has changed."""
+
+    FORGET_AFTER = 10
+    """Answers without a job after which it is forgotten; one that comes back after that is news again."""
+
+    def __init__(self) -> None:
+        """Nothing seen yet: in the first answer, all is news."""
+        self.unknown: frozenset[str] = frozenset()
+        """The native states in the latest answer that the adapter does not know."""
+        self._seen: dict[str, tuple[State, int]] = {}
+        self._answers = 0
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def read_changes(
+        self, jobs: Iterable[tuple[str, str, int | None]], states: Mapping[str, State], asked: int
+    ) -> list[Event]:
+        """The events of the jobs (id, native state, exit code) whose state is not the one last seen."""
+        answer = {local_id: (native, exit_code) for local_id, native, exit_code in jobs}
+        self._answers += 1
+        self.unknown = frozenset(native for native, _ in answer.values() if native not in states)
+        events = []
+        for local_id, (native, exit_code) in answer.items():
+            last = self._seen[local_id][0] if local_id in self._seen else None
+            state = states.get(native, last)
+            if state is None:
+                continue
+            if state is not last:
+                events.append(Event(asked, local_id, state, exit_code or 0))
+            self._seen[local_id] = (state, self._answers)
+        oldest = self._answers - self.FORGET_AFTER
+        self._seen = {local_id: seen for local_id, seen in self._seen.items() if seen[1] > oldest}
+        return events
+
+
+class _Question:
+    """One question on its way, in a thread of its own; it is withdrawn when nobody holds it or the program ends."""
+
+    def __init__(self, command: Command, variables: Mapping[str, Any]) -> None:
+        self.asked = int(time.time())
+        self._answer: Future[str] = Future()
+        # A daemon: a batch system that does not answer must not keep the program from ending.
+        self._thread = threading.Thread(target=_run_question, args=(self._answer, command, variables), daemon=True)
+        self._thread.start()
+        weakref.finalize(self, _kill_command_of, self._thread)
+
+    @property
+    def is_over(self) -> bool:
+        """True when the command has ended, or has been given up."""
+        return not self._thread.is_alive()
+
+    def read_answer(self) -> str:
+        """What the command printed; raises BatchError as `run_command` does."""
+        # Without waiting: a thread that ended without any answer is a bug, whose traceback is on stderr.
+        return self._answer.result(0)
+
+
+def _run_question(answer: "Future[str]", command: Command, variables: Mapping[str, Any]) -> None:
+    try:
+        answer.set_result(run_command(command, variables))
+    except BatchError as error:
+        answer.set_exception(error)
+
+
+def _kill_command_of(thread: threading.Thread) -> None:
+    """End the command for which the thread waits; a no-op where its answer has come."""
+    if not thread.is_alive():
+        return
+    with contextlib.suppress(FileNotFoundError):
+        for pid in Path(f"/proc/self/task/{thread.native_id}/children").read_text().split():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(int(pid), signal.SIGKILL)
+
+
+class PollFeed:
+    """The events of a batch system that is asked at intervals, never waiting for its answer."""
+
+    folders: tuple[Path, ...] = ()
+
+    def __init__(self, polling: Polling) -> None:
+        """Ready to ask; the first question is asked with the first look."""
+        self._polling = polling
+        self._states = JobStates()
+        self._question: _Question | None = None
+        self._next_question = 0.0
+        self._silence = ""
+
+    def read_events(self, look_for_files: bool) -> Iterator[bytes]:
+        """Ask where it is time to, and yield the changes where an answer has come; see `Feed`."""
+        del look_for_files
+        if self._question is None and time.monotonic() >= self._next_question:
+            self._question = _Question(self._polling.adapter.query, self._polling.variables)
+        if self._question is not None and self._question.is_over:
+            question, self._question = self._question, None
+            self._next_question = time.monotonic() + self._polling.interval
+            yield "".join(map(render_event, self._read_answer(question))).encode()
+
+    def _read_answer(self, question: _Question) -> list[Event]:
+        adapter = self._polling.adapter
+        # In day files, an event of yesterday would come behind the eyes of those who have gone on to today's file.
+        asked = max(question.asked, int(time.time()) // _DAY * _DAY)
+        try:
+            events = self._states.read_changes(adapter.read_jobs(question.read_answer()), adapter.states, asked)
+        except BatchError as error:
+            # The first failure's words until it answers again: each wording is told once.
+            self._silence = self._silence or " ".join(str(error).split())
+            return []
+        self._silence = ""
+        return events
+
+    def render_warnings(self) -> tuple[str, ...]:
+        """That the batch system does not answer, or speaks of native states that are not known."""
+        warnings = []
+        if self._silence:
+            warnings.append(
+                f"{self._polling.adapter.name} does not answer, nothing changes until then: {self._silence}"
+            )
+        if self._states.unknown:
+            words = ", ".join(map(repr, sorted(self._states.unknown)[:9]))
+            warnings.append(f"jobs in unknown native states keep the state they had: {words}")
+        return tuple(warnings)
+
+
+class PollModule:
+    """The module ``poll``."""
+
+    def open_feed(self, settings: FeedSettings) -> PollFeed:
+        """A feed for the description that ``-l`` names.
+
+        :raises OSError: it cannot be read; LogNotKnown: none is named, or it is wrong.
+        """
+        if settings.log is None:
+            raise LogNotKnown("what to poll is needed: --log FILE, a JSON description of the batch system")
+        return PollFeed(read_polling(settings.log))
+
+
+POLL = PollModule()

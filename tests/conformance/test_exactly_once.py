@@ -1,0 +1,485 @@
+"""Each local job is submitted exactly once: the real commands of fork behind a program that misbehaves on demand."""
+
+import contextlib
+import io
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from lxml import etree
+
+from batch_adapters.adapter import BatchAdapter, Command, LocalStatus, Submission, Unreachable
+from batch_adapters.batch_system import BatchSystem
+from batch_adapters.fork import FORK, read_jobs
+from batch_adapters.fork.commands import main as run_fork
+from batch_adapters.states import State
+from jobmanager import registration, submission
+from jobmanager.acceptance import accept_grid_job
+from jobmanager.account import Account
+from jobmanager.cancellation import put_tombstone
+from jobmanager.database import Database
+from jobmanager.registration import register_local_jobs
+from jobmanager.worker import main as run_worker
+from jobmanager.workers import TRY_LATER
+from tests.conftest import processes_of
+
+COUNT = 3
+ARRAY = 2
+TIMEOUT = 2.0
+"""Seconds that a batch command gets here: ample for one that answers, a delay for each that hangs."""
+SECONDS = 60.0
+
+WAYS = (
+    *("hang-before", "hang-after", "fail-before", "fail-after", "die-before", "die-after"),
+    *("garbage-before", "garbage-after", "silent-before", "silent-after", "banner", "torn"),
+)
+
+
+def misbehaving(folder: Path) -> BatchAdapter:
+    """The adapter of fork, each of its commands behind the program that misbehaves."""
+
+    def behind(kind: str, command: Command) -> Command:
+        return replace(command, argv=(str(folder / "misbehaving.sh"), kind, *command.argv), timeout=TIMEOUT)
+
+    return replace(
+        FORK,
+        submit=behind("submit", FORK.submit),
+        query=behind("query", FORK.query),
+        find=behind("find", FORK.find),
+        cancel=behind("cancel", FORK.cancel),
+        max_array=ARRAY,
+    )
+
+
+class GridJob:
+    """One grid job whose local jobs leave a mark each time they run, and the batch system that it is on."""
+
+    def __init__(self, account: Account, folder: Path) -> None:
+        self.account = account
+        self.database = account.database
+        self._folder = folder
+        (folder / "marks").mkdir(parents=True)
+        # Beside the program, so that it finds its plan; a link would do but for its name in error messages.
+        shutil.copy(Path(__file__).with_name("misbehaving.sh"), folder)
+        self.adapter = misbehaving(folder)
+        self._fork = ["--spool", str(account.places.fork_spool), "--slots", "9", "--grace", "1"]
+        script = f'echo run >>{folder}/marks/"$SAMGRID_INDEX"; until [ -e {folder}/go ]; do sleep 0.05; done'
+        request = [
+            ("samgrid_type", ("command",)),
+            ("executable", ("/bin/sh",)),
+            ("arguments", ("-c", script)),
+            ("count", (str(COUNT),)),
+        ]
+        self.identity = accept_grid_job(account, request, folder)
+
+    def plan(self, kind: str, *ways: str) -> None:
+        """Let the next commands of that kind misbehave, each in one of these ways."""
+        (self._folder / f"{kind}.plan").write_text("".join(f"{way}\n" for way in ways))
+
+    def put_down(self) -> None:
+        """Let nobody answer."""
+        (self._folder / "down").touch()
+
+    def put_up(self) -> None:
+        """Let commands be answered again."""
+        (self._folder / "down").unlink()
+
+    def let_late_commands_go(self) -> None:
+        """Let those commands do their work that were told to be late."""
+        (self._folder / "late").touch()
+
+    def has_late_commands(self) -> bool:
+        """True while a command runs, or the program that misbehaves before it."""
+        return bool(processes_of(self._folder, "samgrid-fork", "submit"))
+
+    def calls(self) -> list[str]:
+        """The kinds of the batch commands so far."""
+        return (self._folder / "calls").read_text().split() if (self._folder / "calls").exists() else []
+
+    def work(self, step: str, subject: str | None = None) -> int:
+        """The exit status of a worker for that step."""
+        return run_worker(["--state-dir", str(self.account.places.root), step, subject or self.identity])
+
+    def work_until_done(self, step: str) -> int:
+        """Run workers until one is done with the step, as the monitor does; how many it took."""
+        for number in range(1, 12):
+            if self.work(step) == 0 and not self._is_needed(step):
+                return number
+        raise AssertionError(f"{step} does not come to an end")
+
+    def _is_needed(self, step: str) -> bool:
+        return step == "submit" and State.UNSUBMITTED in self.counts()
+
+    def counts(self) -> dict[State, int]:
+        """Local jobs by state."""
+        return self.database.count_local_jobs(self.identity)
+
+    def document(self) -> bytes:
+        """All that the database says."""
+        return etree.tostring(self.database.to_xml())
+
+    def statuses(self) -> list[str]:
+        """The native state of each of its jobs, from the batch system itself."""
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            assert run_fork([*self._fork, "query"]) == 0
+        return [native for _, native, _ in read_jobs(printed.getvalue())]
+
+    def are_live(self) -> bool:
+        """True while any of its jobs waits or runs in the batch system."""
+        return not {"queued", "running"}.isdisjoint(self.statuses())
+
+    def finish(self) -> None:
+        """Let the local jobs end, and tell the database."""
+        (self._folder / "go").touch()
+        wait_until(lambda: not self.are_live())
+        assert self.work("reconcile", "fork") == 0
+
+    def runs(self) -> dict[int, int]:
+        """How often each local job has run."""
+        return {int(mark.name): mark.read_text().count("run") for mark in (self._folder / "marks").iterdir()}
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not is_so():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def job(account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GridJob]:
+    monkeypatch.setenv("SAMGRID_SANDBOX_SCRATCH_FOLDER", str(tmp_path))
+    monkeypatch.setenv("SAMGRID_FORK_SLOTS", "9")
+    monkeypatch.setenv("SAMGRID_FORK_CANCEL_GRACE", "1")
+    job = GridJob(account, tmp_path / "toy")
+    monkeypatch.setattr(submission, "find_adapter", lambda name: {"fork": job.adapter}[name])
+    yield job
+    (tmp_path / "toy" / "go").touch()
+
+
+def check_each_ran_once(job: GridJob) -> None:
+    job.finish()
+    assert job.runs() == dict.fromkeys(range(1, COUNT + 1), 1)
+    assert len(job.statuses()) == COUNT
+    assert job.counts() == {State.DONE: COUNT}
+    assert job.work("collect") == 0
+    assert job.database.grid_job(job.identity).state is State.DONE
+
+
+def check_all_is_over(job: GridJob) -> None:
+    """Nothing of a cancelled grid job is left, comes back, or ran twice."""
+    wait_until(lambda: not job.are_live())
+    assert job.work("reconcile", "fork") == 0
+    assert job.counts().keys() <= {State.FAILED, State.DONE}
+    assert max(job.runs().values(), default=1) == 1
+    in_system, submitted = len(job.statuses()), job.calls().count("submit")
+    registered = [local for local in job.database.local_jobs(job.identity) if local.local_id]
+    assert len(registered) == in_system, "what the batch system has is known to the database"
+    job.work("submit")
+    assert (job.calls().count("submit"), len(job.statuses())) == (submitted, in_system)
+    assert job.work("collect") == 0
+    assert job.database.grid_job(job.identity).state is State.FAILED
+
+
+# --- commands that misbehave
+
+
+def test_a_grid_job_goes_in_arrays_of_the_batch_systems_size(job: GridJob) -> None:
+    assert job.work_until_done("submit") == 1
+    assert job.calls() == ["submit"] * 2
+    tokens = [local.token for local in job.database.local_jobs(job.identity)]
+    assert tokens == [f"{job.identity}-{number}" for number in (1, 1, 2)]
+    check_each_ran_once(job)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_submit_command_that_misbehaves_submits_once(job: GridJob, way: str) -> None:
+    job.plan("submit", "good", way)
+    job.work_until_done("submit")
+    assert "find" in job.calls()
+    check_each_ran_once(job)
+
+
+@pytest.mark.parametrize("way", ["die-after", "torn"])
+def test_answers_that_are_lost_again_and_again_are_found(job: GridJob, way: str) -> None:
+    job.plan("submit", way, way, way, way)
+    assert job.work_until_done("submit") == 1
+    assert job.calls() == ["submit", "find"] * 2
+    check_each_ran_once(job)
+
+
+@pytest.mark.parametrize("way", ["hang-before", "fail-after", "die-before", "garbage-before", "torn", "banner"])
+def test_no_answer_about_a_submission_in_doubt_changes_nothing(
+    job: GridJob, way: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job.plan("submit", "fail-after")
+    job.plan("find", way)
+    assert job.work("submit") == TRY_LATER
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "misbehaving.sh" in line or "samgrid-fork query printed" in line
+    assert job.calls() == ["submit", "find"], "it was not submitted again"
+    assert job.counts() == {State.UNSUBMITTED: COUNT}
+    job.work_until_done("submit")
+    check_each_ran_once(job)
+
+
+@pytest.mark.parametrize("ways", [("silent-before",) * 2, ("first-line",)], ids=["all of it", "a part of it"])
+def test_an_answer_about_a_submission_in_doubt_that_was_cut_short_submits_nothing_twice(
+    job: GridJob, ways: tuple[str, ...]
+) -> None:
+    job.plan("submit", "fail-after")
+    job.plan("find", *ways)
+    job.work_until_done("submit")
+    check_each_ran_once(job)
+
+
+def test_when_nobody_answers_nothing_changes_and_the_worker_says_so(
+    job: GridJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job.put_down()
+    assert job.work("submit") == TRY_LATER
+    before = job.document()
+    for step, subject in (("submit", job.identity), ("reconcile", "fork")):
+        capsys.readouterr()
+        assert job.work(step, subject) == TRY_LATER
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "cannot connect to the batch system" in line
+        assert job.document() == before
+    assert job.counts() == {State.UNSUBMITTED: COUNT}
+    job.put_up()
+    job.work_until_done("submit")
+    check_each_ran_once(job)
+
+
+def test_a_batch_system_that_goes_down_in_the_middle_keeps_what_it_has(job: GridJob) -> None:
+    job.plan("submit", "good", "fail-after")
+    job.plan("find", "die-before")
+    assert job.work("submit") == TRY_LATER
+    job.put_down()
+    assert [job.work("submit") for _ in range(2)] == [TRY_LATER] * 2
+    assert job.counts() == {State.PENDING: 2, State.UNSUBMITTED: 1}
+    job.put_up()
+    job.work_until_done("submit")
+    check_each_ran_once(job)
+
+
+def test_an_array_of_which_a_part_is_not_there_is_completed(job: GridJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    def submit_half(self: BatchSystem, array: Submission) -> dict[int, str]:
+        real_submit(self, replace(array, last=array.first))
+        raise Unreachable("the connection broke in the middle of an array")
+
+    real_submit = BatchSystem.submit
+    monkeypatch.setattr(BatchSystem, "submit", submit_half)
+    job.work("submit")
+    monkeypatch.undo()
+    monkeypatch.setattr(submission, "find_adapter", lambda name: job.adapter)
+    job.work_until_done("submit")
+    check_each_ran_once(job)
+
+
+def test_a_refusal_ends_the_grid_job_with_its_reason(job: GridJob) -> None:
+    job.adapter = replace(
+        job.adapter, submit=replace(job.adapter.submit, argv=("/bin/sh", "-c", "echo no queue; exit 2"))
+    )
+    assert job.work("submit") == 0
+    assert job.work_until_done("cancel") == 1
+    grid_job = job.database.grid_job(job.identity)
+    assert grid_job.cancelled
+    assert "no queue" in str(grid_job.reason)
+    assert job.counts() == {State.FAILED: COUNT}
+    assert job.runs() == {}
+
+
+# --- workers that are killed
+
+
+def dies(function: Callable[..., object], when: str, times: list[int]) -> Callable[..., object]:
+    """The function, but at its n-th call the process is gone before it, or after it."""
+
+    def replacement(*arguments: object, **named: object) -> object:
+        times[0] -= 1
+        if times[0] == 0 and when == "before":
+            os._exit(9)
+        result = function(*arguments, **named)
+        if times[0] == 0:
+            os._exit(9)
+        return result
+
+    return replacement
+
+
+CRASHES = [
+    pytest.param(submission, "write_intent", "before", id="before the intent"),
+    pytest.param(Database, "count_tokens", "after", id="before the intent is committed"),
+    pytest.param(submission, "write_intent", "after", id="after the intent"),
+    pytest.param(BatchSystem, "submit", "after", id="after the submit command"),
+    pytest.param(registration, "refresh_grid_job", "after", id="before the registration is committed"),
+    pytest.param(submission, "register_local_jobs", "after", id="after the registration"),
+]
+
+
+def crash(job: GridJob, owner: object, name: str, when: str, number: int) -> None:
+    """Run a submitting worker that is gone at the n-th call of a function, without a chance to clean up."""
+    child = os.fork()
+    if child == 0:
+        setattr(owner, name, dies(getattr(owner, name), when, [number]))
+        try:
+            job.work("submit")
+        finally:
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9, "the worker has not come to that point"
+
+
+@pytest.mark.parametrize(("owner", "name", "when"), CRASHES)
+def test_a_worker_that_is_killed_submits_once(job: GridJob, owner: object, name: str, when: str) -> None:
+    crash(job, owner, name, when, 2)
+    job.work_until_done("submit")
+    check_each_ran_once(job)
+
+
+def test_what_a_killed_worker_has_submitted_is_found_and_not_submitted_again(job: GridJob) -> None:
+    crash(job, BatchSystem, "submit", "after", 1)
+    job.work_until_done("submit")
+    assert job.calls() == ["submit", "find", "submit"]
+    check_each_ran_once(job)
+
+
+def test_workers_that_are_killed_one_after_another_submit_once(job: GridJob) -> None:
+    for owner, name, when in [parameters.values for parameters in CRASHES]:
+        crash(job, owner, name, when, 1)  # type: ignore[arg-type]
+    job.work_until_done("submit")
+    check_each_ran_once(job)
+
+
+def test_a_killed_worker_leaves_a_doubt_that_waits_while_nobody_answers(job: GridJob) -> None:
+    crash(job, BatchSystem, "submit", "after", 2)
+    job.put_down()
+    before = job.document()
+    assert [job.work("submit") for _ in range(2)] == [TRY_LATER] * 2
+    assert job.document() == before
+    job.put_up()
+    job.work_until_done("submit")
+    check_each_ran_once(job)
+
+
+# --- cancelling
+
+
+def put_end(job: GridJob) -> None:
+    assert put_tombstone(job.database, job.identity, "cancelled by a test")
+
+
+@pytest.mark.parametrize(("owner", "name", "when"), CRASHES)
+def test_a_cancel_after_a_worker_was_killed_leaves_nothing(job: GridJob, owner: object, name: str, when: str) -> None:
+    crash(job, owner, name, when, 2)
+    put_end(job)
+    job.work_until_done("cancel")
+    check_all_is_over(job)
+
+
+@pytest.mark.parametrize("way", ["hang-after", "fail-before", "die-after", "silent-after"])
+def test_a_cancel_after_a_submission_in_doubt_leaves_nothing(job: GridJob, way: str) -> None:
+    job.plan("submit", "good", way)
+    job.plan("find", "die-before")
+    job.work("submit")
+    put_end(job)
+    job.work_until_done("cancel")
+    check_all_is_over(job)
+
+
+@pytest.mark.parametrize("way", ["first-line", "hang-before", "fail-after", "banner"])
+def test_a_cancel_that_gets_no_good_answer_about_a_doubt_goes_on_later(job: GridJob, way: str) -> None:
+    crash(job, BatchSystem, "submit", "after", 1)
+    put_end(job)
+    job.plan("find", way)
+    assert job.work("cancel") == TRY_LATER
+    assert State.UNSUBMITTED in job.counts(), "none of them is given up"
+    job.work_until_done("cancel")
+    check_all_is_over(job)
+
+
+@pytest.mark.parametrize("way", ["hang-before", "fail-after", "die-before"])
+def test_a_cancel_command_that_misbehaves_cancels_in_the_end(job: GridJob, way: str) -> None:
+    job.work_until_done("submit")
+    put_end(job)
+    job.plan("cancel", way)
+    assert job.work("cancel") == TRY_LATER
+    job.work_until_done("cancel")
+    check_all_is_over(job)
+
+
+def test_a_submit_command_does_not_outlive_its_worker_and_a_cancel(job: GridJob) -> None:
+    job.plan("submit", "late")
+    worker = os.fork()
+    if worker == 0:
+        try:
+            job.work("submit")
+        finally:
+            os._exit(0)
+    wait_until(lambda: job.calls() == ["submit"])
+    os.kill(worker, 9)
+    os.waitpid(worker, 0)
+    put_end(job)
+    job.work_until_done("cancel")
+    job.let_late_commands_go()
+    wait_until(lambda: not job.has_late_commands())
+    check_all_is_over(job)
+
+
+def test_a_cancel_while_the_batch_system_is_down_converges_later(
+    job: GridJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    crash(job, BatchSystem, "submit", "after", 2)
+    job.put_down()
+    put_end(job)
+    before = job.document()
+    capsys.readouterr()
+    assert job.work("cancel") == TRY_LATER
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "cannot connect to the batch system" in line
+    assert job.document() == before, "nobody answered: nothing is known"
+    job.put_up()
+    job.work_until_done("cancel")
+    check_all_is_over(job)
+
+
+def test_a_cancel_between_two_arrays_stops_the_submission(job: GridJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    def register_and_cancel(database: Database, grid_job: str, ids: dict[int, str]) -> None:
+        register_local_jobs(database, grid_job, ids)
+        put_tombstone(database, grid_job, "cancelled meanwhile")
+
+    monkeypatch.setattr(submission, "register_local_jobs", register_and_cancel)
+    assert job.work("submit") == 0
+    assert job.calls() == ["submit"]
+    job.work_until_done("cancel")
+    check_all_is_over(job)
+
+
+def test_a_cancel_while_a_doubt_is_looked_up_stops_the_submission(
+    job: GridJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find_and_cancel(system: BatchSystem, token: str) -> list[LocalStatus]:
+        found = real_find(system, token)
+        put_tombstone(job.database, job.identity, "cancelled meanwhile")
+        return found
+
+    crash(job, submission, "write_intent", "after", 1)
+    real_find = BatchSystem.find
+    monkeypatch.setattr(BatchSystem, "find", find_and_cancel)
+    job.work("submit")
+    assert job.calls() == ["find"], "nothing is submitted once the tombstone is there"
+    job.work_until_done("cancel")
+    check_all_is_over(job)
+
+
+def test_a_cancelled_grid_job_is_not_submitted_by_a_worker_that_comes_late(job: GridJob) -> None:
+    put_end(job)
+    job.work("submit")
+    assert job.calls() == []
+    job.work_until_done("cancel")
+    check_all_is_over(job)

@@ -1,0 +1,478 @@
+"""What the command line promises beside running jobs: help, clear errors, tidy files, and the fixed words."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from batch_adapters.states import State
+from jobmanager import cli
+from jobmanager.database import Database
+from jobmanager.grid_job import GridJob
+from tests.conftest import end_processes_of, processes_of
+from tests.samgrid import LAUNCH, Samgrid
+
+HELP = {
+    "submit": ["FILE", "RSL", "standard input", "nothing behind"],
+    "run": ["FILE", "Exit status"],
+    "watch": ["ID", "unique", "Exit status", "cannot go on"],
+    "status": ["ID", "--format", "table", "json"],
+    "output": ["ID", "--extract DIR", "missing"],
+    "cancel": ["ID", "gathered"],
+    "query": ["XPATH", "--job ID", "count(//local-job"],
+    "types": ["TYPE", "attributes"],
+    "config": ["SAMGRID_CONFIG", "where it came from"],
+    "monitor": ["--stay", "foreground"],
+}
+"""Every command, with words that its help must have."""
+
+HELLO = """&(samgrid_type = command)(executable = /bin/sh)(count = 3)
+ (arguments = -c "echo hello $SAMGRID_INDEX; echo result >output/result; chmod 777 output/result")"""
+
+
+@pytest.fixture
+def samgrid(tmp_path: Path) -> Iterator[Samgrid]:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    yield Samgrid(tmp_path / "state", scratch, {})
+    end_processes_of(tmp_path / "state")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Samgrid, str]]:
+    """An account whose one grid job, of three local jobs, is done; for tests that only look."""
+    folder = tmp_path_factory.mktemp("finished")
+    (folder / "scratch").mkdir()
+    samgrid = Samgrid(folder / "state", folder / "scratch", {})
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("SAMGRID_")]:
+            patch.delenv(name)
+        umask = os.umask(0)  # nothing may depend on the caller's
+        identity = samgrid.submit(HELLO)
+        done = samgrid("watch", identity)
+        os.umask(umask)
+    assert done.returncode == 0, done.stderr
+    yield samgrid, identity
+    end_processes_of(folder / "state")
+
+
+def add_ended(samgrid: Samgrid, *identities: str) -> None:
+    """Grid jobs that have failed long ago, so that nobody starts anything for them."""
+    samgrid.state.mkdir(mode=0o700)
+    database = Database(samgrid.state / "jobs.db")
+    for identity in identities:
+        job = GridJob.new(identity, "command", "physicist", "fork", 1000)
+        job.put_request([("executable", ("/bin/true",))], Path("/tmp"))
+        job.put_slices(1, None, 1)
+        job.end(State.FAILED, 2000)
+        with database.transaction():
+            database.put_grid_job(job)
+    database.close()
+
+
+def check_error(done: subprocess.CompletedProcess[str], *words: str) -> None:
+    """A command failed as it should: one line on stderr with these words, and nothing on stdout."""
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("samgrid ")
+    assert all(word in line for word in words), line
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+
+
+# --- help and usage
+
+
+@pytest.mark.parametrize("command", HELP)
+def test_help_says_what_there_is_to_know_and_makes_nothing(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SAMGRID_STATE", str(tmp_path / "state"))
+    with pytest.raises(SystemExit) as ended:
+        cli.main([command, "--help"])
+    printed = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert all(word in printed for word in [*HELP[command], "--state-dir DIR", "$SAMGRID_STATE"]), printed
+    assert not (tmp_path / "state").exists()
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    printed = capsys.readouterr().out
+    assert set(re.findall(r"^    (\w+) ", printed, re.MULTILINE)) == HELP.keys()
+    assert "examples/drell-yan.rsl" in printed
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        pytest.param([], "COMMAND", id="no command"),
+        pytest.param(["sumbit", "x"], "sumbit", id="unknown command"),
+        pytest.param(["submit"], "FILE", id="no file"),
+        pytest.param(["watch"], "ID", id="no id"),
+        pytest.param(["status", "--format", "xml"], "xml", id="unknown format"),
+        pytest.param(["cancel", "a", "b"], "b", id="too many words"),
+    ],
+)
+def test_wrong_usage_is_exit_status_2(
+    words: list[str], complaint: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(words)
+    printed = capsys.readouterr()
+    assert (ended.value.code, printed.out) == (2, "")
+    assert complaint in printed.err
+    assert not (tmp_path / "xdg").exists()
+
+
+# --- nothing is left with who calls
+
+
+def test_who_reads_our_output_to_its_end_gets_the_end_while_everything_works_on(
+    samgrid: Samgrid, tmp_path: Path
+) -> None:
+    request = tmp_path / "request.rsl"
+    request.write_text("&(samgrid_type=command)(executable=/bin/sleep)(arguments=300)")
+    ours, theirs = os.pipe()
+    submitting = subprocess.Popen(
+        [sys.executable, "-P", str(LAUNCH), "samgrid", "submit", str(request)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=samgrid.environment(),
+        pass_fds=[theirs],
+    )
+    os.close(theirs)
+    stdout, stderr = submitting.communicate(timeout=30)
+    assert (submitting.returncode, stderr) == (0, "")
+    wait_until(lambda: samgrid("query", "count(//local-job[@state='active'])").stdout == "1\n")
+    assert os.read(ours, 1) == b"", "a descriptor that we passed on is closed everywhere"
+    os.close(ours)
+    for word in ("samgrid-monitor", "samgrid-scheduler-event-generator", "serve", "samgrid-fork-starter"):
+        assert processes_of(samgrid.state, word), f"{word} lives"
+    assert samgrid("cancel", stdout.strip()).returncode == 0
+
+
+def test_the_monitor_is_not_in_its_callers_session(samgrid: Samgrid) -> None:
+    samgrid.submit("&(samgrid_type=command)(executable=/bin/true)")
+    (monitor,) = processes_of(samgrid.state, "samgrid-monitor")
+    assert os.getsid(monitor) == monitor
+    assert Path(f"/proc/{monitor}/cwd").readlink() == Path("/")
+
+
+# --- files
+
+
+def expected_mode(path: Path) -> int:
+    """0700 for folders and for sockets, which have no other, and for what a local job made executable; else 0600."""
+    return 0o700 if path.is_dir() or path.is_socket() or path.name == "result" else 0o600
+
+
+def test_nobody_else_can_read_anything_after_a_whole_run(finished: tuple[Samgrid, str]) -> None:
+    state = finished[0].state
+    modes = {path: path.lstat().st_mode & 0o7777 for path in [state, *state.rglob("*")]}
+    assert len(modes) > 20
+    assert {path: oct(mode) for path, mode in modes.items() if mode != expected_mode(path)} == {}
+    assert not [path for path in modes if path.is_symlink()]
+
+
+def test_no_scratch_folder_and_no_half_made_file_is_left_after_a_whole_run(finished: tuple[Samgrid, str]) -> None:
+    samgrid, identity = finished
+    assert list(samgrid.scratch.iterdir()) == []
+    assert {path.name for path in (samgrid.state / "jobs" / identity).iterdir()} == {
+        *("sandbox", "results", "log", "worker.lock", f"{identity}.tar")
+    }
+
+
+def test_everything_works_below_a_long_path(tmp_path: Path) -> None:
+    state = tmp_path.joinpath(*["folder " + "x" * 80] * 3)
+    samgrid = Samgrid(state, tmp_path, {})
+    request = "&(samgrid_type=command)(executable=/bin/true)"
+    done = samgrid("run", "-", stdin=request)
+    end_processes_of(state)
+    assert done.returncode == 0, done.stderr
+
+
+COMMANDS = [
+    *(["submit", "-"], ["run", "-"], ["watch", "a"], ["status"], ["output", "a"], ["cancel", "a"]),
+    *(["query", "1"], ["monitor"]),
+]
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: words[0])
+def test_a_state_folder_that_is_a_link_is_refused(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "real").mkdir(mode=0o700)
+    link = tmp_path / "link"
+    link.symlink_to("real")
+    check_refused([words[0], "--state-dir", str(link), *words[1:]], capsys, [str(link), "symbolic link"])
+    assert list((tmp_path / "real").iterdir()) == []
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o720, 0o702], ids=oct)
+def test_a_state_folder_that_others_can_write_is_refused(
+    mode: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(mode)
+    check_refused(["status", "--state-dir", str(shared)], capsys, [str(shared), "chmod go-w"])
+    assert list(shared.iterdir()) == []
+
+
+def test_a_state_folder_that_cannot_be_made_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    check_refused(["status", "--state-dir", str(tmp_path / "file" / "state")], capsys, ["file/state", "director"])
+    check_refused(["status", "--state-dir", str(tmp_path / "file")], capsys, ["not a folder"])
+
+
+def check_refused(words: list[str], capsys: pytest.CaptureFixture[str], complaint: list[str]) -> None:
+    assert cli.main(words) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    (line,) = printed.err.splitlines()
+    assert line.startswith(f"samgrid {words[0]}: ")
+    assert all(word in line for word in complaint), line
+
+
+# --- requests that cannot be read
+
+
+def test_a_request_file_that_cannot_be_read_is_named(samgrid: Samgrid, tmp_path: Path) -> None:
+    (tmp_path / "latin.rsl").write_bytes("&(samgrid_type=command)(executable=/bin/écho)".encode("latin-1"))
+    (tmp_path / "long.rsl").write_text("&(samgrid_type=command)" + " " * 100_000)
+    (tmp_path / "nul.rsl").write_text("&(samgrid_type=command)(executable=\0)")
+    for name in ("missing.rsl", "latin.rsl", "long.rsl", "nul.rsl", "."):
+        check_error(
+            samgrid("submit", str(tmp_path / name)), "samgrid submit: ", str(tmp_path / name).removesuffix("/.")
+        )
+    assert not (samgrid.state / "jobs").exists()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
+def test_a_request_file_of_somebody_else_is_named(samgrid: Samgrid, tmp_path: Path) -> None:
+    (tmp_path / "secret.rsl").touch(mode=0)
+    check_error(samgrid("submit", str(tmp_path / "secret.rsl")), "Permission denied", "secret.rsl")
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        pytest.param(
+            "&(samgrid_type=command)\n  (executable = /bin/true)\n  (count 3)", "line 3, column 10", id="no ="
+        ),
+        pytest.param('&(samgrid_type=command)\n(executable="/bin/true)', "line 2, column 13", id="quote not closed"),
+        pytest.param("&(samgrid_type=command)\n(executable=$(NOWHERE))", "line 2, column 13", id="unknown variable"),
+    ],
+)
+def test_an_error_in_the_rsl_has_line_and_column(samgrid: Samgrid, tmp_path: Path, text: str, place: str) -> None:
+    (tmp_path / "request.rsl").write_text(text)
+    check_error(samgrid("submit", str(tmp_path / "request.rsl")), "request.rsl", place)
+
+
+# --- the fixed words
+
+
+def test_status_as_json_has_the_fixed_words(finished: tuple[Samgrid, str]) -> None:
+    samgrid, identity = finished
+    for words in ([], [identity], [identity[:3]]):
+        (row,) = json.loads(samgrid("status", "--format", "json", *words).stdout)
+        assert {name: row[name] for name in ("id", "type", "state", "counts")} == {
+            "id": identity,
+            "type": "command",
+            "state": "done",
+            "counts": {"done": 3},
+        }
+        assert row["owner"]
+        submitted = datetime.strptime(row["submitted"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+        assert abs((datetime.now(UTC) - submitted).total_seconds()) < 3600
+
+
+def test_status_as_a_table_has_a_line_per_grid_job(finished: tuple[Samgrid, str]) -> None:
+    samgrid, identity = finished
+    done = samgrid("status")
+    heading, line = done.stdout.splitlines()
+    assert re.split(r"  +", heading) == ["ID", "TYPE", "STATE", "OWNER", "SUBMITTED", "LOCAL JOBS"]
+    cells = re.split(r"  +", line)
+    assert (cells[:3], cells[5]) == ([identity, "command", "done"], "3 done")
+    assert heading.index("LOCAL JOBS") == line.index("3 done"), "columns line up"
+
+
+def test_status_of_one_grid_job_tells_more(finished: tuple[Samgrid, str]) -> None:
+    samgrid, identity = finished
+    facts = dict(re.split(r"  +", line, maxsplit=1) for line in samgrid("status", identity[:4]).stdout.splitlines())
+    assert facts["grid job"] == identity
+    assert (facts["state"], facts["batch system"], facts["local jobs"]) == ("done", "fork", "3: 3 done")
+
+
+def test_without_grid_jobs_status_says_how_to_make_one(samgrid: Samgrid) -> None:
+    assert "samgrid submit FILE" in samgrid("status").stdout
+    assert samgrid("status", "--format", "json").stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("xpath", "printed"),
+    [
+        pytest.param("count(//local-job)", "3\n", id="number"),
+        pytest.param("count(//local-job) div 2", "1.5\n", id="fraction"),
+        pytest.param("count(/jobs/grid-job/local-job[@state='done' and @exit-code=0])", "3\n", id="fixed words"),
+        pytest.param("string(//grid-job/@type)", "command\n", id="string"),
+        pytest.param("//local-job[2]/@index > 1", "true\n", id="boolean"),
+        pytest.param("//local-job/@index", "1\n2\n3\n", id="attributes"),
+        pytest.param("//no-such-element", "", id="nothing"),
+    ],
+)
+def test_a_query_prints_what_it_finds(finished: tuple[Samgrid, str], xpath: str, printed: str) -> None:
+    samgrid, identity = finished
+    for scope in ([], ["--job", identity[:3]]):
+        done = samgrid("query", *scope, xpath)
+        assert (done.returncode, done.stdout, done.stderr) == (0, printed, "")
+
+
+def test_a_query_prints_elements_as_xml_with_the_fixed_words(finished: tuple[Samgrid, str]) -> None:
+    samgrid, identity = finished
+    lines = samgrid("query", "//local-job").stdout.splitlines()
+    assert len(lines) == 3
+    for index, line in enumerate(lines, 1):
+        assert line.startswith("<local-job ")
+        for attribute in (
+            *(f'index="{index}"', f'id="{identity}-1.{index}"', f'token="{identity}-1"', 'batch="fork"'),
+            *('state="done"', 'exit-code="0"'),
+        ):
+            assert f" {attribute}" in line
+        for name in ("submitted", "started", "ended"):
+            assert re.search(rf' {name}="\d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\dZ"', line)
+    assert samgrid("query", "name(/*)").stdout == "jobs\n"
+    assert samgrid("query", "count(/jobs/grid-job/request) + count(/jobs/grid-job/slices)").stdout == "2\n"
+
+
+@pytest.mark.parametrize("xpath", ["//[", "nonsense()", "$variable", "//x:local-job", ""])
+def test_a_wrong_query_is_one_clear_error(finished: tuple[Samgrid, str], xpath: str) -> None:
+    check_error(finished[0]("query", xpath), "samgrid query: XPath", repr(xpath))
+
+
+# --- ids
+
+
+def test_an_id_may_be_shortened_while_it_fits_one_grid_job(samgrid: Samgrid) -> None:
+    add_ended(samgrid, "aaaaaaaa", "aaaaaaab", "b2345678")
+    assert "b2345678" in samgrid("status", "b").stdout
+    assert "aaaaaaab" in samgrid("status", "aaaaaaab").stdout
+    for command in ("status", "watch", "output", "cancel"):
+        check_error(samgrid(command, "aaaa"), f"samgrid {command}:", "aaaaaaaa", "aaaaaaab", "more of the id")
+    for unknown in ("c", "aaaaaaaaa", "%", "_"):
+        check_error(samgrid("status", unknown), "samgrid status:", '"samgrid status" lists them')
+    check_error(samgrid("query", "--job", "c", "1"), "samgrid query:")
+
+
+@pytest.mark.parametrize(
+    "words", [["status", ""], ["watch", ""], ["output", ""], ["cancel", ""], ["query", "--job", "", "1"]], ids=str
+)
+def test_an_empty_id_as_of_a_variable_that_is_not_set_is_no_id(samgrid: Samgrid, words: list[str]) -> None:
+    add_ended(samgrid, "aaaaaaaa")
+    check_error(samgrid(*words), "no grid job")
+
+
+# --- output
+
+
+def test_output_shows_the_tar_and_unpacks_it(finished: tuple[Samgrid, str], tmp_path: Path) -> None:
+    samgrid, identity = finished
+    folder = tmp_path / "unpacked"
+    done = samgrid("output", identity[:5], "--extract", str(folder))
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0] == str(samgrid.state / "jobs" / identity / f"{identity}.tar")
+    assert lines[-1] == f"unpacked into {folder}"
+    assert f"grid job {identity}: done" in lines
+    stem = f"{identity}.{identity}-1.2"
+    assert (folder / identity / f"{stem}.stdout").read_text() == "hello 2\n"
+    assert (folder / identity / f"{stem}.output" / "result").read_text() == "result\n"
+    assert json.loads((folder / identity / "manifest.json").read_text())["missing"] == []
+
+
+def test_output_is_never_unpacked_over_what_is_there(finished: tuple[Samgrid, str], tmp_path: Path) -> None:
+    samgrid, identity = finished
+    (tmp_path / "precious").write_text("precious")
+    done = samgrid("output", identity, "--extract", str(tmp_path))
+    assert done.returncode == 1
+    assert str(tmp_path) in done.stderr
+    assert (tmp_path / "precious").read_text() == "precious"
+    assert not (tmp_path / identity).exists()
+
+
+def test_output_that_is_not_there_yet_is_a_clear_error(samgrid: Samgrid) -> None:
+    identity = samgrid.submit("&(samgrid_type=command)(executable=/bin/sleep)(arguments=300)")
+    check_error(samgrid("output", identity), identity, "its output is there when it has ended")
+
+
+# --- types and configuration
+
+
+def test_types_lists_job_types_and_their_attributes(samgrid: Samgrid) -> None:
+    lines = samgrid("types").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["command", "pythia"]
+    attributes = samgrid("types", "command").stdout
+    for word in ("executable", "required", "count", "default 1", "max_wall_time", "minutes", "min_success"):
+        assert word in attributes
+    check_error(samgrid("types", "reco"), "reco", "command, pythia")
+
+
+def test_config_shows_every_value_and_who_set_it(samgrid: Samgrid, tmp_path: Path) -> None:
+    file = tmp_path / "samgrid.toml"
+    file.write_text('[site]\nname = "tier-two"\n[fork]\nslots = 3\n')
+    settings = {"SAMGRID_CONFIG": str(file), "SAMGRID_FORK_SLOTS": "5"}
+    done = Samgrid(samgrid.state, samgrid.scratch, settings)("config")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.search(rf'^name = "tier-two" +# {file}$', done.stdout, re.MULTILINE)
+    assert re.search(r"^slots = 5 +# environment SAMGRID_FORK_SLOTS", done.stdout, re.MULTILINE)
+    assert re.search(r"^idle_time = 60 +# default; seconds$", done.stdout, re.MULTILINE)
+    assert not samgrid.state.exists()
+
+
+def test_a_wrong_configuration_stops_every_command_with_every_fault(samgrid: Samgrid) -> None:
+    wrong = Samgrid(samgrid.state, samgrid.scratch, {"SAMGRID_FORK_SLOTS": "many", "SAMGRID_MONITOR_IDEL_TIME": "1"})
+    for words in (["status"], ["config"], ["types"], ["submit", "-"], ["query", "1"]):
+        done = wrong(*words, stdin=HELLO)
+        assert (done.returncode, done.stdout) == (1, "")
+        first, second = done.stderr.splitlines()
+        assert "SAMGRID_FORK_SLOTS" in first
+        assert "SAMGRID_MONITOR_IDEL_TIME" in second
+        assert "SAMGRID_MONITOR_IDLE_TIME" in second
+    assert not samgrid.state.exists()
+
+
+# --- readers that go away
+
+
+def test_a_reader_that_goes_away_is_no_traceback(finished: tuple[Samgrid, str]) -> None:
+    samgrid, _ = finished
+    ours, theirs = os.pipe()
+    os.close(ours)
+    done = subprocess.run(
+        [sys.executable, "-P", str(LAUNCH), "samgrid", "query", "//local-job"],
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=samgrid.environment(),
+        check=False,
+    )
+    os.close(theirs)
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr

@@ -1,0 +1,153 @@
+"""Accepting and collecting grid jobs: what is refused at once, and what collecting never does."""
+
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+from adapters import LocalJob as PlannedJob
+from adapters import Value
+from batch_adapters.states import State
+from handlers.command import CommandAdapter
+from jobmanager.acceptance import accept_grid_job
+from jobmanager.account import Account
+from jobmanager.collection import collect_grid_job
+from jobmanager.database import UnknownJob
+from jobmanager.grid_job import GridJob
+from jobmanager.job_types import find_job_type, load_job_types
+from jobmanager.registration import create_local_jobs
+from jobmanager.request import BadRequest
+from jobmanager.settings import SiteSettings
+from jobmanager.worker import main as run_worker
+
+Given = list[tuple[str, tuple[Value, ...]]]
+
+REQUEST: Given = [("samgrid_type", ("command",)), ("executable", ("/bin/true",))]
+
+
+def accept_cancelled(account: Account) -> str:
+    """A grid job that is ready to be collected: cancelled, its one local job never submitted."""
+    identity = accept_grid_job(account, REQUEST, Path("/"))
+    database = account.database
+    job = database.change_grid_job(identity, lambda job: job.cancel(1000, "cancelled by a test"))
+    create_local_jobs(database, job, [PlannedJob(1, 1)])
+    with database.transaction():
+        (local_job,) = database.local_jobs(identity)
+        local_job.state = State.FAILED
+        database.put_local_jobs(identity, [local_job])
+    account.places.results(identity).mkdir(parents=True)
+    return identity
+
+
+@pytest.mark.parametrize(
+    ("given", "folder", "word"),
+    [
+        pytest.param([("environment", (("A-B", "x"),))], "/", "'A-B' is no variable's name", id="environment"),
+        pytest.param([], "/no\x01folder", "request's folder", id="folder that XML cannot hold"),
+    ],
+)
+def test_what_could_never_run_is_refused_at_once(account: Account, given: Given, folder: str, word: str) -> None:
+    with pytest.raises(BadRequest, match=word):
+        accept_grid_job(account, [*REQUEST, *given], Path(folder))
+    assert account.database.overview() == []
+
+
+def test_a_batch_system_that_nobody_knows_is_refused_at_once(account: Account) -> None:
+    configuration = replace(account.configuration, site=SiteSettings(batch_system="nosuch"))
+    with pytest.raises(BadRequest, match="unknown batch system"):
+        accept_grid_job(replace(account, configuration=configuration), REQUEST, Path("/"))
+
+
+def test_any_fraction_may_be_the_least_success(account: Account) -> None:
+    identity = accept_grid_job(account, [*REQUEST, ("min_success", ("0.000001",))], Path("/"))
+    assert account.database.grid_job(identity).min_success == 1e-6
+
+
+def test_everybody_can_write_while_a_handler_reads_the_outputs(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    identity = accept_cancelled(account)
+
+    def summarise(self: CommandAdapter, outputs: Sequence[Path]) -> Mapping[str, str]:
+        other = sqlite3.connect(account.places.database, timeout=0, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        other.close()
+        return {"written": "meanwhile"}
+
+    monkeypatch.setattr(CommandAdapter, "getSummary", summarise)
+    collect_grid_job(account, identity)
+    assert account.database.grid_job(identity).summary() == {"written": "meanwhile"}
+
+
+def test_a_trouble_that_is_over_gets_neither_into_the_tar_nor_into_the_ended_grid_job(account: Account) -> None:
+    identity = accept_cancelled(account)
+    collect_grid_job(account, identity)
+    tar = account.places.output(identity).read_bytes()
+
+    def go_back(job: GridJob) -> None:
+        job.state = State.STAGE_OUT
+        job.element.attrib.pop("ended")
+        job.put_trouble("collect: the worker ended with status -9", 1000)
+
+    first = account.database.change_grid_job(identity, go_back)
+    assert first.trouble
+    collect_grid_job(account, identity)
+    ended = account.database.change_grid_job(identity, lambda job: job.put_trouble("late", 1000))
+    assert b"status -9" not in account.places.output(identity).read_bytes()
+    ended.end(State.FAILED, 1000)
+    assert ended.trouble is None
+    assert tar
+
+
+@pytest.mark.parametrize("step", ["submit", "cancel", "collect"])
+def test_a_grid_job_that_has_ended_stays_as_it_is(account: Account, step: str) -> None:
+    identity = accept_grid_job(account, REQUEST, Path("/"))
+    account.database.change_grid_job(identity, lambda job: job.end(State.FAILED, 1000))
+    command = account.program("samgrid-worker", step, identity)
+    assert subprocess.run(command, check=False, timeout=30).returncode == 0
+    assert account.database.local_jobs(identity) == []
+    assert not account.places.output(identity).exists()
+
+
+def test_a_grid_job_that_cannot_be_run_says_every_fault_in_one_line(account: Account, tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.touch(mode=0o700)
+    request = [("samgrid_type", ("command",)), ("executable", ("program",)), ("stdin", ("/dev/../etc/hostname",))]
+    identity = accept_grid_job(account, request, tmp_path)
+    program.unlink()
+    account.database.change_grid_job(identity, lambda job: job.put_request([*request, ("stdin", ("no",))], tmp_path))
+    assert run_worker(["--state-dir", str(account.places.root), "submit", identity]) == 0
+    reason = account.database.grid_job(identity).reason
+    assert reason is not None
+    assert "; stdin: no such file" in reason
+    assert "\n" not in reason
+
+
+def test_a_package_does_not_replace_a_job_type_that_requests_already_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "importlib.metadata.entry_points",
+        lambda group: [EntryPoint("ours", "tests.unit.test_jobmanager_grid_jobs:Imposter", group)],
+    )
+    assert load_job_types([])["command"] is find_job_type("command", [])
+
+
+class Imposter(CommandAdapter):
+    """A package's handler of a name that is taken."""
+
+
+def test_an_id_in_broken_utf8_is_an_unknown_id(account: Account) -> None:
+    with pytest.raises(UnknownJob):
+        account.database.find_grid_job("\udcff")
+
+
+def test_a_list_of_grid_jobs_needs_neither_xml_nor_a_template_engine(account: Account) -> None:
+    heavy = "{'lxml', 'jinja2', 'sh', 'rich', 'lark', 'importlib.metadata', 'tarfile'}"
+    code = f"from jobmanager.cli import main; import sys; main(sys.argv[1:]); print(sorted({heavy} & set(sys.modules)))"
+    command = [sys.executable, "-c", code, "status", "--state-dir", str(account.places.root)]
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -1,0 +1,241 @@
+"""The monitor's workers: which of them start when, and what is told of those that could not do their step."""
+
+import selectors
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from jobmanager import workers as workers_module
+from jobmanager.account import Account
+from jobmanager.database import Database, DatabaseError
+from jobmanager.grid_job import GridJob
+from jobmanager.settings import MonitorSettings
+from jobmanager.workers import BUSY, Workers
+
+ONE, TWO, THREE = "aaaaaaaa", "bbbbbbbb", "cccccccc"
+
+
+class Bench:
+    """Workers of an account whose programs are a shell script, and a clock that stands until it is put on."""
+
+    def __init__(self, account: Account, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.account = account
+        self.database = account.database
+        self.selector = selectors.DefaultSelector()
+        self.workers = Workers(account, self.selector)
+        self.now = 1000.0
+        self._folder = folder
+        monkeypatch.setattr(Account, "program", lambda account, *words: [str(folder / "worker"), *words])
+        clock = SimpleNamespace(monotonic=lambda: self.now, time=lambda: self.now)
+        monkeypatch.setattr(workers_module, "time", clock)
+        self.let_workers("exit 0")
+
+    def let_workers(self, script: str) -> None:
+        """What the workers do that start from now on; they write down their arguments first."""
+        new = self._folder / "worker.new"
+        new.write_text(f'#!/bin/sh\necho "$*" >>{self._folder}/started\n{script}\n')
+        new.chmod(0o755)
+        new.rename(self._folder / "worker")
+
+    def started(self) -> list[str]:
+        """The arguments of each worker that started."""
+        path = self._folder / "started"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def let_go(self) -> None:
+        """Let those workers end that wait for it (`WAIT`)."""
+        (self._folder / "go").touch()
+
+    def wait_for(self, is_so: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 20
+        while not is_so():
+            assert time.monotonic() < deadline, "it did not happen in time"
+            for key, _ in self.selector.select(0.02):
+                key.data()
+            self.workers.reap()
+
+    def finish(self) -> None:
+        """Be the loop until no worker runs."""
+        self.wait_for(lambda: not self.workers.are_busy)
+
+    def run(self, step: str, subject: str) -> None:
+        """Start a worker, whose time must have come, and see it to its end."""
+        number = len(self.started())
+        self.workers.start(step, subject)
+        self.finish()
+        assert len(self.started()) == number + 1, "no worker was started"
+
+    def trouble(self, grid_job: str) -> str | None:
+        """What the database says that keeps a grid job from going on."""
+        return self.database.grid_job(grid_job).trouble
+
+
+@pytest.fixture
+def bench(account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    for identity in (ONE, TWO, THREE):
+        job = GridJob.new(identity, "command", "physicist", "fork", 1000)
+        job.put_request([("executable", ("/bin/true",))], Path("/tmp"))
+        job.put_slices(1, None, 1)
+        with account.database.transaction():
+            account.database.put_grid_job(job)
+    limited = replace(account.configuration, monitor=MonitorSettings(workers=2))
+    folder = tmp_path / "bench"
+    folder.mkdir()
+    bench = Bench(replace(account, configuration=limited), folder, monkeypatch)
+    yield bench
+    bench.let_go()
+    bench.finish()
+    bench.selector.close()
+
+
+@pytest.fixture
+def waiting(tmp_path: Path) -> str:
+    """The script of a worker that runs until `Bench.let_go`."""
+    return f"until [ -e {tmp_path}/bench/go ]; do sleep 0.01; done"
+
+
+def test_a_worker_gets_its_step_and_its_subject(bench: Bench) -> None:
+    assert not bench.workers.are_busy
+    bench.workers.start("submit", ONE)
+    assert bench.workers.are_busy
+    bench.finish()
+    assert bench.started() == [f"samgrid-worker submit {ONE}"]
+    assert not bench.selector.get_map()
+
+
+@pytest.mark.parametrize(("running", "wanted"), [("submit", "submit"), ("cancel", "collect"), ("collect", "cancel")])
+def test_of_a_grid_job_one_worker_runs_at_a_time(bench: Bench, waiting: str, running: str, wanted: str) -> None:
+    bench.let_workers(waiting)
+    bench.workers.start(running, ONE)
+    bench.now += 3600
+    bench.workers.start(wanted, ONE)
+    bench.let_go()
+    bench.finish()
+    assert bench.started() == [f"samgrid-worker {running} {ONE}"]
+    bench.run(wanted, ONE)
+
+
+def test_a_cancel_ends_a_worker_that_still_submits(bench: Bench) -> None:
+    bench.let_workers("exec sleep 3600")
+    bench.workers.start("submit", ONE)
+    bench.wait_for(lambda: bool(bench.started()))
+    bench.let_workers("exit 0")
+    bench.run("cancel", ONE)
+    assert bench.started() == [f"samgrid-worker {step} {ONE}" for step in ("submit", "cancel")]
+    assert bench.workers.troubles() == ""
+
+
+def test_only_so_many_workers_run_at_once_and_the_next_starts_when_one_has_ended(bench: Bench, waiting: str) -> None:
+    bench.let_workers(waiting)
+    for subject in (ONE, TWO, THREE):
+        bench.workers.start("submit", subject)
+    bench.wait_for(lambda: len(bench.started()) == 2)
+    bench.let_go()
+    bench.finish()
+    assert sorted(bench.started()) == [f"samgrid-worker submit {ONE}", f"samgrid-worker submit {TWO}"]
+    bench.run("submit", THREE)
+
+
+def test_a_step_that_is_needed_again_waits_longer_each_time(bench: Bench) -> None:
+    bench.let_workers("exit 75")
+    for wait in (1, 2, 4):
+        bench.run("submit", ONE)
+        bench.now += wait - 0.1
+        bench.workers.start("submit", ONE)
+        assert not bench.workers.are_busy, "too early"
+        bench.now += 0.2
+
+
+def test_the_next_step_does_not_wait_for_the_one_before(bench: Bench) -> None:
+    bench.let_workers("exit 75")
+    bench.run("submit", ONE)
+    bench.run("cancel", ONE)
+    bench.run("submit", TWO)
+
+
+def test_a_worker_that_fails_says_why_in_its_last_line(bench: Bench) -> None:
+    bench.let_workers("echo Traceback >&2; echo the disk is full >&2; exit 75")
+    bench.run("submit", ONE)
+    assert bench.workers.troubles() == f"{ONE}: submit: the disk is full\n"
+    assert str(bench.trouble(ONE)).startswith("submit: the disk is full (since ")
+    assert bench.trouble(TWO) is None
+
+
+def test_a_worker_that_dies_without_a_word_is_a_trouble_too(bench: Bench) -> None:
+    bench.let_workers("kill -9 $$")
+    bench.run("collect", ONE)
+    assert bench.workers.troubles() == f"{ONE}: collect: the worker ended with status -9\n"
+
+
+def test_another_worker_that_is_still_at_it_is_no_trouble(bench: Bench) -> None:
+    bench.let_workers(f"exit {BUSY}")
+    bench.run("submit", ONE)
+    assert bench.workers.troubles() == ""
+    assert bench.trouble(ONE) is None
+
+
+def test_a_trouble_is_over_when_the_step_is_done(bench: Bench) -> None:
+    bench.let_workers("echo the disk is full >&2; exit 75")
+    bench.run("submit", ONE)
+    bench.let_workers("echo a warning >&2")
+    bench.now += 3600
+    bench.run("submit", ONE)
+    assert bench.workers.troubles() == ""
+    assert bench.trouble(ONE) is None
+
+
+def test_a_trouble_says_since_when_and_not_how_often(bench: Bench) -> None:
+    bench.let_workers("echo the disk is full >&2; exit 75")
+    bench.run("submit", ONE)
+    first = bench.trouble(ONE)
+    bench.now += 3600
+    bench.run("submit", ONE)
+    assert bench.trouble(ONE) == first
+
+
+def test_what_troubles_several_is_told_of_each(bench: Bench) -> None:
+    bench.let_workers('echo "$2 of $3 failed" >&2; exit 1')
+    bench.run("submit", ONE)
+    bench.run("cancel", TWO)
+    assert bench.workers.troubles().splitlines() == [
+        f"{ONE}: submit: submit of {ONE} failed",
+        f"{TWO}: cancel: cancel of {TWO} failed",
+    ]
+
+
+def test_a_trouble_that_cannot_be_written_down_is_kept_in_mind(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(database: Database, job: GridJob) -> None:
+        raise DatabaseError("job database: database or disk is full")
+
+    monkeypatch.setattr(Database, "put_grid_job", fail)
+    bench.let_workers("echo the disk is full >&2; exit 75")
+    bench.run("submit", ONE)
+    assert bench.workers.troubles() == f"{ONE}: submit: the disk is full\n"
+    assert bench.trouble(ONE) is None
+
+
+def test_grid_jobs_that_have_ended_are_forgotten_but_not_their_running_workers(bench: Bench, waiting: str) -> None:
+    bench.let_workers("exit 75")
+    bench.run("submit", ONE)
+    bench.run("submit", TWO)
+    bench.let_workers(waiting)
+    bench.workers.start("collect", THREE)
+    bench.workers.forget_all_but({TWO})
+    assert bench.workers.troubles().startswith(TWO)
+    assert bench.workers.are_busy
+    bench.let_go()
+    bench.finish()
+
+
+def test_a_batch_system_that_answers_is_looked_at_as_often_as_wanted(bench: Bench) -> None:
+    for _ in range(3):
+        bench.run("reconcile", "fork")
+    bench.let_workers("echo cannot connect >&2; exit 75")
+    bench.run("reconcile", "fork")
+    assert bench.workers.troubles() == "fork: reconcile: cannot connect\n"
+    bench.workers.start("reconcile", "fork")
+    assert not bench.workers.are_busy, "one that does not answer is left alone for a while"

@@ -24,8 +24,8 @@ def read_submitted(printed: str, submission: Submission) -> Mapping[int, str]:
 
 def read_jobs(printed: str) -> Iterable[tuple[str, str, int | None]]:
     """Id, native state and exit code from the lines of ``samgrid-fork query``."""
-    for line in printed.splitlines():
-        match = re.fullmatch(r"(\S+) (\w+) (-|\d+)", line)
+    for line in printed.splitlines(keepends=True):
+        match = re.fullmatch(r"([a-z][a-z0-9-]*\.\d+) (\w+) (-|\d+)\n", line)
         if match is None:
             raise Garbled(f"samgrid-fork query printed {line[:200]!r}")
         yield match[1], match[2], None if match[3] == "-" else int(match[3])

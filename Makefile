@@ -1,10 +1,11 @@
 # make venv   makes .venv with everything the other targets need
 # make demo   runs a real Monte-Carlo grid job: 2000 Drell-Yan events in eight local jobs
 # make test   checks style and types, then runs every test
+# make bench  measures the event generator beside its peers, and writes bench/RESULTS.md
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo venv check test clean
+.PHONY: demo venv check test bench clean
 
 demo: venv
 	@SAMGRID_STATE="$${SAMGRID_STATE:-$(CURDIR)/.venv/demo}" $(BIN)/samgrid run examples/drell-yan.rsl
@@ -24,6 +25,11 @@ check: venv
 
 test: check
 	$(BIN)/pytest
+
+# As root it installs the peers, Globus' own generator among them; a peer that is missing is a row that says so.
+bench: venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[bench]'
+	$(BIN)/python bench/run.py --install
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache build dist *.egg-info

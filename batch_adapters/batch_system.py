@@ -14,7 +14,7 @@ from typing import Any
 import jinja2
 import sh
 
-from batch_adapters.adapter import BatchAdapter, Command, Garbled, LocalStatus, Refused, Submission, Unreachable
+from batch_adapters.adapter import BatchAdapter, Command, Garbled, LocalStatus, Submission, Unreachable
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ def run_command(command: Command, variables: Mapping[str, Any]) -> str:
     """What the command printed, where one of its outcomes calls that a good answer.
 
     :raises Unreachable: no answer within the timeout, or the program cannot be started.
-    :raises BatchError: as the outcome that fits says; Refused where none does.
+    :raises BatchError: as the outcome that fits says; Garbled where none does.
     """
     argv = render_argv(command, variables)
     out, err = _Bounded(), _Bounded()
@@ -125,7 +125,8 @@ def _judge(command: Command, argv: list[str], exit_code: int, stdout: str, stder
             if outcome.error is None:
                 return stdout
             raise outcome.error(_failure(argv, exit_code, stdout, stderr))
-    raise Refused(_failure(argv, exit_code, stdout, stderr))
+    # Nobody has said what this answer means: it is not taken for a no, which would end grid jobs.
+    raise Garbled(_failure(argv, exit_code, stdout, stderr))
 
 
 def _failure(argv: list[str], exit_code: int, stdout: str, stderr: str) -> str:

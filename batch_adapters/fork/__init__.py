@@ -3,11 +3,11 @@
 import re
 from collections.abc import Iterable, Mapping
 
-from batch_adapters.adapter import OK, BatchAdapter, Command, Garbled, Outcome, Submission, Unreachable
+from batch_adapters.adapter import OK, BatchAdapter, Command, Garbled, Outcome, Refused, Submission, Unreachable
 from batch_adapters.states import State
 
-# The spool could not be read or written (exit code 1); any other failure is a wrong argument, so a refusal.
-_OUTCOMES = (OK, Outcome(1, "", Unreachable))
+# 1: the spool could not be read or written; 2: an argument is wrong. Whatever else comes is not from samgrid-fork.
+_OUTCOMES = (OK, Outcome(1, "", Unreachable), Outcome(2, r"samgrid-fork.*: error: ", Refused))
 _PROGRAM = (
     *("{{ python }}", "-P", "{{ launch }}", "samgrid-fork", "--spool", "{{ fork_spool }}"),
     *("--slots", "{{ fork_slots }}", "--grace", "{{ fork_grace }}"),

@@ -28,13 +28,13 @@ _EVENT = re.compile(
 _DATED = re.compile(rb"^([0-9/]{10} [0-9:]{8})[.;]", re.MULTILINE)
 
 _PENDING, _ACTIVE, _SUSPENDED, _FAILED, _DONE = b";1;0\n", b";2;0\n", b";16;0\n", b";4;0\n", b";8;0\n"
-_MOST_STARTED = 100_000
+_MOST_STARTED = 50_000
 
 
 class ServerLog(Parser):
     """Reads a server's log.
 
-    PBS itself says only half of what happens to a job, so the parser remembers, of the latest 100 000 jobs that were
+    PBS itself says only half of what happens to a job, so the parser remembers, of the latest 50 000 jobs that were
     started or deleted, whether somebody asked for the deletion: such a job's exit status, whatever it is, is the end
     of a cancellation, and the deletion of a job that was not started is its end. For a job that is not remembered any
     more the deletion counts as its end.

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,6 +26,7 @@ from batch_adapters.adapter import (
 from batch_adapters.batch_system import BatchSystem, render_argv, run_command
 from batch_adapters.fork import FORK, read_jobs, read_submitted
 from batch_adapters.states import State
+from jobmanager.account import LAUNCH
 
 Program = Callable[[str], str]
 SUBMISSION = Submission("k3f9zq2m-1", 3, 5, "/driver", "/results")
@@ -105,6 +107,7 @@ OUTCOMES = (
     Outcome(1, "(?i)connection refused", Unreachable),
     Outcome(None, "invalid answer", Garbled),
     Outcome(4, "^$", None),
+    Outcome(5, "rejected", Refused),
 )
 
 
@@ -116,9 +119,10 @@ OUTCOMES = (
         ),
         pytest.param("echo connection refused; exit 1", Unreachable, "connection refused", id="stdout"),
         pytest.param("echo invalid answer >&2; exit 77", Garbled, "exit code 77: invalid answer", id="any exit code"),
-        pytest.param("echo no such queue >&2; exit 1", Refused, "exit code 1: no such queue", id="other words"),
-        pytest.param("exit 1", Refused, "exit code 1: nothing printed", id="no words"),
-        pytest.param("echo id; echo warning >&2; exit 255", Refused, "exit code 255: warning", id="other exit code"),
+        pytest.param("echo no such queue >&2; exit 1", Garbled, "exit code 1: no such queue", id="other words"),
+        pytest.param("echo rejected >&2; exit 5", Refused, "exit code 5: rejected", id="a refusal"),
+        pytest.param("exit 1", Garbled, "exit code 1: nothing printed", id="no words"),
+        pytest.param("echo id; echo warning >&2; exit 255", Garbled, "exit code 255: warning", id="other exit code"),
         pytest.param("kill -9 $$", Unreachable, "killed.*SIGKILL", id="SIGKILL"),
         pytest.param("echo 17; kill -15 $$", Unreachable, "killed.*SIGTERM", id="SIGTERM after an answer"),
     ],
@@ -144,7 +148,7 @@ def test_a_good_answer_is_what_was_printed_to_stdout_whatever_the_exit_code(prog
 
 
 def test_a_long_complaint_is_shortened(program: Program) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(Garbled) as caught:
         run_command(Command((program("seq 100000 >&2; exit 2"),)), {})
     assert len(str(caught.value)) < 1000
 
@@ -347,3 +351,11 @@ def test_the_answer_to_a_fork_query_is_read() -> None:
 def test_any_other_answer_to_a_fork_query_is_garbled(printed: str) -> None:
     with pytest.raises(Garbled, match="samgrid-fork query"):
         list(read_jobs(printed))
+
+
+def test_a_wrong_argument_of_a_fork_command_is_a_refusal(tmp_path: Path) -> None:
+    site = {"python": sys.executable, "launch": str(LAUNCH), "fork_slots": "1", "fork_grace": "1"}
+    site["fork_spool"] = str(tmp_path / "fork")
+    wrong = Submission("NoToken", 1, 2, "/bin/true", str(tmp_path))
+    with pytest.raises(Refused, match="NoToken"):
+        BatchSystem(FORK, site).submit(wrong)

@@ -22,6 +22,7 @@ from batch_adapters.fork.records import (
 from batch_adapters.fork.spool import (
     Spool,
     SpoolError,
+    has_ended_long_ago,
     has_work,
     lock_file,
     make_spool,
@@ -146,12 +147,17 @@ def run_query(spool: Spool, options: argparse.Namespace) -> None:
         wanted = [(known[token], index) for token, index in places if token in known]
         lines = [_query_job(spool, found, index) for found, index in wanted if index in found.indices]
     else:
-        tokens = {options.token} if options.token else read_tokens(spool)
+        tokens = {options.token} if options.token else _read_late_tokens(spool)
         for submission in sorted(read_submissions(spool, tokens).values(), key=lambda found: found.submitted):
             lines += _query_array(spool, submission)
     if has_work(spool):
         run_queue_if_none(spool, options.slots, options.grace)
     sys.stdout.writelines(lines)
+
+
+def _read_late_tokens(spool: Spool) -> set[str]:
+    now = time.time()
+    return {token for token in read_tokens(spool) if not has_ended_long_ago(spool, token, now)}
 
 
 def read_submissions(spool: Spool, tokens: Iterable[str]) -> dict[str, Submission]:

@@ -24,6 +24,9 @@ from batch_adapters.fork.submission import Submission, read_submission, render_s
 # A path, not an import: every program of ours starts there, and nothing of ours is imported from above this folder.
 _LAUNCH = Path(__file__).resolve().parents[2] / "gram_shims" / "launch.py"
 
+HISTORY_SECONDS = 7 * 86400.0
+"""How long ended jobs are in the answer to a query that names none; one that names their token always tells of them."""
+
 
 class SpoolError(Exception):
     """The spool folder cannot be used: one sentence that says why and what to do."""
@@ -110,6 +113,14 @@ def read_stored_submission(spool: Spool, token: str) -> Submission | None:
 def read_claimed(spool: Spool, token: str) -> set[int]:
     """The indices of a submission that have a record."""
     return {int(entry.name) for entry in os.scandir(spool.jobs / token) if entry.name.isdecimal()}
+
+
+def has_ended_long_ago(spool: Spool, token: str, now: float) -> bool:
+    """True where all jobs of a submission had ended a week before ``now``, in seconds since the epoch."""
+    try:
+        return now - (spool.jobs / token / "ended").stat().st_mtime > HISTORY_SECONDS
+    except FileNotFoundError:
+        return False
 
 
 def has_ended(spool: Spool, token: str) -> bool:

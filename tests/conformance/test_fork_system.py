@@ -14,7 +14,7 @@ import pytest
 
 from batch_adapters.fork.processes import Process, read_boot, read_process
 from batch_adapters.fork.records import render_claim
-from batch_adapters.fork.spool import lock_file, render_program, starter_lock
+from batch_adapters.fork.spool import HISTORY_SECONDS, lock_file, render_program, starter_lock
 from batch_adapters.fork.submission import Submission, render_submission
 from batch_adapters.states import Event, State, read_event
 
@@ -242,6 +242,17 @@ def test_queries_tell_of_what_they_are_asked(system: System) -> None:
     assert system.query("--token", "none") == {}
     assert system.query("b.1", "a.4", "none.1", "nonsense", "a.3").keys() == {"b.1", "a.3"}
     assert system.query().keys() == {"a.1", "a.2", "a.3", "b.1"}
+
+
+def test_jobs_that_ended_long_ago_are_told_of_only_to_who_names_them(system: System) -> None:
+    system.submit("old-1", 1, "true")
+    system.submit("new-1", 1, "true")
+    system.wait_for_end()
+    ended = system.spool / "jobs" / "old-1" / "ended"
+    wait_until(ended.exists)
+    os.utime(ended, (0, time.time() - HISTORY_SECONDS - 60))
+    assert set(system.query()) == {"new-1.1"}
+    assert set(system.query("--token", "old-1")) == set(system.query("old-1.1")) == {"old-1.1"}
 
 
 def test_a_program_that_is_not_there_fails_its_job_and_the_next_runs(system: System) -> None:

@@ -1,8 +1,10 @@
 """What all tests share: accounts in temporary folders, whose databases are checked against the schema afterwards."""
 
 import os
+import resource
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from jobmanager.configuration import Configuration, read_configuration
 from jobmanager.database import Database
 from jobmanager.documents import load_schema
 from jobmanager.places import StatePlaces, make_state_folder
+from tests.samgrid import Samgrid
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +49,32 @@ def account(tmp_path: Path) -> Iterator[Account]:
     assert isinstance(configuration, Configuration)
     yield Account(StatePlaces(root), configuration)
     end_processes_of(root)
+
+
+@pytest.fixture
+def samgrid(tmp_path: Path) -> Iterator[Samgrid]:
+    """The command line on a state folder of its own; whatever works for it is ended after the test."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    yield Samgrid(tmp_path / "state", scratch, {})
+    end_processes_of(tmp_path / "state")
+
+
+@pytest.fixture
+def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that nothing else writes to."""
+    return tmp_path_factory.mktemp("room")
+
+
+@contextmanager
+def file_size_limit(size: int) -> Iterator[None]:
+    """What a full disk is to the writer: it takes so many bytes and no more."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def processes_of(folder: Path, *words: str) -> list[int]:

@@ -8,12 +8,12 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import end_processes_of, processes_of
+from tests.conftest import processes_of
 from tests.samgrid import LAUNCH, Samgrid
 
 SEED = int(os.environ.get("SAMGRID_TEST_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
@@ -21,15 +21,6 @@ SEED = int(os.environ.get("SAMGRID_TEST_SEED", "0")) or random.SystemRandom().ra
 
 JOB_MANAGER = ("samgrid-monitor", "samgrid-scheduler-event-generator", "samgrid-worker")
 BATCH_SYSTEM = ("samgrid-fork-starter", "samgrid-fork\0--spool")
-
-
-@pytest.fixture
-def samgrid(tmp_path: Path) -> Iterator[Samgrid]:
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    settings = {"SAMGRID_FORK_SLOTS": "16", "SAMGRID_MONITOR_RECONCILE_INTERVAL": "1"}
-    yield Samgrid(tmp_path / "state", scratch, settings)
-    end_processes_of(tmp_path / "state")
 
 
 def parent_of(pid: int) -> int | None:
@@ -67,6 +58,7 @@ def kill_at_random(samgrid: Samgrid, watching: subprocess.Popen[str], victims: t
 def test_every_local_job_runs_exactly_once_whoever_is_killed(
     samgrid: Samgrid, tmp_path: Path, victims: tuple[str, ...], local_jobs: int
 ) -> None:
+    samgrid = replace(samgrid, settings={"SAMGRID_FORK_SLOTS": "16", "SAMGRID_MONITOR_RECONCILE_INTERVAL": "1"})
     marks = tmp_path / "marks"
     marks.mkdir()
     script = f'echo run >>{marks}/"$SAMGRID_INDEX"; exec /bin/true'

@@ -37,14 +37,6 @@ HELLO = """&(samgrid_type = command)(executable = /bin/sh)(count = 3)
  (arguments = -c "echo hello $SAMGRID_INDEX; echo result >output/result; chmod 777 output/result")"""
 
 
-@pytest.fixture
-def samgrid(tmp_path: Path) -> Iterator[Samgrid]:
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    yield Samgrid(tmp_path / "state", scratch, {})
-    end_processes_of(tmp_path / "state")
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Samgrid, str]]:
     """An account whose one grid job, of three local jobs, is done; for tests that only look."""

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,14 +16,6 @@ from jobmanager.account import Account
 from jobmanager.worker import main as run_worker
 from tests.conftest import end_processes_of, processes_of
 from tests.samgrid import LAUNCH, Samgrid
-
-
-@pytest.fixture
-def samgrid(tmp_path: Path) -> Iterator[Samgrid]:
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    yield Samgrid(tmp_path / "state", scratch, {})
-    end_processes_of(tmp_path / "state")
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 30) -> None:

@@ -97,12 +97,6 @@ class Bench:
         return aside + [path.name for path in self.scratch.iterdir()]
 
 
-@pytest.fixture
-def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that nothing else writes to."""
-    return tmp_path_factory.mktemp("room")
-
-
 @pytest.fixture(params=list(SHELLS.values()), ids=list(SHELLS))
 def bench(request: pytest.FixtureRequest, room: Path) -> Bench:
     return Bench(room, request.param)

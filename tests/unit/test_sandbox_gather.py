@@ -3,11 +3,9 @@
 import hashlib
 import json
 import os
-import resource
 import socket
 import tarfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +14,10 @@ import pytest
 from sandbox.gather import Content, Gathered, Missing, Refused, write_output
 from sandbox.limits import Limits, SandboxError
 from sandbox.unpack import unpack
+from tests.conftest import file_size_limit
 
 LIMITS = Limits(100, 10**6)
 JOB = "k3f9zq2m"
-
-
-@pytest.fixture
-def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that nothing else writes to."""
-    return tmp_path_factory.mktemp("room")
 
 
 @pytest.fixture
@@ -273,16 +266,6 @@ def test_a_read_error_is_listed(results: Path, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(os, "read", fail)
     assert "Input/output error" in collect(results).refused[0].reason
-
-
-@contextmanager
-def file_size_limit(size: int) -> Iterator[None]:
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_full_disk_is_one_clear_error_and_leaves_nothing_half_made(results: Path) -> None:

@@ -3,37 +3,19 @@
 import fcntl
 import hashlib
 import os
-import resource
 import socket
 import subprocess
 import tarfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from sandbox.limits import Limits, SandboxError, stays_inside
 from sandbox.pack import write_sandbox
+from tests.conftest import file_size_limit
 
 LIMITS = Limits(100, 10**6)
-
-
-@contextmanager
-def file_size_limit(size: int) -> Iterator[None]:
-    """What a full disk is to the writer: it takes so many bytes and no more."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-@pytest.fixture
-def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that nothing else writes to."""
-    return tmp_path_factory.mktemp("room")
 
 
 @pytest.fixture

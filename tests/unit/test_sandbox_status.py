@@ -58,12 +58,6 @@ def test_no_content_can_break_the_reader(data: bytes) -> None:
     assert isinstance(read_status(data), DriverStatus)
 
 
-@pytest.fixture
-def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that nothing else writes to."""
-    return tmp_path_factory.mktemp("room")
-
-
 def test_a_missing_status_file_is_an_empty_status(room: Path) -> None:
     assert fetch_status(room / "none") == DriverStatus()
 

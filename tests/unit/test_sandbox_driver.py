@@ -6,6 +6,7 @@ import resource
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -431,11 +432,15 @@ def test_the_driver_is_clean_shell(plain_bench: Bench, shell: list[str]) -> None
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+SHELLCHECK = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+
+
+@pytest.mark.skipif(SHELLCHECK is None, reason="shellcheck is not installed")
 def test_shellcheck_finds_nothing(plain_bench: Bench) -> None:
+    assert SHELLCHECK is not None
     driver = plain_bench.prepare([LocalJobEntry(("x",))], max_cpu_minutes=1, max_memory_mb=1)[-1]
     report = Path(__file__).parents[2] / "sandbox" / "samgrid-report.sh"
-    done = subprocess.run(["shellcheck", "-S", "warning", driver, report], capture_output=True, check=False, text=True)
+    done = subprocess.run([SHELLCHECK, "-S", "warning", driver, report], capture_output=True, check=False, text=True)
     assert done.stdout == ""
 
 

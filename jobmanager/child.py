@@ -11,10 +11,10 @@ _LAST_WORDS = 2000
 
 
 class Backoff:
-    """When to try again: after 1 s, then twice as long each time, up to a minute."""
+    """When to try again: after 1 s, then twice as long each time, up to 10 s."""
 
     SHORTEST = 1.0
-    LONGEST = 60.0
+    LONGEST = 10.0
 
     def __init__(self) -> None:
         self._delay = 0.0

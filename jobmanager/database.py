@@ -109,6 +109,13 @@ class Database:
         with self._translated():
             self._connection.executemany(sql, rows)
 
+    def check_room(self) -> None:
+        """Write and delete something larger than most transactions: a full disk may still take a few bytes."""
+        with self._translated():
+            self._connection.execute("CREATE TABLE IF NOT EXISTS room (filler BLOB)")
+            self._connection.execute("INSERT INTO room VALUES (zeroblob(65536))")
+            self._connection.execute("DELETE FROM room")
+
     # grid jobs
 
     def put_grid_job(self, job: "GridJob") -> None:

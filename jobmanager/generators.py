@@ -124,7 +124,7 @@ class Generator:
     """One generator, kept running; its events are handed over batch by batch.
 
     Its selector's callbacks take its output; `supervise` and `keep_running` are called every second or so, never from
-    within a callback. A back-off between its starts keeps it from being started more than once a minute for long.
+    within a callback. A back-off between its starts keeps it from being started more than every 10 s for long.
 
     No one can tell a generator that hangs from one whose log has no news. So one that said nothing for the longest
     silence is started anew: after a hang nothing is lost, and where all was well a few seconds are replayed.

@@ -11,6 +11,7 @@ import logging
 import logging.handlers
 import os
 import selectors
+import shutil
 import socket
 import time
 from collections.abc import Iterator
@@ -31,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 _LOOK = 1.0
 """Seconds between two looks at the database when nobody wakes us."""
+_LEAST_ROOM = 65536
+"""Bytes; with less no transaction of any size can be committed."""
 _LOCK_PATIENCE = 5.0
 """Seconds to wait for a predecessor that is just ending."""
 
@@ -62,6 +65,9 @@ class Monitor:
                 # While we rest, too: a worker that has ended keeps the selector ready until it is reaped.
                 self._workers.reap()
                 if self._backoff.allows(time.monotonic()):
+                    if self._trouble:
+                        # Nothing may have to be written just now: that alone does not mean that the trouble is over.
+                        self._account.database.check_room()
                     self._work()
             except (DatabaseError, OSError) as error:
                 self._rest(error)
@@ -126,8 +132,9 @@ class Monitor:
             return
         with connection:
             text = self._workers.troubles()
-            if self._trouble:
-                text += f"monitor: {self._trouble}\n"
+            trouble = self._trouble or _find_full_disk(self._account)
+            if trouble:
+                text += f"monitor: {trouble}\n"
             connection.settimeout(1)
             try:
                 connection.sendall(text.encode(errors="replace")[:60_000])
@@ -155,6 +162,12 @@ def main(argv: list[str]) -> int:
             if not account.database.open_grid_jobs():
                 logger.info("monitor %d ends: nothing to do", os.getpid())
                 return 0
+
+
+def _find_full_disk(account: Account) -> str:
+    """Said before anything of ours has failed: a batch system that waits for room has no events for us to write."""
+    root = account.places.root
+    return f"no space left on the disk of {root}" if shutil.disk_usage(root).free < _LEAST_ROOM else ""
 
 
 @contextmanager

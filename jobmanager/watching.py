@@ -16,7 +16,7 @@ DONE, FAILED, CANNOT_GO_ON = 0, 1, 3
 
 _INTERVAL = 0.5
 _PATIENCE = 15.0
-"""Seconds that a trouble may last before we stop waiting; the monitor itself goes on trying."""
+"""Seconds of trouble before we stop waiting: the monitor tries again at least once in them (`Backoff`)."""
 
 
 @dataclass(frozen=True)

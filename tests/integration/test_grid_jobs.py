@@ -1,6 +1,7 @@
 """Grid jobs from the command line to the tar, on the embedded batch system."""
 
 import json
+import os
 import subprocess
 import sys
 import tarfile
@@ -269,6 +270,34 @@ def test_a_full_disk_under_the_tar_is_told_and_the_job_goes_on_later(samgrid: Sa
     done = samgrid("watch", identity)
     assert done.returncode == 0, done.stderr
     assert len(read_tar(samgrid, identity)[f"{identity}.{identity}-1.3.output/zeros"]) == 1_500_000
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk")
+def test_a_full_disk_under_everything_is_told_and_the_job_goes_on_later(samgrid: Samgrid, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1200k", "tmpfs", disk], check=False).returncode:
+        pytest.skip("a small disk cannot be mounted here")
+    small = Samgrid(disk / "state", samgrid.scratch, {})
+    try:
+        script = "head -c 3000 /dev/urandom >output/noise"
+        identity = small.submit(f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{script}')(count=150)")
+        done = small("watch", identity)
+        assert done.returncode == 3, done.stdout + done.stderr
+        assert "no space left" in done.stderr.lower() or "full" in done.stderr
+        assert "Traceback" not in done.stderr
+        subprocess.run(["mount", "-o", "remount,size=20000k", disk], check=True)
+        done = small("watch", identity, timeout=300)
+        # A local job whose output did not fit failed, and says so; every other one is there.
+        assert done.returncode == 0 or "could not be brought back" in done.stdout, done.stdout + done.stderr
+        assert sum(counts(small, identity).values()) == 150
+        succeeded = small("query", "--job", identity, "count(//local-job[@driver='ended' and @exit-code=0])").stdout
+        noise = [content for name, content in read_tar(small, identity).items() if name.endswith("/noise")]
+        assert [len(content) for content in noise] == [3000] * int(succeeded)
+        assert int(succeeded) >= 120
+    finally:
+        end_processes_of(disk)
+        subprocess.run(["umount", "--lazy", disk], check=True)
 
 
 def _limited(samgrid: Samgrid, request: str) -> subprocess.CompletedProcess[str]:

@@ -14,14 +14,14 @@ Value = str | tuple["Value", ...]
 class Kind(enum.Enum):
     """What an attribute's value is; the handler gets the Python type named here."""
 
-    TEXT = "text"  # str
-    INTEGER = "integer"  # int
-    NUMBER = "number"  # float
+    TEXT = "one word"  # str
+    INTEGER = "an integer"  # int
+    NUMBER = "a number"  # float
     FLAG = "yes or no"  # bool
-    WORDS = "list of words"  # tuple[str, ...]
-    PAIRS = "list of (NAME value) pairs"  # tuple[tuple[str, str], ...]
-    FILE = "file"  # RequestFile
-    FILES = "list of files"  # tuple[RequestFile, ...]
+    WORDS = "a list of words"  # tuple[str, ...]
+    PAIRS = "a list of (NAME value) pairs"  # tuple[tuple[str, str], ...]
+    FILE = "a file"  # RequestFile
+    FILES = "a list of files"  # tuple[RequestFile, ...]
 
 
 @dataclass(frozen=True)

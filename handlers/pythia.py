@@ -1,5 +1,6 @@
 """Job type ``pythia``: Monte-Carlo events of a hadron collider, made with Pythia 8."""
 
+import importlib.util
 import re
 import shutil
 import sys
@@ -65,6 +66,8 @@ class PythiaAdapter(JobAdapter):
             faults.append(f"m_min ({low:g} GeV) must be below m_max ({high:g} GeV)")
         if high > energy:
             faults.append(f"m_max ({high:g} GeV) must not exceed the collision's energy ({energy:g} GeV)")
+        if not self.site.values.get("python") and importlib.util.find_spec("pythia8mc") is None:
+            faults.append("Pythia is not installed: install pythia8mc, or name a python that has it in [type.pythia]")
         if self.request.get("directory"):
             faults.append("directory does not go with pythia: its program and its output are in the scratch folder")
         return faults

@@ -87,7 +87,7 @@ def check_errors(adapter: JobAdapter) -> None:
     ]
     stdin = adapter.request["stdin"]
     if stdin is not None and not stdin.path.is_file():
-        faults.append(f"stdin: no such file: {stdin.path}")
+        faults.append(f"stdin: no such file, or no file: {stdin.path}")
     directory = run_directory(adapter.request)
     if directory and not directory.is_dir():
         faults.append(f"directory: no such folder: {directory}")

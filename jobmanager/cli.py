@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import os
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -37,13 +38,24 @@ def main(argv: list[str]) -> int:
     logging.basicConfig(level=logging.WARNING, format="samgrid: %(message)s", stream=sys.stderr)
     try:
         status: int = options.run(options)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read our output has enough of it; the interpreter must not try to write the rest at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except _USER_ERRORS as error:
-        for line in str(error).splitlines():
+        for line in _describe(error).splitlines():
             print(f"samgrid {options.command}: {line}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
     return status
+
+
+def _describe(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{os.fsdecode(error.filename)}: {error.strerror}"
+    return str(error)
 
 
 def _make_parser() -> argparse.ArgumentParser:

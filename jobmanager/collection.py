@@ -1,16 +1,17 @@
 """The end of a grid job: its outputs become one tar, and its state is judged."""
 
 import logging
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from lxml import etree
 
+from batch_adapters.states import State
 from jobmanager.acceptance import make_adapter
 from jobmanager.account import Account
 from jobmanager.aggregation import judge, next_step
-from jobmanager.database import Database
 from jobmanager.grid_job import GridJob
 from jobmanager.local_job import LocalJob
 from jobmanager.progress import reconcile_with_drivers
@@ -35,7 +36,7 @@ def collect_grid_job(account: Account, identity: str) -> None:
     summary = _ask_for_summary(account, database.grid_job(identity), local_jobs)
     database.change_grid_job(identity, lambda job: job.put_summary(summary))
     gathered = _gather(account, identity, local_jobs)
-    job = database.change_grid_job(identity, lambda job: _end(database, job, local_jobs))
+    job = database.change_grid_job(identity, lambda job: _end(account, job, local_jobs))
     logger.info(
         "%s %s: %d files gathered, %s", identity, job.state.word, len(gathered.files), job.reason or "no faults"
     )
@@ -47,7 +48,7 @@ def _gather(account: Account, identity: str, local_jobs: list[LocalJob]) -> Gath
     log = places.log(identity)
     extras = {
         f"{identity}.log": log.read_bytes() if log.exists() else b"",
-        f"{identity}.xml": _render_document(account.database.to_xml(identity)[0]),
+        f"{identity}.xml": _render_document(account, identity, local_jobs),
     }
     return write_output(
         grid_job=identity,
@@ -59,27 +60,43 @@ def _gather(account: Account, identity: str, local_jobs: list[LocalJob]) -> Gath
     )
 
 
-def _render_document(job: etree._Element) -> bytes:
-    # What kept earlier attempts from going on is over when the tar is there, and must not make its bytes others.
-    for trouble in job.findall("trouble"):
-        job.remove(trouble)
-    return etree.tostring(job, pretty_print=True)
+def _render_document(account: Account, identity: str, local_jobs: list[LocalJob]) -> bytes:
+    """The grid job's document as it will be, but for the time of its end, so that it is the same in each attempt."""
+    job = GridJob(account.database.to_xml(identity)[0])
+    job.clear_trouble()
+    job.state, job.reason = _judge(account, job, local_jobs)
+    return etree.tostring(job.element, pretty_print=True)
 
 
-def _end(database: Database, job: GridJob, local_jobs: list[LocalJob]) -> None:
-    if next_step(database.count_local_jobs(job.identity), job.cancelled) != "collect":
+def _end(account: Account, job: GridJob, local_jobs: list[LocalJob]) -> None:
+    if next_step(account.database.count_local_jobs(job.identity), job.cancelled) != "collect":
         logger.warning("%s is not over: the batch system queued a local job again meanwhile", job.identity)
         return
-    succeeded = sum(local_job.succeeded for local_job in local_jobs)
-    total = job.count
-    job.end(judge(succeeded, total, job.min_success, job.cancelled), time.time())
-    if not job.cancelled and succeeded < total:
-        job.reason = f"{total - succeeded} of {total} local jobs failed, as {_first_reason(local_jobs)}"
+    state, job.reason = _judge(account, job, local_jobs)
+    job.end(state, time.time())
 
 
-def _first_reason(local_jobs: list[LocalJob]) -> str:
-    failed = next(job for job in local_jobs if not job.succeeded)
-    return f"number {failed.index}: {failed.reason or 'no reason known'}"
+def _judge(account: Account, job: GridJob, local_jobs: list[LocalJob]) -> tuple[State, str | None]:
+    """The grid job's final state, and a sentence about what went wrong, if anything did."""
+    failed = [local_job for local_job in local_jobs if not local_job.succeeded]
+    state = judge(job.count - len(failed), job.count, job.min_success, job.cancelled)
+    if job.cancelled or not failed:
+        return state, job.reason
+    first = failed[0]
+    words = _last_words(account, job, first)
+    reason = f"number {first.index}: {first.reason or 'no reason known'}" + (f" ({words})" if words else "")
+    return state, f"{len(failed)} of {job.count} local jobs failed, first {reason}"
+
+
+def _last_words(account: Account, job: GridJob, local_job: LocalJob) -> str:
+    """The last line that the program of a local job wrote to stderr, shortened."""
+    path = account.places.results(job.identity) / f"{render_stem(job.identity, str(local_job.local_id))}.stderr"
+    if not path.is_file() or path.is_symlink():
+        return ""
+    with open(path, "rb") as stderr:
+        stderr.seek(-min(4096, path.stat().st_size), os.SEEK_END)
+        lines = stderr.read().decode(errors="replace").split("\n")
+    return next((line.strip()[:200] for line in reversed(lines) if line.strip()), "")
 
 
 def _ask_for_summary(account: Account, job: GridJob, local_jobs: list[LocalJob]) -> Mapping[str, str]:

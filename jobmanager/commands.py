@@ -23,7 +23,9 @@ On a terminal there is a bar per phase; elsewhere a line whenever something chan
 Exit status: 0 the grid job is done, 1 it failed, 3 it cannot go on now (disk full, batch system silent ...):
 nothing is lost, and "samgrid watch ID" tries again."""
 
-STATUS_HELP = "Each line counts the local jobs by state. With an ID: that grid job only, with phases and troubles."
+STATUS_HELP = (
+    "Each line counts the local jobs by state. With an ID the table has that grid job only, with phases and troubles."
+)
 
 OUTPUT_HELP = "Prints the tar's path, what is in it, what is missing, and the summary that the job type makes of it."
 
@@ -58,7 +60,11 @@ def run(options: argparse.Namespace) -> int:
     account = open_account(options.state_dir)
     identity = _submit(account, options.file)
     print(f"grid job {identity} submitted", flush=True)
-    status = watch_grid_job(account, identity)
+    try:
+        status = watch_grid_job(account, identity)
+    except KeyboardInterrupt:
+        print(f"\ngrid job {identity} goes on: samgrid watch {identity}, samgrid cancel {identity}", file=sys.stderr)
+        raise
     if status in (0, 1):
         _show_output(account, identity)
     return status
@@ -139,10 +145,11 @@ def query(options: argparse.Namespace) -> int:
 
 def types(options: argparse.Namespace) -> int:
     """List job types, or the declared attributes of one."""
+    from jobmanager.configuration import read_configuration
     from jobmanager.job_types import load_job_types
     from jobmanager.listing import render_type, render_types
 
-    known = load_job_types(open_account(options.state_dir).configuration.handlers.modules)
+    known = load_job_types(read_configuration(os.environ).handlers.modules)
     if options.type is None:
         print(render_types(known))
         return 0
@@ -193,8 +200,10 @@ def _read_request_file(file: str) -> tuple[Given, Path]:
     known = {name: os.environ[name] for name in ("HOME", "LOGNAME") if name in os.environ}
     try:
         relations = read_rsl(data.decode(), known)
-    except (RslError, UnicodeDecodeError) as error:
+    except RslError as error:
         raise BadRequest([f"{file}: {error}"]) from error
+    except UnicodeDecodeError as error:
+        raise BadRequest([f"{file}: byte {error.start + 1} is no UTF-8 text"]) from error
     return [(relation.name, relation.values) for relation in relations], folder
 
 

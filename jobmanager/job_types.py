@@ -14,6 +14,9 @@ KNOWN_MODULES = ("handlers.command", "handlers.pythia")
 ENTRY_POINT_GROUP = "samgrid.handlers"
 
 
+_KINDS_OF_FAULT = "it needs a jobType, prepareWorkArea and getCommandAndArguments"
+
+
 class HandlerError(Exception):
     """A handler's module cannot be loaded, or a handler broke its promises; the message names it."""
 
@@ -52,7 +55,7 @@ def _load_modules(names: Iterable[str]) -> list[type[JobAdapter]]:
     for name in names:
         handlers = _handlers_in(_load_module(name))
         if not handlers:
-            raise HandlerError(f"handler module {name} defines no JobAdapter with a jobType")
+            raise HandlerError(f"handler module {name} defines no JobAdapter that is complete: {_KINDS_OF_FAULT}")
         found.extend(handlers)
     return found
 

@@ -13,6 +13,7 @@ import os
 import selectors
 import shutil
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -153,6 +154,7 @@ def main(argv: list[str]) -> int:
     _log_to(account)
     with _only_monitor(account) as is_ours:
         if not is_ours:
+            print(f"another monitor works for {account.places.root} already", file=sys.stderr)
             return 0
         logger.info("monitor %d starts", os.getpid())
         while True:

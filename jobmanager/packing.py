@@ -51,13 +51,20 @@ def pack_sandbox(account: Account, job: GridJob, adapter: JobAdapter, local_jobs
 
 def _ask_handler(adapter: JobAdapter, local_jobs: Sequence[LocalJob], work_area: Path) -> list[LocalJobEntry]:
     try:
-        commands = [tuple(adapter.getCommandAndArguments(local_job)) for local_job in local_jobs]
+        commands = [_command(adapter.getCommandAndArguments(local_job)) for local_job in local_jobs]
         adapter.prepareWorkArea(work_area)
     except OSError:
         raise  # a full disk, say: the handler is not to blame
     except Exception as error:  # whatever an experiment's handler does
+        logger.exception("%s's handler failed", adapter.jobType)
         raise HandlerError(f"handler {adapter.jobType}: {type(error).__name__}: {error}") from error
     return [_entry(local_job, command) for local_job, command in zip(local_jobs, commands, strict=True)]
+
+
+def _command(words: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(words, str):
+        raise TypeError(f"getCommandAndArguments gave one string, {words!r}, not a list of words")
+    return tuple(words)
 
 
 def _entry(local_job: LocalJob, command: tuple[str, ...]) -> LocalJobEntry:

@@ -32,8 +32,8 @@ def _is_path(value: Any) -> bool:
 
 
 def _is_module(value: Any) -> bool:
-    if _is_path(value):
-        return bool(value.endswith(".py"))
+    if isinstance(value, str) and value.endswith(".py"):
+        return _is_path(value)
     return isinstance(value, str) and all(part.isidentifier() for part in value.split("."))
 
 

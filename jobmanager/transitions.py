@@ -28,10 +28,16 @@ def apply_event(job: LocalJob, event: Event) -> bool:
         job.put_times(ended=event.timestamp)
         job.exit_code = event.exit_code
         if event.state is State.FAILED:
-            job.reason = f"the batch system reports a failure (code {event.exit_code})"
+            job.reason = _reason_of_failure(event.exit_code)
         elif event.exit_code:
             job.reason = f"the program ended with exit code {event.exit_code}"
     return True
+
+
+def _reason_of_failure(exit_code: int) -> str:
+    if exit_code == 0:
+        return "the batch system ended it: it was cancelled, or failed before it ran"
+    return f"the batch system reports a failure (code {exit_code})"
 
 
 def _is_news(job: LocalJob, event: Event) -> bool:
@@ -73,6 +79,8 @@ def _reconcile_end(job: LocalJob, status: DriverStatus) -> None:
 
 
 def _reason_of_exit(status: DriverStatus) -> str | None:
+    if status.signal == "XCPU":
+        return "the program took more CPU time than max_cpu_time allows"
     if status.signal:
         return f"the program was ended by signal {status.signal}"
     return f"the program ended with exit code {status.exit_code}" if status.exit_code else None

@@ -5,9 +5,10 @@ Ids are those of ``qstat`` and ``qdel``: ``10.3`` for an array's task, ``10`` fo
 whole, of which nothing but its submission (PENDING) is told.
 
 A job in the error state (Eqw) is PENDING, like one that is held: it stays in the queue until somebody clears or
-deletes it, and the file does not tell when it is cleared. The end of a job is the qmaster's ``finished`` record; how it
-went, the ``acct`` record before it says. A job that somebody deletes has FAILED, whatever it did before it died; an
-accounting file does not tell of that, there it is DONE with 137.
+deletes it, and the file does not tell when it is cleared. A job suspended with its queue (``qmod -sq``) stays ACTIVE:
+only the queue's state is written. The end of a job is the qmaster's ``finished`` record; how it went, the ``acct``
+record before it says. A job that somebody deletes has FAILED, whatever it did before it died; an accounting file does
+not tell of that, there it is DONE with 137.
 """
 
 import re

@@ -34,6 +34,8 @@ START = re.compile(rb"^JobId=\d+ UserId=[^\n]*", re.MULTILINE)
 _END = re.compile(rb" ExitCode=\d+:\d+ $", re.MULTILINE)
 
 
+# Refused at the last moment (BadConstraints): the exit code, 0:1, is nobody's.
+_NO_NODE = b" NodeList=(null) "
 # What Slurm gives as a signal where the program never ran: its output could not be opened, for instance.
 _LAUNCH_FAILURE = 53
 
@@ -79,7 +81,8 @@ class CompletionLog(Parser):
             return b""
         ended, exit_code = read_end(int(code), int(signal))
         state = _STATES[word]
-        if word == b"FAILED" and (exit_code == b"0" or ended == _FAILED):
+        never_ran = record[0].startswith(_NO_NODE, record.end(3))
+        if word == b"FAILED" and (exit_code == b"0" or ended == _FAILED or never_ran):
             state = _FAILED
         return render_line(self._times[end], b"%b_%b" % (array, task) if array else job, state, exit_code)
 

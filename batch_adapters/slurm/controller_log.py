@@ -1,8 +1,9 @@
 """The lines of slurmctld.log that change a job's state; what they mean, and what they leave open, is in `events`."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
+from itertools import chain, islice
 from typing import TypeVar
 
 from batch_adapters.generator.local_time import LocalStamps
@@ -14,6 +15,8 @@ _PENDING, _ACTIVE, _FAILED, _SUSPENDED = b"1", b"2", b"4", b"16"
 # How many jobs alive are remembered, and how many entries of each other kind; the oldest is forgotten first.
 _MOST_JOBS = 100_000
 _MOST_OTHERS = 10_000
+# A request is refused within a few lines or not at all; one may name thousands of tasks.
+_MOST_REQUESTS = 100
 
 # How lines begin, up to the job's id; how they go on behind it ("": not at all); what they tell (names of methods).
 _LINES = (
@@ -27,6 +30,7 @@ _LINES = (
     (b"Time limit exhausted for JobId=", b"", "_fail"),
     (b"Killing JobId=", b" on failed node ", "_fail"),
     (b"_kill_dependent: Job dependency can't be satisfied, cancelling JobId=", b"", "_fail"),
+    (b"deadline_ok: JobId=", b" with time_", "_fail"),
     (b"_slurm_rpc_suspend(suspend) for ", b" usec=", "_suspend"),
     (b"_slurm_rpc_suspend(resume) for ", b" usec=", "_resume"),
     (b"_slurm_rpc_kill_job: REQUEST_KILL_JOB JobId=", b" uid ", "_cancel"),
@@ -35,10 +39,10 @@ _LINES = (
 )
 # What follows the milliseconds is the offset, if there is one (rfc5424_ms), or a thread's name (thread_id).
 _STAMP = rb"\[([^].\n]++)(?:\.\d{3}([^]\n]*+))?\] "
-# Groups: stamp's two, beginning, id, raw id of an array's task (or the mark of all its tasks), rest of the line.
+# Groups: stamp's two, beginning, id, raw id of an array's task (or which of its tasks are meant), rest of the line.
 _LINE = re.compile(
     rb"\n" + _STAMP + rb"(" + b"|".join(re.escape(head) for head, _, _ in _LINES) + rb")"
-    rb"(\d+(?:_\d+)?)((?:\(\d+\)|_\*)?)(| [^\n]*)(?=\n)"
+    rb"(\d+(?:_\d+)?)((?:\(\d+\)|_\*|_\[[\d,:%-]++\])?)(| [^\n]*)(?=\n)"
 )
 STAMPED = re.compile(rb"^" + _STAMP, re.MULTILINE)
 """A line of slurmctld.log as far as its stamp."""
@@ -50,7 +54,10 @@ _MONTHS = {
 _ENDING = re.compile(
     rb" (?:(WEXITSTATUS|WTERMSIG) (\d{1,3})|OOM failure|cancelled by (?:interactive user|node failure))"
 )
-_REFUSAL = re.compile(rb" JobId=(\d+(?:_\d+)?) sig=\d+ returned: [^\n]*")
+_REFUSAL = re.compile(rb" JobId=(\d+(?:_\d+|_\[[\d,:%-]++\])?) sig=\d+ returned: ([^\n]*)")
+# One of several tasks was not there: the others were cancelled all the same.
+_SOME_TASKS_GONE = b"Invalid job id specified"
+_TASKS = re.compile(rb"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?")
 
 _Value = TypeVar("_Value")
 _Action = Callable[[bytes, bytes, bytes, bytes], bytes]
@@ -118,7 +125,7 @@ class ControllerLog(Parser):
         if rest != b" done":
             # Only "done" makes it an end: these lines come as well from the old run of a job that is queued again.
             if ending := _read_ending(rest):
-                _keep(self._endings, job, ending)
+                _keep(self._endings, job, ending, _MOST_OTHERS)
             return b""
         found = self._endings.pop(job, None)
         # A cancelled job that ends by itself was not cancelled; only PENDING leads out of a final state.
@@ -152,11 +159,12 @@ class ControllerLog(Parser):
         return self._suspend(time, job, raw, rest, _ACTIVE)
 
     def _cancel(self, time: bytes, job: bytes, raw: bytes, rest: bytes) -> bytes:
-        jobs = self._find_alive(job)
+        named = _read_tasks(job, raw) if raw.startswith(b"_[") else (job,)
+        jobs = tuple(dict.fromkeys(one for name in named for one in self._find_alive(name)))
         for one in jobs:
             state = self._forget(one) or _PENDING
-            _keep(self._doubtful, one, state)
-        _keep(self._requests, b"%b%b" % (job, rest), jobs)
+            _keep(self._doubtful, one, state, _MOST_OTHERS)
+        _keep(self._requests, b"%b%b%b" % (job, raw, rest), jobs, _MOST_REQUESTS)
         return b"".join(render_line(time, one, _FAILED) for one in jobs)
 
     def _find_alive(self, job: bytes) -> tuple[bytes, ...]:
@@ -171,7 +179,10 @@ class ControllerLog(Parser):
         if found is None:
             return b""
         lines = []
-        for job in self._requests.pop(b"%b uid %b" % (found[1], user), ()):
+        jobs = self._requests.pop(b"%b uid %b" % (found[1], user), ())
+        if found[1].endswith(b"]") and found[2] == _SOME_TASKS_GONE:
+            return b""
+        for job in jobs:
             if state := self._doubtful.get(job):
                 self._live(job, state)
                 lines += [render_line(time, job, step) for step in dict.fromkeys((_PENDING, state))]
@@ -190,7 +201,7 @@ class ControllerLog(Parser):
         self._doubtful.pop(job, None)
         self._forget(job)
         if b"_" in job:
-            _keep(self._ended_tasks, job, b"")
+            _keep(self._ended_tasks, job, b"", _MOST_OTHERS)
 
     def _forget(self, job: bytes) -> bytes | None:
         array, _, task = job.partition(b"_")
@@ -199,6 +210,14 @@ class ControllerLog(Parser):
             if not tasks:
                 del self._tasks[array]
         return self._alive.pop(job, None)
+
+
+def _read_tasks(array: bytes, tasks: bytes) -> Iterator[bytes]:
+    """The ids of tasks as in ``_[1,4-10:3%2]``, where 3 is a step and 2 how many may run at once."""
+    parts = tasks[2:-1].partition(b"%")[0].split(b",")
+    spans = (found.groups() for found in map(_TASKS.fullmatch, parts) if found)
+    numbers = (range(int(first), int(last or first) + 1, int(step or 1) or 1) for first, last, step in spans)
+    return (b"%b_%d" % (array, number) for number in islice(chain.from_iterable(numbers), _MOST_OTHERS))
 
 
 @lru_cache(maxsize=1024)
@@ -212,7 +231,7 @@ def _read_ending(text: bytes) -> tuple[bytes, bytes] | None:
     return read_end(int(number), 0) if word == b"WEXITSTATUS" else read_end(0, int(number))
 
 
-def _keep(memory: dict[bytes, _Value], key: bytes, value: _Value) -> None:
+def _keep(memory: dict[bytes, _Value], key: bytes, value: _Value, most: int) -> None:
     memory[key] = value
-    if len(memory) > _MOST_OTHERS:
+    if len(memory) > most:
         del memory[next(iter(memory))]

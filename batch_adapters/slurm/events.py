@@ -8,7 +8,8 @@ slurmctld.log tells all but this, for which the queue has to be asked:
 
 - An array's size is nowhere. Its submission is one event of the bare id ``10``, a task is heard of when it starts.
   Where the whole array is cancelled, each task heard of gets its event, and the bare id gets one that stands for all
-  those not heard of. Cancelling ranges (``10_[2-5]``) or raw ids gives no event.
+  those not heard of. Where some are (``10_[2-5]``, which is how ``scancel -u USER`` names those that wait), each gets
+  its event, up to 10 000 of them, also one that the array never had. Cancelling a task by its raw id gives none.
 - A cancelled job has no line of its end, only of the request, which is logged before Slurm looks whether the job
   exists, whose it is and which signal is meant. So it is a cancellation (FAILED) for jobs known to be alive only, and
   is taken back (PENDING, then the state before) when the refusal follows. A job that ends by itself after all was only

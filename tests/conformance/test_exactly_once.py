@@ -284,7 +284,8 @@ def test_an_array_of_which_a_part_is_not_there_is_completed(job: GridJob, monkey
 
 def test_a_refusal_ends_the_grid_job_with_its_reason(job: GridJob) -> None:
     job.adapter = replace(
-        job.adapter, submit=replace(job.adapter.submit, argv=("/bin/sh", "-c", "echo no queue; exit 2"))
+        job.adapter,
+        submit=replace(job.adapter.submit, argv=("/bin/sh", "-c", "echo samgrid-fork submit: error: no queue; exit 2")),
     )
     assert job.work("submit") == 0
     assert job.work_until_done("cancel") == 1

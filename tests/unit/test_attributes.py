@@ -87,12 +87,12 @@ def test_a_value_of_another_type_is_refused_by_name_and_kind(kind: Kind, values:
             Kind.INTEGER,
             "900000001",
             {"minimum": 1, "maximum": 900_000_000},
-            "integer, 1 to 900000000, not 900000001",
+            "an integer, 1 to 900000000, not 900000001",
             id="too large by one",
         ),
-        pytest.param(Kind.NUMBER, "2.5", {"maximum": 2}, "number, at most 2, not 2.5", id="number too large"),
+        pytest.param(Kind.NUMBER, "2.5", {"maximum": 2}, "a number, at most 2, not 2.5", id="number too large"),
         pytest.param(Kind.TEXT, "blue", {"choices": ("red", "green")}, "one of red, green, not 'blue'", id="no choice"),
-        pytest.param(Kind.INTEGER, "x" * 90, {}, f"integer, not '{'x' * 57}...'", id="long value cut"),
+        pytest.param(Kind.INTEGER, "x" * 90, {}, f"an integer, not '{'x' * 57}...'", id="long value cut"),
     ],
 )
 def test_a_fault_says_what_was_expected_and_what_was_found(

@@ -166,7 +166,7 @@ def test_answers_become_event_lines_of_the_time_of_the_question(system: FakeSyst
     [
         pytest.param("echo no daemon >&2; echo at all >&2; exit 1", "no daemon at all", id="exit-1"),
         pytest.param("exit 3", "exit code 3", id="refused"),
-        pytest.param("echo a.1 ended 0; echo '<html>'", "'<html>'", id="garbage-behind-a-good-line"),
+        pytest.param("echo a.1 ended 0; echo '<html>'", "'<html>", id="garbage-behind-a-good-line"),
         pytest.param("kill -9 $$", "killed", id="killed"),
         pytest.param("exec sleep 1000", "within 0.3 s", id="hanging"),
     ],

@@ -20,6 +20,9 @@ RECORDED = Path(__file__).parent.parent / "recorded" / "slurm"
 CONTROLLER_LOG = (RECORDED / "slurm-slurmctld-info.log").read_bytes()
 COMPLETION_LOG = (RECORDED / "slurm-jobcomp-filetxt.log").read_bytes()
 SCENARIOS = (RECORDED / "slurm-scenarios-info.txt").read_bytes()
+RANGES = (RECORDED / "array-ranges-cancelled-slurmctld.log").read_bytes()
+DEADLINE = (RECORDED / "deadline-slurmctld.log").read_bytes()
+NEVER_STARTED = (RECORDED / "never-started-jobcomp.log").read_bytes()
 DOWN = (RECORDED / "slurm-down.txt").read_bytes()
 MISCELLANEOUS = (RECORDED / "slurm-misc.txt").read_bytes()
 USER_TEXT = (RECORDED / "user-text-in-logs.txt").read_bytes().partition(b"\n=== SGE")[0]
@@ -124,6 +127,28 @@ def test_each_case_gives_its_events(jobs: list[str], expected: dict[str, str]) -
 def test_each_other_case_gives_its_events(recording: bytes, jobs: list[str], expected: dict[str, str]) -> None:
     lives = render_life(read_all(select_controller_lines(recording.partition(b"=== SlurmSchedLogFile")[0])))
     assert {job: lives[job] for job in jobs} == expected
+
+
+def test_recorded_ranges_of_cancelled_tasks() -> None:
+    lives = render_life(read_all(RANGES))
+    assert len([job for job in lives if job.startswith("133_")]) == 300
+    assert {job: life for job, life in lives.items() if job.startswith("135")} == {
+        **{"135": "p", "135_0": "aF0", "135_1": "aF0"},
+        **dict.fromkeys(("135_2", "135_3", "135_4", "135_5", "135_6", "135_7"), "F0"),
+    }
+    # Of 139, some were asked for twice, and some do not exist; 147 was refused to a stranger, then cancelled.
+    assert {job: lives[job] for job in ("139", "139_1", "139_2", "139_3", "139_4")} == {
+        **{"139": "pF0", "139_1": "F0", "139_2": "F0", "139_3": "F0", "139_4": "F0"},
+    }
+    assert {job: lives[job] for job in ("147", "147_1", "147_2")} == {"147": "pF0", "147_1": "F0pF0", "147_2": "F0pF0"}
+
+
+def test_recorded_deadlines() -> None:
+    assert render_life(read_all(DEADLINE)) == {"115": "pF0", "116": "pF0", "138": "paF0"}
+
+
+def test_what_never_got_a_node_has_failed() -> None:
+    assert render_life(read_all(NEVER_STARTED)) == {"118": "F129", "115": "F129"}
 
 
 def test_times_are_those_of_the_lines() -> None:
@@ -289,7 +314,27 @@ def refuse(job: str, user: int = 1002) -> bytes:
             {"10": "p", "10_1": "ap", "10_4": "as"},
             id="array suspended: a waiting task still waits",
         ),
-        pytest.param(ARRAY + kill("10_[2-3]"), {"10": "p"}, id="ranges are left to the queue"),
+        pytest.param(
+            ARRAY + TASK_1 + kill("10_[1-3]") + kill("10_[3-4]"),
+            {"10": "p", "10_1": "aF0", "10_2": "F0", "10_3": "F0", "10_4": "F0"},
+            id="some tasks of an array cancelled",
+        ),
+        pytest.param(
+            ARRAY + TASK_1 + TASK_1_ENDED + kill("10_[1,2,2,5-7:2,7-6,,9:%2]"),
+            {"10": "p", "10_1": "aD0", "10_2": "F0", "10_5": "F0", "10_7": "F0"},
+            id="steps, a task named twice, an ended one, nonsense",
+        ),
+        pytest.param(
+            ARRAY + TASK_1 + kill("10_[1-2]", 1002) + refuse("10_[1-2]"),
+            {"10": "p", "10_1": "aF0pa", "10_2": "F0p"},
+            id="cancelling some tasks refused",
+        ),
+        pytest.param(
+            ARRAY + kill("10_[2]") + TASK_1.replace(b"10_1", b"10_2") + TASK_1_ENDED.replace(b"10_1", b"10_2"),
+            {"10": "p", "10_2": "F0pD0"},
+            id="task of a range started while the request waited, and ended by itself",
+        ),
+        pytest.param(kill("10_[1-3]"), {}, id="tasks of an unknown array"),
         pytest.param(
             ARRAY + START + b"_kill_dependent: Job dependency can't be satisfied, cancelling JobId=10_*\n",
             {"10": "pF0"},
@@ -319,11 +364,13 @@ def test_a_request_to_cancel_is_not_yet_an_end(log: bytes, expected: dict[str, s
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controller_log, "_MOST_JOBS", 3)
     monkeypatch.setattr(controller_log, "_MOST_OTHERS", 3)
+    monkeypatch.setattr(controller_log, "_MOST_REQUESTS", 3)
     parser = controller_log.ControllerLog()
     for job in range(10):
         parser.read_events(ARRAY.replace(b"=10 ", b"=1%d " % job))
         parser.read_events(LAST_TASK.replace(b"10_4(10)", b"9_%d(9%d)" % (job, job)))
         parser.read_events(kill(f"9_{job}"))
+        parser.read_events(kill(f"1{job}_[1-999999999]"))
         parser.read_events(TASK_1_ENDED.replace(b"10_1(11)", b"8_%d(8%d)" % (job, job)))
         parser.read_events(ENDED.splitlines(True)[0].replace(b"=7 ", b"=7%d " % job))
     sizes = {name: len(value) for name, value in vars(parser).items() if isinstance(value, dict) and "time" not in name}

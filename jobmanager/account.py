@@ -29,7 +29,8 @@ class Account:
     @functools.cached_property
     def database(self) -> Database:
         """The XML job database, opened when it is first needed."""
-        return Database(self.places.database)
+        # Where there is no state folder, nothing was ever submitted.
+        return Database(self.places.database if self.places.root.exists() else None)
 
     def program(self, name: str, *arguments: str) -> list[str]:
         """The command line of another program of ours on the same state folder."""
@@ -45,6 +46,15 @@ class Account:
             "fork_slots": str(fork.slots or len(os.sched_getaffinity(0))),
             "fork_grace": str(fork.cancel_grace),
         }
+
+
+def look_into_account(state_dir: str | None) -> Account:
+    """The account whose state folder is named, or the caller's own, to ask it something: nothing is made.
+
+    :raises StateFolderError, ConfigurationError: in one clear sentence each.
+    """
+    root = find_state_folder(state_dir, os.environ)
+    return open_account(state_dir) if root.exists() else Account(StatePlaces(root), read_configuration(os.environ))
 
 
 def open_account(state_dir: str | None) -> Account:

@@ -8,7 +8,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from jobmanager.account import Account, open_account
+from jobmanager.account import Account, look_into_account, open_account
 from jobmanager.request import COMMON_ATTRIBUTES, BadRequest, Given
 
 SUBMIT_HELP = """\
@@ -74,7 +74,7 @@ def watch(options: argparse.Namespace) -> int:
     """Show progress until the grid job has ended."""
     from jobmanager.watching import watch_grid_job
 
-    account = open_account(options.state_dir)
+    account = look_into_account(options.state_dir)
     return watch_grid_job(account, account.database.find_grid_job(options.id))
 
 
@@ -82,7 +82,7 @@ def status(options: argparse.Namespace) -> int:
     """List grid jobs, and wake the monitor if there is anything left to do."""
     from jobmanager.listing import render_details, render_table
 
-    account = open_account(options.state_dir)
+    account = look_into_account(options.state_dir)
     identity = account.database.find_grid_job(options.id) if options.id is not None else None
     rows = account.database.overview(identity)
     if options.format == "json":
@@ -97,7 +97,7 @@ def status(options: argparse.Namespace) -> int:
 
 def output(options: argparse.Namespace) -> int:
     """Show the output tar of a grid job that has ended, or unpack it."""
-    account = open_account(options.state_dir)
+    account = look_into_account(options.state_dir)
     identity = account.database.find_grid_job(options.id)
     _show_output(account, identity)
     if options.extract:
@@ -119,7 +119,7 @@ def cancel(options: argparse.Namespace) -> int:
     from jobmanager.cancellation import put_tombstone
     from jobmanager.monitor_client import wake_monitor
 
-    account = open_account(options.state_dir)
+    account = look_into_account(options.state_dir)
     identity = account.database.find_grid_job(options.id)
     if not put_tombstone(account.database, identity, f"cancelled by {getpass.getuser()}"):
         print(f"grid job {identity} has ended already")
@@ -133,7 +133,7 @@ def query(options: argparse.Namespace) -> int:
     """Run an XPath over the database's documents."""
     from jobmanager.querying import run_query
 
-    account = open_account(options.state_dir)
+    account = look_into_account(options.state_dir)
     identity = account.database.find_grid_job(options.job) if options.job is not None else None
     try:
         text = run_query(account.database, identity, options.xpath)
@@ -177,9 +177,10 @@ def monitor(options: argparse.Namespace) -> int:
 
 def _submit(account: Account, file: str) -> str:
     from jobmanager.acceptance import accept_grid_job
-    from jobmanager.monitor_client import wake_monitor
+    from jobmanager.monitor_client import end_other_monitor, wake_monitor
 
     given, folder = _read_request_file(file)
+    end_other_monitor(account)
     identity = accept_grid_job(account, given, folder)
     try:
         wake_monitor(account)

@@ -65,11 +65,13 @@ class Database:
     :raises DatabaseError: for anything that SQLite or the file system refuses (a full disk, a damaged file).
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | None) -> None:
+        """``path`` None: an empty database in memory, in which everything can be asked and nothing is found."""
         self.path = path
         with self._translated():
-            self._connection = sqlite3.connect(path, timeout=60, isolation_level=None)
-            path.chmod(0o600)
+            self._connection = sqlite3.connect(path or ":memory:", timeout=60, isolation_level=None)
+            if path is not None:
+                path.chmod(0o600)
             self._connection.execute("PRAGMA journal_mode = WAL")
             # An intent must outlive a power cut once its submit command runs: every commit reaches the disk.
             self._connection.execute("PRAGMA synchronous = FULL")

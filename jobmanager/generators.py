@@ -147,6 +147,8 @@ class Generator:
         self._lines = EventLines(name)
         self._output_ended = False
         self._heard = 0.0
+        self.trouble = ""
+        """Why it cannot be started, if it cannot."""
 
     def start(self) -> None:
         """Start it now.
@@ -160,6 +162,7 @@ class Generator:
         self._output_ended = False
         self._heard = time.monotonic()
         self._child = Child(self._selector, command, self._take)
+        self.trouble = ""
 
     def keep_running(self) -> None:
         """Start it if it does not run and has waited for long enough; later each time."""
@@ -169,6 +172,7 @@ class Generator:
             self.start()
         except (OSError, UnknownBatchSystem) as error:
             logger.warning("generator %s cannot be started, trying again later: %s", self._name, error)
+            self.trouble = f"no events of {self._name}: {error}"
 
     def supervise(self) -> None:
         """Notice that it ended; end it where it is of no use any more."""
@@ -239,6 +243,10 @@ class Generators:
         for generator in self._generators.values():
             generator.supervise()
 
+    def trouble(self) -> str:
+        """Why a generator cannot be started, if one cannot."""
+        return "; ".join(generator.trouble for generator in self._generators.values() if generator.trouble)
+
     def stop(self) -> None:
         """End all generators; where one is started again, it replays what could not be applied."""
         for generator in self._generators.values():
@@ -256,9 +264,11 @@ class Generators:
         if settings.source is EventSource.POLL:
             return "poll", self._write_question(batch)
         if settings.source is EventSource.DAY_FILES:
-            if settings.path is None:
-                raise FileNotFoundError('configuration [events]: source = "day-files" needs path, the folder of them')
+            if settings.path is None or not settings.path.is_dir():
+                raise FileNotFoundError(f"configuration [events] path: {settings.path} is no folder of day files")
             return "events", settings.path
+        if settings.path is not None and not settings.path.exists():
+            raise FileNotFoundError(f"configuration [events] path: there is no {settings.path}")
         return batch, settings.path or find_batch_system(self._account, batch).event_log
 
     def _write_question(self, batch: str) -> Path:

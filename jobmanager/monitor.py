@@ -24,7 +24,7 @@ from jobmanager.aggregation import next_step
 from jobmanager.child import Backoff
 from jobmanager.database import DatabaseError
 from jobmanager.generators import Generators
-from jobmanager.monitor_client import socket_address
+from jobmanager.monitor_client import is_listening, render_fingerprint, socket_address
 from jobmanager.progress import ProgressReader, reconcile_with_drivers
 from jobmanager.registration import apply_events
 from jobmanager.workers import Workers
@@ -133,9 +133,8 @@ class Monitor:
             return
         with connection:
             text = self._workers.troubles()
-            trouble = self._trouble or _find_full_disk(self._account)
-            if trouble:
-                text += f"monitor: {trouble}\n"
+            for trouble in (self._trouble, _find_full_disk(self._account), self._generators.trouble()):
+                text += f"monitor: {trouble}\n" if trouble else ""
             connection.settimeout(1)
             try:
                 connection.sendall(text.encode(errors="replace")[:60_000])
@@ -153,6 +152,8 @@ def main(argv: list[str]) -> int:
     account = open_account(options.state_dir)
     _log_to(account)
     with _only_monitor(account) as is_ours:
+        if is_ours:
+            account.places.monitor_configuration.write_text(render_fingerprint(account.configuration))
         if not is_ours:
             print(f"another monitor works for {account.places.root} already", file=sys.stderr)
             return 0
@@ -191,19 +192,20 @@ def _only_monitor(account: Account) -> Iterator[bool]:
     """Hold the account's lock, if it can be had within a few seconds."""
     lock = os.open(account.places.monitor_lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        yield _is_locked(lock)
+        yield _is_locked(lock, account)
     finally:
         os.close(lock)
 
 
-def _is_locked(lock: int) -> bool:
+def _is_locked(lock: int, account: Account) -> bool:
     deadline = time.monotonic() + _LOCK_PATIENCE
     while True:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
         except BlockingIOError:
-            if time.monotonic() > deadline:
+            # One that listens will serve whoever started us; one that does not may just be ending.
+            if is_listening(account) or time.monotonic() > deadline:
                 return False
         time.sleep(0.05)
 

@@ -1,12 +1,20 @@
 """Waking the account's monitor, and starting it where none runs: what submit, status and the shims call."""
 
+import contextlib
+import hashlib
 import os
+import select
+import signal
 import socket
+import struct
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 
 from jobmanager.account import Account
+from jobmanager.configuration import Configuration
 
 _ANSWER_TIME = 5.0
 _MAX_ANSWER = 65536
@@ -34,6 +42,44 @@ def wake_monitor(account: Account) -> None:
         start_monitor(account)
     except (TimeoutError, BlockingIOError):  # so many are waking it that it will wake
         return
+
+
+def is_listening(account: Account) -> bool:
+    """True where a monitor can be connected to."""
+    try:
+        with _connection(account):
+            return True
+    except OSError:
+        return False
+
+
+def end_other_monitor(account: Account) -> None:
+    """End a monitor that works with another configuration than ours: what is submitted now shall be run with ours.
+
+    Any of its steps can be taken again, so it may be ended at any moment.
+    """
+    with contextlib.suppress(OSError), _connection(account) as connection:
+        if _read_text(account.places.monitor_configuration) == render_fingerprint(account.configuration):
+            return
+        pid, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        process = os.pidfd_open(pid)
+        try:
+            signal.pidfd_send_signal(process, signal.SIGTERM)
+            select.select([process], [], [], _ANSWER_TIME)
+        finally:
+            os.close(process)
+
+
+def render_fingerprint(configuration: Configuration) -> str:
+    """A digest of all values of a configuration, wherever they came from."""
+    return hashlib.sha256(repr(replace(configuration, origins={})).encode()).hexdigest()
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        return ""
 
 
 def ask_monitor(account: Account) -> str:

@@ -37,6 +37,11 @@ class StatePlaces:
         return self.root / "monitor.sock"
 
     @property
+    def monitor_configuration(self) -> Path:
+        """The fingerprint of the configuration that the monitor was started with."""
+        return self.root / "monitor.configuration"
+
+    @property
     def monitor_log(self) -> Path:
         """What the monitor and its children have to say."""
         return self.root / "monitor.log"

@@ -4,7 +4,7 @@ from lxml import etree
 
 from batch_adapters.states import Event, State
 from jobmanager.local_job import LocalJob
-from sandbox.status import DriverStatus
+from sandbox.status import DRIVER_FAILED, DriverStatus
 
 # Within one second the log's order is lost to a replay: then only steps forward count.
 _ORDER = {State.UNSUBMITTED: 0, State.PENDING: 1, State.ACTIVE: 2, State.SUSPENDED: 3, State.DONE: 4, State.FAILED: 4}
@@ -74,6 +74,8 @@ def _reconcile_end(job: LocalJob, status: DriverStatus) -> None:
         job.reason = _reason_of_exit(status)
     elif status.problem:
         job.reason = status.problem
+    elif job.state is State.DONE and job.exit_code == DRIVER_FAILED:
+        job.reason = "the driver could not even write its status file (is the disk full?)"
     elif job.state is State.DONE and job.exit_code == 0:
         job.reason = "exit code 0, but the driver left no record of the end: its outputs did not come back"
 

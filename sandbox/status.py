@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+DRIVER_FAILED = 125
+"""Exit code of a driver that could not run its program or bring its outputs back."""
 MAX_PHASES = 100
 """More named steps than that are of no use to people; later names are ignored."""
 _HEAD = 512 * 1024

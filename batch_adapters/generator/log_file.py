@@ -68,11 +68,12 @@ class LogFile:
         None also where the file was written anew: then ``rewritten`` is set, and only ``restart`` goes on.
         """
         wanted = min(max(self.size - self.offset, 0), BLOCK)
-        data = os.pread(self._fd, len(self._mark) + wanted, self.offset - len(self._mark))
-        if not data.startswith(self._mark):
+        data = os.pread(self._fd, wanted, self.offset)
+        # Behind the records, so that the mark vouches for them.
+        if os.pread(self._fd, len(self._mark), self.offset - len(self._mark)) != self._mark:
             self.rewritten = True
             return None
-        return self._take(data[len(self._mark) :])
+        return self._take(data)
 
     def _take(self, data: bytes) -> bytes | None:
         if data.startswith(b"\0"):

@@ -15,6 +15,7 @@ from batch_adapters.generator.lines import LineFilter
 from batch_adapters.generator.module import Feed, FeedSettings, LogNotKnown
 from batch_adapters.generator.process import (
     fill_closed_descriptors,
+    keep_freed_memory,
     leave_on_signals,
     remove_pid_file,
     run_in_background,
@@ -134,6 +135,7 @@ def main(argv: Sequence[str]) -> int:
     options = make_arguments().parse_args(argv)
     fill_closed_descriptors()
     leave_on_signals()
+    keep_freed_memory()
     try:
         _run(options)
     except InputEnded:

@@ -73,11 +73,9 @@ class Watch:
 
     def wait_for_room(self) -> None:
         """Wait until standard output takes PIPE_BUF bytes at once; raises as `wait` does."""
-        while True:
-            ready = self._writing.poll()
+        only_room = [(self._stdout, select.POLLOUT)]
+        while (ready := self._writing.poll()) != only_room:
             self._check(ready)
-            if any(fd == self._stdout for fd, _ in ready):
-                return
 
     def _check(self, ready: list[tuple[int, int]]) -> None:
         for fd, events in ready:

@@ -4,7 +4,6 @@ Ids are as bsub prints and bjobs takes them: ``101``; elements of an array ``101
 """
 
 import re
-from collections import deque
 from collections.abc import Mapping
 from functools import lru_cache
 from itertools import islice
@@ -14,19 +13,23 @@ from batch_adapters.generator.module import LogModule, LogNotKnown, Parser
 
 # Records are one line each: "TYPE" "VERSION" TIME fields…, strings in double quotes with the quotes in them doubled
 # (lsb.events(5)). So what a user wrote never begins a line with a single quote, whatever line breaks it has.
-_FIELD = rb" [^ \n]++"
+# A number; a class of one range is the fastest.
+_FIELD = rb" [!-~]++"
 _STRING = rb'(?: "[^"\n]*+(?:""[^"\n]*+)*+")'
+_END = rb"(?=[ \n])"
+# "VERSION" TIME job
+_HEAD = rb'" "[^"\n]*+" ([0-9]{1,10}+) ([0-9]{1,18}+)' + _END
 # status pid pgid factor number hosts… pre-exec post-exec flags [user group] idx
-_START = _FIELD * 4 + rb" [0-9]++" + _STRING + rb"++ -?[0-9]++" + _STRING + rb"?+ ([0-9]{1,9}+)(?=[ \n])"
+_START = _FIELD * 4 + rb" [0-9]++" + _STRING + rb"++ -?[0-9]++" + _STRING + rb"?+ ([0-9]{1,9}+)" + _END
 # jStatus reason subreasons cpuTime endTime ru [19 fields of usage] exitStatus idx [exitInfo]
-_USAGE = rb" (?:0|1(?:" + _FIELD + rb"){19}+)"
-_STATUS = rb" ([0-9]{1,9}+)" + _FIELD * 4 + _USAGE + rb" (-?[0-9]{1,9}+) ([0-9]{1,9}+)(?: ([0-9]{1,9}+))?(?=[ \n])"
-_OTHER = rb"([^\n]*+)"
-# One head for all types, then by the type's group what follows it.
+_USAGE = rb" (?:0|1" + _FIELD * 19 + rb")"
+_STATUS = rb" ([0-9]{1,9}+)" + _FIELD * 4 + _USAGE + rb" (-?[0-9]{1,9}+) ([0-9]{1,9}+)(?: ([0-9]{1,9}+))?" + _END
+# A branch for each frequent type and one for all that are rare: conditions would cost time on each record.
 _EVENT = re.compile(
-    rb'\n"JOB_(?:NEW|(START)|(STATUS)|(REQUEUE|SIGNAL|EXCEPT(?:ION)?))" "[^"\n]*+"'
-    rb" ([0-9]{1,10}+) ([0-9]{1,18}+)(?=[ \n])(?(1)" + _START + rb")(?(2)" + _STATUS + rb")(?(3)" + _OTHER + rb")"
+    rb'\n"JOB_(?:NEW%b|START%b|STATUS%b|((?:REQUEUE|SIGNAL|EXCEPT(?:ION)?)" [^\n]*+))'
+    % (_HEAD, _HEAD + _START, _HEAD + _STATUS)
 )
+_RARE = re.compile(rb"([A-Z]++)" + _HEAD + rb"(.*+)")
 _REQUEUE = re.compile(rb" ([0-9]{1,9}+)(?: |$)")
 # userId runCount symbol idx
 _KILL = re.compile(rb' -?[0-9]++ -?[0-9]++ "(?:KILL|DELETEJOB)" ([0-9]{1,9}+)(?: |$)')
@@ -54,13 +57,22 @@ _ACTION_KILL = 0x01
 # In the first line, a number below is the length of the copies; one above is the time of the switch: no copies.
 _FIRST_TIME = 1_000_000_000
 _MOST_KILLED = 100_000
-_TAIL = 1 << 16
 
 
 @lru_cache(256)
 def _read_state(native: bytes) -> bytes:
     bits = int(native)
     return next((event for mask, event in _STATES if bits & mask), b"")
+
+
+@lru_cache(256)
+def _render_end(exit_status: bytes, reason: bytes, killed: bool) -> bytes:
+    # As wait(2) gives it.
+    status = int(exit_status) & 0xFFFF
+    exit_code = 128 + (status & 0x7F) if status & 0x7F else status >> 8
+    if killed or reason not in _OWN_END or exit_code == 0:
+        return b";4;%d\n" % exit_code
+    return b";8;%d\n" % exit_code
 
 
 def _name(job: bytes, index: bytes) -> bytes:
@@ -94,35 +106,26 @@ class EventLog(Parser):
         records = b"\n" + (self._skip_copies(block) if self._copied else block)
         parts: list[bytes] = []
         for record in _EVENT.findall(records):
-            start, status, other, stamp, job, start_index, native, exit_status, index, reason, rest = record
-            if start:
-                local_id = job if start_index == b"0" else _name(job, start_index)
-                parts += (b"001;", stamp, b";", local_id, _ACTIVE)
-            elif status:
+            new, new_job, start, start_job, start_index, stamp, job, native, exit_status, index, reason, rare = record
+            if new:
+                self._killed.pop(new_job, None)
+                parts += (b"001;", new, b";", new_job, _PENDING)
+            elif start:
+                local_id = start_job if start_index == b"0" else _name(start_job, start_index)
+                parts += (b"001;", start, b";", local_id, _ACTIVE)
+            elif stamp:
                 local_id = job if index == b"0" else _name(job, index)
                 change = _read_state(native)
                 if change is _ENDED:
-                    change = self._read_end(job, local_id, exit_status, reason)
+                    change = _render_end(exit_status, reason, job in self._killed or local_id in self._killed)
                 if change:
                     parts += (b"001;", stamp, b";", local_id, change)
-            elif other:
-                parts += self._read_other(other, stamp, job, rest)
-            else:
-                self._killed.pop(job, None)
-                parts += (b"001;", stamp, b";", job, _PENDING)
+            elif found := _RARE.match(rare):
+                parts += self._read_rare(*found.groups())
         self._remember(records)
         return b"".join(parts)
 
-    def _read_end(self, job: bytes, local_id: bytes, exit_status: bytes, reason: bytes) -> bytes:
-        # As wait(2) gives it.
-        status = int(exit_status) & 0xFFFF
-        exit_code = 128 + (status & 0x7F) if status & 0x7F else status >> 8
-        killed = job in self._killed or local_id in self._killed
-        if killed or reason not in _OWN_END or exit_code == 0:
-            return b";4;%d\n" % exit_code
-        return b";8;%d\n" % exit_code
-
-    def _read_other(self, kind: bytes, stamp: bytes, job: bytes, rest: bytes) -> tuple[bytes, ...]:
+    def _read_rare(self, kind: bytes, stamp: bytes, job: bytes, rest: bytes) -> tuple[bytes, ...]:
         if kind == b"SIGNAL":
             if found := _KILL.match(rest):
                 self._killed[_name(job, found[1])] = None
@@ -151,10 +154,13 @@ class EventLog(Parser):
         return block[end:]
 
     def _remember(self, records: bytes) -> None:
-        begin = max(0, len(records) - _TAIL)
-        for latest in deque(_DATED.finditer(records, begin), maxlen=1):
-            self._last_time = int(latest[1])
-            self._last = records[latest.start() : records.index(b"\n", latest.end()) + 1]
+        end = len(records)
+        while (begin := records.rfind(b'\n"JOB_', 0, end)) >= 0:
+            if latest := _DATED.match(records, begin):
+                self._last_time = int(latest[1])
+                self._last = records[begin : records.index(b"\n", latest.end()) + 1]
+                break
+            end = begin
         if len(self._killed) > _MOST_KILLED:
             for local_id in tuple(islice(self._killed, len(self._killed) - _MOST_KILLED // 2)):
                 del self._killed[local_id]

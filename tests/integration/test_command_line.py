@@ -229,7 +229,7 @@ def test_a_state_folder_that_others_can_write_is_refused(
 
 def test_a_state_folder_that_cannot_be_made_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
-    check_refused(["status", "--state-dir", str(tmp_path / "file" / "state")], capsys, ["file/state", "director"])
+    check_refused(["submit", "--state-dir", str(tmp_path / "file" / "state"), "-"], capsys, ["file/state", "director"])
     check_refused(["status", "--state-dir", str(tmp_path / "file")], capsys, ["not a folder"])
 
 

@@ -81,7 +81,11 @@ def test_a_value_of_another_type_is_refused_by_name_and_kind(kind: Kind, values:
     ("kind", "text", "limits", "message"),
     [
         pytest.param(
-            Kind.INTEGER, "0", {"minimum": 1, "unit": "events"}, "integer (events), at least 1, not 0", id="too small"
+            Kind.INTEGER,
+            "0",
+            {"minimum": 1, "unit": "events"},
+            "an integer (events), at least 1, not 0",
+            id="too small",
         ),
         pytest.param(
             Kind.INTEGER,

@@ -44,8 +44,8 @@ def submit(database: Database, identity: str, count: int) -> None:
     register_local_jobs(database, identity, {index: f"{identity}-1.{index}" for index in range(1, count + 1)})
 
 
-def test_the_file_is_for_its_owner_alone(database: Database) -> None:
-    assert stat.S_IMODE(database.path.stat().st_mode) == 0o600
+def test_the_file_is_for_its_owner_alone(database: Database, tmp_path: Path) -> None:
+    assert stat.S_IMODE((tmp_path / "jobs.db").stat().st_mode) == 0o600
 
 
 def test_a_request_reads_back_as_it_was(database: Database) -> None:

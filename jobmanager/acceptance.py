@@ -62,13 +62,27 @@ def make_adapter(account: Account, given: Given, folder: Path) -> JobAdapter:
         handler = find_job_type(read_type(given), configuration.handlers.modules)
     except HandlerError as error:
         raise BadRequest([str(error)]) from error
-    request = read_request(given, handler, folder)
+    request, faults = read_request(given, handler, folder)
     values = read_site_values(handler, configuration.types.get(handler.jobType, {}))
     rules = configuration.decomposition
     limits = Limits(
         rules.events_per_local_job, rules.recommended_cpu_time * 60, rules.max_cpu_time * 60, rules.max_local_jobs
     )
-    return handler(request, Site(limits, values))
+    adapter = handler(request, Site(limits, values))
+    if faults:
+        raise BadRequest([*faults, *_find_further_faults(adapter)])
+    return adapter
+
+
+def _find_further_faults(adapter: JobAdapter) -> list[str]:
+    """What else is wrong with a request that has faults: a check that stumbles over one of them says nothing more."""
+    try:
+        check_errors(adapter)
+    except BadRequest as error:
+        return error.faults
+    except HandlerError:
+        return []
+    return []
 
 
 def check_errors(adapter: JobAdapter) -> None:

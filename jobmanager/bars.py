@@ -30,8 +30,8 @@ class Bars:
 
     def show(self, snapshot: Snapshot) -> None:
         """Bring the bars up to date."""
-        ended = snapshot.counts.get("done", 0) + snapshot.counts.get("failed", 0)
-        self._set("local jobs", ended, snapshot.count, render_counts(snapshot.counts))
+        ended = sum(snapshot.row.counts.get(state, 0) for state in ("done", "failed"))
+        self._set("local jobs", ended, snapshot.count, render_counts(snapshot.row))
         for name, (done, total, unit) in snapshot.phases:
             self._set(name, done, total, unit)
 

@@ -23,9 +23,9 @@ CREATE TABLE IF NOT EXISTS grid_job (
 CREATE INDEX IF NOT EXISTS grid_job_by_state ON grid_job (state);
 CREATE TABLE IF NOT EXISTS local_job (
     grid_job TEXT NOT NULL, number INTEGER NOT NULL, state TEXT NOT NULL, batch TEXT NOT NULL,
-    local_id TEXT, token TEXT, document BLOB NOT NULL, PRIMARY KEY (grid_job, number)
+    local_id TEXT, token TEXT, unsuccessful INTEGER NOT NULL, document BLOB NOT NULL, PRIMARY KEY (grid_job, number)
 );
-CREATE INDEX IF NOT EXISTS local_job_by_state ON local_job (grid_job, state);
+CREATE INDEX IF NOT EXISTS local_job_by_state ON local_job (grid_job, state, unsuccessful);
 CREATE INDEX IF NOT EXISTS local_job_by_id ON local_job (batch, local_id);
 CREATE TABLE IF NOT EXISTS waiting_event (
     batch TEXT NOT NULL, local_id TEXT NOT NULL, timestamp INTEGER NOT NULL, state INTEGER NOT NULL,
@@ -55,6 +55,8 @@ class Overview:
     owner: str
     submitted: str
     counts: dict[str, int]
+    unsuccessful: int
+    """How many of those in the state done ended with another exit code than 0, or without their outputs."""
 
 
 class Database:
@@ -167,13 +169,15 @@ class Database:
         condition = "" if identity is None else " WHERE {} = ?"
         values = () if identity is None else (identity,)
         counts: dict[str, dict[str, int]] = {}
-        sql = "SELECT grid_job, state, count(*) FROM local_job" + condition.format("grid_job")
-        for job, state, number in self._query(sql + " GROUP BY grid_job, state", values):
-            counts.setdefault(str(job), {})[str(state)] = int(number)
+        unsuccessful: dict[str, int] = {}
+        sql = "SELECT grid_job, state, count(*), sum(unsuccessful) FROM local_job" + condition.format("grid_job")
+        for job, state, number, failures in self._query(sql + " GROUP BY grid_job, state", values):
+            counts.setdefault(job, {})[state] = number
+            unsuccessful[job] = unsuccessful.get(job, 0) + failures
         sql = "SELECT id, type, state, owner, submitted FROM grid_job" + condition.format("id")
         rows = self._query(sql + " ORDER BY submitted, id", values)
         return [
-            Overview(job, job_type, state, owner, submitted, counts.get(job, {}))
+            Overview(job, job_type, state, owner, submitted, counts.get(job, {}), unsuccessful.get(job, 0))
             for job, job_type, state, owner, submitted in rows
         ]
 
@@ -187,9 +191,10 @@ class Database:
     def put_local_jobs(self, identity: str, jobs: "Iterable[LocalJob]") -> None:
         """Write local jobs' documents, new or changed."""
         rows = (
-            (identity, job.index, job.state.word, job.batch, job.local_id, job.token, job.to_bytes()) for job in jobs
+            (identity, job.index, job.state.word, job.batch, job.local_id, job.token, job.unsuccessful, job.to_bytes())
+            for job in jobs
         )
-        self._write("INSERT OR REPLACE INTO local_job VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+        self._write("INSERT OR REPLACE INTO local_job VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
     def local_jobs(self, identity: str, *states: State) -> "list[LocalJob]":
         """The local jobs of a grid job in order of their index; only those in the given states, if any are given."""

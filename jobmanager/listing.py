@@ -28,17 +28,17 @@ def render_columns(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def render_counts(counts: Mapping[str, int]) -> str:
-    """Local jobs by state, ``3 active, 5 done``."""
-    return ", ".join(f"{counts[state]} {state}" for state in _STATES if counts.get(state)) or "no local jobs yet"
+def render_counts(row: Overview) -> str:
+    """Local jobs by state, ``3 active, 5 done (2 of them without success)``."""
+    parts = [f"{row.counts[state]} {state}" for state in _STATES if row.counts.get(state)]
+    of_done = f" ({row.unsuccessful} of them without success)" if row.unsuccessful else ""
+    return ", ".join(part + of_done if part.endswith(" done") else part for part in parts) or "no local jobs yet"
 
 
 def render_table(rows: Iterable[Overview]) -> str:
     """One line per grid job, with a heading."""
     heading = ("ID", "TYPE", "STATE", "OWNER", "SUBMITTED", "LOCAL JOBS")
-    lines = [
-        (row.id, row.type, row.state, printable(row.owner), row.submitted, render_counts(row.counts)) for row in rows
-    ]
+    lines = [(row.id, row.type, row.state, printable(row.owner), row.submitted, render_counts(row)) for row in rows]
     return render_columns([heading, *lines]) if lines else 'no grid jobs: "samgrid submit FILE" makes one'
 
 
@@ -52,7 +52,7 @@ def render_details(database: Database, identity: str, row: Overview) -> str:
         ("owner", printable(job.owner)),
         ("submitted", job.submitted),
         ("batch system", job.batch),
-        ("local jobs", f"{job.count}: {render_counts(row.counts)}"),
+        ("local jobs", f"{job.count}: {render_counts(row)}"),
         *((f"phase {name}", f"{done} of {total} {unit}") for name, (done, total, unit) in phases(database, identity)),
     ]
     facts += [("reason", printable(job.reason))] if job.reason else []

@@ -129,6 +129,11 @@ class LocalJob(Document):
         ]
 
     @property
+    def unsuccessful(self) -> bool:
+        """True where "done" does not mean success, as far as is known by now."""
+        return self.state is State.DONE and self.reason is not None
+
+    @property
     def succeeded(self) -> bool:
         """True where the program ended with exit code 0 and the driver's record proves that its outputs came back."""
         return self.state is State.DONE and self.exit_code == 0 and self.driver == "ended"

@@ -55,13 +55,12 @@ def read_type(given: Given) -> str:
     )
 
 
-def read_request(given: Given, handler: type[JobAdapter], folder: Path) -> dict[str, Any]:
-    """The request's typed values by the declared names, defaults filled in.
+def read_request(given: Given, handler: type[JobAdapter], folder: Path) -> tuple[dict[str, Any], list[str]]:
+    """The request's typed values by the declared names, defaults filled in; and a sentence for each fault.
 
-    An attribute given twice counts as last given, as in GRAM.
+    An attribute given twice counts as last given, as in GRAM; a faulty one has its default.
 
     :param folder: where relative file names start.
-    :raises BadRequest: naming every fault.
     """
     declared = {canonical_name(a.name): a for a in (*COMMON_ATTRIBUTES, *handler.attributes)}
     values: dict[str, Any] = {attribute.name: attribute.default for attribute in declared.values()}
@@ -79,9 +78,7 @@ def read_request(given: Given, handler: type[JobAdapter], folder: Path) -> dict[
             faults.append(str(error))
     missing = [attribute for name, attribute in declared.items() if attribute.required and name not in seen]
     faults += [f"{attribute.name} is missing: {attribute.doc} ({attribute.describe()})" for attribute in missing]
-    if faults:
-        raise BadRequest(faults)
-    return values
+    return values, faults
 
 
 def read_site_values(handler: type[JobAdapter], table: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from batch_adapters.states import State
 from jobmanager.account import Account
+from jobmanager.database import Overview
 from jobmanager.listing import phases, printable, render_counts
 from jobmanager.monitor_client import ask_monitor
 
@@ -23,8 +24,7 @@ _PATIENCE = 15.0
 class Snapshot:
     """What there is to show of a grid job at one moment."""
 
-    state: str
-    counts: dict[str, int]
+    row: Overview
     count: int
     phases: tuple[tuple[str, tuple[int, int, str]], ...]
 
@@ -42,7 +42,7 @@ def watch_grid_job(account: Account, identity: str) -> int:
     with _display() as display:
         for snapshot in _snapshots(account, identity):
             display.show(snapshot)
-            trouble = "" if snapshot.state in (State.DONE.word, State.FAILED.word) else _trouble(account, identity)
+            trouble = "" if snapshot.row.state in (State.DONE.word, State.FAILED.word) else _trouble(account, identity)
             troubled_since = (troubled_since or time.monotonic()) if trouble else None
             if troubled_since is not None and time.monotonic() - troubled_since > _PATIENCE:
                 break
@@ -62,7 +62,7 @@ def _snapshots(account: Account, identity: str) -> Iterator[Snapshot]:
         began = time.monotonic()
         (row,) = account.database.overview(identity)
         count = account.database.grid_job(identity).count
-        yield Snapshot(row.state, row.counts, count, tuple(phases(account.database, identity)))
+        yield Snapshot(row, count, tuple(phases(account.database, identity)))
         if row.state in (State.DONE.word, State.FAILED.word):
             return
         # A look at ten thousand local jobs costs something: it shall not keep a processor busy.
@@ -91,7 +91,7 @@ class Lines:
 
     def show(self, snapshot: Snapshot) -> None:
         """Print a line if it differs from the last."""
-        parts = [f"{snapshot.state}: {render_counts(snapshot.counts)} of {snapshot.count}"]
+        parts = [f"{snapshot.row.state}: {render_counts(snapshot.row)} of {snapshot.count}"]
         parts += [f"{name} {done}/{total} {unit}".rstrip() for name, (done, total, unit) in snapshot.phases]
         line = " | ".join(parts)
         if line != self._last:

@@ -154,6 +154,7 @@ def test_a_failed_local_job_fails_the_grid_job_and_says_why(samgrid: Samgrid) ->
         "1 of 3 local jobs failed, first number 2: the program ended with exit code 7 (no magnetic field)"
         in done.stdout
     )
+    assert "3 done (1 of them without success)" in samgrid("status", identity).stdout
     assert f"{identity}.{identity}-1.3.output/good" in read_tar(samgrid, identity), "what succeeded is not lost"
 
 

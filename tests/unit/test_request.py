@@ -35,29 +35,27 @@ def given(**attributes: Value) -> Given:
 
 
 def test_names_are_compared_as_globus_compares_them() -> None:
-    request = read_request(given(samgrid_type="reco", FILES_perJob="7", DataSet="x"), Reco, Path("/"))
+    request, faults = read_request(given(samgrid_type="reco", FILES_perJob="7", DataSet="x"), Reco, Path("/"))
+    assert faults == []
     assert (request["files_per_job"], request["dataset"]) == (7, "x")
 
 
 def test_defaults_are_filled_in() -> None:
-    request = read_request(given(samgrid_type="reco", dataset="x"), Reco, Path("/"))
+    request, _ = read_request(given(samgrid_type="reco", dataset="x"), Reco, Path("/"))
     assert (request["files_per_job"], request["min_success"], request["environment"]) == (10, 1.0, ())
 
 
 def test_an_attribute_given_twice_counts_as_last_given() -> None:
-    assert (
-        read_request([*given(samgrid_type="reco", dataset="a"), ("data_set", ("b",))], Reco, Path("/"))["dataset"]
-        == "b"
-    )
+    twice = [*given(samgrid_type="reco", dataset="a"), ("data_set", ("b",))]
+    request, _ = read_request(twice, Reco, Path("/"))
+    assert request["dataset"] == "b"
 
 
 def test_every_fault_is_named_at_once() -> None:
-    with pytest.raises(BadRequest) as caught:
-        read_request(
-            given(samgrid_type="reco", colour="green", files_per_job="101", max_memory="much"), Reco, Path("/")
-        )
-    text = "\n".join(caught.value.faults)
-    assert len(caught.value.faults) == 4
+    wrong = given(samgrid_type="reco", colour="green", files_per_job="101", max_memory="much")
+    _, faults = read_request(wrong, Reco, Path("/"))
+    text = "\n".join(faults)
+    assert len(faults) == 4
     for word in ("colour", "files_per_job", "1 to 100", "max_memory", "dataset is missing"):
         assert word in text
 
@@ -124,6 +122,14 @@ def test_a_bad_request_is_refused_before_anything_is_created(
         accept_grid_job(account, given(**attributes), Path("/"))
     assert account.database.overview() == []
     assert not account.places.jobs.exists()
+
+
+def test_faults_of_values_and_of_what_they_name_are_told_together(account: Account) -> None:
+    wrong = given(samgrid_type="command", executable="/no/such", stdin="/no/input", max_wall_time="0", colour="red")
+    with pytest.raises(BadRequest) as caught:
+        accept_grid_job(account, wrong, Path("/"))
+    text = "\n".join(caught.value.faults)
+    assert all(word in text for word in ("/no/such", "/no/input", "max_wall_time", "colour"))
 
 
 def test_an_accepted_grid_job_knows_its_slices(account: Account) -> None:

@@ -1,5 +1,6 @@
 """kill -9 of whatever works for a grid job, at random moments: every local job still runs exactly once."""
 
+import itertools
 import json
 import os
 import random
@@ -34,12 +35,13 @@ def parent_of(pid: int) -> int | None:
 def kill_at_random(samgrid: Samgrid, watching: subprocess.Popen[str], victims: tuple[str, ...]) -> dict[str, int]:
     """Kill the victims one after another until the watching command has ended; how many of each were hit."""
     randomness = random.Random(SEED)
+    turns = itertools.cycle(randomness.sample(victims, len(victims)))
     killed = dict.fromkeys(victims, 0)
     deadline = time.monotonic() + 600
     while watching.poll() is None:
         assert time.monotonic() < deadline, "the grid job does not end"
-        time.sleep(randomness.uniform(0.05, 1.5))
-        victim = randomness.choice(victims)
+        time.sleep(randomness.uniform(0.05, 1.0))
+        victim = next(turns)
         found = processes_of(samgrid.state, victim)
         # A child between fork and exec looks like its parent, but is a local job already: not ours to kill.
         for pid in [pid for pid in found if parent_of(pid) not in found]:

@@ -24,6 +24,7 @@ from jobmanager.aggregation import next_step
 from jobmanager.child import Backoff
 from jobmanager.database import DatabaseError
 from jobmanager.generators import Generators
+from jobmanager.logs import log_to
 from jobmanager.monitor_client import is_listening, render_fingerprint, socket_address
 from jobmanager.progress import ProgressReader, reconcile_with_drivers
 from jobmanager.registration import apply_events
@@ -212,9 +213,6 @@ def _is_locked(lock: int, account: Account) -> bool:
 
 def _log_to(account: Account) -> None:
     handler = logging.handlers.RotatingFileHandler(account.places.monitor_log, maxBytes=5_000_000, backupCount=3)
-    formatter = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
-    formatter.converter = time.gmtime
-    handler.setFormatter(formatter)
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    log_to(handler)
     # A full disk must not end the monitor for the sake of a log line.
     logging.raiseExceptions = False

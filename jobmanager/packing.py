@@ -1,6 +1,5 @@
 """Steps 3 and 4 of a grid job: its command lines and its work area become the sandbox, once for all local jobs."""
 
-import hashlib
 import logging
 import os
 import shutil
@@ -13,8 +12,9 @@ from jobmanager.acceptance import run_directory
 from jobmanager.account import Account
 from jobmanager.grid_job import GridJob
 from jobmanager.job_types import HandlerError
+from sandbox.aside import write_aside
 from sandbox.driver import DriverPlan, LocalJobEntry, render_driver, render_table
-from sandbox.limits import Limits, SandboxError
+from sandbox.limits import Limits
 from sandbox.pack import write_sandbox
 
 logger = logging.getLogger(__name__)
@@ -43,8 +43,8 @@ def pack_sandbox(account: Account, job: GridJob, adapter: JobAdapter, local_jobs
     finally:
         _remove(work_area)
     table = os.fsencode(render_table(entries))
-    _write_file(places.local_jobs(job.identity), table)
-    driver = render_driver(_plan(account, job, adapter, digest, hashlib.sha256(table).hexdigest(), stdin))
+    table_digest = _write_file(places.local_jobs(job.identity), table)
+    driver = render_driver(_plan(account, job, adapter, digest, table_digest, stdin))
     _write_file(places.driver(job.identity), os.fsencode(driver))
     logger.info("%s packed for %d local jobs", job.identity, len(local_jobs))
 
@@ -118,15 +118,8 @@ def _remove(folder: Path) -> None:
         shutil.rmtree(folder)
 
 
-def _write_file(path: Path, data: bytes) -> None:
-    """Write a whole file or none."""
-    aside = path.with_name(f"{path.name}.new")
-    try:
-        with open(aside, "wb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o600)) as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.rename(path)
-    except OSError as error:
-        aside.unlink(missing_ok=True)
-        raise SandboxError(f"cannot write {path}: {error.strerror}") from error
+def _write_file(path: Path, data: bytes) -> str:
+    """Write a whole file or none; its sha256."""
+    with write_aside(path) as sink:
+        sink.write(data)
+    return sink.sha256

@@ -5,7 +5,6 @@ import fcntl
 import logging
 import os
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from jobmanager.cancellation import cancel_local_jobs, put_tombstone
 from jobmanager.collection import collect_grid_job
 from jobmanager.database import DatabaseError
 from jobmanager.job_types import HandlerError
+from jobmanager.logs import log_to
 from jobmanager.reconciliation import reconcile_batch_system
 from jobmanager.request import BadRequest
 from jobmanager.run_grid_job import run_grid_job
@@ -91,15 +91,12 @@ def _lock(descriptor: int) -> None:
 
 
 def _log_to(path: Path | None) -> None:
-    """Log INFO and up with times in UTC, into a file of the grid job or to stderr."""
+    """Log into a file of the grid job, or to stderr."""
     handler: logging.Handler
     if path is None:
         handler = logging.StreamHandler()
     else:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600))
         handler = logging.FileHandler(path)
-    formatter = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
-    formatter.converter = time.gmtime
-    handler.setFormatter(formatter)
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    log_to(handler)
     logging.getLogger("sh").setLevel(logging.WARNING)

@@ -1,11 +1,13 @@
 # make venv   makes .venv with everything the other targets need
 # make demo   runs a real Monte-Carlo grid job: 2000 Drell-Yan events in eight local jobs
 # make test   checks style and types, then runs every test
+# make test-real  (as root) installs and starts Slurm, SGE, HTCondor and PBS's commands, runs grid jobs on each; then test-gram
+# make test-gram  (as root) brings up a real GRAM, installs us in it, and runs its clients
 # make bench  measures the event generator beside its peers, and writes bench/RESULTS.md
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo venv check test bench clean
+.PHONY: demo venv check test test-real test-gram bench clean
 
 demo: venv
 	@SAMGRID_STATE="$${SAMGRID_STATE:-$(CURDIR)/.venv/demo}" $(BIN)/samgrid run examples/drell-yan.rsl
@@ -25,6 +27,14 @@ check: venv
 
 test: check
 	$(BIN)/pytest
+
+# What cannot be had on this machine is skipped, with the reason.
+test-real: venv
+	$(BIN)/pytest tests/real
+	$(BIN)/pytest tests/gram
+
+test-gram: venv
+	$(BIN)/pytest tests/gram
 
 # As root it installs the peers, Globus' own generator among them; a peer that is missing is a row that says so.
 bench: venv

@@ -1,9 +1,12 @@
-"""What a batch adapter is: argv templates, answers, states and a parser, all of it data; no I/O."""
+"""What a batch adapter is: commands, answers, names and states of one batch system, all of it data; no I/O."""
 
+import enum
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from batch_adapters.diagnosis import Diagnosis, no_diagnosis
+from batch_adapters.naming import Naming
 from batch_adapters.states import State
 
 
@@ -15,6 +18,10 @@ class Unreachable(BatchError):
     """Nobody answered: nothing is known and nothing changes; ask again later."""
 
 
+class Postponed(Unreachable):
+    """Nothing was done, for certain, but it may be later."""
+
+
 class Refused(BatchError):
     """The batch system answered no: asking again is of no use."""
 
@@ -23,21 +30,36 @@ class Garbled(BatchError):
     """The answer cannot be understood, so what was asked may or may not have happened; the text is in the message."""
 
 
+class Answer(enum.Enum):
+    """What an exit code and a text mean."""
+
+    OK = "ok"
+    ABSENT = "absent"
+    """It answered: there is nothing of that name."""
+    TRANSIENT = "transient"
+    """Nobody could answer now; what was asked for may yet have been done."""
+    LATER = "later"
+    """What was asked for was not done, for certain; later it may be."""
+    PERMANENT = "permanent"
+    """It answered no, and will again."""
+    UNKNOWN = "unknown"
+    """Not to be understood; what no outcome fits is unknown too."""
+
+
 @dataclass(frozen=True)
 class Outcome:
-    """How one kind of answer is known: by exit code (None: any) and by a pattern in what was printed."""
+    """How one kind of answer is known: by exit code (None: any) and by a pattern found in stdout or stderr."""
 
     exit_code: int | None
     pattern: str
-    error: type[BatchError] | None
-    """The error to raise; None where the answer is a good one."""
+    answer: Answer
 
     def fits(self, exit_code: int, output: str) -> bool:
         """True where the answer is of this kind."""
         return self.exit_code in (None, exit_code) and re.search(self.pattern, output) is not None
 
 
-OK = Outcome(0, "", None)
+OK = Outcome(0, "", Answer.OK)
 
 
 @dataclass(frozen=True)
@@ -45,66 +67,184 @@ class Command:
     """One batch command: Jinja2 templates, one per argument, and how its answers are told apart.
 
     An argument that is one bare list variable, such as ``{{ ids* }}``, becomes as many arguments as the list has
-    items; one that renders empty is left out. The timeout is in seconds.
+    items; one that renders empty is left out. Of the outcomes the first that fits counts.
     """
 
     argv: tuple[str, ...]
-    timeout: float = 60
     outcomes: tuple[Outcome, ...] = (OK,)
+    stdin: str = ""
+    """Template of what the command reads."""
+    timeout: float = 60
+    """Seconds; then it is killed, and nobody has answered."""
+    attempts: int = 3
+    """How often it is asked where the answer is transient; a submission is only ever asked once at a time."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What one answer says of one local job, in the batch system's own words."""
+
+    local_id: str
+    native_state: str
+    exit_code: int | None = None
+    """None where the answer does not say, or a signal ended it."""
+    reason: str = ""
+    """Why it waits, is held or failed."""
+    token: str = ""
+    """Its name, where the answer has it."""
+    owner: str = ""
+    """Whose it is, where the answer has other users' jobs, too."""
+
+
+Reader = Callable[[str], Iterable[Job]]
+"""From what a command printed to the jobs it speaks of; raises Garbled."""
+
+
+@dataclass(frozen=True)
+class Lines:
+    """A `Reader` for answers of one line per job, as data: its groups: id, state, perhaps exit, reason, token, owner.
+
+    Every line must fit, unless it fits ``others``: lines that are known to be no local jobs of ours.
+    """
+
+    pattern: str
+    others: str = "(?!)"
+
+    def __call__(self, printed: str) -> Iterator[Job]:
+        """The job of each line.
+
+        :raises Garbled: quoting the first line that does not fit; a torn last line is one.
+        """
+        for line in printed.splitlines(keepends=True):
+            match = re.fullmatch(f"(?:{self.pattern})\n", line)
+            if match is not None:
+                yield _read_groups(match.groupdict())
+            elif re.fullmatch(f"(?:{self.others})\n", line) is None:
+                raise Garbled(f"a line that was not expected: {line[:200]!r}")
+
+
+def _read_groups(groups: Mapping[str, str | None]) -> Job:
+    code = groups.get("exit")
+    if code is not None and not re.fullmatch(r"-?\d+", code, re.ASCII):
+        raise Garbled(f"an exit code that is no number: {code[:200]!r}")
+    return Job(
+        local_id=str(groups["id"]),
+        native_state=str(groups["state"]),
+        exit_code=None if code is None else int(code),
+        reason=groups.get("reason") or "",
+        token=groups.get("token") or "",
+        owner=groups.get("owner") or "",
+    )
 
 
 @dataclass(frozen=True)
 class LocalStatus:
-    """What a batch system says of one local job; ``state`` None: a native state we do not know."""
+    """What a batch system says of one local job; ``state`` None: a native state that the adapter does not know."""
 
     local_id: str
     native_state: str
     state: State | None
     exit_code: int | None = None
     reason: str = ""
+    token: str = ""
+    is_leaving: bool = False
+    """It is on its way out: shown alive, but never to run again."""
+
+    def is_of(self, token: str) -> bool:
+        """False where the answer names another token: batch systems use ids again."""
+        return self.token in ("", token)
 
 
 @dataclass(frozen=True)
 class Submission:
-    """One array of local jobs to submit under one token; limits are 0, and words empty, where the request says none."""
+    """One array of ``count`` local jobs under one token; numbers are 0, and words empty, where the request says none.
+
+    ``offset`` is what the driver adds to the position in the array, which always starts from 1.
+    """
 
     token: str
-    first: int
-    last: int
+    count: int
+    offset: int
     driver: str
-    log_folder: str
+    results: str
+    """Folder for what the batch system itself says on stdout and stderr, and where outputs come back to."""
+    sandbox: str = ""
+    """Folder of the driver, sandbox.tar and local-jobs: what has to travel where files are carried."""
+    carried: bool = False
+    """The batch system carries the sandbox to the job and its outputs back; there is no shared file system."""
     queue: str = ""
     project: str = ""
     max_cpu_minutes: int = 0
     max_wall_minutes: int = 0
     max_memory_mb: int = 0
+    options: tuple[str, ...] = ()
+    """Further options of the submit command: the site's, then those of the request that the site permits."""
 
 
 @dataclass(frozen=True)
 class BatchAdapter:
-    """A batch system, as data and a few pure functions."""
+    """A batch system. Every command's variables are the site's, and what is said here."""
 
     name: str
+
     submit: Command
-    """Variables: those of `Submission` and of the site."""
-    read_submitted: Callable[[str, Submission], Mapping[int, str]]
-    """Local id of each index from what submit printed; raises Garbled."""
-    query: Command
-    """All our local jobs in one answer."""
+    """Variables: the fields of `Submission`."""
+    naming: Naming
+    """What submit prints, and the ids of an array's local jobs."""
+    queue: Command
+    """All local jobs of this account that wait or run, in one answer; ended ones may be in it."""
     find: Command
-    """The local jobs of one ``token``, wherever they are now: queue, history or log."""
-    read_jobs: Callable[[str], Iterable[tuple[str, str, int | None]]]
-    """Local id, native state and exit code of each job that query or find printed; raises Garbled."""
+    """Those of one ``token``."""
+    status: Command
+    """The one of one ``id``."""
+    read_jobs: Reader
+    """Reads what queue, find and status print."""
     cancel: Command
-    """Variable: ``ids``, a list."""
+    """Variable: ``ids``, a list of ids of local jobs, or of whole arrays."""
     states: Mapping[str, State]
     """Every native state that the manual names."""
+
     local_id_words: str
-    """Shell words that give a running job its own local id."""
+    """Shell words for double quotes that give a running job its own local id."""
     index_words: str
-    """Shell words that give a running job its index in the array."""
-    event_log: str
-    """Template of the path of the log that the generator follows."""
+    """Shell words that give a running job its position in its array, from 1."""
+
+    history: Command | None = None
+    """The ended jobs of one ``token``: the second witness of an end; None where there is no such thing."""
+    read_history: Reader = Lines("(?!)")
+    leaving: frozenset[str] = frozenset()
+    """Native states of jobs on their way out."""
+    event_module: str = ""
+    """The event generator's module that reads its log; empty: there is no log to read, the queue is polled."""
+    event_log: str = ""
+    """Template of the path of that log; empty: where the module finds it."""
+
+    array_limit: Command | None = None
+    """Prints how many local jobs an array may have here."""
+    read_array_limit: str = r"(\d+)"
+    """Pattern whose group 1 is that number; where the group takes no part, there is no limit."""
     max_array: int = 1000
-    index_of: Callable[[str], int] = field(default=lambda local_id: int(re.split(r"[._]", local_id)[-1]))
-    """The index in the array that a local id carries."""
+    """Local jobs in one array, where the batch system does not say."""
+    version: Command | None = None
+    """Prints the version; by preference something that only a live daemon answers."""
+    read_version: str = r"\A\s*(.+)"
+    """Pattern whose group 1 is the version."""
+
+    settle_time: float = 60
+    """Seconds after which a submission whose fate is unknown, and that is nowhere, was never made."""
+    outputs_lag: float = 60
+    """Seconds by which outputs may come back later than the news of a local job's end (network file systems)."""
+    cancel_at_once: int = 500
+    """Ids on one command line of cancel."""
+    commands_per_minute: int = 120
+    """Most batch commands of this account in any minute; 0 = no restraint, for a part of this machine."""
+    ignored_variables: tuple[str, ...] = ()
+    """Beginnings of the names of environment variables that would change what the commands do or print."""
+    request_options: tuple[str, ...] = ()
+    """Patterns of the submit options that requests may use (``batch_options``)."""
+    options: tuple[str, ...] = ()
+    """Submit options of the site, for every local job."""
+    carries_files: bool = False
+    """True where it can carry files to and from jobs without a shared file system."""
+    diagnose: Diagnosis = field(default=no_diagnosis)
+    """What ``samgrid doctor`` looks at."""

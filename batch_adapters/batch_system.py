@@ -1,192 +1,160 @@
-"""All I/O with batch systems: renders an adapter's commands, runs them, tells their answers apart."""
+"""One batch system as an account uses it: what the job manager asks, in its words, over an adapter's commands."""
 
-import contextlib
-import ctypes
 import functools
-import io
 import logging
 import os
+import pwd
 import re
-import signal
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import Any
 
-import jinja2
-import sh
+import tenacity
 
-from batch_adapters.adapter import BatchAdapter, Command, Garbled, LocalStatus, Submission, Unreachable
+from batch_adapters.adapter import (
+    BatchAdapter,
+    Command,
+    Garbled,
+    LocalStatus,
+    Postponed,
+    Reader,
+    Submission,
+    Unreachable,
+)
+from batch_adapters.running import TimedOut, render_text, run_command
+from batch_adapters.traffic import HeldBack, Traffic
 
 logger = logging.getLogger(__name__)
 
-MAX_OUTPUT = 64 * 1024 * 1024
-"""Bytes that one command may print; more is no answer."""
-
-_LIST = re.compile(r"\{\{ *(\w+)\* *\}\}")
-_ANY_CODE = list(range(256))
-_PR_SET_PDEATHSIG = 1  # prctl(2)
-_libc = ctypes.CDLL(None)
-
-
-class _Bounded(io.BytesIO):
-    """Keeps what a command prints, up to `MAX_OUTPUT`."""
-
-    overflowed = False
-
-    def write(self, data: Any) -> int:
-        if self.tell() + len(data) > MAX_OUTPUT:
-            self.overflowed = True
-            return len(data)
-        return super().write(data)
-
-
-@functools.cache
-def _template(text: str) -> jinja2.Template:
-    return jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=False).from_string(text)
-
-
-def render_argv(command: Command, variables: Mapping[str, Any]) -> list[str]:
-    """The command's arguments, each template rendered on its own: no shell ever sees them."""
-    argv: list[str] = []
-    for text in command.argv:
-        listed = _LIST.fullmatch(text)
-        if listed:
-            argv.extend(variables[listed[1]])
-        else:
-            argv.append(_template(text).render(variables))
-    return [argument for argument in argv if argument]
-
-
-def run_command(command: Command, variables: Mapping[str, Any]) -> str:
-    """What the command printed, where one of its outcomes calls that a good answer.
-
-    :raises Unreachable: no answer within the timeout, or the program cannot be started.
-    :raises BatchError: as the outcome that fits says; Garbled where none does.
-    """
-    argv = render_argv(command, variables)
-    out, err = _Bounded(), _Bounded()
-    exit_code = _wait(_start(argv, command.timeout, out, err), argv[0], command.timeout)
-    if out.overflowed or err.overflowed:
-        raise Garbled(f"{argv[0]} printed more than {MAX_OUTPUT} bytes")
-    stdout, stderr = (stream.getvalue().decode(errors="replace") for stream in (out, err))
-    logger.debug("%s: exit %d, stdout %r, stderr %r", argv[:8], exit_code, stdout[:2000], stderr[:2000])
-    return _judge(command, argv, exit_code, stdout, stderr)
-
-
-def _start(argv: list[str], timeout: float, out: _Bounded, err: _Bounded) -> sh.RunningCommand:
-    try:
-        return sh.Command(argv[0])(
-            *argv[1:],
-            _in="",
-            _out=out,
-            _err=err,
-            # Programs cut their lines to the width of a terminal.
-            _tty_out=False,
-            _timeout=timeout,
-            _ok_code=_ANY_CODE,
-            _bg=True,
-            _bg_exc=False,
-            _new_group=True,
-            _preexec_fn=_prepare_child,
-        )
-    except sh.CommandNotFound as error:
-        raise Unreachable(f"{argv[0]} cannot be run: there is no such program") from error
-    except (sh.ForkException, OSError) as error:
-        raise Unreachable(f"{argv[0]} cannot be run: {str(error).strip().splitlines()[-1].strip()}") from error
-
-
-def _wait(running: sh.RunningCommand, program: str, timeout: float) -> int:
-    """The exit code; children that keep the output open after the command's end are waited for 2 s (by sh)."""
-    try:
-        exit_code: int = running.wait().exit_code
-    except sh.TimeoutException as error:
-        _kill_group(running.pgid)
-        raise Unreachable(f"{program} did not answer within {timeout:g} s") from error
-    except sh.SignalException as error:
-        raise Unreachable(f"{program} was killed: {type(error).__name__}") from error
-    return exit_code
-
-
-def _prepare_child() -> None:
-    """Runs in the new process: it dies with us, so that nothing is submitted behind the back of who comes after us."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    # sh has it ignored, and daemons that the command starts would ignore it for ever.
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
-
-
-def _kill_group(group: int) -> None:
-    """End what a command that was given up had started: it might do later what we are about to ask for again."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(group, signal.SIGKILL)
-
-
-def _judge(command: Command, argv: list[str], exit_code: int, stdout: str, stderr: str) -> str:
-    for outcome in command.outcomes:
-        if outcome.fits(exit_code, stdout + stderr):
-            if outcome.error is None:
-                return stdout
-            raise outcome.error(_failure(argv, exit_code, stdout, stderr))
-    # Nobody has said what this answer means: it is not taken for a no, which would end grid jobs.
-    raise Garbled(_failure(argv, exit_code, stdout, stderr))
-
-
-def _failure(argv: list[str], exit_code: int, stdout: str, stderr: str) -> str:
-    text = (stderr.strip() or stdout.strip() or "nothing printed")[:500]
-    return f"{argv[0]} {argv[1] if len(argv) > 1 else ''}: exit code {exit_code}: {text}"
+_MOST_IDS = 500
+"""Ids on one command line."""
 
 
 class BatchSystem:
-    """One batch system as this account uses it: a batch adapter and the site's variables for its templates."""
+    """A batch adapter, the site's variables for its templates, and the account's restraint.
 
-    def __init__(self, adapter: BatchAdapter, site: Mapping[str, Any]) -> None:
+    Every method may raise Unreachable (nobody answered: nothing is known) and Garbled (somebody did, but in words that
+    cannot be understood). An empty list is an answer.
+    """
+
+    def __init__(self, adapter: BatchAdapter, site: Mapping[str, Any], traffic: Traffic) -> None:
         self.adapter = adapter
-        self.site = site
+        self.traffic = traffic
+        self._site = site
 
     @property
     def event_log(self) -> str:
-        """The path of the log that the generator follows."""
-        return _template(self.adapter.event_log).render(self.site)
+        """The path of the log that the generator follows; empty where the generator's module finds it itself."""
+        return render_text(self.adapter.event_log, self._site)
+
+    def max_array(self) -> int:
+        """Most local jobs in one array: the batch system's own limit, or the configured one where that is lower."""
+        if self.adapter.array_limit is None:
+            return self.adapter.max_array
+        printed = self._ask(self.adapter.array_limit, {})
+        found = re.search(self.adapter.read_array_limit, printed)
+        if found is None:
+            raise Garbled(f"{self.adapter.name}: no array limit in {printed[:200]!r}")
+        # Group 1 does not take part where the answer is that there is no limit.
+        return self.adapter.max_array if found[1] is None else max(1, min(int(found[1]), self.adapter.max_array))
 
     def submit(self, submission: Submission) -> Mapping[int, str]:
-        """Submit an array once; the local id of each of its indexes.
+        """Submit an array once; the local id of each position in it, from 1.
 
         :raises Refused: nothing was submitted.
+        :raises Postponed: nothing was submitted now.
         :raises Unreachable, Garbled: it may or may not have been: `find` its token.
         """
-        variables = {**self.site, **{name: getattr(submission, name) for name in submission.__dataclass_fields__}}
-        printed = run_command(self.adapter.submit, variables)
-        ids = self.adapter.read_submitted(printed, submission)
-        if set(ids) != set(range(submission.first, submission.last + 1)):
-            raise Garbled(f"{self.adapter.name}: ids for {sorted(ids)[:9]} … in the answer to {submission.token}")
+        printed = self._run(self.adapter.submit, asdict(submission))
+        ids = self.adapter.naming.read_submitted(printed, submission.count)
+        if ids is None:
+            raise Garbled(f"{self.adapter.name}: the answer to {submission.token} is {printed[:200]!r}")
         return ids
 
     def find(self, token: str) -> list[LocalStatus]:
-        """The local jobs submitted under a token; an empty list is an answer: there is no such submission.
+        """The local jobs of a token that wait or run; some that have ended may be among them."""
+        found = self._jobs(self.adapter.find, self.adapter.read_jobs, {"token": token})
+        return [status for status in found if status.is_of(token)]
 
-        :raises Unreachable, Garbled: nothing is known.
-        """
-        return self._jobs(run_command(self.adapter.find, {**self.site, "token": token}))
+    def find_ended(self, token: str) -> list[LocalStatus]:
+        """The local jobs of a token that the batch system's history knows; none where it has no history."""
+        if self.adapter.history is None:
+            return []
+        found = self._jobs(self.adapter.history, self.adapter.read_history, {"token": token})
+        return [status for status in found if status.is_of(token)]
 
     def query(self) -> list[LocalStatus]:
-        """Every local job that the batch system shows us, in one command.
+        """Every local job that the batch system shows us, in one command."""
+        return self._jobs(self.adapter.queue, self.adapter.read_jobs, {})
 
-        :raises Unreachable, Garbled: nothing is known.
-        """
-        return self._jobs(run_command(self.adapter.query, self.site))
+    def status(self, local_id: str) -> LocalStatus | None:
+        """One local job; None where the batch system answers that there is none."""
+        found = self._jobs(self.adapter.status, self.adapter.read_jobs, {"id": local_id})
+        return next((status for status in found if status.local_id == local_id), None)
 
     def cancel(self, ids: Iterable[str]) -> None:
-        """Ask for the end of local jobs; that they ended, an event or a query must say.
-
-        :raises BatchError: some of them may not have been asked.
-        """
+        """Ask for the end of local jobs, or of whole arrays; that they ended, an event or a query must say."""
         wanted = list(ids)
-        for start in range(0, len(wanted), 500):
-            run_command(self.adapter.cancel, {**self.site, "ids": wanted[start : start + 500]})
+        most = min(self.adapter.cancel_at_once, _MOST_IDS)
+        for start in range(0, len(wanted), most):
+            self._ask(self.adapter.cancel, {"ids": wanted[start : start + most]})
 
-    def _jobs(self, printed: str) -> list[LocalStatus]:
+    def version(self) -> str:
+        """What the batch system says of itself; empty where it has no words for that."""
+        if self.adapter.version is None:
+            return ""
+        found = re.search(self.adapter.read_version, self._ask(self.adapter.version, {}))
+        return found[1].strip() if found else ""
+
+    def _jobs(self, command: Command, read: Reader, variables: Mapping[str, Any]) -> list[LocalStatus]:
+        printed = self._ask(command, variables)
+        adapter = self.adapter
         statuses = []
-        for local_id, native, exit_code in self.adapter.read_jobs(printed):
-            state = self.adapter.states.get(native)
-            if state is None:
-                logger.warning("%s %s: unknown native state %r", self.adapter.name, local_id, native)
-            statuses.append(LocalStatus(local_id, native, state, exit_code))
+        try:
+            for job in read(printed):
+                if job.owner not in ("", _find_user()):
+                    continue
+                state = adapter.states.get(job.native_state)
+                if state is None:
+                    logger.warning("%s %s: unknown native state %r", adapter.name, job.local_id, job.native_state)
+                leaving = job.native_state in adapter.leaving
+                fields = (job.local_id, job.native_state, state, job.exit_code, job.reason, job.token)
+                statuses.append(LocalStatus(*fields, is_leaving=leaving))
+        except Garbled as error:
+            raise Garbled(f"{command.argv[0]}: {error}") from error
         return statuses
+
+    def _ask(self, command: Command, variables: Mapping[str, Any]) -> str:
+        """Run a command that may be run any number of times: again, soon, where the batch system could not answer."""
+        retrying = tenacity.Retrying(
+            stop=tenacity.stop_after_attempt(command.attempts),
+            wait=tenacity.wait_random_exponential(multiplier=0.5, max=10),
+            retry=tenacity.retry_if_exception(_is_worth_another_try),
+            reraise=True,
+        )
+        return retrying(self._run, command, variables)
+
+    def _run(self, command: Command, variables: Mapping[str, Any]) -> str:
+        self.traffic.wait_for_turn()
+        try:
+            printed = run_command(command, {**self._site, **variables}, self.adapter.ignored_variables)
+        except Postponed:
+            self.traffic.note_answer()
+            raise
+        except Unreachable as error:
+            self.traffic.note_silence(str(error))
+            raise
+        except Exception:
+            self.traffic.note_answer()
+            raise
+        self.traffic.note_answer()
+        return printed
+
+
+@functools.cache
+def _find_user() -> str:
+    return pwd.getpwuid(os.geteuid()).pw_name
+
+
+def _is_worth_another_try(error: BaseException) -> bool:
+    return isinstance(error, Unreachable) and not isinstance(error, TimedOut | HeldBack)

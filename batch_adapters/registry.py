@@ -1,24 +1,57 @@
-"""The batch systems we know, by name."""
+"""The batch systems we know, by name: the built-in ones, and those that the site's tables define."""
 
+from collections.abc import Mapping
 from importlib import import_module
+from typing import Any
 
 from batch_adapters.adapter import BatchAdapter
 
-ADAPTERS = {"fork": "batch_adapters.fork:FORK"}
+ADAPTERS = {
+    "condor": "batch_adapters.condor:CONDOR",
+    "fork": "batch_adapters.fork:FORK",
+    "lsf": "batch_adapters.lsf:LSF",
+    "pbs": "batch_adapters.pbs:PBS",
+    "sge": "batch_adapters.sge:SGE",
+    "slurm": "batch_adapters.slurm:SLURM",
+    "torque": "batch_adapters.pbs:TORQUE",
+}
 """Name of each batch system and where its adapter is; loaded when it is asked for."""
+
+Tables = Mapping[str, Mapping[str, Any]]
+"""What the configuration says in ``[batch.NAME]``, by name."""
 
 
 class UnknownBatchSystem(LookupError):
     """No batch adapter has that name; the message lists the known ones."""
 
 
-def find_adapter(name: str) -> BatchAdapter:
-    """The batch adapter of that name.
+class BadAdapter(Exception):
+    """A table does not make a batch adapter; ``faults`` has a sentence for each thing to be mended."""
 
-    :raises UnknownBatchSystem: naming the known ones.
+    def __init__(self, faults: list[str]) -> None:
+        super().__init__("; ".join(faults))
+        self.faults = faults
+
+
+def find_adapter(name: str, tables: Tables) -> BatchAdapter:
+    """The batch adapter of that name, as the site wants it.
+
+    :raises UnknownBatchSystem: naming the known ones; BadAdapter: the site's table is wrong.
     """
+    table = tables.get(name)
+    if table is None:
+        return _find_builtin(name, tables)
+    from batch_adapters.site_adapter import read_adapter
+
+    origin = table.get("based_on", name if name in ADAPTERS else None)
+    base = None if origin is None else _find_builtin(str(origin), {})
+    return read_adapter(name, table, base)
+
+
+def _find_builtin(name: str, tables: Tables) -> BatchAdapter:
     if name not in ADAPTERS:
-        raise UnknownBatchSystem(f'unknown batch system "{name}": known are {", ".join(sorted(ADAPTERS))}')
+        known = ", ".join(sorted({*ADAPTERS, *tables}))
+        raise UnknownBatchSystem(f'unknown batch system "{name}": known are {known}')
     module, attribute = ADAPTERS[name].split(":")
     adapter: BatchAdapter = getattr(import_module(module), attribute)
     return adapter

@@ -109,7 +109,8 @@ Load average before {machine.load_before:.2f}, after {machine.load_after:.2f}.
 Made by `make bench`. Whole processes, nothing subtracted: a wall-clock time goes from the start of the process to its
 last event, read from a pipe; CPU is user and system time of the process until it has ended. With its pbs module,
 Globus' C program waits about 1 s before it begins: its wall-clock time contains that second, its CPU time does not.
-The programs run in turn on the same log in the page cache. Times are best / median.
+The programs run in turn on the same log in the page cache, after one run of each that is not counted; Python's modules
+are compiled by then, as those of an installed package are. Times are best / median.
 """
 
 

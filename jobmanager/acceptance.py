@@ -8,46 +8,59 @@ import re
 import secrets
 import string
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from adapters import JobAdapter, Limits, Site, TooLarge
 from adapters.decomposition import HIGHEST_SEED
-from batch_adapters.registry import UnknownBatchSystem, find_adapter
+from batch_adapters.adapter import BatchAdapter
+from batch_adapters.registry import UnknownBatchSystem
 from jobmanager.account import Account
+from jobmanager.batch import find_batch_adapter
 from jobmanager.documents import render_text
-from jobmanager.grid_job import GridJob
+from jobmanager.grid_job import GramOrigin, GridJob
 from jobmanager.job_types import HandlerError, find_job_type
 from jobmanager.request import BadRequest, Given, read_request, read_site_values, read_type
+from jobmanager.settings import Transfer
 
 logger = logging.getLogger(__name__)
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
-def accept_grid_job(account: Account, given: Given, folder: Path) -> str:
+def accept_grid_job(account: Account, given: Given, folder: Path, origin: GramOrigin | None = None) -> str:
     """Check a request, fix how it is cut, and register it; the new grid job's id.
+
+    A request that GRAM has sent before, by its uniqid, is the grid job that it became then.
 
     :param folder: where the request's relative file names start.
     :raises BadRequest: naming every fault; nothing has been created then.
     """
+    if origin is not None and (known := account.database.find_uniqid(origin.uniqid)):
+        return known
     adapter = make_adapter(account, given, folder)
     check_errors(adapter)
     count = _count_local_jobs(adapter)
     batch = _find_batch(account)
+    _check_options(adapter.request["batch_options"], batch)
     now = time.time()
     identity = _new_identity(account)
     if render_text(str(folder)) != str(folder):
         raise BadRequest([f"the request's folder {str(folder)!r} has characters that no XML can hold: rename it"])
-    job = GridJob.new(identity, adapter.jobType, pwd.getpwuid(os.getuid()).pw_name, batch, now)
+    job = GridJob.new(identity, adapter.jobType, pwd.getpwuid(os.getuid()).pw_name, batch.name, now)
     job.put_request(given, folder)
     job.put_slices(count, adapter.getSize(), adapter.request.get("seed") or _seed_of(identity))
     job.min_success = adapter.request["min_success"]
+    if origin is not None:
+        job.put_origin(origin)
     with account.database.transaction():
+        # Another call for the same request may have come in between.
+        if origin is not None and (known := account.database.find_uniqid(origin.uniqid)):
+            return known
         account.database.put_grid_job(job)
         # The generator's first run must not miss what happens between now and its start.
-        account.database.put_generator_time(batch, int(now))
+        account.database.put_generator_time(batch.name, int(now))
     logger.info("%s accepted: %s, %d local jobs", identity, adapter.jobType, count)
     return identity
 
@@ -114,13 +127,34 @@ def run_directory(request: Mapping[str, Any]) -> Path | None:
     return Path.home() / request["directory"] if request["directory"] else None
 
 
-def _find_batch(account: Account) -> str:
-    """The batch system that local jobs go to; one that nobody knows would be the monitor's trouble, for every job."""
-    name = account.configuration.site.batch_system
+def _find_batch(account: Account) -> BatchAdapter:
+    """The batch system that local jobs go to; one that cannot be used would be the monitor's trouble, for every job."""
+    configuration = account.configuration
     try:
-        return find_adapter(name).name
+        batch = find_batch_adapter(account, configuration.site.batch_system)
     except UnknownBatchSystem as error:
         raise BadRequest([f"configuration [site] batch_system: {error}"]) from error
+    if configuration.sandbox.transfer is Transfer.BATCH_SYSTEM and not batch.carries_files:
+        raise BadRequest(
+            [f"configuration [sandbox] transfer: {batch.name} cannot carry files; say shared, with a spool_folder"]
+        )
+    return batch
+
+
+def _check_options(options: Sequence[str], batch: BatchAdapter) -> None:
+    """Options of the submit command are the site's to permit: some would give away files, or other accounts.
+
+    :raises BadRequest: naming every one that is not permitted.
+    """
+    refused = [word for word in options if not any(re.fullmatch(known, word) for known in batch.request_options)]
+    if refused:
+        permitted = ", ".join(batch.request_options) or "none"
+        raise BadRequest(
+            [
+                f"batch_options: {word!r} is not permitted: [batch.{batch.name}] request_options permits {permitted}"
+                for word in refused
+            ]
+        )
 
 
 def _count_local_jobs(adapter: JobAdapter) -> int:

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import pwd
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,8 +54,8 @@ def look_into_account(state_dir: str | None) -> Account:
 
     :raises StateFolderError, ConfigurationError: in one clear sentence each.
     """
-    root = find_state_folder(state_dir, os.environ)
-    return open_account(state_dir) if root.exists() else Account(StatePlaces(root), read_configuration(os.environ))
+    account = _find_account(state_dir)
+    return open_account(state_dir) if account.places.root.exists() else account
 
 
 def open_account(state_dir: str | None) -> Account:
@@ -62,7 +63,16 @@ def open_account(state_dir: str | None) -> Account:
 
     :raises StateFolderError, ConfigurationError: in one clear sentence each.
     """
+    account = _find_account(state_dir)
+    make_state_folder(account.places.root)
+    if account.places.spool is not None:
+        make_state_folder(account.places.spool)
+    return account
+
+
+def _find_account(state_dir: str | None) -> Account:
     configuration = read_configuration(os.environ)
-    root = find_state_folder(state_dir, os.environ)
-    make_state_folder(root)
-    return Account(StatePlaces(root), configuration)
+    spool = configuration.sandbox.spool_folder
+    user = pwd.getpwuid(os.geteuid()).pw_name
+    places = StatePlaces(find_state_folder(state_dir, os.environ), spool / user if spool else None)
+    return Account(places, configuration)

@@ -2,12 +2,17 @@
 
 import logging
 import time
+from collections.abc import Iterable
 
+from batch_adapters.batch_system import BatchSystem
 from batch_adapters.states import State
 from jobmanager.account import Account
+from jobmanager.adoption import adopt
+from jobmanager.batch import find_batch_system
 from jobmanager.database import Database
+from jobmanager.local_job import LocalJob
 from jobmanager.registration import refresh_grid_job
-from jobmanager.submission import adopt, find_batch_system, open_intents
+from jobmanager.submission import open_intents
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +30,7 @@ def put_tombstone(database: Database, grid_job: str, reason: str) -> bool:
 
 
 def cancel_local_jobs(account: Account, grid_job: str) -> None:
-    """Cancel what is submitted and fail what is not; that the cancelled ones ended, the batch system's events say.
+    """Cancel what is submitted and fail what is not; that the cancelled ones ended, the batch system must say.
 
     A submission in doubt is looked up first: what the batch system has is adopted, and then cancelled like the rest.
 
@@ -33,8 +38,39 @@ def cancel_local_jobs(account: Account, grid_job: str) -> None:
     """
     database = account.database
     system = find_batch_system(account, database.grid_job(grid_job).batch)
-    for token in open_intents(database, grid_job):
-        adopt(database, system, grid_job, token)
+    # What is known is not to wait for what is in doubt.
+    cancelled = _cancel_known(database, system, grid_job)
+    intents = open_intents(database, grid_job)
+    for intent in intents:
+        adopt(account, system, grid_job, intent.token)
+    never_submitted = _fail_unsubmitted(database, grid_job)
+    if intents:
+        cancelled = _cancel_known(database, system, grid_job)
+    logger.info("%s cancel: %d never submitted, %d asked to end", grid_job, never_submitted, cancelled)
+
+
+def _cancel_known(database: Database, system: BatchSystem, grid_job: str) -> int:
+    live = database.local_jobs(grid_job, State.PENDING, State.ACTIVE, State.SUSPENDED)
+    system.cancel(_choose_ids(database, live))
+    return len(live)
+
+
+def _choose_ids(database: Database, live: Iterable[LocalJob]) -> list[str]:
+    """The ids to cancel by: one for a whole array where none of its elements has ended."""
+    by_array: dict[str, list[LocalJob]] = {}
+    ids = []
+    for job in live:
+        if job.array is None:
+            ids.append(str(job.local_id))
+        else:
+            by_array.setdefault(job.array, []).append(job)
+    for array, jobs in by_array.items():
+        whole = len(jobs) == len(database.local_jobs_of_array(jobs[0].batch, array))
+        ids += [array] if whole else [str(job.local_id) for job in jobs]
+    return ids
+
+
+def _fail_unsubmitted(database: Database, grid_job: str) -> int:
     with database.transaction():
         never_submitted = database.local_jobs(grid_job, State.UNSUBMITTED)
         for job in never_submitted:
@@ -42,6 +78,4 @@ def cancel_local_jobs(account: Account, grid_job: str) -> None:
             job.reason = "never submitted: the grid job was cancelled before"
         database.put_local_jobs(grid_job, never_submitted)
         refresh_grid_job(database, grid_job)
-    live = database.local_jobs(grid_job, State.PENDING, State.ACTIVE, State.SUSPENDED)
-    system.cancel(str(job.local_id) for job in live)
-    logger.info("%s cancel: %d never submitted, %d asked to end", grid_job, len(never_submitted), len(live))
+    return len(never_submitted)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from jobmanager import commands
+from jobmanager import batch_commands, commands
 from jobmanager.configuration import ConfigurationError
 from jobmanager.database import DatabaseError, UnknownJob
 from jobmanager.job_types import HandlerError
@@ -29,6 +29,7 @@ Run grid jobs: one request becomes many local jobs in a batch system, and their 
   samgrid run examples/drell-yan.rsl      submit, watch, and show the output
   samgrid submit FILE                     submit only: prints the grid job's id
   samgrid status                          all grid jobs, with their local jobs by state
+  samgrid gram install|uninstall|status   as root: register with a Globus gatekeeper
 """
 
 
@@ -73,6 +74,7 @@ def _make_parser() -> argparse.ArgumentParser:
     output = add_for_job("output", commands.output, "Show a grid job's output tar.", commands.OUTPUT_HELP)
     output.add_argument("--extract", metavar="DIR", help="unpack it, safely, into a new folder DIR")
     add_for_job("cancel", commands.cancel, "Cancel a grid job.", commands.CANCEL_HELP)
+    _add_batch_commands(add)
     query = add("query", commands.query, "Ask the job database an XPath question.", commands.QUERY_HELP)
     query.add_argument("--job", metavar="ID", help="look at this grid job only")
     query.add_argument("xpath", metavar="XPATH")
@@ -82,6 +84,54 @@ def _make_parser() -> argparse.ArgumentParser:
     monitor = add("monitor", commands.monitor, "Run the job state monitor in the foreground.", commands.MONITOR_HELP)
     monitor.add_argument("--stay", action="store_true", help="do not end when there is nothing to do")
     return parser
+
+
+def _read_seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 1 <= seconds <= 86400:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 1 to 86400")
+    return seconds
+
+
+def _add_batch_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
+    explain = add(
+        "explain",
+        batch_commands.explain,
+        "Say what is known of a local job, and from what.",
+        batch_commands.EXPLAIN_HELP,
+    )
+    explain.add_argument(
+        "job", metavar="LOCALID|GRIDID/NUMBER", help="the batch system's id, or grid job and number from 1"
+    )
+    explain.add_argument("--no-ask", dest="ask", action="store_false", help="run no command of the batch system")
+    orphans = add(
+        "orphans",
+        batch_commands.orphans,
+        "List local jobs that carry our tokens, but that no grid job owns.",
+        batch_commands.ORPHANS_HELP,
+    )
+    orphans.add_argument("tokens", metavar="TOKEN", nargs="*", help="only those of this submission")
+    orphans.add_argument("--reap", action="store_true", help="cancel those that are listed")
+    doctor = add(
+        "doctor",
+        batch_commands.doctor,
+        "Look for what is wrong with batch systems and folders.",
+        batch_commands.DOCTOR_HELP,
+    )
+    which = doctor.add_mutually_exclusive_group()
+    which.add_argument("batch_system", metavar="BATCH_SYSTEM", nargs="?", help="default: the configured one")
+    which.add_argument("--all", action="store_true", help="every batch system that there is an adapter for")
+    doctor.add_argument("--probe", action="store_true", help="submit one tiny job, which writes into the spool folder")
+    doctor.add_argument(
+        "--probe-time",
+        metavar="SECONDS",
+        type=_read_seconds,
+        default=120.0,
+        help="how long to wait for it (default: 120)",
+    )
 
 
 def _add(

@@ -3,18 +3,24 @@
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from lxml import etree
 
+from batch_adapters.adapter import LocalStatus, Unreachable
 from batch_adapters.states import State
 from jobmanager.acceptance import make_adapter
 from jobmanager.account import Account
 from jobmanager.aggregation import judge, next_step
+from jobmanager.batch import find_batch_system
+from jobmanager.delivery import deliver_outputs
+from jobmanager.documents import read_time
 from jobmanager.grid_job import GridJob
 from jobmanager.local_job import LocalJob
 from jobmanager.progress import reconcile_with_drivers
+from jobmanager.registration import refresh_grid_job
+from jobmanager.transitions import revive
 from sandbox.gather import Gathered, render_stem, write_output
 from sandbox.limits import Limits
 
@@ -26,20 +32,70 @@ def collect_grid_job(account: Account, identity: str) -> None:
 
     Done again after a crash, it writes the same bytes.
 
-    :raises SandboxError, OSError, DatabaseError: not now; nothing half-made stays.
+    :raises SandboxError, OSError, DatabaseError, Unreachable: not now; nothing half-made stays.
     """
     database = account.database
-    in_doubt = [job for job in database.local_jobs(identity) if job.driver != "ended"]
-    reconcile_with_drivers(account, identity, in_doubt)
+    if not _is_over(account, identity):
+        logger.warning("%s is not over: the batch system shows local jobs that were told to have ended", identity)
+        return
     local_jobs = database.local_jobs(identity)
     # Before the transaction: reading all the outputs may take minutes, in which everybody could write nothing.
     summary = _ask_for_summary(account, database.grid_job(identity), local_jobs)
     database.change_grid_job(identity, lambda job: job.put_summary(summary))
     gathered = _gather(account, identity, local_jobs)
-    job = database.change_grid_job(identity, lambda job: _end(account, job, local_jobs))
+    undelivered = deliver_outputs(account, database.grid_job(identity), local_jobs)
+    job = database.change_grid_job(identity, lambda job: _end(account, job, local_jobs, undelivered))
     logger.info(
         "%s %s: %d files gathered, %s", identity, job.state.word, len(gathered.files), job.reason or "no faults"
     )
+
+
+def _is_over(account: Account, identity: str) -> bool:
+    """False where the batch system shows a local job alive whose end only its log told; that end is taken back.
+
+    The driver's record of an end needs no second witness.
+
+    :raises Unreachable: nobody answered, or outputs may still be on their way.
+    """
+    database = account.database
+    in_doubt = [job for job in database.local_jobs(identity) if job.driver != "ended"]
+    reconcile_with_drivers(account, identity, in_doubt)
+    unproven = [job for job in database.local_jobs(identity) if job.driver != "ended" and job.local_id is not None]
+    if not unproven:
+        return True
+    system = find_batch_system(account, database.grid_job(identity).batch)
+    _wait_for_outputs(unproven, system.adapter.outputs_lag)
+    asked = int(time.time())
+    answer = {status.local_id: status for status in system.query()}
+    # An id that the batch system has used again, for another token, is not ours any more.
+    shown = [job for job in unproven if job.local_id in answer and answer[job.local_id].is_of(str(job.token))]
+    # Some batch systems show a job that is queued again like one that goes, for a while.
+    leaving = [job for job in shown if answer[str(job.local_id)].is_leaving]
+    _wait_for(leaving, system.adapter.outputs_lag, "to leave the batch system")
+    alive = [job for job in shown if _is_alive(answer[str(job.local_id)])]
+    with database.transaction():
+        for job in alive:
+            revive(job, answer[str(job.local_id)], asked)
+        database.put_local_jobs(identity, alive)
+        refresh_grid_job(database, identity)
+    return not alive
+
+
+def _is_alive(status: LocalStatus) -> bool:
+    return status.state is not None and not status.state.is_final and not status.is_leaving
+
+
+def _wait_for_outputs(unproven: Iterable[LocalJob], lag: float) -> None:
+    """A job that ran may have brought its outputs back without our seeing them yet: over a network file system."""
+    begun = [job for job in unproven if job.driver == "started" or job.state is State.DONE]
+    _wait_for(begun, lag, "to bring back their outputs")
+
+
+def _wait_for(jobs: Iterable[LocalJob], lag: float, what: str) -> None:
+    now = time.time()
+    late = [job for job in jobs if now - read_time(job.ended or "1970-01-01T00:00:00Z") < lag]
+    if late:
+        raise Unreachable(f"waits up to {lag:.0f} s for {len(late)} local jobs {what}, first {late[0].local_id}")
 
 
 def _gather(account: Account, identity: str, local_jobs: list[LocalJob]) -> Gathered:
@@ -68,11 +124,12 @@ def _render_document(account: Account, identity: str, local_jobs: list[LocalJob]
     return etree.tostring(job.element, pretty_print=True)
 
 
-def _end(account: Account, job: GridJob, local_jobs: list[LocalJob]) -> None:
+def _end(account: Account, job: GridJob, local_jobs: list[LocalJob], undelivered: str) -> None:
     if next_step(account.database.count_local_jobs(job.identity), job.cancelled) != "collect":
         logger.warning("%s is not over: the batch system queued a local job again meanwhile", job.identity)
         return
-    state, job.reason = _judge(account, job, local_jobs)
+    state, reason = _judge(account, job, local_jobs)
+    job.reason = "; ".join(filter(None, (reason, undelivered))) or None
     job.end(state, time.time())
 
 

@@ -2,13 +2,15 @@
 
 import argparse
 import getpass
-import json
 import os
 import sys
-from dataclasses import asdict
+import time
+from collections.abc import Iterable
 from pathlib import Path
 
+from batch_adapters.traffic import Silence
 from jobmanager.account import Account, look_into_account, open_account
+from jobmanager.batch import find_silence
 from jobmanager.request import COMMON_ATTRIBUTES, BadRequest, Given
 
 SUBMIT_HELP = """\
@@ -23,9 +25,9 @@ On a terminal there is a bar per phase; elsewhere a line whenever something chan
 Exit status: 0 the grid job is done, 1 it failed, 3 it cannot go on now (disk full, batch system silent ...):
 nothing is lost, and "samgrid watch ID" tries again."""
 
-STATUS_HELP = (
-    "Each line counts the local jobs by state. With an ID the table has that grid job only, with phases and troubles."
-)
+STATUS_HELP = """\
+Each line counts the local jobs by state. With an ID the table has that grid job only, with phases and troubles.
+Under it: since when a batch system does not answer ("silent_since" in JSON); until it does, no state changes."""
 
 OUTPUT_HELP = "Prints the tar's path, what is in it, what is missing, and the summary that the job type makes of it."
 
@@ -80,19 +82,27 @@ def watch(options: argparse.Namespace) -> int:
 
 def status(options: argparse.Namespace) -> int:
     """List grid jobs, and wake the monitor if there is anything left to do."""
-    from jobmanager.listing import render_details, render_table
+    from jobmanager.listing import render_details, render_json, render_silence, render_table
 
     account = look_into_account(options.state_dir)
     identity = account.database.find_grid_job(options.id) if options.id is not None else None
     rows = account.database.overview(identity)
+    waiting = {job: batch for job, batch, _ in account.database.open_grid_jobs() if identity in (None, job)}
+    silences = _find_silences(account, waiting.values())
     if options.format == "json":
-        print(json.dumps([asdict(row) for row in rows], indent=2))
-    elif identity is not None:
-        print(render_details(account.database, identity, rows[0]))
+        print(render_json(rows, {job: silences[batch].since for job, batch in waiting.items() if batch in silences}))
     else:
-        print(render_table(rows))
+        print(render_table(rows) if identity is None else render_details(account.database, identity, rows[0]))
+        for batch, silence in sorted(silences.items()):
+            print(render_silence(batch, silence, time.time()))
     _wake_if_needed(account)
     return 0
+
+
+def _find_silences(account: Account, batch_systems: Iterable[str]) -> dict[str, Silence]:
+    """By batch system: since when it does not answer."""
+    silences = {batch: find_silence(account, batch) for batch in set(batch_systems)}
+    return {batch: silence for batch, silence in silences.items() if silence is not None}
 
 
 def output(options: argparse.Namespace) -> int:

@@ -5,13 +5,15 @@ variables ``SAMGRID_SECTION_KEY``.
 """
 
 import errno
+import re
 import stat
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from batch_adapters.registry import BadAdapter, UnknownBatchSystem, find_adapter
 from jobmanager.settings import (
     SECTIONS,
     SETTINGS,
@@ -19,17 +21,21 @@ from jobmanager.settings import (
     EventSource,
     EventsSettings,
     ForkSettings,
+    GramSettings,
     HandlersSettings,
     MonitorSettings,
     SandboxSettings,
     Setting,
     SiteSettings,
+    Transfer,
     show,
 )
 
 SITE_FILE = Path("/etc/samgrid/samgrid.toml")
 
 _DEFAULT = "default"
+_TABLES = ("type", "batch")
+"""Sections of one table for each name, whose keys are checked by whom they are for."""
 
 _VARIABLES = {setting.variable: setting for keys in SETTINGS.values() for setting in keys.values()}
 
@@ -47,16 +53,21 @@ class ConfigurationError(Exception):
 
 @dataclass(frozen=True)
 class Configuration:
-    """Every setting's value; ``types`` has what the tables ``[type.NAME]`` say, unchecked, by name."""
+    """Every setting's value; ``types`` has what the tables ``[type.NAME]`` say, unchecked, by name.
+
+    ``batch`` has the tables ``[batch.NAME]`` likewise, of which each is known to make a batch adapter.
+    """
 
     site: SiteSettings = field(default_factory=SiteSettings)
     decomposition: DecompositionSettings = field(default_factory=DecompositionSettings)
     sandbox: SandboxSettings = field(default_factory=SandboxSettings)
     monitor: MonitorSettings = field(default_factory=MonitorSettings)
     events: EventsSettings = field(default_factory=EventsSettings)
+    gram: GramSettings = field(default_factory=GramSettings)
     fork: ForkSettings = field(default_factory=ForkSettings)
     handlers: HandlersSettings = field(default_factory=HandlersSettings)
     types: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    batch: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     origins: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """(section, key) → who said it, for what is not a default."""
 
@@ -75,10 +86,11 @@ def read_configuration(environment: Mapping[str, str], site_file: Path = SITE_FI
     if environment.get("SAMGRID_CONFIG"):
         layers.add_named_file(environment["SAMGRID_CONFIG"])
     layers.add_environment(environment)
+    layers.check_batch_systems()
     if layers.faults:
         raise ConfigurationError(layers.faults)
     sections = {name: keys(**layers.sections[name]) for name, keys in SECTIONS.items()}
-    return Configuration(**sections, types=layers.types, origins=layers.origins)
+    return Configuration(**sections, types=layers.types, batch=layers.batch, origins=layers.origins)
 
 
 class _Layers:
@@ -87,6 +99,7 @@ class _Layers:
     def __init__(self) -> None:
         self.sections: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
         self.types: dict[str, dict[str, Any]] = {}
+        self.batch: dict[str, dict[str, Any]] = {}
         self.origins: dict[tuple[str, str], str] = {}
         self.faults: list[str] = []
 
@@ -134,18 +147,20 @@ class _Layers:
         if section in SETTINGS:
             known = ", ".join(setting.variable for setting in SETTINGS[section].values())
             self.faults.append(f"environment {name}: unknown variable; those of [{section}] are {known}")
-        elif section == "type":
-            self.faults.append(f"environment {name}: unknown variable; tables [type.NAME] are set in a file only")
+        elif section in _TABLES:
+            self.faults.append(f"environment {name}: unknown variable; tables [{section}.NAME] are set in a file only")
 
     def _add_document(self, path: Path, document: Mapping[str, Any]) -> None:
         for section, table in document.items():
-            if section not in SETTINGS and section != "type":
-                known = ", ".join([*SETTINGS, "type.NAME"])
+            if section not in SETTINGS and section not in _TABLES:
+                known = ", ".join([*SETTINGS, *(f"{name}.NAME" for name in _TABLES)])
                 self.faults.append(f"{path}: unknown section or key {show(section)}; the sections are {known}")
             elif not isinstance(table, dict):
                 self.faults.append(f"{path}: {section} must be a section, [{section}], not {show(table)}")
             elif section == "type":
                 self._add_types(path, table)
+            elif section == "batch":
+                self._add_batch_systems(path, table)
             else:
                 self._add_section(path, section, table)
 
@@ -162,10 +177,7 @@ class _Layers:
                 self.faults.append(f"{path}: [{section}] {key} {error}")
 
     def _add_types(self, path: Path, tables: Mapping[str, Any]) -> None:
-        for name, table in tables.items():
-            if not isinstance(table, dict):
-                self.faults.append(f"{path}: type.{name} must be a section, [type.{name}], not {show(table)}")
-                continue
+        for name, table in self._find_tables(path, "type", tables):
             for key, value in table.items():
                 if not _is_plain(value):
                     self.faults.append(
@@ -175,9 +187,39 @@ class _Layers:
                 self.origins[f"type.{name}", key] = str(path)
             self.types.setdefault(name, {}).update(table)
 
+    def _add_batch_systems(self, path: Path, tables: Mapping[str, Any]) -> None:
+        for name, table in self._find_tables(path, "batch", tables):
+            self.origins.update({(f"batch.{name}", key): str(path) for key in table})
+            self.batch.setdefault(name, {}).update(table)
+
+    def _find_tables(
+        self, path: Path, section: str, tables: Mapping[str, Any]
+    ) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        for name, table in tables.items():
+            if isinstance(table, dict):
+                yield name, table
+            else:
+                self.faults.append(f"{path}: {section}.{name} must be a section, [{section}.{name}], not {show(table)}")
+
+    def check_batch_systems(self) -> None:
+        """What a table makes depends on all layers, and on other tables: so it is looked at in the end."""
+        for name in self.batch:
+            try:
+                if not _is_name(name):
+                    raise BadAdapter([f"the name {show(name)} must be a word of letters, digits, - and _"])
+                find_adapter(name, self.batch)
+            except UnknownBatchSystem as error:
+                self.faults.append(f"[batch.{name}] based_on: {error}")
+            except BadAdapter as error:
+                self.faults += [f"[batch.{name}] {fault}" for fault in error.faults]
+
     def _set(self, setting: Setting, value: Any, origin: str) -> None:
         self.sections[setting.section][setting.key] = value
         self.origins[setting.section, setting.key] = origin
+
+
+def _is_name(text: str) -> bool:
+    return re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,31}", text) is not None
 
 
 def _read_document(path: Path) -> dict[str, Any]:
@@ -212,12 +254,13 @@ def render_configuration(configuration: Configuration) -> str:
             value = getattr(getattr(configuration, section), key)
             lines.append(_render_line(key, value, [configuration.origin(section, key), setting.unit]))
         lines.append("")
-    for name, table in configuration.types.items():
-        lines.append(f"[type.{_render_key(name)}]")
-        for key, value in table.items():
-            origin = configuration.origin(f"type.{name}", key)
-            lines.append(_render_line(_render_key(key), value, [origin]))
-        lines.append("")
+    for section, tables in (("type", configuration.types), ("batch", configuration.batch)):
+        for name, table in tables.items():
+            lines.append(f"[{section}.{_render_key(name)}]")
+            for key, value in table.items():
+                origin = configuration.origin(f"{section}.{name}", key)
+                lines.append(_render_line(_render_key(key), value, [origin]))
+            lines.append("")
     return "\n".join(lines)
 
 
@@ -229,9 +272,11 @@ def _render_line(key: str, value: object, remarks: Sequence[str]) -> str:
 def _render_value(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{_render_key(key)} = {_render_value(item)}" for key, item in value.items()) + " }"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_render_value, value)) + "]"
-    if isinstance(value, EventSource):
+    if isinstance(value, EventSource | Transfer):
         value = value.value
     if value is None:
         value = ""

@@ -40,6 +40,11 @@ def render_time(seconds: float) -> str:
     return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def read_time(text: str) -> float:
+    """Seconds since the epoch of what `render_time` wrote."""
+    return datetime.fromisoformat(text).timestamp()
+
+
 def render_text(text: str) -> str:
     """The text with everything that XML cannot hold (control characters, broken UTF-8) replaced by U+FFFD."""
     return _NOT_XML.sub("\ufffd", text)

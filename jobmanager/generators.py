@@ -12,9 +12,9 @@ from pathlib import Path
 from batch_adapters.registry import UnknownBatchSystem
 from batch_adapters.states import Event, read_event
 from jobmanager.account import Account, launch
+from jobmanager.batch import find_batch_system, traffic_file
 from jobmanager.child import Backoff, Child
 from jobmanager.settings import EventSource
-from jobmanager.submission import find_batch_system
 
 logger = logging.getLogger(__name__)
 
@@ -256,26 +256,30 @@ class Generators:
         since = max(0, (self._account.database.generator_time(batch) or 0) - OVERLAP)
         module, path = self._find_source(batch)
         logger.info("generator %s reads %s from %d", batch, path, since)
-        return launch("samgrid-scheduler-event-generator", "-s", module, "-t", str(since), "-l", str(path))
+        log = ("-l", str(path)) if path else ()
+        return launch("samgrid-scheduler-event-generator", "-s", module, "-t", str(since), *log)
 
     def _find_source(self, batch: str) -> tuple[str, Path | str]:
         """The generator's module for a batch system, and what it reads."""
         settings = self._account.configuration.events
-        if settings.source is EventSource.POLL:
-            return "poll", self._write_question(batch)
+        system = find_batch_system(self._account, batch)
         if settings.source is EventSource.DAY_FILES:
             if settings.path is None or not settings.path.is_dir():
                 raise FileNotFoundError(f"configuration [events] path: {settings.path} is no folder of day files")
             return "events", settings.path
+        if settings.source is EventSource.POLL or not system.adapter.event_module:
+            return "poll", self._write_question(batch)
         if settings.path is not None and not settings.path.exists():
             raise FileNotFoundError(f"configuration [events] path: there is no {settings.path}")
-        return batch, settings.path or find_batch_system(self._account, batch).event_log
+        return system.adapter.event_module, settings.path or system.event_log
 
     def _write_question(self, batch: str) -> Path:
         """What the poll module is to ask whom: a file, because a command line is for everybody to read."""
         path = self._account.places.root / f"poll-{batch}.json"
         question = {
             "batch_system": batch,
+            "tables": self._account.configuration.batch,
+            "traffic": str(traffic_file(self._account, batch)),
             "variables": self._account.batch_variables(),
             "interval": self._account.configuration.monitor.reconcile_interval,
         }

@@ -1,13 +1,29 @@
 """The XML document of one grid job."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from lxml import etree
 
 from adapters import Value
-from batch_adapters.states import State
+from batch_adapters.states import STATE_OF_WORD, State
 from jobmanager.documents import Document, put_value, read_value, render_text, render_time
+
+
+@dataclass(frozen=True)
+class GramOrigin:
+    """A request that came through GRAM."""
+
+    uniqid: str
+    """GRAM's own name of the job, the same however often it is submitted."""
+    contact: str
+    """The job contact by which its clients know it."""
+    stdout: str
+    """Absolute path of the file that GRAM takes as the job's standard output."""
+    stderr: str
+    is_plain: bool
+    """The request does not know of us: it is to end as under GRAM's own job managers."""
 
 
 class GridJob(Document):
@@ -93,6 +109,51 @@ class GridJob(Document):
     @property
     def request_folder(self) -> Path:
         return Path(str(self.element.find("request").attrib["folder"]))  # type: ignore[union-attr]
+
+    # GRAM
+
+    def put_origin(self, origin: GramOrigin) -> None:
+        """Keep what GRAM wants to be told, and where it wants it."""
+        gram = self._replace("gram")
+        gram.attrib.update({"uniqid": render_text(origin.uniqid), "contact": render_text(origin.contact)})
+        gram.set("plain", "true" if origin.is_plain else "false")
+        for name in ("stdout", "stderr"):
+            put_value(etree.SubElement(gram, name), getattr(origin, name))
+
+    @property
+    def origin(self) -> GramOrigin | None:
+        """What GRAM wants to be told; None where the request did not come through GRAM."""
+        gram = self.element.find("gram")
+        if gram is None:
+            return None
+        stdout, stderr = (str(read_value(gram.find(name)[0])) for name in ("stdout", "stderr"))  # type: ignore[index]
+        values = gram.attrib
+        return GramOrigin(str(values["uniqid"]), str(values["contact"]), stdout, stderr, values["plain"] == "true")
+
+    @property
+    def uniqid(self) -> str | None:
+        """GRAM's own name of the job, the same however often it is submitted."""
+        gram = self.element.find("gram")
+        return None if gram is None else str(gram.attrib["uniqid"])
+
+    @property
+    def told(self) -> State | None:
+        """The state that GRAM has been told last; None where it has been told nothing."""
+        gram = self.element.find("gram")
+        return None if gram is None else STATE_OF_WORD.get(str(gram.get("told")))
+
+    @property
+    def told_time(self) -> int:
+        """When GRAM was told, seconds since the epoch; 0: never."""
+        gram = self.element.find("gram")
+        return 0 if gram is None else int(gram.get("told-time") or 0)
+
+    def put_told(self, state: State, now: float) -> None:
+        """Keep what GRAM has been told."""
+        gram = self.element.find("gram")
+        if gram is None:
+            raise ValueError(f"{self.identity} did not come through GRAM")
+        gram.attrib.update({"told": state.word, "told-time": str(int(now))})
 
     # the slices
 

@@ -3,10 +3,13 @@
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapters import Attribute, JobAdapter
+from batch_adapters.traffic import Silence
 from jobmanager.database import Database, Overview
 
 if TYPE_CHECKING:  # a list of grid jobs needs no XML
@@ -14,11 +17,25 @@ if TYPE_CHECKING:  # a list of grid jobs needs no XML
 
 _STATES = ("unsubmitted", "pending", "active", "suspended", "done", "failed")
 _SHOWN_KINDS = 20
+_UTC = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def printable(text: str) -> str:
     """The text without anything that a terminal could take for a command."""
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
+
+
+def render_line(text: str) -> str:
+    """The text as a part of one printable line: a program's output may have several."""
+    return printable(" ".join(text.split()))
+
+
+def render_local_time(seconds: float) -> str:
+    """Seconds since the epoch as ISO 8601 in the reader's time zone, which is named."""
+    try:
+        return datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="seconds")
+    except (ValueError, OverflowError, OSError):  # a stamp from after the year 9999
+        return f"second {seconds:.0f}"
 
 
 def render_columns(rows: Sequence[Sequence[str]]) -> str:
@@ -40,6 +57,28 @@ def render_table(rows: Iterable[Overview]) -> str:
     heading = ("ID", "TYPE", "STATE", "OWNER", "SUBMITTED", "LOCAL JOBS")
     lines = [(row.id, row.type, row.state, printable(row.owner), row.submitted, render_counts(row)) for row in rows]
     return render_columns([heading, *lines]) if lines else 'no grid jobs: "samgrid submit FILE" makes one'
+
+
+def render_json(rows: Iterable[Overview], silent_since: Mapping[str, float]) -> str:
+    """The grid jobs for programs; those of ``silent_since`` (id to seconds) wait for a batch system's answer."""
+    objects = []
+    for row in rows:
+        since = silent_since.get(row.id)
+        moment = {} if since is None else {"silent_since": datetime.fromtimestamp(since, UTC).strftime(_UTC)}
+        objects.append({**asdict(row), **moment})
+    return json.dumps(objects, indent=2)
+
+
+def render_silence(batch: str, silence: Silence, now: float) -> str:
+    """Since when a batch system does not answer, when it is asked again, and what came instead of an answer."""
+    again = f"asked again at {_clock(silence.next_try, now)}" if silence.next_try > now else "asked again soon"
+    return f"{batch} has not answered since {_clock(silence.since, now)} ({again}): {render_line(silence.words)}"
+
+
+def _clock(seconds: float, now: float) -> str:
+    moment = datetime.fromtimestamp(seconds)
+    is_today = moment.date() == datetime.fromtimestamp(now).date()
+    return moment.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M:%S")
 
 
 def render_details(database: Database, identity: str, row: Overview) -> str:

@@ -1,13 +1,31 @@
 """The XML document of one local job."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from lxml import etree
 
 from adapters import Slice
 from batch_adapters.states import State
-from jobmanager.documents import Document, render_time
+from jobmanager.documents import Document, render_text, render_time
 from sandbox.status import Phase
+
+MOST_EVIDENCE = 40
+"""Pieces of evidence that a document keeps; the oldest go first."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One thing that was seen of a local job, and what was made of it."""
+
+    source: str
+    """Who said it: ``log``, ``queue``, ``history``, ``driver`` or ``us``."""
+    said: str
+    """What it said: a state and what else there was to it."""
+    when: int
+    """The second, since 1970, for which it said so."""
+    verdict: str
+    """What it changed, or why it changed nothing."""
 
 
 class LocalJob(Document):
@@ -45,19 +63,32 @@ class LocalJob(Document):
         """The name of the submission that carries this local job: its presence is the intent to submit."""
         return self._get("token")
 
-    def intend(self, token: str) -> None:
+    def intend(self, token: str, now: float) -> None:
         """Note that a submission of that name is about to be made."""
         self._set("token", token)
+        self._set("intended", int(now))
 
     def forget_intent(self) -> None:
-        """Note that the batch system answered that there is no such submission."""
+        """Note that there is no such submission, for certain."""
         self._set("token", None)
+        self._set("intended", None)
 
-    def register(self, local_id: str, now: float) -> None:
-        """Note the batch system's id: the local job is submitted."""
+    @property
+    def intended(self) -> int:
+        """When its submission was last tried, seconds since the epoch."""
+        return int(self._get("intended") or 0)
+
+    def register(self, local_id: str, array: str, now: float) -> None:
+        """Note the batch system's id of the local job, and of the array that it is in: it is submitted."""
         self._set("id", local_id)
+        self._set("array", array or None)
         self._set("submitted", render_time(now))
         self.state = State.PENDING
+
+    @property
+    def array(self) -> str | None:
+        """The batch system's id of the array as a whole, where it has one."""
+        return self._get("array")
 
     @property
     def submitted(self) -> str | None:
@@ -89,6 +120,49 @@ class LocalJob(Document):
     def event_time(self, timestamp: int) -> None:
         self._set("event-time", timestamp)
 
+    @property
+    def queue_time(self) -> int:
+        """When the batch system was asked for what its queue said last, seconds since the epoch; 0: never."""
+        return int(self._get("queue-time") or 0)
+
+    @queue_time.setter
+    def queue_time(self, asked: int) -> None:
+        self._set("queue-time", asked)
+
+    @property
+    def remark(self) -> str | None:
+        """What the batch system says of why it waits or is held."""
+        return self._get("remark")
+
+    @remark.setter
+    def remark(self, text: str | None) -> None:
+        self._set("remark", text or None)
+
+    def put_evidence(self, evidence: Evidence) -> None:
+        """Keep what was seen; the same again is kept once."""
+        if self.has_evidence(evidence):
+            return
+        parent = self.element.find("evidence")
+        if parent is None:
+            parent = etree.SubElement(self.element, "evidence")
+        values = {"source": evidence.source, "said": evidence.said, "time": str(evidence.when)}
+        seen = etree.SubElement(parent, "seen", {name: render_text(value) for name, value in values.items()})
+        seen.text = render_text(evidence.verdict)
+        while len(parent) > MOST_EVIDENCE:
+            parent.remove(parent[0])
+
+    def has_evidence(self, evidence: Evidence) -> bool:
+        """True where the same source has said the same of the same time before."""
+        wanted = (evidence.source, evidence.said, evidence.when)
+        return any((known.source, known.said, known.when) == wanted for known in self.evidence())
+
+    def evidence(self) -> list[Evidence]:
+        """What was seen, in the order in which it was."""
+        return [
+            Evidence(str(e.get("source")), str(e.get("said")), int(e.get("time") or 0), e.text or "")
+            for e in self.element.iterfind("evidence/seen")
+        ]
+
     def put_times(self, *, started: float | None = None, ended: float | None = None) -> None:
         """Keep the times that are given, in seconds since the epoch."""
         if started is not None:
@@ -96,9 +170,13 @@ class LocalJob(Document):
         if ended is not None:
             self._set("ended", render_time(ended))
 
+    @property
+    def ended(self) -> str | None:
+        return self._get("ended")
+
     def restart(self) -> None:
         """Forget one run of the job: the batch system queued it again."""
-        for name in ("started", "ended", "exit-code", "signal", "host", "cpu-time", "driver", "reason"):
+        for name in ("started", "ended", "exit-code", "signal", "host", "cpu-time", "driver", "reason", "remark"):
             self._set(name, None)
         self._remove("phase")
 

@@ -24,6 +24,7 @@ from jobmanager.aggregation import next_step
 from jobmanager.child import Backoff
 from jobmanager.database import DatabaseError
 from jobmanager.generators import Generators
+from jobmanager.gram_reports import GramReports
 from jobmanager.logs import log_to
 from jobmanager.monitor_client import is_listening, render_fingerprint, socket_address
 from jobmanager.progress import ProgressReader, reconcile_with_drivers
@@ -52,6 +53,7 @@ class Monitor:
         self._generators = Generators(account, self._selector, self._apply)
         self._workers = Workers(account, self._selector)
         self._progress = ProgressReader(account)
+        self._reports = GramReports(account)
         self._trouble = ""
         self._backoff = Backoff()
         self._due: dict[str, float] = {}
@@ -73,14 +75,16 @@ class Monitor:
                     self._work()
             except (DatabaseError, OSError) as error:
                 self._rest(error)
-            ready = self._selector.select(_LOOK)
+            ready = self._selector.select(min(_LOOK, self._reports.due_in()))
         self._generators.stop()
 
     def _work(self) -> None:
-        self._generators.supervise()
         open_jobs = self._account.database.open_grid_jobs()
+        # First: who waits for an end need not wait for the rest, and no worker shows an id before the collector has it.
+        self._reports.report()
+        self._generators.supervise()
         self._workers.forget_all_but({subject for job in open_jobs for subject in job[:2]})
-        if open_jobs or self._workers.are_busy:
+        if open_jobs or self._workers.are_busy or self._reports.are_pending:
             self._idle_since = None
         elif self._idle_since is None:
             self._idle_since = time.monotonic()
@@ -126,6 +130,9 @@ class Monitor:
         self._due[duty] = now + interval
         return True
 
+    def _find_troubles(self) -> list[str]:
+        return [self._trouble, _find_full_disk(self._account), self._generators.trouble(), self._reports.trouble]
+
     def _answer(self) -> None:
         """Tell whoever connected what troubles us; that they connected is what wakes us."""
         try:
@@ -134,7 +141,7 @@ class Monitor:
             return
         with connection:
             text = self._workers.troubles()
-            for trouble in (self._trouble, _find_full_disk(self._account), self._generators.trouble()):
+            for trouble in self._find_troubles():
                 text += f"monitor: {trouble}\n" if trouble else ""
             connection.settimeout(1)
             try:

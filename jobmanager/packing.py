@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from adapters import JobAdapter, LocalJob, RequestFile
-from batch_adapters.registry import find_adapter
 from jobmanager.acceptance import run_directory
 from jobmanager.account import Account
+from jobmanager.batch import find_batch_adapter
 from jobmanager.grid_job import GridJob
 from jobmanager.job_types import HandlerError
 from sandbox.aside import write_aside
@@ -86,7 +86,7 @@ def _plan(
     account: Account, job: GridJob, adapter: JobAdapter, sandbox_sha256: str, table_sha256: str, stdin: str
 ) -> DriverPlan:
     request = adapter.request
-    batch = find_adapter(job.batch)
+    batch = find_batch_adapter(account, job.batch)
     return DriverPlan(
         grid_job=job.identity,
         sandbox=account.places.sandbox(job.identity),

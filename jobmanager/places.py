@@ -20,6 +20,8 @@ class StatePlaces:
     """The files and folders of one account's state folder; nothing here touches the disk."""
 
     root: Path
+    spool: Path | None = None
+    """Where the grid jobs' folders are instead: on a file system that the worker nodes share."""
 
     @property
     def database(self) -> Path:
@@ -52,9 +54,14 @@ class StatePlaces:
         return self.root / "fork"
 
     @property
+    def gram(self) -> Path:
+        """The folder of the answers to GRAM's polls, one file for each grid job."""
+        return self.root / "gram"
+
+    @property
     def jobs(self) -> Path:
         """The folder of the grid jobs' folders."""
-        return self.root / "jobs"
+        return self.spool or self.root / "jobs"
 
     def grid_job(self, grid_job: str) -> Path:
         """The folder of one grid job; raises ValueError for what is no grid job's id, so that no path leaves it."""

@@ -4,14 +4,11 @@ import stat
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from batch_adapters.states import State
 from jobmanager.account import Account
 from jobmanager.local_job import LocalJob
 from jobmanager.transitions import apply_driver_status
 from sandbox.gather import render_stem
 from sandbox.status import DriverStatus, fetch_status
-
-_RUNNING = (State.ACTIVE, State.SUSPENDED)
 
 
 class ProgressReader:
@@ -23,13 +20,14 @@ class ProgressReader:
 
     def read_grid_job(self, grid_job: str) -> None:
         """Bring the documents of a grid job's running local jobs up to date with their drivers."""
-        running = self._account.database.local_jobs(grid_job, *_RUNNING)
-        stamps = {job.index: _stamp(status_file(self._account, grid_job, job)) for job in running}
-        changed = [job for job in running if stamps[job.index] != self._seen.get((grid_job, job.index))]
+        database = self._account.database
+        running = database.running_local_ids(grid_job)
+        stamps = {index: _stamp(status_file(self._account, grid_job, local_id)) for index, local_id in running.items()}
+        changed = [index for index, stamp in stamps.items() if stamp != self._seen.get((grid_job, index))]
         if changed:
-            reconcile_with_drivers(self._account, grid_job, changed)
-        for job in changed:
-            self._seen[grid_job, job.index] = stamps[job.index]
+            reconcile_with_drivers(self._account, grid_job, [database.local_job(grid_job, index) for index in changed])
+        for index in changed:
+            self._seen[grid_job, index] = stamps[index]
 
     def forget_all_but(self, grid_jobs: Collection[str]) -> None:
         """Forget what is known of grid jobs that have ended."""
@@ -46,14 +44,15 @@ def _stamp(file: Path) -> tuple[int, int] | None:
 
 def reconcile_with_drivers(account: Account, grid_job: str, jobs: Iterable[LocalJob]) -> None:
     """Put what the drivers say into the documents of these local jobs, as those are at this moment."""
-    statuses = {job.index: _read_status(status_file(account, grid_job, job)) for job in jobs if job.local_id}
+    files = {job.index: status_file(account, grid_job, job.local_id) for job in jobs if job.local_id}
+    statuses = {index: read_driver_status(file) for index, file in files.items()}
     with account.database.transaction():
         stored = [account.database.local_job(grid_job, index) for index in statuses]
         changed = [job for job in stored if apply_driver_status(job, statuses[job.index])]
         account.database.put_local_jobs(grid_job, changed)
 
 
-def _read_status(file: Path) -> DriverStatus:
+def read_driver_status(file: Path) -> DriverStatus:
     """What a driver wrote down; that its program made the file unreadable is a fault of that one local job only.
 
     :raises OSError: it cannot be read now.
@@ -68,6 +67,6 @@ def _read_status(file: Path) -> DriverStatus:
         return DriverStatus(problem="its status file must not be read any more")
 
 
-def status_file(account: Account, grid_job: str, job: LocalJob) -> Path:
+def status_file(account: Account, grid_job: str, local_id: str) -> Path:
     """Where the driver of a local job writes down what happens."""
-    return account.places.results(grid_job) / f"{render_stem(grid_job, str(job.local_id))}.status"
+    return account.places.results(grid_job) / f"{render_stem(grid_job, local_id)}.status"

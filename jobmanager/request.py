@@ -19,6 +19,18 @@ COMMON_ATTRIBUTES = (
     Attribute("queue", "Queue (partition) of the batch system.", default=""),
     Attribute("project", "Account that the batch system charges.", default=""),
     Attribute(
+        "samgrid_output",
+        "Where the output tar is to be found, too: a path, seen from the directory, or stdout "
+        "(through GRAM: the job's standard output).",
+        default="",
+    ),
+    Attribute(
+        "batch_options",
+        "Further options of the batch system's submit command, as far as the site permits them.",
+        Kind.WORDS,
+        default=(),
+    ),
+    Attribute(
         "min_success",
         "Fraction of the local jobs that must succeed for the grid job to be done.",
         Kind.NUMBER,

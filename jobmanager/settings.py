@@ -45,10 +45,21 @@ class EventSource(enum.Enum):
     POLL = "poll"
 
 
-_SOURCES = [source.value for source in EventSource]
+class Transfer(enum.Enum):
+    """How sandboxes reach the local jobs, and how outputs come back."""
+
+    SHARED = "shared"
+    BATCH_SYSTEM = "batch-system"
+
+
+def _choice(words: "type[EventSource] | type[Transfer]") -> _Kind:
+    known = [word.value for word in words]
+    return _Kind("one of " + ", ".join(known), lambda value: value in known, words, str)
+
 
 _KINDS: Mapping[Any, _Kind] = {
-    EventSource: _Kind("one of " + ", ".join(_SOURCES), lambda value: value in _SOURCES, EventSource, str),
+    EventSource: _choice(EventSource),
+    Transfer: _choice(Transfer),
     Path | None: _Kind(
         "an absolute path, or nothing",
         lambda value: value == "" or _is_path(value),
@@ -167,6 +178,15 @@ class SandboxSettings:
     scratch_folder: Path = _key(  # noqa: RUF009 - this is dataclasses.field() in disguise
         Path("/tmp"), "Folder on the worker node in which each local job gets a scratch folder of its own."
     )
+    transfer: Transfer = _key(  # noqa: RUF009
+        Transfer.SHARED,
+        "Files are on a file system that all nodes share, or the batch system carries them (HTCondor can).",
+    )
+    spool_folder: Path | None = _key(  # noqa: RUF009
+        None,
+        "Folder on the shared file system in which each account gets a folder for the files of its grid jobs; "
+        "by default they are in the account's state folder.",
+    )
     max_input_files: int = _key(10_000, "Files in the work area of one grid job.", "files", 1, 10**7)
     max_input_size: int = _key(2000, "Size of the work area of one grid job; 1 MB is 10^6 bytes.", "MB", 1, 10**9)
     max_output_files: int = _key(1_000_000, "Files in the gathered output of one grid job.", "files", 1, 10**9)
@@ -206,6 +226,18 @@ class EventsSettings:
 
 
 @dataclass(frozen=True)
+class GramSettings:
+    """How GRAM hears of its grid jobs' states; where neither key is set, it polls (docs/gram.md)."""
+
+    event_collector: Path | None = _key(  # noqa: RUF009 - this is dataclasses.field() in disguise
+        None, "Socket of the collector, which writes the events of all accounts of this host."
+    )
+    event_folder: Path | None = _key(  # noqa: RUF009
+        None, "Folder of day files that this account alone writes; not used where there is a collector."
+    )
+
+
+@dataclass(frozen=True)
 class ForkSettings:
     """The embedded batch system."""
 
@@ -228,6 +260,7 @@ SECTIONS: Mapping[str, type[Any]] = {
     "sandbox": SandboxSettings,
     "monitor": MonitorSettings,
     "events": EventsSettings,
+    "gram": GramSettings,
     "fork": ForkSettings,
     "handlers": HandlersSettings,
 }

@@ -1,27 +1,41 @@
 """Step 5 of a grid job: each local job is submitted exactly once, whoever dies when.
 
 Before a submit command runs, its token is in the documents of the local jobs that it submits (the intent). Where a
-token is there but the ids are not, nobody knows what happened: the batch system is asked for the token. Found: its ids
-are adopted. Answered that there is none: the same submission is made again, under the same token. No answer: later.
+token is there but the ids are not, nobody knows what happened: `adoption` finds out. Found: its ids are adopted.
+Nowhere: the same submission is made again, under the same token. No answer: later.
 """
 
 import logging
 import string
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
-from batch_adapters.adapter import Garbled, Submission, Unreachable
+from batch_adapters.adapter import BatchError, Garbled, Postponed, Refused, Submission, Unreachable
 from batch_adapters.batch_system import BatchSystem
-from batch_adapters.registry import find_adapter
 from jobmanager.account import Account
+from jobmanager.adoption import adopt
+from jobmanager.batch import find_batch_system
 from jobmanager.database import Database
 from jobmanager.grid_job import GridJob
-from jobmanager.local_job import LocalJob
 from jobmanager.registration import register_local_jobs
+from jobmanager.settings import Transfer
 
 logger = logging.getLogger(__name__)
 
 _DIGITS = string.digits + string.ascii_lowercase
+PARALLEL_SUBMITS = 4
+"""Submit commands at once, where the batch system has no arrays."""
+
+
+@dataclass(frozen=True)
+class Intent:
+    """A submission that is in the documents: the token, and the indexes of its local jobs, without a gap."""
+
+    token: str
+    indexes: Sequence[int]
 
 
 def submit_local_jobs(account: Account, job: GridJob, request: Mapping[str, Any]) -> None:
@@ -32,30 +46,34 @@ def submit_local_jobs(account: Account, job: GridJob, request: Mapping[str, Any]
     """
     database = account.database
     system = find_batch_system(account, job.batch)
-    for token, indexes in open_intents(database, job.identity).items():
-        if adopt(database, system, job.identity, token):
+    for intent in open_intents(database, job.identity):
+        if adopt(account, system, job.identity, intent.token):
             continue
         if database.grid_job(job.identity).cancelled:
             return
-        _submit(account, system, job.identity, _submission(account, job, request, token, indexes))
-    while intent := write_intent(database, job.identity, system.adapter.max_array):
-        _submit(account, system, job.identity, _submission(account, job, request, *intent))
+        renew_intent(database, job.identity, intent)
+        _submit_all(account, system, job, request, [intent])
+    if not database.local_jobs_to_submit(job.identity, 1):
+        return
+    most = system.max_array()
+    while intents := _write_intents(database, job.identity, most):
+        _submit_all(account, system, job, request, intents)
 
 
-def find_batch_system(account: Account, name: str) -> BatchSystem:
-    """The batch system of that name as this account uses it."""
-    return BatchSystem(find_adapter(name), account.batch_variables())
-
-
-def open_intents(database: Database, grid_job: str) -> dict[str, list[int]]:
-    """The tokens whose ids are not known, each with the indexes of its local jobs."""
-    intents: dict[str, list[int]] = {}
+def open_intents(database: Database, grid_job: str) -> list[Intent]:
+    """The submissions whose ids are not known."""
+    indexes: dict[str, list[int]] = {}
     for job in database.local_jobs_in_doubt(grid_job):
-        intents.setdefault(str(job.token), []).append(job.index)
-    return intents
+        indexes.setdefault(str(job.token), []).append(job.index)
+    return [Intent(token, found) for token, found in indexes.items()]
 
 
-def write_intent(database: Database, grid_job: str, max_array: int) -> tuple[str, list[int]] | None:
+def _write_intents(database: Database, grid_job: str, most: int) -> list[Intent]:
+    intents = (write_intent(database, grid_job, most) for _ in range(1 if most > 1 else PARALLEL_SUBMITS))
+    return [intent for intent in intents if intent is not None]
+
+
+def write_intent(database: Database, grid_job: str, max_array: int) -> Intent | None:
     """Commit the token of the next array to be submitted; None where nothing is left, or the grid job is cancelled."""
     with database.transaction():
         jobs = database.local_jobs_to_submit(grid_job, max_array)
@@ -63,80 +81,104 @@ def write_intent(database: Database, grid_job: str, max_array: int) -> tuple[str
             return None
         # Up to the first gap in the indexes: an array has none.
         array = [job for position, job in enumerate(jobs) if job.index == jobs[0].index + position]
-        token = f"{grid_job}-{_base36(database.count_tokens(grid_job) + 1)}"
+        token = _next_token(grid_job, database.last_token(grid_job))
         for job in array:
-            job.intend(token)
+            job.intend(token, time.time())
         database.put_local_jobs(grid_job, array)
-    return token, [job.index for job in array]
+    return Intent(token, [job.index for job in array])
 
 
-def adopt(database: Database, system: BatchSystem, grid_job: str, token: str) -> bool:
-    """Register what the batch system has under a token; False if it answered that it has nothing.
-
-    Where a part of an array is missing the answer may have been cut short: it is asked again later. Once an answer
-    names nothing new, the missing ones lose their intent: they go under a new token.
-
-    :raises Unreachable, Garbled: nobody knows.
-    """
-    ids = _find_ids(system, token)
-    if not ids and not any(job.token == token and job.local_id for job in database.local_jobs(grid_job)):
-        return False
-    in_doubt = _in_doubt(database, grid_job, token)
-    logger.info("%s %s found in the batch system: %d local jobs", grid_job, token, len(ids))
-    register_local_jobs(database, grid_job, ids)
-    missing = _in_doubt(database, grid_job, token)
-    if missing and len(missing) < len(in_doubt):
-        raise Garbled(f"{token}: {len(missing)} of its local jobs are not in the answer: it will be asked again")
+def renew_intent(database: Database, grid_job: str, intent: Intent) -> None:
+    """Commit that a submission which was never made is about to be tried again."""
     with database.transaction():
-        for job in missing:
+        jobs = [job for job in database.local_jobs_in_doubt(grid_job) if job.token == intent.token]
+        for job in jobs:
+            job.intend(intent.token, time.time())
+        database.put_local_jobs(grid_job, jobs)
+
+
+def _withdraw_intent(database: Database, grid_job: str, intent: Intent) -> None:
+    with database.transaction():
+        jobs = [job for job in database.local_jobs_in_doubt(grid_job) if job.token == intent.token]
+        for job in jobs:
             job.forget_intent()
-        database.put_local_jobs(grid_job, missing)
-    return True
+        database.put_local_jobs(grid_job, jobs)
 
 
-def _find_ids(system: BatchSystem, token: str) -> dict[int, str]:
-    try:
-        return {system.adapter.index_of(status.local_id): status.local_id for status in system.find(token)}
-    except ValueError as error:
-        raise Garbled(f"{token}: an id without an index in the answer: {error}") from error
+def _submit_all(
+    account: Account, system: BatchSystem, job: GridJob, request: Mapping[str, Any], intents: Sequence[Intent]
+) -> None:
+    """Make submissions side by side, and see to what became of each; then raise the first error, if there was one."""
+
+    def submit(intent: Intent) -> Mapping[int, str] | BatchError:
+        try:
+            return system.submit(_render_submission(account, system, job, request, intent))
+        except BatchError as error:
+            return error
+
+    with ThreadPoolExecutor(len(intents)) as threads:
+        outcomes = list(threads.map(submit, intents))
+    errors = [
+        _note_outcome(account, system, job.identity, intent, outcome)
+        for intent, outcome in zip(intents, outcomes, strict=True)
+    ]
+    _raise_first(errors)
 
 
-def _in_doubt(database: Database, grid_job: str, token: str) -> list[LocalJob]:
-    return [job for job in database.local_jobs_in_doubt(grid_job) if job.token == token]
+def _raise_first(errors: Iterable[BatchError | None]) -> None:
+    for error in errors:
+        if error is not None:
+            raise error
 
 
-def _submit(account: Account, system: BatchSystem, grid_job: str, submission: Submission) -> None:
-    try:
-        ids = system.submit(submission)
-    except (Unreachable, Garbled) as error:
-        logger.warning("%s %s: %s: looking for it", grid_job, submission.token, error)
-        if not adopt(account.database, system, grid_job, submission.token):
-            raise
-        return
-    logger.info("%s %s submitted: local jobs %d to %d", grid_job, submission.token, submission.first, submission.last)
-    register_local_jobs(account.database, grid_job, ids)
+def _note_outcome(
+    account: Account, system: BatchSystem, grid_job: str, intent: Intent, outcome: Mapping[int, str] | BatchError
+) -> BatchError | None:
+    """Put the outcome of a submission into the database; what keeps the grid job from going on, if anything does."""
+    database = account.database
+    if isinstance(outcome, Refused | Postponed):
+        # Nothing was submitted, for certain.
+        _withdraw_intent(database, grid_job, intent)
+        return outcome
+    if isinstance(outcome, BatchError):
+        logger.warning("%s %s: %s: looking for it", grid_job, intent.token, outcome)
+        try:
+            return None if adopt(account, system, grid_job, intent.token) else outcome
+        except (Unreachable, Garbled) as error:
+            return error
+    offset = intent.indexes[0] - 1
+    logger.info("%s %s submitted: local jobs %d to %d", grid_job, intent.token, offset + 1, intent.indexes[-1])
+    ids = {offset + position: local_id for position, local_id in outcome.items()}
+    register_local_jobs(database, grid_job, ids, system.adapter.naming)
+    return None
 
 
-def _submission(
-    account: Account, job: GridJob, request: Mapping[str, Any], token: str, indexes: Sequence[int]
+def _render_submission(
+    account: Account, system: BatchSystem, job: GridJob, request: Mapping[str, Any], intent: Intent
 ) -> Submission:
+    places = account.places
     return Submission(
-        token=token,
-        first=indexes[0],
-        last=indexes[-1],
-        driver=str(account.places.driver(job.identity)),
-        log_folder=str(account.places.results(job.identity)),
+        token=intent.token,
+        count=len(intent.indexes),
+        offset=intent.indexes[0] - 1,
+        driver=str(places.driver(job.identity)),
+        results=str(places.results(job.identity)),
+        sandbox=str(places.sandbox(job.identity)),
+        carried=account.configuration.sandbox.transfer is Transfer.BATCH_SYSTEM,
         queue=request["queue"],
         project=request["project"],
         max_cpu_minutes=request["max_cpu_time"] or 0,
         max_wall_minutes=request["max_wall_time"] or 0,
         max_memory_mb=request["max_memory"] or 0,
+        options=(*system.adapter.options, *request["batch_options"]),
     )
 
 
-def _base36(number: int) -> str:
+def _next_token(grid_job: str, last: str | None) -> str:
+    """The token after the last one: never one that local jobs have, though others may have lost theirs."""
+    number = int(last.removeprefix(f"{grid_job}-"), 36) + 1 if last else 1
     digits = ""
     while number:
         number, digit = divmod(number, 36)
         digits = _DIGITS[digit] + digits
-    return digits
+    return f"{grid_job}-{digits}"

@@ -36,6 +36,11 @@ class DriverPlan:
     """A name in the work area or an absolute path; nothing is ``/dev/null``."""
     max_cpu_minutes: int = 0
     max_memory_mb: int = 0
+    carried: bool = False
+    """The sandbox lies where the batch system starts the driver; outputs go to ``results`` below, to be carried back.
+
+    ``sandbox``, ``results`` and ``scratch_base`` are not used then.
+    """
 
     @property
     def stdin_words(self) -> str:

@@ -39,6 +39,10 @@ class DriverStatus:
     exit_code: int | None = None
     signal: str | None = None
     host: str | None = None
+    index: int | None = None
+    """Which of the grid job's local jobs it is, from 1."""
+    token: str | None = None
+    """Name of the submission it came with."""
     cpu_seconds: float | None = None
     problem: str | None = None
     phases: tuple[Phase, ...] = ()
@@ -52,6 +56,8 @@ def _read_text(value: bytes) -> str:
 _FIELDS: dict[bytes, tuple[str, re.Pattern[bytes], Callable[[bytes], Any]]] = {
     b"start": ("start", re.compile(rb"\d{1,12}"), int),
     b"host": ("host", re.compile(rb"[!-~]{1,255}"), _read_text),
+    b"index": ("index", re.compile(rb"\d{1,9}"), int),
+    b"token": ("token", re.compile(rb"[a-z][a-z0-9-]{0,63}"), _read_text),
     b"cpu": ("cpu_seconds", re.compile(rb"\d{1,12}(\.\d{1,6})?"), float),
     b"signal": ("signal", re.compile(rb"[A-Z0-9+-]{1,12}"), _read_text),
     b"exit": ("exit_code", re.compile(rb"\d{1,3}"), int),

@@ -1,1 +1,165 @@
-"""HTCondor: its event log for the generator."""
+"""HTCondor 23 and later, by condor_submit(1), condor_q(1), condor_history(1), condor_rm(1) and condor_config_val(1)."""
+
+from collections.abc import Iterator, Mapping
+
+from batch_adapters.adapter import Answer, BatchAdapter, Command, Outcome
+from batch_adapters.condor.answers import read_history, read_queue
+from batch_adapters.diagnosis import Ask, Finding
+from batch_adapters.naming import Naming
+from batch_adapters.states import State
+
+# condor_submit(1). A value's "$" would begin a macro, and $(DOLLAR) stands for one; "$$", line breaks and a comma in a
+# list of files have no spelling at all. In arguments, quotes are doubled. HTCondor has no queues, but rules of the pool
+# may look at BatchQueue; it limits no CPU time, which the driver does. A removed job goes, a held one would stay.
+_DESCRIPTION = """\
+{%- macro spelt(text) %}{{ text | replace("$", "$(DOLLAR)") }}{% endmacro -%}
+{%- macro quoted(text) %}{{ text | replace("'", "''") | replace('"', '""') | replace("$", "$(DOLLAR)") }}{% endmacro -%}
+{%- macro literal(text) %}{{ spelt(text | replace("\\\\", "\\\\\\\\") | replace('"', '\\\\"')) }}{% endmacro -%}
+{%- for text in (driver, results, sandbox, queue, project) if "$$" in text or "\\n" in text %}
+error : HTCondor has no spelling for {{ spelt(text) | replace("\\n", " ") }}
+{% endfor %}
+{%- if carried and "," in sandbox + driver %}
+error : HTCondor cannot carry files out of a folder with a comma in its name: {{ spelt(sandbox) }}
+{% endif %}
+universe = vanilla
+executable = /bin/sh
+transfer_executable = false
+{% if carried %}
+arguments = "'{{ quoted(driver.rpartition("/")[2]) }}' {{ offset }} {{ token }}"
+should_transfer_files = YES
+transfer_input_files = {{ spelt(driver) }}, {{ spelt(sandbox) }}/sandbox.tar, {{ spelt(sandbox) }}/local-jobs
+transfer_output_files = results/
+{% else %}
+arguments = "'{{ quoted(driver) }}' {{ offset }} {{ token }}"
+should_transfer_files = NO
+{% endif %}
+initialdir = {{ spelt(results) }}
+samgrid_position = $(Process) + 1
+output = {{ token }}.$INT(samgrid_position).driver
+error = {{ token }}.$INT(samgrid_position).driver
+getenv = HOME, USER, LOGNAME, PATH
+environment = "SAMGRID_CONDOR_ID=$(Cluster).$(Process) SAMGRID_CONDOR_POSITION=$INT(samgrid_position)"
+batch_name = {{ token }}
+My.SamgridToken = "{{ token }}"
+{% if queue %}
+My.BatchQueue = "{{ literal(queue) }}"
+{% endif %}
+{% if project %}
+accounting_group = {{ spelt(project) }}
+{% endif %}
+{% if max_memory_mb %}
+request_memory = {{ max_memory_mb }}
+{% endif %}
+{% if max_wall_minutes %}
+periodic_remove = (JobStatus == 2 && time() - JobCurrentStartExecutingDate > {{ max_wall_minutes * 60 }}) =?= true
+{% endif %}
+queue {{ count }}
+"""
+
+# A hold reason may quote any of these: what went well is looked for first, and from the first character to the last.
+_GOOD = r"\A{}(?:WARNING.*\n)*\Z"
+_DOWN = Outcome(
+    None,
+    r"SECMAN:|CEDAR:|AUTHENTICATE:|\(null\)|communication error"
+    r"|Failed to (?:fetch ads|connect)|Can't (?:find address|connect|send end of message|receive reply)",
+    Answer.TRANSIENT,
+)
+_QUERIED = (Outcome(0, _GOOD.format(r"(?:\[\n(?s:.*)\]\n)?"), Answer.OK), _DOWN)
+_COLUMNS = "ClusterId,ProcId,JobStatus,ExitCode,ExitBySignal,HoldReason,RemoveReason,SamgridToken"
+
+
+def _query(*restrictions: str) -> Command:
+    """A hung daemon is given up by the programs after 20 s."""
+    return Command(("condor_q", *restrictions, "-json", "-attributes", _COLUMNS), outcomes=_QUERIED)
+
+
+def _ask_schedd(name: str) -> Command:
+    outcomes = (Outcome(0, _GOOD.format(r"[\w.]+\n"), Answer.OK), _DOWN)
+    return Command(("condor_config_val", "-schedd", name), outcomes=outcomes, timeout=20)
+
+
+def _diagnose(ask: Ask, environment: Mapping[str, str]) -> Iterator[Finding]:
+    from batch_adapters.condor.diagnosis import diagnose
+
+    return diagnose(ask, environment)
+
+
+CONDOR = BatchAdapter(
+    name="condor",
+    submit=Command(
+        ("condor_submit", "-terse", "{{ options* }}", "-"),
+        stdin=_DESCRIPTION,
+        # With a hung schedd it waits for ever.
+        timeout=120,
+        outcomes=(
+            Outcome(0, r"(?m)^\d+\.\d+ - \d+\.\d+$", Answer.OK),
+            # Nothing was sent yet; and the account's other jobs will end.
+            Outcome(1, r"(?m)^ERROR: (?:Failed to connect to local queue manager|Can't find address of)", Answer.LATER),
+            Outcome(1, r"would exceed MAX_JOBS_(?:PER_OWNER|SUBMITTED)\b", Answer.LATER),
+            _DOWN,
+            Outcome(
+                1,
+                r"(?m)\AUsage: |would exceed MAX_JOBS_PER_SUBMISSION\b"
+                r"|^ERROR: (?:on Line \d+ of submit file|Failed to parse|Parse error|No such directory|Invalid )"
+                # Only the schedd gives a reason, that of the pool's rules: the transaction is undone.
+                r"|^ERROR: Failed to commit job submission into the queue\.\nERROR: .",
+                Answer.PERMANENT,
+            ),
+        ),
+    ),
+    naming=Naming(
+        submitted=r"(?P<id>\d+)\.0 - (?P=id)\.(?P<last>\d+)",
+        single="{id}.0",
+        element="{id}.{n}",
+        array="{id}",
+        first=0,
+    ),
+    # Only jobs of the asking account are shown, unless one is asked for by its id.
+    queue=_query("-constraint", "SamgridToken isnt undefined"),
+    find=_query("-constraint", 'SamgridToken == "{{ token }}"'),
+    status=_query("{{ id }}"),
+    read_jobs=read_queue,
+    # A file is read, whether the schedd lives or not.
+    history=Command(
+        ("condor_history", "-constraint", 'SamgridToken == "{{ token }}"', "-json", "-attributes", _COLUMNS),
+        outcomes=(Outcome(0, _GOOD.format(r"\[\n(?s:.*)\]\n"), Answer.OK), _DOWN),
+        timeout=120,
+    ),
+    read_history=read_history,
+    cancel=Command(
+        ("condor_rm", "{{ ids* }}"),
+        outcomes=(
+            _DOWN,
+            Outcome(None, r"Permission denied", Answer.PERMANENT),
+            Outcome(0, r"marked for removal|There are no jobs in the queue", Answer.OK),
+            # Those that it names are gone or going, and all others it has marked.
+            Outcome(1, r"already marked for removal|Job [\d.]+ not found|Couldn't find/remove all jobs", Answer.OK),
+        ),
+    ),
+    # The names are those that "condor_q -help State" gives to the numbers; HELD is also what could not be started.
+    states={
+        "IDLE": State.PENDING,
+        "RUNNING": State.ACTIVE,
+        "REMOVING": State.ACTIVE,
+        "REMOVED": State.FAILED,
+        "COMPLETED": State.DONE,
+        "HELD": State.SUSPENDED,
+        "TRANSFERRING_OUTPUT": State.ACTIVE,
+        "SUSPENDED": State.SUSPENDED,
+        "FAILED": State.FAILED,
+        "BLOCKED": State.PENDING,
+    },
+    leaving=frozenset({"REMOVING"}),
+    local_id_words="$SAMGRID_CONDOR_ID",
+    index_words="$SAMGRID_CONDOR_POSITION",
+    event_module="condor",
+    array_limit=_ask_schedd("MAX_JOBS_PER_SUBMISSION"),
+    max_array=10_000,
+    version=_ask_schedd("CONDOR_VERSION"),
+    # The schedd does one thing after the other: once it answers, what it was sent before is done or lost.
+    settle_time=20,
+    carries_files=True,
+    # Other variables of this kind say where the pool is and how to be let in.
+    ignored_variables=("_CONDOR_SUBMIT_", "_CONDOR_CONDOR_Q_", "_CONDOR_JOB_DEFAULT_", "_CONDOR_TOOL_DEBUG"),
+    diagnose=_diagnose,
+)

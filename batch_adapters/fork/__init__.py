@@ -1,64 +1,33 @@
 """The batch system that travels with us: local jobs as processes of this machine, in a number of slots."""
 
-import re
-from collections.abc import Iterable, Mapping
-
-from batch_adapters.adapter import OK, BatchAdapter, Command, Garbled, Outcome, Refused, Submission, Unreachable
+from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Lines, Outcome
+from batch_adapters.naming import Naming
 from batch_adapters.states import State
 
 # 1: the spool could not be read or written; 2: an argument is wrong. Whatever else comes is not from samgrid-fork.
-_OUTCOMES = (OK, Outcome(1, "", Unreachable), Outcome(2, r"samgrid-fork.*: error: ", Refused))
-_PROGRAM = (
-    *("{{ python }}", "-P", "{{ launch }}", "samgrid-fork", "--spool", "{{ fork_spool }}"),
-    *("--slots", "{{ fork_slots }}", "--grace", "{{ fork_grace }}"),
-)
+_OUTCOMES = (OK, Outcome(1, "", Answer.TRANSIENT), Outcome(2, r"samgrid-fork.*: error: ", Answer.PERMANENT))
 
 
-def read_submitted(printed: str, submission: Submission) -> Mapping[int, str]:
-    """The ids ``TOKEN.INDEX`` of an array that ``samgrid-fork submit`` took."""
-    match = re.fullmatch(r"(\S+) (\d+)-(\d+)\n", printed)
-    if match is None or match[1] != submission.token:
-        raise Garbled(f"samgrid-fork submit printed {printed[:200]!r}")
-    return {index: f"{match[1]}.{index}" for index in range(int(match[2]), int(match[3]) + 1)}
-
-
-def read_jobs(printed: str) -> Iterable[tuple[str, str, int | None]]:
-    """Id, native state and exit code from the lines of ``samgrid-fork query``."""
-    for line in printed.splitlines(keepends=True):
-        match = re.fullmatch(r"([a-z][a-z0-9-]*\.\d+) (\w+) (-|\d+)\n", line)
-        if match is None:
-            raise Garbled(f"samgrid-fork query printed {line[:200]!r}")
-        yield match[1], match[2], None if match[3] == "-" else int(match[3])
+def _command(*arguments: str) -> Command:
+    program = ("{{ python }}", "-P", "{{ launch }}", "samgrid-fork", "--spool", "{{ fork_spool }}")
+    options = ("--slots", "{{ fork_slots }}", "--grace", "{{ fork_grace }}")
+    return Command((*program, *options, *arguments), outcomes=_OUTCOMES, attempts=1)
 
 
 FORK = BatchAdapter(
     name="fork",
-    submit=Command(
-        (
-            *(*_PROGRAM, "submit", "--token", "{{ token }}", "--array", "{{ first }}-{{ last }}"),
-            *(
-                "--stdout",
-                "{{ log_folder }}/{{ token }}.%i.driver",
-                "--stderr",
-                "{{ log_folder }}/{{ token }}.%i.driver",
-            ),
-            *(
-                "--directory",
-                "{{ log_folder }}",
-                "--wall-time",
-                "{{ max_wall_minutes }}",
-                "--",
-                "/bin/sh",
-                "{{ driver }}",
-            ),
-        ),
-        outcomes=_OUTCOMES,
+    submit=_command(
+        *("submit", "--token", "{{ token }}", "--array", "1-{{ count }}"),
+        *("--stdout", "{{ results }}/{{ token }}.%i.driver", "--stderr", "{{ results }}/{{ token }}.%i.driver"),
+        *("--directory", "{{ results }}", "--wall-time", "{{ max_wall_minutes }}"),
+        *("--", "/bin/sh", "{{ driver }}", "{{ offset }}", "{{ token }}"),
     ),
-    read_submitted=read_submitted,
-    query=Command((*_PROGRAM, "query"), outcomes=_OUTCOMES),
-    find=Command((*_PROGRAM, "query", "--token", "{{ token }}"), outcomes=_OUTCOMES),
-    read_jobs=read_jobs,
-    cancel=Command((*_PROGRAM, "cancel", "{{ ids* }}"), outcomes=_OUTCOMES),
+    naming=Naming(submitted=r"(?P<id>\S+) 1-(?P<last>\d+)", single="{id}.1", element="{id}.{n}", array=""),
+    queue=_command("query"),
+    find=_command("query", "--token", "{{ token }}"),
+    status=_command("query", "{{ id }}"),
+    read_jobs=Lines(r"(?P<id>(?P<token>[a-z][a-z0-9-]*)\.\d+) (?P<state>\w+) (?:-|(?P<exit>\d+))"),
+    cancel=_command("cancel", "{{ ids* }}"),
     states={
         "queued": State.PENDING,
         "running": State.ACTIVE,
@@ -69,6 +38,11 @@ FORK = BatchAdapter(
     },
     local_id_words="$SAMGRID_FORK_ID",
     index_words="$SAMGRID_FORK_INDEX",
+    event_module="fork",
     event_log="{{ fork_spool }}/events",
     max_array=10_000,
+    # It takes a name once only, and runs on this machine.
+    settle_time=0,
+    outputs_lag=0,
+    commands_per_minute=0,
 )

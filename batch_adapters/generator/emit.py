@@ -1,17 +1,21 @@
 """Where events go: standard output, or a folder with one file for each day."""
 
+import contextlib
+import fcntl
 import os
 import select
+import stat
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
+from batch_adapters.generator.log_file import BLOCK
 from batch_adapters.generator.watch import Watch
 
 _DAY = 86_400
-# Behind a longer gap no reader waits any more.
-_MOST_EMPTY_DAYS = 400
+MOST_EMPTY_DAYS = 400
+"""Behind a longer gap no reader waits any more, and no log reaches back."""
+
 _LONGEST_LINE = 4096
 
 
@@ -26,32 +30,41 @@ class Output(Protocol):
 
 
 class StandardOutput:
-    """Writes whole lines, at most PIPE_BUF bytes each time: a reader of a pipe never sees part of a line."""
+    """Writes blocks as large as a pipe takes; what a reader gets may end within a line, whose rest then follows."""
 
     def __init__(self, fd: int, watch: Watch) -> None:
-        self._fd = fd
         self._watch = watch
+        pipe = _open_pipe(fd)
+        self._fd, self._most = (fd, select.PIPE_BUF) if pipe is None else (pipe, BLOCK)
 
     def write(self, block: bytes) -> None:
         """Write the lines as the reader takes them.
 
         :raises BrokenPipeError: it is gone; InputEnded: it wants no more.
         """
-        for lines in _cut_lines(block, select.PIPE_BUF):
-            while lines:
-                self._watch.wait_for_room()
-                lines = lines[os.write(self._fd, lines) :]
+        rest = memoryview(block)
+        while rest:
+            self._watch.wait_for_room()
+            # Somebody else may have filled the pipe meanwhile.
+            with contextlib.suppress(BlockingIOError):
+                rest = rest[os.write(self._fd, rest[: self._most]) :]
 
     def write_empty_days(self, now: float) -> None:
         """There are no days here."""
 
 
-def _cut_lines(block: bytes, most: int) -> Iterator[bytes]:
-    begin = 0
-    while begin < len(block):
-        end = block.rfind(b"\n", begin, begin + most) + 1
-        yield block[begin:end]
-        begin = end
+def _open_pipe(fd: int) -> int | None:
+    """A descriptor of the same pipe that never blocks; None where it is no pipe, or may not be opened again."""
+    if not stat.S_ISFIFO(os.fstat(fd).st_mode):
+        return None
+    # O_NONBLOCK would hold for everybody who has this open file, and not only for us: so it is another one.
+    with contextlib.suppress(OSError):
+        pipe = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        # As large as a block, so that the next one is read while this one is taken; the kernel may refuse.
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, BLOCK)
+        return pipe
+    return None
 
 
 class EventFolder:
@@ -62,8 +75,10 @@ class EventFolder:
     before they begin, because it leaves a day's file when the next one appears.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, make_days: bool = True) -> None:
         """Make today's file and those of days that were missed since the newest one.
+
+        ``make_days``: False where events of those days may still come first; the next ``write_empty_days`` makes them.
 
         :raises OSError: the folder cannot be written.
         """
@@ -71,9 +86,11 @@ class EventFolder:
         self._day = -1
         self._fd = -1
         today = int(time.time()) // _DAY
-        back = range(today - 1, today - _MOST_EMPTY_DAYS, -1)
-        self._last_day = next((day for day in back if self._path(day).exists()), today - 1)
-        self.write_empty_days(today * _DAY)
+        back = range(today - 1, today - MOST_EMPTY_DAYS, -1)
+        # The newest one is opened once more: its end may be torn.
+        self._last_day = next((day - 1 for day in back if day_file(folder, day).exists()), today - 1)
+        if make_days:
+            self.write_empty_days(today * _DAY)
 
     def write(self, block: bytes) -> None:
         """Append each line to its day's file.
@@ -85,6 +102,8 @@ class EventFolder:
             if day != self._day:
                 self._open_day(day)
             if os.write(self._fd, line) != len(line):
+                # At once, before a reader takes it for a whole line.
+                _cut_torn_line(self._fd)
                 raise OSError(f"{self._folder}: only part of a line could be written (disk full?)")
 
     def write_empty_days(self, now: float) -> None:
@@ -93,6 +112,19 @@ class EventFolder:
         for day in range(self._last_day + 1, today + 1):
             os.close(self._open_file(day))
         self._last_day = max(self._last_day, today)
+
+    def close(self) -> None:
+        """See that the lines of the day written last are on the disk, and give its file back; a write opens it again.
+
+        :raises OSError: they may not be on the disk.
+        """
+        if self._fd < 0:
+            return
+        fd, self._fd, self._day = self._fd, -1, -1
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
 
     def _open_day(self, day: int) -> None:
         if self._fd >= 0:
@@ -103,12 +135,14 @@ class EventFolder:
     def _open_file(self, day: int) -> int:
         mode = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         # Readable by all: the accounts' monitors and GRAM's job managers follow it.
-        fd = os.open(self._path(day), mode, 0o644)
+        fd = os.open(day_file(self._folder, day), mode, 0o644)
         _cut_torn_line(fd)
         return fd
 
-    def _path(self, day: int) -> Path:
-        return self._folder / time.strftime("%Y%m%d", time.gmtime(day * _DAY))
+
+def day_file(folder: Path, day: int) -> Path:
+    """Where the events of a day since 1970 (UTC) are."""
+    return folder / time.strftime("%Y%m%d", time.gmtime(day * _DAY))
 
 
 def _cut_torn_line(fd: int) -> None:

@@ -29,14 +29,14 @@ class LineFilter:
         """``since``: seconds since 1970, inclusive; None: any time."""
         self.malformed = 0
         line = f"001;{render_at_least(since or 0)}{_REST}"
+        self._line = line
         self._all_good = re.compile(f"(?:{line})*+".encode())
-        self._good = re.compile(f"^{line}".encode(), re.MULTILINE)
-        self._well_formed = re.compile(f"^001;{render_at_least(0)}{_REST}".encode(), re.MULTILINE)
 
     def read_good(self, block: bytes) -> bytes:
         """The good lines of a block, in order; the malformed ones are counted."""
         if self._all_good.fullmatch(block):
             return block
         lines = block.count(b"\n") + (not block.endswith(b"\n"))
-        self.malformed += lines - sum(1 for _ in self._well_formed.finditer(block))
-        return b"".join(self._good.findall(block))
+        well_formed = re.compile(f"^001;{render_at_least(0)}{_REST}".encode(), re.MULTILINE)
+        self.malformed += lines - sum(1 for _ in well_formed.finditer(block))
+        return b"".join(re.findall(f"^{self._line}".encode(), block, re.MULTILINE))

@@ -10,10 +10,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from batch_adapters.generator.emit import EventFolder, Output, StandardOutput
+from batch_adapters.generator.emit import Output, StandardOutput
 from batch_adapters.generator.lines import LineFilter
 from batch_adapters.generator.module import Feed, FeedSettings, LogNotKnown
 from batch_adapters.generator.process import (
+    collect_garbage_rarely,
     fill_closed_descriptors,
     keep_freed_memory,
     leave_on_signals,
@@ -22,6 +23,7 @@ from batch_adapters.generator.process import (
     write_pid_file,
 )
 from batch_adapters.generator.registry import MODULES, UnknownModule, find_module
+from batch_adapters.generator.resume import open_folder, read_end
 from batch_adapters.generator.watch import InputEnded, Watch
 
 logger = logging.getLogger("samgrid-scheduler-event-generator")
@@ -94,7 +96,7 @@ def make_arguments() -> argparse.ArgumentParser:
         dest="since",
         metavar="SECONDS",
         type=_read_seconds,
-        help="events from that second since 1970 on, inclusive (default: from now on)",
+        help="events from that second since 1970 on, inclusive (default: from now on; for -d from where its files end)",
     )
     parser.add_argument(
         "-d", dest="folder", metavar="DIRECTORY", type=_read_path, help="write events there, one file for each UTC day"
@@ -136,6 +138,7 @@ def main(argv: Sequence[str]) -> int:
     fill_closed_descriptors()
     leave_on_signals()
     keep_freed_memory()
+    collect_garbage_rarely()
     try:
         _run(options)
     except InputEnded:
@@ -172,16 +175,19 @@ def _writing() -> Iterator[None]:
 
 
 def _run(options: argparse.Namespace) -> NoReturn:
-    settings = FeedSettings(options.log, options.since, os.environ, options.interval)
-    feed = find_module(options.name).open_feed(settings)
+    module = find_module(options.name)
     with _writing():
-        folder = EventFolder(options.folder) if options.folder else None
+        end = read_end(options.folder, time.time()) if options.folder and options.since is None else None
+    since = options.since if end is None else end.second
+    feed = module.open_feed(FeedSettings(options.log, since, os.environ, options.interval))
+    with _writing():
+        folder = open_folder(options.folder, end) if options.folder else None
         if options.background:
             run_in_background(options.pid_file, keep_output=folder is None)
         elif options.pid_file is not None:
             write_pid_file(options.pid_file, os.getpid())
     watch = Watch(feed.folders, None if options.background else 0, 1 if folder is None else None)
-    _follow(feed, LineFilter(options.since), folder or StandardOutput(1, watch), watch, options.interval)
+    _follow(feed, LineFilter(since), folder or StandardOutput(1, watch), watch, options.interval)
 
 
 def _follow(feed: Feed, lines: LineFilter, output: Output, watch: Watch, interval: float) -> NoReturn:

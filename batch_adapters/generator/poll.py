@@ -3,11 +3,13 @@
 ``samgrid-scheduler-event-generator -s poll -l FILE``. FILE is written by the job manager, mode 0600 because it says
 which programs are run, in JSON with exactly these keys::
 
-    {"batch_system": "fork", "variables": {"python": "/usr/bin/python3", …}, "interval": 30}
+    {"batch_system": "fork", "tables": {}, "variables": {"python": "/usr/bin/python3", …},
+     "traffic": "/home/d0/.local/state/samgrid/batch-fork.json", "interval": 30}
 
-``batch_system`` is a batch adapter's name, ``variables`` are the site's for its templates, ``interval`` is the time in
-seconds from an answer to the next question. A change of state is an event of the second in which the question was
-asked. Where nobody answers, nothing changes; a job that is not in the answer may have ended or not: no event.
+``batch_system`` is a batch adapter's name, ``tables`` are the site's ``[batch.NAME]``, ``variables`` the site's for its
+templates, ``traffic`` is the file in which the account's processes share how much they have asked, ``interval`` is the
+time in seconds from an answer to the next question. A change of state is an event of the second in which the question
+was asked. Where nobody answers, nothing changes; a job that is not in the answer may have ended or not: no event.
 """
 
 import contextlib
@@ -25,13 +27,15 @@ from typing import Any
 
 import jinja2
 
-from batch_adapters.adapter import BatchAdapter, BatchError, Command
-from batch_adapters.batch_system import render_argv, run_command
+from batch_adapters.adapter import BatchError, LocalStatus
+from batch_adapters.batch_system import BatchSystem
 from batch_adapters.generator.module import FeedSettings, LogNotKnown
-from batch_adapters.registry import UnknownBatchSystem, find_adapter
+from batch_adapters.registry import BadAdapter, UnknownBatchSystem, find_adapter
+from batch_adapters.running import render_argv
 from batch_adapters.states import Event, State, render_event
+from batch_adapters.traffic import Traffic
 
-_KEYS = {"batch_system", "interval", "variables"}
+_KEYS = {"batch_system", "tables", "variables", "traffic", "interval"}
 _DAY = 86_400
 
 
@@ -39,8 +43,7 @@ _DAY = 86_400
 class Polling:
     """Whom to ask, and how many seconds to wait from an answer to the next question."""
 
-    adapter: BatchAdapter
-    variables: Mapping[str, Any]
+    system: BatchSystem
     interval: float
 
 
@@ -56,24 +59,26 @@ def read_polling(path: Path) -> Polling:
     if not isinstance(found, dict) or found.keys() != _KEYS:
         wrong = sorted(found.keys() ^ _KEYS) if isinstance(found, dict) else "no object"
         raise LogNotKnown(f"{path}: wanted is a JSON object with the keys {sorted(_KEYS)}; missing or unknown: {wrong}")
-    interval, variables = found["interval"], found["variables"]
+    interval = found["interval"]
     if type(interval) not in (int, float) or not 0.01 <= interval <= _DAY:
         raise LogNotKnown(f"{path}: the interval {interval!r} is no number of seconds from 0.01 to {_DAY}")
-    return Polling(_find_adapter(path, found["batch_system"], variables), variables, interval)
+    return Polling(_find_system(path, found), interval)
 
 
-def _find_adapter(path: Path, name: object, variables: object) -> BatchAdapter:
-    if not isinstance(name, str) or not isinstance(variables, dict):
-        raise LogNotKnown(f"{path}: batch_system must be a name, and variables an object")
+def _find_system(path: Path, found: Mapping[str, Any]) -> BatchSystem:
+    name, tables, variables, traffic = (found[key] for key in ("batch_system", "tables", "variables", "traffic"))
+    words, objects = (name, traffic), (tables, variables)
+    if not all(isinstance(value, str) for value in words) or not all(isinstance(value, dict) for value in objects):
+        raise LogNotKnown(f"{path}: batch_system and traffic must be strings, tables and variables objects")
     try:
-        adapter = find_adapter(name)
+        adapter = find_adapter(name, tables)
         # Now, so that a forgotten variable ends the generator and not its first question.
-        render_argv(adapter.query, variables)
-    except UnknownBatchSystem as error:
+        render_argv(adapter.queue, variables)
+    except (UnknownBatchSystem, BadAdapter) as error:
         raise LogNotKnown(f"{path}: {error}") from error
     except jinja2.UndefinedError as error:
         raise LogNotKnown(f"{path}: a variable of the batch system {name} is missing: {error}") from error
-    return adapter
+    return BatchSystem(adapter, variables, Traffic(Path(traffic), adapter.commands_per_minute))
 
 
 class JobStates:
@@ -92,21 +97,19 @@ class JobStates:
     def __len__(self) -> int:
         return len(self._seen)
 
-    def read_changes(
-        self, jobs: Iterable[tuple[str, str, int | None]], states: Mapping[str, State], asked: int
-    ) -> list[Event]:
-        """The events of the jobs (id, native state, exit code) whose state is not the one last seen."""
-        answer = {local_id: (native, exit_code) for local_id, native, exit_code in jobs}
+    def read_changes(self, statuses: Iterable[LocalStatus], asked: int) -> list[Event]:
+        """The events of the jobs whose state is not the one last seen."""
+        answer = {status.local_id: status for status in statuses}
         self._answers += 1
-        self.unknown = frozenset(native for native, _ in answer.values() if native not in states)
+        self.unknown = frozenset(status.native_state for status in answer.values() if status.state is None)
         events = []
-        for local_id, (native, exit_code) in answer.items():
+        for local_id, status in answer.items():
             last = self._seen[local_id][0] if local_id in self._seen else None
-            state = states.get(native, last)
+            state = last if status.state is None else status.state
             if state is None:
                 continue
             if state is not last:
-                events.append(Event(asked, local_id, state, exit_code or 0))
+                events.append(Event(asked, local_id, state, status.exit_code or 0))
             self._seen[local_id] = (state, self._answers)
         oldest = self._answers - self.FORGET_AFTER
         self._seen = {local_id: seen for local_id, seen in self._seen.items() if seen[1] > oldest}
@@ -116,11 +119,11 @@ class JobStates:
 class _Question:
     """One question on its way, in a thread of its own; it is withdrawn when nobody holds it or the program ends."""
 
-    def __init__(self, command: Command, variables: Mapping[str, Any]) -> None:
+    def __init__(self, system: BatchSystem) -> None:
         self.asked = int(time.time())
-        self._answer: Future[str] = Future()
+        self._answer: Future[list[LocalStatus]] = Future()
         # A daemon: a batch system that does not answer must not keep the program from ending.
-        self._thread = threading.Thread(target=_run_question, args=(self._answer, command, variables), daemon=True)
+        self._thread = threading.Thread(target=_run_question, args=(self._answer, system), daemon=True)
         self._thread.start()
         weakref.finalize(self, _kill_command_of, self._thread)
 
@@ -129,15 +132,15 @@ class _Question:
         """True when the command has ended, or has been given up."""
         return not self._thread.is_alive()
 
-    def read_answer(self) -> str:
-        """What the command printed; raises BatchError as `run_command` does."""
+    def read_answer(self) -> list[LocalStatus]:
+        """All local jobs that the batch system shows; raises BatchError as `BatchSystem.query` does."""
         # Without waiting: a thread that ended without any answer is a bug, whose traceback is on stderr.
         return self._answer.result(0)
 
 
-def _run_question(answer: "Future[str]", command: Command, variables: Mapping[str, Any]) -> None:
+def _run_question(answer: "Future[list[LocalStatus]]", system: BatchSystem) -> None:
     try:
-        answer.set_result(run_command(command, variables))
+        answer.set_result(system.query())
     except BatchError as error:
         answer.set_exception(error)
 
@@ -169,18 +172,17 @@ class PollFeed:
         """Ask where it is time to, and yield the changes where an answer has come; see `Feed`."""
         del look_for_files
         if self._question is None and time.monotonic() >= self._next_question:
-            self._question = _Question(self._polling.adapter.query, self._polling.variables)
+            self._question = _Question(self._polling.system)
         if self._question is not None and self._question.is_over:
             question, self._question = self._question, None
             self._next_question = time.monotonic() + self._polling.interval
             yield "".join(map(render_event, self._read_answer(question))).encode()
 
     def _read_answer(self, question: _Question) -> list[Event]:
-        adapter = self._polling.adapter
         # In day files, an event of yesterday would come behind the eyes of those who have gone on to today's file.
         asked = max(question.asked, int(time.time()) // _DAY * _DAY)
         try:
-            events = self._states.read_changes(adapter.read_jobs(question.read_answer()), adapter.states, asked)
+            events = self._states.read_changes(question.read_answer(), asked)
         except BatchError as error:
             # The first failure's words until it answers again: each wording is told once.
             self._silence = self._silence or " ".join(str(error).split())
@@ -193,7 +195,7 @@ class PollFeed:
         warnings = []
         if self._silence:
             warnings.append(
-                f"{self._polling.adapter.name} does not answer, nothing changes until then: {self._silence}"
+                f"{self._polling.system.adapter.name} does not answer, nothing changes until then: {self._silence}"
             )
         if self._states.unknown:
             words = ", ".join(map(repr, sorted(self._states.unknown)[:9]))

@@ -6,12 +6,17 @@ import select
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from inotify_simple import INotify, flags
+if TYPE_CHECKING:
+    from inotify_simple import INotify
 
 logger = logging.getLogger(__name__)
 
-_NAMES_CHANGED = flags.CREATE | flags.MOVED_TO | flags.MOVED_FROM | flags.DELETE | flags.DELETE_SELF | flags.MOVE_SELF
+# inotify(7)
+_MODIFY = 0x2
+# IN_CREATE, IN_MOVED_TO, IN_MOVED_FROM, IN_DELETE, IN_DELETE_SELF, IN_MOVE_SELF
+_NAMES_CHANGED = 0x100 | 0x80 | 0x40 | 0x200 | 0x400 | 0x800
 _BROKEN = select.POLLERR | select.POLLHUP | select.POLLNVAL
 
 
@@ -26,7 +31,8 @@ class Watch:
         self._folders = tuple(folders)
         self._stdin = stdin
         self._stdout = stdout
-        self._inotify = _open_inotify()
+        self._started = False
+        self._inotify: INotify | None = None
         self._next_look = 0.0
         self._waiting = select.poll()
         self._writing = select.poll()
@@ -37,6 +43,10 @@ class Watch:
             # No event asked for: only that the reader is gone, which is reported in any case.
             self._waiting.register(stdout, 0)
             self._writing.register(stdout, select.POLLOUT)
+
+    def _start(self) -> None:
+        self._started = True
+        self._inotify = _open_inotify()
         if self._inotify is not None:
             self._waiting.register(self._inotify.fileno(), select.POLLIN)
         self._watch_folders()
@@ -46,7 +56,7 @@ class Watch:
             return
         for folder in self._folders:
             try:
-                self._inotify.add_watch(folder, flags.MODIFY | _NAMES_CHANGED)
+                self._inotify.add_watch(folder, _MODIFY | _NAMES_CHANGED)
             except OSError as error:
                 # It is not there yet, or we may not list it: the timer looks again.
                 logger.debug("%s: no inotify: %s", folder, error)
@@ -54,9 +64,17 @@ class Watch:
     def wait(self, seconds: float) -> bool:
         """Wait for news or for the time; whether files may have come or gone, and not only grown.
 
+        The first time it does not wait, because nobody has watched so far: what is there before can be read without,
+        and inotify takes longer to load than the rest of the program.
+
         :raises InputEnded: standard input has reached its end.
         :raises BrokenPipeError: nobody reads standard output any more.
         """
+        if not self._started:
+            self._start()
+            self._next_look = time.monotonic() + seconds
+            self.check()
+            return True
         ready = self._waiting.poll(max(0.0, seconds) * 1000)
         self._check(ready)
         names_changed = self._read_news()
@@ -87,10 +105,12 @@ class Watch:
     def _read_news(self) -> bool:
         if self._inotify is None:
             return False
-        return any(news.mask & ~flags.MODIFY for news in self._inotify.read(timeout=0))
+        return any(news.mask & ~_MODIFY for news in self._inotify.read(timeout=0))
 
 
-def _open_inotify() -> INotify | None:
+def _open_inotify() -> "INotify | None":
+    from inotify_simple import INotify
+
     try:
         return INotify()
     except OSError as error:

@@ -1,1 +1,140 @@
-"""LSF, and OpenLava, which keeps its file formats."""
+"""LSF 10.1, by its documentation: this adapter was never run against a real LSF.
+
+OpenLava, which keeps LSF's file formats, has another bjobs (no ``-o``): it wants a table of its own in samgrid.toml.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+
+from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Garbled, Job, Outcome
+from batch_adapters.diagnosis import Ask, Finding
+from batch_adapters.naming import Naming
+from batch_adapters.states import State
+
+_FIELDS = "jobid jobindex stat exit_code job_name exit_reason pend_reason delimiter='|'"
+# With LSB_BJOBS_DISPLAY_ENH the id has the index in it, too. The last field is LSF's own words.
+_LINE = re.compile(r"(\d+)(?:\[\d+\])?\|(-|\d+)\|(\w+)\|(-|\d+)\|([^|\n]*)\|([^|\n]*)\|(.*)\n", re.ASCII)
+_TOKEN = re.compile(r"([a-z][a-z0-9]{7}-[0-9a-z]+)(?:\[.*\])?", re.ASCII)
+# Reasons of an EXIT that were not LSF's doing (lsbatch.h).
+_OWN_END = re.compile(r"-?|(?:TERM_UNKNOWN|TERM_EXTERNAL_SIGNAL)\b.*")
+
+
+def read_jobs(printed: str) -> Iterator[Job]:
+    """The local jobs, by their names, in what bjobs printed; ended by LSF: native state ``EXIT by LSF``.
+
+    :raises Garbled: quoting the first line that does not fit.
+    """
+    for line in printed.splitlines(keepends=True):
+        match = _LINE.fullmatch(line)
+        if match is None:
+            raise Garbled(f"a line that was not expected: {line[:200]!r}")
+        job, index, state, code, name, ended_by, waits_for = match.groups()
+        token = _TOKEN.fullmatch(name)
+        if token is None:
+            continue
+        exit_code = None if code == "-" else int(code)
+        if state == "EXIT" and not (exit_code and _OWN_END.fullmatch(ended_by)):
+            state = "EXIT by LSF"
+        yield Job(
+            local_id=job if index in ("-", "0") else f"{job}[{index}]",
+            native_state=state,
+            exit_code=exit_code,
+            reason="; ".join(reason.strip(" ;") for reason in (ended_by, waits_for) if reason not in ("", "-")),
+            token=token[1],
+        )
+
+
+def _diagnose(ask: Ask, environment: Mapping[str, str]) -> Iterator[Finding]:
+    from batch_adapters.lsf.diagnosis import diagnose
+
+    return diagnose(ask, environment)
+
+
+# While nobody answers, commands say so and try again, without end: our timeout ends that. So these words alone mean
+# nothing where an answer follows them, and the good answers come first.
+_DOWN = Outcome(
+    None,
+    r"(?m)^(?:LSF is (?:down|processing your request)|Cannot connect to LSF|LSF daemon \(LIM\) not responding"
+    r"|[Bb]atch (?:system )?daemon not responding|Batch system concurrent job query limit exceeded"
+    r"|Failed in an LSF library call|ls_\w+: |LIM is down|mbatchd is (?:down|reconfiguring|restarting))",
+    Answer.TRANSIENT,
+)
+_LATER = Outcome(
+    None,
+    r"(?m)(?:[Pp]ending job threshold reached|Queue has been closed|Too many (?:jobs|active jobs))",
+    Answer.LATER,
+)
+_REFUSED = Outcome(255, r"(?m)\bJob not submitted\.?\s*$|Bad resource requirement syntax", Answer.PERMANENT)
+# Exit code 0 or 255: LSB_BJOBS_CONSISTENT_EXIT_CODE in lsf.conf.
+_NONE = Outcome(None, r"(?m)^(?:No (?:unfinished |matching )?job found|Job <[^>\n]*> is not found)", Answer.ABSENT)
+_LISTED = Outcome(0, r"\A\d+(?:\[\d+\])?\|", Answer.OK)
+_KILLED = Outcome(
+    None,
+    r"\A(?:Job <[^>\n]*>(?: is being terminated|: (?:Job has already finished|No matching job found)) *\n)+\Z",
+    Answer.OK,
+)
+_DENIED = Outcome(None, r"(?m)^Job <[^>\n]*>: User permission denied", Answer.PERMANENT)
+
+
+def _bjobs(*arguments: str) -> Command:
+    return Command(("bjobs", "-a", "-noheader", "-o", _FIELDS, *arguments), outcomes=(_LISTED, _NONE, _DOWN))
+
+
+LSF = BatchAdapter(
+    name="lsf",
+    submit=Command(
+        (
+            *("bsub", "-J", "{{ token }}{% if count > 1 %}[1-{{ count }}]{% endif %}"),
+            # Without it the job has the submitter's whole environment.
+            *("-env", "none"),
+            # What bsub is given is put together again for a shell; stderr goes to stdout's file.
+            *("-o", "{{ results }}/{{ token }}.{{ '%I' if count > 1 else 1 }}.driver", "-cwd", "/"),
+            *("{% if queue %}-q{% endif %}", "{{ queue }}", "{% if project %}-P{% endif %}", "{{ project }}"),
+            *("{% if max_cpu_minutes %}-c{% endif %}", "{{ max_cpu_minutes or '' }}"),
+            *("{% if max_wall_minutes %}-W{% endif %}", "{{ max_wall_minutes or '' }}"),
+            *("{% if max_memory_mb %}-M{% endif %}", "{% if max_memory_mb %}{{ max_memory_mb }}MB{% endif %}"),
+            *("{{ options* }}", "/bin/sh", "{{ driver | sh }}", "{{ offset }}", "{{ token }}"),
+        ),
+        outcomes=(OK, _LATER, _DOWN, _REFUSED),
+    ),
+    naming=Naming(
+        submitted=r"Job <(?P<id>\d+)> is submitted to (?:default )?queue <[^>]+>\.",
+        single="{id}",
+        element="{id}[{n}]",
+        array="{id}",
+    ),
+    # -a: ended ones, too, for CLEAN_PERIOD seconds. bhist, which knows them for longer, prints for people.
+    queue=_bjobs(),
+    find=_bjobs("-J", "{{ token }}"),
+    status=_bjobs("{{ id }}"),
+    read_jobs=read_jobs,
+    cancel=Command(("bkill", "{{ ids* }}"), outcomes=(_KILLED, _DENIED, _DOWN)),
+    states={
+        "PEND": State.PENDING,
+        "PROV": State.PENDING,
+        "PSUSP": State.SUSPENDED,
+        "RUN": State.ACTIVE,
+        "USUSP": State.SUSPENDED,
+        "SSUSP": State.SUSPENDED,
+        "DONE": State.DONE,
+        "EXIT": State.DONE,
+        "EXIT by LSF": State.FAILED,
+        "POST_DONE": State.DONE,
+        "POST_ERR": State.DONE,
+        # Its host does not answer; it goes on there, as far as anybody knows.
+        "UNKWN": State.ACTIVE,
+        "WAIT": State.PENDING,
+        "ZOMBI": State.ACTIVE,
+    },
+    leaving=frozenset(["ZOMBI"]),
+    local_id_words='$LSB_JOBID$([ "${LSB_JOBINDEX:-0}" = 0 ] || echo "[$LSB_JOBINDEX]")',
+    # 0 where there is no array.
+    index_words="$((LSB_JOBINDEX > 0 ? LSB_JOBINDEX : 1))",
+    event_module="lsf",
+    array_limit=Command(("bparams", "-a"), outcomes=(Outcome(0, r"=", Answer.OK), _DOWN)),
+    read_array_limit=r"\bMAX_JOB_ARRAY_SIZE\s*=\s*(\d+)",
+    version=Command(("lsid",), outcomes=(OK, _DOWN)),
+    # Not LSF_…, which say where the cluster is.
+    ignored_variables=("BSUB_", "BJOBS_", "LSB_"),
+    diagnose=_diagnose,
+)

@@ -57,6 +57,8 @@ _ACTION_KILL = 0x01
 # In the first line, a number below is the length of the copies; one above is the time of the switch: no copies.
 _FIRST_TIME = 1_000_000_000
 _MOST_KILLED = 100_000
+# How many bytes of what was read are kept, to know copies of it again.
+_TAIL = 1 << 16
 
 
 @lru_cache(256)
@@ -89,7 +91,8 @@ class EventLog(Parser):
 
     When mbatchd switches its log, the new file begins with copies of what it still needs (up to the offset in the
     first line), and the old one becomes a new file, lsb.events.1. What was read before is passed over: up to the last
-    record that was read, else as long as records are older than that one.
+    record that was read, else, because that one is not copied or was torn, as long as records are older than it or are
+    among the latest that were read.
     """
 
     def __init__(self) -> None:
@@ -97,6 +100,7 @@ class EventLog(Parser):
         self._killed: dict[bytes, None] = {}
         self._last_time = 0
         self._last = b""
+        self._tail = b""
         self._copied = 0
 
     def read_events(self, block: bytes) -> bytes:
@@ -105,10 +109,12 @@ class EventLog(Parser):
             self._copied = int(header[1])
         records = b"\n" + (self._skip_copies(block) if self._copied else block)
         parts: list[bytes] = []
+        killed = self._killed
         for record in _EVENT.findall(records):
             new, new_job, start, start_job, start_index, stamp, job, native, exit_status, index, reason, rare = record
             if new:
-                self._killed.pop(new_job, None)
+                if killed:
+                    killed.pop(new_job, None)
                 parts += (b"001;", new, b";", new_job, _PENDING)
             elif start:
                 local_id = start_job if start_index == b"0" else _name(start_job, start_index)
@@ -117,7 +123,7 @@ class EventLog(Parser):
                 local_id = job if index == b"0" else _name(job, index)
                 change = _read_state(native)
                 if change is _ENDED:
-                    change = _render_end(exit_status, reason, job in self._killed or local_id in self._killed)
+                    change = _render_end(exit_status, reason, job in killed or local_id in killed)
                 if change:
                     parts += (b"001;", stamp, b";", local_id, change)
             elif found := _RARE.match(rare):
@@ -147,13 +153,25 @@ class EventLog(Parser):
         if self._last and (found := copies.rfind(self._last)) >= 0:
             self._copied = 0
             return block[found + len(self._last) - 1 :]
+        unread = self._find_unread(copies)
+        if unread is None:
+            return block[end:]
+        self._copied = 0
+        return block[unread:]
+
+    def _find_unread(self, copies: bytes) -> int | None:
+        unread = None
         for record in _DATED.finditer(copies):
-            if int(record[1]) >= self._last_time:
-                self._copied = 0
-                return block[record.start() :]
-        return block[end:]
+            if int(record[1]) < self._last_time:
+                continue
+            if copies[record.start() : copies.index(b"\n", record.end()) + 1] in self._tail:
+                unread = None
+            elif unread is None:
+                unread = record.start()
+        return unread
 
     def _remember(self, records: bytes) -> None:
+        self._tail = (self._tail + records[-_TAIL:])[-_TAIL:]
         end = len(records)
         while (begin := records.rfind(b'\n"JOB_', 0, end)) >= 0:
             if latest := _DATED.match(records, begin):

@@ -1,1 +1,179 @@
-"""PBS: OpenPBS, PBS Professional and Torque."""
+"""PBS: OpenPBS, PBS Professional and Torque.
+
+What `PBS` says was measured on OpenPBS 23.06. `TORQUE` was written from Torque's manual pages and source (6.1), and was
+never run against a real Torque.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Outcome
+from batch_adapters.diagnosis import Ask, Finding
+from batch_adapters.naming import Naming
+from batch_adapters.pbs.queries import list_ended_states, read_json_jobs, read_xml_jobs
+from batch_adapters.states import State
+
+
+def _diagnose_pbs(ask: Ask, environment: Mapping[str, str]) -> Iterator[Finding]:
+    from batch_adapters.pbs.diagnosis import diagnose_pbs
+
+    return diagnose_pbs(ask, environment)
+
+
+def _diagnose_torque(ask: Ask, environment: Mapping[str, str]) -> Iterator[Finding]:
+    from batch_adapters.pbs.diagnosis import diagnose_torque
+
+    return diagnose_torque(ask, environment)
+
+
+# Exit codes are the PBS error's last eight bits, and no two commands agree on the one for a dead server: words count.
+_DOWN = Outcome(
+    None,
+    r"(?m)^(?:Couldn't connect to cluster|(?:q\w+: )?[Cc]annot connect to (?:specified )?server"
+    r"|(?:q\w+: )?(?:Communication failure|Unable to communicate with|No free connections|Server connection table full"
+    r"|Request not allowed: Server shutting down|End of File|Premature end of message|Batch protocol error))",
+    Answer.TRANSIENT,
+)
+# Limits on what may wait at a time, closed queues: later it will do.
+_LATER = Outcome(
+    None,
+    r"(?m)^qsub: (?:submit error \()?(?:Queue is not enabled|Maximum number of jobs|Resource temporarily unavailable"
+    r"|.*\bwould exceed )",
+    Answer.LATER,
+)
+_NOT_SENT = Outcome(None, r"(?m)^qsub: [Cc]annot connect to server", Answer.LATER)
+_REFUSED = Outcome(
+    None,
+    r"(?m)^qsub: (?:submit error \()?(?:Unknown queue|No default queue specified|Access to queue is denied"
+    r"|Unknown resource|Illegal attribute or resource value|Job violates queue and/or server resource limits"
+    r"|Job rejected by all possible destinations|Array job exceeds server or queue size limit|Bad [UG]ID for job"
+    r"|Unauthorized Request|Access from host not allowed|Invalid Account|Undefined attribute|Resource invalid in"
+    r'|"-lresource=" cannot be used|illegal -\w value|Job name is too long|invalid option|illegally formed destination'
+    r"|[Rr]equested array size too large)",
+    Answer.PERMANENT,
+)
+_DENIED = Outcome(None, r"(?m)^q(?:del|stat): Unauthorized Request", Answer.PERMANENT)
+# 153; the second, 35, where the server keeps a history; the rest come from jobs that end at this moment.
+_GONE = Outcome(
+    None,
+    r"(?m)^q(?:del|stat): (?:\S+ )?(?:Unknown Job Id|Job has finished"
+    r"|Request invalid for (?:state of job|finished array subjob)|Delete already in progress"
+    r"|Job already in exit state)",
+    Answer.ABSENT,
+)
+_COMPLAINT = Outcome(0, r"(?m)^q\w+: ", Answer.UNKNOWN)
+_NO_HISTORY = Outcome(0, r"(?m)^qstat: PBS is not configured to maintain job history", Answer.ABSENT)
+# An empty server answers, too: with JSON that has no "Jobs".
+_JSON = Outcome(0, r"\A\{", Answer.OK)
+_QUERIES = (_COMPLAINT, _JSON, _GONE, _DENIED, _DOWN)
+
+
+def _qstat(*arguments: str, outcomes: tuple[Outcome, ...] = _QUERIES) -> Command:
+    # A thousand jobs are 1.3 MB and 0.1 s; a server that hangs leaves clients waiting without limit.
+    return Command(("qstat", *arguments), outcomes=outcomes, timeout=60)
+
+
+# Mail (-m) is for people; without -f, qsub leaves a process behind that submits after its end.
+_COMMON = (
+    *("-N", "{{ token }}", "-m", "n", "-j", "oe"),
+    *("{% if queue %}-q{% endif %}", "{{ queue }}"),
+    *("{% if max_cpu_minutes %}-l{% endif %}", "{% if max_cpu_minutes %}cput={{ max_cpu_minutes * 60 }}{% endif %}"),
+    *(
+        "{% if max_wall_minutes %}-l{% endif %}",
+        "{% if max_wall_minutes %}walltime={{ max_wall_minutes * 60 }}{% endif %}",
+    ),
+    *("{% if max_memory_mb %}-l{% endif %}", "{% if max_memory_mb %}mem={{ max_memory_mb }}mb{% endif %}"),
+)
+
+PBS = BatchAdapter(
+    name="pbs",
+    submit=Command(
+        (
+            *("qsub", "-f", *_COMMON),
+            *("-o", "{{ results }}/{{ token }}.{{ '^array_index^' if count > 1 else 1 }}.driver"),
+            *("{% if project %}-P{% endif %}", "{{ project }}"),
+            # -J 1-1 is refused.
+            *("{% if count > 1 %}-J{% endif %}", "{% if count > 1 %}1-{{ count }}{% endif %}"),
+            *("{{ options* }}", "--", "/bin/sh", "{{ driver }}", "{{ offset }}", "{{ token }}"),
+        ),
+        outcomes=(OK, _NOT_SENT, _DOWN, _LATER, _REFUSED),
+    ),
+    naming=Naming(
+        submitted=r"(?P<id>\d+)(?:\[\])?\.(?P<server>[\w.-]+)",
+        single="{id}.{server}",
+        element="{id}[{n}].{server}",
+        array="{id}[].{server}",
+    ),
+    # Of several ids -F json shows the first only; of none it shows all, which is all users' jobs.
+    queue=_qstat("-t", "-f", "-F", "json"),
+    find=_qstat("-t", "-f", "-F", "json"),
+    status=_qstat("-t", "-f", "-F", "json", "{{ id }}"),
+    read_jobs=read_json_jobs,
+    history=_qstat("-x", "-t", "-f", "-F", "json", outcomes=(_NO_HISTORY, *_QUERIES)),
+    read_history=read_json_jobs,
+    # A known and an unknown id in one call have crashed a server (OpenPBS 23.06).
+    cancel=Command(("qdel", "{{ ids* }}"), outcomes=(_COMPLAINT, OK, _GONE, _DENIED, _DOWN), timeout=30),
+    cancel_at_once=1,
+    states={
+        "B": State.ACTIVE,
+        "E": State.ACTIVE,
+        "H": State.PENDING,
+        # It goes on elsewhere, under the same id.
+        "M": State.PENDING,
+        "Q": State.PENDING,
+        "R": State.ACTIVE,
+        "S": State.SUSPENDED,
+        "T": State.PENDING,
+        "U": State.SUSPENDED,
+        "W": State.PENDING,
+        **list_ended_states("FX"),
+    },
+    leaving=frozenset("E"),
+    local_id_words="$PBS_JOBID",
+    index_words="${PBS_ARRAY_INDEX:-1}",
+    event_module="pbs",
+    array_limit=Command(("qstat", "-B", "-f"), outcomes=(_COMPLAINT, OK, _DOWN), timeout=30),
+    read_array_limit=r"\bmax_array_size = (\d+)",
+    max_array=10_000,
+    version=Command(("qstat", "-B", "-f"), outcomes=(_COMPLAINT, OK, _DOWN), timeout=30),
+    read_version=r"\bpbs_version = (\S+)",
+    ignored_variables=("PBS_DPREFIX", "PBS_QSTAT_", "PBS_CLIENTRETRY"),
+    diagnose=_diagnose_pbs,
+)
+"""OpenPBS and PBS Professional."""
+
+# Nothing at all is printed by an empty server, or an empty document by later ones.
+_XML_QUERIES = (_COMPLAINT, Outcome(0, r"\A(?:<|\s*\Z)", Answer.OK), _GONE, _DENIED, _DOWN)
+
+TORQUE = replace(
+    PBS,
+    name="torque",
+    submit=replace(
+        PBS.submit,
+        argv=(
+            *("qsub", *_COMMON),
+            # Torque itself puts "-POSITION" behind the names of an array's files.
+            *("-o", "{{ results }}/{{ token }}.{{ 'driver' if count > 1 else '1.driver' }}"),
+            *("{% if project %}-A{% endif %}", "{{ project }}"),
+            *("{% if count > 1 %}-t{% endif %}", "{% if count > 1 %}1-{{ count }}{% endif %}"),
+            "{{ options* }}",
+        ),
+        stdin="exec /bin/sh {{ driver | sh }} {{ offset }} {{ token }}\n",
+    ),
+    queue=_qstat("-t", "-f", "-x", outcomes=_XML_QUERIES),
+    find=_qstat("-t", "-f", "-x", outcomes=_XML_QUERIES),
+    status=_qstat("-t", "-f", "-x", "{{ id }}", outcomes=_XML_QUERIES),
+    read_jobs=read_xml_jobs,
+    # Ended jobs stay in the queue, in state C, for keep_completed seconds: there is nothing else to be asked.
+    history=None,
+    states={
+        **{letter: state for letter, state in PBS.states.items() if letter in "EHQRSTW"},
+        **list_ended_states("C"),
+    },
+    index_words="${PBS_ARRAYID:-1}",
+    # max_job_array_size is shown only where somebody has set it.
+    array_limit=None,
+    max_array=1000,
+    diagnose=_diagnose_torque,
+)
+"""Torque from 2.5 on; jobs of arrays before that have other names."""

@@ -17,7 +17,7 @@ from batch_adapters.generator.module import LogModule, LogNotKnown, Parser
 # (Python before 3.11.5 goes wrong where a possessive repeat holds a capturing group: none does.)
 _EVENT = re.compile(
     rb"\n(.{19})(?:\.[0-9]++)?+;[0-9a-f]++;[^;]*+;"
-    rb"(?:Job;([0-9]++(\[[0-9]*+\])?[^;]*+);"
+    rb"(?:Job;([0-9][^;]*+);"
     rb"(?:Exit_status=(-?[0-9]{1,9}+)(?=[ \n])"
     rb"|(Job (?:Queued|Run|Rerun|to be deleted)(?= at request of )|Job (?:deleted|sent signal)(?= )"
     rb"|job signaled with (?:admin-)?(?:suspend|resume)(?= by )"
@@ -53,7 +53,7 @@ class ServerLog(Parser):
         parts: list[bytes] = []
         deleted = self._deleted
         latest = head = b""
-        for stamp, local_id, array, exit_code, text, committed in _EVENT.findall(b"\n" + block):
+        for stamp, local_id, exit_code, text, committed in _EVENT.findall(b"\n" + block):
             if stamp != latest:
                 latest = stamp
                 head = b"001;%b;" % self._stamps[stamp]
@@ -61,22 +61,23 @@ class ServerLog(Parser):
                 # Below zero: the server or the execution host ended the job, not the job itself.
                 failed = deleted.pop(local_id, False) or exit_code.startswith(b"-")
                 parts += (head, local_id, b";4;" if failed else b";8;", exit_code, b"\n")
-            elif text == b"Job Run" and not array:
-                deleted.setdefault(local_id, False)
-                parts += (head, local_id, _ACTIVE)
             elif text == b"Job Queued":
                 deleted.pop(local_id, None)
                 parts += (head, local_id, _PENDING)
-            elif array:
-                parts += self._read_array(head, local_id, array, text)
+            elif b"[" in local_id:
+                parts += self._read_array(head, local_id, text)
+            elif text == b"Job Run":
+                deleted.setdefault(local_id, False)
+                parts += (head, local_id, _ACTIVE)
             else:
                 # Only an object that a dependency names has "@server" behind its id.
                 parts += self._read_change(head, committed or local_id.partition(b"@")[0], text)
         self._forget()
         return b"".join(parts)
 
-    def _read_array(self, head: bytes, local_id: bytes, array: bytes, text: bytes) -> tuple[bytes, ...]:
-        parent = local_id.replace(array, b"[]", 1)
+    def _read_array(self, head: bytes, local_id: bytes, text: bytes) -> tuple[bytes, ...]:
+        number, _, rest = local_id.partition(b"[")
+        parent = b"%b[]%b" % (number, rest.partition(b"]")[2])
         if text == b"Job Run" and parent not in self._deleted:
             self._deleted[parent] = False
             return (head, parent, _ACTIVE, *self._read_change(head, local_id, text))

@@ -1,1 +1,122 @@
-"""Sun Grid Engine and its heirs."""
+"""Grid Engine 6.2 and its heirs, by qsub (sge_submit(1)), qstat(1), qacct(1), qdel(1) and qconf(1)."""
+
+from collections.abc import Iterator, Mapping
+
+from batch_adapters.adapter import Answer, BatchAdapter, Command, Outcome
+from batch_adapters.diagnosis import Ask, Finding
+from batch_adapters.naming import Naming
+from batch_adapters.sge.answers import LEAVING, STATES, read_history, read_queue
+
+# Exit status 99 has a job run again, 100 keeps it in the queue in error (sge_shepherd(8)). The true one is in the
+# driver's status file. Signals that the driver catches must not end the shell that waits for it.
+_RUN = 'trap : TERM INT HUP XCPU; /bin/sh "$@"; code=$?; case $code in 99 | 100) code=98 ;; esac; exit "$code"'
+
+# ":" in a path ends a host's name, "," the path; "$" begins a variable. None can be quoted.
+_OUTPUT = """\
+{% if ":" in results or "," in results or "$" in results %}/dev/null\
+{% else %}{{ results }}/{{ token }}.$TASK_ID.driver{% endif %}"""
+
+_SILENT = (
+    # No connection, or a qmaster that gave up; SGE_ROOT or what lies below is not mounted.
+    Outcome(None, "commlib error|using port [0-9]+ on host|gdi request|read qmaster name", Answer.TRANSIENT),
+    Outcome(1, "(directory .* doesn't exist|set the environment variable SGE_ROOT)", Answer.TRANSIENT),
+)
+_LISTED = Outcome(0, r"\A<\?xml [^<]*<job_info\s", Answer.OK)
+_QUEUE = Command(("qstat", "-xml", "-u", "$user"), outcomes=(*_SILENT, _LISTED))
+
+# What qdel prints of each id, on stdout; exit code 1 where one of them is not there any more.
+_DELETED = (
+    r"\S+ has (deleted|registered) .*|job \d+ is already in deletion"
+    r'|denied: job "\d+" does not exist|job "\d+" task "\d+" does not exist'
+)
+
+
+def _diagnose(ask: Ask, environment: Mapping[str, str]) -> Iterator[Finding]:
+    from batch_adapters.sge.diagnosis import diagnose
+
+    return diagnose(ask, environment)
+
+
+SGE = BatchAdapter(
+    name="sge",
+    submit=Command(
+        (
+            *("qsub", "-terse", "-N", "{{ token }}", "-t", "1-{{ count }}", "-wd", "/", "-o", _OUTPUT, "-j", "y"),
+            # Without "-b y" qsub would look for options in the driver's text.
+            *("-b", "y", "-shell", "n"),
+            *("{% if queue %}-q{% endif %}", "{{ queue }}", "{% if project %}-P{% endif %}", "{{ project }}"),
+            *(
+                "{% if max_cpu_minutes %}-l{% endif %}",
+                "{% if max_cpu_minutes %}h_cpu={{ max_cpu_minutes * 60 }}{% endif %}",
+            ),
+            *(
+                "{% if max_wall_minutes %}-l{% endif %}",
+                "{% if max_wall_minutes %}h_rt={{ max_wall_minutes * 60 }}{% endif %}",
+            ),
+            *("{% if max_memory_mb %}-l{% endif %}", "{% if max_memory_mb %}h_vmem={{ max_memory_mb }}M{% endif %}"),
+            *("{{ options* }}", "/bin/sh", "-c", _RUN, "samgrid", "{{ driver }}", "{{ offset }}", "{{ token }}"),
+        ),
+        outcomes=(
+            # There was no connection, so nothing was sent.
+            Outcome(1, r"commlib error: got select error \(Connection refused\)", Answer.LATER),
+            *_SILENT,
+            Outcome(0, r"\A[0-9]+\.1-[0-9]+:1\s*\Z", Answer.OK),
+            # The account's or the cluster's jobs are too many at the moment (max_u_jobs, max_jobs).
+            Outcome(None, "jobs are allowed per", Answer.LATER),
+            # A warning, with the job submitted, begins in the same way as a no.
+            Outcome(None, "has been submitted", Answer.UNKNOWN),
+            Outcome(
+                1,
+                "Unable to run job: (.*rejected|denied|unknown resource|attribute .* is not a|can't resolve hostname"
+                "|error: no suitable queues|the advance reservation id .* is invalid)",
+                Answer.PERMANENT,
+            ),
+            Outcome(None, "qsub: (invalid option argument|Wrong)|qsub: unknown option", Answer.PERMANENT),
+        ),
+    ),
+    # A local job that is alone is an array of one, which numbers its task: a plain job would have no SGE_TASK_ID.
+    naming=Naming(submitted=r"(?P<id>\d+)\.1-(?P<last>\d+):1", single="{id}.{n}", element="{id}.{n}", array="{id}"),
+    queue=_QUEUE,
+    find=_QUEUE,
+    status=_QUEUE,
+    read_jobs=read_queue,
+    # It reads the file, however long that is, and needs no qmaster.
+    history=Command(
+        ("qacct", "-j", "{{ token }}"),
+        outcomes=(
+            *_SILENT,
+            Outcome(0, r"\A=====", Answer.OK),
+            # Without a file, nothing has ended since it was started anew.
+            Outcome(1, r"\Aerror: job name \S+ not found|accounting: No such file or directory", Answer.ABSENT),
+        ),
+        timeout=180,
+    ),
+    read_history=read_history,
+    cancel=Command(
+        ("qdel", "{{ ids* }}"),
+        outcomes=(
+            *_SILENT,
+            Outcome(None, rf"\A(?:(?:{_DELETED})\n)+\Z", Answer.OK),
+            Outcome(1, "you do not have the necessary privileges", Answer.PERMANENT),
+        ),
+    ),
+    states=STATES,
+    leaving=LEAVING,
+    local_id_words="$JOB_ID.$SGE_TASK_ID",
+    index_words="$SGE_TASK_ID",
+    event_module="sge",
+    array_limit=Command(("qconf", "-sconf"), outcomes=(*_SILENT, Outcome(0, "(?m)^max_aj_tasks ", Answer.OK))),
+    # 0 is no limit.
+    read_array_limit=r"(?m)^max_aj_tasks +(?:0|([0-9]+))$",
+    # No more tasks of one array run at a time (max_aj_instances), where the site has not changed it.
+    max_array=2000,
+    version=Command(("qstat", "-help"), outcomes=(Outcome(0, r"\A\S*GE ", Answer.OK),)),
+    # What the qmaster has received it shows in its next answer; history is written every flush_time, 15 s by default.
+    settle_time=60,
+    # Where the cell is, is not among them: SGE_ROOT, SGE_CELL, SGE_QMASTER_PORT, SGE_EXECD_PORT, SGE_ARCH.
+    ignored_variables=(
+        *("MORE_INFO", "SGE_COMMLIB_DEBUG", "SGE_DEBUG_", "SGE_DELAY_", "SGE_ENABLE_MSG_ID", "SGE_LONG_"),
+        *("SGE_QACCT_", "SGE_QSTAT_", "SGE_SINGLE_LINE", "SGE_TEST_", "SGE_TIMELOG"),
+    ),
+    diagnose=_diagnose,
+)

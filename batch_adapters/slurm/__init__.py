@@ -1,1 +1,170 @@
-"""Slurm: what its controller logs and what its commands say."""
+"""Slurm: its commands, their answers and states (sbatch(1), squeue(1), scancel(1), sacct(1); measured with 22.05)."""
+
+from collections.abc import Iterable, Mapping
+
+from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Outcome
+from batch_adapters.diagnosis import Ask, Finding
+from batch_adapters.naming import Naming
+from batch_adapters.slurm.answers import NEVER_STARTED, read_history, read_jobs
+from batch_adapters.states import State
+
+# Only what the programs say themselves: squeue prints job names, which are any text.
+_DOWN = Outcome(
+    None,
+    r"(?m)^(?:\w+: (?:error|fatal)|slurm_\w+(?: error)?): .*(?:Unable to contact slurm controller"
+    r"|Socket timed out on send/recv|Zero Bytes were transmitted|authentication error|Munge encode failed"
+    r"|Connection (?:refused|reset)|temporarily un|in standby mode|Unable to establish control machine address"
+    r"|Unable to process configuration file|establish a configuration source|Problem talking to the database)",
+    Answer.TRANSIENT,
+)
+# The account has too many jobs now; not so later.
+_QUOTA = Outcome(1, r"(?m)^sbatch: error: \w+SubmitJob\w*Limit$", Answer.LATER)
+_NOT_SENT = Outcome(1, r"(?m)^sbatch: error: .*Unable to contact slurm controller \(connect failure\)$", Answer.LATER)
+_NO = Outcome(
+    1,
+    r"(?m)^sbatch: error: Batch job submission failed: (?:Invalid (?:partition name|account|qos|job array|feature"
+    r"|license|node name|wckey|Trackable|generic resource|user id)|Requested (?:node|partition) configuration"
+    r"|Requested (?:reservation|time limit)|User's group not permitted|Required partition not available"
+    r"|Job dependency problem|Job violates accounting/QOS|Access/permission denied|Pathname of a file"
+    r"|Node count specification|Memory required by task|More processors requested)",
+    Answer.PERMANENT,
+)
+_BAD_OPTION = Outcome(
+    None,
+    r"(?m)^sbatch: (?:unrecognized option|invalid option|option '|error: (?:Invalid (?:--|numeric value"
+    r"|generic resource)|.* is not a valid |--\S+ only permitted|Memory specification can not be satisfied))",
+    Answer.PERMANENT,
+)
+_ABSENT = Outcome(1, r"\Aslurm_load_jobs error: Invalid job id specified\s*\Z", Answer.ABSENT)
+# An empty answer is one only where nothing is complained of.
+_COMPLAINT = Outcome(0, r"\A\w+:? error: ", Answer.UNKNOWN)
+
+_ASKED = (_ABSENT, _DOWN, _COMPLAINT, OK)
+# Ended jobs are shown for MinJobAge (300 s). The id closes each record, as a name may hold anything.
+_SQUEUE = (
+    *("squeue", "--noheader", "--me", "--all", "--array", "--states=all"),
+    "--Format=JobArrayID:|,State:|,exit_code:|,Reason:|,Name:|,JobArrayID:",
+)
+
+
+def _ask(*argv: str, outcomes: tuple[Outcome, ...] = _ASKED) -> Command:
+    # Slurm's programs try again by themselves, for 9 to 20 s.
+    return Command(argv, outcomes=outcomes, attempts=1)
+
+
+_CONFIGURATION = _ask("scontrol", "show", "config", outcomes=(_DOWN, _COMPLAINT, OK))
+
+
+def _diagnose(ask: Ask, environment: Mapping[str, str]) -> Iterable[Finding]:
+    from batch_adapters.slurm.diagnosis import diagnose
+
+    return diagnose(ask, environment)
+
+
+SLURM = BatchAdapter(
+    name="slurm",
+    submit=Command(
+        (
+            *("sbatch", "--parsable", "--job-name={{ token }}"),
+            "{% if count > 1 %}--array=0-{{ count - 1 }}{% endif %}",
+            "--output={{ results | replace('%', '%%') }}/{{ token }}.{{ '%a' if count > 1 else '0' }}.driver",
+            # NONE: the job gets the environment of a login, and nothing of ours.
+            *("--chdir=/", "--export=NONE"),
+            *("{% if queue %}--partition={{ queue }}{% endif %}", "{% if project %}--account={{ project }}{% endif %}"),
+            "{% if max_wall_minutes %}--time={{ max_wall_minutes }}{% endif %}",
+            "{% if max_memory_mb %}--mem={{ max_memory_mb }}M{% endif %}",
+            "{{ options* }}",
+        ),
+        # sbatch reads all of its script, and refuses one that has a \r\n anywhere; the driver may.
+        stdin="#!/bin/sh\nexec /bin/sh {{ driver | sh }} {{ offset }} {{ token }}\n",
+        outcomes=(OK, _NOT_SENT, _DOWN, _QUOTA, _NO, _BAD_OPTION),
+    ),
+    # From 0: MaxArraySize is one more than the highest number.
+    naming=Naming(r"(?P<id>\d+)(?:;[\w.-]+)?", single="{id}", element="{id}_{n}", array="{id}", first=0),
+    queue=_ask(*_SQUEUE),
+    find=_ask(*_SQUEUE, "--name={{ token }}"),
+    status=_ask(*_SQUEUE, "--jobs={{ id }}"),
+    read_jobs=read_jobs,
+    # It says nothing of jobs that it does not know, or that have ended.
+    cancel=_ask(
+        *("scancel", "{{ ids* }}"),
+        outcomes=(_DOWN, Outcome(None, r"Access/permission denied", Answer.PERMANENT), OK),
+    ),
+    # sacct would begin at midnight. Pending array tasks that were cancelled while held are not in its answer.
+    history=_ask(
+        *("sacct", "--noheader", "--parsable2", "--allocations", "--starttime=now-30days", "--name={{ token }}"),
+        "--format=JobID,State,ExitCode",
+        # There is no history here: that is an answer.
+        outcomes=(Outcome(1, r"\ASlurm accounting storage is disabled\s*\Z", Answer.ABSENT), _DOWN, _COMPLAINT, OK),
+    ),
+    read_history=read_history,
+    states={
+        "BOOT_FAIL": State.FAILED,
+        "CANCELLED": State.FAILED,
+        "COMPLETED": State.DONE,
+        # It has its nodes: what the log calls started.
+        "CONFIGURING": State.ACTIVE,
+        # A running job that is requeued is COMPLETING, too, for as long as it takes to end.
+        "COMPLETING": State.ACTIVE,
+        "DEADLINE": State.FAILED,
+        # With an exit code that is not 0, or by a signal: what the log calls complete.
+        "FAILED": State.DONE,
+        NEVER_STARTED: State.FAILED,
+        "NODE_FAIL": State.FAILED,
+        "OUT_OF_MEMORY": State.FAILED,
+        "PENDING": State.PENDING,
+        "PREEMPTED": State.FAILED,
+        "RUNNING": State.ACTIVE,
+        "RESV_DEL_HOLD": State.PENDING,
+        "REQUEUE_FED": State.PENDING,
+        "REQUEUE_HOLD": State.PENDING,
+        "REQUEUED": State.PENDING,
+        "RESIZING": State.ACTIVE,
+        # It was started on another cluster of the federation.
+        "REVOKED": State.ACTIVE,
+        "SIGNALING": State.ACTIVE,
+        "SPECIAL_EXIT": State.PENDING,
+        "STAGE_OUT": State.ACTIVE,
+        "STOPPED": State.SUSPENDED,
+        "SUSPENDED": State.SUSPENDED,
+        "TIMEOUT": State.FAILED,
+    },
+    leaving=frozenset({"COMPLETING"}),
+    local_id_words="${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}",
+    index_words="$((${SLURM_ARRAY_TASK_ID:-0} + 1))",
+    event_module="slurm",
+    array_limit=_CONFIGURATION,
+    read_array_limit=r"(?m)^MaxArraySize\s*=\s*(\d+)$",
+    max_array=10_000,
+    version=_CONFIGURATION,
+    read_version=r"(?m)^SLURM_VERSION\s*=\s*(\S+)$",
+    # A hung controller that wakes up takes submissions whose sbatch has long given up, while their munge credential
+    # is good: 300 s.
+    settle_time=300,
+    # All SLURM_ variables of ours reach the jobs, and would tell them that they are others; SLURM_CONF stays.
+    ignored_variables=(
+        *("SBATCH_", "SQUEUE_", "SCANCEL_", "SACCT_", "SCONTROL_"),
+        *(
+            "SLURM_ARRAY",
+            "SLURM_BITSTR",
+            "SLURM_CLUSTER",
+            "SLURM_CPU",
+            "SLURM_DEBUG",
+            "SLURM_EX",
+            "SLURM_GET",
+            "SLURM_HINT",
+        ),
+        *(
+            "SLURM_JOB",
+            "SLURM_LOCAL",
+            "SLURM_MEM",
+            "SLURM_N",
+            "SLURM_PRIO",
+            "SLURM_PROC",
+            "SLURM_RESTART",
+            "SLURM_STEP",
+        ),
+        *("SLURM_SUBMIT", "SLURM_TASK", "SLURM_TIME", "SLURM_UMASK", "SLURM_WORKING"),
+    ),
+    diagnose=_diagnose,
+)

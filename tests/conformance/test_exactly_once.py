@@ -14,8 +14,9 @@ from lxml import etree
 
 from batch_adapters.adapter import BatchAdapter, Command, LocalStatus, Submission, Unreachable
 from batch_adapters.batch_system import BatchSystem
-from batch_adapters.fork import FORK, read_jobs
+from batch_adapters.fork import FORK
 from batch_adapters.fork.commands import main as run_fork
+from batch_adapters.naming import Naming
 from batch_adapters.states import State
 from jobmanager import registration, submission
 from jobmanager.acceptance import accept_grid_job
@@ -48,7 +49,7 @@ def misbehaving(folder: Path) -> BatchAdapter:
     return replace(
         FORK,
         submit=behind("submit", FORK.submit),
-        query=behind("query", FORK.query),
+        queue=behind("queue", FORK.queue),
         find=behind("find", FORK.find),
         cancel=behind("cancel", FORK.cancel),
         max_array=ARRAY,
@@ -127,7 +128,7 @@ class GridJob:
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             assert run_fork([*self._fork, "query"]) == 0
-        return [native for _, native, _ in read_jobs(printed.getvalue())]
+        return [job.native_state for job in FORK.read_jobs(printed.getvalue())]
 
     def are_live(self) -> bool:
         """True while any of its jobs waits or runs in the batch system."""
@@ -157,7 +158,7 @@ def job(account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     monkeypatch.setenv("SAMGRID_FORK_SLOTS", "9")
     monkeypatch.setenv("SAMGRID_FORK_CANCEL_GRACE", "1")
     job = GridJob(account, tmp_path / "toy")
-    monkeypatch.setattr(submission, "find_adapter", lambda name: {"fork": job.adapter}[name])
+    monkeypatch.setattr("jobmanager.batch.find_adapter", lambda name, tables: {"fork": job.adapter}[name])
     yield job
     (tmp_path / "toy" / "go").touch()
 
@@ -270,14 +271,14 @@ def test_a_batch_system_that_goes_down_in_the_middle_keeps_what_it_has(job: Grid
 
 def test_an_array_of_which_a_part_is_not_there_is_completed(job: GridJob, monkeypatch: pytest.MonkeyPatch) -> None:
     def submit_half(self: BatchSystem, array: Submission) -> dict[int, str]:
-        real_submit(self, replace(array, last=array.first))
+        real_submit(self, replace(array, count=1))
         raise Unreachable("the connection broke in the middle of an array")
 
     real_submit = BatchSystem.submit
     monkeypatch.setattr(BatchSystem, "submit", submit_half)
     job.work("submit")
     monkeypatch.undo()
-    monkeypatch.setattr(submission, "find_adapter", lambda name: job.adapter)
+    monkeypatch.setattr("jobmanager.batch.find_adapter", lambda name, tables: job.adapter)
     job.work_until_done("submit")
     check_each_ran_once(job)
 
@@ -316,7 +317,7 @@ def dies(function: Callable[..., object], when: str, times: list[int]) -> Callab
 
 CRASHES = [
     pytest.param(submission, "write_intent", "before", id="before the intent"),
-    pytest.param(Database, "count_tokens", "after", id="before the intent is committed"),
+    pytest.param(Database, "last_token", "after", id="before the intent is committed"),
     pytest.param(submission, "write_intent", "after", id="after the intent"),
     pytest.param(BatchSystem, "submit", "after", id="after the submit command"),
     pytest.param(registration, "refresh_grid_job", "after", id="before the registration is committed"),
@@ -450,8 +451,8 @@ def test_a_cancel_while_the_batch_system_is_down_converges_later(
 
 
 def test_a_cancel_between_two_arrays_stops_the_submission(job: GridJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    def register_and_cancel(database: Database, grid_job: str, ids: dict[int, str]) -> None:
-        register_local_jobs(database, grid_job, ids)
+    def register_and_cancel(database: Database, grid_job: str, ids: dict[int, str], naming: Naming) -> None:
+        register_local_jobs(database, grid_job, ids, naming)
         put_tombstone(database, grid_job, "cancelled meanwhile")
 
     monkeypatch.setattr(submission, "register_local_jobs", register_and_cancel)

@@ -1,336 +1,311 @@
-"""Batch commands: how they are rendered, run, and told apart by what they answer; small real programs play them."""
+"""One batch system as the job manager uses it: small real programs play its commands."""
 
 import logging
 import os
+import pwd
 import sys
-import time
-from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
-import jinja2
 import pytest
 
-from batch_adapters import batch_system
 from batch_adapters.adapter import (
     OK,
+    Answer,
     BatchError,
     Command,
     Garbled,
+    Job,
+    Lines,
     LocalStatus,
     Outcome,
     Refused,
     Submission,
     Unreachable,
 )
-from batch_adapters.batch_system import BatchSystem, render_argv, run_command
-from batch_adapters.fork import FORK, read_jobs, read_submitted
+from batch_adapters.batch_system import BatchSystem
+from batch_adapters.fork import FORK
+from batch_adapters.running import TimedOut
 from batch_adapters.states import State
+from batch_adapters.traffic import HeldBack, Traffic
 from jobmanager.account import LAUNCH
 
-Program = Callable[[str], str]
 SUBMISSION = Submission("k3f9zq2m-1", 3, 5, "/driver", "/results")
+OUTCOMES = (
+    OK,
+    Outcome(1, "", Answer.TRANSIENT),
+    Outcome(2, "", Answer.PERMANENT),
+    Outcome(4, "", Answer.ABSENT),
+    Outcome(5, "", Answer.LATER),
+)
+
+
+class Toy:
+    """A batch system of one program, whose calls are counted."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.program = folder / "program"
+        self._log = folder / "log"
+        self.traffic = Traffic(folder / "traffic.json", 1000)
+        command = Command((str(self.program), "{{ ids* }}"), OUTCOMES)
+        about_token, about_site = (
+            replace(command, argv=(str(self.program), f"{{{{ {name} }}}}")) for name in ("token", "site")
+        )
+        self.adapter = replace(
+            FORK,
+            name="toy",
+            cancel=command,
+            submit=about_token,
+            find=about_token,
+            queue=about_site,
+            leaving=frozenset({"leaving"}),
+        )
+
+    def says(self, script: str) -> BatchSystem:
+        """The batch system, whose program is that script."""
+        self.program.write_text(f"#!/bin/sh\necho $# >>{self._log}\n{script}\n")
+        self.program.chmod(0o700)
+        return BatchSystem(self.adapter, {"site": "here"}, self.traffic)
+
+    @property
+    def calls(self) -> list[int]:
+        """With how many arguments each call came."""
+        return [int(number) for number in self._log.read_text().split()] if self._log.exists() else []
 
 
 @pytest.fixture
-def program(tmp_path: Path) -> Program:
-    """Makes a shell script, and says where it is."""
-
-    def make(script: str) -> str:
-        path = tmp_path / f"program{len(list(tmp_path.iterdir()))}"
-        path.write_text(f"#!/bin/sh\n{script}\n")
-        path.chmod(0o755)
-        return str(path)
-
-    return make
+def toy(tmp_path: Path) -> Toy:
+    return Toy(tmp_path)
 
 
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not is_so():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Questions are asked again at once."""
+    monkeypatch.setattr("tenacity.nap.time", SimpleNamespace(sleep=lambda seconds: None))
 
 
-def is_gone(pid: str) -> bool:
-    """True where there is no such process, or a zombie only."""
-    try:
-        return Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
+# --- submitting
 
 
-def count_descriptors() -> int:
-    return sum(1 for _ in Path("/proc/self/fd").iterdir())
-
-
-# --- argv
+def test_a_submission_gives_the_id_of_each_position(toy: Toy) -> None:
+    ids = toy.says('echo "$1 1-3"').submit(SUBMISSION)
+    assert ids == {1: "k3f9zq2m-1.1", 2: "k3f9zq2m-1.2", 3: "k3f9zq2m-1.3"}
 
 
 @pytest.mark.parametrize(
-    ("templates", "argv"),
-    [
-        pytest.param(("qdel", "{{ ids* }}"), ["qdel", "a.1", "b 2"], id="a list is as many arguments"),
-        pytest.param(("qdel", "{{ids*}}", "-"), ["qdel", "a.1", "b 2", "-"], id="a list without blanks"),
-        pytest.param(("qsub", "{{ none* }}"), ["qsub"], id="an empty list is no argument"),
-        pytest.param(("qsub", "{{ empty }}", "x"), ["qsub", "x"], id="an empty argument is left out"),
-        pytest.param(
-            ("qsub", "{% if empty %}--queue={{ empty }}{% endif %}"),
-            ["qsub"],
-            id="an option without a value is left out",
-        ),
-        pytest.param(("qsub", "-l m={{ number }}M"), ["qsub", "-l m=5M"], id="blanks do not split"),
-        pytest.param(("qsub", "{{ nasty }}"), ["qsub", "$(id); `id` {{ number }} *"], id="values are never evaluated"),
-    ],
+    "printed", ["k3f9zq2m-1 1-2", "k3f9zq2m-1 3-5", "k3f9zq2m-1 1-5", ""], ids=["half", "other", "more", "nothing"]
 )
-def test_every_template_becomes_its_own_arguments(templates: tuple[str, ...], argv: list[str]) -> None:
-    nasty = "$(id); `id` {{ number }} *"
-    variables = {"ids": ["a.1", "b 2"], "none": [], "empty": "", "number": 5, "nasty": nasty}
-    assert render_argv(Command(templates), variables) == argv
+def test_ids_of_other_jobs_than_were_submitted_are_garbled(toy: Toy, printed: str) -> None:
+    with pytest.raises(Garbled, match="toy: the answer to k3f9zq2m-1 is"):
+        toy.says(f"echo {printed}").submit(SUBMISSION)
 
 
-def test_a_template_with_an_unknown_variable_is_an_error() -> None:
-    with pytest.raises(jinja2.UndefinedError, match="qeue"):
-        render_argv(Command(("qsub", "{{ qeue }}")), {"queue": "long"})
+@pytest.mark.parametrize("code", [1, 2, 5, 9], ids=["transient", "permanent", "later", "unknown"])
+def test_a_submission_is_asked_once_whatever_the_answer(toy: Toy, code: int) -> None:
+    toy.adapter = replace(toy.adapter, submit=replace(toy.adapter.submit, attempts=3))
+    with pytest.raises(BatchError):
+        toy.says(f"exit {code}").submit(SUBMISSION)
+    assert len(toy.calls) == 1
 
 
-@pytest.mark.parametrize("word", ["a b", "$HOME;`id`", "*", "-n", "new\nline", "ü€", "'\""])
-def test_a_value_reaches_the_program_byte_for_byte(program: Program, word: str) -> None:
-    printed = run_command(Command((program('printf "%s" "$1" | od -An -tx1'), "{{ word }}")), {"word": word})
-    assert bytes.fromhex("".join(printed.split())) == os.fsencode(word)
-
-
-# --- answers
-
-OUTCOMES = (
-    OK,
-    Outcome(1, "(?i)connection refused", Unreachable),
-    Outcome(None, "invalid answer", Garbled),
-    Outcome(4, "^$", None),
-    Outcome(5, "rejected", Refused),
-)
+# --- asking again
 
 
 @pytest.mark.parametrize(
-    ("script", "error", "words"),
+    ("script", "error", "calls"),
     [
-        pytest.param(
-            "echo Connection refused >&2; exit 1", Unreachable, "exit code 1: Connection refused", id="stderr"
-        ),
-        pytest.param("echo connection refused; exit 1", Unreachable, "connection refused", id="stdout"),
-        pytest.param("echo invalid answer >&2; exit 77", Garbled, "exit code 77: invalid answer", id="any exit code"),
-        pytest.param("echo no such queue >&2; exit 1", Garbled, "exit code 1: no such queue", id="other words"),
-        pytest.param("echo rejected >&2; exit 5", Refused, "exit code 5: rejected", id="a refusal"),
-        pytest.param("exit 1", Garbled, "exit code 1: nothing printed", id="no words"),
-        pytest.param("echo id; echo warning >&2; exit 255", Garbled, "exit code 255: warning", id="other exit code"),
-        pytest.param("kill -9 $$", Unreachable, "killed.*SIGKILL", id="SIGKILL"),
-        pytest.param("echo 17; kill -15 $$", Unreachable, "killed.*SIGTERM", id="SIGTERM after an answer"),
+        pytest.param("exit 1", Unreachable, 3, id="transient"),
+        pytest.param("kill -9 $$", Unreachable, 3, id="killed"),
+        pytest.param("exit 2", Refused, 1, id="permanent"),
+        pytest.param("exit 9", Garbled, 1, id="unknown"),
+        pytest.param("echo what", Garbled, 1, id="garbled"),
+        pytest.param("sleep 3600", TimedOut, 1, id="hanging"),
     ],
 )
-def test_a_failure_is_named_by_its_outcome(program: Program, script: str, error: type[BatchError], words: str) -> None:
-    command = Command((program(script), "submit"), outcomes=OUTCOMES)
-    with pytest.raises(BatchError, match=words) as caught:
-        run_command(command, {})
+def test_only_an_answer_that_may_be_another_soon_is_asked_for_again(
+    toy: Toy, script: str, error: type[BatchError], calls: int
+) -> None:
+    toy.adapter = replace(toy.adapter, queue=replace(toy.adapter.queue, attempts=3, timeout=0.3))
+    with pytest.raises(BatchError) as caught:
+        toy.says(script).query()
     assert caught.type is error
-    assert command.argv[0] in str(caught.value)
+    assert len(toy.calls) == calls
 
 
-def test_the_first_outcome_that_fits_counts(program: Program) -> None:
-    command = Command((program("echo invalid answer"),), outcomes=OUTCOMES)
-    assert run_command(command, {}) == "invalid answer\n"
-    with pytest.raises(Garbled):
-        run_command(replace(command, outcomes=OUTCOMES[::-1]), {})
+def test_a_question_that_is_answered_in_the_end_is_answered(toy: Toy) -> None:
+    toy.adapter = replace(toy.adapter, queue=replace(toy.adapter.queue, attempts=3))
+    counted = f"[ $(wc -l <{toy.folder}/log) -gt 2 ] || exit 1; echo a-1.1 running -"
+    assert [status.local_id for status in toy.says(counted).query()] == ["a-1.1"]
+    assert len(toy.calls) == 3
 
 
-def test_a_good_answer_is_what_was_printed_to_stdout_whatever_the_exit_code(program: Program) -> None:
-    assert run_command(Command((program("echo one; echo two >&2; printf three"),)), {}) == "one\nthree"
-    assert run_command(Command((program("exit 4"),), outcomes=OUTCOMES), {}) == ""
-
-
-def test_a_long_complaint_is_shortened(program: Program) -> None:
-    with pytest.raises(Garbled) as caught:
-        run_command(Command((program("seq 100000 >&2; exit 2"),)), {})
-    assert len(str(caught.value)) < 1000
-
-
-def test_bytes_that_are_no_text_do_no_harm(program: Program) -> None:
-    assert run_command(Command((program(r"printf '\377\n'"),)), {}) == "\ufffd\n"
+def test_a_question_that_is_held_back_is_not_asked_and_not_tried_again(toy: Toy) -> None:
+    system = toy.says("exit 1")
+    for _ in range(3):
+        toy.traffic.note_silence("down for ever")
+    with pytest.raises(HeldBack, match="down for ever"):
+        system.query()
+    assert toy.calls == []
 
 
 @pytest.mark.parametrize(
-    ("content", "mode"),
+    ("script", "is_silent"),
     [
-        pytest.param(None, 0, id="missing"),
-        pytest.param(b"#!/bin/sh\n", 0o644, id="not executable"),
-        pytest.param(b"#!/no/such/interpreter\n", 0o755, id="no interpreter"),
-        pytest.param(b"\0nonsense", 0o755, id="not a program"),
+        pytest.param("true", False, id="nothing there"),
+        pytest.param("exit 4", False, id="absent"),
+        pytest.param("exit 2", False, id="a refusal"),
+        pytest.param("exit 5", False, id="not now"),
+        pytest.param("exit 9", False, id="other words"),
+        pytest.param("exit 1", True, id="nobody"),
+        pytest.param("sleep 3600", True, id="hanging"),
     ],
 )
-def test_a_program_that_cannot_be_started_is_no_answer(tmp_path: Path, content: bytes | None, mode: int) -> None:
-    path = tmp_path / "program"
-    if content is not None:
-        path.write_bytes(content)
-        path.chmod(mode)
-    with pytest.raises(Unreachable, match=f"^{path} cannot be run: .+") as caught:
-        run_command(Command((str(path),)), {})
-    assert "\n" not in str(caught.value)
+def test_whoever_says_anything_is_not_silent(toy: Toy, script: str, is_silent: bool) -> None:
+    toy.traffic.note_silence("down")
+    toy.adapter = replace(toy.adapter, queue=replace(toy.adapter.queue, attempts=1, timeout=0.3))
+    with suppress(BatchError):
+        toy.says(script).query()
+    assert (toy.traffic.silence() is not None) is is_silent
 
 
-def test_arguments_that_are_too_long_are_one_clear_error() -> None:
-    with pytest.raises(Unreachable, match=r"/bin/true cannot be run: .*Argument list too long"):
-        run_command(Command(("/bin/true", "{{ word }}")), {"word": "x" * 3_000_000})
+# --- local jobs
 
 
-# --- programs that hang, talk too much, or leave something behind
+@pytest.mark.parametrize("script", ["true", "echo none of that; exit 4"], ids=["nothing", "absent"])
+def test_finding_nothing_is_an_answer(toy: Toy, script: str) -> None:
+    assert toy.says(script).find("k3f9zq2m-1") == []
 
 
-def test_a_program_that_hangs_is_given_up_with_all_that_it_started(program: Program, tmp_path: Path) -> None:
-    script = f'trap "" TERM; sh -c "sleep 3600; exit" & echo $! >{tmp_path}/child; wait; sleep 3600'
-    with pytest.raises(Unreachable, match=r"did not answer within 0\.5 s"):
-        run_command(Command((program(script),), timeout=0.5), {})
-    wait_until(lambda: is_gone((tmp_path / "child").read_text().strip()))
-
-
-def test_a_command_dies_with_the_process_that_waits_for_it(program: Program, tmp_path: Path) -> None:
-    command = Command((program(f"echo $$ >{tmp_path}/new; mv {tmp_path}/new {tmp_path}/pid; sleep 3600; exit"),))
-    worker = os.fork()
-    if worker == 0:
-        try:
-            run_command(command, {})
-        finally:
-            os._exit(0)
-    wait_until((tmp_path / "pid").exists)
-    os.kill(worker, 9)
-    os.waitpid(worker, 0)
-    wait_until(lambda: is_gone((tmp_path / "pid").read_text().strip()))
-
-
-def test_a_daemon_that_keeps_our_pipes_open_does_not_keep_us(program: Program, tmp_path: Path) -> None:
-    command = Command((program(f"sleep 3600 & echo $! >{tmp_path}/daemon; echo 17"),), timeout=600)
-    assert run_command(command, {}) == "17\n"
-    daemon = int((tmp_path / "daemon").read_text())
-    os.kill(daemon, 9)  # it must have outlived the command: batch commands start daemons
-
-
-def test_an_answer_that_is_too_long_is_garbled(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_system, "MAX_OUTPUT", 100)
-    assert len(run_command(Command((program("printf %100d 0"),)), {})) == 100
-    for script in ("printf %101d 0", "printf %101d 0 >&2", "printf %60d 0; printf %60d 0"):
-        with pytest.raises(Garbled, match="more than 100 bytes"):
-            run_command(Command((program(script),)), {})
-
-
-def test_nothing_comes_from_standard_input(program: Program) -> None:
-    assert run_command(Command((program("cat; echo end"),)), {}) == "end\n"
-
-
-def test_a_program_sees_no_terminal_and_none_of_our_descriptors(program: Program, tmp_path: Path) -> None:
-    held = os.open(tmp_path, os.O_RDONLY)
-    os.set_inheritable(held, True)
-    script = 'for n in 0 1 2; do test ! -t $n || echo terminal; done; ls /proc/self/fd | tr "\\n" " "'
-    assert run_command(Command((program(script),)), {}).split() == ["0", "1", "2", "3"]  # 3 is that of ls
-    os.close(held)
-
-
-def test_a_daemon_that_a_program_starts_heeds_sighup(program: Program) -> None:
-    ignored = run_command(Command((program("grep SigIgn /proc/self/status"),)), {}).split()[1]
-    assert int(ignored, 16) & 1 == 0
-
-
-def test_no_descriptor_is_lost(program: Program) -> None:
-    quick, slow = Command((program("echo"),)), Command((program("sleep 3600"),), timeout=0.05)
-    before = count_descriptors()
-    for _ in range(3):
-        run_command(quick, {})
-        with pytest.raises(Unreachable):
-            run_command(slow, {})
-    assert count_descriptors() == before
-
-
-# --- one batch system
-
-
-def system(program: str) -> BatchSystem:
-    command = Command((program, "{{ ids* }}")), Command((program, "{{ token }}")), Command((program, "{{ site }}"))
-    adapter = replace(FORK, name="toy", cancel=command[0], submit=command[1], find=command[1], query=command[2])
-    return BatchSystem(adapter, {"site": "here"})
-
-
-def test_a_submission_gives_the_id_of_each_index(program: Program) -> None:
-    ids = system(program('echo "$1 3-5"')).submit(SUBMISSION)
-    assert ids == {3: "k3f9zq2m-1.3", 4: "k3f9zq2m-1.4", 5: "k3f9zq2m-1.5"}
-
-
-@pytest.mark.parametrize("printed", ["k3f9zq2m-1 3-4", "k3f9zq2m-1 1-5", "k3f9zq2m-1 5-3"])
-def test_ids_of_other_jobs_than_were_submitted_are_garbled(program: Program, printed: str) -> None:
-    with pytest.raises(Garbled, match="k3f9zq2m-1"):
-        system(program(f"echo {printed}")).submit(SUBMISSION)
-
-
-def test_finding_nothing_is_an_answer(program: Program) -> None:
-    assert system(program("true")).find("k3f9zq2m-1") == []
-
-
-def test_found_jobs_have_states_and_an_unknown_word_is_none(program: Program, caplog: pytest.LogCaptureFixture) -> None:
+def test_found_jobs_have_states_and_an_unknown_word_is_none(toy: Toy, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        found = system(program('echo "$1.3 running -"; echo "$1.4 ended 7"; echo "$1.5 levitating -"')).find("a-1")
+        found = toy.says('echo "$1.3 running -"; echo "$1.4 ended 7"; echo "$1.5 levitating -"').find("a-1")
     assert found == [
-        LocalStatus("a-1.3", "running", State.ACTIVE),
-        LocalStatus("a-1.4", "ended", State.DONE, 7),
-        LocalStatus("a-1.5", "levitating", None),
+        LocalStatus("a-1.3", "running", State.ACTIVE, token="a-1"),
+        LocalStatus("a-1.4", "ended", State.DONE, 7, token="a-1"),
+        LocalStatus("a-1.5", "levitating", None, token="a-1"),
     ]
     assert "toy a-1.5: unknown native state 'levitating'" in caplog.text
 
 
-def test_a_query_gets_the_sites_variables(program: Program) -> None:
-    assert system(program('echo "a-1.1 $1 -"')).query() == [LocalStatus("a-1.1", "here", None)]
+def test_jobs_of_another_token_are_not_found(toy: Toy) -> None:
+    toy.adapter = replace(toy.adapter, history=toy.adapter.find, read_history=toy.adapter.read_jobs)
+    system = toy.says("echo a-1.1 ended 0; echo a-12.1 ended 0")
+    assert [status.local_id for status in system.find("a-1")] == ["a-1.1"]
+    assert [status.local_id for status in system.find_ended("a-12")] == ["a-12.1"]
+
+
+def test_other_users_jobs_are_none_of_ours(toy: Toy) -> None:
+    us = pwd.getpwuid(os.geteuid()).pw_name
+    toy.adapter = replace(toy.adapter, read_jobs=Lines(r"(?P<id>\S+) (?P<state>\S+)(?: (?P<owner>\S+))?"))
+    found = toy.says(f"echo 1 running {us}; echo 2 running {us}x; echo 3 running").query()
+    assert [status.local_id for status in found] == ["1", "3"]
+
+
+def test_a_batch_system_without_history_knows_no_ended_jobs(toy: Toy) -> None:
+    assert toy.says("echo a-1.1 ended 0").find_ended("a-1") == []
+    assert toy.calls == []
+
+
+def test_a_query_gets_the_sites_variables(toy: Toy) -> None:
+    assert toy.says('echo "a-1.1 $1 -"').query() == [LocalStatus("a-1.1", "here", None, token="a-1")]
+
+
+def test_a_job_on_its_way_out_is_known_as_such(toy: Toy) -> None:
+    toy.adapter = replace(toy.adapter, states={**FORK.states, "leaving": State.ACTIVE})
+    leaving, running = toy.says("echo a-1.1 leaving -; echo a-1.2 running -").query()
+    assert (leaving.state, leaving.is_leaving, running.is_leaving) == (State.ACTIVE, True, False)
+
+
+def test_one_job_has_a_status_or_there_is_none(toy: Toy) -> None:
+    toy.adapter = replace(toy.adapter, status=replace(toy.adapter.queue, argv=(str(toy.program), "{{ id }}")))
+    found = toy.says('echo "$1 running -"').status("a-1.1")
+    assert found is not None
+    assert found.state is State.ACTIVE
+    assert toy.says("exit 4").status("a-1.1") is None
+    assert toy.says("echo a-1.2 running -").status("a-1.1") is None
 
 
 @pytest.mark.parametrize(
     ("number", "calls"), [(0, []), (1, [1]), (500, [500]), (501, [500, 1]), (1200, [500, 500, 200])]
 )
-def test_ids_are_cancelled_in_portions(program: Program, tmp_path: Path, number: int, calls: list[int]) -> None:
-    log = tmp_path / "log"
-    log.touch()
-    system(program(f"echo $# >>{log}")).cancel(f"a-1.{index}" for index in range(number))
-    assert list(map(int, log.read_text().split())) == calls
+def test_ids_are_cancelled_in_portions(toy: Toy, number: int, calls: list[int]) -> None:
+    toy.says("true").cancel(f"a-1.{index}" for index in range(number))
+    assert toy.calls == calls
+
+
+def test_a_batch_system_may_take_fewer_ids_at_once(toy: Toy) -> None:
+    toy.adapter = replace(toy.adapter, cancel_at_once=2)
+    toy.says("true").cancel(["a", "b", "c"])
+    assert toy.calls == [2, 1]
+
+
+# --- what it says of itself
+
+
+@pytest.mark.parametrize(
+    ("printed", "most"),
+    [
+        pytest.param("MaxArraySize = 501", 501, id="its own limit"),
+        pytest.param("MaxArraySize = 100001", 1000, id="the configured one is lower"),
+        pytest.param("MaxArraySize = 0", 1, id="no arrays"),
+    ],
+)
+def test_the_lower_limit_of_arrays_counts(toy: Toy, printed: str, most: int) -> None:
+    limit = Command((str(toy.program),))
+    toy.adapter = replace(toy.adapter, max_array=1000, array_limit=limit, read_array_limit=r"MaxArraySize\s*= (\d+)")
+    assert toy.says(f"echo '{printed}'").max_array() == most
+
+
+def test_a_limit_that_is_not_told_is_garbled_and_one_that_nobody_asks_for_is_the_configured(toy: Toy) -> None:
+    assert toy.says("exit 9").max_array() == FORK.max_array
+    toy.adapter = replace(toy.adapter, array_limit=Command((str(toy.program),)))
+    with pytest.raises(Garbled, match="toy: no array limit in 'what"):
+        toy.says("echo what").max_array()
+
+
+def test_a_version_is_one_line(toy: Toy) -> None:
+    assert toy.says("exit 9").version() == ""
+    toy.adapter = replace(toy.adapter, version=Command((str(toy.program),)))
+    assert toy.says("printf '\\n toy 1.0\\ncopyright\\n'").version() == "toy 1.0"
 
 
 # --- what the commands of fork print
 
 
 def test_the_answer_to_a_fork_submission_is_read() -> None:
-    assert read_submitted("k3f9zq2m-1 3-5\n", SUBMISSION) == {index: f"k3f9zq2m-1.{index}" for index in (3, 4, 5)}
+    ids = FORK.naming.read_submitted("k3f9zq2m-1 1-3\n", 3)
+    assert ids == {position: f"k3f9zq2m-1.{position}" for position in (1, 2, 3)}
 
 
 @pytest.mark.parametrize(
     "printed",
     [
         pytest.param("", id="nothing"),
-        pytest.param("k3f9zq2m-1 3-5", id="torn at the end"),
-        pytest.param("k3f9zq2m-1 3-", id="torn"),
-        pytest.param("k3f9zq2m-2 3-5\n", id="another token"),
-        pytest.param("Welcome!\nk3f9zq2m-1 3-5\n", id="a banner before"),
-        pytest.param("k3f9zq2m-1 3-5\nbye\n", id="a banner after"),
-        pytest.param("k3f9zq2m-1 3-x\n", id="no number"),
-        pytest.param("k3f9zq2m-1 -3-5\n", id="a negative number"),
+        pytest.param("k3f9zq2m-1 1-3", id="torn at the end"),
+        pytest.param("k3f9zq2m-1 1-", id="torn"),
+        pytest.param("Welcome!\nk3f9zq2m-1 1-3\n", id="a banner before"),
+        pytest.param("k3f9zq2m-1 1-3\nbye\n", id="a banner after"),
+        pytest.param("k3f9zq2m-1 1-x\n", id="no number"),
+        pytest.param("k3f9zq2m-1 -1-3\n", id="a negative number"),
     ],
 )
 def test_any_other_answer_to_a_fork_submission_is_garbled(printed: str) -> None:
-    with pytest.raises(Garbled, match="samgrid-fork submit"):
-        read_submitted(printed, SUBMISSION)
+    assert FORK.naming.read_submitted(printed, 3) is None
 
 
 def test_the_answer_to_a_fork_query_is_read() -> None:
     printed = "a-1.1 queued -\na-1.2 running -\na-1.12 ended 0\nb.1 killed 137\nb.2 lost -\n"
-    assert list(read_jobs(printed)) == [
-        ("a-1.1", "queued", None),
-        ("a-1.2", "running", None),
-        ("a-1.12", "ended", 0),
-        ("b.1", "killed", 137),
-        ("b.2", "lost", None),
+    assert list(FORK.read_jobs(printed)) == [
+        Job("a-1.1", "queued", token="a-1"),
+        Job("a-1.2", "running", token="a-1"),
+        Job("a-1.12", "ended", 0, token="a-1"),
+        Job("b.1", "killed", 137, token="b"),
+        Job("b.2", "lost", token="b"),
     ]
-    assert list(read_jobs("")) == []
+    assert list(FORK.read_jobs("")) == []
 
 
 @pytest.mark.parametrize(
@@ -349,13 +324,13 @@ def test_the_answer_to_a_fork_query_is_read() -> None:
     ],
 )
 def test_any_other_answer_to_a_fork_query_is_garbled(printed: str) -> None:
-    with pytest.raises(Garbled, match="samgrid-fork query"):
-        list(read_jobs(printed))
+    with pytest.raises(Garbled, match="a line that was not expected"):
+        list(FORK.read_jobs(printed))
 
 
 def test_a_wrong_argument_of_a_fork_command_is_a_refusal(tmp_path: Path) -> None:
     site = {"python": sys.executable, "launch": str(LAUNCH), "fork_slots": "1", "fork_grace": "1"}
     site["fork_spool"] = str(tmp_path / "fork")
-    wrong = Submission("NoToken", 1, 2, "/bin/true", str(tmp_path))
+    wrong = Submission("NoToken", 2, 0, "/bin/true", str(tmp_path))
     with pytest.raises(Refused, match="NoToken"):
-        BatchSystem(FORK, site).submit(wrong)
+        BatchSystem(FORK, site, Traffic(tmp_path / "traffic.json", 0)).submit(wrong)

@@ -109,6 +109,9 @@ def test_variables_that_are_no_settings_are_none_of_our_business(tmp_path: Path,
         pytest.param("[type.a]\nx = 2001-01-01", ["[type.a] x must be a string", "date"], id="date"),
         pytest.param("[type.a]\nx = [{}]", ["[type.a] x must be a string"], id="table in a list"),
         pytest.param("[fork\n", ["this is not TOML", "line 1"], id="no TOML"),
+        pytest.param("batch = 3", ["batch must be a section"], id="value as batch system"),
+        pytest.param("[batch]\nfork = 3", ["batch.fork must be a section, [batch.fork], not 3"], id="batch's value"),
+        pytest.param('[sandbox]\ntransfer = "ftp"', ["transfer must be one of shared, batch-system"], id="choice"),
     ],
 )
 def test_a_faulty_file_is_refused_naming_file_key_and_way_out(tmp_path: Path, text: str, words: list[str]) -> None:
@@ -213,6 +216,20 @@ def test_the_example_uncommented_is_the_default_configuration(tmp_path: Path) ->
         assert f"\n# {defaults.__doc__}\n[{section}]\n" in EXAMPLE
 
 
+@pytest.mark.parametrize("table", ["type.pythia", "batch.slurm"])
+def test_the_tables_that_the_example_shows_are_accepted(tmp_path: Path, table: str) -> None:
+    section, name = table.split(".")
+    _, found, lines = EXAMPLE.partition(f"# [{table}]\n")
+    commented = re.match(r"(# \w+ = .+\n)+", lines)
+    assert found
+    assert commented is not None
+    text = f"[{table}]\n" + commented[0].replace("# ", "")
+    configuration = read_text(tmp_path, text)
+    assert {"type": configuration.types, "batch": configuration.batch}[section] == {
+        name: tomllib.loads(text)[section][name]
+    }
+
+
 def test_reading_the_configuration_loads_no_heavy_module() -> None:
     heavy = {"lxml", "jinja2", "sh", "lark", "rich", "sqlite3", "asyncio", "subprocess", "logging", "json", "adapters"}
     code = f"import jobmanager.configuration, jobmanager.places, sys; print(*({heavy!r} & set(sys.modules)))"
@@ -237,6 +254,37 @@ def test_the_state_folder_is_found(option: str | None, environment: Mapping[str,
     assert find_state_folder(option, environment) == Path(folder)
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        pytest.param("[batch.fork]\nqeue = 1", ["[batch.fork] qeue is unknown; the keys are"], id="key"),
+        pytest.param("[batch.oar]\nmax_array = 1", ["[batch.oar] submit is wanted"], id="a new one without commands"),
+        pytest.param('[batch."o r"]\nbased_on = "fork"', ["[batch.o r] the name 'o r' must be a word"], id="name"),
+        pytest.param(
+            '[batch.oar]\nbased_on = "raf"', ["[batch.oar] based_on:", 'batch system "raf": known are'], id="base"
+        ),
+        pytest.param(
+            '[batch.a]\nbased_on = "b"\n[batch.b]\nbased_on = "fork"', ["[batch.a] based_on:", '"b"'], id="base of ours"
+        ),
+    ],
+)
+def test_a_table_that_makes_no_batch_adapter_is_refused(tmp_path: Path, text: str, words: list[str]) -> None:
+    fault = faults_of(tmp_path, text)[0]
+    assert [word for word in words if word not in fault] == []
+    assert "\n" not in fault
+
+
+def test_tables_of_batch_systems_are_merged_and_shown(tmp_path: Path) -> None:
+    named = tmp_path / "named.toml"
+    named.write_text("[batch.fork]\nmax_array = 7\n")
+    text = '[batch.fork]\nmax_array = 3\nqueue = { timeout = 5 }\noptions = ["a b"]\n'
+    configuration = read_text(tmp_path, text, {"SAMGRID_CONFIG": str(named)})
+    tables = {"fork": {"max_array": 7, "queue": {"timeout": 5}, "options": ["a b"]}}
+    assert configuration.batch == tables
+    assert configuration.origin("batch.fork", "max_array") == str(named)
+    assert tomllib.loads(render_configuration(configuration))["batch"] == tables
+
+
 def test_without_home_the_account_says_where_it_is() -> None:
     home = Path(pwd.getpwuid(os.getuid()).pw_dir)
     assert find_state_folder(None, {}) == find_state_folder(None, {"HOME": "h"}) == home / ".local/state/samgrid"
@@ -251,6 +299,12 @@ def test_every_place_lies_in_the_state_folder() -> None:
     assert out == [Path("/s/jobs/k3f9zq2m/sandbox") / name for name in ("sandbox.tar", "driver.sh", "local-jobs")]
     assert places.results(job) == Path("/s/jobs/k3f9zq2m/results")
     assert places.output(job) == Path("/s/jobs/k3f9zq2m/k3f9zq2m.tar")
+
+
+def test_only_the_grid_jobs_folders_lie_in_a_spool_folder() -> None:
+    places = StatePlaces(Path("/s"), Path("/shared/physicist"))
+    assert places.database == Path("/s/jobs.db")
+    assert places.results("k3f9zq2m") == Path("/shared/physicist/k3f9zq2m/results")
 
 
 @pytest.mark.parametrize("name", ["", "..", "../../aa", "k3f9zq2", "k3f9zq2mm", "k3f9zq2m\n", "K3F9ZQ2M", "3aaaaaaa"])

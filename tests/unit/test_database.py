@@ -9,13 +9,16 @@ from pathlib import Path
 import pytest
 from lxml import etree
 
+from batch_adapters.fork import FORK
+from batch_adapters.naming import Naming
 from batch_adapters.states import Event, State
-from jobmanager.database import Database, DatabaseError, UnknownJob
+from jobmanager.database import Database, DatabaseError, LocalJobKey, UnknownJob
 from jobmanager.documents import InvalidDocument
 from jobmanager.grid_job import GridJob
 from jobmanager.local_job import LocalJob
 from jobmanager.querying import run_query
 from jobmanager.registration import apply_events, register_local_jobs
+from jobmanager.submission import write_intent
 
 
 @pytest.fixture
@@ -39,9 +42,10 @@ def submit(database: Database, identity: str, count: int) -> None:
     with database.transaction():
         jobs = database.local_jobs(identity)
         for job in jobs:
-            job.intend(f"{identity}-1")
+            job.intend(f"{identity}-1", 1000)
         database.put_local_jobs(identity, jobs)
-    register_local_jobs(database, identity, {index: f"{identity}-1.{index}" for index in range(1, count + 1)})
+    ids = {index: f"{identity}-1.{index}" for index in range(1, count + 1)}
+    register_local_jobs(database, identity, ids, FORK.naming)
 
 
 def test_the_file_is_for_its_owner_alone(database: Database, tmp_path: Path) -> None:
@@ -133,6 +137,104 @@ def test_an_event_before_its_id_is_known_waits_for_it(database: Database) -> Non
     assert database.take_waiting_events("fork", "aaaaaaaa-1.2") == []
 
 
+SLURM = Naming(r"(?P<id>\d+)", single="{id}", element="{id}_{n}", array="{id}")
+
+
+def add_array(database: Database, identity: str, count: int = 3) -> None:
+    """A grid job that goes as one array, which is submitted and not yet registered."""
+    add(database, identity, count)
+    with database.transaction():
+        jobs = database.local_jobs(identity)
+        for job in jobs:
+            job.intend(f"{identity}-1", 1000)
+        database.put_local_jobs(identity, jobs)
+
+
+def states_of(database: Database, identity: str) -> list[State]:
+    return [job.state for job in database.local_jobs(identity)]
+
+
+def test_the_end_of_a_whole_array_ends_what_waits_in_it(database: Database) -> None:
+    add_array(database, "aaaaaaaa")
+    register_local_jobs(database, "aaaaaaaa", {1: "17_1", 2: "17_2", 3: "17_3"}, SLURM)
+    apply_events(database, "fork", [Event(50, "17_1", State.ACTIVE), Event(60, "17", State.FAILED)])
+    assert states_of(database, "aaaaaaaa") == [State.ACTIVE, State.FAILED, State.FAILED]
+    assert apply_events(database, "fork", [Event(60, "17", State.FAILED)]) == {}
+
+
+def test_an_event_of_an_array_before_its_id_is_known_waits_for_it(database: Database) -> None:
+    add_array(database, "aaaaaaaa")
+    early = [Event(50, "17_1", State.ACTIVE), Event(60, "17", State.FAILED)]
+    apply_events(database, "fork", early)
+    register_local_jobs(database, "aaaaaaaa", {1: "17_1", 2: "17_2"}, SLURM)
+    assert states_of(database, "aaaaaaaa") == [State.ACTIVE, State.FAILED, State.UNSUBMITTED]
+    assert database.take_waiting_events("fork", "17") == []
+    assert {job.array for job in database.local_jobs("aaaaaaaa")} == {"17", None}
+
+
+def test_a_job_that_was_submitted_alone_is_in_no_array(database: Database) -> None:
+    add_array(database, "aaaaaaaa", 1)
+    apply_events(database, "fork", [Event(60, "17", State.DONE, 3)])
+    register_local_jobs(database, "aaaaaaaa", {1: "17"}, SLURM)
+    job = database.local_job("aaaaaaaa", 1)
+    assert (job.array, job.state, job.exit_code) == (None, State.DONE, 3)
+
+
+def test_only_what_is_in_doubt_gets_an_id(database: Database) -> None:
+    add_array(database, "aaaaaaaa")
+    register_local_jobs(database, "aaaaaaaa", {1: "17_1"}, SLURM)
+    register_local_jobs(database, "aaaaaaaa", {1: "18_1", 2: "18_2"}, SLURM)
+    assert [job.local_id for job in database.local_jobs("aaaaaaaa")] == ["17_1", "18_2", None]
+    assert database.arrays_of_token("aaaaaaaa-1") == {"17", "18"}
+    assert database.tokens_in_doubt() == {"aaaaaaaa-1"}
+
+
+def test_a_new_token_is_higher_than_all_before(database: Database) -> None:
+    add(database, "aaaaaaaa", 40)
+    for _ in range(38):
+        write_intent(database, "aaaaaaaa", 1)
+    assert database.last_token("aaaaaaaa") == "aaaaaaaa-12"
+    with database.transaction():
+        forgotten = database.local_job("aaaaaaaa", 2)
+        forgotten.forget_intent()
+        database.put_local_jobs("aaaaaaaa", [forgotten])
+    intent = write_intent(database, "aaaaaaaa", 1)
+    assert intent is not None
+    assert (intent.token, intent.indexes) == ("aaaaaaaa-13", [2])
+
+
+def test_an_intent_ends_at_the_first_gap(database: Database) -> None:
+    add(database, "aaaaaaaa", 6)
+    with database.transaction():
+        third = database.local_job("aaaaaaaa", 3)
+        third.intend("aaaaaaaa-1", 1000)
+        database.put_local_jobs("aaaaaaaa", [third])
+    intents = [write_intent(database, "aaaaaaaa", 5) for _ in range(3)]
+    assert [intent and (intent.token, intent.indexes) for intent in intents] == [
+        ("aaaaaaaa-2", [1, 2]), ("aaaaaaaa-3", [4, 5, 6]), None,
+    ]  # fmt: skip
+
+
+def test_what_was_missing_is_replaced_as_a_whole(database: Database) -> None:
+    with database.transaction():
+        database.put_missing("fork", {"a.1": (1, 50), "a.2": (3, 20)})
+        database.put_missing("slurm", {"17": (1, 60)})
+        database.put_missing("fork", {"a.2": (4, 20)})
+    assert (database.missing("fork"), database.missing("slurm")) == ({"a.2": (4, 20)}, {"17": (1, 60)})
+
+
+def test_the_open_local_jobs_are_those_with_an_id_and_without_an_end(database: Database) -> None:
+    add_array(database, "aaaaaaaa", 4)
+    register_local_jobs(database, "aaaaaaaa", {1: "17_1", 2: "17_2", 3: "17_3"}, SLURM)
+    apply_events(database, "fork", [Event(50, "17_2", State.ACTIVE), Event(50, "17_3", State.DONE)])
+    token = "aaaaaaaa-1"
+    assert database.open_local_jobs("fork") == [
+        LocalJobKey("aaaaaaaa", 1, "17_1", token, State.PENDING, ""),
+        LocalJobKey("aaaaaaaa", 2, "17_2", token, State.ACTIVE, ""),
+    ]
+    assert database.open_local_jobs("slurm") == []
+
+
 def test_events_that_nobody_claims_are_dropped_when_they_are_old(database: Database) -> None:
     with database.transaction():
         database.put_waiting_events("fork", [Event(1, "other.1", State.DONE)], now=100)
@@ -158,8 +260,8 @@ def test_an_id_that_comes_again_means_the_job_submitted_last(database: Database)
         add(database, identity, 1)
         with database.transaction():
             job = database.local_job(identity, 1)
-            job.intend(f"{identity}-1")
-            job.register("77", 1000 if identity == "aaaaaaaa" else 2000)
+            job.intend(f"{identity}-1", 1000)
+            job.register("77", "", 1000 if identity == "aaaaaaaa" else 2000)
             database.put_local_jobs(identity, [job])
     apply_events(database, "fork", [Event(2001, "77", State.ACTIVE)])
     assert database.local_job("aaaaaaaa", 1).state is State.PENDING

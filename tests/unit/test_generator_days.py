@@ -79,6 +79,13 @@ def test_part_of_a_line_that_was_written_is_an_error_and_gone_the_next_time(
     assert files_of(tmp_path)["20261120"] == line + line
 
 
+def test_the_torn_end_of_the_newest_day_is_cut_when_the_next_begins(tmp_path: Path) -> None:
+    yesterday = tmp_path / name_of(TODAY - 1)
+    yesterday.write_bytes(b"001;5;a;2;0\n001;6;b")
+    EventFolder(tmp_path)
+    assert yesterday.read_bytes() == b"001;5;a;2;0\n"
+
+
 def test_a_symbolic_link_in_a_days_place_is_not_followed(tmp_path: Path) -> None:
     target = tmp_path / "target"
     target.write_bytes(b"mine")

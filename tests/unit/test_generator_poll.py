@@ -13,12 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from batch_adapters.adapter import Command
+from batch_adapters.adapter import LocalStatus
+from batch_adapters.batch_system import BatchSystem
 from batch_adapters.fork import FORK
 from batch_adapters.fork.processes import read_process
 from batch_adapters.generator.module import FeedSettings, LogNotKnown
 from batch_adapters.generator.poll import POLL, JobStates, PollFeed, Polling, read_polling
 from batch_adapters.states import Event, State
+from batch_adapters.traffic import Traffic
 
 LAUNCH = Path(__file__).resolve().parents[2] / "gram_shims" / "launch.py"
 PROGRAM = "samgrid-scheduler-event-generator"
@@ -62,10 +64,9 @@ class FakeSystem:
         return int(path.read_text())
 
     def feed(self, interval: float = 0.01, timeout: float = 60.0) -> PollFeed:
-        adapter = dataclasses.replace(
-            FORK, name="fake", query=Command((str(self.program),), timeout, FORK.query.outcomes)
-        )
-        return PollFeed(Polling(adapter, {}, interval))
+        queue = dataclasses.replace(FORK.queue, argv=(str(self.program),), timeout=timeout)
+        adapter = dataclasses.replace(FORK, name="fake", queue=queue)
+        return PollFeed(Polling(BatchSystem(adapter, {}, Traffic(self.folder / "traffic.json", 0)), interval))
 
     def write_description(self) -> Path:
         """What ``-l`` takes: the embedded batch system, with our program in the place of its own."""
@@ -76,7 +77,12 @@ class FakeSystem:
             "fork_slots": "1",
             "fork_grace": "1",
         }
-        return write_description(self.folder, {"batch_system": "fork", "variables": variables, "interval": 0.01})
+        return write_description(self.folder, describe_fork(variables, 0.01))
+
+
+def describe_fork(variables: dict[str, str], interval: float) -> dict[str, object]:
+    others = {"batch_system": "fork", "tables": {}, "traffic": "/nonexistent/batch-fork.json"}
+    return {**others, "variables": variables, "interval": interval}
 
 
 def write_description(folder: Path, description: object) -> Path:
@@ -135,7 +141,11 @@ GONE: Answer = []
 def test_an_event_is_a_state_that_is_not_the_one_last_seen(answers: list[Answer], expected: list[str]) -> None:
     states = JobStates()
     known = {**FORK.states, "held": State.SUSPENDED}
-    events = [event for answer in answers for event in states.read_changes(answer, known, ASKED)]
+    statuses = [
+        [LocalStatus(local_id, native, known.get(native), code) for local_id, native, code in answer]
+        for answer in answers
+    ]
+    events = [event for answer in statuses for event in states.read_changes(answer, ASKED)]
     assert [f"{event.local_id};{event.state.value};{event.exit_code}" for event in events] == expected
     assert {event.timestamp for event in events} <= {ASKED}
 
@@ -143,7 +153,7 @@ def test_an_event_is_a_state_that_is_not_the_one_last_seen(answers: list[Answer]
 def test_the_memory_for_jobs_is_bounded() -> None:
     states = JobStates()
     for number in range(500):
-        assert states.read_changes([(f"a.{number}", "queued", None)], FORK.states, number) == [
+        assert states.read_changes([LocalStatus(f"a.{number}", "queued", State.PENDING)], number) == [
             Event(number, f"a.{number}", State.PENDING)
         ]
         assert len(states) <= JobStates.FORGET_AFTER
@@ -221,11 +231,11 @@ class AtOnce:
     asked = ASKED
     is_over = True
 
-    def __init__(self, command: Command, variables: object) -> None:
+    def __init__(self, system: BatchSystem) -> None:
         AtOnce.number += 1
 
-    def read_answer(self) -> str:
-        return ""
+    def read_answer(self) -> list[LocalStatus]:
+        return []
 
 
 @pytest.mark.parametrize(("interval", "questions"), [(1000.0, 1), (0.0, 9)], ids=["long", "none"])
@@ -263,16 +273,24 @@ def test_an_answer_that_comes_after_midnight_is_of_the_new_day(
         assert read_answer(feed) == b"001;%d;a.1;2;0\n" % midnight
 
 
-GOOD = {
-    "batch_system": "fork",
-    "variables": dict.fromkeys(["python", "launch", "fork_spool", "fork_slots", "fork_grace"], "x"),
-    "interval": 30,
-}
+GOOD = describe_fork(dict.fromkeys(["python", "launch", "fork_spool", "fork_slots", "fork_grace"], "x"), 30)
 
 
 def test_a_description_says_whom_to_ask_and_how_often(tmp_path: Path) -> None:
     polling = read_polling(write_description(tmp_path, GOOD))
-    assert (polling.adapter, polling.variables, polling.interval) == (FORK, GOOD["variables"], 30)
+    assert (polling.system.adapter, polling.interval) == (FORK, 30)
+    assert polling.system.event_log == "x/events"
+
+
+def test_a_description_brings_the_sites_tables(tmp_path: Path) -> None:
+    toy = {"based_on": "fork", "queue": {"argv": ["toy-queue"]}, "commands_per_minute": 7}
+    (tmp_path / "traffic.json").write_text(json.dumps({"tries": 1, "words": "down"}))
+    described = {**GOOD, "batch_system": "toy", "tables": {"toy": toy}, "traffic": str(tmp_path / "traffic.json")}
+    system = read_polling(write_description(tmp_path, described)).system
+    assert (system.adapter.name, system.adapter.queue.argv) == ("toy", ("toy-queue",))
+    silence = system.traffic.silence()
+    assert silence is not None
+    assert silence.words == "down"
 
 
 @pytest.mark.parametrize(
@@ -280,14 +298,19 @@ def test_a_description_says_whom_to_ask_and_how_often(tmp_path: Path) -> None:
     [
         pytest.param({**GOOD, "intervall": 3}, r"unknown: \['intervall'\]", id="unknown-key"),
         pytest.param(
-            {"batch_system": "fork", "variables": {}}, r"missing or unknown: \['interval'\]", id="missing-key"
+            {key: value for key, value in GOOD.items() if key != "interval"},
+            r"missing or unknown: \['interval'\]",
+            id="missing-key",
         ),
         pytest.param([], "no object", id="no-object"),
         pytest.param(
             {**GOOD, "batch_system": "fax"}, 'unknown batch system "fax": known are .*fork', id="unknown-system"
         ),
-        pytest.param({**GOOD, "batch_system": ["fork"]}, "must be a name", id="system-no-name"),
-        pytest.param({**GOOD, "variables": "x"}, "variables an object", id="variables-no-object"),
+        pytest.param({**GOOD, "batch_system": ["fork"]}, "must be strings", id="system-no-name"),
+        pytest.param({**GOOD, "variables": "x"}, "variables objects", id="variables-no-object"),
+        pytest.param({**GOOD, "tables": []}, "tables and variables objects", id="tables-no-object"),
+        pytest.param({**GOOD, "traffic": 7}, "traffic must be strings", id="traffic-no-path"),
+        pytest.param({**GOOD, "tables": {"fork": {"qeue": 1}}}, "qeue is unknown", id="faulty-table"),
         pytest.param({**GOOD, "variables": {"python": "x"}}, "'launch' is undefined", id="missing-variable"),
         pytest.param({**GOOD, "interval": 0}, "interval 0 is no number of seconds", id="interval-0"),
         pytest.param({**GOOD, "interval": "30"}, "interval '30' is no number", id="interval-text"),
@@ -389,8 +412,7 @@ def test_jobs_of_the_embedded_batch_system_are_seen_to_their_ends(tmp_path: Path
     script = f"until [ -e '{go}' ]; do sleep 0.02; done; exit 3"
     job = ["--token", "t-1", "--array", "1-2", "--directory", str(tmp_path), "--", "/bin/sh", "-c", script]
     subprocess.run([*queue, "submit", *job], check=True, capture_output=True, timeout=DEADLINE)
-    description = {"batch_system": "fork", "variables": variables, "interval": 0.05}
-    process = start(write_description(tmp_path, description), "-t", "1")
+    process = start(write_description(tmp_path, describe_fork(variables, 0.05)), "-t", "1")
     seen: list[str] = []
     while "t-1.1;2;0" not in seen:
         seen += read_lines(process, 1)

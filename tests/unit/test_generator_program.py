@@ -1,17 +1,20 @@
 """The generator as a process: its command line, its ends, its exit statuses."""
 
+import fcntl
 import os
 import re
 import select
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from batch_adapters.generator.emit import StandardOutput
 from batch_adapters.generator.registry import MODULES
 from batch_adapters.generator.watch import Watch
 
@@ -58,6 +61,11 @@ def read(process: "subprocess.Popen[bytes]", size: int) -> bytes:
             break
         data += chunk
     return data
+
+
+def count_waiting(stdout: int) -> int:
+    """How many bytes are in a pipe."""
+    return int.from_bytes(fcntl.ioctl(stdout, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def close_input(process: "subprocess.Popen[bytes]") -> int:
@@ -109,11 +117,57 @@ def test_without_a_start_time_a_late_log_is_read_whole(tmp_path: Path, start: St
     assert read(process, len(line(2))) == line(2)
 
 
+def test_a_large_log_comes_whole_through_a_pipe_whose_reader_is_slow(tmp_path: Path, start: Start) -> None:
+    log = tmp_path / "events"
+    lines = b"".join(line(number) for number in range(100_000))
+    log.write_bytes(lines)
+    process = start("-s", "fork", "-t", "0", "-l", log)
+    assert process.stdout is not None
+    # By then, the pipe has no room for the second block.
+    assert select.select([process.stdout], [], [], DEADLINE)[0]
+    assert read(process, len(lines)) == lines
+
+
+def test_who_shares_our_output_may_block_on_it_as_before() -> None:
+    reader, writer = os.pipe()
+    StandardOutput(writer, Watch([], None, writer)).write(line(1))
+    assert os.read(reader, 100) == line(1)
+    assert os.get_blocking(writer)
+    os.close(reader)
+    os.close(writer)
+
+
+def test_a_pipe_that_may_not_be_opened_again_gets_its_lines_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: str, flags: int) -> int:
+        raise PermissionError(path, flags)
+
+    reader, writer = os.pipe()
+    watch = Watch([], None, writer)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        StandardOutput(writer, watch).write(line(1) * 1000)
+    assert os.read(reader, 100_000) == line(1) * 1000
+    os.close(reader)
+    os.close(writer)
+
+
+def test_output_to_a_file_is_appended_where_the_file_stands(tmp_path: Path) -> None:
+    with (tmp_path / "out").open("wb", buffering=0) as file:
+        file.write(b"before\n")
+        StandardOutput(file.fileno(), Watch([], None, file.fileno())).write(line(1) * 1000)
+        file.write(b"after\n")
+    assert (tmp_path / "out").read_bytes() == b"before\n" + line(1) * 1000 + b"after\n"
+
+
 def test_a_large_log_is_given_up_at_once_when_the_input_ends(tmp_path: Path, start: Start) -> None:
     log = tmp_path / "events"
     log.write_bytes(b"".join(line(number) for number in range(100_000)))
     process = start("-s", "fork", "-t", "0", "-l", log)
-    read(process, 100)
+    assert process.stdout is not None
+    stdout = process.stdout.fileno()
+    # There is room for a few pages, not for a block.
+    read(process, 20_000)
+    wait_until(lambda: count_waiting(stdout) > fcntl.fcntl(stdout, fcntl.F_GETPIPE_SZ) - 2 * select.PIPE_BUF)
     # Nobody reads on: the pipe is full, and the program must notice all the same.
     assert close_input(process) == 0
 

@@ -22,6 +22,7 @@ from jobmanager.registration import apply_events
 from jobmanager.settings import MonitorSettings
 
 GRID_JOB = "abcdefgh"
+LOCAL_ID = f"{GRID_JOB}-1.1"
 
 
 class Over(Exception):
@@ -37,20 +38,19 @@ def listener(account: Account) -> Iterator[socket.socket]:
         yield listener
 
 
-def add_grid_job(account: Account, state: State = State.ACTIVE) -> LocalJob:
+def add_grid_job(account: Account, state: State = State.ACTIVE) -> None:
     """A grid job with one local job of that state, on fork."""
     job = GridJob.new(GRID_JOB, "command", "physicist", "fork", time.time())
     job.put_request([("samgrid_type", ("command",)), ("executable", ("/bin/true",))], Path("/"))
     job.put_slices(1, None, 1)
     local_job = LocalJob.new(1, "fork", None)
-    local_job.intend(f"{GRID_JOB}-1")
-    local_job.register(f"{GRID_JOB}-1.1", time.time())
+    local_job.intend(f"{GRID_JOB}-1", time.time())
+    local_job.register(LOCAL_ID, "", time.time())
     local_job.state = state
     with account.database.transaction():
         account.database.put_grid_job(job)
         account.database.put_local_jobs(GRID_JOB, [local_job])
     account.places.results(GRID_JOB).mkdir(parents=True)
-    return local_job
 
 
 def fail_always(error: Exception) -> Callable[..., None]:
@@ -125,15 +125,15 @@ def test_a_look_at_a_batch_system_does_not_wait_for_a_free_worker(
 def test_a_local_job_that_replaces_its_status_file_is_its_own_trouble_only(
     account: Account, spoil: Callable[[Path], None]
 ) -> None:
-    job = add_grid_job(account)
-    spoil(status_file(account, GRID_JOB, job))
+    add_grid_job(account)
+    spoil(status_file(account, GRID_JOB, LOCAL_ID))
     ProgressReader(account).read_grid_job(GRID_JOB)
     assert account.database.local_job(GRID_JOB, 1).reason == "its status file is no regular file any more"
 
 
 def test_progress_that_could_not_be_written_is_read_again(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = add_grid_job(account)
-    status_file(account, GRID_JOB, job).write_text("start 1000\nphase generate 5 250 event\n")
+    add_grid_job(account)
+    status_file(account, GRID_JOB, LOCAL_ID).write_text("start 1000\nphase generate 5 250 event\n")
     reader = ProgressReader(account)
     with monkeypatch.context() as patch:
         patch.setattr(account.database, "put_local_jobs", fail_always(DatabaseError("disk full")))

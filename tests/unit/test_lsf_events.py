@@ -241,6 +241,32 @@ def test_a_switched_log_tells_nothing_twice(files: list[bytes]) -> None:
     assert read_events(b"#80\n" + b"".join(BEFORE), *files) == OLD_EVENTS + NEW_EVENTS
 
 
+@pytest.mark.parametrize(
+    "torn",
+    [
+        pytest.param(record[:length] + b"\n", id=f"{name} to byte {length}")
+        for name, record in {
+            "the next second": AFTER[2],
+            "the same second": start(3, when=130),
+            "an id that is no more": new(4, when=130),
+        }.items()
+        for length in (1, 6, 11, 12, 20, 22, 25, 40, len(record) - 9)
+    ],
+)
+@pytest.mark.parametrize("copies", [COPIES, COPIES[2:], COPIES[2:3], []], ids=["all", "three", "one", "none"])
+def test_a_torn_record_before_a_switch_neither_hides_nor_doubles_others(torn: bytes, copies: list[bytes]) -> None:
+    before = b"#80\n" + b"".join(BEFORE) + torn
+    assert read_events(before, switched(copies, AFTER)) == read_events(before) + NEW_EVENTS
+
+
+@pytest.mark.parametrize("edge", range(1, 6))
+def test_copies_in_two_blocks_are_passed_over_after_a_torn_record(edge: int) -> None:
+    header, *records = switched(COPIES, AFTER).splitlines(keepends=True)
+    before = b"#80\n" + b"".join(BEFORE) + start(3, when=130)[:30] + b"\n"
+    found = read_events(before, header + b"".join(records[:edge]), b"".join(records[edge:]))
+    assert found == OLD_EVENTS + NEW_EVENTS
+
+
 def test_switched_files_read_from_the_oldest_on_lose_nothing() -> None:
     oldest = [b"#1795217180\n" + b"".join(BEFORE[:4]), b"#1795217181\n" + b"".join(BEFORE[4:])]
     assert read_events(*oldest, switched([], AFTER)) == OLD_EVENTS + NEW_EVENTS

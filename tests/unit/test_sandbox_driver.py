@@ -208,6 +208,81 @@ def test_the_offset_is_added_to_the_index(plain_bench: Bench) -> None:
     argv = plain_bench.prepare(LocalJobEntry(("/bin/echo", str(line))) for line in range(1, 6))
     assert plain_bench.run_prepared([*argv, "3"], JOB_INDEX="2") == 0
     assert plain_bench.read("stdout") == b"5\n"
+    assert (plain_bench.status.index, plain_bench.status.token) == (5, None)
+
+
+def test_the_status_file_says_which_submission_the_local_job_came_with(bench: Bench) -> None:
+    argv = bench.prepare(LocalJobEntry(("/bin/echo", str(line))) for line in range(1, 4))
+    assert bench.run_prepared([*argv, "1", "k3f9zq2m-2"], JOB_INDEX="2") == 0
+    assert (bench.status.index, bench.status.token) == (3, "k3f9zq2m-2")
+    lines = (bench.results / "k3f9zq2m.t-1.1.status").read_text().splitlines()
+    assert lines[lines.index("index 3") + 1] == "token k3f9zq2m-2"
+
+
+@pytest.mark.parametrize("offset", ["x", "-1", "1 2"])
+def test_an_offset_that_is_no_number_is_a_problem(bench: Bench, offset: str) -> None:
+    argv = bench.prepare([LocalJobEntry(("/bin/true",))])
+    assert bench.run_prepared([*argv, offset, "k3f9zq2m-2"]) == 125
+    assert bench.status.problem == f'the offset "{offset}" is no number'
+    assert bench.status.token == "k3f9zq2m-2"
+
+
+class CarriedBench(Bench):
+    """A host without our file system: the batch system starts the driver among copies of what it has brought."""
+
+    def prepare(self, entries: Iterable[LocalJobEntry], **changes: Any) -> list[str]:
+        nowhere = Path("/nonexistent")
+        super().prepare(entries, carried=True, sandbox=nowhere, results=nowhere, scratch_base=nowhere, **changes)
+        self.started_in = self.sandbox.parent / "start'ed $here"
+        self.sandbox.rename(self.started_in)
+        self.results = self.started_in / "results"
+        return [*self.shell, "driver.sh", "0", "k3f9zq2m-2"]
+
+    def run_prepared(self, argv: list[str], **environment: str) -> int:
+        environment = self.environment() | environment
+        done = subprocess.run(argv, env=environment, check=False, capture_output=True, timeout=20, cwd=self.started_in)
+        self.said = done.stderr
+        return done.returncode
+
+
+@pytest.fixture(params=list(SHELLS.values()), ids=list(SHELLS))
+def carried_bench(request: pytest.FixtureRequest, room: Path) -> CarriedBench:
+    return CarriedBench(room, request.param)
+
+
+def test_where_files_are_carried_all_happens_where_the_driver_is_started(carried_bench: CarriedBench) -> None:
+    assert carried_bench.run("/bin/sh", "-c", "pwd; echo oops >&2; echo x >output/file; exit 3") == 3
+    assert carried_bench.read("stdout").decode().startswith(f"{carried_bench.started_in}/samgrid.k3f9zq2m.")
+    assert (carried_bench.read("stderr"), carried_bench.read("output/file")) == (b"oops\n", b"x\n")
+    assert (carried_bench.status.exit_code, carried_bench.status.token) == (3, "k3f9zq2m-2")
+    assert sorted(path.name for path in carried_bench.started_in.iterdir()) == [
+        "driver.sh",
+        "local-jobs",
+        "results",
+        "sandbox.tar",
+    ]
+    assert carried_bench.said == b""
+
+
+def test_a_damaged_sandbox_that_was_carried_is_a_problem_that_comes_back(carried_bench: CarriedBench) -> None:
+    argv = carried_bench.prepare([LocalJobEntry(("/bin/true",))])
+    (carried_bench.started_in / "sandbox.tar").write_bytes(b"x")
+    assert carried_bench.run_prepared(argv) == 125
+    assert carried_bench.status.problem is not None
+    assert "sandbox is damaged" in carried_bench.status.problem
+
+
+def test_what_cannot_be_carried_is_left_behind_and_named(carried_bench: CarriedBench) -> None:
+    script = """cd output; mkdir deep 'a b'; echo x >deep/file; ln -s file deep/link; ln -s deep to-folder
+    ln -s nowhere 'a b/dangling'; mkfifo pipe; echo secret >closed; chmod 0 closed; chmod 500 'a b'"""
+    assert carried_bench.run("/bin/sh", "-c", script) == 0
+    output = carried_bench.results / "k3f9zq2m.t-1.1.output"
+    left = sorted(str(path.relative_to(output)) for path in output.rglob("*"))
+    assert left == ["a b", "closed", "deep", "deep/file", "deep/link"]
+    assert (output / "closed").stat().st_mode & 0o400
+    named = sorted(line.split("output/")[1] for line in carried_bench.said.decode().splitlines())
+    left_behind = " cannot be carried and was left behind"
+    assert named == [f"a b/dangling{left_behind}", f"pipe{left_behind}", f"to-folder{left_behind}"]
 
 
 def test_a_slash_in_the_local_id_makes_no_folder(plain_bench: Bench) -> None:
@@ -253,10 +328,12 @@ def test_a_signal_ends_the_program_once_and_its_outputs_come_back(
     wait_until(lambda: any(path.read_text() == "up\n" for path in bench.scratch.glob("*/.samgrid/stdout")))
     send = os.kill if to == "driver" else os.killpg
     send(driver.pid, number)
-    assert driver.wait(10) == 9
+    code = driver.wait(10)
+    # bash 5 may lose the code of a program that ends in the very moment of the signal (its waitpid is cut short).
+    assert code == 9 or (bench.shell[0] == "bash" and to == "group" and code == 128 + number)
     assert bench.read("stdout").startswith(b"up\ntold\n")
     assert bench.read("output/file") == b"kept\n"
-    assert (bench.status.exit_code, bench.status.problem) == (9, None)
+    assert (bench.status.exit_code, bench.status.problem) == (code, None)
     assert bench.leftovers() == []
 
 
@@ -436,9 +513,10 @@ SHELLCHECK = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:{os
 
 
 @pytest.mark.skipif(SHELLCHECK is None, reason="shellcheck is not installed")
-def test_shellcheck_finds_nothing(plain_bench: Bench) -> None:
+@pytest.mark.parametrize("carried", [False, True], ids=["shared", "carried"])
+def test_shellcheck_finds_nothing(plain_bench: Bench, carried: bool) -> None:
     assert SHELLCHECK is not None
-    driver = plain_bench.prepare([LocalJobEntry(("x",))], max_cpu_minutes=1, max_memory_mb=1)[-1]
+    driver = plain_bench.prepare([LocalJobEntry(("x",))], max_cpu_minutes=1, max_memory_mb=1, carried=carried)[-1]
     report = Path(__file__).parents[2] / "sandbox" / "samgrid-report.sh"
     done = subprocess.run([SHELLCHECK, "-S", "warning", driver, report], capture_output=True, check=False, text=True)
     assert done.stdout == ""

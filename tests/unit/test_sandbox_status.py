@@ -19,9 +19,15 @@ REPORT = Path(__file__).parents[2] / "sandbox" / "samgrid-report.sh"
         pytest.param(b"", DriverStatus(), id="nothing yet"),
         pytest.param(
             b"\nstart 10\nhost wn1\npid 4\nindex 2\ncpu 1.25\nsignal TERM\nexit 143\nend 20\n",
-            DriverStatus(start=10, end=20, exit_code=143, signal="TERM", host="wn1", cpu_seconds=1.25),
+            DriverStatus(start=10, end=20, exit_code=143, signal="TERM", host="wn1", index=2, cpu_seconds=1.25),
             id="a whole run",
         ),
+        pytest.param(
+            b"\nstart 10\nhost wn1\npid 4\nindex 1002\ntoken k3f9zq2m-2\n",
+            DriverStatus(start=10, host="wn1", index=1002, token="k3f9zq2m-2"),
+            id="a run that says whose it is",
+        ),
+        pytest.param(b"start 10\nindex x\nindex \ntoken A\ntoken a b\n", DriverStatus(start=10), id="bad names"),
         pytest.param(b"start 10\nexit 1", DriverStatus(start=10), id="torn last line"),
         pytest.param(b"start 10\nexi\nstart 30\n", DriverStatus(start=30), id="torn, then run again"),
         pytest.param(

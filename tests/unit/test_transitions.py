@@ -7,9 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapters import Slice
+from batch_adapters.adapter import LocalStatus
 from batch_adapters.states import Event, State
-from jobmanager.local_job import LocalJob
-from jobmanager.transitions import apply_driver_status, apply_event
+from jobmanager.local_job import MOST_EVIDENCE, Evidence, LocalJob
+from jobmanager.transitions import (
+    apply_array_event,
+    apply_driver_status,
+    apply_event,
+    apply_status,
+    end_by_driver,
+    end_without_news,
+    revive,
+)
 from sandbox.status import DriverStatus, Phase
 
 PENDING, ACTIVE, SUSPENDED, DONE, FAILED = (
@@ -19,15 +28,15 @@ PENDING, ACTIVE, SUSPENDED, DONE, FAILED = (
 
 def submitted_job() -> LocalJob:
     job = LocalJob.new(3, "fork", Slice(501, 250, 77))
-    job.intend("k3f9zq2m-1")
-    job.register("k3f9zq2m-1.3", 1000)
+    job.intend("k3f9zq2m-1", 1000)
+    job.register("17_3", "17", 1000)
     return job
 
 
 def after(events: Sequence[tuple[int, State, int]]) -> LocalJob:
     job = submitted_job()
     for timestamp, state, exit_code in events:
-        apply_event(job, Event(timestamp, "k3f9zq2m-1.3", state, exit_code))
+        apply_event(job, Event(timestamp, "17_3", state, exit_code))
     job.to_bytes()
     return job
 
@@ -41,7 +50,14 @@ def after(events: Sequence[tuple[int, State, int]]) -> LocalJob:
         pytest.param([(2, ACTIVE, 0), (3, DONE, 0), (2, ACTIVE, 0)], DONE, 0, id="a replay of the start"),
         pytest.param([(3, DONE, 0), (1, PENDING, 0), (2, ACTIVE, 0)], DONE, 0, id="the end comes first"),
         pytest.param([(3, DONE, 0), (5, ACTIVE, 0)], DONE, 0, id="only PENDING leaves a final state"),
-        pytest.param([(3, DONE, 0), (3, PENDING, 0)], DONE, 0, id="a replay within the last second"),
+        pytest.param([(3, DONE, 0), (3, PENDING, 0)], PENDING, None, id="queued again in the second of the end"),
+        pytest.param(
+            [(1, PENDING, 0), (3, ACTIVE, 0), (3, DONE, 0), (1, PENDING, 0)], DONE, 0, id="a replay of the beginning"
+        ),
+        pytest.param(
+            [(3, PENDING, 0), (3, ACTIVE, 0), (3, DONE, 0), (3, PENDING, 0)], DONE, 0, id="a replay within a second"
+        ),
+        pytest.param([(3, DONE, 0), (3, PENDING, 0), (3, DONE, 0)], PENDING, None, id="the first end again"),
         pytest.param([(3, FAILED, 0), (9, PENDING, 0)], PENDING, None, id="queued again after the end"),
         pytest.param([(3, FAILED, 0), (9, PENDING, 0), (10, ACTIVE, 0), (11, DONE, 0)], DONE, 0, id="run again"),
         pytest.param([(2, ACTIVE, 0), (4, PENDING, 0)], PENDING, None, id="queued again while running"),
@@ -54,19 +70,19 @@ def test_events_make_a_state(events: list[tuple[int, State, int]], state: State,
     assert (job.state, job.exit_code) == (state, exit_code)
 
 
-@given(
-    st.lists(
-        st.tuples(st.integers(1, 20), st.sampled_from([PENDING, ACTIVE, SUSPENDED, DONE, FAILED]), st.integers(0, 3)),
-        max_size=8,
-    ).map(sorted)
+EVENTS = st.lists(
+    st.tuples(st.integers(1, 20), st.sampled_from([PENDING, ACTIVE, SUSPENDED, DONE, FAILED]), st.integers(0, 3)),
+    max_size=12,
 )
-def test_a_replay_of_everything_changes_nothing(events: list[tuple[int, State, int]]) -> None:
+
+
+@given(EVENTS, st.integers(0, 12))
+def test_a_replay_from_any_point_changes_nothing_at_all(events: list[tuple[int, State, int]], start: int) -> None:
     job = after(events)
     before = job.to_bytes()
-    changed = [apply_event(job, Event(time, "k3f9zq2m-1.3", state, code)) for time, state, code in events]
-    # A requeue may be seen in the replay of a history that ends before it: it must lead to the same state again.
-    assert job.to_bytes() == before or any(changed)
-    assert job.state is after(events).state
+    for time, state, code in events[start:]:
+        assert not apply_event(job, Event(time, "17_3", state, code))
+    assert job.to_bytes() == before
 
 
 def test_a_second_run_forgets_the_first() -> None:
@@ -74,7 +90,7 @@ def test_a_second_run_forgets_the_first() -> None:
     apply_driver_status(
         job, DriverStatus(start=2, end=3, exit_code=9, host="n1", phases=(Phase("generate", 5, 9, ""),))
     )
-    apply_event(job, Event(8, "k3f9zq2m-1.3", PENDING))
+    apply_event(job, Event(8, "17_3", PENDING))
     assert (job.exit_code, job.driver, job.phases(), job.reason) == (None, None, [], None)
 
 
@@ -109,9 +125,217 @@ def test_a_driver_that_ended_does_not_end_the_job_before_the_batch_system_says_s
     assert job.state is ACTIVE
 
 
+# --- what the queue and the history say
+
+
+def status(native: str, state: State | None, code: int | None = None, reason: str = "") -> LocalStatus:
+    return LocalStatus("17_3", native, state, code, reason)
+
+
+@pytest.mark.parametrize(
+    ("events", "seen", "asked", "state", "exit_code"),
+    [
+        pytest.param([(5, ACTIVE, 0)], status("CD", DONE, 3), 9, DONE, 3, id="an end that no event told"),
+        pytest.param([(5, ACTIVE, 0)], status("CD", DONE), 9, DONE, 0, id="an end without exit code"),
+        pytest.param([(5, ACTIVE, 0)], status("F", FAILED, 9), 9, FAILED, 9, id="a failure"),
+        pytest.param([], status("R", ACTIVE), 9, ACTIVE, None, id="a start that no event told"),
+        pytest.param([(5, ACTIVE, 0)], status("PD", PENDING), 9, PENDING, None, id="queued again"),
+        pytest.param([(5, ACTIVE, 0)], status("S", SUSPENDED), 9, SUSPENDED, None, id="suspended"),
+        pytest.param([(9, ACTIVE, 0)], status("PD", PENDING), 8, ACTIVE, None, id="the log knows more"),
+        pytest.param([(9, DONE, 0)], status("R", ACTIVE), 20, DONE, 0, id="an end stays"),
+        pytest.param([(5, ACTIVE, 0)], status("??", None), 9, ACTIVE, None, id="an unknown word"),
+        pytest.param([(5, ACTIVE, 0)], status("R", ACTIVE, None, "None"), 9, ACTIVE, None, id="nothing new"),
+    ],
+)
+def test_an_answer_counts_for_the_second_in_which_it_was_asked_for(
+    events: list[tuple[int, State, int]], seen: LocalStatus, asked: int, state: State, exit_code: int | None
+) -> None:
+    job = after(events)
+    before = job.to_bytes()
+    was, changed = job.state, apply_status(job, seen, asked, "queue")
+    assert (job.state, job.exit_code) == (state, exit_code)
+    assert changed is (job.state is not was) is (job.to_bytes() != before)
+    job.to_bytes()
+    assert [piece.source for piece in job.evidence()] == ["log"] * len(events) + ["queue"] * changed
+
+
+@pytest.mark.parametrize(
+    ("asked", "event", "state", "verdict"),
+    [
+        pytest.param(10, (8, ACTIVE, 0), ACTIVE, "nothing new: active already", id="the same, later"),
+        pytest.param(
+            10, (8, PENDING, 0), ACTIVE, "late: the queue has told of a later second", id="backwards and late"
+        ),
+        pytest.param(10, (12, PENDING, 0), PENDING, "pending", id="backwards and new"),
+        pytest.param(10, (8, DONE, 0), DONE, "done", id="an end is never late"),
+        pytest.param(10, (8, SUSPENDED, 0), SUSPENDED, "suspended", id="forward is never late"),
+    ],
+)
+def test_a_late_event_takes_nothing_back_that_the_queue_has_told(
+    asked: int, event: tuple[int, State, int], state: State, verdict: str
+) -> None:
+    job = submitted_job()
+    apply_status(job, status("R", ACTIVE), asked, "queue")
+    assert apply_event(job, Event(event[0], "17_3", event[1], event[2]))
+    assert (job.state, job.evidence()[-1].verdict) == (state, verdict)
+
+
+@pytest.mark.parametrize(
+    ("requeued", "state"), [(8, DONE), (10, PENDING), (12, PENDING)], ids=["before", "in the same second", "after"]
+)
+def test_an_end_that_the_queue_told_is_left_by_a_later_requeue_only(requeued: int, state: State) -> None:
+    job = after([(5, ACTIVE, 0)])
+    apply_status(job, status("CD", DONE), 10, "queue")
+    apply_event(job, Event(requeued, "17_3", PENDING))
+    assert job.state is state
+
+
+def test_why_a_job_waits_is_kept_until_it_does_not() -> None:
+    job = submitted_job()
+    assert apply_status(job, status("PD", PENDING, None, "Resources"), 5, "queue")
+    assert not apply_status(job, status("PD", PENDING, None, "Resources"), 6, "queue")
+    assert job.remark == "Resources"
+    assert apply_status(job, status("PD", PENDING, None, "JobHeldUser"), 7, "queue")
+    assert job.remark == "JobHeldUser"
+    assert apply_status(job, status("PD", PENDING), 8, "queue")
+    assert job.remark is None
+    assert job.evidence() == []
+
+
+@pytest.mark.parametrize("end", [(9, ACTIVE, 0), (9, DONE, 0), (9, FAILED, 1)], ids=["runs", "done", "failed"])
+def test_a_job_that_waits_no_longer_has_no_reason_to_wait(end: tuple[int, State, int]) -> None:
+    job = submitted_job()
+    apply_status(job, status("PD", PENDING, None, "JobHeldUser"), 5, "queue")
+    apply_event(job, Event(end[0], "17_3", end[1], end[2]))
+    assert job.remark is None
+
+
+def test_a_reason_of_the_batch_system_becomes_the_reason_of_a_failure() -> None:
+    job = after([(5, ACTIVE, 0)])
+    apply_status(job, status("F", FAILED, None, "NodeFail"), 9, "history")
+    assert job.reason == "the batch system ended it: it was cancelled, or failed before it ran: NodeFail"
+    assert job.evidence()[-1] == Evidence("history", "F NodeFail", 9, "failed")
+
+
+# --- ends without the batch system, and ends that were none
+
+
+def test_an_end_that_the_queue_denies_is_taken_back() -> None:
+    job = after([(5, ACTIVE, 0), (8, DONE, 3)])
+    apply_driver_status(job, DriverStatus(start=5, host="n1"))
+    revive(job, status("R", ACTIVE), 20)
+    assert (job.state, job.exit_code, job.driver, job.ended, job.queue_time) == (ACTIVE, None, None, None, 20)
+    assert job.evidence()[-1] == Evidence("queue", "R", 20, "not over: active")
+    apply_event(job, Event(15, "17_3", PENDING))
+    assert job.state is ACTIVE, "news from before the question"
+    apply_event(job, Event(30, "17_3", DONE, 0))
+    assert (job.state, job.exit_code) == (DONE, 0)
+
+
+@pytest.mark.parametrize("seen", [status("CD", DONE), status("??", None)], ids=["ended", "unknown"])
+def test_what_is_not_alive_revives_nothing(seen: LocalStatus) -> None:
+    with pytest.raises(ValueError, match="is not alive"):
+        revive(after([(8, DONE, 3)]), seen, 20)
+
+
+def test_an_end_without_news_is_a_failure_with_a_reason() -> None:
+    job = after([(5, ACTIVE, 0)])
+    end_without_news(job, 100, "slurm does not know it any more")
+    job.to_bytes()
+    assert (job.state, job.exit_code, job.reason) == (FAILED, None, "slurm does not know it any more")
+    assert job.evidence()[-1].source == "us"
+    apply_event(job, Event(50, "17_3", PENDING))
+    assert job.state is FAILED, "news from before"
+    apply_event(job, Event(150, "17_3", PENDING))
+    assert job.state is PENDING
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_driver_is_a_witness_of_the_end(code: int) -> None:
+    job = after([(5, ACTIVE, 0)])
+    end_by_driver(job, DriverStatus(start=5, end=9, exit_code=code))
+    assert (job.state, job.exit_code, job.succeeded) == (DONE, code, code == 0)
+    assert job.evidence()[-1] == Evidence("driver", f"end, exit code {code}", 9, "done")
+
+
+@pytest.mark.parametrize("found", [DriverStatus(start=5), DriverStatus(start=5, end=9), DriverStatus()], ids=str)
+def test_a_driver_without_end_is_no_witness(found: DriverStatus) -> None:
+    with pytest.raises(ValueError, match="has not written down an end"):
+        end_by_driver(submitted_job(), found)
+
+
+def test_a_record_that_beats_the_batch_systems_end_is_evidence_once() -> None:
+    job = after([(5, ACTIVE, 0), (8, FAILED, 255)])
+    found = DriverStatus(start=5, end=8, exit_code=0)
+    assert apply_driver_status(job, found)
+    assert not apply_driver_status(job, found)
+    assert [piece.verdict for piece in job.evidence() if piece.source == "driver"] == [
+        "done: the driver's record beats the batch system's"
+    ]
+
+
+# --- whole arrays
+
+
+@pytest.mark.parametrize(
+    ("before", "event", "state"),
+    [
+        pytest.param([], (9, FAILED, 0), FAILED, id="an element that has not started"),
+        pytest.param([(5, ACTIVE, 0)], (9, FAILED, 0), ACTIVE, id="one that runs"),
+        pytest.param([(5, SUSPENDED, 0)], (9, FAILED, 0), SUSPENDED, id="one that is suspended"),
+        pytest.param([(5, DONE, 0)], (9, FAILED, 0), DONE, id="one that has ended"),
+        pytest.param([], (9, DONE, 0), PENDING, id="an end that is no failure"),
+        pytest.param([], (9, ACTIVE, 0), PENDING, id="the start of the first"),
+        pytest.param([(5, ACTIVE, 0)], (9, PENDING, 0), ACTIVE, id="queued"),
+    ],
+)
+def test_the_end_of_an_array_is_that_of_its_waiting_elements(
+    before: list[tuple[int, State, int]], event: tuple[int, State, int], state: State
+) -> None:
+    job = after(before)
+    changed = apply_array_event(job, Event(event[0], "17", event[1], event[2]))
+    assert (job.state, changed) == (state, state is not after(before).state)
+
+
+# --- evidence
+
+
+def test_evidence_says_what_was_seen_and_what_came_of_it() -> None:
+    job = after([(1, PENDING, 0), (2, ACTIVE, 0), (3, DONE, 7), (2, SUSPENDED, 0), (9, ACTIVE, 0)])
+    assert [(seen.said, seen.when, seen.verdict) for seen in job.evidence()] == [
+        ("pending", 1, "nothing new: pending already"),
+        ("active", 2, "active"),
+        ("done 7", 3, "done"),
+        ("suspended", 2, "late: the log had told of a later second"),
+        ("active", 9, "nothing: done is the end, unless queued again"),
+    ]
+
+
+def test_the_same_evidence_is_kept_once() -> None:
+    job = submitted_job()
+    for _ in range(2):
+        job.put_evidence(Evidence("queue", "R", 5, "active"))
+    job.put_evidence(Evidence("queue", "R", 5, "another verdict"))
+    job.put_evidence(Evidence("history", "R", 5, "active"))
+    assert job.evidence() == [Evidence("queue", "R", 5, "active"), Evidence("history", "R", 5, "active")]
+
+
+def test_evidence_is_bounded_and_the_oldest_goes_first() -> None:
+    job = after([(time, ACTIVE if time % 2 else PENDING, 0) for time in range(1, 3 * MOST_EVIDENCE)])
+    kept = [seen.when for seen in job.evidence()]
+    assert kept == list(range(2 * MOST_EVIDENCE, 3 * MOST_EVIDENCE))
+
+
+def test_evidence_holds_whatever_a_batch_system_says() -> None:
+    job = submitted_job()
+    apply_status(job, status("F", FAILED, 1, "\x1b[31m<&\0\udcff"), 9, "queue")
+    job.to_bytes()
+    assert "<&" in job.evidence()[-1].said
+
+
 def test_what_experiments_added_stays() -> None:
     job = submitted_job()
     job.element.append(job.element.makeelement("{urn:d0}run", {"number": "169000"}))
-    apply_event(job, Event(5, "k3f9zq2m-1.3", ACTIVE))
+    apply_event(job, Event(5, "17_3", ACTIVE))
     apply_driver_status(job, DriverStatus(start=5, phases=(Phase("generate", 1, 2, "event"),)))
     assert b'number="169000"' in job.to_bytes()

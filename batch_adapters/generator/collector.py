@@ -1,0 +1,218 @@
+"""The event collector: writes the grid jobs' events of all accounts of a host into one folder of day files.
+
+Every account's GRAM job manager reads that folder, and one malformed line blocks them all. So it belongs to an account
+of its own, whose program this is. It takes lines from the accounts' monitors (`collector_protocol`), knows by the
+kernel's word whose they are, and writes those that are well-formed, of ids of the sender's own, and not too many.
+"""
+
+import argparse
+import contextlib
+import logging
+import os
+import selectors
+import socket
+import struct
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from batch_adapters.generator.collector_protocol import LONGEST_PACKET, Answer, read_lines, render_answers
+from batch_adapters.generator.owners import Allowances, Claim, Owners
+from batch_adapters.generator.process import fill_closed_descriptors, leave_on_signals
+from batch_adapters.generator.stamped import keep_days, write_events_now
+from batch_adapters.states import Event
+
+logger = logging.getLogger("samgrid-event-collector")
+
+FOLDER = Path("/var/lib/globus/globus-seg-samgrid")
+SOCKET = Path("/run/samgrid-event-collector/socket")
+OWNERS = Path("/var/lib/samgrid/event-collector/owners.db")
+
+_DAY = 86_400
+_LOOK = 1.0
+"""Seconds between two looks at the clock, for the file of a new day."""
+_MOST_CALLERS = 8
+"""Connections of one account at a time, so that none takes all of them."""
+_MOST_ACCEPTED = 64
+"""Connections that are accepted before those that are there are served."""
+_PATIENCE = 5.0
+"""Seconds in which a caller must say something."""
+
+
+@dataclass(frozen=True)
+class _Caller:
+    """Who has connected, and since when."""
+
+    connection: socket.socket
+    uid: int
+    since: float
+
+
+@dataclass(frozen=True)
+class _Request:
+    """One caller's lines: events, or what becomes of a line that is not to be written in any case."""
+
+    caller: _Caller
+    lines: Sequence[Event | Answer]
+
+    @property
+    def events(self) -> list[Event]:
+        return [line for line in self.lines if isinstance(line, Event)]
+
+    def claim(self, event: Event) -> Claim:
+        return Claim(event.local_id, self.caller.uid)
+
+
+class Collector:
+    """Serves whoever connects to the listener; all requests that have come are written together."""
+
+    def __init__(self, listener: socket.socket, folder: Path, owners: Owners) -> None:
+        """``listener``: of the type SOCK_SEQPACKET, not blocking."""
+        self._listener = listener
+        self._folder = folder
+        self._owners = owners
+        self._allowances = Allowances()
+        self._callers: dict[int, _Caller] = {}
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(listener, selectors.EVENT_READ)
+        self._next_look = 0.0
+        self._trouble = ""
+
+    def serve(self, patience: float = _LOOK) -> None:
+        """Wait for callers, so many seconds at most, and serve those that are there."""
+        ready = {key.fd for key, _ in self._selector.select(patience)}
+        if time.monotonic() >= self._next_look:
+            self._keep_days()
+        requests = [request for fd in ready if fd in self._callers and (request := self._read(self._callers[fd]))]
+        if requests:
+            self._answer(requests)
+        if self._listener.fileno() in ready:
+            self._accept()
+        for caller in [caller for caller in self._callers.values() if time.monotonic() - caller.since > _PATIENCE]:
+            self._drop(caller)
+
+    def _keep_days(self) -> None:
+        self._next_look = time.monotonic() + _LOOK
+        try:
+            keep_days(self._folder)
+        except OSError as error:
+            self._tell(f"nothing can be written: {error}")
+
+    def _accept(self) -> None:
+        callers = Counter(caller.uid for caller in self._callers.values())
+        for _ in range(_MOST_ACCEPTED):
+            try:
+                connection, _address = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self._tell(f"no connection can be accepted: {error}")
+                return
+            connection.setblocking(False)
+            _, uid, _ = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            callers[uid] += 1
+            if callers[uid] > _MOST_CALLERS:
+                connection.close()
+                continue
+            self._callers[connection.fileno()] = _Caller(connection, uid, time.monotonic())
+            self._selector.register(connection, selectors.EVENT_READ)
+
+    def _read(self, caller: _Caller) -> _Request | None:
+        try:
+            packet = caller.connection.recv(LONGEST_PACKET + 1)
+        except OSError:
+            packet = b""
+        if not 0 < len(packet) <= LONGEST_PACKET:
+            self._drop(caller)
+            return None
+        found = read_lines(packet)
+        allowed = self._allowances.take(caller.uid, len(found), time.monotonic())
+        lines = [Answer.REFUSED if line is None else line for line in found[:allowed]]
+        return _Request(caller, [*lines, *[Answer.LATER] * (len(found) - allowed)])
+
+    def _answer(self, requests: Sequence[_Request]) -> None:
+        try:
+            right = self._write(requests)
+            self._tell("")
+        except OSError as error:
+            self._tell(f"nothing can be written: {error}")
+            right = None
+        for request in requests:
+            answers = [self._judge(request, line, right) for line in request.lines]
+            refused = answers.count(Answer.REFUSED)
+            if refused:
+                logger.warning("user %d: %d of %d lines refused", request.caller.uid, refused, len(answers))
+            # Who does not wait for the answer asks again.
+            with contextlib.suppress(OSError):
+                request.caller.connection.send(render_answers(answers))
+            self._drop(request.caller)
+
+    def _write(self, requests: Sequence[_Request]) -> set[Claim]:
+        claims = dict.fromkeys(request.claim(event) for request in requests for event in request.events)
+        # On the disk before anybody can read the id in a day file.
+        right = self._owners.claim(list(claims), int(time.time()) // _DAY)
+        events = [event for request in requests for event in request.events if request.claim(event) in right]
+        write_events_now(self._folder, events)
+        return right
+
+    def _judge(self, request: _Request, line: Event | Answer, right: set[Claim] | None) -> Answer:
+        if isinstance(line, Answer):
+            return line
+        if right is None:
+            return Answer.LATER
+        return Answer.TAKEN if request.claim(line) in right else Answer.REFUSED
+
+    def _drop(self, caller: _Caller) -> None:
+        self._selector.unregister(caller.connection)
+        del self._callers[caller.connection.fileno()]
+        caller.connection.close()
+
+    def _tell(self, trouble: str) -> None:
+        """Log a trouble when it comes, and not as long as it stays."""
+        if trouble and trouble != self._trouble:
+            logger.warning("%s", trouble)
+        self._trouble = trouble
+
+
+@contextmanager
+def listening(path: Path) -> Iterator[socket.socket]:
+    """A socket to which every account of the host may connect."""
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(path))
+        path.chmod(0o666)
+        listener.listen(1024)
+        listener.setblocking(False)
+        try:
+            yield listener
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the collector until SIGTERM; 1 where it cannot work."""
+    parser = argparse.ArgumentParser(prog=logger.name, description=__doc__)
+    parser.add_argument("-d", dest="folder", metavar="FOLDER", type=Path, default=FOLDER, help=f"default: {FOLDER}")
+    parser.add_argument("-s", dest="socket", metavar="SOCKET", type=Path, default=SOCKET, help=f"default: {SOCKET}")
+    parser.add_argument("-o", dest="owners", metavar="FILE", type=Path, default=OWNERS, help=f"default: {OWNERS}")
+    options = parser.parse_args(argv)
+    logging.basicConfig(format="%(name)s: %(message)s")
+    fill_closed_descriptors()
+    leave_on_signals()
+    # The day files are for everybody to read.
+    os.umask(0o022)
+    try:
+        # The owners first: who has them is the only collector, so that no other's socket is taken away.
+        owners = Owners(options.owners)
+        keep_days(options.folder)
+        with listening(options.socket) as listener:
+            collector = Collector(listener, options.folder, owners)
+            while True:
+                collector.serve()
+    except OSError as error:
+        print(f"{logger.name}: {error}", file=sys.stderr)
+        return 1

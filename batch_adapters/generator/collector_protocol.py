@@ -1,0 +1,83 @@
+"""How events are handed to the collector: a packet of 001 lines, and back comes a packet with one word for each line.
+
+The socket is of the type SOCK_SEQPACKET: a packet comes whole or not at all, and so does each line in it.
+"""
+
+import enum
+import re
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+from batch_adapters.states import Event, State, render_event
+
+MOST_EVENTS = 500
+"""Events in one packet."""
+LONGEST_PACKET = 32_768
+"""Bytes."""
+_PATIENCE = 1.0
+"""Seconds for each of connecting, sending and hearing the answer."""
+
+# Stricter than GRAM's reader must have it: the ids of grid jobs, none of which is the beginning of another.
+_LINE = re.compile(rb"001;[0-9]{1,12};([a-z][a-z0-9]{7});([1248]);([0-9]{1,5})")
+_HIGHEST_EXIT_CODE = 65_535
+
+
+class Answer(enum.Enum):
+    """What became of one line."""
+
+    TAKEN = "taken"
+    """It is in the day file, on the disk."""
+    LATER = "later"
+    """It could not be written now, or the account has said too much: say it again."""
+    REFUSED = "refused"
+    """It is no event of a grid job, or of one of another account."""
+
+
+def read_lines(packet: bytes) -> list[Event | None]:
+    """The event of each line of a packet; None for what is none, the torn end included."""
+    *lines, torn = packet.split(b"\n")
+    return [_read_line(line) for line in lines] + ([None] if torn else [])
+
+
+def _read_line(line: bytes) -> Event | None:
+    match = _LINE.fullmatch(line)
+    if match is None or int(match[3]) > _HIGHEST_EXIT_CODE:
+        return None
+    return Event(0, match[1].decode(), State(int(match[2])), int(match[3]))
+
+
+def hand_in(collector: Path, events: Sequence[Event]) -> list[Answer]:
+    """Hand events, whose time does not count, to the collector on that socket; its answer to each.
+
+    :raises OSError: it does not answer: some may have been taken.
+    """
+    answers = []
+    for start in range(0, len(events), MOST_EVENTS):
+        part = events[start : start + MOST_EVENTS]
+        packet = "".join(map(render_event, part)).encode()
+        answers += _read_answers(collector, _ask(collector, packet), len(part))
+    return answers
+
+
+def _ask(collector: Path, packet: bytes) -> bytes:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.settimeout(_PATIENCE)
+        connection.connect(str(collector))
+        connection.sendall(packet)
+        return connection.recv(LONGEST_PACKET)
+
+
+def _read_answers(collector: Path, packet: bytes, wanted: int) -> list[Answer]:
+    try:
+        answers = [Answer(word) for word in packet.decode("ascii", "replace").splitlines()]
+    except ValueError as error:
+        raise OSError(f"{collector} answers what no collector does: {error}") from error
+    if len(answers) != wanted:
+        raise OSError(f"{collector} answered {len(answers)} of {wanted} events")
+    return answers
+
+
+def render_answers(answers: Sequence[Answer]) -> bytes:
+    """The packet that answers."""
+    return "".join(f"{answer.value}\n" for answer in answers).encode()

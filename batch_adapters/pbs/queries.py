@@ -1,0 +1,101 @@
+"""What qstat says of jobs: JSON from OpenPBS and PBS Professional, XML from Torque; never the text form.
+
+The text form shows values with their line breaks as they are, so that any user's environment can be a job in it.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+
+from batch_adapters.adapter import Garbled, Job
+from batch_adapters.states import State
+
+# "Job run at …" is no reason for anything.
+_RUNNING = frozenset("BER")
+# Torque gives each element of an array a name of its own.
+_TOKEN = re.compile(r"([a-z][a-z0-9]{7}-[0-9a-z]+)(?:\[\d+\]|-\d+)?", re.ASCII)
+_ELEMENT = re.compile(r"(\d+)\[\d+\](.*)")
+
+
+def list_ended_states(letters: str) -> dict[str, State]:
+    """The states of ended jobs: PBS has one letter for all ends alike; the words we add are from other attributes."""
+    ends = {"": State.DONE, " deleted": State.FAILED, " failed": State.FAILED}
+    return {letter + word: state for letter in letters for word, state in ends.items()}
+
+
+def read_json_jobs(printed: str) -> Iterator[Job]:
+    """The local jobs, by their names, in what ``qstat -t -f -F json`` printed; nothing printed: none.
+
+    :raises Garbled: it is no such answer.
+    """
+    if not printed:
+        return
+    import json
+
+    try:
+        # Control characters that users have in their variables are not escaped.
+        answer = json.loads(printed, strict=False)
+    except json.JSONDecodeError as error:
+        raise Garbled(f"no JSON: {error}") from error
+    jobs = answer.get("Jobs", {}) if isinstance(answer, dict) else None
+    if not isinstance(jobs, dict) or not all(isinstance(job, dict) for job in jobs.values()):
+        raise Garbled(f"no list of jobs: {printed[:200]!r}")
+    yield from _read_jobs(jobs)
+
+
+def read_xml_jobs(printed: str) -> Iterator[Job]:
+    """The local jobs, by their names, in what Torque's ``qstat -t -f -x`` printed; nothing printed: none.
+
+    :raises Garbled: it is no such answer.
+    """
+    if not printed.strip():
+        return
+    from xml.etree import ElementTree
+
+    if "<!" in printed:
+        raise Garbled("XML with declarations, which qstat does not print")
+    try:
+        root = ElementTree.fromstring(printed)
+    except ElementTree.ParseError as error:
+        raise Garbled(f"no XML: {error}") from error
+    if root.tag != "Data":
+        raise Garbled(f"no list of jobs: {printed[:200]!r}")
+    yield from _read_jobs({job.findtext("Job_Id", ""): {item.tag: item.text or "" for item in job} for job in root})
+
+
+def _read_jobs(jobs: Mapping[str, Mapping[str, object]]) -> Iterator[Job]:
+    for local_id, attributes in jobs.items():
+        name = _TOKEN.fullmatch(str(attributes.get("Job_Name")))
+        if name is None or "[]" in local_id:
+            continue
+        # Elements of an array that is held say Q: only the array itself says more.
+        array = jobs.get(_ELEMENT.sub(r"\1[]\2", local_id), {})
+        exit_status = _read_exit_status(attributes)
+        yield Job(
+            local_id=local_id,
+            native_state=_read_state(attributes, exit_status),
+            exit_code=exit_status if exit_status is not None and exit_status >= 0 else None,
+            reason="" if attributes.get("job_state") in _RUNNING else _read_reason(attributes) or _read_reason(array),
+            token=name[1],
+            owner=str(attributes.get("Job_Owner", "")).partition("@")[0],
+        )
+
+
+def _read_exit_status(attributes: Mapping[str, object]) -> int | None:
+    text = str(attributes.get("Exit_status", attributes.get("exit_status", "")))
+    return int(text) if re.fullmatch(r"-?\d{1,9}", text, re.ASCII) else None
+
+
+def _read_state(attributes: Mapping[str, object], exit_status: int | None) -> str:
+    letter = str(attributes.get("job_state"))
+    if letter not in ("C", "F", "X"):
+        return letter
+    # JOB_SUBSTATE_TERMINATED (job.h): deleted, whatever its exit status became then.
+    if str(attributes.get("substate")) == "91":
+        return f"{letter} deleted"
+    # A failed dependency leaves no exit status; below zero: PBS ended it, or could not run it (job.h, JOB_EXEC_FAIL1…).
+    return letter if exit_status is not None and exit_status >= 0 else f"{letter} failed"
+
+
+def _read_reason(attributes: Mapping[str, object]) -> str:
+    held = f"held ({attributes.get('Hold_Types')})" if attributes.get("job_state") == "H" else ""
+    return ": ".join(text for text in (held, str(attributes.get("comment", ""))) if text)

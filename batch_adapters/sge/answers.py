@@ -1,0 +1,115 @@
+"""What Grid Engine's qstat and qacct print, as local jobs, and its words for their states."""
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from batch_adapters.adapter import Garbled, Job
+from batch_adapters.states import State
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
+
+# sge_status(5): a state is a set of letters, which qstat prints in no order that the manual knows ("Shs"). Ours is:
+_ORDER = "dEhRqwtrsSTz"
+_PREFIXES = tuple(map("".join, itertools.product(("", "d"), ("", "E"), ("", "h"), ("", "R"))))
+_SUSPENDED = ("s", "S", "T", "sS", "sT", "ST", "sST")
+_BODIES = {
+    **dict.fromkeys(("q", "w", "qw"), State.PENDING),
+    **dict.fromkeys(("t", "r", "tr"), State.ACTIVE),
+    **{on + by: State.SUSPENDED for on in ("", "t", "r") for by in _SUSPENDED},
+}
+
+# sge_status(5), "failed". These jobs went back to the queue, to wait there or in the error state.
+GOES_ON = frozenset(map(str, (*range(1, 12), *range(24, 37), 38)))
+# 0: ended by itself; 100: by a signal, with 128 + its number as exit status.
+_ENDED_BY_ITSELF = ("0", "100")
+_FAILED = (*map(str, range(12, 22)), "37")
+
+STATES = {
+    **{prefix + body: state for prefix in _PREFIXES for body, state in _BODIES.items()},
+    "z": State.DONE,
+    **{f"failed {code}": State.DONE for code in _ENDED_BY_ITSELF},
+    **{f"failed {code}": State.FAILED for code in _FAILED},
+}
+"""Of the letters in the order of `order_letters`, and of what history says: ``failed``, and the code."""
+
+LEAVING = frozenset(state for state in STATES if state.startswith("d"))
+
+
+def order_letters(letters: str) -> str:
+    """A state as qstat prints it, spelt as in `STATES`; a letter that nobody knows comes first."""
+    return "".join(sorted(letters, key=_ORDER.find))
+
+
+def read_queue(printed: str) -> Iterator[Job]:
+    """The jobs in what ``qstat -xml`` printed, where waiting tasks of an array share an entry.
+
+    :raises Garbled: it is no such answer, or a torn one.
+    """
+    # Expat needs 5 ms that no other user of the adapter should pay.
+    from xml.etree import ElementTree
+
+    # Entities can blow up a parser's memory; qstat uses none but the predefined ones.
+    if "<!" in printed:
+        raise Garbled(f"a declaration that qstat does not make: {printed[printed.index('<!') :][:200]!r}")
+    try:
+        root = ElementTree.fromstring(printed)
+    except ElementTree.ParseError as error:
+        raise Garbled(f"no whole XML document: {error}") from error
+    for entry in root.iter("job_list"):
+        yield from _read_entry(entry)
+
+
+def _read_entry(entry: "Element") -> Iterator[Job]:
+    number, letters, name = (entry.findtext(tag) or "" for tag in ("JB_job_number", "state", "JB_name"))
+    if not number.isdecimal() or not letters:
+        raise Garbled(f"an entry with number {number[:50]!r} and state {letters[:50]!r}")
+    state = order_letters(letters)
+    tasks = entry.findtext("tasks")
+    ids = [number] if tasks is None else [f"{number}.{task}" for task in _read_tasks(tasks)]
+    for local_id in ids:
+        yield Job(local_id, state, reason=_reason(number, state), token=name)
+
+
+def _read_tasks(tasks: str) -> Iterator[int]:
+    """Task numbers of ``1,3,10-12:1``: what qstat(1) calls the ja-task-ID."""
+    for part in tasks.split(","):
+        numbers = re.fullmatch(r"(\d+)(?:-(\d+):([1-9]\d*))?", part)
+        if numbers is None:
+            raise Garbled(f"no task numbers: {tasks[:200]!r}")
+        first, last, step = numbers.groups()
+        yield from range(int(first), int(last or first) + 1, int(step or 1))
+
+
+def _reason(number: str, state: str) -> str:
+    if "E" in state:
+        return f"in error: qstat -j {number} says why, qmod -cj {number} has it tried again"
+    return "held" if "h" in state and STATES.get(state) is State.PENDING else ""
+
+
+def read_history(printed: str) -> Iterable[Job]:
+    """The jobs that have ended in what ``qacct -j`` printed; of those that ran several times the last end.
+
+    :raises Garbled: a record is not whole.
+    """
+    ended: dict[str, Job] = {}
+    for record in re.split(r"(?m)^=+\n", printed)[1:]:
+        words = dict(re.findall(r"(?m)^(\w+) +(.*?) *\n", record))
+        try:
+            local_id, token = _read_id(words), words["jobname"]
+            # "100 : assumedly after job", "137 (Killed)".
+            code, exit_code = words["failed"].split()[0], int(words["exit_status"].split()[0])
+        except (KeyError, IndexError, ValueError) as error:
+            raise Garbled(f"no whole record: {record[:300]!r}") from error
+        ended.pop(local_id, None)
+        if code not in GOES_ON:
+            reason = words["failed"].partition(":")[2].strip()
+            ended[local_id] = Job(local_id, f"failed {code}", exit_code, reason, token)
+    return ended.values()
+
+
+def _read_id(words: dict[str, str]) -> str:
+    number, task = int(words["jobnumber"]), words["taskid"]
+    return f"{number}" if task == "undefined" else f"{number}.{int(task)}"

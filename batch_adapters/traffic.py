@@ -1,0 +1,141 @@
+"""Keeps one account from hammering a head node: so many commands a minute, and pauses while nobody answers.
+
+All processes of the account share what is known, in a small file beside the job database, under its lock. The file may
+be lost or torn at any time: then nothing is known of the last minute.
+"""
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from batch_adapters.adapter import Postponed
+
+MINUTE = 60.0
+PATIENCE = 20.0
+"""Seconds that a command waits for its turn at most."""
+TRIES = 3
+"""Commands without an answer, one after another, before the pauses begin."""
+FIRST_PAUSE = 5.0
+LONGEST_PAUSE = 300.0
+
+
+class HeldBack(Postponed):
+    """The command was not run, to spare the batch system; nothing has happened."""
+
+
+@dataclass(frozen=True)
+class Silence:
+    """A batch system that does not answer."""
+
+    since: float
+    """Seconds since 1970 of the first question without an answer."""
+    words: str
+    """What came instead of an answer."""
+    next_try: float
+    """When it may be asked again."""
+
+
+@dataclass
+class _State:
+    asked: list[float] = field(default_factory=list)
+    tries: int = 0
+    since: float = 0.0
+    words: str = ""
+    next_try: float = 0.0
+
+
+class Traffic:
+    """The restraint of one account towards one batch system."""
+
+    def __init__(self, file: Path, per_minute: int) -> None:
+        """``per_minute`` 0: no restraint at all, for a batch system that is a part of this machine."""
+        self._file = file
+        self._per_minute = per_minute
+
+    def wait_for_turn(self) -> None:
+        """Wait until a command may be run, and count it.
+
+        :raises HeldBack: it may not: the batch system is silent, or the account has had its share for long enough.
+        """
+        if not self._per_minute:
+            return
+        deadline = time.time() + PATIENCE
+        while wait := self._take_turn():
+            if time.time() + wait > deadline:
+                raise HeldBack(f"held back: {self._per_minute} commands a minute (commands_per_minute) are used up")
+            time.sleep(wait)
+
+    def _take_turn(self) -> float:
+        """Seconds until the next turn; 0 where it was taken."""
+        with self._changing() as state:
+            # Not before the lock is ours: turns that others took meanwhile would seem to be of the future.
+            now = time.time()
+            if state.tries >= TRIES:
+                # A clock that was set back must not block us until it has caught up.
+                if now < state.next_try <= now + LONGEST_PAUSE:
+                    raise HeldBack(_describe(state))
+                # One asks; all others wait for what becomes of it.
+                state.next_try = now + _pause(state.tries)
+            state.asked = [asked for asked in state.asked if 0 <= now - asked < MINUTE]
+            if len(state.asked) < self._per_minute:
+                state.asked.append(now)
+                return 0.0
+            return state.asked[0] + MINUTE - now
+
+    def note_answer(self) -> None:
+        """The batch system has answered, whatever it said."""
+        if self._per_minute and self.silence() is not None:
+            with self._changing() as state:
+                state.tries = 0
+
+    def note_silence(self, words: str) -> None:
+        """A command was not answered."""
+        if not self._per_minute:
+            return
+        with self._changing() as state:
+            now = time.time()
+            state.since = state.since if state.tries else now
+            state.tries += 1
+            state.words = words
+            state.next_try = now + _pause(state.tries)
+
+    def silence(self) -> Silence | None:
+        """Since when the batch system does not answer, if it does not."""
+        try:
+            state = _read(self._file.read_bytes())
+        except FileNotFoundError:
+            return None
+        return Silence(state.since, state.words, state.next_try) if state.tries else None
+
+    @contextmanager
+    def _changing(self) -> Iterator[_State]:
+        descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "r+b") as file:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            state = _read(file.read())
+            yield state
+            file.seek(0)
+            file.truncate()
+            file.write(json.dumps(asdict(state)).encode())
+
+
+def _pause(tries: int) -> float:
+    """Seconds between questions to a batch system that has left so many unanswered."""
+    return 0.0 if tries < TRIES else min(FIRST_PAUSE * 2.0 ** (tries - TRIES), LONGEST_PAUSE)
+
+
+def _describe(state: _State) -> str:
+    since, until = (time.strftime("%H:%M:%S", time.localtime(when)) for when in (state.since, state.next_try))
+    return f"no answer since {since}, asked again at {until}: {state.words}"
+
+
+def _read(data: bytes) -> _State:
+    try:
+        return _State(**json.loads(data))
+    except (ValueError, TypeError):
+        return _State()

@@ -1,0 +1,109 @@
+"""The monitor tells GRAM of its grid jobs: as the answers to its polls and, in SEG mode, as events."""
+
+import logging
+import time
+from collections.abc import Collection, Iterable
+
+from batch_adapters.states import State
+from jobmanager.account import Account
+from jobmanager.database import Untold
+from jobmanager.documents import read_time
+from jobmanager.gram_answers import publish_answer, told_state
+from jobmanager.gram_events import GramEvents
+from jobmanager.grid_job import GridJob
+
+logger = logging.getLogger(__name__)
+
+_UNTIL_KNOWN = 1.0
+"""Seconds after which GRAM surely has the id of a grid job that was just accepted: it drops what it hears before."""
+_LOOK = 1.0
+
+
+class GramReports:
+    """Tells GRAM what has changed since it was told last, which is kept in the grid jobs' documents."""
+
+    def __init__(self, account: Account) -> None:
+        """In SEG mode where the configuration says so; nothing is read or written before the first `report`."""
+        self._account = account
+        settings = account.configuration.gram
+        self._events = GramEvents(account) if settings.event_collector or settings.event_folder else None
+        self._first_seen: dict[str, float] = {}
+        self._published: dict[str, State] = {}
+        self._untold_ends = 0
+        self._trouble = ""
+
+    @property
+    def are_pending(self) -> bool:
+        """True while an end has not been told, or is to be told again."""
+        return self._untold_ends > 0 or bool(self._events and self._events.dues)
+
+    @property
+    def trouble(self) -> str:
+        """What keeps GRAM from being told; empty where nothing does."""
+        return self._trouble or (self._events.trouble if self._events else "")
+
+    def due_in(self) -> float:
+        """Seconds until there may be something to tell, at most 1."""
+        now = time.monotonic()
+        dues = [seen + _UNTIL_KNOWN for seen in self._first_seen.values()] + (self._events.dues if self._events else [])
+        return min([_LOOK, *(due - now for due in dues if due > now)])
+
+    def report(self) -> None:
+        """Tell what can be told now; the rest is told later, and is no reason to stop.
+
+        :raises DatabaseError: the job database cannot be read or written.
+        """
+        untold = self._account.database.untold_grid_jobs()
+        now = time.monotonic()
+        self._first_seen = {job.id: self._first_seen.get(job.id, now) for job in untold}
+        self._published = {job: state for job, state in self._published.items() if job in self._first_seen}
+        news = {job.id: job for job in untold if told_state(job.state) is not job.told}
+        jobs = [self._account.database.grid_job(identity) for identity in news]
+        # First, because somebody may be waiting for it.
+        if self._events is None:
+            told = set(news)
+        else:
+            told = self._events.tell([job for job in jobs if self._is_known(news[job.identity], now)])
+        self._publish(jobs)
+        known = [job for job in jobs if job.identity in told and self._is_published(job)]
+        self._note(known)
+        self._untold_ends = sum(job.state.is_final for job in jobs) - sum(job.state.is_final for job in known)
+
+    def _is_known(self, job: Untold, now: float) -> bool:
+        """True where GRAM has got the id, or where it does no harm that it drops the event.
+
+        An id that is told as PENDING at once belongs to this account, before any process shows it to others.
+        """
+        if told_state(job.state) is State.PENDING or now - self._first_seen[job.id] >= _UNTIL_KNOWN:
+            return True
+        # The time of a submit is in whole seconds.
+        return time.time() - read_time(job.submitted) >= _UNTIL_KNOWN + 1
+
+    def _publish(self, jobs: Iterable[GridJob]) -> None:
+        trouble = ""
+        for job in jobs:
+            if self._is_published(job):
+                continue
+            try:
+                publish_answer(self._account, job)
+                self._published[job.identity] = job.state
+            except OSError as error:
+                trouble = f"the answers to GRAM's polls cannot be written: {error}"
+        if trouble and trouble != self._trouble:
+            logger.warning("%s", trouble)
+        self._trouble = trouble
+
+    def _is_published(self, job: GridJob) -> bool:
+        return self._published.get(job.identity) is job.state
+
+    def _note(self, told: Collection[GridJob]) -> None:
+        if not told:
+            return
+        database, now = self._account.database, time.time()
+        with database.transaction():
+            for job in told:
+                stored = database.grid_job(job.identity)
+                stored.put_told(told_state(job.state), now)
+                database.put_grid_job(stored)
+        for job in told:
+            logger.info("%s GRAM is told: %s", job.identity, told_state(job.state).word)

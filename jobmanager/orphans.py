@@ -1,0 +1,50 @@
+"""Local jobs in a batch system that carry a token of ours, but that no live grid job owns."""
+
+import functools
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from batch_adapters.adapter import LocalStatus
+from batch_adapters.batch_system import BatchSystem
+from jobmanager.database import Database
+
+_TOKEN = re.compile(r"([a-z][a-z0-9]{7})-[0-9a-z]{1,6}", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Orphan:
+    """One of them."""
+
+    local_id: str
+    token: str
+    native_state: str
+    is_ours: bool
+    """Its grid job is in this job database; other state folders of the same account make tokens, too."""
+    reason: str
+
+
+def find_orphans(database: Database, system: BatchSystem, statuses: Iterable[LocalStatus]) -> Iterator[Orphan]:
+    """The orphans among what a batch system answered that it has; a submission that is under way makes none."""
+    open_grid_jobs = {job for job, _, _ in database.open_grid_jobs()}
+    in_doubt = database.tokens_in_doubt()
+    is_taken = functools.cache(database.is_taken)
+    arrays_of_token = functools.cache(database.arrays_of_token)
+    for status in statuses:
+        match = _TOKEN.fullmatch(status.token)
+        is_alive = status.state is not None and not status.state.is_final and not status.is_leaving
+        if match is None or not is_alive or status.token in in_doubt:
+            continue
+        array = system.adapter.naming.array_of(status.local_id) or status.local_id
+        is_ours = is_taken(match[1])
+        reason = _find_reason(array in arrays_of_token(status.token), match[1], is_ours, match[1] in open_grid_jobs)
+        if reason:
+            yield Orphan(status.local_id, status.token, status.native_state, is_ours, reason)
+
+
+def _find_reason(is_registered: bool, grid_job: str, is_ours: bool, is_open: bool) -> str:
+    if not is_ours:
+        return f"no grid job {grid_job} in this job database"
+    if not is_registered:
+        return f"grid job {grid_job} does not know of it"
+    return "" if is_open else f"grid job {grid_job} has ended"

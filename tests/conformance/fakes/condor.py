@@ -1,0 +1,166 @@
+"""HTCondor 23.9: condor_submit, condor_q, condor_history, condor_rm and condor_config_val.
+
+Texts are from tests/recorded/condor/condor-scenarios.txt and condor-down.txt, options and submit commands from the
+manual pages of 23.x.
+"""
+
+import json
+import re
+import shlex
+from collections.abc import Callable, Sequence
+
+from tests.conformance.fakes.book import BROKEN, CANCELLED, ENDED, HELD, LEAVING, PENDING, RUNNING, SUSPENDED, Job
+from tests.conformance.fakes.dialect import Ask, Cancel, Reply, Say, Show, Submit, UnknownCommand, want
+
+PROGRAMS = ("condor_submit", "condor_q", "condor_history", "condor_rm", "condor_config_val")
+NAMES = ("condor", "htcondor", "schedd", *PROGRAMS)
+SHOWS_ENDED = False
+HAS_HISTORY = True
+
+_STATUS = {PENDING: 1, RUNNING: 2, CANCELLED: 3, LEAVING: 3, BROKEN: 3, ENDED: 4, HELD: 5, SUSPENDED: 7}
+_COMMANDS = frozenset(
+    (
+        *("universe", "executable", "transfer_executable", "arguments", "initialdir", "output", "error"),
+        *("should_transfer_files", "transfer_input_files", "transfer_output_files", "getenv", "environment"),
+        *("batch_name", "accounting_group", "request_memory", "periodic_remove"),
+    )
+)
+_SCHEDD = {"MAX_JOBS_PER_SUBMISSION": "20000", "CONDOR_VERSION": "23.9.6"}
+
+
+def read(program: str, arguments: Sequence[str], stdin: Callable[[], str]) -> Ask:
+    """See `Dialect`."""
+    match program:
+        case "condor_submit":
+            want([*arguments] == ["-terse", "-"], f"arguments {arguments}")
+            return _read_description(stdin())
+        case "condor_rm":
+            want(all(re.fullmatch(r"\d+(\.\d+)?", word) for word in arguments), f"arguments {arguments}")
+            return Cancel(lambda job: _is_named(job, arguments), lambda jobs: _render_removed(jobs, arguments))
+        case "condor_config_val":
+            want(len(arguments) == 2 and arguments[0] == "-schedd", f"arguments {arguments}")
+            kind = "limit" if arguments[1].startswith("MAX_") else "version"
+            return Say(kind, Reply(_SCHEDD[arguments[1]] + "\n"))
+    return _read_query(program, arguments)
+
+
+def _read_description(text: str) -> Submit:
+    """condor_submit(1): lines ``name = value``, names with a dot or of own making are attributes and macros."""
+    *lines, queue = [line for line in text.splitlines() if line.strip()]
+    values = {name.strip(): value.strip() for name, _, value in (line.partition("=") for line in lines)}
+    unknown = {name for name in values if "." not in name and name != "samgrid_position"} - _COMMANDS
+    want(not unknown, f"submit commands {unknown}")
+    count = re.fullmatch(r"queue (\d+)", queue)
+    want(count is not None, f"the last line {queue}")
+    words = values["arguments"]
+    want(words.startswith('"') and words.endswith('"'), f"arguments {words}")
+    script = shlex.split(words[1:-1])
+    elements = range(int(count[1]) if count else 0)
+
+    def render(jobs: Sequence[Job]) -> Reply:
+        return Reply(f"{jobs[0].number}.0 - {jobs[0].number}.{len(elements) - 1}\n")
+
+    return Submit(json.loads(values["My.SamgridToken"]), elements, script, render)
+
+
+def _read_query(program: str, arguments: Sequence[str]) -> Show:
+    """``-constraint EXPRESSION`` or an id, then ``-json -attributes A,B``."""
+    *who, json_flag, attributes_flag, columns = arguments
+    want((json_flag, attributes_flag) == ("-json", "-attributes"), f"arguments {arguments}")
+    is_history = program == "condor_history"
+
+    def is_there(job: Job) -> bool:
+        return not job.in_queue and not job.is_live and not job.unrecorded if is_history else job.in_queue
+
+    def render(jobs: Sequence[Job]) -> Reply:
+        return Reply(_render_ads(jobs, columns.split(","), always=is_history))
+
+    if len(who) == 1 and re.fullmatch(r"\d+\.\d+", who[0]):
+        return Show("status", lambda job: is_there(job) and local_id(job) == who[0], render)
+    want(len(who) == 2 and who[0] == "-constraint", f"arguments {arguments}")
+    if who[1] == "SamgridToken isnt undefined":
+        return Show("queue", is_there, render)
+    token = re.fullmatch(r'SamgridToken == "([a-z0-9-]+)"', who[1])
+    if token is None:
+        raise UnknownCommand(f"constraint {who[1]}")
+    wanted = token[1]
+    return Show("history" if is_history else "find", lambda job: is_there(job) and job.token == wanted, render)
+
+
+def _render_ads(jobs: Sequence[Job], columns: Sequence[str], always: bool) -> str:
+    """condor_q prints nothing for no jobs, condor_history an empty list."""
+    if not jobs and not always:
+        return ""
+    ads = [json.dumps(_ad(job, columns), indent=2, sort_keys=True) for job in jobs]
+    return "[\n" + "".join(f"{ad}\n" for ad in "\n,\n".join(ads).split("\n") if ad) + "]\n"
+
+
+def _ad(job: Job, columns: Sequence[str]) -> dict[str, object]:
+    ad: dict[str, object] = {
+        "ClusterId": job.number,
+        "ProcId": job.element,
+        "JobStatus": _STATUS[job.state],
+        "ExitBySignal": False,
+        "SamgridToken": job.token,
+    }
+    if job.state == ENDED:
+        ad["ExitCode"] = job.exit_code
+    if job.state == HELD:
+        ad["HoldReason"] = "via condor_hold (by user griduser)"
+    if job.state in (CANCELLED, LEAVING):
+        ad["RemoveReason"] = "via condor_rm (by user griduser)"
+    return {name: value for name, value in ad.items() if name in columns}
+
+
+def _is_named(job: Job, ids: Sequence[str]) -> bool:
+    return job.is_live and (local_id(job) in ids or str(job.number) in ids)
+
+
+def _render_removed(jobs: Sequence[Job], ids: Sequence[str]) -> Reply:
+    """Of several clusters it says what it did with all of them; of single jobs what it did with each."""
+    lines = {local_id(job) for job in jobs} | {str(job.number) for job in jobs}
+    gone = [word for word in ids if word not in lines]
+    if not jobs and any("." not in word for word in ids):
+        return Reply("", f"\nCouldn't find/remove all jobs in cluster {ids[0]}\n", 1)
+    marked = [
+        f"Job {word} marked for removal" if "." in word else f"All jobs in cluster {word} have been marked for removal"
+        for word in ids
+        if word in lines
+    ]
+    missing = "".join(f"Job {word} not found\n" for word in gone)
+    return Reply("".join(f"{line}\n" for line in marked), missing if marked else "\n" + missing, 0 if marked else 1)
+
+
+def say_down(program: str) -> Reply:
+    """See `Dialect`: the schedd is killed."""
+    where = "<127.0.0.1:21041?alias=127-0-0-1.lab>"
+    match program:
+        case "condor_submit":
+            words = "\nERROR: Failed to connect to local queue manager\nSECMAN:2011:Connection closed\n"
+        case "condor_q":
+            words = f"\n-- Failed to fetch ads from: {where} : 127-0-0-1.lab\nCEDAR:6001:Failed to connect to {where}\n"
+        case "condor_rm":
+            words = "SECMAN:2007:Failed to end classad message.\nNo result found for job 27.0\n"
+        case "condor_config_val":
+            words = "Can't send end of message\nNot defined: CONDOR_VERSION\n"
+        case _:
+            # It reads a file.
+            return Reply("[\n]\n")
+    return Reply("", words, 1)
+
+
+def say_cut_off() -> Reply:
+    """See `Dialect`: the schedd died while it was asked."""
+    return Reply(
+        "", "\nERROR: Failed to commit job submission into the queue.\nSECMAN:2007:Failed to end classad message.\n", 1
+    )
+
+
+def local_id(job: Job) -> str:
+    """See `Dialect`."""
+    return f"{job.number}.{job.element}"
+
+
+def variables(job: Job) -> dict[str, str]:
+    """See `Dialect`: what the submit description puts into the environment."""
+    return {"SAMGRID_CONDOR_ID": local_id(job), "SAMGRID_CONDOR_POSITION": str(job.position)}

@@ -1,0 +1,156 @@
+"""Every command of a fake batch system: its arguments are FOLDER DIALECT COMMAND ARGUMENT ...
+
+It understands the command, does to the book what it wants, and answers, all in the dialect's words, unless the plan has
+a way to misbehave for it. Arguments that the dialect does not know end it with exit code 99.
+"""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from typing import NamedTuple, NoReturn
+
+from tests.conformance.fakes.book import CANCELLED, LOST, RUNNING, SUSPENDED, Book, Job
+from tests.conformance.fakes.dialect import Ask, Cancel, Dialect, Reply, Say, Show, Submit, UnknownCommand, find_dialect
+
+UNKNOWN = 99
+
+
+class Way(NamedTuple):
+    """How a command misbehaves: what it does, and what becomes of its answer."""
+
+    does: str
+    """``all`` it should, ``nothing``, ``half`` of an array, ``lost`` (its answer is a lie), ``late`` or ``stale``."""
+    says: str = "answer"
+    """The ``answer``, a part of it or more than it, other words, or nothing at all."""
+
+
+WAYS = {
+    "good": Way("all"),
+    "hang-before": Way("nothing", "hang"),
+    "hang-after": Way("all", "hang"),
+    "die-before": Way("nothing", "die"),
+    "die-after": Way("all", "die"),
+    "fail-before": Way("nothing", "fail"),
+    "fail-after": Way("all", "fail"),
+    "down-before": Way("nothing", "down"),
+    "cut-after": Way("all", "cut off"),
+    "garbage-before": Way("nothing", "garbage"),
+    "garbage-after": Way("all", "garbage"),
+    "silent-before": Way("nothing", "silent"),
+    "silent-after": Way("all", "silent"),
+    "banner": Way("all", "banner"),
+    "torn": Way("all", "torn"),
+    "half": Way("half", "fail"),
+    "lost": Way("lost"),
+    "late": Way("late", "die"),
+    "stale": Way("stale"),
+}
+LATE = 30.0
+"""Seconds after which a late submission is there."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one command; its exit code."""
+    folder, name, program, *arguments = argv
+    book, dialect = Book(folder), find_dialect(name)
+    try:
+        ask = dialect.read(program, arguments, sys.stdin.read)
+    except UnknownCommand as error:
+        book.note_call("unknown", [program, *arguments])
+        print(f"the fake {program} does not know {error}", file=sys.stderr)
+        return UNKNOWN
+    way = WAYS[book.note_call(ask.kind, [program, *arguments])]
+    if book.is_down:
+        return write(dialect.say_down(program))
+    reply = obey(book, ask, way.does)
+    return write(spoil(reply, dialect, program, way.says))
+
+
+def obey(book: Book, ask: Ask, does: str) -> Reply:
+    """Do what the command wants, as far as it is to be done; the right answer."""
+    if isinstance(ask, Say) or does == "nothing":
+        return ask.reply if isinstance(ask, Say) else Reply()
+    if isinstance(ask, Submit):
+        return submit(book, ask, does)
+    if isinstance(ask, Show):
+        return ask.render([job for job in book.visible(changes_ago=does == "stale") if ask.chosen(job)])
+    return cancel(book, ask)
+
+
+def submit(book: Book, ask: Submit, does: str) -> Reply:
+    """Take local jobs."""
+    *_, driver, offset, token = ask.script
+    if token != ask.token or not driver.startswith("/"):
+        raise SystemExit(f"what {ask.token} is to run is {ask.script}")
+    now = book.now()
+
+    def make(number: int) -> list[Job]:
+        elements = [None] if ask.elements is None else ask.elements
+        jobs = [
+            Job(number, element, position, ask.token, driver, int(offset), appears=now)
+            for position, element in enumerate(elements, start=1)
+        ]
+        if does == "late":
+            return [job._replace(appears=now + LATE) for job in jobs]
+        return [job._replace(state=LOST) for job in jobs] if does == "lost" else jobs[: half(jobs, does)]
+
+    return ask.render(book.add(make))
+
+
+def half(jobs: Sequence[Job], does: str) -> int:
+    """How many of them are taken."""
+    return len(jobs) // 2 if does == "half" else len(jobs)
+
+
+def cancel(book: Book, ask: Cancel) -> Reply:
+    """End local jobs: at once those that wait, a second later those that run."""
+    now = book.now()
+    chosen = [job for job in book.visible() if ask.chosen(job)]
+    ends = {(job.number, job.element, job.appears) for job in chosen if job.is_live}
+
+    def end(job: Job) -> Job:
+        if (job.number, job.element, job.appears) not in ends or not job.is_live:
+            return job
+        return job._replace(state=CANCELLED, gone=now + 1 if job.state in (RUNNING, SUSPENDED) else now)
+
+    book.change(end)
+    return ask.render(chosen)
+
+
+def spoil(reply: Reply, dialect: Dialect, program: str, says: str) -> Reply:
+    """What becomes of an answer on its way."""
+    match says:
+        case "hang":
+            time.sleep(3600)
+        case "die":
+            die()
+        case "fail":
+            return Reply("", "Segmentation fault\n", 139)
+        case "down":
+            return dialect.say_down(program)
+        case "cut off":
+            return dialect.say_cut_off()
+        case "garbage":
+            return Reply("%!@\n")
+        case "silent":
+            return Reply()
+        case "banner":
+            return reply._replace(stdout="*** Maintenance on Monday! ***\n" + reply.stdout)
+        case "torn":
+            return reply._replace(stdout=reply.stdout[: len(reply.stdout) * 2 // 3])
+    return reply
+
+
+def die() -> NoReturn:
+    """End as after kill -9."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("nobody survives that")
+
+
+def write(reply: Reply) -> int:
+    """Print a reply; its exit code."""
+    sys.stdout.write(reply.stdout)
+    sys.stderr.write(reply.stderr)
+    return reply.exit_code

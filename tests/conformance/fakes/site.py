@@ -1,0 +1,212 @@
+"""A site with a fake batch system: an account whose grid jobs go to it, and the hand that moves it."""
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import sys
+import time
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from lxml import etree
+
+from batch_adapters.adapter import BatchAdapter
+from batch_adapters.registry import ADAPTERS, find_adapter
+from batch_adapters.states import State
+from jobmanager import account as accounts
+from jobmanager.acceptance import accept_grid_job
+from jobmanager.account import open_account
+from jobmanager.cancellation import put_tombstone
+from jobmanager.configuration import Configuration, render_configuration
+from jobmanager.grid_job import GridJob
+from jobmanager.local_job import LocalJob
+from jobmanager.settings import SandboxSettings, SiteSettings
+from jobmanager.worker import main as run_worker
+from tests.conformance.fakes.book import Book
+from tests.conformance.fakes.dialect import find_dialect
+from tests.conformance.fakes.hand import Hand
+
+ROOT = Path(__file__).resolve().parents[3]
+_START = (
+    f"import sys; sys.path[:0] = [{str(ROOT)!r}]; from tests.conformance.fakes.program import main;"
+    " sys.exit(main(sys.argv[1:]))"
+)
+EXAMPLES: Mapping[str, Mapping[str, Any]] = tomllib.loads((ROOT / "examples" / "oar.toml").read_text())["batch"]
+"""Batch systems that a configuration defines, with no code of ours."""
+
+SYSTEMS = sorted({*ADAPTERS, *EXAMPLES})
+
+ARRAY = 2
+"""Local jobs in one array, at most."""
+SETTLE = 60.0
+"""Seconds after which a submission that is nowhere was never made."""
+NOW = 1_800_000_000.0
+"""What time it is when a test begins."""
+_COMMANDS = ("submit", "queue", "find", "status", "cancel", "history", "array_limit", "version")
+
+
+def has_dialect(name: str) -> bool:
+    """True if there is a dialect of that name."""
+    return Path(__file__).with_name(f"{name}.py").exists()
+
+
+class Site(Hand):
+    """One account, and the fake batch system that its grid jobs go to."""
+
+    def __init__(self, name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (folder / "fake").mkdir(parents=True)
+        super().__init__(find_dialect(name), Book(str(folder / "fake")))
+        self.name = name
+        self.folder = folder
+        self.book.open(NOW)
+        self.said: list[str] = []
+        self._install(monkeypatch)
+        self._set_clock(monkeypatch)
+        self._configure(monkeypatch)
+        self.root = folder / "state"
+        self.account = open_account(str(self.root))
+        self.database = self.account.database
+        self.adapter = find_adapter(name, self.account.configuration.batch)
+
+    # --- how it is set up
+
+    def _install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Put the commands on PATH; fork's are started through our launcher and not by name."""
+        programs = self.folder / "bin"
+        programs.mkdir()
+        for program in self.dialect.PROGRAMS:
+            # Without site-packages and our environment it starts in half the time.
+            words = [sys.executable, "-S", "-E", "-c", _START, str(self.folder / "fake"), self.name, program]
+            script = programs / program
+            script.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+            script.chmod(0o700)
+        monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+        launch = programs / "launch.py"
+        launch.write_text(f"import sys\nsys.argv[1:1] = [{str(self.folder / 'fake')!r}, {self.name!r}]\n{_START}\n")
+        monkeypatch.setattr(accounts, "LAUNCH", launch)
+
+    def _set_clock(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Let all of the job manager live in the batch system's time."""
+        clock = SimpleNamespace(**{**vars(time), "time": self.book.now})
+        for name, module in list(sys.modules.items()):
+            if name.startswith(("jobmanager.", "batch_adapters.")) and getattr(module, "time", None) is time:
+                monkeypatch.setattr(module, "time", clock)
+
+    def _configure(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("SAMGRID_CONFIG", str(self.folder / "samgrid.toml"))
+        self.configure()
+
+    def configure(self, timeout: Mapping[str, float] | None = None, **fields: object) -> None:
+        """Write the account's configuration: the fields of the adapter, and commands' timeouts in seconds."""
+        adapter: BatchAdapter = find_adapter(self.name, EXAMPLES)
+        table: dict[str, Any] = dict(EXAMPLES.get(self.name, {}))
+        self.array = min(ARRAY, adapter.max_array)
+        for command in _COMMANDS:
+            if getattr(adapter, command) is not None:
+                more = {"timeout": timeout[command]} if timeout and command in timeout else {}
+                table[command] = {**table.get(command, {}), "attempts": 1, **more}
+        own = {"max_array": self.array, "settle_time": SETTLE, "outputs_lag": 0, "commands_per_minute": 0}
+        configuration = Configuration(
+            site=SiteSettings(batch_system=self.name),
+            sandbox=SandboxSettings(scratch_folder=self.folder),
+            batch={self.name: {**table, **own, **fields}},
+        )
+        (self.folder / "samgrid.toml").write_text(render_configuration(configuration))
+
+    # --- what the account does
+
+    def accept(self, count: int, script: str = "true") -> str:
+        """A new grid job of so many local jobs, each of which runs a line of shell."""
+        request = [
+            ("samgrid_type", ("command",)),
+            ("executable", ("/bin/sh",)),
+            ("arguments", ("-c", script)),
+            ("count", (str(count),)),
+        ]
+        return accept_grid_job(self.account, request, self.folder)
+
+    def work(self, step: str, subject: str) -> int:
+        """The exit status of one worker; what it said is kept."""
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said):
+            status = run_worker(["--state-dir", str(self.root), step, subject])
+        self.said.append(said.getvalue())
+        return status
+
+    def reconcile(self) -> int:
+        """The exit status of a look at the batch system."""
+        return self.work("reconcile", self.name)
+
+    def submit(self, grid_job: str) -> int:
+        """Start submitting workers until all is submitted, a minute after each other; how many it took."""
+        for number in range(1, 20):
+            status = self.work("submit", grid_job)
+            if status == 0 and State.UNSUBMITTED not in self.counts(grid_job):
+                return number
+            self.advance(SETTLE + 1)
+        raise AssertionError(f"it is never submitted: {self.said[-1]}")
+
+    def finish(self, grid_job: str) -> GridJob:
+        """Let everything run to its end, and the account see it; the grid job then."""
+        self.run()
+        for _ in range(8):
+            if not self.are_open(grid_job):
+                break
+            self.advance(SETTLE + 1)
+            assert self.reconcile() == 0, self.said[-1]
+        assert self.work("collect", grid_job) == 0, self.said[-1]
+        return self.database.grid_job(grid_job)
+
+    def are_open(self, grid_job: str) -> bool:
+        """True while some local job of it has not ended."""
+        return any(not state.is_final for state in self.counts(grid_job))
+
+    def counts(self, grid_job: str) -> dict[State, int]:
+        """Its local jobs by state."""
+        return self.database.count_local_jobs(grid_job)
+
+    def local_jobs(self, grid_job: str) -> list[LocalJob]:
+        """Its local jobs, as the database has them."""
+        return self.database.local_jobs(grid_job)
+
+    @property
+    def find_kind(self) -> str:
+        """The kind of the command that looks for a token: some batch systems can only be asked for everything."""
+        return "find" if self.adapter.find.argv != self.adapter.queue.argv else "queue"
+
+    def document(self) -> bytes:
+        """All that the database says."""
+        return etree.tostring(self.database.to_xml())
+
+    def cancel(self, grid_job: str) -> None:
+        """Put the tombstone, as the command does."""
+        assert put_tombstone(self.database, grid_job, "cancelled by a test")
+
+    def settle_cancel(self, grid_job: str) -> None:
+        """Start cancelling workers, and look at the batch system, until all has ended."""
+        for _ in range(12):
+            self.work("cancel", grid_job)
+            self.advance(SETTLE + 1)
+            self.reconcile()
+            if not self.are_open(grid_job):
+                return
+        raise AssertionError(f"it is never cancelled: {self.said[-2:]}")
+
+    # --- what must always be so
+
+    def check(self) -> None:
+        """No command had arguments that the real one does not know, and no message names another batch system."""
+        assert not self.calls("unknown"), f"{self.name}: no such arguments: {self.calls('unknown')[0][1:]}"
+        known = [other for other in SYSTEMS if has_dialect(other)]
+        foreign = {name for other in known for name in find_dialect(other).NAMES} - {*self.dialect.NAMES}
+        logs = [self.account.places.log(job.id) for job in self.database.overview()]
+        reasons = [str(self.database.grid_job(job.id).reason) for job in self.database.overview()]
+        texts = [*self.said, *reasons, *(log.read_text() for log in logs if log.exists())]
+        words = set(re.findall(r"[a-z_-]+", " ".join(texts).replace(str(self.folder), "").lower()))
+        assert not words & foreign, f"messages about {self.name} speak of {words & foreign}"

@@ -1,0 +1,122 @@
+"""Torque 6.1: qsub, qstat and qdel.
+
+Its words are those of its manual pages and source; what it shares with OpenPBS was measured there. Nothing of it was
+recorded, as no real Torque was at hand.
+"""
+
+import getpass
+import re
+import shlex
+from collections.abc import Callable, Sequence
+
+from tests.conformance.fakes import pbs
+from tests.conformance.fakes.book import BROKEN, CANCELLED, ENDED, HELD, LEAVING, PENDING, RUNNING, SUSPENDED, Job
+from tests.conformance.fakes.dialect import Ask, Cancel, Options, Reply, Say, Show, Submit, want
+
+PROGRAMS = pbs.PROGRAMS
+NAMES = ("torque", *pbs.NAMES)
+SHOWS_ENDED = True
+HAS_HISTORY = False
+
+_LETTERS = {
+    PENDING: "Q",
+    HELD: "H",
+    RUNNING: "R",
+    LEAVING: "E",
+    SUSPENDED: "S",
+    CANCELLED: "C",
+    ENDED: "C",
+    BROKEN: "C",
+}
+
+
+def read(program: str, arguments: Sequence[str], stdin: Callable[[], str]) -> Ask:
+    """See `Dialect`."""
+    match program:
+        case "qsub":
+            return _read_submission(Options(arguments, "-N -m -j -q -l -o -e -A -t -W -v", "-h"), stdin())
+        case "qdel":
+            want(len(arguments) == 1, "several ids")
+            wanted = arguments[0]
+            return Cancel(lambda job: _is_named(job, wanted), lambda jobs: _render_deleted(jobs, wanted))
+    if "-B" in arguments:
+        return Say("version", Reply("Server: vm\n    server_state = Active\n    pbs_version = 6.1.2\n"))
+    options = Options(arguments, "", "-t -f -x")
+    want(all(map(options.has, ("-t", "-f", "-x"))) and len(options.rest) <= 1, "a form of the answer")
+    if not options.rest:
+        return Show("queue", _is_shown, _render_jobs)
+    wanted = options.rest[0]
+
+    def render(jobs: Sequence[Job]) -> Reply:
+        unknown = Reply("", f"qstat: Unknown Job Id Error {wanted}\n", 153)
+        return _render_jobs(jobs) if jobs else unknown
+
+    return Show("status", lambda job: _is_shown(job) and local_id(job) == wanted, render)
+
+
+def _read_submission(options: Options, script: str) -> Submit:
+    """The script comes on stdin: ``exec /bin/sh DRIVER OFFSET TOKEN``."""
+    want(not options.rest, f"a script file {options.rest}")
+    elements = None
+    if options.has("-t"):
+        first, last = map(int, options.get("-t").split("-"))
+        elements = range(first, last + 1)
+    brackets = "" if elements is None else "[]"
+    return Submit(
+        options.get("-N"), elements, shlex.split(script), lambda jobs: Reply(f"{jobs[0].number}{brackets}.vm\n")
+    )
+
+
+def _is_shown(job: Job) -> bool:
+    """Ended jobs for keep_completed seconds."""
+    return not job.forgotten
+
+
+def _render_jobs(jobs: Sequence[Job]) -> Reply:
+    return Reply("<Data>" + "".join(map(_render_job, jobs)) + "</Data>\n" if jobs else "")
+
+
+def _render_job(job: Job) -> str:
+    attributes = {
+        "Job_Id": local_id(job),
+        "Job_Name": job.token if job.element is None else f"{job.token}-{job.element}",
+        "Job_Owner": f"{getpass.getuser()}@localhost",
+        "job_state": _LETTERS[job.state],
+        "Hold_Types": "u" if job.state == HELD else "n",
+        **{ENDED: {"exit_status": str(job.exit_code)}, CANCELLED: {"exit_status": "271"}}.get(job.state, {}),
+        **({"exit_status": "-2"} if job.state == BROKEN else {}),
+    }
+    return "<Job>" + "".join(f"<{name}>{value}</{name}>" for name, value in attributes.items()) + "</Job>"
+
+
+def _is_named(job: Job, wanted: str) -> bool:
+    return wanted in (local_id(job), re.sub(r"\[\d+\]", "[]", local_id(job)))
+
+
+def _render_deleted(jobs: Sequence[Job], wanted: str) -> Reply:
+    if any(job.is_live for job in jobs):
+        return Reply()
+    if jobs:
+        return Reply("", f"qdel: Request invalid for state of job MSG=invalid state for job - COMPLETE {wanted}\n", 170)
+    return Reply("", f"qdel: Unknown Job Id {wanted}\n", 153)
+
+
+def say_down(program: str) -> Reply:
+    """See `Dialect`."""
+    return Reply("", f"{program}: cannot connect to server vm (errno=111) Connection refused\n", 111)
+
+
+def say_cut_off() -> Reply:
+    """See `Dialect`: as OpenPBS."""
+    return pbs.say_cut_off()
+
+
+def local_id(job: Job) -> str:
+    """See `Dialect`."""
+    return f"{job.number}.vm" if job.element is None else f"{job.number}[{job.element}].vm"
+
+
+def variables(job: Job) -> dict[str, str]:
+    """See `Dialect`."""
+    index = {} if job.element is None else {"PBS_ARRAYID": str(job.element)}
+    return {"PBS_JOBID": local_id(job), "PBS_JOBNAME": job.token, **index}

@@ -1,0 +1,173 @@
+"""The commands that ask batch systems, as a person uses them, on the embedded batch system fork."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import end_processes_of
+from tests.samgrid import LAUNCH, Samgrid
+
+HELLO = '&(samgrid_type = command)(executable = /bin/sh)(count = 2)(arguments = -c "exit $((SAMGRID_INDEX - 1))")'
+FOREVER = "&(samgrid_type = command)(executable = /bin/sleep)(arguments = 300)"
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Samgrid, str]]:
+    """An account whose one grid job has ended: of its two local jobs the second failed."""
+    folder = tmp_path_factory.mktemp("finished")
+    (folder / "scratch").mkdir()
+    samgrid = Samgrid(folder / "state", folder / "scratch", {})
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("SAMGRID_")]:
+            patch.delenv(name)
+        identity = samgrid.submit(HELLO)
+        done = samgrid("watch", identity)
+    assert done.returncode == 1, done.stderr
+    yield samgrid, identity
+    end_processes_of(folder / "state")
+
+
+def start_running(samgrid: Samgrid) -> str:
+    """The id of a grid job whose one local job runs."""
+    identity = samgrid.submit(FOREVER)
+    deadline = time.monotonic() + 30
+    while "1 active" not in samgrid("status", identity).stdout:
+        assert time.monotonic() < deadline, "it did not start in time"
+        time.sleep(0.1)
+    return identity
+
+
+def submit_by_hand(samgrid: Samgrid, token: str) -> None:
+    """What nobody but fork knows of."""
+    queue = [sys.executable, "-P", str(LAUNCH), "samgrid-fork", "--spool", str(samgrid.state / "fork")]
+    submit = [*queue, "--slots", "4", "submit", "--token", token, "--array", "1-2", "--", "/bin/sleep", "300"]
+    subprocess.run(submit, check=True, capture_output=True, env=samgrid.environment())
+
+
+# --- explain
+
+
+def test_explain_shows_evidence_and_verdict(finished: tuple[Samgrid, str]) -> None:
+    samgrid, identity = finished
+    done = samgrid("explain", f"{identity}-1.2")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.search(r"^state +done\nexit code +1$", done.stdout, re.MULTILINE)
+    assert re.search(r"^  \S+[+-]\d\d:\d\d  log  +done 1  +→ done$", done.stdout, re.MULTILINE)
+    assert re.search(r"^fork now:\n  \S+ ended \(done\), exit code 1", done.stdout, re.MULTILINE)
+    assert re.search(r"^verdict:\n  Done without success, .* exit code 1: its driver", done.stdout, re.MULTILINE)
+
+
+def test_explain_takes_a_number_and_can_leave_the_batch_system_alone(finished: tuple[Samgrid, str]) -> None:
+    samgrid, identity = finished
+    done = samgrid("explain", "--no-ask", f"{identity[:4]}/1")
+    assert done.returncode == 0
+    assert f"{identity}-1.1" in done.stdout
+    assert "now:" not in done.stdout
+
+
+def test_explain_of_what_is_not_there_is_a_clear_error(finished: tuple[Samgrid, str], samgrid: Samgrid) -> None:
+    for account in (finished[0], samgrid):
+        done = account("explain", "17.1")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert re.fullmatch(r"samgrid explain: no local job has the id .*\n", done.stderr)
+    assert not samgrid.state.exists(), "a question makes nothing"
+
+
+# --- orphans
+
+
+def test_orphans_are_listed_reaped_and_gone_while_grid_jobs_live_on(samgrid: Samgrid) -> None:
+    identity = start_running(samgrid)
+    assert samgrid("orphans").stdout == "no orphans\n"
+    submit_by_hand(samgrid, "zzzzzzzz-1")
+    listed = samgrid("orphans")
+    assert listed.returncode == 1
+    rows = [re.split("  +", line) for line in listed.stdout.splitlines()[1:]]
+    assert sorted(row[:3] for row in rows) == [["fork", f"zzzzzzzz-1.{n}", "zzzzzzzz-1"] for n in (1, 2)]
+    assert samgrid("orphans", "--reap", "yyyyyyyy-1").stdout == "no orphans of yyyyyyyy-1\n"
+    assert samgrid("orphans").returncode == 1
+    reaped = samgrid("orphans", "--reap")
+    assert (reaped.returncode, reaped.stderr) == (0, "")
+    deadline = time.monotonic() + 30
+    while samgrid("orphans").returncode != 0:
+        assert time.monotonic() < deadline, "they did not end in time"
+    assert "1 active" in samgrid("status", identity).stdout
+
+
+def test_a_batch_system_that_cannot_be_asked_for_orphans_is_exit_status_3(samgrid: Samgrid, tmp_path: Path) -> None:
+    samgrid.state.mkdir(mode=0o700)
+    (samgrid.state / "fork").write_text("no folder")
+    done = samgrid("orphans")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.startswith("samgrid orphans: fork cannot be asked: ")
+
+
+# --- doctor
+
+
+def test_the_doctor_finds_fork_well_and_leaves_nothing_of_its_probe(finished: tuple[Samgrid, str]) -> None:
+    samgrid, identity = finished
+    done = samgrid("doctor", "--probe", "--probe-time", "30")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert {line.split()[0] for line in done.stdout.splitlines()} == {"ok"}
+    assert f"wrote into {samgrid.state / 'jobs'}" in done.stdout
+    assert os.listdir(samgrid.state / "jobs") == [identity]  # noqa: PTH208
+    assert samgrid("orphans").stdout == "no orphans\n"
+
+
+def test_the_doctor_works_before_anything_was_submitted(samgrid: Samgrid) -> None:
+    done = samgrid("doctor")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "its log" in done.stdout
+    assert "warning" not in done.stdout
+
+
+def test_the_doctor_names_what_is_wrong_and_what_to_put_where(samgrid: Samgrid, tmp_path: Path) -> None:
+    (tmp_path / "samgrid.toml").write_text(
+        '[site]\nbatch_system = "odd"\n[batch.odd]\nbased_on = "fork"\nversion = { argv = ["no-such-program"] }\n'
+    )
+    odd = Samgrid(samgrid.state, samgrid.scratch, {"SAMGRID_CONFIG": str(tmp_path / "samgrid.toml")})
+    done = odd("doctor")
+    assert done.returncode == 1
+    assert re.search(r"^FAULT    odd: no-such-program, .*\n         put: .* PATH$", done.stdout, re.MULTILINE), (
+        done.stdout
+    )
+    assert odd("doctor", "fork").returncode == 0
+
+
+def test_a_wrong_batch_system_for_the_doctor_is_a_clear_error(samgrid: Samgrid) -> None:
+    done = samgrid("doctor", "nowhere")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.fullmatch('samgrid doctor: unknown batch system "nowhere": known are .*fork.*\n', done.stderr)
+    for wrong in (["fork", "--all"], ["--probe-time", "soon"], ["--probe-time", "nan"]):
+        assert samgrid("doctor", *wrong).returncode == 2
+
+
+# --- status
+
+
+def test_status_says_since_when_a_batch_system_does_not_answer(samgrid: Samgrid, tmp_path: Path) -> None:
+    (tmp_path / "samgrid.toml").write_text("[batch.fork]\ncommands_per_minute = 1000\n")
+    configured = {"SAMGRID_CONFIG": str(tmp_path / "samgrid.toml"), "SAMGRID_MONITOR_RECONCILE_INTERVAL": "0.5"}
+    restrained = Samgrid(samgrid.state, samgrid.scratch, configured)
+    identity = start_running(restrained)
+    assert "has not answered" not in restrained("status").stdout
+    spool = samgrid.state / "fork"
+    spool.rename(samgrid.state / "away")
+    spool.write_text("")
+    deadline = time.monotonic() + 30
+    while "fork has not answered since " not in restrained("status", identity).stdout:
+        assert time.monotonic() < deadline, "it was not said in time"
+        time.sleep(0.1)
+    assert '"silent_since": "' in restrained("status", "--format", "json").stdout
+    spool.unlink()
+    (samgrid.state / "away").rename(spool)
+    while "has not answered" in restrained("status").stdout:
+        assert time.monotonic() < deadline, "it was not over in time"
+        time.sleep(0.1)

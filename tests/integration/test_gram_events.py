@@ -1,0 +1,230 @@
+"""SEG mode from a grid job to GRAM's own reader, which is the judge of what we write."""
+
+import os
+import resource
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from batch_adapters.generator.collector_protocol import LONGEST_PACKET, Answer, hand_in
+from batch_adapters.generator.stamped import keep_days, write_events_now
+from batch_adapters.states import Event, State
+from jobmanager.acceptance import accept_grid_job
+from jobmanager.account import Account, open_account
+from jobmanager.grid_job import GramOrigin
+from jobmanager.monitor_client import wake_monitor
+from tests.conftest import end_processes_of, processes_of
+from tests.samgrid import LAUNCH
+
+READER = shutil.which("globus-scheduler-event-generator", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+DEADLINE = 40.0
+ALICE, BOB = 30_001, 30_002
+A, B = "aaaaaaaa", "bbbbbbbb"
+
+pytestmark = pytest.mark.skipif(READER is None, reason="globus-scheduler-event-generator is not installed")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two accounts")
+
+
+class Reader:
+    """The program with which GRAM's job manager reads the day files."""
+
+    def __init__(self, folder: Path, since: int) -> None:
+        self._process = subprocess.Popen(
+            [str(READER), "-s", "job_manager", "-t", str(since)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "JOB_MANAGER_SEG_SCHEDULER": "x", "JOB_MANAGER_SEG_LOG_PATH": str(folder)},
+        )
+        self.text = ""
+
+    def events(self) -> list[str]:
+        """Id, state and exit code of every event that it has told so far."""
+        assert self._process.stdout is not None
+        while select.select([self._process.stdout], [], [], 0)[0]:
+            block = os.read(self._process.stdout.fileno(), 65_536)
+            assert block, "the reader has ended"
+            self.text += block.decode()
+        return [line.split(";", 2)[2] for line in self.text.splitlines()]
+
+    def wait_for(self, event: str, times: int = 1) -> list[str]:
+        """Everything told until an event was told so often."""
+        wait_for(lambda: self.events().count(event) >= times)
+        return self.events()
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = DEADLINE) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder that every account may enter, as it may not enter pytest's."""
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        place.chmod(0o711)
+        (place / "events").mkdir(mode=0o755)
+        yield place
+
+
+@contextmanager
+def collecting(place: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """A collector at work."""
+    options = ["-d", place / "events", "-s", place / "socket", "-o", place / "owners.db"]
+    process = subprocess.Popen([sys.executable, "-P", str(LAUNCH), "samgrid-event-collector", *map(str, options)])
+    try:
+        wait_for((place / "socket").exists)
+        yield process
+    finally:
+        process.terminate()
+        assert process.wait() in (143, -signal.SIGTERM)
+
+
+@contextmanager
+def reading(place: Path) -> Iterator[Reader]:
+    reader = Reader(place / "events", int(time.time()) - 1)
+    try:
+        yield reader
+    finally:
+        reader.end()
+
+
+@pytest.fixture
+def seg(tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
+    """An account whose monitor hands its events to the collector."""
+    monkeypatch.setenv("SAMGRID_GRAM_EVENT_COLLECTOR", str(place / "socket"))
+    monkeypatch.setenv("SAMGRID_SANDBOX_SCRATCH_FOLDER", str(tmp_path))
+    yield open_account(str(tmp_path / "state"))
+    end_processes_of(tmp_path / "state")
+
+
+def submit(account: Account, script: str, uniqid: str = "1.2.3") -> str:
+    """What a submit of GRAM's does."""
+    given = [("samgrid_type", ("command",)), ("executable", ("/bin/sh",)), ("arguments", ("-c", script))]
+    folder = account.places.root
+    origin = GramOrigin(uniqid, "https://localhost/1/2/", str(folder / "stdout"), str(folder / "stderr"), False)
+    identity = accept_grid_job(account, given, folder, origin)
+    wake_monitor(account)
+    return identity
+
+
+def say(place: Path, packet: bytes, uid: int | None = None) -> list[str]:
+    """What an account says to the collector, and its answer."""
+    code = (
+        "import os, socket, sys; uid = int(sys.argv[2]); uid and os.setresuid(uid, uid, uid);"
+        "connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); connection.connect(sys.argv[1]);"
+        f"connection.send(sys.stdin.buffer.read()); sys.stdout.write(connection.recv({LONGEST_PACKET}).decode())"
+    )
+    command = [sys.executable, "-I", "-c", code, str(place / "socket"), str(uid or 0)]
+    return subprocess.run(command, input=packet, stdout=subprocess.PIPE, check=True).stdout.decode().split()
+
+
+def test_gram_reads_the_states_of_a_grid_job_in_their_order(seg: Account, place: Path) -> None:
+    with collecting(place), reading(place) as reader:
+        good = submit(seg, "true", "1")
+        bad = submit(seg, "exit 3", "2")
+        reader.wait_for(f"{bad};8;1")
+        told = [event for event in reader.wait_for(f"{good};8;0") if event.startswith(good)]
+        assert list(dict.fromkeys(told)) == [f"{good};{state};0" for state in (1, 2, 8)]
+        reader.wait_for(f"{good};8;0", 2)
+    wait_for(lambda: seg.database.grid_job(good).told is State.DONE)
+
+
+def test_a_monitor_killed_at_any_moment_loses_no_end(seg: Account, place: Path) -> None:
+    with collecting(place), reading(place) as reader:
+        identity = submit(seg, "sleep 1")
+        end = f"{identity};8;0"
+        while end not in reader.events():
+            for pid in processes_of(seg.places.root, "samgrid-monitor"):
+                os.kill(pid, signal.SIGKILL)
+            wake_monitor(seg)
+            time.sleep(0.7)
+        told = reader.events()
+    assert told.index(f"{identity};2;0") < told.index(end)
+
+
+def test_events_wait_for_a_collector_that_comes_late_or_dies(seg: Account, place: Path) -> None:
+    identity = submit(seg, "true")
+    wait_for(lambda: seg.database.grid_job(identity).state.is_final)
+    with reading(place) as reader:
+        with collecting(place):
+            reader.wait_for(f"{identity};8;0")
+        second = submit(seg, "true", "4.5.6")
+        wait_for(lambda: seg.database.grid_job(second).state.is_final)
+        with collecting(place):
+            assert reader.wait_for(f"{second};8;0").index(f"{second};2;0") < reader.events().index(f"{second};8;0")
+
+
+@needs_root
+def test_nothing_that_an_account_says_blocks_the_reader_or_is_taken_for_anothers(place: Path) -> None:
+    with collecting(place), reading(place) as reader:
+        assert say(place, f"001;1;{A};1;0\n".encode(), ALICE) == ["taken"]
+        hostile = [
+            f"001;1;{A};8;0\n".encode(),
+            b"# comment\n001;1;x;y;2;0\n\n\n",
+            b"001;1;" + b"a" * 129 + b";2;0\n",
+            b"001;1;%s%s%n%n;2;0\n001;1;bbbbbbbb;16;0\n001;1;bbbbbbbb;32;0\n002;1;bbbbbbbb;8;0\n",
+            b"\xff\xfe\0\n" * 30,
+            b"001;1;bbbbbbbb;8",
+            b"001;1;bbbbbbbb;8;1",
+        ]
+        for packet in hostile:
+            assert set(say(place, packet, BOB)) == {"refused"}
+        assert say(place, f"001;1;{B};8;7\n".encode(), BOB) == ["taken"]
+        assert say(place, f"001;1;{A};8;9\n".encode(), ALICE) == ["taken"]
+        assert reader.wait_for(f"{A};8;9") == [f"{A};1;0", f"{B};8;7", f"{A};8;9"]
+
+
+def test_a_full_disk_tears_no_line_that_the_reader_stumbles_over(place: Path) -> None:
+    events = [Event(0, A, State.ACTIVE), Event(0, B, State.ACTIVE)]
+    with collecting(place) as collector, reading(place) as reader:
+        hand_in(place / "socket", events)
+        for room in range(1, 60, 7):
+            (day,) = (place / "events").iterdir()
+            resource.prlimit(collector.pid, resource.RLIMIT_FSIZE, (day.stat().st_size + room, resource.RLIM_INFINITY))
+            assert set(hand_in(place / "socket", events)) <= {Answer.LATER, Answer.TAKEN}
+        resource.prlimit(collector.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        assert hand_in(place / "socket", [Event(0, A, State.DONE, 5)]) == [Answer.TAKEN]
+        assert set(reader.wait_for(f"{A};8;5")) == {f"{A};2;0", f"{B};2;0", f"{A};8;5"}
+
+
+def test_the_reader_goes_over_midnight(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    midnight = int(time.time()) // 86_400 * 86_400
+    before, after = midnight - 86_400 - 1, midnight - 86_400
+    for clock, identity in ((before, A), (after, B)):
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "time", lambda clock=clock: clock)
+            write_events_now(place / "events", [Event(0, identity, State.ACTIVE)])
+    keep_days(place / "events")
+    reader = Reader(place / "events", before)
+    try:
+        assert reader.wait_for(f"{B};2;0") == [f"{A};2;0", f"{B};2;0"]
+        with collecting(place):
+            hand_in(place / "socket", [Event(0, A, State.DONE, 5)])
+            reader.wait_for(f"{A};8;5")
+    finally:
+        reader.end()
+
+
+def test_a_socket_that_is_none_of_ours_costs_a_second_and_no_more(seg: Account, place: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
+        silent.bind(str(place / "socket"))
+        silent.listen(10)
+        identity = submit(seg, "true")
+        wait_for(lambda: seg.database.grid_job(identity).state.is_final)

@@ -1,0 +1,450 @@
+"""Globus' own job manager script runs our Perl module, which runs grid jobs."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from jobmanager.account import look_into_account
+from jobmanager.database import Database
+from jobmanager.grid_job import GridJob
+from jobmanager.monitor_client import is_listening
+from tests.conftest import end_processes_of, processes_of
+from tests.gram_interpreter import CONTACT, MODULE, SCRIPT, Answer, GramSite, Interpreter, Words, render_request
+from tests.samgrid import LAUNCH
+from tests.unit.argument_files import render_argument_file
+
+pytestmark = pytest.mark.skipif(not SCRIPT.exists(), reason="globus-gram-job-manager-scripts is not installed")
+
+_PATIENCE = 60.0
+
+NOISY = """
+import os, subprocess, sys
+from handlers.command import CommandAdapter
+
+class Noisy(CommandAdapter):
+    jobType = "noisy"
+
+    def checkErrors(self):
+        if "samgrid-worker" in sys.argv[0]:
+            return []
+        print("GRAM_SCRIPT_ERROR:99\\n\\n", flush=True)
+        sys.stderr.write("noise on stderr\\n")
+        os.write(1, b"GRAM_SCRIPT_JOB_STATE:8\\n\\n")
+        subprocess.run("echo GRAM_SCRIPT_ERROR:98; echo; cat; echo more >&2", shell=True, close_fds=False)
+        subprocess.Popen(["/bin/sh", "-c", "sleep 5; echo GRAM_SCRIPT_ERROR:97"], close_fds=False)
+        if os.fork() == 0:
+            os.system("sleep 5")
+            os._exit(0)
+        return super().checkErrors()
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[GramSite]:
+    """A host of its own; whatever works on it is ended after the test."""
+    (tmp_path / "noisy.py").write_text(NOISY)
+    site = GramSite(
+        tmp_path,
+        {
+            "SAMGRID_SANDBOX_SCRATCH_FOLDER": str(tmp_path / "scratch"),
+            "SAMGRID_HANDLERS_MODULES": str(tmp_path / "noisy.py"),
+            "SAMGRID_FORK_CANCEL_GRACE": "1",
+        },
+    )
+    site.install()
+    yield site
+    end_processes_of(tmp_path)
+
+
+@pytest.fixture
+def gram(site: GramSite) -> Iterator[Interpreter]:
+    """One interpreter, which answers everything in turn."""
+    with site.start() as interpreter:
+        yield interpreter
+
+
+def submit(gram: Interpreter, site: GramSite, uniqid: str, **attributes: Words) -> str:
+    """The id of a grid job that was accepted."""
+    answer = dict(gram.ask("submit", **site.describe(uniqid, **attributes)))
+    assert answer.pop("JOB_STATE") == "1"
+    identity = answer.pop("JOB_ID")
+    assert answer == {}
+    return identity
+
+
+def wait_for(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _PATIENCE
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def poll_until(gram: Interpreter, site: GramSite, identity: str, *states: str) -> Answer:
+    """The first answer that tells one of these states."""
+    answer: Answer = []
+
+    def is_there() -> bool:
+        nonlocal answer
+        answer = gram.ask("poll", **site.describe("", jobid=[identity]))
+        return dict(answer).get("JOB_STATE") in states
+
+    wait_for(is_there)
+    return answer
+
+
+def kill_monitor(site: GramSite) -> None:
+    """Kill it, and wait until nobody listens any more: that takes a moment longer."""
+    for pid in processes_of(site.folder, "samgrid-monitor"):
+        os.kill(pid, signal.SIGKILL)
+    account = look_into_account(str(site.state))
+    wait_for(lambda: not is_listening(account))
+
+
+def grid_jobs(site: GramSite) -> list[GridJob]:
+    database = Database(site.state / "jobs.db")
+    found = [database.grid_job(row.id) for row in database.overview()]
+    database.close()
+    return found
+
+
+def test_two_jobs_live_and_end_one_after_the_other_in_one_interpreter(gram: Interpreter, site: GramSite) -> None:
+    first = submit(gram, site, "1.1")
+    assert poll_until(gram, site, first, "8") == [("JOB_STATE", "8")]
+    second = submit(gram, site, "1.2", executable=["/bin/false"], samgridtype=["command"])
+    answer = dict(poll_until(gram, site, second, "4"))
+    assert (answer["JOB_STATE"], answer["ERROR"]) == ("4", "17")
+    assert f"{second}.tar" in answer["GT3_FAILURE_MESSAGE"]
+    assert first != second
+
+
+def test_no_interpreter_of_python_starts_on_a_poll(gram: Interpreter, site: GramSite) -> None:
+    identity = submit(gram, site, "1.1", executable=["/bin/sleep"], arguments=["30"])
+    poll_until(gram, site, identity, "2")
+    with site.start() as other:
+        assert other.ask("poll", **site.describe("", jobid=[identity])) == [("JOB_STATE", "2")]
+        assert children_of(other.process.pid) == []
+
+
+def children_of(pid: int) -> list[int]:
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(word) for word in text.split()]
+
+
+def test_a_poll_of_what_has_ended_starts_nothing(gram: Interpreter, site: GramSite) -> None:
+    identity = submit(gram, site, "1.1")
+    poll_until(gram, site, identity, "8")
+    kill_monitor(site)
+    with site.start() as other:
+        assert other.ask("poll", **site.describe("", jobid=[identity])) == [("JOB_STATE", "8")]
+        assert children_of(other.process.pid) == []
+
+
+HOSTILE: dict[str, list[bytes]] = {
+    "quotes": [b"it's", b'say "hi"', b"\\", b"\\\\'", b"'\\''"],
+    "dollars": [b"$HOME", b"@ENV", b"$(id)", b"`id`", b"%s"],
+    "blanks": [b"", b" ", b"a  b", b"\t", b"a\nb", b"\r", b"trailing\n"],
+    "bytes": [b"\xff\xfe", b"\x01\x7f", "ä€😀".encode(), b"\xc3", b"\xe2\x80\xa8"],
+    "json": [b'"}', b"\\u0041", b"[1]", b"null"],
+    "long": [b"x" * 30_000],
+}
+
+
+@pytest.mark.parametrize("words", HOSTILE.values(), ids=HOSTILE.keys())
+def test_every_word_arrives_byte_for_byte(gram: Interpreter, site: GramSite, words: list[bytes]) -> None:
+    pairs: list[Words] = [[f"V{number}", word] for number, word in enumerate(words)]
+    identity = submit(gram, site, "1.1", arguments=words, environment=pairs)
+    (job,) = grid_jobs(site)
+    request = dict(job.request())
+    assert job.identity == identity
+    assert [os.fsencode(str(word)) for word in request["arguments"]] == words
+    # Globus adds a PATH of its own where there is none.
+    variables = tuple((f"V{number}", os.fsdecode(word)) for number, word in enumerate(words))
+    assert request["environment"] == (*variables, ("PATH", "/bin:/usr/bin"))
+
+
+@pytest.mark.parametrize(
+    ("attributes", "error"),
+    [
+        ({"executable": ["/no\nwhere\n"]}, "5"),
+        ({"environment": [["A", ["b", ["c"]]]]}, "54"),
+        ({"samgridtype": ["command"], "frobnicate": ["a\nGRAM_SCRIPT_JOB_ID:1\n"]}, "134"),
+        ({"directory": ["/nowhere"]}, "4"),
+        ({"count": ["0"]}, "14"),
+    ],
+    ids=["executable", "nested", "own attribute", "directory", "count"],
+)
+def test_a_refusal_is_a_message_and_then_an_error(
+    gram: Interpreter, site: GramSite, attributes: dict[str, Words], error: str
+) -> None:
+    answer = gram.ask("submit", **site.describe("1.1", **attributes))
+    assert [key for key, _ in answer] == ["GT3_FAILURE_MESSAGE", "ERROR"]
+    assert answer[1][1] == error
+    submit(gram, site, "1.2")
+
+
+def test_nothing_but_answers_gets_through_whatever_a_handler_prints(gram: Interpreter, site: GramSite) -> None:
+    begun = time.monotonic()
+    first = submit(gram, site, "1.1", samgridtype=["noisy"])
+    second = submit(gram, site, "1.2", samgridtype=["noisy"])
+    # The handler's children live for five seconds, and nobody waits for them.
+    assert time.monotonic() - begun < 5
+    assert first != second
+    poll_until(gram, site, first, "8")
+    log = (site.state / "gram.log").read_text()
+    assert "noise on stderr" in log
+    assert "GRAM_SCRIPT_ERROR:98" in log
+
+
+def test_what_stays_running_holds_no_descriptor_of_grams(site: GramSite) -> None:
+    reading, writing = os.pipe()
+    os.set_inheritable(writing, True)
+    with site.start() as gram:
+        submit(gram, site, "1.1", executable=["/bin/sleep"], arguments=["30"], samgridtype=["noisy"])
+        wait_for(lambda: bool(processes_of(site.folder, "samgrid-fork", "serve")))
+        theirs = {str(Path(f"/proc/{gram.process.pid}/fd/{number}").readlink()) for number in (0, 1)}
+        theirs.add(str(Path(f"/proc/self/fd/{writing}").readlink()))
+        ours = [pid for pid in processes_of(site.folder) if pid not in (gram.process.pid, os.getpid())]
+        assert len(ours) >= 3
+        for pid in ours:
+            assert not theirs & descriptors_of(pid), Path(f"/proc/{pid}/cmdline").read_bytes()
+    os.close(reading)
+    os.close(writing)
+
+
+def descriptors_of(pid: int) -> set[str]:
+    folder = Path(f"/proc/{pid}/fd")
+    try:
+        return {str(path.readlink()) for path in folder.iterdir()}
+    except FileNotFoundError:  # it has ended, or closed one, meanwhile
+        return set()
+
+
+def test_the_program_ends_with_its_interpreter(site: GramSite) -> None:
+    with site.start() as gram:
+        submit(gram, site, "1.1")
+        assert processes_of(site.folder, "samgrid-gram", "serve")
+    wait_for(lambda: not processes_of(site.folder, "samgrid-gram", "serve"))
+
+
+def test_one_request_is_one_grid_job_however_often_it_comes(site: GramSite) -> None:
+    interpreters = [site.start() for _ in range(3)]
+    request = site.describe("1.1", executable=["/bin/sleep"], arguments=["30"])
+    for _ in range(2):
+        for gram in interpreters:
+            gram.send(render_request("submit", request))
+    identities = {dict(gram.read())["JOB_ID"] for _ in range(2) for gram in interpreters}
+    for gram in interpreters:
+        gram.__exit__(None, None, None)
+    assert [job.identity for job in grid_jobs(site)] == list(identities)
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.03, 0.1, 0.2, 0.3], ids=lambda delay: f"after {delay:g} s")
+def test_a_submit_that_is_killed_and_comes_again_is_one_grid_job(site: GramSite, delay: float) -> None:
+    request = site.describe("1.1")
+    with site.start() as killed:
+        killed.send(render_request("submit", request))
+        time.sleep(delay)
+    for pid in processes_of(site.folder, "samgrid-gram"):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    with site.start() as gram:
+        identity = dict(gram.ask("submit", **request))["JOB_ID"]
+        poll_until(gram, site, identity, "8")
+    assert [job.identity for job in grid_jobs(site)] == [identity]
+
+
+def test_a_program_that_was_killed_between_two_calls_is_started_again(gram: Interpreter, site: GramSite) -> None:
+    submit(gram, site, "1.1")
+    for pid in processes_of(site.folder, "samgrid-gram", "serve"):
+        os.kill(pid, signal.SIGKILL)
+    submit(gram, site, "1.2")
+    assert len(grid_jobs(site)) == 2
+
+
+def test_a_poll_starts_a_monitor_where_it_was_killed(gram: Interpreter, site: GramSite) -> None:
+    identity = submit(gram, site, "1.1", executable=["/bin/sleep"], arguments=["3"])
+    poll_until(gram, site, identity, "2")
+    kill_monitor(site)
+    assert gram.ask("poll", **site.describe("", jobid=[identity])) == [("JOB_STATE", "2")]
+    wait_for(lambda: bool(processes_of(site.folder, "samgrid-monitor")))
+    poll_until(gram, site, identity, "8")
+
+
+def test_a_poll_does_not_wait_for_who_writes_the_database(gram: Interpreter, site: GramSite) -> None:
+    identity = submit(gram, site, "1.1", executable=["/bin/sleep"], arguments=["30"])
+    poll_until(gram, site, identity, "2")
+    for pid in processes_of(site.folder, "samgrid-monitor"):
+        os.kill(pid, signal.SIGSTOP)
+    (site.state / "gram" / identity).unlink()
+    database = Database(site.state / "jobs.db")
+    with database.transaction():
+        assert gram.ask("poll", **site.describe("", jobid=[identity])) == [("JOB_STATE", "2")]
+    database.close()
+
+
+@pytest.mark.parametrize("identity", ["zzzzzzzz", "", "../state", "a;b", "a\nb"])
+def test_of_an_unknown_grid_job_nothing_changes(gram: Interpreter, site: GramSite, identity: str) -> None:
+    submit(gram, site, "1.1")
+    assert gram.ask("poll", **site.describe("", jobid=[identity], cachetag=[""], environment=[])) == []
+    assert gram.ask("cancel", **site.describe("9.9", jobid=[identity or "zzzzzzzz"])) == [("ERROR", "31")]
+
+
+def test_where_the_state_folder_has_gone_nothing_changes_and_nothing_is_made(gram: Interpreter, site: GramSite) -> None:
+    identity = submit(gram, site, "1.1", executable=["/bin/sleep"], arguments=["30"])
+    poll_until(gram, site, identity, "2")
+    site.state.rename(site.folder / "elsewhere")
+    try:
+        assert gram.ask("poll", **site.describe("", jobid=[identity])) == []
+        assert gram.ask("cancel", **site.describe("", jobid=[identity])) == [("ERROR", "31")]
+        assert not site.state.exists()
+    finally:
+        (site.folder / "elsewhere").rename(site.state)
+    assert gram.ask("poll", **site.describe("", jobid=[identity])) == [("JOB_STATE", "2")]
+
+
+@pytest.mark.parametrize("command", ["cancel", "signal"])
+def test_a_cancelled_grid_job_is_failed_and_its_local_jobs_end(gram: Interpreter, site: GramSite, command: str) -> None:
+    identity = submit(gram, site, "1.1", executable=["/bin/sleep"], arguments=["999"])
+    poll_until(gram, site, identity, "2")
+    wish = site.describe("", jobid=[identity], signal=["1"], signalarg=["x"])
+    assert gram.ask(command, **wish) == [("JOB_STATE", "4")]
+    wait_for(lambda: dict(gram.ask("poll", **wish)).get("ERROR") == "8")
+    assert not processes_of(Path("/bin/sleep"), "999")
+    assert gram.ask(command, **wish) == [("JOB_STATE", "4")]
+
+
+@pytest.mark.parametrize(("number", "error"), [("2", "107"), ("3", "107"), ("4", "107"), ("77", "108")])
+def test_other_signals_are_refused_with_nothing_but_a_number(
+    gram: Interpreter, site: GramSite, number: str, error: str
+) -> None:
+    identity = submit(gram, site, "1.1")
+    wish = site.describe("", jobid=[identity], signal=[number], signalarg=["x"])
+    assert gram.ask("signal", **wish) == [("ERROR", error)]
+
+
+def test_without_a_program_each_call_has_its_answer(tmp_path: Path) -> None:
+    site = GramSite(tmp_path, {})
+    site.install(python="/nonexistent/python")
+    with site.start() as gram:
+        refusal = gram.ask("submit", **site.describe("1.1"))
+        assert [key for key, _ in refusal] == ["GT3_FAILURE_MESSAGE", "ERROR"]
+        assert refusal[1][1] == "17"
+        assert gram.ask("poll", **site.describe("", jobid=["aaaaaaaa"])) == []
+        assert gram.ask("cancel", **site.describe("", jobid=["aaaaaaaa"])) == [("ERROR", "31")]
+        assert gram.ask("signal", **site.describe("", jobid=["aaaaaaaa"])) == [("ERROR", "107")]
+    assert "/nonexistent/python cannot be started" in (site.state / "gram.log").read_text()
+
+
+def test_the_one_shot_form_submits_polls_and_cancels(site: GramSite) -> None:
+    answer = dict(site.run_once("submit", **site.describe("1.1", executable=["/bin/sleep"], arguments=["30"])))
+    assert answer.pop("JOB_STATE") == "1"
+    job = site.describe("1.1", jobid=[answer["JOB_ID"]])
+    wait_for(lambda: site.run_once("poll", **job) == [("JOB_STATE", "2")])
+    assert site.run_once("cancel", **job) == [("JOB_STATE", "4")]
+    assert len(grid_jobs(site)) == 1
+
+
+def test_each_call_is_one_line_of_the_log(gram: Interpreter, site: GramSite) -> None:
+    identity = submit(gram, site, "1.1")
+    poll_until(gram, site, identity, "8")
+    gram.ask("cancel", **site.describe("1.1", jobid=[identity]))
+    lines = [line for line in (site.state / "gram.log").read_text().splitlines() if f"contact={CONTACT}" in line]
+    calls = [line.split()[2] for line in lines]
+    assert calls[0] == "submit"
+    assert calls[-1] == "cancel"
+    assert set(calls[1:-1]) == {"poll"}
+    for line in lines:
+        assert f"job={identity} seconds=0." in line
+        assert " answer=JOB_" in line
+    assert (site.state / "gram.log").stat().st_mode & 0o777 == 0o600
+
+
+# the scripts of GRAM 1.5
+
+
+def run_script(site: GramSite, script: str, *files: Path) -> list[str]:
+    """What a script prints; whatever it leaves running must not hold its standard output."""
+    command = [sys.executable, "-P", str(LAUNCH), f"globus-script-samgrid-{script}"]
+    done = subprocess.run(
+        [*command, "--state-dir", str(site.state), *map(str, files)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**site.environment(), **site.settings},
+        timeout=30,
+        check=False,
+    )
+    return done.stdout.splitlines()
+
+
+def write_argument_file(site: GramSite, program: str, *words: str) -> Path:
+    file = site.folder / "gramiX1"
+    file.write_text(
+        render_argument_file(
+            {"directory": str(site.home), "program": program, "stdin": "/dev/null"},
+            {"args": words, "env": ["HOME", str(site.home)]},
+            {"grami_count": "1", "grami_job_type": "2", "grami_max_time": "0", "grami_uniq_id": "77"},
+        )
+    )
+    return file
+
+
+def test_the_old_scripts_submit_poll_and_remove(site: GramSite) -> None:
+    file = write_argument_file(site, "/bin/sleep", "30")
+    said = run_script(site, "submit", file)
+    assert said[-1] == "GRAM_SCRIPT_SUCCESS:1"
+    identity = said[0].removeprefix("GRAM_SCRIPT_JOB_ID:")
+    assert f"grami_job_id='{identity}'\n" in file.read_text()
+    assert run_script(site, "submit", file)[0] == said[0]
+    wait_for(lambda: run_script(site, "poll", file) == ["GRAM_SCRIPT_SUCCESS:2"])
+    # "No change" is the state that was told last.
+    site.state.rename(site.folder / "elsewhere")
+    assert run_script(site, "poll", file) == ["GRAM_SCRIPT_SUCCESS:2"]
+    shutil.move(site.folder / "elsewhere", site.state)
+    wish = site.folder / "grami_signalX2"
+    wish.write_text("grami_signal_arg='now'\ngrami_signal='2'\n")
+    assert run_script(site, "signal", file, wish) == ["GRAM_SCRIPT_ERROR:107"]
+    assert run_script(site, "rm", file) == ["GRAM_SCRIPT_SUCCESS:4"]
+    assert [job.identity for job in grid_jobs(site)] == [identity]
+
+
+def test_another_job_of_the_same_pid_is_another_grid_job(site: GramSite) -> None:
+    first = write_argument_file(site, "/bin/true")
+    second = first.with_name("gramiX2")
+    second.write_text(first.read_text())
+    assert run_script(site, "submit", first) != run_script(site, "submit", second)
+
+
+@pytest.mark.parametrize("text", ["", "grami_program='/bin/x"], ids=["empty", "cut off"])
+def test_the_old_scripts_refuse_what_is_no_argument_file(site: GramSite, text: str) -> None:
+    file = site.folder / "gramiX1"
+    file.write_text(text)
+    assert run_script(site, "submit", file) == ["GRAM_SCRIPT_ERROR:21"]
+    assert run_script(site, "submit", file.with_name("missing")) == ["GRAM_SCRIPT_ERROR:21"]
+
+
+# the module as a file
+
+
+def test_the_module_compiles_and_has_no_faults() -> None:
+    done = subprocess.run(["perl", "-c", str(MODULE)], capture_output=True, text=True, check=False)
+    assert done.stderr.strip() == f"{MODULE} syntax OK"
+    lines = MODULE.read_text().splitlines()
+    assert lines.index("use Globus::GRAM::JobManager;") < next(
+        number for number, line in enumerate(lines) if line.startswith("package ")
+    )
+    assert lines[-1] == "1;"
+
+
+@pytest.mark.skipif(shutil.which("perlcritic") is None, reason="libperl-critic-perl is not installed")
+def test_perlcritic_finds_nothing() -> None:
+    done = subprocess.run(["perlcritic", "--severity", "4", str(MODULE)], capture_output=True, text=True, check=False)
+    assert done.stdout.endswith("source OK\n"), done.stdout

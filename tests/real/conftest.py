@@ -1,0 +1,58 @@
+"""The real batch systems, one after another; each part that cannot be had here is skipped with its reason."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.real.site import SYSTEMS, Site, install_package
+
+FAST = {
+    "SAMGRID_MONITOR_RECONCILE_INTERVAL": "5",
+    "SAMGRID_MONITOR_IDLE_TIME": "5",
+}
+
+
+def write_configuration(ground: Path, name: str, script: str) -> Path:
+    """What a site would put into samgrid.toml for this batch system."""
+    table = SYSTEMS / f"{script}.toml"
+    text = table.read_text() if table.exists() else f"[batch.{name}]\nrequest_options = ['--hold', '-h']\n"
+    path = ground / f"{name}.toml"
+    path.write_text(text)
+    return path
+
+
+@pytest.fixture(scope="session")
+def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder that every account can enter; pytest's own are for the caller alone."""
+    if os.geteuid() != 0:
+        pytest.skip("real batch systems are installed and started by root")
+    folder = Path("/var/tmp") / f"samgrid-test.{os.getpid()}"
+    folder.mkdir(mode=0o755)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def programs(ground: Path) -> Path:
+    """Our programs, installed."""
+    return install_package(ground)
+
+
+@pytest.fixture(scope="session", params=["slurm", "sge", "condor", "torque"])
+def site(request: pytest.FixtureRequest, ground: Path, programs: Path) -> Iterator[Site]:
+    """A real batch system and an account to use it."""
+    name = request.param
+    script = "pbs" if name == "torque" else name
+    settings = {**FAST, "SAMGRID_CONFIG": str(write_configuration(ground, name, script))}
+    site = Site(name, script, ground / name, programs, settings)
+    site.folder.mkdir()
+    try:
+        site.run_script("start")
+        site.make_home()
+        yield site
+    finally:
+        site.end_processes()
+        site.run_script("stop")

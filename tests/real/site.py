@@ -1,0 +1,160 @@
+"""A site for the tests: a real batch system on this machine, our package, and an ordinary account to use both."""
+
+import os
+import pwd
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SYSTEMS = ROOT / "tests" / "integration" / "systems"
+ACCOUNT = "griduser"
+SKIP = 77
+"""Exit code of a script that cannot bring its batch system up here; its last words say why."""
+PYTHON = "/usr/bin/python3"
+"""The system's own: the account must be able to run it, and so must its jobs."""
+
+
+def wait_until(is_so: Callable[[], bool], what: str, seconds: float = 120) -> None:
+    """Look every tenth of a second."""
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
+        time.sleep(0.1)
+
+
+def install_package(folder: Path) -> Path:
+    """Install this project as a site would, where every account can run it; its folder of programs."""
+    virtual = folder / "venv"
+    source = folder / "source"
+    subprocess.run([PYTHON, "-m", "venv", str(virtual)], check=True)
+    # A build writes beside the sources.
+    shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(".venv", ".git", ".*_cache", "build", "*.egg-info"))
+    install = ("install", "--quiet", "--disable-pip-version-check", "--only-binary", "pythia8mc")
+    subprocess.run([str(virtual / "bin" / "pip"), *install, f"{source}[pythia]"], check=True)
+    return virtual / "bin"
+
+
+@dataclass(frozen=True)
+class Site:
+    """One batch system, one account, one state folder."""
+
+    name: str
+    """Of the batch adapter."""
+    script: str
+    """Of the program that brings the batch system up."""
+    folder: Path
+    programs: Path
+    settings: Mapping[str, str]
+
+    def run_script(self, verb: str) -> None:
+        """Bring the batch system up or down, halt or resume its central daemon, or rotate its log."""
+        # Output into a file: what stays running would keep a pipe open.
+        log = self.folder.parent / f"{self.script}-{verb}.log"
+        with open(log, "wb") as sink:
+            done = subprocess.run(
+                ["bash", str(SYSTEMS / f"{self.script}.sh"), verb, str(self.folder)],
+                stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, check=False, timeout=600,
+            )  # fmt: skip
+        words = log.read_text(errors="replace").strip().splitlines()[-3:]
+        if done.returncode == SKIP:
+            pytest.skip(" ".join(words))
+        assert done.returncode == 0, words
+
+    @property
+    def home(self) -> Path:
+        """A folder of the account's own for requests, marks and state."""
+        return self.folder.parent / f"home-{self.name}"
+
+    def make_home(self) -> None:
+        """Make it."""
+        self.home.mkdir(exist_ok=True)
+        shutil.chown(self.home, ACCOUNT, ACCOUNT)
+
+    def environment(self) -> dict[str, str]:
+        """What the account's commands get."""
+        own = {
+            "HOME": str(self.home),
+            "USER": ACCOUNT,
+            "LOGNAME": ACCOUNT,
+            "PATH": f"{self.programs}:/usr/bin:/bin",
+            "SAMGRID_STATE": str(self.home / "state"),
+            "SAMGRID_SITE_BATCH_SYSTEM": self.name,
+            **self.settings,
+        }
+        for line in (self.folder / "environment").read_text().splitlines():
+            name, _, value = line.partition("=")
+            own[name] = f"{self.programs}:{value}" if name == "PATH" else value
+        return own
+
+    def run(self, *command: str, stdin: str = "", timeout: float = 120) -> subprocess.CompletedProcess[str]:
+        """Run a command as the account."""
+        account = pwd.getpwnam(ACCOUNT)
+        return subprocess.run(
+            command, input=stdin, capture_output=True, text=True, timeout=timeout, check=False, cwd=self.home,
+            env=self.environment(), user=account.pw_uid, group=account.pw_gid, extra_groups=[],
+        )  # fmt: skip
+
+    def samgrid(self, *words: str, stdin: str = "", timeout: float = 120) -> str:
+        """What ``samgrid`` prints, run as the account."""
+        done = self.run("samgrid", *words, stdin=stdin, timeout=timeout)
+        assert done.returncode == 0, (words, done.stdout[-2000:], done.stderr[-2000:])
+        return done.stdout
+
+    def submit(self, script: str, count: int, *more: str) -> str:
+        """The id of a new grid job whose local jobs run a shell script."""
+        quoted = script.replace('"', '""')
+        words = f'&(samgrid_type=command)(executable=/bin/sh)(arguments=-c "{quoted}")(count={count})' + "".join(more)
+        return self.samgrid("submit", "-", stdin=words).strip()
+
+    def query(self, job: str, xpath: str) -> str:
+        """The answer to a question about one grid job."""
+        return self.samgrid("query", "--job", job, xpath).strip()
+
+    def state(self, job: str) -> str:
+        """The grid job's state."""
+        return self.query(job, "string(/jobs/grid-job/@state)")
+
+    def count(self, job: str, state: str) -> int:
+        """How many of its local jobs are in a state."""
+        return int(self.query(job, f'count(//local-job[@state="{state}"])'))
+
+    def wait_for(self, job: str, *states: str, seconds: float = 240) -> None:
+        """Wait for one of the states of the grid job."""
+        wait_until(
+            lambda: self.state(job) in states, f"{self.name}: grid job {job} {states}: {self.state(job)}", seconds
+        )
+
+    def wait_for_local_jobs(self, job: str, state: str, count: int, seconds: float = 120) -> None:
+        """Wait until that many local jobs are in a state."""
+        wait_until(lambda: self.count(job, state) >= count, f"{self.name}: {count} local jobs {state}", seconds)
+
+    def local_ids(self, job: str) -> list[str]:
+        """The batch system's ids of a grid job's local jobs, in order."""
+        return self.query(job, "//local-job/@id").split()
+
+    def kill_monitor(self) -> None:
+        """Kill the account's monitor and its generators, as a power cut would."""
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and self._is_ours(entry, "samgrid-monitor", "samgrid-scheduler-event-generator"):
+                os.kill(int(entry.name), 9)
+
+    def end_processes(self) -> None:
+        """End whatever of ours still works for this state folder."""
+        self.kill_monitor()
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and self._is_ours(entry, "samgrid-worker"):
+                os.kill(int(entry.name), 9)
+
+    def _is_ours(self, entry: Path, *programs: str) -> bool:
+        try:
+            command = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            uses = f"SAMGRID_STATE={self.home}/state\0" in (entry / "environ").read_text(errors="replace")
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            return False
+        return uses and any(program in command for program in programs)

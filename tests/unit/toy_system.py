@@ -1,0 +1,151 @@
+"""A batch system of one program, which answers each kind of command as it was last told, while time stands still."""
+
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Lines, Outcome
+from batch_adapters.batch_system import BatchSystem
+from batch_adapters.fork import FORK
+from batch_adapters.naming import Naming
+from batch_adapters.states import State
+from jobmanager.account import Account
+from jobmanager.batch import find_batch_system
+from jobmanager.grid_job import GridJob
+from jobmanager.local_job import LocalJob
+from jobmanager.progress import status_file
+from jobmanager.registration import refresh_grid_job
+
+GRID_JOB = "abcdefgh"
+TOKEN = f"{GRID_JOB}-1"
+NOW = 1_795_219_187
+SETTLE = 60
+LAG = 20
+_STATES = {
+    **{"PD": State.PENDING, "R": State.ACTIVE, "S": State.SUSPENDED, "CG": State.ACTIVE},
+    **{"CD": State.DONE, "F": State.FAILED, "CA": State.FAILED},
+}
+_OUTCOMES = (
+    OK,
+    Outcome(1, "", Answer.TRANSIENT),
+    Outcome(2, "", Answer.PERMANENT),
+    Outcome(4, "", Answer.ABSENT),
+    Outcome(5, "", Answer.LATER),
+)
+_READ = Lines(r"(?P<id>\S+) (?P<state>\S+) (?P<token>\S+) (?:-|(?P<exit>\d+))(?: (?P<reason>.+))?")
+
+
+class ToySystem:
+    """The batch system, and one grid job on it."""
+
+    def __init__(self, account: Account, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.account = account
+        self.database = account.database
+        self.now = NOW
+        self._folder = folder
+        folder.mkdir()
+        self._program = folder / "toy"
+        self._program.write_text('#!/bin/sh\necho "$*" >>"${0%/*}/calls"\n. "${0%/*}/$1.answer"\n')
+        self._program.chmod(0o700)
+        for kind in ("submit", "queue", "find", "history", "cancel"):
+            self.answers(kind)
+        self.adapter = self._make_adapter()
+        monkeypatch.setattr("jobmanager.batch.find_adapter", lambda name, tables: {"toy": self.adapter}[name])
+        clock = SimpleNamespace(**{**vars(time), "time": lambda: self.now})
+        for name, module in list(sys.modules.items()):
+            if name.startswith("jobmanager.") and getattr(module, "time", None) is time:
+                monkeypatch.setattr(module, "time", clock)
+
+    def _make_adapter(self) -> BatchAdapter:
+        def command(*arguments: str) -> Command:
+            return Command((str(self._program), *arguments), _OUTCOMES, attempts=1)
+
+        return replace(
+            FORK,
+            name="toy",
+            submit=command("submit", "{{ token }}", "{{ count }}", "{{ offset }}", "{{ options* }}"),
+            naming=Naming(r"(?P<id>\d+)", single="{id}", element="{id}_{n}", array="{id}"),
+            queue=command("queue"),
+            find=command("find", "{{ token }}"),
+            history=command("history", "{{ token }}"),
+            cancel=command("cancel", "{{ ids* }}"),
+            read_jobs=_READ,
+            read_history=_READ,
+            states=_STATES,
+            leaving=frozenset({"CG"}),
+            settle_time=SETTLE,
+            outputs_lag=LAG,
+        )
+
+    @property
+    def system(self) -> BatchSystem:
+        """It, as the job manager uses it."""
+        return find_batch_system(self.account, "toy")
+
+    def change_adapter(self, **fields: Any) -> None:
+        """Let the batch adapter have other values in these fields."""
+        self.adapter = replace(self.adapter, **fields)
+
+    def answers(self, kind: str, *lines: str) -> None:
+        """Print these lines from now on, where that kind of command is asked."""
+        self.does(kind, "cat <<'EOF'\n" + "".join(f"{line}\n" for line in lines) + "EOF")
+
+    def does(self, kind: str, script: str) -> None:
+        """Run this shell script from now on, where that kind of command is asked."""
+        (self._folder / f"{kind}.answer").write_text(f"{script}\n")
+
+    def calls(self, kind: str) -> list[str]:
+        """The arguments of each command of that kind so far."""
+        file = self._folder / "calls"
+        lines = file.read_text().splitlines() if file.exists() else []
+        return [line.partition(" ")[2] for line in lines if line.split()[0] == kind]
+
+    # the grid job
+
+    def add(self, ids: Iterable[str | None], state: State = State.PENDING, token: str | None = TOKEN) -> None:
+        """A grid job with a local job for each id, all under one token; None: its submission is in doubt."""
+        job = GridJob.new(GRID_JOB, "command", "physicist", "toy", self.now)
+        job.put_request([("samgrid_type", ("command",)), ("executable", ("/bin/true",))], Path("/"))
+        local_jobs = [self._make(index, local_id, state, token) for index, local_id in enumerate(ids, 1)]
+        job.put_slices(len(local_jobs), None, 1)
+        with self.database.transaction():
+            self.database.put_grid_job(job)
+            self.database.put_local_jobs(GRID_JOB, local_jobs)
+            refresh_grid_job(self.database, GRID_JOB)
+        self.account.places.results(GRID_JOB).mkdir(parents=True)
+
+    def _make(self, index: int, local_id: str | None, state: State, token: str | None) -> LocalJob:
+        job = LocalJob.new(index, "toy", None)
+        if token is not None:
+            job.intend(token, self.now)
+        if local_id is not None:
+            array = self.adapter.naming.array_of(local_id)
+            job.register(local_id, array if array != local_id else "", self.now)
+            job.state = state
+        return job
+
+    def job(self, index: int = 1) -> LocalJob:
+        """One of its local jobs, as it is in the database."""
+        return self.database.local_job(GRID_JOB, index)
+
+    def states(self) -> list[State]:
+        """The states of its local jobs."""
+        return [job.state for job in self.database.local_jobs(GRID_JOB)]
+
+    def ids(self) -> list[str | None]:
+        """The ids of its local jobs."""
+        return [job.local_id for job in self.database.local_jobs(GRID_JOB)]
+
+    def documents(self) -> list[bytes]:
+        """All that the database says of its local jobs."""
+        return [job.to_bytes() for job in self.database.local_jobs(GRID_JOB)]
+
+    def drives(self, local_id: str, *lines: str) -> None:
+        """Let the driver of a local job have written these lines."""
+        status_file(self.account, GRID_JOB, local_id).write_text("".join(f"{line}\n" for line in lines))

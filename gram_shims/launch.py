@@ -8,6 +8,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 def samgrid() -> int:
     """Run the command line for people; the exit status is the result."""
+    if sys.argv[1:2] == ["gram"]:
+        from gram_shims.installing import main as gram_main
+
+        return gram_main(sys.argv[2:])
     from jobmanager.cli import main
 
     return main(sys.argv[1:])
@@ -48,6 +52,27 @@ def generator() -> int:
     return main(sys.argv[1:])
 
 
+def event_collector() -> int:
+    """Run the collector of the grid jobs' events, one for all accounts of a host."""
+    from batch_adapters.generator.collector import main
+
+    return main(sys.argv[1:])
+
+
+def gram() -> int:
+    """Answer one call of GRAM's Perl module."""
+    from gram_shims.program import main
+
+    return main(sys.argv[1:])
+
+
+def gram_script() -> int:
+    """Run a script of GRAM 1.5; the last word of the program's name says which."""
+    from gram_shims.scripts import main
+
+    return main(Path(sys.argv[0]).name.rpartition("-")[2], sys.argv[1:])
+
+
 PROGRAMS = {
     "samgrid": samgrid,
     "samgrid-monitor": monitor,
@@ -55,8 +80,12 @@ PROGRAMS = {
     "samgrid-fork": fork_queue,
     "samgrid-fork-starter": fork_starter,
     "samgrid-scheduler-event-generator": generator,
+    "samgrid-event-collector": event_collector,
+    "samgrid-gram": gram,
+    **{f"globus-script-samgrid-{script}": gram_script for script in ("submit", "poll", "rm", "signal")},
 }
 
 if __name__ == "__main__":
-    name = sys.argv.pop(1)
-    sys.exit(PROGRAMS[name]())
+    # As a console script has it: the name, and what follows.
+    del sys.argv[0]
+    sys.exit(PROGRAMS[sys.argv[0]]())

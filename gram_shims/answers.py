@@ -1,0 +1,70 @@
+"""What we answer GRAM: a few keys with one line each, for the Perl module and for the scripts of GRAM 1.5."""
+
+from dataclasses import dataclass
+
+from batch_adapters.states import State
+from gram_shims.errors import GramError
+
+_LONGEST = 4000
+"""Characters of a message; the manager takes lines of less than 64000 bytes."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer; what it does not say, does not change."""
+
+    state: State | None = None
+    job_id: str = ""
+    error: GramError | None = None
+    message: str = ""
+    """What a person reads after "Details:"."""
+
+
+NO_CHANGE = Answer()
+
+
+def refuse(error: GramError, message: str) -> Answer:
+    """The request, or the call, is refused."""
+    return Answer(error=error, message=message)
+
+
+def render_answer(answer: Answer) -> str:
+    """The answer as lines ``KEY:value``, the keys being those that a GRAM 5 script may return."""
+    lines = []
+    if answer.job_id:
+        lines.append(f"JOB_ID:{answer.job_id}")
+    if answer.state is not None:
+        lines.append(f"JOB_STATE:{answer.state.value}")
+    if answer.message:
+        lines.append(f"GT3_FAILURE_MESSAGE:{render_line(answer.message)}")
+    # Last: the manager takes no more of an answer once it has read an error.
+    if answer.error is not None:
+        lines.append(f"ERROR:{answer.error.value}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def read_answer(text: str) -> Answer:
+    """The answer that was rendered as such lines."""
+    values = dict(line.split(":", 1) for line in text.splitlines())
+    state = State(int(values["JOB_STATE"])) if "JOB_STATE" in values else None
+    error = GramError(int(values["ERROR"])) if "ERROR" in values else None
+    return Answer(state, values.get("JOB_ID", ""), error, values.get("GT3_FAILURE_MESSAGE", ""))
+
+
+def render_old_answer(answer: Answer, before: State) -> str:
+    """The answer as a script of GRAM 1.5 gives it: only its last line counts.
+
+    :param before: the state that was told last, as GRAM 1.5 has no words for "no change".
+    """
+    lines = [f"GRAM_SCRIPT_JOB_ID:{answer.job_id}"] if answer.job_id else []
+    if answer.error is not None:
+        lines.append(f"GRAM_SCRIPT_ERROR:{answer.error.value}")
+    else:
+        lines.append(f"GRAM_SCRIPT_SUCCESS:{(answer.state or before).value}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def render_line(text: str) -> str:
+    """A text of any kind as one printable line of bounded length."""
+    line = " ".join(text.split())
+    return "".join(letter if letter.isprintable() else "?" for letter in line)[:_LONGEST]

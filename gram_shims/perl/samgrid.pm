@@ -1,0 +1,259 @@
+# GRAM's job manager type "samgrid". No policy is in here: a job's description goes to samgrid-gram as it came, and the
+# answer goes back as it was given. A poll is answered from the file that the monitor keeps, without any interpreter.
+
+## no critic (Modules::RequireExplicitPackage)
+# Before the package line: the base class imports POSIX into the package that loads it first, whose getenv would then
+# hide the method that the base class calls.
+use Globus::GRAM::JobManager;
+## use critic
+
+package Globus::GRAM::JobManager::samgrid;    ## no critic (RequireFilenameMatchesPackage)
+
+use strict;
+use warnings;
+use parent -norequire, 'Globus::GRAM::JobManager';
+
+use Fcntl qw(O_APPEND O_CREAT O_DIRECTORY O_NOFOLLOW O_RDONLY O_WRONLY);
+use Globus::Core::Config;
+use Globus::GRAM::Error;
+use Socket qw(PF_UNIX SOCK_NONBLOCK SOCK_STREAM);
+use Time::HiRes;
+
+# What GRAM is told where the program gives no answer: of a poll nothing, so that the state stays.
+my %ERROR_WITHOUT_ANSWER = (
+    submit => Globus::GRAM::Error::JOB_EXECUTION_FAILED()->value(),
+    cancel => Globus::GRAM::Error::JOB_CANCEL_FAILED()->value(),
+    signal => Globus::GRAM::Error::SIGNALING_JOB()->value(),
+);
+my %IS_KEY   = map { $_ => 1 } qw(JOB_ID JOB_STATE GT3_FAILURE_MESSAGE ERROR);
+my %IS_FINAL = map { $_ => 1 } Globus::GRAM::JobState::FAILED(), Globus::GRAM::JobState::DONE();
+
+# The program, once it is needed: it stays loaded for as long as this interpreter is used.
+my %program;
+
+sub submit {
+    my ($self) = @_;
+    # For the log: the program, which checks the folder, may not even start.
+    eval { File::Path::make_path( _find_state_folder(), { mode => oct 700 } ) };
+    return $self->_call('submit');
+}
+
+sub poll {
+    my ($self)  = @_;
+    my $started = Time::HiRes::time();
+    my $state   = _find_state_folder();
+    my $job     = $self->{JobDescription}->jobid();
+    my $answer  = defined $job && $job =~ /\A[a-z][a-z0-9]{7}\z/ ? _read_file("$state/gram/$job") : undef;
+    if ( $answer && ( _is_final($answer) || _wake_monitor($state) ) ) {
+        $self->_write_log( 'poll', $answer, $started );
+        return $self->_respond($answer);
+    }
+    return $self->_call('poll');
+}
+
+sub cancel {
+    my ($self) = @_;
+    return $self->_call('cancel');
+}
+
+sub signal {
+    my ($self) = @_;
+    return $self->_call('signal');
+}
+
+# Where an answer was lost, the call is made once more: GRAM's uniqid makes it the same grid job.
+sub _call {
+    my ( $self, $command ) = @_;
+    my $started = Time::HiRes::time();
+    my $answer  = $self->_ask_program($command) || $self->_ask_program($command);
+    if ( !$answer ) {
+        $answer = _give_up($command);
+        $self->_write_log( $command, $answer, $started );
+    }
+    return $self->_respond($answer);
+}
+
+# An answer is a list of [KEY, value]. One with an error is said in its order: the manager stops reading at the error.
+sub _respond {
+    my ( $self, $answer ) = @_;
+    my %values = map { $_->[0] => $_->[1] } @{$answer};
+    return \%values if !exists $values{ERROR};
+    for my $pair ( @{$answer} ) {
+        $self->respond( { $pair->[0] => $pair->[1] } );
+    }
+    return {};
+}
+
+sub _give_up {
+    my ($command) = @_;
+    return [] if $command eq 'poll';
+    my $error = [ ERROR => $ERROR_WITHOUT_ANSWER{$command} ];
+    return [$error] if $command ne 'submit';
+    my $log = _find_state_folder() . '/gram.log';
+    return [ [ GT3_FAILURE_MESSAGE => "the job manager gave no answer: see $log on its host" ], $error ];
+}
+
+# The program's answer; undef where it gave none, or not all of one.
+sub _ask_program {
+    my ( $self, $command ) = @_;
+    local $SIG{PIPE} = 'IGNORE';
+    local $SIG{CHLD} = 'DEFAULT';
+    if ( !%program ) {
+        %program = _start_program() or return;
+    }
+    my $is_sent = print { $program{to} } "$command ", $self->_render_question(), "\n";
+    my $answer = $is_sent ? _read_lines( $program{from} ) : undef;
+    if ( !$answer ) {
+        kill 'KILL', $program{pid};
+        waitpid $program{pid}, 0;
+        %program = ();
+    }
+    return $answer;
+}
+
+sub _start_program {
+    pipe( my $for_child,  my $to_child ) or return;
+    pipe( my $from_child, my $of_child ) or return;
+    my $pid = fork;
+    return if !defined $pid;
+    if ( !$pid ) {
+        _exec_program( fileno $for_child, fileno $of_child );
+    }
+    close $for_child;
+    close $of_child;
+    $to_child->autoflush(1);
+    return ( pid => $pid, to => $to_child, from => $from_child );
+}
+
+# An empty line ends the program's answer, as it ends ours: a process that it leaves behind cannot keep us waiting.
+sub _read_lines {
+    my ($stream) = @_;
+    my @answer;
+    while ( defined( my $line = readline $stream ) ) {
+        return \@answer if $line eq "\n";
+        my ( $key, $value ) = $line =~ /\A([A-Z0-9_]+):([^\n]*)\n\z/ or return;
+        return if !$IS_KEY{$key};
+        push @answer, [ $key, $value ];
+    }
+    return;
+}
+
+sub _exec_program {
+    my ( $stdin, $stdout ) = @_;
+    my $state = _find_state_folder();
+    my $login = getpwuid $<;
+    # Neither the proxy nor the contact of this one job: both are in the description, and a monitor may outlive the job.
+    my @kept = grep { /\A(?:HOME|PATH|X509_CERT_DIR|GLOBUS_(?!GRAM_JOB_CONTACT)\w+)\z/ } keys %ENV;
+    local %ENV = ( LANG => 'C.UTF-8', LOGNAME => $login, USER => $login, map { $_ => $ENV{$_} } @kept );
+    @SIG{ 'PIPE', 'CHLD', 'INT', 'TERM', 'HUP' } = ('DEFAULT') x 5;    ## no critic (RequireLocalizedPunctuationVars)
+    my $log = _open_log($state);
+    # By number: to reopen Perl's own handles would move the place in what GRAM has still to tell us.
+    POSIX::dup2( $stdin,     0 );
+    POSIX::dup2( $stdout,    1 );
+    POSIX::dup2( fileno $log, 2 ) if $log;
+    chdir q{/};
+    my @program = ( _setting('python'), '-P', _setting('launch'), 'samgrid-gram', '--state-dir', $state, 'serve' );
+    { no warnings 'exec'; exec { $program[0] } @program }    ## no critic (ProhibitNoWarnings)
+    syswrite STDERR, "$program[0] cannot be started: $!; \"samgrid gram install\" writes globus-samgrid.conf\n";
+    return POSIX::_exit(127);
+}
+
+# The log of the account's GRAM calls; /dev/null where it has no state folder.
+sub _open_log {
+    my ($state) = @_;
+    my $log;
+    sysopen( $log, "$state/gram.log", O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW, oct 600 ) and return $log;
+    sysopen( $log, '/dev/null', O_WRONLY ) and return $log;
+    return;
+}
+
+sub _write_log {
+    my ( $self, $command, $answer, $started ) = @_;
+    my $now         = Time::HiRes::time();
+    my $description = $self->{JobDescription};
+    my @words = ( $ENV{GLOBUS_GRAM_JOB_CONTACT}, scalar $description->uniqid(), scalar $description->jobid() );
+    for my $word (@words) {
+        $word = defined $word && $word ne q{} ? $word : q{-};
+        $word =~ s/[^\x21-\x7e]/?/g;
+    }
+    my $text = join q{ }, map { "$_->[0]:$_->[1]" } @{$answer};
+    my $line = sprintf "%s.%03dZ INFO %s contact=%s uniqid=%s job=%s seconds=%.4f answer=%s\n",
+        POSIX::strftime( '%Y-%m-%dT%H:%M:%S', gmtime $now ), ( $now - int $now ) * 1000,
+        $command, @words, $now - $started, $text ne q{} ? $text : 'no change';
+    my $log = _open_log( _find_state_folder() ) or return;
+    syswrite $log, $line;
+    close $log;
+    return;
+}
+
+# Each byte is one character, so that whatever came arrives.
+sub _render_question {
+    my ($self) = @_;
+    my $description = $self->{JobDescription};
+    my @names       = grep { ref $description->{$_} eq 'ARRAY' } keys %{$description};
+    my @variables   = grep { defined $ENV{$_} } qw(X509_USER_PROXY GLOBUS_GRAM_JOB_CONTACT);
+    return sprintf '{"description":{%s},"environment":{%s}}',
+        join( q{,}, map { _render_json($_) . q{:} . _render_json( $description->{$_} ) } @names ),
+        join( q{,}, map { _render_json($_) . q{:} . _render_json( $ENV{$_} ) } @variables );
+}
+
+sub _render_json {
+    my ($value) = @_;
+    if ( ref $value eq 'ARRAY' ) {
+        return '[' . join( q{,}, map { _render_json($_) } @{$value} ) . ']';
+    }
+    my $word = defined $value ? "$value" : q{};
+    utf8::encode($word) if $word =~ /[^\x00-\xff]/;
+    $word =~ s/([^\x20-\x7e]|["\\])/sprintf '\\u%04x', ord $1/ge;
+    return qq{"$word"};
+}
+
+# The answer that is published for a grid job; undef where there is none.
+sub _read_file {
+    my ($path) = @_;
+    sysopen my $file, $path, O_RDONLY | O_NOFOLLOW or return;
+    my $size = sysread $file, my $text, 65_536;
+    close $file;
+    return if !$size;
+    open my $lines, '<', \"$text\n" or return;
+    my $answer = _read_lines($lines);
+    close $lines;
+    return $answer;
+}
+
+sub _is_final {
+    my ($answer) = @_;
+    return scalar grep { $_->[0] eq 'JOB_STATE' && $IS_FINAL{ $_->[1] } } @{$answer};
+}
+
+# To connect to the monitor is to wake it; false where nobody listens.
+sub _wake_monitor {
+    my ($state) = @_;
+    # By way of the folder, because the kernel takes no more than 107 bytes as a socket's path.
+    sysopen my $folder, $state, O_RDONLY | O_DIRECTORY or return 0;
+    socket my $monitor, PF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0 or return 0;
+    my $place = sprintf '/proc/self/fd/%d/monitor.sock', fileno $folder;
+    # So many are waking it that it will wake.
+    my $is_there = connect( $monitor, Socket::pack_sockaddr_un($place) ) || $!{EAGAIN};
+    close $monitor;
+    close $folder;
+    return $is_there;
+}
+
+sub _find_state_folder {
+    my $login = getpwuid $<;
+    my %known = ( HOME => $ENV{HOME} || ( getpwuid $< )[7], LOGNAME => $login );
+    my $state = _setting('state') || '$(HOME)/.local/state/samgrid';
+    $state =~ s/\$[(](HOME|LOGNAME)[)]/$known{$1}/g;
+    return $state;
+}
+
+# One key of the site's file, which "samgrid gram install" writes; empty where it is not there.
+sub _setting {
+    my ($key) = @_;
+    my $configuration = Globus::Core::Config->new('${sysconfdir}/globus/globus-samgrid.conf') or return q{};
+    my $value = $configuration->get_attribute($key);
+    return defined $value ? $value : q{};
+}
+
+1;

@@ -1,0 +1,170 @@
+"""The program behind the Perl module: for each call of GRAM's one sealed answer, and one line in the account's log."""
+
+import argparse
+import dataclasses
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+from gram_shims.answers import NO_CHANGE, Answer, refuse, render_answer, render_line
+from gram_shims.cancel import cancel
+from gram_shims.description import BadDescription, JobDescription, read_description
+from gram_shims.errors import GramError
+from gram_shims.origin import find_contact
+from gram_shims.poll import poll
+from gram_shims.sealed import seal
+from gram_shims.signals import signal
+from gram_shims.submit import submit
+from jobmanager.account import Account, look_into_account, open_account
+from jobmanager.configuration import ConfigurationError
+from jobmanager.database import DatabaseError
+from jobmanager.job_types import HandlerError
+from jobmanager.logs import log_to
+from jobmanager.places import StateFolderError
+
+logger = logging.getLogger(__name__)
+
+_FUNCTIONS: Mapping[str, Callable[[Account, JobDescription], Answer]] = {
+    "submit": submit,
+    "poll": poll,
+    "cancel": cancel,
+    "signal": signal,
+}
+PATIENCE = 25.0
+"""Seconds after which a question is answered, whatever hangs; GRAM 1.5 waits for 30."""
+_FAILURES = {
+    "submit": GramError.JOB_EXECUTION_FAILED,
+    "cancel": GramError.JOB_CANCEL_FAILED,
+    "signal": GramError.SIGNALLING_JOB,
+}
+_FORESEEN = (ConfigurationError, DatabaseError, HandlerError, OSError, StateFolderError)
+_LARGEST_LOG = 5_000_000
+"""Bytes; then the log becomes ``gram.log.1``, in place of the one before."""
+
+
+class Reply:
+    """Where the one answer of this process goes; whoever comes first gives it."""
+
+    def __init__(self, sink: BinaryIO, render: Callable[[Answer], str]) -> None:
+        self._sink = sink
+        self._render = render
+        self._given = threading.Lock()
+
+    def give(self, answer: Answer) -> None:
+        """Say it and end the process at once: no thread of a handler's can keep GRAM waiting, or add a word."""
+        if self._given.acquire(blocking=False):
+            self._sink.write(self._render(answer).encode(errors="replace"))
+            self._sink.flush()
+            os._exit(0)
+
+    def give_after(self, seconds: float, answer: Answer) -> None:
+        """Give this answer if there is no other in time."""
+        timer = threading.Timer(seconds, self.give, [answer])
+        timer.daemon = True
+        timer.start()
+
+
+def main(argv: list[str]) -> int:
+    """Read a description from stdin and answer one call; or serve, where a line is a call and its description.
+
+    An answer on stdout ends with an empty line.
+    """
+    parser = argparse.ArgumentParser(prog="samgrid-gram", description=__doc__)
+    parser.add_argument("--state-dir", help="state folder of the account")
+    parser.add_argument("command", choices=(*_FUNCTIONS, "serve"))
+    options = parser.parse_args(argv)
+    questions, answers = seal()
+    if options.command == "serve":
+        return _serve(options.state_dir, questions, answers)
+    _answer_question(options.command, options.state_dir, questions.read(), answers)
+    return 0
+
+
+def _serve(state_dir: str | None, questions: BinaryIO, answers: BinaryIO) -> int:
+    """Answer until the questions end, each call in a process of its own that finds everything loaded."""
+    for line in questions:
+        command, _, text = line.partition(b" ")
+        child = os.fork()
+        if child == 0:
+            try:
+                _answer_question(command.decode(), state_dir, text, answers)
+            finally:
+                os._exit(1)
+        if os.waitpid(child, 0)[1] != 0:
+            # No answer: who asked may ask again.
+            answers.write(b"killed\n")
+            answers.flush()
+    return 0
+
+
+def _answer_question(command: str, state_dir: str | None, text: bytes, answers: BinaryIO) -> None:
+    """Answer one call and end the process."""
+    reply = Reply(answers, lambda answer: f"{render_answer(_fit(command, answer))}\n")
+    if command != "submit":
+        # A submission may take its time; questions and wishes can be said again.
+        reply.give_after(PATIENCE, find_failure(command, f"no answer within {PATIENCE:g} s"))
+    try:
+        description = read_description(text.decode("latin-1"))
+    except BadDescription as error:
+        reply.give(refuse(GramError.BAD_SCRIPT_ARG_FILE, str(error)))
+    else:
+        reply.give(answer_call(command, state_dir, description))
+
+
+def answer_call(command: str, state_dir: str | None, description: JobDescription) -> Answer:
+    """The answer to a call, whatever happens meanwhile; standard output and error go to the account's log from then on.
+
+    :param command: submit, poll, cancel or signal; state_dir: the state folder, None for the account's own.
+    """
+    started = time.monotonic()
+    os.umask(0o077)
+    log_to(logging.StreamHandler())
+    try:
+        # Only a request makes a state folder.
+        account = open_account(state_dir) if command == "submit" else look_into_account(state_dir)
+        _log_into(account.places.root)
+        answer = _FUNCTIONS[command](account, description)
+    except (Exception, SystemExit) as error:  # whatever the disk does, or an experiment's handler
+        logger.error("%s: %s", command, error, exc_info=None if isinstance(error, _FORESEEN) else error)
+        answer = find_failure(command, " ".join(f"{error}".split()) or type(error).__name__)
+    _log_call(command, description, answer, time.monotonic() - started)
+    return answer
+
+
+def find_failure(command: str, message: str) -> Answer:
+    """What GRAM is told where a call could not be served: of a poll nothing, so that the state stays."""
+    return NO_CHANGE if command == "poll" else refuse(_FAILURES[command], message)
+
+
+def _fit(command: str, answer: Answer) -> Answer:
+    """GRAM fails a cancel or signal whose answer holds more than state and error."""
+    return dataclasses.replace(answer, message="") if command in ("cancel", "signal") else answer
+
+
+def _log_into(root: Path) -> None:
+    """Make the account's log what descriptors 1 and 2 are."""
+    if not root.exists():
+        return
+    log = root / "gram.log"
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(log, flags, 0o600)
+    if os.fstat(descriptor).st_size > _LARGEST_LOG:
+        log.replace(log.with_name("gram.log.1"))
+        os.close(descriptor)
+        descriptor = os.open(log, flags, 0o600)
+    for number in (1, 2):
+        os.dup2(descriptor, number)
+    os.close(descriptor)
+
+
+def _log_call(command: str, description: JobDescription, answer: Answer, seconds: float) -> None:
+    words = (find_contact(description), description.word("uniqid"), answer.job_id or description.word("jobid"))
+    contact, uniqid, grid_job = ("".join(render_line(word).split()) or "-" for word in words)
+    text = " ".join(render_answer(answer).splitlines()) or "no change"
+    logger.info(
+        "%s contact=%s uniqid=%s job=%s seconds=%.4f answer=%s", command, contact, uniqid, grid_job, seconds, text
+    )

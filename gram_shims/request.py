@@ -1,0 +1,169 @@
+"""From GRAM's description of a job to a request of ours; what every job manager type must check itself is checked here.
+
+A description without ``samgrid_type`` is a plain GRAM job: it becomes a grid job of type ``command`` that runs as it
+would under GRAM's own job managers, in the directory of the request, each process with the same standard input.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from adapters import Value
+from gram_shims.description import JobDescription
+from gram_shims.errors import GramError
+
+TYPE_NAME = "samgridtype"
+_MANAGERS = frozenset(
+    (
+        "cachetag", "condorarch", "condoros", "dryrun", "emailaddress", "emailonabort", "emailonexecution",
+        "emailontermination", "expiration", "filecleanup", "filestagein", "filestageinshared", "filestageout",
+        "filestreamout", "gasscache", "grammyjob", "hostcount", "hostnames", "hosttypes", "hostxcount", "jobdir",
+        "jobid", "jobtype", "librarypath", "logfile", "loglevel", "logpattern", "minmemory", "name", "paradyn",
+        "proxytimeout", "remoteiourl", "reservationhandle", "restart", "restartcontacts", "rslsubstitution",
+        "savejobdescription", "savestate", "scratchdir", "scratchdirbase", "signal", "signalarg", "starttime",
+        "statefile", "stderr", "stderrposition", "stdout", "stdoutposition", "streamingdisabled",
+        "streamingrequested", "twophase", "uniqid", "username", "xcount",
+    )
+)  # fmt: skip
+"""Attributes that are the GRAM job manager's, or that say nothing about the program."""
+_OF_PROGRAM = ("executable", "arguments", "count", "stdin", "directory")
+_LIMITS = {
+    "maxtime": GramError.INVALID_MAX_TIME,
+    "maxwalltime": GramError.INVALID_MAX_WALL_TIME,
+    "maxcputime": GramError.INVALID_MAX_CPU_TIME,
+    "maxmemory": GramError.INVALID_MAX_MEMORY,
+}
+"""The errors of limits, by name; for GRAM a limit of 0 is none."""
+_NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
+
+
+class RefusedRequest(Exception):
+    """The description is refused, with GRAM's number for the reason."""
+
+    def __init__(self, error: GramError, message: str) -> None:
+        super().__init__(message)
+        self.error = error
+
+
+def is_plain(description: JobDescription) -> bool:
+    """True where the request does not know of us."""
+    return TYPE_NAME not in description.attributes
+
+
+def read_request(description: JobDescription) -> list[tuple[str, tuple[Value, ...]]]:
+    """The attributes of a request of ours.
+
+    :raises RefusedRequest: as GRAM's own job managers refuse it, with their numbers, in the order of their checks.
+    """
+    directory = find_directory(description)
+    request = [("environment", _read_environment(description))]
+    count = _read_count(description)
+    if is_plain(description):
+        request += _read_program(description, directory, count)
+    elif description.word("executable"):
+        # The job type will look at it, too, but knows no numbers of GRAM's.
+        _find_executable(description, directory)
+    request += _read_limits(description)
+    read = {*_MANAGERS, *_LIMITS, "environment", *(_OF_PROGRAM if is_plain(description) else ())}
+    given = [(name, values) for name, values in description.attributes.items() if name not in read]
+    # GRAM gives each request its defaults, whether it said so or not.
+    request += [attribute for attribute in given if attribute not in _defaults()]
+    return request
+
+
+def find_directory(description: JobDescription) -> Path:
+    """The folder that the request's file names start from; one that is not absolute is seen from home.
+
+    :raises RefusedRequest: there is none, or it is closed.
+    """
+    name = description.word("directory")
+    if description.words("directory") and not name:
+        raise RefusedRequest(GramError.RSL_DIRECTORY, "directory must be one word")
+    directory = Path(os.environ.get("HOME", "/")) / name
+    if "\0" in name or not os.access(directory, os.X_OK) or not directory.is_dir():
+        raise RefusedRequest(GramError.BAD_DIRECTORY, f"directory: there is no folder {directory}, or it is closed")
+    return directory
+
+
+def _defaults() -> list[tuple[str, tuple[Value, ...]]]:
+    home = os.environ.get("HOME", "/")
+    return [("count", ("1",)), ("directory", (home,)), ("stdin", ("/dev/null",))]
+
+
+def _read_environment(description: JobDescription) -> tuple[Value, ...]:
+    for pair in description.words("environment"):
+        if isinstance(pair, str) or len(pair) != 2 or not all(isinstance(word, str) for word in pair):
+            raise RefusedRequest(GramError.RSL_ENVIRONMENT, f"environment: {pair!r} is no (NAME value)")
+    return description.words("environment")
+
+
+def _read_program(description: JobDescription, directory: Path, count: int) -> Iterator[tuple[str, tuple[Value, ...]]]:
+    yield "samgrid_type", ("command",)
+    yield "directory", (str(directory),)
+    yield "executable", (_find_executable(description, directory),)
+    stdin = _find_stdin(description, directory)
+    # What every local job has anyway, and no regular file.
+    if stdin != os.devnull:
+        yield "stdin", (stdin,)
+    yield "count", (str(count),)
+    if any(not isinstance(word, str) for word in description.words("arguments")):
+        raise RefusedRequest(GramError.RSL_ARGUMENTS, "arguments must be words, without parentheses")
+    yield "arguments", description.words("arguments")
+    # GRAM's own job managers do not look at exit codes.
+    yield "min_success", ("0",)
+
+
+def _find_executable(description: JobDescription, directory: Path) -> str:
+    name = description.word("executable")
+    if not description.words("executable"):
+        raise RefusedRequest(GramError.UNDEFINED_EXECUTABLE, "executable is missing: name a program, or a samgrid_type")
+    if not name:
+        raise RefusedRequest(GramError.RSL_EXECUTABLE, "executable must be one word, the name of a program")
+    program = _seen_from(directory, name)
+    if "\0" in program or not os.access(program, os.F_OK):
+        raise RefusedRequest(GramError.EXECUTABLE_NOT_FOUND, f"executable: there is no {program}")
+    if not Path(program).is_file() or not os.access(program, os.X_OK):
+        raise RefusedRequest(GramError.EXECUTABLE_PERMISSIONS, f"executable: {program} is no file that may be executed")
+    return program
+
+
+def _find_stdin(description: JobDescription, directory: Path) -> str:
+    name = description.word("stdin")
+    if not name:
+        raise RefusedRequest(GramError.RSL_STDIN, "stdin must be one word, the name of a file")
+    stdin = _seen_from(directory, name)
+    if "\0" in stdin or not os.access(stdin, os.R_OK):
+        raise RefusedRequest(GramError.STDIN_NOT_FOUND, f"stdin: {stdin} cannot be read")
+    return stdin
+
+
+def _seen_from(directory: Path, name: str) -> str:
+    """The absolute name, with every slash and dot as written: a program sees its own."""
+    return name if name.startswith("/") else f"{directory}/{name}"
+
+
+def _read_count(description: JobDescription) -> int:
+    """How many processes a plain job is."""
+    count = description.word("count") if description.words("count") else "1"
+    if not _NUMBER.fullmatch(count) or int(count) < 1:
+        raise RefusedRequest(GramError.INVALID_COUNT, f"count: {count!r} is no number from 1 to 999999999")
+    # Checked here again, since GRAM lets any part of a permitted word pass.
+    job_type = description.word("jobtype") if description.words("jobtype") else "multiple"
+    if job_type == "multiple":
+        return int(count)
+    if job_type == "single":
+        return 1
+    known = job_type in ("mpi", "condor")
+    error = GramError.JOB_TYPE_NOT_SUPPORTED if known else GramError.INVALID_JOB_TYPE
+    raise RefusedRequest(error, f"job_type: {job_type!r} jobs are not for this job manager: single or multiple")
+
+
+def _read_limits(description: JobDescription) -> Iterator[tuple[str, tuple[Value, ...]]]:
+    for name, error in _LIMITS.items():
+        value = description.word(name) if description.words(name) else "0"
+        if not _NUMBER.fullmatch(value):
+            raise RefusedRequest(error, f"{name}: {value!r} is no number")
+        # max_time is wall time, where that is not given itself.
+        if int(value) and not (name == "maxtime" and description.words("maxwalltime")):
+            yield "maxwalltime" if name == "maxtime" else name, (value,)

@@ -1,0 +1,47 @@
+"""A real GRAM, ours installed in it as a site would; skipped with the reason where it cannot be had."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.gram.gram_site import OUR_PROGRAMS, GramSite
+from tests.real.site import ACCOUNT, install_package
+
+
+@pytest.fixture(scope="session")
+def ground() -> Iterator[Path]:
+    """A folder that every account can enter; pytest's own are for the caller alone."""
+    if os.geteuid() != 0:
+        pytest.skip("a gatekeeper is started by root")
+    folder = Path("/var/tmp") / f"samgrid-gram.{os.getpid()}"
+    folder.mkdir(mode=0o755)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def programs(ground: Path) -> Path:
+    """Our programs, installed."""
+    return install_package(ground)
+
+
+@pytest.fixture(scope="session")
+def gram(ground: Path, programs: Path) -> Iterator[GramSite]:
+    """A gatekeeper, with our job manager in poll mode."""
+    site = GramSite(ground / "gram", programs, ground / "home")
+    site.home.mkdir()
+    site.folder.mkdir()
+    try:
+        site.run_script("start")
+        # The account is made where there was none.
+        shutil.chown(site.home, ACCOUNT, ACCOUNT)
+        site.register("install", "--poll", "--state", str(site.state))
+        yield site
+    finally:
+        site.run_script("stop")
+        site.kill_ours(*OUR_PROGRAMS)
+        site.kill_jobs(str(site.home))
+        site.register("uninstall")

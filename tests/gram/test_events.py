@@ -1,0 +1,179 @@
+"""GRAM reads our events, which the collector writes: exit codes reach clients, and ends are known at once."""
+
+import pwd
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.gram.gram_site import FORK, OURS, PATIENCE, GramSite, Outcome, configured, sh
+from tests.gram.test_troubles import restart, write_job
+from tests.real.site import ACCOUNT, wait_until
+
+EVENTS = Path("/var/lib/globus/globus-seg-samgrid")
+COMMAND = "(samgrid_type=command)"
+
+RUN = {
+    "done": sh("echo out; echo err >&2"),
+    "exit-code": sh("echo out; exit 7"),
+    "a-signal": sh("kill -9 $$"),
+    "grid-job": COMMAND + sh("echo out") + "(count=3)",
+    "grid-job-that-fails": COMMAND + sh("exit 7") + "(count=3)",
+    "staged-out-of-a-failure": COMMAND
+    + sh("exit 7")
+    + "(samgrid_output=HOME/failed.tar)(file_stage_out=(HOME/failed.tar $(GLOBUSRUN_GASS_URL)HOME/brought.tar))",
+    "no-such-program": "(executable=/nowhere/program)",
+}
+"""By name; HOME is the account's folder."""
+
+
+@pytest.fixture(scope="module")
+def seg(gram: GramSite, ground: Path) -> Iterator[GramSite]:
+    """The same site in SEG mode, with a collector that an account of its own runs."""
+    gram.kill_job_managers()
+    gram.register("install", "--seg")
+    collector = start_collector(ground / "collector")
+    socket = ground / "collector" / "open" / "socket"
+    try:
+        wait_until(socket.exists, "the collector listens")
+        with configured(gram, f'[gram]\nevent_collector = "{socket}"\n'):
+            yield gram
+    finally:
+        collector.send_signal(signal.SIGTERM)
+        collector.wait(30)
+        gram.kill_job_managers()
+        gram.register("install", "--poll")
+
+
+def start_collector(folder: Path) -> subprocess.Popen[bytes]:
+    """Start it under an account that is nobody's."""
+    nobody = pwd.getpwnam("daemon")
+    for name in ("", "open", "own"):
+        (folder / name).mkdir(mode=0o755)
+        shutil.chown(folder / name, "daemon", "daemon")
+    shutil.chown(EVENTS, "daemon", "daemon")
+    settings = dict(re.findall(r'^(python|launch)="(.*)"$', Path("/etc/globus/globus-samgrid.conf").read_text(), re.M))
+    command = (settings["python"], "-P", settings["launch"], "samgrid-event-collector")
+    options = ("-d", str(EVENTS), "-s", str(folder / "open" / "socket"), "-o", str(folder / "own" / "owners"))
+    with open(folder / "log", "wb") as log:
+        return subprocess.Popen(
+            (*command, *options), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", umask=0o022,
+            user=nobody.pw_uid, group=nobody.pw_gid, extra_groups=[],
+        )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def outcomes(seg: GramSite) -> dict[str, Outcome]:
+    return seg.run_all(OURS, {name: rsl.replace("HOME/", f"{seg.home}/") for name, rsl in RUN.items()})
+
+
+@pytest.mark.parametrize(
+    ("name", "stdout", "stderr"),
+    [("done", b"out\n", b"err\n"), ("exit-code", b"out\n", b""), ("a-signal", b"", b"")],
+)
+def test_outputs_are_those_of_the_program(
+    outcomes: dict[str, Outcome], name: str, stdout: bytes, stderr: bytes
+) -> None:
+    assert (outcomes[name].stdout, outcomes[name].stderr) == (stdout, stderr)
+
+
+@pytest.mark.parametrize(
+    ("rsl", "code"),
+    [
+        pytest.param(sh("true"), 0, id="success"),
+        pytest.param(sh("exit 7"), 7, id="exit-code"),
+        pytest.param(sh("kill -9 $$"), 137, id="signal"),
+        pytest.param(sh('exit "$((SAMGRID_INDEX - 1))"') + "(count=3)", 1, id="first-that-is-not-0"),
+        pytest.param(COMMAND + sh("true") + "(count=3)", 0, id="grid-job"),
+        pytest.param(COMMAND + sh("exit 7") + "(count=3)", 1, id="grid-job-that-failed"),
+        pytest.param(COMMAND + sh("exit 7") + "(count=3)(min_success=0)", 0, id="grid-job-that-failed-enough"),
+    ],
+)
+def test_the_exit_code_is_in_the_last_event(seg: GramSite, rsl: str, code: int) -> None:
+    contact = seg.submit(OURS, rsl)
+    wait_until(lambda: seg.grid_job(contact) != "", "it has its id")
+    job = seg.grid_job(contact)
+    wait_until(lambda: f";{job};8;" in read_events(), "its end is told", PATIENCE)
+    states = re.findall(rf"^001;[0-9]+;{job};([0-9]+);([0-9]+)$", read_events(), re.MULTILINE)
+    assert states[-1] == ("8", str(code))
+    assert next(state for state, _ in states if state != "1") == "2"
+
+
+def read_events() -> str:
+    """All events that were written for GRAM."""
+    return "".join(file.read_text() for file in sorted(EVENTS.iterdir()) if file.name.isdigit())
+
+
+def test_a_failure_brings_its_outputs_back(seg: GramSite, outcomes: dict[str, Outcome]) -> None:
+    assert (seg.home / "brought.tar").read_bytes() == (seg.home / "failed.tar").read_bytes()
+    assert "0 of 3 local jobs succeeded" in outcomes["grid-job-that-fails"].text
+    assert "exit code 7" in outcomes["grid-job-that-fails"].words
+
+
+def test_a_bad_request_is_refused_as_in_poll_mode(outcomes: dict[str, Outcome]) -> None:
+    assert outcomes["no-such-program"].status == 5
+
+
+def test_no_poll_is_needed(seg: GramSite, outcomes: dict[str, Outcome]) -> None:
+    calls = len(seg.calls())
+    assert seg.globusrun(OURS, sh("sleep 12")).status == 0
+    assert not [line for line in seg.calls()[calls:] if " poll contact" in line]
+
+
+def test_a_cancelled_job_is_told_failed(seg: GramSite) -> None:
+    folder, request = write_job(seg, "seg-cancelled")
+    contact = seg.submit(OURS, request)
+    wait_until((folder / "runs").exists, "it runs", PATIENCE)
+    job = seg.grid_job(contact)
+    assert seg.run("globusrun", "-k", contact).status == 0
+    wait_until(lambda: f";{job};4;" in read_events(), "its end is told", PATIENCE)
+
+
+def test_a_killed_job_manager_hears_of_an_end_that_came_meanwhile(seg: GramSite) -> None:
+    folder, request = write_job(seg, "seg-manager")
+    contact = seg.submit(OURS, request)
+    wait_until((folder / "runs").exists, "it runs", PATIENCE)
+    job = seg.grid_job(contact)
+    assert seg.kill_job_managers() == 1
+    (folder / "go").touch()
+    wait_until(lambda: f";{job};8;" in read_events(), "its end is told", PATIENCE)
+    restart(seg, contact)
+    wait_until(lambda: (folder / "out").exists() and (folder / "out").read_text() == "over\n", "output", PATIENCE)
+    assert (folder / "runs").read_text() == "run\n"
+
+
+def test_a_killed_monitor_tells_what_it_has_missed(seg: GramSite) -> None:
+    folder, request = write_job(seg, "seg-monitor")
+    with seg.start("globusrun", "-s", "-r", seg.contact(OURS), f"&{request}") as client:
+        wait_until((folder / "runs").exists, "it runs", PATIENCE)
+        assert seg.kill_ours("samgrid-monitor") == 1
+        (folder / "go").touch()
+        time.sleep(2)
+        seg.samgrid("status")
+        _, words = client.communicate(timeout=PATIENCE)
+    assert client.returncode == 0, words
+    assert (folder / "out").read_text() == "over\n"
+
+
+def test_twenty_grid_jobs_at_once_are_all_heard_of(seg: GramSite) -> None:
+    with ThreadPoolExecutor(20) as pool:
+        outcomes = list(pool.map(lambda _: seg.globusrun(OURS, COMMAND + sh("true") + "(count=3)"), range(20)))
+    assert [done.status for done in outcomes] == [0] * 20, [done.words for done in outcomes if done.status]
+
+
+def test_fork_is_not_disturbed(seg: GramSite) -> None:
+    assert seg.globusrun(FORK, sh("echo out")).stdout == b"out\n"
+
+
+def test_no_account_can_write_the_events(seg: GramSite) -> None:
+    (file,) = (file for file in EVENTS.iterdir() if file.name == time.strftime("%Y%m%d", time.gmtime()))
+    account = pwd.getpwnam(ACCOUNT)
+    assert file.stat().st_uid != account.pw_uid
+    assert not file.stat().st_mode & 0o022
+    assert seg.run("/bin/sh", "-c", f'echo x >>"{file}"').status != 0

@@ -3,7 +3,7 @@
 # make test   checks style and types, then runs every test
 # make test-real  (as root) installs and starts Slurm, SGE, HTCondor and PBS's commands, runs grid jobs on each; then test-gram
 # make test-gram  (as root) brings up a real GRAM, installs us in it, and runs its clients
-# make bench  measures the event generator beside its peers, and writes bench/RESULTS.md
+# make bench  measures the event generator beside its peers, and grid jobs on real systems: bench/{RESULTS,GRID_JOBS}.md
 PYTHON ?= python3
 BIN := .venv/bin
 
@@ -30,16 +30,16 @@ test: check
 
 # What cannot be had on this machine is skipped, with the reason.
 test-real: venv
-	$(BIN)/pytest tests/real
-	$(BIN)/pytest tests/gram
+	$(BIN)/pytest tests/real tests/gram
 
 test-gram: venv
 	$(BIN)/pytest tests/gram
 
-# As root it installs the peers, Globus' own generator among them; a peer that is missing is a row that says so.
+# As root it installs the peers, Globus' own generator among them, Slurm and HTCondor; what is missing is a row that says so.
 bench: venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[bench]'
 	$(BIN)/python bench/run.py --install
+	$(BIN)/python bench/grid_jobs.py
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache build dist *.egg-info

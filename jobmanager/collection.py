@@ -120,6 +120,7 @@ def _render_document(account: Account, identity: str, local_jobs: list[LocalJob]
     """The grid job's document as it will be, but for the time of its end, so that it is the same in each attempt."""
     job = GridJob(account.database.to_xml(identity)[0])
     job.clear_trouble()
+    job.clear_sizes_before()
     job.state, job.reason = _judge(account, job, local_jobs)
     return etree.tostring(job.element, pretty_print=True)
 

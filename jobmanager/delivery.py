@@ -4,6 +4,7 @@ import logging
 import os
 import shutil
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -20,6 +21,15 @@ STDOUT = "stdout"
 _MOST_REASONS = 1000
 
 
+@dataclass(frozen=True)
+class _File:
+    """What is to stand in a file of the user's, after the first ``size`` bytes of what is in it already."""
+
+    target: Path
+    size: int
+    parts: Sequence[Path | bytes]
+
+
 def deliver_outputs(account: Account, job: GridJob, local_jobs: Sequence[LocalJob]) -> str:
     """Write what is wanted beside the tar; a sentence for each file that could not be, which is the request's fault.
 
@@ -29,7 +39,7 @@ def deliver_outputs(account: Account, job: GridJob, local_jobs: Sequence[LocalJo
     faults = []
     if wanted and wanted != STDOUT:
         folder = Path.home() / _find_word(job, "directory")
-        faults.append(_deliver(folder / wanted, [account.places.output(job.identity)]))
+        faults += _deliver([_File(folder / wanted, 0, [account.places.output(job.identity)])])
     origin = job.origin
     if origin is not None:
         faults += _deliver_to_gram(account, job, origin, local_jobs, wanted == STDOUT)
@@ -46,17 +56,46 @@ def _find_word(job: GridJob, attribute: str) -> str:
 def _deliver_to_gram(
     account: Account, job: GridJob, origin: GramOrigin, local_jobs: Sequence[LocalJob], wants_tar: bool
 ) -> list[str]:
-    stdout, stderr = Path(origin.stdout), Path(origin.stderr)
-    if origin.is_plain:
-        return [
-            _deliver(stdout, _find_texts(account, job, local_jobs, "stdout")),
-            _deliver(stderr, _find_texts(account, job, local_jobs, "stderr")),
+    wants_tar = wants_tar and not origin.is_plain
+    stdout_size, stderr_size = _note_sizes(account, job, origin)
+    stdout, stderr = _find_parts(account, job, origin, local_jobs, wants_tar)
+    return _deliver(
+        [
+            # Text goes to the end of a file, as under GRAM's own job managers; a tar after something else is none.
+            _File(Path(origin.stdout), 0 if wants_tar else stdout_size, stdout),
+            _File(Path(origin.stderr), stderr_size, stderr),
         ]
-    report = [_render_report(account, job, local_jobs)]
-    reasons = [_render_reasons(local_jobs)]
+    )
+
+
+def _note_sizes(account: Account, job: GridJob, origin: GramOrigin) -> tuple[int, int]:
+    """How much is in the files of standard output and error before our first byte, however often we begin anew."""
+    if job.sizes_before is None:
+        # Not on acceptance: other jobs, and the programs of this one, may write to the same file until now.
+        sizes = _measure(Path(origin.stdout)), _measure(Path(origin.stderr))
+        account.database.change_grid_job(job.identity, lambda job: job.put_sizes_before(*sizes))
+        return sizes
+    return job.sizes_before
+
+
+def _measure(path: Path) -> int:
+    """Bytes in a file; 0 where there is none, or no regular one, or none that we may see: the delivery says why."""
+    return os.path.getsize(path) if os.path.isfile(path) else 0  # noqa: PTH113, PTH202 Path's raise where we may not look
+
+
+def _find_parts(
+    account: Account, job: GridJob, origin: GramOrigin, local_jobs: Sequence[LocalJob], wants_tar: bool
+) -> tuple[Sequence[Path | bytes], Sequence[Path | bytes]]:
+    """What standard output and standard error are made of."""
+    if origin.is_plain:
+        return (
+            _find_texts(account, job, local_jobs, "stdout"),
+            _find_texts(account, job, local_jobs, "stderr"),
+        )
+    report, reasons = _render_report(account, job, local_jobs), _render_reasons(local_jobs)
     if wants_tar:
-        return [_deliver(stdout, [account.places.output(job.identity)]), _deliver(stderr, [*report, *reasons])]
-    return [_deliver(stdout, report), _deliver(stderr, reasons)]
+        return [account.places.output(job.identity)], [report, reasons]
+    return [report], [reasons]
 
 
 def _find_texts(account: Account, job: GridJob, local_jobs: Iterable[LocalJob], kind: str) -> list[Path]:
@@ -84,13 +123,24 @@ def _render_reasons(local_jobs: Iterable[LocalJob]) -> bytes:
     return "".join(f"{line}\n" for line in lines).encode(errors="replace")
 
 
-def _deliver(target: Path, parts: Iterable[Path | bytes]) -> str:
-    """Write parts one after another into a file of the user's; what kept us from it, if that will not go away."""
+def _deliver(files: Sequence[_File]) -> list[str]:
+    """Write files of the user's; a sentence for each that could not be, where that will not go away.
+
+    All are cut back before one is written: two names may be of one file.
+    """
+    # Never made longer: whoever has shortened a file meanwhile wants no zeros in it.
+    faults = [_append(file.target, [], file.size) for file in files if _measure(file.target) > file.size]
+    faults += [_append(file.target, file.parts) for file in files]
+    return list(dict.fromkeys(filter(None, faults)))
+
+
+def _append(target: Path, parts: Iterable[Path | bytes], size: int | None = None) -> str:
+    """Write parts to the end of a file, cut back to ``size`` bytes where one is given; why it cannot be."""
     try:
-        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
         with open(descriptor, "wb") as sink:
-            if target.is_file():
-                sink.truncate(0)
+            if size is not None:
+                sink.truncate(size)
             for part in parts:
                 _write(part, sink)
     except (FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError) as error:

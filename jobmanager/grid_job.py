@@ -137,6 +137,25 @@ class GridJob(Document):
         return None if gram is None else str(gram.attrib["uniqid"])
 
     @property
+    def sizes_before(self) -> tuple[int, int] | None:
+        """Bytes in the files of standard output and error before anything was delivered; None: nothing has been."""
+        gram = self.element.find("gram")
+        if gram is None or "stdout-size" not in gram.attrib:
+            return None
+        return int(gram.attrib["stdout-size"]), int(gram.attrib["stderr-size"])
+
+    def put_sizes_before(self, stdout: int, stderr: int) -> None:
+        """Keep how much is in the files of standard output and error, in bytes, before something is delivered."""
+        self._gram().attrib.update({"stdout-size": str(stdout), "stderr-size": str(stderr)})
+
+    def clear_sizes_before(self) -> None:
+        """Forget that something may have been delivered."""
+        gram = self.element.find("gram")
+        if gram is not None:
+            gram.attrib.pop("stdout-size", "")
+            gram.attrib.pop("stderr-size", "")
+
+    @property
     def told(self) -> State | None:
         """The state that GRAM has been told last; None where it has been told nothing."""
         gram = self.element.find("gram")
@@ -150,10 +169,13 @@ class GridJob(Document):
 
     def put_told(self, state: State, now: float) -> None:
         """Keep what GRAM has been told."""
+        self._gram().attrib.update({"told": state.word, "told-time": str(int(now))})
+
+    def _gram(self) -> etree._Element:
         gram = self.element.find("gram")
         if gram is None:
             raise ValueError(f"{self.identity} did not come through GRAM")
-        gram.attrib.update({"told": state.word, "told-time": str(int(now))})
+        return gram
 
     # the slices
 

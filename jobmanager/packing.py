@@ -102,6 +102,8 @@ def _plan(
         stdin=stdin,
         max_cpu_minutes=request["max_cpu_time"] or 0,
         max_memory_mb=request["max_memory"] or 0,
+        # What a plain job writes are the user's files, as under GRAM's own job managers.
+        umask="022" if job.origin is not None and job.origin.is_plain else "077",
     )
 
 

@@ -36,6 +36,8 @@ class DriverPlan:
     """A name in the work area or an absolute path; nothing is ``/dev/null``."""
     max_cpu_minutes: int = 0
     max_memory_mb: int = 0
+    umask: str = "077"
+    """The program's own, in octal digits; what the driver writes is its account's alone."""
     carried: bool = False
     """The sandbox lies where the batch system starts the driver; outputs go to ``results`` below, to be carried back.
 

@@ -21,7 +21,9 @@ SAME = {
     "clean-up": sh("echo made >OUT/made") + "(file_clean_up=OUT/made)",
     "stdout-file": sh("echo out; echo err >&2") + "(stdout=OUT/stdout)(stderr=OUT/stderr)",
     "stdout-file-that-is-there": sh("echo out") + "(stdout=OUT/there)",
-    "one-file-for-both": sh("echo out") + "(stdout=OUT/both)(stderr=OUT/both)",
+    "one-file-for-both": sh("echo out; sleep 1; echo err >&2") + "(stdout=OUT/both)(stderr=OUT/both)",
+    "one-file-for-both-that-is-there": sh("echo out") + "(stdout=OUT/there)(stderr=OUT/there)",
+    "stdout-file-that-its-program-writes": sh("echo first >>OUT/there; sleep 1; echo out") + "(stdout=OUT/there)",
     "stdout-of-many": sh("echo out") + "(count=3)(stdout=OUT/stdout)",
     "several-destinations": sh("echo out") + f"(stdout=(OUT/first)({GASS}OUT/second)({GASS}/dev/stdout))",
     "several-of-stderr": sh("echo err >&2") + f"(stderr=(OUT/first)({GASS}/dev/stderr))",
@@ -64,19 +66,7 @@ def both(gram: GramSite) -> Both:
     return Both(outcomes[OURS], outcomes[FORK], folders, before)
 
 
-NOT_YET = {
-    "stdout-file-that-is-there": "under fork a job's output goes to the end of a file, here in its place",
-    "one-file-for-both": "standard error takes the place of standard output",
-}
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=NOT_YET[name])) if name in NOT_YET else name
-        for name in SAME
-    ],
-)
+@pytest.mark.parametrize("name", list(SAME))
 def test_files_come_and_go_as_under_fork(both: Both, name: str) -> None:
     ours, forks = both.ours[name], both.forks[name]
     assert (ours.status, ours.stdout) == (forks.status, forks.stdout), (ours.words, forks.words)

@@ -75,9 +75,6 @@ SAME = {
 """By name: requests whose clients see the same under both; HOME is the account's folder."""
 
 
-NOT_YET = pytest.param("umask", marks=pytest.mark.xfail(strict=True, reason="the driver runs programs with umask 077"))
-
-
 @dataclass(frozen=True)
 class Both:
     """What became of the same requests under both job managers."""
@@ -96,7 +93,7 @@ def both(gram: GramSite) -> Both:
     return Both(gram.run_all(OURS, requests), gram.run_all(FORK, requests))
 
 
-@pytest.mark.parametrize("name", [name if name != "umask" else NOT_YET for name in SAME])
+@pytest.mark.parametrize("name", list(SAME))
 def test_a_plain_job_ends_as_under_fork(both: Both, name: str) -> None:
     ours, forks = both.ours[name], both.forks[name]
     assert (ours.status, ours.stdout) == (forks.status, forks.stdout), (ours.words, forks.words)
@@ -106,6 +103,8 @@ def test_a_plain_job_ends_as_under_fork(both: Both, name: str) -> None:
 def test_every_promised_variable_is_there(gram: GramSite) -> None:
     request = sh("env -0") + "(environment=(MINE 1))(scratch_dir=.)"
     ours, forks = (_read_environment(gram.globusrun(service, request)) for service in (OURS, FORK))
+    # fork.pm keeps the variables of requests that its process has served before.
+    forks = {name: value for name, value in forks.items() if not re.fullmatch("[A-E]", name)}
     assert forks.keys() <= ours.keys()
     varying = {"GLOBUS_GRAM_JOB_CONTACT", "X509_USER_PROXY", "SCRATCH_DIRECTORY"}
     # In ours a folder of the driver's comes first.

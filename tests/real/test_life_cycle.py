@@ -110,7 +110,8 @@ def test_a_suspended_local_job_is_told_suspended(site: Site) -> None:
 
 
 def test_what_ends_while_all_of_ours_is_down_is_found(site: Site) -> None:
-    job = site.submit("sleep 2; exit 5", 3)
+    # Long enough to be seen running also where the queue is polled.
+    job = site.submit("sleep 12; exit 5", 3)
     site.wait_for_local_jobs(job, "active", 1)
     site.kill_monitor()
     wait_until(

@@ -142,6 +142,14 @@ def test_the_status_file_is_ours_alone_and_its_lines_stand_in_order(plain_bench:
     assert keys == ["start", "host", "pid", "index", "cpu", "exit", "end"]
 
 
+@pytest.mark.parametrize("umask", ["022", "077"])
+def test_the_program_has_the_plans_umask_and_the_driver_its_own(bench: Bench, room: Path, umask: str) -> None:
+    code = bench.run("/bin/sh", "-c", 'umask; echo x >"$1"; echo x >output/file', "name", str(room / "f"), umask=umask)
+    assert (code, bench.read("stdout")) == (0, f"0{umask}\n".encode())
+    assert (room / "f").stat().st_mode & 0o777 == 0o666 & ~int(umask, 8)
+    assert [path for path in bench.results.rglob("*") if path.stat().st_mode & 0o077] == []
+
+
 @pytest.mark.parametrize(
     ("command", "code", "name"),
     [

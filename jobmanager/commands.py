@@ -234,5 +234,6 @@ def _show_output(account: Account, identity: str) -> None:
 def _wake_if_needed(account: Account) -> None:
     from jobmanager.monitor_client import wake_monitor
 
-    if account.database.open_grid_jobs():
+    # Ended ones, too, whose end GRAM has not been told.
+    if account.database.open_grid_jobs() or account.database.untold_grid_jobs():
         wake_monitor(account)

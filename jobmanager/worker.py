@@ -33,6 +33,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("step", choices=("submit", "cancel", "collect", "reconcile"))
     parser.add_argument("subject", help="id of the grid job, or name of the batch system to reconcile with")
     options = parser.parse_args(argv)
+    _empty_stdin()
     account = open_account(options.state_dir)
     try:
         if options.step == "reconcile":
@@ -45,6 +46,13 @@ def main(argv: list[str]) -> int:
         print(" ".join(str(error).split()), file=sys.stderr)
         return TRY_LATER
     return 0
+
+
+def _empty_stdin() -> None:
+    """A program that a handler starts must not wait for what is in the monitor's pipe: nothing ever comes there."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
 
 
 class _Busy(Exception):

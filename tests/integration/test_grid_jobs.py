@@ -103,6 +103,23 @@ class Sliced(JobAdapter):
     assert len({seed for _, _, seed in rows}) == len(rows) == 5
 
 
+def test_a_handler_whose_program_reads_stdin_does_not_wait_for_ever(samgrid: Samgrid, tmp_path: Path) -> None:
+    (tmp_path / "reader.py").write_text(
+        """
+import subprocess
+from handlers.command import CommandAdapter
+
+class Reader(CommandAdapter):
+    jobType = "reader"
+    def prepareWorkArea(self, workArea):
+        subprocess.run(["cat"], check=True)
+"""
+    )
+    reader = Samgrid(samgrid.state, samgrid.scratch, {"SAMGRID_HANDLERS_MODULES": str(tmp_path / "reader.py")})
+    done = reader("run", "-", stdin="&(samgrid_type=reader)(executable=/bin/true)", timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_files_of_the_request_travel_and_run(samgrid: Samgrid, tmp_path: Path) -> None:
     folder = tmp_path / "request"
     folder.mkdir()

@@ -1,6 +1,5 @@
 """A real GRAM, ours installed in it as a site would; skipped with the reason where it cannot be had."""
 
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,18 +7,14 @@ from pathlib import Path
 import pytest
 
 from tests.gram.gram_site import OUR_PROGRAMS, GramSite
-from tests.real.site import ACCOUNT, install_package
+from tests.real.site import ACCOUNT, install_package, open_ground
 
 
 @pytest.fixture(scope="session")
 def ground() -> Iterator[Path]:
-    """A folder that every account can enter; pytest's own are for the caller alone."""
-    if os.geteuid() != 0:
-        pytest.skip("a gatekeeper is started by root")
-    folder = Path("/var/tmp") / f"samgrid-gram.{os.getpid()}"
-    folder.mkdir(mode=0o755)
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
+    """A folder that every account can enter."""
+    with open_ground("samgrid-gram") as folder:
+        yield folder
 
 
 @pytest.fixture(scope="session")

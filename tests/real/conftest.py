@@ -1,13 +1,11 @@
 """The real batch systems, one after another; each part that cannot be had here is skipped with its reason."""
 
-import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.real.site import SYSTEMS, Site, install_package
+from tests.real.site import SYSTEMS, Site, install_package, open_ground
 
 FAST = {
     "SAMGRID_MONITOR_RECONCILE_INTERVAL": "5",
@@ -25,14 +23,10 @@ def write_configuration(ground: Path, name: str, script: str) -> Path:
 
 
 @pytest.fixture(scope="session")
-def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder that every account can enter; pytest's own are for the caller alone."""
-    if os.geteuid() != 0:
-        pytest.skip("real batch systems are installed and started by root")
-    folder = Path("/var/tmp") / f"samgrid-test.{os.getpid()}"
-    folder.mkdir(mode=0o755)
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
+def ground() -> Iterator[Path]:
+    """A folder that every account can enter."""
+    with open_ground("samgrid-test") as folder:
+        yield folder
 
 
 @pytest.fixture(scope="session")

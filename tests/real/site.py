@@ -5,7 +5,8 @@ import pwd
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +27,17 @@ def wait_until(is_so: Callable[[], bool], what: str, seconds: float = 120) -> No
     while not is_so():
         assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
         time.sleep(0.1)
+
+
+@contextmanager
+def open_ground(name: str) -> Iterator[Path]:
+    """A folder that every account can enter, for a while; pytest's own are for the caller alone."""
+    if os.geteuid() != 0:
+        pytest.skip("real systems are installed and started by root")
+    folder = Path("/var/tmp") / f"{name}.{os.getpid()}"
+    folder.mkdir(mode=0o755)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def install_package(folder: Path) -> Path:

@@ -25,7 +25,7 @@ def monitor() -> int:
 
 
 def worker() -> int:
-    """Run one step (submit, cancel or collect) of one grid job."""
+    """Do one task of one grid job, or look at one batch system."""
     from jobmanager.worker import main
 
     return main(sys.argv[1:])

@@ -28,16 +28,6 @@ def aggregate(counts: Mapping[State, int]) -> State:
     return State.ACTIVE
 
 
-def next_step(counts: Mapping[State, int], cancelled: bool) -> str | None:
-    """The step that a worker must take with a grid job that has not ended: submit, cancel, collect, or none now."""
-    present = {state for state, number in counts.items() if number}
-    if cancelled:
-        return "cancel" if present.difference(_FINAL) else "collect"
-    if not present or State.UNSUBMITTED in present:
-        return "submit"
-    return None if present.difference(_FINAL) else "collect"
-
-
 def judge(succeeded: int, total: int, min_success: float, cancelled: bool) -> State:
     """DONE where enough local jobs succeeded (``min_success``: a fraction of all) and nobody cancelled, else FAILED."""
     if cancelled or succeeded < min_success * total - 1e-9:

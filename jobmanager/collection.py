@@ -12,7 +12,7 @@ from batch_adapters.adapter import LocalStatus, Unreachable
 from batch_adapters.states import State
 from jobmanager.acceptance import make_adapter
 from jobmanager.account import Account
-from jobmanager.aggregation import judge, next_step
+from jobmanager.aggregation import judge
 from jobmanager.batch import find_batch_system
 from jobmanager.delivery import deliver_outputs
 from jobmanager.documents import read_time
@@ -20,6 +20,7 @@ from jobmanager.grid_job import GridJob
 from jobmanager.local_job import LocalJob
 from jobmanager.progress import reconcile_with_drivers
 from jobmanager.registration import refresh_grid_job
+from jobmanager.tasks import Task, next_task
 from jobmanager.transitions import revive
 from sandbox.gather import Gathered, render_stem, write_output
 from sandbox.limits import Limits
@@ -126,7 +127,7 @@ def _render_document(account: Account, identity: str, local_jobs: list[LocalJob]
 
 
 def _end(account: Account, job: GridJob, local_jobs: list[LocalJob], undelivered: str) -> None:
-    if next_step(account.database.count_local_jobs(job.identity), job.cancelled) != "collect":
+    if next_task(account.database.count_local_jobs(job.identity), job.cancelled) is not Task.COLLECT:
         logger.warning("%s is not over: the batch system queued a local job again meanwhile", job.identity)
         return
     state, reason = _judge(account, job, local_jobs)

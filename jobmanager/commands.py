@@ -87,7 +87,7 @@ def status(options: argparse.Namespace) -> int:
     account = look_into_account(options.state_dir)
     identity = account.database.find_grid_job(options.id) if options.id is not None else None
     rows = account.database.overview(identity)
-    waiting = {job: batch for job, batch, _ in account.database.open_grid_jobs() if identity in (None, job)}
+    waiting = {job.id: job.batch for job in account.database.open_grid_jobs() if identity in (None, job.id)}
     silences = _find_silences(account, waiting.values())
     if options.format == "json":
         print(render_json(rows, {job: silences[batch].since for job, batch in waiting.items() if batch in silences}))

@@ -7,7 +7,7 @@ from lxml import etree
 
 from adapters import Slice
 from batch_adapters.states import State
-from jobmanager.documents import Document, render_text, render_time
+from jobmanager.documents import Document, read_time, render_text, render_time
 from sandbox.status import Phase
 
 MOST_EVIDENCE = 40
@@ -93,6 +93,31 @@ class LocalJob(Document):
     @property
     def submitted(self) -> str | None:
         return self._get("submitted")
+
+    @property
+    def submitted_time(self) -> int | None:
+        """When it was submitted, seconds since the epoch."""
+        return self._get_time("submitted")
+
+    @property
+    def started_time(self) -> int | None:
+        """When this run of it started, seconds since the epoch."""
+        return self._get_time("started")
+
+    @property
+    def ended_time(self) -> int | None:
+        """When this run of it ended, seconds since the epoch."""
+        return self._get_time("ended")
+
+    def _get_time(self, name: str) -> int | None:
+        text = self._get(name)
+        return None if text is None else int(read_time(text))
+
+    @property
+    def cpu_seconds(self) -> float | None:
+        """CPU time of the program, from the driver's record."""
+        text = self._get("cpu-time")
+        return None if text is None else float(text)
 
     @property
     def part(self) -> Slice | None:

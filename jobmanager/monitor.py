@@ -20,7 +20,6 @@ from contextlib import contextmanager
 
 from batch_adapters.states import Event
 from jobmanager.account import Account, open_account
-from jobmanager.aggregation import next_step
 from jobmanager.child import Backoff
 from jobmanager.database import DatabaseError
 from jobmanager.generators import Generators
@@ -29,6 +28,7 @@ from jobmanager.logs import log_to
 from jobmanager.monitor_client import is_listening, render_fingerprint, socket_address
 from jobmanager.progress import ProgressReader, reconcile_with_drivers
 from jobmanager.registration import apply_events
+from jobmanager.tasks import Task, next_task
 from jobmanager.workers import Workers
 
 logger = logging.getLogger(__name__)
@@ -83,21 +83,21 @@ class Monitor:
         # First: who waits for an end need not wait for the rest, and no worker shows an id before the collector has it.
         self._reports.report()
         self._generators.supervise()
-        self._workers.forget_all_but({subject for job in open_jobs for subject in job[:2]})
+        self._workers.forget_all_but({name for job in open_jobs for name in (job.id, job.batch)})
         if open_jobs or self._workers.are_busy or self._reports.are_pending:
             self._idle_since = None
         elif self._idle_since is None:
             self._idle_since = time.monotonic()
-        for grid_job, batch, cancelled in open_jobs:
-            self._generators.start(batch)
-            step = next_step(self._account.database.count_local_jobs(grid_job), cancelled)
-            if step is not None:
-                self._workers.start(step, grid_job)
+        for job in open_jobs:
+            self._generators.start(job.batch)
+            task = next_task(self._account.database.count_local_jobs(job.id), job.cancelled)
+            if task is not None:
+                self._workers.start(task, job.id)
         if self._is_due("progress", self._settings.progress_interval):
-            self._read_progress([grid_job for grid_job, _, _ in open_jobs])
+            self._read_progress([job.id for job in open_jobs])
         if self._is_due("reconcile", self._settings.reconcile_interval):
-            for batch in {batch for _, batch, _ in open_jobs}:
-                self._workers.start("reconcile", batch)
+            for batch in {job.batch for job in open_jobs}:
+                self._workers.start(Task.RECONCILE, batch)
             self._drop_old_events()
         self._trouble = ""
         self._backoff = Backoff()

@@ -56,7 +56,7 @@ def is_listening(account: Account) -> bool:
 def end_other_monitor(account: Account) -> None:
     """End a monitor that works with another configuration than ours: what is submitted now shall be run with ours.
 
-    Any of its steps can be taken again, so it may be ended at any moment.
+    Any of its tasks can be begun again, so it may be ended at any moment.
     """
     with contextlib.suppress(OSError), _connection(account) as connection:
         if _read_text(account.places.monitor_configuration) == render_fingerprint(account.configuration):

@@ -26,7 +26,7 @@ class Orphan:
 
 def find_orphans(database: Database, system: BatchSystem, statuses: Iterable[LocalStatus]) -> Iterator[Orphan]:
     """The orphans among what a batch system answered that it has; a submission that is under way makes none."""
-    open_grid_jobs = {job for job, _, _ in database.open_grid_jobs()}
+    open_grid_jobs = {job.id for job in database.open_grid_jobs()}
     in_doubt = database.tokens_in_doubt()
     is_taken = functools.cache(database.is_taken)
     arrays_of_token = functools.cache(database.arrays_of_token)

@@ -1,4 +1,4 @@
-"""The worker process: one step (submit, cancel or collect) of one grid job, or a look at one batch system."""
+"""The worker process: one task of one grid job, or a look at one batch system."""
 
 import argparse
 import fcntl
@@ -20,6 +20,7 @@ from jobmanager.logs import log_to
 from jobmanager.reconciliation import reconcile_batch_system
 from jobmanager.request import BadRequest
 from jobmanager.run_grid_job import run_grid_job
+from jobmanager.tasks import Task
 from jobmanager.workers import BUSY, TRY_LATER
 from sandbox.limits import SandboxError, SandboxRefused
 
@@ -27,19 +28,19 @@ logger = logging.getLogger(__name__)
 
 
 def main(argv: list[str]) -> int:
-    """Run one step; 0 when it is done, `TRY_LATER` when the monitor shall start it again."""
+    """Do one task; 0 when it is done, `TRY_LATER` when the monitor shall start it again."""
     parser = argparse.ArgumentParser(prog="samgrid-worker", description=__doc__)
     parser.add_argument("--state-dir", required=True)
-    parser.add_argument("step", choices=("submit", "cancel", "collect", "reconcile"))
+    parser.add_argument("task", type=Task, choices=list(Task))
     parser.add_argument("subject", help="id of the grid job, or name of the batch system to reconcile with")
     options = parser.parse_args(argv)
     _empty_stdin()
     account = open_account(options.state_dir)
     try:
-        if options.step == "reconcile":
+        if options.task is Task.RECONCILE:
             reconcile_batch_system(account, options.subject)
         else:
-            _run_step(account, options.step, options.subject)
+            _do_task(account, options.task, options.subject)
     except _Busy:
         return BUSY
     except (OSError, SandboxError, DatabaseError, BatchError, UnknownBatchSystem) as error:
@@ -59,19 +60,19 @@ class _Busy(Exception):
     """Another worker holds the grid job's lock."""
 
 
-def _run_step(account: Account, step: str, grid_job: str) -> None:
+def _do_task(account: Account, task: Task, grid_job: str) -> None:
     for folder in (account.places.sandbox(grid_job), account.places.results(grid_job)):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _only_worker(account.places.worker_lock(grid_job)):
         if account.database.grid_job(grid_job).state.is_final:
             return  # by a worker that has outlived its monitor
-        if step == "collect":
+        if task is Task.COLLECT:
             # Nothing is logged into the grid job's own log now: it goes into the tar, which must stay the same.
             _log_to(None)
             collect_grid_job(account, grid_job)
             return
         _log_to(account.places.log(grid_job))
-        if step == "cancel":
+        if task is Task.CANCEL:
             cancel_local_jobs(account, grid_job)
             return
         try:

@@ -1,4 +1,4 @@
-"""The monitor's workers: which step of which grid job runs now, and what keeps one from going on."""
+"""The monitor's workers: which task of which grid job runs now, and what keeps one from going on."""
 
 import logging
 import selectors
@@ -9,97 +9,102 @@ from dataclasses import dataclass, field
 from jobmanager.account import Account
 from jobmanager.child import Backoff, Child
 from jobmanager.database import DatabaseError
+from jobmanager.tasks import Task
 
 logger = logging.getLogger(__name__)
 
 TRY_LATER = 75
-"""Exit status of a worker whose step could not be done now (EX_TEMPFAIL of sysexits.h); its last words say why."""
+"""Exit status of a worker whose task could not be done now (EX_TEMPFAIL of sysexits.h); its last words say why."""
 BUSY = 76
 """Exit status of a worker that found another, started by a monitor that has died, still at it."""
 
 
 @dataclass
-class _Task:
-    """One step of one grid job (or of one batch system), over all its attempts."""
+class _Subject:
+    """A grid job or a batch system, and its task over all attempts."""
 
-    step: str
-    subject: str
+    name: str
+    task: Task
     child: Child | None = None
     trouble: str = ""
     backoff: Backoff = field(default_factory=Backoff)
 
 
 class Workers:
-    """Starts workers, a limited number at a time, and each step again after a while for as long as it is needed."""
+    """Starts workers, a limited number at a time, and each task again after a while for as long as it is needed."""
 
     def __init__(self, account: Account, selector: selectors.BaseSelector) -> None:
         self._account = account
         self._selector = selector
-        self._tasks: dict[str, _Task] = {}
+        self._subjects: dict[str, _Subject] = {}
 
     @property
     def are_busy(self) -> bool:
         """True while a worker runs."""
-        return any(task.child for task in self._tasks.values())
+        return any(subject.child for subject in self._subjects.values())
 
-    def start(self, step: str, subject: str) -> None:
-        """Start a worker for this step, unless one runs for that subject, or it is too early, or there are enough."""
-        task = self._tasks.get(subject)
-        if task is not None and task.child is not None and (task.step, step) == ("submit", "cancel"):
-            # It may hang in a handler, or go on submitting for a long time; any step can be killed and begun again.
-            logger.info("%s submit is ended: the grid job is cancelled", subject)
-            task.child.kill()
-            task.child = None
-        if task is None or (task.step != step and task.child is None):
-            task = self._tasks[subject] = _Task(step, subject)
-        running = sum(1 for other in self._tasks.values() if other.child and other.step != "reconcile")
-        # A look at a batch system is not to wait until no grid job has anything to do.
-        if task.child or (step != "reconcile" and running >= self._account.configuration.monitor.workers):
+    def start(self, task: Task, name: str) -> None:
+        """Start a worker for this task, unless one runs for that subject, or it is too early, or there are enough."""
+        subject = self._subjects.get(name)
+        if subject is not None and subject.child is not None and (subject.task, task) == (Task.SUBMIT, Task.CANCEL):
+            # It may hang in a handler, or go on submitting for a long time; any task can be killed and begun again.
+            logger.info("%s submit is ended: the grid job is cancelled", name)
+            subject.child.kill()
+            subject.child = None
+        if subject is None or (subject.task is not task and subject.child is None):
+            subject = self._subjects[name] = _Subject(name, task)
+        if subject.child or self._are_enough(task) or not subject.backoff.allows(time.monotonic()):
             return
-        if not task.backoff.allows(time.monotonic()):
-            return
-        logger.info("%s %s starts", subject, step)
-        command = self._account.program("samgrid-worker", step, subject)
-        task.child = Child(self._selector, command, lambda block: None)
-        # Whatever comes of it: if the same step is needed again, not at once.
-        task.backoff.wait(time.monotonic())
+        logger.info("%s %s starts", name, task)
+        command = self._account.program("samgrid-worker", task, name)
+        subject.child = Child(self._selector, command, lambda block: None)
+        # Whatever comes of it: if the same task is needed again, not at once.
+        subject.backoff.wait(time.monotonic())
+
+    def _are_enough(self, task: Task) -> bool:
+        """A look at a batch system is not to wait until no grid job has anything to do."""
+        running = [other for other in self._subjects.values() if other.child and other.task is not Task.RECONCILE]
+        return task is not Task.RECONCILE and len(running) >= self._account.configuration.monitor.workers
 
     def reap(self) -> None:
         """Note what has become of the workers that ended; a trouble that cannot be written down is kept in memory."""
-        for task in self._tasks.values():
-            status = task.child.exit_status() if task.child else None
-            if task.child is None or status is None:
+        for subject in self._subjects.values():
+            status = subject.child.exit_status() if subject.child else None
+            if subject.child is None or status is None:
                 continue
-            lines = task.child.last_words.splitlines() or [f"the worker ended with status {status}"]
-            task.child = None
-            task.trouble = lines[-1] if status not in (0, BUSY) else ""
+            lines = subject.child.last_words.splitlines() or [f"the worker ended with status {status}"]
+            subject.child = None
+            subject.trouble = lines[-1] if status not in (0, BUSY) else ""
             log = logger.warning if status else logger.info
-            log("%s %s ended with status %d %s", task.subject, task.step, status, " | ".join(lines) if status else "")
-            if task.step == "reconcile":
+            words = " | ".join(lines) if status else ""
+            log("%s %s ended with status %d %s", subject.name, subject.task, status, words)
+            if subject.task is Task.RECONCILE:
                 # Its interval is the monitor's to keep; only a batch system that does not answer is left alone longer.
-                task.backoff = task.backoff if status else Backoff()
+                subject.backoff = subject.backoff if status else Backoff()
             else:
-                self._write_trouble(task)
+                self._write_trouble(subject)
 
-    def forget_all_but(self, subjects: Collection[str]) -> None:
+    def forget_all_but(self, names: Collection[str]) -> None:
         """Forget what is known of grid jobs that have ended."""
-        self._tasks = {name: task for name, task in self._tasks.items() if task.child or name in subjects}
+        self._subjects = {name: known for name, known in self._subjects.items() if known.child or name in names}
 
     def troubles(self) -> str:
         """A line per subject that cannot go on now."""
         return "".join(
-            f"{task.subject}: {task.step}: {task.trouble}\n" for task in self._tasks.values() if task.trouble
+            f"{subject.name}: {subject.task}: {subject.trouble}\n"
+            for subject in self._subjects.values()
+            if subject.trouble
         )
 
-    def _write_trouble(self, task: _Task) -> None:
+    def _write_trouble(self, subject: _Subject) -> None:
         database = self._account.database
         try:
             with database.transaction():
-                job = database.grid_job(task.subject)
-                had_trouble = job.clear_trouble() if not task.trouble else True
-                if task.trouble:
-                    job.put_trouble(f"{task.step}: {task.trouble}", time.time())
+                job = database.grid_job(subject.name)
+                had_trouble = job.clear_trouble() if not subject.trouble else True
+                if subject.trouble:
+                    job.put_trouble(f"{subject.task}: {subject.trouble}", time.time())
                 if had_trouble:
                     database.put_grid_job(job)
         except DatabaseError as error:
-            logger.warning("%s trouble not written down: %s", task.subject, error)
+            logger.warning("%s trouble not written down: %s", subject.name, error)

@@ -1,4 +1,4 @@
-"""Where a worker is killed, one point after the other: the steps of submission, cancellation and gathering by name.
+"""Where a worker is killed, one point after the other: the tasks of submission, cancellation and gathering by name.
 
 A point is a function of ours, by the name under which it is called there, and whether the worker dies before or after
 it. The worker is a process of its own that wraps the function and kills itself with SIGKILL.
@@ -18,7 +18,7 @@ import pytest
 class Point:
     """A moment in a worker's life."""
 
-    step: str
+    task: str
     """What the worker does: submit, cancel, collect or reconcile."""
     name: str
     """Dotted name of the function."""
@@ -31,7 +31,7 @@ class Point:
 
     def __str__(self) -> str:
         doubt = ", in doubt" if self.in_doubt else ""
-        return f"{self.step}: {self.when} {self.name}{f' #{self.call}' if self.call > 1 else ''}{doubt}"
+        return f"{self.task}: {self.when} {self.name}{f' #{self.call}' if self.call > 1 else ''}{doubt}"
 
 
 _SYSTEM = "batch_adapters.batch_system.BatchSystem"

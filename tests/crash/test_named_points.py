@@ -1,4 +1,4 @@
-"""kill -9 of the worker at every step: nothing is submitted twice, nothing stays behind, no output is lost."""
+"""kill -9 of the worker at every point: nothing is submitted twice, nothing stays behind, no output is lost."""
 
 import json
 import tarfile
@@ -38,7 +38,7 @@ class Ground(Protocol):
     def accept_three(self) -> str:
         """A new grid job of `COUNT` local jobs, each of which prints its number."""
 
-    def work(self, step: str, subject: str) -> int:
+    def work(self, task: str, subject: str) -> int:
         """The exit status of one worker."""
 
     def advance(self, seconds: float) -> None:
@@ -97,8 +97,8 @@ class Fork:
         request = [*words.items(), ("arguments", ("-c", script))]
         return accept_grid_job(self.account, request, self._folder)
 
-    def work(self, step: str, subject: str) -> int:
-        return run_worker(["--state-dir", str(self.account.places.root), step, subject])
+    def work(self, task: str, subject: str) -> int:
+        return run_worker(["--state-dir", str(self.account.places.root), task, subject])
 
     def advance(self, seconds: float) -> None:
         """It needs no time."""
@@ -145,14 +145,14 @@ def ground(
     (tmp_path / "go").touch()
 
 
-def work_until(ground: Ground, grid_job: str, step: str, is_done: Callable[[], bool]) -> None:
-    """Start workers, as the monitor does, until the step is done."""
+def work_until(ground: Ground, grid_job: str, task: str, is_done: Callable[[], bool]) -> None:
+    """Start workers, as the monitor does, until the task is done."""
     for _ in range(8):
-        status = ground.work(step, grid_job)
+        status = ground.work(task, grid_job)
         if status == 0 and is_done():
             return
         ground.advance(SETTLE + 1)
-    raise AssertionError(f"{step} does not come to an end")
+    raise AssertionError(f"{task} does not come to an end")
 
 
 def submit(ground: Ground, grid_job: str) -> None:
@@ -212,12 +212,12 @@ def test_a_worker_that_dies_while_it_submits_submits_once(ground: Ground, point:
     grid_job = ground.accept_three()
     if point.in_doubt:
         put_in_doubt(ground, grid_job)
-    run_and_die(point, lambda: ground.work(point.step, grid_job))
+    run_and_die(point, lambda: ground.work(point.task, grid_job))
     submit(ground, grid_job)
     check_all_ran_once(ground, grid_job)
 
 
-def test_workers_that_die_at_every_step_one_after_another_submit_once(ground: Ground) -> None:
+def test_workers_that_die_at_every_point_one_after_another_submit_once(ground: Ground) -> None:
     grid_job = ground.accept_three()
     for point in [point for point in SUBMISSION if point.call == 1 and not point.in_doubt]:
         if State.UNSUBMITTED in ground.database.count_local_jobs(grid_job) or "pack" in point.name:
@@ -230,7 +230,7 @@ def test_workers_that_die_at_every_step_one_after_another_submit_once(ground: Gr
 def run_until_point_or_end(ground: Ground, grid_job: str, point: Point) -> None:
     """A point behind which an earlier worker has come need not be reached again."""
     try:
-        run_and_die(point, lambda: ground.work(point.step, grid_job))
+        run_and_die(point, lambda: ground.work(point.task, grid_job))
     except pytest.fail.Exception:
         return
 
@@ -244,7 +244,7 @@ def test_a_worker_that_dies_while_it_cancels_leaves_nothing(ground: Ground, poin
         submit(ground, grid_job)
         ground.start()
     assert put_tombstone(ground.database, grid_job, "cancelled by a test")
-    run_and_die(point, lambda: ground.work(point.step, grid_job))
+    run_and_die(point, lambda: ground.work(point.task, grid_job))
     work_until(ground, grid_job, "cancel", lambda: True)
     if ground.name == "fork":
         wait_until(lambda: not ground.live_ids())
@@ -261,9 +261,9 @@ def test_a_worker_that_dies_while_it_gathers_loses_no_output(ground: Ground, poi
     grid_job = ground.accept_three()
     submit(ground, grid_job)
     ground.run()
-    if point.step == "collect":
+    if point.task == "collect":
         reconcile_until_over(ground, grid_job)
-    run_and_die(point, lambda: ground.work(point.step, grid_job if point.step == "collect" else ground.name))
+    run_and_die(point, lambda: ground.work(point.task, grid_job if point.task == "collect" else ground.name))
     assert not ground.database.grid_job(grid_job).state.is_final
     check_all_ran_once(ground, grid_job)
     leftovers = [path.name for path in ground.account.places.grid_job(grid_job).iterdir() if path.name.startswith(".")]

@@ -204,8 +204,8 @@ def test_a_program_that_is_gone_when_it_is_to_be_packed_fails_the_grid_job(accou
     request = [("samgrid_type", ("command",)), ("executable", (str(program),))]
     identity = accept_grid_job(account, request, tmp_path)
     program.unlink()
-    for step in ("submit", "collect"):
-        assert run_worker(["--state-dir", str(account.places.root), step, identity]) == 0
+    for task in ("submit", "collect"):
+        assert run_worker(["--state-dir", str(account.places.root), task, identity]) == 0
     job = account.database.grid_job(identity)
     assert job.state is State.FAILED
     assert str(program) in str(job.reason)

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batch_adapters.states import State
-from jobmanager.aggregation import aggregate, judge, next_step
+from jobmanager.aggregation import aggregate, judge
+from jobmanager.tasks import Task, next_task
 
 P, A, S, D, F, U = (
     State.PENDING, State.ACTIVE, State.SUSPENDED, State.DONE, State.FAILED, State.UNSUBMITTED,
@@ -54,32 +55,32 @@ def test_only_the_states_that_occur_count_not_how_often(counts: dict[State, int]
 
 
 @given(counts_of_states, st.booleans())
-def test_a_grid_job_without_a_next_step_waits_for_a_local_job(counts: dict[State, int], cancelled: bool) -> None:
+def test_a_grid_job_without_a_next_task_waits_for_a_local_job(counts: dict[State, int], cancelled: bool) -> None:
     waiting = any(number for state, number in counts.items() if state in (P, A, S))
-    assert next_step(counts, cancelled) is not None or waiting
+    assert next_task(counts, cancelled) is not None or waiting
 
 
 @given(counts_of_states, st.booleans())
 def test_outputs_are_collected_only_when_nothing_runs_or_waits(counts: dict[State, int], cancelled: bool) -> None:
-    if next_step(counts, cancelled) == "collect":
+    if next_task(counts, cancelled) is Task.COLLECT:
         assert not any(number for state, number in counts.items() if not state.is_final)
 
 
 @pytest.mark.parametrize(
     ("states", "cancelled", "expected"),
     [
-        pytest.param([], False, "submit", id="just accepted"),
-        pytest.param([U, P], False, "submit", id="the submitting worker died half-way"),
+        pytest.param([], False, Task.SUBMIT, id="just accepted"),
+        pytest.param([U, P], False, Task.SUBMIT, id="the submitting worker died half-way"),
         pytest.param([P, A], False, None, id="all submitted"),
-        pytest.param([D, F], False, "collect", id="all ended"),
-        pytest.param([], True, "collect", id="cancelled before anything was submitted"),
-        pytest.param([U, D], True, "cancel", id="cancelled while being submitted"),
-        pytest.param([A], True, "cancel", id="cancelled while running"),
-        pytest.param([F], True, "collect", id="cancelled and gone"),
+        pytest.param([D, F], False, Task.COLLECT, id="all ended"),
+        pytest.param([], True, Task.COLLECT, id="cancelled before anything was submitted"),
+        pytest.param([U, D], True, Task.CANCEL, id="cancelled while being submitted"),
+        pytest.param([A], True, Task.CANCEL, id="cancelled while running"),
+        pytest.param([F], True, Task.COLLECT, id="cancelled and gone"),
     ],
 )
-def test_the_next_step_follows_from_the_states(states: list[State], cancelled: bool, expected: str | None) -> None:
-    assert next_step({state: states.count(state) for state in states}, cancelled) == expected
+def test_the_next_task_follows_from_the_states(states: list[State], cancelled: bool, expected: Task | None) -> None:
+    assert next_task({state: states.count(state) for state in states}, cancelled) is expected
 
 
 @pytest.mark.parametrize(

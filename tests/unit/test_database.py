@@ -2,8 +2,10 @@
 
 import os
 import resource
+import sqlite3
 import stat
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -307,3 +309,28 @@ def test_a_full_disk_is_a_clear_error_and_loses_nothing(tmp_path: Path) -> None:
     add(database, "cccccccc", 5)
     assert len(database.overview()) == 2
     database.close()
+
+
+def test_the_file_of_another_layout_is_not_touched(tmp_path: Path) -> None:
+    path = tmp_path / "other" / "old.db"
+    path.parent.mkdir()
+    with closing(sqlite3.connect(path)) as old:
+        old.executescript("CREATE TABLE grid_job (id TEXT); PRAGMA user_version = 1")
+    with pytest.raises(DatabaseError, match=r"old\.db has layout 1, .* move the state folder away"):
+        Database(path)
+    with closing(sqlite3.connect(path)) as old:
+        assert old.execute("SELECT name FROM sqlite_schema").fetchall() == [("grid_job",)]
+
+
+def test_the_lines_of_local_jobs_are_what_their_documents_say(database: Database) -> None:
+    add(database, "aaaaaaaa", 2)
+    submit(database, "aaaaaaaa", 2)
+    events = [Event(2000, "aaaaaaaa-1.2", State.ACTIVE), Event(2060, "aaaaaaaa-1.2", State.DONE, 3)]
+    apply_events(database, "fork", events)
+    waiting, ended = database.local_job_lines("aaaaaaaa")
+    assert (waiting.index, waiting.state, waiting.started, waiting.ended) == (1, State.PENDING, None, None)
+    assert (ended.index, ended.state, ended.unsuccessful, ended.started, ended.ended) == (
+        *(2, State.DONE, True),
+        *(2000, 2060),
+    )
+    assert (ended.local_id, ended.reason) == ("aaaaaaaa-1.2", "the program ended with exit code 3")

@@ -19,7 +19,7 @@ from gram_shims.origin import make_origin
 from gram_shims.program import answer_call
 from gram_shims.signals import signal
 from jobmanager.account import Account
-from jobmanager.database import Database
+from jobmanager.database import Database, OpenGridJob
 
 CONTACT = "https://localhost:1/2/3/"
 
@@ -167,7 +167,7 @@ def test_cancel_puts_the_tombstone_and_wakes_the_monitor(account: Account, wakes
     identity = submit(account)
     for _ in range(2):
         assert gram_shims.cancel.cancel(account, about(identity)) == Answer(State.FAILED)
-    assert account.database.open_grid_jobs() == [(identity, "fork", True)]
+    assert account.database.open_grid_jobs() == [OpenGridJob(identity, "fork", cancelled=True)]
     assert len(wakes) == 3
 
 

@@ -21,6 +21,7 @@ from jobmanager.grid_job import GramOrigin, GridJob
 from jobmanager.local_job import LocalJob
 from jobmanager.monitor import Monitor
 from jobmanager.settings import GramSettings
+from jobmanager.tasks import Task
 from tests.conftest import file_size_limit
 
 A, B = "aaaaaaaa", "bbbbbbbb"
@@ -290,7 +291,7 @@ def test_a_grid_job_that_cannot_be_run_was_not_cancelled_by_anybody(
         raise Refused("no such queue")
 
     monkeypatch.setattr(worker, "run_grid_job", refuse)
-    worker._run_step(account, "submit", A)
+    worker._do_task(account, Task.SUBMIT, A)
     job = account.database.grid_job(A)
     assert (job.cancelled, was_cancelled(job)) == (True, False)
 

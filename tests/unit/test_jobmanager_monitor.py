@@ -20,6 +20,7 @@ from jobmanager.monitor_client import ask_monitor, socket_address, wake_monitor
 from jobmanager.progress import ProgressReader, status_file
 from jobmanager.registration import apply_events
 from jobmanager.settings import MonitorSettings
+from jobmanager.tasks import Task
 
 GRID_JOB = "abcdefgh"
 LOCAL_ID = f"{GRID_JOB}-1.1"
@@ -67,7 +68,7 @@ def test_a_monitor_that_rests_still_reaps_its_workers(
     add_grid_job(account)
     monitor = Monitor(account, listener)
     monkeypatch.setattr(Account, "program", lambda self, *arguments: ["/bin/true"])
-    monitor._workers.start("submit", GRID_JOB)
+    monitor._workers.start(Task.SUBMIT, GRID_JOB)
     monkeypatch.setattr(monitor, "_work", fail_always(error))
     wait, turns = monitor._selector.select, 0
 
@@ -108,9 +109,9 @@ def test_a_look_at_a_batch_system_does_not_wait_for_a_free_worker(
     monkeypatch.setattr(Account, "program", lambda self, *arguments: ["/bin/cat"])
     workers = Monitor(account, listener)._workers
     for subject in ("aaaaaaaa", "bbbbbbbb", "cccccccc"):
-        workers.start("submit", subject)
-    workers.start("reconcile", "fork")
-    running = {name for name, task in workers._tasks.items() if task.child}
+        workers.start(Task.SUBMIT, subject)
+    workers.start(Task.RECONCILE, "fork")
+    running = {name for name, subject in workers._subjects.items() if subject.child}
     assert running == {"aaaaaaaa", "bbbbbbbb", "fork"}
 
 

@@ -1,4 +1,4 @@
-"""The monitor's workers: which of them start when, and what is told of those that could not do their step."""
+"""The monitor's workers: which of them start when, and what is told of those that could not do their task."""
 
 import selectors
 import time
@@ -14,6 +14,7 @@ from jobmanager.account import Account
 from jobmanager.database import Database, DatabaseError
 from jobmanager.grid_job import GridJob
 from jobmanager.settings import MonitorSettings
+from jobmanager.tasks import Task
 from jobmanager.workers import BUSY, Workers
 
 ONE, TWO, THREE = "aaaaaaaa", "bbbbbbbb", "cccccccc"
@@ -62,10 +63,10 @@ class Bench:
         """Be the loop until no worker runs."""
         self.wait_for(lambda: not self.workers.are_busy)
 
-    def run(self, step: str, subject: str) -> None:
+    def run(self, task: Task, subject: str) -> None:
         """Start a worker, whose time must have come, and see it to its end."""
         number = len(self.started())
-        self.workers.start(step, subject)
+        self.workers.start(task, subject)
         self.finish()
         assert len(self.started()) == number + 1, "no worker was started"
 
@@ -98,17 +99,19 @@ def waiting(tmp_path: Path) -> str:
     return f"until [ -e {tmp_path}/bench/go ]; do sleep 0.01; done"
 
 
-def test_a_worker_gets_its_step_and_its_subject(bench: Bench) -> None:
+def test_a_worker_gets_its_task_and_its_subject(bench: Bench) -> None:
     assert not bench.workers.are_busy
-    bench.workers.start("submit", ONE)
+    bench.workers.start(Task.SUBMIT, ONE)
     assert bench.workers.are_busy
     bench.finish()
     assert bench.started() == [f"samgrid-worker submit {ONE}"]
     assert not bench.selector.get_map()
 
 
-@pytest.mark.parametrize(("running", "wanted"), [("submit", "submit"), ("cancel", "collect"), ("collect", "cancel")])
-def test_of_a_grid_job_one_worker_runs_at_a_time(bench: Bench, waiting: str, running: str, wanted: str) -> None:
+@pytest.mark.parametrize(
+    ("running", "wanted"), [(Task.SUBMIT, Task.SUBMIT), (Task.CANCEL, Task.COLLECT), (Task.COLLECT, Task.CANCEL)]
+)
+def test_of_a_grid_job_one_worker_runs_at_a_time(bench: Bench, waiting: str, running: Task, wanted: Task) -> None:
     bench.let_workers(waiting)
     bench.workers.start(running, ONE)
     bench.now += 3600
@@ -121,45 +124,45 @@ def test_of_a_grid_job_one_worker_runs_at_a_time(bench: Bench, waiting: str, run
 
 def test_a_cancel_ends_a_worker_that_still_submits(bench: Bench) -> None:
     bench.let_workers("exec sleep 3600")
-    bench.workers.start("submit", ONE)
+    bench.workers.start(Task.SUBMIT, ONE)
     bench.wait_for(lambda: bool(bench.started()))
     bench.let_workers("exit 0")
-    bench.run("cancel", ONE)
-    assert bench.started() == [f"samgrid-worker {step} {ONE}" for step in ("submit", "cancel")]
+    bench.run(Task.CANCEL, ONE)
+    assert bench.started() == [f"samgrid-worker {task} {ONE}" for task in ("submit", "cancel")]
     assert bench.workers.troubles() == ""
 
 
 def test_only_so_many_workers_run_at_once_and_the_next_starts_when_one_has_ended(bench: Bench, waiting: str) -> None:
     bench.let_workers(waiting)
     for subject in (ONE, TWO, THREE):
-        bench.workers.start("submit", subject)
+        bench.workers.start(Task.SUBMIT, subject)
     bench.wait_for(lambda: len(bench.started()) == 2)
     bench.let_go()
     bench.finish()
     assert sorted(bench.started()) == [f"samgrid-worker submit {ONE}", f"samgrid-worker submit {TWO}"]
-    bench.run("submit", THREE)
+    bench.run(Task.SUBMIT, THREE)
 
 
-def test_a_step_that_is_needed_again_waits_longer_each_time(bench: Bench) -> None:
+def test_a_task_that_is_needed_again_waits_longer_each_time(bench: Bench) -> None:
     bench.let_workers("exit 75")
     for wait in (1, 2, 4):
-        bench.run("submit", ONE)
+        bench.run(Task.SUBMIT, ONE)
         bench.now += wait - 0.1
-        bench.workers.start("submit", ONE)
+        bench.workers.start(Task.SUBMIT, ONE)
         assert not bench.workers.are_busy, "too early"
         bench.now += 0.2
 
 
-def test_the_next_step_does_not_wait_for_the_one_before(bench: Bench) -> None:
+def test_the_next_task_does_not_wait_for_the_one_before(bench: Bench) -> None:
     bench.let_workers("exit 75")
-    bench.run("submit", ONE)
-    bench.run("cancel", ONE)
-    bench.run("submit", TWO)
+    bench.run(Task.SUBMIT, ONE)
+    bench.run(Task.CANCEL, ONE)
+    bench.run(Task.SUBMIT, TWO)
 
 
 def test_a_worker_that_fails_says_why_in_its_last_line(bench: Bench) -> None:
     bench.let_workers("echo Traceback >&2; echo the disk is full >&2; exit 75")
-    bench.run("submit", ONE)
+    bench.run(Task.SUBMIT, ONE)
     assert bench.workers.troubles() == f"{ONE}: submit: the disk is full\n"
     assert str(bench.trouble(ONE)).startswith("submit: the disk is full (since ")
     assert bench.trouble(TWO) is None
@@ -167,40 +170,40 @@ def test_a_worker_that_fails_says_why_in_its_last_line(bench: Bench) -> None:
 
 def test_a_worker_that_dies_without_a_word_is_a_trouble_too(bench: Bench) -> None:
     bench.let_workers("kill -9 $$")
-    bench.run("collect", ONE)
+    bench.run(Task.COLLECT, ONE)
     assert bench.workers.troubles() == f"{ONE}: collect: the worker ended with status -9\n"
 
 
 def test_another_worker_that_is_still_at_it_is_no_trouble(bench: Bench) -> None:
     bench.let_workers(f"exit {BUSY}")
-    bench.run("submit", ONE)
+    bench.run(Task.SUBMIT, ONE)
     assert bench.workers.troubles() == ""
     assert bench.trouble(ONE) is None
 
 
-def test_a_trouble_is_over_when_the_step_is_done(bench: Bench) -> None:
+def test_a_trouble_is_over_when_the_task_is_done(bench: Bench) -> None:
     bench.let_workers("echo the disk is full >&2; exit 75")
-    bench.run("submit", ONE)
+    bench.run(Task.SUBMIT, ONE)
     bench.let_workers("echo a warning >&2")
     bench.now += 3600
-    bench.run("submit", ONE)
+    bench.run(Task.SUBMIT, ONE)
     assert bench.workers.troubles() == ""
     assert bench.trouble(ONE) is None
 
 
 def test_a_trouble_says_since_when_and_not_how_often(bench: Bench) -> None:
     bench.let_workers("echo the disk is full >&2; exit 75")
-    bench.run("submit", ONE)
+    bench.run(Task.SUBMIT, ONE)
     first = bench.trouble(ONE)
     bench.now += 3600
-    bench.run("submit", ONE)
+    bench.run(Task.SUBMIT, ONE)
     assert bench.trouble(ONE) == first
 
 
 def test_what_troubles_several_is_told_of_each(bench: Bench) -> None:
     bench.let_workers('echo "$2 of $3 failed" >&2; exit 1')
-    bench.run("submit", ONE)
-    bench.run("cancel", TWO)
+    bench.run(Task.SUBMIT, ONE)
+    bench.run(Task.CANCEL, TWO)
     assert bench.workers.troubles().splitlines() == [
         f"{ONE}: submit: submit of {ONE} failed",
         f"{TWO}: cancel: cancel of {TWO} failed",
@@ -213,17 +216,17 @@ def test_a_trouble_that_cannot_be_written_down_is_kept_in_mind(bench: Bench, mon
 
     monkeypatch.setattr(Database, "put_grid_job", fail)
     bench.let_workers("echo the disk is full >&2; exit 75")
-    bench.run("submit", ONE)
+    bench.run(Task.SUBMIT, ONE)
     assert bench.workers.troubles() == f"{ONE}: submit: the disk is full\n"
     assert bench.trouble(ONE) is None
 
 
 def test_grid_jobs_that_have_ended_are_forgotten_but_not_their_running_workers(bench: Bench, waiting: str) -> None:
     bench.let_workers("exit 75")
-    bench.run("submit", ONE)
-    bench.run("submit", TWO)
+    bench.run(Task.SUBMIT, ONE)
+    bench.run(Task.SUBMIT, TWO)
     bench.let_workers(waiting)
-    bench.workers.start("collect", THREE)
+    bench.workers.start(Task.COLLECT, THREE)
     bench.workers.forget_all_but({TWO})
     assert bench.workers.troubles().startswith(TWO)
     assert bench.workers.are_busy
@@ -233,9 +236,9 @@ def test_grid_jobs_that_have_ended_are_forgotten_but_not_their_running_workers(b
 
 def test_a_batch_system_that_answers_is_looked_at_as_often_as_wanted(bench: Bench) -> None:
     for _ in range(3):
-        bench.run("reconcile", "fork")
+        bench.run(Task.RECONCILE, "fork")
     bench.let_workers("echo cannot connect >&2; exit 75")
-    bench.run("reconcile", "fork")
+    bench.run(Task.RECONCILE, "fork")
     assert bench.workers.troubles() == "fork: reconcile: cannot connect\n"
-    bench.workers.start("reconcile", "fork")
+    bench.workers.start(Task.RECONCILE, "fork")
     assert not bench.workers.are_busy, "one that does not answer is left alone for a while"

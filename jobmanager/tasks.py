@@ -1,0 +1,28 @@
+"""What a worker does with a grid job next: one task at a time, each of which can be killed and begun again."""
+
+import enum
+from collections.abc import Mapping
+
+from batch_adapters.states import State
+
+_FINAL = (State.DONE, State.FAILED)
+
+
+class Task(enum.StrEnum):
+    """What one worker process does; the subject is a grid job, of RECONCILE a batch system."""
+
+    SUBMIT = "submit"
+    CANCEL = "cancel"
+    COLLECT = "collect"
+    RECONCILE = "reconcile"
+
+
+def next_task(counts: Mapping[State, int], cancelled: bool) -> Task | None:
+    """The task of a grid job that has not ended, by the states of its local jobs; None: it waits for one of these."""
+    present = {state for state, number in counts.items() if number}
+    is_over = present.issubset(_FINAL)
+    if cancelled:
+        return Task.COLLECT if is_over else Task.CANCEL
+    if not present or State.UNSUBMITTED in present:
+        return Task.SUBMIT
+    return Task.COLLECT if is_over else None

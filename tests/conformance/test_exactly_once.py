@@ -101,19 +101,19 @@ class GridJob:
         """The kinds of the batch commands so far."""
         return (self._folder / "calls").read_text().split() if (self._folder / "calls").exists() else []
 
-    def work(self, step: str, subject: str | None = None) -> int:
-        """The exit status of a worker for that step."""
-        return run_worker(["--state-dir", str(self.account.places.root), step, subject or self.identity])
+    def work(self, task: str, subject: str | None = None) -> int:
+        """The exit status of a worker for that task."""
+        return run_worker(["--state-dir", str(self.account.places.root), task, subject or self.identity])
 
-    def work_until_done(self, step: str) -> int:
-        """Run workers until one is done with the step, as the monitor does; how many it took."""
+    def work_until_done(self, task: str) -> int:
+        """Run workers until one is done with the task, as the monitor does; how many it took."""
         for number in range(1, 12):
-            if self.work(step) == 0 and not self._is_needed(step):
+            if self.work(task) == 0 and not self._is_needed(task):
                 return number
-        raise AssertionError(f"{step} does not come to an end")
+        raise AssertionError(f"{task} does not come to an end")
 
-    def _is_needed(self, step: str) -> bool:
-        return step == "submit" and State.UNSUBMITTED in self.counts()
+    def _is_needed(self, task: str) -> bool:
+        return task == "submit" and State.UNSUBMITTED in self.counts()
 
     def counts(self) -> dict[State, int]:
         """Local jobs by state."""
@@ -395,7 +395,11 @@ def test_a_cancel_after_a_submission_in_doubt_leaves_nothing(job: GridJob, way: 
 
 
 @pytest.mark.parametrize("way", ["first-line", "hang-before", "fail-after", "banner"])
-def test_a_cancel_that_gets_no_good_answer_about_a_doubt_goes_on_later(job: GridJob, way: str) -> None:
+def test_a_cancel_that_gets_no_good_answer_about_a_doubt_goes_on_later(
+    job: GridJob, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    # Most cannot run yet: their drivers' records would clear up the doubt.
+    monkeypatch.setenv("SAMGRID_FORK_SLOTS", "1")
     crash(job, BatchSystem, "submit", "after", 1)
     put_end(job)
     job.plan("find", way)

@@ -22,11 +22,11 @@ PYTHON = "/usr/bin/python3"
 
 
 def wait_until(is_so: Callable[[], bool], what: str, seconds: float = 120) -> None:
-    """Look every tenth of a second."""
+    """Look a few times a second: each look is a process, and the batch system needs the processor, too."""
     deadline = time.monotonic() + seconds
     while not is_so():
         assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
-        time.sleep(0.1)
+        time.sleep(0.3)
 
 
 @contextmanager

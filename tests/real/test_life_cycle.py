@@ -25,17 +25,20 @@ def test_the_doctor_finds_no_fault(site: Site) -> None:
     assert site.name in done.stdout
 
 
-def test_an_array_of_200_runs_each_local_job_once(site: Site) -> None:
+def test_of_many_local_jobs_each_runs_once(site: Site) -> None:
     marks = site.home / "marks"
-    job = site.submit(f'mkdir -p {marks}; echo run >>{marks}/"$SAMGRID_INDEX"; echo "$SAMGRID_INDEX"', 200)
+    # Where there are no arrays, each is a submit command of its own.
+    count = 40 if site.name == "torque" else 200
+    job = site.submit(f'mkdir -p {marks}; echo run >>{marks}/"$SAMGRID_INDEX"; echo "$SAMGRID_INDEX"', count)
     site.wait_for(job, "done")
-    assert {int(mark.name): mark.read_text() for mark in marks.iterdir()} == dict.fromkeys(range(1, 201), "run\n")
-    assert len(set(site.local_ids(job))) == 200
+    ran = {int(mark.name): mark.read_text() for mark in marks.iterdir()}
+    assert ran == dict.fromkeys(range(1, count + 1), "run\n")
+    assert len(set(site.local_ids(job))) == count
     tar = site.samgrid("output", job).splitlines()[0]
     with tarfile.open(tar) as archive:
         stdouts = [member for member in archive.getmembers() if member.name.endswith(".stdout")]
         texts = sorted(int(archive.extractfile(member).read()) for member in stdouts)  # type: ignore[union-attr]
-    assert texts == list(range(1, 201))
+    assert texts == list(range(1, count + 1))
 
 
 def test_exit_codes_and_signals_are_told(site: Site) -> None:

@@ -4,6 +4,7 @@ from typing import Self
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from jobmanager.estimates import render_rate
 from jobmanager.listing import render_counts
 from jobmanager.watching import Snapshot
 
@@ -30,10 +31,13 @@ class Bars:
 
     def show(self, snapshot: Snapshot) -> None:
         """Bring the bars up to date."""
-        ended = sum(snapshot.row.counts.get(state, 0) for state in ("done", "failed"))
-        self._set("local jobs", ended, snapshot.count, render_counts(snapshot.row))
-        for name, (done, total, unit) in snapshot.phases:
-            self._set(name, done, total, unit)
+        course = snapshot.course
+        self._set(
+            "local jobs", course.ended, course.local_jobs, "; ".join([render_counts(snapshot.row), *snapshot.outlook])
+        )
+        for phase in course.phases:
+            pace = render_rate(phase) or phase.unit
+            self._set(phase.name, phase.done, phase.expected_total(course.local_jobs), pace)
 
     def _set(self, name: str, done: int, total: int, unit: str) -> None:
         if name not in self._tasks:

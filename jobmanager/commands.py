@@ -92,7 +92,7 @@ def status(options: argparse.Namespace) -> int:
     if options.format == "json":
         print(render_json(rows, {job: silences[batch].since for job, batch in waiting.items() if batch in silences}))
     else:
-        print(render_table(rows) if identity is None else render_details(account.database, identity, rows[0]))
+        print(render_table(rows) if identity is None else render_details(account, identity, rows[0], time.time()))
         for batch, silence in sorted(silences.items()):
             print(render_silence(batch, silence, time.time()))
     _wake_if_needed(account)

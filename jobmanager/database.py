@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jobmanager import event_table, grid_job_table, local_job_table
+from jobmanager import event_table, grid_job_table, local_job_table, phase_table
 from jobmanager.event_table import EventTable
 from jobmanager.grid_job_table import OpenGridJob, Overview, UnknownJob, Untold
 from jobmanager.local_job_table import LocalJobKey, LocalJobLine, LocalJobTable
@@ -23,7 +23,7 @@ __all__ = [
     "Untold",
 ]
 
-_SCHEMA = grid_job_table.SCHEMA + local_job_table.SCHEMA + event_table.SCHEMA
+_SCHEMA = grid_job_table.SCHEMA + local_job_table.SCHEMA + phase_table.SCHEMA + event_table.SCHEMA
 
 
 class Database(LocalJobTable, EventTable):

@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from adapters import Attribute, JobAdapter
 from batch_adapters.traffic import Silence
-from jobmanager.database import Database, Overview
+from jobmanager.account import Account
+from jobmanager.course import read_course
+from jobmanager.database import Overview
+from jobmanager.estimates import estimate_end, render_rate, render_silent
+from jobmanager.phase_table import PhaseSum
 
 if TYPE_CHECKING:  # a list of grid jobs needs no XML
     from jobmanager.grid_job import GridJob
@@ -81,9 +85,11 @@ def _clock(seconds: float, now: float) -> str:
     return moment.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M:%S")
 
 
-def render_details(database: Database, identity: str, row: Overview) -> str:
+def render_details(account: Account, identity: str, row: Overview, now: float) -> str:
     """Everything about one grid job that fits a screen."""
-    job = database.grid_job(identity)
+    job = account.database.grid_job(identity)
+    stall_time = account.configuration.monitor.stall_time
+    course = read_course(account.database, identity, job.count, stall_time, now)
     facts = [
         ("grid job", identity),
         ("type", job.job_type),
@@ -92,31 +98,20 @@ def render_details(database: Database, identity: str, row: Overview) -> str:
         ("submitted", job.submitted),
         ("batch system", job.batch),
         ("local jobs", f"{job.count}: {render_counts(row)}"),
-        *((f"phase {name}", f"{done} of {total} {unit}") for name, (done, total, unit) in phases(database, identity)),
+        *((f"phase {phase.name}", _render_phase(phase, job.count)) for phase in course.phases),
     ]
+    end = None if job.state.is_final else estimate_end(course, now)
+    facts += [("may end", f"{render_local_time(end)} (estimate)")] if end is not None else []
+    facts += [("stalled", render_silent(course, stall_time))] if course.silent else []
     facts += [("reason", printable(job.reason))] if job.reason else []
     facts += [("trouble", printable(job.trouble))] if job.trouble else []
     facts += [(printable(name), printable(text)) for name, text in job.summary().items()]
     return render_columns(facts)
 
 
-def phases(database: Database, identity: str) -> list[tuple[str, tuple[int, int, str]]]:
-    """Every phase of a grid job in order: done, total and unit, summed over its local jobs.
-
-    Local jobs that have not told their phases yet count as large as the average of those that have.
-    """
-    jobs = database.local_jobs(identity)
-    done: dict[str, int] = {}
-    totals: dict[str, list[int]] = {}
-    units: dict[str, str] = {}
-    for job in jobs:
-        for phase in job.phases():
-            done[phase.name] = done.get(phase.name, 0) + phase.done
-            totals.setdefault(phase.name, []).append(phase.total)
-            units[phase.name] = phase.unit
-    return [
-        (name, (done[name], round(sum(known) * len(jobs) / len(known)), units[name])) for name, known in totals.items()
-    ]
+def _render_phase(phase: PhaseSum, local_jobs: int) -> str:
+    amount = f"{phase.done} of {phase.expected_total(local_jobs)} {phase.unit}".rstrip()
+    return ", ".join(filter(None, (amount, render_rate(phase))))
 
 
 def render_output(job: "GridJob", tar: Path) -> str:

@@ -8,7 +8,7 @@ from lxml import etree
 from adapters import Slice
 from batch_adapters.states import State
 from jobmanager.documents import Document, read_time, render_text, render_time
-from sandbox.status import Phase
+from sandbox.status import MAX_PHASES, Phase
 
 MOST_EVIDENCE = 40
 """Pieces of evidence that a document keeps; the oldest go first."""
@@ -26,6 +26,15 @@ class Evidence:
     """The second, since 1970, for which it said so."""
     verdict: str
     """What it changed, or why it changed nothing."""
+
+
+@dataclass(frozen=True)
+class ToldPhase(Phase):
+    """A phase as the document keeps it; times in seconds since the epoch."""
+
+    begun: int = 0
+    changed: int = 0
+    """When done or total last changed."""
 
 
 class LocalJob(Document):
@@ -217,19 +226,42 @@ class LocalJob(Document):
         self._set("cpu-time", None if cpu_time is None else f"{cpu_time:.2f}")
         self._set("signal", signal)
 
-    def put_phases(self, phases: Iterable[Phase]) -> None:
-        """Replace the phases."""
-        self._remove("phase")
+    def put_phases(self, phases: Iterable[Phase], now: float) -> None:
+        """Merge what was told now into what is known, by name."""
+        known = {phase.name: phase for phase in self.told_phases()}
+        # A phase begins when the local job last had anything else to tell.
+        begun = max(self.started_time or 0, 0, *(phase.changed for phase in known.values())) or int(now)
         for phase in phases:
-            numbers = {"done": str(phase.done), "total": str(phase.total)}
-            etree.SubElement(self.element, "phase", {"name": phase.name, **numbers, "unit": phase.unit})
+            before = known.get(phase.name)
+            if before is None and len(known) < MAX_PHASES:
+                known[phase.name] = ToldPhase(*_values(phase), min(begun, int(now)), int(now))
+            elif before is not None and _values(before) != _values(phase):
+                known[phase.name] = ToldPhase(*_values(phase), before.begun, int(now))
+        self._remove("phase")
+        for told in known.values():
+            values = {"name": told.name, "done": told.done, "total": told.total, "unit": told.unit}
+            times = {"begun": told.begun, "changed": told.changed}
+            etree.SubElement(self.element, "phase", {name: str(value) for name, value in (values | times).items()})
 
-    def phases(self) -> list[Phase]:
-        """The phases that the driver has told, in its order."""
+    def told_phases(self) -> list[ToldPhase]:
+        """The phases that were told, in the order in which they were told first."""
         return [
-            Phase(str(e.get("name")), int(e.get("done") or 0), int(e.get("total") or 0), str(e.get("unit") or ""))
+            ToldPhase(
+                *(str(e.get("name")), int(e.get("done") or 0), int(e.get("total") or 0), str(e.get("unit") or "")),
+                *(int(e.get("begun") or 0), int(e.get("changed") or 0)),
+            )
             for e in self.element.iterfind("phase")
         ]
+
+    def phases(self) -> list[Phase]:
+        """The phases that were told, without their times."""
+        return [Phase(*_values(phase)) for phase in self.told_phases()]
+
+    def enter_run(self, start: int) -> None:
+        """Note in which second the driver of the present run started; a new run has told no phases yet."""
+        if self._get("run") not in (None, str(start)):
+            self._remove("phase")
+        self._set("run", start)
 
     @property
     def unsuccessful(self) -> bool:
@@ -240,3 +272,7 @@ class LocalJob(Document):
     def succeeded(self) -> bool:
         """True where the program ended with exit code 0 and the driver's record proves that its outputs came back."""
         return self.state is State.DONE and self.exit_code == 0 and self.driver == "ended"
+
+
+def _values(phase: Phase) -> tuple[str, int, int, str]:
+    return phase.name, phase.done, phase.total, phase.unit

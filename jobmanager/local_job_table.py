@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from batch_adapters.states import STATE_OF_WORD, State
 from jobmanager.grid_job_table import GridJobTable
+from jobmanager.phase_table import PhaseTable
 
 if TYPE_CHECKING:  # lists and counts are read without XML: "samgrid status" never loads lxml
     from jobmanager.local_job import LocalJob
@@ -51,11 +52,13 @@ class LocalJobLine:
     reason: str | None
 
 
-class LocalJobTable(GridJobTable):
+class LocalJobTable(GridJobTable, PhaseTable):
     """Local jobs by grid job, by the batch system's ids, and by token."""
 
     def put_local_jobs(self, identity: str, jobs: "Iterable[LocalJob]") -> None:
         """Write local jobs' documents, new or changed."""
+        jobs = list(jobs)
+        self._put_phases(identity, jobs)
         rows = (
             (
                 *(identity, job.index, job.state.word, job.batch, job.local_id, job.token, job.array, job.remark),
@@ -105,6 +108,11 @@ class LocalJobTable(GridJobTable):
             LocalJobLine(int(number), STATE_OF_WORD[str(state)], bool(unsuccessful), *rest)
             for number, state, unsuccessful, *rest in self._query(sql, [identity])
         ]
+
+    def first_start(self, identity: str) -> int | None:
+        """When the first of a grid job's local jobs started, seconds since the epoch; None: none has."""
+        ((started,),) = self._query("SELECT min(started) FROM local_job WHERE grid_job = ?", [identity])
+        return None if started is None else int(started)
 
     def count_local_jobs(self, identity: str) -> dict[State, int]:
         """How many local jobs of a grid job are in each state."""

@@ -1,6 +1,7 @@
 """What the drivers write down while local jobs run: read from the sandbox, put into the documents."""
 
 import stat
+import time
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
@@ -45,10 +46,11 @@ def _stamp(file: Path) -> tuple[int, int] | None:
 def reconcile_with_drivers(account: Account, grid_job: str, jobs: Iterable[LocalJob]) -> None:
     """Put what the drivers say into the documents of these local jobs, as those are at this moment."""
     files = {job.index: status_file(account, grid_job, job.local_id) for job in jobs if job.local_id}
+    now = time.time()
     statuses = {index: read_driver_status(file) for index, file in files.items()}
     with account.database.transaction():
         stored = [account.database.local_job(grid_job, index) for index in statuses]
-        changed = [job for job in stored if apply_driver_status(job, statuses[job.index])]
+        changed = [job for job in stored if apply_driver_status(job, statuses[job.index], now)]
         account.database.put_local_jobs(grid_job, changed)
 
 

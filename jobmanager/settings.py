@@ -207,6 +207,9 @@ class MonitorSettings:
     progress_interval: float = _key(
         1, "How often the phases of running local jobs are read from their status files.", "seconds", 0.05, _DAY
     )
+    stall_time: float = _key(
+        1800, "A running local job that has told phases, but nothing new for so long, is warned of.", "seconds", 1, _DAY
+    )
     event_cache_time: float = _key(
         3600, "How long events of local jobs that nobody registered are kept.", "seconds", 0, 7 * _DAY
     )

@@ -117,7 +117,7 @@ def end_by_driver(job: LocalJob, status: DriverStatus) -> None:
     job.put_evidence(Evidence("driver", f"end, exit code {status.exit_code}", status.end, State.DONE.word))
     _enter(job, State.DONE, status.end, status.exit_code, "")
     job.queue_time = status.end
-    apply_driver_status(job, status)
+    apply_driver_status(job, status, status.end)
 
 
 def _enter(job: LocalJob, state: State, when: int, exit_code: int, words: str) -> None:
@@ -141,8 +141,8 @@ def _reason_of_failure(exit_code: int) -> str:
     return f"the batch system reports a failure (code {exit_code})"
 
 
-def apply_driver_status(job: LocalJob, status: DriverStatus) -> bool:
-    """Reconcile a local job with what its driver wrote down; True if it changed anything.
+def apply_driver_status(job: LocalJob, status: DriverStatus, now: float) -> bool:
+    """Reconcile a local job with what its driver has written down until now; True if it changed anything.
 
     The driver's ``end`` is written when the outputs are back, so it proves that the job ran to its end: it beats a
     batch system's FAILED (a batch system that lost its daemon does not know the exit code).
@@ -150,7 +150,9 @@ def apply_driver_status(job: LocalJob, status: DriverStatus) -> bool:
     before = etree.tostring(job.element)
     if status.start is not None:
         job.put_driver("started" if status.end is None else "ended", status.host, status.cpu_seconds, status.signal)
-        job.put_phases(status.phases)
+        job.enter_run(status.start)
+        # Of one that has ended long ago nothing is news.
+        job.put_phases(status.phases, min(now, status.end or now))
     if status.problem and not job.state.is_final:
         job.reason = status.problem
     if job.state.is_final:

@@ -9,12 +9,15 @@ from typing import Protocol
 
 from batch_adapters.states import State
 from jobmanager.account import Account
+from jobmanager.course import Course, read_course
 from jobmanager.database import Overview
-from jobmanager.listing import phases, printable, render_counts
+from jobmanager.estimates import estimate_end, render_duration, render_silent
+from jobmanager.listing import printable, render_counts
 from jobmanager.monitor_client import ask_monitor
 
 DONE, FAILED, CANNOT_GO_ON = 0, 1, 3
 
+_FINAL = (State.DONE.word, State.FAILED.word)
 _INTERVAL = 0.5
 _PATIENCE = 15.0
 """Seconds of trouble before we stop waiting: the monitor tries again at least once in them (`Backoff`)."""
@@ -25,8 +28,17 @@ class Snapshot:
     """What there is to show of a grid job at one moment."""
 
     row: Overview
-    count: int
-    phases: tuple[tuple[str, tuple[int, int, str]], ...]
+    course: Course
+    when: float
+    """Seconds since the epoch."""
+    stall_time: float
+
+    @property
+    def outlook(self) -> list[str]:
+        """When it may end, and a warning of local jobs that have stalled, as far as there is anything to say."""
+        end = None if self.row.state in _FINAL else estimate_end(self.course, self.when)
+        words = "" if end is None else f"may end in {render_duration(end - self.when)}"
+        return [part for part in (words, render_silent(self.course, self.stall_time)) if part]
 
 
 class Display(Protocol):
@@ -42,7 +54,7 @@ def watch_grid_job(account: Account, identity: str) -> int:
     with _display() as display:
         for snapshot in _snapshots(account, identity):
             display.show(snapshot)
-            trouble = "" if snapshot.row.state in (State.DONE.word, State.FAILED.word) else _trouble(account, identity)
+            trouble = "" if snapshot.row.state in _FINAL else _trouble(account, identity)
             troubled_since = (troubled_since or time.monotonic()) if trouble else None
             if troubled_since is not None and time.monotonic() - troubled_since > _PATIENCE:
                 break
@@ -58,12 +70,14 @@ def watch_grid_job(account: Account, identity: str) -> int:
 
 def _snapshots(account: Account, identity: str) -> Iterator[Snapshot]:
     """How things are, again and again; the last one is final."""
+    stall_time = account.configuration.monitor.stall_time
     while True:
         began = time.monotonic()
         (row,) = account.database.overview(identity)
         count = account.database.grid_job(identity).count
-        yield Snapshot(row, count, tuple(phases(account.database, identity)))
-        if row.state in (State.DONE.word, State.FAILED.word):
+        now = time.time()
+        yield Snapshot(row, read_course(account.database, identity, count, stall_time, now), now, stall_time)
+        if row.state in _FINAL:
             return
         # A look at ten thousand local jobs costs something: it shall not keep a processor busy.
         time.sleep(max(_INTERVAL, 4 * (time.monotonic() - began)))
@@ -91,9 +105,14 @@ class Lines:
 
     def show(self, snapshot: Snapshot) -> None:
         """Print a line if it differs from the last."""
-        parts = [f"{snapshot.row.state}: {render_counts(snapshot.row)} of {snapshot.count}"]
-        parts += [f"{name} {done}/{total} {unit}".rstrip() for name, (done, total, unit) in snapshot.phases]
-        line = " | ".join(parts)
+        course = snapshot.course
+        parts = [f"{snapshot.row.state}: {render_counts(snapshot.row)} of {course.local_jobs}"]
+        parts += [
+            f"{phase.name} {phase.done}/{phase.expected_total(course.local_jobs)} {phase.unit}".rstrip()
+            for phase in course.phases
+        ]
+        line = " | ".join([*parts, f"{len(course.silent)} silent"] if course.silent else parts)
+        # When it may end changes all the time: that alone is no news.
         if line != self._last:
-            print(line, flush=True)
+            print(" | ".join([*parts, *snapshot.outlook]), flush=True)
             self._last = line

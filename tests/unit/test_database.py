@@ -18,9 +18,12 @@ from jobmanager.database import Database, DatabaseError, LocalJobKey, UnknownJob
 from jobmanager.documents import InvalidDocument
 from jobmanager.grid_job import GridJob
 from jobmanager.local_job import LocalJob
+from jobmanager.phase_table import PhaseSum
 from jobmanager.querying import run_query
 from jobmanager.registration import apply_events, register_local_jobs
 from jobmanager.submission import write_intent
+from jobmanager.transitions import apply_driver_status
+from sandbox.status import MAX_PHASES, DriverStatus, Phase
 
 
 @pytest.fixture
@@ -334,3 +337,95 @@ def test_the_lines_of_local_jobs_are_what_their_documents_say(database: Database
         *(2000, 2060),
     )
     assert (ended.local_id, ended.reason) == ("aaaaaaaa-1.2", "the program ended with exit code 3")
+
+
+def tell(
+    database: Database, identity: str, number: int, phases: list[Phase], now: int, state: State | None = None
+) -> None:
+    with database.transaction():
+        job = database.local_job(identity, number)
+        job.state = state or State.ACTIVE
+        job.put_phases(phases, now)
+        database.put_local_jobs(identity, [job])
+
+
+def test_phases_are_summed_over_the_local_jobs_that_have_told_them(database: Database) -> None:
+    add(database, "aaaaaaaa", 4)
+    add(database, "bbbbbbbb", 1)
+    tell(database, "aaaaaaaa", 1, [Phase("generate", 10, 10, "events"), Phase("d0reco", 1, 4)], 1000)
+    tell(database, "aaaaaaaa", 2, [Phase("generate", 7, 20, "events")], 1005)
+    tell(database, "bbbbbbbb", 1, [Phase("generate", 1, 1)], 1)
+    assert database.phase_sums("aaaaaaaa") == [
+        PhaseSum("generate", "events", 17, 30, 2, 1000, 1005),
+        PhaseSum("d0reco", "", 1, 4, 1, 1000, 1000),
+    ]
+    assert database.phase_sums("cccccccc") == []
+
+
+def test_only_the_parts_of_local_jobs_that_have_not_ended_are_counted(database: Database) -> None:
+    add(database, "aaaaaaaa", 3)
+    tell(database, "aaaaaaaa", 1, [Phase("generate", 10, 10), Phase("d0reco", 1, 4)], 1000)
+    tell(database, "aaaaaaaa", 2, [Phase("generate", 3, 4)], 1000, State.DONE)
+    tell(database, "aaaaaaaa", 3, [Phase("generate", 0, 0), Phase("d0reco", 9, 4)], 1000, State.SUSPENDED)
+    assert database.open_parts("aaaaaaaa") == 1 + 0.25 + 1 + 1
+    assert database.open_parts("bbbbbbbb") == 0
+
+
+def test_no_number_that_a_program_makes_up_is_too_much_for_the_sums(database: Database) -> None:
+    huge = 10**15 - 1
+    rows = (("aaaaaaaa", number, 0, "generate", huge, huge, "", 1, 2) for number in range(20_000))
+    with database.transaction():
+        database._write("INSERT INTO phase VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+    (phase,) = database.phase_sums("aaaaaaaa")
+    assert phase.total == pytest.approx(20_000 * huge)
+
+
+def test_a_phase_begins_when_the_local_job_had_last_anything_else_to_tell(database: Database) -> None:
+    add(database, "aaaaaaaa", 1)
+    generate, reco = Phase("generate", 10, 10), Phase("d0reco", 1, 4)
+    tell(database, "aaaaaaaa", 1, [Phase("generate", 9, 10)], 1000)
+    tell(database, "aaaaaaaa", 1, [generate], 1010)
+    tell(database, "aaaaaaaa", 1, [generate, reco], 1020)
+    told = {phase.name: (phase.begun, phase.changed) for phase in database.local_job("aaaaaaaa", 1).told_phases()}
+    assert told == {"generate": (1000, 1010), "d0reco": (1010, 1020)}
+
+
+def test_what_is_told_again_is_merged_by_name_and_keeps_its_time(database: Database) -> None:
+    add(database, "aaaaaaaa", 1)
+    generate, reco = Phase("generate", 10, 10), Phase("d0reco", 1, 4)
+    tell(database, "aaaaaaaa", 1, [generate, reco], 1000)
+    tell(database, "aaaaaaaa", 1, [generate], 2000)
+    job = database.local_job("aaaaaaaa", 1)
+    assert job.phases() == [generate, reco]
+    assert [phase.changed for phase in job.told_phases()] == [1000, 1000]
+
+
+def test_a_local_job_keeps_only_so_many_phases(database: Database) -> None:
+    add(database, "aaaaaaaa", 1)
+    tell(database, "aaaaaaaa", 1, [Phase(f"p{number}", 1, 2) for number in range(MAX_PHASES)], 1000)
+    tell(database, "aaaaaaaa", 1, [Phase("more", 1, 2), Phase("p0", 2, 2)], 1000)
+    assert len(database.local_job("aaaaaaaa", 1).phases()) == MAX_PHASES == len(database.phase_sums("aaaaaaaa"))
+    assert database.local_job("aaaaaaaa", 1).phases()[0] == Phase("p0", 2, 2)
+
+
+def test_a_new_run_of_the_driver_has_told_nothing_yet(database: Database) -> None:
+    add(database, "aaaaaaaa", 1)
+    job = database.local_job("aaaaaaaa", 1)
+    first = DriverStatus(start=5, phases=(Phase("generate", 9, 10),))
+    apply_driver_status(job, first, 9)
+    apply_driver_status(job, first, 10)
+    assert job.phases() == [Phase("generate", 9, 10)]
+    apply_driver_status(job, DriverStatus(start=6), 11)
+    assert job.phases() == []
+
+
+def test_silent_are_running_local_jobs_whose_phases_all_stand_still(database: Database) -> None:
+    add(database, "aaaaaaaa", 5)
+    generate, reco = Phase("generate", 9, 10), Phase("d0reco", 1, 4)
+    for number in (1, 2, 3):
+        tell(database, "aaaaaaaa", number, [generate, reco], 1000)
+    tell(database, "aaaaaaaa", 2, [Phase("d0reco", 2, 4)], 1500)
+    tell(database, "aaaaaaaa", 4, [generate], 1000, State.DONE)
+    tell(database, "aaaaaaaa", 5, [], 1000)
+    assert database.silent_local_jobs("aaaaaaaa", 1400) == [1, 3]
+    assert database.silent_local_jobs("aaaaaaaa", 999) == []

@@ -248,7 +248,7 @@ def failed_by_log() -> LocalJob:
 def proven() -> LocalJob:
     job = running()
     apply_event(job, Event(T + 9, "17.1", State.DONE))
-    apply_driver_status(job, DriverStatus(start=T, end=T + 8, exit_code=0))
+    apply_driver_status(job, DriverStatus(start=T, end=T + 8, exit_code=0), 9)
     return job
 
 

@@ -88,7 +88,7 @@ def test_a_replay_from_any_point_changes_nothing_at_all(events: list[tuple[int, 
 def test_a_second_run_forgets_the_first() -> None:
     job = after([(2, ACTIVE, 0), (3, DONE, 9)])
     apply_driver_status(
-        job, DriverStatus(start=2, end=3, exit_code=9, host="n1", phases=(Phase("generate", 5, 9, ""),))
+        job, DriverStatus(start=2, end=3, exit_code=9, host="n1", phases=(Phase("generate", 5, 9, ""),)), 9
     )
     apply_event(job, Event(8, "17_3", PENDING))
     assert (job.exit_code, job.driver, job.phases(), job.reason) == (None, None, [], None)
@@ -114,14 +114,14 @@ def test_the_drivers_record_and_the_batch_systems_are_reconciled(
     event: tuple[State, int], status: DriverStatus, state: State, exit_code: int, succeeded: bool
 ) -> None:
     job = after([(1, ACTIVE, 0), (3, *event)])
-    apply_driver_status(job, status)
+    apply_driver_status(job, status, 9)
     assert (job.state, job.exit_code, job.succeeded) == (state, exit_code, succeeded)
     assert succeeded or job.reason
 
 
 def test_a_driver_that_ended_does_not_end_the_job_before_the_batch_system_says_so() -> None:
     job = after([(1, ACTIVE, 0)])
-    apply_driver_status(job, DriverStatus(start=1, end=2, exit_code=0))
+    apply_driver_status(job, DriverStatus(start=1, end=2, exit_code=0), 9)
     assert job.state is ACTIVE
 
 
@@ -222,7 +222,7 @@ def test_a_reason_of_the_batch_system_becomes_the_reason_of_a_failure() -> None:
 
 def test_an_end_that_the_queue_denies_is_taken_back() -> None:
     job = after([(5, ACTIVE, 0), (8, DONE, 3)])
-    apply_driver_status(job, DriverStatus(start=5, host="n1"))
+    apply_driver_status(job, DriverStatus(start=5, host="n1"), 9)
     revive(job, status("R", ACTIVE), 20)
     assert (job.state, job.exit_code, job.driver, job.ended, job.queue_time) == (ACTIVE, None, None, None, 20)
     assert job.evidence()[-1] == Evidence("queue", "R", 20, "not over: active")
@@ -267,8 +267,8 @@ def test_a_driver_without_end_is_no_witness(found: DriverStatus) -> None:
 def test_a_record_that_beats_the_batch_systems_end_is_evidence_once() -> None:
     job = after([(5, ACTIVE, 0), (8, FAILED, 255)])
     found = DriverStatus(start=5, end=8, exit_code=0)
-    assert apply_driver_status(job, found)
-    assert not apply_driver_status(job, found)
+    assert apply_driver_status(job, found, 9)
+    assert not apply_driver_status(job, found, 9)
     assert [piece.verdict for piece in job.evidence() if piece.source == "driver"] == [
         "done: the driver's record beats the batch system's"
     ]
@@ -337,5 +337,5 @@ def test_what_experiments_added_stays() -> None:
     job = submitted_job()
     job.element.append(job.element.makeelement("{urn:d0}run", {"number": "169000"}))
     apply_event(job, Event(5, "17_3", ACTIVE))
-    apply_driver_status(job, DriverStatus(start=5, phases=(Phase("generate", 1, 2, "event"),)))
+    apply_driver_status(job, DriverStatus(start=5, phases=(Phase("generate", 1, 2, "event"),)), 9)
     assert b'number="169000"' in job.to_bytes()

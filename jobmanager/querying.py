@@ -58,8 +58,8 @@ class Item:
     kind: Kind
     text: str
     """The markup of an element, the value of anything else, raw: it may hold what a terminal takes for a command."""
-    attributes: tuple[tuple[str, str], ...] = ()
-    """Names and values: those of an element, or the one attribute that the item is."""
+    fields: tuple[tuple[str, str], ...] = ()
+    """Names and values, raw: an element's attributes, then its own text as ``text()``; or the attribute it is."""
 
 
 @dataclass(frozen=True)
@@ -83,18 +83,17 @@ def run_limited(
     if len(expression) > MOST_LETTERS:
         raise QueryError(f"{language.value}: an expression has at most {MOST_LETTERS} letters, not {len(expression)}")
     where = f"{language.value} {_shorten(expression)}"
-    done = _run_child(account, _render_question(account, identity, expression, language, limits), limits, where)
+    done = _run_child(_render_question(account, identity, expression, language, limits), limits, where)
     if done.returncode:
         raise QueryError(f"{where}: {_render_end(done.returncode, done.stderr, limits)}")
     answer = json.loads(done.stdout)
     if "fault" in answer:
         raise QueryError(f"{where}: {render_line(answer['fault'])}")
-    return QueryResult(
-        tuple(
-            Item(Kind(kind), text, tuple((name, value) for name, value in attributes))
-            for kind, text, attributes in answer["items"]
-        )
-    )
+    return QueryResult(tuple(_read_item(*item) for item in answer["items"]))
+
+
+def _read_item(kind: str, text: str, fields: list[tuple[str, str]]) -> Item:
+    return Item(Kind(kind), text, tuple((name, value) for name, value in fields))
 
 
 def _render_question(
@@ -113,7 +112,7 @@ def _render_question(
     return json.dumps(question).encode()
 
 
-def _run_child(account: Account, question: bytes, limits: Limits, where: str) -> "subprocess.CompletedProcess[bytes]":
+def _run_child(question: bytes, limits: Limits, where: str) -> "subprocess.CompletedProcess[bytes]":
     environment = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
     try:
         return subprocess.run(
@@ -134,7 +133,8 @@ def _render_end(status: int, errors: bytes, limits: Limits) -> str:
     if status == -signal.SIGXCPU:
         return f"no answer within {limits.seconds:g} s"
     words = render_line(errors.decode(errors="replace"))[-500:]
-    return f"its process ended (status {status}), perhaps for want of memory {words}".rstrip()
+    more = f": {words}" if words else ""
+    return f"needs more than {limits.memory // _MEGABYTE} MB of memory, or nests too deep (status {status}){more}"
 
 
 def _shorten(expression: str) -> str:

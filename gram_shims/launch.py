@@ -31,6 +31,13 @@ def worker() -> int:
     return main(sys.argv[1:])
 
 
+def query() -> int:
+    """Answer one question to the job database, within limits."""
+    from jobmanager.query_program import main
+
+    return main()
+
+
 def fork_queue() -> int:
     """Run the commands of the embedded batch system."""
     from batch_adapters.fork.commands import main
@@ -77,6 +84,7 @@ PROGRAMS = {
     "samgrid": samgrid,
     "samgrid-monitor": monitor,
     "samgrid-worker": worker,
+    "samgrid-query": query,
     "samgrid-fork": fork_queue,
     "samgrid-fork-starter": fork_starter,
     "samgrid-scheduler-event-generator": generator,

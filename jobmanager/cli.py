@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from jobmanager import batch_commands, commands
+from jobmanager import batch_commands, commands, query_commands
 from jobmanager.configuration import ConfigurationError
 from jobmanager.database import DatabaseError, UnknownJob
 from jobmanager.job_types import HandlerError
@@ -75,15 +75,30 @@ def _make_parser() -> argparse.ArgumentParser:
     output.add_argument("--extract", metavar="DIR", help="unpack it, safely, into a new folder DIR")
     add_for_job("cancel", commands.cancel, "Cancel a grid job.", commands.CANCEL_HELP)
     _add_batch_commands(add)
-    query = add("query", commands.query, "Ask the job database an XPath question.", commands.QUERY_HELP)
-    query.add_argument("--job", metavar="ID", help="look at this grid job only")
-    query.add_argument("xpath", metavar="XPATH")
+    _add_query_commands(add)
     types = add("types", commands.types, "List the job types, or the attributes of one.")
     types.add_argument("type", metavar="TYPE", nargs="?", help="a job type")
     add("config", commands.config, "Print every configuration value and where it came from.", commands.CONFIG_HELP)
     monitor = add("monitor", commands.monitor, "Run the job state monitor in the foreground.", commands.MONITOR_HELP)
     monitor.add_argument("--stay", action="store_true", help="do not end when there is nothing to do")
     return parser
+
+
+def _add_query_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
+    query = add("query", query_commands.query, "Ask the job database a question in XPath.", query_commands.QUERY_HELP)
+    query.add_argument("--job", metavar="ID", help="look at this grid job only")
+    query.add_argument("--xquery", action="store_true", help="EXPRESSION is XQuery 3.1, or XPath 3.1: needs saxonche")
+    query.add_argument(
+        "--format", choices=("text", "table", "xml"), default="text", help="what to print (default: text)"
+    )
+    query.add_argument(
+        "--timeout",
+        metavar="SECONDS",
+        type=_read_seconds,
+        default=60.0,
+        help="how long the answer may take (default: 60)",
+    )
+    query.add_argument("expression", metavar="EXPRESSION")
 
 
 def _read_seconds(text: str) -> float:

@@ -33,11 +33,6 @@ OUTPUT_HELP = "Prints the tar's path, what is in it, what is missing, and the su
 
 CANCEL_HELP = "All its local jobs are ended; what they left behind is gathered, and the grid job fails."
 
-QUERY_HELP = """\
-The root element is <jobs>, with a <grid-job> per grid job and a <local-job> per local job inside. Examples:
-  samgrid query 'count(//local-job[@state="active"])'
-  samgrid query --job k3f '//local-job[@exit-code!="0"]/@id'"""
-
 CONFIG_HELP = (
     "Later ones win: built-in defaults, /etc/samgrid/samgrid.toml, the file $SAMGRID_CONFIG, SAMGRID_SECTION_KEY."
 )
@@ -136,20 +131,6 @@ def cancel(options: argparse.Namespace) -> int:
         return 0
     wake_monitor(account)
     print(f"grid job {identity} is being cancelled")
-    return 0
-
-
-def query(options: argparse.Namespace) -> int:
-    """Run an XPath over the database's documents."""
-    from jobmanager.querying import run_query
-
-    account = look_into_account(options.state_dir)
-    identity = account.database.find_grid_job(options.job) if options.job is not None else None
-    try:
-        text = run_query(account.database, identity, options.xpath)
-    except ValueError as error:
-        raise CommandError(str(error)) from error
-    sys.stdout.write(text)
     return 0
 
 

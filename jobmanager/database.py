@@ -42,15 +42,18 @@ class Database(LocalJobTable, EventTable):
         """One tree over all grid jobs with their local jobs inside, or over one, under the root ``jobs``."""
         from jobmanager.documents import read_xml
 
-        condition = "" if identity is None else " WHERE {} = ?"
-        values = () if identity is None else (identity,)
-        inside: dict[str, list[bytes]] = {}
-        sql = "SELECT grid_job, document FROM local_job" + condition.format("grid_job")
-        for job, document in self._query(sql + " ORDER BY grid_job, number", values):
-            inside.setdefault(job, []).append(document)
-        parts = [b"<jobs>"]
-        sql = "SELECT id, document FROM grid_job" + condition.format("id") + " ORDER BY submitted, id"
-        for job, document in self._query(sql, values):
-            head = document.removesuffix(b"</grid-job>")
-            parts += [head, *inside.get(job, []), b"</grid-job>"]
-        return read_xml(b"".join([*parts, b"</jobs>"]))
+        condition = "" if identity is None else " WHERE grid_job.id = ?"
+        # One statement sees one moment. A grid job comes before its local jobs, whose numbers start from 1.
+        sql = (
+            f"SELECT submitted, id, 0, document FROM grid_job{condition} UNION ALL"
+            " SELECT grid_job.submitted, grid_job.id, number, local_job.document"
+            f" FROM grid_job JOIN local_job ON local_job.grid_job = grid_job.id{condition} ORDER BY 1, 2, 3"
+        )
+        parts, end = [b"<jobs>"], b""
+        for _, _, number, document in self._query(sql, () if identity is None else (identity, identity)):
+            if number == 0:
+                parts += [end, document.removesuffix(b"</grid-job>")]
+                end = b"</grid-job>"
+            else:
+                parts.append(document)
+        return read_xml(b"".join([*parts, end, b"</jobs>"]))

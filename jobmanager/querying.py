@@ -74,7 +74,7 @@ def run_limited(
     identity: str | None,
     expression: str,
     language: Language = Language.XPATH,
-    limits: Limits = Limits(),  # noqa: B008 (it is frozen)
+    limits: Limits = Limits(),
 ) -> QueryResult:
     """What an expression finds in the documents of all grid jobs, or of one; safe to call from any thread.
 

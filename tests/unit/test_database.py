@@ -19,7 +19,6 @@ from jobmanager.documents import InvalidDocument
 from jobmanager.grid_job import GridJob
 from jobmanager.local_job import LocalJob
 from jobmanager.phase_table import PhaseSum
-from jobmanager.querying import run_query
 from jobmanager.registration import apply_events, register_local_jobs
 from jobmanager.submission import write_intent
 from jobmanager.transitions import apply_driver_status
@@ -93,7 +92,7 @@ def test_other_namespaces_are_welcome(database: Database) -> None:
         etree.SubElement(etree.SubElement(job.element, "{urn:d0}card"), "{urn:d0}line").text = "x"
 
     database.change_grid_job("aaaaaaaa", annotate)
-    assert run_query(database, None, "string(//*[local-name()='line'])") == "x\n"
+    assert database.to_xml().xpath("string(//*[local-name()='line'])") == "x"
 
 
 def test_an_exception_in_a_transaction_leaves_nothing(database: Database) -> None:
@@ -271,29 +270,6 @@ def test_an_id_that_comes_again_means_the_job_submitted_last(database: Database)
     apply_events(database, "fork", [Event(2001, "77", State.ACTIVE)])
     assert database.local_job("aaaaaaaa", 1).state is State.PENDING
     assert database.local_job("bbbbbbbb", 1).state is State.ACTIVE
-
-
-@pytest.mark.parametrize(
-    ("xpath", "expected"),
-    [
-        ("count(//local-job)", "4\n"),
-        ("string(//grid-job[1]/@owner)", "physicist\n"),
-        ("count(//local-job) > 3", "true\n"),
-        ("3 div 2", "1.5\n"),
-        ("//grid-job/@id", "aaaaaaaa\nbbbbbbbb\n"),
-        ("//nothing", ""),
-    ],
-)
-def test_xpath_results_are_printed_as_they_are(database: Database, xpath: str, expected: str) -> None:
-    for identity in ("aaaaaaaa", "bbbbbbbb"):
-        add(database, identity)
-    assert run_query(database, None, xpath) == expected
-
-
-@pytest.mark.parametrize("xpath", ["//[", "unknown()", "", "$variable"])
-def test_a_wrong_xpath_is_one_clear_error(database: Database, xpath: str) -> None:
-    with pytest.raises(ValueError, match="XPath"):
-        run_query(database, None, xpath)
 
 
 def test_a_full_disk_is_a_clear_error_and_loses_nothing(tmp_path: Path) -> None:

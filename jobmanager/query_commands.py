@@ -1,0 +1,34 @@
+"""What the ``samgrid`` commands do that only look; heavy modules are loaded by the commands that need them."""
+
+import argparse
+import sys
+
+from jobmanager.account import look_into_account
+from jobmanager.commands import CommandError
+
+QUERY_HELP = """\
+The root element is <jobs>, with a <grid-job> per grid job and a <local-job> per local job inside. Examples:
+  samgrid query 'count(//local-job[@state="active"])'
+  samgrid query --job k3f '//local-job[@exit-code!="0"]/@id'
+  samgrid query --format table '//local-job[re:test(@host, "^wn1[0-9]")]'
+  samgrid query --xquery 'for $job in //grid-job order by $job/@ended return string($job/@id)'
+text has a line per item, table a row per item with its attributes as columns, xml one document with root <result>.
+An expression is XPath 1.0 with the regular expressions of EXSLT (prefix re);
+docs/questions.md answers twenty questions.
+Exit status: 0 there is an answer, be it empty; 1 the expression is wrong, or took more time or memory than it may."""
+
+
+def query(options: argparse.Namespace) -> int:
+    """Ask the database's documents a question."""
+    from jobmanager.query_listing import RENDERERS
+    from jobmanager.querying import Language, Limits, QueryError, run_limited
+
+    account = look_into_account(options.state_dir)
+    identity = account.database.find_grid_job(options.job) if options.job is not None else None
+    language = Language.XQUERY if options.xquery else Language.XPATH
+    try:
+        result = run_limited(account, identity, options.expression, language, Limits(seconds=options.timeout))
+    except QueryError as error:
+        raise CommandError(str(error)) from error
+    sys.stdout.writelines(f"{line}\n" for line in RENDERERS[options.format](result))
+    return 0

@@ -4,6 +4,7 @@ import secrets
 from pathlib import Path
 
 from gram_shims.description import JobDescription
+from gram_shims.proxy import find_subject
 from gram_shims.request import is_plain
 from jobmanager.account import Account
 from jobmanager.documents import render_text
@@ -26,10 +27,10 @@ def find_uniqid(description: JobDescription) -> str:
     return render_text(description.word("uniqid") or find_contact(description))
 
 
-def make_origin(description: JobDescription, directory: Path) -> GramOrigin:
+def make_origin(description: JobDescription, directory: Path, is_audited: bool = False) -> GramOrigin:
     """What GRAM wants to be told of a new grid job.
 
-    :param directory: where the names of its files start.
+    :param directory: where the names of its files start; is_audited: an audit record will be written at its end.
     """
     return GramOrigin(
         # A request that has no name can only be one of its own.
@@ -38,6 +39,7 @@ def make_origin(description: JobDescription, directory: Path) -> GramOrigin:
         stdout=str(directory / (description.word("stdout") or "/dev/null")),
         stderr=str(directory / (description.word("stderr") or "/dev/null")),
         is_plain=is_plain(description),
+        subject=find_subject(description) if is_audited else "",
     )
 
 

@@ -45,8 +45,9 @@ def submit(account: Account, description: JobDescription) -> Answer:
 def _accept(account: Account, description: JobDescription) -> str:
     request = read_request(description)
     directory = find_directory(description)
+    is_audited = account.configuration.gram.audit_folder is not None
     end_other_monitor(account)
-    return accept_grid_job(account, request, directory, make_origin(description, directory))
+    return accept_grid_job(account, request, directory, make_origin(description, directory, is_audited))
 
 
 def _publish_first_answer(account: Account, identity: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 
 from batch_adapters.states import State
 from jobmanager.account import Account
+from jobmanager.auditing import write_record
 from jobmanager.database import Untold
 from jobmanager.documents import read_time
 from jobmanager.gram_answers import publish_answer, told_state
@@ -29,8 +30,10 @@ class GramReports:
         self._events = GramEvents(account) if settings.event_collector or settings.event_folder else None
         self._first_seen: dict[str, float] = {}
         self._published: dict[str, State] = {}
+        self._unaudited: set[str] = set()
         self._untold_ends = 0
         self._trouble = ""
+        self._audit_trouble = ""
 
     @property
     def are_pending(self) -> bool:
@@ -40,7 +43,7 @@ class GramReports:
     @property
     def trouble(self) -> str:
         """What keeps GRAM from being told; empty where nothing does."""
-        return self._trouble or (self._events.trouble if self._events else "")
+        return self._trouble or (self._events.trouble if self._events else "") or self._audit_trouble
 
     def due_in(self) -> float:
         """Seconds until there may be something to tell, at most 1."""
@@ -63,9 +66,11 @@ class GramReports:
         if self._events is None:
             told = set(news)
         else:
-            told = self._events.tell([job for job in jobs if self._is_known(news[job.identity], now)])
+            due = [job for job in jobs if self._is_known(news[job.identity], now)]
+            # Those that only wait for their audit record have been told.
+            told = self._events.tell([job for job in due if job.identity not in self._unaudited]) | self._unaudited
         self._publish(jobs)
-        known = [job for job in jobs if job.identity in told and self._is_published(job)]
+        known = self._audit([job for job in jobs if job.identity in told and self._is_published(job)])
         self._note(known)
         self._untold_ends = sum(job.state.is_final for job in jobs) - sum(job.state.is_final for job in known)
 
@@ -95,6 +100,27 @@ class GramReports:
 
     def _is_published(self, job: GridJob) -> bool:
         return self._published.get(job.identity) is job.state
+
+    def _audit(self, jobs: Iterable[GridJob]) -> list[GridJob]:
+        """Write the audit records of those that have ended; the grid jobs for which nothing is left to be written.
+
+        Before it is noted that the end was told: so no record is lost, and one that is written again is the same.
+        """
+        folder = self._account.configuration.gram.audit_folder
+        trouble, audited = "", []
+        self._unaudited = set()
+        for job in jobs:
+            try:
+                if folder is not None and job.state.is_final:
+                    write_record(folder, job, self._account.database.first_submission(job.identity))
+                audited.append(job)
+            except OSError as error:
+                trouble = f"audit records cannot be written: {error}"
+                self._unaudited.add(job.identity)
+        if trouble and trouble != self._audit_trouble:
+            logger.warning("%s", trouble)
+        self._audit_trouble = trouble
+        return audited
 
     def _note(self, told: Collection[GridJob]) -> None:
         if not told:

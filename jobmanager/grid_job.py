@@ -24,6 +24,8 @@ class GramOrigin:
     stderr: str
     is_plain: bool
     """The request does not know of us: it is to end as under GRAM's own job managers."""
+    subject: str = ""
+    """Whose certificate the request came with, where audit records are written."""
 
 
 class GridJob(Document):
@@ -80,6 +82,10 @@ class GridJob(Document):
         self._set("ended", render_time(now))
 
     @property
+    def ended(self) -> str | None:
+        return self._get("ended")
+
+    @property
     def min_success(self) -> float:
         """The fraction of the local jobs that must succeed."""
         return float(self._get("min-success") or 1)
@@ -117,6 +123,8 @@ class GridJob(Document):
         gram = self._replace("gram")
         gram.attrib.update({"uniqid": render_text(origin.uniqid), "contact": render_text(origin.contact)})
         gram.set("plain", "true" if origin.is_plain else "false")
+        if origin.subject:
+            gram.set("subject", render_text(origin.subject))
         for name in ("stdout", "stderr"):
             put_value(etree.SubElement(gram, name), getattr(origin, name))
 
@@ -128,7 +136,10 @@ class GridJob(Document):
             return None
         stdout, stderr = (str(read_value(gram.find(name)[0])) for name in ("stdout", "stderr"))  # type: ignore[index]
         values = gram.attrib
-        return GramOrigin(str(values["uniqid"]), str(values["contact"]), stdout, stderr, values["plain"] == "true")
+        return GramOrigin(
+            *(str(values["uniqid"]), str(values["contact"]), stdout, stderr, values["plain"] == "true"),
+            subject=str(values.get("subject", "")),
+        )
 
     @property
     def uniqid(self) -> str | None:

@@ -230,13 +230,16 @@ class EventsSettings:
 
 @dataclass(frozen=True)
 class GramSettings:
-    """How GRAM hears of its grid jobs' states; where neither key is set, it polls (docs/gram.md)."""
+    """How GRAM hears of its grid jobs' states, by polls where no key of events is set, and their audit (docs/gram.md)."""
 
     event_collector: Path | None = _key(  # noqa: RUF009 - this is dataclasses.field() in disguise
         None, "Socket of the collector, which writes the events of all accounts of this host."
     )
     event_folder: Path | None = _key(  # noqa: RUF009
         None, "Folder of day files that this account alone writes; not used where there is a collector."
+    )
+    audit_folder: Path | None = _key(  # noqa: RUF009
+        None, "Folder that gets an audit record for each ended grid job that came through GRAM."
     )
 
 

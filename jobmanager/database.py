@@ -8,6 +8,7 @@ from jobmanager.event_table import EventTable
 from jobmanager.grid_job_table import OpenGridJob, Overview, UnknownJob, Untold
 from jobmanager.local_job_table import LocalJobKey, LocalJobLine, LocalJobTable
 from jobmanager.store import DatabaseError
+from jobmanager.usage_table import UsageTable
 
 if TYPE_CHECKING:
     from lxml import etree
@@ -26,7 +27,7 @@ __all__ = [
 _SCHEMA = grid_job_table.SCHEMA + local_job_table.SCHEMA + phase_table.SCHEMA + event_table.SCHEMA
 
 
-class Database(LocalJobTable, EventTable):
+class Database(LocalJobTable, EventTable, UsageTable):
     """The job database of one account. Every method reads or writes committed documents only.
 
     Writing methods belong inside ``with database.transaction():``.

@@ -114,6 +114,12 @@ class LocalJobTable(GridJobTable, PhaseTable):
         ((started,),) = self._query("SELECT min(started) FROM local_job WHERE grid_job = ?", [identity])
         return None if started is None else int(started)
 
+    def first_submission(self, identity: str) -> int | None:
+        """When the first local job of a grid job was submitted, seconds since the epoch; None where none was."""
+        for (when,) in self._query("SELECT min(submitted) FROM local_job WHERE grid_job = ?", [identity]):
+            return None if when is None else int(when)
+        return None
+
     def count_local_jobs(self, identity: str) -> dict[State, int]:
         """How many local jobs of a grid job are in each state."""
         sql = "SELECT state, count(*) FROM local_job WHERE grid_job = ? GROUP BY state"

@@ -159,6 +159,16 @@ class GridJobTable(Store):
         sql = "SELECT id, batch, cancelled FROM grid_job WHERE state NOT IN ('done', 'failed') ORDER BY submitted, id"
         return [OpenGridJob(str(job), str(batch), bool(cancelled)) for job, batch, cancelled in self._query(sql)]
 
+    def ended_grid_jobs(self) -> list[str]:
+        """The ids of the grid jobs that have ended, the eldest first."""
+        sql = "SELECT id FROM grid_job WHERE state IN ('done', 'failed') ORDER BY submitted, id"
+        return [str(row[0]) for row in self._query(sql)]
+
+    def delete_grid_job(self, identity: str) -> None:
+        """Forget a grid job and its local jobs."""
+        self._write("DELETE FROM local_job WHERE grid_job = ?", [(identity,)])
+        self._write("DELETE FROM grid_job WHERE id = ?", [(identity,)])
+
     def batch_systems(self) -> list[str]:
         """The batch systems of all grid jobs, those that have ended included."""
         return [str(row[0]) for row in self._query("SELECT DISTINCT batch FROM grid_job ORDER BY batch")]

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+_REMOVED = ".removed-"
 _GRID_JOB_ID = re.compile(r"[a-z][a-z0-9]{7}", re.ASCII)
 
 
@@ -17,7 +18,7 @@ class StateFolderError(Exception):
 
 @dataclass(frozen=True)
 class StatePlaces:
-    """The files and folders of one account's state folder; nothing here touches the disk."""
+    """The files and folders of one account's state folder; nothing here changes the disk."""
 
     root: Path
     spool: Path | None = None
@@ -68,6 +69,14 @@ class StatePlaces:
         if not _GRID_JOB_ID.fullmatch(grid_job):
             raise ValueError(f"{grid_job!r} is not the id of a grid job: that has 8 characters, like 'k3f9zq2m'")
         return self.jobs / grid_job
+
+    def removed(self, grid_job: str) -> Path:
+        """What is left of a grid job's folder while it is being removed."""
+        return self.jobs / f"{_REMOVED}{self.grid_job(grid_job).name}"
+
+    def all_removed(self) -> list[Path]:
+        """The folders of removals that have not come to their end, as they are on the disk."""
+        return sorted(self.jobs.glob(f"{_REMOVED}*"))
 
     def sandbox(self, grid_job: str) -> Path:
         """The folder of what goes out to the local jobs."""

@@ -200,7 +200,9 @@ def test_globus_own_program_uploads_the_records(tmp_path: Path, version: str) ->
     assert (done.returncode, done.stderr, list(folder.iterdir())) == (0, "", [])
     columns = "job_grid_id, local_job_id, subject_name, username, creation_time, queued_time, stage_in_grid_id"
     with sqlite3.connect(database) as table:
-        assert table.execute(f"SELECT {columns}, resource_manager_type, success_flag FROM gram_audit_table").fetchall() == [
+        assert table.execute(
+            f"SELECT {columns}, resource_manager_type, success_flag FROM gram_audit_table"
+        ).fetchall() == [
             (
                 *("https://h:1/2/3/", ID, '/O=Grid/CN=A. "B" C', getpass.getuser()),
                 *("2026-11-22 09:37:12", "2026-11-22 09:37:14", None, "slurm", 1),

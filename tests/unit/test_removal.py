@@ -1,0 +1,171 @@
+"""Removing grid jobs: what may go, that all of it goes, and that a kill in between leaves no riddle."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from batch_adapters.states import State
+from jobmanager import removal
+from jobmanager.account import Account
+from jobmanager.database import UnknownJob
+from jobmanager.gram_answers import answer_file
+from jobmanager.grid_job import GramOrigin, GridJob
+from jobmanager.local_job import LocalJob
+from jobmanager.removal import GRAM_ASKS, NotRemovable, find_ended_before, remove_grid_job, sweep
+from tests.samgrid import Samgrid
+
+A, B = "aaaaaaaa", "bbbbbbbb"
+
+
+def put_grid_job(account: Account, identity: str = A, ended: float | None = 0, told: float | None = None) -> GridJob:
+    """A grid job with files; of GRAM's where ``told`` says when it was told the end (0: never)."""
+    job = GridJob.new(identity, "command", "ada", "fork", 0)
+    job.put_request([], Path("/"))
+    job.put_slices(1, None, 1)
+    if told is not None:
+        job.put_origin(GramOrigin(identity, "https://h/", "/dev/null", "/dev/null", False))
+    if ended is not None:
+        job.end(State.DONE, ended)
+    if told:
+        job.put_told(State.DONE, told)
+    with account.database.transaction():
+        account.database.put_grid_job(job)
+        account.database.put_local_jobs(identity, [LocalJob.new(1, "fork", None)])
+    return job
+
+
+def put_files(account: Account, identity: str = A) -> Path:
+    """Seven bytes in a folder with what programs leave behind."""
+    folder = account.places.grid_job(identity)
+    closed = account.places.results(identity) / "a.output" / "closed"
+    closed.mkdir(parents=True)
+    (closed / "file").write_text("four")
+    closed.chmod(0o500)
+    outside = account.places.root / "outside"
+    outside.mkdir(exist_ok=True)
+    (outside / "kept").touch()
+    account.places.log(identity).write_text("log")
+    (folder / "link").symlink_to(outside)
+    return folder
+
+
+def link_size(account: Account) -> int:
+    return len(str(account.places.root / "outside"))
+
+
+def test_documents_files_and_the_answer_to_gram_go(account: Account) -> None:
+    put_grid_job(account, told=time.time() - GRAM_ASKS - 1)
+    put_grid_job(account, B)
+    put_files(account)
+    answer_file(account, A).parent.mkdir()
+    answer_file(account, A).touch()
+    assert remove_grid_job(account, A) == 7 + link_size(account)
+    assert [row.id for row in account.database.overview()] == [B]
+    assert account.database.local_jobs(A) == []
+    assert list(account.places.jobs.iterdir()) == []
+    assert not answer_file(account, A).exists()
+    assert (account.places.root / "outside" / "kept").exists()
+
+
+@pytest.mark.parametrize(
+    ("ended", "told", "why"),
+    [
+        (None, None, "cancel it, or wait"),
+        (0, 0, "GRAM has not been told"),
+        (0, 1, "GRAM may ask for it"),
+    ],
+    ids=["not ended", "untold", "told just now"],
+)
+def test_what_must_stay_stays(account: Account, ended: float | None, told: float | None, why: str) -> None:
+    put_grid_job(account, ended=ended, told=told and time.time())
+    folder = put_files(account)
+    with pytest.raises(NotRemovable, match=why):
+        remove_grid_job(account, A)
+    assert account.database.is_taken(A)
+    assert (folder / "log").exists()
+
+
+@pytest.mark.parametrize(("needed", "attribute"), [(A, "repeats"), (B, "parent")], ids=["repetition", "step"])
+def test_what_an_open_grid_job_needs_stays(
+    account: Account, needed: str, attribute: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_grid_job(account, A, ended=0 if needed == A else None)
+    put_grid_job(account, B, ended=0 if needed == B else None)
+    other = B if needed == A else A
+    read = account.database.grid_job
+
+    def read_linked(identity: str) -> GridJob:
+        job = read(identity)
+        names_the_other = identity == (other if attribute == "repeats" else needed)
+        if names_the_other:
+            job.element.set(attribute, needed if attribute == "repeats" else other)
+        return job
+
+    monkeypatch.setattr(account.database, "grid_job", read_linked)
+    with pytest.raises(NotRemovable, match=f"{needed} is needed by {other}"):
+        remove_grid_job(account, needed)
+
+
+class Killed(BaseException):
+    """As if by SIGKILL: nothing catches it."""
+
+
+@pytest.mark.parametrize("victim", ["delete_grid_job", "_remove_folder"])
+def test_a_removal_that_was_killed_is_finished_by_the_next(
+    account: Account, victim: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_grid_job(account)
+    put_files(account)
+
+    def die(*arguments: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(account.database if victim == "delete_grid_job" else removal, victim, die)
+        with pytest.raises(Killed):
+            remove_grid_job(account, A)
+    freed = sweep(account)
+    if victim == "delete_grid_job":
+        assert remove_grid_job(account, A) == 0
+    assert freed == 7 + link_size(account)
+    assert not account.database.is_taken(A)
+    assert list(account.places.jobs.iterdir()) == []
+
+
+def test_a_second_removal_at_the_same_time_finds_nothing(account: Account) -> None:
+    put_grid_job(account)
+    remove_grid_job(account, A)
+    with pytest.raises(UnknownJob):
+        remove_grid_job(account, A)
+
+
+def test_those_that_ended_before_a_time(account: Account) -> None:
+    put_grid_job(account, A, ended=100)
+    put_grid_job(account, B, ended=200)
+    put_grid_job(account, "cccccccc", ended=None)
+    assert find_ended_before(account.database, 101) == [A]
+    assert find_ended_before(account.database, 200) == [A]
+    assert find_ended_before(account.database, 201) == [A, B]
+
+
+def test_the_command_removes_what_has_ended_and_names_what_has_not(samgrid: Samgrid) -> None:
+    ended = samgrid.submit("&(samgrid_type = command)(executable = /bin/true)")
+    assert samgrid("watch", ended).returncode == 0
+    running = samgrid.submit("&(samgrid_type = command)(executable = /bin/sleep)(arguments = 600)")
+    done = samgrid("remove", ended[:5], running)
+    assert done.returncode == 1
+    assert done.stdout.startswith("1 grid jobs removed, ")
+    assert f"{running} is " in done.stderr
+    assert ended not in samgrid("status").stdout
+    assert not (samgrid.state / "jobs" / ended).exists()
+    bulk = samgrid("remove", "--ended-before", "0h")
+    assert (bulk.returncode, bulk.stdout, bulk.stderr) == (0, "0 grid jobs removed, 0 bytes freed\n", "")
+    samgrid("cancel", running)
+
+
+@pytest.mark.parametrize("arguments", [[], ["k3f", "--ended-before", "7d"]], ids=["nothing", "both"])
+def test_it_must_be_said_what_to_remove(samgrid: Samgrid, arguments: list[str]) -> None:
+    done = samgrid("remove", *arguments)
+    assert done.returncode == 1
+    assert "say which" in done.stderr

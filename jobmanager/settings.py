@@ -230,7 +230,7 @@ class EventsSettings:
 
 @dataclass(frozen=True)
 class GramSettings:
-    """How GRAM hears of its grid jobs' states, by polls where no key of events is set, and their audit (docs/gram.md)."""
+    """How GRAM hears of its grid jobs' states, by polls where no key of events is set, and its audit (docs/gram.md)."""
 
     event_collector: Path | None = _key(  # noqa: RUF009 - this is dataclasses.field() in disguise
         None, "Socket of the collector, which writes the events of all accounts of this host."

@@ -175,7 +175,7 @@ def test_the_subject_is_the_persons(line: str, subject: str) -> None:
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 def test_the_subject_is_read_from_a_proxy(tmp_path: Path) -> None:
     proxy = tmp_path / "proxy"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", proxy, "-out", proxy]
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", str(proxy), "-out", str(proxy)]
     subprocess.run([*command, "-subj", "/O=Grid/CN=A. Physicist/CN=1234"], check=True, capture_output=True)
     assert find_subject(JobDescription({}, {"X509_USER_PROXY": str(proxy)})) == "/O=Grid/CN=A. Physicist"
 

@@ -165,7 +165,8 @@ class GridJobTable(Store):
         return [str(row[0]) for row in self._query(sql)]
 
     def delete_grid_job(self, identity: str) -> None:
-        """Forget a grid job and its local jobs."""
+        """Forget a grid job, its local jobs and their phases."""
+        self._write("DELETE FROM phase WHERE grid_job = ?", [(identity,)])
         self._write("DELETE FROM local_job WHERE grid_job = ?", [(identity,)])
         self._write("DELETE FROM grid_job WHERE id = ?", [(identity,)])
 

@@ -13,6 +13,7 @@ from jobmanager.gram_answers import answer_file
 from jobmanager.grid_job import GramOrigin, GridJob
 from jobmanager.local_job import LocalJob
 from jobmanager.removal import GRAM_ASKS, NotRemovable, find_ended_before, remove_grid_job, sweep
+from sandbox.status import Phase
 from tests.samgrid import Samgrid
 
 A, B = "aaaaaaaa", "bbbbbbbb"
@@ -29,9 +30,11 @@ def put_grid_job(account: Account, identity: str = A, ended: float | None = 0, t
         job.end(State.DONE, ended)
     if told:
         job.put_told(State.DONE, told)
+    local_job = LocalJob.new(1, "fork", None)
+    local_job.put_phases([Phase("generator", 1, 2)], 0)
     with account.database.transaction():
         account.database.put_grid_job(job)
-        account.database.put_local_jobs(identity, [LocalJob.new(1, "fork", None)])
+        account.database.put_local_jobs(identity, [local_job])
     return job
 
 
@@ -63,6 +66,7 @@ def test_documents_files_and_the_answer_to_gram_go(account: Account) -> None:
     assert remove_grid_job(account, A) == 7 + link_size(account)
     assert [row.id for row in account.database.overview()] == [B]
     assert account.database.local_jobs(A) == []
+    assert (account.database.phase_sums(A), len(account.database.phase_sums(B))) == ([], 1)
     assert list(account.places.jobs.iterdir()) == []
     assert not answer_file(account, A).exists()
     assert (account.places.root / "outside" / "kept").exists()

@@ -6,8 +6,8 @@ from gram_shims.description import JobDescription
 from gram_shims.errors import GramError
 from gram_shims.origin import find_grid_job
 from jobmanager.account import Account
-from jobmanager.cancellation import put_tombstone
 from jobmanager.monitor_client import wake_monitor
+from jobmanager.tombstone import put_tombstone
 
 
 def cancel(account: Account, description: JobDescription) -> Answer:

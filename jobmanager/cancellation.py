@@ -1,7 +1,6 @@
 """Ending a grid job: a tombstone first, then cancelling until each local job is gone for certain."""
 
 import logging
-import time
 from collections.abc import Iterable
 
 from batch_adapters.batch_system import BatchSystem
@@ -15,18 +14,6 @@ from jobmanager.registration import refresh_grid_job
 from jobmanager.submission import open_intents
 
 logger = logging.getLogger(__name__)
-
-
-def put_tombstone(database: Database, grid_job: str, reason: str) -> bool:
-    """Want a grid job ended, from now on and for ever; False if it has ended already."""
-    with database.transaction():
-        job = database.grid_job(grid_job)
-        if job.state.is_final:
-            return False
-        job.cancel(time.time(), reason)
-        database.put_grid_job(job)
-    logger.info("%s cancelled: %s", grid_job, reason)
-    return True
 
 
 def cancel_local_jobs(account: Account, grid_job: str) -> None:

@@ -121,8 +121,8 @@ def output(options: argparse.Namespace) -> int:
 
 def cancel(options: argparse.Namespace) -> int:
     """Put the tombstone; the monitor does the rest."""
-    from jobmanager.cancellation import put_tombstone
     from jobmanager.monitor_client import wake_monitor
+    from jobmanager.tombstone import put_tombstone
 
     account = look_into_account(options.state_dir)
     identity = account.database.find_grid_job(options.id)

@@ -21,9 +21,9 @@ from batch_adapters.states import State
 from jobmanager import registration, submission
 from jobmanager.acceptance import accept_grid_job
 from jobmanager.account import Account
-from jobmanager.cancellation import put_tombstone
 from jobmanager.database import Database
 from jobmanager.registration import register_local_jobs
+from jobmanager.tombstone import put_tombstone
 from jobmanager.worker import main as run_worker
 from jobmanager.workers import TRY_LATER
 from tests.conftest import processes_of

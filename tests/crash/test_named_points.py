@@ -14,8 +14,8 @@ from batch_adapters.states import State
 from jobmanager.acceptance import accept_grid_job
 from jobmanager.account import Account
 from jobmanager.batch import find_batch_system
-from jobmanager.cancellation import put_tombstone
 from jobmanager.database import Database
+from jobmanager.tombstone import put_tombstone
 from jobmanager.worker import main as run_worker
 from tests.conformance.fakes.site import SETTLE, Site
 from tests.crash.points import CANCELLATION, GATHERING, SUBMISSION, Point, run_and_die

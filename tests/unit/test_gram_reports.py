@@ -14,7 +14,6 @@ from batch_adapters.generator.collector_protocol import Answer
 from batch_adapters.states import Event, State
 from jobmanager import gram_events, worker
 from jobmanager.account import Account
-from jobmanager.cancellation import put_tombstone
 from jobmanager.gram_answers import answer_file, find_events, was_cancelled
 from jobmanager.gram_reports import GramReports
 from jobmanager.grid_job import GramOrigin, GridJob
@@ -22,6 +21,7 @@ from jobmanager.local_job import LocalJob
 from jobmanager.monitor import Monitor
 from jobmanager.settings import GramSettings
 from jobmanager.tasks import Task
+from jobmanager.tombstone import put_tombstone
 from tests.conftest import file_size_limit
 
 A, B = "aaaaaaaa", "bbbbbbbb"

@@ -22,11 +22,11 @@ from batch_adapters.states import State
 from jobmanager import account as accounts
 from jobmanager.acceptance import accept_grid_job
 from jobmanager.account import open_account
-from jobmanager.cancellation import put_tombstone
 from jobmanager.configuration import Configuration, render_configuration
 from jobmanager.grid_job import GridJob
 from jobmanager.local_job import LocalJob
 from jobmanager.settings import SandboxSettings, SiteSettings
+from jobmanager.tombstone import put_tombstone
 from jobmanager.worker import main as run_worker
 from tests.conformance.fakes.book import Book
 from tests.conformance.fakes.dialect import find_dialect

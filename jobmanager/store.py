@@ -33,10 +33,11 @@ class Store:
             # An intent must outlive a power cut once its submit command runs: every commit reaches the disk.
             self._connection.execute("PRAGMA synchronous = FULL")
             if self._is_empty():
-                self._connection.executescript(f"{schema}\nPRAGMA user_version = {LAYOUT};")
+                # In one transaction: each takes its time to reach the disk, and whoever is killed leaves all or nothing.
+                self._connection.executescript(f"BEGIN IMMEDIATE;\n{schema}\nPRAGMA user_version = {LAYOUT};\nCOMMIT;")
 
     def _is_empty(self) -> bool:
-        """True where there are no tables yet, or not all: whoever made them may have been killed."""
+        """True where there are no tables yet."""
         (found,) = self._connection.execute("PRAGMA user_version").fetchone()
         (tables,) = self._connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
         if tables and found not in (0, LAYOUT):

@@ -12,7 +12,7 @@ from pathlib import Path
 from batch_adapters.adapter import BatchError, Refused
 from batch_adapters.registry import UnknownBatchSystem
 from jobmanager.account import Account, open_account
-from jobmanager.cancellation import cancel_local_jobs, put_tombstone
+from jobmanager.cancellation import cancel_local_jobs
 from jobmanager.collection import collect_grid_job
 from jobmanager.database import DatabaseError
 from jobmanager.job_types import HandlerError
@@ -21,6 +21,7 @@ from jobmanager.reconciliation import reconcile_batch_system
 from jobmanager.request import BadRequest
 from jobmanager.run_grid_job import run_grid_job
 from jobmanager.tasks import Task
+from jobmanager.tombstone import put_tombstone
 from jobmanager.workers import BUSY, TRY_LATER
 from sandbox.limits import SandboxError, SandboxRefused
 

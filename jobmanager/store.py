@@ -33,7 +33,7 @@ class Store:
             # An intent must outlive a power cut once its submit command runs: every commit reaches the disk.
             self._connection.execute("PRAGMA synchronous = FULL")
             if self._is_empty():
-                # In one transaction: each takes its time to reach the disk, and whoever is killed leaves all or nothing.
+                # In one transaction: each takes its time to reach the disk, and who is killed leaves all or nothing.
                 self._connection.executescript(f"BEGIN IMMEDIATE;\n{schema}\nPRAGMA user_version = {LAYOUT};\nCOMMIT;")
 
     def _is_empty(self) -> bool:

@@ -161,9 +161,14 @@ def _wait(running: sh.RunningCommand, program: str, timeout: float) -> int:
     return exit_code
 
 
+def die_with_parent() -> None:
+    """From now on, end this process, a child, when its parent ends, however that happens."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
 def _prepare_child() -> None:
     """Runs in the new process: it dies with us, so that nothing is submitted behind the back of who comes after us."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    die_with_parent()
     # sh has it ignored, and daemons that the command starts would ignore it for ever.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 

@@ -38,18 +38,22 @@ class Child:
     """
 
     def __init__(
-        self, selector: selectors.BaseSelector, argv: Sequence[str], on_output: Callable[[bytes], None]
+        self,
+        selector: selectors.BaseSelector,
+        argv: Sequence[str],
+        on_output: Callable[[bytes], None],
+        stdin: int = subprocess.PIPE,
     ) -> None:
+        """``stdin``: a descriptor that is to be its standard input, instead of that pipe."""
         self._selector = selector
         self._errors = b""
         self._process = subprocess.Popen(
-            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/", start_new_session=True
+            argv, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/", start_new_session=True
         )
-        stdin, stdout, stderr = self._process.stdin, self._process.stdout, self._process.stderr
-        assert stdin is not None
+        stdout, stderr = self._process.stdout, self._process.stderr
         assert stdout is not None
         assert stderr is not None
-        self._stdin, self._pipes = stdin, (stdout, stderr)
+        self._pipes = (stdout, stderr)
         self._pidfd = os.pidfd_open(self._process.pid)
         self._watch(stdout.fileno(), on_output)
         self._watch(stderr.fileno(), self._keep_errors)
@@ -70,10 +74,20 @@ class Child:
 
     def kill(self) -> None:
         """End it now, with what it has started; what it had to say is lost."""
+        self._kill()
+        self._close()
+
+    def end(self) -> int:
+        """End it now, with what it has started, unless it has ended; its exit status, as from `exit_status`."""
+        self._kill()
+        self._drain()
+        self._close()
+        return self._process.returncode
+
+    def _kill(self) -> None:
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        self._close()
 
     def _drain(self) -> None:
         for pipe in self._pipes:
@@ -87,7 +101,8 @@ class Child:
             if pipe.fileno() in self._selector.get_map():
                 self._selector.unregister(pipe)
             pipe.close()
-        self._stdin.close()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
         self._selector.unregister(self._pidfd)
         os.close(self._pidfd)
 

@@ -29,6 +29,7 @@ from jobmanager.monitor_client import is_listening, render_fingerprint, socket_a
 from jobmanager.progress import ProgressReader, reconcile_with_drivers
 from jobmanager.registration import apply_events
 from jobmanager.tasks import Task, next_task
+from jobmanager.worker_client import WorkerClient
 from jobmanager.workers import Workers
 
 logger = logging.getLogger(__name__)
@@ -51,7 +52,8 @@ class Monitor:
         self._listener = listener
         self._selector.register(listener, selectors.EVENT_READ, self._answer)
         self._generators = Generators(account, self._selector, self._apply)
-        self._workers = Workers(account, self._selector)
+        self._server = WorkerClient(account, self._selector)
+        self._workers = Workers(account, self._server.start)
         self._progress = ProgressReader(account)
         self._reports = GramReports(account)
         self._trouble = ""
@@ -67,6 +69,7 @@ class Monitor:
                 for key, _ in ready:
                     key.data()
                 # While we rest, too: a worker that has ended keeps the selector ready until it is reaped.
+                self._server.supervise()
                 self._workers.reap()
                 if self._backoff.allows(time.monotonic()):
                     if self._trouble:
@@ -77,6 +80,7 @@ class Monitor:
                 self._rest(error)
             ready = self._selector.select(min(_LOOK, self._reports.due_in()))
         self._generators.stop()
+        self._server.stop()
 
     def _work(self) -> None:
         open_jobs = self._account.database.open_grid_jobs()

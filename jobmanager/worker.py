@@ -1,4 +1,4 @@
-"""The worker process: one task of one grid job, or a look at one batch system."""
+"""The worker process: one task of one grid job, or a look at one batch system; or the server that forks workers."""
 
 import argparse
 import fcntl
@@ -22,6 +22,7 @@ from jobmanager.request import BadRequest
 from jobmanager.run_grid_job import run_grid_job
 from jobmanager.tasks import Task
 from jobmanager.tombstone import put_tombstone
+from jobmanager.worker_server import serve
 from jobmanager.workers import BUSY, TRY_LATER
 from sandbox.limits import SandboxError, SandboxRefused
 
@@ -29,19 +30,29 @@ logger = logging.getLogger(__name__)
 
 
 def main(argv: list[str]) -> int:
-    """Do one task; 0 when it is done, `TRY_LATER` when the monitor shall start it again."""
+    """Do one task, as `do_task`, or serve the monitor (``serve``)."""
     parser = argparse.ArgumentParser(prog="samgrid-worker", description=__doc__)
     parser.add_argument("--state-dir", required=True)
-    parser.add_argument("task", type=Task, choices=list(Task))
-    parser.add_argument("subject", help="id of the grid job, or name of the batch system to reconcile with")
+    parser.add_argument("task", choices=["serve", *Task])
+    parser.add_argument("subject", nargs="?", help="id of the grid job, or name of the batch system to reconcile with")
     options = parser.parse_args(argv)
+    if options.task == "serve":
+        serve(lambda task, subject: do_task(options.state_dir, task, subject))
+        return 0
+    if options.subject is None:
+        parser.error("of which grid job, or batch system?")
     _empty_stdin()
-    account = open_account(options.state_dir)
+    return do_task(options.state_dir, Task(options.task), options.subject)
+
+
+def do_task(state_dir: str, task: Task, subject: str) -> int:
+    """Do one task; 0 when it is done, `TRY_LATER` when the monitor shall start it again."""
     try:
-        if options.task is Task.RECONCILE:
-            reconcile_batch_system(account, options.subject)
+        account = open_account(state_dir)
+        if task is Task.RECONCILE:
+            reconcile_batch_system(account, subject)
         else:
-            _do_task(account, options.task, options.subject)
+            _do_task_of_grid_job(account, task, subject)
     except _Busy:
         return BUSY
     except (OSError, SandboxError, DatabaseError, BatchError, UnknownBatchSystem) as error:
@@ -51,7 +62,7 @@ def main(argv: list[str]) -> int:
 
 
 def _empty_stdin() -> None:
-    """A program that a handler starts must not wait for what is in the monitor's pipe: nothing ever comes there."""
+    """A program that a handler starts must not wait for what nobody will ever type."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
@@ -61,7 +72,7 @@ class _Busy(Exception):
     """Another worker holds the grid job's lock."""
 
 
-def _do_task(account: Account, task: Task, grid_job: str) -> None:
+def _do_task_of_grid_job(account: Account, task: Task, grid_job: str) -> None:
     for folder in (account.places.sandbox(grid_job), account.places.results(grid_job)):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _only_worker(account.places.worker_lock(grid_job)):

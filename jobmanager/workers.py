@@ -1,13 +1,13 @@
 """The monitor's workers: which task of which grid job runs now, and what keeps one from going on."""
 
 import logging
-import selectors
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from jobmanager.account import Account
-from jobmanager.child import Backoff, Child
+from jobmanager.child import Backoff
 from jobmanager.database import DatabaseError
 from jobmanager.tasks import Task
 
@@ -19,13 +19,27 @@ BUSY = 76
 """Exit status of a worker that found another, started by a monitor that has died, still at it."""
 
 
+class Worker(Protocol):
+    """A process that does one task."""
+
+    @property
+    def last_words(self) -> str:
+        """The end of what it wrote to stderr."""
+
+    def exit_status(self) -> int | None:
+        """None while it runs; then its exit status, once."""
+
+    def kill(self) -> None:
+        """End it now, with what it has started."""
+
+
 @dataclass
 class _Subject:
     """A grid job or a batch system, and its task over all attempts."""
 
     name: str
     task: Task
-    child: Child | None = None
+    worker: Worker | None = None
     trouble: str = ""
     backoff: Backoff = field(default_factory=Backoff)
 
@@ -33,47 +47,47 @@ class _Subject:
 class Workers:
     """Starts workers, a limited number at a time, and each task again after a while for as long as it is needed."""
 
-    def __init__(self, account: Account, selector: selectors.BaseSelector) -> None:
+    def __init__(self, account: Account, start: Callable[[Task, str], Worker]) -> None:
+        """``start`` starts a worker for a task of a subject."""
         self._account = account
-        self._selector = selector
+        self._start = start
         self._subjects: dict[str, _Subject] = {}
 
     @property
     def are_busy(self) -> bool:
         """True while a worker runs."""
-        return any(subject.child for subject in self._subjects.values())
+        return any(subject.worker for subject in self._subjects.values())
 
     def start(self, task: Task, name: str) -> None:
         """Start a worker for this task, unless one runs for that subject, or it is too early, or there are enough."""
         subject = self._subjects.get(name)
-        if subject is not None and subject.child is not None and (subject.task, task) == (Task.SUBMIT, Task.CANCEL):
+        if subject is not None and subject.worker is not None and (subject.task, task) == (Task.SUBMIT, Task.CANCEL):
             # It may hang in a handler, or go on submitting for a long time; any task can be killed and begun again.
             logger.info("%s submit is ended: the grid job is cancelled", name)
-            subject.child.kill()
-            subject.child = None
-        if subject is None or (subject.task is not task and subject.child is None):
+            subject.worker.kill()
+            subject.worker = None
+        if subject is None or (subject.task is not task and subject.worker is None):
             subject = self._subjects[name] = _Subject(name, task)
-        if subject.child or self._are_enough(task) or not subject.backoff.allows(time.monotonic()):
+        if subject.worker or self._are_enough(task) or not subject.backoff.allows(time.monotonic()):
             return
         logger.info("%s %s starts", name, task)
-        command = self._account.program("samgrid-worker", task, name)
-        subject.child = Child(self._selector, command, lambda block: None)
+        subject.worker = self._start(task, name)
         # Whatever comes of it: if the same task is needed again, not at once.
         subject.backoff.wait(time.monotonic())
 
     def _are_enough(self, task: Task) -> bool:
         """A look at a batch system is not to wait until no grid job has anything to do."""
-        running = [other for other in self._subjects.values() if other.child and other.task is not Task.RECONCILE]
+        running = [other for other in self._subjects.values() if other.worker and other.task is not Task.RECONCILE]
         return task is not Task.RECONCILE and len(running) >= self._account.configuration.monitor.workers
 
     def reap(self) -> None:
         """Note what has become of the workers that ended; a trouble that cannot be written down is kept in memory."""
         for subject in self._subjects.values():
-            status = subject.child.exit_status() if subject.child else None
-            if subject.child is None or status is None:
+            status = subject.worker.exit_status() if subject.worker else None
+            if subject.worker is None or status is None:
                 continue
-            lines = subject.child.last_words.splitlines() or [f"the worker ended with status {status}"]
-            subject.child = None
+            lines = subject.worker.last_words.splitlines() or [f"the worker ended with status {status}"]
+            subject.worker = None
             subject.trouble = lines[-1] if status not in (0, BUSY) else ""
             log = logger.warning if status else logger.info
             words = " | ".join(lines) if status else ""
@@ -86,7 +100,7 @@ class Workers:
 
     def forget_all_but(self, names: Collection[str]) -> None:
         """Forget what is known of grid jobs that have ended."""
-        self._subjects = {name: known for name, known in self._subjects.items() if known.child or name in names}
+        self._subjects = {name: known for name, known in self._subjects.items() if known.worker or name in names}
 
     def troubles(self) -> str:
         """A line per subject that cannot go on now."""

@@ -291,7 +291,7 @@ def test_a_grid_job_that_cannot_be_run_was_not_cancelled_by_anybody(
         raise Refused("no such queue")
 
     monkeypatch.setattr(worker, "run_grid_job", refuse)
-    worker._do_task(account, Task.SUBMIT, A)
+    worker._do_task_of_grid_job(account, Task.SUBMIT, A)
     job = account.database.grid_job(A)
     assert (job.cancelled, was_cancelled(job)) == (True, False)
 

@@ -111,7 +111,7 @@ def test_a_look_at_a_batch_system_does_not_wait_for_a_free_worker(
     for subject in ("aaaaaaaa", "bbbbbbbb", "cccccccc"):
         workers.start(Task.SUBMIT, subject)
     workers.start(Task.RECONCILE, "fork")
-    running = {name for name, subject in workers._subjects.items() if subject.child}
+    running = {name for name, subject in workers._subjects.items() if subject.worker}
     assert running == {"aaaaaaaa", "bbbbbbbb", "fork"}
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from jobmanager import workers as workers_module
 from jobmanager.account import Account
+from jobmanager.child import Child
 from jobmanager.database import Database, DatabaseError
 from jobmanager.grid_job import GridJob
 from jobmanager.settings import MonitorSettings
@@ -21,16 +22,15 @@ ONE, TWO, THREE = "aaaaaaaa", "bbbbbbbb", "cccccccc"
 
 
 class Bench:
-    """Workers of an account whose programs are a shell script, and a clock that stands until it is put on."""
+    """Workers that are a shell script, and a clock that stands until it is put on."""
 
     def __init__(self, account: Account, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.account = account
         self.database = account.database
         self.selector = selectors.DefaultSelector()
-        self.workers = Workers(account, self.selector)
+        self.workers = Workers(account, self._start)
         self.now = 1000.0
         self._folder = folder
-        monkeypatch.setattr(Account, "program", lambda account, *words: [str(folder / "worker"), *words])
         clock = SimpleNamespace(monotonic=lambda: self.now, time=lambda: self.now)
         monkeypatch.setattr(workers_module, "time", clock)
         self.let_workers("exit 0")
@@ -41,6 +41,9 @@ class Bench:
         new.write_text(f'#!/bin/sh\necho "$*" >>{self._folder}/started\n{script}\n')
         new.chmod(0o755)
         new.rename(self._folder / "worker")
+
+    def _start(self, task: Task, name: str) -> Child:
+        return Child(self.selector, [str(self._folder / "worker"), task, name], lambda block: None)
 
     def started(self) -> list[str]:
         """The arguments of each worker that started."""
@@ -104,7 +107,7 @@ def test_a_worker_gets_its_task_and_its_subject(bench: Bench) -> None:
     bench.workers.start(Task.SUBMIT, ONE)
     assert bench.workers.are_busy
     bench.finish()
-    assert bench.started() == [f"samgrid-worker submit {ONE}"]
+    assert bench.started() == [f"submit {ONE}"]
     assert not bench.selector.get_map()
 
 
@@ -118,7 +121,7 @@ def test_of_a_grid_job_one_worker_runs_at_a_time(bench: Bench, waiting: str, run
     bench.workers.start(wanted, ONE)
     bench.let_go()
     bench.finish()
-    assert bench.started() == [f"samgrid-worker {running} {ONE}"]
+    assert bench.started() == [f"{running} {ONE}"]
     bench.run(wanted, ONE)
 
 
@@ -128,7 +131,7 @@ def test_a_cancel_ends_a_worker_that_still_submits(bench: Bench) -> None:
     bench.wait_for(lambda: bool(bench.started()))
     bench.let_workers("exit 0")
     bench.run(Task.CANCEL, ONE)
-    assert bench.started() == [f"samgrid-worker {task} {ONE}" for task in ("submit", "cancel")]
+    assert bench.started() == [f"{task} {ONE}" for task in ("submit", "cancel")]
     assert bench.workers.troubles() == ""
 
 
@@ -139,7 +142,7 @@ def test_only_so_many_workers_run_at_once_and_the_next_starts_when_one_has_ended
     bench.wait_for(lambda: len(bench.started()) == 2)
     bench.let_go()
     bench.finish()
-    assert sorted(bench.started()) == [f"samgrid-worker submit {ONE}", f"samgrid-worker submit {TWO}"]
+    assert sorted(bench.started()) == [f"submit {ONE}", f"submit {TWO}"]
     bench.run(Task.SUBMIT, THREE)
 
 
@@ -201,7 +204,7 @@ def test_a_trouble_says_since_when_and_not_how_often(bench: Bench) -> None:
 
 
 def test_what_troubles_several_is_told_of_each(bench: Bench) -> None:
-    bench.let_workers('echo "$2 of $3 failed" >&2; exit 1')
+    bench.let_workers('echo "$1 of $2 failed" >&2; exit 1')
     bench.run(Task.SUBMIT, ONE)
     bench.run(Task.CANCEL, TWO)
     assert bench.workers.troubles().splitlines() == [

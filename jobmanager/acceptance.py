@@ -52,6 +52,7 @@ def accept_grid_job(account: Account, given: Given, folder: Path, origin: GramOr
     job.put_request(given, folder)
     job.put_slices(count, adapter.getSize(), adapter.request.get("seed") or _seed_of(identity))
     job.min_success = adapter.request["min_success"]
+    job.retries = adapter.request["retries"]
     if origin is not None:
         job.put_origin(origin)
     with account.database.transaction():

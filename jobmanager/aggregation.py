@@ -7,12 +7,18 @@ from batch_adapters.states import State
 _FINAL = (State.DONE, State.FAILED)
 
 
-def aggregate(counts: Mapping[State, int]) -> State:
+def aggregate(counts: Mapping[State, int], has_begun: bool = False) -> State:
     """The one state of a grid job whose local jobs are in these states.
 
     STAGE_OUT means that all local jobs have ended and their outputs are to be collected: what the grid job is then,
-    DONE or FAILED, is `judge`'s to say. A mixture that has begun counts as ACTIVE: GRAM takes no way back to PENDING.
+    DONE or FAILED, is `judge`'s to say. A mixture that has begun counts as ACTIVE: GRAM takes no way back to PENDING;
+    so does what was begun in an earlier attempt (``has_begun``).
     """
+    state = _aggregate(counts)
+    return State.ACTIVE if has_begun and state in (State.UNSUBMITTED, State.PENDING) else state
+
+
+def _aggregate(counts: Mapping[State, int]) -> State:
     present = {state for state, number in counts.items() if number}
     remaining = present.difference(_FINAL)
     if not present or present == {State.UNSUBMITTED}:

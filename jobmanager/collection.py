@@ -20,6 +20,7 @@ from jobmanager.grid_job import GridJob
 from jobmanager.local_job import LocalJob
 from jobmanager.progress import reconcile_with_drivers
 from jobmanager.registration import refresh_grid_job
+from jobmanager.retrying import retry_failed
 from jobmanager.tasks import Task, next_task
 from jobmanager.transitions import revive
 from sandbox.gather import Gathered, render_stem, write_output
@@ -31,13 +32,15 @@ logger = logging.getLogger(__name__)
 def collect_grid_job(account: Account, identity: str) -> None:
     """Gather the outputs of a grid job whose local jobs have all ended, and put its final state.
 
-    Done again after a crash, it writes the same bytes.
+    Where failed ones may be tried again, that comes first. Done again after a crash, it writes the same bytes.
 
     :raises SandboxError, OSError, DatabaseError, Unreachable: not now; nothing half-made stays.
     """
     database = account.database
     if not _is_over(account, identity):
         logger.warning("%s is not over: the batch system shows local jobs that were told to have ended", identity)
+        return
+    if retry_failed(database, identity):
         return
     local_jobs = database.local_jobs(identity)
     # Before the transaction: reading all the outputs may take minutes, in which everybody could write nothing.
@@ -143,7 +146,8 @@ def _judge(account: Account, job: GridJob, local_jobs: list[LocalJob]) -> tuple[
         return state, job.reason
     first = failed[0]
     words = _last_words(account, job, first)
-    reason = f"number {first.index}: {first.reason or 'no reason known'}" + (f" ({words})" if words else "")
+    attempt = f" (attempt {first.attempt})" if first.attempt > 1 else ""
+    reason = f"number {first.index}{attempt}: {first.reason or 'no reason known'}" + (f" ({words})" if words else "")
     return state, f"{len(failed)} of {job.count} local jobs failed, first {reason}"
 
 

@@ -10,7 +10,7 @@ from jobmanager.batch import find_batch_system, find_silence
 from jobmanager.database import Database, UnknownJob
 from jobmanager.documents import read_time
 from jobmanager.listing import printable, render_columns, render_line, render_local_time
-from jobmanager.local_job import Evidence, LocalJob
+from jobmanager.local_job import Attempt, Evidence, LocalJob
 from jobmanager.progress import read_driver_status, status_file
 from jobmanager.verdict import Heard, Surroundings, render_verdict
 from sandbox.status import DriverStatus
@@ -83,8 +83,14 @@ def _facts(grid_job: str, job: LocalJob) -> list[tuple[str, str]]:
         ("ended", _local(job.ended)),
         ("reason", job.reason),
         ("remark", job.remark),
+        *((f"attempt {attempt.number}", _describe_attempt(attempt)) for attempt in job.earlier_attempts()),
     ]
     return [(name, text) for name, text in facts if text]
+
+
+def _describe_attempt(attempt: Attempt) -> str:
+    place = f" on {attempt.host}" if attempt.host else ""
+    return f"{attempt.local_id or 'never submitted'}{place}: {attempt.reason or attempt.state.word}"
 
 
 def _local(text: str | None) -> str:

@@ -94,6 +94,24 @@ class GridJob(Document):
     def min_success(self, fraction: float) -> None:
         self._set("min-success", fraction)
 
+    @property
+    def retries(self) -> int:
+        """How often a local job that failed is submitted again."""
+        return int(self._get("retries") or 0)
+
+    @retries.setter
+    def retries(self, number: int) -> None:
+        self._set("retries", number or None)
+
+    @property
+    def last_token(self) -> str | None:
+        """The last token of the attempts that are over: local jobs that are tried again have lost theirs."""
+        return self._get("last-token")
+
+    @last_token.setter
+    def last_token(self, token: str | None) -> None:
+        self._set("last-token", token)
+
     # the request
 
     def put_request(self, attributes: Iterable[tuple[str, Sequence[Value]]], folder: Path) -> None:

@@ -182,6 +182,12 @@ class LocalJobTable(GridJobTable, PhaseTable):
         sql = "SELECT DISTINCT coalesce(array, local_id) FROM local_job WHERE token = ? AND local_id IS NOT NULL"
         return {str(row[0]) for row in self._query(sql, [token])}
 
+    def earlier_local_ids(self, grid_job: str) -> set[str]:
+        """The ids that local jobs of a grid job had in earlier attempts."""
+        # Asked for what lives under a token of ours only, and few have been tried again: no index.
+        jobs = self._local_jobs(" AND instr(document, '<attempt ')", grid_job)
+        return {attempt.local_id for job in jobs for attempt in job.earlier_attempts()}
+
     def tokens_in_doubt(self) -> set[str]:
         """The tokens of which some local jobs have no id yet."""
         sql = "SELECT DISTINCT token FROM local_job WHERE state = 'unsubmitted' AND token IS NOT NULL"

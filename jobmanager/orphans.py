@@ -30,6 +30,7 @@ def find_orphans(database: Database, system: BatchSystem, statuses: Iterable[Loc
     in_doubt = database.tokens_in_doubt()
     is_taken = functools.cache(database.is_taken)
     arrays_of_token = functools.cache(database.arrays_of_token)
+    earlier_local_ids = functools.cache(database.earlier_local_ids)
     for status in statuses:
         match = _TOKEN.fullmatch(status.token)
         is_alive = status.state is not None and not status.state.is_final and not status.is_leaving
@@ -38,6 +39,8 @@ def find_orphans(database: Database, system: BatchSystem, statuses: Iterable[Loc
         array = system.adapter.naming.array_of(status.local_id) or status.local_id
         is_ours = is_taken(match[1])
         reason = _find_reason(array in arrays_of_token(status.token), match[1], is_ours, match[1] in open_grid_jobs)
+        if status.local_id in earlier_local_ids(match[1]):
+            reason = f"an earlier attempt of grid job {match[1]}, which has tried again"
         if reason:
             yield Orphan(status.local_id, status.token, status.native_state, is_ours, reason)
 

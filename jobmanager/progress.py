@@ -45,11 +45,13 @@ def _stamp(file: Path) -> tuple[int, int] | None:
 
 def reconcile_with_drivers(account: Account, grid_job: str, jobs: Iterable[LocalJob]) -> None:
     """Put what the drivers say into the documents of these local jobs, as those are at this moment."""
-    files = {job.index: status_file(account, grid_job, job.local_id) for job in jobs if job.local_id}
+    ids = {job.index: job.local_id for job in jobs if job.local_id}
+    statuses = {index: read_driver_status(status_file(account, grid_job, id_)) for index, id_ in ids.items()}
     now = time.time()
-    statuses = {index: read_driver_status(file) for index, file in files.items()}
     with account.database.transaction():
         stored = [account.database.local_job(grid_job, index) for index in statuses]
+        # What was read may be of an earlier attempt by now.
+        stored = [job for job in stored if job.local_id == ids[job.index]]
         changed = [job for job in stored if apply_driver_status(job, statuses[job.index], now)]
         account.database.put_local_jobs(grid_job, changed)
 

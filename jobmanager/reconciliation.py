@@ -60,8 +60,9 @@ def _change(account: Account, grid_job: str, keys: Iterable[LocalJobKey], change
     """Change local jobs as they are now, in one transaction; those that ended are reconciled with their drivers."""
     database = account.database
     with database.transaction():
-        jobs = [database.local_job(grid_job, key.index) for key in keys]
-        changed = [job for job in jobs if change(job)]
+        jobs = [(database.local_job(grid_job, key.index), key) for key in keys]
+        # What was heard may be of an earlier attempt by now.
+        changed = [job for job, key in jobs if job.local_id == key.local_id and change(job)]
         database.put_local_jobs(grid_job, changed)
         refresh_grid_job(database, grid_job)
     ended = [job for job in changed if job.state.is_final]

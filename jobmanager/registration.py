@@ -121,7 +121,7 @@ def _latest(events: Sequence[Event], now: float) -> int:
 def refresh_grid_job(database: Database, identity: str) -> None:
     """Bring a grid job's aggregate state up to date, inside the caller's transaction."""
     job = database.grid_job(identity)
-    state = aggregate(database.count_local_jobs(identity))
+    state = aggregate(database.count_local_jobs(identity), has_begun=job.last_token is not None)
     if job.state.is_final or job.state is state:
         return
     job.state = state

@@ -31,6 +31,15 @@ COMMON_ATTRIBUTES = (
         default=(),
     ),
     Attribute(
+        "retries",
+        "How often a local job that failed is submitted again, with the same index, seed and slice.",
+        Kind.INTEGER,
+        "times",
+        default=0,
+        minimum=0,
+        maximum=100,
+    ),
+    Attribute(
         "min_success",
         "Fraction of the local jobs that must succeed for the grid job to be done.",
         Kind.NUMBER,

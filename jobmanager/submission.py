@@ -77,11 +77,12 @@ def write_intent(database: Database, grid_job: str, max_array: int) -> Intent | 
     """Commit the token of the next array to be submitted; None where nothing is left, or the grid job is cancelled."""
     with database.transaction():
         jobs = database.local_jobs_to_submit(grid_job, max_array)
-        if not jobs or database.grid_job(grid_job).cancelled:
+        stored = database.grid_job(grid_job)
+        if not jobs or stored.cancelled:
             return None
         # Up to the first gap in the indexes: an array has none.
         array = [job for position, job in enumerate(jobs) if job.index == jobs[0].index + position]
-        token = _next_token(grid_job, database.last_token(grid_job))
+        token = _next_token(grid_job, find_last_token(database, stored))
         for job in array:
             job.intend(token, time.time())
         database.put_local_jobs(grid_job, array)
@@ -172,6 +173,12 @@ def _render_submission(
         max_memory_mb=request["max_memory"] or 0,
         options=(*system.adapter.options, *request["batch_options"]),
     )
+
+
+def find_last_token(database: Database, job: GridJob) -> str | None:
+    """The highest token of a grid job, earlier attempts included; None where no submission was ever intended."""
+    known = [token for token in (database.last_token(job.identity), job.last_token) if token is not None]
+    return max(known, key=lambda token: (len(token), token), default=None)
 
 
 def _next_token(grid_job: str, last: str | None) -> str:

@@ -79,6 +79,15 @@ GATHERING = [
     # Inside the transaction of the end.
     Point("collect", "jobmanager.collection._end", "after"),
 ]
+RETRYING = [
+    # Inside the transaction that makes failed local jobs new, and when it is committed.
+    Point("collect", "jobmanager.retrying.choose_retries", "after"),
+    Point("collect", "jobmanager.retrying.refresh_grid_job", "after"),
+    Point("collect", "jobmanager.collection.retry_failed", "after"),
+    # Of the second attempt: the intent is committed; the batch system has it, and we do not know.
+    Point("submit", "jobmanager.submission.write_intent", "after"),
+    Point("submit", f"{_SYSTEM}.submit", "after"),
+]
 
 
 def run_and_die(point: Point, work: Callable[[], object]) -> None:

@@ -1,0 +1,47 @@
+"""Failed local jobs are tried again, from the command line to the tar, on the embedded batch system."""
+
+from pathlib import Path
+
+from tests.integration.test_grid_jobs import read_tar
+from tests.samgrid import Samgrid
+
+
+def fails_first(marks: Path, count: int, index: int, retries: int) -> str:
+    """A request whose local job ``index`` fails at its first attempt; each attempt leaves a mark."""
+    script = (
+        f'mark={marks}/"$SAMGRID_INDEX"; [ ! -e "$mark" ] || again=yes; echo "$SAMGRID_SEED" >>"$mark"; '
+        f'echo "attempt of $SAMGRID_INDEX"; [ "$again" ] || [ "$SAMGRID_INDEX" != {index} ]'
+    )
+    quoted = script.replace('"', '""')
+    return (
+        f'&(samgrid_type = command)(executable = /bin/sh)(arguments = -c "{quoted}")(count = {count})'
+        f"(retries = {retries})"
+    )
+
+
+def test_a_program_that_fails_at_first_succeeds_at_its_second_attempt(samgrid: Samgrid, tmp_path: Path) -> None:
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    identity = samgrid.submit(fails_first(marks, 3, 2, retries=1))
+    done = samgrid("watch", identity)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert [len((marks / str(index)).read_text().splitlines()) for index in (1, 2, 3)] == [1, 2, 1]
+    names = [name for name in read_tar(samgrid, identity) if name.endswith(".stdout")]
+    stem = f"{identity}.{identity}"
+    assert sorted(names) == [f"{stem}-1.1.stdout", f"{stem}-1.3.stdout", f"{stem}-2.1.stdout"]
+    answer = samgrid("query", "--job", identity, "string(//local-job[@index=2]/attempt/@exit-code)")
+    assert answer.stdout == "1\n"
+
+
+def test_a_program_that_always_fails_is_tried_no_more_often_than_asked(samgrid: Samgrid, tmp_path: Path) -> None:
+    request = f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c 'echo x >>{tmp_path}/mark; exit 4')(retries=2)"
+    done = samgrid("run", "-", stdin=request)
+    assert done.returncode == 1
+    assert (tmp_path / "mark").read_text() == "x\n" * 3
+    assert "1 of 1 local jobs failed, first number 1 (attempt 3): the program ended with exit code 4" in done.stdout
+
+
+def test_more_retries_than_a_hundred_are_refused(samgrid: Samgrid) -> None:
+    done = samgrid("submit", "-", stdin="&(samgrid_type=command)(executable=/bin/true)(retries=101)")
+    assert done.returncode == 1
+    assert "retries must be an integer (times), 0 to 100, not 101" in done.stderr

@@ -3,6 +3,7 @@
 from adapters.attributes import Attribute, Kind, RequestFile, Value, canonical_name
 from adapters.decomposition import Limits, Slice, TooLarge
 from adapters.job_adapter import EVENTS, SLICING, JobAdapter, LocalJob, Site
+from adapters.steps import Step
 
 __all__ = [
     "EVENTS",
@@ -15,6 +16,7 @@ __all__ = [
     "RequestFile",
     "Site",
     "Slice",
+    "Step",
     "TooLarge",
     "Value",
     "canonical_name",

@@ -20,6 +20,7 @@ class Kind(enum.Enum):
     FLAG = "yes or no"  # bool
     WORDS = "a list of words"  # tuple[str, ...]
     PAIRS = "a list of (NAME value) pairs"  # tuple[tuple[str, str], ...]
+    SEQUENCES = "a list of sequences (...)"  # tuple[tuple[Value, ...], ...]
     FILE = "a file"  # RequestFile
     FILES = "a list of files"  # tuple[RequestFile, ...]
 
@@ -166,6 +167,12 @@ def _read_pairs(values: Sequence[Value]) -> tuple[tuple[str, str], ...]:
     return tuple(pairs)
 
 
+def _read_sequences(values: Sequence[Value]) -> tuple[tuple[Value, ...], ...]:
+    if any(isinstance(value, str) for value in values):
+        raise ValueError("a word where a sequence belongs")
+    return tuple(value for value in values if not isinstance(value, str))
+
+
 _READERS: dict[Kind, Callable[[Sequence[Value]], Any]] = {
     Kind.TEXT: _read_text,
     Kind.INTEGER: _read_integer,
@@ -173,6 +180,7 @@ _READERS: dict[Kind, Callable[[Sequence[Value]], Any]] = {
     Kind.FLAG: _read_flag,
     Kind.WORDS: _read_words,
     Kind.PAIRS: _read_pairs,
+    Kind.SEQUENCES: _read_sequences,
     Kind.FILE: _read_file,
     Kind.FILES: _read_files,
 }

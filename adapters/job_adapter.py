@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from adapters.attributes import Attribute, Kind
 from adapters.decomposition import Limits, Slice, count_local_jobs
+from adapters.steps import Step
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,10 @@ class JobAdapter(ABC):
             self.request.get("events_per_local_job") or 0,
             self.site.limits,
         )
+
+    def getSteps(self) -> Sequence[Step]:
+        """The grid jobs that this one is made of, in their order; none for a type with local jobs of its own."""
+        return ()
 
     @abstractmethod
     def prepareWorkArea(self, workArea: Path) -> None:

@@ -12,17 +12,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from adapters import JobAdapter, Limits, Site, TooLarge
+from adapters import JobAdapter, Limits, Site, Step, TooLarge, canonical_name
 from adapters.decomposition import HIGHEST_SEED
 from batch_adapters.adapter import BatchAdapter
 from batch_adapters.registry import UnknownBatchSystem
 from jobmanager.account import Account
 from jobmanager.batch import find_batch_adapter
-from jobmanager.documents import render_text
+from jobmanager.database import Database
+from jobmanager.documents import read_time, render_text
 from jobmanager.grid_job import GramOrigin, GridJob
 from jobmanager.job_types import HandlerError, find_job_type
 from jobmanager.request import BadRequest, Given, read_request, read_site_values, read_type
 from jobmanager.settings import Transfer
+from jobmanager.steps import INPUT_FOLDER, STEP_NAME, find_faults_of_whole, render_step_request
 
 logger = logging.getLogger(__name__)
 
@@ -39,31 +41,106 @@ def accept_grid_job(account: Account, given: Given, folder: Path, origin: GramOr
     """
     if origin is not None and (known := account.database.find_uniqid(origin.uniqid)):
         return known
-    adapter = make_adapter(account, given, folder)
-    check_errors(adapter)
-    count = _count_local_jobs(adapter)
-    batch = _find_batch(account)
-    _check_options(adapter.request["batch_options"], batch)
-    now = time.time()
-    identity = _new_identity(account)
-    if render_text(str(folder)) != str(folder):
-        raise BadRequest([f"the request's folder {str(folder)!r} has characters that no XML can hold: rename it"])
-    job = GridJob.new(identity, adapter.jobType, pwd.getpwuid(os.getuid()).pw_name, batch.name, now)
-    job.put_request(given, folder)
-    job.put_slices(count, adapter.getSize(), adapter.request.get("seed") or _seed_of(identity))
-    job.min_success = adapter.request["min_success"]
-    job.retries = adapter.request["retries"]
+    job = prepare_grid_job(account, given, folder)
     if origin is not None:
         job.put_origin(origin)
     with account.database.transaction():
         # Another call for the same request may have come in between.
         if origin is not None and (known := account.database.find_uniqid(origin.uniqid)):
             return known
-        account.database.put_grid_job(job)
-        # The generator's first run must not miss what happens between now and its start.
-        account.database.put_generator_time(batch.name, int(now))
-    logger.info("%s accepted: %s, %d local jobs", identity, adapter.jobType, count)
-    return identity
+        add_grid_job(account.database, job)
+    logger.info("%s accepted: %s, %d local jobs", job.identity, job.job_type, job.count)
+    return job.identity
+
+
+def add_grid_job(database: Database, job: GridJob) -> None:
+    """Register a new grid job, inside the caller's transaction."""
+    database.put_grid_job(job)
+    # The generator's first run must not miss what happens between now and its start.
+    database.put_generator_time(job.batch, int(read_time(job.submitted)))
+
+
+def prepare_grid_job(account: Account, given: Given, folder: Path) -> GridJob:
+    """The document of a new grid job, which nobody knows of yet: its request checked, its slices or steps fixed.
+
+    :raises BadRequest: naming every fault.
+    """
+    adapter = make_adapter(account, given, folder)
+    check_errors(adapter)
+    steps = find_steps(adapter)
+    check_steps(account, given, steps, folder)
+    batch = _find_batch(account)
+    _check_options(adapter.request["batch_options"], batch)
+    if render_text(str(folder)) != str(folder):
+        raise BadRequest([f"the request's folder {str(folder)!r} has characters that no XML can hold: rename it"])
+    identity = _new_identity(account)
+    job = GridJob.new(identity, adapter.jobType, pwd.getpwuid(os.getuid()).pw_name, batch.name, time.time())
+    job.put_request(given, folder)
+    if steps:
+        job.put_steps(step.name for step in steps)
+    else:
+        count = _count_local_jobs(adapter)
+        job.put_slices(count, adapter.getSize(), adapter.request.get("seed") or _seed_of(identity))
+    job.min_success = adapter.request["min_success"]
+    job.retries = adapter.request["retries"]
+    return job
+
+
+def find_steps(adapter: JobAdapter) -> Sequence[Step]:
+    """The grid jobs that a grid job of this handler is made of; none where it has local jobs of its own.
+
+    :raises HandlerError: the handler failed.
+    """
+    try:
+        steps = list(adapter.getSteps())
+    except Exception as error:  # whatever an experiment's handler does
+        raise HandlerError(f"handler {adapter.jobType}: {type(error).__name__}: {error}") from error
+    names = [step.name for step in steps]
+    if len(set(names)) < len(names) or not all(map(STEP_NAME.fullmatch, names)):
+        raise HandlerError(f"handler {adapter.jobType}: getSteps gives names that are no names, or twice: {names}")
+    return steps
+
+
+def check_steps(account: Account, given: Given, steps: Sequence[Step], folder: Path) -> None:
+    """What is wrong with the requests of a structured grid job's steps.
+
+    Of a step that reads what is not made yet, only what is declared is checked: its handler may look at its input.
+
+    :raises BadRequest: naming every fault, and its step.
+    """
+    faults = find_faults_of_whole(given) if steps else []
+    for step in steps:
+        try:
+            _check_step(account, given, step, folder)
+        except BadRequest as error:
+            faults += [f"step {step.name}: {fault}" for fault in error.faults]
+        except HandlerError as error:
+            faults.append(f"step {step.name}: {error}")
+    if faults:
+        raise BadRequest(faults)
+
+
+def _check_step(account: Account, given: Given, step: Step, folder: Path) -> None:
+    # Nobody looks at the input folder now.
+    given = request_of_step(account, given, step, Path("/") if step.input_step else None)
+    adapter, faults = _read_adapter(account, given, folder)
+    if step.input_step and faults:
+        raise BadRequest(faults)
+    if not faults and find_steps(adapter):
+        raise BadRequest(["a step cannot have steps itself"])
+    if not step.input_step:
+        check_errors(make_adapter(account, given, folder))
+        _count_local_jobs(adapter)
+    _check_options(adapter.request["batch_options"], _find_batch(account))
+
+
+def request_of_step(account: Account, given: Given, step: Step, input_folder: Path | None) -> Given:
+    """The request of a step, complete.
+
+    :raises BadRequest: its job type is none.
+    """
+    declared = {canonical_name(attribute.name) for attribute in _find_handler(account, step.request).attributes}
+    return render_step_request(given, step, input_folder, canonical_name(INPUT_FOLDER) in declared)
 
 
 def make_adapter(account: Account, given: Given, folder: Path) -> JobAdapter:
@@ -71,21 +148,30 @@ def make_adapter(account: Account, given: Given, folder: Path) -> JobAdapter:
 
     :raises BadRequest: naming every fault.
     """
+    adapter, faults = _read_adapter(account, given, folder)
+    if faults:
+        raise BadRequest([*faults, *_find_further_faults(adapter)])
+    return adapter
+
+
+def _read_adapter(account: Account, given: Given, folder: Path) -> tuple[JobAdapter, list[str]]:
+    """The handler of a request, and what is wrong with the attributes by themselves: faulty ones have their default."""
     configuration = account.configuration
-    try:
-        handler = find_job_type(read_type(given), configuration.handlers.modules)
-    except HandlerError as error:
-        raise BadRequest([str(error)]) from error
+    handler = _find_handler(account, given)
     request, faults = read_request(given, handler, folder)
     values = read_site_values(handler, configuration.types.get(handler.jobType, {}))
     rules = configuration.decomposition
     limits = Limits(
         rules.events_per_local_job, rules.recommended_cpu_time * 60, rules.max_cpu_time * 60, rules.max_local_jobs
     )
-    adapter = handler(request, Site(limits, values))
-    if faults:
-        raise BadRequest([*faults, *_find_further_faults(adapter)])
-    return adapter
+    return handler(request, Site(limits, values)), faults
+
+
+def _find_handler(account: Account, given: Given) -> type[JobAdapter]:
+    try:
+        return find_job_type(read_type(given), account.configuration.handlers.modules)
+    except HandlerError as error:
+        raise BadRequest([str(error)]) from error
 
 
 def _find_further_faults(adapter: JobAdapter) -> list[str]:

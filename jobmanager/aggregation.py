@@ -1,6 +1,6 @@
 """How local jobs' states make a grid job's state: pure functions, no I/O."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from batch_adapters.states import State
 
@@ -31,6 +31,20 @@ def _aggregate(counts: Mapping[State, int]) -> State:
         return State.SUSPENDED
     if remaining == present and State.SUSPENDED not in present:
         return State.PENDING
+    return State.ACTIVE
+
+
+def aggregate_steps(steps: Sequence[State | None]) -> State:
+    """The one state of a structured grid job that has not ended, by the states of its steps, None for one not begun.
+
+    It follows its first step until that is ACTIVE, and never goes back; STAGE_OUT: no step is to come any more.
+    """
+    begun = [state for state in steps if state is not None]
+    last = begun[-1] if begun else State.UNSUBMITTED
+    if last is State.FAILED or (last is State.DONE and len(begun) == len(steps)):
+        return State.STAGE_OUT
+    if last is State.SUSPENDED or (len(begun) < 2 and last in (State.UNSUBMITTED, State.PENDING)):
+        return last
     return State.ACTIVE
 
 

@@ -32,9 +32,10 @@ class Bars:
     def show(self, snapshot: Snapshot) -> None:
         """Bring the bars up to date."""
         course = snapshot.course
-        self._set(
-            "local jobs", course.ended, course.local_jobs, "; ".join([render_counts(snapshot.row), *snapshot.outlook])
-        )
+        # A step has bars of its own, below those of the steps before.
+        step = snapshot.step.partition(": ")[2].partition(" ")[0]
+        counts = "; ".join([render_counts(snapshot.row), *snapshot.outlook])
+        self._set(f"{step} local jobs".strip(), course.ended, course.local_jobs, counts)
         for phase in course.phases:
             pace = render_rate(phase) or phase.unit
             self._set(phase.name, phase.done, phase.expected_total(course.local_jobs), pace)

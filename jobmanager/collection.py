@@ -3,7 +3,7 @@
 import logging
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from lxml import etree
@@ -25,6 +25,9 @@ from jobmanager.tasks import Task, next_task
 from jobmanager.transitions import revive
 from sandbox.gather import Gathered, render_stem, write_output
 from sandbox.limits import Limits
+
+Verdict = tuple[State, str | None]
+"""A grid job's final state, and a sentence about what went wrong, if anything did."""
 
 logger = logging.getLogger(__name__)
 
@@ -104,28 +107,37 @@ def _wait_for(jobs: Iterable[LocalJob], lag: float, what: str) -> None:
 
 def _gather(account: Account, identity: str, local_jobs: list[LocalJob]) -> Gathered:
     places = account.places
-    settings = account.configuration.sandbox
-    log = places.log(identity)
-    extras = {
-        f"{identity}.log": log.read_bytes() if log.exists() else b"",
-        f"{identity}.xml": _render_document(account, identity, local_jobs),
-    }
     return write_output(
         grid_job=identity,
         results=places.results(identity),
         expected=[job.local_id for job in local_jobs if job.local_id is not None],
-        extras=extras,
+        extras=render_extras(account, identity, lambda job: _judge(account, job, local_jobs)),
         tar=places.output(identity),
-        limits=Limits(settings.max_output_files, settings.max_output_size * 1_000_000),
+        limits=output_limits(account),
     )
 
 
-def _render_document(account: Account, identity: str, local_jobs: list[LocalJob]) -> bytes:
+def output_limits(account: Account) -> Limits:
+    """What the outputs of one grid job may measure."""
+    settings = account.configuration.sandbox
+    return Limits(settings.max_output_files, settings.max_output_size * 1_000_000)
+
+
+def render_extras(account: Account, identity: str, judge: Callable[[GridJob], Verdict]) -> dict[str, bytes]:
+    """The files of the job manager's own in a grid job's tar: its log and its document."""
+    log = account.places.log(identity)
+    return {
+        f"{identity}.log": log.read_bytes() if log.exists() else b"",
+        f"{identity}.xml": _render_document(account, identity, judge),
+    }
+
+
+def _render_document(account: Account, identity: str, judge: Callable[[GridJob], Verdict]) -> bytes:
     """The grid job's document as it will be, but for the time of its end, so that it is the same in each attempt."""
     job = GridJob(account.database.to_xml(identity)[0])
     job.clear_trouble()
     job.clear_sizes_before()
-    job.state, job.reason = _judge(account, job, local_jobs)
+    job.state, job.reason = judge(job)
     return etree.tostring(job.element, pretty_print=True)
 
 
@@ -133,12 +145,17 @@ def _end(account: Account, job: GridJob, local_jobs: list[LocalJob], undelivered
     if next_task(account.database.count_local_jobs(job.identity), job.cancelled) is not Task.COLLECT:
         logger.warning("%s is not over: the batch system queued a local job again meanwhile", job.identity)
         return
-    state, reason = _judge(account, job, local_jobs)
+    put_end(job, _judge(account, job, local_jobs), undelivered)
+
+
+def put_end(job: GridJob, verdict: Verdict, undelivered: str) -> None:
+    """End a grid job; what could not be delivered is told beside the verdict."""
+    state, reason = verdict
     job.reason = "; ".join(filter(None, (reason, undelivered))) or None
     job.end(state, time.time())
 
 
-def _judge(account: Account, job: GridJob, local_jobs: list[LocalJob]) -> tuple[State, str | None]:
+def _judge(account: Account, job: GridJob, local_jobs: list[LocalJob]) -> Verdict:
     """The grid job's final state, and a sentence about what went wrong, if anything did."""
     failed = [local_job for local_job in local_jobs if not local_job.succeeded]
     state = judge(job.count - len(failed), job.count, job.min_success, job.cancelled)

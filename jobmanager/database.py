@@ -3,10 +3,11 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jobmanager import event_table, grid_job_table, local_job_table, phase_table
+from jobmanager import event_table, grid_job_table, local_job_table, phase_table, step_table
 from jobmanager.event_table import EventTable
 from jobmanager.grid_job_table import OpenGridJob, Overview, UnknownJob, Untold
 from jobmanager.local_job_table import LocalJobKey, LocalJobLine, LocalJobTable
+from jobmanager.step_table import StepLine
 from jobmanager.store import DatabaseError
 from jobmanager.usage_table import UsageTable
 
@@ -20,11 +21,12 @@ __all__ = [
     "LocalJobLine",
     "OpenGridJob",
     "Overview",
+    "StepLine",
     "UnknownJob",
     "Untold",
 ]
 
-_SCHEMA = grid_job_table.SCHEMA + local_job_table.SCHEMA + phase_table.SCHEMA + event_table.SCHEMA
+_SCHEMA = step_table.SCHEMA + grid_job_table.SCHEMA + local_job_table.SCHEMA + phase_table.SCHEMA + event_table.SCHEMA
 
 
 class Database(LocalJobTable, EventTable, UsageTable):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from adapters import canonical_name
+from batch_adapters.states import State
 from jobmanager.account import Account
 from jobmanager.grid_job import GramOrigin, GridJob
 from jobmanager.local_job import LocalJob
@@ -92,7 +93,9 @@ def _find_parts(
             _find_texts(account, job, local_jobs, "stdout"),
             _find_texts(account, job, local_jobs, "stderr"),
         )
-    report, reasons = _render_report(account, job, local_jobs), _render_reasons(local_jobs)
+    parts = [account.database.grid_job(step.grid_job) for step in job.steps if step.grid_job]
+    report = _render_report(account, job, parts, local_jobs)
+    reasons = _render_reasons(job, parts, local_jobs)
     if wants_tar:
         return [account.places.output(job.identity)], [report, reasons]
     return [report], [reasons]
@@ -105,19 +108,23 @@ def _find_texts(account: Account, job: GridJob, local_jobs: Iterable[LocalJob], 
     return [file for file in files if file.is_file() and not file.is_symlink()]
 
 
-def _render_report(account: Account, job: GridJob, local_jobs: Sequence[LocalJob]) -> bytes:
+def _render_report(account: Account, job: GridJob, parts: Sequence[GridJob], local_jobs: Sequence[LocalJob]) -> bytes:
     succeeded = sum(1 for local_job in local_jobs if local_job.succeeded)
+    done = sum(1 for part in parts if part.state is State.DONE)
+    success = f"{done} of {len(job.steps)} steps" if job.steps else f"{succeeded} of {job.count} local jobs"
     lines = [
-        f"grid job {job.identity} ({job.job_type}): {succeeded} of {job.count} local jobs succeeded",
+        f"grid job {job.identity} ({job.job_type}): {success} succeeded",
         *(f"{name}: {text}" for name, text in job.summary().items()),
         f"output: {account.places.output(job.identity)}",
     ]
     return "".join(f"{line}\n" for line in lines).encode(errors="surrogateescape")
 
 
-def _render_reasons(local_jobs: Iterable[LocalJob]) -> bytes:
+def _render_reasons(whole: GridJob, parts: Sequence[GridJob], local_jobs: Iterable[LocalJob]) -> bytes:
     failed = [job for job in local_jobs if not job.succeeded]
-    lines = [f"local job {job.index} ({job.local_id or 'never submitted'}): {job.reason}" for job in failed]
+    named = zip(whole.steps, parts, strict=False)
+    lines = [f"step {step.name} ({part.identity}): {part.reason}" for step, part in named if part.reason]
+    lines += [f"local job {job.index} ({job.local_id or 'never submitted'}): {job.reason}" for job in failed]
     if len(lines) > _MOST_REASONS:
         lines = [*lines[:_MOST_REASONS], f"and {len(lines) - _MOST_REASONS} more"]
     return "".join(f"{line}\n" for line in lines).encode(errors="replace")

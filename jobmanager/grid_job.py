@@ -28,6 +28,14 @@ class GramOrigin:
     """Whose certificate the request came with, where audit records are written."""
 
 
+@dataclass(frozen=True)
+class StepEntry:
+    """A step of a structured grid job, and the grid job that it has become; None: it has not begun."""
+
+    name: str
+    grid_job: str | None
+
+
 class GridJob(Document):
     """One request and what became of it."""
 
@@ -217,8 +225,9 @@ class GridJob(Document):
 
     @property
     def count(self) -> int:
-        """The number of local jobs."""
-        return int(self.element.find("slices").attrib["count"])  # type: ignore[union-attr]
+        """The number of local jobs; 0 for a structured grid job, which has none of its own."""
+        slices = self.element.find("slices")
+        return 0 if slices is None else int(slices.attrib["count"])
 
     @property
     def size_and_seed(self) -> tuple[int, int] | None:
@@ -227,6 +236,38 @@ class GridJob(Document):
         if slices is None or "size" not in slices.attrib:
             return None
         return int(slices.attrib["size"]), int(slices.attrib["seed"])
+
+    # the steps of a structured grid job
+
+    def put_steps(self, names: Iterable[str]) -> None:
+        """Fix the steps, none of which has begun."""
+        steps = self._replace("steps")
+        for name in names:
+            etree.SubElement(steps, "step", name=name)
+
+    def begin_step(self, name: str, grid_job: str) -> None:
+        """Note the grid job that a step has become."""
+        for element in self.element.iterfind("steps/step"):
+            if element.get("name") == name:
+                element.set("grid-job", grid_job)
+
+    @property
+    def steps(self) -> list[StepEntry]:
+        """The steps in their order; none where the grid job has local jobs of its own."""
+        return [
+            StepEntry(str(element.get("name")), element.get("grid-job"))
+            for element in self.element.iterfind("steps/step")
+        ]
+
+    def put_parent(self, grid_job: str, step: str) -> None:
+        """Note the structured grid job that this one is a step of."""
+        self._set("parent", grid_job)
+        self._set("step", step)
+
+    @property
+    def parent(self) -> str | None:
+        """The structured grid job that this one is a step of."""
+        return self._get("parent")
 
     # what people are told
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from batch_adapters.states import STATE_OF_WORD, State
-from jobmanager.store import Store
+from jobmanager.step_table import StepLine, StepTable
 
 if TYPE_CHECKING:  # lists and counts are read without XML: "samgrid status" never loads lxml
     from jobmanager.grid_job import GridJob
@@ -43,6 +43,10 @@ class Overview:
     counts: dict[str, int]
     unsuccessful: int
     """How many of those in the state done ended with another exit code than 0, or without their outputs."""
+    steps: tuple[StepLine, ...] = ()
+    """The steps of a structured grid job."""
+    parent: str | None = None
+    """The structured grid job that this one is a step of."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,7 @@ class OpenGridJob:
     id: str
     batch: str
     cancelled: bool
+    state: State
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,7 @@ class Untold:
     submitted: str
 
 
-class GridJobTable(Store):
+class GridJobTable(StepTable):
     """Grid jobs by id, by uniqid, and by what is to be done with them."""
 
     def put_grid_job(self, job: "GridJob") -> None:
@@ -74,6 +79,7 @@ class GridJobTable(Store):
         row = (*indexes, job.uniqid, job.told.word if job.told else "", job.told_time, job.to_bytes())
         # No REPLACE: that would drop another grid job of the same uniqid, where this must fail.
         self._write(_PUT_GRID_JOB, [row])
+        self.put_steps(job)
 
     def grid_job(self, identity: str) -> "GridJob":
         """The grid job of that id.
@@ -149,15 +155,26 @@ class GridJobTable(Store):
             unsuccessful[job] = unsuccessful.get(job, 0) + failures
         sql = "SELECT id, type, state, owner, submitted FROM grid_job" + condition.format("id")
         rows = self._query(sql + " ORDER BY submitted, id", values)
+        steps, parents = self.steps(identity), self.parents()
         return [
-            Overview(job, job_type, state, owner, submitted, counts.get(job, {}), unsuccessful.get(job, 0))
+            Overview(
+                *(job, job_type, state, owner, submitted, counts.get(job, {}), unsuccessful.get(job, 0)),
+                steps=tuple(steps.get(job, ())),
+                parent=parents.get(job),
+            )
             for job, job_type, state, owner, submitted in rows
         ]
 
     def open_grid_jobs(self) -> list[OpenGridJob]:
         """Every grid job that has not ended, the eldest first."""
-        sql = "SELECT id, batch, cancelled FROM grid_job WHERE state NOT IN ('done', 'failed') ORDER BY submitted, id"
-        return [OpenGridJob(str(job), str(batch), bool(cancelled)) for job, batch, cancelled in self._query(sql)]
+        sql = (
+            "SELECT id, batch, cancelled, state FROM grid_job"
+            " WHERE state NOT IN ('done', 'failed') ORDER BY submitted, id"
+        )
+        return [
+            OpenGridJob(str(job), str(batch), bool(cancelled), STATE_OF_WORD[str(state)])
+            for job, batch, cancelled, state in self._query(sql)
+        ]
 
     def ended_grid_jobs(self) -> list[str]:
         """The ids of the grid jobs that have ended, the eldest first."""

@@ -10,7 +10,7 @@ from types import ModuleType
 
 from adapters import JobAdapter
 
-KNOWN_MODULES = ("handlers.command", "handlers.pythia")
+KNOWN_MODULES = ("handlers.command", "handlers.pythia", "handlers.structured")
 ENTRY_POINT_GROUP = "samgrid.handlers"
 
 

@@ -12,7 +12,7 @@ from adapters import Attribute, JobAdapter
 from batch_adapters.traffic import Silence
 from jobmanager.account import Account
 from jobmanager.course import read_course
-from jobmanager.database import Overview
+from jobmanager.database import Overview, StepLine
 from jobmanager.estimates import estimate_end, render_rate, render_silent
 from jobmanager.phase_table import PhaseSum
 
@@ -50,16 +50,35 @@ def render_columns(rows: Sequence[Sequence[str]]) -> str:
 
 
 def render_counts(row: Overview) -> str:
-    """Local jobs by state, ``3 active, 5 done (2 of them without success)``."""
+    """Local jobs by state, ``3 active, 5 done (2 of them without success)``; of a structured grid job its step."""
+    if row.steps:
+        return render_step(row.steps)
     parts = [f"{row.counts[state]} {state}" for state in _STATES if row.counts.get(state)]
     of_done = f" ({row.unsuccessful} of them without success)" if row.unsuccessful else ""
     return ", ".join(part + of_done if part.endswith(" done") else part for part in parts) or "no local jobs yet"
 
 
+def find_running_step(steps: Sequence[StepLine]) -> str | None:
+    """The grid job of the step that a structured grid job has come to; None where none has begun."""
+    return next((step.grid_job for step in reversed(steps) if step.grid_job), None)
+
+
+def render_step(steps: Sequence[StepLine]) -> str:
+    """The step that a structured grid job has come to: ``step 2 of 2: merge (k3f9zq2m) active``."""
+    number = sum(1 for step in steps if step.grid_job) or 1
+    step = steps[number - 1]
+    state = f" ({step.grid_job}) {step.state}" if step.grid_job else ""
+    return f"step {number} of {len(steps)}: {step.name}{state}"
+
+
+def _render_work(row: Overview) -> str:
+    return render_counts(row) + (f" (step of {row.parent})" if row.parent else "")
+
+
 def render_table(rows: Iterable[Overview]) -> str:
     """One line per grid job, with a heading."""
     heading = ("ID", "TYPE", "STATE", "OWNER", "SUBMITTED", "LOCAL JOBS")
-    lines = [(row.id, row.type, row.state, printable(row.owner), row.submitted, render_counts(row)) for row in rows]
+    lines = [(row.id, row.type, row.state, printable(row.owner), row.submitted, _render_work(row)) for row in rows]
     return render_columns([heading, *lines]) if lines else 'no grid jobs: "samgrid submit FILE" makes one'
 
 
@@ -97,7 +116,7 @@ def render_details(account: Account, identity: str, row: Overview, now: float) -
         ("owner", printable(job.owner)),
         ("submitted", job.submitted),
         ("batch system", job.batch),
-        ("local jobs", f"{job.count}: {render_counts(row)}"),
+        *_render_parts(job, row),
         *((f"phase {phase.name}", _render_phase(phase, job.count)) for phase in course.phases),
     ]
     end = None if job.state.is_final else estimate_end(course, now)
@@ -107,6 +126,15 @@ def render_details(account: Account, identity: str, row: Overview, now: float) -
     facts += [("trouble", printable(job.trouble))] if job.trouble else []
     facts += [(printable(name), printable(text)) for name, text in job.summary().items()]
     return render_columns(facts)
+
+
+def _render_parts(job: "GridJob", row: Overview) -> list[tuple[str, str]]:
+    """What a grid job is made of: its steps, or its local jobs."""
+    if not row.steps:
+        of_whole = [("step", f"of {row.parent}")] if row.parent else []
+        return [*of_whole, ("local jobs", f"{job.count}: {render_counts(row)}")]
+    texts = [f"{step.name} ({step.grid_job}) {step.state}" if step.grid_job else step.name for step in row.steps]
+    return [(f"step {number} of {len(texts)}", text) for number, text in enumerate(texts, 1)]
 
 
 def _render_phase(phase: PhaseSum, local_jobs: int) -> str:

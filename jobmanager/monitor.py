@@ -15,20 +15,23 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from batch_adapters.states import Event
 from jobmanager.account import Account, open_account
+from jobmanager.advancing import refresh_structured
+from jobmanager.aggregation import aggregate_steps
 from jobmanager.child import Backoff
-from jobmanager.database import DatabaseError
+from jobmanager.database import DatabaseError, OpenGridJob
 from jobmanager.generators import Generators
 from jobmanager.gram_reports import GramReports
 from jobmanager.logs import log_to
 from jobmanager.monitor_client import is_listening, render_fingerprint, socket_address
 from jobmanager.progress import ProgressReader, reconcile_with_drivers
 from jobmanager.registration import apply_events
-from jobmanager.tasks import Task, next_task
+from jobmanager.step_table import StepLine, states_of
+from jobmanager.tasks import Task, next_task, next_task_of_steps
 from jobmanager.worker_client import WorkerClient
 from jobmanager.workers import Workers
 
@@ -92,9 +95,10 @@ class Monitor:
             self._idle_since = None
         elif self._idle_since is None:
             self._idle_since = time.monotonic()
+        structured = self._account.database.open_steps()
         for job in open_jobs:
             self._generators.start(job.batch)
-            task = next_task(self._account.database.count_local_jobs(job.id), job.cancelled)
+            task = self._find_task(job, structured.get(job.id))
             if task is not None:
                 self._workers.start(task, job.id)
         if self._is_due("progress", self._settings.progress_interval):
@@ -105,6 +109,15 @@ class Monitor:
             self._drop_old_events()
         self._trouble = ""
         self._backoff = Backoff()
+
+    def _find_task(self, job: OpenGridJob, steps: Sequence[StepLine] | None) -> Task | None:
+        database = self._account.database
+        if steps is None:
+            return next_task(database.count_local_jobs(job.id), job.cancelled)
+        states = states_of(steps)
+        if aggregate_steps(states) is not job.state:
+            refresh_structured(database, job.id)
+        return next_task_of_steps(states, job.cancelled)
 
     def _rest(self, error: Exception) -> None:
         """Nothing can be written, or started, now: what the generators said meanwhile, they will say again."""

@@ -98,6 +98,10 @@ class StatePlaces:
         """The folder of what comes back from the local jobs."""
         return self.grid_job(grid_job) / "results"
 
+    def step_input(self, grid_job: str, step: str) -> Path:
+        """Where the outputs of a structured grid job's step lie for the steps that read them."""
+        return self.grid_job(grid_job) / "inputs" / step
+
     def log(self, grid_job: str) -> Path:
         """What the job manager's workers have to say about one grid job."""
         return self.grid_job(grid_job) / "log"

@@ -46,8 +46,8 @@ def _stamp(file: Path) -> tuple[int, int] | None:
 def reconcile_with_drivers(account: Account, grid_job: str, jobs: Iterable[LocalJob]) -> None:
     """Put what the drivers say into the documents of these local jobs, as those are at this moment."""
     ids = {job.index: job.local_id for job in jobs if job.local_id}
-    statuses = {index: read_driver_status(status_file(account, grid_job, id_)) for index, id_ in ids.items()}
     now = time.time()
+    statuses = {index: read_driver_status(status_file(account, grid_job, id_)) for index, id_ in ids.items()}
     with account.database.transaction():
         stored = [account.database.local_job(grid_job, index) for index in statuses]
         # What was read may be of an earlier attempt by now.

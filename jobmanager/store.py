@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-LAYOUT = 2
+LAYOUT = 3
 """Number of the tables' layout; a file of another one is not touched."""
 
 

@@ -1,7 +1,7 @@
 """What a worker does with a grid job next: one task at a time, each of which can be killed and begun again."""
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from batch_adapters.states import State
 
@@ -15,6 +15,7 @@ class Task(enum.StrEnum):
     CANCEL = "cancel"
     COLLECT = "collect"
     RECONCILE = "reconcile"
+    ADVANCE = "advance"
 
 
 def next_task(counts: Mapping[State, int], cancelled: bool) -> Task | None:
@@ -26,3 +27,17 @@ def next_task(counts: Mapping[State, int], cancelled: bool) -> Task | None:
     if not present or State.UNSUBMITTED in present:
         return Task.SUBMIT
     return Task.COLLECT if is_over else None
+
+
+def next_task_of_steps(steps: Sequence[State | None], cancelled: bool) -> Task | None:
+    """The task of a structured grid job that has not ended, by the states of its steps, None for one not begun.
+
+    ADVANCE begins the next step. None: it waits for the step that runs.
+    """
+    begun = [state for state in steps if state is not None]
+    is_over = set(begun).issubset(_FINAL)
+    if not is_over:
+        return Task.CANCEL if cancelled else None
+    if cancelled or State.FAILED in begun or len(begun) == len(steps):
+        return Task.COLLECT
+    return Task.ADVANCE

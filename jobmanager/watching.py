@@ -4,15 +4,15 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from batch_adapters.states import State
 from jobmanager.account import Account
 from jobmanager.course import Course, read_course
-from jobmanager.database import Overview
+from jobmanager.database import Database, Overview
 from jobmanager.estimates import estimate_end, render_duration, render_silent
-from jobmanager.listing import printable, render_counts
+from jobmanager.listing import find_running_step, printable, render_counts, render_step
 from jobmanager.monitor_client import ask_monitor
 
 DONE, FAILED, CANNOT_GO_ON = 0, 1, 3
@@ -32,6 +32,8 @@ class Snapshot:
     when: float
     """Seconds since the epoch."""
     stall_time: float
+    step: str = ""
+    """The step that a structured grid job has come to: counts and course are the step's."""
 
     @property
     def outlook(self) -> list[str]:
@@ -73,20 +75,33 @@ def _snapshots(account: Account, identity: str) -> Iterator[Snapshot]:
     stall_time = account.configuration.monitor.stall_time
     while True:
         began = time.monotonic()
-        (row,) = account.database.overview(identity)
-        count = account.database.grid_job(identity).count
-        now = time.time()
-        yield Snapshot(row, read_course(account.database, identity, count, stall_time, now), now, stall_time)
-        if row.state in _FINAL:
+        snapshot = _take_snapshot(account.database, identity, stall_time)
+        yield snapshot
+        if snapshot.row.state in _FINAL:
             return
         # A look at ten thousand local jobs costs something: it shall not keep a processor busy.
         time.sleep(max(_INTERVAL, 4 * (time.monotonic() - began)))
 
 
+def _take_snapshot(database: Database, identity: str, stall_time: float) -> Snapshot:
+    (row,) = database.overview(identity)
+    part = find_running_step(row.steps) or identity
+    step = ""
+    if row.steps:
+        (of_part,) = database.overview(part)
+        step = render_step(row.steps)
+        row = replace(row, counts=of_part.counts, unsuccessful=of_part.unsuccessful, steps=())
+    now = time.time()
+    course = read_course(database, part, database.grid_job(part).count, stall_time, now)
+    return Snapshot(row, course, now, stall_time, step)
+
+
 def _trouble(account: Account, identity: str) -> str:
     """What keeps this grid job from going on, from the monitor itself: it knows more than a full disk can hold."""
     lines = ask_monitor(account).splitlines()
-    return "; ".join(line.partition(": ")[2] for line in lines if line.startswith((f"{identity}:", "monitor:")))
+    parts = [step.grid_job for step in account.database.steps(identity).get(identity, ())]
+    of_ours = ("monitor:", *(f"{name}:" for name in (identity, *parts) if name))
+    return "; ".join(line.partition(": ")[2] for line in lines if line.startswith(of_ours))
 
 
 def _display() -> AbstractContextManager[Display]:
@@ -106,7 +121,9 @@ class Lines:
     def show(self, snapshot: Snapshot) -> None:
         """Print a line if it differs from the last."""
         course = snapshot.course
-        parts = [f"{snapshot.row.state}: {render_counts(snapshot.row)} of {course.local_jobs}"]
+        step = f"{snapshot.step}: " if snapshot.step else ""
+        total = f" of {course.local_jobs}" if course.local_jobs else ""
+        parts = [f"{snapshot.row.state}: {step}{render_counts(snapshot.row)}{total}"]
         parts += [
             f"{phase.name} {phase.done}/{phase.expected_total(course.local_jobs)} {phase.unit}".rstrip()
             for phase in course.phases

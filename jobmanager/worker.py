@@ -12,6 +12,7 @@ from pathlib import Path
 from batch_adapters.adapter import BatchError, Refused
 from batch_adapters.registry import UnknownBatchSystem
 from jobmanager.account import Account, open_account
+from jobmanager.advancing import advance_grid_job, cancel_steps
 from jobmanager.cancellation import cancel_local_jobs
 from jobmanager.collection import collect_grid_job
 from jobmanager.database import DatabaseError
@@ -20,6 +21,7 @@ from jobmanager.logs import log_to
 from jobmanager.reconciliation import reconcile_batch_system
 from jobmanager.request import BadRequest
 from jobmanager.run_grid_job import run_grid_job
+from jobmanager.step_collection import collect_steps
 from jobmanager.tasks import Task
 from jobmanager.tombstone import put_tombstone
 from jobmanager.worker_server import serve
@@ -78,17 +80,21 @@ def _do_task_of_grid_job(account: Account, task: Task, grid_job: str) -> None:
     with _only_worker(account.places.worker_lock(grid_job)):
         if account.database.grid_job(grid_job).state.is_final:
             return  # by a worker that has outlived its monitor
+        is_structured = bool(account.database.steps(grid_job))
         if task is Task.COLLECT:
             # Nothing is logged into the grid job's own log now: it goes into the tar, which must stay the same.
             _log_to(None)
-            collect_grid_job(account, grid_job)
+            collect = collect_steps if is_structured else collect_grid_job
+            collect(account, grid_job)
             return
         _log_to(account.places.log(grid_job))
         if task is Task.CANCEL:
-            cancel_local_jobs(account, grid_job)
+            cancel = cancel_steps if is_structured else cancel_local_jobs
+            cancel(account, grid_job)
             return
+        begin = advance_grid_job if task is Task.ADVANCE else run_grid_job
         try:
-            run_grid_job(account, grid_job)
+            begin(account, grid_job)
         except (BadRequest, HandlerError, Refused, SandboxRefused) as error:
             put_tombstone(account.database, grid_job, f"cannot be run: {'; '.join(str(error).splitlines())}")
 

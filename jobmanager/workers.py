@@ -18,6 +18,9 @@ TRY_LATER = 75
 BUSY = 76
 """Exit status of a worker that found another, started by a monitor that has died, still at it."""
 
+_ENDED_BY = frozenset(((Task.SUBMIT, Task.CANCEL), (Task.ADVANCE, Task.CANCEL), (Task.ADVANCE, Task.COLLECT)))
+"""Tasks that do not go on once another one is wanted."""
+
 
 class Worker(Protocol):
     """A process that does one task."""
@@ -61,9 +64,9 @@ class Workers:
     def start(self, task: Task, name: str) -> None:
         """Start a worker for this task, unless one runs for that subject, or it is too early, or there are enough."""
         subject = self._subjects.get(name)
-        if subject is not None and subject.worker is not None and (subject.task, task) == (Task.SUBMIT, Task.CANCEL):
+        if subject is not None and subject.worker is not None and (subject.task, task) in _ENDED_BY:
             # It may hang in a handler, or go on submitting for a long time; any task can be killed and begun again.
-            logger.info("%s submit is ended: the grid job is cancelled", name)
+            logger.info("%s %s is ended: the grid job is cancelled", name, subject.task)
             subject.worker.kill()
             subject.worker = None
         if subject is None or (subject.task is not task and subject.worker is None):

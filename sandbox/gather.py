@@ -5,7 +5,7 @@ import json
 import os
 import stat
 import tarfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -84,6 +84,26 @@ def write_output(
 
     :raises SandboxError: where ``results`` cannot be read or the tar not be written; nothing half-made is left.
     """
+    return _write(grid_job, extras, tar, limits, lambda found: _add_results(found, results, sorted(set(expected))))
+
+
+def write_bundle(
+    grid_job: str, parts: Mapping[str, Path], extras: Mapping[str, bytes], tar: Path, limits: Limits
+) -> Gathered:
+    """Write files, each into a folder of the name that ``parts`` gives it, and the extras into one tar.
+
+    :raises SandboxError: as `write_output`.
+    """
+    return _write(grid_job, extras, tar, limits, lambda found: _add_parts(found, parts))
+
+
+def _write(
+    grid_job: str,
+    extras: Mapping[str, bytes],
+    tar: Path,
+    limits: Limits,
+    add: "Callable[[_Gathering], tuple[Missing, ...]]",
+) -> Gathered:
     for name in extras:
         if "/" in name or name in ("", ".", "..", "manifest.json"):
             raise SandboxError(f"{name!r} cannot be a file of the output's own: it must be a plain name")
@@ -93,10 +113,20 @@ def write_output(
             archive.addfile(folder_member(grid_job))
             for name in sorted(extras):
                 gathering.add_extra(name, extras[name])
-            missing = _add_results(gathering, results, sorted(set(expected)))
+            missing = add(gathering)
             gathering.files.sort(key=lambda content: content.path)
             add_bytes(archive, f"{grid_job}/manifest.json", _render_manifest(gathering, missing))
         return Gathered(sink.sha256, tuple(gathering.files), missing, tuple(gathering.refused))
+
+
+def _add_parts(gathering: "_Gathering", parts: Mapping[str, Path]) -> tuple[Missing, ...]:
+    for name, file in sorted(parts.items()):
+        folder = os.open(file.parent, FOLDER_FLAGS)
+        try:
+            gathering.add_part(folder, file.name, name)
+        finally:
+            os.close(folder)
+    return ()
 
 
 def _add_results(gathering: "_Gathering", results: Path, expected: list[str]) -> tuple[Missing, ...]:
@@ -140,6 +170,12 @@ class _Gathering:
         """Add a file of the job manager's own, for which the limits are not."""
         add_bytes(self._archive, f"{self.grid_job}/{name}", content)
         self.files.append(Content(name, len(content), hashlib.sha256(content).hexdigest()))
+
+    def add_part(self, parent: int, name: str, folder: str) -> None:
+        """Add the file ``name`` of an open folder into a folder of the tar."""
+        self._archive.addfile(folder_member(f"{self.grid_job}/{folder}"))
+        if not self.add_entry(parent, name, f"{folder}/{name}", 1):
+            self._refuse(f"{folder}/{name}", "there is no such file any more")
 
     def add_entry(self, folder: int, name: str, path: str, depth: int) -> bool:
         """Add or refuse ``name``, found ``depth`` folders below the results; False where there is no such entry."""

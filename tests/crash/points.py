@@ -88,6 +88,20 @@ RETRYING = [
     Point("submit", "jobmanager.submission.write_intent", "after"),
     Point("submit", f"{_SYSTEM}.submit", "after"),
 ]
+ADVANCING = [
+    # While the outputs of the first step are laid out for the second.
+    Point("advance", "sandbox.outputs.unpack", "after"),
+    Point("advance", "sandbox.outputs._sync", "after"),
+    Point("advance", "jobmanager.advancing.lay_out", "after"),
+    # Inside the transaction: the step's grid job is written, the whole is not; and when it is committed.
+    Point("advance", "jobmanager.advancing.add_grid_job", "after"),
+    Point("advance", "jobmanager.worker.advance_grid_job", "after"),
+    # The one tar is written, but has not its name yet; then it has.
+    Point("collect", "sandbox.gather._render_manifest", "after"),
+    Point("collect", "jobmanager.step_collection.write_bundle", "after"),
+    # Inside the transaction of the end.
+    Point("collect", "jobmanager.step_collection.put_end", "after"),
+]
 
 
 def run_and_die(point: Point, work: Callable[[], object]) -> None:

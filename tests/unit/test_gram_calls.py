@@ -167,7 +167,7 @@ def test_cancel_puts_the_tombstone_and_wakes_the_monitor(account: Account, wakes
     identity = submit(account)
     for _ in range(2):
         assert gram_shims.cancel.cancel(account, about(identity)) == Answer(State.FAILED)
-    assert account.database.open_grid_jobs() == [OpenGridJob(identity, "fork", cancelled=True)]
+    assert account.database.open_grid_jobs() == [OpenGridJob(identity, "fork", cancelled=True, state=State.UNSUBMITTED)]
     assert len(wakes) == 3
 
 

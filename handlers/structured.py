@@ -1,0 +1,85 @@
+"""Job type ``structured``: a named sequence of other grid jobs, as in production, then merge."""
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from adapters import Attribute, JobAdapter, Kind, LocalJob, Step, Value, canonical_name
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}", re.ASCII)
+_FORM = "a step is (NAME (ATTRIBUTE VALUE ...) ...)"
+_INPUT_STEP = canonical_name("input_step")
+
+
+class StructuredAdapter(JobAdapter):
+    """Other grid jobs, one after another: each starts when the one before is done, and can read its outputs."""
+
+    jobType = "structured"
+    attributes = (
+        Attribute("steps", "The grid jobs, each as (NAME (ATTRIBUTE VALUE ...) ...) with its samgrid_type; "
+                  "(input_step NAME) gives it the outputs of an earlier one.", Kind.SEQUENCES, required=True,
+                  default=()),
+    )  # fmt: skip
+
+    def checkErrors(self) -> Iterable[str]:
+        """Steps that are malformed, of the same name, or that read what is not made before them."""
+        values: Sequence[Sequence[Value]] = self.request["steps"]
+        faults = [fault for value in values for fault in _find_faults(value)]
+        if not values:
+            return [f"steps names none: {_FORM}"]
+        return faults or _find_faults_of_order([_read_step(value) for value in values])
+
+    def getSteps(self) -> Sequence[Step]:
+        """The request's steps."""
+        return [_read_step(value) for value in self.request["steps"]]
+
+    def getSize(self) -> int | None:
+        """None: its steps have sizes of their own."""
+        return None
+
+    def prepareWorkArea(self, workArea: Path) -> None:
+        """Nothing: it has no local jobs of its own."""
+
+    def getCommandAndArguments(self, localJob: LocalJob) -> Sequence[str]:
+        """Nothing: it has no local jobs of its own."""
+        return ()
+
+
+def _find_faults(step: Sequence[Value]) -> list[str]:
+    """What is wrong with the form of one step."""
+    name = step[0] if step else ""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        return [f"steps: {_FORM}, its name letters, digits, _ and -, at most 40, first a letter"]
+    faults = []
+    for attribute in step[1:]:
+        if isinstance(attribute, str) or not attribute or not isinstance(attribute[0], str):
+            faults.append(f"step {name}: {attribute!r} is no (ATTRIBUTE VALUE ...)")
+        elif canonical_name(attribute[0]) == _INPUT_STEP and not _is_word(attribute[1:]):
+            faults.append(f"step {name}: input_step takes the name of one earlier step")
+    return faults
+
+
+def _is_word(values: Sequence[Value]) -> bool:
+    return len(values) == 1 and isinstance(values[0], str)
+
+
+def _find_faults_of_order(steps: Sequence[Step]) -> list[str]:
+    """Names that come twice, and steps that read one which is not before them."""
+    faults = []
+    before: list[str] = []
+    for step in steps:
+        if step.name in before:
+            faults.append(f"steps: two are named {step.name}")
+        if step.input_step and step.input_step not in before:
+            known = f"before it are {', '.join(before)}" if before else "it is the first"
+            faults.append(f"step {step.name}: input_step {step.input_step!r} is no earlier step: {known}")
+        before.append(step.name)
+    return faults
+
+
+def _read_step(value: Sequence[Value]) -> Step:
+    """The step of a value without faults."""
+    attributes = [(str(attribute[0]), tuple(attribute[1:])) for attribute in value[1:]]
+    inputs = [str(values[0]) for name, values in attributes if canonical_name(name) == _INPUT_STEP]
+    request = tuple((name, values) for name, values in attributes if canonical_name(name) != _INPUT_STEP)
+    return Step(str(value[0]), request, inputs[-1] if inputs else "")

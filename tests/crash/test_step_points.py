@@ -1,0 +1,68 @@
+"""kill -9 of the worker while a structured grid job goes on: each step becomes one grid job, its input is whole."""
+
+from pathlib import Path
+
+import pytest
+
+from batch_adapters.states import State
+from jobmanager.acceptance import accept_grid_job
+from jobmanager.account import Account
+from jobmanager.rsl import read_rsl
+from jobmanager.step_table import states_of
+from jobmanager.tasks import Task, next_task, next_task_of_steps
+from tests.crash.points import ADVANCING, Point, run_and_die
+from tests.crash.test_named_points import Fork, wait_until
+
+_REQUEST = """&(samgrid_type = structured)(steps =
+ (make (samgrid_type command) (executable /bin/sh) (count 3)
+       (arguments -c "echo run >>{marks}/make$SAMGRID_INDEX; echo $SAMGRID_INDEX >output/part"))
+ (read (samgrid_type command) (executable /bin/sh) (input_step make)
+       (arguments -c "echo run >>{marks}/read; cat $SAMGRID_INPUT_FOLDER/*/part >{marks}/all")))"""
+
+
+@pytest.fixture
+def fork(account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fork:
+    configuration = tmp_path / "samgrid.toml"
+    configuration.write_text("[fork]\nslots = 9\n")
+    monkeypatch.setenv("SAMGRID_CONFIG", str(configuration))
+    monkeypatch.setenv("SAMGRID_SANDBOX_SCRATCH_FOLDER", str(tmp_path))
+    return Fork(account, tmp_path)
+
+
+def find_task(ground: Fork, grid_job: str) -> Task | None:
+    job = ground.database.grid_job(grid_job)
+    if job.steps:
+        return next_task_of_steps(states_of(ground.database.steps(grid_job)[grid_job]), job.cancelled)
+    return next_task(ground.database.count_local_jobs(grid_job), job.cancelled)
+
+
+def work_once(ground: Fork) -> None:
+    """Do one thing that the monitor would start a worker for."""
+    for open_job in ground.database.open_grid_jobs():
+        task = find_task(ground, open_job.id)
+        if task is not None:
+            assert ground.work(task, open_job.id) == 0
+            return
+    wait_until(lambda: not ground.live_ids())
+    assert ground.work("reconcile", ground.name) == 0
+
+
+@pytest.mark.parametrize("point", ADVANCING, ids=str)
+def test_a_worker_that_dies_while_it_advances_begins_each_step_once(fork: Fork, tmp_path: Path, point: Point) -> None:
+    relations = read_rsl(_REQUEST.format(marks=tmp_path / "marks"), {})
+    whole = accept_grid_job(fork.account, [(relation.name, relation.values) for relation in relations], tmp_path)
+    # Up to the second step, whose worker has most to do, or to the end.
+    for _ in range(30):
+        first, _ = fork.database.steps(whole)[whole]
+        if first.state == "done" and find_task(fork, whole) == point.task:
+            break
+        work_once(fork)
+    run_and_die(point, lambda: fork.work(point.task, whole))
+    for _ in range(30):
+        work_once(fork)
+        if fork.database.grid_job(whole).state.is_final:
+            break
+    assert fork.database.grid_job(whole).state is State.DONE
+    assert len(fork.database.overview()) == 3, "the whole and two steps"
+    marks = {mark.name: mark.read_text() for mark in (tmp_path / "marks").iterdir()}
+    assert marks == {"make1": "run\n", "make2": "run\n", "make3": "run\n", "read": "run\n", "all": "1\n2\n3\n"}

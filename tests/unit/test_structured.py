@@ -1,0 +1,211 @@
+"""Structured grid jobs: what is refused, which step comes next, what a step's request is."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adapters import Step, Value
+from batch_adapters.states import State
+from jobmanager.acceptance import accept_grid_job
+from jobmanager.account import Account
+from jobmanager.advancing import advance_grid_job, cancel_steps, refresh_structured
+from jobmanager.aggregation import aggregate_steps
+from jobmanager.database import StepLine
+from jobmanager.listing import render_step
+from jobmanager.request import BadRequest
+from jobmanager.rsl import read_rsl
+from jobmanager.steps import render_step_request
+from jobmanager.tasks import Task, next_task_of_steps
+from jobmanager.tombstone import put_tombstone
+
+P, A, S, D, F, U = (
+    State.PENDING, State.ACTIVE, State.SUSPENDED, State.DONE, State.FAILED, State.UNSUBMITTED,
+)  # fmt: skip
+MAKE = "(make (samgrid_type command) (executable /bin/true))"
+READ = "(read (samgrid_type command) (executable /bin/true) (input_step make))"
+
+
+def accept(account: Account, steps: str, more: str = "") -> str:
+    relations = read_rsl(f"&(samgrid_type = structured)(steps = {steps}){more}", {})
+    return accept_grid_job(account, [(relation.name, relation.values) for relation in relations], Path("/"))
+
+
+@pytest.mark.parametrize(
+    ("steps", "more", "words"),
+    [
+        pytest.param("make", "", "steps must be a list of sequences", id="no sequence"),
+        pytest.param("(make samgrid_type)", "", "is no (ATTRIBUTE VALUE ...)", id="no attribute"),
+        pytest.param('("../x" (samgrid_type command))', "", "its name letters, digits", id="a name that is a path"),
+        pytest.param(f"{MAKE} {MAKE}", "", "two are named make", id="two of one name"),
+        pytest.param(READ, "", "input_step 'make' is no earlier step: it is the first", id="input of nobody"),
+        pytest.param(f"{READ} {MAKE}", "", "is no earlier step", id="input of a later step"),
+        pytest.param(f"{MAKE} (x (input_step make a))", "", "takes the name of one earlier step", id="two inputs"),
+        pytest.param("(make (executable /bin/true))", "", "step make: samgrid_type is missing", id="no type"),
+        pytest.param("(make (samgrid_type xyz))", "", 'step make: unknown job type "xyz"', id="unknown type"),
+        pytest.param(
+            "(make (samgrid_type command) (executable /nowhere))", "", "step make: executable '/nowhere'", id="program"
+        ),
+        pytest.param(
+            "(make (samgrid_type command) (executable /bin/true) (count 0))", "", "step make: count must be", id="range"
+        ),
+        pytest.param(
+            f"{MAKE} (read (samgrid_type command) (executable /bin/true) (count x) (input_step make))",
+            "",
+            "step read: count must be an integer",
+            id="a step with input",
+        ),
+        pytest.param(
+            f"(a (samgrid_type structured) (steps {MAKE}))", "", "a step cannot have steps itself", id="steps in steps"
+        ),
+        pytest.param(
+            f"{MAKE} (a (samgrid_type structured) (steps {MAKE}) (input_step make))",
+            "",
+            "step a: a step cannot have steps itself",
+            id="steps in a step with input",
+        ),
+        pytest.param(MAKE, "(min_success = 0.5)", "min_success does not go with a grid job that has steps", id="rule"),
+        pytest.param(MAKE, "(stdin = /etc/hostname)", "stdin does not go with", id="stdin"),
+    ],
+)
+def test_what_can_be_known_to_be_wrong_is_refused_at_once(account: Account, steps: str, more: str, words: str) -> None:
+    with pytest.raises(BadRequest) as refusal:
+        accept(account, steps, more)
+    assert words in str(refusal.value)
+    assert account.database.overview() == []
+
+
+def test_faults_of_all_steps_are_told_together(account: Account) -> None:
+    with pytest.raises(BadRequest) as refusal:
+        accept(account, "(a (samgrid_type xyz)) (b (samgrid_type command))")
+    assert [fault.partition(":")[0] for fault in refusal.value.faults] == ["step a", "step b"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "cancelled", "task", "state"),
+    [
+        pytest.param([None, None], False, Task.ADVANCE, U, id="new"),
+        pytest.param([U, None], False, None, U, id="the first is being submitted"),
+        pytest.param([P, None], False, None, P, id="the first waits"),
+        pytest.param([A, None], False, None, A, id="the first runs"),
+        pytest.param([S, None], False, None, S, id="the first is suspended"),
+        pytest.param([State.STAGE_OUT, None], False, None, A, id="the first is gathered"),
+        pytest.param([D, None], False, Task.ADVANCE, A, id="the first is done"),
+        pytest.param([D, U], False, None, A, id="the second is being submitted"),
+        pytest.param([D, P], False, None, A, id="the second waits"),
+        pytest.param([D, S], False, None, S, id="the second is suspended"),
+        pytest.param([D, D], False, Task.COLLECT, State.STAGE_OUT, id="all are done"),
+        pytest.param([F, None], False, Task.COLLECT, State.STAGE_OUT, id="the first failed"),
+        pytest.param([D, F], False, Task.COLLECT, State.STAGE_OUT, id="the second failed"),
+        pytest.param([None, None], True, Task.COLLECT, U, id="cancelled before it began"),
+        pytest.param([A, None], True, Task.CANCEL, A, id="cancelled while the first runs"),
+        pytest.param([D, None], True, Task.COLLECT, A, id="cancelled between two steps"),
+        pytest.param([D, A], True, Task.CANCEL, A, id="cancelled while the second runs"),
+        pytest.param([D, F], True, Task.COLLECT, State.STAGE_OUT, id="cancelled, and all ended"),
+    ],
+)
+def test_a_structured_grid_job_is_what_its_steps_are(
+    steps: Sequence[State | None], cancelled: bool, task: Task | None, state: State
+) -> None:
+    assert next_task_of_steps(steps, cancelled) is task
+    assert aggregate_steps(steps) is state
+
+
+_LIVES = st.lists(st.sampled_from([[P, A, D], [A, D], [D], [P, F], [A, S, A, D]]), min_size=1, max_size=4)
+
+
+@given(_LIVES)
+def test_its_state_never_goes_back(lives: list[list[State]]) -> None:
+    """Whatever its steps go through one after the other."""
+    steps: list[State | None] = [None] * len(lives)
+    seen = [aggregate_steps(steps)]
+    for number, life in enumerate(lives):
+        for state in (U, *life):
+            steps[number] = state
+            seen.append(aggregate_steps(steps))
+        if life[-1] is F:
+            break
+    order = {U: 0, P: 1, A: 2, S: 2, State.STAGE_OUT: 3}
+    assert [order[state] for state in seen] == sorted(order[state] for state in seen)
+    assert seen[-1] is State.STAGE_OUT
+
+
+def test_limits_and_environment_of_the_whole_count_for_each_step() -> None:
+    whole: list[tuple[str, tuple[Value, ...]]] = [
+        ("samgrid_type", ("structured",)),
+        ("Queue", ("long",)),
+        ("max_wall_time", ("60",)),
+        ("directory", ("/tmp",)),
+        ("samgrid_output", ("all.tar",)),
+        ("environment", (("COLOUR", "blue"), ("SHAPE", "round"))),
+    ]
+    step = Step("a", (("samgrid_type", ("command",)), ("queue", ("short",)), ("environment", (("COLOUR", "red"),))))
+    assert render_step_request(whole, step, None, takes_folder=False) == [
+        ("Queue", ("long",)),
+        ("max_wall_time", ("60",)),
+        *step.request,
+        ("environment", (("COLOUR", "blue"), ("SHAPE", "round"), ("COLOUR", "red"))),
+    ]
+
+
+@pytest.mark.parametrize("takes_folder", [True, False])
+def test_a_step_gets_the_folder_of_its_input(takes_folder: bool) -> None:
+    step = Step("merge", (("samgrid_type", ("any",)),), "production")
+    request = render_step_request([], step, Path("/inputs"), takes_folder)
+    assert (("input_folder", ("/inputs",)) in request) == takes_folder
+    assert ("environment", (("SAMGRID_INPUT_FOLDER", "/inputs"),)) in request
+
+
+def test_the_first_step_begins_once(account: Account) -> None:
+    identity = accept(account, f"{MAKE} {READ}")
+    assert account.database.open_steps()[identity] == [StepLine("make", None, None), StepLine("read", None, None)]
+    for _ in range(2):
+        advance_grid_job(account, identity)
+    (first, second) = account.database.steps(identity)[identity]
+    assert first.grid_job is not None
+    assert (first.state, second.grid_job) == ("unsubmitted", None)
+    part = account.database.grid_job(first.grid_job)
+    assert (part.parent, part.uniqid, part.request_folder) == (identity, None, Path("/"))
+    assert [row.parent for row in account.database.overview() if row.id == first.grid_job] == [identity]
+
+
+def test_nothing_begins_once_it_is_cancelled(account: Account) -> None:
+    identity = accept(account, MAKE)
+    put_tombstone(account.database, identity, "cancelled by a test")
+    advance_grid_job(account, identity)
+    assert account.database.grid_job(identity).steps[0].grid_job is None
+
+
+def test_cancelling_it_cancels_the_step_that_runs(account: Account) -> None:
+    identity = accept(account, MAKE)
+    advance_grid_job(account, identity)
+    put_tombstone(account.database, identity, "cancelled by a test")
+    cancel_steps(account, identity)
+    part = account.database.grid_job(str(account.database.grid_job(identity).steps[0].grid_job))
+    assert (part.cancelled, part.reason) == (True, f"{identity} was cancelled by a test")
+
+
+def test_its_state_is_refreshed_from_its_steps(account: Account) -> None:
+    identity = accept(account, f"{MAKE} {READ}")
+    advance_grid_job(account, identity)
+    part = str(account.database.grid_job(identity).steps[0].grid_job)
+    account.database.change_grid_job(part, lambda job: setattr(job, "state", A))
+    refresh_structured(account.database, identity)
+    assert account.database.grid_job(identity).state is A
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        pytest.param([StepLine("a", None, None)], "step 1 of 1: a", id="not begun"),
+        pytest.param(
+            [StepLine("a", "abcdefgh", "done"), StepLine("b", "bcdefghi", "active")],
+            "step 2 of 2: b (bcdefghi) active",
+            id="the second",
+        ),
+    ],
+)
+def test_a_line_says_which_step_it_has_come_to(steps: list[StepLine], expected: str) -> None:
+    assert render_step(steps) == expected

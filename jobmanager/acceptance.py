@@ -79,7 +79,7 @@ def prepare_grid_job(account: Account, given: Given, folder: Path) -> GridJob:
     if steps:
         job.put_steps(step.name for step in steps)
     else:
-        count = _count_local_jobs(adapter)
+        count = count_local_jobs(adapter)
         job.put_slices(count, adapter.getSize(), adapter.request.get("seed") or _seed_of(identity))
     job.min_success = adapter.request["min_success"]
     job.retries = adapter.request["retries"]
@@ -130,7 +130,7 @@ def _check_step(account: Account, given: Given, step: Step, folder: Path) -> Non
         raise BadRequest(["a step cannot have steps itself"])
     if not step.input_step:
         check_errors(make_adapter(account, given, folder))
-        _count_local_jobs(adapter)
+        count_local_jobs(adapter)
     _check_options(adapter.request["batch_options"], _find_batch(account))
 
 
@@ -244,7 +244,11 @@ def _check_options(options: Sequence[str], batch: BatchAdapter) -> None:
         )
 
 
-def _count_local_jobs(adapter: JobAdapter) -> int:
+def count_local_jobs(adapter: JobAdapter) -> int:
+    """The number of local jobs that a handler asks for.
+
+    :raises BadRequest: the site takes fewer; HandlerError: no such number of slices can be cut.
+    """
     try:
         count = adapter.getNumSubmissionTimes()
     except TooLarge as error:

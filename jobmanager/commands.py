@@ -170,7 +170,7 @@ def _submit(account: Account, file: str) -> str:
     from jobmanager.acceptance import accept_grid_job
     from jobmanager.monitor_client import end_other_monitor, wake_monitor
 
-    given, folder = _read_request_file(file)
+    given, folder = read_request_file(file)
     end_other_monitor(account)
     identity = accept_grid_job(account, given, folder)
     try:
@@ -181,7 +181,11 @@ def _submit(account: Account, file: str) -> str:
     return identity
 
 
-def _read_request_file(file: str) -> tuple[Given, Path]:
+def read_request_file(file: str) -> tuple[Given, Path]:
+    """A request's attributes, and the folder that its file names start from; ``-`` is standard input.
+
+    :raises BadRequest: it is no request.
+    """
     from jobmanager.rsl import MAX_BYTES, RslError, read_rsl
 
     if file == "-":

@@ -50,6 +50,14 @@ def load_job_types(site_modules: Sequence[str]) -> dict[str, type[JobAdapter]]:
     return types | known
 
 
+def load_handlers(name: str) -> list[type[JobAdapter]]:
+    """The handlers that one module defines, by its dotted name or the absolute path of a .py file.
+
+    :raises HandlerError: it cannot be loaded, or defines none that is complete.
+    """
+    return _load_modules([name])
+
+
 def _load_modules(names: Iterable[str]) -> list[type[JobAdapter]]:
     found: list[type[JobAdapter]] = []
     for name in names:

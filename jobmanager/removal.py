@@ -41,7 +41,7 @@ def remove_grid_job(account: Account, identity: str) -> int:
             places.grid_job(identity).rename(places.removed(identity))
         database.delete_grid_job(identity)
     answer_file(account, identity).unlink(missing_ok=True)
-    return _remove_folder(places.removed(identity))
+    return remove_folder(places.removed(identity))
 
 
 def sweep(account: Account) -> int:
@@ -49,7 +49,7 @@ def sweep(account: Account) -> int:
     size = 0
     for folder in account.places.all_removed():
         try:
-            size += _remove_folder(folder)
+            size += remove_folder(folder)
         except OSError as error:
             logger.warning("%s is left of a removal: %s", folder, error)
     return size
@@ -81,7 +81,7 @@ def _find_needing(database: Database, job: GridJob) -> str | None:
     return None
 
 
-def _remove_folder(folder: Path) -> int:
+def remove_folder(folder: Path) -> int:
     """Remove a folder, also where programs have left closed folders in it; the bytes of its files."""
     size = 0
     folders = [folder] if folder.is_dir() and not folder.is_symlink() else []

@@ -115,7 +115,7 @@ class Killed(BaseException):
     """As if by SIGKILL: nothing catches it."""
 
 
-@pytest.mark.parametrize("victim", ["delete_grid_job", "_remove_folder"])
+@pytest.mark.parametrize("victim", ["delete_grid_job", "remove_folder"])
 def test_a_removal_that_was_killed_is_finished_by_the_next(
     account: Account, victim: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,55 @@
+"""``samgrid check-handler``: whether an experiment's handler keeps its promises, without touching the account's state."""
+
+import argparse
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from batch_adapters.diagnosis import Finding
+
+CHECK_HELP = """\
+Loads the module, checks what its handlers declare, decomposes a sample request and packs its sandbox twice, and runs
+one local job of it here, by the driver. Nothing of the account's state is read or written. The sample is made from the
+declarations where no --request is given. Exit status: 0 no fault, 1 faults, each with the way out."""
+
+_RUN_TIME = 600.0
+
+
+def add_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
+    """Make the command known to the command line."""
+    command = add("check-handler", check_handler, "Check an experiment's handler before it is used.", CHECK_HELP)
+    command.add_argument("module", metavar="MODULE", help="a .py file, or a dotted module name")
+    command.add_argument(
+        "--request", metavar="FILE", action="append", default=[], help="a sample request in RSL; may be repeated"
+    )
+    command.add_argument("--no-run", dest="run", action="store_false", help="run no local job")
+    command.add_argument(
+        "--run-time", metavar="SECONDS", type=float, default=_RUN_TIME, help="how long it may take (default: 600)"
+    )
+
+
+def check_handler(options: argparse.Namespace) -> int:
+    """Print findings as they are made."""
+    from batch_adapters.diagnosis import Level
+    from jobmanager.commands import read_request_file
+    from jobmanager.configuration import read_configuration
+    from jobmanager.handler_check import Sample, check_module
+
+    module = str(Path(options.module).absolute()) if options.module.endswith(".py") else options.module
+    samples = [Sample(file, *read_request_file(file)) for file in options.request]
+    run_time = options.run_time if options.run else None
+    faults = 0
+    for finding in check_module(read_configuration(os.environ), module, samples, run_time):
+        print(_render(finding), flush=True)
+        faults += finding.level is Level.FAULT
+    print(f"{faults} faults" if faults else "no faults")
+    return int(bool(faults))
+
+
+def _render(finding: "Finding") -> str:
+    from jobmanager.listing import printable, render_line
+
+    remedy = [f"{'':<9}{printable(line)}" for line in finding.remedy.splitlines()]
+    return "\n".join([f"{finding.level.value:<7}  {render_line(finding.text)}", *remedy])

@@ -1,0 +1,190 @@
+"""One request of a handler, taken through everything but a batch system, in a folder of its own.
+
+Each step is the job manager's own, taken twice where it must give the same both times.
+"""
+
+import hashlib
+import tarfile
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from adapters import JobAdapter, LocalJob
+from batch_adapters.diagnosis import Finding, Level
+from jobmanager.acceptance import check_errors, count_local_jobs, make_adapter
+from jobmanager.account import Account
+from jobmanager.configuration import Configuration
+from jobmanager.grid_job import GridJob
+from jobmanager.job_types import HandlerError
+from jobmanager.packing import pack_sandbox
+from jobmanager.places import StatePlaces
+from jobmanager.request import BadRequest, Given
+from jobmanager.run_grid_job import cut_grid_job
+from jobmanager.settings import Transfer
+from sandbox.limits import SandboxError
+
+GRID_JOB = "trialjob"
+_T = TypeVar("_T")
+_SHOWN_WORDS = 200
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A request as it would be on acceptance, with the local jobs that it would become."""
+
+    account: Account
+    job: GridJob
+    adapter: JobAdapter
+    local_jobs: Sequence[LocalJob]
+
+
+class Failed(Exception):
+    """The trial cannot go on; the finding says why."""
+
+    def __init__(self, text: str, remedy: str) -> None:
+        super().__init__(text)
+        self.finding = Finding(Level.FAULT, text, remedy)
+
+
+def try_request(configuration: Configuration, given: Given, folder: Path, root: Path) -> Iterator[Finding | Trial]:
+    """Decompose and pack a request twice; findings, and at last the trial, which is ready to be run.
+
+    :param folder: where the request's file names start; root: an empty folder for everything that is made.
+    """
+    try:
+        first, second = (_begin(configuration, given, folder, root / name) for name in ("first", "second"))
+        yield _compare_slices(first, second)
+        yield _compare_commands(first, second)
+        yield _compare_sandboxes(first, second)
+        yield first
+    except Failed as failed:
+        yield failed.finding
+    except BadRequest as error:
+        for fault in error.faults:
+            yield Finding(Level.FAULT, f"the request is refused: {fault}", "give a good one: --request FILE.rsl")
+    except HandlerError as error:
+        yield Finding(Level.FAULT, f"{error}{_find_place(error.__cause__)}", "no request may make a handler fail so")
+    except (SandboxError, OSError) as error:
+        yield Finding(Level.FAULT, f"the sandbox cannot be made: {error}", "see prepareWorkArea")
+
+
+def _begin(configuration: Configuration, given: Given, folder: Path, root: Path) -> Trial:
+    account = Account(StatePlaces(root), _configure(configuration, root))
+    for path in (root / "scratch", account.places.sandbox(GRID_JOB), account.places.results(GRID_JOB)):
+        path.mkdir(mode=0o700, parents=True)
+    adapter = make_adapter(account, given, folder)
+    check_errors(adapter)
+    job = GridJob.new(GRID_JOB, adapter.jobType, "trial", "fork", 0)
+    job.put_request(given, folder)
+    count, size = _ask(partial(count_local_jobs, adapter)), _ask(adapter.getSize)
+    job.put_slices(count, size, adapter.request.get("seed") or 1)
+    return Trial(account, job, adapter, cut_grid_job(job))
+
+
+def _configure(configuration: Configuration, root: Path) -> Configuration:
+    sandbox = replace(
+        configuration.sandbox, scratch_folder=root / "scratch", spool_folder=None, transfer=Transfer.SHARED
+    )
+    return replace(configuration, sandbox=sandbox)
+
+
+def _compare_slices(first: Trial, second: Trial) -> Finding:
+    """Every event once, and the same cut again."""
+    if first.local_jobs != second.local_jobs:
+        counts = f"{len(first.local_jobs)} local jobs, then {len(second.local_jobs)}"
+        raise Failed(f"the same request was cut differently: {counts}", "getNumSubmissionTimes must not guess")
+    size = first.adapter.getSize()
+    if size is None:
+        return Finding(Level.GOOD, f"{len(first.local_jobs)} local jobs")
+    next_event = 1
+    for part in (local_job.slice for local_job in first.local_jobs):
+        if part is None or part.events < 1 or part.first_event != next_event:
+            raise Failed(f"the slices leave a gap, or overlap, at event {next_event}", "see getNumSubmissionTimes")
+        next_event += part.events
+    if next_event != size + 1:
+        raise Failed(f"the slices end at event {next_event - 1}, not {size}", "see getSize and getNumSubmissionTimes")
+    return Finding(Level.GOOD, f"{len(first.local_jobs)} local jobs, whose slices hold each of {size} events once")
+
+
+def _compare_commands(first: Trial, second: Trial) -> Finding:
+    """Lists of words, and the same words again."""
+    shown = ""
+    for local_job in first.local_jobs:
+        questions = [partial(trial.adapter.getCommandAndArguments, local_job) for trial in (first, second)]
+        words, again = map(_ask, questions)
+        fault = find_command_fault(words)
+        if fault:
+            raise Failed(
+                f"local job {local_job.index}: getCommandAndArguments gave {fault}", 'give ["./program", "word"]'
+            )
+        if list(words) != list(again):
+            raise Failed(
+                f"local job {local_job.index}: getCommandAndArguments gave {list(words)}, then {list(again)}",
+                "use nothing but the request, the site and the local job: no clock, no chance",
+            )
+        shown = shown or " ".join(words)
+    return Finding(Level.GOOD, f"command line of local job 1: {shown[:_SHOWN_WORDS]}")
+
+
+def find_command_fault(words: object) -> str:
+    """What is wrong with a command line; empty where nothing is."""
+    if isinstance(words, str | bytes) or not isinstance(words, Sequence):
+        return f"{words!r}, which is no list of words"
+    strange = [word for word in words if not isinstance(word, str)]
+    if strange:
+        return f"{strange[0]!r} among the words, which is no text: str(...) makes it one"
+    if not words or not words[0]:
+        return "no program"
+    if any("\0" in word for word in words):
+        return "a NUL character, which no command line can carry"
+    return ""
+
+
+def _compare_sandboxes(first: Trial, second: Trial) -> Finding:
+    """A sandbox, and the same bytes again."""
+    for trial in (first, second):
+        pack_sandbox(trial.account, trial.job, trial.adapter, trial.local_jobs)
+    tars = [trial.account.places.sandbox_tar(GRID_JOB) for trial in (first, second)]
+    contents, again = map(_read_tar, tars)
+    if contents != again or tars[0].read_bytes() != tars[1].read_bytes():
+        names = sorted(name for name in contents | again if contents.get(name) != again.get(name))
+        raise Failed(
+            f"prepareWorkArea made {', '.join(names[:5]) or 'a file'} differently the second time",
+            "use nothing but the request and the site: no clock, no chance, no set in an order of its own",
+        )
+    own = [name for name in contents if not name.startswith(".samgrid")]
+    return Finding(
+        Level.GOOD,
+        f"sandbox of {tars[0].stat().st_size} bytes, the same twice: {', '.join(sorted(own)[:10]) or 'nothing of its own'}",
+    )
+
+
+def _read_tar(tar: Path) -> dict[str, str]:
+    """By name: the sha256 of each file of a tar, and what kind of thing the others are."""
+    with tarfile.open(tar) as archive:
+        return {member.name: _hash_member(archive, member) for member in archive}
+
+
+def _hash_member(archive: tarfile.TarFile, member: tarfile.TarInfo) -> str:
+    stream = archive.extractfile(member) if member.isfile() else None
+    digest = hashlib.file_digest(stream, "sha256").hexdigest() if stream else f"{member.type!r} {member.linkname}"
+    return f"{member.mode:o} {digest}"
+
+
+def _ask(question: Callable[[], _T]) -> _T:
+    """What the handler answers; whatever it raises is its fault."""
+    try:
+        return question()
+    except (BadRequest, HandlerError):
+        raise
+    except Exception as error:
+        raise HandlerError(f"the handler failed: {type(error).__name__}: {error}") from error
+
+
+def _find_place(error: BaseException | None) -> str:
+    """Where in the handler's file an error was raised."""
+    frames = traceback.extract_tb(error.__traceback__) if error is not None else []
+    return f" (at {frames[-1].filename}, line {frames[-1].lineno})" if frames else ""

@@ -1,4 +1,4 @@
-"""``samgrid check-handler``: whether an experiment's handler keeps its promises, without touching the account's state."""
+"""``samgrid check-handler``: whether an experiment's handler keeps its promises."""
 
 import argparse
 import os
@@ -24,7 +24,7 @@ def add_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
     command.add_argument(
         "--request", metavar="FILE", action="append", default=[], help="a sample request in RSL; may be repeated"
     )
-    command.add_argument("--no-run", dest="run", action="store_false", help="run no local job")
+    command.add_argument("--no-run", dest="runs_one", action="store_false", help="run no local job")
     command.add_argument(
         "--run-time", metavar="SECONDS", type=float, default=_RUN_TIME, help="how long it may take (default: 600)"
     )
@@ -39,7 +39,7 @@ def check_handler(options: argparse.Namespace) -> int:
 
     module = str(Path(options.module).absolute()) if options.module.endswith(".py") else options.module
     samples = [Sample(file, *read_request_file(file)) for file in options.request]
-    run_time = options.run_time if options.run else None
+    run_time = options.run_time if options.runs_one else None
     faults = 0
     for finding in check_module(read_configuration(os.environ), module, samples, run_time):
         print(_render(finding), flush=True)

@@ -1,0 +1,150 @@
+"""``samgrid check-handler``: every broken promise of a handler is found and named, and nothing else is touched."""
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.samgrid import Samgrid
+
+GOOD = '''
+from adapters import EVENTS, SLICING, Attribute, JobAdapter, Kind
+
+
+class Sample(JobAdapter):
+    """A sample."""
+
+    jobType = "sample"
+    attributes = (EVENTS, *SLICING)
+
+    def prepareWorkArea(self, workArea):
+        (workArea / "program").write_text("#!/bin/sh\\n: >output/result\\n")
+        (workArea / "program").chmod(0o755)
+
+    def getCommandAndArguments(self, localJob):
+        return ["./program"]
+'''
+
+
+def write_handler(tmp_path: Path, replacement: tuple[str, str] = ("", ""), more: str = "") -> Path:
+    """A good handler, with one thing replaced, or more methods."""
+    old, new = replacement
+    assert old in GOOD
+    path = tmp_path / "sample.py"
+    path.write_text(GOOD.replace(old, new, 1) + textwrap.indent(textwrap.dedent(more), "    "))
+    return path
+
+
+def test_a_good_handler_has_no_faults_and_leaves_nothing(samgrid: Samgrid, tmp_path: Path) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    samgrid = Samgrid(samgrid.state, samgrid.scratch, {"TMPDIR": str(temporary)})
+    done = samgrid("check-handler", str(write_handler(tmp_path)))
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "no faults"), done.stdout + done.stderr
+    assert "output: result (0 bytes)" in done.stdout
+    assert not samgrid.state.exists()
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("replacement", "fault"),
+    [
+        (('"""A sample."""', ""), "has no docstring"),
+        (('jobType = "sample"', ""), "jobType is None"),
+        (('"sample"', '"my sample"'), "jobType is 'my sample'"),
+        (("*SLICING", '*SLICING, Attribute("Min_Success", "How many.")'), "every job type has min_success"),
+        (("*SLICING", '*SLICING, Attribute("SEED", "A seed.")'), "declared already, as seed"),
+        (("*SLICING", "*SLICING, 7"), "attributes holds 7"),
+        (("*SLICING", '*SLICING, Attribute("b c", "A name.")'), "is no name"),
+        (("*SLICING", '*SLICING, Attribute("b", "no sentence")'), "is no sentence"),
+        (("*SLICING", '*SLICING, Attribute("b", "B.", "int")'), "its kind is 'int'"),
+        (("*SLICING", '*SLICING, Attribute("b", "B.", Kind.INTEGER, default="7")'), "the default '7' is not"),
+        (("*SLICING", '*SLICING, Attribute("b", "B.", Kind.INTEGER, default=True)'), "the default True is not"),
+        (("*SLICING", '*SLICING, Attribute("b", "B.", Kind.INTEGER, default=7, maximum=6)'), "own default is refused"),
+        (("*SLICING", '*SLICING, Attribute("b", "B.", choices=("x",), default="y")'), "its own default is refused"),
+        (("*SLICING", '*SLICING, Attribute("b", "B.", default="y", required=True)'), "has a default, which is never"),
+        (("*SLICING", '*SLICING, Attribute("b", "B.", Kind.INTEGER, choices=("1",))'), "choices go with Kind.TEXT"),
+        (("*SLICING", '*SLICING, Attribute("b", "B.", minimum=1)'), "only numbers have a minimum"),
+        (("*SLICING", '*SLICING, Attribute("b", "B.", Kind.NUMBER, minimum=2, maximum=1)'), "no number is from 2 to 1"),
+        (('["./program"]', '"./program"'), "which is no list of words"),
+        (('["./program"]', '["./program", 7]'), "7 among the words"),
+        (('["./program"]', '["./program", "a\\0"]'), "a NUL character"),
+        (('["./program"]', "[]"), "no program"),
+        (('["./program"]', '["./program", str(id(self))]'), "getCommandAndArguments gave ["),
+        (('["./program"]', '["./program"] if 1 / 0 else []'), "ZeroDivisionError: division by zero (at "),
+        ((": >output/result", "exec no-such-program"), "with exit code 127"),
+        (('(workArea / "program").write_text("', '(workArea / "program").write_text(f"#{id(self)}'), "made .samgrid/"),
+        (('(workArea / "program").chmod(0o755)', '(workArea / "out").symlink_to("/etc")'), "sandbox cannot be made"),
+        (('(workArea / "program").chmod(0o755)', "pass"), "with exit code 126"),
+    ],
+)  # fmt: skip
+def test_a_broken_promise_is_named(samgrid: Samgrid, tmp_path: Path, replacement: tuple[str, str], fault: str) -> None:
+    done = samgrid("check-handler", str(write_handler(tmp_path, replacement)))
+    assert (done.returncode, done.stderr) == (1, "")
+    assert fault in done.stdout
+    assert done.stdout.splitlines()[-1].endswith("faults")
+
+
+@pytest.mark.parametrize(
+    ("method", "fault"),
+    [
+        ("def getNumSubmissionTimes(self):\n    return 6", "asks for 6 local jobs for a size of 5"),
+        ("def getNumSubmissionTimes(self):\n    return 0", "asks for 0 local jobs"),
+        ("def getNumSubmissionTimes(self):\n    return next(N)", "was cut differently"),
+        ("def getSize(self):\n    return 1 / 0", "ZeroDivisionError"),
+        ("def checkErrors(self):\n    return ['no good']", "the request is refused: no good"),
+        ("def getEnvironment(self):\n    return {'A B': '1'}", "the environment name 'A B' is none"),
+        ("def getSummary(self, outputs):\n    return {'n': 7}", "getSummary gave {'n': 7}"),
+        ("def getSummary(self, outputs):\n    return 1 / 0", "getSummary failed: ZeroDivisionError"),
+    ],
+)
+def test_a_method_that_breaks_its_promise_is_named(samgrid: Samgrid, tmp_path: Path, method: str, fault: str) -> None:
+    path = write_handler(tmp_path, more=method)
+    # The file is loaded more than once: what counts must outlive that.
+    count = "N = builtins.__dict__.setdefault('numbers_of_test', itertools.count(1))"
+    path.write_text(f"import builtins, itertools\n{count}\n{path.read_text()}")
+    done = samgrid("check-handler", str(path))
+    assert (done.returncode, done.stderr) == (1, "")
+    assert fault in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("source", "error"),
+    [
+        ("import nothing_of_this_name", "No module named 'nothing_of_this_name'"),
+        ("x = 1", "defines no JobAdapter that is complete"),
+        ("def (", "SyntaxError"),
+    ],
+    ids=["import", "no handler", "syntax"],
+)
+def test_a_file_that_is_no_handler_is_one_clear_error(
+    samgrid: Samgrid, tmp_path: Path, source: str, error: str
+) -> None:
+    path = tmp_path / "sample.py"
+    path.write_text(source)
+    done = samgrid("check-handler", str(path))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert error in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_requests_of_ones_own_are_tried(samgrid: Samgrid, tmp_path: Path) -> None:
+    good, bad, other = tmp_path / "good.rsl", tmp_path / "bad.rsl", tmp_path / "other.rsl"
+    good.write_text("&(samgrid_type = sample)(events = 9)(events_per_local_job = 4)")
+    bad.write_text("&(samgrid_type = sample)(events = none)")
+    other.write_text("&(samgrid_type = command)(executable = /bin/true)")
+    requests = [word for file in (good, bad, other) for word in ("--request", str(file))]
+    done = samgrid("check-handler", str(write_handler(tmp_path)), *requests, "--no-run")
+    assert done.returncode == 1
+    assert "3 local jobs, whose slices hold each of 9 events once" in done.stdout
+    assert "the request is refused: events must be an integer" in done.stdout
+    assert f"{other} is of type command" in done.stdout
+    assert done.stdout.splitlines()[-1] == "2 faults"
+    assert "exit code" not in done.stdout
+
+
+def test_a_local_job_that_takes_too_long_is_killed(samgrid: Samgrid, tmp_path: Path) -> None:
+    path = write_handler(tmp_path, (": >output/result", "sleep 600"))
+    done = samgrid("check-handler", str(path), "--run-time", "1", timeout=60)
+    assert done.returncode == 1
+    assert "killed after 1 s" in done.stdout

@@ -40,6 +40,7 @@ HELP = {
     ],
     "usage": ["--since TIME", "--until TIME", "--by", "--format"],
     "remove": ["--ended-before TIME", "ID"],
+    "check-handler": ["MODULE", "--request FILE", "--no-run", "--run-time SECONDS", "Exit status"],
     "types": ["TYPE", "attributes"],
     "config": ["SAMGRID_CONFIG", "where it came from"],
     "monitor": ["--stay", "foreground"],
@@ -117,7 +118,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.main(["--help"])
     printed = capsys.readouterr().out
-    assert set(re.findall(r"^    ([\w-]+) ", printed, re.MULTILINE)) == HELP.keys()
+    assert set(re.findall(r"^    ([\w-]+)(?: |$)", printed, re.MULTILINE)) == HELP.keys()
     assert "examples/drell-yan.rsl" in printed
 
 

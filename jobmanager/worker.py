@@ -75,6 +75,8 @@ class _Busy(Exception):
 
 
 def _do_task_of_grid_job(account: Account, task: Task, grid_job: str) -> None:
+    if not account.database.is_taken(grid_job):
+        return  # it has ended, and was removed, since the monitor looked
     for folder in (account.places.sandbox(grid_job), account.places.results(grid_job)):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _only_worker(account.places.worker_lock(grid_job)):

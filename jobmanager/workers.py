@@ -8,7 +8,7 @@ from typing import Protocol
 
 from jobmanager.account import Account
 from jobmanager.child import Backoff
-from jobmanager.database import DatabaseError
+from jobmanager.database import DatabaseError, UnknownJob
 from jobmanager.tasks import Task
 
 logger = logging.getLogger(__name__)
@@ -123,5 +123,7 @@ class Workers:
                     job.put_trouble(f"{subject.task}: {subject.trouble}", time.time())
                 if had_trouble:
                     database.put_grid_job(job)
+        except UnknownJob:
+            logger.info("%s has been removed", subject.name)
         except DatabaseError as error:
             logger.warning("%s trouble not written down: %s", subject.name, error)

@@ -13,6 +13,8 @@ from jobmanager.gram_answers import answer_file
 from jobmanager.grid_job import GramOrigin, GridJob
 from jobmanager.local_job import LocalJob
 from jobmanager.removal import GRAM_ASKS, NotRemovable, find_ended_before, remove_grid_job, sweep
+from jobmanager.tasks import Task
+from jobmanager.worker import do_task
 from sandbox.status import Phase
 from tests.samgrid import Samgrid
 
@@ -173,3 +175,10 @@ def test_it_must_be_said_what_to_remove(samgrid: Samgrid, arguments: list[str]) 
     done = samgrid("remove", *arguments)
     assert done.returncode == 1
     assert "say which" in done.stderr
+
+
+def test_a_worker_that_comes_too_late_makes_no_folder_again(account: Account) -> None:
+    put_grid_job(account)
+    remove_grid_job(account, A)
+    assert do_task(str(account.places.root), Task.COLLECT, A) == 0
+    assert not account.places.grid_job(A).exists()

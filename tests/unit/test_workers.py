@@ -245,3 +245,14 @@ def test_a_batch_system_that_answers_is_looked_at_as_often_as_wanted(bench: Benc
     assert bench.workers.troubles() == "fork: reconcile: cannot connect\n"
     bench.workers.start(Task.RECONCILE, "fork")
     assert not bench.workers.are_busy, "one that does not answer is left alone for a while"
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_a_worker_may_end_after_its_grid_job_was_removed(bench: Bench, waiting: str, status: int) -> None:
+    bench.let_workers(f"echo trouble >&2\n{waiting}\nexit {status}")
+    bench.workers.start(Task.COLLECT, ONE)
+    with bench.database.transaction():
+        bench.database.delete_grid_job(ONE)
+    bench.let_go()
+    bench.finish()
+    assert bench.workers.troubles() == ("" if status == 0 else f"{ONE}: collect: trouble\n")

@@ -17,7 +17,8 @@ so that the same failure on many hosts is one line; exit codes stay. Times are U
 36h and 7d ago. Formats json and csv give times in seconds."""
 
 REMOVE_HELP = """\
-Removes documents, sandbox, results and the output tar: what is wanted of it must have been copied before.
+Removes documents, sandbox, results and the output tar: what is wanted of it must have been copied before. "samgrid
+usage" does not count what was removed: keep its report first.
 Refused for a grid job that has not ended, whose end GRAM has not known for a day, or that another one still needs;
 --ended-before passes over those. Times are as for "samgrid usage"."""
 
@@ -74,7 +75,7 @@ def remove(options: argparse.Namespace) -> int:
     else:
         identities = find_ended_before(account.database, options.ended_before)
     sizes = _remove(account, identities)
-    print(f"{len(sizes)} grid jobs removed, {freed + sum(sizes)} bytes freed")
+    print(f"grid jobs removed: {len(sizes)}, bytes freed: {freed + sum(sizes)}")
     return 1 if options.ids and len(sizes) < len(identities) else 0
 
 

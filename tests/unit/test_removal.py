@@ -161,12 +161,12 @@ def test_the_command_removes_what_has_ended_and_names_what_has_not(samgrid: Samg
     running = samgrid.submit("&(samgrid_type = command)(executable = /bin/sleep)(arguments = 600)")
     done = samgrid("remove", ended[:5], running)
     assert done.returncode == 1
-    assert done.stdout.startswith("1 grid jobs removed, ")
+    assert done.stdout.startswith("grid jobs removed: 1, bytes freed: ")
     assert f"{running} is " in done.stderr
     assert ended not in samgrid("status").stdout
     assert not (samgrid.state / "jobs" / ended).exists()
     bulk = samgrid("remove", "--ended-before", "0h")
-    assert (bulk.returncode, bulk.stdout, bulk.stderr) == (0, "0 grid jobs removed, 0 bytes freed\n", "")
+    assert (bulk.returncode, bulk.stdout, bulk.stderr) == (0, "grid jobs removed: 0, bytes freed: 0\n", "")
     samgrid("cancel", running)
 
 

@@ -52,6 +52,8 @@ class JobAdapter(ABC):
     attributes: ClassVar[Sequence[Attribute]] = ()
     siteAttributes: ClassVar[Sequence[Attribute]] = ()
     """Values that the site sets for this type, in the configuration's table ``[type.NAME]``."""
+    requestIdAttribute: ClassVar[str] = ""
+    """The attribute with the experiment's own id of the request, by which its grid jobs can be found; empty: none."""
 
     def __init__(self, request: Mapping[str, Any], site: Site) -> None:
         self.request = request

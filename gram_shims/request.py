@@ -1,7 +1,8 @@
 """From GRAM's description of a job to a request of ours; what every job manager type must check itself is checked here.
 
-A description without ``samgrid_type`` is a plain GRAM job: it becomes a grid job of type ``command`` that runs as it
-would under GRAM's own job managers, in the directory of the request, each process with the same standard input.
+A description without ``samgrid_type``, and without a ``job_type`` of ours, is a plain GRAM job: it becomes a grid job
+of type ``command`` that runs as it would under GRAM's own job managers, in the directory of the request, each process
+with the same standard input.
 """
 
 import os
@@ -14,6 +15,8 @@ from gram_shims.description import JobDescription
 from gram_shims.errors import GramError
 
 TYPE_NAME = "samgridtype"
+GRAM_JOB_TYPES = "single multiple mpi condor"
+"""Where GRAM's own job_type has one of these words, or a part that GRAM lets pass for one, it keeps GRAM's meaning."""
 _MANAGERS = frozenset(
     (
         "cachetag", "condorarch", "condoros", "dryrun", "emailaddress", "emailonabort", "emailonexecution",
@@ -47,8 +50,14 @@ class RefusedRequest(Exception):
 
 
 def is_plain(description: JobDescription) -> bool:
-    """True where the request does not know of us."""
-    return TYPE_NAME not in description.attributes
+    """True where the request does not know of us: it names no job type of ours, by neither of its names."""
+    return TYPE_NAME not in description.attributes and not _old_type(description)
+
+
+def _old_type(description: JobDescription) -> str:
+    """The job type of ours that an old request of SAMGrid names in GRAM's job_type; empty: it names none there."""
+    word = description.word("jobtype")
+    return "" if word in GRAM_JOB_TYPES or TYPE_NAME in description.attributes else word
 
 
 def read_request(description: JobDescription) -> list[tuple[str, tuple[Value, ...]]]:
@@ -57,8 +66,10 @@ def read_request(description: JobDescription) -> list[tuple[str, tuple[Value, ..
     :raises RefusedRequest: as GRAM's own job managers refuse it, with their numbers, in the order of their checks.
     """
     directory = find_directory(description)
-    request = [("environment", _read_environment(description))]
+    request: list[tuple[str, tuple[Value, ...]]] = [("environment", _read_environment(description))]
     count = _read_count(description)
+    if old_type := _old_type(description):
+        request.append(("samgrid_type", (old_type,)))
     if is_plain(description):
         request += _read_program(description, directory, count)
     elif description.word("executable"):
@@ -150,7 +161,7 @@ def _read_count(description: JobDescription) -> int:
         raise RefusedRequest(GramError.INVALID_COUNT, f"count: {count!r} is no number from 1 to 999999999")
     # Checked here again, since GRAM lets any part of a permitted word pass.
     job_type = description.word("jobtype") if description.words("jobtype") else "multiple"
-    if job_type == "multiple":
+    if job_type == "multiple" or _old_type(description):
         return int(count)
     if job_type == "single":
         return 1

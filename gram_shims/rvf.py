@@ -21,8 +21,9 @@ Attribute: executable
 RequiredWhen:
 
 # mpi and condor are let through, because the job manager knows a better answer: not supported.
+# The others are job types of ours, as old requests of SAMGrid name them.
 Attribute: job_type
-Values: single multiple mpi condor
+Values: {values}
 ValidWhen: GLOBUS_GRAM_JOB_SUBMIT
 """
 _NOT_OURS = frozenset(
@@ -51,7 +52,9 @@ def render_rvf(job_types: Mapping[str, type[JobAdapter]]) -> str:
     records: dict[str, list[_Declared]] = {}
     for declared in _find_declared(job_types):
         records.setdefault(canonical_name(declared.attribute.name), []).append(declared)
-    blocks = [_HEADER.format(types=", ".join(sorted(job_types))), _STARTS_WITH]
+    names = [name for name in sorted(job_types) if _PLAIN_WORD.fullmatch(name)]
+    known = _STARTS_WITH.format(values=" ".join(["single", "multiple", "mpi", "condor", *names]))
+    blocks = [_HEADER.format(types=", ".join(sorted(job_types))), known]
     blocks += [_render_record(name, found) for name, found in records.items() if name not in _NOT_OURS]
     return "\n".join(blocks)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
 from adapters import Attribute, JobAdapter, Kind, LocalJob, RequestFile, TooLarge
+from handlers.request_files import find_file_faults
 
 RESERVED_NAMES = ("output", ".samgrid")
 """Names in a local job's scratch folder that are not free for files of the request."""
@@ -27,9 +28,9 @@ class CommandAdapter(JobAdapter):
     def checkErrors(self) -> Iterable[str]:
         """What is wrong with the program and the input files."""
         program: RequestFile = self.request["executable"]
-        faults = [*_find_file_faults("executable", program), *_find_program_faults(program)]
+        faults = [*find_file_faults("executable", program), *_find_program_faults(program)]
         for file in self.request["input_files"]:
-            faults += _find_file_faults("input file", file)
+            faults += find_file_faults("input file", file)
         return faults + _find_clashes(self._travelling_files())
 
     def getSize(self) -> int | None:
@@ -69,18 +70,6 @@ class CommandAdapter(JobAdapter):
 def _sandbox_name(file: RequestFile) -> PurePosixPath:
     name = PurePosixPath(file.name)
     return name if file.travels else PurePosixPath(name.name)
-
-
-def _find_file_faults(role: str, file: RequestFile) -> list[str]:
-    if file.travels and ".." in PurePosixPath(file.name).parts:
-        return [f"{role} {file.name!r} must lie beside the request or below it: '..' is not allowed"]
-    if file.path.is_dir():
-        return [f"{role} {file.name!r} is a directory"]
-    if not file.path.exists():
-        return [f"{role} {file.name!r} was not found" + (f" in {file.path.parent}" if file.travels else "")]
-    if not file.path.is_file():
-        return [f"{role} {file.name!r} is not a regular file"]
-    return []
 
 
 def _find_program_faults(program: RequestFile) -> list[str]:

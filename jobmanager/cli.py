@@ -183,4 +183,6 @@ def _add_for_job(
 
 
 def _add_file(command: argparse.ArgumentParser) -> None:
-    command.add_argument("file", metavar="FILE", help='request in RSL; "-" reads standard input')
+    command.add_argument(
+        "file", metavar="FILE", help='request in RSL, or an old job description file; "-" reads standard input'
+    )

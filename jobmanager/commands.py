@@ -11,7 +11,7 @@ from pathlib import Path
 from batch_adapters.traffic import Silence
 from jobmanager.account import Account, look_into_account, open_account
 from jobmanager.batch import find_silence
-from jobmanager.request import COMMON_ATTRIBUTES, BadRequest, Given
+from jobmanager.request import COMMON_ATTRIBUTES
 
 SUBMIT_HELP = """\
 The request is checked first: a bad one is refused, with every fault named, and leaves nothing behind.
@@ -169,8 +169,9 @@ def monitor(options: argparse.Namespace) -> int:
 def _submit(account: Account, file: str) -> str:
     from jobmanager.acceptance import accept_grid_job
     from jobmanager.monitor_client import end_other_monitor, wake_monitor
+    from jobmanager.request_file import read_request_file
 
-    given, folder = read_request_file(file)
+    given, folder = read_request_file(file, account.configuration.handlers.modules)
     end_other_monitor(account)
     identity = accept_grid_job(account, given, folder)
     try:
@@ -179,28 +180,6 @@ def _submit(account: Account, file: str) -> str:
         # Whoever sees an error submits again: this one is accepted, and must not look refused.
         print(f"samgrid: {identity} is accepted, but waits: no monitor can be started: {error}", file=sys.stderr)
     return identity
-
-
-def read_request_file(file: str) -> tuple[Given, Path]:
-    """A request's attributes, and the folder that its file names start from; ``-`` is standard input.
-
-    :raises BadRequest: it is no request.
-    """
-    from jobmanager.rsl import MAX_BYTES, RslError, read_rsl
-
-    if file == "-":
-        data, folder = sys.stdin.buffer.read(MAX_BYTES + 1), Path.cwd()
-    else:
-        with open(file, "rb") as stream:
-            data, folder = stream.read(MAX_BYTES + 1), Path(file).resolve().parent
-    known = {name: os.environ[name] for name in ("HOME", "LOGNAME") if name in os.environ}
-    try:
-        relations = read_rsl(data.decode(), known)
-    except RslError as error:
-        raise BadRequest([f"{file}: {error}"]) from error
-    except UnicodeDecodeError as error:
-        raise BadRequest([f"{file}: byte {error.start + 1} is no UTF-8 text"]) from error
-    return [(relation.name, relation.values) for relation in relations], folder
 
 
 def _show_output(account: Account, identity: str) -> None:

@@ -22,7 +22,7 @@ def add_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
     command = add("check-handler", check_handler, "Check an experiment's handler before it is used.", CHECK_HELP)
     command.add_argument("module", metavar="MODULE", help="a .py file, or a dotted module name")
     command.add_argument(
-        "--request", metavar="FILE", action="append", default=[], help="a sample request in RSL; may be repeated"
+        "--request", metavar="FILE", action="append", default=[], help="a sample request; may be repeated"
     )
     command.add_argument("--no-run", dest="runs_one", action="store_false", help="run no local job")
     command.add_argument(
@@ -33,15 +33,17 @@ def add_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
 def check_handler(options: argparse.Namespace) -> int:
     """Print findings as they are made."""
     from batch_adapters.diagnosis import Level
-    from jobmanager.commands import read_request_file
     from jobmanager.configuration import read_configuration
     from jobmanager.handler_check import Sample, check_module
+    from jobmanager.request_file import read_request_file
 
+    configuration = read_configuration(os.environ)
     module = str(Path(options.module).absolute()) if options.module.endswith(".py") else options.module
-    samples = [Sample(file, *read_request_file(file)) for file in options.request]
+    modules = (*configuration.handlers.modules, module)
+    samples = [Sample(file, *read_request_file(file, modules)) for file in options.request]
     run_time = options.run_time if options.runs_one else None
     faults = 0
-    for finding in check_module(read_configuration(os.environ), module, samples, run_time):
+    for finding in check_module(configuration, module, samples, run_time):
         print(_render(finding), flush=True)
         faults += finding.level is Level.FAULT
     print(f"{faults} faults" if faults else "no faults")

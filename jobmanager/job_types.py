@@ -10,7 +10,15 @@ from types import ModuleType
 
 from adapters import JobAdapter
 
-KNOWN_MODULES = ("handlers.command", "handlers.pythia", "handlers.structured")
+KNOWN_MODULES = (
+    "handlers.command",
+    "handlers.pythia",
+    "handlers.d0mc",
+    "handlers.d0reco",
+    "handlers.cdfmc",
+    "handlers.merge",
+    "handlers.structured",
+)
 ENTRY_POINT_GROUP = "samgrid.handlers"
 
 

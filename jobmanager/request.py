@@ -7,6 +7,8 @@ from typing import Any
 from adapters import Attribute, JobAdapter, Kind, Value, canonical_name
 
 TYPE_ATTRIBUTE = Attribute("samgrid_type", "The job type: which handler runs the grid job.", required=True)
+OLD_TYPE_NAME = "job_type"
+"""What old requests of SAMGrid call the job type."""
 
 COMMON_ATTRIBUTES = (
     TYPE_ATTRIBUTE,
@@ -67,13 +69,18 @@ def read_type(given: Given) -> str:
 
     :raises BadRequest: if it names none.
     """
-    wanted = canonical_name(TYPE_ATTRIBUTE.name)
     for name, values in reversed(given):
-        if canonical_name(name) == wanted:
+        if find_name(name) == find_name(TYPE_ATTRIBUTE.name):
             return str(_read(TYPE_ATTRIBUTE, values, Path("/")))
     raise BadRequest(
         ['samgrid_type is missing: it names the job type, as in (samgrid_type = command); see "samgrid types"']
     )
+
+
+def find_name(name: str) -> str:
+    """The canonical name of an attribute, whichever of its names the request gives."""
+    found = canonical_name(name)
+    return canonical_name(TYPE_ATTRIBUTE.name) if found == canonical_name(OLD_TYPE_NAME) else found
 
 
 def read_request(given: Given, handler: type[JobAdapter], folder: Path) -> tuple[dict[str, Any], list[str]]:
@@ -88,8 +95,8 @@ def read_request(given: Given, handler: type[JobAdapter], folder: Path) -> tuple
     faults = []
     seen = set()
     for name, words in given:
-        attribute = declared.get(canonical_name(name))
-        seen.add(canonical_name(name))
+        attribute = declared.get(find_name(name))
+        seen.add(find_name(name))
         if attribute is None:
             faults.append(_describe_unknown(name, handler))
             continue

@@ -74,7 +74,7 @@ Relations = tuple[Relation, ...]
 
 def read_rsl(text: str, variables: Mapping[str, str] = {}) -> Relations:
     """The relations of a request, with variables and rsl_substitution put in; raises RslError, nothing else."""
-    _check_text(text)
+    check_text(text)
     return tuple(_Substitution(variables).read_relations(_read_tree(text)))
 
 
@@ -97,7 +97,8 @@ def _render_value(value: Value) -> str:
     return f'"{quoted}"'
 
 
-def _check_text(text: str) -> None:
+def check_text(text: str) -> None:
+    """Refuse a request that is too long, or that no XML document can carry; raises RslError."""
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > MAX_BYTES:
         raise RslError(f"the request has {size} bytes, but GRAM takes {MAX_BYTES} at most", 1, 1)

@@ -155,6 +155,25 @@ def test_an_empty_job_type_of_ours_makes_no_plain_job() -> None:
     assert not is_plain(describe(samgridtype=[""]))
 
 
+def test_an_old_request_names_its_type_in_grams_job_type() -> None:
+    old = describe(jobtype=["dzero_merge"], executable=[""], input_folder=["/data"])
+    assert not is_plain(old)
+    request = dict(read_request(old))
+    assert request["samgrid_type"] == ("dzero_merge",)
+    assert "executable" not in {name for name, values in request.items() if values != ("",)}
+
+
+@pytest.mark.parametrize("word", ["single", "multiple", "mpi", "condor", "mult", "single multiple", ""])
+def test_grams_own_job_types_keep_their_meaning(word: str) -> None:
+    assert is_plain(describe(jobtype=[word]))
+
+
+def test_beside_a_samgrid_type_the_job_type_is_grams() -> None:
+    assert request_of(samgridtype=["pythia"], jobtype=["single"])["samgridtype"] == ("pythia",)
+    with pytest.raises(RefusedRequest, match="'dzero_merge' jobs are not for this job manager"):
+        request_of(samgridtype=["pythia"], jobtype=["dzero_merge"])
+
+
 def test_wall_time_comes_before_max_time() -> None:
     request = request_of(maxtime=["5"], maxwalltime=["9"])
     assert request["maxwalltime"] == ("9",)

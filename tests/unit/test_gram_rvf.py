@@ -78,6 +78,11 @@ def test_job_types_that_the_job_manager_refuses_with_a_better_number_reach_it() 
     assert read_records(render_rvf({}))["jobtype"]["Values"] == "single multiple mpi condor"
 
 
+def test_job_types_of_ours_are_let_through_where_old_requests_name_them() -> None:
+    records = read_records(render_rvf({"b": job_type(), "a": job_type(), "no word": job_type()}))
+    assert records["jobtype"]["Values"] == "single multiple mpi condor a b"
+
+
 CHOICES = {
     "one type's": ([("a", "b")], "a b"),
     "two types' are joined": ([("a", "b"), ("b", "c")], "a b c"),

@@ -1,0 +1,80 @@
+"""Job type ``dzero_reconstruction``: D0's files are processed again, some of them in each local job."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+from adapters import Attribute, Kind, LocalJob
+from handlers.datasets import NoFiles
+from handlers.inputs import INPUT_ATTRIBUTES, Groups, count_groups, find_inputs, pick_group, write_inputs
+from handlers.runjob import (
+    RUNJOB_ATTRIBUTES,
+    RUNJOB_SITE_ATTRIBUTES,
+    RunjobAdapter,
+    phases_attribute,
+    program_attribute,
+)
+
+PHASES = ("d0reco", "recoanalyze")
+
+
+class DzeroReconstructionAdapter(RunjobAdapter):
+    """D0 data of a dataset, reconstructed again with a newer release."""
+
+    jobType = "dzero_reconstruction"
+    requestIdAttribute = "processid"
+    template = "d0reco.ini.j2"
+    phases = PHASES
+    attributes = (
+        *INPUT_ATTRIBUTES,
+        Attribute("files_per_local_job", "Input files of one local job.", Kind.INTEGER, "files", default=1, minimum=1),
+        Attribute("events_per_file", "Events of one input file, by which progress is counted; where nothing is said, "
+                  "phases are not counted.", Kind.INTEGER, "events", minimum=1),
+        Attribute("processid", "Id of the processing in the data catalogue.", Kind.INTEGER, required=True, minimum=1),
+        Attribute("appfamily", "Family of the application in the data catalogue.", default="reconstruction"),
+        Attribute("appname", "Name of the application in the data catalogue.", default="d0reco"),
+        Attribute("appversion", "Version of the application in the data catalogue.", required=True),
+        Attribute("d0_release_version", "Release of the experiment's software, such as p17.09.06.", required=True),
+        phases_attribute(PHASES),
+        program_attribute("mc_runjob/mc_runjob"),
+        *RUNJOB_ATTRIBUTES,
+    )  # fmt: skip
+    siteAttributes = RUNJOB_SITE_ATTRIBUTES
+
+    @cached_property
+    def groups(self) -> Groups:
+        """The inputs of each local job; raises NoFiles."""
+        inputs = find_inputs(self.request, self.site, self.jobType)
+        share: int = self.request["files_per_local_job"]
+        return [inputs[start : start + share] for start in range(0, len(inputs), share)]
+
+    def checkErrors(self) -> Iterable[str]:
+        """What is wrong with the inputs, and with everything else."""
+        faults = list(super().checkErrors())
+        try:
+            return faults if self.groups else [*faults, "there are no inputs"]
+        except NoFiles as error:
+            return [*faults, str(error)]
+
+    def getSize(self) -> int | None:
+        """None: files, whose events nobody counts beforehand."""
+        return None
+
+    def getNumSubmissionTimes(self) -> int:
+        """One local job for so many files; raises TooLarge."""
+        return count_groups(self.groups, self.site.limits)
+
+    def prepareWorkArea(self, workArea: Path) -> None:
+        """The list of inputs, beside what every such job has."""
+        super().prepareWorkArea(workArea)
+        write_inputs(self.groups, workArea)
+
+    def getCommandAndArguments(self, localJob: LocalJob) -> Sequence[str]:
+        """The same command line for every local job; raises NoFiles where the inputs have changed."""
+        pick_group(self.groups, localJob)
+        return super().getCommandAndArguments(localJob)
+
+    def getEnvironment(self) -> Mapping[str, str]:
+        """How many events a file has, where the request says so."""
+        events = self.request["events_per_file"]
+        return {"SAMGRID_EVENTS_PER_FILE": str(events)} if events else {}

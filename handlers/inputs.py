@@ -1,0 +1,143 @@
+"""Job types with input files: which files, and how the local jobs share them."""
+
+import os
+import stat
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from adapters import Attribute, Kind, Limits, LocalJob, RequestFile, Site, TooLarge
+from handlers.datasets import NoFiles, find_dataset
+from handlers.request_files import find_file_faults
+
+LIST = "inputs.list"
+READER = Path(__file__).parent / "payload" / "inputs.sh"
+"""What the payloads read the list with."""
+_WAYS = ("input_dataset", "input_files", "input_folder")
+
+INPUT_ATTRIBUTES = (
+    Attribute("input_dataset", "Dataset of the input files.", default=""),
+    Attribute("input_files", "The input files: absolute, or beside the request.", Kind.FILES, default=()),
+    Attribute("input_folder", "Absolute path of a folder: every file below it is an input.", default=""),
+    Attribute("input_pattern", "Which files of the folder are meant, by their names: * and ? as in the shell.",
+              default="*"),
+)  # fmt: skip
+"""The ways to name the inputs, of which a request uses one."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """One input file; ``name`` is its path as the local job sees it, ``size`` in bytes."""
+
+    path: Path
+    name: str
+    size: int
+
+
+Groups = Sequence[Sequence[Input]]
+"""The inputs of each local job."""
+
+
+def find_inputs(request: Mapping[str, Any], site: Site, job_type: str) -> tuple[Input, ...]:
+    """The input files of a request, sorted by name.
+
+    :raises NoFiles: with a sentence about the first fault.
+    """
+    ways = [way for way in _WAYS if request[way]]
+    if len(ways) != 1:
+        found = f"not by {' and '.join(ways)}" if ways else "none of them is there"
+        raise NoFiles(f"the inputs are named by one of input_dataset, input_files and input_folder: {found}")
+    if ways == ["input_files"]:
+        inputs = _list_files(request["input_files"])
+    elif ways == ["input_dataset"]:
+        inputs = [_look_at(path) for path in find_dataset(site, job_type, request["input_dataset"])]
+    else:
+        inputs = _list_folder(request["input_folder"], request["input_pattern"])
+    _check_names(inputs)
+    return tuple(sorted(inputs, key=lambda one: one.name))
+
+
+def count_groups(groups: Groups, limits: Limits) -> int:
+    """The number of local jobs, one per group; raises TooLarge."""
+    if len(groups) > limits.max_local_jobs:
+        raise TooLarge(
+            f"the inputs make {len(groups)} local jobs, but this site takes at most {limits.max_local_jobs}: "
+            "name fewer inputs, or more for each local job"
+        )
+    return len(groups)
+
+
+def pick_group(groups: Groups, localJob: LocalJob) -> Sequence[Input]:
+    """The inputs of one local job.
+
+    :raises NoFiles: where the inputs are others than those from which the number of local jobs was made.
+    """
+    if len(groups) != localJob.count:
+        raise NoFiles(
+            f"the inputs have changed since the request was accepted: they make {len(groups)} local jobs now, "
+            f"not {localJob.count}; submit it again"
+        )
+    return groups[localJob.index - 1]
+
+
+def write_inputs(groups: Groups, work_area: Path) -> None:
+    """Write the list of inputs by local job, and copy the inputs that travel."""
+    lines = [f"{index} {one.size} {one.name}\n" for index, group in enumerate(groups, 1) for one in group]
+    (work_area / LIST).write_text("".join(lines), encoding="utf-8", errors="surrogateescape")
+    for one in (one for group in groups for one in group if not one.name.startswith("/")):
+        target = work_area / one.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(one.path.read_bytes())
+
+
+def _list_files(files: Iterable[RequestFile]) -> list[Input]:
+    faults = [fault for file in files for fault in find_file_faults("input file", file)]
+    if faults:
+        raise NoFiles("; ".join(faults))
+    names = [str(PurePosixPath("inputs") / file.name) if file.travels else file.name for file in files]
+    return [_look_at(file.path, name) for file, name in zip(files, names, strict=True)]
+
+
+def _look_at(path: Path, name: str = "") -> Input:
+    try:
+        return Input(path, name or str(path), path.stat().st_size)
+    except OSError as error:
+        raise NoFiles(f"the input {str(path)!r} cannot be read: {error.strerror}") from error
+
+
+def _list_folder(folder: str, pattern: str) -> list[Input]:
+    if not folder.startswith("/"):
+        raise NoFiles(f"input_folder must be an absolute path, not {folder!r}")
+    if not Path(folder).is_dir():
+        raise NoFiles(f"input_folder: there is no folder {folder!r}")
+    inputs = []
+    for parent, folders, names in os.walk(folder, onerror=_refuse):
+        # Outputs on their way back have such names until they are whole.
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        inputs += [_look_at(Path(parent, name)) for name in names if _is_meant(Path(parent, name), pattern)]
+    if not inputs:
+        raise NoFiles(f"input_folder: no file below {folder!r} is called {pattern!r}")
+    return inputs
+
+
+def _is_meant(path: Path, pattern: str) -> bool:
+    """True for a file of that name; what is a link may lead anywhere."""
+    named = fnmatchcase(path.name, pattern) and not path.name.startswith(".")
+    return named and stat.S_ISREG(path.lstat().st_mode)
+
+
+def _refuse(error: OSError) -> None:
+    raise NoFiles(f"input_folder: {error.filename!r} cannot be read: {error.strerror}") from error
+
+
+def _check_names(inputs: Iterable[Input]) -> None:
+    known = set()
+    for one in inputs:
+        # The lists of inputs have a name a line; the ini file puts a comma between them.
+        if "," in one.name or any(letter < " " or letter == "\x7f" for letter in one.name):
+            raise NoFiles(f"the input {one.name!r} has a comma or a control character in its name: rename it")
+        if one.name in known:
+            raise NoFiles(f"the input {one.name!r} is named twice")
+        known.add(one.name)

@@ -1,0 +1,166 @@
+"""What the job types that merge files share: many small files become few large ones."""
+
+import enum
+import importlib.util
+import re
+import shutil
+import stat
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+from adapters import Attribute, JobAdapter, Kind, LocalJob
+from handlers.datasets import DATASETS, NoFiles
+from handlers.inputs import INPUT_ATTRIBUTES, READER, Groups, Input, count_groups, find_inputs, pick_group, write_inputs
+
+PAYLOAD = Path(__file__).parent / "payload" / "merge.sh"
+ROOT_PAYLOAD = Path(__file__).parent / "payload" / "merge_root.py"
+_ENDING = re.compile(r"(\.[A-Za-z]\w*)?(\.gz)?", re.ASCII)
+
+
+class FileKind(enum.Enum):
+    """What a file is, by its first bytes."""
+
+    PLAIN = "plain"
+    GZIP = "gzip"
+    ROOT = "root"
+
+
+def merge_attributes(target_size: float) -> tuple[Attribute, ...]:
+    """The attributes of a job type that merges files up to so many MB."""
+    return (
+        *INPUT_ATTRIBUTES,
+        Attribute("target_size", "Files are merged up to this size; 1 MB is 10^6 bytes.", Kind.NUMBER, "MB",
+                  default=target_size, minimum=0.000001),
+        Attribute("output_name", "What the names of the merged files begin with.", default="merged"),
+    )  # fmt: skip
+
+
+class MergeAdapter(JobAdapter):
+    """Merges plain and gzip files itself, ROOT files with uproot, or whatever the site's own command merges."""
+
+    siteAttributes = (
+        DATASETS,
+        Attribute("merge_command", "Merge program and its words, in place of the built-in merge: {output} is the file "
+                  "to be written, {inputs} stands for the files to be read.", Kind.WORDS, default=()),
+        Attribute("python", "Python program that can import uproot on the worker nodes, for ROOT files; by default the "
+                  "one that runs the job manager.", default=""),
+    )  # fmt: skip
+
+    @cached_property
+    def groups(self) -> Groups:
+        """The inputs of each local job; raises NoFiles."""
+        inputs = find_inputs(self.request, self.site, self.jobType)
+        return list(cut_groups(inputs, self.request["target_size"] * 1e6))
+
+    def checkErrors(self) -> Iterable[str]:
+        """What is wrong with the inputs, and with what is to merge them."""
+        command, name = self.site.values["merge_command"], self.request["output_name"]
+        faults = []
+        if command and not {"{output}", "{inputs}"} <= set(command):
+            faults.append(f"[type.{self.jobType}] merge_command must have the words {{output}} and {{inputs}}")
+        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,100}", name, re.ASCII):
+            faults.append(f"output_name must be letters, digits and any of _ . + -, not {name!r}")
+        if self.request.get("directory"):
+            faults.append(f"directory does not go with {self.jobType}: it merges in the scratch folder")
+        try:
+            return [*faults, *(() if command else self._find_kind_faults())]
+        except NoFiles as error:
+            return [*faults, str(error)]
+
+    def getSize(self) -> int | None:
+        """None: the local jobs merge files."""
+        return None
+
+    def getNumSubmissionTimes(self) -> int:
+        """One local job per merged file; raises TooLarge."""
+        return count_groups(self.groups, self.site.limits)
+
+    def prepareWorkArea(self, workArea: Path) -> None:
+        """The list of inputs, and the payloads that merge."""
+        write_inputs(self.groups, workArea)
+        for payload in (PAYLOAD, ROOT_PAYLOAD, READER):
+            shutil.copyfile(payload, workArea / payload.name)
+
+    def getCommandAndArguments(self, localJob: LocalJob) -> Sequence[str]:
+        """The payload with the merged file's name and, where the built-in merge will not do, a merge command."""
+        group = pick_group(self.groups, localJob)
+        name = f"{self.request['output_name']}-{localJob.index}{find_ending(group[0].path.name)}"
+        words = ["/bin/sh", f"./{PAYLOAD.name}", name]
+        command = self.site.values["merge_command"]
+        kind = FileKind.PLAIN if command else find_kind(group[0].path)
+        if kind is FileKind.ROOT:
+            command = (self.site.values["python"] or sys.executable, f"./{ROOT_PAYLOAD.name}", "{output}", "{inputs}")
+        return [*words, "command", *fill_in(command, group)] if command else [*words, kind.value]
+
+    def getSummary(self, outputs: Sequence[Path]) -> Mapping[str, str]:
+        """How many files were merged into how many, and the size of these."""
+        lists = [file for folder in outputs for file in folder.glob("*.inputs") if _is_file(file)]
+        inputs = sum(file.read_bytes().count(b"\n") for file in lists)
+        merged = [file.with_suffix("") for file in lists if _is_file(file.with_suffix(""))]
+        size = sum(file.stat().st_size for file in merged)
+        return {"inputs": f"{inputs} files", "merged": f"{len(merged)} files, {size} bytes"}
+
+    def _find_kind_faults(self) -> list[str]:
+        faults = []
+        for group in self.groups:
+            first, *others = ((one, find_kind(one.path)) for one in group)
+            other = next((other for other in others if other[1] is not first[1]), None)
+            if other:
+                faults.append(
+                    f"{first[0].path} is a {first[1].value} file and {other[0].path} a {other[1].value} file: "
+                    "they cannot be merged into one"
+                )
+            if FileKind.ROOT in (first[1], other and other[1]) and not self._has_uproot():
+                faults.append(
+                    "ROOT files are merged with uproot, which is not installed: install uproot, or name a python that "
+                    f"has it, or a merge_command, in [type.{self.jobType}]"
+                )
+        return list(dict.fromkeys(faults))
+
+    def _has_uproot(self) -> bool:
+        return bool(self.site.values["python"]) or importlib.util.find_spec("uproot") is not None
+
+
+def cut_groups(inputs: Iterable[Input], target: float) -> Iterator[tuple[Input, ...]]:
+    """The inputs, in their order, in groups of at most ``target`` bytes; a larger file is a group of its own."""
+    group: list[Input] = []
+    size = 0
+    for one in inputs:
+        if group and size + one.size > target:
+            yield tuple(group)
+            group, size = [], 0
+        group.append(one)
+        size += one.size
+    if group:
+        yield tuple(group)
+
+
+def find_kind(path: Path) -> FileKind:
+    """What a file is, by its first bytes; raises NoFiles where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            first = file.read(4)
+    except OSError as error:
+        raise NoFiles(f"the input {str(path)!r} cannot be read: {error.strerror}") from error
+    if first == b"root":
+        return FileKind.ROOT
+    return FileKind.GZIP if first.startswith(b"\x1f\x8b") else FileKind.PLAIN
+
+
+def find_ending(name: str) -> str:
+    """What a merged file's name ends with when its inputs are called so: ``.evt.gz`` for ``a.7.evt.gz``."""
+    return next(name[at:] for at in range(len(name) + 1) if _ENDING.fullmatch(name, at))
+
+
+def fill_in(command: Iterable[str], group: Iterable[Input]) -> list[str]:
+    """The merge command of one group of inputs."""
+    words: list[str] = []
+    for word in command:
+        words += [one.name for one in group] if word == "{inputs}" else [word.replace("{output}", "merged")]
+    return words
+
+
+def _is_file(path: Path) -> bool:
+    return path.exists() and stat.S_ISREG(path.lstat().st_mode)

@@ -1,0 +1,40 @@
+#!/bin/sh
+# merge.sh NAME KIND [COMMAND WORD...]: makes output/NAME, and the list output/NAME.inputs, from this local job's inputs.
+# KIND plain or gzip: the files one after the other, which for gzip is a gzip file again. command: COMMAND writes "merged".
+# shellcheck source=/dev/null # beside this one in the work area
+. ./inputs.sh
+bytes=0
+name=$1
+kind=$2
+shift 2
+
+pick_inputs
+total=$(($(wc -l <inputs)))
+report merge 0 "$total" files
+
+if [ "$kind" = gzip ]; then
+    # All of them first: a damaged one must not cost the time of the merge.
+    while IFS= read -r input; do
+        message=$(gzip -t -- "$input" 2>&1) || fail "the input $input is damaged: $message"
+    done <inputs
+fi
+
+if [ "$kind" = command ]; then
+    "$@" || fail "the merge command $1 ended with exit code $?"
+    [ -f merged ] || fail "the merge command $1 wrote no output"
+else
+    true >merged || fail 'the scratch folder cannot be written'
+    done=0
+    while IFS= read -r input; do
+        cat -- "$input" >>merged || fail "the input $input could not be merged"
+        done=$((done + 1))
+        report merge "$done" "$total" files
+    done <inputs
+    [ "$(wc -c <merged)" -eq "$bytes" ] || fail "the inputs changed while they were merged: $bytes bytes were promised"
+fi
+
+# Under its name only now: what is half merged does not come back.
+mkdir -p output || fail 'the folder output cannot be made'
+mv -- merged "output/$name" || fail "output/$name cannot be written"
+mv -- inputs.sizes "output/$name.inputs" || fail "output/$name.inputs cannot be written"
+report merge "$total" "$total" files

@@ -1,0 +1,173 @@
+"""What the job types of DØRunjob and its like share: an ini file says everything, status files count the events.
+
+The program and all it needs come with the request; the job manager knows nothing of the workflow.
+"""
+
+import re
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from adapters import Attribute, JobAdapter, Kind, LocalJob, RequestFile
+from handlers.datasets import DATASETS, NoFiles, find_dataset
+from handlers.inputs import READER
+from handlers.request_files import find_file_faults
+
+INI = "runjob.ini"
+PAYLOAD = Path(__file__).parent / "payload" / "runjob.sh"
+JOB_FILES, OVERLAY = "jobfiles", "minbias"
+_NO_VALUE = re.compile(r"\w+ = ")
+
+RUNJOB_ATTRIBUTES = (
+    Attribute("jobfiles_dataset", "Dataset of the experiment's software and data: tar files are unpacked in the local "
+              "job's folder, others are put there.", default=""),
+    Attribute("jobfiles", "Such files that the request brings itself, or names by their absolute path.", Kind.FILES,
+              default=()),
+    Attribute("station_name", "Name of the execution site in the ini file, in place of the site's own.", default=""),
+    Attribute("group", "Group in the ini file, in place of the site's own.", default=""),
+)  # fmt: skip
+"""What every request for such a program may say."""
+
+RUNJOB_SITE_ATTRIBUTES = (
+    DATASETS,
+    Attribute("facilityname", "Name of this facility in the data catalogue.", default=""),
+    Attribute("stationname", "Name of this site's SAM station.", default=""),
+    Attribute("samusername", "Name under which files are declared to SAM.", default=""),
+    Attribute("samgroup", "Group under which files are declared to SAM.", default=""),
+    Attribute("samtemplocation", "Where SAM finds the files until they are stored.", default=""),
+    Attribute("destinationpath", "Where the program puts its results; by default the local job's output folder.",
+              default=""),
+    Attribute("jobcachearea", "Folder on the worker nodes in which the program may keep files between jobs.",
+              default=""),
+    Attribute("originname", "Origin of the produced files.", default=""),
+    Attribute("producedforname", "For whom files are produced.", default=""),
+    Attribute("producedbyname", "By whom files are produced.", default=""),
+    Attribute("loglevel", "How much the program tells in its log.", default=""),
+)  # fmt: skip
+"""The datasets, and the site's values of the ini file: one that is not set is left out there."""
+
+
+def program_attribute(default: str) -> Attribute:
+    """The attribute that names the program among the unpacked files."""
+    return Attribute("runjob_program", "The program that is given the ini file: its path among the unpacked files.",
+                     default=default)  # fmt: skip
+
+
+def phases_attribute(phases: Sequence[str]) -> Attribute:
+    """The attribute that says which of the phases are run."""
+    return Attribute("phases", f"The phases to run, in this order: {', '.join(phases)}.", Kind.WORDS,
+                     default=tuple(phases))  # fmt: skip
+
+
+class RunjobAdapter(JobAdapter):
+    """A job type whose local jobs run the experiment's own production program on an ini file."""
+
+    template: ClassVar[str]
+    """The ini file's Jinja2 template in this folder; what only the local job knows is added there by the payload."""
+    phases: ClassVar[Sequence[str]]
+
+    def checkErrors(self) -> Iterable[str]:
+        """What is wrong with the values of the ini file, the phases and the files."""
+        faults = [*_find_line_faults(self.attributes, self.request), *_find_phase_faults(self)]
+        faults += [
+            f"[type.{self.jobType}] {fault}" for fault in _find_line_faults(self.siteAttributes, self.site.values)
+        ]
+        if self.request.get("directory"):
+            faults.append(f"directory does not go with {self.jobType}: its program runs in the scratch folder")
+        return [*faults, *self._find_file_faults()]
+
+    def prepareWorkArea(self, workArea: Path) -> None:
+        """Write the ini file and the lists of files; copy the payload and the files that travel."""
+        for payload in (PAYLOAD, READER):
+            shutil.copyfile(payload, workArea / payload.name)
+        text = render_ini(self.template, self.request, self.site.values)
+        (workArea / INI).write_text(text, encoding="utf-8")
+        (workArea / JOB_FILES).mkdir()
+        for file in self.request["jobfiles"]:
+            if file.travels:
+                shutil.copy(file.path, workArea / JOB_FILES / file.path.name)
+        write_lines(workArea / f"{JOB_FILES}.list", self._job_files())
+        write_lines(workArea / f"{OVERLAY}.list", map(str, self._dataset("minbias_dataset")))
+
+    def getCommandAndArguments(self, localJob: LocalJob) -> Sequence[str]:
+        """The payload with the program and the phases; the slice comes through the environment."""
+        return ["/bin/sh", f"./{PAYLOAD.name}", self.request["runjob_program"], *self.request["phases"]]
+
+    def _dataset(self, attribute: str) -> tuple[Path, ...]:
+        name = self.request.get(attribute)
+        return find_dataset(self.site, self.jobType, name) if name else ()
+
+    def _job_files(self) -> list[str]:
+        """The paths of the job files as the local job sees them."""
+        brought: tuple[RequestFile, ...] = self.request["jobfiles"]
+        names = [f"{JOB_FILES}/{file.path.name}" if file.travels else file.name for file in brought]
+        return [*map(str, self._dataset("jobfiles_dataset")), *names]
+
+    def _find_file_faults(self) -> list[str]:
+        faults = [fault for file in self.request["jobfiles"] for fault in find_file_faults("job file", file)]
+        try:
+            names = self._job_files()
+            self._dataset("minbias_dataset")
+        except NoFiles as error:
+            return [*faults, str(error)]
+        if not names:
+            faults.append("jobfiles_dataset or jobfiles is missing: they bring the program, nothing is installed here")
+        faults += find_name_faults(names)
+        last_parts = [Path(name).name for name in names]
+        return faults + [f"two job files are called {name!r}" for name in _find_twice(last_parts)]
+
+
+def render_ini(template: str, request: Mapping[str, Any], site: Mapping[str, Any]) -> str:
+    """The ini file of a request, without what only the local job knows; keys without a value are left out."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # slow to load: requests are accepted without
+
+    environment = Environment(
+        undefined=StrictUndefined,
+        loader=FileSystemLoader(Path(__file__).parent),
+        finalize=lambda value: "" if value is None else value,
+        trim_blocks=True,
+    )
+    values = {**site}
+    values["stationname"] = request["station_name"] or site["stationname"]
+    values["samgroup"] = request["group"] or site["samgroup"]
+    text = environment.get_template(template).render(request=request, site=values)
+    return "".join(f"{line}\n" for line in text.splitlines() if line and not _NO_VALUE.fullmatch(line))
+
+
+def find_name_faults(names: Iterable[str]) -> list[str]:
+    """A fault for each name of a file that no line of a list can hold."""
+    return [f"the file's name {name!r} has a line break or a control character" for name in names if not _is_line(name)]
+
+
+def write_lines(file: Path, lines: Iterable[str]) -> None:
+    """Write a list, one a line; names that are no UTF-8 stay what they are."""
+    file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", errors="surrogateescape")
+
+
+def _is_line(text: str) -> bool:
+    """True for what every reader takes for one line: str.splitlines knows more line ends than most."""
+    return not any(letter < " " or letter == "\x7f" for letter in text) and len(f"{text}.".splitlines()) == 1
+
+
+def _find_line_faults(attributes: Iterable[Attribute], values: Mapping[str, Any]) -> list[str]:
+    """Values that would end their line of the ini file, and begin another."""
+    faults = []
+    for attribute in attributes:
+        value = values[attribute.name]
+        words = value if attribute.kind is Kind.WORDS else (value,) if isinstance(value, str) else ()
+        if not all(_is_line(word) and word.isprintable() for word in words):
+            faults.append(f"{attribute.name} must be printable text without line breaks, not {value!r}")
+    return faults
+
+
+def _find_phase_faults(adapter: RunjobAdapter) -> list[str]:
+    asked = list(adapter.request["phases"])
+    if not asked or asked != [phase for phase in adapter.phases if phase in asked]:
+        known = ", ".join(adapter.phases)
+        return [f"phases must be some of {known}, each once and in this order, not {' '.join(asked)!r}"]
+    return []
+
+
+def _find_twice(names: Sequence[str]) -> list[str]:
+    return sorted({name for name in names if names.count(name) > 1})

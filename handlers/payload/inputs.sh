@@ -13,7 +13,7 @@ report() {
     if command -v samgrid-report >/dev/null; then samgrid-report phase "$1" "$2/$3" "$4"; fi
 }
 
-# Writes the absolute names of this local job's inputs into the file "inputs", a line each; their bytes into $bytes.
+# Writes the absolute names of this local job's inputs into inputs.names, a line each; their bytes into $bytes.
 pick_inputs() {
     bytes=0
     LC_ALL=C sed -n "s/^$SAMGRID_INDEX //p" inputs.list >inputs.sizes || fail 'inputs.list cannot be read'
@@ -26,6 +26,6 @@ pick_inputs() {
         [ "$found" -eq "$size" ] || fail "the input $input is damaged: it has $found bytes, not $size"
         bytes=$((bytes + size))
         printf '%s\n' "$input"
-    done <inputs.sizes >inputs
-    [ -s inputs ] || fail "inputs.list has no input for local job $SAMGRID_INDEX"
+    done <inputs.sizes >inputs.names || fail 'the scratch folder cannot be written'
+    [ -s inputs.names ] || fail "inputs.list has no input for local job $SAMGRID_INDEX"
 }

@@ -9,14 +9,14 @@ kind=$2
 shift 2
 
 pick_inputs
-total=$(($(wc -l <inputs)))
+total=$(($(wc -l <inputs.names)))
 report merge 0 "$total" files
 
 if [ "$kind" = gzip ]; then
     # All of them first: a damaged one must not cost the time of the merge.
     while IFS= read -r input; do
         message=$(gzip -t -- "$input" 2>&1) || fail "the input $input is damaged: $message"
-    done <inputs
+    done <inputs.names
 fi
 
 if [ "$kind" = command ]; then
@@ -29,7 +29,7 @@ else
         cat -- "$input" >>merged || fail "the input $input could not be merged"
         done=$((done + 1))
         report merge "$done" "$total" files
-    done <inputs
+    done <inputs.names
     [ "$(wc -c <merged)" -eq "$bytes" ] || fail "the inputs changed while they were merged: $bytes bytes were promised"
 fi
 

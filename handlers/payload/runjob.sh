@@ -11,15 +11,15 @@ ini=$here/work/runjob.ini
 job=
 caught=
 
-# Each pause is longer than the one before: a phase may take seconds or a day.
+# Each pause is longer than the one before: a phase may take seconds or a day. A signal that comes before the trap is
+# there may be lost in some shells: then the end of the program is seen after the first pause.
 watch_phases() {
+    trap 'kill "$!" 2>/dev/null; exit' TERM
     pause=1
-    trap 'kill "$sleeper" 2>/dev/null; exit' TERM
-    while kill -0 "$$" 2>/dev/null; do
+    while kill -0 "$job" 2>/dev/null; do
         [ "$pause" -ge 60 ] || pause=$((pause * 2))
         sleep "$pause" &
-        sleeper=$!
-        wait "$sleeper"
+        wait "$!"
         report_phases "$@"
     done
 }
@@ -57,7 +57,7 @@ complete_ini() {
     printf 'jobname = %s-%s\n' "$SAMGRID_GRID_JOB" "$SAMGRID_INDEX"
     [ -z "$SAMGRID_EVENTS" ] || printf 'numevents = %s\nfirstevent = %s\nseed = %s\n' \
         "$SAMGRID_EVENTS" "$SAMGRID_FIRST_EVENT" "$SAMGRID_SEED"
-    [ ! -s inputs ] || printf 'inputfiles = %s\n' "$(tr '\n' ',' <inputs | sed 's/,$//')"
+    [ ! -s inputs.names ] || printf 'inputfiles = %s\n' "$(tr '\n' ',' <inputs.names | sed 's/,$//')"
     [ ! -d minbias ] || printf 'minbidir = %s\n' "$here/minbias"
     grep -q '^destinationpath = ' runjob.ini || printf 'destinationpath = %s\n' "$SAMGRID_OUTPUT"
 }
@@ -78,7 +78,7 @@ events=$SAMGRID_EVENTS
 if [ -f inputs.list ]; then
     pick_inputs
     # Of reconstruction only the request may know how many events its files have.
-    [ -z "$SAMGRID_EVENTS_PER_FILE" ] || events=$((SAMGRID_EVENTS_PER_FILE * $(wc -l <inputs)))
+    [ -z "$SAMGRID_EVENTS_PER_FILE" ] || events=$((SAMGRID_EVENTS_PER_FILE * $(wc -l <inputs.names)))
 fi
 complete_ini >"$ini" || fail "$ini cannot be written"
 [ -x "work/$program" ] && [ -f "work/$program" ] || fail "the job files have no program $program: runjob_program names it"

@@ -436,7 +436,7 @@ def test_types_lists_job_types_and_their_attributes(samgrid: Samgrid) -> None:
     attributes = samgrid("types", "command").stdout
     for word in ("executable", "required", "count", "default 1", "max_wall_time", "minutes", "min_success"):
         assert word in attributes
-    check_error(samgrid("types", "reco"), "reco", "command, pythia")
+    check_error(samgrid("types", "reco"), "reco", "command, ", "pythia")
 
 
 def test_config_shows_every_value_and_who_set_it(samgrid: Samgrid, tmp_path: Path) -> None:

@@ -1,0 +1,128 @@
+"""ROOT files merged with uproot: nothing is lost, nothing counted twice, and what cannot be merged is named."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from handlers.payload import merge_root
+
+uproot = pytest.importorskip("uproot", reason="uproot is not installed (pip install uproot)")
+awkward = pytest.importorskip("awkward")
+numpy = pytest.importorskip("numpy")
+
+
+def write(path: Path, objects: Mapping[str, Any]) -> str:
+    """A ROOT file with these objects."""
+    with uproot.recreate(path) as file:
+        for name, content in objects.items():
+            file[name] = content
+    return str(path)
+
+
+def write_events(path: Path, jets: list[list[float]], first: int = 0) -> str:
+    """A ROOT file with a tree whose two branches of lists share their counter."""
+    with uproot.recreate(path) as file:
+        types = {"number": "int32", "pt": "var * float32", "eta": "var * float32"}
+        file.mktree("all/events", types, title="Events", counter_name=lambda _: "njets")
+        lists = awkward.values_astype(awkward.Array(jets), "float32")
+        numbers = numpy.arange(first, first + len(jets), dtype="int32")
+        file["all/events"].extend({"number": numbers, "pt": lists, "eta": -lists})
+    return str(path)
+
+
+def merge(tmp_path: Path, *names: str) -> Any:
+    assert merge_root.main([str(tmp_path / "merged"), *names]) == 0
+    return uproot.open(tmp_path / "merged")
+
+
+def test_trees_are_appended_with_their_lists_and_counters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merge_root, "CHUNK", 2)
+    first = write_events(tmp_path / "1", [[1], [2, 3], [], [4]])
+    second = write_events(tmp_path / "2", [[5]], 4)
+    merged = merge(tmp_path, first, second)["all/events"]
+    assert merged.title == "Events"
+    assert merged.keys() == ["number", "njets", "pt", "eta"]
+    assert merged["number"].array().tolist() == [0, 1, 2, 3, 4]
+    assert merged["pt"].array().tolist() == [[1], [2, 3], [], [4], [5]]
+    assert merged["eta"].array().tolist() == [[-1], [-2, -3], [], [-4], [-5]]
+    assert merged["njets"].array().tolist() == [1, 2, 0, 1, 1]
+
+
+def test_a_tree_without_entries_stays_a_tree(tmp_path: Path) -> None:
+    with uproot.recreate(tmp_path / "1") as file:
+        file.mktree("t", {"x": "float64"})
+    merged = merge(tmp_path, str(tmp_path / "1"), str(tmp_path / "1"))
+    assert (merged["t"].num_entries, merged["t"].keys()) == (0, ["x"])
+
+
+def test_histograms_are_summed_with_their_errors_and_statistics(tmp_path: Path) -> None:
+    values = [numpy.array([-5, 0.5, 0.6, 1.5, 9]), numpy.array([0.4, 1.1])]
+    names = [write(tmp_path / str(n), {"h": numpy.histogram(v, 2, (0, 2))}) for n, v in enumerate(values)]
+    merged = merge(tmp_path, *names)["h"]
+    assert merged.values().tolist() == [3, 2]
+    assert merged.variances().tolist() == [3, 2]
+    assert merged.axis().edges().tolist() == [0, 1, 2]
+    entries = [uproot.open(name)["h"].member("fEntries") for name in names]
+    assert merged.member("fEntries") == sum(entries) == 5
+    assert merged.classname == "TH1D"
+
+
+def test_underflow_overflow_and_weights_are_summed(tmp_path: Path) -> None:
+    from uproot.writing.identify import to_TAxis, to_TH1x
+
+    axis = to_TAxis("xaxis", "GeV", 2, 0, 2)
+    bins, squares = numpy.array([1.0, 2, 3, 4]), numpy.array([1.0, 4, 9, 16])
+    histogram = to_TH1x("h", "Mass", bins, 10, 5, 13, 7, 11, squares, axis)
+    merged = merge(tmp_path, *[write(tmp_path / name, {"h": histogram}) for name in "12"])["h"]
+    assert merged.values(flow=True).tolist() == [2, 4, 6, 8]
+    assert merged.variances(flow=True).tolist() == [2, 8, 18, 32]
+    assert [merged.member(name) for name in merge_root.SUMS[0]] == [20, 10, 26, 14, 22]
+    assert (merged.title, merged.axis().member("fTitle")) == ("Mass", "GeV")
+
+
+def test_histograms_of_two_dimensions_keep_their_axes(tmp_path: Path) -> None:
+    x, y = numpy.array([0.5, 0.5, 1.5]), numpy.array([10.0, 20, 30])
+    content = numpy.histogram2d(x, y, bins=[2, 3], range=[[0, 2], [5, 35]])
+    merged = merge(tmp_path, *[write(tmp_path / name, {"d/h": content}) for name in "123"])["d/h"]
+    assert merged.values().tolist() == (3 * content[0]).tolist()
+    assert merged.axis(1).edges().tolist() == [5, 15, 25, 35]
+
+
+def test_an_object_of_one_file_only_is_there(tmp_path: Path) -> None:
+    content = numpy.histogram([0.5], 2, (0, 2))
+    merged = merge(tmp_path, write(tmp_path / "1", {"a": content}), write(tmp_path / "2", {"b": content}))
+    assert (merged["a"].values().tolist(), merged["b"].values().tolist()) == ([1, 0], [1, 0])
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        pytest.param({"a": numpy.histogram([0], 3, (0, 2))}, "the histograms a have different bins", id="bins"),
+        pytest.param({"a": "text"}, "a is a TH1D in one file and a TObjString in", id="class"),
+        pytest.param({"b": "text"}, "b is a TObjString, which cannot be merged here: configure", id="text"),
+        pytest.param(None, "merge_root.py: ", id="no ROOT file"),
+    ],
+)
+def test_what_cannot_be_merged_is_named_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], other: Mapping[str, Any] | None, message: str
+) -> None:
+    first = write(tmp_path / "1", {"a": numpy.histogram([0.5], 2, (0, 2))})
+    if other is None:
+        (tmp_path / "2").write_bytes(b"root, but no more")
+    else:
+        write(tmp_path / "2", other)
+    assert merge_root.main([str(tmp_path / "merged"), first, str(tmp_path / "2")]) == 1
+    stderr = capsys.readouterr().err
+    assert message in stderr
+    assert stderr.count("\n") == 1
+
+
+def test_trees_of_different_branches_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, branch in (("1", "x"), ("2", "y")):
+        with uproot.recreate(tmp_path / name) as file:
+            file.mktree("t", {branch: "int32"})
+            file["t"].extend({branch: numpy.array([1], "int32")})
+    assert merge_root.main([str(tmp_path / "merged"), str(tmp_path / "1"), str(tmp_path / "2")]) == 1
+    assert "the trees t have different branches" in capsys.readouterr().err

@@ -39,11 +39,14 @@ def check_module(
     handlers = load_handlers(module)
     modules = (*configuration.handlers.modules, module)
     configuration = replace(configuration, handlers=replace(configuration.handlers, modules=modules))
-    types = {getattr(handler, "jobType", "") for handler in handlers}
+    types = [str(getattr(handler, "jobType", "")) for handler in handlers]
+    for name in sorted(set(types)):
+        if types.count(name) > 1:
+            yield Finding(Level.FAULT, f"{types.count(name)} handlers have the jobType {name!r}", "give each its own")
     for sample in samples:
         if read_type(sample.given) not in types:
             text = f"{sample.name} is of type {read_type(sample.given)}"
-            yield Finding(Level.FAULT, text, f"this module has {', '.join(map(str, sorted(types)))}")
+            yield Finding(Level.FAULT, text, f"this module has {', '.join(types)}")
     for handler in handlers:
         faults = list(find_declaration_faults(handler))
         yield from faults

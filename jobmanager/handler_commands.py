@@ -14,7 +14,7 @@ Loads the module, checks what its handlers declare, decomposes a sample request 
 one local job of it here, by the driver. Nothing of the account's state is read or written. The sample is made from the
 declarations where no --request is given. Exit status: 0 no fault, 1 faults, each with the way out."""
 
-_RUN_TIME = 600.0
+_RUN_TIME = 600
 
 
 def add_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
@@ -26,7 +26,7 @@ def add_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
     )
     command.add_argument("--no-run", dest="runs_one", action="store_false", help="run no local job")
     command.add_argument(
-        "--run-time", metavar="SECONDS", type=float, default=_RUN_TIME, help="how long it may take (default: 600)"
+        "--run-time", metavar="SECONDS", type=int, default=_RUN_TIME, help="how long it may take (default: 600)"
     )
 
 

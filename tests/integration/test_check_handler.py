@@ -128,6 +128,14 @@ def test_a_file_that_is_no_handler_is_one_clear_error(
     assert "Traceback" not in done.stderr
 
 
+def test_two_handlers_of_one_type_are_a_fault(samgrid: Samgrid, tmp_path: Path) -> None:
+    path = write_handler(tmp_path)
+    path.write_text(path.read_text() + "\n\nclass Again(Sample):\n" + '    """A sample, too."""\n')
+    done = samgrid("check-handler", str(path), "--no-run")
+    assert done.returncode == 1
+    assert "2 handlers have the jobType 'sample'" in done.stdout
+
+
 def test_requests_of_ones_own_are_tried(samgrid: Samgrid, tmp_path: Path) -> None:
     good, bad, other = tmp_path / "good.rsl", tmp_path / "bad.rsl", tmp_path / "other.rsl"
     good.write_text("&(samgrid_type = sample)(events = 9)(events_per_local_job = 4)")

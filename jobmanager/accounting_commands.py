@@ -11,10 +11,10 @@ from jobmanager.spans import read_since
 from jobmanager.usage_table import GROUPINGS
 
 USAGE_HELP = """\
-Counts local jobs by the time of their end; those that have not ended are not in it. CPU/WALL is the CPU time by the
-time from start to end, of those of which both are known. In the reasons of failures, words with digits are written #,
-so that the same failure on many hosts is one line; exit codes stay. Times are UTC: 2026-11-22, 2026-11-22T08:30, or
-36h and 7d ago. Formats json and csv give times in seconds."""
+Counts local jobs by the time of their end, each attempt; those that have not ended are not in it. CPU/WALL is the CPU
+time by the time from start to end, of those of which both are known. In the reasons of failures, words with digits are
+written #, so that the same failure on many hosts is one line; exit codes stay. Times are UTC: 2026-11-22,
+2026-11-22T08:30, or 36h and 7d ago. Formats json and csv give times in seconds."""
 
 REMOVE_HELP = """\
 Removes documents, sandbox, results and the output tar: what is wanted of it must have been copied before. "samgrid

@@ -3,13 +3,12 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jobmanager import event_table, grid_job_table, local_job_table, phase_table, step_table
+from jobmanager import event_table, grid_job_table, local_job_table, phase_table, step_table, usage_table
 from jobmanager.event_table import EventTable
 from jobmanager.grid_job_table import OpenGridJob, Overview, UnknownJob, Untold
 from jobmanager.local_job_table import LocalJobKey, LocalJobLine, LocalJobTable
 from jobmanager.step_table import StepLine
 from jobmanager.store import DatabaseError
-from jobmanager.usage_table import UsageTable
 
 if TYPE_CHECKING:
     from lxml import etree
@@ -26,10 +25,11 @@ __all__ = [
     "Untold",
 ]
 
-_SCHEMA = step_table.SCHEMA + grid_job_table.SCHEMA + local_job_table.SCHEMA + phase_table.SCHEMA + event_table.SCHEMA
+_TABLES = (step_table, grid_job_table, local_job_table, phase_table, event_table, usage_table)
+_SCHEMA = "".join(table.SCHEMA for table in _TABLES)
 
 
-class Database(LocalJobTable, EventTable, UsageTable):
+class Database(LocalJobTable, EventTable):
     """The job database of one account. Every method reads or writes committed documents only.
 
     Writing methods belong inside ``with database.transaction():``.

@@ -182,9 +182,9 @@ class GridJobTable(StepTable):
         return [str(row[0]) for row in self._query(sql)]
 
     def delete_grid_job(self, identity: str) -> None:
-        """Forget a grid job, its local jobs and their phases."""
-        self._write("DELETE FROM phase WHERE grid_job = ?", [(identity,)])
-        self._write("DELETE FROM local_job WHERE grid_job = ?", [(identity,)])
+        """Forget a grid job, its local jobs and everything derived from their documents."""
+        for table in ("phase", "attempt", "step", "local_job"):
+            self._write(f"DELETE FROM {table} WHERE grid_job = ?", [(identity,)])
         self._write("DELETE FROM grid_job WHERE id = ?", [(identity,)])
 
     def batch_systems(self) -> list[str]:

@@ -245,6 +245,10 @@ class LocalJob(Document):
         """Which attempt this is, from 1."""
         return len(self.element.findall("attempt")) + 1
 
+    def past(self) -> "list[LocalJob]":
+        """The attempts before this one as they ended, in their order; of each its attributes only."""
+        return [LocalJob(element) for element in self.element.iterfind("attempt")]
+
     def earlier_attempts(self) -> list[Attempt]:
         """The attempts before this one, in their order."""
         return [

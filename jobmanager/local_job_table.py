@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from batch_adapters.states import STATE_OF_WORD, State
 from jobmanager.grid_job_table import GridJobTable
 from jobmanager.phase_table import PhaseTable
+from jobmanager.usage_table import UsageTable
 
 if TYPE_CHECKING:  # lists and counts are read without XML: "samgrid status" never loads lxml
     from jobmanager.local_job import LocalJob
@@ -52,13 +53,14 @@ class LocalJobLine:
     reason: str | None
 
 
-class LocalJobTable(GridJobTable, PhaseTable):
+class LocalJobTable(GridJobTable, PhaseTable, UsageTable):
     """Local jobs by grid job, by the batch system's ids, and by token."""
 
     def put_local_jobs(self, identity: str, jobs: "Iterable[LocalJob]") -> None:
         """Write local jobs' documents, new or changed."""
         jobs = list(jobs)
         self._put_phases(identity, jobs)
+        self._put_attempts(identity, jobs)
         rows = (
             (
                 *(identity, job.index, job.state.word, job.batch, job.local_id, job.token, job.array, job.remark),

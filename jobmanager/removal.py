@@ -68,17 +68,12 @@ def _check_removable(database: Database, job: GridJob, now: float) -> None:
         raise NotRemovable(f"{job.identity}: GRAM has not been told of its end: samgrid status says what keeps it")
     if job.uniqid is not None and now - job.told_time < GRAM_ASKS:
         raise NotRemovable(f"{job.identity}: GRAM may ask for it until a day after its end")
-    needing = _find_needing(database, job)
-    if needing is not None:
-        raise NotRemovable(f"{job.identity} is needed by {needing}, which has not ended: remove it after that")
-
-
-def _find_needing(database: Database, job: GridJob) -> str | None:
-    """The grid job that has not ended and of which this one is a step, or which repeats it."""
-    for identity in (other.id for other in database.open_grid_jobs()):
-        if identity == job.element.get("parent") or database.grid_job(identity).element.get("repeats") == job.identity:
-            return identity
-    return None
+    whole = database.whole_of(job.identity)
+    if whole is not None:
+        raise NotRemovable(f"{job.identity} is a step of {whole}: remove that first")
+    for other in database.open_grid_jobs():
+        if database.grid_job(other.id).element.get("repeats") == job.identity:
+            raise NotRemovable(f"{job.identity} is repeated by {other.id}, which has not ended: remove it after that")
 
 
 def remove_folder(folder: Path) -> int:

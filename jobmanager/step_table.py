@@ -68,6 +68,12 @@ class StepTable(Store):
         # A repetition may have taken it over: the eldest comes last, and counts.
         return {str(child): str(whole) for child, whole in self._query(sql)}
 
+    def whole_of(self, identity: str) -> str | None:
+        """A structured grid job of which this one is a step; None where there is none."""
+        for (whole,) in self._query("SELECT grid_job FROM step WHERE child = ? LIMIT 1", [identity]):
+            return str(whole)
+        return None
+
     def _read_steps(self, sql: str, values: tuple[str, ...]) -> dict[str, list[StepLine]]:
         found: dict[str, list[StepLine]] = {}
         for whole, name, child, state in self._query(sql, values):

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-LAYOUT = 3
+LAYOUT = 4
 """Number of the tables' layout; a file of another one is not touched."""
 
 

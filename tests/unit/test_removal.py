@@ -92,25 +92,36 @@ def test_what_must_stay_stays(account: Account, ended: float | None, told: float
     assert (folder / "log").exists()
 
 
-@pytest.mark.parametrize(("needed", "attribute"), [(A, "repeats"), (B, "parent")], ids=["repetition", "step"])
-def test_what_an_open_grid_job_needs_stays(
-    account: Account, needed: str, attribute: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put_grid_job(account, A, ended=0 if needed == A else None)
-    put_grid_job(account, B, ended=0 if needed == B else None)
-    other = B if needed == A else A
+def test_what_an_open_grid_job_repeats_stays(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_grid_job(account, A)
+    put_grid_job(account, B, ended=None)
     read = account.database.grid_job
 
     def read_linked(identity: str) -> GridJob:
         job = read(identity)
-        names_the_other = identity == (other if attribute == "repeats" else needed)
-        if names_the_other:
-            job.element.set(attribute, needed if attribute == "repeats" else other)
+        if identity == B:
+            job.element.set("repeats", A)
         return job
 
     monkeypatch.setattr(account.database, "grid_job", read_linked)
-    with pytest.raises(NotRemovable, match=f"{needed} is needed by {other}"):
-        remove_grid_job(account, needed)
+    with pytest.raises(NotRemovable, match=f"{A} is repeated by {B}"):
+        remove_grid_job(account, A)
+
+
+def test_a_step_goes_after_its_whole_only(account: Account) -> None:
+    put_grid_job(account, A)
+    whole = GridJob.new(B, "structured", "ada", "fork", 0)
+    whole.put_request([], Path("/"))
+    whole.put_steps(["production"])
+    whole.end(State.DONE, 0)
+    whole.begin_step("production", A)
+    with account.database.transaction():
+        account.database.put_grid_job(whole)
+    with pytest.raises(NotRemovable, match=f"{A} is a step of {B}"):
+        remove_grid_job(account, A)
+    remove_grid_job(account, B)
+    remove_grid_job(account, A)
+    assert account.database.steps() == {}
 
 
 class Killed(BaseException):

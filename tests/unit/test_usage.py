@@ -84,6 +84,26 @@ def test_what_counts_is_the_end(database: Database, since: float, until: float, 
     assert sum(line.usage.local_jobs for line in find_usage(database, ("user",), since, until)) == local_jobs
 
 
+def test_what_earlier_attempts_used_counts(account: Account) -> None:
+    put_grid_job(account.database, A, "ada", "pythia", [Part(0, 100, 50, code=3)])
+    with account.database.transaction():
+        (job,) = account.database.local_jobs(A)
+        job.begin_again()
+        account.database.put_local_jobs(A, [job])
+    (line,) = find_usage(account.database, ("user",), 0, 1000)
+    assert (line.usage.local_jobs, line.usage.failed, line.usage.cpu_seconds) == (1, 1, 50)
+    with account.database.transaction():
+        job.register("2", "", 200)
+        job.state = State.DONE
+        job.put_times(started=200, ended=300)
+        account.database.put_local_jobs(A, [job])
+    (line,) = find_usage(account.database, ("user",), 0, 1000)
+    assert (line.usage.local_jobs, line.usage.failed, line.usage.wall_seconds) == (2, 1, 200)
+    assert line.reasons == [("the program ended with exit code 3", 1)]
+    account.database.delete_grid_job(A)
+    assert find_usage(account.database, ("user",), 0, 1000) == []
+
+
 def test_failures_are_grouped_by_reason_the_most_frequent_first(account: Account) -> None:
     reasons = ["host node7 died", "exit code 3", "host node8 died", "exit code 4", "host node9.site died"]
     parts = [Part(0, 1, code=1, reason=reason) for reason in reasons]

@@ -41,6 +41,9 @@ def find_declaration_faults(handler: type[JobAdapter]) -> Iterator[Finding]:
         yield from _find_clashes(which, declared)
         for attribute in declared:
             yield from _find_faults(f"{which}: {attribute.name}", attribute)
+    request_id = handler.requestIdAttribute
+    if request_id and request_id not in {attribute.name for attribute in handler.attributes}:
+        yield _fault(f"requestIdAttribute: there is no attribute {request_id!r}", "name one of attributes, as declared")
     for attribute in handler.siteAttributes:
         if attribute.required:
             yield _fault(f"siteAttributes: {attribute.name} is required", "give it a default: a site need not set it")

@@ -66,6 +66,7 @@ def test_a_good_handler_has_no_faults_and_leaves_nothing(samgrid: Samgrid, tmp_p
         (("*SLICING", '*SLICING, Attribute("b", "B.", Kind.INTEGER, choices=("1",))'), "choices go with Kind.TEXT"),
         (("*SLICING", '*SLICING, Attribute("b", "B.", minimum=1)'), "only numbers have a minimum"),
         (("*SLICING", '*SLICING, Attribute("b", "B.", Kind.NUMBER, minimum=2, maximum=1)'), "no number is from 2 to 1"),
+        (('jobType = "sample"', 'jobType = "sample"\n    requestIdAttribute = "run"'), "there is no attribute 'run'"),
         (('["./program"]', '"./program"'), "which is no list of words"),
         (('["./program"]', '["./program", 7]'), "7 among the words"),
         (('["./program"]', '["./program", "a\\0"]'), "a NUL character"),

@@ -35,6 +35,8 @@ class Samgrid:
         return {
             **os.environ,
             "SAMGRID_STATE": str(self.state),
+            # Not what the machine's own site file says.
+            "SAMGRID_SITE_BATCH_SYSTEM": "fork",
             "SAMGRID_SANDBOX_SCRATCH_FOLDER": str(self.scratch),
             "SAMGRID_MONITOR_PROGRESS_INTERVAL": "0.2",
             "SAMGRID_FORK_CANCEL_GRACE": "2",

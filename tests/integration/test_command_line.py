@@ -432,11 +432,14 @@ def test_output_that_is_not_there_yet_is_a_clear_error(samgrid: Samgrid) -> None
 
 def test_types_lists_job_types_and_their_attributes(samgrid: Samgrid) -> None:
     lines = samgrid("types").stdout.splitlines()
-    assert [line.split()[0] for line in lines] == ["command", "pythia"]
+    assert [line.split()[0] for line in lines] == [
+        *("cdf_concatenate", "cdf_monte_carlo", "command"),
+        *("dzero_merge", "dzero_monte_carlo", "dzero_reconstruction", "pythia", "structured"),
+    ]
     attributes = samgrid("types", "command").stdout
     for word in ("executable", "required", "count", "default 1", "max_wall_time", "minutes", "min_success"):
         assert word in attributes
-    check_error(samgrid("types", "reco"), "reco", "command, ", "pythia")
+    check_error(samgrid("types", "reco"), "reco", "command, ", "pythia", "structured")
 
 
 def test_config_shows_every_value_and_who_set_it(samgrid: Samgrid, tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def test_d0_monte_carlo_is_told_everything_by_its_ini_file_and_counts_its_phases
     assert files[f"{identity}.{identity}-1.3.output/d0reco_{identity}-3.root"] == b"d0reco"
     shown = site("status", identity).stdout
     for phase in ("generator", "d0gstar", "d0sim", "d0reco", "recoanalyze"):
-        assert re.search(rf"^phase {phase} +25 of 25 events$", shown, re.MULTILINE), shown
+        assert re.search(rf"^phase {phase} +25 of 25 events\b", shown, re.MULTILINE), shown
     assert list(site.scratch.iterdir()) == []
 
 

@@ -4,16 +4,19 @@ import argparse
 import logging
 import os
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from batch_adapters.states import STATE_OF_WORD, State
 from jobmanager import accounting_commands, batch_commands, commands, handler_commands, query_commands
 from jobmanager.configuration import ConfigurationError
 from jobmanager.database import DatabaseError, UnknownJob
 from jobmanager.job_types import HandlerError
 from jobmanager.places import StateFolderError
 from jobmanager.request import BadRequest
+from jobmanager.since import read_since
 
 if TYPE_CHECKING:
     _Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -70,7 +73,7 @@ def _make_parser() -> argparse.ArgumentParser:
     _add_file(run)
     add_for_job("watch", commands.watch, "Show a grid job's progress until it ends.", commands.WATCH_HELP)
     status = add_for_job("status", commands.status, "List grid jobs.", commands.STATUS_HELP, optional=True)
-    status.add_argument("--format", choices=("table", "json"), default="table", help="what to print (default: table)")
+    _add_choice(status)
     output = add_for_job("output", commands.output, "Show a grid job's output tar.", commands.OUTPUT_HELP)
     output.add_argument("--extract", metavar="DIR", help="unpack it, safely, into a new folder DIR")
     add_for_job("cancel", commands.cancel, "Cancel a grid job.", commands.CANCEL_HELP)
@@ -84,6 +87,30 @@ def _make_parser() -> argparse.ArgumentParser:
     monitor = add("monitor", commands.monitor, "Run the job state monitor in the foreground.", commands.MONITOR_HELP)
     monitor.add_argument("--stay", action="store_true", help="do not end when there is nothing to do")
     return parser
+
+
+def _add_choice(status: argparse.ArgumentParser) -> None:
+    formats = ("table", "json", "xml")
+    status.add_argument("--format", choices=formats, default="table", help="what to print (default: table)")
+    status.add_argument("--type", metavar="TYPE", help="grid jobs of this job type")
+    status.add_argument(
+        "--state", metavar="STATE", type=_read_state, help=f"grid jobs in this state: {', '.join(STATE_OF_WORD)}"
+    )
+    status.add_argument("--user", metavar="USER", help="grid jobs of this owner")
+    status.add_argument("--since", metavar="WHEN", type=_read_since, help="grid jobs submitted since then")
+
+
+def _read_state(text: str) -> State:
+    if text not in STATE_OF_WORD:
+        raise argparse.ArgumentTypeError(f"{text!r} is no state: they are {', '.join(STATE_OF_WORD)}")
+    return STATE_OF_WORD[text]
+
+
+def _read_since(text: str) -> float:
+    try:
+        return read_since(text, time.time())
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _add_query_commands(add: Callable[..., argparse.ArgumentParser]) -> None:

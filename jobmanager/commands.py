@@ -11,6 +11,7 @@ from pathlib import Path
 from batch_adapters.traffic import Silence
 from jobmanager.account import Account, look_into_account, open_account
 from jobmanager.batch import find_silence
+from jobmanager.database import Choice
 from jobmanager.request import COMMON_ATTRIBUTES
 
 SUBMIT_HELP = """\
@@ -27,7 +28,9 @@ nothing is lost, and "samgrid watch ID" tries again."""
 
 STATUS_HELP = """\
 Each line counts the local jobs by state. With an ID the table has that grid job only, with phases and troubles.
-Under it: since when a batch system does not answer ("silent_since" in JSON); until it does, no state changes."""
+Under it: since when a batch system does not answer ("silent_since" in JSON); until it does, no state changes.
+--type, --state, --user and --since choose grid jobs that fit all of them. WHEN is 36h, 7d or 90m before now, or a
+date or time like 2026-11-22 or 2026-11-22T18:30 (UTC, as the table has it; +01:00 after a time says otherwise)."""
 
 OUTPUT_HELP = "Prints the tar's path, what is in it, what is missing, and the summary that the job type makes of it."
 
@@ -81,15 +84,26 @@ def status(options: argparse.Namespace) -> int:
 
     account = look_into_account(options.state_dir)
     identity = account.database.find_grid_job(options.id) if options.id is not None else None
-    rows = account.database.overview(identity)
-    waiting = {job.id: job.batch for job in account.database.open_grid_jobs() if identity in (None, job.id)}
+    choice = Choice(options.type, options.state, options.user, options.since)
+    rows = account.database.overview(identity, choice)
+    if identity is not None and not rows:
+        raise CommandError(f"grid job {identity} is none of those that the other options choose")
+    shown = {row.id for row in rows}
+    waiting = {job.id: job.batch for job in account.database.open_grid_jobs() if job.id in shown}
     silences = _find_silences(account, waiting.values())
+    silent_since = {job: silences[batch].since for job, batch in waiting.items() if batch in silences}
     if options.format == "json":
-        print(render_json(rows, {job: silences[batch].since for job, batch in waiting.items() if batch in silences}))
+        print(render_json(rows, silent_since))
+    elif options.format == "xml":
+        from jobmanager.overview_document import render_xml
+
+        print(render_xml(rows, silent_since))
     else:
-        print(render_table(rows) if identity is None else render_details(account, identity, rows[0], time.time()))
+        is_choice = choice != Choice()
+        now = time.time()
+        print(render_details(account, identity, rows[0], now) if identity else render_table(rows, is_choice))
         for batch, silence in sorted(silences.items()):
-            print(render_silence(batch, silence, time.time()))
+            print(render_silence(batch, silence, now))
     _wake_if_needed(account)
     return 0
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from jobmanager import event_table, grid_job_table, local_job_table, phase_table, step_table, usage_table
 from jobmanager.event_table import EventTable
-from jobmanager.grid_job_table import OpenGridJob, Overview, UnknownJob, Untold
+from jobmanager.grid_job_table import Choice, OpenGridJob, Overview, UnknownJob, Untold
 from jobmanager.local_job_table import LocalJobKey, LocalJobLine, LocalJobTable
 from jobmanager.step_table import StepLine
 from jobmanager.store import DatabaseError
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from lxml import etree
 
 __all__ = [
+    "Choice",
     "Database",
     "DatabaseError",
     "LocalJobKey",

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from batch_adapters.states import STATE_OF_WORD, State
@@ -47,6 +48,25 @@ class Overview:
     """The steps of a structured grid job."""
     parent: str | None = None
     """The structured grid job that this one is a step of."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which grid jobs are meant: those that fit everything that is given."""
+
+    type: str | None = None
+    state: State | None = None
+    owner: str | None = None
+    since: float | None = None
+    """Submitted at this second since 1970, or later."""
+
+    def condition(self) -> tuple[str, list[str]]:
+        """SQL for the table of grid jobs, and its values."""
+        state = None if self.state is None else self.state.word
+        since = None if self.since is None else datetime.fromtimestamp(self.since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        wanted = (("type =", self.type), ("state =", state), ("owner =", self.owner), ("submitted >=", since))
+        given = [(name, value) for name, value in wanted if value is not None]
+        return "TRUE" + "".join(f" AND {name} ?" for name, _ in given), [value for _, value in given]
 
 
 @dataclass(frozen=True)
@@ -143,19 +163,23 @@ class GridJobTable(StepTable):
         """True if a grid job of that id exists."""
         return any(self._query("SELECT 1 FROM grid_job WHERE id = ?", [identity]))
 
-    def overview(self, identity: str | None = None) -> list[Overview]:
-        """A line per grid job, the newest last; or of one only."""
-        condition = "" if identity is None else " WHERE {} = ?"
-        values = () if identity is None else (identity,)
+    def overview(self, identity: str | None = None, choice: Choice = Choice()) -> list[Overview]:
+        """A line per grid job, the newest last; or of one only, or of those that are chosen."""
+        condition, values = choice.condition()
+        if identity is not None:
+            condition, values = f"{condition} AND id = ?", [*values, identity]
         counts: dict[str, dict[str, int]] = {}
         unsuccessful: dict[str, int] = {}
-        sql = "SELECT grid_job, state, count(*), sum(unsuccessful) FROM local_job" + condition.format("grid_job")
-        for job, state, number, failures in self._query(sql + " GROUP BY grid_job, state", values):
+        sql = (
+            "SELECT grid_job, state, count(*), sum(unsuccessful) FROM local_job"
+            f" WHERE grid_job IN (SELECT id FROM grid_job WHERE {condition}) GROUP BY grid_job, state"
+        )
+        for job, state, number, failures in self._query(sql, values):
             counts.setdefault(job, {})[state] = number
             unsuccessful[job] = unsuccessful.get(job, 0) + failures
-        sql = "SELECT id, type, state, owner, submitted FROM grid_job" + condition.format("id")
-        rows = self._query(sql + " ORDER BY submitted, id", values)
         steps, parents = self.steps(identity), self.parents()
+        sql = f"SELECT id, type, state, owner, submitted FROM grid_job WHERE {condition} ORDER BY submitted, id"
+        rows = self._query(sql, values)
         return [
             Overview(
                 *(job, job_type, state, owner, submitted, counts.get(job, {}), unsuccessful.get(job, 0)),

@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # a list of grid jobs needs no XML
 
 _STATES = ("unsubmitted", "pending", "active", "suspended", "done", "failed")
 _SHOWN_KINDS = 20
+_COMMANDS = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _UTC = "%Y-%m-%dT%H:%M:%SZ"
 
 
@@ -32,6 +33,11 @@ def printable(text: str) -> str:
 def render_line(text: str) -> str:
     """The text as a part of one printable line: a program's output may have several."""
     return printable(" ".join(text.split()))
+
+
+def render_markup(markup: str) -> str:
+    """The same XML with a character reference for each character that a terminal may obey: no name can have one."""
+    return _COMMANDS.sub(lambda found: f"&#{ord(found[0])};", markup)
 
 
 def render_local_time(seconds: float) -> str:
@@ -75,11 +81,13 @@ def _render_work(row: Overview) -> str:
     return render_counts(row) + (f" (step of {row.parent})" if row.parent else "")
 
 
-def render_table(rows: Iterable[Overview]) -> str:
-    """One line per grid job, with a heading."""
+def render_table(rows: Iterable[Overview], is_choice: bool = False) -> str:
+    """One line per grid job, with a heading; ``is_choice``: there may be others."""
     heading = ("ID", "TYPE", "STATE", "OWNER", "SUBMITTED", "LOCAL JOBS")
     lines = [(row.id, row.type, row.state, printable(row.owner), row.submitted, _render_work(row)) for row in rows]
-    return render_columns([heading, *lines]) if lines else 'no grid jobs: "samgrid submit FILE" makes one'
+    if lines:
+        return render_columns([heading, *lines])
+    return 'no grid jobs: "samgrid submit FILE" makes one' if not is_choice else "no grid jobs fit these options"
 
 
 def render_json(rows: Iterable[Overview], silent_since: Mapping[str, float]) -> str:

@@ -5,12 +5,10 @@ from collections.abc import Callable, Iterable, Mapping
 from xml.sax.saxutils import escape, quoteattr
 
 from jobmanager.documents import render_text
-from jobmanager.listing import printable, render_columns, render_line
+from jobmanager.listing import printable, render_columns, render_line, render_markup
 from jobmanager.querying import Item, Kind, QueryResult
 
 _WIDEST = 80
-_COMMANDS = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-"""What XML allows and a terminal may obey; none of it can be a part of a name."""
 
 
 def render_items(result: QueryResult) -> Iterable[str]:
@@ -22,7 +20,7 @@ def render_xml(result: QueryResult) -> Iterable[str]:
     """One well-formed document, of root ``result``: elements as they are, anything else in an element of its kind."""
     yield "<result>"
     for item in result.items:
-        yield _hide_commands(item.text if item.kind is Kind.ELEMENT else _wrap(item))
+        yield render_markup(item.text if item.kind is Kind.ELEMENT else _wrap(item))
     yield "</result>"
 
 
@@ -43,15 +41,11 @@ RENDERERS: Mapping[str, Callable[[QueryResult], Iterable[str]]] = {
 
 def _render_markup_line(markup: str) -> str:
     """The same XML without line breaks: in text and attributes a character reference says the same."""
-    return _hide_commands(markup).replace("\n", "&#10;")
+    return render_markup(markup).replace("\n", "&#10;")
 
 
 def _render_value_line(value: str) -> str:
     return printable(re.sub(r"\s", " ", value))
-
-
-def _hide_commands(markup: str) -> str:
-    return _COMMANDS.sub(lambda found: f"&#{ord(found[0])};", markup)
 
 
 def _wrap(item: Item) -> str:

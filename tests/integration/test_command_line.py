@@ -23,7 +23,7 @@ HELP = {
     "submit": ["FILE", "RSL", "standard input", "nothing behind"],
     "run": ["FILE", "Exit status"],
     "watch": ["ID", "unique", "Exit status", "cannot go on"],
-    "status": ["ID", "--format", "table", "json"],
+    "status": ["ID", "--format", "table", "json", "xml", "--type", "--state", "stage-out", "--user", "--since", "36h"],
     "output": ["ID", "--extract DIR", "missing"],
     "cancel": ["ID", "gathered"],
     "explain": ["LOCALID", "GRIDID/NUMBER", "--no-ask", "verdict"],
@@ -129,7 +129,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         pytest.param(["sumbit", "x"], "sumbit", id="unknown command"),
         pytest.param(["submit"], "FILE", id="no file"),
         pytest.param(["watch"], "ID", id="no id"),
-        pytest.param(["status", "--format", "xml"], "xml", id="unknown format"),
+        pytest.param(["status", "--format", "yaml"], "yaml", id="unknown format"),
         pytest.param(["cancel", "a", "b"], "b", id="too many words"),
     ],
 )

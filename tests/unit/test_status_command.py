@@ -9,14 +9,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from lxml import etree
 
 from batch_adapters.states import State
 from batch_adapters.traffic import TRIES, Silence, Traffic
-from jobmanager import commands
+from jobmanager import cli, commands
 from jobmanager.account import Account
 from jobmanager.batch import find_silence, traffic_file
+from jobmanager.documents import load_schema
 from jobmanager.grid_job import GridJob
 from jobmanager.listing import render_silence
+from jobmanager.local_job import LocalJob
 
 ROOT = Path(__file__).resolve().parents[2]
 OPEN, OTHER, ENDED = "aaaaaaaa", "bbbbbbbb", "cccccccc"
@@ -40,7 +43,8 @@ def status(account: Account, monkeypatch: pytest.MonkeyPatch) -> Callable[..., N
     monkeypatch.setattr(commands, "_wake_if_needed", lambda account: None)
 
     def run(identity: str | None = None, form: str = "table") -> None:
-        assert commands.status(argparse.Namespace(state_dir=None, id=identity, format=form)) == 0
+        chosen = dict.fromkeys(("type", "state", "user", "since"))
+        assert commands.status(argparse.Namespace(state_dir=None, id=identity, format=form, **chosen)) == 0
 
     return run
 
@@ -124,3 +128,68 @@ assert cli.main(["status"]) == 0
 print(" ".join(sys.modules))"""
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
     assert not {"lxml", "jinja2", "sh", "tenacity", "lark", "rich"} & set(done.stdout.split())
+
+
+# --- choosing, and other forms
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        pytest.param([], {OPEN, OTHER, ENDED}, id="all"),
+        pytest.param(["--type", "command"], {OPEN, OTHER, ENDED}, id="type"),
+        pytest.param(["--type", "comm"], set(), id="no such type"),
+        pytest.param(["--state", "active"], {OPEN, OTHER}, id="state"),
+        pytest.param(["--user", "physicist", "--state", "done"], {ENDED}, id="all must fit"),
+        pytest.param(["--user", "' OR TRUE --"], set(), id="hostile user"),
+        pytest.param(["--since", "1970-01-01T00:16:40"], {OPEN, OTHER, ENDED}, id="since their second"),
+        pytest.param(["--since", "1970-01-01T00:16:41"], set(), id="since the next second"),
+        pytest.param(["--since", "1d"], set(), id="since yesterday"),
+        pytest.param([OPEN[0], "--state", "active"], {OPEN}, id="one that fits"),
+    ],
+)
+@pytest.mark.usefixtures("status")
+def test_options_choose_grid_jobs(words: list[str], shown: set[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["status", "--format", "json", *words]) == 0
+    assert {row["id"] for row in json.loads(capsys.readouterr().out)} == shown
+    assert cli.main(["status", "--format", "xml", *words]) == 0
+    root = etree.fromstring(capsys.readouterr().out)
+    assert {job.get("id") for job in root.iterfind("grid-job")} == shown
+    assert cli.main(["status", *words]) == 0
+    printed = capsys.readouterr().out
+    assert {identity for identity in (OPEN, OTHER, ENDED) if identity in printed} == shown
+    assert ("no grid jobs fit" in printed) == (not shown)
+
+
+@pytest.mark.usefixtures("status")
+def test_an_id_that_does_not_fit_the_options_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["status", OPEN, "--state", "done"]) == 1
+    assert f"grid job {OPEN} is none of those" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [(["--state", "actve"], "'actve' is no state: they are pending"), (["--since", "soon"], "'soon' is no time like")],
+    ids=["state", "since"],
+)
+def test_a_bad_value_is_named_with_the_good_ones(
+    words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["status", *words])
+    assert complaint in capsys.readouterr().err
+
+
+def test_as_xml_the_list_is_what_the_schema_allows(
+    account: Account, status: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    be_silent(account)
+    local = LocalJob.new(1, "slurm", None)
+    local.state, local.reason = State.DONE, "exit code 3"
+    with account.database.transaction():
+        account.database.put_local_jobs(OPEN, [local])
+    status(form="xml")
+    root = etree.fromstring(capsys.readouterr().out)
+    load_schema().assertValid(root)
+    assert root.xpath("string(grid-job[@silent-since]/@id)") == OPEN
+    assert root.xpath("count(grid-job[@silent-since and @unsuccessful = 1]/local-jobs[@state = 'done'])") == 1

@@ -3,6 +3,7 @@
 import argparse
 import logging
 import os
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -128,6 +129,22 @@ def _add_query_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
         help="how long the answer may take (default: 60)",
     )
     query.add_argument("expression", metavar="EXPRESSION")
+    log = add(
+        "log", query_commands.log, "Show the log of a grid job, or what a local job printed.", query_commands.LOG_HELP
+    )
+    log.add_argument("id", metavar="ID[/NUMBER]", help="id of a grid job, and number of a local job from 1")
+    log.add_argument(
+        "--lines",
+        metavar="N",
+        type=_read_count,
+        help="the last N lines (default: the whole log, 100 of what a local job printed)",
+    )
+
+
+def _read_count(text: str) -> int:
+    if not re.fullmatch(r"[1-9]\d{0,6}", text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of lines from 1 to 9999999")
+    return int(text)
 
 
 def _read_seconds(text: str) -> float:

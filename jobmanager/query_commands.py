@@ -17,6 +17,10 @@ An expression is XPath 1.0 with the regular expressions of EXSLT (prefix re);
 docs/questions.md answers twenty questions.
 Exit status: 0 there is an answer, be it empty; 1 the expression is wrong, or took more time or memory than it may."""
 
+LOG_HELP = """\
+With ID: what the job manager did for the grid job. With ID/NUMBER: the last lines of a local job's standard output and
+standard error, once they are back."""
+
 
 def query(options: argparse.Namespace) -> int:
     """Ask the database's documents a question."""
@@ -31,4 +35,17 @@ def query(options: argparse.Namespace) -> int:
     except QueryError as error:
         raise CommandError(str(error)) from error
     sys.stdout.writelines(f"{line}\n" for line in RENDERERS[options.format](result))
+    return 0
+
+
+def log(options: argparse.Namespace) -> int:
+    """Print the log of a grid job, or what a local job printed."""
+    from jobmanager.log_listing import render_local_log, render_log
+
+    account = look_into_account(options.state_dir)
+    if "/" in options.id:
+        lines = render_local_log(account, options.id, options.lines)
+    else:
+        lines = render_log(account, account.database.find_grid_job(options.id), options.lines)
+    sys.stdout.writelines(f"{line}\n" for line in lines)
     return 0

@@ -4,6 +4,7 @@ import re
 from datetime import UTC, datetime
 
 _SECONDS = {"m": 60, "h": 3600, "d": 86400}
+_LAST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()
 
 
 def read_since(text: str, now: float) -> float:
@@ -18,4 +19,5 @@ def read_since(text: str, now: float) -> float:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
         raise ValueError(f"{text!r} is no time like 2026-11-22, 2026-11-22T18:30, 36h or 7d") from error
-    return max(0.0, (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
+    seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    return min(max(0.0, seconds), _LAST)

@@ -41,6 +41,7 @@ HELP = {
     "usage": ["--since TIME", "--until TIME", "--by", "--format"],
     "remove": ["--ended-before TIME", "ID"],
     "check-handler": ["MODULE", "--request FILE", "--no-run", "--run-time SECONDS", "Exit status"],
+    "log": ["ID[/NUMBER]", "--lines N", "standard error"],
     "types": ["TYPE", "attributes"],
     "config": ["SAMGRID_CONFIG", "where it came from"],
     "monitor": ["--stay", "foreground"],

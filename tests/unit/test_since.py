@@ -21,6 +21,7 @@ NOON = datetime(2026, 11, 22, 12, tzinfo=UTC).timestamp()
         ("2026-11-22T12:00+01:00", NOON - 3600),
         ("999999d", 0),
         ("0001-01-01", 0),
+        ("9999-12-31T23:59:59-14:00", datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()),
     ],
 )
 def test_a_moment_is_a_time_or_so_long_ago(text: str, moment: float) -> None:

@@ -139,6 +139,8 @@ def _add_query_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
         type=_read_count,
         help="the last N lines (default: the whole log, 100 of what a local job printed)",
     )
+    export = add("export", query_commands.export, "Write the job database as XML files.", query_commands.EXPORT_HELP)
+    export.add_argument("folder", metavar="DIR", help="a new folder, or an empty one")
 
 
 def _read_count(text: str) -> int:

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from pathlib import Path
 
 from jobmanager.account import look_into_account
 from jobmanager.commands import CommandError
@@ -20,6 +21,11 @@ Exit status: 0 there is an answer, be it empty; 1 the expression is wrong, or to
 LOG_HELP = """\
 With ID: what the job manager did for the grid job. With ID/NUMBER: the last lines of a local job's standard output and
 standard error, once they are back."""
+
+EXPORT_HELP = """\
+DIR gets a document ID.xml per grid job, with its local jobs, index.xml, their schema schema.rng and stylesheet
+samgrid.xsl, and the same as pages: open DIR/index.html. It is made whole or not at all; what is there stays as it is:
+a DIR with something in it is refused. Check: xmllint --noout --relaxng DIR/schema.rng DIR/*.xml"""
 
 
 def query(options: argparse.Namespace) -> int:
@@ -48,4 +54,18 @@ def log(options: argparse.Namespace) -> int:
     else:
         lines = render_log(account, account.database.find_grid_job(options.id), options.lines)
     sys.stdout.writelines(f"{line}\n" for line in lines)
+    return 0
+
+
+def export(options: argparse.Namespace) -> int:
+    """Write the database as a folder of XML files."""
+    from jobmanager.exporting import ExportError
+    from jobmanager.exporting import export as write
+
+    account = look_into_account(options.state_dir)
+    try:
+        count = write(account.database, Path(options.folder))
+    except ExportError as error:
+        raise CommandError(str(error)) from error
+    print(f"{count} grid jobs in {options.folder}")
     return 0

@@ -42,6 +42,7 @@ HELP = {
     "remove": ["--ended-before TIME", "ID"],
     "check-handler": ["MODULE", "--request FILE", "--no-run", "--run-time SECONDS", "Exit status"],
     "log": ["ID[/NUMBER]", "--lines N", "standard error"],
+    "export": ["DIR", "index.html", "xmllint", "refused"],
     "types": ["TYPE", "attributes"],
     "config": ["SAMGRID_CONFIG", "where it came from"],
     "monitor": ["--stay", "foreground"],

@@ -1,0 +1,141 @@
+"""The questions of docs/questions.md: each is asked as it stands there, of documents whose answers are known."""
+
+import re
+import shlex
+import time
+from pathlib import Path
+
+import pytest
+
+from adapters import Slice
+from batch_adapters.states import State
+from jobmanager.database import Database
+from jobmanager.grid_job import GridJob
+from jobmanager.local_job import Evidence, LocalJob
+from jobmanager.places import make_state_folder
+from sandbox.status import Phase
+from tests.samgrid import Samgrid
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "questions.md"
+QUESTIONS = dict(re.findall(r"^\*\*(\d+)\. .*?\n```\n(.*?)\n```$", PAGE.read_text(), re.MULTILINE | re.DOTALL))
+"""The command of each question, by its number."""
+
+ANSWERS: dict[str, list[str]] = {
+    "1": ["name done total unit", "d0gstar 117 250 events", "d0gstar 10 250 events"],
+    "2": ["627"],
+    "3": ["name done total", "d0gstar 627 1000", "d0reco 400 500"],
+    "4": ["first-event events seed", "501 250 9", "751 250 10"],
+    "5": ["k3f9zq2m"],
+    "6": ["6300.5"],
+    "7": ["owner hours", "jan 0.50", "maria 1.75"],
+    "8": ["m4x2bb7d", "t1u2v3w4"],
+    "9": ["id reason", "k3f9zq2m 2 of 4 local jobs failed"],
+    "10": ["since text()", "1970-01-01T00:33:20Z slurm does not answer"],
+    "11": ["4711_3", "killed by SIGXCPU"],
+    "12": ["name failed", "wn102.example.org 1", "wn107.example.org 1"],
+    "13": ["count text()", "1 exit code 1", "1 killed by SIGXCPU"],
+    "14": ["0.6"],
+    "15": ["source said time text()", "log failed 152 2000 failed"],
+    "16": ["4712_1"],
+    "17": ["2"],
+    "18": ["k3f9zq2m"],
+    "19": ["4712_1", "4712_2"],
+    "20": ["Priority"],
+}
+"""What each answer has to show; of rows, the words in their order."""
+
+
+def make_local_job(index: int, array: str, state: State, host: str | None = None, started: float = 0) -> LocalJob:
+    job = LocalJob.new(index, "slurm", Slice((index - 1) * 250 + 1, 250, 6 + index))
+    job.register(f"{array}_{index}", array, 1000)
+    job.state = state
+    if host is not None:
+        job.put_times(started=started, ended=started + 100 if state.is_final else None)
+        job.put_driver("ended" if state.is_final else "started", f"{host}.example.org", None, None)
+    return job
+
+
+def put_phases(job: LocalJob, **done: int) -> LocalJob:
+    job.put_phases(Phase(name, number, 250, "events") for name, number in done.items())
+    return job
+
+
+def end(job: LocalJob, exit_code: int, cpu_time: float, reason: str | None = None) -> LocalJob:
+    job.exit_code, job.reason = exit_code, reason
+    job.element.set("cpu-time", f"{cpu_time:.2f}")
+    return job
+
+
+def make_done_and_failed() -> list[LocalJob]:
+    jobs = [
+        end(make_local_job(1, "4711", State.DONE, "wn101"), 0, 3600),
+        end(make_local_job(2, "4711", State.DONE, "wn102"), 0, 1800),
+        end(make_local_job(3, "4711", State.FAILED, "wn102"), 152, 900.5, "killed by SIGXCPU"),
+        end(make_local_job(4, "4711", State.FAILED, "wn107"), 1, 0, "exit code 1"),
+    ]
+    put_phases(jobs[0], d0gstar=250, d0reco=250)
+    put_phases(jobs[1], d0gstar=250, d0reco=150)
+    jobs[2].put_evidence(Evidence("log", "failed 152", 2000, "failed"))
+    return jobs
+
+
+def make_under_way() -> list[LocalJob]:
+    now = time.time()
+    waiting = make_local_job(3, "4712", State.PENDING)
+    waiting.remark = "Priority"
+    return [
+        put_phases(make_local_job(1, "4712", State.ACTIVE, "wn101", now - 7 * 3600), d0gstar=117),
+        put_phases(make_local_job(2, "4712", State.ACTIVE, "wn103", now - 3600), d0gstar=10),
+        waiting,
+    ]
+
+
+def put(database: Database, job: GridJob, request: str, local_jobs: list[LocalJob]) -> None:
+    job.put_request([("runjob_requestid", (request,))], Path("/"))
+    job.put_slices(len(local_jobs), None, 1)
+    with database.transaction():
+        database.put_grid_job(job)
+        database.put_local_jobs(job.identity, local_jobs)
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Samgrid:
+    """An account with four grid jobs, of which two have ended."""
+    folder = tmp_path_factory.mktemp("questions")
+    make_state_folder(folder / "state")
+    database = Database(folder / "state" / "jobs.db")
+    failed = GridJob.new("k3f9zq2m", "dzero_monte_carlo", "maria", "slurm", 1000)
+    failed.reason = "2 of 4 local jobs failed"
+    failed.end(State.FAILED, 3000)
+    put(database, failed, "13669", make_done_and_failed())
+    active = GridJob.new("m4x2bb7d", "dzero_monte_carlo", "maria", "slurm", 1001)
+    active.state = State.ACTIVE
+    put(database, active, "13670", make_under_way())
+    done = GridJob.new("p7q8rs9t", "command", "jan", "slurm", 1002)
+    done.end(State.DONE, 3000)
+    put(database, done, "1", [end(make_local_job(1, "4713", State.DONE, "wn201"), 0, 1800)])
+    stuck = GridJob.new("t1u2v3w4", "pythia", "jan", "slurm", 1003)
+    stuck.put_trouble("slurm does not answer", 2000)
+    put(database, stuck, "2", [LocalJob.new(1, "slurm", None)])
+    database.close()
+    return Samgrid(folder / "state", folder, {})
+
+
+def test_there_are_twenty_questions_and_an_answer_for_each() -> None:
+    assert list(QUESTIONS) == [str(number) for number in range(1, 21)] == list(ANSWERS)
+
+
+@pytest.mark.parametrize("number", QUESTIONS)
+def test_a_question_has_the_answer_that_it_should(asked: Samgrid, number: str) -> None:
+    program, *words = shlex.split(QUESTIONS[number])
+    if "--xquery" in words:
+        pytest.importorskip("saxonche")
+    assert program == "samgrid"
+    done = asked(*words)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    if number in ("8", "11"):  # rows with all that a document has
+        assert all(any(word in line for line in lines[1:]) for word in ANSWERS[number]), lines
+        assert len(lines) == 1 + {"8": 2, "11": 1}[number]
+    else:
+        assert lines == ANSWERS[number]

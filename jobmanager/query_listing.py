@@ -41,7 +41,7 @@ RENDERERS: Mapping[str, Callable[[QueryResult], Iterable[str]]] = {
 
 def _render_markup_line(markup: str) -> str:
     """The same XML without line breaks: in text and attributes a character reference says the same."""
-    return render_markup(markup).replace("\n", "&#10;")
+    return render_markup(markup).replace("\n", "&#10;").replace("\t", "&#9;")
 
 
 def _render_value_line(value: str) -> str:

@@ -26,18 +26,19 @@ Refused for a grid job that has not ended, whose end GRAM has not known for a da
 def add_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
     """Make the commands known to the command line."""
     command = add("usage", usage, "Sum up local jobs, CPU and wall time by user, type and batch system.", USAGE_HELP)
-    command.add_argument("--since", metavar="TIME", type=_read_time, default=-math.inf, help="from this time on")
-    command.add_argument("--until", metavar="TIME", type=_read_time, default=math.inf, help="before this time")
+    command.add_argument("--since", metavar="TIME", type=read_time, default=-math.inf, help="from this time on")
+    command.add_argument("--until", metavar="TIME", type=read_time, default=math.inf, help="before this time")
     command.add_argument(
         "--by", metavar="LIST", type=_read_groupings, default=GROUPINGS, help=f"some of {','.join(GROUPINGS)} (all)"
     )
     command.add_argument("--format", choices=("table", "json", "csv"), default="table", help="what to print (table)")
     command = add("remove", remove, "Remove grid jobs that have ended, with all their files.", REMOVE_HELP)
     command.add_argument("ids", metavar="ID", nargs="*", help="id of a grid job, or as much of it as is unique")
-    command.add_argument("--ended-before", metavar="TIME", type=_read_time, help="all that ended before this time")
+    command.add_argument("--ended-before", metavar="TIME", type=read_time, help="all that ended before this time")
 
 
-def _read_time(text: str) -> float:
+def read_time(text: str) -> float:
+    """The second since 1970 that an argument means, as an argument's type."""
     try:
         return read_since(text, time.time())
     except ValueError as error:

@@ -5,7 +5,6 @@ import logging
 import os
 import re
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -17,7 +16,6 @@ from jobmanager.database import DatabaseError, UnknownJob
 from jobmanager.job_types import HandlerError
 from jobmanager.places import StateFolderError
 from jobmanager.request import BadRequest
-from jobmanager.since import read_since
 
 if TYPE_CHECKING:
     _Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -98,20 +96,15 @@ def _add_choice(status: argparse.ArgumentParser) -> None:
         "--state", metavar="STATE", type=_read_state, help=f"grid jobs in this state: {', '.join(STATE_OF_WORD)}"
     )
     status.add_argument("--user", metavar="USER", help="grid jobs of this owner")
-    status.add_argument("--since", metavar="WHEN", type=_read_since, help="grid jobs submitted since then")
+    status.add_argument(
+        "--since", metavar="TIME", type=accounting_commands.read_time, help="grid jobs submitted since then"
+    )
 
 
 def _read_state(text: str) -> State:
     if text not in STATE_OF_WORD:
         raise argparse.ArgumentTypeError(f"{text!r} is no state: they are {', '.join(STATE_OF_WORD)}")
     return STATE_OF_WORD[text]
-
-
-def _read_since(text: str) -> float:
-    try:
-        return read_since(text, time.time())
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _add_query_commands(add: Callable[..., argparse.ArgumentParser]) -> None:

@@ -29,8 +29,8 @@ nothing is lost, and "samgrid watch ID" tries again."""
 STATUS_HELP = """\
 Each line counts the local jobs by state. With an ID the table has that grid job only, with phases and troubles.
 Under it: since when a batch system does not answer ("silent_since" in JSON); until it does, no state changes.
---type, --state, --user and --since choose grid jobs that fit all of them. WHEN is 36h, 7d or 90m before now, or a
-date or time like 2026-11-22 or 2026-11-22T18:30 (UTC, as the table has it; +01:00 after a time says otherwise)."""
+--type, --state, --user and --since choose grid jobs that fit all of them. Times are UTC: 2026-11-22,
+2026-11-22T08:30, or 36h and 7d ago."""
 
 OUTPUT_HELP = "Prints the tar's path, what is in it, what is missing, and the summary that the job type makes of it."
 

@@ -63,7 +63,7 @@ class Choice:
     def condition(self) -> tuple[str, list[str]]:
         """SQL for the table of grid jobs, and its values."""
         state = None if self.state is None else self.state.word
-        since = None if self.since is None else datetime.fromtimestamp(self.since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        since = None if self.since is None else _render_time(self.since)
         wanted = (("type =", self.type), ("state =", state), ("owner =", self.owner), ("submitted >=", since))
         given = [(name, value) for name, value in wanted if value is not None]
         return "TRUE" + "".join(f" AND {name} ?" for name, _ in given), [value for _, value in given]
@@ -214,3 +214,8 @@ class GridJobTable(StepTable):
     def batch_systems(self) -> list[str]:
         """The batch systems of all grid jobs, those that have ended included."""
         return [str(row[0]) for row in self._query("SELECT DISTINCT batch FROM grid_job ORDER BY batch")]
+
+
+def _render_time(seconds: float) -> str:
+    """As `documents.render_time` writes it, which comes with lxml."""
+    return datetime.fromtimestamp(max(0.0, seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -23,7 +23,7 @@ HELP = {
     "submit": ["FILE", "RSL", "standard input", "nothing behind"],
     "run": ["FILE", "Exit status"],
     "watch": ["ID", "unique", "Exit status", "cannot go on"],
-    "status": ["ID", "--format", "table", "json", "xml", "--type", "--state", "stage-out", "--user", "--since", "36h"],
+    "status": ["ID", "--format", "table", "json", "xml", "--type", "--state", "stage-out", "--user", "--since TIME"],
     "output": ["ID", "--extract DIR", "missing"],
     "cancel": ["ID", "gathered"],
     "explain": ["LOCALID", "GRIDID/NUMBER", "--no-ask", "verdict"],

@@ -31,7 +31,7 @@ def jobs(account: Account) -> Account:
         local_jobs = [LocalJob.new(index, "fork", None) for index in (1, 2)]
         local_jobs[1].state = State.FAILED
         local_jobs[1].reason = "killed by SIGXCPU"
-        local_jobs[1].put_phases([Phase("d0gstar", 117, 250, "events")])
+        local_jobs[1].put_phases([Phase("d0gstar", 117, 250, "events")], 2000)
         with account.database.transaction():
             account.database.put_grid_job(job)
             account.database.put_local_jobs(identity, local_jobs)

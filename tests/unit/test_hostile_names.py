@@ -67,7 +67,7 @@ def make_local_job(text: str) -> LocalJob:
     local_job.state, local_job.reason, local_job.remark = State.FAILED, text, text
     local_job.put_driver("ended", text, 1, text)
     local_job.put_evidence(Evidence("log", text, 2000, text))
-    local_job.put_phases([Phase("name", 1, 1, "unit")])
+    local_job.put_phases([Phase("name", 1, 1, "unit")], 2000)
     card = etree.SubElement(local_job.element, "{urn:d0}card", {"{urn:d0}file": clean(text)})
     card.text = clean(text)
     return local_job

@@ -145,6 +145,7 @@ print(" ".join(sys.modules))"""
         pytest.param(["--since", "1970-01-01T00:16:40"], {OPEN, OTHER, ENDED}, id="since their second"),
         pytest.param(["--since", "1970-01-01T00:16:41"], set(), id="since the next second"),
         pytest.param(["--since", "1d"], set(), id="since yesterday"),
+        pytest.param(["--since", "999999d"], {OPEN, OTHER, ENDED}, id="since before time began"),
         pytest.param([OPEN[0], "--state", "active"], {OPEN}, id="one that fits"),
     ],
 )
@@ -169,7 +170,7 @@ def test_an_id_that_does_not_fit_the_options_is_an_error(capsys: pytest.CaptureF
 
 @pytest.mark.parametrize(
     ("words", "complaint"),
-    [(["--state", "actve"], "'actve' is no state: they are pending"), (["--since", "soon"], "'soon' is no time like")],
+    [(["--state", "actve"], "'actve' is no state: they are pending"), (["--since", "soon"], "'soon' is no time")],
     ids=["state", "since"],
 )
 def test_a_bad_value_is_named_with_the_good_ones(

@@ -15,6 +15,7 @@ MOST_LETTERS = 32_768
 
 _KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME")
 _MEGABYTE = 1_000_000
+_LONGEST_FAULT = 500
 
 
 class QueryError(Exception):
@@ -88,7 +89,7 @@ def run_limited(
         raise QueryError(f"{where}: {_render_end(done.returncode, done.stderr, limits)}")
     answer = json.loads(done.stdout)
     if "fault" in answer:
-        raise QueryError(f"{where}: {render_line(answer['fault'])}")
+        raise QueryError(f"{where}: {render_line(answer['fault'])[:_LONGEST_FAULT]}")
     return QueryResult(tuple(_read_item(*item) for item in answer["items"]))
 
 
@@ -132,7 +133,7 @@ def _run_child(question: bytes, limits: Limits, where: str) -> "subprocess.Compl
 def _render_end(status: int, errors: bytes, limits: Limits) -> str:
     if status == -signal.SIGXCPU:
         return f"no answer within {limits.seconds:g} s"
-    words = render_line(errors.decode(errors="replace"))[-500:]
+    words = render_line(errors.decode(errors="replace"))[-_LONGEST_FAULT:]
     more = f": {words}" if words else ""
     return f"needs more than {limits.memory // _MEGABYTE} MB of memory, or nests too deep (status {status}){more}"
 

@@ -217,7 +217,7 @@ def test_everything_works_below_a_long_path(tmp_path: Path) -> None:
 
 COMMANDS = [
     *(["submit", "-"], ["run", "-"], ["watch", "a"], ["status"], ["output", "a"], ["cancel", "a"]),
-    *(["query", "1"], ["monitor"]),
+    *(["query", "1"], ["log", "a"], ["export", "x"], ["monitor"]),
 ]
 
 

@@ -123,7 +123,7 @@ def check_steps(account: Account, given: Given, steps: Sequence[Step], folder: P
 def _check_step(account: Account, given: Given, step: Step, folder: Path) -> None:
     # Nobody looks at the input folder now.
     given = request_of_step(account, given, step, Path("/") if step.input_step else None)
-    adapter, faults = _read_adapter(account, given, folder)
+    adapter, faults = read_adapter(account, given, folder)
     if step.input_step and faults:
         raise BadRequest(faults)
     if not faults and find_steps(adapter):
@@ -148,13 +148,13 @@ def make_adapter(account: Account, given: Given, folder: Path) -> JobAdapter:
 
     :raises BadRequest: naming every fault.
     """
-    adapter, faults = _read_adapter(account, given, folder)
+    adapter, faults = read_adapter(account, given, folder)
     if faults:
         raise BadRequest([*faults, *_find_further_faults(adapter)])
     return adapter
 
 
-def _read_adapter(account: Account, given: Given, folder: Path) -> tuple[JobAdapter, list[str]]:
+def read_adapter(account: Account, given: Given, folder: Path) -> tuple[JobAdapter, list[str]]:
     """The handler of a request, and what is wrong with the attributes by themselves: faulty ones have their default."""
     configuration = account.configuration
     handler = _find_handler(account, given)

@@ -10,7 +10,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from batch_adapters.states import STATE_OF_WORD, State
-from jobmanager import accounting_commands, batch_commands, commands, handler_commands, query_commands
+from jobmanager import (
+    accounting_commands,
+    batch_commands,
+    commands,
+    handler_commands,
+    query_commands,
+    repeat_commands,
+)
 from jobmanager.configuration import ConfigurationError
 from jobmanager.database import DatabaseError, UnknownJob
 from jobmanager.job_types import HandlerError
@@ -80,6 +87,7 @@ def _make_parser() -> argparse.ArgumentParser:
     _add_query_commands(add)
     accounting_commands.add_commands(add)
     handler_commands.add_commands(add)
+    repeat_commands.add_commands(add)
     types = add("types", commands.types, "List the job types, or the attributes of one.")
     types.add_argument("type", metavar="TYPE", nargs="?", help="a job type")
     add("config", commands.config, "Print every configuration value and where it came from.", commands.CONFIG_HELP)

@@ -182,18 +182,24 @@ def monitor(options: argparse.Namespace) -> int:
 
 def _submit(account: Account, file: str) -> str:
     from jobmanager.acceptance import accept_grid_job
-    from jobmanager.monitor_client import end_other_monitor, wake_monitor
+    from jobmanager.monitor_client import end_other_monitor
     from jobmanager.request_file import read_request_file
 
     given, folder = read_request_file(file, account.configuration.handlers.modules)
     end_other_monitor(account)
     identity = accept_grid_job(account, given, folder)
+    wake_for(account, identity)
+    return identity
+
+
+def wake_for(account: Account, identity: str) -> None:
+    """Wake the monitor for a new grid job: whoever sees an error submits again, but this one is accepted."""
+    from jobmanager.monitor_client import wake_monitor
+
     try:
         wake_monitor(account)
     except OSError as error:
-        # Whoever sees an error submits again: this one is accepted, and must not look refused.
         print(f"samgrid: {identity} is accepted, but waits: no monitor can be started: {error}", file=sys.stderr)
-    return identity
 
 
 def _show_output(account: Account, identity: str) -> None:

@@ -3,6 +3,7 @@
 import functools
 import os
 import re
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote_from_bytes, unquote_to_bytes
@@ -48,6 +49,26 @@ def read_time(text: str) -> float:
 def render_text(text: str) -> str:
     """The text with everything that XML cannot hold (control characters, broken UTF-8) replaced by U+FFFD."""
     return _NOT_XML.sub("\ufffd", text)
+
+
+def render_ranges(numbers: Iterable[int]) -> str:
+    """Numbers in short: ``1 4-6``."""
+    parts: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if parts and parts[-1][1] == number - 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return " ".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
+
+
+def read_ranges(text: str) -> list[int]:
+    """The numbers that `render_ranges` wrote."""
+    found: list[int] = []
+    for part in text.split():
+        first, _, last = part.partition("-")
+        found += range(int(first), int(last or first) + 1)
+    return found
 
 
 class Document:

@@ -42,10 +42,11 @@ def find_local_jobs(database: Database, name: str) -> list[tuple[str, LocalJob]]
             " names a local job by its number in its grid job"
         )
     identity = database.find_grid_job(prefix)
-    count = sum(database.count_local_jobs(identity).values())
-    if not 1 <= int(number) <= count:
+    index = int(number)
+    if index not in [line.index for line in database.local_job_lines(identity)]:
+        count = sum(database.count_local_jobs(identity).values())
         raise UnknownJob(f"grid job {identity} has no local job {number}: it has {count} by now")
-    return [(identity, database.local_job(identity, int(number)))]
+    return [(identity, database.local_job(identity, index))]
 
 
 def _explain(account: Account, grid_job: str, job: LocalJob, ask: bool) -> str:

@@ -8,7 +8,8 @@ from lxml import etree
 
 from adapters import Value
 from batch_adapters.states import STATE_OF_WORD, State
-from jobmanager.documents import Document, put_value, read_value, render_text, render_time
+from jobmanager.documents import put_value, read_value, render_text, render_time
+from jobmanager.grid_job_parts import GridJobParts
 
 
 @dataclass(frozen=True)
@@ -28,15 +29,7 @@ class GramOrigin:
     """Whose certificate the request came with, where audit records are written."""
 
 
-@dataclass(frozen=True)
-class StepEntry:
-    """A step of a structured grid job, and the grid job that it has become; None: it has not begun."""
-
-    name: str
-    grid_job: str | None
-
-
-class GridJob(Document):
+class GridJob(GridJobParts):
     """One request and what became of it."""
 
     tag = "grid-job"
@@ -119,6 +112,15 @@ class GridJob(Document):
     @last_token.setter
     def last_token(self, token: str | None) -> None:
         self._set("last-token", token)
+
+    @property
+    def repeats(self) -> str | None:
+        """The grid job that this one repeats, or of which it repeats what failed."""
+        return self._get("repeats")
+
+    @repeats.setter
+    def repeats(self, grid_job: str) -> None:
+        self._set("repeats", grid_job)
 
     # the request
 
@@ -213,61 +215,6 @@ class GridJob(Document):
         if gram is None:
             raise ValueError(f"{self.identity} did not come through GRAM")
         return gram
-
-    # the slices
-
-    def put_slices(self, count: int, size: int | None, seed: int) -> None:
-        """Fix how the grid job is cut; ``size`` is in events, None for a type without a size."""
-        slices = self._replace("slices")
-        slices.set("count", str(count))
-        if size is not None:
-            slices.attrib.update({"unit": "event", "size": str(size), "seed": str(seed)})
-
-    @property
-    def count(self) -> int:
-        """The number of local jobs; 0 for a structured grid job, which has none of its own."""
-        slices = self.element.find("slices")
-        return 0 if slices is None else int(slices.attrib["count"])
-
-    @property
-    def size_and_seed(self) -> tuple[int, int] | None:
-        """Events of the whole grid job and its first seed; None for a type without a size."""
-        slices = self.element.find("slices")
-        if slices is None or "size" not in slices.attrib:
-            return None
-        return int(slices.attrib["size"]), int(slices.attrib["seed"])
-
-    # the steps of a structured grid job
-
-    def put_steps(self, names: Iterable[str]) -> None:
-        """Fix the steps, none of which has begun."""
-        steps = self._replace("steps")
-        for name in names:
-            etree.SubElement(steps, "step", name=name)
-
-    def begin_step(self, name: str, grid_job: str) -> None:
-        """Note the grid job that a step has become."""
-        for element in self.element.iterfind("steps/step"):
-            if element.get("name") == name:
-                element.set("grid-job", grid_job)
-
-    @property
-    def steps(self) -> list[StepEntry]:
-        """The steps in their order; none where the grid job has local jobs of its own."""
-        return [
-            StepEntry(str(element.get("name")), element.get("grid-job"))
-            for element in self.element.iterfind("steps/step")
-        ]
-
-    def put_parent(self, grid_job: str, step: str) -> None:
-        """Note the structured grid job that this one is a step of."""
-        self._set("parent", grid_job)
-        self._set("step", step)
-
-    @property
-    def parent(self) -> str | None:
-        """The structured grid job that this one is a step of."""
-        return self._get("parent")
 
     # what people are told
 

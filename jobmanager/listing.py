@@ -73,8 +73,11 @@ def render_step(steps: Sequence[StepLine]) -> str:
     """The step that a structured grid job has come to: ``step 2 of 2: merge (k3f9zq2m) active``."""
     number = sum(1 for step in steps if step.grid_job) or 1
     step = steps[number - 1]
-    state = f" ({step.grid_job}) {step.state}" if step.grid_job else ""
-    return f"step {number} of {len(steps)}: {step.name}{state}"
+    return f"step {number} of {len(steps)}: {_render_part(step)}"
+
+
+def _render_part(step: StepLine) -> str:
+    return f"{step.name} ({step.grid_job}) {step.state or 'removed'}" if step.grid_job else step.name
 
 
 def _render_work(row: Overview) -> str:
@@ -123,6 +126,7 @@ def render_details(account: Account, identity: str, row: Overview, now: float) -
         ("state", job.state.word + (" (being cancelled)" if job.cancelled and not job.state.is_final else "")),
         ("owner", printable(job.owner)),
         ("submitted", job.submitted),
+        *([("repeats", job.repeats)] if job.repeats else []),
         ("batch system", job.batch),
         *_render_parts(job, row),
         *((f"phase {phase.name}", _render_phase(phase, job.count)) for phase in course.phases),
@@ -141,8 +145,7 @@ def _render_parts(job: "GridJob", row: Overview) -> list[tuple[str, str]]:
     if not row.steps:
         of_whole = [("step", f"of {row.parent}")] if row.parent else []
         return [*of_whole, ("local jobs", f"{job.count}: {render_counts(row)}")]
-    texts = [f"{step.name} ({step.grid_job}) {step.state}" if step.grid_job else step.name for step in row.steps]
-    return [(f"step {number} of {len(texts)}", text) for number, text in enumerate(texts, 1)]
+    return [(f"step {number} of {len(row.steps)}", _render_part(step)) for number, step in enumerate(row.steps, 1)]
 
 
 def _render_phase(phase: PhaseSum, local_jobs: int) -> str:

@@ -94,7 +94,7 @@ def _plan(
         scratch_base=Path(account.configuration.sandbox.scratch_folder),
         sandbox_sha256=sandbox_sha256,
         table_sha256=table_sha256,
-        local_jobs=job.count,
+        local_jobs=job.slice_count,
         local_id_words=batch.local_id_words,
         index_words=batch.index_words,
         environment=(*adapter.getEnvironment().items(), *request["environment"]),

@@ -72,7 +72,7 @@ def _check_removable(database: Database, job: GridJob, now: float) -> None:
     if whole is not None:
         raise NotRemovable(f"{job.identity} is a step of {whole}: remove that first")
     for other in database.open_grid_jobs():
-        if database.grid_job(other.id).element.get("repeats") == job.identity:
+        if database.grid_job(other.id).repeats == job.identity:
             raise NotRemovable(f"{job.identity} is repeated by {other.id}, which has not ended: remove it after that")
 
 

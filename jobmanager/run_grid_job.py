@@ -34,13 +34,18 @@ def run_grid_job(account: Account, identity: str) -> None:
     pack_sandbox(account, job, adapter, local_jobs)
     # 5. and 6. Submit the right number of times. The local jobs are in the database before, each under the token of
     # its submission, and get the batch system's id after: so none is ever submitted twice.
-    create_local_jobs(account.database, job, local_jobs)
+    indexes = set(job.indexes)
+    create_local_jobs(account.database, job, [local_job for local_job in local_jobs if local_job.index in indexes])
     submit_local_jobs(account, job, adapter.request)
 
 
 def cut_grid_job(job: GridJob) -> list[LocalJob]:
-    """The local jobs of a grid job, the same whenever they are asked for."""
+    """The local jobs that a grid job is cut into, the same whenever they are asked for.
+
+    A repetition of some of them has their command lines all: a line of the table is found by its number.
+    """
+    count = job.slice_count
     if job.size_and_seed is None:
-        return [LocalJob(index, job.count) for index in range(1, job.count + 1)]
+        return [LocalJob(index, count) for index in range(1, count + 1)]
     size, seed = job.size_and_seed
-    return [LocalJob(index, job.count, cut_slice(index, job.count, size, seed)) for index in range(1, job.count + 1)]
+    return [LocalJob(index, count, cut_slice(index, count, size, seed)) for index in range(1, count + 1)]

@@ -1,0 +1,140 @@
+"""Recovery by the experiment's own id of a request: what no grid job of it has made yet is submitted again."""
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from adapters import JobAdapter, canonical_name
+from batch_adapters.states import State
+from jobmanager.acceptance import add_grid_job, find_steps, read_adapter
+from jobmanager.account import Account
+from jobmanager.database import Database
+from jobmanager.grid_job import GridJob
+from jobmanager.job_types import load_job_types
+from jobmanager.repeating import done_steps, prepare_slices, prepare_steps, succeeded_indexes
+from jobmanager.request import Given, read_type
+
+logger = logging.getLogger(__name__)
+
+
+class UnknownRequest(LookupError):
+    """No grid job is of a request."""
+
+
+@dataclass(frozen=True)
+class Gap:
+    """What is missing of one grid job and its repetitions."""
+
+    grid_job: str
+    """The one to be repeated."""
+    indexes: tuple[int, ...]
+    """The local jobs that nobody has made; none for a structured grid job, of which the last steps are missing."""
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """What is to be done for a request: nothing while something of it runs."""
+
+    running: tuple[str, ...]
+    gaps: tuple[Gap, ...]
+
+
+def recover_request(account: Account, request_id: str) -> tuple[Recovery, list[GridJob]]:
+    """Submit again what is missing of a request, once; what was found, and the new grid job for each gap.
+
+    :raises UnknownRequest: no grid job is of it.
+    :raises BadRequest: its request cannot be run any more.
+    """
+    database = account.database
+    types = load_job_types(account.configuration.handlers.modules)
+    while True:
+        found = plan_recovery(account, types, request_id)
+        jobs = [] if found.running else [_prepare(account, gap) for gap in found.gaps]
+        with database.transaction():
+            # Another recovery may have come in between.
+            if plan_recovery(account, types, request_id) != found:
+                continue
+            for job in jobs:
+                add_grid_job(database, job)
+        return found, jobs
+
+
+def _prepare(account: Account, gap: Gap) -> GridJob:
+    first = account.database.grid_job(gap.grid_job)
+    return prepare_steps(account, first) if first.steps else prepare_slices(account, first, gap.indexes)
+
+
+def plan_recovery(account: Account, types: Mapping[str, type[JobAdapter]], request_id: str) -> Recovery:
+    """What is to be done for a request.
+
+    :raises UnknownRequest: no grid job is of it.
+    """
+    jobs = [job for job in _find_candidates(account, types) if request_id in find_request_ids(account, types, job)]
+    if not jobs:
+        known = ", ".join(sorted(name for name, handler in types.items() if handler.requestIdAttribute)) or "none"
+        raise UnknownRequest(f"no grid job here is of request {request_id}; job types whose requests have ids: {known}")
+    families = group_families(jobs)
+    gaps = [gap for family in families for gap in _find_gaps(account.database, family)]
+    return Recovery(tuple(job.identity for job in jobs if not job.state.is_final), tuple(gaps))
+
+
+def _find_candidates(account: Account, types: Mapping[str, type[JobAdapter]]) -> list[GridJob]:
+    """The grid jobs that may be of a request, the eldest first; steps are recovered with their whole."""
+    database = account.database
+    with_id = {name for name, handler in types.items() if handler.requestIdAttribute}
+    rows = [row for row in database.overview() if row.parent is None and (row.steps or row.type in with_id)]
+    return [database.grid_job(row.id) for row in rows]
+
+
+def find_request_ids(account: Account, types: Mapping[str, type[JobAdapter]], job: GridJob) -> set[str]:
+    """The ids of the requests that a grid job, or a step of it, is of."""
+    requests: list[Given] = [job.request()]
+    if job.steps:
+        adapter, faults = read_adapter(account, job.request(), job.request_folder)
+        requests += [] if faults else [step.request for step in find_steps(adapter)]
+    return {found for given in requests for found in _read_request_ids(types, given)}
+
+
+def _read_request_ids(types: Mapping[str, type[JobAdapter]], given: Given) -> list[str]:
+    """The value of the request id's attribute, as given last."""
+    handler = types.get(read_type(given))
+    wanted = canonical_name(handler.requestIdAttribute) if handler else ""
+    values = next((values for name, values in reversed(given) if wanted and canonical_name(name) == wanted), ())
+    return [value for value in values if isinstance(value, str)]
+
+
+def group_families(jobs: Sequence[GridJob]) -> list[list[GridJob]]:
+    """Grid jobs together with their repetitions, and the repetitions of those; order stays."""
+    by_id = {job.identity: job for job in jobs}
+    families: dict[str, list[GridJob]] = {}
+    for job in jobs:
+        eldest = job
+        while eldest.repeats in by_id:
+            eldest = by_id[eldest.repeats]
+        families.setdefault(eldest.identity, []).append(job)
+    return list(families.values())
+
+
+def _find_gaps(database: Database, family: Sequence[GridJob]) -> list[Gap]:
+    if family[0].steps:
+        return _find_gap_of_steps(database, family)
+    base = _find_base(family)
+    alike = [job for job in family if job.slices == base.slices]
+    made = {index for job in alike for index in succeeded_indexes(database, job.identity)}
+    missing = sorted(set(base.indexes) - made)
+    return [Gap(base.identity, tuple(missing))] if missing else []
+
+
+def _find_base(family: Sequence[GridJob]) -> GridJob:
+    """The last grid job of a family that was to make all of it: a repetition of the whole takes its place."""
+    whole = [job for job in family if not job.is_partial] or list(family[:1])
+    repeated = {job.repeats for job in whole}
+    return [job for job in whole if job.identity not in repeated][-1]
+
+
+def _find_gap_of_steps(database: Database, family: Iterable[GridJob]) -> list[Gap]:
+    jobs = list(family)
+    if any(job.state is State.DONE for job in jobs):
+        return []
+    farthest = max(reversed(jobs), key=lambda job: len(done_steps(database, job.identity)))
+    return [Gap(farthest.identity, ())]

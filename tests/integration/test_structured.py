@@ -128,3 +128,18 @@ def test_a_step_cannot_lead_the_next_one_out_of_its_outputs(samgrid: Samgrid, tr
     (_, _, _), (_, part, _) = steps(samgrid, identity)
     text = read_step(samgrid, identity, "read")[f"{part}-1.1.stdout"].decode()
     assert ("passwd" in text, "part" in text) == (False, False), text
+
+
+def test_the_example_makes_events_and_merges_them(samgrid: Samgrid) -> None:
+    pytest.importorskip("pythia8mc")
+    example = Path(__file__).parents[2] / "examples" / "production-and-merge.rsl"
+    done = samgrid("run", str(example), timeout=500)
+    assert done.returncode == 0, done.stdout + done.stderr
+    identity = done.stdout.split()[2]
+    merged = read_step(samgrid, identity, "merge")
+    events = sum(content.count(b"<event>") for name, content in merged.items() if name.endswith(".lhe"))
+    assert events == 2000
+    inputs = b"".join(content for name, content in merged.items() if name.endswith(".inputs")).decode().split()
+    assert len(inputs) == len(set(inputs)) == 8
+    assert "production: events: 2000" in done.stdout
+    assert "merge: inputs: 8 files" in done.stdout

@@ -139,7 +139,7 @@ def test_the_example_makes_events_and_merges_them(samgrid: Samgrid) -> None:
     merged = read_step(samgrid, identity, "merge")
     events = sum(content.count(b"<event>") for name, content in merged.items() if name.endswith(".lhe"))
     assert events == 2000
-    inputs = b"".join(content for name, content in merged.items() if name.endswith(".inputs")).decode().split()
+    inputs = b"".join(content for name, content in merged.items() if name.endswith(".inputs")).decode().splitlines()
     assert len(inputs) == len(set(inputs)) == 8
     assert "production: events: 2000" in done.stdout
     assert "merge: inputs: 8 files" in done.stdout

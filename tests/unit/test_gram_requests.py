@@ -53,6 +53,12 @@ def test_a_plain_job_is_a_command_in_its_directory_that_no_exit_code_fails(tmp_p
     }
 
 
+def test_the_steps_of_a_structured_grid_job_come_through_as_they_are() -> None:
+    steps = (("make", ("samgrid_type", "command"), ("arguments", "-c", "a b")), ("read", ("input_step", "make")))
+    request = request_of(samgridtype=["structured"], executable=[], steps=steps)
+    assert request["steps"] == steps
+
+
 @pytest.mark.parametrize(
     ("job_type", "count"), [("multiple", "4"), ("single", "1")], ids=["multiple: count times", "single: once"]
 )

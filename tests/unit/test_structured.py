@@ -1,5 +1,8 @@
 """Structured grid jobs: what is refused, which step comes next, what a step's request is."""
 
+import hashlib
+import json
+import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,9 +17,11 @@ from jobmanager.account import Account
 from jobmanager.advancing import advance_grid_job, cancel_steps, refresh_structured
 from jobmanager.aggregation import aggregate_steps
 from jobmanager.database import StepLine
+from jobmanager.grid_job import GramOrigin, GridJob
 from jobmanager.listing import render_step
 from jobmanager.request import BadRequest
 from jobmanager.rsl import read_rsl
+from jobmanager.step_collection import collect_steps
 from jobmanager.steps import render_step_request
 from jobmanager.tasks import Task, next_task_of_steps
 from jobmanager.tombstone import put_tombstone
@@ -209,3 +214,73 @@ def test_its_state_is_refreshed_from_its_steps(account: Account) -> None:
 )
 def test_a_line_says_which_step_it_has_come_to(steps: list[StepLine], expected: str) -> None:
     assert render_step(steps) == expected
+
+
+def end_step(account: Account, whole: str, state: State) -> str:
+    """Begin the next step, and let it end with a tar."""
+    advance_grid_job(account, whole)
+    part = [step.grid_job for step in account.database.grid_job(whole).steps if step.grid_job][-1]
+    assert part is not None
+
+    def end(job: GridJob) -> None:
+        job.put_summary({"events": "2000"})
+        job.reason = None if state is D else "1 of 1 local jobs failed"
+        job.end(state, 1_795_219_187)
+
+    account.database.change_grid_job(part, end)
+    account.places.grid_job(part).mkdir(parents=True)
+    account.places.output(part).write_text(f"tar of {part}\n")
+    return part
+
+
+def accept_through_gram(account: Account, folder: Path, more: str = "") -> str:
+    relations = read_rsl(
+        f"&(samgrid_type = structured)(steps = {MAKE} {READ.replace('(input_step make)', '')}){more}", {}
+    )
+    origin = GramOrigin("1.2.3", "https://localhost/1/2/", str(folder / "stdout"), str(folder / "stderr"), False)
+    given = [(relation.name, relation.values) for relation in relations]
+    identity = accept_grid_job(account, given, Path("/"), origin)
+    assert accept_grid_job(account, given, Path("/"), origin) == identity, "GRAM may send it again"
+    account.places.grid_job(identity).mkdir(parents=True)
+    return identity
+
+
+def test_gram_gets_a_report_of_the_steps(account: Account, tmp_path: Path) -> None:
+    identity = accept_through_gram(account, tmp_path)
+    end_step(account, identity, D)
+    part = end_step(account, identity, F)
+    assert account.database.find_uniqid("1.2.3") == identity
+    assert [job.id for job in account.database.untold_grid_jobs()] == [identity], "it sees the whole only"
+    collect_steps(account, identity)
+    whole = account.database.grid_job(identity)
+    assert (whole.state, whole.reason) == (F, f"step read ({part}): 1 of 1 local jobs failed")
+    report = (tmp_path / "stdout").read_text()
+    assert report.startswith(f"grid job {identity} (structured): 1 of 2 steps succeeded\nmake: events: 2000\n")
+    assert (tmp_path / "stderr").read_text() == f"step read ({part}): 1 of 1 local jobs failed\n"
+
+
+def test_gram_gets_the_one_tar_with_the_tars_of_the_steps(account: Account, tmp_path: Path) -> None:
+    identity = accept_through_gram(account, tmp_path, "(samgrid_output = stdout)")
+    parts = [end_step(account, identity, D), end_step(account, identity, D)]
+    collect_steps(account, identity)
+    assert account.database.grid_job(identity).state is D
+    assert (tmp_path / "stdout").read_bytes() == account.places.output(identity).read_bytes()
+    with tarfile.open(tmp_path / "stdout") as tar:
+        manifest = json.load(tar.extractfile(f"{identity}/manifest.json") or pytest.fail("there is no manifest"))
+        sums = {
+            name: hashlib.sha256(tar.extractfile(f"{identity}/{name}").read()).hexdigest()  # type: ignore[union-attr]
+            for name in (f"make/{parts[0]}.tar", f"read/{parts[1]}.tar")
+        }
+    found = {file["path"]: file["sha256"] for file in manifest["files"]}
+    assert {name: found[name] for name in sums} == sums
+
+
+def test_a_step_whose_tar_is_gone_is_told_in_the_manifest(account: Account, tmp_path: Path) -> None:
+    identity = accept_through_gram(account, tmp_path)
+    parts = [end_step(account, identity, D), end_step(account, identity, D)]
+    account.places.output(parts[0]).unlink()
+    collect_steps(account, identity)
+    with tarfile.open(account.places.output(identity)) as tar:
+        manifest = json.load(tar.extractfile(f"{identity}/manifest.json") or pytest.fail("there is no manifest"))
+    refused = [{"path": f"make/{parts[0]}.tar", "reason": "there is no such file any more"}]
+    assert manifest["refused"] == refused

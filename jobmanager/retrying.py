@@ -17,6 +17,8 @@ def retry_failed(database: Database, identity: str) -> int:
 
     The grid job keeps the last token, because they lose theirs: what comes late under it finds nobody.
     """
+    if not database.grid_job(identity).retries:
+        return 0
     with database.transaction():
         job = database.grid_job(identity)
         # The batch system may have queued one of them again meanwhile.

@@ -2,6 +2,7 @@
 
 import configparser
 import gzip
+import io
 import re
 import tarfile
 from pathlib import Path
@@ -36,7 +37,7 @@ def site(samgrid: Samgrid, datasets: Path, tmp_path: Path) -> Samgrid:
     values = f'datasets = "{datasets}"\nfacilityname = "cluster at home"\nsamgroup = "dzero"\n'
     tables = "".join(f"[type.{name}]\n{values}" for name in RUNJOB_TYPES)
     tables += f'[type.dzero_merge]\ndatasets = "{datasets}"\n'
-    (tmp_path / "samgrid.toml").write_text(tables)
+    (tmp_path / "samgrid.toml").write_text(f'[site]\nbatch_system = "fork"\n{tables}')
     return Samgrid(samgrid.state, samgrid.scratch, {"SAMGRID_CONFIG": str(tmp_path / "samgrid.toml")})
 
 
@@ -86,6 +87,49 @@ def test_d0_monte_carlo_is_told_everything_by_its_ini_file_and_counts_its_phases
     for phase in ("generator", "d0gstar", "d0sim", "d0reco", "recoanalyze"):
         assert re.search(rf"^phase {phase} +25 of 25 events\b", shown, re.MULTILINE), shown
     assert list(site.scratch.iterdir()) == []
+
+
+OLD_FILE = """
+# as SAMGrid's users wrote it
+executable = placeholder
+job_type = dzero_monte_carlo
+sam_universe = prd
+runjob_requestid = 13669
+runjob_numevts = 2
+d0_release_version = p14.07.00
+jobfiles_dataset = jms_set14
+station_name = samgrid-home
+phases = d0gstar d0sim
++notify_user = "somebody@fnal.gov"
+"""
+
+
+def test_an_old_job_description_file_is_a_request(site: Samgrid, tmp_path: Path) -> None:
+    (tmp_path / "request.jdf").write_text(OLD_FILE)
+    done = site("run", str(tmp_path / "request.jdf"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == "samgrid: ignored: executable, sam_universe, notify_user\n"
+    identity = done.stdout.split()[2]
+    ini = read_ini(read_tar(site, identity), identity, 1)
+    assert (ini["requestid"], ini["stationname"], ini["phases"]) == ("13669", "samgrid-home", "d0gstar,d0sim")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        pytest.param("= 2\n", "2\n", ["-: line 7, column 16", 'expected "=" behind runjob_numevts'], id="syntax"),
+        pytest.param("= 2\n", "= two\n", ["runjob_numevts must be an integer", "not 'two'"], id="value"),
+        pytest.param("phases", "phase", ['unknown attribute "phase" for job type dzero_monte_carlo'], id="unknown"),
+        pytest.param("dzero_monte", "monte", ['unknown job type "monte_carlo"', "dzero_monte_carlo"], id="type"),
+        pytest.param("job_type", "jobs", ["samgrid_type is missing"], id="no type"),
+        pytest.param("jms_set14", "jms_set15", ["dataset 'jms_set15' was not found"], id="dataset"),
+    ],
+)
+def test_a_fault_of_an_old_file_is_one_clear_error(site: Samgrid, old: str, new: str, words: list[str]) -> None:
+    done = site("submit", "-", stdin=OLD_FILE.replace(old, new, 1))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert all(word in done.stderr for word in words), done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_d0_reconstruction_shares_a_dataset_among_local_jobs(site: Samgrid) -> None:
@@ -169,3 +213,18 @@ def test_root_files_are_merged_with_uproot(site: Samgrid, tmp_path: Path) -> Non
     with uproot.open(tmp_path / "merged.root") as merged:
         assert merged["events"]["number"].array(library="np").tolist() == [0, 0, 1, 0, 1, 2]
         assert merged["mass"].values().tolist() == [0, 6]
+
+
+def test_production_and_merge_are_one_structured_grid_job(site: Samgrid) -> None:
+    _, files = run_to_its_end(
+        site,
+        """&(samgrid_type = structured)(steps =
+            (production (samgrid_type dzero_monte_carlo) (runjob_requestid 13669) (runjob_numevts 4)
+                (events_per_local_job 2) (d0_release_version p14.07.00) (jobfiles_dataset jms_set14) (phases d0reco))
+            (merge (job_type dzero_merge) (input_step production) (input_pattern *.root)))""",
+    )
+    (inner,) = (content for name, content in files.items() if name.startswith("merge/"))
+    with tarfile.open(fileobj=io.BytesIO(inner)) as tar:
+        (merged,) = (tar.extractfile(one) for one in tar if one.name.endswith("/merged-1.root"))
+        assert merged is not None
+        assert merged.read() == b"d0recod0reco"

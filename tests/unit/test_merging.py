@@ -63,6 +63,7 @@ def folder(tmp_path: Path) -> Path:
         "sub/d.gz": gzip.compress(b"d\n"),
     }.items():
         (place / name).write_bytes(content)
+    (place / ".hidden.txt").write_text("hidden")
     (place / "link.txt").symlink_to("/etc/hostname")
     return place
 

@@ -14,7 +14,7 @@ from jobmanager.acceptance import make_adapter
 from jobmanager.account import Account
 from jobmanager.aggregation import judge
 from jobmanager.batch import find_batch_system
-from jobmanager.delivery import deliver_outputs
+from jobmanager.delivery import deliver_outputs, measure_files
 from jobmanager.documents import read_time
 from jobmanager.grid_job import GridJob
 from jobmanager.local_job import LocalJob
@@ -47,14 +47,22 @@ def collect_grid_job(account: Account, identity: str) -> None:
         return
     local_jobs = database.local_jobs(identity)
     # Before the transaction: reading all the outputs may take minutes, in which everybody could write nothing.
-    summary = _ask_for_summary(account, database.grid_job(identity), local_jobs)
-    database.change_grid_job(identity, lambda job: job.put_summary(summary))
+    job = database.grid_job(identity)
+    summary = _ask_for_summary(account, job, local_jobs)
+    sizes = job.sizes_before or measure_files(job)
+    database.change_grid_job(identity, lambda job: _note(job, summary, sizes))
     gathered = _gather(account, identity, local_jobs)
     undelivered = deliver_outputs(account, database.grid_job(identity), local_jobs)
     job = database.change_grid_job(identity, lambda job: _end(account, job, local_jobs, undelivered))
     logger.info(
         "%s %s: %d files gathered, %s", identity, job.state.word, len(gathered.files), job.reason or "no faults"
     )
+
+
+def _note(job: GridJob, summary: Mapping[str, str], sizes: tuple[int, int]) -> None:
+    job.put_summary(summary)
+    if job.origin is not None:
+        job.put_sizes_before(*sizes)
 
 
 def _is_over(account: Account, identity: str) -> bool:

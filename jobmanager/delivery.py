@@ -31,9 +31,19 @@ class _File:
     parts: Sequence[Path | bytes]
 
 
+def measure_files(job: GridJob) -> tuple[int, int]:
+    """Bytes in the files of standard output and error; to be kept once, before anything is delivered to them.
+
+    Not on acceptance: other jobs, and the programs of this one, may write to the same files until it is over.
+    """
+    origin = job.origin
+    return (_measure(Path(origin.stdout)), _measure(Path(origin.stderr))) if origin else (0, 0)
+
+
 def deliver_outputs(account: Account, job: GridJob, local_jobs: Sequence[LocalJob]) -> str:
     """Write what is wanted beside the tar; a sentence for each file that could not be, which is the request's fault.
 
+    :param job: knows how much was in GRAM's files before (`measure_files`), however often we begin anew.
     :raises OSError: there is no room now.
     """
     wanted = _find_word(job, "samgrid_output")
@@ -58,7 +68,8 @@ def _deliver_to_gram(
     account: Account, job: GridJob, origin: GramOrigin, local_jobs: Sequence[LocalJob], wants_tar: bool
 ) -> list[str]:
     wants_tar = wants_tar and not origin.is_plain
-    stdout_size, stderr_size = _note_sizes(account, job, origin)
+    assert job.sizes_before is not None
+    stdout_size, stderr_size = job.sizes_before
     stdout, stderr = _find_parts(account, job, origin, local_jobs, wants_tar)
     return _deliver(
         [
@@ -67,16 +78,6 @@ def _deliver_to_gram(
             _File(Path(origin.stderr), stderr_size, stderr),
         ]
     )
-
-
-def _note_sizes(account: Account, job: GridJob, origin: GramOrigin) -> tuple[int, int]:
-    """How much is in the files of standard output and error before our first byte, however often we begin anew."""
-    if job.sizes_before is None:
-        # Not on acceptance: other jobs, and the programs of this one, may write to the same file until now.
-        sizes = _measure(Path(origin.stdout)), _measure(Path(origin.stderr))
-        account.database.change_grid_job(job.identity, lambda job: job.put_sizes_before(*sizes))
-        return sizes
-    return job.sizes_before
 
 
 def _measure(path: Path) -> int:

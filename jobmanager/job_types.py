@@ -42,6 +42,11 @@ def find_job_type(name: str, site_modules: Sequence[str]) -> type[JobAdapter]:
     return types[name]
 
 
+def load_known_job_types() -> None:
+    """Load our own handlers, which do nothing by that; a process that is forked later finds them loaded."""
+    _load_modules(KNOWN_MODULES)
+
+
 def load_job_types(site_modules: Sequence[str]) -> dict[str, type[JobAdapter]]:
     """Every job type by name; the site's handler takes the place of ours of the same name, a package's of neither."""
     from importlib.metadata import entry_points  # slow to load, and a request of a known type does without

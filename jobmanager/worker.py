@@ -16,7 +16,7 @@ from jobmanager.advancing import advance_grid_job, cancel_steps
 from jobmanager.cancellation import cancel_local_jobs
 from jobmanager.collection import collect_grid_job
 from jobmanager.database import DatabaseError
-from jobmanager.job_types import HandlerError
+from jobmanager.job_types import HandlerError, load_known_job_types
 from jobmanager.logs import log_to
 from jobmanager.reconciliation import reconcile_batch_system
 from jobmanager.request import BadRequest
@@ -39,18 +39,19 @@ def main(argv: list[str]) -> int:
     parser.add_argument("subject", nargs="?", help="id of the grid job, or name of the batch system to reconcile with")
     options = parser.parse_args(argv)
     if options.task == "serve":
-        serve(lambda task, subject: do_task(options.state_dir, task, subject))
+        account = open_account(options.state_dir)
+        load_known_job_types()
+        serve(lambda task, subject: do_task(account, task, subject))
         return 0
     if options.subject is None:
         parser.error("of which grid job, or batch system?")
     _empty_stdin()
-    return do_task(options.state_dir, Task(options.task), options.subject)
+    return do_task(open_account(options.state_dir), Task(options.task), options.subject)
 
 
-def do_task(state_dir: str, task: Task, subject: str) -> int:
+def do_task(account: Account, task: Task, subject: str) -> int:
     """Do one task; 0 when it is done, `TRY_LATER` when the monitor shall start it again."""
     try:
-        account = open_account(state_dir)
         if task is Task.RECONCILE:
             reconcile_batch_system(account, subject)
         else:

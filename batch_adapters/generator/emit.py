@@ -88,7 +88,8 @@ class EventFolder:
         today = int(time.time()) // _DAY
         back = range(today - 1, today - MOST_EMPTY_DAYS, -1)
         # The newest one is opened once more: its end may be torn.
-        self._last_day = next((day - 1 for day in back if day_file(folder, day).exists()), today - 1)
+        names = set(os.listdir(folder))  # noqa: PTH208 names; one look at the folder, not one for each day
+        self._last_day = next((day - 1 for day in back if day_file(folder, day).name in names), today - 1)
         if make_days:
             self.write_empty_days(today * _DAY)
 

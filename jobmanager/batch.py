@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 
 from batch_adapters.adapter import BatchAdapter
 from batch_adapters.registry import find_adapter
-from batch_adapters.traffic import Silence, Traffic
 from jobmanager.account import Account
 
 if TYPE_CHECKING:  # what runs commands takes long to load: "samgrid status" and "samgrid submit" run none
     from batch_adapters.batch_system import BatchSystem
+    from batch_adapters.traffic import Silence
 
 
 def find_batch_adapter(account: Account, name: str) -> BatchAdapter:
@@ -26,6 +26,7 @@ def find_batch_system(account: Account, name: str) -> "BatchSystem":
     :raises UnknownBatchSystem: there is none.
     """
     from batch_adapters.batch_system import BatchSystem
+    from batch_adapters.traffic import Traffic
 
     adapter = find_batch_adapter(account, name)
     traffic = Traffic(traffic_file(account, name), adapter.commands_per_minute)
@@ -37,7 +38,9 @@ def traffic_file(account: Account, name: str) -> Path:
     return account.places.root / f"batch-{name}.json"
 
 
-def find_silence(account: Account, name: str) -> Silence | None:
+def find_silence(account: Account, name: str) -> "Silence | None":
     """Since when a batch system does not answer, if it does not; it is not asked now."""
+    from batch_adapters.traffic import Traffic
+
     # The restraint is for those who ask.
     return Traffic(traffic_file(account, name), per_minute=0).silence()

@@ -7,7 +7,6 @@ variables ``SAMGRID_SECTION_KEY``.
 import errno
 import re
 import stat
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -224,6 +223,8 @@ def _is_name(text: str) -> bool:
 
 def _read_document(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
+        import tomllib  # many an account has no file at all
+
         return tomllib.load(file)
 
 

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from lxml import etree
 
@@ -14,7 +13,6 @@ from adapters import Value
 from batch_adapters.states import STATE_OF_WORD, State
 
 _SCHEMA_FILE = Path(__file__).with_name("schema.rng")
-_NOT_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 class InvalidDocument(Exception):
@@ -46,9 +44,19 @@ def read_time(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
+@functools.cache
+def _not_xml() -> re.Pattern[str]:
+    """What XML cannot hold; it takes milliseconds to compile, and most processes meet nothing that is not printable."""
+    return re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def _fits_xml(text: str) -> bool:
+    return text.isprintable() or not _not_xml().search(text)
+
+
 def render_text(text: str) -> str:
     """The text with everything that XML cannot hold (control characters, broken UTF-8) replaced by U+FFFD."""
-    return _NOT_XML.sub("\ufffd", text)
+    return text if _fits_xml(text) else _not_xml().sub("\ufffd", text)
 
 
 def render_ranges(numbers: Iterable[int]) -> str:
@@ -133,9 +141,11 @@ def put_value(parent: etree._Element, value: Value) -> None:
             put_value(sequence, item)
         return
     element = etree.SubElement(parent, "value")
-    if not _NOT_XML.search(value):
+    if _fits_xml(value):
         element.text = value
     else:
+        from urllib.parse import quote_from_bytes  # seldom needed
+
         element.set("encoding", "percent")
         element.text = quote_from_bytes(os.fsencode(value), safe=" /")
 
@@ -146,5 +156,7 @@ def read_value(element: etree._Element) -> Value:
         return tuple(map(read_value, element))
     text = element.text or ""
     if element.get("encoding") == "percent":
+        from urllib.parse import unquote_to_bytes
+
         return os.fsdecode(unquote_to_bytes(text))
     return text

@@ -22,6 +22,7 @@ _BENCH = Path(__file__).resolve().parent
 sys.path.insert(1, str(_BENCH.parent))
 
 from cluster_rows import measure_ends, measure_registration  # noqa: E402
+from end_rows import NoPeer, measure_gram_ends  # noqa: E402
 from gram_rows import NotInstalled, measure_gram  # noqa: E402
 from grid_report import Row, Section, read_results, render_json, render_report, render_section  # noqa: E402
 from traffic_rows import COMMANDS_PER_MINUTE, measure_traffic  # noqa: E402
@@ -45,18 +46,21 @@ single local jobs, one at a time. Looked at every 2 ms."""
 _GRAM = """\
 globus-job-manager-script.pl as GRAM's job manager runs it, from the request's last byte to the answer's, with our
 module and with Globus' own for fork, in turn in the same run; the embedded batch system runs the local jobs."""
-_NO_SEG = "from the end of the last local job to DONE at a waiting client, in SEG mode: that needs a whole GRAM"
+_GRAM_ENDS = """\
+A whole GRAM in SEG mode: from the time that a program writes itself, as the last thing it does, until its client, which
+waits (`globusrun`), has ended; ours with the embedded batch system and the collector, and fork with its starter and
+Globus' own C generator, in turn. GRAM looks at its day files every 2 s."""
 
 
-def measure(title: str, words: str, rows: Callable[[], Iterator[Row]], left_out: str = "") -> Section:
-    """One section; what is left out, or cannot be measured, is named with its reason."""
+def measure(title: str, words: str, rows: Callable[[], Iterator[Row]]) -> Section:
+    """One section; what cannot be measured is named with its reason."""
     load = os.getloadavg()[0]
     print(f"{title} …", file=sys.stderr, flush=True)
     found: list[Row] = []
-    missing = left_out
+    missing = ""
     try:
         found.extend(rows())
-    except (pytest.skip.Exception, NotInstalled) as reason:
+    except (pytest.skip.Exception, NotInstalled, NoPeer) as reason:
         missing = str(reason)
     except (AssertionError, OSError, ValueError, subprocess.SubprocessError) as error:
         missing = f"{type(error).__name__}: {error}"
@@ -71,13 +75,18 @@ class Ground:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
+    def install(self) -> Path:
+        """The folder, with our programs in ``venv``."""
+        if os.geteuid() != 0:
+            pytest.skip("real systems are installed and started by root")
+        if not (self._folder / "venv" / "bin" / "samgrid").exists():
+            install_package(self._folder)
+        return self._folder
+
     @contextmanager
     def start(self, name: str) -> Iterator[Site]:
         """A real batch system, with the configuration that a site has by default."""
-        if os.geteuid() != 0:
-            pytest.skip(f"{name} is installed and started by root")
-        if not (self._folder / "venv" / "bin" / "samgrid").exists():
-            install_package(self._folder)
+        self.install()
         configuration = write_configuration(self._folder, name, name)
         settings = {"SAMGRID_CONFIG": str(configuration)}
         site = Site(name, name, self._folder / name, self._folder / "venv" / "bin", settings)
@@ -103,13 +112,15 @@ def run_bench(options: argparse.Namespace, ground: Ground, folder: Path) -> Iter
         with ground.start(name) as site:
             yield from measure_ends(site, options.ends)
 
+    def gram_ends() -> Iterator[Row]:
+        yield from measure_gram_ends(ground.install(), options.client_ends)
+
     sections: dict[str, Callable[[], Section]] = {
         "registration": lambda: measure("Registration on Slurm", _REGISTRATION, registration),
         "slurm": lambda: measure("From an end to the database: Slurm", _ENDS, lambda: ends("slurm")),
         "condor": lambda: measure("From an end to the database: HTCondor", _ENDS, lambda: ends("condor")),
-        "gram": lambda: measure(
-            "GRAM", _GRAM, lambda: measure_gram(folder, options.polls, options.once, options.runs), _NO_SEG
-        ),
+        "gram": lambda: measure("GRAM", _GRAM, lambda: measure_gram(folder, options.polls, options.once, options.runs)),
+        "gram-ends": lambda: measure("From an end to GRAM's client", _GRAM_ENDS, gram_ends),
         "traffic": lambda: measure(
             "Scheduler commands", _TRAFFIC, lambda: measure_traffic(folder / "traffic", options.minutes * 60)
         ),
@@ -126,10 +137,11 @@ def make_arguments() -> argparse.ArgumentParser:
     parser.add_argument("--ends", type=int, default=40, help="local jobs whose end is timed (default: 40)")
     parser.add_argument("--polls", type=int, default=300, help="interactive polls (default: 300)")
     parser.add_argument("--once", type=int, default=30, help="one-shot polls (default: 30)")
+    parser.add_argument("--client-ends", type=int, default=20, help="jobs that a client waits for (default: 20)")
     parser.add_argument("--minutes", type=float, default=60, help="simulated minutes of looks (default: 60)")
     parser.add_argument("--folder", type=Path, help="keep what is installed for Slurm and HTCondor there")
     parser.add_argument("--no-write", action="store_true", help="only print")
-    names = ("registration", "slurm", "condor", "gram", "traffic")
+    names = ("registration", "slurm", "condor", "gram", "gram-ends", "traffic")
     parser.add_argument("only", nargs="*", metavar="SECTION", help=f"of {', '.join(names)} (default: all)")
     return parser
 

@@ -1,0 +1,154 @@
+"""Rows of a whole GRAM in SEG mode: how soon a waiting client knows of an end, with ours and with Globus' own parts."""
+
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+
+from grid_report import Row
+
+from tests.gram.gram_site import FORK, OUR_PROGRAMS, OURS, GramSite, configured, sh
+from tests.gram.test_events import EVENTS, start_collector
+from tests.real.site import ACCOUNT, wait_until
+
+SHARE_TARGET = 50.0
+"""Milliseconds from the program's end to the event that GRAM reads: what is ours of the client's wait."""
+_REFERENCE = 1.04
+"""Seconds to the client, measured once of fork with the C generator (GRAM looks at its events every 2 s)."""
+_SERVICE = Path("/etc/grid-services") / FORK
+_GENERATOR = "globus-scheduler-event-generator"
+_MODULE = "libglobus_seg_fork.so"
+_FORK_EVENTS = Path("/var/lib/globus/globus-seg-fork")
+_FORK_LOG = Path("/var/log/globus/globus-fork.log")
+_PATIENCE = 120.0
+_OFTEN = 0.002
+
+
+class NoPeer(Exception):
+    """Globus' own generator is not here."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """When one job ended, in seconds since 1970, by one machine's clock."""
+
+    by_program: float
+    """What it wrote itself, the last thing it did."""
+    by_event: float
+    """When DONE stood in GRAM's day file; of fork 0, which nobody watches."""
+    by_client: float
+    """When the client that waited for it was told."""
+
+
+def measure_gram_ends(ground: Path, runs: int) -> Iterator[Row]:
+    """Jobs of ours and of fork, in turn, each of one process and with a client that waits.
+
+    :param ground: where every account can go, with our programs installed.
+    :raises NoPeer: Globus' generator with its module for fork is not installed.
+    """
+    if not any(Path("/usr/lib").rglob(_MODULE)):
+        raise NoPeer(f"{_MODULE} is not installed (bench/run.py --install, as root)")
+    endings: dict[str, list[Ending]] = {OURS: [], FORK: []}
+    with _open_gram(ground) as gram, _event_mode(gram, ground), _c_generator():
+        # The first job of each brings up its job manager, its interpreter, and our monitor.
+        for number in range(-1, runs):
+            for service, found in endings.items():
+                ending = _run_to_end(gram, service, number)
+                if number >= 0:
+                    found.append(ending)
+    yield from _render(endings[OURS], endings[FORK])
+
+
+def _render(ours: list[Ending], fork: list[Ending]) -> Iterator[Row]:
+    waits = {name: tuple(end.by_client - end.by_program for end in ends) for name, ends in (("", fork), ("o", ours))}
+    limit = max(_REFERENCE, median(waits[""]))
+    shares = tuple((end.by_event - end.by_program) * 1e3 for end in ours)
+    yield Row("from the program's end to the client: ours", "s", waits["o"], limit, "target: fork's, at least 1.04")
+    yield Row("from the program's end to the client: fork, C generator", "s", waits[""])
+    yield Row("from the program's end to GRAM's event: ours", "ms", shares, SHARE_TARGET, "our share of it")
+
+
+def _run_to_end(gram: GramSite, service: str, number: int) -> Ending:
+    mark = gram.home / f"ended-{service}-{number}"
+    # GRAM looks every 2 s: the ends are to lie anywhere between two looks. Before 2 s it may not know of the job yet.
+    seconds = 2.5 + number * 0.37 % 2
+    script = f'sleep {seconds:.2f}; echo "$(date +%s.%N) $SAMGRID_GRID_JOB" >{mark}.new; mv {mark}.new {mark}'
+    by_event = 0.0
+    deadline = time.monotonic() + _PATIENCE
+    with gram.start("globusrun", "-r", gram.contact(service), f"&{sh(script)}") as client:
+        while client.poll() is None:
+            if time.monotonic() > deadline:
+                client.kill()
+                raise TimeoutError(f"{service}: a client still waits after {_PATIENCE:.0f} s")
+            if service == OURS and not by_event and mark.exists() and _is_told(mark.read_text().split()[1]):
+                by_event = time.time()
+            time.sleep(_OFTEN)
+        by_client = time.time()
+        if client.returncode != 0:
+            raise ValueError(f"{service}: the client ended with status {client.returncode}: {client.communicate()!r}")
+    return Ending(float(mark.read_text().split()[0]), by_event or by_client, by_client)
+
+
+def _is_told(grid_job: str) -> bool:
+    day = EVENTS / datetime.now(UTC).strftime("%Y%m%d")
+    return f";{grid_job};8;" in day.read_text()
+
+
+@contextmanager
+def _open_gram(ground: Path) -> Iterator[GramSite]:
+    """A gatekeeper, with our job manager and GRAM's own for fork."""
+    gram = GramSite(ground / "gram", ground / "venv" / "bin", ground / "home")
+    for folder in (gram.folder, gram.home):
+        folder.mkdir(exist_ok=True)
+    try:
+        gram.run_script("start")
+        shutil.chown(gram.home, ACCOUNT, ACCOUNT)
+        gram.register("install", "--seg", "--state", str(gram.state))
+        yield gram
+    finally:
+        gram.run_script("stop")
+        gram.kill_ours(*OUR_PROGRAMS)
+        gram.kill_jobs(str(gram.home))
+        gram.register("uninstall")
+
+
+@contextmanager
+def _event_mode(gram: GramSite, ground: Path) -> Iterator[None]:
+    """Our side as a site with many accounts has it: events go by way of the collector."""
+    collector = start_collector(ground / "collector")
+    socket = ground / "collector" / "open" / "socket"
+    try:
+        wait_until(socket.exists, "the collector listens")
+        with configured(gram, f'[gram]\nevent_collector = "{socket}"\n'):
+            yield
+    finally:
+        collector.send_signal(signal.SIGTERM)
+        collector.wait(30)
+
+
+@contextmanager
+def _c_generator() -> Iterator[None]:
+    """Fork's side as its package has it: its starter writes a log, which the C program turns into day files."""
+    _SERVICE.write_text(_SERVICE.read_text().rstrip() + " -seg-module fork\n")
+    had_log, had_events = _FORK_LOG.exists(), _FORK_EVENTS.exists()
+    _FORK_EVENTS.mkdir(exist_ok=True)
+    _FORK_LOG.touch()
+    _FORK_LOG.chmod(0o666)
+    command = (f"/usr/sbin/{_GENERATOR}", "-s", "fork", "-d", str(_FORK_EVENTS))
+    generator = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, cwd="/")
+    try:
+        wait_until((_FORK_EVENTS / datetime.now(UTC).strftime("%Y%m%d")).exists, "the C program has its day file")
+        yield
+    finally:
+        generator.kill()
+        generator.communicate()
+        if not had_log:
+            _FORK_LOG.unlink(missing_ok=True)
+        if not had_events:
+            shutil.rmtree(_FORK_EVENTS, ignore_errors=True)

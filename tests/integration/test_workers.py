@@ -1,0 +1,54 @@
+"""Workers and their server in a real account: what is killed is begun again, and nothing is done twice."""
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+from tests.conftest import processes_of
+from tests.integration.test_grid_jobs import counts, read_tar, wait_for
+from tests.samgrid import Samgrid
+
+HANDLER = """
+import os, time
+from handlers.command import CommandAdapter
+
+class Waiting(CommandAdapter):
+    jobType = "waiting"
+
+    def prepareWorkArea(self, workArea):
+        open("{folder}/begun-%d" % os.getpid(), "w").close()
+        while not os.path.exists("{folder}/go"):
+            time.sleep(0.01)
+        super().prepareWorkArea(workArea)
+"""
+"""A handler that does not come back before the test says so, and leaves a mark of each worker that it runs in."""
+
+
+def servers_of(samgrid: Samgrid) -> list[int]:
+    """The server, and whatever it has forked."""
+    return processes_of(samgrid.state, "samgrid-worker", "serve")
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def test_the_task_of_a_server_that_was_killed_is_begun_again_and_done_once(samgrid: Samgrid, tmp_path: Path) -> None:
+    handler = tmp_path / "waiting.py"
+    handler.write_text(HANDLER.format(folder=tmp_path))
+    samgrid = replace(samgrid, settings={"SAMGRID_HANDLERS_MODULES": str(handler)})
+    script = f'echo run >>{tmp_path}/"ran-$SAMGRID_INDEX"; echo out'
+    identity = samgrid.submit(f"&(samgrid_type=waiting)(executable=/bin/sh)(arguments=-c '{script}')(count=3)")
+    wait_for(lambda: len(list(tmp_path.glob("begun-*"))) == 1, 60)
+    (begun,) = (int(path.name.removeprefix("begun-")) for path in tmp_path.glob("begun-*"))
+    os.kill(parent_of(begun), signal.SIGKILL)
+    wait_for(lambda: begun not in servers_of(samgrid), 60)
+    wait_for(lambda: len(list(tmp_path.glob("begun-*"))) == 2, 60)
+    (tmp_path / "go").touch()
+    assert samgrid("watch", identity).returncode == 0
+    assert counts(samgrid, identity) == {"done": 3}
+    assert [(tmp_path / f"ran-{index}").read_text() for index in (1, 2, 3)] == ["run\n"] * 3
+    assert len([name for name in read_tar(samgrid, identity) if name.endswith(".stdout")]) == 3
+    # The one server, once the last look at the batch system has ended.
+    wait_for(lambda: len(servers_of(samgrid)) == 1, 60)

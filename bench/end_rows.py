@@ -96,8 +96,11 @@ def _run_to_end(gram: GramSite, service: str, number: int) -> Ending:
 
 
 def _is_told(grid_job: str) -> bool:
-    day = EVENTS / datetime.now(UTC).strftime("%Y%m%d")
-    return f";{grid_job};8;" in day.read_text()
+    return f";{grid_job};8;" in (EVENTS / _today()).read_text()
+
+
+def _today() -> str:
+    return datetime.now(UTC).strftime("%Y%m%d")
 
 
 @contextmanager
@@ -138,12 +141,13 @@ def _c_generator() -> Iterator[None]:
     _SERVICE.write_text(_SERVICE.read_text().rstrip() + " -seg-module fork\n")
     had_log, had_events = _FORK_LOG.exists(), _FORK_EVENTS.exists()
     _FORK_EVENTS.mkdir(exist_ok=True)
+    # The C program makes it with the first event, and GRAM, which was here before, would look for it after 30 s only.
+    (_FORK_EVENTS / _today()).touch()
     _FORK_LOG.touch()
     _FORK_LOG.chmod(0o666)
     command = (f"/usr/sbin/{_GENERATOR}", "-s", "fork", "-d", str(_FORK_EVENTS))
     generator = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, cwd="/")
     try:
-        wait_until((_FORK_EVENTS / datetime.now(UTC).strftime("%Y%m%d")).exists, "the C program has its day file")
         yield
     finally:
         generator.kill()

@@ -25,6 +25,7 @@ from cluster_rows import measure_ends, measure_registration  # noqa: E402
 from end_rows import NoPeer, measure_gram_ends  # noqa: E402
 from gram_rows import NotInstalled, measure_gram  # noqa: E402
 from grid_report import Row, Section, read_results, render_json, render_report, render_section  # noqa: E402
+from status_rows import measure_status  # noqa: E402
 from traffic_rows import COMMANDS_PER_MINUTE, measure_traffic  # noqa: E402
 
 from tests.real.conftest import write_configuration  # noqa: E402
@@ -46,6 +47,8 @@ single local jobs, one at a time. Looked at every 2 ms."""
 _GRAM = """\
 globus-job-manager-script.pl as GRAM's job manager runs it, from the request's last byte to the answer's, with our
 module and with Globus' own for fork, in turn in the same run; the embedded batch system runs the local jobs."""
+_STATUS = """\
+`samgrid status` in a process of its own, from its start to its end: a line for each grid job, or for one."""
 _GRAM_ENDS = """\
 A whole GRAM in SEG mode: from the time that a program writes itself, as the last thing it does, until its client, which
 waits (`globusrun`), has ended; ours with the embedded batch system and the collector, and fork with its starter and
@@ -121,6 +124,7 @@ def run_bench(options: argparse.Namespace, ground: Ground, folder: Path) -> Iter
         "condor": lambda: measure("From an end to the database: HTCondor", _ENDS, lambda: ends("condor")),
         "gram": lambda: measure("GRAM", _GRAM, lambda: measure_gram(folder, options.polls, options.once, options.runs)),
         "gram-ends": lambda: measure("From an end to GRAM's client", _GRAM_ENDS, gram_ends),
+        "status": lambda: measure("Status", _STATUS, lambda: measure_status(folder / "status", options.looks)),
         "traffic": lambda: measure(
             "Scheduler commands", _TRAFFIC, lambda: measure_traffic(folder / "traffic", options.minutes * 60)
         ),
@@ -138,10 +142,11 @@ def make_arguments() -> argparse.ArgumentParser:
     parser.add_argument("--polls", type=int, default=300, help="interactive polls (default: 300)")
     parser.add_argument("--once", type=int, default=30, help="one-shot polls (default: 30)")
     parser.add_argument("--client-ends", type=int, default=20, help="jobs that a client waits for (default: 20)")
+    parser.add_argument("--looks", type=int, default=10, help="runs of samgrid status (default: 10)")
     parser.add_argument("--minutes", type=float, default=60, help="simulated minutes of looks (default: 60)")
     parser.add_argument("--folder", type=Path, help="keep what is installed for Slurm and HTCondor there")
     parser.add_argument("--no-write", action="store_true", help="only print")
-    names = ("registration", "slurm", "condor", "gram", "gram-ends", "traffic")
+    names = ("registration", "slurm", "condor", "gram", "gram-ends", "status", "traffic")
     parser.add_argument("only", nargs="*", metavar="SECTION", help=f"of {', '.join(names)} (default: all)")
     return parser
 

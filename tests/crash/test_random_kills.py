@@ -20,7 +20,8 @@ from tests.samgrid import LAUNCH, Samgrid
 SEED = int(os.environ.get("SAMGRID_TEST_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
 """Of the moments and victims; a failed test tells it."""
 
-JOB_MANAGER = ("samgrid-monitor", "samgrid-scheduler-event-generator", "samgrid-worker")
+WORKERS = "samgrid-worker"
+JOB_MANAGER = ("samgrid-monitor", "samgrid-scheduler-event-generator", WORKERS)
 BATCH_SYSTEM = ("samgrid-fork-starter", "samgrid-fork\0--spool")
 
 
@@ -30,6 +31,15 @@ def parent_of(pid: int) -> int | None:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     except (FileNotFoundError, ProcessLookupError):
         return None
+
+
+def choose(found: list[int], victim: str, randomness: random.Random) -> list[int]:
+    """Which of a victim's processes are killed."""
+    if victim == WORKERS:
+        # Their server, which takes them all along, or one of them.
+        return randomness.sample(found, min(1, len(found)))
+    # A child between fork and exec looks like its parent, but is a local job already: not ours to kill.
+    return [pid for pid in found if parent_of(pid) not in found]
 
 
 def kill_at_random(samgrid: Samgrid, watching: subprocess.Popen[str], victims: tuple[str, ...]) -> dict[str, int]:
@@ -42,9 +52,7 @@ def kill_at_random(samgrid: Samgrid, watching: subprocess.Popen[str], victims: t
         assert time.monotonic() < deadline, "the grid job does not end"
         time.sleep(randomness.uniform(0.05, 1.0))
         victim = next(turns)
-        found = processes_of(samgrid.state, victim)
-        # A child between fork and exec looks like its parent, but is a local job already: not ours to kill.
-        for pid in [pid for pid in found if parent_of(pid) not in found]:
+        for pid in choose(processes_of(samgrid.state, victim), victim, randomness):
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:

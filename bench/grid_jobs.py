@@ -24,7 +24,16 @@ sys.path.insert(1, str(_BENCH.parent))
 from cluster_rows import measure_ends, measure_registration  # noqa: E402
 from end_rows import NoPeer, measure_gram_ends  # noqa: E402
 from gram_rows import NotInstalled, measure_gram  # noqa: E402
-from grid_report import Row, Section, read_results, render_json, render_report, render_section  # noqa: E402
+from grid_report import (  # noqa: E402
+    Row,
+    Section,
+    read_date,
+    read_results,
+    read_sections,
+    render_json,
+    render_report,
+    render_section,
+)
 from status_rows import measure_status  # noqa: E402
 from traffic_rows import COMMANDS_PER_MINUTE, measure_traffic  # noqa: E402
 
@@ -67,7 +76,7 @@ def measure(title: str, words: str, rows: Callable[[], Iterator[Row]]) -> Sectio
         missing = str(reason)
     except (AssertionError, OSError, ValueError, subprocess.SubprocessError) as error:
         missing = f"{type(error).__name__}: {error}"
-    section = Section(title, words, tuple(found), missing, load, os.getloadavg()[0])
+    section = Section(title, words, tuple(found), missing, load, os.getloadavg()[0], read_date())
     print(render_section(section), file=sys.stderr, flush=True)
     return section
 
@@ -165,12 +174,15 @@ def main() -> int:
         folder.chmod(0o755)
         ground = options.folder or folder
         ground.mkdir(exist_ok=True)
-        sections = tuple(run_bench(options, Ground(ground), folder))
-    results = read_results(os.cpu_count() or 0, sections)
+        measured = {section.title: section for section in run_bench(options, Ground(ground), folder)}
+    # What was not measured now stays as it was, with its date.
+    file = _BENCH / "grid_jobs.json"
+    sections = {**(read_sections(file.read_text()) if options.only else {}), **measured}
+    results = read_results(os.cpu_count() or 0, sections.values())
     report = render_report(results)
     if not options.no_write:
         (_BENCH / "GRID_JOBS.md").write_text(report)
-        (_BENCH / "grid_jobs.json").write_text(render_json(results))
+        file.write_text(render_json(results))
     print(report)
     return 0
 

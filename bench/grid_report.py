@@ -39,13 +39,13 @@ class Section:
     """Why there are no rows, or not all of them; empty where all are there."""
     load_before: float
     load_after: float
+    date: str
 
 
 @dataclass(frozen=True)
 class Results:
-    """Everything of one run of the benchmark."""
+    """The sections of the last runs of the benchmark on one machine."""
 
-    date: str
     cpu: str
     cores: int
     kernel: str
@@ -54,11 +54,26 @@ class Results:
 
 
 def read_results(cores: int, sections: Iterable[Section]) -> Results:
-    """The sections, with where and when they were measured."""
+    """The sections, with where they were measured."""
     info = Path("/proc/cpuinfo").read_text()
     cpu = next((line.split(":", 1)[1].strip() for line in info.splitlines() if line.startswith("model name")), "?")
-    date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return Results(date, cpu, cores, platform.release(), platform.python_version(), tuple(sections))
+    return Results(cpu, cores, platform.release(), platform.python_version(), tuple(sections))
+
+
+def read_date() -> str:
+    """Now, as the report says it."""
+    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def read_sections(text: str) -> dict[str, Section]:
+    """The sections of results as JSON, by title."""
+    found = [
+        Section(
+            **{**section, "rows": tuple(Row(**{**row, "figures": tuple(row["figures"])}) for row in section["rows"])}
+        )
+        for section in json.loads(text)["sections"]
+    ]
+    return {section.title: section for section in found}
 
 
 def render_json(results: Results) -> str:
@@ -71,7 +86,7 @@ def render_report(results: Results) -> str:
     head = f"""\
 # Benchmark of grid jobs
 
-{results.date}, {results.cpu}, {results.cores} cores, Linux {results.kernel}, Python {results.python}.
+{results.cpu}, {results.cores} cores, Linux {results.kernel}, Python {results.python}.
 
 Made by `make bench` (bench/grid_jobs.py). Targets are held against the medians.
 """
@@ -80,7 +95,7 @@ Made by `make bench` (bench/grid_jobs.py). Targets are held against the medians.
 
 def render_section(section: Section) -> str:
     """One section as Markdown."""
-    load = f"Load average before {section.load_before:.2f}, after {section.load_after:.2f}."
+    load = f"{section.date}, load average before {section.load_before:.2f}, after {section.load_after:.2f}."
     parts = [f"## {section.title}\n", f"{section.words}\n{load}\n"]
     if section.rows:
         parts.append(_render_table(section.rows))

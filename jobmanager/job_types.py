@@ -10,15 +10,17 @@ from types import ModuleType
 
 from adapters import JobAdapter
 
-KNOWN_MODULES = (
-    "handlers.command",
-    "handlers.pythia",
-    "handlers.d0mc",
-    "handlers.d0reco",
-    "handlers.cdfmc",
-    "handlers.merge",
-    "handlers.structured",
-)
+KNOWN_TYPES = {
+    "command": "handlers.command",
+    "pythia": "handlers.pythia",
+    "dzero_monte_carlo": "handlers.d0mc",
+    "dzero_reconstruction": "handlers.d0reco",
+    "cdf_monte_carlo": "handlers.cdfmc",
+    "dzero_merge": "handlers.merge",
+    "cdf_concatenate": "handlers.merge",
+    "structured": "handlers.structured",
+}
+"""Our job types and their modules: a request of one type need not wait for the others to be loaded."""
 ENTRY_POINT_GROUP = "samgrid.handlers"
 
 
@@ -34,17 +36,13 @@ def find_job_type(name: str, site_modules: Sequence[str]) -> type[JobAdapter]:
 
     :raises HandlerError: listing the known types where it is none of them.
     """
-    types = {handler.jobType: handler for handler in _load_modules((*KNOWN_MODULES, *site_modules))}
+    known = [KNOWN_TYPES[name]] if name in KNOWN_TYPES else []
+    types = {handler.jobType: handler for handler in _load_modules((*known, *site_modules))}
     if name not in types:
         types = load_job_types(site_modules)
     if name not in types:
         raise HandlerError(f'unknown job type "{name}": known are {", ".join(sorted(types))}')
     return types[name]
-
-
-def load_known_job_types() -> None:
-    """Load our own handlers, which do nothing by that; a process that is forked later finds them loaded."""
-    _load_modules(KNOWN_MODULES)
 
 
 def load_job_types(site_modules: Sequence[str]) -> dict[str, type[JobAdapter]]:
@@ -59,7 +57,8 @@ def load_job_types(site_modules: Sequence[str]) -> dict[str, type[JobAdapter]]:
             raise HandlerError(f"handler {entry_point.value} of entry point {entry_point.name}: {error}") from error
         found = _handlers_in(loaded) if isinstance(loaded, ModuleType) else [loaded]
         types.update({handler.jobType: handler for handler in found})
-    known = {handler.jobType: handler for handler in _load_modules((*KNOWN_MODULES, *site_modules))}
+    modules = dict.fromkeys((*KNOWN_TYPES.values(), *site_modules))
+    known = {handler.jobType: handler for handler in _load_modules(modules)}
     return types | known
 
 

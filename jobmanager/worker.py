@@ -16,7 +16,7 @@ from jobmanager.advancing import advance_grid_job, cancel_steps
 from jobmanager.cancellation import cancel_local_jobs
 from jobmanager.collection import collect_grid_job
 from jobmanager.database import DatabaseError
-from jobmanager.job_types import HandlerError, load_known_job_types
+from jobmanager.job_types import HandlerError
 from jobmanager.logs import log_to
 from jobmanager.reconciliation import reconcile_batch_system
 from jobmanager.request import BadRequest
@@ -40,7 +40,6 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     if options.task == "serve":
         account = open_account(options.state_dir)
-        load_known_job_types()
         serve(lambda task, subject: do_task(account, task, subject))
         return 0
     if options.subject is None:

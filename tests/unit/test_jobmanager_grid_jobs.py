@@ -19,7 +19,7 @@ from jobmanager.account import Account
 from jobmanager.collection import collect_grid_job
 from jobmanager.database import UnknownJob
 from jobmanager.grid_job import GridJob
-from jobmanager.job_types import find_job_type, load_job_types
+from jobmanager.job_types import KNOWN_TYPES, find_job_type, load_job_types
 from jobmanager.registration import create_local_jobs
 from jobmanager.request import BadRequest
 from jobmanager.settings import SiteSettings
@@ -126,6 +126,11 @@ def test_a_grid_job_that_cannot_be_run_says_every_fault_in_one_line(account: Acc
     assert reason is not None
     assert "; stdin: no such file" in reason
     assert "\n" not in reason
+
+
+def test_each_of_our_job_types_is_found_without_the_others() -> None:
+    ours = {name: kind.__module__ for name, kind in load_job_types([]).items()}
+    assert {name: module for name, module in ours.items() if module.startswith("handlers.")} == KNOWN_TYPES
 
 
 def test_a_package_does_not_replace_a_job_type_that_requests_already_have(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -191,5 +191,5 @@ def test_it_must_be_said_what_to_remove(samgrid: Samgrid, arguments: list[str]) 
 def test_a_worker_that_comes_too_late_makes_no_folder_again(account: Account) -> None:
     put_grid_job(account)
     remove_grid_job(account, A)
-    assert do_task(str(account.places.root), Task.COLLECT, A) == 0
+    assert do_task(account, Task.COLLECT, A) == 0
     assert not account.places.grid_job(A).exists()

@@ -46,16 +46,16 @@ class Ending:
     """When the client that waited for it was told."""
 
 
-def measure_gram_ends(ground: Path, runs: int) -> Iterator[Row]:
+def measure_gram_ends(programs: Path, folder: Path, runs: int) -> Iterator[Row]:
     """Jobs of ours and of fork, in turn, each of one process and with a client that waits.
 
-    :param ground: where every account can go, with our programs installed.
+    :param programs: ours, installed; folder: a new one, where every account can go.
     :raises NoPeer: Globus' generator with its module for fork is not installed.
     """
     if not any(Path("/usr/lib").rglob(_MODULE)):
         raise NoPeer(f"{_MODULE} is not installed (bench/run.py --install, as root)")
     endings: dict[str, list[Ending]] = {OURS: [], FORK: []}
-    with _open_gram(ground) as gram, _event_mode(gram, ground), _c_generator():
+    with _open_gram(programs, folder) as gram, _event_mode(gram, folder), _c_generator():
         # The first job of each brings up its job manager, its interpreter, and our monitor.
         for number in range(-1, runs):
             for service, found in endings.items():
@@ -104,11 +104,11 @@ def _today() -> str:
 
 
 @contextmanager
-def _open_gram(ground: Path) -> Iterator[GramSite]:
+def _open_gram(programs: Path, folder: Path) -> Iterator[GramSite]:
     """A gatekeeper, with our job manager and GRAM's own for fork."""
-    gram = GramSite(ground / "gram", ground / "venv" / "bin", ground / "home")
-    for folder in (gram.folder, gram.home):
-        folder.mkdir(exist_ok=True)
+    gram = GramSite(folder / "gram", programs, folder / "home")
+    for own in (folder, gram.folder, gram.home):
+        own.mkdir(mode=0o755)
     try:
         gram.run_script("start")
         shutil.chown(gram.home, ACCOUNT, ACCOUNT)
@@ -122,10 +122,10 @@ def _open_gram(ground: Path) -> Iterator[GramSite]:
 
 
 @contextmanager
-def _event_mode(gram: GramSite, ground: Path) -> Iterator[None]:
+def _event_mode(gram: GramSite, folder: Path) -> Iterator[None]:
     """Our side as a site with many accounts has it: events go by way of the collector."""
-    collector = start_collector(ground / "collector")
-    socket = ground / "collector" / "open" / "socket"
+    collector = start_collector(folder / "collector")
+    socket = folder / "collector" / "open" / "socket"
     try:
         wait_until(socket.exists, "the collector listens")
         with configured(gram, f'[gram]\nevent_collector = "{socket}"\n'):

@@ -88,12 +88,12 @@ class Ground:
         self._folder = folder
 
     def install(self) -> Path:
-        """The folder, with our programs in ``venv``."""
+        """The folder of our programs."""
         if os.geteuid() != 0:
             pytest.skip("real systems are installed and started by root")
         if not (self._folder / "venv" / "bin" / "samgrid").exists():
             install_package(self._folder)
-        return self._folder
+        return self._folder / "venv" / "bin"
 
     @contextmanager
     def start(self, name: str) -> Iterator[Site]:
@@ -125,7 +125,7 @@ def run_bench(options: argparse.Namespace, ground: Ground, folder: Path) -> Iter
             yield from measure_ends(site, options.ends)
 
     def gram_ends() -> Iterator[Row]:
-        yield from measure_gram_ends(ground.install(), options.client_ends)
+        yield from measure_gram_ends(ground.install(), folder / "gram-ends", options.client_ends)
 
     sections: dict[str, Callable[[], Section]] = {
         "registration": lambda: measure("Registration on Slurm", _REGISTRATION, registration),

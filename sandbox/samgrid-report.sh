@@ -1,11 +1,12 @@
 #!/bin/sh
 # samgrid-report phase NAME DONE/TOTAL [UNIT]: says how far this local job has come in one of its phases.
 # NAME: 1 to 40 of A-Z a-z 0-9 _ . -    UNIT: up to 20 of the same    DONE, TOTAL: whole numbers
-# Exit code 2: not understood. 1: not taken, the status file is full (256 KiB); a phase's end is always taken.
+# samgrid-report xml FILE: puts the XML of FILE (up to 64 KiB) into the local job's document.
+# Exit code 2: not understood. 1: not taken, the disk or the status file is full (256 KiB); a phase's end is always taken.
 LC_ALL=C
 
 misunderstood() {
-    printf 'samgrid-report: %s\nusage: samgrid-report phase NAME DONE/TOTAL [UNIT]\n' "$1" >&2
+    printf 'samgrid-report: %s\nusage: samgrid-report phase NAME DONE/TOTAL [UNIT]\n       samgrid-report xml FILE\n' "$1" >&2
     exit 2
 }
 
@@ -14,16 +15,39 @@ is_number() {
     [ "${#1}" -le 15 ]
 }
 
-[ "$1" = phase ] && { [ "$#" -eq 3 ] || [ "$#" -eq 4 ]; } || misunderstood 'phase, a name and DONE/TOTAL are needed'
-case $2 in '' | *[!A-Za-z0-9_.-]*) misunderstood "the name may not be \"$2\"" ;; esac
-[ "${#2}" -le 40 ] || misunderstood 'the name is longer than 40 characters'
-done=${3%%/*}
-total=${3#*/}
-is_number "$done" && is_number "$total" && [ "$3" = "$done/$total" ] || misunderstood "\"$3\" is not DONE/TOTAL"
-case $4 in *[!A-Za-z0-9_.-]*) misunderstood "the unit may not be \"$4\"" ;; esac
-[ "${#4}" -le 20 ] || misunderstood 'the unit is longer than 20 characters'
-[ -f "$SAMGRID_STATUS" ] || misunderstood 'SAMGRID_STATUS names no file: this is no local job'
+report_phase() {
+    case $1 in '' | *[!A-Za-z0-9_.-]*) misunderstood "the name may not be \"$1\"" ;; esac
+    [ "${#1}" -le 40 ] || misunderstood 'the name is longer than 40 characters'
+    done=${2%%/*}
+    total=${2#*/}
+    is_number "$done" && is_number "$total" && [ "$2" = "$done/$total" ] || misunderstood "\"$2\" is not DONE/TOTAL"
+    case $3 in *[!A-Za-z0-9_.-]*) misunderstood "the unit may not be \"$3\"" ;; esac
+    [ "${#3}" -le 20 ] || misunderstood 'the unit is longer than 20 characters'
+    # A program that reports every event must not fill the disk; it is not worth a message each time either.
+    [ "$done" = "$total" ] || [ "$(wc -c <"$SAMGRID_STATUS")" -lt 262144 ] || exit 1
+    printf 'phase %s %s %s%s\n' "$1" "$done" "$total" "${3:+ $3}" >>"$SAMGRID_STATUS"
+}
 
-# A program that reports every event must not fill the disk; it is not worth a message each time either.
-[ "$done" = "$total" ] || [ "$(wc -c <"$SAMGRID_STATUS")" -lt 262144 ] || exit 1
-printf 'phase %s %s %s%s\n' "$2" "$done" "$total" "${4:+ $4}" >>"$SAMGRID_STATUS"
+# What has the final name is whole; whether it is XML is for others to say.
+report_xml() {
+    [ -f "$1" ] || misunderstood "\"$1\" is no file"
+    target=${SAMGRID_STATUS%/*}/reports/${SAMGRID_STATUS##*/}
+    target=${target%.status}.xml
+    umask 077
+    head -c 65537 <"$1" >"$target.$$" && size=$(wc -c <"$target.$$") || give_up
+    [ "$size" -le 65536 ] || give_up "\"$1\" is longer than 65536 bytes"
+    mv -f -- "$target.$$" "$target" || give_up
+}
+
+give_up() {
+    rm -f -- "$target.$$"
+    [ -z "$1" ] || misunderstood "$1"
+    exit 1
+}
+
+[ -f "$SAMGRID_STATUS" ] || misunderstood 'SAMGRID_STATUS names no file: this is no local job'
+case $1$# in
+phase3 | phase4) report_phase "$2" "$3" "$4" ;;
+xml2) report_xml "$2" ;;
+*) misunderstood 'phase with a name and DONE/TOTAL, or xml with a file are needed' ;;
+esac

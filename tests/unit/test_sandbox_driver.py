@@ -19,6 +19,7 @@ from sandbox.driver import DriverPlan, LocalJobEntry, render_driver, render_tabl
 from sandbox.limits import Limits, SandboxError
 from sandbox.pack import write_sandbox
 from sandbox.status import DriverStatus, Phase, fetch_status
+from tests.conftest import processes_of
 
 SHELLS = {"sh": ["/bin/sh"], "bash": ["bash"], "bash as sh": ["bash", "--posix"]}
 EVERY_BYTE = bytes(range(1, 256)).decode("utf-8", "surrogateescape")
@@ -49,6 +50,7 @@ class Bench:
         self.scratch = folder / "scratch"
         for path in (self.work_area, self.sandbox, self.results, self.scratch):
             path.mkdir(mode=0o700)
+        (self.results / "reports").mkdir(mode=0o700)
 
     def prepare(self, entries: Iterable[LocalJobEntry], **changes: Any) -> list[str]:
         entries = list(entries)
@@ -109,9 +111,9 @@ def plain_bench(room: Path) -> Bench:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not condition():
-        assert time.monotonic() < deadline, "waited 10 seconds in vain"
+        assert time.monotonic() < deadline, "waited 60 seconds in vain"
         time.sleep(0.01)
 
 
@@ -497,6 +499,145 @@ def test_phases_reach_the_status_file(bench: Bench) -> None:
     assert bench.status.phases == (Phase("generate", 250, 250, "events"),)
 
 
+def test_phases_are_read_from_lines_on_stdout(bench: Bench) -> None:
+    script = """printf 'Starting\\nsamgrid-phase generate 10/250 events\\nsamgrid-phase d0reco 1/2\\n'
+    printf '\\0\\377 samgrid-phase no 1/2\\n'
+    printf 'samgrid-phase generate 250/250 events\\nsamgrid-phase d0reco 2/2'"""
+    assert bench.run("/bin/sh", "-c", script) == 0
+    assert bench.status.phases == (Phase("generate", 250, 250, "events"), Phase("d0reco", 1, 2))
+    assert bench.read("stdout") == (
+        b"Starting\nsamgrid-phase generate 10/250 events\nsamgrid-phase d0reco 1/2\n\0\377 samgrid-phase no 1/2\n"
+        b"samgrid-phase generate 250/250 events\nsamgrid-phase d0reco 2/2"
+    )
+    assert bench.read("stderr") == b""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "samgrid-phase", "samgrid-phase a", "samgrid-phase a 1", "samgrid-phase a 1/2 u v", "samgrid-phase a b 1/2",
+        "samgrid-phase 'a 1/2", "samgrid-phase $(id) 1/2", "samgrid-phase * 1/2", "samgrid-phase a -1/2",
+        " samgrid-phase a 1/2", "samgrid-phase\ta 1/2", f"samgrid-phase {'a' * 41} 1/2", "samgrid-phase a\\tb 1/2",
+        f"samgrid-phase a 1/{'9' * 200}", "samgrid-phase \udcff 1/2",
+    ],
+    ids=ascii,
+)  # fmt: skip
+def test_a_line_that_is_no_phase_is_none(plain_bench: Bench, line: str) -> None:
+    assert plain_bench.run("/bin/echo", f"{line}\nsamgrid-phase good 1/2") == 0
+    assert plain_bench.status.phases == (Phase("good", 1, 2),)
+
+
+def test_of_a_program_that_prints_much_the_newest_lines_count(plain_bench: Bench) -> None:
+    script = "echo samgrid-phase old 1/2; seq 100000; for i in $(seq 200); do echo samgrid-phase p$i 1/2; done; seq 9"
+    assert plain_bench.run("/bin/sh", "-c", script) == 0
+    assert [phase.name for phase in plain_bench.status.phases] == [f"p{number}" for number in range(1, 101)]
+
+
+def hurry(bench: Bench) -> dict[str, str]:
+    """The environment in which the driver looks at stdout all the time."""
+    tools = bench.sandbox / "tools"
+    tools.mkdir()
+    (tools / "sleep").write_text(f"#!/bin/sh\necho $$ >>'{bench.scratch}.sleeps'\nexec /bin/sleep 0.05\n")
+    (tools / "sleep").chmod(0o755)
+    return bench.environment() | {"PATH": f"{tools}:{os.environ['PATH']}"}
+
+
+def start_in_a_hurry(bench: Bench, script: str, **changes: Any) -> "subprocess.Popen[bytes]":
+    argv = bench.prepare([LocalJobEntry(("/bin/sh", "-c", script))], **changes)
+    return subprocess.Popen(argv, env=hurry(bench), start_new_session=True, stdout=subprocess.PIPE)
+
+
+def test_lines_are_read_while_the_program_runs_and_only_when_they_are_whole(bench: Bench) -> None:
+    script = """printf 'samgrid-phase a 1/200\nsamgrid-phase a 2/20'; until [ -e output/go ]; do sleep 0.02; done
+    printf '0\n'; until [ -e output/end ]; do sleep 0.02; done"""
+    driver = start_in_a_hurry(bench, script)
+    wait_until(lambda: bench.status.phases == (Phase("a", 1, 200),))
+    next(bench.scratch.glob("*/output")).joinpath("go").touch()
+    wait_until(lambda: bench.status.phases == (Phase("a", 2, 200),))
+    next(bench.scratch.glob("*/output")).joinpath("end").touch()
+    assert driver.wait(60) == 0
+    told = [line for line in (bench.results / "k3f9zq2m.t-1.1.status").read_text().split("\n") if "phase" in line]
+    assert told == ["phase a 1 200", "phase a 2 200", "phase a 2 200"], "what was told before is not told at each look"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
+def test_who_looks_at_stdout_ends_with_the_driver(bench: Bench, number: signal.Signals) -> None:
+    driver = start_in_a_hurry(bench, "echo samgrid-phase a 1/2; exec /bin/sleep 60")
+    wait_until(lambda: bench.status.phases == (Phase("a", 1, 2),))
+    driver.send_signal(number)
+    driver.wait(60)
+    sleeps = Path(f"{bench.scratch}.sleeps")
+    wait_until(lambda: not any(is_alive(int(pid)) for pid in sleeps.read_text().split()))
+    before = sleeps.read_text()
+    time.sleep(0.3)
+    assert sleeps.read_text() == before
+    for pid in processes_of(bench.scratch):
+        os.kill(pid, signal.SIGKILL)
+    if number is signal.SIGKILL:
+        os.killpg(driver.pid, signal.SIGKILL)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
+
+
+def test_nobody_waits_for_who_looks_at_stdout(bench: Bench) -> None:
+    before = time.monotonic()
+    driver = start_in_a_hurry(bench, "echo samgrid-phase a 1/2")
+    assert driver.stdout is not None
+    assert driver.stdout.read() == b""
+    assert driver.wait(60) == 0
+    assert time.monotonic() - before < 60
+
+
+def lines_of(bench: Bench) -> Path:
+    return bench.results / "reports" / "k3f9zq2m.t-1.1.lines"
+
+
+def test_lines_for_the_handler_come_whole_and_once(bench: Bench) -> None:
+    script = """printf 'one\n\udcfftwo\nthr'; until [ -e output/go ]; do sleep 0.02; done
+    printf 'ee\nfour\nfive'"""
+    driver = start_in_a_hurry(bench, script, copies_lines=True)
+    wait_until(lambda: lines_of(bench).exists())
+    assert lines_of(bench).read_bytes() == b"one\n\377two\n"
+    lines_of(bench).unlink()
+    next(bench.scratch.glob("*/output")).joinpath("go").touch()
+    assert driver.wait(60) == 0
+    assert lines_of(bench).read_bytes() == b"three\nfour\n"
+
+
+def test_lines_that_nobody_has_fetched_stay_until_they_are_too_many(bench: Bench) -> None:
+    script = """for part in 1 2 3; do
+        seq -f "$part %g" 10; until [ -e output/$part ]; do sleep 0.02; done
+    done; seq -f "4 %g" 100000"""
+    driver = start_in_a_hurry(bench, script, copies_lines=True)
+    for part in (b"1", b"2", b"3"):
+        wait_until(lambda part=part: lines_of(bench).exists() and part + b" 10\n" in lines_of(bench).read_bytes())  # type: ignore[misc]
+        assert lines_of(bench).read_bytes().startswith(b"1 1\n")
+        next(bench.scratch.glob("*/output")).joinpath(part.decode()).touch()
+    assert driver.wait(60) == 0
+    lines = lines_of(bench).read_bytes().splitlines()
+    assert lines[:30] == [b"%d %d" % (part, number) for part in (1, 2, 3) for number in range(1, 11)]
+    newest = [int(line.split()[1]) for line in lines[30:]]
+    assert newest == list(range(newest[0], 100_001))
+    assert len(lines_of(bench).read_bytes()) < 70_000
+
+
+def test_lines_are_copied_for_no_other_job_type(plain_bench: Bench) -> None:
+    assert plain_bench.run("/bin/echo", "line") == 0
+    assert list((plain_bench.results / "reports").iterdir()) == []
+
+
+def test_lines_of_an_earlier_run_are_forgotten(plain_bench: Bench) -> None:
+    assert plain_bench.run("/bin/echo", "line", copies_lines=True) == 0
+    assert lines_of(plain_bench).read_bytes() == b"line\n"
+    assert plain_bench.run("/bin/true", copies_lines=True) == 0
+    assert not lines_of(plain_bench).exists()
+
+
 def test_an_empty_local_job_starts_few_programs(plain_bench: Bench, room: Path) -> None:
     tools = room / "tools"
     tools.mkdir()
@@ -505,7 +646,7 @@ def test_an_empty_local_job_starts_few_programs(plain_bench: Bench, room: Path) 
         (tools / name).chmod(0o755)
     assert plain_bench.run_prepared(plain_bench.prepare([LocalJobEntry(("/bin/true",))]), PATH=str(tools)) == 0
     started = (room / "log").read_text().split()
-    assert started == ["date", "mktemp", "sha256sum", "sed", "tar", "sha256sum", "mkdir", "rmdir", "date", "rm"]
+    assert started == ["date", "mktemp", "sha256sum", "sed", "tar", "sha256sum", "mkdir", "date", "rm"]
 
 
 @pytest.mark.parametrize("shell", SHELLS.values(), ids=SHELLS.keys())
@@ -524,7 +665,8 @@ SHELLCHECK = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:{os
 @pytest.mark.parametrize("carried", [False, True], ids=["shared", "carried"])
 def test_shellcheck_finds_nothing(plain_bench: Bench, carried: bool) -> None:
     assert SHELLCHECK is not None
-    driver = plain_bench.prepare([LocalJobEntry(("x",))], max_cpu_minutes=1, max_memory_mb=1, carried=carried)[-1]
+    limits = {"max_cpu_minutes": 1, "max_memory_mb": 1}
+    driver = plain_bench.prepare([LocalJobEntry(("x",))], **limits, carried=carried, copies_lines=carried)[-1]
     report = Path(__file__).parents[2] / "sandbox" / "samgrid-report.sh"
     done = subprocess.run([SHELLCHECK, "-S", "warning", driver, report], capture_output=True, check=False, text=True)
     assert done.stdout == ""

@@ -149,3 +149,37 @@ def test_a_full_status_file_takes_only_the_ends_of_phases(room: Path) -> None:
     assert report(status, "phase", "a", "1/2") == 1
     assert report(status, "phase", "a", "2/2") == 0
     assert read_status(status.read_bytes()).phases == (Phase("a", 2, 2),)
+
+
+def test_xml_is_reported_whole_and_the_last_counts(room: Path) -> None:
+    (room / "k3f9zq2m.1.status").touch()
+    (room / "reports").mkdir()
+    for text in ("<first/>", "<second/>"):
+        (room / "file").write_text(text)
+        assert report(room / "k3f9zq2m.1.status", "xml", str(room / "file")) == 0
+    assert [path.name for path in (room / "reports").iterdir()] == ["k3f9zq2m.1.xml"]
+    assert (room / "reports" / "k3f9zq2m.1.xml").read_text() == "<second/>"
+    assert (room / "reports" / "k3f9zq2m.1.xml").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("size", [65536, 65537])
+def test_xml_of_more_than_64_kib_is_not_understood(room: Path, size: int) -> None:
+    (room / "status").touch()
+    (room / "reports").mkdir()
+    (room / "file").write_bytes(b"x" * size)
+    assert report(room / "status", "xml", str(room / "file")) == (0 if size == 65536 else 2)
+    assert len(list((room / "reports").iterdir())) == (1 if size == 65536 else 0)
+
+
+@pytest.mark.parametrize("words", [("xml",), ("xml", "absent"), ("xml", "/"), ("xml", "/dev/null", "more")], ids=repr)
+def test_what_is_no_file_is_not_reported(room: Path, words: tuple[str, ...]) -> None:
+    (room / "status").touch()
+    (room / "reports").mkdir()
+    assert report(room / "status", *words) == 2
+    assert list((room / "reports").iterdir()) == []
+
+
+def test_xml_that_finds_no_folder_is_not_taken(room: Path) -> None:
+    (room / "status").touch()
+    (room / "file").write_text("<x/>")
+    assert report(room / "status", "xml", str(room / "file")) == 1

@@ -2,7 +2,7 @@
 
 from adapters.attributes import Attribute, Kind, RequestFile, Value, canonical_name
 from adapters.decomposition import Limits, Slice, TooLarge
-from adapters.job_adapter import EVENTS, SLICING, JobAdapter, LocalJob, Site
+from adapters.job_adapter import EVENTS, SLICING, JobAdapter, LocalJob, Phase, Site
 from adapters.steps import Step
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "Kind",
     "Limits",
     "LocalJob",
+    "Phase",
     "RequestFile",
     "Site",
     "Slice",

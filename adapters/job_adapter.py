@@ -21,6 +21,16 @@ class LocalJob:
 
 
 @dataclass(frozen=True)
+class Phase:
+    """A named step of a local job: ``done`` of ``total`` (whole numbers); ``unit`` is a word like ``events``."""
+
+    name: str
+    done: int
+    total: int
+    unit: str = ""
+
+
+@dataclass(frozen=True)
 class Site:
     """What the site tells a handler: limits of a local job, and the values of the type's ``siteAttributes``."""
 
@@ -101,6 +111,13 @@ class JobAdapter(ABC):
     def getEnvironment(self) -> Mapping[str, str]:
         """Variables that every local job gets beside those of the request."""
         return {}
+
+    def getPhaseOfLine(self, line: str) -> Phase | None:
+        """The phase that a line of a program's standard output tells of, in words of its own; None for most lines.
+
+        Who overrides this is asked while the local jobs run, about lines in their order, of which some may be missing.
+        """
+        return None
 
     def getSummary(self, outputs: Sequence[Path]) -> Mapping[str, str]:
         """What the outputs amount to, a few names and values for people; ``outputs`` has a folder per local job."""

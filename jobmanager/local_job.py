@@ -12,6 +12,8 @@ from sandbox.status import MAX_PHASES, Phase
 
 MOST_EVIDENCE = 40
 """Pieces of evidence that a document keeps; the oldest go first."""
+MOST_FOREIGN = 10
+"""Elements of experiments that a document keeps; the oldest go first."""
 
 
 @dataclass(frozen=True)
@@ -312,6 +314,18 @@ class LocalJob(Document):
         if self._get("run") not in (None, str(start)):
             self._remove("phase")
         self._set("run", start)
+
+    def put_foreign(self, root: etree._Element) -> None:
+        """Keep an element of an experiment's own namespace, in place of the one of the same name that was there."""
+        foreign = [child for child in self.element.iterchildren(etree.Element) if etree.QName(child).namespace]
+        for child in foreign:
+            if child.tag == root.tag:
+                self.element.remove(child)
+                foreign.remove(child)
+                break
+        for child in foreign[: max(0, len(foreign) + 1 - MOST_FOREIGN)]:
+            self.element.remove(child)
+        self.element.append(root)
 
     @property
     def unsuccessful(self) -> bool:

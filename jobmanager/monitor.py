@@ -28,6 +28,7 @@ from jobmanager.generators import Generators
 from jobmanager.gram_reports import GramReports
 from jobmanager.logs import log_to
 from jobmanager.monitor_client import is_listening, render_fingerprint, socket_address
+from jobmanager.program_reports import has_reports
 from jobmanager.progress import ProgressReader, reconcile_with_drivers
 from jobmanager.registration import apply_events
 from jobmanager.step_table import StepLine, states_of
@@ -57,6 +58,8 @@ class Monitor:
         self._generators = Generators(account, self._selector, self._apply)
         self._server = WorkerClient(account, self._selector)
         self._workers = Workers(account, self._server.start)
+        # Apart from the others: programs may report while a worker still submits.
+        self._readers = Workers(account, self._server.start)
         self._progress = ProgressReader(account)
         self._reports = GramReports(account)
         self._trouble = ""
@@ -74,6 +77,7 @@ class Monitor:
                 # While we rest, too: a worker that has ended keeps the selector ready until it is reaped.
                 self._server.supervise()
                 self._workers.reap()
+                self._readers.reap()
                 if self._backoff.allows(time.monotonic()):
                     if self._trouble:
                         # Nothing may have to be written just now: that alone does not mean that the trouble is over.
@@ -134,7 +138,10 @@ class Monitor:
     def _read_progress(self, grid_jobs: list[str]) -> None:
         for grid_job in grid_jobs:
             self._progress.read_grid_job(grid_job)
+            if has_reports(self._account.places.reports(grid_job)):
+                self._readers.start(Task.REPORTS, grid_job)
         self._progress.forget_all_but(grid_jobs)
+        self._readers.forget_all_but(grid_jobs)
 
     def _drop_old_events(self) -> None:
         with self._account.database.transaction():

@@ -103,6 +103,7 @@ def _plan(
         max_cpu_minutes=request["max_cpu_time"] or 0,
         max_memory_mb=request["max_memory"] or 0,
         # What a plain job writes are the user's files, as under GRAM's own job managers.
+        copies_lines=type(adapter).getPhaseOfLine is not JobAdapter.getPhaseOfLine,
         umask="022" if job.origin is not None and job.origin.is_plain else "077",
     )
 

@@ -102,6 +102,14 @@ class StatePlaces:
         """Where the outputs of a structured grid job's step lie for the steps that read them."""
         return self.grid_job(grid_job) / "inputs" / step
 
+    def reports(self, grid_job: str) -> Path:
+        """The folder of what programs report in files while they run."""
+        return self.results(grid_job) / "reports"
+
+    def reports_lock(self, grid_job: str) -> Path:
+        """Held by the one reader of the reports."""
+        return self.grid_job(grid_job) / "reports.lock"
+
     def log(self, grid_job: str) -> Path:
         """What the job manager's workers have to say about one grid job."""
         return self.grid_job(grid_job) / "log"

@@ -16,6 +16,8 @@ class Task(enum.StrEnum):
     COLLECT = "collect"
     RECONCILE = "reconcile"
     ADVANCE = "advance"
+    REPORTS = "reports"
+    """Beside the other tasks of the grid job, so that a handler that hangs keeps none of them from being done."""
 
 
 def next_task(counts: Mapping[State, int], cancelled: bool) -> Task | None:

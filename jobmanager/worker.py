@@ -18,6 +18,7 @@ from jobmanager.collection import collect_grid_job
 from jobmanager.database import DatabaseError
 from jobmanager.job_types import HandlerError
 from jobmanager.logs import log_to
+from jobmanager.program_reports import read_reports
 from jobmanager.reconciliation import reconcile_batch_system
 from jobmanager.request import BadRequest
 from jobmanager.run_grid_job import run_grid_job
@@ -53,6 +54,9 @@ def do_task(account: Account, task: Task, subject: str) -> int:
     try:
         if task is Task.RECONCILE:
             reconcile_batch_system(account, subject)
+        elif task is Task.REPORTS:
+            _log_to(account.places.log(subject))
+            read_reports(account, subject)
         else:
             _do_task_of_grid_job(account, task, subject)
     except _Busy:
@@ -77,19 +81,21 @@ class _Busy(Exception):
 def _do_task_of_grid_job(account: Account, task: Task, grid_job: str) -> None:
     if not account.database.is_taken(grid_job):
         return  # it has ended, and was removed, since the monitor looked
-    for folder in (account.places.sandbox(grid_job), account.places.results(grid_job)):
+    places = account.places
+    for folder in (places.sandbox(grid_job), places.results(grid_job), places.reports(grid_job)):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with _only_worker(account.places.worker_lock(grid_job)):
+    _log_to(places.log(grid_job))
+    with _only_worker(places.worker_lock(grid_job)):
         if account.database.grid_job(grid_job).state.is_final:
             return  # by a worker that has outlived its monitor
         is_structured = bool(account.database.steps(grid_job))
         if task is Task.COLLECT:
+            read_reports(account, grid_job)
             # Nothing is logged into the grid job's own log now: it goes into the tar, which must stay the same.
             _log_to(None)
             collect = collect_steps if is_structured else collect_grid_job
             collect(account, grid_job)
             return
-        _log_to(account.places.log(grid_job))
         if task is Task.CANCEL:
             cancel = cancel_steps if is_structured else cancel_local_jobs
             cancel(account, grid_job)

@@ -95,8 +95,8 @@ class Workers:
             log = logger.warning if status else logger.info
             words = " | ".join(lines) if status else ""
             log("%s %s ended with status %d %s", subject.name, subject.task, status, words)
-            if subject.task is Task.RECONCILE:
-                # Its interval is the monitor's to keep; only a batch system that does not answer is left alone longer.
+            if subject.task in (Task.RECONCILE, Task.REPORTS):
+                # Their interval is the monitor's to keep; only where that failed it is left alone longer.
                 subject.backoff = subject.backoff if status else Backoff()
             else:
                 self._write_trouble(subject)

@@ -10,8 +10,6 @@ from jinja2 import Environment, StrictUndefined
 
 from sandbox.limits import SandboxRefused
 
-REPORTS = "reports"
-"""The folder of the results in which programs leave what is to be read while they run."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
@@ -41,7 +39,7 @@ class DriverPlan:
     umask: str = "077"
     """The program's own, in octal digits; what the driver writes is its account's alone."""
     copies_lines: bool = False
-    """The handler reads phases out of what the program prints: its lines are put into the folder `REPORTS`."""
+    """The handler reads phases out of what the program prints: its lines are put into ``results/reports``."""
     carried: bool = False
     """The sandbox lies where the batch system starts the driver; outputs go to ``results`` below, to be carried back.
 

@@ -88,13 +88,18 @@ def read_status(data: bytes) -> DriverStatus:
     return DriverStatus(**fields, phases=tuple(phases.values()))
 
 
-def _note_phase(phases: dict[str, Phase], value: bytes) -> None:
+def read_phase(value: bytes) -> Phase | None:
+    """The phase of ``NAME DONE TOTAL [UNIT]``; None where it is none."""
     match = _PHASE.fullmatch(value)
     if match is None:
-        return
+        return None
     name, done, total, unit = match.groups(b"")
-    phase = Phase(name.decode(), int(done), int(total), unit.decode())
-    if phase.name in phases or len(phases) < MAX_PHASES:
+    return Phase(name.decode(), int(done), int(total), unit.decode())
+
+
+def _note_phase(phases: dict[str, Phase], value: bytes) -> None:
+    phase = read_phase(value)
+    if phase is not None and (phase.name in phases or len(phases) < MAX_PHASES):
         phases[phase.name] = phase
 
 

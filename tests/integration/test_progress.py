@@ -1,0 +1,87 @@
+"""What programs tell while they run reaches whoever looks."""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from tests.samgrid import Samgrid
+
+HANDLER = '''
+import re
+from adapters import JobAdapter, Phase
+
+class Talkative(JobAdapter):
+    """Prints words of its own, until it may end."""
+    jobType = "talkative"
+
+    def getNumSubmissionTimes(self): return 2
+
+    def prepareWorkArea(self, workArea):
+        (workArea / "talk").write_text("""#!/bin/sh
+echo Event 40 of 100
+until [ -e "$1" ]; do sleep 0.1; done
+echo Event 100 of 100
+echo '<run xmlns="urn:d0" number="'$SAMGRID_INDEX'"/>' >run.xml
+samgrid-report xml run.xml
+""")
+        (workArea / "talk").chmod(0o755)
+
+    def getCommandAndArguments(self, localJob):
+        return ["./talk", "@GO@"]
+
+    def getPhaseOfLine(self, line):
+        match = re.fullmatch(r"Event ([0-9]+) of ([0-9]+)", line)
+        return Phase("generate", int(match[1]), int(match[2]), "events") if match else None
+'''
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.2)
+
+
+def facts(samgrid: Samgrid, identity: str) -> dict[str, str]:
+    """What ``samgrid status`` says of one grid job, line by line."""
+    lines = samgrid("status", identity).stdout.splitlines()
+    return {name.strip(): text.strip() for name, _, text in (line.partition("  ") for line in lines)}
+
+
+def test_status_shows_phases_from_lines_of_a_program_that_knows_nothing_of_us(samgrid: Samgrid, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    script = f"echo samgrid-phase generate 40/100 events; until [ -e {go} ]; do sleep 0.1; done; echo the end"
+    impatient = replace(samgrid, settings={"SAMGRID_MONITOR_STALL_TIME": "1"})
+    identity = impatient.submit(f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{script}')(count=2)")
+    wait_for(lambda: facts(impatient, identity).get("phase generate", "").startswith("80 of 200 events"))
+    wait_for(lambda: "stalled" in facts(impatient, identity))
+    shown = facts(impatient, identity)
+    assert shown["stalled"] == "2 local jobs have told nothing new for 1 s, first number 1"
+    assert shown["phase generate"].endswith(("events/s", "events/min"))
+    assert shown["may end"].endswith("(estimate)")
+    go.touch()
+    watched = impatient("watch", identity)
+    assert watched.returncode == 0
+    assert "generate 80/200 events" in watched.stdout
+    assert {"stalled", "may end"}.isdisjoint(facts(impatient, identity))
+
+
+def test_phases_come_from_a_handler_that_understands_the_programs_words(samgrid: Samgrid, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    (tmp_path / "talkative.py").write_text(HANDLER.replace("@GO@", str(go)))
+    talkative = replace(samgrid, settings={"SAMGRID_HANDLERS_MODULES": str(tmp_path / "talkative.py")})
+    identity = talkative.submit("&(samgrid_type=talkative)")
+    wait_for(lambda: facts(talkative, identity).get("phase generate", "").startswith("80 of 200 events"))
+    go.touch()
+    assert talkative("watch", identity).returncode == 0
+    assert facts(talkative, identity)["phase generate"].startswith("200 of 200 events")
+    question = "//local-job/*[local-name()='run']/@number"
+    assert talkative("query", "--job", identity, question).stdout.split() == ["1", "2"]
+    results = talkative.state / "jobs" / identity / "results"
+    assert list((results / "reports").iterdir()) == []
+    manifest = talkative("output", identity).stdout
+    assert ".lines" not in manifest
+    assert "missing" not in manifest
+    assert json.loads(talkative("status", "--format", "json", identity).stdout)[0]["state"] == "done"

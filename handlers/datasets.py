@@ -32,7 +32,7 @@ def find_dataset(site: Site, job_type: str, name: str) -> tuple[Path, ...]:
     try:
         files = _list_folder(folder / name) if (folder / name).is_dir() else _read_list(folder, name)
     except OSError as error:
-        raise NoFiles(f"dataset {name!r}: {error.filename} cannot be read: {error.strerror}") from error
+        raise NoFiles(f"dataset {name!r}: {error.filename!r} cannot be read: {error.strerror}") from error
     if not files:
         raise NoFiles(f"dataset {name!r} has no files")
     _check_files(name, files)

@@ -1,6 +1,7 @@
 """Job types with input files: which files, and how the local jobs share them."""
 
 import os
+import shutil
 import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -89,7 +90,7 @@ def write_inputs(groups: Groups, work_area: Path) -> None:
     for one in (one for group in groups for one in group if not one.name.startswith("/")):
         target = work_area / one.name
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(one.path.read_bytes())
+        shutil.copyfile(one.path, target)
 
 
 def _list_files(files: Iterable[RequestFile]) -> list[Input]:

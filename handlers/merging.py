@@ -52,7 +52,7 @@ class MergeAdapter(JobAdapter):
     def groups(self) -> Groups:
         """The inputs of each local job; raises NoFiles."""
         inputs = find_inputs(self.request, self.site, self.jobType)
-        return list(cut_groups(inputs, self.request["target_size"] * 1e6))
+        return list(cut_groups(inputs, round(self.request["target_size"] * 1e6)))
 
     def checkErrors(self) -> Iterable[str]:
         """What is wrong with the inputs, and with what is to merge them."""
@@ -65,7 +65,8 @@ class MergeAdapter(JobAdapter):
         if self.request.get("directory"):
             faults.append(f"directory does not go with {self.jobType}: it merges in the scratch folder")
         try:
-            return [*faults, *(() if command else self._find_kind_faults())]
+            groups = self.groups
+            return [*faults, *(() if command else self._find_kind_faults(groups))]
         except NoFiles as error:
             return [*faults, str(error)]
 
@@ -102,28 +103,20 @@ class MergeAdapter(JobAdapter):
         size = sum(file.stat().st_size for file in merged)
         return {"inputs": f"{inputs} files", "merged": f"{len(merged)} files, {size} bytes"}
 
-    def _find_kind_faults(self) -> list[str]:
-        faults = []
-        for group in self.groups:
-            first, *others = ((one, find_kind(one.path)) for one in group)
-            other = next((other for other in others if other[1] is not first[1]), None)
-            if other:
-                faults.append(
-                    f"{first[0].path} is a {first[1].value} file and {other[0].path} a {other[1].value} file: "
-                    "they cannot be merged into one"
-                )
-            if FileKind.ROOT in (first[1], other and other[1]) and not self._has_uproot():
-                faults.append(
-                    "ROOT files are merged with uproot, which is not installed: install uproot, or name a python that "
-                    f"has it, or a merge_command, in [type.{self.jobType}]"
-                )
-        return list(dict.fromkeys(faults))
+    def _find_kind_faults(self, groups: Groups) -> list[str]:
+        faults = [fault for group in groups for fault in find_mixture(group)]
+        if not self._has_uproot() and any(find_kind(group[0].path) is FileKind.ROOT for group in groups):
+            faults.append(
+                "ROOT files are merged with uproot, which is not installed: install uproot, or name a python that has "
+                f"it, or a merge_command, in [type.{self.jobType}]"
+            )
+        return faults
 
     def _has_uproot(self) -> bool:
         return bool(self.site.values["python"]) or importlib.util.find_spec("uproot") is not None
 
 
-def cut_groups(inputs: Iterable[Input], target: float) -> Iterator[tuple[Input, ...]]:
+def cut_groups(inputs: Iterable[Input], target: int) -> Iterator[tuple[Input, ...]]:
     """The inputs, in their order, in groups of at most ``target`` bytes; a larger file is a group of its own."""
     group: list[Input] = []
     size = 0
@@ -135,6 +128,17 @@ def cut_groups(inputs: Iterable[Input], target: float) -> Iterator[tuple[Input, 
         size += one.size
     if group:
         yield tuple(group)
+
+
+def find_mixture(group: Sequence[Input]) -> list[str]:
+    """A fault where the files of one group are of two kinds; raises NoFiles where one cannot be read."""
+    first, *others = group
+    kind = find_kind(first.path)
+    for other in others:
+        if (found := find_kind(other.path)) is not kind:
+            words = f"{first.name!r} is a {kind.value} file and {other.name!r} a {found.value} file"
+            return [f"{words}: they cannot be merged into one"]
+    return []
 
 
 def find_kind(path: Path) -> FileKind:

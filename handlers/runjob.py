@@ -5,6 +5,7 @@ The program and all it needs come with the request; the job manager knows nothin
 
 import re
 import shutil
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -169,5 +170,5 @@ def _find_phase_faults(adapter: RunjobAdapter) -> list[str]:
     return []
 
 
-def _find_twice(names: Sequence[str]) -> list[str]:
-    return sorted({name for name in names if names.count(name) > 1})
+def _find_twice(names: Iterable[str]) -> list[str]:
+    return sorted(name for name, count in Counter(names).items() if count > 1)

@@ -22,78 +22,96 @@ class MergeError(Exception):
     """Why the files cannot be merged, in one line."""
 
 
-def find_objects(files: Sequence[Any]) -> dict[str, str]:
-    """Every object of the files by its path: the class, which has to be the same in all of them."""
-    found: dict[str, str] = {}
-    for file in files:
-        for name, kind in file.classnames(recursive=True, cycle=False).items():
-            if found.setdefault(name, kind) != kind:
-                raise MergeError(f"{name} is a {found[name]} in one file and a {kind} in {file.file_path}")
-    for name, kind in found.items():
-        if kind not in {*DIMENSIONS, "TTree", "TDirectory", "TDirectoryFile"}:
-            raise MergeError(f"{name} is a {kind}, which cannot be merged here: configure a merge_command (hadd)")
-    return found
+class HistogramSum:
+    """Histograms added up: bins, their variances and statistics; axes and title are the first one's."""
+
+    def __init__(self, name: str, first: Any) -> None:
+        self.name, self.kind, self.first = name, first.classname, first
+        self.dimensions = DIMENSIONS[self.kind]
+        self.values: Any = 0.0
+        self.variances: Any = 0.0
+        self.statistics = {sums: 0.0 for part in SUMS[: self.dimensions] for sums in part}
+
+    def add(self, histogram: Any) -> None:
+        """Add one; raises MergeError where its bins are others."""
+        for axis in range(self.dimensions):
+            if histogram.axis(axis).edges().tolist() != self.first.axis(axis).edges().tolist():
+                raise MergeError(f"the histograms {self.name} have different bins")
+        self.values = self.values + histogram.values(flow=True).astype("f8")
+        self.variances = self.variances + histogram.variances(flow=True)
+        self.statistics = {name: value + histogram.member(name) for name, value in self.statistics.items()}
+
+    def write(self, output: Any) -> None:
+        """Write the sum into a file, as a histogram of the first one's class."""
+        from uproot.writing.identify import to_TH1x, to_TH2x
+
+        make = to_TH1x if self.dimensions == 1 else to_TH2x
+        output[self.name] = make(
+            fName=self.first.member("fName"),
+            fTitle=self.first.member("fTitle"),
+            # ROOT's order of bins, under- and overflow included, is the other way round than numpy's.
+            data=self.values.T.ravel().astype(self.first.values(flow=True).dtype),
+            fSumw2=self.variances.T.ravel(),
+            **self.statistics,
+            **{axis: self.first.member(axis) for axis in ("fXaxis", "fYaxis")[: self.dimensions]},
+        )
 
 
-def sum_histograms(histograms: Sequence[Any], name: str) -> Any:
-    """One histogram with the bins, their variances and the statistics of all; axes and title are the first one's."""
-    from uproot.writing.identify import to_TH1x, to_TH2x
+class AppendedTree:
+    """A tree that is being written; what is appended must have the first one's branches."""
 
-    first = histograms[0]
-    dimensions = DIMENSIONS[first.classname]
-    for axis in range(dimensions):
-        edges = first.axis(axis).edges().tolist()
-        if any(other.axis(axis).edges().tolist() != edges for other in histograms):
-            raise MergeError(f"the histograms {name} have different bins")
-    # ROOT's order of bins, under- and overflow included, is the other way round than numpy's.
-    values = sum(one.values(flow=True).astype("f8") for one in histograms)
-    variances = sum(one.variances(flow=True) for one in histograms)
-    statistics = {sums: sum(one.member(sums) for one in histograms) for part in SUMS[:dimensions] for sums in part}
-    axes = {axis: first.member(axis) for axis in ("fXaxis", "fYaxis")[:dimensions]}
-    make = to_TH1x if dimensions == 1 else to_TH2x
-    return make(
-        fName=first.member("fName"),
-        fTitle=first.member("fTitle"),
-        data=values.T.ravel().astype(first.values(flow=True).dtype),
-        fSumw2=variances.T.ravel(),
-        **statistics,
-        **axes,
-    )
+    def __init__(self, name: str, first: Any, output: Any) -> None:
+        import awkward
 
+        self.name, self.kind = name, first.classname
+        self.types = {branch.name: branch.typename for branch in first.branches}
+        leaves = {branch.name: branch.count_leaf for branch in first.branches}
+        counters = {branch: leaf.member("fName") for branch, leaf in leaves.items() if leaf is not None}
+        # uproot writes the branches that count others by itself.
+        self.branches = [branch for branch in leaves if branch not in counters.values()]
+        none = first.arrays(self.branches, entry_stop=0)
+        types = {branch: awkward.type(none[branch]).content for branch in self.branches}
+        self.tree = output.mktree(
+            name, types, title=first.title, counter_name=lambda branch: counters.get(branch, f"n{branch}")
+        )
 
-def append_trees(output: Any, trees: Sequence[Any], name: str) -> None:
-    """Write the entries of all trees, one after the other, into one tree of the same branches."""
-    import awkward
-
-    first = trees[0]
-    leaves = {branch.name: branch.count_leaf for branch in first.branches}
-    counters = {branch: leaf.member("fName") for branch, leaf in leaves.items() if leaf is not None}
-    # uproot writes the branches that count others by itself.
-    branches = [branch for branch in leaves if branch not in counters.values()]
-    for tree in trees:
-        if {branch.name: branch.typename for branch in tree.branches} != {b.name: b.typename for b in first.branches}:
-            raise MergeError(f"the trees {name} have different branches")
-    none = first.arrays(branches, entry_stop=0)
-    types = {branch: awkward.type(none[branch]).content for branch in branches}
-    made = output.mktree(name, types, title=first.title, counter_name=lambda branch: counters.get(branch, f"n{branch}"))
-    for tree in trees:
-        for chunk in tree.iterate(branches, step_size=CHUNK):
-            made.extend({branch: chunk[branch] for branch in branches})
+    def add(self, tree: Any) -> None:
+        """Append the entries of one; raises MergeError where its branches are others."""
+        if {branch.name: branch.typename for branch in tree.branches} != self.types:
+            raise MergeError(f"the trees {self.name} have different branches")
+        for chunk in tree.iterate(self.branches, step_size=CHUNK):
+            self.tree.extend({branch: chunk[branch] for branch in self.branches})
 
 
 def merge(output: str, inputs: Sequence[str]) -> None:
-    """Write the merged file; raises MergeError."""
+    """Write the merged file, with one input open at a time; raises MergeError."""
     import uproot
 
-    files = [uproot.open(name) for name in inputs]
+    found: dict[str, HistogramSum | AppendedTree] = {}
     with uproot.recreate(output) as merged:
-        for name, kind in find_objects(files).items():
-            # A name of the file alone, never a path of ROOT's: "A:B" would be a tree of another file.
-            parts = [file[name] for file in files if name in file.keys(recursive=True, cycle=False)]
-            if kind in DIMENSIONS:
-                merged[name] = sum_histograms(parts, name)
-            elif kind == "TTree":
-                append_trees(merged, parts, name)
+        for name in inputs:
+            # Not by the name alone: in "A:B" uproot would look for an object B of the file A.
+            with uproot.open({name: None}) as file:
+                merge_file(file, found, merged)
+        for part in found.values():
+            if isinstance(part, HistogramSum):
+                part.write(merged)
+
+
+def merge_file(file: Any, found: dict[str, HistogramSum | AppendedTree], merged: Any) -> None:
+    """Add every object of one file to what was found before; raises MergeError for one that cannot be merged."""
+    for name, kind in file.classnames(recursive=True, cycle=False).items():
+        if kind in ("TDirectory", "TDirectoryFile"):
+            continue
+        if kind not in DIMENSIONS and kind != "TTree":
+            raise MergeError(f"{name} is a {kind}, which cannot be merged here: configure a merge_command (hadd)")
+        content = file[name]
+        if name not in found:
+            found[name] = HistogramSum(name, content) if kind in DIMENSIONS else AppendedTree(name, content, merged)
+        part = found[name]
+        if part.kind != kind:
+            raise MergeError(f"{name} is a {part.kind} in one file and a {kind} in another")
+        part.add(content)
 
 
 def main(words: Sequence[str]) -> int:

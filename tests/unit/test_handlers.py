@@ -18,6 +18,7 @@ from adapters import Attribute, JobAdapter, Limits, LocalJob, Site, TooLarge, Va
 from handlers.command import CommandAdapter
 from handlers.payload import pythia_events
 from handlers.pythia import CARD, PythiaAdapter, render_card
+from jobmanager.job_types import load_job_types
 
 needs_pythia = pytest.mark.skipif(
     importlib.util.find_spec("pythia8mc") is None, reason="pythia8mc is not installed (pip install pythia8mc)"
@@ -51,7 +52,7 @@ def pythia(site: Site | None = None, **words: Sequence[Value]) -> PythiaAdapter:
     return PythiaAdapter(read_request(PythiaAdapter, Path("/"), **{"events": ["100"], **words}), site or Site())
 
 
-@pytest.mark.parametrize("kind", [CommandAdapter, PythiaAdapter])
+@pytest.mark.parametrize("kind", load_job_types(()).values(), ids=lambda kind: kind.jobType)
 def test_every_attribute_is_documented_once_and_its_default_is_allowed(kind: type[JobAdapter]) -> None:
     declared: list[Attribute] = [*kind.attributes, *kind.siteAttributes]
     assert len({attribute.name for attribute in declared}) == len(declared)

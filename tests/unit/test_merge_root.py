@@ -57,6 +57,18 @@ def test_a_tree_without_entries_stays_a_tree(tmp_path: Path) -> None:
     assert (merged["t"].num_entries, merged["t"].keys()) == (0, ["x"])
 
 
+def test_two_trees_of_each_file_do_not_mix(tmp_path: Path) -> None:
+    names = []
+    for number in range(3):
+        names.append(str(tmp_path / f"{number}"))
+        with uproot.recreate(names[-1]) as file:
+            for tree in ("data", "runs"):
+                file.mktree(tree, {tree: "float64"})
+                file[tree].extend({tree: numpy.array([float(number)] * (number + 1))})
+    merged = merge(tmp_path, *names)
+    assert [merged[tree][tree].array().tolist() for tree in ("data", "runs")] == [[0, 1, 1, 2, 2, 2]] * 2
+
+
 def test_histograms_are_summed_with_their_errors_and_statistics(tmp_path: Path) -> None:
     values = [numpy.array([-5, 0.5, 0.6, 1.5, 9]), numpy.array([0.4, 1.1])]
     names = [write(tmp_path / str(n), {"h": numpy.histogram(v, 2, (0, 2))}) for n, v in enumerate(values)]
@@ -92,7 +104,7 @@ def test_histograms_of_two_dimensions_keep_their_axes(tmp_path: Path) -> None:
 
 def test_an_object_of_one_file_only_is_there(tmp_path: Path) -> None:
     content = numpy.histogram([0.5], 2, (0, 2))
-    merged = merge(tmp_path, write(tmp_path / "1", {"a": content}), write(tmp_path / "2", {"b": content}))
+    merged = merge(tmp_path, write(tmp_path / "1", {"a": content}), write(tmp_path / "2:b", {"b": content}))
     assert (merged["a"].values().tolist(), merged["b"].values().tolist()) == ([1, 0], [1, 0])
 
 
@@ -100,7 +112,7 @@ def test_an_object_of_one_file_only_is_there(tmp_path: Path) -> None:
     ("other", "message"),
     [
         pytest.param({"a": numpy.histogram([0], 3, (0, 2))}, "the histograms a have different bins", id="bins"),
-        pytest.param({"a": "text"}, "a is a TH1D in one file and a TObjString in", id="class"),
+        pytest.param({"a": numpy.histogram2d([0], [0], 2)}, "a is a TH1D in one file and a TH2D in", id="class"),
         pytest.param({"b": "text"}, "b is a TObjString, which cannot be merged here: configure", id="text"),
         pytest.param(None, "merge_root.py: ", id="no ROOT file"),
     ],

@@ -102,7 +102,7 @@ def test_the_inputs_are_the_files_of_a_dataset(folder: Path, way: str) -> None:
         pytest.param({"input_folder": "data"}, "must be an absolute path, not 'data'", id="relative folder"),
         pytest.param({"input_folder": "/no/where"}, "there is no folder '/no/where'", id="no folder"),
         pytest.param({"input_folder": "{folder}", "input_pattern": "*.root"}, "is called '*.root'", id="no such file"),
-        pytest.param({"input_folder": "{folder}"}, "a.txt is a plain file and {folder}/sub/d.gz a gzip", id="mixed"),
+        pytest.param({"input_folder": "{folder}"}, "a.txt' is a plain file and '{folder}/sub/d.gz' a gzip", id="mixed"),
         pytest.param({"input_files": ["a.txt", "no.txt"]}, "input file 'no.txt' was not found", id="no file"),
         pytest.param({"input_files": ["a.txt", "./a.txt"]}, "the input 'inputs/a.txt' is named twice", id="twice"),
         pytest.param({"input_files": ["../x"]}, "'..' is not allowed", id="outside"),
@@ -213,6 +213,12 @@ class TestPayload:
             tmp_path / "area", make_handler(DzeroMergeAdapter, folder, table, input_files=["a.txt"])
         )  # fmt: skip
         assert (done.returncode, done.stderr) == (1, f"merge.sh: the merge command {command} {message}\n")
+
+    def test_inputs_for_the_sites_command_are_looked_for_as_well(self, folder: Path) -> None:
+        table = {"merge_command": ["hadd", "{output}", "{inputs}"]}
+        assert "there is no folder '/no'" in faults_of(
+            make_handler(DzeroMergeAdapter, folder, table, input_folder="/no")
+        )
 
     def test_a_command_without_its_places_is_a_fault_of_the_configuration(self, folder: Path) -> None:
         handler = make_handler(DzeroMergeAdapter, folder, {"merge_command": ["hadd"]}, input_files=["a.txt"])

@@ -104,7 +104,7 @@ class Monitor:
             self._generators.start(job.batch)
             task = self._find_task(job, structured.get(job.id))
             if task is not None:
-                self._workers.start(task, job.id)
+                self._workers.start(task, job.id, job.cancelled)
         if self._is_due("progress", self._settings.progress_interval):
             self._read_progress([job.id for job in open_jobs])
         if self._is_due("reconcile", self._settings.reconcile_interval):

@@ -18,8 +18,8 @@ TRY_LATER = 75
 BUSY = 76
 """Exit status of a worker that found another, started by a monitor that has died, still at it."""
 
-_ENDED_BY = frozenset(((Task.SUBMIT, Task.CANCEL), (Task.ADVANCE, Task.CANCEL), (Task.ADVANCE, Task.COLLECT)))
-"""Tasks that do not go on once another one is wanted."""
+_ENDED = (Task.SUBMIT, Task.ADVANCE)
+"""Tasks that do not go on once the grid job is cancelled."""
 
 
 class Worker(Protocol):
@@ -61,10 +61,13 @@ class Workers:
         """True while a worker runs."""
         return any(subject.worker for subject in self._subjects.values())
 
-    def start(self, task: Task, name: str) -> None:
-        """Start a worker for this task, unless one runs for that subject, or it is too early, or there are enough."""
+    def start(self, task: Task, name: str, cancelled: bool = False) -> None:
+        """Start a worker for this task, unless one runs for that subject, or it is too early, or there are enough.
+
+        :param cancelled: whether the subject is a grid job that was cancelled.
+        """
         subject = self._subjects.get(name)
-        if subject is not None and subject.worker is not None and (subject.task, task) in _ENDED_BY:
+        if subject is not None and subject.worker is not None and cancelled and subject.task in _ENDED:
             # It may hang in a handler, or go on submitting for a long time; any task can be killed and begun again.
             logger.info("%s %s is ended: the grid job is cancelled", name, subject.task)
             subject.worker.kill()

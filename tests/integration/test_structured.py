@@ -143,3 +143,26 @@ def test_the_example_makes_events_and_merges_them(samgrid: Samgrid) -> None:
     assert len(inputs) == len(set(inputs)) == 8
     assert "production: events: 2000" in done.stdout
     assert "merge: inputs: 8 files" in done.stdout
+
+
+def test_cancel_ends_a_step_whose_handler_does_not_return(samgrid: Samgrid, tmp_path: Path) -> None:
+    (tmp_path / "endless.py").write_text(
+        f"""
+import time
+from pathlib import Path
+from handlers.command import CommandAdapter
+
+class Endless(CommandAdapter):
+    jobType = "endless"
+    def prepareWorkArea(self, workArea):
+        Path({str(tmp_path)!r}, "entered").touch()
+        time.sleep(3600)
+"""
+    )
+    endless = Samgrid(samgrid.state, samgrid.scratch, {"SAMGRID_HANDLERS_MODULES": str(tmp_path / "endless.py")})
+    steps = "(a (samgrid_type endless) (executable /bin/true))"
+    identity = endless.submit(f"&(samgrid_type = structured)(steps = {steps})")
+    wait_for((tmp_path / "entered").exists, 60)
+    assert endless("cancel", identity).returncode == 0
+    done = endless("watch", identity, timeout=120)
+    assert (done.returncode, "cancelled by" in done.stdout) == (1, True), done.stderr

@@ -125,13 +125,16 @@ def test_of_a_grid_job_one_worker_runs_at_a_time(bench: Bench, waiting: str, run
     bench.run(wanted, ONE)
 
 
-def test_a_cancel_ends_a_worker_that_still_submits(bench: Bench) -> None:
+@pytest.mark.parametrize("begun", [Task.SUBMIT, Task.ADVANCE])
+@pytest.mark.parametrize("wanted", [Task.CANCEL, Task.COLLECT])
+def test_a_cancel_ends_a_worker_that_still_begins_something(bench: Bench, begun: Task, wanted: Task) -> None:
     bench.let_workers("exec sleep 3600")
-    bench.workers.start(Task.SUBMIT, ONE)
+    bench.workers.start(begun, ONE)
     bench.wait_for(lambda: bool(bench.started()))
     bench.let_workers("exit 0")
-    bench.run(Task.CANCEL, ONE)
-    assert bench.started() == [f"{task} {ONE}" for task in ("submit", "cancel")]
+    bench.workers.start(wanted, ONE, cancelled=True)
+    bench.finish()
+    assert bench.started() == [f"{task} {ONE}" for task in (begun, wanted)]
     assert bench.workers.troubles() == ""
 
 

@@ -14,6 +14,7 @@ from jobmanager.acceptance import make_adapter
 from jobmanager.account import Account
 from jobmanager.aggregation import judge
 from jobmanager.batch import find_batch_system
+from jobmanager.database import Database
 from jobmanager.delivery import deliver_outputs, measure_files
 from jobmanager.documents import read_time
 from jobmanager.grid_job import GridJob
@@ -48,9 +49,7 @@ def collect_grid_job(account: Account, identity: str) -> None:
     local_jobs = database.local_jobs(identity)
     # Before the transaction: reading all the outputs may take minutes, in which everybody could write nothing.
     job = database.grid_job(identity)
-    summary = _ask_for_summary(account, job, local_jobs)
-    sizes = job.sizes_before or measure_files(job)
-    database.change_grid_job(identity, lambda job: _note(job, summary, sizes))
+    keep_summary(database, job, _ask_for_summary(account, job, local_jobs))
     gathered = _gather(account, identity, local_jobs)
     undelivered = deliver_outputs(account, database.grid_job(identity), local_jobs)
     job = database.change_grid_job(identity, lambda job: _end(account, job, local_jobs, undelivered))
@@ -59,10 +58,16 @@ def collect_grid_job(account: Account, identity: str) -> None:
     )
 
 
-def _note(job: GridJob, summary: Mapping[str, str], sizes: tuple[int, int]) -> None:
-    job.put_summary(summary)
-    if job.origin is not None:
-        job.put_sizes_before(*sizes)
+def keep_summary(database: Database, job: GridJob, summary: Mapping[str, str]) -> None:
+    """Keep what the outputs amount to, and how much is in GRAM's files before anything is delivered to them."""
+    sizes = job.sizes_before or measure_files(job)
+
+    def put(job: GridJob) -> None:
+        job.put_summary(summary)
+        if job.origin is not None:
+            job.put_sizes_before(*sizes)
+
+    database.change_grid_job(job.identity, put)
 
 
 def _is_over(account: Account, identity: str) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from batch_adapters.states import State
 from jobmanager.account import Account
-from jobmanager.collection import Verdict, output_limits, put_end, render_extras
+from jobmanager.collection import Verdict, keep_summary, output_limits, put_end, render_extras
 from jobmanager.delivery import deliver_outputs
 from jobmanager.grid_job import GridJob
 from sandbox.gather import write_bundle
@@ -24,7 +24,7 @@ def collect_steps(account: Account, identity: str) -> None:
     whole = database.grid_job(identity)
     parts = {step.name: database.grid_job(step.grid_job) for step in whole.steps if step.grid_job is not None}
     summary = {f"{name}: {item}": text for name, part in parts.items() for item, text in part.summary().items()}
-    database.change_grid_job(identity, lambda job: job.put_summary(summary))
+    keep_summary(database, whole, summary)
     gathered = write_bundle(
         grid_job=identity,
         parts={name: places.output(part.identity) for name, part in parts.items()},

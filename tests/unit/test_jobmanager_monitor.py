@@ -67,7 +67,8 @@ def test_a_monitor_that_rests_still_reaps_its_workers(
 ) -> None:
     add_grid_job(account)
     monitor = Monitor(account, listener)
-    monkeypatch.setattr(Account, "program", lambda self, *arguments: ["/bin/true"])
+    # A workers' server that ends when it is told to start one.
+    monkeypatch.setattr(Account, "program", lambda self, *arguments: ["/usr/bin/head", "-c", "1"])
     monitor._workers.start(Task.SUBMIT, GRID_JOB)
     monkeypatch.setattr(monitor, "_work", fail_always(error))
     wait, turns = monitor._selector.select, 0

@@ -537,7 +537,11 @@ def hurry(bench: Bench) -> dict[str, str]:
     """The environment in which the driver looks at stdout all the time."""
     tools = bench.sandbox / "tools"
     tools.mkdir()
-    (tools / "sleep").write_text(f"#!/bin/sh\necho $$ >>'{bench.scratch}.sleeps'\nexec /bin/sleep 0.05\n")
+    (tools / "sleep").write_text(f"""#!/bin/sh
+        echo $$ >>'{bench.scratch}.sleeps'
+        [ ! -e '{bench.scratch}.slow' ] || exec /bin/sleep 600
+        exec /bin/sleep 0.05
+    """)
     (tools / "sleep").chmod(0o755)
     return bench.environment() | {"PATH": f"{tools}:{os.environ['PATH']}"}
 
@@ -575,6 +579,25 @@ def test_who_looks_at_stdout_ends_with_the_driver(bench: Bench, number: signal.S
         os.kill(pid, signal.SIGKILL)
     if number is signal.SIGKILL:
         os.killpg(driver.pid, signal.SIGKILL)
+
+
+def test_a_sleep_of_who_looks_at_stdout_does_not_outlive_the_driver(bench: Bench) -> None:
+    driver = start_in_a_hurry(bench, "echo samgrid-phase a 1/2; until [ -e output/go ]; do /bin/sleep 0.02; done")
+    wait_until(lambda: bench.status.phases == (Phase("a", 1, 2),))
+    Path(f"{bench.scratch}.slow").touch()
+    sleeps = Path(f"{bench.scratch}.sleeps")
+    wait_until(lambda: b"600" in command_of(int(sleeps.read_text().split()[-1])))
+    next(bench.scratch.glob("*/output")).joinpath("go").touch()
+    assert driver.wait(60) == 0
+    last = int(sleeps.read_text().split()[-1])
+    wait_until(lambda: b"600" not in command_of(last))
+
+
+def command_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except FileNotFoundError:
+        return b""
 
 
 def is_alive(pid: int) -> bool:

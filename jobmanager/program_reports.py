@@ -123,11 +123,13 @@ class _Reader:
 
     def _read(self, reports: Iterable[_Report]) -> None:
         taken = [report for report in reports if report.is_taken or self._take(report)]
-        changes = [(report.number, self._find_change(report)) for report in taken]
+        changes = [(report, self._find_change(report)) for report in taken]
         database = self._account.database
         with database.transaction():
-            for number, change in changes:
-                job = database.local_job(self._identity, number)
+            for report, change in changes:
+                job = database.local_job(self._identity, report.number)
+                if report.name != f"{render_stem(self._identity, job.local_id or '')}.{report.kind}":
+                    continue  # of an earlier attempt by now
                 change(job)
                 database.put_local_jobs(self._identity, [job])
         for report in taken:

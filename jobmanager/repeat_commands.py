@@ -61,7 +61,8 @@ def recover(options: argparse.Namespace) -> int:
     elif not jobs:
         print(f"{name}: nothing is missing")
     for gap, job in zip(found.gaps, jobs, strict=False):
-        what = f"{len(gap.indexes)} local jobs" if gap.indexes else "the last steps"
+        number = len(gap.indexes)
+        what = f"{number} local job{'s' if number > 1 else ''}" if number else "the last steps"
         print(f"{name}: {job.identity} makes {what} of {gap.grid_job} again")
     for job in jobs[:1]:
         wake_for(account, job.identity)

@@ -62,7 +62,7 @@ def test_recovery_by_request_id_submits_what_is_missing_once(generator: Samgrid,
     first = generator("run", "-", stdin=request(tmp_path)).stdout.split()[2]
     (tmp_path / "fail3").unlink()
     recovered = generator("recover", "--request", "13669")
-    assert (recovered.returncode, f"makes 1 local jobs of {first} again" in recovered.stdout) == (0, True)
+    assert (recovered.returncode, f"makes 1 local job of {first} again" in recovered.stdout) == (0, True)
     at_once = generator("recover", "--request", "13669")
     assert at_once.returncode == 0
     assert at_once.stdout.startswith("request 13669: nothing is")

@@ -4,13 +4,16 @@ import time
 from pathlib import Path
 
 import pytest
+from lxml import etree
 
 from batch_adapters.adapter import LocalStatus
 from batch_adapters.states import Event, State
 from jobmanager.account import Account
 from jobmanager.explaining import explain
+from jobmanager.foreign_xml import read_foreign_xml
 from jobmanager.local_job import LocalJob
 from jobmanager.orphans import find_orphans
+from jobmanager.program_reports import read_reports
 from jobmanager.progress import reconcile_with_drivers
 from jobmanager.registration import apply_events, register_local_jobs
 from jobmanager.retrying import choose_retries, retry_failed
@@ -185,3 +188,22 @@ def test_what_is_explained_of_a_local_job_names_its_earlier_attempts(toy: ToySys
     retry_failed(toy.database, GRID_JOB)
     text = explain(toy.account, f"{GRID_JOB}/2", ask=False)
     assert "7_1 on node2: the program ended with exit code 3" in text
+
+
+def test_what_an_earlier_attempt_reported_does_not_reach_the_next(
+    toy: ToySystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The grid job tries again while the report is read."""
+    prepare(toy)
+    folder = toy.account.places.reports(GRID_JOB)
+    folder.mkdir()
+    (folder / f"{GRID_JOB}.7_1.xml").write_text('<note xmlns="urn:experiment"/>')
+
+    def read(data: bytes) -> etree._Element:
+        retry_failed(toy.database, GRID_JOB)
+        return read_foreign_xml(data)
+
+    monkeypatch.setattr("jobmanager.program_reports.read_foreign_xml", read)
+    read_reports(toy.account, GRID_JOB)
+    assert toy.job(2).attempt == 2
+    assert [child.tag for child in toy.job(2).element] == ["attempt"]

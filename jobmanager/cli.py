@@ -17,6 +17,7 @@ from jobmanager import (
     handler_commands,
     query_commands,
     repeat_commands,
+    web_commands,
 )
 from jobmanager.configuration import ConfigurationError
 from jobmanager.database import DatabaseError, UnknownJob
@@ -88,6 +89,7 @@ def _make_parser() -> argparse.ArgumentParser:
     accounting_commands.add_commands(add)
     handler_commands.add_commands(add)
     repeat_commands.add_commands(add)
+    web_commands.add_commands(add)
     types = add("types", commands.types, "List the job types, or the attributes of one.")
     types.add_argument("type", metavar="TYPE", nargs="?", help="a job type")
     add("config", commands.config, "Print every configuration value and where it came from.", commands.CONFIG_HELP)

@@ -1,6 +1,7 @@
 """``samgrid explain``: what is known of a local job, who said so and when, and what is concluded from it."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from batch_adapters.adapter import BatchError, LocalStatus, Unreachable
 from batch_adapters.batch_system import BatchSystem
@@ -50,25 +51,35 @@ def find_local_jobs(database: Database, name: str) -> list[tuple[str, LocalJob]]
 
 
 def _explain(account: Account, grid_job: str, job: LocalJob, ask: bool) -> str:
-    driver, complaint = _read_driver(account, grid_job, job)
-    surroundings = Surroundings(
-        grid_job_has_ended=account.database.grid_job(grid_job).state.is_final,
-        reconcile_interval=account.configuration.monitor.reconcile_interval,
-        missing=account.database.missing(job.batch).get(str(job.local_id)),
-        driver=driver,
-        **(_ask(account, job) if ask else {}),
-    )
+    surroundings, complaint = look_around(account, account.database, grid_job, job)
+    if ask:
+        now, history = _ask(account, job)
+        surroundings = replace(surroundings, now=now, history=history)
     parts = [
-        render_columns([(name, render_line(text)) for name, text in _facts(grid_job, job)]),
+        render_columns([(name, render_line(text)) for name, text in describe_local_job(grid_job, job)]),
         "seen:\n" + (render_evidence(job.evidence()) or "  nothing"),
-        "driver:\n" + "\n".join(f"  {render_line(line)}" for line in [*_describe_driver(driver), *complaint]),
+        "driver:\n"
+        + "\n".join(f"  {render_line(line)}" for line in [*describe_driver(surroundings.driver), *complaint]),
     ]
     parts += [_describe_heard(title, heard) for title, heard in _titles(job.batch, surroundings)]
     parts.append("verdict:\n  " + render_line(render_verdict(job, surroundings)))
     return "\n".join(parts)
 
 
-def _facts(grid_job: str, job: LocalJob) -> list[tuple[str, str]]:
+def look_around(account: Account, database: Database, grid_job: str, job: LocalJob) -> tuple[Surroundings, list[str]]:
+    """What bears on a local job as far as it is written down, and why the driver's record cannot be read, if so."""
+    driver, complaint = _read_driver(account, grid_job, job)
+    surroundings = Surroundings(
+        grid_job_has_ended=database.grid_job(grid_job).state.is_final,
+        reconcile_interval=account.configuration.monitor.reconcile_interval,
+        missing=database.missing(job.batch).get(str(job.local_id)),
+        driver=driver,
+    )
+    return surroundings, complaint
+
+
+def describe_local_job(grid_job: str, job: LocalJob) -> list[tuple[str, str]]:
+    """What its document says of it, by name, for people."""
     facts = [
         ("grid job", grid_job),
         ("number", str(job.index)),
@@ -117,7 +128,8 @@ def _read_driver(account: Account, grid_job: str, job: LocalJob) -> tuple[Driver
         return DriverStatus(), [f"its status file cannot be read: {error}"]
 
 
-def _describe_driver(status: DriverStatus) -> list[str]:
+def describe_driver(status: DriverStatus) -> list[str]:
+    """What its driver wrote down, a line each."""
     if status == DriverStatus():
         return ["nothing"]
     lines = []
@@ -133,17 +145,17 @@ def _describe_driver(status: DriverStatus) -> list[str]:
     return lines + ([f"problem: {status.problem}"] if status.problem else [])
 
 
-def _ask(account: Account, job: LocalJob) -> dict[str, Heard]:
+def _ask(account: Account, job: LocalJob) -> tuple[Heard, Heard | None]:
     """What the batch system says now, and its history where the local job is not, or no longer, in its queue."""
     try:
         system = find_batch_system(account, job.batch)
     except UnknownBatchSystem as error:
-        return {"now": Heard(trouble=str(error))}
-    answers = {"now": _hear(account, job.batch, lambda: _look_at_queue(system, job))}
-    is_gone = job.state.is_final or not (answers["now"].found or answers["now"].trouble)
-    if job.token is not None and is_gone and system.adapter.history is not None:
-        answers["history"] = _hear(account, job.batch, lambda: _look_at_history(system, job))
-    return answers
+        return Heard(trouble=str(error)), None
+    now = _hear(account, job.batch, lambda: _look_at_queue(system, job))
+    is_gone = job.state.is_final or not (now.found or now.trouble)
+    if job.token is None or not is_gone or system.adapter.history is None:
+        return now, None
+    return now, _hear(account, job.batch, lambda: _look_at_history(system, job))
 
 
 def _look_at_queue(system: BatchSystem, job: LocalJob) -> list[LocalStatus]:

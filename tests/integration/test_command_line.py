@@ -45,6 +45,7 @@ HELP = {
     "export": ["DIR", "index.html", "xmllint", "refused"],
     "types": ["TYPE", "attributes"],
     "config": ["SAMGRID_CONFIG", "where it came from"],
+    "web": ["--listen ADDRESS:PORT", "--token-file FILE", "127.0.0.1:8642", "changes nothing"],
     "monitor": ["--stay", "foreground"],
 }
 """Every command, with words that its help must have."""

@@ -50,7 +50,7 @@ def test_there_is_no_drawer_for_things_without_a_place() -> None:
             "from jobmanager.database import Database; from jobmanager.listing import render_table",
             "lxml jinja2 sh rich",
         ),
-        ("import jobmanager.cli", "lxml jinja2 sh rich lark"),
+        ("import jobmanager.cli", "lxml jinja2 sh rich lark starlette uvicorn"),
         ("import jobmanager.acceptance, jobmanager.monitor_client, jobmanager.rsl", "jinja2 sh rich"),
         ("import gram_shims.program", "jinja2 sh rich lark tenacity tomllib"),
         ("import jobmanager.worker", "handlers handlers.command handlers.pythia"),

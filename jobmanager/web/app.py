@@ -1,0 +1,192 @@
+"""The web application: which address answers with what."""
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from jobmanager.account import Account
+from jobmanager.database import DatabaseError, UnknownJob
+from jobmanager.web.access import Guard
+from jobmanager.web.changes import Changes, Mark
+from jobmanager.web.files import find_size, open_file, read_chunks, read_tail
+from jobmanager.web.grid_job_page import read_grid_job_page
+from jobmanager.web.local_job_page import find_file, find_local_job, read_local_job_page
+from jobmanager.web.overview_page import read_overview_page
+from jobmanager.web.query_page import read_query_page
+from jobmanager.web.reading import VersionReader, looking
+from jobmanager.web.rendering import Templates
+
+_MOST_QUERIES = 2
+"""Questions that are answered at once."""
+_MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+
+
+@dataclass(frozen=True)
+class ErrorPage:
+    """Why there is no page."""
+
+    heading: str
+    sentence: str
+    here: str = ""
+    events: str = ""
+
+
+class Site:
+    """The pages of one account."""
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+        self._templates = Templates(account.configuration.site.name)
+        self._queries = threading.BoundedSemaphore(_MOST_QUERIES)
+        self._static = _load_static()
+        self.changes = Changes(VersionReader(account))
+
+    def overview(self, request: Request) -> Response:
+        """All grid jobs."""
+        with looking(self._account) as look:
+            return self._templates.render("overview.html", read_overview_page(look, request.query_params))
+
+    def grid_job(self, request: Request) -> Response:
+        """One grid job."""
+        identity = request.path_params["identity"]
+        with looking(self._account) as look:
+            page = read_grid_job_page(self._account, look, identity, request.query_params, time.time())
+            return self._templates.render("grid_job.html", page)
+
+    def local_job(self, request: Request) -> Response:
+        """One local job."""
+        with looking(self._account) as look:
+            return self._templates.render(
+                "local_job.html", read_local_job_page(self._account, look, **request.path_params)
+            )
+
+    def local_file(self, request: Request) -> Response:
+        """The end of a file that a local job brought back, as text."""
+        identity, index, what = (request.path_params[name] for name in ("identity", "index", "what"))
+        with looking(self._account) as look:
+            path = find_file(self._account, identity, find_local_job(look, identity, index), what)
+        return _answer_with_tail(path)
+
+    def log(self, request: Request) -> Response:
+        """The end of what the job manager did for a grid job, as text."""
+        return _answer_with_tail(self._account.places.log(self._find(request)))
+
+    def output(self, request: Request) -> Response:
+        """The output tar of a grid job."""
+        identity = self._find(request)
+        stream = open_file(self._account.places.output(identity))
+        if stream is None:
+            raise HTTPException(404, f"Grid job {identity} has no output tar yet.")
+        size = find_size(stream)
+        headers = {"Content-Length": str(size), "Content-Disposition": f'attachment; filename="{identity}.tar"'}
+        return StreamingResponse(read_chunks(stream, size), headers=headers, media_type="application/x-tar")
+
+    def query(self, request: Request) -> Response:
+        """The query box, and the answer."""
+        if not self._queries.acquire(blocking=False):
+            raise HTTPException(503, "Other questions are being answered: ask again in some seconds.")
+        try:
+            return self._templates.render("query.html", read_query_page(self._account, request.query_params))
+        finally:
+            self._queries.release()
+
+    def events(self, request: Request) -> Response:
+        """Tells of changes to the list of grid jobs."""
+        return self._stream(self._mark_of_all)
+
+    def grid_job_events(self, request: Request) -> Response:
+        """Tells of changes to one grid job."""
+        return self._stream(partial(self._mark_of_grid_job, self._find(request)))
+
+    def static(self, request: Request) -> Response:
+        """A style sheet, script or picture of ours, from memory."""
+        name = request.path_params["name"]
+        if name not in self._static:
+            raise HTTPException(404, f"There is no file {name} here.")
+        media_type = _MEDIA_TYPES[Path(name).suffix]
+        return Response(self._static[name], media_type=media_type, headers={"Cache-Control": "max-age=60"})
+
+    def fault(self, request: Request, error: Exception) -> Response:
+        """The page that says why there is no other."""
+        if isinstance(error, HTTPException):
+            heading = {404: "There is nothing here", 503: "Not now"}.get(error.status_code, "This has no answer")
+            page = ErrorPage(heading, error.detail)
+            return self._templates.render("error.html", page, error.status_code)
+        if isinstance(error, UnknownJob):
+            return self._templates.render("error.html", ErrorPage("There is no such job", str(error)), 404)
+        return self._templates.render("error.html", ErrorPage("The job database cannot be read", str(error)), 503)
+
+    def _find(self, request: Request) -> str:
+        with looking(self._account) as look:
+            return look.grid_job(request.path_params["identity"]).identity
+
+    def _mark_of_all(self) -> Mark:
+        with looking(self._account) as look:
+            return look.mark_of_all()
+
+    def _mark_of_grid_job(self, identity: str) -> Mark:
+        with looking(self._account) as look:
+            return look.mark_of_grid_job(identity)
+
+    def _stream(self, read_mark: Callable[[], Mark]) -> Response:
+        if not self.changes.has_room:
+            raise HTTPException(503, "Too many pages are open.")
+        return StreamingResponse(self.changes.stream(read_mark), media_type="text/event-stream")
+
+
+def _load_static() -> dict[str, bytes]:
+    folder = Path(__file__).with_name("static")
+    return {file.name: file.read_bytes() for file in folder.iterdir() if file.suffix in _MEDIA_TYPES}
+
+
+def _answer_with_tail(path: Path | None) -> Response:
+    tail = read_tail(path) if path else None
+    if tail is None:
+        raise HTTPException(404, "There is no such file, or it has not come back yet.")
+    text = tail.text.decode("utf-8", "replace")
+    if len(tail.text) < tail.size:
+        text = f"[the last {len(tail.text)} of {tail.size} bytes]\n{text}"
+    return PlainTextResponse(text)
+
+
+def make_app(account: Account, token: str | None) -> Starlette:
+    """The application; without a token it is for this account on this host."""
+    site = Site(account)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[Mapping[str, object]]:
+        watch = asyncio.create_task(site.changes.watch())
+        yield {}
+        watch.cancel()
+
+    job = "/jobs/{identity}"
+    routes = [
+        Route("/", site.overview),
+        Route("/events", site.events),
+        Route("/query", site.query),
+        Route("/static/{name}", site.static),
+        Route(job, site.grid_job),
+        Route(f"{job}/events", site.grid_job_events),
+        Route(f"{job}/log", site.log),
+        Route(f"{job}/output.tar", site.output),
+        Route(f"{job}/local/{{index:int}}", site.local_job),
+        Route(f"{job}/local/{{index:int}}/{{what}}", site.local_file),
+    ]
+    faults = {HTTPException: site.fault, UnknownJob: site.fault, DatabaseError: site.fault}
+    app = Starlette(
+        routes=routes, middleware=[Middleware(Guard, token=token)], exception_handlers=faults, lifespan=lifespan
+    )
+    app.state.changes = site.changes
+    return app

@@ -1,0 +1,82 @@
+"""Fills in the templates: every text is escaped, and holds nothing that a browser or a reader could take for more."""
+
+import getpass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import jinja2
+from starlette.responses import HTMLResponse
+
+from jobmanager.listing import render_line
+
+_LONGEST = 200
+
+
+def _line(text: object, longest: int = _LONGEST) -> str:
+    """A text as one line of bounded length, without control characters."""
+    shown = render_line(str(text)[: longest + 1])
+    return shown if len(shown) <= longest else f"{shown[:longest]}…"
+
+
+def _text(text: str) -> str:
+    """A text of several lines without other control characters."""
+    lines = text.replace("\r\n", "\n")
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else "\ufffd" for letter in lines)
+
+
+def _moment(seconds: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime(form)
+    except (ValueError, OverflowError, OSError):  # a stamp from after the year 9999
+        return f"second {seconds:.0f}"
+
+
+def render_duration(seconds: float | None) -> str:
+    """A time in the two largest units that it has; nothing where it is not known."""
+    if seconds is None:
+        return ""
+    whole = max(0, round(seconds))
+    days, hours, minutes = whole // 86400, whole // 3600 % 24, whole // 60 % 60
+    if days:
+        return f"{days} d {hours} h"
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"
+
+
+def _bytes(size: int) -> str:
+    value = float(size)
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "bytes" else f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.3g} TB"
+
+
+class Templates:
+    """The page templates of one site."""
+
+    def __init__(self, site: str) -> None:
+        self._environment = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._environment.globals.update(site=site, user=getpass.getuser())
+        self._environment.filters.update(
+            line=_line,
+            text=_text,
+            moment=_moment,
+            iso=lambda seconds: _moment(seconds, "%Y-%m-%dT%H:%M:%SZ"),
+            clock=lambda seconds: _moment(seconds, "%H:%M:%S"),
+            duration=render_duration,
+            bytes=_bytes,
+        )
+
+    def render(self, template: str, page: object, status: int = 200) -> HTMLResponse:
+        """A page, made of a dataclass whose fields and properties are the template's ``page``."""
+        text = self._environment.get_template(template).render(page=page)
+        # A lone surrogate, from a name that is no UTF-8, has no bytes.
+        return HTMLResponse(text.encode("utf-8", "replace"), status)

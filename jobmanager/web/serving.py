@@ -1,0 +1,107 @@
+"""Serves the pages on one address until a signal comes."""
+
+import asyncio
+import ipaddress
+import signal
+import socket
+from dataclasses import dataclass
+from types import FrameType
+
+import uvicorn
+
+from jobmanager.account import Account
+from jobmanager.web.app import make_app
+from jobmanager.web.changes import Changes
+
+
+class ListenError(Exception):
+    """The pages cannot be served at that address; the sentence says why and the way out."""
+
+
+@dataclass(frozen=True)
+class Listen:
+    """Where to listen."""
+
+    ip: ipaddress.IPv4Address | ipaddress.IPv6Address
+    port: int
+
+    @property
+    def host(self) -> str:
+        """As addresses of pages write it."""
+        return f"[{self.ip}]" if self.ip.version == 6 else str(self.ip)
+
+
+def read_listen(text: str) -> Listen:
+    """What ``127.0.0.1:8642`` or ``[::1]:8642`` says.
+
+    :raises ListenError: it is no address with a port.
+    """
+    host, colon, port = text.rpartition(":")
+    name = host.removeprefix("[").removesuffix("]")
+    try:
+        ip = ipaddress.ip_address("127.0.0.1" if name == "localhost" else name)
+    except ValueError:
+        ip = None
+    if ip is None or not colon or not (port.isascii() and port.isdigit() and int(port) < 65536):
+        raise ListenError(f"--listen {text!r} is no address with a port, like 127.0.0.1:8642 or [::1]:8642")
+    return Listen(ip, int(port))
+
+
+def serve(account: Account, listen: Listen, token: str | None) -> None:
+    """Print where the pages are and serve them until SIGINT or SIGTERM.
+
+    :raises ListenError: the address cannot be had, or must not be used without a token.
+    """
+    if token is None and not listen.ip.is_loopback:
+        raise ListenError(
+            f"{listen.host} can be reached from other hosts: that needs --token-file FILE, with a token that readers"
+            " have to know"
+        )
+    with _bind(listen) as bound:
+        app = make_app(account, token)
+        config = uvicorn.Config(
+            app, lifespan="on", log_level="warning", access_log=False, server_header=False,
+            proxy_headers=False, timeout_graceful_shutdown=2, loop="asyncio", http="h11", ws="none",
+        )  # fmt: skip
+        port = bound.getsockname()[1]
+        hint = "?token=…, with the token from the token file" if token else ""
+        print(f"http://{listen.host}:{port}/{hint}", flush=True)
+        _run(_Server(config, app.state.changes), bound)
+
+
+def _bind(listen: Listen) -> socket.socket:
+    family = socket.AF_INET6 if listen.ip.version == 6 else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((str(listen.ip), listen.port))
+        bound.listen(128)
+    except OSError as error:
+        bound.close()
+        raise ListenError(
+            f"cannot listen on {listen.host}:{listen.port}: {error.strerror}: name another with --listen"
+        ) from error
+    return bound
+
+
+class _Server(uvicorn.Server):
+    """Ends its event streams, too, when a signal comes."""
+
+    def __init__(self, config: uvicorn.Config, changes: Changes) -> None:
+        super().__init__(config)
+        self._changes = changes
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Called by the signal, in the thread of the event loop."""
+        super().handle_exit(sig, frame)
+        asyncio.get_running_loop().call_soon_threadsafe(self._changes.end)
+
+
+def _run(server: _Server, bound: socket.socket) -> None:
+    # uvicorn raises the signal again when it has ended: to end by it is what it was sent for.
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        asyncio.run(server.serve([bound]))
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

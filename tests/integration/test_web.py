@@ -1,0 +1,150 @@
+"""``samgrid web`` as a process: where it listens, what it refuses, how it ends."""
+
+import http.client
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from tests.conftest import end_processes_of
+from tests.samgrid import Samgrid
+from tests.serving import serving
+
+TOKEN = "a-token-of-24-characters"
+
+
+def get(port: int, path: str, **headers: str) -> http.client.HTTPResponse:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("GET", path, headers=headers)
+    return connection.getresponse()
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Samgrid, str]]:
+    """An account whose one grid job is done."""
+    folder = tmp_path_factory.mktemp("finished")
+    (folder / "scratch").mkdir()
+    samgrid = Samgrid(folder / "state", folder / "scratch", {})
+    identity = samgrid.submit(
+        '&(samgrid_type = command)(executable = /bin/echo)(arguments = "<b>hello</b>")(count = 3)'
+    )
+    assert samgrid("watch", identity).returncode == 0
+    yield samgrid, identity
+    end_processes_of(folder / "state")
+
+
+def test_a_grid_job_is_shown_down_to_its_output(finished: tuple[Samgrid, str]) -> None:
+    samgrid, identity = finished
+    with serving(samgrid) as site:
+        assert site.line == f"{site.address}/\n"
+        assert identity in get(site.port, "/").read().decode()
+        assert "3 done" in get(site.port, f"/jobs/{identity}").read().decode()
+        assert "the outputs are back" in get(site.port, f"/jobs/{identity}/local/2").read().decode()
+        assert get(site.port, f"/jobs/{identity}/local/2/stdout").read() == b"<b>hello</b>\n"
+        assert "packed for 3" in get(site.port, f"/jobs/{identity}/log").read().decode()
+        tar = get(site.port, f"/jobs/{identity}/output.tar").read()
+        assert tar == (samgrid.state / "jobs" / identity / f"{identity}.tar").read_bytes()
+
+
+def test_questions_are_answered_within_limits(finished: tuple[Samgrid, str]) -> None:
+    samgrid, identity = finished
+    with serving(samgrid) as site:
+        page = get(site.port, f"/query?q={quote('//local-job/@exit-code')}&job={identity[:4]}").read().decode()
+        assert "3 items" in page
+        assert "0\n0\n0\n" in page
+        assert "XPath" in get(site.port, f"/query?q={quote('//local-job[')}").read().decode()
+        assert "no grid job" in get(site.port, "/query?q=1&job=zzz").read().decode()
+
+
+def test_nothing_is_written(finished: tuple[Samgrid, str]) -> None:
+    samgrid, identity = finished
+    with serving(samgrid) as site:
+        before = (samgrid.state / "jobs.db").read_bytes()
+        for path in ("/", f"/jobs/{identity}", f"/jobs/{identity}/local/1", "/query?q=1"):
+            assert get(site.port, path).status == 200
+        assert (samgrid.state / "jobs.db").read_bytes() == before
+
+
+def test_where_nothing_was_submitted_nothing_is_made(samgrid: Samgrid) -> None:
+    with serving(samgrid) as site:
+        assert "There are no grid jobs yet" in get(site.port, "/").read().decode()
+    assert not samgrid.state.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+def test_it_ends_at_once_when_told_to_though_a_page_is_open(number: signal.Signals, samgrid: Samgrid) -> None:
+    with serving(samgrid) as site:
+        events = get(site.port, "/events")
+        assert events.readline() == b"retry: 2000\n"
+        site.process.send_signal(number)
+        assert b"still here" not in events.read()
+        assert site.process.wait(60) == 0
+
+
+def test_a_token_opens_the_page(samgrid: Samgrid, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(TOKEN)
+    file.chmod(0o600)
+    with serving(samgrid, "--token-file", str(file)) as site:
+        assert TOKEN not in site.line
+        assert "?token=" in site.line
+        assert get(site.port, "/").status == 401
+        assert get(site.port, "/", Authorization=f"Bearer {TOKEN}").status == 200
+        cookie = get(site.port, f"/?token={TOKEN}").getheader("Set-Cookie", "")
+        assert get(site.port, "/", Cookie=str(cookie).partition(";")[0]).status == 200
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another account for a moment")
+def test_another_account_of_the_host_sees_nothing(samgrid: Samgrid) -> None:
+    with serving(samgrid) as site:
+        os.seteuid(65534)
+        try:
+            client = socket.socket()
+        finally:
+            os.seteuid(0)
+        with client:
+            client.connect(("127.0.0.1", site.port))
+            client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            answer = client.makefile("rb").read()
+    # The server is root's here: nobody's connection is another account's.
+    assert answer.startswith(b"HTTP/1.1 403")
+    assert b"another account" in answer
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        pytest.param(["--listen", "0.0.0.0:0"], "--token-file", id="for all without a token"),
+        pytest.param(["--listen", "nonsense"], "127.0.0.1:8642", id="no address"),
+        pytest.param(["--listen", "192.0.2.1:1", "--token-file", "token"], "cannot listen on", id="not our address"),
+        pytest.param(["--token-file", "open"], "chmod 600", id="others can read the token"),
+        pytest.param(["--token-file", "missing"], "missing", id="no token file"),
+    ],
+)
+def test_what_cannot_be_is_one_clear_error(
+    options: list[str], complaint: str, samgrid: Samgrid, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, mode in (("token", 0o600), ("open", 0o644)):
+        (tmp_path / name).write_text(TOKEN)
+        (tmp_path / name).chmod(mode)
+    check_error(samgrid("web", *options), complaint)
+
+
+def test_a_busy_port_is_one_clear_error(samgrid: Samgrid) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        check_error(samgrid("web", "--listen", f"127.0.0.1:{port}"), f"127.0.0.1:{port}", "in use", "--listen")
+
+
+def check_error(done: subprocess.CompletedProcess[str], *words: str) -> None:
+    """A command failed as it should: one line on stderr with these words."""
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("samgrid web: ")
+    assert all(word in line for word in words), line

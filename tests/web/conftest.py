@@ -1,0 +1,65 @@
+"""A real Chromium that looks at real pages; skipped with the reason where it cannot be had."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from tests.samgrid import Samgrid
+from tests.serving import Serving, serving
+
+expect.set_options(timeout=60_000)
+
+FLAGS = [
+    "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+
+
+def find_chromium() -> str | None:
+    """Debian's Chromium, installed if need be and possible."""
+    if not shutil.which("chromium") and os.geteuid() == 0 and shutil.which("apt-get"):
+        # Several workers of pytest may want it at once: the second waits for the first.
+        install = ["install", "--yes", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=300", "chromium"]
+        for command in (["update"], install):
+            subprocess.run(["apt-get", "--quiet", *command], check=False, stdout=subprocess.DEVNULL, timeout=600)
+    return shutil.which("chromium")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """The browser."""
+    chromium = find_chromium()
+    if chromium is None:
+        pytest.skip("no Chromium here, and it cannot be installed: apt-get install chromium")
+    with sync_playwright() as playwright:
+        yield playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """An empty page; what it complains of in its console, or asks of other hosts, fails the test."""
+    context = browser.new_context(viewport={"width": 1200, "height": 900})
+    context.set_default_timeout(60_000)
+    page = context.new_page()
+    complaints: list[str] = []
+    page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("dialog", lambda dialog: complaints.append(f"dialog {dialog.message}"))
+    page.on("request", lambda asked: complaints.append(asked.url) if "//127.0.0.1:" not in asked.url else None)
+    yield page
+    context.close()
+    # That a server has gone, as servers in tests do, is no fault of the page.
+    assert [text for text in complaints if "net::ERR_" not in text] == []
+
+
+@pytest.fixture
+def site(samgrid: Samgrid, tmp_path: Path) -> Iterator[Serving]:
+    """The pages of an account of its own."""
+    samgrid.state.mkdir(mode=0o700)
+    with serving(samgrid) as running:
+        yield running

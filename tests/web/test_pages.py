@@ -1,0 +1,204 @@
+"""The status page as a reader has it: in a real browser, while real grid jobs run."""
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from batch_adapters.states import State
+from jobmanager.database import Database
+from jobmanager.local_job import Evidence, LocalJob
+from tests.production import add_production
+from tests.samgrid import Samgrid
+from tests.serving import Serving, serving
+
+JOB = "k3f9zq2m"
+PAGES = ["/", f"/jobs/{JOB}", f"/jobs/{JOB}/local/3", f"/query?q=//local-job&job={JOB}", "/query"]
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>\n{{7*7}}\x1b[31m\u202e" + "x" * 10_000
+
+
+@pytest.fixture
+def database(samgrid: Samgrid, site: Serving) -> Iterator[Database]:
+    """The account's job database."""
+    database = Database(samgrid.state / "jobs.db")
+    yield database
+    database.close()
+
+
+def add_hostile(database: Database) -> None:
+    """A grid job with a hostile text wherever a document can have one."""
+    job = add_production(database, JOB, 3, time.time(), owner=HOSTILE)
+    job.put_request([("arguments", (HOSTILE,))], Path("/home"))
+    job.put_summary({HOSTILE: HOSTILE})
+    job.put_trouble(HOSTILE, 1000)
+    job.reason = HOSTILE
+    local_job = LocalJob.new(3, "slurm", None)
+    local_job.intend("samgrid-0001", 1000)
+    local_job.register(HOSTILE, HOSTILE, 1000)
+    local_job.state, local_job.reason, local_job.remark = State.FAILED, HOSTILE, HOSTILE
+    local_job.put_evidence(Evidence("log", HOSTILE, 1000, HOSTILE))
+    with database.transaction():
+        database.put_grid_job(job)
+        database.put_local_jobs(JOB, [local_job])
+
+
+def count_marks(page: Page) -> int:
+    """How many cells are drawn."""
+    paths = page.locator("#cells path").all()
+    return sum(len(re.findall("M", str(path.get_attribute("d")))) for path in paths)
+
+
+def test_a_reader_walks_from_the_list_to_a_local_job_and_back(page: Page, site: Serving, database: Database) -> None:
+    add_production(database, JOB, 120, time.time())
+    page.goto(site.address)
+    page.get_by_role("link", name=JOB).click()
+    expect(page.get_by_role("heading", name=JOB)).to_be_visible()
+    assert count_marks(page) == 120
+    page.get_by_role("row").nth(7).get_by_role("link").click()
+    expect(page.get_by_role("heading", name="Local job 7")).to_be_visible()
+    expect(page.get_by_text("running on node017").first).to_be_visible()
+    page.get_by_role("link", name=JOB).click()
+    page.get_by_role("navigation").get_by_role("link", name="Grid jobs").click()
+    expect(page.get_by_text("1 grid job, the newest first")).to_be_visible()
+
+
+def test_a_running_grid_job_changes_before_the_reader_s_eyes(page: Page, site: Serving, samgrid: Samgrid) -> None:
+    gate = samgrid.scratch / "gate"
+    wait = f"while [ ! -e {gate} ]; do sleep 0.1; done; samgrid-report phase waiting 1/1; echo over"
+    identity = samgrid.submit(
+        f"""&(samgrid_type = command)(executable = /bin/sh)(count = 4)(arguments = -c "{wait}")"""
+    )
+    page.goto(f"{site.address}/jobs/{identity}")
+    expect(page.locator("#cells")).to_have_attribute("data-cells", re.compile("a"))
+    page.evaluate("window.isTheSame = true; scrollTo(0, 150)")
+    page.get_by_role("link", name="Log").focus()
+    gate.touch()
+    expect(page.locator("#cells")).to_have_attribute("data-cells", "d4")
+    expect(page.locator("#head .state")).to_have_text("done")
+    expect(page.get_by_role("link", name="Output tar")).to_be_visible()
+    expect(page).to_have_title(re.compile(f"{identity} done"))
+    expect(page.get_by_role("progressbar", name="waiting")).to_have_text("4 of 4")
+    assert count_marks(page) == 4
+    assert page.evaluate("[window.isTheSame, document.activeElement.textContent, scrollY]") == [True, "Log", 150]
+
+
+def test_new_grid_jobs_come_into_the_list_and_the_focus_stays(page: Page, site: Serving, database: Database) -> None:
+    add_production(database, "aaaaaaaa", 5, time.time() - 1000)
+    page.goto(site.address)
+    page.get_by_role("link", name="aaaaaaaa").focus()
+    add_production(database, "bbbbbbbb", 5, time.time())
+    expect(page.get_by_role("link", name="bbbbbbbb")).to_be_visible()
+    assert page.evaluate("document.activeElement.textContent") == "aaaaaaaa"
+    assert [row.split()[0] for row in page.get_by_role("row").all_inner_texts()[1:]] == ["bbbbbbbb", "aaaaaaaa"]
+
+
+def test_a_lost_connection_is_said_and_found_again(page: Page, samgrid: Samgrid) -> None:
+    samgrid.state.mkdir(mode=0o700)
+    note = page.get_by_text("The connection is lost")
+    with serving(samgrid) as first:
+        page.goto(first.address)
+        expect(note).to_be_hidden()
+    expect(note).to_be_visible()
+    with serving(samgrid, port=first.port):
+        expect(note).to_be_hidden()
+
+
+def test_a_query_is_asked_and_answered(page: Page, site: Serving, database: Database) -> None:
+    add_production(database, JOB, 30, time.time())
+    page.goto(f"{site.address}/query")
+    page.get_by_label("Expression").fill("count(//local-job[@state='done'])")
+    page.get_by_role("button", name="Ask").click()
+    done = sum(line.state is State.DONE for line in database.local_job_lines(JOB))
+    expect(page.locator("pre")).to_have_text(f"{done}\n")
+    page.get_by_label("Expression").fill("//local-job[")
+    page.get_by_role("button", name="Ask").click()
+    expect(page.get_by_role("alert")).to_contain_text("//local-job[")
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_hostile_texts_do_nothing(path: str, page: Page, site: Serving, database: Database) -> None:
+    add_hostile(database)
+    page.goto(site.address + path)
+    page.wait_for_timeout(200)
+    assert page.locator("img, main script").count() == 0
+    assert page.evaluate("document.documentElement.scrollWidth") == 1200
+
+
+def test_the_keyboard_reaches_everything(page: Page, site: Serving, database: Database) -> None:
+    add_production(database, JOB, 120, time.time())
+    page.goto(f"{site.address}/jobs/{JOB}")
+    page.keyboard.press("Tab")
+    expect(page.get_by_text("Skip to the content")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("main")).to_be_focused()
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.id") == "cells":
+            break
+    expect(page.locator("#cells")).to_be_focused()
+    for key in ("ArrowRight", "ArrowRight", "ArrowDown", "ArrowUp", "ArrowLeft"):
+        page.keyboard.press(key)
+    expect(page.get_by_text("Local job 2: done")).to_be_visible()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Local job 2")).to_be_visible()
+
+
+def test_the_mouse_points_at_cells(page: Page, site: Serving, database: Database) -> None:
+    add_production(database, JOB, 120, time.time())
+    page.goto(f"{site.address}/jobs/{JOB}")
+    page.locator("#cells").hover(position={"x": 5, "y": 5})
+    expect(page.get_by_text("Local job 1: done")).to_be_visible()
+    page.locator("#cells").click(position={"x": 30, "y": 5})
+    expect(page.get_by_role("heading", name="Local job 2")).to_be_visible()
+
+
+@pytest.mark.parametrize("path", PAGES)
+@pytest.mark.parametrize("is_hostile", [False, True], ids=["usual", "hostile"])
+def test_a_phone_needs_no_sideways_scrolling(
+    is_hostile: bool, path: str, page: Page, site: Serving, database: Database
+) -> None:
+    add_hostile(database) if is_hostile else add_production(database, JOB, 2000, time.time())
+    page.set_viewport_size({"width": 375, "height": 800})
+    page.goto(site.address + path)
+    page.wait_for_timeout(200)
+    assert page.evaluate("document.documentElement.scrollWidth") == 375
+
+
+def test_ten_thousand_local_jobs_are_drawn(page: Page, site: Serving, database: Database) -> None:
+    add_production(database, JOB, 10_000, time.time())
+    page.goto(f"{site.address}/jobs/{JOB}")
+    expect(page.locator("#cells path")).not_to_have_count(0)
+    assert count_marks(page) == 10_000
+    assert page.evaluate("document.querySelectorAll('*').length") < 2000
+    page.get_by_role("link", name="failed").click()
+    expect(page.locator("#table tbody tr").first).to_contain_text("failed")
+
+
+def test_there_is_a_dark_and_a_light_page(browser: Browser, site: Serving) -> None:
+    colours = set()
+    for scheme in ("dark", "light"):
+        context = browser.new_context(color_scheme=scheme)
+        page = context.new_page()
+        page.goto(site.address)
+        colours.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+        context.close()
+    assert len(colours) == 2
+
+
+UNNAMED = """() => [...document.querySelectorAll("a, button, select, input, textarea, svg, progress, [tabindex]")]
+  .filter((one) => !one.closest("[aria-hidden]") && one.id !== "main")
+  .filter((one) => !(one.textContent.trim() || one.labels?.length || one.ariaLabel || one.ariaLabelledByElements))
+  .map((one) => one.outerHTML)"""
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_everything_has_a_name_for_who_cannot_see_it(path: str, page: Page, site: Serving, database: Database) -> None:
+    add_production(database, JOB, 120, time.time())
+    page.goto(site.address + path)
+    assert page.locator("h1").count() == 1
+    assert page.locator("main").count() == 1
+    assert page.locator("table:not(:has(caption))").count() == 0
+    assert page.evaluate(UNNAMED) == []

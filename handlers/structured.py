@@ -17,21 +17,22 @@ class StructuredAdapter(JobAdapter):
     jobType = "structured"
     attributes = (
         Attribute("steps", "The grid jobs, each as (NAME (ATTRIBUTE VALUE ...) ...) with its samgrid_type; "
-                  "(input_step NAME) gives it the outputs of an earlier one.", Kind.SEQUENCES, required=True,
-                  default=()),
+                  "(input_step NAME) gives it the outputs of an earlier one.", Kind.SEQUENCES, required=True),
     )  # fmt: skip
 
     def checkErrors(self) -> Iterable[str]:
         """Steps that are malformed, of the same name, or that read what is not made before them."""
-        values: Sequence[Sequence[Value]] = self.request["steps"]
-        faults = [fault for value in values for fault in _find_faults(value)]
+        values: Sequence[Sequence[Value]] | None = self.request["steps"]
+        if values is None:
+            return []  # what is wrong with the attribute itself has been said
         if not values:
             return [f"steps names none: {_FORM}"]
+        faults = [fault for value in values for fault in _find_faults(value)]
         return faults or _find_faults_of_order([_read_step(value) for value in values])
 
     def getSteps(self) -> Sequence[Step]:
         """The request's steps."""
-        return [_read_step(value) for value in self.request["steps"]]
+        return [_read_step(value) for value in self.request["steps"] or ()]
 
     def getSize(self) -> int | None:
         """None: its steps have sizes of their own."""

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from adapters import JobAdapter, LocalJob
 from batch_adapters.diagnosis import Finding, Level
-from jobmanager.acceptance import check_errors, count_local_jobs, make_adapter
+from jobmanager.acceptance import check_errors, check_steps, count_local_jobs, find_steps, make_adapter
 from jobmanager.account import Account
 from jobmanager.configuration import Configuration
 from jobmanager.grid_job import GridJob
@@ -58,6 +58,11 @@ def try_request(configuration: Configuration, given: Given, folder: Path, root: 
     """
     try:
         first, second = (_begin(configuration, given, folder, root / name) for name in ("first", "second"))
+        if steps := find_steps(first.adapter):
+            check_steps(first.account, given, steps, folder)
+            names = ", ".join(step.name for step in steps)
+            yield Finding(Level.GOOD, f"{len(steps)} steps: {names}; each is tried with a request of its own type")
+            return
         yield _compare_slices(first, second)
         yield _compare_commands(first, second)
         yield _compare_sandboxes(first, second)

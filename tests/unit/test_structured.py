@@ -11,13 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapters import Step, Value
+from batch_adapters.diagnosis import Finding, Level
 from batch_adapters.states import State
 from jobmanager.acceptance import accept_grid_job
 from jobmanager.account import Account
 from jobmanager.advancing import advance_grid_job, cancel_steps, refresh_structured
 from jobmanager.aggregation import aggregate_steps
+from jobmanager.configuration import read_configuration
 from jobmanager.database import StepLine
 from jobmanager.grid_job import GramOrigin, GridJob
+from jobmanager.handler_trial import try_request
 from jobmanager.listing import render_step
 from jobmanager.request import BadRequest
 from jobmanager.rsl import read_rsl
@@ -284,3 +287,19 @@ def test_a_step_whose_tar_is_gone_is_told_in_the_manifest(account: Account, tmp_
         manifest = json.load(tar.extractfile(f"{identity}/manifest.json") or pytest.fail("there is no manifest"))
     refused = [{"path": f"make/{parts[0]}.tar", "reason": "there is no such file any more"}]
     assert manifest["refused"] == refused
+
+
+@pytest.mark.parametrize(
+    ("steps", "level"),
+    [
+        pytest.param(MAKE, Level.GOOD, id="good"),
+        pytest.param("(make (samgrid_type command))", Level.FAULT, id="a step without program"),
+    ],
+)
+def test_a_handler_with_steps_is_checked_as_far_as_its_steps(tmp_path: Path, steps: str, level: Level) -> None:
+    relations = read_rsl(f"&(samgrid_type = structured)(steps = {steps})", {})
+    given = [(relation.name, relation.values) for relation in relations]
+    configuration = read_configuration({}, site_file=Path("/nonexistent"))
+    (finding,) = try_request(configuration, given, Path("/"), tmp_path)
+    assert isinstance(finding, Finding)
+    assert finding.level is level

@@ -7,11 +7,12 @@ from batch_adapters.adapter import BatchError, LocalStatus, Unreachable
 from batch_adapters.batch_system import BatchSystem
 from batch_adapters.registry import UnknownBatchSystem
 from jobmanager.account import Account
+from jobmanager.attempts import Attempt
 from jobmanager.batch import find_batch_system, find_silence
 from jobmanager.database import Database, UnknownJob
 from jobmanager.documents import read_time
 from jobmanager.listing import printable, render_columns, render_line, render_local_time
-from jobmanager.local_job import Attempt, Evidence, LocalJob
+from jobmanager.local_job import Evidence, LocalJob
 from jobmanager.progress import read_driver_status, status_file
 from jobmanager.verdict import Heard, Surroundings, render_verdict
 from sandbox.status import DriverStatus

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from lxml import etree
 
 from adapters import Slice
-from batch_adapters.states import STATE_OF_WORD, State
-from jobmanager.documents import Document, read_time, render_text, render_time
+from batch_adapters.states import State
+from jobmanager.attempts import AttemptedDocument
+from jobmanager.documents import read_time, render_text, render_time
 from sandbox.status import MAX_PHASES, Phase
 
 MOST_EVIDENCE = 40
@@ -39,20 +40,7 @@ class ToldPhase(Phase):
     """When done or total last changed."""
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """An earlier attempt at a local job's slice, which failed."""
-
-    number: int
-    local_id: str
-    token: str
-    state: State
-    exit_code: int | None
-    reason: str
-    host: str
-
-
-class LocalJob(Document):
+class LocalJob(AttemptedDocument):
     """One local job of a grid job."""
 
     tag = "local-job"
@@ -228,43 +216,6 @@ class LocalJob(Document):
         for name in ("started", "ended", "exit-code", "signal", "host", "cpu-time", "driver", "reason", "remark"):
             self._set(name, None)
         self._remove("phase")
-
-    def begin_again(self) -> None:
-        """Become a new attempt at the same slice, not submitted; of the old one the attributes are kept."""
-        number = self.attempt
-        own = {str(name): str(value) for name, value in self.element.attrib.items()}
-        known = {name: value for name, value in own.items() if name not in ("index", "batch")}
-        for name in known:
-            del self.element.attrib[name]
-        for child in list(self.element):
-            if child.tag not in ("slice", "attempt"):
-                self.element.remove(child)
-        etree.SubElement(self.element, "attempt", {"number": str(number), **known})
-        self.state = State.UNSUBMITTED
-
-    @property
-    def attempt(self) -> int:
-        """Which attempt this is, from 1."""
-        return len(self.element.findall("attempt")) + 1
-
-    def past(self) -> "list[LocalJob]":
-        """The attempts before this one as they ended, in their order; of each its attributes only."""
-        return [LocalJob(element) for element in self.element.iterfind("attempt")]
-
-    def earlier_attempts(self) -> list[Attempt]:
-        """The attempts before this one, in their order."""
-        return [
-            Attempt(
-                int(e.get("number") or 0),
-                str(e.get("id") or ""),
-                str(e.get("token") or ""),
-                STATE_OF_WORD[str(e.get("state"))],
-                None if e.get("exit-code") is None else int(str(e.get("exit-code"))),
-                str(e.get("reason") or ""),
-                str(e.get("host") or ""),
-            )
-            for e in self.element.iterfind("attempt")
-        ]
 
     @property
     def driver(self) -> str | None:

@@ -8,6 +8,7 @@ from gram_shims.proxy import find_subject
 from gram_shims.request import is_plain
 from jobmanager.account import Account
 from jobmanager.documents import render_text
+from jobmanager.gram_answers import read_gram_id
 from jobmanager.grid_job import GramOrigin
 
 _CONTACT = "GLOBUS_GRAM_JOB_CONTACT"
@@ -48,7 +49,7 @@ def find_grid_job(account: Account, description: JobDescription) -> str | None:
 
     GRAM's uniqid finds it, too: a job manager that was killed during submit never learned the id.
     """
-    identity = render_text(description.word("jobid"))
+    identity = read_gram_id(render_text(description.word("jobid")))
     if identity:
         return identity if account.database.is_taken(identity) else None
     uniqid = find_uniqid(description)

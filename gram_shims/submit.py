@@ -12,7 +12,7 @@ from gram_shims.origin import find_grid_job, make_origin
 from gram_shims.request import RefusedRequest, find_directory, read_request
 from jobmanager.acceptance import accept_grid_job
 from jobmanager.account import Account
-from jobmanager.gram_answers import answer_file, render_poll_answer
+from jobmanager.gram_answers import answer_file, gram_id, render_poll_answer
 from jobmanager.monitor_client import end_other_monitor, wake_monitor
 from jobmanager.request import BadRequest
 
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 def submit(account: Account, description: JobDescription) -> Answer:
-    """The grid job's id, or why the request is refused; nothing exists of a refused one.
+    """The grid job's id for GRAM, or why the request is refused; nothing exists of a refused one.
 
     :raises HandlerError, DatabaseError: it cannot be accepted now, or here.
     """
@@ -39,7 +39,7 @@ def submit(account: Account, description: JobDescription) -> Answer:
     except OSError as error:
         # Whoever sees an error submits again: this one is accepted, and must not look refused.
         logger.warning("%s is accepted, but waits: no monitor can be started: %s", identity, error)
-    return Answer(State.PENDING, identity)
+    return Answer(State.PENDING, gram_id(identity))
 
 
 def _accept(account: Account, description: JobDescription) -> str:

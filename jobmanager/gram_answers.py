@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from batch_adapters.generator.collector_protocol import render_id
 from batch_adapters.states import Event, State
 from jobmanager.account import Account
 from jobmanager.grid_job import GridJob
@@ -52,6 +53,16 @@ def render_poll_answer(state: State, cancelled: bool, reason: str, tar: Path) ->
     return f"JOB_STATE:{told.value}\nGT3_FAILURE_MESSAGE:{printable}\nERROR:{error}\n"
 
 
+def gram_id(grid_job: str) -> str:
+    """The id of a grid job that GRAM is told: with our uid in it, so that no other account can tell events of it."""
+    return render_id(os.getuid(), grid_job)
+
+
+def read_gram_id(text: str) -> str:
+    """The grid job's id in an id that GRAM was told."""
+    return text.rpartition(".")[2]
+
+
 def answer_file(account: Account, grid_job: str) -> Path:
     """Where the answer to a poll of a grid job is."""
     return account.places.gram / grid_job
@@ -93,13 +104,12 @@ def find_events(account: Account, job: GridJob) -> list[Event]:
     job that someone cancelled. Only DONE can carry an exit code, and only then GRAM brings the outputs back: so a grid
     job that failed is DONE with an exit code that is not 0.
     """
-    told = told_state(job.state)
+    told, name = told_state(job.state), gram_id(job.identity)
     if told is State.FAILED and was_cancelled(job):
-        return [Event(0, job.identity, State.FAILED)]
+        return [Event(0, name, State.FAILED)]
     if told.is_final:
-        code = _find_exit_code(account, job)
-        return [Event(0, job.identity, State.ACTIVE), Event(0, job.identity, State.DONE, code)]
-    return [] if told is State.SUSPENDED else [Event(0, job.identity, told)]
+        return [Event(0, name, State.ACTIVE), Event(0, name, State.DONE, _find_exit_code(account, job))]
+    return [] if told is State.SUSPENDED else [Event(0, name, told)]
 
 
 def _find_exit_code(account: Account, job: GridJob) -> int:

@@ -75,10 +75,7 @@ class GramReports:
         self._untold_ends = sum(job.state.is_final for job in jobs) - sum(job.state.is_final for job in known)
 
     def _is_known(self, job: Untold, now: float) -> bool:
-        """True where GRAM has got the id, or where it does no harm that it drops the event.
-
-        An id that is told as PENDING at once belongs to this account, before any process shows it to others.
-        """
+        """True where GRAM has got the id, or where it does no harm that it drops the event."""
         if told_state(job.state) is State.PENDING or now - self._first_seen[job.id] >= _UNTIL_KNOWN:
             return True
         # The time of a submit is in whole seconds.

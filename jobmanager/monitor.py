@@ -91,7 +91,7 @@ class Monitor:
 
     def _work(self) -> None:
         open_jobs = self._account.database.open_grid_jobs()
-        # First: who waits for an end need not wait for the rest, and no worker shows an id before the collector has it.
+        # First: who waits for an end need not wait for the rest.
         self._reports.report()
         self._generators.supervise()
         self._workers.forget_all_but({name for job in open_jobs for name in (job.id, job.batch)})

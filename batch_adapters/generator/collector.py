@@ -2,11 +2,12 @@
 
 Every account's GRAM job manager reads that folder, and one malformed line blocks them all. So it belongs to an account
 of its own, whose program this is. It takes lines from the accounts' monitors (`collector_protocol`), knows by the
-kernel's word whose they are, and writes those that are well-formed, of ids of the sender's own, and not too many.
+kernel's word whose they are, and writes those that are well-formed, of ids with the sender's uid, and not too many.
 """
 
 import argparse
 import contextlib
+import fcntl
 import logging
 import os
 import selectors
@@ -20,8 +21,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from batch_adapters.generator.allowances import Allowances
 from batch_adapters.generator.collector_protocol import LONGEST_PACKET, Answer, read_lines, render_answers
-from batch_adapters.generator.owners import Allowances, Claim, Owners
 from batch_adapters.generator.process import fill_closed_descriptors, leave_on_signals
 from batch_adapters.generator.stamped import keep_days, write_events_now
 from batch_adapters.states import Event
@@ -30,9 +31,7 @@ logger = logging.getLogger("samgrid-event-collector")
 
 FOLDER = Path("/var/lib/globus/globus-seg-samgrid")
 SOCKET = Path("/run/samgrid-event-collector/socket")
-OWNERS = Path("/var/lib/samgrid/event-collector/owners.db")
 
-_DAY = 86_400
 _LOOK = 1.0
 """Seconds between two looks at the clock, for the file of a new day."""
 _MOST_CALLERS = 8
@@ -63,18 +62,14 @@ class _Request:
     def events(self) -> list[Event]:
         return [line for line in self.lines if isinstance(line, Event)]
 
-    def claim(self, event: Event) -> Claim:
-        return Claim(event.local_id, self.caller.uid)
-
 
 class Collector:
     """Serves whoever connects to the listener; all requests that have come are written together."""
 
-    def __init__(self, listener: socket.socket, folder: Path, owners: Owners) -> None:
+    def __init__(self, listener: socket.socket, folder: Path) -> None:
         """``listener``: of the type SOCK_SEQPACKET, not blocking."""
         self._listener = listener
         self._folder = folder
-        self._owners = owners
         self._allowances = Allowances()
         self._callers: dict[int, _Caller] = {}
         self._selector = selectors.DefaultSelector()
@@ -129,20 +124,21 @@ class Collector:
         if not 0 < len(packet) <= LONGEST_PACKET:
             self._drop(caller)
             return None
-        found = read_lines(packet)
+        found = read_lines(packet, caller.uid)
         allowed = self._allowances.take(caller.uid, len(found), time.monotonic())
         lines = [Answer.REFUSED if line is None else line for line in found[:allowed]]
         return _Request(caller, [*lines, *[Answer.LATER] * (len(found) - allowed)])
 
     def _answer(self, requests: Sequence[_Request]) -> None:
         try:
-            right = self._write(requests)
+            write_events_now(self._folder, [event for request in requests for event in request.events])
             self._tell("")
+            written = Answer.TAKEN
         except OSError as error:
             self._tell(f"nothing can be written: {error}")
-            right = None
+            written = Answer.LATER
         for request in requests:
-            answers = [self._judge(request, line, right) for line in request.lines]
+            answers = [line if isinstance(line, Answer) else written for line in request.lines]
             refused = answers.count(Answer.REFUSED)
             if refused:
                 logger.warning("user %d: %d of %d lines refused", request.caller.uid, refused, len(answers))
@@ -150,21 +146,6 @@ class Collector:
             with contextlib.suppress(OSError):
                 request.caller.connection.send(render_answers(answers))
             self._drop(request.caller)
-
-    def _write(self, requests: Sequence[_Request]) -> set[Claim]:
-        claims = dict.fromkeys(request.claim(event) for request in requests for event in request.events)
-        # On the disk before anybody can read the id in a day file.
-        right = self._owners.claim(list(claims), int(time.time()) // _DAY)
-        events = [event for request in requests for event in request.events if request.claim(event) in right]
-        write_events_now(self._folder, events)
-        return right
-
-    def _judge(self, request: _Request, line: Event | Answer, right: set[Claim] | None) -> Answer:
-        if isinstance(line, Answer):
-            return line
-        if right is None:
-            return Answer.LATER
-        return Answer.TAKEN if request.claim(line) in right else Answer.REFUSED
 
     def _drop(self, caller: _Caller) -> None:
         self._selector.unregister(caller.connection)
@@ -193,12 +174,27 @@ def listening(path: Path) -> Iterator[socket.socket]:
             path.unlink(missing_ok=True)
 
 
+@contextmanager
+def only_collector(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock.
+
+    :raises OSError: another collector holds it, or there is no such folder.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise OSError(f"another collector writes into {folder} already") from error
+    finally:
+        os.close(descriptor)
+
+
 def main(argv: Sequence[str]) -> int:
     """Run the collector until SIGTERM; 1 where it cannot work."""
     parser = argparse.ArgumentParser(prog=logger.name, description=__doc__)
     parser.add_argument("-d", dest="folder", metavar="FOLDER", type=Path, default=FOLDER, help=f"default: {FOLDER}")
     parser.add_argument("-s", dest="socket", metavar="SOCKET", type=Path, default=SOCKET, help=f"default: {SOCKET}")
-    parser.add_argument("-o", dest="owners", metavar="FILE", type=Path, default=OWNERS, help=f"default: {OWNERS}")
     options = parser.parse_args(argv)
     logging.basicConfig(format="%(name)s: %(message)s")
     fill_closed_descriptors()
@@ -206,13 +202,13 @@ def main(argv: Sequence[str]) -> int:
     # The day files are for everybody to read.
     os.umask(0o022)
     try:
-        # The owners first: who has them is the only collector, so that no other's socket is taken away.
-        owners = Owners(options.owners)
-        keep_days(options.folder)
-        with listening(options.socket) as listener:
-            collector = Collector(listener, options.folder, owners)
-            while True:
-                collector.serve()
+        # The folder first: it has one writer, and no other collector's socket is taken away.
+        with only_collector(options.folder):
+            keep_days(options.folder)
+            with listening(options.socket) as listener:
+                collector = Collector(listener, options.folder)
+                while True:
+                    collector.serve()
     except OSError as error:
         print(f"{logger.name}: {error}", file=sys.stderr)
         return 1

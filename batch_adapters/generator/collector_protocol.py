@@ -18,8 +18,8 @@ LONGEST_PACKET = 32_768
 _PATIENCE = 1.0
 """Seconds for each of connecting, sending and hearing the answer."""
 
-# Stricter than GRAM's reader must have it: the ids of grid jobs, none of which is the beginning of another.
-_LINE = re.compile(rb"001;[0-9]{1,12};([a-z][a-z0-9]{7});([1248]);([0-9]{1,5})")
+# Stricter than GRAM's reader must have it; group 1 is the id, 2 the uid in it.
+_LINE = re.compile(rb"001;[0-9]{1,12};(([0-9]{1,10})\.[a-z][a-z0-9]{7});([1248]);([0-9]{1,5})")
 _HIGHEST_EXIT_CODE = 65_535
 
 
@@ -31,20 +31,25 @@ class Answer(enum.Enum):
     LATER = "later"
     """It could not be written now, or the account has said too much: say it again."""
     REFUSED = "refused"
-    """It is no event of a grid job, or of one of another account."""
+    """It is no event of a grid job, or its id has not the sender's uid in it."""
 
 
-def read_lines(packet: bytes) -> list[Event | None]:
-    """The event of each line of a packet; None for what is none, the torn end included."""
+def render_id(uid: int, grid_job: str) -> str:
+    """The id by which GRAM knows a grid job of an account: the uid is in it, and no id is the beginning of another."""
+    return f"{uid}.{grid_job}"
+
+
+def read_lines(packet: bytes, uid: int) -> list[Event | None]:
+    """The event of each line of a packet; None for what is none of that account's, the torn end included."""
     *lines, torn = packet.split(b"\n")
-    return [_read_line(line) for line in lines] + ([None] if torn else [])
+    return [_read_line(line, uid) for line in lines] + ([None] if torn else [])
 
 
-def _read_line(line: bytes) -> Event | None:
+def _read_line(line: bytes, uid: int) -> Event | None:
     match = _LINE.fullmatch(line)
-    if match is None or int(match[3]) > _HIGHEST_EXIT_CODE:
+    if match is None or match[2].decode() != str(uid) or int(match[4]) > _HIGHEST_EXIT_CODE:
         return None
-    return Event(0, match[1].decode(), State(int(match[2])), int(match[3]))
+    return Event(0, match[1].decode(), State(int(match[3])), int(match[4]))
 
 
 def hand_in(collector: Path, events: Sequence[Event]) -> list[Answer]:

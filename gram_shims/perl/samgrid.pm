@@ -42,8 +42,9 @@ sub poll {
     my ($self)  = @_;
     my $started = Time::HiRes::time();
     my $state   = _find_state_folder();
-    my $job     = $self->{JobDescription}->jobid();
-    my $answer  = defined $job && $job =~ /\A[a-z][a-z0-9]{7}\z/ ? _read_file("$state/gram/$job") : undef;
+    my $id      = $self->{JobDescription}->jobid();
+    my ($job)   = defined $id ? $id =~ /\A[0-9]+[.]([a-z][a-z0-9]{7})\z/ : ();
+    my $answer  = defined $job ? _read_file("$state/gram/$job") : undef;
     if ( $answer && ( _is_final($answer) || _wake_monitor($state) ) ) {
         $self->_write_log( 'poll', $answer, $started );
         return $self->_respond($answer);

@@ -179,7 +179,7 @@ class GramSite:
         """The grid job that a GRAM job became; empty where it is none yet."""
         path = contact.rstrip("/").split("/", 3)[3]
         lines = [line for line in self.calls() if f"/{path}/" in line and "answer=JOB_ID:" in line]
-        found = {line.split("answer=JOB_ID:")[1].split()[0] for line in lines}
+        found = {line.split("answer=JOB_ID:")[1].split()[0].partition(".")[2] for line in lines}
         assert len(found) <= 1, lines
         return "".join(found)
 

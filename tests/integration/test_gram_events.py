@@ -21,6 +21,7 @@ from batch_adapters.generator.stamped import keep_days, write_events_now
 from batch_adapters.states import Event, State
 from jobmanager.acceptance import accept_grid_job
 from jobmanager.account import Account, open_account
+from jobmanager.gram_answers import gram_id, read_gram_id
 from jobmanager.grid_job import GramOrigin
 from jobmanager.monitor_client import wake_monitor
 from tests.conftest import end_processes_of, processes_of
@@ -29,7 +30,8 @@ from tests.samgrid import LAUNCH
 READER = shutil.which("globus-scheduler-event-generator", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 DEADLINE = 40.0
 ALICE, BOB = 30_001, 30_002
-A, B = "aaaaaaaa", "bbbbbbbb"
+A, B = f"{os.getuid()}.aaaaaaaa", f"{os.getuid()}.bbbbbbbb"
+OF_ALICE, OF_BOB = f"{ALICE}.aaaaaaaa", f"{BOB}.bbbbbbbb"
 
 pytestmark = pytest.mark.skipif(READER is None, reason="globus-scheduler-event-generator is not installed")
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two accounts")
@@ -86,7 +88,7 @@ def place() -> Iterator[Path]:
 @contextmanager
 def collecting(place: Path) -> Iterator["subprocess.Popen[bytes]"]:
     """A collector at work."""
-    options = ["-d", place / "events", "-s", place / "socket", "-o", place / "owners.db"]
+    options = ["-d", place / "events", "-s", place / "socket"]
     process = subprocess.Popen([sys.executable, "-P", str(LAUNCH), "samgrid-event-collector", *map(str, options)])
     try:
         wait_for((place / "socket").exists)
@@ -115,13 +117,17 @@ def seg(tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
 
 
 def submit(account: Account, script: str, uniqid: str = "1.2.3") -> str:
-    """What a submit of GRAM's does."""
+    """What a submit of GRAM's does; the id that it is told."""
     given = [("samgrid_type", ("command",)), ("executable", ("/bin/sh",)), ("arguments", ("-c", script))]
     folder = account.places.root
     origin = GramOrigin(uniqid, "https://localhost/1/2/", str(folder / "stdout"), str(folder / "stderr"), False)
     identity = accept_grid_job(account, given, folder, origin)
     wake_monitor(account)
-    return identity
+    return gram_id(identity)
+
+
+def is_over(account: Account, told: str) -> bool:
+    return account.database.grid_job(read_gram_id(told)).state.is_final
 
 
 def say(place: Path, packet: bytes, uid: int | None = None) -> list[str]:
@@ -143,7 +149,7 @@ def test_gram_reads_the_states_of_a_grid_job_in_their_order(seg: Account, place:
         told = [event for event in reader.wait_for(f"{good};8;0") if event.startswith(good)]
         assert list(dict.fromkeys(told)) == [f"{good};{state};0" for state in (1, 2, 8)]
         reader.wait_for(f"{good};8;0", 2)
-    wait_for(lambda: seg.database.grid_job(good).told is State.DONE)
+    wait_for(lambda: seg.database.grid_job(read_gram_id(good)).told is State.DONE)
 
 
 def test_a_monitor_killed_at_any_moment_loses_no_end(seg: Account, place: Path) -> None:
@@ -161,12 +167,12 @@ def test_a_monitor_killed_at_any_moment_loses_no_end(seg: Account, place: Path) 
 
 def test_events_wait_for_a_collector_that_comes_late_or_dies(seg: Account, place: Path) -> None:
     identity = submit(seg, "true")
-    wait_for(lambda: seg.database.grid_job(identity).state.is_final)
+    wait_for(lambda: is_over(seg, identity))
     with reading(place) as reader:
         with collecting(place):
             reader.wait_for(f"{identity};8;0")
         second = submit(seg, "true", "4.5.6")
-        wait_for(lambda: seg.database.grid_job(second).state.is_final)
+        wait_for(lambda: is_over(seg, second))
         with collecting(place):
             assert reader.wait_for(f"{second};8;0").index(f"{second};2;0") < reader.events().index(f"{second};8;0")
 
@@ -174,21 +180,21 @@ def test_events_wait_for_a_collector_that_comes_late_or_dies(seg: Account, place
 @needs_root
 def test_nothing_that_an_account_says_blocks_the_reader_or_is_taken_for_anothers(place: Path) -> None:
     with collecting(place), reading(place) as reader:
-        assert say(place, f"001;1;{A};1;0\n".encode(), ALICE) == ["taken"]
+        assert say(place, f"001;1;{OF_ALICE};1;0\n".encode(), ALICE) == ["taken"]
         hostile = [
-            f"001;1;{A};8;0\n".encode(),
+            f"001;1;{OF_ALICE};8;0\n".encode(),
             b"# comment\n001;1;x;y;2;0\n\n\n",
             b"001;1;" + b"a" * 129 + b";2;0\n",
-            b"001;1;%s%s%n%n;2;0\n001;1;bbbbbbbb;16;0\n001;1;bbbbbbbb;32;0\n002;1;bbbbbbbb;8;0\n",
+            f"001;1;%s%s%n%n;2;0\n001;1;{OF_BOB};16;0\n001;1;{OF_BOB};32;0\n002;1;{OF_BOB};8;0\n".encode(),
             b"\xff\xfe\0\n" * 30,
-            b"001;1;bbbbbbbb;8",
-            b"001;1;bbbbbbbb;8;1",
+            f"001;1;{OF_BOB};8".encode(),
+            f"001;1;{OF_BOB};8;1".encode(),
         ]
         for packet in hostile:
             assert set(say(place, packet, BOB)) == {"refused"}
-        assert say(place, f"001;1;{B};8;7\n".encode(), BOB) == ["taken"]
-        assert say(place, f"001;1;{A};8;9\n".encode(), ALICE) == ["taken"]
-        assert reader.wait_for(f"{A};8;9") == [f"{A};1;0", f"{B};8;7", f"{A};8;9"]
+        assert say(place, f"001;1;{OF_BOB};8;7\n".encode(), BOB) == ["taken"]
+        assert say(place, f"001;1;{OF_ALICE};8;9\n".encode(), ALICE) == ["taken"]
+        assert reader.wait_for(f"{OF_ALICE};8;9") == [f"{OF_ALICE};1;0", f"{OF_BOB};8;7", f"{OF_ALICE};8;9"]
 
 
 def test_a_full_disk_tears_no_line_that_the_reader_stumbles_over(place: Path) -> None:
@@ -227,4 +233,4 @@ def test_a_socket_that_is_none_of_ours_costs_a_second_and_no_more(seg: Account, 
         silent.bind(str(place / "socket"))
         silent.listen(10)
         identity = submit(seg, "true")
-        wait_for(lambda: seg.database.grid_job(identity).state.is_final)
+        wait_for(lambda: is_over(seg, identity))

@@ -14,6 +14,7 @@ import pytest
 
 from jobmanager.account import look_into_account
 from jobmanager.database import Database
+from jobmanager.gram_answers import gram_id, read_gram_id
 from jobmanager.grid_job import GridJob
 from jobmanager.monitor_client import is_listening
 from tests.conftest import end_processes_of, processes_of
@@ -72,7 +73,7 @@ def gram(site: GramSite) -> Iterator[Interpreter]:
 
 
 def submit(gram: Interpreter, site: GramSite, uniqid: str, **attributes: Words) -> str:
-    """The id of a grid job that was accepted."""
+    """The id that GRAM is told of a grid job that was accepted."""
     answer = dict(gram.ask("submit", **site.describe(uniqid, **attributes)))
     assert answer.pop("JOB_STATE") == "1"
     identity = answer.pop("JOB_ID")
@@ -121,7 +122,7 @@ def test_two_jobs_live_and_end_one_after_the_other_in_one_interpreter(gram: Inte
     second = submit(gram, site, "1.2", executable=["/bin/false"], samgridtype=["command"])
     answer = dict(poll_until(gram, site, second, "4"))
     assert (answer["JOB_STATE"], answer["ERROR"]) == ("4", "17")
-    assert f"{second}.tar" in answer["GT3_FAILURE_MESSAGE"]
+    assert f"{read_gram_id(second)}.tar" in answer["GT3_FAILURE_MESSAGE"]
     assert first != second
 
 
@@ -163,7 +164,7 @@ def test_every_word_arrives_byte_for_byte(gram: Interpreter, site: GramSite, wor
     identity = submit(gram, site, "1.1", arguments=words, environment=pairs)
     (job,) = grid_jobs(site)
     request = dict(job.request())
-    assert job.identity == identity
+    assert gram_id(job.identity) == identity
     assert [os.fsencode(str(word)) for word in request["arguments"]] == words
     # Globus adds a PATH of its own where there is none.
     variables = tuple((f"V{number}", os.fsdecode(word)) for number, word in enumerate(words))
@@ -243,7 +244,7 @@ def test_one_request_is_one_grid_job_however_often_it_comes(site: GramSite) -> N
     identities = {dict(gram.read())["JOB_ID"] for _ in range(2) for gram in interpreters}
     for gram in interpreters:
         gram.__exit__(None, None, None)
-    assert [job.identity for job in grid_jobs(site)] == list(identities)
+    assert [gram_id(job.identity) for job in grid_jobs(site)] == list(identities)
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.03, 0.1, 0.2, 0.3], ids=lambda delay: f"after {delay:g} s")
@@ -258,7 +259,7 @@ def test_a_submit_that_is_killed_and_comes_again_is_one_grid_job(site: GramSite,
     with site.start() as gram:
         identity = dict(gram.ask("submit", **request))["JOB_ID"]
         poll_until(gram, site, identity, "8")
-    assert [job.identity for job in grid_jobs(site)] == [identity]
+    assert [gram_id(job.identity) for job in grid_jobs(site)] == [identity]
 
 
 def test_a_program_that_was_killed_between_two_calls_is_started_again(gram: Interpreter, site: GramSite) -> None:
@@ -283,7 +284,7 @@ def test_a_poll_does_not_wait_for_who_writes_the_database(gram: Interpreter, sit
     poll_until(gram, site, identity, "2")
     for pid in processes_of(site.folder, "samgrid-monitor"):
         os.kill(pid, signal.SIGSTOP)
-    (site.state / "gram" / identity).unlink()
+    (site.state / "gram" / read_gram_id(identity)).unlink()
     database = Database(site.state / "jobs.db")
     with database.transaction():
         assert gram.ask("poll", **site.describe("", jobid=[identity])) == [("JOB_STATE", "2")]
@@ -413,7 +414,7 @@ def test_the_old_scripts_submit_poll_and_remove(site: GramSite) -> None:
     wish.write_text("grami_signal_arg='now'\ngrami_signal='2'\n")
     assert run_script(site, "signal", file, wish) == ["GRAM_SCRIPT_ERROR:107"]
     assert run_script(site, "rm", file) == ["GRAM_SCRIPT_SUCCESS:4"]
-    assert [job.identity for job in grid_jobs(site)] == [identity]
+    assert [gram_id(job.identity) for job in grid_jobs(site)] == [identity]
 
 
 def test_another_job_of_the_same_pid_is_another_grid_job(site: GramSite) -> None:

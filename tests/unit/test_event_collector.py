@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from batch_adapters.generator import allowances as allowances_module
 from batch_adapters.generator import collector as collector_module
-from batch_adapters.generator import owners as owners_module
-from batch_adapters.generator.collector import Collector, listening, main
+from batch_adapters.generator.allowances import Allowances
+from batch_adapters.generator.collector import Collector, listening, main, only_collector
 from batch_adapters.generator.collector_protocol import LONGEST_PACKET, MOST_EVENTS, Answer, hand_in, read_lines
-from batch_adapters.generator.owners import KEPT_DAYS, Allowances, Claim, Owners
 from batch_adapters.states import Event, State
 from tests.conftest import file_size_limit
 
-A, B = "aaaaaaaa", "bbbbbbbb"
-ALICE, BOB = 30_001, 30_002
+ME, ALICE, BOB = os.getuid(), 30_001, 30_002
+A, B = f"{ME}.aaaaaaaa", f"{ME}.bbbbbbbb"
 TAKEN, LATER, REFUSED = Answer.TAKEN, Answer.LATER, Answer.REFUSED
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two accounts")
 
@@ -32,8 +32,7 @@ class Host:
         self.folder = place / "events"
         self.folder.mkdir(exist_ok=True)
         self.socket = place / "socket"
-        self.owners = Owners(place / "owners.db")
-        self.collector = Collector(listener, self.folder, self.owners)
+        self.collector = Collector(listener, self.folder)
 
     def connect(self) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -95,9 +94,7 @@ def place() -> Iterator[Path]:
 @pytest.fixture
 def host(place: Path) -> Iterator[Host]:
     with listening(place / "socket") as listener:
-        host = Host(place, listener)
-        yield host
-        host.owners.close()
+        yield Host(place, listener)
 
 
 def line(identity: str = A, state: int = 2, code: str = "0", stamp: str = "1") -> bytes:
@@ -119,26 +116,26 @@ def test_a_line_is_written_with_the_time_of_now_whatever_it_says(host: Host) -> 
     [
         pytest.param(b"# a comment\n", id="text"),
         pytest.param(b"\n", id="empty"),
-        pytest.param(b"001;1;aaaaaaaa;2\n", id="four fields"),
-        pytest.param(b"001;1;aaaaaaaa;2;0;\n", id="six fields"),
+        pytest.param(b"001;1;ME.aaaaaaaa;2\n", id="four fields"),
+        pytest.param(b"001;1;ME.aaaaaaaa;2;0;\n", id="six fields"),
         pytest.param(b"002;1;aaaaaaaa;2;0\n", id="type"),
         pytest.param(b"001;;aaaaaaaa;2;0\n", id="no time"),
-        pytest.param(b"001;1;aaaa;aaa;2;0\n", id="semicolon in the id"),
-        pytest.param(b"001;1;" + b"a" * 200 + b";2;0\n", id="long id"),
-        pytest.param(b"001;1;aaaaaaa;2;0\n", id="short id"),
+        pytest.param(b"001;1;ME.aaa;aaaaa;2;0\n", id="semicolon in the id"),
+        pytest.param(b"001;1;ME." + b"a" * 200 + b";2;0\n", id="long id"),
+        pytest.param(b"001;1;ME.aaaaaaa;2;0\n", id="short id"),
         pytest.param(b"001;1;%s%n%s%n;2;0\n", id="format"),
-        pytest.param(b"001;1;aaaaaaaa\r;2;0\n", id="control character"),
-        pytest.param("001;1;aaaaaaä;2;0\n".encode(), id="UTF-8"),
-        pytest.param(b"001;1;aaaaaaaa;16;0\n", id="suspended"),
-        pytest.param(b"001;1;aaaaaaaa;32;0\n", id="unsubmitted"),
-        pytest.param(b"001;1;aaaaaaaa;2;-1\n", id="negative exit code"),
-        pytest.param(b"001;1;aaaaaaaa;2;65536\n", id="large exit code"),
-        pytest.param("001;1;aaaaaaaa;2;٣\n".encode(), id="other digits"),
-        pytest.param(b"001;1;aaaaaaaa;2;0\0\n", id="NUL"),
+        pytest.param(b"001;1;ME.aaaaaaaa\r;2;0\n", id="control character"),
+        pytest.param("001;1;ME.aaaaaaä;2;0\n".encode(), id="UTF-8"),
+        pytest.param(b"001;1;ME.aaaaaaaa;16;0\n", id="suspended"),
+        pytest.param(b"001;1;ME.aaaaaaaa;32;0\n", id="unsubmitted"),
+        pytest.param(b"001;1;ME.aaaaaaaa;2;-1\n", id="negative exit code"),
+        pytest.param(b"001;1;ME.aaaaaaaa;2;65536\n", id="large exit code"),
+        pytest.param("001;1;ME.aaaaaaaa;2;٣\n".encode(), id="other digits"),
+        pytest.param(b"001;1;ME.aaaaaaaa;2;0\0\n", id="NUL"),
     ],
 )
 def test_a_malformed_line_is_refused_and_the_good_ones_beside_it_are_not(host: Host, bad: bytes) -> None:
-    assert host.say(line() + bad + line(B)) == [TAKEN, REFUSED, TAKEN]
+    assert host.say(line() + bad.replace(b"ME.", f"{ME}.".encode()) + line(B)) == [TAKEN, REFUSED, TAKEN]
     assert host.lines() == [f"{A};2;0", f"{B};2;0"]
 
 
@@ -156,29 +153,30 @@ def test_a_packet_that_is_too_long_is_not_answered(host: Host) -> None:
 
 
 @needs_root
-def test_an_id_is_of_the_account_that_used_it_first(host: Host) -> None:
-    assert host.say(line(A, 1), ALICE) == [TAKEN]
-    assert host.say(line(A, 8) + line(B, 1), BOB) == [REFUSED, TAKEN]
-    assert host.say(line(A, 8) + line(B, 8), ALICE) == [TAKEN, REFUSED]
-    assert host.lines() == [f"{A};1;0", f"{B};1;0", f"{A};8;0"]
-
-
-@needs_root
-def test_an_id_stays_with_its_account_when_the_collector_starts_again(place: Path) -> None:
-    for uid, answer in ((ALICE, TAKEN), (BOB, REFUSED), (ALICE, TAKEN)):
-        with listening(place / "socket") as listener:
-            host = Host(place, listener)
-            assert host.say(line(A), uid) == [answer]
-            host.owners.close()
+@pytest.mark.parametrize(
+    ("identity", "answer"),
+    [
+        pytest.param(f"{BOB}.aaaaaaaa", TAKEN, id="its own"),
+        pytest.param(f"{ALICE}.aaaaaaaa", REFUSED, id="another account's"),
+        pytest.param(f"0{BOB}.aaaaaaaa", REFUSED, id="its own, written otherwise"),
+        pytest.param(f"{str(BOB)[:-1]}.aaaaaaaa", REFUSED, id="the beginning of its own"),
+        pytest.param(".aaaaaaaa", REFUSED, id="nobody's"),
+        pytest.param("aaaaaaaa", REFUSED, id="without uid"),
+    ],
+)
+def test_an_account_tells_of_ids_with_its_uid_only(host: Host, identity: str, answer: Answer) -> None:
+    assert host.say(line(identity, 8), BOB) == [answer]
+    assert host.lines() == ([f"{identity};8;0"] if answer is TAKEN else [])
 
 
 @needs_root
 def test_an_account_that_says_too_much_delays_nobody_else(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(owners_module, "MOST_LINES", 3)
-    monkeypatch.setattr(owners_module, "LINES_PER_SECOND", 0.0)
-    assert host.say(line(A) * 5, ALICE) == [TAKEN] * 3 + [LATER] * 2
-    assert host.say(line(A), ALICE) == [LATER]
-    assert host.say(line(B), BOB) == [TAKEN]
+    monkeypatch.setattr(allowances_module, "MOST_LINES", 3)
+    monkeypatch.setattr(allowances_module, "LINES_PER_SECOND", 0.0)
+    of_alice = line(f"{ALICE}.aaaaaaaa")
+    assert host.say(of_alice * 5, ALICE) == [TAKEN] * 3 + [LATER] * 2
+    assert host.say(of_alice, ALICE) == [LATER]
+    assert host.say(line(f"{BOB}.aaaaaaaa"), BOB) == [TAKEN]
 
 
 @needs_root
@@ -186,7 +184,7 @@ def test_an_account_that_holds_connections_keeps_nobody_else_out(host: Host) -> 
     held = [host.connect() for _ in range(50)]
     host.serve()
     assert len(host.collector._callers) == collector_module._MOST_CALLERS
-    assert host.say(line(B), BOB) == [TAKEN]
+    assert host.say(line(f"{BOB}.aaaaaaaa"), BOB) == [TAKEN]
     for connection in held:
         connection.close()
     host.serve()
@@ -212,23 +210,13 @@ def test_a_caller_that_does_not_wait_for_its_answer_is_no_trouble(host: Host) ->
 
 def test_a_full_disk_tears_no_line_and_says_later(host: Host) -> None:
     host.say(line(A, 1) + line(B, 1))
-    with file_size_limit(2 * 28 + 28 + 9):
+    length = 28 + len(f"{ME}.")
+    with file_size_limit(3 * length + 9):
         assert host.say(line(A) + line(B) + b"bad\n") == [LATER, LATER, REFUSED]
     assert host.lines() == [f"{A};1;0", f"{B};1;0", f"{A};2;0"]
     (path,) = host.folder.iterdir()
     assert path.read_bytes().endswith(b";2;0\n")
     assert host.say(line(A) + line(B)) == [TAKEN, TAKEN]
-
-
-def test_where_owners_cannot_be_noted_nothing_is_written(host: Host) -> None:
-    host.say(line(A))
-    size = (host.folder.parent / "owners.db").stat().st_size
-    with file_size_limit(size):
-        many = [f"a{number:07}" for number in range(900)]
-        answers = [host.say(b"".join(map(line, many[:400]))), host.say(b"".join(map(line, many[400:])))]
-    assert {answer for some in answers for answer in some} == {LATER}
-    assert host.lines() == [f"{A};2;0"]
-    assert host.say(line(B)) == [TAKEN]
 
 
 def test_a_folder_that_was_made_anew_is_written_again(host: Host) -> None:
@@ -247,45 +235,18 @@ def test_each_utc_day_has_its_file_when_it_begins(host: Host, monkeypatch: pytes
     assert sorted(path.name for path in host.folder.iterdir()) == ["20261121", "20261122", "20261123", "20261124"]
 
 
-def test_an_id_is_forgotten_when_it_was_not_used_for_long(tmp_path: Path) -> None:
-    owners = Owners(tmp_path / "owners.db")
-    alice, bob = Claim(A, ALICE), Claim(A, BOB)
-    assert owners.claim([alice, bob], 1000) == {alice}
-    assert owners.claim([alice], 1000 + KEPT_DAYS) == {alice}
-    assert owners.claim([bob], 1000 + 2 * KEPT_DAYS) == set()
-    assert owners.claim([bob], 1001 + 2 * KEPT_DAYS) == {bob}
-
-
-def test_an_account_cannot_have_more_ids_than_its_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(owners_module, "MOST_IDS", 1)
-    owners = Owners(tmp_path / "owners.db")
-    assert owners.claim([Claim(A, ALICE)], 1) == {Claim(A, ALICE)}
-    assert owners.claim([Claim(B, ALICE), Claim(A, ALICE)], 1) == {Claim(A, ALICE)}
-    assert owners.claim([Claim(B, BOB)], 1) == {Claim(B, BOB)}
-
-
-def test_two_programs_never_have_the_owners_at_once(tmp_path: Path) -> None:
-    Owners(tmp_path / "owners.db").close()
-    owners = Owners(tmp_path / "owners.db")
-    with pytest.raises(OSError, match="locked"):
-        Owners(tmp_path / "owners.db")
-    owners.close()
-
-
 def test_an_allowance_comes_back_with_time() -> None:
     allowances = Allowances()
-    most, rate = owners_module.MOST_LINES, owners_module.LINES_PER_SECOND
+    most, rate = allowances_module.MOST_LINES, allowances_module.LINES_PER_SECOND
     assert [allowances.take(1, most + 5, 0), allowances.take(1, 5, 0)] == [most, 0]
     assert allowances.take(1, 5, 1 / rate) == 1
     assert allowances.take(1, 2 * most, 1e6) == most
 
 
-def test_a_second_collector_takes_nothing_from_the_first(
-    place: Path, host: Host, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options = ["-d", str(host.folder), "-s", str(host.socket), "-o", str(place / "owners.db")]
-    assert main(options) == 1
-    assert "owners.db: database is locked" in capsys.readouterr().err
+def test_a_second_collector_takes_nothing_from_the_first(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
+    with only_collector(host.folder):
+        assert main(["-d", str(host.folder), "-s", str(host.socket)]) == 1
+    assert f"another collector writes into {host.folder} already" in capsys.readouterr().err
     assert host.say(line(A)) == [TAKEN]
 
 
@@ -309,7 +270,7 @@ def test_hand_in_cuts_what_is_more_than_a_packet(place: Path) -> None:
 
     def take(packet: bytes) -> bytes:
         packets.append(len(packet))
-        return b"taken\n" * len(read_lines(packet))
+        return b"taken\n" * len(read_lines(packet, ME))
 
     events = [Event(1795219200, A, State.DONE, 65_535)] * (2 * MOST_EVENTS + 1)
     with listening(place / "socket") as listener:

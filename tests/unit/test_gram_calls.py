@@ -20,6 +20,7 @@ from gram_shims.program import answer_call
 from gram_shims.signals import signal
 from jobmanager.account import Account
 from jobmanager.database import Database, OpenGridJob
+from jobmanager.gram_answers import gram_id
 
 CONTACT = "https://localhost:1/2/3/"
 
@@ -48,13 +49,16 @@ def describe(uniqid: str = "1.2.3", **attributes: tuple[Value, ...]) -> JobDescr
 
 
 def about(identity: str, **attributes: tuple[Value, ...]) -> JobDescription:
-    return describe("", jobid=(identity,), **attributes)
+    return describe("", jobid=(gram_id(identity),), **attributes)
 
 
 def submit(account: Account, uniqid: str = "1.2.3") -> str:
+    """The new grid job, of which GRAM is told another id."""
     answer = gram_shims.submit.submit(account, describe(uniqid))
     assert answer.state is State.PENDING, answer
-    return answer.job_id
+    uid, _, identity = answer.job_id.partition(".")
+    assert uid == str(os.getuid())
+    return identity
 
 
 def end(account: Account, identity: str, state: State) -> None:
@@ -77,7 +81,7 @@ def test_a_request_becomes_a_grid_job_that_knows_where_it_came_from(account: Acc
 def test_the_same_request_is_the_same_grid_job_also_when_its_files_have_gone(account: Account) -> None:
     first = submit(account)
     gone = describe(directory=("/nowhere",))
-    assert gram_shims.submit.submit(account, gone) == Answer(State.PENDING, first)
+    assert gram_shims.submit.submit(account, gone) == Answer(State.PENDING, gram_id(first))
     assert submit(account, "1.2.4") != first
     assert len(account.database.open_grid_jobs()) == 2
 

@@ -14,7 +14,7 @@ from batch_adapters.generator.collector_protocol import Answer
 from batch_adapters.states import Event, State
 from jobmanager import gram_events, worker
 from jobmanager.account import Account
-from jobmanager.gram_answers import answer_file, find_events, was_cancelled
+from jobmanager.gram_answers import answer_file, find_events, gram_id, was_cancelled
 from jobmanager.gram_reports import GramReports
 from jobmanager.grid_job import GramOrigin, GridJob
 from jobmanager.local_job import LocalJob
@@ -89,8 +89,9 @@ def enter(account: Account, state: State, identity: str = A, reason: str | None 
 
 
 def lines_of(folder: Path) -> list[str]:
-    """Id, state and exit code of every event in the folder."""
-    return [line.split(";", 2)[2] for path in sorted(folder.iterdir()) for line in path.read_text("ascii").splitlines()]
+    """Grid job, state and exit code of every event in the folder, whose ids begin with our uid."""
+    lines = [line for path in sorted(folder.iterdir()) for line in path.read_text("ascii").splitlines()]
+    return [line.split(";", 2)[2].removeprefix(f"{os.getuid()}.") for line in lines]
 
 
 def told(account: Account, identity: str = A) -> State | None:
@@ -228,7 +229,7 @@ def test_events_carry_the_time_of_their_writing(seg: Account, folder: Path, cloc
     enter(seg, State.ACTIVE)
     clock.pass_by(86_400)
     GramReports(seg).report()
-    assert (folder / "20261122").read_text() == f"001;{int(clock.now)};{A};2;0\n"
+    assert (folder / "20261122").read_text() == f"001;{int(clock.now)};{gram_id(A)};2;0\n"
 
 
 def test_a_suspended_grid_job_has_no_event_but_an_answer(seg: Account, folder: Path, clock: Clock) -> None:
@@ -342,7 +343,7 @@ class FakeCollector:
 
 
 def refuse_a(event: Event) -> Answer:
-    return Answer.REFUSED if event.local_id == A else Answer.TAKEN
+    return Answer.REFUSED if event.local_id == gram_id(A) else Answer.TAKEN
 
 
 def test_an_id_that_the_collector_refuses_does_not_delay_the_others(
@@ -401,7 +402,7 @@ def test_the_id_is_claimed_at_once(account: Account, clock: Clock, monkeypatch: 
     seg = in_mode(account, GramSettings(event_collector=Path("/run/x")))
     accept(seg)
     GramReports(seg).report()
-    assert [(event.local_id, event.state) for event in collector.heard] == [(A, State.PENDING)]
+    assert [(event.local_id, event.state) for event in collector.heard] == [(gram_id(A), State.PENDING)]
 
 
 def test_the_last_answer_is_on_the_disk_before_it_is_noted(

@@ -219,6 +219,18 @@ class BatchAdapter:
     event_log: str = ""
     """Template of the path of that log; empty: where the module finds it."""
 
+    suspend: Command | None = None
+    """Stops running local jobs; variable ``ids`` as for cancel. Here and below None: their owner cannot."""
+    resume: Command | None = None
+    """Lets suspended ones go on."""
+    hold: Command | None = None
+    """Keeps waiting ones from being started."""
+    release: Command | None = None
+    """Lets held ones be started."""
+    priority: Command | None = None
+    """Changes their rank among those that wait; variables: ``ids``, of whole arrays where there are such, and
+    ``priority``, a whole number that is higher for those that are to start earlier."""
+
     array_limit: Command | None = None
     """Prints how many local jobs an array may have here."""
     read_array_limit: str = r"(\d+)"

@@ -18,6 +18,7 @@ from batch_adapters.adapter import (
     LocalStatus,
     Postponed,
     Reader,
+    Refused,
     Submission,
     Unreachable,
 )
@@ -94,10 +95,38 @@ class BatchSystem:
 
     def cancel(self, ids: Iterable[str]) -> None:
         """Ask for the end of local jobs, or of whole arrays; that they ended, an event or a query must say."""
+        self._change(self.adapter.cancel, "cancel", ids)
+
+    def suspend(self, ids: Iterable[str]) -> None:
+        """Stop local jobs that run, or whole arrays; what is not there or stopped already is no error.
+
+        :raises Refused: (as the next ones) it does no such thing, or not for their owner.
+        """
+        self._change(self.adapter.suspend, "suspend", ids)
+
+    def resume(self, ids: Iterable[str]) -> None:
+        """Let suspended local jobs go on."""
+        self._change(self.adapter.resume, "resume", ids)
+
+    def hold(self, ids: Iterable[str]) -> None:
+        """Keep waiting local jobs from being started."""
+        self._change(self.adapter.hold, "hold", ids)
+
+    def release(self, ids: Iterable[str]) -> None:
+        """Let held local jobs be started."""
+        self._change(self.adapter.release, "release", ids)
+
+    def prioritize(self, ids: Iterable[str], priority: int) -> None:
+        """Give waiting local jobs, or whole arrays, another priority."""
+        self._change(self.adapter.priority, "change the priority of", ids, priority=priority)
+
+    def _change(self, command: Command | None, verb: str, ids: Iterable[str], **variables: int) -> None:
+        if command is None:
+            raise Refused(f"{self.adapter.name} has no command with which the owner of local jobs could {verb} them")
         wanted = list(ids)
         most = min(self.adapter.cancel_at_once, _MOST_IDS)
         for start in range(0, len(wanted), most):
-            self._ask(self.adapter.cancel, {"ids": wanted[start : start + most]})
+            self._ask(command, {"ids": wanted[start : start + most], **variables})
 
     def version(self) -> str:
         """What the batch system says of itself; empty where it has no words for that."""

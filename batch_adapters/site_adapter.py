@@ -17,7 +17,10 @@ from batch_adapters.naming import Naming
 from batch_adapters.registry import BadAdapter
 from batch_adapters.states import STATE_OF_WORD
 
-_COMMANDS = ("submit", "queue", "find", "status", "cancel", "history", "array_limit", "version")
+_COMMANDS = (
+    *("submit", "queue", "find", "status", "cancel", "history", "array_limit", "version"),
+    *("suspend", "resume", "hold", "release", "priority"),
+)
 _WANTED = ("submit", "naming", "queue", "find", "status", "jobs", "cancel", "states", "local_id_words", "index_words")
 _READERS = {"jobs": "read_jobs", "ended": "read_history"}
 _STATES = ("pending", "active", "failed", "done", "suspended")

@@ -1,12 +1,18 @@
 """GRAM signals a job: of GRAM's own signals four reach the job manager type (globus_gram_protocol_constants.h)."""
 
 import enum
+import re
 
+from batch_adapters.adapter import BatchError, Refused
+from batch_adapters.states import State
 from gram_shims.answers import Answer, refuse
 from gram_shims.cancel import cancel
 from gram_shims.description import JobDescription
 from gram_shims.errors import GramError
+from gram_shims.origin import find_grid_job
 from jobmanager.account import Account
+
+_PRIORITY = re.compile(r"[+-]?[0-9]{1,9}", re.ASCII)
 
 
 class JobSignal(enum.Enum):
@@ -19,7 +25,7 @@ class JobSignal(enum.Enum):
 
 
 def signal(account: Account, description: JobDescription) -> Answer:
-    """As `gram_shims.cancel.cancel` for that signal; the others are refused, since no batch adapter knows them.
+    """As `gram_shims.cancel.cancel` for that signal; of the others the state that the grid job is in then.
 
     :raises DatabaseError, OSError: not now.
     """
@@ -30,4 +36,31 @@ def signal(account: Account, description: JobDescription) -> Answer:
         return refuse(GramError.UNKNOWN_SIGNAL, f"{number!r} is no signal of GRAM's for jobs")
     if wish is JobSignal.CANCEL:
         return cancel(account, description)
-    return refuse(GramError.SIGNALLING_JOB, f"{wish.name.lower()}: no batch system takes that signal from here")
+    identity = find_grid_job(account, description)
+    if identity is None:
+        return refuse(GramError.SIGNALLING_JOB, f"there is no grid job {description.word('jobid')!r}")
+    try:
+        return Answer(_pass_on(account, identity, wish, description.word("signalarg")))
+    except Refused as error:
+        return refuse(GramError.SIGNALLING_JOB, f"{wish.name.lower()}: {error}")
+    except BatchError as error:
+        return refuse(GramError.SIGNALLING_JOB, f"{wish.name.lower()} may be tried again: {error}")
+
+
+def _pass_on(account: Account, grid_job: str, wish: JobSignal, argument: str) -> State | None:
+    """The state to tell GRAM; None: it stays.
+
+    :raises BatchError: see `jobmanager.signalling`.
+    """
+    # Heavy, and seldom wanted.
+    from jobmanager.signalling import prioritize_grid_job, resume_grid_job, suspend_grid_job
+
+    if wish is JobSignal.SUSPEND:
+        return State.SUSPENDED if suspend_grid_job(account, grid_job) else None
+    if wish is JobSignal.RESUME:
+        resume_grid_job(account, grid_job)
+        return State.ACTIVE if account.database.grid_job(grid_job).state is State.ACTIVE else None
+    if not _PRIORITY.fullmatch(argument):
+        raise Refused(f"{argument!r} is no whole number")
+    prioritize_grid_job(account, grid_job, int(argument))
+    return None

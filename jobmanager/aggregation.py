@@ -11,8 +11,9 @@ def aggregate(counts: Mapping[State, int], has_begun: bool = False) -> State:
     """The one state of a grid job whose local jobs are in these states.
 
     STAGE_OUT means that all local jobs have ended and their outputs are to be collected: what the grid job is then,
-    DONE or FAILED, is `judge`'s to say. A mixture that has begun counts as ACTIVE: GRAM takes no way back to PENDING;
-    so does what was begun in an earlier attempt (``has_begun``).
+    DONE or FAILED, is `judge`'s to say. SUSPENDED means that none runs, and some are suspended while the others wait.
+    Any other mixture that has begun counts as ACTIVE: GRAM takes no way back to PENDING; so does what was begun in an
+    earlier attempt (``has_begun``).
     """
     state = _aggregate(counts)
     return State.ACTIVE if has_begun and state in (State.UNSUBMITTED, State.PENDING) else state
@@ -27,7 +28,7 @@ def _aggregate(counts: Mapping[State, int]) -> State:
         return State.STAGE_OUT
     if State.ACTIVE in present:
         return State.ACTIVE
-    if remaining == {State.SUSPENDED}:
+    if State.SUSPENDED in remaining and remaining <= {State.SUSPENDED, State.PENDING}:
         return State.SUSPENDED
     if remaining == present and State.SUSPENDED not in present:
         return State.PENDING

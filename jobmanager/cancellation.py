@@ -38,12 +38,12 @@ def cancel_local_jobs(account: Account, grid_job: str) -> None:
 
 def _cancel_known(database: Database, system: BatchSystem, grid_job: str) -> int:
     live = database.local_jobs(grid_job, State.PENDING, State.ACTIVE, State.SUSPENDED)
-    system.cancel(_choose_ids(database, live))
+    system.cancel(choose_ids(database, live))
     return len(live)
 
 
-def _choose_ids(database: Database, live: Iterable[LocalJob]) -> list[str]:
-    """The ids to cancel by: one for a whole array where none of its elements has ended."""
+def choose_ids(database: Database, live: Iterable[LocalJob]) -> list[str]:
+    """The ids by which to name local jobs: one for a whole array where all its elements are among them."""
     by_array: dict[str, list[LocalJob]] = {}
     ids = []
     for job in live:

@@ -158,6 +158,16 @@ class LocalJob(AttemptedDocument):
         self._set("event-time", timestamp)
 
     @property
+    def signalled(self) -> int | None:
+        """When it was last suspended or resumed by us, seconds since the epoch."""
+        text = self._get("signalled")
+        return None if text is None else int(text)
+
+    @signalled.setter
+    def signalled(self, now: int | None) -> None:
+        self._set("signalled", now)
+
+    @property
     def queue_time(self) -> int:
         """When the batch system was asked for what its queue said last, seconds since the epoch; 0: never."""
         return int(self._get("queue-time") or 0)

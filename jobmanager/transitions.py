@@ -11,6 +11,8 @@ from batch_adapters.states import Event, State
 from jobmanager.local_job import Evidence, LocalJob
 from sandbox.status import DRIVER_FAILED, DriverStatus
 
+_SIGNAL_TIME = range(-2, 6)
+"""Seconds after a signal of ours within which a log's FAILED may mean that signal (Slurm's log does not say which)."""
 _STEPS = {State.UNSUBMITTED: 0, State.PENDING: 1, State.ACTIVE: 2, State.SUSPENDED: 3, State.DONE: 4, State.FAILED: 4}
 
 
@@ -56,6 +58,9 @@ def _judge_event(job: LocalJob, event: Event) -> str:
         return f"nothing new: {job.state.word} already"
     if event.timestamp < job.event_time:
         return "late: the log had told of a later second"
+    is_ended = event.state is State.FAILED
+    if is_ended and job.signalled is not None and event.timestamp - job.signalled in _SIGNAL_TIME:
+        return "in doubt: a signal of ours may look the same in the log"
     if job.state.is_final:
         is_requeue = event.state is State.PENDING and event.timestamp >= job.queue_time
         return "" if is_requeue else f"nothing: {job.state.word} is the end, unless queued again"

@@ -78,6 +78,19 @@ def _ask_schedd(name: str) -> Command:
     return Command(("condor_config_val", "-schedd", name), outcomes=outcomes, timeout=20)
 
 
+def _change(program: str, *options: str) -> Command:
+    """What it says of a job that is not in a state for it, or gone, is no error (condor_tool's words)."""
+    done = r"(?m)^(?:Job [\d.]+|All jobs in cluster \d+) (?:have been )?(?:suspended|continued|held|released)$"
+    late = r"There are no jobs in the queue|already |not (?:found|held|running|suspended)|Couldn't find/"
+    outcomes = (
+        _DOWN,
+        Outcome(None, r"Permission denied", Answer.PERMANENT),
+        Outcome(None, rf"{done}|{late}", Answer.OK),
+        Outcome(0, r"\A\Z", Answer.OK),
+    )
+    return Command((program, *options, "{{ ids* }}"), outcomes=outcomes)
+
+
 def _diagnose(ask: Ask, environment: Mapping[str, str]) -> Iterator[Finding]:
     from batch_adapters.condor.diagnosis import diagnose
 
@@ -136,6 +149,12 @@ CONDOR = BatchAdapter(
             Outcome(1, r"already marked for removal|Job [\d.]+ not found|Couldn't find/remove all jobs", Answer.OK),
         ),
     ),
+    suspend=_change("condor_suspend"),
+    resume=_change("condor_continue"),
+    # A running one would lose what it has done: it is for those that wait.
+    hold=_change("condor_hold"),
+    release=_change("condor_release"),
+    priority=_change("condor_prio", "-p", "{{ priority }}"),
     # The names are those that "condor_q -help State" gives to the numbers; HELD is also what could not be started.
     states={
         "IDLE": State.PENDING,

@@ -28,9 +28,13 @@ FORK = BatchAdapter(
     status=_command("query", "{{ id }}"),
     read_jobs=Lines(r"(?P<id>(?P<token>[a-z][a-z0-9-]*)\.\d+) (?P<state>\w+) (?:-|(?P<exit>\d+))"),
     cancel=_command("cancel", "{{ ids* }}"),
+    # What waits need not be held: suspended jobs keep their slots.
+    suspend=_command("suspend", "{{ ids* }}"),
+    resume=_command("resume", "{{ ids* }}"),
     states={
         "queued": State.PENDING,
         "running": State.ACTIVE,
+        "suspended": State.SUSPENDED,
         "ended": State.DONE,
         "cancelled": State.FAILED,
         "killed": State.FAILED,

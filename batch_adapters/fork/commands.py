@@ -8,11 +8,18 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from batch_adapters.fork.protocol import read_wire
+from batch_adapters.fork.arguments import (
+    read_array,
+    read_grace,
+    read_limit,
+    read_slots,
+    read_token,
+    read_variable,
+    read_word,
+)
+from batch_adapters.fork.processes import is_stopped
 from batch_adapters.fork.records import (
-    MAX_INDEX,
     Record,
-    is_token,
     read_local_id,
     read_record_file,
     record_path,
@@ -35,11 +42,9 @@ from batch_adapters.fork.spool import (
     write_submission,
 )
 from batch_adapters.fork.submission import Submission, render_local_id
+from batch_adapters.fork.suspension import run_resume, run_suspend
 from batch_adapters.states import State
 
-# Each running job costs the queue process one descriptor, of which it has 1024 by default.
-MAX_SLOTS = 900
-MAX_ARRAY = 1_000_000
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
@@ -55,6 +60,10 @@ def main(argv: Sequence[str]) -> int:
                 run_query(spool, options)
             case "cancel":
                 run_cancel(spool, options)
+            case "suspend":
+                run_suspend(spool, options.ids)
+            case "resume":
+                run_resume(spool, options.ids)
             case "serve":
                 run_serve(spool, options.slots, options.grace)
     except (SpoolError, OSError) as error:
@@ -69,7 +78,7 @@ def read_options(argv: Sequence[str]) -> tuple[argparse.Namespace, tuple[str, ..
     cut = argv.index("--") if "--" in argv else len(argv)
     parser = _make_parser()
     options = parser.parse_args(argv[:cut])
-    command = tuple(_read_word(word) for word in argv[cut + 1 :])
+    command = tuple(read_word(word) for word in argv[cut + 1 :])
     if options.command == "submit" and not command:
         parser.error("submit needs the program to run, after --")
     if options.command != "submit" and cut < len(argv):
@@ -80,24 +89,28 @@ def read_options(argv: Sequence[str]) -> tuple[argparse.Namespace, tuple[str, ..
 def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="samgrid-fork", description=__doc__, allow_abbrev=False)
     parser.add_argument("--spool", type=Path, required=True, help="the folder of this batch system")
-    parser.add_argument("--slots", type=_read_slots, default=0, help="jobs that run at a time (0: one per processor)")
-    parser.add_argument("--grace", type=_read_grace, default=10.0, help="seconds between SIGTERM and SIGKILL")
+    parser.add_argument("--slots", type=read_slots, default=0, help="jobs that run at a time (0: one per processor)")
+    parser.add_argument("--grace", type=read_grace, default=10.0, help="seconds between SIGTERM and SIGKILL")
     commands = parser.add_subparsers(dest="command", required=True)
     submit = commands.add_parser("submit", help="submit an array of jobs", allow_abbrev=False)
-    submit.add_argument("--token", type=_read_token, required=True, help="the name of this submission")
-    submit.add_argument("--array", type=_read_array, required=True, metavar="FIRST-LAST", help="indices of the jobs")
-    submit.add_argument("--directory", type=_read_word, help="where they run (default: the home directory)")
-    submit.add_argument("--stdout", type=_read_word, default=os.devnull, help="%%i becomes the index")
-    submit.add_argument("--stderr", type=_read_word, default=os.devnull, help="%%i becomes the index")
-    submit.add_argument("--wall-time", type=_read_limit, default=0, metavar="MINUTES", help="SIGTERM after this time")
-    submit.add_argument("--cpu-time", type=_read_limit, default=0, metavar="MINUTES", help="ulimit -t")
-    submit.add_argument("--memory", type=_read_limit, default=0, metavar="MB", help="ulimit -v")
-    submit.add_argument("--environment", type=_read_variable, action="append", default=[], metavar="NAME=VALUE")
+    submit.add_argument("--token", type=read_token, required=True, help="the name of this submission")
+    submit.add_argument("--array", type=read_array, required=True, metavar="FIRST-LAST", help="indices of the jobs")
+    submit.add_argument("--directory", type=read_word, help="where they run (default: the home directory)")
+    submit.add_argument("--stdout", type=read_word, default=os.devnull, help="%%i becomes the index")
+    submit.add_argument("--stderr", type=read_word, default=os.devnull, help="%%i becomes the index")
+    submit.add_argument("--wall-time", type=read_limit, default=0, metavar="MINUTES", help="SIGTERM after this time")
+    submit.add_argument("--cpu-time", type=read_limit, default=0, metavar="MINUTES", help="ulimit -t")
+    submit.add_argument("--memory", type=read_limit, default=0, metavar="MB", help="ulimit -v")
+    submit.add_argument("--environment", type=read_variable, action="append", default=[], metavar="NAME=VALUE")
     query = commands.add_parser("query", help="list jobs: ID NATIVE CODE", allow_abbrev=False)
-    query.add_argument("--token", type=_read_token, help="the jobs of one submission")
+    query.add_argument("--token", type=read_token, help="the jobs of one submission")
     query.add_argument("ids", nargs="*", metavar="ID")
     cancel = commands.add_parser("cancel", help="cancel jobs: ID cancelled|signalled|ended|unknown", allow_abbrev=False)
     cancel.add_argument("ids", nargs="+", metavar="ID", help="or - to read them from standard input")
+    suspend = commands.add_parser("suspend", help="stop running jobs: ID signalled|not-running", allow_abbrev=False)
+    resume = commands.add_parser("resume", help="let stopped jobs go on", allow_abbrev=False)
+    for command in (suspend, resume):
+        command.add_argument("ids", nargs="+", metavar="ID")
     commands.add_parser("serve", help="be the queue process (started by the other commands)")
     return parser
 
@@ -135,7 +148,7 @@ def render_environment() -> dict[str, str]:
         "PATH": os.environ.get("PATH") or DEFAULT_PATH,
         "LANG": os.environ.get("LANG") or "C.UTF-8",
     }
-    return {name: _read_word(value) for name, value in own.items()}
+    return {name: read_word(value) for name, value in own.items()}
 
 
 def run_query(spool: Spool, options: argparse.Namespace) -> None:
@@ -182,13 +195,14 @@ def _query_job(spool: Spool, submission: Submission, index: int) -> str:
 
 
 def render_answer(local_id: str, record: Record | None) -> str:
-    """One line of a query: ID, queued|running|ended|killed|cancelled (before it started)|lost, exit code or `-`."""
+    """One line of a query: ID, queued|running|suspended|ended|killed|cancelled (unstarted)|lost, exit code or `-`."""
     if record is None:
         return f"{local_id} queued -\n"
     if record.cancelled:
         return f"{local_id} cancelled -\n"
     if record.end is None:
-        return f"{local_id} running -\n"
+        word = "suspended" if record.process is not None and is_stopped(record.process) else "running"
+        return f"{local_id} {word} -\n"
     if record.end.lost:
         return f"{local_id} lost -\n"
     word = "ended" if record.end.state is State.DONE else "killed"
@@ -240,54 +254,3 @@ def run_serve(spool: Spool, slots: int, grace: float) -> None:
             queue.run()
             unreadable = queue.unreadable
         # What came after it had stopped to listen saw the lock held, or starts a process that finds ours: look again.
-
-
-def _read_word(text: str) -> str:
-    # The bytes as they were given to us, in the one form that the spool and the protocol use.
-    return read_wire(os.fsencode(text))
-
-
-def _read_token(text: str) -> str:
-    if not is_token(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no token: at most 15 characters [a-z][a-z0-9-]*")
-    return text
-
-
-def _read_array(text: str) -> tuple[int, int]:
-    first, dash, last = text.partition("-")
-    if not (dash and first.isdecimal() and last.isdecimal()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not FIRST-LAST, as in 1-250")
-    if not 1 <= int(first) <= int(last) <= MAX_INDEX or int(last) - int(first) >= MAX_ARRAY:
-        raise argparse.ArgumentTypeError(f"{text}: it must rise, begin at 1 or later and have at most {MAX_ARRAY} jobs")
-    return int(first), int(last)
-
-
-def _read_variable(text: str) -> tuple[str, str]:
-    name, equals, value = _read_word(text).partition("=")
-    if not (name and equals):
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
-    return name, value
-
-
-def _read_slots(text: str) -> int:
-    return _read_number(text, MAX_SLOTS)
-
-
-def _read_limit(text: str) -> int:
-    return _read_number(text, 10_000_000)
-
-
-def _read_number(text: str, largest: int) -> int:
-    if not text.isdecimal() or int(text) > largest:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to {largest}")
-    return int(text)
-
-
-def _read_grace(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds <= 86400:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0 to 86400")
-    return seconds

@@ -47,6 +47,12 @@ def is_alive(process: Process) -> bool:
     return process.boot == read_boot() and read_process(process.pid) == process
 
 
+def is_stopped(process: Process) -> bool:
+    """True while exactly this process is stopped by a signal."""
+    stat = _read_stat(process.pid)
+    return process.boot == read_boot() and stat == (b"T", process)
+
+
 def read_started_seconds(process: Process) -> float:
     """When the process started, in seconds of CLOCK_BOOTTIME."""
     return process.started / os.sysconf("SC_CLK_TCK")

@@ -164,6 +164,8 @@ class Queue:
             if running.stop_at is not None and running.stop_at <= now and is_alive(running.process):
                 log.info("%s gets %s", local_id, running.stop_signal.name)
                 run_signal_group(running.process.pid, running.stop_signal)
+                # One that is suspended would not hear it.
+                run_signal_group(running.process.pid, signal.SIGCONT)
                 running.stop_signal = signal.SIGKILL
                 running.stop_at = now + self._grace
 

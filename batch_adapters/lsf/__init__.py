@@ -74,6 +74,16 @@ _KILLED = Outcome(
     Answer.OK,
 )
 _DENIED = Outcome(None, r"(?m)^Job <[^>\n]*>: User permission denied", Answer.PERMANENT)
+_CHANGED = (
+    Outcome(
+        None,
+        r"\A(?:Job <[^>\n]*>(?: is being (?:stopped|resumed)"
+        r"|: (?:Job has already finished|No matching job found|Job has not started yet|Job is not stopped).*) *\n)+\Z",
+        Answer.OK,
+    ),
+    _DENIED,
+    _DOWN,
+)
 
 
 def _bjobs(*arguments: str) -> Command:
@@ -109,6 +119,11 @@ LSF = BatchAdapter(
     status=_bjobs("{{ id }}"),
     read_jobs=read_jobs,
     cancel=Command(("bkill", "{{ ids* }}"), outcomes=(_KILLED, _DENIED, _DOWN)),
+    # Of those that wait, too; bmod takes one job at a time.
+    suspend=Command(("bstop", "{{ ids* }}"), outcomes=_CHANGED),
+    resume=Command(("bresume", "{{ ids* }}"), outcomes=_CHANGED),
+    hold=Command(("bstop", "{{ ids* }}"), outcomes=_CHANGED),
+    release=Command(("bresume", "{{ ids* }}"), outcomes=_CHANGED),
     states={
         "PEND": State.PENDING,
         "PROV": State.PENDING,

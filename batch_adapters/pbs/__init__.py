@@ -73,6 +73,19 @@ def _qstat(*arguments: str, outcomes: tuple[Outcome, ...] = _QUERIES) -> Command
     return Command(("qstat", *arguments), outcomes=outcomes, timeout=60)
 
 
+def _change(program: str, *options: str) -> Command:
+    outcomes = (
+        Outcome(None, rf"(?m)^{program}: (?:Unauthorized Request|Request invalid for job array)", Answer.PERMANENT),
+        Outcome(
+            None, rf"(?m)^{program}: (?:\S+ )?(?:Unknown Job Id|Job has finished|Request invalid for state)", Answer.OK
+        ),
+        _DOWN,
+        _COMPLAINT,
+        OK,
+    )
+    return Command((program, *options, "{{ ids* }}"), outcomes=outcomes, timeout=30)
+
+
 # Mail (-m) is for people; without -f, qsub leaves a process behind that submits after its end.
 _COMMON = (
     *("-N", "{{ token }}", "-m", "n", "-j", "oe"),
@@ -114,6 +127,13 @@ PBS = BatchAdapter(
     # A known and an unknown id in one call have crashed a server (OpenPBS 23.06).
     cancel=Command(("qdel", "{{ ids* }}"), outcomes=(_COMPLAINT, OK, _GONE, _DENIED, _DOWN), timeout=30),
     cancel_at_once=1,
+    # For operators; the owner is refused.
+    suspend=_change("qsig", "-s", "suspend"),
+    resume=_change("qsig", "-s", "resume"),
+    # Not for some jobs of an array: that is refused, too.
+    hold=_change("qhold"),
+    release=_change("qrls"),
+    priority=_change("qalter", "-p", "{{ priority }}"),
     states={
         "B": State.ACTIVE,
         "E": State.ACTIVE,

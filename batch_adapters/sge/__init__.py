@@ -29,6 +29,18 @@ _DELETED = (
     r"\S+ has (deleted|registered) .*|job \d+ is already in deletion"
     r'|denied: job "\d+" does not exist|job "\d+" task "\d+" does not exist'
 )
+# What qmod, qhold, qrls and qalter print of each id, on stdout; exit code 1 or 3 where one of them has gone.
+_CHANGED = (
+    *_SILENT,
+    Outcome(
+        None,
+        r"\A(?:(?:\S+ - (?:un)?suspended job.*|\S+ - job.* is already (?:un)?suspended|modified hold of job.*"
+        r"|Modify operation can not be applied on job.* in pending.*|\S+ sets scheduling priority of job .*"
+        r'|invalid queue or job ".*"|denied: job ".*" does not exist)\n)+\Z',
+        Answer.OK,
+    ),
+    Outcome(None, "denied: |you do not have the necessary privileges", Answer.PERMANENT),
+)
 
 
 def _diagnose(ask: Ask, environment: Mapping[str, str]) -> Iterator[Finding]:
@@ -100,6 +112,12 @@ SGE = BatchAdapter(
             Outcome(1, "you do not have the necessary privileges", Answer.PERMANENT),
         ),
     ),
+    suspend=Command(("qmod", "-sj", "{{ ids* }}"), outcomes=_CHANGED),
+    resume=Command(("qmod", "-usj", "{{ ids* }}"), outcomes=_CHANGED),
+    hold=Command(("qhold", "{{ ids* }}"), outcomes=_CHANGED),
+    release=Command(("qrls", "{{ ids* }}"), outcomes=_CHANGED),
+    # From 0 down; more is for operators.
+    priority=Command(("qalter", "-p", "{{ priority }}", "{{ ids* }}"), outcomes=_CHANGED),
     states=STATES,
     leaving=LEAVING,
     local_id_words="$JOB_ID.$SGE_TASK_ID",

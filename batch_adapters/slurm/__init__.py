@@ -52,6 +52,25 @@ def _ask(*argv: str, outcomes: tuple[Outcome, ...] = _ASKED) -> Command:
     return Command(argv, outcomes=outcomes, attempts=1)
 
 
+# One word for all jobs, also while slurmctld is dead; of jobs that have ended a complaint, and the others are changed.
+_CHANGED = (
+    Outcome(1, r"(?m)^Unexpected message received for job |^\S+: Unexpected message received$", Answer.TRANSIENT),
+    _DOWN,
+    Outcome(None, r"Access/permission denied", Answer.PERMANENT),
+    Outcome(1, r"Invalid job id specified|Job has already finished", Answer.OK),
+    OK,
+)
+
+
+def _change(*argv: str) -> Command:
+    return _ask("scontrol", *argv, outcomes=_CHANGED)
+
+
+def _send_signal(name: str) -> Command:
+    # scontrol suspend is for operators only. To the batch script and all that it has started.
+    return _ask("scancel", "--full", f"--signal={name}", "{{ ids* }}", outcomes=_CHANGED)
+
+
 _CONFIGURATION = _ask("scontrol", "show", "config", outcomes=(_DOWN, _COMPLAINT, OK))
 
 
@@ -90,6 +109,12 @@ SLURM = BatchAdapter(
         *("scancel", "{{ ids* }}"),
         outcomes=(_DOWN, Outcome(None, r"Access/permission denied", Answer.PERMANENT), OK),
     ),
+    suspend=_send_signal("STOP"),
+    resume=_send_signal("CONT"),
+    hold=_change("hold", "{{ ids | join(',') }}"),
+    release=_change("release", "{{ ids | join(',') }}"),
+    # A higher nice value is a lower priority; a lower one is for operators. It also releases those that are held.
+    priority=_change("update", "JobId={{ ids | join(',') }}", "Nice={{ -priority }}"),
     # sacct would begin at midnight. Pending array tasks that were cancelled while held are not in its answer.
     history=_ask(
         *("sacct", "--noheader", "--parsable2", "--allocations", "--starttime=now-30days", "--name={{ token }}"),

@@ -322,11 +322,34 @@ def test_a_cancelled_grid_job_is_failed_and_its_local_jobs_end(gram: Interpreter
     assert gram.ask(command, **wish) == [("JOB_STATE", "4")]
 
 
+def test_a_signal_suspends_and_another_resumes(gram: Interpreter, site: GramSite) -> None:
+    beats = site.folder / "beats"
+    script = f"while :; do echo beat >>'{beats}'; sleep 0.1; done"
+    identity = submit(gram, site, "1.1", executable=["/bin/sh"], arguments=["-c", script], count=["2"])
+    poll_until(gram, site, identity, "2")
+    wait_for(beats.exists)
+    suspend, resume = (site.describe("", jobid=[identity], signal=[number], signalarg=["x"]) for number in "23")
+    assert gram.ask("signal", **suspend) == [("JOB_STATE", "16")]
+    poll_until(gram, site, identity, "16")
+    size = beats.stat().st_size
+    time.sleep(0.5)
+    assert beats.stat().st_size == size
+    assert gram.ask("signal", **suspend) == [("JOB_STATE", "16")]
+    assert gram.ask("signal", **resume) == [("JOB_STATE", "2")]
+    poll_until(gram, site, identity, "2")
+    wait_for(lambda: beats.stat().st_size > size)
+    assert gram.ask("signal", **suspend) == [("JOB_STATE", "16")]
+    # What is suspended can be cancelled.
+    assert gram.ask("cancel", **suspend) == [("JOB_STATE", "4")]
+    poll_until(gram, site, identity, "4")
+
+
 @pytest.mark.parametrize(("number", "error"), [("2", "107"), ("3", "107"), ("4", "107"), ("77", "108")])
-def test_other_signals_are_refused_with_nothing_but_a_number(
+def test_signals_that_cannot_be_passed_on_are_refused_with_nothing_but_a_number(
     gram: Interpreter, site: GramSite, number: str, error: str
 ) -> None:
     identity = submit(gram, site, "1.1")
+    poll_until(gram, site, identity, "8")
     wish = site.describe("", jobid=[identity], signal=[number], signalarg=["x"])
     assert gram.ask("signal", **wish) == [("ERROR", error)]
 
@@ -412,7 +435,7 @@ def test_the_old_scripts_submit_poll_and_remove(site: GramSite) -> None:
     shutil.move(site.folder / "elsewhere", site.state)
     wish = site.folder / "grami_signalX2"
     wish.write_text("grami_signal_arg='now'\ngrami_signal='2'\n")
-    assert run_script(site, "signal", file, wish) == ["GRAM_SCRIPT_ERROR:107"]
+    assert run_script(site, "signal", file, wish) == ["GRAM_SCRIPT_SUCCESS:16"]
     assert run_script(site, "rm", file) == ["GRAM_SCRIPT_SUCCESS:4"]
     assert [gram_id(job.identity) for job in grid_jobs(site)] == [identity]
 

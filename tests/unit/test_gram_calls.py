@@ -192,7 +192,7 @@ def test_cancel_of_an_unknown_grid_job_fails(account: Account) -> None:
     [("2", 107), ("3", 107), ("4", 107), ("5", 108), ("", 108), ("x", 108)],
     ids=["suspend", "resume", "priority", "commit", "none", "no number"],
 )
-def test_what_no_batch_system_takes_is_refused(account: Account, number: str, error: int) -> None:
+def test_a_signal_that_cannot_be_passed_on_is_refused(account: Account, number: str, error: int) -> None:
     identity = submit(account)
     assert signal(account, about(identity, signal=(number,), signalarg=("now",))).error == error
     assert not account.database.grid_job(identity).cancelled

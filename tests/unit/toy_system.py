@@ -27,6 +27,7 @@ TOKEN = f"{GRID_JOB}-1"
 NOW = 1_795_219_187
 SETTLE = 60
 LAG = 20
+_SIGNALS = ("suspend", "resume", "hold", "release", "priority")
 _STATES = {
     **{"PD": State.PENDING, "R": State.ACTIVE, "S": State.SUSPENDED, "CG": State.ACTIVE},
     **{"CD": State.DONE, "F": State.FAILED, "CA": State.FAILED},
@@ -53,7 +54,7 @@ class ToySystem:
         self._program = folder / "toy"
         self._program.write_text('#!/bin/sh\necho "$*" >>"${0%/*}/calls"\n. "${0%/*}/$1.answer"\n')
         self._program.chmod(0o700)
-        for kind in ("submit", "queue", "find", "history", "cancel"):
+        for kind in ("submit", "queue", "find", "history", "cancel", *_SIGNALS):
             self.answers(kind)
         self.adapter = self._make_adapter()
         monkeypatch.setattr("jobmanager.batch.find_adapter", lambda name, tables: {"toy": self.adapter}[name])
@@ -75,6 +76,11 @@ class ToySystem:
             find=command("find", "{{ token }}"),
             history=command("history", "{{ token }}"),
             cancel=command("cancel", "{{ ids* }}"),
+            suspend=command("suspend", "{{ ids* }}"),
+            resume=command("resume", "{{ ids* }}"),
+            hold=command("hold", "{{ ids* }}"),
+            release=command("release", "{{ ids* }}"),
+            priority=command("priority", "{{ priority }}", "{{ ids* }}"),
             read_jobs=_READ,
             read_history=_READ,
             states=_STATES,

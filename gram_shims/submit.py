@@ -8,13 +8,14 @@ from batch_adapters.states import State
 from gram_shims.answers import Answer, refuse
 from gram_shims.description import JobDescription
 from gram_shims.errors import find_error
-from gram_shims.origin import find_grid_job, make_origin
+from gram_shims.origin import find_grid_job, find_uniqid, make_origin
 from gram_shims.request import RefusedRequest, find_directory, read_request
 from jobmanager.acceptance import accept_grid_job
 from jobmanager.account import Account
 from jobmanager.gram_answers import answer_file, gram_id, render_poll_answer
 from jobmanager.monitor_client import end_other_monitor, wake_monitor
 from jobmanager.request import BadRequest
+from jobmanager.withdrawals import forget_withdrawal
 
 logger = logging.getLogger(__name__)
 
@@ -22,8 +23,9 @@ logger = logging.getLogger(__name__)
 def submit(account: Account, description: JobDescription) -> Answer:
     """The grid job's id for GRAM, or why the request is refused; nothing exists of a refused one.
 
-    :raises HandlerError, DatabaseError: it cannot be accepted now, or here.
+    :raises HandlerError, DatabaseError, OSError: it cannot be accepted now, or here.
     """
+    forget_withdrawal(account, find_uniqid(description))
     # Before any check: the files of a request that was accepted may have gone since.
     identity = find_grid_job(account, description)
     if identity is None:

@@ -33,6 +33,7 @@ from jobmanager.progress import ProgressReader, reconcile_with_drivers
 from jobmanager.registration import apply_events
 from jobmanager.step_table import StepLine, states_of
 from jobmanager.tasks import Task, next_task, next_task_of_steps
+from jobmanager.withdrawals import cancel_withdrawn
 from jobmanager.worker_client import WorkerClient
 from jobmanager.workers import Workers
 
@@ -90,6 +91,7 @@ class Monitor:
         self._server.stop()
 
     def _work(self) -> None:
+        cancel_withdrawn(self._account)
         open_jobs = self._account.database.open_grid_jobs()
         # First: who waits for an end need not wait for the rest.
         self._reports.report()

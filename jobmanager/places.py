@@ -60,6 +60,11 @@ class StatePlaces:
         return self.root / "gram"
 
     @property
+    def withdrawn(self) -> Path:
+        """The folder of the requests of which GRAM was told that they failed, by their uniqid (gram_shims/perl)."""
+        return self.root / "withdrawn"
+
+    @property
     def jobs(self) -> Path:
         """The folder of the grid jobs' folders."""
         return self.spool or self.root / "jobs"

@@ -68,7 +68,7 @@ sub _call {
     my $started = Time::HiRes::time();
     my $answer  = $self->_ask_program($command) || $self->_ask_program($command);
     if ( !$answer ) {
-        $answer = _give_up($command);
+        $answer = $self->_give_up($command);
         $self->_write_log( $command, $answer, $started );
     }
     return $self->_respond($answer);
@@ -86,12 +86,26 @@ sub _respond {
 }
 
 sub _give_up {
-    my ($command) = @_;
+    my ( $self, $command ) = @_;
     return [] if $command eq 'poll';
     my $error = [ ERROR => $ERROR_WITHOUT_ANSWER{$command} ];
     return [$error] if $command ne 'submit';
+    $self->_withdraw();
     my $log = _find_state_folder() . '/gram.log';
     return [ [ GT3_FAILURE_MESSAGE => "the job manager gave no answer: see $log on its host" ], $error ];
+}
+
+# The request may have been accepted before its answer was lost: the monitor sees to it that what we say becomes true.
+sub _withdraw {
+    my ($self) = @_;
+    my $uniqid = $self->{JobDescription}->uniqid();
+    return if !defined $uniqid || $uniqid !~ /\A[A-Za-z0-9][A-Za-z0-9.]{0,199}\z/;
+    my $state = _find_state_folder();
+    eval { File::Path::make_path( "$state/withdrawn", { mode => oct 700 } ) };
+    sysopen my $mark, "$state/withdrawn/$uniqid", O_WRONLY | O_CREAT | O_NOFOLLOW, oct 600 or return;
+    close $mark;
+    _wake_monitor($state);
+    return;
 }
 
 # The program's answer; undef where it gave none, or not all of one.

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from batch_adapters.states import State
 from jobmanager.account import look_into_account
 from jobmanager.database import Database
 from jobmanager.gram_answers import gram_id, read_gram_id
 from jobmanager.grid_job import GridJob
-from jobmanager.monitor_client import is_listening
+from jobmanager.monitor_client import is_listening, wake_monitor
 from tests.conftest import end_processes_of, processes_of
 from tests.gram_interpreter import CONTACT, MODULE, SCRIPT, Answer, GramSite, Interpreter, Words, render_request
 from tests.samgrid import LAUNCH
@@ -260,6 +261,30 @@ def test_a_submit_that_is_killed_and_comes_again_is_one_grid_job(site: GramSite,
         identity = dict(gram.ask("submit", **request))["JOB_ID"]
         poll_until(gram, site, identity, "8")
     assert [gram_id(job.identity) for job in grid_jobs(site)] == [identity]
+
+
+def test_a_request_whose_answer_was_lost_twice_is_cancelled_as_gram_was_told(tmp_path: Path) -> None:
+    # The first answer is published after the request was accepted, and before GRAM's is given.
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\nif 'samgrid-gram' in sys.orig_argv: os.link = lambda *_: os.kill(os.getpid(), 9)\n"
+    )
+    site = GramSite(tmp_path, {"PYTHONPATH": str(tmp_path)})
+    site.install()
+    ran = tmp_path / "ran"
+    try:
+        with site.start() as gram:
+            answer = gram.ask("submit", **site.describe("17.1", executable=["/bin/touch"], arguments=[str(ran)]))
+            assert [key for key, _ in answer] == ["GT3_FAILURE_MESSAGE", "ERROR"]
+        (job,) = grid_jobs(site)
+        assert not job.state.is_final
+        account = look_into_account(str(site.state))
+        wake_monitor(account)
+        wait_for(lambda: account.database.grid_job(job.identity).state is State.FAILED)
+        assert "no answer to it came" in str(account.database.grid_job(job.identity).reason)
+        assert not ran.exists()
+        assert list((site.state / "withdrawn").iterdir()) == []
+    finally:
+        end_processes_of(tmp_path)
 
 
 def test_a_program_that_was_killed_between_two_calls_is_started_again(gram: Interpreter, site: GramSite) -> None:

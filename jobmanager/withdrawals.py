@@ -1,0 +1,42 @@
+"""What GRAM was told has to be true: a request that failed for it, because no answer came, must not run."""
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from jobmanager.account import Account
+from jobmanager.cancellation import put_tombstone
+
+_KEPT = 86_400.0
+"""Seconds for which a request that never became a grid job is remembered."""
+_MARK = re.compile(r"[A-Za-z0-9][A-Za-z0-9.]{0,199}", re.ASCII)
+"""A uniqid of GRAM's as samgrid.pm writes it down."""
+
+
+def cancel_withdrawn(account: Account) -> None:
+    """Cancel the grid jobs of requests of which GRAM's Perl module said that they failed.
+
+    :raises DatabaseError, OSError: not now; the rest is for the next time.
+    """
+    for mark in _list_marks(account.places.withdrawn):
+        grid_job = account.database.find_uniqid(mark.name)
+        if grid_job is not None:
+            put_tombstone(account.database, grid_job, "GRAM was told that it failed, because no answer to it came")
+        if grid_job is not None or time.time() - mark.stat().st_mtime > _KEPT:
+            mark.unlink(missing_ok=True)
+
+
+def _list_marks(folder: Path) -> Iterator[Path]:
+    with suppress(FileNotFoundError):
+        yield from (entry for entry in folder.iterdir() if _MARK.fullmatch(entry.name) and entry.is_file())
+
+
+def forget_withdrawal(account: Account, uniqid: str) -> None:
+    """GRAM submits the request once more, so it wants it after all.
+
+    :raises OSError: it cannot be forgotten: the request would be cancelled.
+    """
+    if _MARK.fullmatch(uniqid):
+        (account.places.withdrawn / uniqid).unlink(missing_ok=True)

@@ -11,6 +11,7 @@ from gram_shims.description import JobDescription
 from gram_shims.errors import GramError
 from gram_shims.origin import find_grid_job
 from jobmanager.account import Account
+from jobmanager.gram_answers import told_state
 
 _PRIORITY = re.compile(r"[+-]?[0-9]{1,9}", re.ASCII)
 
@@ -59,7 +60,8 @@ def _pass_on(account: Account, grid_job: str, wish: JobSignal, argument: str) ->
         return State.SUSPENDED if suspend_grid_job(account, grid_job) else None
     if wish is JobSignal.RESUME:
         resume_grid_job(account, grid_job)
-        return State.ACTIVE if account.database.grid_job(grid_job).state is State.ACTIVE else None
+        now = told_state(account.database.grid_job(grid_job).state)
+        return now if now is State.ACTIVE else None
     if not _PRIORITY.fullmatch(argument):
         raise Refused(f"{argument!r} is no whole number")
     prioritize_grid_job(account, grid_job, int(argument))

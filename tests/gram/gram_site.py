@@ -8,14 +8,14 @@ import shlex
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.real.site import ACCOUNT, SKIP, SYSTEMS
+from tests.real.site import ACCOUNT, SKIP, SYSTEMS, wait_until
 
 OURS = "jobmanager-samgrid"
 FORK = "jobmanager-samgrid-test-fork"
@@ -28,6 +28,7 @@ OUR_PROGRAMS = (
     "samgrid-fork-starter",
 )
 CONFIGURATION = Path("/etc/samgrid/samgrid.toml")
+_MARK = "# written by a test\n"
 PATIENCE = 240
 """Seconds for one client; a poll alone may take ten of them."""
 
@@ -148,11 +149,19 @@ class GramSite:
         return self.run("globusrun", "-s", "-w", "-r", self.contact(service), f"&{rsl}")
 
     def run_all(self, service: str, requests: Mapping[str, str]) -> dict[str, Outcome]:
-        """Many jobs at once, by name."""
-        with ThreadPoolExecutor(8) as pool:
+        """Many jobs at once, by name; GRAM asks for each only every ten seconds."""
+        with ThreadPoolExecutor(12) as pool:
             return dict(
                 zip(requests, pool.map(lambda rsl: self.globusrun(service, rsl), requests.values()), strict=True)
             )
+
+    def run_both(
+        self, ours: Mapping[str, str], forks: Mapping[str, str]
+    ) -> tuple[dict[str, Outcome], dict[str, Outcome]]:
+        """Many jobs under our job manager and, meanwhile, many under GRAM's own."""
+        with ThreadPoolExecutor(2) as pool:
+            running = pool.submit(self.run_all, OURS, ours), pool.submit(self.run_all, FORK, forks)
+            return running[0].result(), running[1].result()
 
     def submit(self, service: str, rsl: str) -> str:
         """The contact of a job that nobody waits for."""
@@ -206,9 +215,20 @@ class GramSite:
     def kill_job_managers(self, service_type: str = "samgrid") -> int:
         """Kill GRAM's job managers of a type, as a power cut would; how many there were."""
         pids = [pid for pid, command in _list_processes() if _is_manager(command, service_type)]
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
+        kill_all(pids)
         return len(pids)
+
+    def end_job_managers(self) -> None:
+        """End GRAM's job managers, their interpreters and what these have started: whoever comes next starts anew.
+
+        Without that a test may take the processes of an earlier request for those of its own.
+        """
+
+        def are_gone() -> bool:
+            kill_all(pid for pid, command in _list_processes() if _serves_jobs(command))
+            return not self.kill_job_managers() and not self.kill_ours("samgrid-gram")
+
+        wait_until(are_gone, "GRAM's job managers end")
 
     def find_ours(self, *programs: str) -> list[tuple[int, Sequence[str]]]:
         """Pids and command lines of programs of ours that work for the account's state folder."""
@@ -225,32 +245,37 @@ class GramSite:
     def kill_ours(self, *programs: str) -> int:
         """Kill them; how many there were."""
         found = self.find_ours(*programs)
-        for pid, _ in found:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        kill_all(pid for pid, _ in found)
         return len(found)
 
     def kill_jobs(self, word: str) -> None:
         """Kill processes of the account in whose command line a word is."""
-        for pid, command in _list_processes():
-            if any(word in argument for argument in command):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        kill_all(pid for pid, command in _list_processes() if any(word in argument for argument in command))
+
+
+def kill_all(pids: Iterable[int]) -> None:
+    """Kill processes, some of which may have ended by themselves."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 @contextlib.contextmanager
 def configured(gram: GramSite, text: str) -> Iterator[None]:
-    """Have a site's configuration for a while; it is a file, since GRAM hands on no variables of ours."""
-    if CONFIGURATION.exists():
+    """Have a site's configuration for a while, then the one before; in a file: GRAM hands on no variables of ours."""
+    before = CONFIGURATION.read_text() if CONFIGURATION.exists() else None
+    if before is not None and not before.startswith(_MARK):
         pytest.skip(f"{CONFIGURATION} is this machine's own")
     has_folder = CONFIGURATION.parent.exists()
     gram.kill_ours(*OUR_PROGRAMS)
     try:
         CONFIGURATION.parent.mkdir(exist_ok=True)
-        CONFIGURATION.write_text(text)
+        CONFIGURATION.write_text(_MARK + text)
         yield
     finally:
         CONFIGURATION.unlink(missing_ok=True)
+        if before is not None:
+            CONFIGURATION.write_text(before)
         if not has_folder and CONFIGURATION.parent.exists():
             CONFIGURATION.parent.rmdir()
         gram.kill_ours(*OUR_PROGRAMS)
@@ -264,6 +289,10 @@ def _list_processes() -> Iterator[tuple[int, Sequence[str]]]:
                 yield int(entry.name), (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
         except (FileNotFoundError, ProcessLookupError):
             continue
+
+
+def _serves_jobs(command: Sequence[str]) -> bool:
+    return any("globus-job-manager-script" in word for word in command) and "samgrid" in command
 
 
 def _is_manager(command: Sequence[str], service_type: str) -> bool:

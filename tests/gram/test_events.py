@@ -2,9 +2,6 @@
 
 import pwd
 import re
-import shutil
-import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.gram.gram_site import FORK, OURS, PATIENCE, GramSite, Outcome, configured, sh
+from tests.gram.gram_site import FORK, OURS, PATIENCE, GramSite, Outcome, sh
+from tests.gram.seg_mode import EVENTS, collecting, in_seg_mode, read_events
 from tests.gram.test_troubles import restart, write_job
 from tests.real.site import ACCOUNT, wait_until
 
-EVENTS = Path("/var/lib/globus/globus-seg-samgrid")
 COMMAND = "(samgrid_type=command)"
 
 RUN = {
@@ -36,36 +33,8 @@ RUN = {
 @pytest.fixture(scope="module")
 def seg(gram: GramSite, ground: Path) -> Iterator[GramSite]:
     """The same site in SEG mode, with a collector that an account of its own runs."""
-    gram.kill_job_managers()
-    gram.register("install", "--seg")
-    collector = start_collector(ground / "collector")
-    socket = ground / "collector" / "open" / "socket"
-    try:
-        wait_until(socket.exists, "the collector listens")
-        with configured(gram, f'[gram]\nevent_collector = "{socket}"\n'):
-            yield gram
-    finally:
-        collector.send_signal(signal.SIGTERM)
-        collector.wait(30)
-        gram.kill_job_managers()
-        gram.register("install", "--poll")
-
-
-def start_collector(folder: Path) -> subprocess.Popen[bytes]:
-    """Start it under an account that is nobody's."""
-    nobody = pwd.getpwnam("daemon")
-    for name in ("", "open", "own"):
-        (folder / name).mkdir(mode=0o755)
-        shutil.chown(folder / name, "daemon", "daemon")
-    shutil.chown(EVENTS, "daemon", "daemon")
-    settings = dict(re.findall(r'^(python|launch)="(.*)"$', Path("/etc/globus/globus-samgrid.conf").read_text(), re.M))
-    command = (settings["python"], "-P", settings["launch"], "samgrid-event-collector")
-    options = ("-d", str(EVENTS), "-s", str(folder / "open" / "socket"), "-o", str(folder / "own" / "owners"))
-    with open(folder / "log", "wb") as log:
-        return subprocess.Popen(
-            (*command, *options), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", umask=0o022,
-            user=nobody.pw_uid, group=nobody.pw_gid, extra_groups=[],
-        )  # fmt: skip
+    with collecting(ground / "collector") as text, in_seg_mode(gram, text):
+        yield gram
 
 
 @pytest.fixture(scope="module")
@@ -103,12 +72,6 @@ def test_the_exit_code_is_in_the_last_event(seg: GramSite, rsl: str, code: int) 
     states = re.findall(rf"^001;[0-9]+;{job};([0-9]+);([0-9]+)$", read_events(), re.MULTILINE)
     assert states[-1] == ("8", str(code))
     assert next(state for state, _ in states if state != "1") == "2"
-
-
-def read_events() -> str:
-    """All events that were written for GRAM, with the grid jobs' ids for GRAM's."""
-    text = "".join(file.read_text() for file in sorted(EVENTS.iterdir()) if file.name.isdigit())
-    return text.replace(f";{pwd.getpwnam(ACCOUNT).pw_uid}.", ";")
 
 
 def test_a_failure_brings_its_outputs_back(seg: GramSite, outcomes: dict[str, Outcome]) -> None:

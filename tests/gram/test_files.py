@@ -54,7 +54,7 @@ class Both:
 def both(gram: GramSite) -> Both:
     gram.write("input", b"line\n\x00\xff no end")
     gram.write("program", b'#!/bin/sh\necho "ran with $*"\n', 0o700)
-    folders, outcomes, before = {}, {}, find_job_folders(gram)
+    folders, placed, before = {}, {}, find_job_folders(gram)
     for service in (OURS, FORK):
         folders[service] = gram.make_folder(service)
         requests = {}
@@ -62,8 +62,8 @@ def both(gram: GramSite) -> Both:
             folder = gram.make_folder(f"{service}/{name}")
             gram.write(f"{service}/{name}/there", b"what was there before, and longer\n")
             requests[name] = rsl.replace("OUT", str(folder)).replace("HOME/", f"{gram.home}/")
-        outcomes[service] = gram.run_all(service, requests)
-    return Both(outcomes[OURS], outcomes[FORK], folders, before)
+        placed[service] = requests
+    return Both(*gram.run_both(placed[OURS], placed[FORK]), folders, before)
 
 
 @pytest.mark.parametrize("name", list(SAME))

@@ -90,7 +90,7 @@ def both(gram: GramSite) -> Both:
     requests = {
         name: rsl.replace("HOME/", f"{gram.home}/").replace("=HOME)", f"={gram.home})") for name, rsl in SAME.items()
     }
-    return Both(gram.run_all(OURS, requests), gram.run_all(FORK, requests))
+    return Both(*gram.run_both(requests, requests))
 
 
 @pytest.mark.parametrize("name", list(SAME))

@@ -1,12 +1,16 @@
-"""The same through Slurm: plain commands and the demo, in poll mode."""
+"""The same through Slurm: plain commands, the demo, cancels and signals in poll mode, and ends by events."""
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from batch_adapters.states import State
 from tests.gram.gram_site import FORK, OURS, PATIENCE, GramSite, Outcome, configured, sh, without_details
-from tests.gram.test_troubles import write_job
+from tests.gram.seg_mode import collecting, in_seg_mode, read_events
+from tests.gram.test_troubles import SIGNALLING_JOB, send_signal, write_job
 from tests.real.site import ROOT, Site, wait_until
 
 SLURM_CONFIGURATION = Path("/etc/slurm/slurm.conf")
@@ -26,9 +30,14 @@ SAME = {
 }
 
 
+IN_SLURM = (
+    "[site]\nbatch_system = 'slurm'\n[monitor]\nreconcile_interval = 5\n[batch.slurm]\nrequest_options = ['--hold']\n"
+)
+
+
 @pytest.fixture(scope="module")
-def slurm(gram: GramSite, ground: Path) -> Iterator[GramSite]:
-    """The same site, whose jobs go to Slurm."""
+def cluster(gram: GramSite, ground: Path) -> Iterator[Site]:
+    """Slurm, as GRAM's jobs find it."""
     if SLURM_CONFIGURATION.exists():
         pytest.skip(f"{SLURM_CONFIGURATION} is this machine's own")
     cluster = Site("slurm", "slurm", ground / "slurm", gram.programs, {})
@@ -37,16 +46,23 @@ def slurm(gram: GramSite, ground: Path) -> Iterator[GramSite]:
         cluster.run_script("start")
         # GRAM hands on no SLURM_CONF.
         SLURM_CONFIGURATION.symlink_to(cluster.folder / "slurm.conf")
-        with configured(gram, "[site]\nbatch_system = 'slurm'\n[monitor]\nreconcile_interval = 5\n"):
-            yield gram
+        yield cluster
     finally:
         SLURM_CONFIGURATION.unlink(missing_ok=True)
         cluster.run_script("stop")
 
 
 @pytest.fixture(scope="module")
+def slurm(gram: GramSite, cluster: Site) -> Iterator[GramSite]:
+    """The same site, whose jobs go to Slurm."""
+    with configured(gram, IN_SLURM):
+        yield gram
+
+
+@pytest.fixture(scope="module")
 def both(slurm: GramSite) -> dict[str, dict[str, Outcome]]:
-    return {service: slurm.run_all(service, SAME) for service in (OURS, FORK)}
+    ours, forks = slurm.run_both(SAME, SAME)
+    return {OURS: ours, FORK: forks}
 
 
 @pytest.mark.parametrize("name", SAME)
@@ -62,12 +78,84 @@ def test_the_demo_runs_on_slurm(slurm: GramSite) -> None:
     assert "8 of 8 local jobs succeeded" in demo.text
 
 
-def test_cancel_empties_the_queue(slurm: GramSite) -> None:
-    folder, request = write_job(slurm, "slurm-cancelled")
+def wait_for_state(slurm: GramSite, job: str, *states: str) -> None:
+    wait_until(
+        lambda: slurm.query(job, "string(/jobs/grid-job/@state)") in states, f"{job} is {' or '.join(states)}", PATIENCE
+    )
+
+
+def wait_for_empty_queue(slurm: GramSite) -> None:
+    wait_until(lambda: slurm.run("squeue", "-h") == Outcome(0, b"", b""), "the queue is empty", PATIENCE)
+
+
+def test_a_cancel_during_submission_twice_empties_the_queue(slurm: GramSite) -> None:
+    # Three arrays; held, because a hundred that run are a load of their own.
+    contact = slurm.submit(OURS, "(samgrid_type=command)(count=2500)(batch_options=--hold)" + sh("true"))
+    wait_until(lambda: slurm.grid_job(contact) != "", "it has its answer", PATIENCE)
+    job = slurm.grid_job(contact)
+    wait_until(lambda: slurm.query(job, "count(//local-job[@token])") != "0", "it is being submitted", PATIENCE)
+    assert slurm.run("globusrun", "-k", contact).status == 0
+    # GRAM knows the job no more, or as one that has failed.
+    slurm.run("globusrun", "-k", contact)
+    wait_for_state(slurm, job, "failed")
+    wait_for_empty_queue(slurm)
+    assert slurm.query(job, "count(//local-job[@state!='failed'])") == "0"
+
+
+def test_a_cancel_while_slurm_is_down_is_told_at_once_and_done_later(slurm: GramSite, cluster: Site) -> None:
+    folder, request = write_job(slurm, "slurm-down")
     contact = slurm.submit(OURS, request)
     wait_until((folder / "runs").exists, "it runs", PATIENCE)
-    assert slurm.run("globusrun", "-k", contact).status == 0
-    empty = Outcome(0, b"", b"")
-    wait_until(lambda: slurm.run("squeue", "-h") == empty, "the queue is empty", PATIENCE)
     job = slurm.grid_job(contact)
-    wait_until(lambda: slurm.query(job, "string(/jobs/grid-job/@state)") == "failed", "it has ended", PATIENCE)
+    wait_for_state(slurm, job, "active")
+    try:
+        stop_controller(slurm, cluster)
+        killed = slurm.run("globusrun", "-k", contact)
+        assert killed.status == 0, killed.words
+        assert slurm.query(job, "count(//local-job[@state='active'])") == "1"
+    finally:
+        cluster.run_script("resume")
+    wait_for_state(slurm, job, "failed")
+    wait_for_empty_queue(slurm)
+    assert (folder / "runs").read_text() == "run\n"
+
+
+def stop_controller(slurm: GramSite, cluster: Site) -> None:
+    """As an operator does: what it knows is written down."""
+    pid = int((cluster.folder / "run" / "slurmctld.pid").read_text())
+    os.kill(pid, signal.SIGTERM)
+    wait_until(lambda: slurm.run("scontrol", "ping").status != 0, "slurmctld does not answer")
+
+
+def test_a_signal_suspends_and_another_resumes(slurm: GramSite) -> None:
+    folder, request = write_job(slurm, "slurm-signals")
+    with slurm.start("globusrun", "-s", "-r", slurm.contact(OURS), f"&{request}") as client:
+        wait_until((folder / "runs").exists, "it runs", PATIENCE)
+        job = slurm.samgrid("query", "string((//grid-job[@state='active'])[last()]/@id)").strip()
+        contact = slurm.query(job, "string(//gram/@contact)")
+        assert send_signal(slurm, contact, "2") == (0, State.SUSPENDED.value, 0)
+        wait_for_state(slurm, job, "suspended")
+        assert slurm.run("squeue", "-h", "-o", "%T").text == "STOPPED"
+        # A higher priority is for operators.
+        assert send_signal(slurm, contact, "4", "10")[0] == SIGNALLING_JOB
+        assert send_signal(slurm, contact, "3") == (0, State.ACTIVE.value, 0)
+        wait_for_state(slurm, job, "active")
+        (folder / "go").touch()
+        _, words = client.communicate(timeout=PATIENCE)
+    assert client.returncode == 0, words
+    assert slurm.query(job, "string(//local-job/@state)") == "done"
+
+
+def test_gram_hears_of_ends_on_slurm_by_events(slurm: GramSite, ground: Path) -> None:
+    with collecting(ground / "slurm-collector") as text, in_seg_mode(slurm, IN_SLURM + text):
+        contact = slurm.submit(OURS, sh('exit "$((SAMGRID_INDEX - 1))"') + "(count=8)")
+        wait_until(lambda: slurm.grid_job(contact) != "", "it has its id", PATIENCE)
+        job = slurm.grid_job(contact)
+        wait_until(lambda: f";{job};8;1\n" in read_events(), "its end is told with its exit code", PATIENCE)
+        done = slurm.globusrun(OURS, sh("echo out"))
+        assert (done.status, done.stdout) == (0, b"out\n"), done.words
+        contact = slurm.submit(OURS, sh("sleep 600"))
+        wait_until(lambda: slurm.grid_job(contact) != "", "it has its id", PATIENCE)
+        job = slurm.grid_job(contact)
+        assert slurm.run("globusrun", "-k", contact).status == 0
+        wait_until(lambda: f";{job};4;0\n" in read_events(), "its cancel is told", PATIENCE)

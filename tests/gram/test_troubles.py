@@ -72,6 +72,7 @@ def test_two_services_of_one_type_are_one_job_manager(gram: GramSite) -> None:
 
 @pytest.mark.parametrize("delay", [0, 0.05, 0.1, 0.2])
 def test_a_submit_that_is_killed_is_taken_up_once(gram: GramSite, delay: float) -> None:
+    gram.end_job_managers()
     folder, request = write_job(gram, f"submit-{delay}")
     (folder / "go").touch()
     with gram.start("globusrun", "-s", "-r", gram.contact(OURS), f"&{request}") as client:
@@ -89,6 +90,7 @@ def test_a_submit_that_is_killed_is_taken_up_once(gram: GramSite, delay: float) 
 def test_a_job_manager_that_is_killed_during_submit_submits_the_same_grid_job_again(
     gram: GramSite, delay: float
 ) -> None:
+    gram.end_job_managers()
     folder, request = write_job(gram, f"manager-{delay}")
     (folder / "go").touch()
     with gram.start("globusrun", "-b", "-r", gram.contact(OURS), f"&{request}") as client:
@@ -130,13 +132,17 @@ def test_a_request_in_two_phases_is_submitted_once(gram: GramSite) -> None:
     assert len(submits) == 1
 
 
-def test_signals_that_the_batch_system_does_not_know_are_refused_and_the_job_goes_on(gram: GramSite) -> None:
+def test_signals_suspend_and_resume_and_what_fork_does_not_do_is_refused(gram: GramSite) -> None:
     folder, request = write_job(gram, "signals")
     contact = gram.submit(OURS, request)
     wait_until((folder / "runs").exists, "it runs", PATIENCE)
-    answers = [send_signal(gram, contact, number) for number in ("2", "3", "4")]
+    job = gram.grid_job(contact)
+    assert send_signal(gram, contact, "2") == (0, State.SUSPENDED.value, 0)
     (folder / "go").touch()
-    assert [(error, failure) for error, _, failure in answers] == [(SIGNALLING_JOB, SIGNALLING_JOB)] * 3
+    wait_until(lambda: gram.status(contact) == "SUSPENDED", "GRAM's poll says so, too", PATIENCE)
+    assert gram.query(job, "string(//local-job/@state)") == "suspended"
+    assert send_signal(gram, contact, "4", "1")[0] == SIGNALLING_JOB
+    assert send_signal(gram, contact, "3") == (0, State.ACTIVE.value, 0)
     wait_until(lambda: (folder / "out").exists() and (folder / "out").read_text() == "over\n", "output", PATIENCE)
 
 
@@ -150,9 +156,9 @@ def test_a_signal_can_cancel(gram: GramSite) -> None:
     assert (folder / "runs").read_text() == "run\n"
 
 
-def send_signal(gram: GramSite, contact: str, number: str) -> tuple[int, ...]:
+def send_signal(gram: GramSite, contact: str, number: str, argument: str = "argument") -> tuple[int, ...]:
     """What GRAM answers: an error, the job's state, the job's failure."""
-    done = gram.run("/usr/bin/python3", "-c", SENDER.read_text(), contact, number, "argument")
+    done = gram.run("/usr/bin/python3", "-c", SENDER.read_text(), contact, number, argument)
     assert done.status == 0, done.words
     return tuple(map(int, done.text.split()))
 

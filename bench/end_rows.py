@@ -1,7 +1,6 @@
 """Rows of a whole GRAM in SEG mode: how soon a waiting client knows of an end, with ours and with Globus' own parts."""
 
 import shutil
-import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -14,8 +13,8 @@ from statistics import median
 from grid_report import Row
 
 from tests.gram.gram_site import FORK, OUR_PROGRAMS, OURS, GramSite, configured, sh
-from tests.gram.test_events import EVENTS, start_collector
-from tests.real.site import ACCOUNT, wait_until
+from tests.gram.seg_mode import collecting, read_events
+from tests.real.site import ACCOUNT
 
 SHARE_TARGET = 50.0
 """Milliseconds from the program's end to the event that GRAM reads: what is ours of the client's wait."""
@@ -96,7 +95,7 @@ def _run_to_end(gram: GramSite, service: str, number: int) -> Ending:
 
 
 def _is_told(grid_job: str) -> bool:
-    return f";{grid_job};8;" in (EVENTS / _today()).read_text()
+    return f";{grid_job};8;" in read_events()
 
 
 def _today() -> str:
@@ -124,15 +123,8 @@ def _open_gram(programs: Path, folder: Path) -> Iterator[GramSite]:
 @contextmanager
 def _event_mode(gram: GramSite, folder: Path) -> Iterator[None]:
     """Our side as a site with many accounts has it: events go by way of the collector."""
-    collector = start_collector(folder / "collector")
-    socket = folder / "collector" / "open" / "socket"
-    try:
-        wait_until(socket.exists, "the collector listens")
-        with configured(gram, f'[gram]\nevent_collector = "{socket}"\n'):
-            yield
-    finally:
-        collector.send_signal(signal.SIGTERM)
-        collector.wait(30)
+    with collecting(folder / "collector") as text, configured(gram, text):
+        yield
 
 
 @contextmanager

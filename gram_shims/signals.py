@@ -54,15 +54,16 @@ def _pass_on(account: Account, grid_job: str, wish: JobSignal, argument: str) ->
     :raises BatchError: see `jobmanager.signalling`.
     """
     # Heavy, and seldom wanted.
-    from jobmanager.signalling import prioritize_grid_job, resume_grid_job, suspend_grid_job
+    from jobmanager.signalling import find_signalled, prioritize_grid_job, resume_grid_job, suspend_grid_job
 
+    part = find_signalled(account, grid_job)
     if wish is JobSignal.SUSPEND:
-        return State.SUSPENDED if suspend_grid_job(account, grid_job) else None
+        return State.SUSPENDED if suspend_grid_job(account, part) else None
     if wish is JobSignal.RESUME:
-        resume_grid_job(account, grid_job)
-        now = told_state(account.database.grid_job(grid_job).state)
+        resume_grid_job(account, part)
+        now = told_state(account.database.grid_job(part).state)
         return now if now is State.ACTIVE else None
     if not _PRIORITY.fullmatch(argument):
         raise Refused(f"{argument!r} is no whole number")
-    prioritize_grid_job(account, grid_job, int(argument))
+    prioritize_grid_job(account, part, int(argument))
     return None

@@ -19,6 +19,12 @@ from jobmanager.reconciliation import reconcile_batch_system
 logger = logging.getLogger(__name__)
 
 
+def find_signalled(account: Account, grid_job: str) -> str:
+    """The grid job whose local jobs a signal means: itself or, where it is made of steps, the one at work."""
+    begun = [step.grid_job for step in account.database.steps(grid_job).get(grid_job, []) if step.grid_job]
+    return begun[-1] if begun else grid_job
+
+
 def suspend_grid_job(account: Account, grid_job: str) -> bool:
     """Stop what runs and, where that can be done, hold what waits; True if something of it is stopped now.
 

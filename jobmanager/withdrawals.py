@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from jobmanager.account import Account
-from jobmanager.cancellation import put_tombstone
+from jobmanager.tombstone import put_tombstone
 
 _KEPT = 86_400.0
 """Seconds for which a request that never became a grid job is remembered."""

@@ -26,7 +26,13 @@ def in_seg_mode(gram: GramSite, text: str) -> Iterator[GramSite]:
     finally:
         gram.end_job_managers()
         gram.register("install", "--poll")
-        shutil.chown(EVENTS, "root", "root")
+        give_events_to("root")
+
+
+def give_events_to(account: str) -> None:
+    """Let an account write the events; of earlier ones, too, since today's file may be theirs."""
+    for path in (EVENTS, *EVENTS.iterdir()):
+        shutil.chown(path, account, account)
 
 
 @contextlib.contextmanager
@@ -37,7 +43,7 @@ def collecting(folder: Path) -> Iterator[str]:
         (folder / name).mkdir(mode=0o755, exist_ok=True)
         shutil.chown(folder / name, "daemon", "daemon")
     EVENTS.mkdir(exist_ok=True)
-    shutil.chown(EVENTS, "daemon", "daemon")
+    give_events_to("daemon")
     settings = dict(re.findall(r'^(python|launch)="(.*)"$', Path("/etc/globus/globus-samgrid.conf").read_text(), re.M))
     socket = folder / "open" / "socket"
     command = (settings["python"], "-P", settings["launch"], "samgrid-event-collector")

@@ -1,13 +1,12 @@
 """SEG mode without a collector: all requests run under one account, whose monitor writes the events itself."""
 
-import shutil
 import time
 from collections.abc import Iterator
 
 import pytest
 
 from tests.gram.gram_site import OUR_PROGRAMS, OURS, PATIENCE, GramSite, sh
-from tests.gram.seg_mode import EVENTS, in_seg_mode, read_events
+from tests.gram.seg_mode import EVENTS, give_events_to, in_seg_mode, read_events
 from tests.gram.test_troubles import write_job
 from tests.real.site import ACCOUNT, wait_until
 
@@ -16,8 +15,7 @@ from tests.real.site import ACCOUNT, wait_until
 def seg(gram: GramSite) -> Iterator[GramSite]:
     """The same site in SEG mode, with the folder of events for the account."""
     with in_seg_mode(gram, f'[gram]\nevent_folder = "{EVENTS}"\n'):
-        for path in (EVENTS, *EVENTS.iterdir()):
-            shutil.chown(path, ACCOUNT, ACCOUNT)
+        give_events_to(ACCOUNT)
         yield gram
 
 

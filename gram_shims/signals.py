@@ -61,8 +61,9 @@ def _pass_on(account: Account, grid_job: str, wish: JobSignal, argument: str) ->
         return State.SUSPENDED if suspend_grid_job(account, part) else None
     if wish is JobSignal.RESUME:
         resume_grid_job(account, part)
-        now = told_state(account.database.grid_job(part).state)
-        return now if now is State.ACTIVE else None
+        # It may even have ended since, which the next poll or event tells.
+        is_going_on = told_state(account.database.grid_job(part).state) not in (State.PENDING, State.SUSPENDED)
+        return State.ACTIVE if is_going_on else None
     if not _PRIORITY.fullmatch(argument):
         raise Refused(f"{argument!r} is no whole number")
     prioritize_grid_job(account, part, int(argument))

@@ -16,6 +16,9 @@ from jobmanager.documents import load_schema
 from jobmanager.places import StatePlaces, make_state_folder
 from tests.samgrid import Samgrid
 
+# Under nohup it is ignored, and so it would be by every process that a test starts.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
 
 @pytest.fixture(autouse=True)
 def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -129,10 +129,9 @@ def test_the_doctor_works_before_anything_was_submitted(samgrid: Samgrid) -> Non
 
 
 def test_the_doctor_names_what_is_wrong_and_what_to_put_where(samgrid: Samgrid, tmp_path: Path) -> None:
-    (tmp_path / "samgrid.toml").write_text(
-        '[site]\nbatch_system = "odd"\n[batch.odd]\nbased_on = "fork"\nversion = { argv = ["no-such-program"] }\n'
-    )
-    odd = Samgrid(samgrid.state, samgrid.scratch, {"SAMGRID_CONFIG": str(tmp_path / "samgrid.toml")})
+    (tmp_path / "samgrid.toml").write_text('[batch.odd]\nbased_on = "fork"\nversion = { argv = ["no-such-program"] }\n')
+    settings = {"SAMGRID_CONFIG": str(tmp_path / "samgrid.toml"), "SAMGRID_SITE_BATCH_SYSTEM": "odd"}
+    odd = Samgrid(samgrid.state, samgrid.scratch, settings)
     done = odd("doctor")
     assert done.returncode == 1
     assert re.search(r"^FAULT    odd: no-such-program, .*\n         put: .* PATH$", done.stdout, re.MULTILINE), (

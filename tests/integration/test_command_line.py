@@ -38,6 +38,8 @@ HELP = {
         "count(//local-job",
         "Exit status",
     ],
+    "resubmit": ["ID", "--failed", "seeds"],
+    "recover": ["--request ID", "own id", "nothing is missing"],
     "usage": ["--since TIME", "--until TIME", "--by", "--format"],
     "remove": ["--ended-before TIME", "ID"],
     "check-handler": ["MODULE", "--request FILE", "--no-run", "--run-time SECONDS", "Exit status"],
@@ -203,7 +205,7 @@ def test_no_scratch_folder_and_no_half_made_file_is_left_after_a_whole_run(finis
     samgrid, identity = finished
     assert list(samgrid.scratch.iterdir()) == []
     assert {path.name for path in (samgrid.state / "jobs" / identity).iterdir()} == {
-        *("sandbox", "results", "log", "worker.lock", f"{identity}.tar")
+        *("sandbox", "results", "log", "worker.lock", "reports.lock", f"{identity}.tar")
     }
 
 

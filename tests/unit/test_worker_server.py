@@ -106,7 +106,7 @@ def children_of(pid: int) -> list[int]:
         ("pass", 0, ""),
         ("status = 75; print('the disk is full', file=sys.stderr)", 75, "the disk is full"),
         ("print('for nobody'); os.system('echo for nobody')", 0, ""),
-        ("print('last words', end='', file=sys.stderr); os.kill(os.getpid(), 9)", -9, "last words"),
+        ("os.write(2, b'last words'); os.kill(os.getpid(), 9)", -9, "last words"),
         ("os.write(2, b'caf\\351'); os.kill(os.getpid(), 9)", -9, "caf\ufffd"),
         ("os._exit(76)", 76, ""),
     ],

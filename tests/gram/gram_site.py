@@ -136,13 +136,18 @@ class GramSite:
                 pytest.fail(f"{shlex.join(command)}: not within {timeout:.0f} s: {stdout!r} {stderr!r}")
         return Outcome(process.returncode, stdout, stderr)
 
-    def start(self, *command: str) -> subprocess.Popen[bytes]:
-        """Start a command as the account."""
+    @contextlib.contextmanager
+    def start(self, *command: str) -> Iterator[subprocess.Popen[bytes]]:
+        """Run a command as the account beside the block; what has not ended after it never will."""
         account = pwd.getpwnam(ACCOUNT)
-        return subprocess.Popen(
+        with subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=self.home,
             env=self.environment(), user=account.pw_uid, group=account.pw_gid, extra_groups=[],
-        )  # fmt: skip
+        ) as process:  # fmt: skip
+            try:
+                yield process
+            finally:
+                process.kill()
 
     def globusrun(self, service: str, rsl: str) -> Outcome:
         """One job, its standard output and error with the client, its files served to the job."""

@@ -96,7 +96,8 @@ def test_a_job_manager_that_is_killed_during_submit_submits_the_same_grid_job_ag
     with gram.start("globusrun", "-b", "-r", gram.contact(OURS), f"&{request}") as client:
         wait_until(lambda: gram.count_ours("samgrid-gram") > 0, "the submit has begun")
         time.sleep(delay)
-        assert gram.kill_job_managers() == 1
+        # There may be two for a moment: one hands its request to the other.
+        assert gram.kill_job_managers() > 0
         client.communicate(timeout=PATIENCE)
     # Whoever comes next starts a job manager, which goes on with what it finds.
     assert gram.globusrun(OURS, sh("true")).status == 0

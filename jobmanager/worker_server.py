@@ -117,8 +117,8 @@ class WorkerServer:
     def _bury(self, worker: _Worker) -> int:
         """The exit status of a worker that has ended, or is just ending; nothing of it stays."""
         status = os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1])
-        while worker.read_errors():
-            pass
+        # Once: a block takes all that a pipe holds, and what the worker has started may go on writing for ever.
+        worker.read_errors()
         for descriptor in (worker.end, worker.errors):
             if descriptor in self._selector.get_map():
                 self._selector.unregister(descriptor)
@@ -137,7 +137,7 @@ class WorkerServer:
         self._bury(worker)
 
     def _tell(self, number: int, status: int, words: bytes) -> None:
-        with suppress(BrokenPipeError):  # the monitor is gone
+        with suppress(BrokenPipeError, ConnectionResetError):  # the monitor is gone, some of our words unread
             self._connection.send(b"%d %d %s" % (number, status, words))
 
     def _become_worker(self, server: int, errors_read: int, errors: int, task: Task, subject: str) -> NoReturn:

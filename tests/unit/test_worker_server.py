@@ -1,6 +1,7 @@
 """The workers' server: how its workers end is told, nothing of them stays, and none outlives it."""
 
 import os
+import select
 import selectors
 import signal
 import socket
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -224,19 +226,57 @@ def test_a_server_that_cannot_work_says_why(loop: Loop, monkeypatch: pytest.Monk
     assert words.endswith("ImportError: no module of that name")
 
 
-def test_a_server_without_a_monitor_ends_after_its_last_worker(tmp_path: Path) -> None:
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+
+
+@dataclass(frozen=True)
+class Orphan:
+    """A server with a worker, the other end of whose connection is the test's."""
+
+    server: subprocess.Popen[bytes]
+    connection: socket.socket
+    go: Path
+    """Lets the worker end."""
+    done: Path
+
+    def worker_is_dead(self) -> bool:
+        return not any(map(is_alive, children_of(self.server.pid)))
+
+
+@pytest.fixture
+def orphan(tmp_path: Path) -> Iterator[Orphan]:
     begun, go, done = tmp_path / "begun", tmp_path / "go", tmp_path / "done"
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     server = subprocess.Popen([sys.executable, "-P", "-c", SERVER], stdin=theirs.fileno())
     theirs.close()
     wait = f"while not os.path.exists({str(go)!r}): time.sleep(0.01)"
     ours.send(f"start 1 submit open({str(begun)!r}, 'w')\n{wait}\nopen({str(done)!r}, 'w')".encode())
-    deadline = time.monotonic() + SECONDS
-    while not begun.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_for(begun.exists)
+    yield Orphan(server, ours, go, done)
+    server.kill()
+    server.wait()
     ours.close()
-    assert len(children_of(server.pid)) == 1
-    go.touch()
-    assert server.wait(SECONDS) == 0
-    assert done.exists()
+
+
+def test_a_server_without_a_monitor_ends_after_its_last_worker(orphan: Orphan) -> None:
+    orphan.connection.close()
+    assert len(children_of(orphan.server.pid)) == 1
+    orphan.go.touch()
+    assert orphan.server.wait(SECONDS) == 0
+    assert orphan.done.exists()
+
+
+def test_a_server_outlives_a_monitor_that_has_not_heard_all_it_said(orphan: Orphan) -> None:
+    orphan.connection.send(b"start 2 submit pass")
+    select.select([orphan.connection], [], [], SECONDS)
+    # It is to find that the worker has ended before it finds that the monitor has.
+    os.kill(orphan.server.pid, signal.SIGSTOP)
+    orphan.go.touch()
+    wait_for(orphan.worker_is_dead)
+    orphan.connection.close()
+    os.kill(orphan.server.pid, signal.SIGCONT)
+    assert orphan.server.wait(SECONDS) == 0

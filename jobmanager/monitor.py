@@ -139,7 +139,10 @@ class Monitor:
 
     def _read_progress(self, grid_jobs: list[str]) -> None:
         for grid_job in grid_jobs:
-            self._progress.read_grid_job(grid_job)
+            try:
+                self._progress.read_grid_job(grid_job)
+            except OSError as error:  # one grid job's programs may have closed its folder; the others go on
+                logger.warning("%s no progress can be read: %s", grid_job, error)
             if has_reports(self._account.places.reports(grid_job)):
                 self._readers.start(Task.REPORTS, grid_job)
         self._progress.forget_all_but(grid_jobs)

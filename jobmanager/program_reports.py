@@ -43,7 +43,7 @@ def has_reports(folder: Path) -> bool:
     try:
         with os.scandir(folder) as entries:
             return any(_NAME.fullmatch(entry.name) for entry in entries)
-    except (FileNotFoundError, NotADirectoryError):
+    except OSError:  # a program may have closed the folder, or put something else in its place
         return False
 
 
@@ -150,7 +150,7 @@ class _Reader:
             return
         except OSError as error:  # a folder: it is renamed away, so that it is not looked at again
             logger.warning("%s %r: %s", self._identity, name, error.strerror)
-            os.rename(name, f"{name}.refused", src_dir_fd=self._folder, dst_dir_fd=self._folder)
+            os.rename(name, f"{name}.{time.time_ns()}.refused", src_dir_fd=self._folder, dst_dir_fd=self._folder)
 
     def _find_change(self, report: _Report) -> Callable[[LocalJob], object]:
         """What a report changes in its local job's document."""

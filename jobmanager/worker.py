@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from batch_adapters.adapter import BatchError, Refused
@@ -83,14 +83,15 @@ def _do_task_of_grid_job(account: Account, task: Task, grid_job: str) -> None:
         return  # it has ended, and was removed, since the monitor looked
     places = account.places
     for folder in (places.sandbox(grid_job), places.results(grid_job), places.reports(grid_job)):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with suppress(FileExistsError):  # what a program has put in its place must not keep it from being cancelled
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     _log_to(places.log(grid_job))
     with _only_worker(places.worker_lock(grid_job)):
         if account.database.grid_job(grid_job).state.is_final:
             return  # by a worker that has outlived its monitor
         is_structured = bool(account.database.steps(grid_job))
         if task is Task.COLLECT:
-            read_reports(account, grid_job)
+            _read_last_reports(account, grid_job)
             # Nothing is logged into the grid job's own log now: it goes into the tar, which must stay the same.
             _log_to(None)
             collect = collect_steps if is_structured else collect_grid_job
@@ -105,6 +106,14 @@ def _do_task_of_grid_job(account: Account, task: Task, grid_job: str) -> None:
             begin(account, grid_job)
         except (BadRequest, HandlerError, Refused, SandboxRefused) as error:
             put_tombstone(account.database, grid_job, f"cannot be run: {'; '.join(str(error).splitlines())}")
+
+
+def _read_last_reports(account: Account, grid_job: str) -> None:
+    """Read what is left of reports; a folder that a program has closed must not keep its grid job from ending."""
+    try:
+        read_reports(account, grid_job)
+    except OSError as error:
+        logger.warning("%s reports cannot be read: %s", grid_job, error)
 
 
 @contextmanager

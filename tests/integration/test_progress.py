@@ -85,3 +85,15 @@ def test_phases_come_from_a_handler_that_understands_the_programs_words(samgrid:
     assert ".lines" not in manifest
     assert "missing" not in manifest
     assert json.loads(talkative("status", "--format", "json", identity).stdout)[0]["state"] == "done"
+
+
+def test_a_program_that_spoils_the_folder_of_reports_keeps_nothing_from_ending(samgrid: Samgrid) -> None:
+    spoil = "cd ${SAMGRID_STATUS%/*} && rm -rf reports && ln -s reports reports"
+    identity = samgrid.submit(f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{spoil}')")
+    assert samgrid("watch", identity).stdout.splitlines()[-1] == f"grid job {identity} done"
+    waiting = samgrid.submit(f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{spoil}; sleep 3600')")
+    wait_for((samgrid.state / "jobs" / waiting / "results" / "reports").is_symlink)
+    other = samgrid.submit("&(samgrid_type=command)(executable=/bin/true)")
+    assert samgrid("watch", other).returncode == 0
+    assert samgrid("cancel", waiting).returncode == 0
+    assert samgrid("watch", waiting).stdout.splitlines()[-1].startswith(f"grid job {waiting} failed: cancelled")

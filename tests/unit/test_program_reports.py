@@ -218,6 +218,20 @@ def test_what_is_no_file_is_refused_and_not_met_again(
     assert not has_reports(account.places.reports(GRID_JOB))
 
 
+def test_a_folder_in_a_reports_place_is_refused_as_often_as_it_comes(account: Account) -> None:
+    for _ in range(2):
+        (account.places.reports(GRID_JOB) / f"{GRID_JOB}.t-1.1.xml" / "full").mkdir(parents=True)
+        read_reports(account, GRID_JOB)
+        assert not has_reports(account.places.reports(GRID_JOB))
+
+
+def test_a_link_that_leads_nowhere_holds_no_reports(account: Account) -> None:
+    folder = account.places.reports(GRID_JOB)
+    folder.rmdir()
+    folder.symlink_to(folder.name)
+    assert not has_reports(folder)
+
+
 def test_a_report_of_nobody_waits_until_all_local_jobs_are_known(account: Account) -> None:
     with account.database.transaction():
         account.database.put_local_jobs(GRID_JOB, [LocalJob.new(3, "fork", None)])

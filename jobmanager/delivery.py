@@ -1,5 +1,6 @@
 """Hands the outputs of a grid job to whoever asked: the tar to a path of the request, standard output to GRAM."""
 
+import errno
 import logging
 import os
 import shutil
@@ -20,6 +21,12 @@ logger = logging.getLogger(__name__)
 STDOUT = "stdout"
 """What ``samgrid_output`` says for the job's standard output under GRAM."""
 _MOST_REASONS = 1000
+_FAULTS = frozenset(
+    (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP)
+    # A pipe that nobody reads, or not fast enough; what no file system of that kind will ever take.
+    + (errno.ENXIO, errno.EAGAIN, errno.EPIPE, errno.EROFS, errno.EFBIG)
+)
+"""What keeps a file from being written however often it is tried."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +158,9 @@ def _append(target: Path, parts: Iterable[Path | bytes], size: int | None = None
                 sink.truncate(size)
             for part in parts:
                 _write(part, sink)
-    except (FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError) as error:
+    except OSError as error:
+        if error.errno not in _FAULTS:
+            raise
         logger.warning("not delivered to %s: %s", target, error.strerror)
         return f"not delivered to {target}: {error.strerror}"
     return ""

@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -170,6 +170,26 @@ def test_a_named_pipe_is_written_and_not_cut(account: Account, out: Path) -> Non
 def test_one_file_for_both_that_cannot_be_written_is_told_once(account: Account, out: Path) -> None:
     accept(account, out / "no" / "file", out / "no" / "file")
     assert deliver(account) == f"not delivered to {out}/no/file: No such file or directory"
+
+
+def make_loop(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "why"),
+    [
+        pytest.param("x" * 300, lambda path: None, "File name too long", id="long name"),
+        pytest.param("loop", make_loop, "Too many levels of symbolic links", id="link to itself"),
+        pytest.param("pipe", os.mkfifo, "No such device or address", id="pipe that nobody reads"),
+    ],
+)
+def test_a_file_that_will_never_be_written_keeps_no_grid_job_from_ending(
+    account: Account, out: Path, name: str, make: Callable[[Path], None], why: str
+) -> None:
+    make(out / name)
+    accept(account, out / name, out / "stderr")
+    assert deliver(account) == f"not delivered to {out / name}: {why}"
 
 
 def test_where_one_file_cannot_be_written_the_other_is(account: Account, out: Path) -> None:

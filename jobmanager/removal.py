@@ -71,9 +71,12 @@ def _check_removable(database: Database, job: GridJob, now: float) -> None:
     whole = database.whole_of(job.identity)
     if whole is not None:
         raise NotRemovable(f"{job.identity} is a step of {whole}: remove that first")
+    # A repetition of a step reads what lies in the folder of the step's whole.
+    needed = {job.identity, *(step.grid_job for step in job.steps)}
     for other in database.open_grid_jobs():
-        if database.grid_job(other.id).repeats == job.identity:
-            raise NotRemovable(f"{job.identity} is repeated by {other.id}, which has not ended: remove it after that")
+        repeated = database.grid_job(other.id).repeats
+        if repeated in needed:
+            raise NotRemovable(f"{repeated} is repeated by {other.id}, which has not ended: remove it after that")
 
 
 def remove_folder(folder: Path) -> int:

@@ -21,6 +21,7 @@ def repeat_grid_job(account: Account, identity: str, only_failed: bool) -> GridJ
 
     :raises NotRepeatable: it has not ended, or nothing of it failed.
     :raises BadRequest: its request cannot be run any more.
+    :raises UnknownJob: it has been removed.
     """
     database = account.database
     first = database.grid_job(identity)
@@ -28,6 +29,8 @@ def repeat_grid_job(account: Account, identity: str, only_failed: bool) -> GridJ
         raise NotRepeatable(f"grid job {identity} is {first.state.word}: wait until it has ended, or cancel it")
     job = prepare_failed(account, first) if only_failed else prepare_whole(account, first)
     with database.transaction():
+        # Raises where it has been removed meanwhile: with it goes what its repetition may build on.
+        database.grid_job(identity)
         add_grid_job(database, job)
     logger.info("%s repeats %s: %d local jobs", job.identity, identity, job.count)
     return job

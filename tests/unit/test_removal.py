@@ -18,7 +18,7 @@ from jobmanager.worker import do_task
 from sandbox.status import Phase
 from tests.samgrid import Samgrid
 
-A, B = "aaaaaaaa", "bbbbbbbb"
+A, B, C = "aaaaaaaa", "bbbbbbbb", "cccccccc"
 
 
 def put_grid_job(account: Account, identity: str = A, ended: float | None = 0, told: float | None = None) -> GridJob:
@@ -122,6 +122,25 @@ def test_a_step_goes_after_its_whole_only(account: Account) -> None:
     remove_grid_job(account, B)
     remove_grid_job(account, A)
     assert account.database.steps() == {}
+
+
+def test_a_whole_stays_while_a_step_of_it_is_repeated(account: Account) -> None:
+    put_grid_job(account, A)
+    whole, repetition = (GridJob.new(identity, "structured", "ada", "fork", 0) for identity in (B, C))
+    for job in (whole, repetition):
+        job.put_request([], Path("/"))
+    whole.put_steps(["production"])
+    whole.begin_step("production", A)
+    whole.end(State.DONE, 0)
+    repetition.put_slices(1, None, 1)
+    repetition.repeats = A
+    with account.database.transaction():
+        account.database.put_grid_job(whole)
+        account.database.put_grid_job(repetition)
+    with pytest.raises(NotRemovable, match=f"{A} is repeated by {C}"):
+        remove_grid_job(account, B)
+    account.database.change_grid_job(C, lambda job: job.end(State.DONE, 0))
+    remove_grid_job(account, B)
 
 
 class Killed(BaseException):

@@ -10,9 +10,9 @@ from jobmanager.acceptance import add_grid_job, find_steps, read_adapter
 from jobmanager.account import Account
 from jobmanager.database import Database
 from jobmanager.grid_job import GridJob
-from jobmanager.job_types import load_job_types
+from jobmanager.job_types import HandlerError, load_job_types
 from jobmanager.repeating import done_steps, prepare_slices, prepare_steps, succeeded_indexes
-from jobmanager.request import Given, read_type
+from jobmanager.request import BadRequest, Given, read_type
 
 logger = logging.getLogger(__name__)
 
@@ -88,11 +88,20 @@ def _find_candidates(account: Account, types: Mapping[str, type[JobAdapter]]) ->
 
 def find_request_ids(account: Account, types: Mapping[str, type[JobAdapter]], job: GridJob) -> set[str]:
     """The ids of the requests that a grid job, or a step of it, is of."""
-    requests: list[Given] = [job.request()]
-    if job.steps:
-        adapter, faults = read_adapter(account, job.request(), job.request_folder)
-        requests += [] if faults else [step.request for step in find_steps(adapter)]
+    requests = [job.request(), *_find_requests_of_steps(account, job)]
     return {found for given in requests for found in _read_request_ids(types, given)}
+
+
+def _find_requests_of_steps(account: Account, job: GridJob) -> list[Given]:
+    """None where the grid job's type cannot be asked any more: it must not keep other requests from being recovered."""
+    if not job.steps:
+        return []
+    try:
+        adapter, faults = read_adapter(account, job.request(), job.request_folder)
+        return [] if faults else [step.request for step in find_steps(adapter)]
+    except (BadRequest, HandlerError) as error:
+        logger.warning("%s: its steps cannot be known: %s", job.identity, error)
+        return []
 
 
 def _read_request_ids(types: Mapping[str, type[JobAdapter]], given: Given) -> list[str]:

@@ -11,10 +11,12 @@ from adapters import EVENTS, SLICING, Attribute, JobAdapter, LocalJob, Value
 from adapters.decomposition import cut_slice
 from batch_adapters.states import State
 from jobmanager import recovery
-from jobmanager.acceptance import accept_grid_job
+from jobmanager.acceptance import accept_grid_job, prepare_grid_job
 from jobmanager.account import Account
+from jobmanager.database import UnknownJob
 from jobmanager.documents import read_ranges, render_ranges
 from jobmanager.grid_job import GridJob
+from jobmanager.job_types import HandlerError
 from jobmanager.recovery import Gap, Recovery, UnknownRequest, recover_request
 from jobmanager.registration import create_local_jobs
 from jobmanager.removal import NotRemovable, remove_grid_job
@@ -196,6 +198,19 @@ def test_where_all_steps_are_done_there_is_nothing_to_repeat(account: Account) -
         repeat_grid_job(account, first, only_failed=True)
 
 
+def test_what_is_removed_meanwhile_is_not_repeated(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = accept_steps(account, State.DONE, State.FAILED)
+
+    def prepare_late(account: Account, given: Given, folder: Path) -> GridJob:
+        remove_grid_job(account, first)
+        return prepare_grid_job(account, given, folder)
+
+    monkeypatch.setattr("jobmanager.repeating.prepare_grid_job", prepare_late)
+    with pytest.raises(UnknownJob, match=first):
+        repeat_grid_job(account, first, only_failed=True)
+    assert account.database.steps() == {}
+
+
 def recover(account: Account) -> tuple[Recovery, list[GridJob]]:
     return recover_request(account, "13669")
 
@@ -266,6 +281,22 @@ def test_a_structured_grid_job_is_recovered_from_its_first_step_that_is_not_done
     assert [step.name for step in job.steps if step.grid_job] == ["a"]
     end(account, job.identity, State.DONE)
     assert recover(account) == (Recovery((), ()), [])
+
+
+def test_a_type_that_is_gone_keeps_no_other_request_from_being_recovered(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish(account, accept_slices(account), failed=[1])
+    accept_steps(account, State.DONE, State.FAILED)
+    known = {name: handler for name, handler in types().items() if name != "structured"}
+
+    def find(name: str, modules: Sequence[str]) -> type[JobAdapter]:
+        if name not in known:
+            raise HandlerError(f"no job type {name}")
+        return known[name]
+
+    monkeypatch.setattr("jobmanager.acceptance.find_job_type", find)
+    assert [gap.indexes for gap in recover(account)[0].gaps] == [(1,)]
 
 
 def test_a_recovery_that_comes_in_between_leaves_nothing_to_do(

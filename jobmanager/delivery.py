@@ -22,9 +22,11 @@ STDOUT = "stdout"
 """What ``samgrid_output`` says for the job's standard output under GRAM."""
 _MOST_REASONS = 1000
 _FAULTS = frozenset(
-    (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP)
-    # A pipe that nobody reads, or not fast enough; what no file system of that kind will ever take.
-    + (errno.ENXIO, errno.EAGAIN, errno.EPIPE, errno.EROFS, errno.EFBIG)
+    {
+        *(errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP),
+        # A pipe that nobody reads, or not fast enough; what no file system of that kind will ever take.
+        *(errno.ENXIO, errno.EAGAIN, errno.EPIPE, errno.EROFS, errno.EFBIG),
+    }
 )
 """What keeps a file from being written however often it is tried."""
 

@@ -121,6 +121,8 @@ class Workers:
         try:
             with database.transaction():
                 job = database.grid_job(subject.name)
+                if job.state.is_final:
+                    return  # it was killed after it had done all
                 had_trouble = job.clear_trouble() if not subject.trouble else True
                 if subject.trouble:
                     job.put_trouble(f"{subject.task}: {subject.trouble}", time.time())

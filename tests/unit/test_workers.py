@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from batch_adapters.states import State
 from jobmanager import workers as workers_module
 from jobmanager.account import Account
 from jobmanager.child import Child
@@ -178,6 +179,13 @@ def test_a_worker_that_dies_without_a_word_is_a_trouble_too(bench: Bench) -> Non
     bench.let_workers("kill -9 $$")
     bench.run(Task.COLLECT, ONE)
     assert bench.workers.troubles() == f"{ONE}: collect: the worker ended with status -9\n"
+
+
+def test_a_worker_that_is_killed_after_the_end_is_no_trouble_of_a_grid_job_that_has_ended(bench: Bench) -> None:
+    bench.database.change_grid_job(ONE, lambda job: job.end(State.DONE, 2000))
+    bench.let_workers("kill -9 $$")
+    bench.run(Task.COLLECT, ONE)
+    assert bench.trouble(ONE) is None
 
 
 def test_another_worker_that_is_still_at_it_is_no_trouble(bench: Bench) -> None:

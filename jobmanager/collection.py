@@ -23,6 +23,7 @@ from jobmanager.progress import reconcile_with_drivers
 from jobmanager.registration import refresh_grid_job
 from jobmanager.retrying import retry_failed
 from jobmanager.tasks import Task, next_task
+from jobmanager.time_limit import TooLong, limited
 from jobmanager.transitions import revive
 from sandbox.gather import Gathered, render_stem, write_output
 from sandbox.limits import Limits
@@ -31,6 +32,9 @@ Verdict = tuple[State, str | None]
 """A grid job's final state, and a sentence about what went wrong, if anything did."""
 
 logger = logging.getLogger(__name__)
+
+_PATIENCE = 3600.0
+"""Seconds for the handler to read all outputs."""
 
 
 def collect_grid_job(account: Account, identity: str) -> None:
@@ -193,15 +197,17 @@ def _last_words(account: Account, job: GridJob, local_job: LocalJob) -> str:
 
 
 def _ask_for_summary(account: Account, job: GridJob, local_jobs: list[LocalJob]) -> Mapping[str, str]:
-    """The handler's summary; a handler that fails here costs the summary, never the outputs."""
+    """The handler's summary; a handler that fails or hangs here costs the summary, never the outputs."""
     results = account.places.results(job.identity)
     outputs = [
         results / f"{render_stem(job.identity, str(local.local_id))}.output" for local in local_jobs if local.succeeded
     ]
     try:
-        adapter = make_adapter(account, job.request(), job.request_folder)
-        return adapter.getSummary([folder for folder in outputs if _is_folder(folder)])
-    except Exception as error:  # noqa: BLE001 an experiment's code
+        with limited(_PATIENCE):
+            adapter = make_adapter(account, job.request(), job.request_folder)
+            summary = adapter.getSummary([folder for folder in outputs if _is_folder(folder)])
+            return {str(name): str(text) for name, text in summary.items()}
+    except (Exception, TooLong) as error:  # noqa: BLE001 an experiment's code
         logger.warning("%s no summary: %s: %s", job.identity, type(error).__name__, error)
         return {}
 

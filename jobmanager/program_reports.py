@@ -8,14 +8,12 @@ import fcntl
 import logging
 import os
 import re
-import signal
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 from adapters import JobAdapter
 from adapters import Phase as HandlerPhase
@@ -24,6 +22,7 @@ from jobmanager.account import Account
 from jobmanager.foreign_xml import MOST_BYTES, RefusedXml, read_foreign_xml
 from jobmanager.job_types import HandlerError
 from jobmanager.local_job import LocalJob
+from jobmanager.time_limit import TooLong, limited
 from sandbox.gather import render_stem
 from sandbox.status import Phase, read_phase
 
@@ -187,11 +186,11 @@ class _Reader:
         job = self._account.database.grid_job(self._identity)
         told: dict[str, Phase] = {}
         try:
-            with _limited(_PATIENCE):
+            with limited(_PATIENCE):
                 self._adapter = self._adapter or make_adapter(self._account, job.request(), job.request_folder)
                 for phase in filter(None, map(self._adapter.getPhaseOfLine, lines)):
                     told[phase.name] = _check(phase)
-        except _TooLong as error:
+        except TooLong as error:
             self._has_hung = True
             raise HandlerError(f"getPhaseOfLine: {error}") from error
         except Exception as error:  # an experiment's code
@@ -205,21 +204,3 @@ def _check(told: HandlerPhase) -> Phase:
     if phase is None:
         raise ValueError(f"{told} is no phase")
     return phase
-
-
-class _TooLong(BaseException):
-    """A handler has not come to an end; no code that catches every `Exception` catches this."""
-
-
-@contextmanager
-def _limited(seconds: float) -> Iterator[None]:
-    def give_up(number: int, frame: FrameType | None) -> None:
-        raise _TooLong(f"no end after {seconds:.0f} s")
-
-    before = signal.signal(signal.SIGALRM, give_up)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)

@@ -3,7 +3,9 @@
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -14,6 +16,7 @@ from adapters import LocalJob as PlannedJob
 from adapters import Value
 from batch_adapters.states import State
 from handlers.command import CommandAdapter
+from jobmanager import collection
 from jobmanager.acceptance import accept_grid_job
 from jobmanager.account import Account
 from jobmanager.collection import collect_grid_job
@@ -82,6 +85,35 @@ def test_everybody_can_write_while_a_handler_reads_the_outputs(
     monkeypatch.setattr(CommandAdapter, "getSummary", summarise)
     collect_grid_job(account, identity)
     assert account.database.grid_job(identity).summary() == {"written": "meanwhile"}
+
+
+def hang(outputs: Sequence[Path]) -> Mapping[str, str]:
+    while True:
+        with suppress(Exception):
+            time.sleep(60)
+
+
+@pytest.mark.parametrize(
+    ("summarise", "summary"),
+    [
+        pytest.param(hang, {}, id="hangs, and catches all it can"),
+        pytest.param(lambda outputs: None, {}, id="nothing"),
+        pytest.param(lambda outputs: {"events": 7}, {"events": "7"}, id="a number"),
+        pytest.param(lambda outputs: {"\x1b": "\udcff"}, {"\ufffd": "\ufffd"}, id="no text"),
+    ],
+)
+def test_a_handler_that_gives_no_summary_keeps_no_grid_job_from_ending(
+    account: Account,
+    monkeypatch: pytest.MonkeyPatch,
+    summarise: Callable[[Sequence[Path]], Mapping[str, str]],
+    summary: Mapping[str, str],
+) -> None:
+    monkeypatch.setattr(collection, "_PATIENCE", 0.5)
+    monkeypatch.setattr(CommandAdapter, "getSummary", lambda self, outputs: summarise(outputs))
+    identity = accept_cancelled(account)
+    collect_grid_job(account, identity)
+    assert account.database.grid_job(identity).state is State.FAILED
+    assert account.database.grid_job(identity).summary() == summary
 
 
 def test_a_trouble_that_is_over_gets_neither_into_the_tar_nor_into_the_ended_grid_job(account: Account) -> None:

@@ -16,8 +16,9 @@ from jobmanager.account import Account
 from jobmanager.configuration import read_configuration
 from jobmanager.foreign_xml import MOST_BYTES, RefusedXml, read_foreign_xml
 from jobmanager.grid_job import GridJob
-from jobmanager.local_job import MOST_FOREIGN, LocalJob
+from jobmanager.local_job import LocalJob
 from jobmanager.program_reports import has_reports, read_reports
+from jobmanager.reported import MOST_FOREIGN
 from sandbox.status import Phase
 from tests.unit.test_jobmanager_monitor import fail_always
 

@@ -2,7 +2,8 @@
 
 The monitor speaks to it through a socket, its standard input: ``start NUMBER TASK SUBJECT`` and ``kill NUMBER``. What
 became of a worker goes back as ``NUMBER STATUS LAST WORDS``. A handler, which is an experiment's code, and the job
-database are opened in workers only. A worker dies with its server; it may outlive the monitor, as does the server then.
+database are opened in workers only. A worker dies with its server. One that ends something, or looks, may outlive the
+monitor, as does the server then; one that begins something may hang in a handler, where no other monitor could end it.
 """
 
 import gc
@@ -20,7 +21,7 @@ from typing import NoReturn
 from batch_adapters.running import die_with_parent
 from jobmanager.documents import load_schema
 from jobmanager.tasks import Task
-from jobmanager.workers import TRY_LATER
+from jobmanager.workers import BEGINNING, TRY_LATER
 
 _BLOCK = 1 << 16
 _LAST_WORDS = 2000
@@ -31,6 +32,7 @@ class _Worker:
     """A worker that nobody has waited for yet, so that its pid cannot be another's."""
 
     number: int
+    task: Task
     pid: int
     end: int
     """A descriptor that can be read once it has ended."""
@@ -78,6 +80,8 @@ class WorkerServer:
         if not message:
             self._is_wanted = False
             self._selector.unregister(self._connection)
+            for worker in [worker for worker in self._workers.values() if worker.task in BEGINNING]:
+                self._kill(worker.number)
             return
         word, number, *what = message.split(" ", 3)
         if word == "kill":
@@ -99,7 +103,7 @@ class WorkerServer:
             self._become_worker(server, errors, errors_of_worker, task, subject)
         os.close(errors_of_worker)
         os.set_blocking(errors, False)
-        worker = self._workers[number] = _Worker(number, pid, os.pidfd_open(pid), errors)
+        worker = self._workers[number] = _Worker(number, task, pid, os.pidfd_open(pid), errors)
         self._selector.register(worker.end, selectors.EVENT_READ, lambda: self._reap(worker))
         self._selector.register(worker.errors, selectors.EVENT_READ, lambda: self._read_errors(worker))
 

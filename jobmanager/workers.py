@@ -18,8 +18,8 @@ TRY_LATER = 75
 BUSY = 76
 """Exit status of a worker that found another, started by a monitor that has died, still at it."""
 
-_ENDED = (Task.SUBMIT, Task.ADVANCE)
-"""Tasks that do not go on once the grid job is cancelled."""
+BEGINNING = (Task.SUBMIT, Task.ADVANCE)
+"""Tasks that do not go on once the grid job is cancelled: they ask handlers, which may hang."""
 
 
 class Worker(Protocol):
@@ -67,7 +67,7 @@ class Workers:
         :param cancelled: whether the subject is a grid job that was cancelled.
         """
         subject = self._subjects.get(name)
-        if subject is not None and subject.worker is not None and cancelled and subject.task in _ENDED:
+        if subject is not None and subject.worker is not None and cancelled and subject.task in BEGINNING:
             # It may hang in a handler, or go on submitting for a long time; any task can be killed and begun again.
             logger.info("%s %s is ended: the grid job is cancelled", name, subject.task)
             subject.worker.kill()

@@ -52,3 +52,17 @@ def test_the_task_of_a_server_that_was_killed_is_begun_again_and_done_once(samgr
     assert len([name for name in read_tar(samgrid, identity) if name.endswith(".stdout")]) == 3
     # The one server, once the last look at the batch system has ended.
     wait_for(lambda: len(servers_of(samgrid)) == 1, 60)
+
+
+def test_a_handler_that_hangs_when_the_monitor_is_killed_keeps_no_grid_job_from_being_cancelled(
+    samgrid: Samgrid, tmp_path: Path
+) -> None:
+    handler = tmp_path / "waiting.py"
+    handler.write_text(HANDLER.format(folder=tmp_path))
+    samgrid = replace(samgrid, settings={"SAMGRID_HANDLERS_MODULES": str(handler)})
+    identity = samgrid.submit("&(samgrid_type=waiting)(executable=/bin/true)")
+    wait_for(lambda: len(list(tmp_path.glob("begun-*"))) == 1, 60)
+    (monitor,) = processes_of(samgrid.state, "samgrid-monitor")
+    os.kill(monitor, signal.SIGKILL)
+    assert samgrid("cancel", identity).returncode == 0
+    assert samgrid("watch", identity).stdout.splitlines()[-1].startswith(f"grid job {identity} failed: cancelled")

@@ -254,7 +254,7 @@ def orphan(tmp_path: Path) -> Iterator[Orphan]:
     server = subprocess.Popen([sys.executable, "-P", "-c", SERVER], stdin=theirs.fileno())
     theirs.close()
     wait = f"while not os.path.exists({str(go)!r}): time.sleep(0.01)"
-    ours.send(f"start 1 submit open({str(begun)!r}, 'w')\n{wait}\nopen({str(done)!r}, 'w')".encode())
+    ours.send(f"start 1 collect open({str(begun)!r}, 'w')\n{wait}\nopen({str(done)!r}, 'w')".encode())
     wait_for(begun.exists)
     yield Orphan(server, ours, go, done)
     server.kill()
@@ -265,6 +265,18 @@ def orphan(tmp_path: Path) -> Iterator[Orphan]:
 def test_a_server_without_a_monitor_ends_after_its_last_worker(orphan: Orphan) -> None:
     orphan.connection.close()
     assert len(children_of(orphan.server.pid)) == 1
+    orphan.go.touch()
+    assert orphan.server.wait(SECONDS) == 0
+    assert orphan.done.exists()
+
+
+@pytest.mark.parametrize("task", ["submit", "advance"])
+def test_a_worker_that_may_hang_in_a_handler_does_not_outlive_the_monitor(orphan: Orphan, task: str) -> None:
+    begun = orphan.go.with_name("hanging")
+    orphan.connection.send(f"start 2 {task} open({str(begun)!r}, 'w'); time.sleep(3600)".encode())
+    wait_for(begun.exists)
+    orphan.connection.close()
+    wait_for(lambda: len(children_of(orphan.server.pid)) == 1)
     orphan.go.touch()
     assert orphan.server.wait(SECONDS) == 0
     assert orphan.done.exists()

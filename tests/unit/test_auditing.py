@@ -15,6 +15,7 @@ from gram_shims.description import JobDescription
 from gram_shims.proxy import find_subject, read_subject
 from jobmanager.account import Account
 from jobmanager.auditing import record_name, render_record, write_record
+from jobmanager.gram_answers import gram_id
 from jobmanager.gram_reports import GramReports
 from jobmanager.grid_job import GramOrigin, GridJob
 from jobmanager.local_job import LocalJob
@@ -154,7 +155,7 @@ def test_an_end_that_waits_for_its_record_is_told_by_events_once(audited: Accoun
     missing.mkdir()
     reports.report()
     lines = [line for file in events.iterdir() for line in file.read_text().splitlines()]
-    assert [line.split(";", 2)[2] for line in lines] == [f"{ID};2;0", f"{ID};8;0"]
+    assert [line.split(";", 2)[2] for line in lines] == [f"{gram_id(ID)};2;0", f"{gram_id(ID)};8;0"]
     assert len(records(account)) == 1
 
 

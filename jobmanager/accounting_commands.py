@@ -3,11 +3,10 @@
 import argparse
 import math
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from jobmanager.account import Account, look_into_account
-from jobmanager.spans import read_since
+from jobmanager.arguments import AddCommand, AddForJob, read_time
 from jobmanager.usage_table import GROUPINGS
 
 USAGE_HELP = """\
@@ -23,26 +22,23 @@ Refused for a grid job that has not ended, whose end GRAM has not known for a da
 --ended-before passes over those. Times are as for "samgrid usage"."""
 
 
-def add_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
+def add_commands(add: AddCommand, add_for_job: AddForJob) -> None:
     """Make the commands known to the command line."""
     command = add("usage", usage, "Sum up local jobs, CPU and wall time by user, type and batch system.", USAGE_HELP)
     command.add_argument("--since", metavar="TIME", type=read_time, default=-math.inf, help="from this time on")
     command.add_argument("--until", metavar="TIME", type=read_time, default=math.inf, help="before this time")
     command.add_argument(
-        "--by", metavar="LIST", type=_read_groupings, default=GROUPINGS, help=f"some of {','.join(GROUPINGS)} (all)"
+        "--by",
+        metavar="LIST",
+        type=_read_groupings,
+        default=GROUPINGS,
+        help=f"some of {','.join(GROUPINGS)} (default: all)",
     )
-    command.add_argument("--format", choices=("table", "json", "csv"), default="table", help="what to print (table)")
-    command = add("remove", remove, "Remove grid jobs that have ended, with all their files.", REMOVE_HELP)
-    command.add_argument("ids", metavar="ID", nargs="*", help="id of a grid job, or as much of it as is unique")
+    command.add_argument(
+        "--format", choices=("table", "json", "csv"), default="table", help="what to print (default: table)"
+    )
+    command = add_for_job("remove", remove, "Remove grid jobs that have ended, with all files.", REMOVE_HELP, nargs="*")
     command.add_argument("--ended-before", metavar="TIME", type=read_time, help="all that ended before this time")
-
-
-def read_time(text: str) -> float:
-    """The second since 1970 that an argument means, as an argument's type."""
-    try:
-        return read_since(text, time.time())
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _read_groupings(text: str) -> tuple[str, ...]:
@@ -67,17 +63,17 @@ def remove(options: argparse.Namespace) -> int:
     from jobmanager.commands import CommandError
     from jobmanager.removal import find_ended_before, sweep
 
-    if bool(options.ids) == (options.ended_before is not None):
+    if bool(options.id) == (options.ended_before is not None):
         raise CommandError("say which: ids of grid jobs, or --ended-before TIME")
     account = look_into_account(options.state_dir)
     freed = sweep(account)
-    if options.ids:
-        identities = list(dict.fromkeys(map(account.database.find_grid_job, options.ids)))
+    if options.id:
+        identities = list(dict.fromkeys(map(account.database.find_grid_job, options.id)))
     else:
         identities = find_ended_before(account.database, options.ended_before)
     sizes = _remove(account, identities)
     print(f"grid jobs removed: {len(sizes)}, bytes freed: {freed + sum(sizes)}")
-    return 1 if options.ids and len(sizes) < len(identities) else 0
+    return 1 if options.id and len(sizes) < len(identities) else 0
 
 
 def _remove(account: Account, identities: Sequence[str]) -> list[int]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from jobmanager.account import Account, look_into_account, open_account
+from jobmanager.arguments import AddCommand, AddForJob, read_seconds
 from jobmanager.commands import CommandError
 
 if TYPE_CHECKING:
@@ -27,6 +28,26 @@ Exit status: 0 none are left, 1 some are, 3 a batch system does not answer."""
 DOCTOR_HELP = """\
 Looks at what a batch system is used through: commands, daemon, event log, history, array limit, and the folders.
 Each line is ok, warning or FAULT; under it, what to put where. Exit status: 0 no fault, 1 faults."""
+
+
+def add_commands(add: AddCommand, _: AddForJob) -> None:
+    """Make the commands known to the command line."""
+    command = add("explain", explain, "Say what is known of a local job, and from what.", EXPLAIN_HELP)
+    command.add_argument(
+        "job", metavar="LOCALID|ID/NUMBER", help="the batch system's id, or grid job and number from 1"
+    )
+    command.add_argument("--no-ask", dest="ask", action="store_false", help="run no command of the batch system")
+    command = add("orphans", orphans, "List local jobs that carry our tokens, but that no grid job owns.", ORPHANS_HELP)
+    command.add_argument("tokens", metavar="TOKEN", nargs="*", help="only those of this submission")
+    command.add_argument("--reap", action="store_true", help="cancel those that are listed")
+    command = add("doctor", doctor, "Look for what is wrong with batch systems and folders.", DOCTOR_HELP)
+    which = command.add_mutually_exclusive_group()
+    which.add_argument("batch_system", metavar="BATCH_SYSTEM", nargs="?", help="default: the configured one")
+    which.add_argument("--all", action="store_true", help="every batch system that there is an adapter for")
+    command.add_argument("--probe", action="store_true", help="submit one tiny job, which writes into the spool folder")
+    command.add_argument(
+        "--probe-time", metavar="SECONDS", type=read_seconds, default=120.0, help="how long it may take (default: 120)"
+    )
 
 
 def explain(options: argparse.Namespace) -> int:

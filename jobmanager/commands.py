@@ -1,18 +1,18 @@
-"""What each ``samgrid`` command does; heavy modules are loaded by the commands that need them."""
+"""The commands about grid jobs; heavy modules are loaded by the commands that need them."""
 
 import argparse
 import getpass
-import os
 import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from batch_adapters.states import STATE_OF_WORD, State
 from batch_adapters.traffic import Silence
 from jobmanager.account import Account, look_into_account, open_account
+from jobmanager.arguments import AddCommand, AddForJob, read_time
 from jobmanager.batch import find_silence
 from jobmanager.database import Choice
-from jobmanager.request import COMMON_ATTRIBUTES
 
 SUBMIT_HELP = """\
 The request is checked first: a bad one is refused, with every fault named, and leaves nothing behind.
@@ -36,15 +36,43 @@ OUTPUT_HELP = "Prints the tar's path, what is in it, what is missing, and the su
 
 CANCEL_HELP = "All its local jobs are ended; what they left behind is gathered, and the grid job fails."
 
-CONFIG_HELP = (
-    "Later ones win: built-in defaults, /etc/samgrid/samgrid.toml, the file $SAMGRID_CONFIG, SAMGRID_SECTION_KEY."
-)
-
-MONITOR_HELP = "Every command starts one when there is work; run it yourself as a service, with --stay."
-
 
 class CommandError(Exception):
     """A command cannot do what it was asked; the message is for the user."""
+
+
+def add_commands(add: AddCommand, add_for_job: AddForJob) -> None:
+    """Make the commands known to the command line."""
+    _add_file(add("submit", submit, "Submit a grid job and print its id.", SUBMIT_HELP))
+    _add_file(add("run", run, "Submit a grid job, watch it, and show its output.", RUN_HELP))
+    add_for_job("watch", watch, "Show a grid job's progress until it ends.", WATCH_HELP)
+    _add_choice(add_for_job("status", status, "List grid jobs.", STATUS_HELP, nargs="?"))
+    command = add_for_job("output", output, "Show a grid job's output tar.", OUTPUT_HELP)
+    command.add_argument("--extract", metavar="DIR", help="unpack it, safely, into a new folder DIR")
+    add_for_job("cancel", cancel, "Cancel a grid job.", CANCEL_HELP)
+
+
+def _add_file(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "file", metavar="FILE", help='request in RSL, or an old job description file; "-" reads standard input'
+    )
+
+
+def _add_choice(command: argparse.ArgumentParser) -> None:
+    formats = ("table", "json", "xml")
+    command.add_argument("--format", choices=formats, default="table", help="what to print (default: table)")
+    command.add_argument("--type", metavar="TYPE", help="grid jobs of this job type")
+    command.add_argument(
+        "--state", metavar="STATE", type=_read_state, help=f"grid jobs in this state: {', '.join(STATE_OF_WORD)}"
+    )
+    command.add_argument("--user", metavar="USER", help="grid jobs of this owner")
+    command.add_argument("--since", metavar="TIME", type=read_time, help="grid jobs submitted since then")
+
+
+def _read_state(text: str) -> State:
+    if text not in STATE_OF_WORD:
+        raise argparse.ArgumentTypeError(f"{text!r} is no state: they are {', '.join(STATE_OF_WORD)}")
+    return STATE_OF_WORD[text]
 
 
 def submit(options: argparse.Namespace) -> int:
@@ -146,38 +174,6 @@ def cancel(options: argparse.Namespace) -> int:
     wake_monitor(account)
     print(f"grid job {identity} is being cancelled")
     return 0
-
-
-def types(options: argparse.Namespace) -> int:
-    """List job types, or the declared attributes of one."""
-    from jobmanager.configuration import read_configuration
-    from jobmanager.job_types import load_job_types
-    from jobmanager.listing import render_type, render_types
-
-    known = load_job_types(read_configuration(os.environ).handlers.modules)
-    if options.type is None:
-        print(render_types(known))
-        return 0
-    if options.type not in known:
-        raise CommandError(f'unknown job type "{options.type}": known are {", ".join(sorted(known))}')
-    print(render_type(known[options.type], COMMON_ATTRIBUTES))
-    return 0
-
-
-def config(options: argparse.Namespace) -> int:
-    """Print the configuration."""
-    from jobmanager.configuration import read_configuration, render_configuration
-
-    print(render_configuration(read_configuration(os.environ)), end="")
-    return 0
-
-
-def monitor(options: argparse.Namespace) -> int:
-    """Run the monitor in the foreground."""
-    from jobmanager.monitor import main
-
-    folder = ["--state-dir", options.state_dir] if options.state_dir else []
-    return main([*folder, *(["--stay"] if options.stay else [])])
 
 
 def _submit(account: Account, file: str) -> str:

@@ -30,7 +30,7 @@ def explain(account: Account, name: str, ask: bool) -> str:
 
 
 def find_local_jobs(database: Database, name: str) -> list[tuple[str, LocalJob]]:
-    """Grid job and local job of each that has the id ``name``, or of the one that ``GRIDID/NUMBER`` names.
+    """Grid job and local job of each that has the id ``name``, or of the one that ``ID/NUMBER`` names.
 
     :raises UnknownJob: there is none.
     """
@@ -40,7 +40,7 @@ def find_local_jobs(database: Database, name: str) -> list[tuple[str, LocalJob]]
         return found
     if not (slash and number.isascii() and number.isdigit()):
         raise UnknownJob(
-            f"no local job has the id \"{name}\": samgrid query '//local-job/@id' lists the ids, and GRIDID/NUMBER"
+            f"no local job has the id \"{name}\": samgrid query '//local-job/@id' lists the ids, and ID/NUMBER"
             " names a local job by its number in its grid job"
         )
     identity = database.find_grid_job(prefix)

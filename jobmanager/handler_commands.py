@@ -1,10 +1,13 @@
-"""``samgrid check-handler``: whether an experiment's handler keeps its promises."""
+"""The commands about job types: which there are, and whether an experiment's handler keeps its promises."""
 
 import argparse
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from jobmanager.arguments import AddCommand, AddForJob, read_seconds
+from jobmanager.commands import CommandError
+from jobmanager.request import COMMON_ATTRIBUTES
 
 if TYPE_CHECKING:
     from batch_adapters.diagnosis import Finding
@@ -14,11 +17,11 @@ Loads the module, checks what its handlers declare, decomposes a sample request 
 one local job of it here, by the driver. Nothing of the account's state is read or written. The sample is made from the
 declarations where no --request is given. Exit status: 0 no fault, 1 faults, each with the way out."""
 
-_RUN_TIME = 600
 
-
-def add_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
-    """Make the command known to the command line."""
+def add_commands(add: AddCommand, _: AddForJob) -> None:
+    """Make the commands known to the command line."""
+    command = add("types", types, "List the job types, or the attributes of one.")
+    command.add_argument("type", metavar="TYPE", nargs="?", help="a job type")
     command = add("check-handler", check_handler, "Check an experiment's handler before it is used.", CHECK_HELP)
     command.add_argument("module", metavar="MODULE", help="a .py file, or a dotted module name")
     command.add_argument(
@@ -26,8 +29,24 @@ def add_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
     )
     command.add_argument("--no-run", dest="runs_one", action="store_false", help="run no local job")
     command.add_argument(
-        "--run-time", metavar="SECONDS", type=int, default=_RUN_TIME, help="how long it may take (default: 600)"
+        "--run-time", metavar="SECONDS", type=read_seconds, default=600.0, help="how long it may take (default: 600)"
     )
+
+
+def types(options: argparse.Namespace) -> int:
+    """List job types, or the declared attributes of one."""
+    from jobmanager.configuration import read_configuration
+    from jobmanager.job_types import load_job_types
+    from jobmanager.listing import render_type, render_types
+
+    known = load_job_types(read_configuration(os.environ).handlers.modules)
+    if options.type is None:
+        print(render_types(known))
+        return 0
+    if options.type not in known:
+        raise CommandError(f'unknown job type "{options.type}": known are {", ".join(sorted(known))}')
+    print(render_type(known[options.type], COMMON_ATTRIBUTES))
+    return 0
 
 
 def check_handler(options: argparse.Namespace) -> int:

@@ -28,7 +28,7 @@ def render_log(account: Account, identity: str, lines: int | None) -> Iterator[s
 
 
 def render_local_log(account: Account, name: str, lines: int | None) -> Iterator[str]:
-    """The last lines of standard output and standard error of the local job that ``GRIDID/NUMBER`` names.
+    """The last lines of standard output and standard error of the local job that ``ID/NUMBER`` names.
 
     :raises UnknownJob: there is none; OSError: something cannot be read.
     """

@@ -1,9 +1,9 @@
 """The commands that submit again what has failed."""
 
 import argparse
-from collections.abc import Callable
 
 from jobmanager.account import look_into_account
+from jobmanager.arguments import AddCommand, AddForJob
 
 RESUBMIT_HELP = """\
 The new grid job has the request of the one that has ended; its id is printed.
@@ -15,10 +15,9 @@ Finds the grid jobs of a request by the experiment's own id of it, and all that 
 of them has made. Does nothing while one of them has not ended, and nothing when nothing is missing."""
 
 
-def add_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
+def add_commands(add: AddCommand, add_for_job: AddForJob) -> None:
     """Make the commands known to the command line."""
-    command = add("resubmit", resubmit, "Submit a grid job again that has ended.", RESUBMIT_HELP)
-    command.add_argument("id", metavar="ID", help="id of a grid job, or as much of it as is unique")
+    command = add_for_job("resubmit", resubmit, "Submit a grid job again that has ended.", RESUBMIT_HELP)
     command.add_argument("--failed", action="store_true", help="only what did not succeed")
     command = add("recover", recover, "Submit again what is missing of a request.", RECOVER_HELP)
     command.add_argument("--request", metavar="ID", required=True, help="the experiment's own id of the request")

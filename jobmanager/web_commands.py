@@ -1,11 +1,11 @@
 """``samgrid web``: grid jobs in a browser; the web framework is loaded only here."""
 
 import argparse
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
 from jobmanager.account import look_into_account
+from jobmanager.arguments import AddCommand, AddForJob
 from jobmanager.commands import CommandError
 
 _DEFAULT_ADDRESS = "127.0.0.1:8642"
@@ -16,7 +16,7 @@ Without a token it answers to this account's own processes on this host only. Fo
 you alone can read (umask 077; openssl rand -hex 32 >FILE): the page then asks for it once. docs/web.md has the rest."""
 
 
-def add_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
+def add_commands(add: AddCommand, _: AddForJob) -> None:
     """Make the command known to the command line."""
     command = add("web", web, "Show grid jobs in a browser.", _HELP)
     command.add_argument(

@@ -26,7 +26,7 @@ HELP = {
     "status": ["ID", "--format", "table", "json", "xml", "--type", "--state", "stage-out", "--user", "--since TIME"],
     "output": ["ID", "--extract DIR", "missing"],
     "cancel": ["ID", "gathered"],
-    "explain": ["LOCALID", "GRIDID/NUMBER", "--no-ask", "verdict"],
+    "explain": ["LOCALID", "ID/NUMBER", "--no-ask", "verdict"],
     "orphans": ["TOKEN", "--reap", "Exit status"],
     "doctor": ["BATCH_SYSTEM", "--all", "--probe", "--probe-time SECONDS", "Exit status"],
     "query": [
@@ -220,7 +220,8 @@ def test_everything_works_below_a_long_path(tmp_path: Path) -> None:
 
 COMMANDS = [
     *(["submit", "-"], ["run", "-"], ["watch", "a"], ["status"], ["output", "a"], ["cancel", "a"]),
-    *(["query", "1"], ["log", "a"], ["export", "x"], ["monitor"]),
+    *(["query", "1"], ["log", "a"], ["export", "x"], ["monitor"], ["explain", "a"], ["usage"], ["remove", "a"]),
+    *(["resubmit", "a"], ["recover", "--request", "1"], ["orphans"], ["doctor"], ["web"]),
 ]
 
 

@@ -217,13 +217,13 @@ def test_a_local_job_is_named_by_grid_job_and_number_too(fake: Account) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        pytest.param("99.1", "GRIDID/NUMBER", id="no such id"),
-        pytest.param("", "GRIDID/NUMBER", id="empty"),
+        pytest.param("99.1", "ID/NUMBER", id="no such id"),
+        pytest.param("", "ID/NUMBER", id="empty"),
         pytest.param(f"{GRID_JOB}/2", "it has 1", id="number too high"),
         pytest.param(f"{GRID_JOB}/0", "no local job 0", id="numbers start from 1"),
         pytest.param("zzz/1", "no grid job", id="no such grid job"),
         pytest.param("/1", "no grid job", id="no grid job"),
-        pytest.param(f"{GRID_JOB}/²", "GRIDID/NUMBER", id="no number"),
+        pytest.param(f"{GRID_JOB}/²", "ID/NUMBER", id="no number"),
     ],
 )
 def test_a_name_that_fits_nothing_is_a_clear_error(fake: Account, name: str, words: str) -> None:

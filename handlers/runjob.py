@@ -109,14 +109,14 @@ class RunjobAdapter(JobAdapter):
         faults = [fault for file in self.request["jobfiles"] for fault in find_file_faults("job file", file)]
         try:
             names = self._job_files()
-            self._dataset("minbias_dataset")
+            overlay = [str(path) for path in self._dataset("minbias_dataset")]
         except NoFiles as error:
             return [*faults, str(error)]
         if not names:
             faults.append("jobfiles_dataset or jobfiles is missing: they bring the program, nothing is installed here")
-        faults += find_name_faults(names)
-        last_parts = [Path(name).name for name in names]
-        return faults + [f"two job files are called {name!r}" for name in _find_twice(last_parts)]
+        faults += find_name_faults([*names, *overlay])
+        faults += [f"two job files are called {name!r}" for name in _find_twice(names)]
+        return faults + [f"two files of minimum-bias events are called {name!r}" for name in _find_twice(overlay)]
 
 
 def render_ini(template: str, request: Mapping[str, Any], site: Mapping[str, Any]) -> str:
@@ -171,4 +171,5 @@ def _find_phase_faults(adapter: RunjobAdapter) -> list[str]:
 
 
 def _find_twice(names: Iterable[str]) -> list[str]:
-    return sorted(name for name, count in Counter(names).items() if count > 1)
+    """What more than one file is called, in whatever folder: they are put into one."""
+    return sorted(name for name, count in Counter(Path(name).name for name in names).items() if count > 1)

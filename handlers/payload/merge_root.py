@@ -37,6 +37,8 @@ class HistogramSum:
         for axis in range(self.dimensions):
             if histogram.axis(axis).edges().tolist() != self.first.axis(axis).edges().tolist():
                 raise MergeError(f"the histograms {self.name} have different bins")
+            if histogram.axis(axis).labels() != self.first.axis(axis).labels():
+                raise MergeError(f"the histograms {self.name} have different labels at their bins")
         self.values = self.values + histogram.values(flow=True).astype("f8")
         self.variances = self.variances + histogram.variances(flow=True)
         self.statistics = {name: value + histogram.member(name) for name, value in self.statistics.items()}

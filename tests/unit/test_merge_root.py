@@ -108,6 +108,28 @@ def test_an_object_of_one_file_only_is_there(tmp_path: Path) -> None:
     assert (merged["a"].values().tolist(), merged["b"].values().tolist()) == ([1, 0], [1, 0])
 
 
+def test_bins_with_labels_are_summed_only_where_the_labels_are_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cuts = write(tmp_path / "1", {"cuts": histogram_with_labels("jets", "trigger")})
+    merged = merge(tmp_path, cuts, cuts)["cuts"]
+    assert (merged.axis().labels(), merged.values().tolist()) == (["jets", "trigger"], [2, 4])
+    other = write(tmp_path / "2", {"cuts": histogram_with_labels("trigger", "jets")})
+    assert merge_root.main([str(tmp_path / "merged"), cuts, other]) == 1
+    assert "the histograms cuts have different labels" in capsys.readouterr().err
+
+
+def histogram_with_labels(*labels: str) -> Any:
+    from uproot.writing.identify import to_TAxis, to_TH1x, to_THashList, to_TObjString
+
+    words = [to_TObjString(label) for label in labels]
+    for number, word in enumerate(words, 1):
+        word.base(uproot.models.TObject.Model_TObject)[0].members["@fUniqueID"] = number
+    axis = to_TAxis("xaxis", "", 2, 0, 2, fLabels=to_THashList(words))
+    bins = numpy.array([0.0, 1, 2, 0])
+    return to_TH1x("cuts", "Cuts", bins, 3, 3, 3, 1, 1, bins, axis)
+
+
 @pytest.mark.parametrize(
     ("other", "message"),
     [

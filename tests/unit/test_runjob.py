@@ -104,6 +104,21 @@ def test_a_fault_is_one_sentence_that_names_it(folder: Path, words: dict[str, An
     assert "\n" not in text
 
 
+@pytest.mark.parametrize(
+    ("names", "fault"),
+    [
+        pytest.param(["a/1.dat", "b/1.dat"], "two files of minimum-bias events are called '1.dat'", id="twice"),
+        pytest.param(["a/1\n2.dat"], "has a line break", id="line break"),
+    ],
+)
+def test_an_overlay_that_no_local_job_could_lay_out_is_refused(folder: Path, names: list[str], fault: str) -> None:
+    for name in names:
+        (folder / "sets/overlay" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "sets/overlay" / name).touch()
+    handler = monte_carlo(folder, {"datasets": str(folder / "sets")}, minbias_dataset="overlay")
+    assert fault in faults_of(handler)
+
+
 def test_a_value_of_the_site_that_would_break_the_ini_file_is_refused(folder: Path) -> None:
     handler = monte_carlo(folder, {"facilityname": "a\n[other]"})
     assert faults_of(handler).startswith("[type.dzero_monte_carlo] facilityname must be printable text")

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 class Level(enum.Enum):
     """How bad a finding is."""
 
-    GOOD = "good"
+    GOOD = "ok"
     WARNING = "warning"
-    FAULT = "fault"
+    FAULT = "FAULT"
 
 
 @dataclass(frozen=True)

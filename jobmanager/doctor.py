@@ -30,8 +30,6 @@ _COMMANDS = ("submit", "queue", "find", "status", "cancel", "history", "array_li
 _NOBODY = "doctor-0"
 """A token that no submission has."""
 
-_WORDS = {Level.GOOD: "ok", Level.WARNING: "warning", Level.FAULT: "FAULT"}
-
 
 def choose_batch_systems(account: Account, named: str | None, wants_all: bool) -> list[str]:
     """The batch systems to look at: the named one, all that there are, or the configured one.
@@ -59,7 +57,7 @@ def examine(account: Account, names: Sequence[str], probe_time: float | None) ->
 def render_finding(finding: Finding) -> str:
     """The finding as a line, and the remedy, if there is one, indented under it."""
     remedy = [printable(line) for line in finding.remedy.splitlines()]
-    lines = [f"{_WORDS[finding.level]:<7}  {render_line(finding.text)}"]
+    lines = [f"{finding.level.value:<7}  {render_line(finding.text)}"]
     lines += [f"{'':<9}{'put: ' if number == 0 else '     '}{line}" for number, line in enumerate(remedy)]
     return "\n".join(lines)
 

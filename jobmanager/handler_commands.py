@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 CHECK_HELP = """\
 Loads the module, checks what its handlers declare, decomposes a sample request and packs its sandbox twice, and runs
 one local job of it here, by the driver. Nothing of the account's state is read or written. The sample is made from the
-declarations where no --request is given. Exit status: 0 no fault, 1 faults, each with the way out."""
+declarations where no --request is given. Each line is ok, warning or FAULT; under it, the way out.
+Exit status: 0 no fault, 1 faults."""
 
 
 def add_commands(add: AddCommand, _: AddForJob) -> None:
@@ -65,7 +66,7 @@ def check_handler(options: argparse.Namespace) -> int:
     for finding in check_module(configuration, module, samples, run_time):
         print(_render(finding), flush=True)
         faults += finding.level is Level.FAULT
-    print(f"{faults} faults" if faults else "no faults")
+    print(f"faults: {faults}" if faults else "no faults")
     return int(bool(faults))
 
 

@@ -83,7 +83,7 @@ def test_a_broken_promise_is_named(samgrid: Samgrid, tmp_path: Path, replacement
     done = samgrid("check-handler", str(write_handler(tmp_path, replacement)))
     assert (done.returncode, done.stderr) == (1, "")
     assert fault in done.stdout
-    assert done.stdout.splitlines()[-1].endswith("faults")
+    assert done.stdout.splitlines()[-1].startswith("faults: ")
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_requests_of_ones_own_are_tried(samgrid: Samgrid, tmp_path: Path) -> Non
     assert "3 local jobs, whose slices hold each of 9 events once" in done.stdout
     assert "the request is refused: events must be an integer" in done.stdout
     assert f"{other} is of type command" in done.stdout
-    assert done.stdout.splitlines()[-1] == "2 faults"
+    assert done.stdout.splitlines()[-1] == "faults: 2"
     assert "exit code" not in done.stdout
 
 

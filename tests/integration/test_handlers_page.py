@@ -52,7 +52,7 @@ def run(samgrid: Samgrid, folder: Path, command: list[str]) -> str:
 def test_the_handler_works_from_its_file(samgrid: Samgrid, page: Page) -> None:
     site = replace(samgrid, settings={"SAMGRID_CONFIG": str(page.folder / "samgrid.toml")})
     check, types, check_request, run_request = page.commands[""]
-    shown = "\n".join(line[4:] for line in page.text.splitlines() if line.startswith(("    good ", "    no faults")))
+    shown = "\n".join(line[4:] for line in page.text.splitlines() if line.startswith(("    ok ", "    no faults")))
     printed = run(samgrid, page.folder, check).strip()
     assert _NUMBERS.sub("N", printed) == _NUMBERS.sub("N", shown)
     assert not samgrid.state.exists()

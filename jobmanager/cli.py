@@ -60,8 +60,10 @@ def main(argv: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except _USER_ERRORS as error:
+        from jobmanager.listing import printable
+
         for line in _describe(error).splitlines():
-            print(f"samgrid {options.command}: {line}", file=sys.stderr)
+            print(f"samgrid {options.command}: {printable(line)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

@@ -57,6 +57,8 @@ def _make_folder(target: Path) -> Iterator[Path]:
     """Give a folder that becomes the target when the block ends well, and vanishes when not."""
     if target == Path.cwd():
         raise ExportError(f"{target} is where you are: name a new folder")
+    if not target.parent.is_dir():
+        raise ExportError(f"{target} cannot be made: there is no folder {target.parent}")
     aside = Path(tempfile.mkdtemp(prefix=f"{target.name}.", suffix=".tmp", dir=target.parent))
     try:
         yield aside

@@ -53,7 +53,7 @@ def recover(options: argparse.Namespace) -> int:
     try:
         found, jobs = recover_request(account, options.request)
     except UnknownRequest as error:
-        raise CommandError(printable(str(error))) from error
+        raise CommandError(str(error)) from error
     name = f"request {printable(options.request)}"
     if found.running:
         print(f"{name}: nothing is submitted before these have ended: {', '.join(found.running)}")

@@ -276,6 +276,19 @@ def test_a_request_file_that_cannot_be_read_is_named(samgrid: Samgrid, tmp_path:
     assert not (samgrid.state / "jobs").exists()
 
 
+@pytest.mark.parametrize(
+    "words",
+    [["submit", "{}"], ["status", "{}"], ["types", "{}"], ["log", "{}/1"], ["export", "{}/x"], ["remove", "{}"]],
+    ids=lambda words: words[0],
+)
+def test_an_error_about_a_hostile_name_obeys_no_terminal(samgrid: Samgrid, tmp_path: Path, words: list[str]) -> None:
+    name = str(tmp_path / "\x1b[31m\u202e\udcff")
+    done = samgrid(*(word.format(name) for word in words))
+    assert done.returncode == 1
+    assert "[31m" in done.stderr
+    assert done.stderr.replace("\n", "").isprintable()
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
 def test_a_request_file_of_somebody_else_is_named(samgrid: Samgrid, tmp_path: Path) -> None:
     (tmp_path / "secret.rsl").touch(mode=0)

@@ -142,6 +142,13 @@ def test_on_a_full_disk_nothing_is_left(
     assert list(room.iterdir()) == []
 
 
+def test_a_folder_to_make_it_in_that_is_missing_is_named(
+    jobs: Account, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert export(jobs, tmp_path / "missing/export") == 1
+    assert capsys.readouterr().err.endswith(f"missing/export cannot be made: there is no folder {tmp_path}/missing\n")
+
+
 def test_the_folder_where_one_is_is_not_replaced(
     jobs: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -21,7 +21,7 @@ from jobmanager.batch import find_batch_adapter
 from jobmanager.database import Database
 from jobmanager.documents import read_time, render_text
 from jobmanager.grid_job import GramOrigin, GridJob
-from jobmanager.job_types import HandlerError, find_job_type
+from jobmanager.job_types import HANDLER_FAILURES, HandlerError, find_job_type
 from jobmanager.request import BadRequest, Given, read_request, read_site_values, read_type
 from jobmanager.settings import Transfer
 from jobmanager.steps import INPUT_FOLDER, STEP_NAME, find_faults_of_whole, render_step_request
@@ -93,7 +93,7 @@ def find_steps(adapter: JobAdapter) -> Sequence[Step]:
     """
     try:
         steps = list(adapter.getSteps())
-    except Exception as error:  # whatever an experiment's handler does
+    except HANDLER_FAILURES as error:  # whatever an experiment's handler does
         raise HandlerError(f"handler {adapter.jobType}: {type(error).__name__}: {error}") from error
     names = [step.name for step in steps]
     if len(set(names)) < len(names) or not all(map(STEP_NAME.fullmatch, names)):
@@ -192,7 +192,7 @@ def check_errors(adapter: JobAdapter) -> None:
     """
     try:
         faults = list(adapter.checkErrors())
-    except Exception as error:  # whatever an experiment's handler does
+    except HANDLER_FAILURES as error:  # whatever an experiment's handler does
         raise HandlerError(f"handler {adapter.jobType}: {type(error).__name__}: {error}") from error
     faults += [
         f"environment: {name!r} is no variable's name: it takes letters, digits and underscores"

@@ -18,6 +18,7 @@ from jobmanager.database import Database
 from jobmanager.delivery import deliver_outputs, measure_files
 from jobmanager.documents import read_time
 from jobmanager.grid_job import GridJob
+from jobmanager.job_types import HANDLER_FAILURES
 from jobmanager.local_job import LocalJob
 from jobmanager.progress import reconcile_with_drivers
 from jobmanager.registration import refresh_grid_job
@@ -207,7 +208,7 @@ def _ask_for_summary(account: Account, job: GridJob, local_jobs: list[LocalJob])
             adapter = make_adapter(account, job.request(), job.request_folder)
             summary = adapter.getSummary([folder for folder in outputs if _is_folder(folder)])
             return {str(name): str(text) for name, text in summary.items()}
-    except (Exception, TooLong) as error:  # noqa: BLE001 an experiment's code
+    except (*HANDLER_FAILURES, TooLong) as error:
         logger.warning("%s no summary: %s: %s", job.identity, type(error).__name__, error)
         return {}
 

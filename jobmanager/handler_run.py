@@ -8,6 +8,7 @@ from pathlib import Path
 
 from batch_adapters.diagnosis import Finding, Level
 from jobmanager.handler_trial import GRID_JOB, Trial
+from jobmanager.job_types import HANDLER_FAILURES
 from sandbox.gather import render_stem
 from sandbox.status import DriverStatus, fetch_status
 
@@ -81,7 +82,7 @@ def _describe_output(output: Path) -> Finding:
 def _describe_summary(trial: Trial, output: Path) -> Finding:
     try:
         summary = trial.adapter.getSummary([output] if output.is_dir() else [])
-    except Exception as error:  # noqa: BLE001 an experiment's code
+    except HANDLER_FAILURES as error:
         text = f"getSummary failed: {type(error).__name__}: {error}"
         return Finding(Level.FAULT, text, "outputs may be missing or torn: it must bear that")
     words = [*summary.keys(), *summary.values()] if isinstance(summary, Mapping) else [None]

@@ -18,7 +18,7 @@ from jobmanager.acceptance import check_errors, check_steps, count_local_jobs, f
 from jobmanager.account import Account
 from jobmanager.configuration import Configuration
 from jobmanager.grid_job import GridJob
-from jobmanager.job_types import HandlerError
+from jobmanager.job_types import HANDLER_FAILURES, HandlerError
 from jobmanager.packing import pack_sandbox
 from jobmanager.places import StatePlaces
 from jobmanager.request import BadRequest, Given
@@ -189,7 +189,7 @@ def _ask(question: Callable[[], _T]) -> _T:
         return question()
     except (BadRequest, HandlerError):
         raise
-    except Exception as error:
+    except HANDLER_FAILURES as error:
         raise HandlerError(f"the handler failed: {type(error).__name__}: {error}") from error
 
 

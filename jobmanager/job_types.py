@@ -22,7 +22,8 @@ KNOWN_TYPES = {
 }
 """Our job types and their modules: a request of one type need not wait for the others to be loaded."""
 ENTRY_POINT_GROUP = "samgrid.handlers"
-
+HANDLER_FAILURES = (Exception, SystemExit)
+"""What an experiment's code may raise: it must end nobody who runs it, and no check of it well."""
 
 _KINDS_OF_FAULT = "it needs a jobType, prepareWorkArea and getCommandAndArguments"
 
@@ -53,7 +54,7 @@ def load_job_types(site_modules: Sequence[str]) -> dict[str, type[JobAdapter]]:
     for entry_point in entry_points(group=ENTRY_POINT_GROUP):
         try:
             loaded = entry_point.load()
-        except Exception as error:
+        except HANDLER_FAILURES as error:
             raise HandlerError(f"handler {entry_point.value} of entry point {entry_point.name}: {error}") from error
         found = _handlers_in(loaded) if isinstance(loaded, ModuleType) else [loaded]
         types.update({handler.jobType: handler for handler in found})
@@ -83,7 +84,7 @@ def _load_modules(names: Iterable[str]) -> list[type[JobAdapter]]:
 def _load_module(name: str) -> ModuleType:
     try:
         return _load_file(Path(name)) if name.endswith(".py") else importlib.import_module(name)
-    except Exception as error:  # whatever an experiment's module does while it is loaded
+    except HANDLER_FAILURES as error:  # whatever an experiment's module does while it is loaded
         raise HandlerError(f"handler module {name} cannot be loaded: {type(error).__name__}: {error}") from error
 
 

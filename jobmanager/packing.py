@@ -11,7 +11,7 @@ from jobmanager.acceptance import run_directory
 from jobmanager.account import Account
 from jobmanager.batch import find_batch_adapter
 from jobmanager.grid_job import GridJob
-from jobmanager.job_types import HandlerError
+from jobmanager.job_types import HANDLER_FAILURES, HandlerError
 from sandbox.aside import write_aside
 from sandbox.driver import DriverPlan, LocalJobEntry, render_driver, render_table
 from sandbox.limits import Limits
@@ -55,7 +55,7 @@ def _ask_handler(adapter: JobAdapter, local_jobs: Sequence[LocalJob], work_area:
         adapter.prepareWorkArea(work_area)
     except OSError:
         raise  # a full disk, say: the handler is not to blame
-    except Exception as error:  # whatever an experiment's handler does
+    except HANDLER_FAILURES as error:  # whatever an experiment's handler does
         logger.exception("%s's handler failed", adapter.jobType)
         raise HandlerError(f"handler {adapter.jobType}: {type(error).__name__}: {error}") from error
     return [_entry(local_job, command) for local_job, command in zip(local_jobs, commands, strict=True)]

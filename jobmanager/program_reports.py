@@ -20,7 +20,7 @@ from adapters import Phase as HandlerPhase
 from jobmanager.acceptance import make_adapter
 from jobmanager.account import Account
 from jobmanager.foreign_xml import MOST_BYTES, RefusedXml, read_foreign_xml
-from jobmanager.job_types import HandlerError
+from jobmanager.job_types import HANDLER_FAILURES, HandlerError
 from jobmanager.local_job import LocalJob
 from jobmanager.time_limit import TooLong, limited
 from sandbox.gather import render_stem
@@ -193,7 +193,7 @@ class _Reader:
         except TooLong as error:
             self._has_hung = True
             raise HandlerError(f"getPhaseOfLine: {error}") from error
-        except Exception as error:  # an experiment's code
+        except HANDLER_FAILURES as error:  # an experiment's code
             raise HandlerError(f"getPhaseOfLine: {type(error).__name__}: {error}") from error
         return list(told.values())
 

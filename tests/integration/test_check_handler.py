@@ -97,6 +97,8 @@ def test_a_broken_promise_is_named(samgrid: Samgrid, tmp_path: Path, replacement
         ("def getEnvironment(self):\n    return {'A B': '1'}", "the environment name 'A B' is none"),
         ("def getSummary(self, outputs):\n    return {'n': 7}", "getSummary gave {'n': 7}"),
         ("def getSummary(self, outputs):\n    return 1 / 0", "getSummary failed: ZeroDivisionError"),
+        ("def getSummary(self, outputs):\n    raise SystemExit(0)", "getSummary failed: SystemExit"),
+        ("def getSize(self):\n    raise SystemExit(0)", "SystemExit: 0"),
     ],
 )
 def test_a_method_that_breaks_its_promise_is_named(samgrid: Samgrid, tmp_path: Path, method: str, fault: str) -> None:
@@ -115,8 +117,9 @@ def test_a_method_that_breaks_its_promise_is_named(samgrid: Samgrid, tmp_path: P
         ("import nothing_of_this_name", "No module named 'nothing_of_this_name'"),
         ("x = 1", "defines no JobAdapter that is complete"),
         ("def (", "SyntaxError"),
+        ("raise SystemExit(0)", "SystemExit: 0"),
     ],
-    ids=["import", "no handler", "syntax"],
+    ids=["import", "no handler", "syntax", "exit"],
 )
 def test_a_file_that_is_no_handler_is_one_clear_error(
     samgrid: Samgrid, tmp_path: Path, source: str, error: str

@@ -21,6 +21,8 @@ usage" does not count what was removed: keep its report first.
 Refused for a grid job that has not ended, whose end GRAM has not known for a day, or that another one still needs;
 --ended-before passes over those. Times are as for "samgrid usage"."""
 
+_WRONG_USAGE = 2
+
 
 def add_commands(add: AddCommand, add_for_job: AddForJob) -> None:
     """Make the commands known to the command line."""
@@ -59,12 +61,12 @@ def usage(options: argparse.Namespace) -> int:
 
 
 def remove(options: argparse.Namespace) -> int:
-    """Remove grid jobs; 1 where one that was named could not be."""
-    from jobmanager.commands import CommandError
+    """Remove grid jobs; 1 where one that was named could not be removed."""
     from jobmanager.removal import find_ended_before, sweep
 
     if bool(options.id) == (options.ended_before is not None):
-        raise CommandError("say which: ids of grid jobs, or --ended-before TIME")
+        print("samgrid remove: say which: ids of grid jobs, or --ended-before TIME", file=sys.stderr)
+        return _WRONG_USAGE
     account = look_into_account(options.state_dir)
     freed = sweep(account)
     if options.id:

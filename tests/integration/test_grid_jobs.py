@@ -120,6 +120,24 @@ class Reader(CommandAdapter):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_a_handler_that_ends_the_process_fails_its_grid_job(samgrid: Samgrid, tmp_path: Path) -> None:
+    (tmp_path / "leaver.py").write_text(
+        """
+import sys
+from handlers.command import CommandAdapter
+
+class Leaver(CommandAdapter):
+    jobType = "leaver"
+    def prepareWorkArea(self, workArea):
+        sys.exit(0)
+"""
+    )
+    leaver = Samgrid(samgrid.state, samgrid.scratch, {"SAMGRID_HANDLERS_MODULES": str(tmp_path / "leaver.py")})
+    done = leaver("run", "-", stdin="&(samgrid_type=leaver)(executable=/bin/true)", timeout=60)
+    assert done.returncode == 1
+    assert "handler leaver: SystemExit: 0" in done.stdout
+
+
 def test_files_of_the_request_travel_and_run(samgrid: Samgrid, tmp_path: Path) -> None:
     folder = tmp_path / "request"
     folder.mkdir()

@@ -203,7 +203,7 @@ def test_the_command_removes_what_has_ended_and_names_what_has_not(samgrid: Samg
 @pytest.mark.parametrize("arguments", [[], ["k3f", "--ended-before", "7d"]], ids=["nothing", "both"])
 def test_it_must_be_said_what_to_remove(samgrid: Samgrid, arguments: list[str]) -> None:
     done = samgrid("remove", *arguments)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "say which" in done.stderr
 
 

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from batch_adapters.adapter import BatchAdapter
+if TYPE_CHECKING:  # a request is mostly accepted without any adapter
+    from batch_adapters.adapter import BatchAdapter
 
 ADAPTERS = {
     "condor": "batch_adapters.condor:CONDOR",
@@ -33,25 +34,34 @@ class BadAdapter(Exception):
         self.faults = faults
 
 
-def find_adapter(name: str, tables: Tables) -> BatchAdapter:
+def check_name(name: str, tables: Tables) -> None:
+    """Nothing, where there is a batch system of that name.
+
+    :raises UnknownBatchSystem: naming the known ones.
+    """
+    known = {*ADAPTERS, *tables}
+    if name not in known:
+        raise UnknownBatchSystem(f'unknown batch system "{name}": known are {", ".join(sorted(known))}')
+
+
+def find_adapter(name: str, tables: Tables) -> "BatchAdapter":
     """The batch adapter of that name, as the site wants it.
 
     :raises UnknownBatchSystem: naming the known ones; BadAdapter: the site's table is wrong.
     """
+    check_name(name, tables)
     table = tables.get(name)
     if table is None:
-        return _find_builtin(name, tables)
+        return _find_builtin(name)
     from batch_adapters.site_adapter import read_adapter
 
     origin = table.get("based_on", name if name in ADAPTERS else None)
-    base = None if origin is None else _find_builtin(str(origin), {})
+    base = None if origin is None else _find_builtin(str(origin))
     return read_adapter(name, table, base)
 
 
-def _find_builtin(name: str, tables: Tables) -> BatchAdapter:
-    if name not in ADAPTERS:
-        known = ", ".join(sorted({*ADAPTERS, *tables}))
-        raise UnknownBatchSystem(f'unknown batch system "{name}": known are {known}')
+def _find_builtin(name: str) -> "BatchAdapter":
+    check_name(name, {})
     module, attribute = ADAPTERS[name].split(":")
     adapter: BatchAdapter = getattr(import_module(module), attribute)
     return adapter

@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-import jinja2
-
 from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Lines, Outcome
 from batch_adapters.naming import Naming
 from batch_adapters.registry import BadAdapter
@@ -189,6 +187,8 @@ def _read_words(value: object) -> tuple[str, ...]:
 
 
 def _read_template(value: object) -> str:
+    import jinja2  # slow to load, and many a table has none
+
     text = _read_text(value)
     if not re.fullmatch(r"\{\{ *\w+\* *\}\}", text):
         try:

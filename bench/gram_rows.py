@@ -52,7 +52,10 @@ def _open_site(folder: Path) -> Iterator[GramSite]:
 
 def _start(site: GramSite, module: str) -> Interpreter:
     command = ["perl", str(SCRIPT), "-m", module, "-c", "interactive", "-l", "/usr/lib"]
-    return Interpreter(command, site.environment(), site.home)
+    gram = Interpreter(command, site.environment(), site.home)
+    # The base class answers this at once, of every module: from then on it is loaded.
+    gram.ask("proxy_update", **site.describe("0"))
+    return gram
 
 
 def _measure_polls(folder: Path, polls: int, one_shots: int) -> Iterator[Row]:

@@ -67,7 +67,11 @@ def event_collector() -> int:
 
 
 def gram() -> int:
-    """Answer one call of GRAM's Perl module."""
+    """Answer the calls of GRAM's Perl module."""
+    import gc
+
+    # Each is over before there is anything to collect, and GRAM waits.
+    gc.disable()
     from gram_shims.program import main
 
     return main(sys.argv[1:])

@@ -1,6 +1,6 @@
 """Which grid job a call of GRAM is about, and what GRAM wants to be told of it."""
 
-import secrets
+import os
 from pathlib import Path
 
 from gram_shims.description import JobDescription
@@ -35,7 +35,7 @@ def make_origin(description: JobDescription, directory: Path, is_audited: bool =
     """
     return GramOrigin(
         # A request that has no name can only be one of its own.
-        uniqid=find_uniqid(description) or f"unnamed-{secrets.token_hex(16)}",
+        uniqid=find_uniqid(description) or f"unnamed-{os.urandom(16).hex()}",
         contact=find_contact(description),
         stdout=str(directory / (description.word("stdout") or "/dev/null")),
         stderr=str(directory / (description.word("stderr") or "/dev/null")),

@@ -1,9 +1,9 @@
 """The program behind the Perl module: for each call of GRAM's one sealed answer, and one line in the account's log."""
 
-import argparse
 import dataclasses
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -73,18 +73,19 @@ def main(argv: list[str]) -> int:
 
     An answer on stdout ends with an empty line.
     """
-    parser = argparse.ArgumentParser(prog="samgrid-gram", description=__doc__)
-    parser.add_argument("--state-dir", help="state folder of the account")
-    parser.add_argument("command", choices=(*_FUNCTIONS, "serve"))
-    options = parser.parse_args(argv)
+    # No argparse: GRAM waits while it is loaded, and only our Perl module writes this command line.
+    if len(argv) != 2 or argv[0] not in (*_FUNCTIONS, "serve"):
+        print(f"usage: samgrid-gram {'|'.join(_FUNCTIONS)}|serve STATE_FOLDER", file=sys.stderr)
+        return 2
+    command, state_dir = argv
     questions, answers = seal()
-    if options.command == "serve":
-        return _serve(options.state_dir, questions, answers)
-    _answer_question(options.command, options.state_dir, questions.read(), answers)
+    if command == "serve":
+        return _serve(state_dir, questions, answers)
+    _answer_question(command, state_dir, questions.read(), answers)
     return 0
 
 
-def _serve(state_dir: str | None, questions: BinaryIO, answers: BinaryIO) -> int:
+def _serve(state_dir: str, questions: BinaryIO, answers: BinaryIO) -> int:
     """Answer until the questions end, each call in a process of its own that finds everything loaded."""
     for line in questions:
         command, _, text = line.partition(b" ")
@@ -101,7 +102,7 @@ def _serve(state_dir: str | None, questions: BinaryIO, answers: BinaryIO) -> int
     return 0
 
 
-def _answer_question(command: str, state_dir: str | None, text: bytes, answers: BinaryIO) -> None:
+def _answer_question(command: str, state_dir: str, text: bytes, answers: BinaryIO) -> None:
     """Answer one call and end the process."""
     reply = Reply(answers, lambda answer: f"{render_answer(_fit(command, answer))}\n")
     if command != "submit":

@@ -1,7 +1,6 @@
 """Job type ``command``: any program, a number of times."""
 
 import os
-import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
@@ -50,6 +49,8 @@ class CommandAdapter(JobAdapter):
 
     def prepareWorkArea(self, workArea: Path) -> None:
         """Copy the program, where it travels, and the input files, with their modes."""
+        import shutil  # slow to load, and a request is accepted without
+
         for file in self._travelling_files():
             target = workArea / _sandbox_name(file)
             target.parent.mkdir(parents=True, exist_ok=True)

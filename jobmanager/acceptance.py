@@ -1,21 +1,19 @@
 """A request is accepted or refused while its sender waits: nothing is created for a bad one."""
 
-import hashlib
 import logging
 import os
 import pwd
+import random
 import re
-import secrets
 import string
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from adapters import JobAdapter, Limits, Site, Step, TooLarge, canonical_name
 from adapters.decomposition import HIGHEST_SEED
-from batch_adapters.adapter import BatchAdapter
-from batch_adapters.registry import UnknownBatchSystem
+from batch_adapters.registry import UnknownBatchSystem, check_name
 from jobmanager.account import Account
 from jobmanager.batch import find_batch_adapter
 from jobmanager.database import Database
@@ -25,6 +23,9 @@ from jobmanager.job_types import HANDLER_FAILURES, HandlerError, find_job_type
 from jobmanager.request import BadRequest, Given, read_request, read_site_values, read_type
 from jobmanager.settings import Transfer
 from jobmanager.steps import INPUT_FOLDER, STEP_NAME, find_faults_of_whole, render_step_request
+
+if TYPE_CHECKING:
+    from batch_adapters.adapter import BatchAdapter
 
 logger = logging.getLogger(__name__)
 
@@ -69,12 +70,12 @@ def prepare_grid_job(account: Account, given: Given, folder: Path) -> GridJob:
     check_errors(adapter)
     steps = find_steps(adapter)
     check_steps(account, given, steps, folder)
-    batch = _find_batch(account)
-    _check_options(adapter.request["batch_options"], batch)
+    _check_batch_system(account, adapter.request["batch_options"])
     if render_text(str(folder)) != str(folder):
         raise BadRequest([f"the request's folder {str(folder)!r} has characters that no XML can hold: rename it"])
     identity = _new_identity(account)
-    job = GridJob.new(identity, adapter.jobType, pwd.getpwuid(os.getuid()).pw_name, batch.name, time.time())
+    owner = pwd.getpwuid(os.getuid()).pw_name
+    job = GridJob.new(identity, adapter.jobType, owner, account.configuration.site.batch_system, time.time())
     job.put_request(given, folder)
     if steps:
         job.put_steps(step.name for step in steps)
@@ -131,7 +132,7 @@ def _check_step(account: Account, given: Given, step: Step, folder: Path) -> Non
     if not step.input_step:
         check_errors(make_adapter(account, given, folder))
         count_local_jobs(adapter)
-    _check_options(adapter.request["batch_options"], _find_batch(account))
+    _check_batch_system(account, adapter.request["batch_options"])
 
 
 def request_of_step(account: Account, given: Given, step: Step, input_folder: Path | None) -> Given:
@@ -214,21 +215,29 @@ def run_directory(request: Mapping[str, Any]) -> Path | None:
     return Path.home() / request["directory"] if request["directory"] else None
 
 
-def _find_batch(account: Account) -> BatchAdapter:
-    """The batch system that local jobs go to; one that cannot be used would be the monitor's trouble, for every job."""
+def _check_batch_system(account: Account, options: Sequence[str]) -> None:
+    """Where local jobs go: what cannot be used would be the monitor's trouble, for every job.
+
+    The adapter takes its time to load: most requests have no options, and most sites share their files.
+
+    :param options: further options of the submit command that the request wants.
+    :raises BadRequest: the site's configuration is wrong, or does not permit them.
+    """
     configuration = account.configuration
+    name = configuration.site.batch_system
     try:
-        batch = find_batch_adapter(account, configuration.site.batch_system)
+        check_name(name, configuration.batch)
     except UnknownBatchSystem as error:
         raise BadRequest([f"configuration [site] batch_system: {error}"]) from error
-    if configuration.sandbox.transfer is Transfer.BATCH_SYSTEM and not batch.carries_files:
+    if configuration.sandbox.transfer is Transfer.BATCH_SYSTEM and not find_batch_adapter(account, name).carries_files:
         raise BadRequest(
-            [f"configuration [sandbox] transfer: {batch.name} cannot carry files; say shared, with a spool_folder"]
+            [f"configuration [sandbox] transfer: {name} cannot carry files; say shared, with a spool_folder"]
         )
-    return batch
+    if options:
+        _check_options(options, find_batch_adapter(account, name))
 
 
-def _check_options(options: Sequence[str], batch: BatchAdapter) -> None:
+def _check_options(options: Sequence[str], batch: "BatchAdapter") -> None:
     """Options of the submit command are the site's to permit: some would give away files, or other accounts.
 
     :raises BadRequest: naming every one that is not permitted.
@@ -261,12 +270,13 @@ def count_local_jobs(adapter: JobAdapter) -> int:
 
 def _new_identity(account: Account) -> str:
     """An id that no grid job of this account has; its length is fixed, so that none is a prefix of another."""
+    chance = random.SystemRandom()
     while True:
         letters = string.ascii_lowercase + string.digits
-        identity = secrets.choice(string.ascii_lowercase) + "".join(secrets.choice(letters) for _ in range(7))
+        identity = chance.choice(string.ascii_lowercase) + "".join(chance.choices(letters, k=7))
         if not account.database.is_taken(identity):
             return identity
 
 
 def _seed_of(identity: str) -> int:
-    return int.from_bytes(hashlib.sha256(identity.encode()).digest()[:8]) % HIGHEST_SEED + 1
+    return random.Random(identity).randint(1, HIGHEST_SEED)

@@ -3,16 +3,16 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from batch_adapters.adapter import BatchAdapter
 from batch_adapters.registry import find_adapter
 from jobmanager.account import Account
 
 if TYPE_CHECKING:  # what runs commands takes long to load: "samgrid status" and "samgrid submit" run none
+    from batch_adapters.adapter import BatchAdapter
     from batch_adapters.batch_system import BatchSystem
     from batch_adapters.traffic import Silence
 
 
-def find_batch_adapter(account: Account, name: str) -> BatchAdapter:
+def find_batch_adapter(account: Account, name: str) -> "BatchAdapter":
     """The batch adapter of that name.
 
     :raises UnknownBatchSystem: there is none.

@@ -1,12 +1,8 @@
 """Waking the account's monitor, and starting it where none runs: what submit, status and the shims call."""
 
 import contextlib
-import hashlib
 import os
-import select
-import signal
 import socket
-import struct
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -61,18 +57,27 @@ def end_other_monitor(account: Account) -> None:
     with contextlib.suppress(OSError), _connection(account) as connection:
         if _read_text(account.places.monitor_configuration) == render_fingerprint(account.configuration):
             return
-        pid, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        process = os.pidfd_open(pid)
-        try:
-            signal.pidfd_send_signal(process, signal.SIGTERM)
-            select.select([process], [], [], _ANSWER_TIME)
-        finally:
-            os.close(process)
+        _end_peer(connection)
+
+
+def _end_peer(connection: socket.socket) -> None:
+    # Seldom needed, and who accepts a request is in a hurry.
+    import select
+    import signal
+    import struct
+
+    pid, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    process = os.pidfd_open(pid)
+    try:
+        signal.pidfd_send_signal(process, signal.SIGTERM)
+        select.select([process], [], [], _ANSWER_TIME)
+    finally:
+        os.close(process)
 
 
 def render_fingerprint(configuration: Configuration) -> str:
-    """A digest of all values of a configuration, wherever they came from."""
-    return hashlib.sha256(repr(replace(configuration, origins={})).encode()).hexdigest()
+    """What tells one configuration from another: all its values, wherever they came from."""
+    return ascii(replace(configuration, origins={}))
 
 
 def _read_text(path: Path) -> str:

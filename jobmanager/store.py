@@ -30,11 +30,12 @@ class Store:
             if path is not None:
                 path.chmod(0o600)
             self._connection.execute("PRAGMA journal_mode = WAL")
+            if self._is_empty():
+                # In one transaction: who is killed leaves all or nothing. The first commit takes it along to the disk.
+                self._connection.execute("PRAGMA synchronous = OFF")
+                self._connection.executescript(f"BEGIN IMMEDIATE;\n{schema}\nPRAGMA user_version = {LAYOUT};\nCOMMIT;")
             # An intent must outlive a power cut once its submit command runs: every commit reaches the disk.
             self._connection.execute("PRAGMA synchronous = FULL")
-            if self._is_empty():
-                # In one transaction: each takes its time to reach the disk, and who is killed leaves all or nothing.
-                self._connection.executescript(f"BEGIN IMMEDIATE;\n{schema}\nPRAGMA user_version = {LAYOUT};\nCOMMIT;")
 
     def _is_empty(self) -> bool:
         """True where there are no tables yet."""

@@ -1,6 +1,7 @@
 """Imports run one way, and light commands stay light."""
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -64,3 +65,30 @@ def test_light_programs_load_no_heavy_modules(program: str, forbidden: str) -> N
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); {program}; print(' '.join(sys.modules))"
     loaded = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True).stdout
     assert not set(forbidden.split()) & set(loaded.split())
+
+
+_SUBMIT = """\
+import os, sys
+sink = os.fdopen(os.dup(1), "w")  # the account's log takes the place of 1
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from gram_shims import program
+from jobmanager import configuration, monitor_client
+configuration.read_configuration.__defaults__ = (Path("/nowhere"),)  # whatever this machine's site says
+started = []
+monitor_client.start_monitor = started.append
+attributes = {"executable": ("/bin/true",), "stdin": ("/dev/null",), "count": ("10000",), "uniqid": ("1.1",)}
+answer = program.answer_call("submit", sys.argv[2], program.JobDescription(attributes))
+assert answer.job_id and started, answer
+print(*sys.modules, file=sink)
+"""
+
+
+def test_what_gram_waits_for_at_its_first_submit_is_light(tmp_path: Path) -> None:
+    environment = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+    command = [sys.executable, "-P", "-c", _SUBMIT, str(ROOT), str(tmp_path / "state")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    loaded = set(done.stdout.split())
+    assert "lxml.etree" in loaded, done.stderr
+    slow = "argparse batch_adapters.adapter hashlib jinja2 jobmanager.local_job lark rich secrets sh shutil tenacity"
+    assert not set(slow.split()) & loaded

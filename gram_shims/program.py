@@ -17,7 +17,6 @@ from gram_shims.errors import GramError
 from gram_shims.origin import find_contact
 from gram_shims.poll import poll
 from gram_shims.sealed import seal
-from gram_shims.signals import signal
 from gram_shims.submit import submit
 from jobmanager.account import Account, look_into_account, open_account
 from jobmanager.configuration import ConfigurationError
@@ -28,11 +27,18 @@ from jobmanager.places import StateFolderError
 
 logger = logging.getLogger(__name__)
 
+
+def _signal(account: Account, description: JobDescription) -> Answer:
+    from gram_shims.signals import signal  # with the batch adapters: slow to load, and seldom wanted
+
+    return signal(account, description)
+
+
 _FUNCTIONS: Mapping[str, Callable[[Account, JobDescription], Answer]] = {
     "submit": submit,
     "poll": poll,
     "cancel": cancel,
-    "signal": signal,
+    "signal": _signal,
 }
 PATIENCE = 25.0
 """Seconds after which a question is answered, whatever hangs; GRAM 1.5 waits for 30."""

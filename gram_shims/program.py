@@ -80,10 +80,12 @@ def main(argv: list[str]) -> int:
     An answer on stdout ends with an empty line.
     """
     # No argparse: GRAM waits while it is loaded, and only our Perl module writes this command line.
-    if len(argv) != 2 or argv[0] not in (*_FUNCTIONS, "serve"):
-        print(f"usage: samgrid-gram {'|'.join(_FUNCTIONS)}|serve STATE_FOLDER", file=sys.stderr)
-        return 2
-    command, state_dir = argv
+    match argv:
+        case ["--state-dir", state_dir, command] if command in (*_FUNCTIONS, "serve"):
+            pass
+        case _:
+            print(f"usage: samgrid-gram --state-dir FOLDER {'|'.join(_FUNCTIONS)}|serve", file=sys.stderr)
+            return 2
     questions, answers = seal()
     if command == "serve":
         return _serve(state_dir, questions, answers)

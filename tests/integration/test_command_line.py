@@ -458,6 +458,7 @@ def test_types_lists_job_types_and_their_attributes(samgrid: Samgrid) -> None:
     attributes = samgrid("types", "command").stdout
     for word in ("executable", "required", "count", "default 1", "max_wall_time", "minutes", "min_success"):
         assert word in attributes
+    assert "one of ppbar, pp " in samgrid("types", "pythia").stdout
     check_error(samgrid("types", "reco"), "reco", "command, ", "pythia", "structured")
 
 

@@ -1,5 +1,6 @@
 """Unpacks a tar that nobody vouches for."""
 
+import errno
 import io
 import os
 import shutil
@@ -33,10 +34,16 @@ def unpack(tar: Path, destination: Path, limits: Limits) -> None:
     except _DAMAGE as error:
         raise SandboxError(f"{tar} is no sound tar file: {error}") from error
     except OSError as error:
+        if error.errno in _TAKEN and os.path.lexists(destination):
+            message = f"{destination} is there, and is no empty folder: name a new one"
+            raise SandboxError(message) from error
         raise SandboxError(f"{tar} could not be unpacked into {destination}: {error}") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 
+
+# What the kernel says where it may not put a folder in the place of what is there.
+_TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 
 # What tarfile raises for damaged headers, by its source; RecursionError for a chain of extended headers.
 _DAMAGE = (tarfile.TarError, ValueError, IndexError, OverflowError, EOFError, RecursionError)

@@ -4,7 +4,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -16,34 +16,11 @@ from batch_adapters.condor.diagnosis import diagnose
 from batch_adapters.diagnosis import Finding, Level, Printed
 from batch_adapters.running import render_argv, render_text
 from batch_adapters.states import State
+from tests.unit.recordings import Recording, judge, read_recordings
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "condor"
 ROOT = Path(__file__).parents[2]
-
-
-@dataclass(frozen=True)
-class Recording:
-    """One command that was run, and its answer."""
-
-    command: str
-    stdout: str
-    stderr: str
-    exit_code: int
-
-
-def read_recordings(name: str) -> dict[str, Recording]:
-    """By title."""
-    recordings = {}
-    for section in re.split(r"(?m)^=== ", (RECORDED / name).read_text())[1:]:
-        title, command, *lines = section.splitlines()
-        stdout, stderr = ("".join(line[3:] + "\n" for line in lines if line.startswith(mark)) for mark in ("1>", "2>"))
-        code = re.search(r"(?m)^\[rc=(\d+) ", section)
-        assert code is not None, title
-        recordings[title] = Recording(command.removeprefix("$ "), stdout, stderr, int(code[1]))
-    return recordings
-
-
-RECORDINGS = read_recordings("condor-commands.txt")
+RECORDINGS = read_recordings("condor", "condor-commands.txt")
 COMMANDS: Mapping[str, Command | None] = {
     "condor_submit": CONDOR.submit,
     "condor_q -constraint 'SamgridToken isnt": CONDOR.queue,
@@ -57,14 +34,9 @@ COMMANDS: Mapping[str, Command | None] = {
 """What a recorded command line begins with."""
 
 
-def judge(command: Command | None, exit_code: int, printed: str) -> Answer:
-    assert command is not None
-    return next((outcome.answer for outcome in command.outcomes if outcome.fits(exit_code, printed)), Answer.UNKNOWN)
-
-
 def judge_recording(recording: Recording) -> Answer:
     command = next(command for begin, command in COMMANDS.items() if recording.command.startswith(begin))
-    return judge(command, recording.exit_code, recording.stdout + recording.stderr)
+    return judge(command, recording.exit_code, recording.stdout, recording.stderr)
 
 
 NOT_OK = {

@@ -12,6 +12,7 @@ from batch_adapters.diagnosis import Level, Printed
 from batch_adapters.lsf import LSF, read_jobs
 from batch_adapters.running import render_argv
 from batch_adapters.states import State
+from tests.unit.recordings import judge
 
 DOCUMENTED = Path(__file__).parents[1] / "recorded" / "lsf" / "documented.txt"
 ENTRY = re.compile(r"^\$ (.*)\n((?:[12]> .*\n)*)\[rc=(\d+)\]", re.MULTILINE)
@@ -36,11 +37,7 @@ def command_of(line: str) -> Command:
 
 
 def answers(section: str) -> list[Answer]:
-    found = []
-    for line, stdout, stderr, code in documented(section):
-        fitting = (outcome.answer for outcome in command_of(line).outcomes if outcome.fits(code, stdout + stderr))
-        found.append(next(fitting, Answer.UNKNOWN))
-    return found
+    return [judge(command_of(line), code, stdout, stderr) for line, stdout, stderr, code in documented(section)]
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from batch_adapters.adapter import Answer, BatchAdapter, Command, Garbled, Job, Submission
+from batch_adapters.adapter import Answer, BatchAdapter, Garbled, Job, Submission
 from batch_adapters.diagnosis import Level, Printed
 from batch_adapters.pbs import PBS, TORQUE
 from batch_adapters.pbs.queries import read_json_jobs, read_xml_jobs
 from batch_adapters.registry import find_adapter
 from batch_adapters.running import render_argv, render_text
 from batch_adapters.states import State
+from tests.unit.recordings import judge
 
 RECORDED = Path(__file__).parents[1] / "recorded"
 OVERRIDE = Path(__file__).parents[1] / "integration" / "systems" / "pbs.toml"
@@ -44,11 +45,6 @@ def wrapper_recording(name: str) -> list[tuple[str, str, str, int]]:
         out, err = ("".join(text + "\n" for number, text in lines if number == wanted) for wanted in "12")
         found.append((command.removeprefix("runuser -u griduser -- "), out, err, int(code)))
     return found
-
-
-def answer_of(command: Command, exit_code: int, stdout: str, stderr: str) -> Answer:
-    fitting = (outcome.answer for outcome in command.outcomes if outcome.fits(exit_code, stdout + stderr))
-    return next(fitting, Answer.UNKNOWN)
 
 
 def printed_by(command: str, name: str = "pbs-history.txt", number: int = 0) -> str:
@@ -99,22 +95,22 @@ def test_what_a_real_openpbs_answered_is_understood(name: str) -> None:
         asked, expected = PBS_ANSWERS.get(command, ("", None))
         if expected is not None:
             seen.add(command)
-            assert answer_of(getattr(PBS, asked), code, stdout, stderr) is expected, (command, stdout, stderr)
+            assert judge(getattr(PBS, asked), code, stdout, stderr) is expected, (command, stdout, stderr)
     assert len(seen) >= 6
 
 
 def test_a_job_that_is_deleted_twice_is_absent_the_second_time() -> None:
     first, second = [entry for entry in recording("pbs-transcript.txt") if entry[0] == "qdel 10.vm"]
-    assert answer_of(PBS.cancel, first[3], first[1], first[2]) is Answer.OK
-    assert answer_of(PBS.cancel, second[3], second[1], second[2]) is Answer.ABSENT
+    assert judge(PBS.cancel, first[3], first[1], first[2]) is Answer.OK
+    assert judge(PBS.cancel, second[3], second[1], second[2]) is Answer.ABSENT
 
 
 def test_a_server_without_history_says_so_with_exit_code_0() -> None:
     (entry,) = [entry for entry in recording("pbs-transcript.txt") if entry[0] == "qstat -x 1.vm"]
     assert PBS.history is not None
-    assert answer_of(PBS.history, entry[3], entry[1], entry[2]) is Answer.ABSENT
+    assert judge(PBS.history, entry[3], entry[1], entry[2]) is Answer.ABSENT
     skeleton = '{\n\t"timestamp":\t1795217603,\n\t"pbs_version":\t"23.06.06",\n\t"pbs_server":\t"vm"\n}\n'
-    assert answer_of(PBS.history, 0, skeleton, entry[2]) is Answer.ABSENT
+    assert judge(PBS.history, 0, skeleton, entry[2]) is Answer.ABSENT
 
 
 def test_a_dead_or_unreachable_server_gives_no_answer() -> None:
@@ -126,7 +122,7 @@ def test_a_dead_or_unreachable_server_gives_no_answer() -> None:
             seen.append(program)
             text = printed.replace("[stderr] ", "")
             is_not_sent = program == "qsub" and "cannot connect to server" in text
-            answer = answer_of(getattr(PBS, programs[program]), int(code), text, "")
+            answer = judge(getattr(PBS, programs[program]), int(code), text, "")
             assert answer is (Answer.LATER if is_not_sent else Answer.TRANSIENT), printed
     assert len(seen) == 12
 
@@ -134,12 +130,12 @@ def test_a_dead_or_unreachable_server_gives_no_answer() -> None:
 def test_an_empty_server_answers_and_a_silent_one_does_not() -> None:
     skeleton = '{\n\t"timestamp":\t1795217603,\n\t"pbs_version":\t"23.06.06",\n\t"pbs_server":\t"vm"\n}\n'
     assert skeleton in DOWN
-    assert answer_of(PBS.queue, 0, skeleton, "") is Answer.OK
+    assert judge(PBS.queue, 0, skeleton, "") is Answer.OK
     assert list(read_json_jobs(skeleton)) == []
     down = "Connection refused\nqstat: cannot connect to server vm (errno=15010)\n"
-    assert answer_of(PBS.queue, 255, skeleton, down) is Answer.TRANSIENT
-    assert answer_of(PBS.queue, 0, "", "") is Answer.UNKNOWN
-    assert answer_of(PBS.queue, 0, skeleton, down) is Answer.UNKNOWN
+    assert judge(PBS.queue, 255, skeleton, down) is Answer.TRANSIENT
+    assert judge(PBS.queue, 0, "", "") is Answer.UNKNOWN
+    assert judge(PBS.queue, 0, skeleton, down) is Answer.UNKNOWN
 
 
 @pytest.mark.parametrize("adapter", [PBS, TORQUE], ids=["pbs", "torque"])
@@ -160,14 +156,14 @@ def test_an_empty_server_answers_and_a_silent_one_does_not() -> None:
     ],
 )
 def test_refusals_are_told_from_what_passes(adapter: BatchAdapter, stderr: str, answer: Answer) -> None:
-    assert answer_of(adapter.submit, 170, "", stderr) is answer
+    assert judge(adapter.submit, 170, "", stderr) is answer
 
 
 def test_what_a_user_wrote_is_no_answer_of_the_server() -> None:
     forged = (
         '{\n\t"Jobs":\t{\n\t\t"1.vm":\t{\n\t\t\t"comment":\t"x\\nqstat: cannot connect to server vm"\n\t\t}\n\t}\n}\n'
     )
-    assert answer_of(PBS.queue, 0, forged, "") is Answer.OK
+    assert judge(PBS.queue, 0, forged, "") is Answer.OK
 
 
 # --- jobs
@@ -362,12 +358,12 @@ def test_torques_xml() -> None:
     }
     assert [job.token for job in jobs][:5] == ["k3f9zq2m-1", *["k3f9zq2m-2"] * 4]
     assert jobs[4].reason == "held (u): held by its user"
-    assert answer_of(TORQUE.queue, 0, printed, "") is Answer.OK
+    assert judge(TORQUE.queue, 0, printed, "") is Answer.OK
 
 
 @pytest.mark.parametrize("printed", ["", (RECORDED / "torque" / "empty.xml").read_text()], ids=["older", "later"])
 def test_a_torque_without_jobs(printed: str) -> None:
-    assert answer_of(TORQUE.queue, 0, printed, "") is Answer.OK
+    assert judge(TORQUE.queue, 0, printed, "") is Answer.OK
     assert list(read_xml_jobs(printed)) == []
 
 
@@ -410,17 +406,17 @@ def test_what_the_wrappers_answered_is_understood(wrappers: BatchAdapter) -> Non
     for command, stdout, stderr, code in entries:
         if command in WRAPPER_ANSWERS:
             seen.add(command)
-            answer = answer_of(getattr(wrappers, asked_of(command)), code, stdout, stderr)
+            answer = judge(getattr(wrappers, asked_of(command)), code, stdout, stderr)
             assert answer is WRAPPER_ANSWERS[command], (command, stdout, stderr)
         if asked_of(command) and re.search("Socket timed out|Unable to contact|Problem loading", stdout + stderr):
-            answer = answer_of(getattr(wrappers, asked_of(command)), code, stdout, stderr)
+            answer = judge(getattr(wrappers, asked_of(command)), code, stdout, stderr)
             assert answer is Answer.TRANSIENT, (command, stdout, stderr)
     assert seen == set(WRAPPER_ANSWERS)
 
 
 def test_the_wrappers_queue(wrappers: BatchAdapter) -> None:
     queues = [entry for entry in wrapper_recording("slurm-wlm-torque.txt") if entry[0] == "qstat"]
-    answers = [answer_of(wrappers.queue, code, stdout, stderr) for _, stdout, stderr, code in queues]
+    answers = [judge(wrappers.queue, code, stdout, stderr) for _, stdout, stderr, code in queues]
     assert answers == [Answer.OK, Answer.TRANSIENT, Answer.OK, Answer.TRANSIENT, Answer.ABSENT]
     jobs = {job.local_id: (job.token, job.native_state) for job in wrappers.read_jobs(queues[2][1])}
     assert jobs["7"] == ("k3f9zq2m-7", "C")

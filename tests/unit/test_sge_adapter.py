@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -18,39 +18,11 @@ from batch_adapters.sge import SGE, events
 from batch_adapters.sge.answers import GOES_ON, order_letters, read_history, read_queue
 from batch_adapters.sge.diagnosis import diagnose
 from batch_adapters.states import State
+from tests.unit.recordings import judge, read_recordings
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "sge"
 ROOT = Path(__file__).parents[2]
-
-
-@dataclass(frozen=True)
-class Recording:
-    """One command that was run, and its answer."""
-
-    command: str
-    stdout: str
-    stderr: str
-    exit_code: int
-
-
-def read_recordings(name: str) -> dict[str, Recording]:
-    """By title."""
-    recordings = {}
-    for section in re.split(r"(?m)^=== ", (RECORDED / name).read_text())[1:]:
-        title, command, *lines = section.splitlines()
-        stdout, stderr = ("".join(line[3:] + "\n" for line in lines if line.startswith(mark)) for mark in ("1>", "2>"))
-        code = re.search(r"(?m)^\[rc=(\d+) ", section)
-        assert code is not None, title
-        recordings[title] = Recording(command.removeprefix("$ "), stdout, stderr, int(code[1]))
-    return recordings
-
-
-RECORDINGS = read_recordings("sge-commands.txt")
-
-
-def judge(command: Command | None, exit_code: int, printed: str) -> Answer:
-    assert command is not None
-    return next((outcome.answer for outcome in command.outcomes if outcome.fits(exit_code, printed)), Answer.UNKNOWN)
+RECORDINGS = read_recordings("sge", "sge-commands.txt")
 
 
 COMMANDS: Mapping[str, Command | None] = {

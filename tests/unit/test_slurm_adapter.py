@@ -14,6 +14,7 @@ from batch_adapters.slurm import SLURM
 from batch_adapters.slurm.answers import NEVER_STARTED
 from batch_adapters.slurm.diagnosis import diagnose
 from batch_adapters.states import State
+from tests.unit.recordings import judge
 
 RECORDED = Path(__file__).parent.parent / "recorded" / "slurm"
 CONFIGURATION = (RECORDED / "show-config.txt").read_text()
@@ -50,10 +51,7 @@ class Recording:
 
     def judge(self, command: Command | None = None) -> Answer:
         """What the adapter makes of it."""
-        command = command or COMMANDS[self.program]
-        assert command is not None
-        fitting = (o.answer for o in command.outcomes if o.fits(self.exit_code, self.stdout + self.stderr))
-        return next(fitting, Answer.UNKNOWN)
+        return judge(command or COMMANDS[self.program], self.exit_code, self.stdout, self.stderr)
 
 
 def read_recordings(name: str) -> list[Recording]:

@@ -4,7 +4,6 @@ import contextlib
 import io
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -27,12 +26,12 @@ from jobmanager.tombstone import put_tombstone
 from jobmanager.worker import main as run_worker
 from jobmanager.workers import TRY_LATER
 from tests.conftest import processes_of
+from tests.waiting import wait_until
 
 COUNT = 3
 ARRAY = 2
 TIMEOUT = 2.0
 """Seconds that a batch command gets here: ample for one that answers, a delay for each that hangs."""
-SECONDS = 60.0
 
 WAYS = (
     *("hang-before", "hang-after", "fail-before", "fail-after", "die-before", "die-after"),
@@ -143,13 +142,6 @@ class GridJob:
     def runs(self) -> dict[int, int]:
         """How often each local job has run."""
         return {int(mark.name): mark.read_text().count("run") for mark in (self._folder / "marks").iterdir()}
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not is_so():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,15 +17,9 @@ from batch_adapters.fork.records import render_claim
 from batch_adapters.fork.spool import HISTORY_SECONDS, lock_file, render_program, starter_lock
 from batch_adapters.fork.submission import Submission, render_submission
 from batch_adapters.states import Event, State, read_event
+from tests.waiting import wait_until
 
 SECONDS = 60.0
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not is_so():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
 
 
 @dataclass(frozen=True)

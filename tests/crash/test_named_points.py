@@ -2,7 +2,6 @@
 
 import json
 import tarfile
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,10 +18,10 @@ from jobmanager.tombstone import put_tombstone
 from jobmanager.worker import main as run_worker
 from tests.conformance.fakes.site import SETTLE, Site
 from tests.crash.points import CANCELLATION, GATHERING, SUBMISSION, Point, run_and_die
+from tests.waiting import wait_until
 
 COUNT = 3
 """Local jobs of a grid job: an array of two, and one alone."""
-SECONDS = 60.0
 
 
 class Ground(Protocol):
@@ -119,13 +118,6 @@ class Fork:
     def live_ids(self) -> list[str]:
         statuses = find_batch_system(self.account, "fork").query()
         return [status.local_id for status in statuses if status.state in (State.PENDING, State.ACTIVE)]
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not is_so():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
 
 
 @pytest.fixture(params=["fork", "slurm"])

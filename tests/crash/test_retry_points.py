@@ -10,7 +10,8 @@ from jobmanager.account import Account
 from jobmanager.tasks import next_task
 from jobmanager.worker import main as run_worker
 from tests.crash.points import RETRYING, Point, run_and_die
-from tests.crash.test_named_points import Fork, wait_until
+from tests.crash.test_named_points import Fork
+from tests.waiting import wait_until
 
 
 @pytest.fixture

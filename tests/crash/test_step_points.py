@@ -11,7 +11,8 @@ from jobmanager.rsl import read_rsl
 from jobmanager.step_table import states_of
 from jobmanager.tasks import Task, next_task, next_task_of_steps
 from tests.crash.points import ADVANCING, Point, run_and_die
-from tests.crash.test_named_points import Fork, wait_until
+from tests.crash.test_named_points import Fork
+from tests.waiting import wait_until
 
 _REQUEST = """&(samgrid_type = structured)(steps =
  (make (samgrid_type command) (executable /bin/sh) (count 3)

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,10 +9,9 @@ import pytest
 
 from tests.conftest import end_processes_of, processes_of
 from tests.gram_interpreter import CONTACT, SCRIPT, GramSite
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(not SCRIPT.exists(), reason="globus-gram-job-manager-scripts is not installed")
-
-_PATIENCE = 60.0
 
 
 @pytest.fixture
@@ -28,11 +26,8 @@ def site(tmp_path: Path) -> Iterator[GramSite]:
 
 
 def wait_for_records(folder: Path, count: int) -> list[Path]:
-    deadline = time.monotonic() + _PATIENCE
-    while len(found := sorted(folder.glob("*.gramaudit"))) < count:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return found
+    wait_until(lambda: len(list(folder.glob("*.gramaudit"))) >= count)
+    return sorted(folder.glob("*.gramaudit"))
 
 
 def test_one_record_per_grid_job_though_the_monitor_is_killed(site: GramSite) -> None:

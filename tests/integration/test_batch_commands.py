@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 
 from tests.conftest import end_processes_of
 from tests.samgrid import LAUNCH, Samgrid
+from tests.waiting import wait_until
 
 HELLO = '&(samgrid_type = command)(executable = /bin/sh)(count = 2)(arguments = -c "exit $((SAMGRID_INDEX - 1))")'
 FOREVER = "&(samgrid_type = command)(executable = /bin/sleep)(arguments = 300)"
@@ -36,10 +36,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Samgrid
 def start_running(samgrid: Samgrid) -> str:
     """The id of a grid job whose one local job runs."""
     identity = samgrid.submit(FOREVER)
-    deadline = time.monotonic() + 30
-    while "1 active" not in samgrid("status", identity).stdout:
-        assert time.monotonic() < deadline, "it did not start in time"
-        time.sleep(0.1)
+    wait_until(lambda: "1 active" in samgrid("status", identity).stdout)
     return identity
 
 
@@ -94,9 +91,7 @@ def test_orphans_are_listed_reaped_and_gone_while_grid_jobs_live_on(samgrid: Sam
     assert samgrid("orphans").returncode == 1
     reaped = samgrid("orphans", "--reap")
     assert (reaped.returncode, reaped.stderr) == (0, "")
-    deadline = time.monotonic() + 30
-    while samgrid("orphans").returncode != 0:
-        assert time.monotonic() < deadline, "they did not end in time"
+    wait_until(lambda: samgrid("orphans").returncode == 0)
     assert "1 active" in samgrid("status", identity).stdout
 
 
@@ -160,13 +155,8 @@ def test_status_says_since_when_a_batch_system_does_not_answer(samgrid: Samgrid,
     spool = samgrid.state / "fork"
     spool.rename(samgrid.state / "away")
     spool.write_text("")
-    deadline = time.monotonic() + 30
-    while "fork has not answered since " not in restrained("status", identity).stdout:
-        assert time.monotonic() < deadline, "it was not said in time"
-        time.sleep(0.1)
+    wait_until(lambda: "fork has not answered since " in restrained("status", identity).stdout)
     assert '"silent_since": "' in restrained("status", "--format", "json").stdout
     spool.unlink()
     (samgrid.state / "away").rename(spool)
-    while "has not answered" in restrained("status").stdout:
-        assert time.monotonic() < deadline, "it was not over in time"
-        time.sleep(0.1)
+    wait_until(lambda: "has not answered" not in restrained("status").stdout)

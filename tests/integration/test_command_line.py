@@ -5,8 +5,7 @@ import os
 import re
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from jobmanager.database import Database
 from jobmanager.grid_job import GridJob
 from tests.conftest import end_processes_of, processes_of
 from tests.samgrid import LAUNCH, Samgrid
+from tests.waiting import wait_until
 
 HELP = {
     "submit": ["FILE", "RSL", "standard input", "nothing behind"],
@@ -94,13 +94,6 @@ def check_error(done: subprocess.CompletedProcess[str], *words: str) -> None:
     (line,) = done.stderr.splitlines()
     assert line.startswith("samgrid ")
     assert all(word in line for word in words), line
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not is_so():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
 
 
 # --- help and usage

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -26,9 +26,9 @@ from jobmanager.grid_job import GramOrigin
 from jobmanager.monitor_client import wake_monitor
 from tests.conftest import end_processes_of, processes_of
 from tests.samgrid import LAUNCH
+from tests.waiting import wait_until
 
 READER = shutil.which("globus-scheduler-event-generator", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
-DEADLINE = 40.0
 ALICE, BOB = 30_001, 30_002
 A, B = f"{os.getuid()}.aaaaaaaa", f"{os.getuid()}.bbbbbbbb"
 OF_ALICE, OF_BOB = f"{ALICE}.aaaaaaaa", f"{BOB}.bbbbbbbb"
@@ -60,19 +60,12 @@ class Reader:
 
     def wait_for(self, event: str, times: int = 1) -> list[str]:
         """Everything told until an event was told so often."""
-        wait_for(lambda: self.events().count(event) >= times)
+        wait_until(lambda: self.events().count(event) >= times)
         return self.events()
 
     def end(self) -> None:
         self._process.kill()
         self._process.communicate()
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = DEADLINE) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -91,7 +84,7 @@ def collecting(place: Path) -> Iterator["subprocess.Popen[bytes]"]:
     options = ["-d", place / "events", "-s", place / "socket"]
     process = subprocess.Popen([sys.executable, "-P", str(LAUNCH), "samgrid-event-collector", *map(str, options)])
     try:
-        wait_for((place / "socket").exists)
+        wait_until((place / "socket").exists)
         yield process
     finally:
         process.terminate()
@@ -149,7 +142,7 @@ def test_gram_reads_the_states_of_a_grid_job_in_their_order(seg: Account, place:
         told = [event for event in reader.wait_for(f"{good};8;0") if event.startswith(good)]
         assert list(dict.fromkeys(told)) == [f"{good};{state};0" for state in (1, 2, 8)]
         reader.wait_for(f"{good};8;0", 2)
-    wait_for(lambda: seg.database.grid_job(read_gram_id(good)).told is State.DONE)
+    wait_until(lambda: seg.database.grid_job(read_gram_id(good)).told is State.DONE)
 
 
 def test_a_monitor_killed_at_any_moment_loses_no_end(seg: Account, place: Path) -> None:
@@ -167,12 +160,12 @@ def test_a_monitor_killed_at_any_moment_loses_no_end(seg: Account, place: Path) 
 
 def test_events_wait_for_a_collector_that_comes_late_or_dies(seg: Account, place: Path) -> None:
     identity = submit(seg, "true")
-    wait_for(lambda: is_over(seg, identity))
+    wait_until(lambda: is_over(seg, identity))
     with reading(place) as reader:
         with collecting(place):
             reader.wait_for(f"{identity};8;0")
         second = submit(seg, "true", "4.5.6")
-        wait_for(lambda: is_over(seg, second))
+        wait_until(lambda: is_over(seg, second))
         with collecting(place):
             assert reader.wait_for(f"{second};8;0").index(f"{second};2;0") < reader.events().index(f"{second};8;0")
 
@@ -233,4 +226,4 @@ def test_a_socket_that_is_none_of_ours_costs_a_second_and_no_more(seg: Account, 
         silent.bind(str(place / "socket"))
         silent.listen(10)
         identity = submit(seg, "true")
-        wait_for(lambda: is_over(seg, identity))
+        wait_until(lambda: is_over(seg, identity))

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,10 +22,10 @@ from tests.conftest import end_processes_of, processes_of
 from tests.gram_interpreter import CONTACT, MODULE, SCRIPT, Answer, GramSite, Interpreter, Words, render_request
 from tests.samgrid import LAUNCH
 from tests.unit.argument_files import render_argument_file
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(not SCRIPT.exists(), reason="globus-gram-job-manager-scripts is not installed")
 
-_PATIENCE = 60.0
 
 NOISY = """
 import os, subprocess, sys
@@ -82,13 +82,6 @@ def submit(gram: Interpreter, site: GramSite, uniqid: str, **attributes: Words) 
     return identity
 
 
-def wait_for(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + _PATIENCE
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def poll_until(gram: Interpreter, site: GramSite, identity: str, *states: str) -> Answer:
     """The first answer that tells one of these states."""
     answer: Answer = []
@@ -98,7 +91,7 @@ def poll_until(gram: Interpreter, site: GramSite, identity: str, *states: str) -
         answer = gram.ask("poll", **site.describe("", jobid=[identity]))
         return dict(answer).get("JOB_STATE") in states
 
-    wait_for(is_there)
+    wait_until(is_there)
     return answer
 
 
@@ -107,7 +100,7 @@ def kill_monitor(site: GramSite) -> None:
     for pid in processes_of(site.folder, "samgrid-monitor"):
         os.kill(pid, signal.SIGKILL)
     account = look_into_account(str(site.state))
-    wait_for(lambda: not is_listening(account))
+    wait_until(lambda: not is_listening(account))
 
 
 def grid_jobs(site: GramSite) -> list[GridJob]:
@@ -210,7 +203,7 @@ def test_what_stays_running_holds_no_descriptor_of_grams(site: GramSite) -> None
     os.set_inheritable(writing, True)
     with site.start() as gram:
         submit(gram, site, "1.1", executable=["/bin/sleep"], arguments=["30"], samgridtype=["noisy"])
-        wait_for(lambda: bool(processes_of(site.folder, "samgrid-fork", "serve")))
+        wait_until(lambda: bool(processes_of(site.folder, "samgrid-fork", "serve")))
         theirs = {str(Path(f"/proc/{gram.process.pid}/fd/{number}").readlink()) for number in (0, 1)}
         theirs.add(str(Path(f"/proc/self/fd/{writing}").readlink()))
         ours = [pid for pid in processes_of(site.folder) if pid not in (gram.process.pid, os.getpid())]
@@ -233,7 +226,7 @@ def test_the_program_ends_with_its_interpreter(site: GramSite) -> None:
     with site.start() as gram:
         submit(gram, site, "1.1")
         assert processes_of(site.folder, "samgrid-gram", "serve")
-    wait_for(lambda: not processes_of(site.folder, "samgrid-gram", "serve"))
+    wait_until(lambda: not processes_of(site.folder, "samgrid-gram", "serve"))
 
 
 def test_one_request_is_one_grid_job_however_often_it_comes(site: GramSite) -> None:
@@ -279,7 +272,7 @@ def test_a_request_whose_answer_was_lost_twice_is_cancelled_as_gram_was_told(tmp
         assert not job.state.is_final
         account = look_into_account(str(site.state))
         wake_monitor(account)
-        wait_for(lambda: account.database.grid_job(job.identity).state is State.FAILED)
+        wait_until(lambda: account.database.grid_job(job.identity).state is State.FAILED)
         assert "no answer to it came" in str(account.database.grid_job(job.identity).reason)
         assert not ran.exists()
         assert list((site.state / "withdrawn").iterdir()) == []
@@ -300,7 +293,7 @@ def test_a_poll_starts_a_monitor_where_it_was_killed(gram: Interpreter, site: Gr
     poll_until(gram, site, identity, "2")
     kill_monitor(site)
     assert gram.ask("poll", **site.describe("", jobid=[identity])) == [("JOB_STATE", "2")]
-    wait_for(lambda: bool(processes_of(site.folder, "samgrid-monitor")))
+    wait_until(lambda: bool(processes_of(site.folder, "samgrid-monitor")))
     poll_until(gram, site, identity, "8")
 
 
@@ -342,7 +335,7 @@ def test_a_cancelled_grid_job_is_failed_and_its_local_jobs_end(gram: Interpreter
     poll_until(gram, site, identity, "2")
     wish = site.describe("", jobid=[identity], signal=["1"], signalarg=["x"])
     assert gram.ask(command, **wish) == [("JOB_STATE", "4")]
-    wait_for(lambda: dict(gram.ask("poll", **wish)).get("ERROR") == "8")
+    wait_until(lambda: dict(gram.ask("poll", **wish)).get("ERROR") == "8")
     assert not processes_of(Path("/bin/sleep"), "999")
     assert gram.ask(command, **wish) == [("JOB_STATE", "4")]
 
@@ -352,7 +345,7 @@ def test_a_signal_suspends_and_another_resumes(gram: Interpreter, site: GramSite
     script = f"while :; do echo beat >>'{beats}'; sleep 0.1; done"
     identity = submit(gram, site, "1.1", executable=["/bin/sh"], arguments=["-c", script], count=["2"])
     poll_until(gram, site, identity, "2")
-    wait_for(beats.exists)
+    wait_until(beats.exists)
     suspend, resume = (site.describe("", jobid=[identity], signal=[number], signalarg=["x"]) for number in "23")
     assert gram.ask("signal", **suspend) == [("JOB_STATE", "16")]
     poll_until(gram, site, identity, "16")
@@ -362,7 +355,7 @@ def test_a_signal_suspends_and_another_resumes(gram: Interpreter, site: GramSite
     assert gram.ask("signal", **suspend) == [("JOB_STATE", "16")]
     assert gram.ask("signal", **resume) == [("JOB_STATE", "2")]
     poll_until(gram, site, identity, "2")
-    wait_for(lambda: beats.stat().st_size > size)
+    wait_until(lambda: beats.stat().st_size > size)
     assert gram.ask("signal", **suspend) == [("JOB_STATE", "16")]
     # What is suspended can be cancelled.
     assert gram.ask("cancel", **suspend) == [("JOB_STATE", "4")]
@@ -396,7 +389,7 @@ def test_the_one_shot_form_submits_polls_and_cancels(site: GramSite) -> None:
     answer = dict(site.run_once("submit", **site.describe("1.1", executable=["/bin/sleep"], arguments=["30"])))
     assert answer.pop("JOB_STATE") == "1"
     job = site.describe("1.1", jobid=[answer["JOB_ID"]])
-    wait_for(lambda: site.run_once("poll", **job) == [("JOB_STATE", "2")])
+    wait_until(lambda: site.run_once("poll", **job) == [("JOB_STATE", "2")])
     assert site.run_once("cancel", **job) == [("JOB_STATE", "4")]
     assert len(grid_jobs(site)) == 1
 
@@ -453,7 +446,7 @@ def test_the_old_scripts_submit_poll_and_remove(site: GramSite) -> None:
     identity = said[0].removeprefix("GRAM_SCRIPT_JOB_ID:")
     assert f"grami_job_id='{identity}'\n" in file.read_text()
     assert run_script(site, "submit", file)[0] == said[0]
-    wait_for(lambda: run_script(site, "poll", file) == ["GRAM_SCRIPT_SUCCESS:2"])
+    wait_until(lambda: run_script(site, "poll", file) == ["GRAM_SCRIPT_SUCCESS:2"])
     # "No change" is the state that was told last.
     site.state.rename(site.folder / "elsewhere")
     assert run_script(site, "poll", file) == ["GRAM_SCRIPT_SUCCESS:2"]

@@ -5,8 +5,6 @@ import os
 import subprocess
 import sys
 import tarfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,14 +15,7 @@ from jobmanager.account import Account
 from jobmanager.worker import main as run_worker
 from tests.conftest import end_processes_of, processes_of
 from tests.samgrid import LAUNCH, Samgrid
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 30) -> None:
-    """Wait until something is so."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
+from tests.waiting import wait_until
 
 
 def counts(samgrid: Samgrid, identity: str) -> dict[str, int]:
@@ -204,7 +195,7 @@ def test_cancelling_ends_what_runs_and_what_waits(samgrid: Samgrid) -> None:
     slow = Samgrid(samgrid.state, samgrid.scratch, {"SAMGRID_FORK_SLOTS": "2"})
     script = "echo began >output/began; sleep 300"
     identity = slow.submit(f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{script}')(count=6)")
-    wait_for(lambda: counts(slow, identity).get("active") == 2)
+    wait_until(lambda: counts(slow, identity).get("active") == 2)
     assert slow("cancel", identity[:5]).returncode == 0
     done = slow("watch", identity)
     assert (done.returncode, counts(slow, identity)) == (1, {"failed": 4, "done": 2}) or counts(slow, identity) == {

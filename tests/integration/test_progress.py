@@ -1,12 +1,11 @@
 """What programs tell while they run reaches whoever looks."""
 
 import json
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from tests.samgrid import Samgrid
+from tests.waiting import wait_until
 
 HANDLER = '''
 import re
@@ -37,13 +36,6 @@ samgrid-report xml run.xml
 '''
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.2)
-
-
 def facts(samgrid: Samgrid, identity: str) -> dict[str, str]:
     """What ``samgrid status`` says of one grid job, line by line."""
     lines = samgrid("status", identity).stdout.splitlines()
@@ -55,8 +47,8 @@ def test_status_shows_phases_from_lines_of_a_program_that_knows_nothing_of_us(sa
     script = f"echo samgrid-phase generate 40/100 events; until [ -e {go} ]; do sleep 0.1; done; echo the end"
     impatient = replace(samgrid, settings={"SAMGRID_MONITOR_STALL_TIME": "1"})
     identity = impatient.submit(f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{script}')(count=2)")
-    wait_for(lambda: facts(impatient, identity).get("phase generate", "").startswith("80 of 200 events"))
-    wait_for(lambda: "stalled" in facts(impatient, identity))
+    wait_until(lambda: facts(impatient, identity).get("phase generate", "").startswith("80 of 200 events"))
+    wait_until(lambda: "stalled" in facts(impatient, identity))
     shown = facts(impatient, identity)
     assert shown["stalled"] == "2 local jobs have told nothing new for 1 s, first number 1"
     assert shown["phase generate"].endswith(("events/s", "events/min"))
@@ -73,7 +65,7 @@ def test_phases_come_from_a_handler_that_understands_the_programs_words(samgrid:
     (tmp_path / "talkative.py").write_text(HANDLER.replace("@GO@", str(go)))
     talkative = replace(samgrid, settings={"SAMGRID_HANDLERS_MODULES": str(tmp_path / "talkative.py")})
     identity = talkative.submit("&(samgrid_type=talkative)")
-    wait_for(lambda: facts(talkative, identity).get("phase generate", "").startswith("80 of 200 events"))
+    wait_until(lambda: facts(talkative, identity).get("phase generate", "").startswith("80 of 200 events"))
     go.touch()
     assert talkative("watch", identity).returncode == 0
     assert facts(talkative, identity)["phase generate"].startswith("200 of 200 events")

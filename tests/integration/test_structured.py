@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import processes_of
-from tests.integration.test_grid_jobs import read_tar, wait_for
+from tests.integration.test_grid_jobs import read_tar
 from tests.samgrid import Samgrid
+from tests.waiting import wait_until
 
 
 def two_steps(make: str, read: str = "cat $SAMGRID_INPUT_FOLDER/*/part | tee output/all", count: int = 2) -> str:
@@ -82,11 +83,11 @@ def test_a_step_whose_request_is_wrong_when_it_is_due_ends_the_whole(samgrid: Sa
 def test_cancel_in_the_second_step_ends_it_and_keeps_the_first(samgrid: Samgrid, tmp_path: Path) -> None:
     read = f"echo $$ >{tmp_path}/pid; exec sleep 600"
     identity = samgrid.submit(two_steps("echo $SAMGRID_INDEX >output/part", read))
-    wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().endswith("\n"), 60)
+    wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().endswith("\n"))
     assert samgrid("cancel", identity).returncode == 0
     done = samgrid("watch", identity)
     assert (done.returncode, "cancelled by" in done.stdout) == (1, True)
-    wait_for(lambda: not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists(), 60)
+    wait_until(lambda: not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists())
     assert [state for _, _, state in steps(samgrid, identity)] == ["done", "failed"]
     assert {name.partition("/")[0] for name in read_tar(samgrid, identity) if "/" in name} == {"make", "read"}
 
@@ -95,7 +96,7 @@ def test_kill_9_of_everything_of_ours_between_the_steps_begins_each_once(samgrid
     wait = f"until [ -e {tmp_path}/go ]; do sleep 0.05; done"
     make = f"echo run >>{tmp_path}/make$SAMGRID_INDEX; {wait}; echo 1 >output/part"
     identity = samgrid.submit(two_steps(make, f"echo run >>{tmp_path}/read; cat $SAMGRID_INPUT_FOLDER/*/part"))
-    wait_for(lambda: (tmp_path / "make1").exists() and (tmp_path / "make2").exists(), 60)
+    wait_until(lambda: (tmp_path / "make1").exists() and (tmp_path / "make2").exists())
     (tmp_path / "go").touch()
     for _ in range(12):
         for word in ("samgrid-monitor", "samgrid-worker"):
@@ -162,7 +163,7 @@ class Endless(CommandAdapter):
     endless = Samgrid(samgrid.state, samgrid.scratch, {"SAMGRID_HANDLERS_MODULES": str(tmp_path / "endless.py")})
     steps = "(a (samgrid_type endless) (executable /bin/true))"
     identity = endless.submit(f"&(samgrid_type = structured)(steps = {steps})")
-    wait_for((tmp_path / "entered").exists, 60)
+    wait_until((tmp_path / "entered").exists)
     assert endless("cancel", identity).returncode == 0
     done = endless("watch", identity, timeout=120)
     assert (done.returncode, "cancelled by" in done.stdout) == (1, True), done.stderr

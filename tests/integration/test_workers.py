@@ -6,8 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.conftest import processes_of
-from tests.integration.test_grid_jobs import counts, read_tar, wait_for
+from tests.integration.test_grid_jobs import counts, read_tar
 from tests.samgrid import Samgrid
+from tests.waiting import wait_until
 
 HANDLER = """
 import os, time
@@ -40,18 +41,18 @@ def test_the_task_of_a_server_that_was_killed_is_begun_again_and_done_once(samgr
     samgrid = replace(samgrid, settings={"SAMGRID_HANDLERS_MODULES": str(handler)})
     script = f'echo run >>{tmp_path}/"ran-$SAMGRID_INDEX"; echo out'
     identity = samgrid.submit(f"&(samgrid_type=waiting)(executable=/bin/sh)(arguments=-c '{script}')(count=3)")
-    wait_for(lambda: len(list(tmp_path.glob("begun-*"))) == 1, 60)
+    wait_until(lambda: len(list(tmp_path.glob("begun-*"))) == 1)
     (begun,) = (int(path.name.removeprefix("begun-")) for path in tmp_path.glob("begun-*"))
     os.kill(parent_of(begun), signal.SIGKILL)
-    wait_for(lambda: begun not in servers_of(samgrid), 60)
-    wait_for(lambda: len(list(tmp_path.glob("begun-*"))) == 2, 60)
+    wait_until(lambda: begun not in servers_of(samgrid))
+    wait_until(lambda: len(list(tmp_path.glob("begun-*"))) == 2)
     (tmp_path / "go").touch()
     assert samgrid("watch", identity).returncode == 0
     assert counts(samgrid, identity) == {"done": 3}
     assert [(tmp_path / f"ran-{index}").read_text() for index in (1, 2, 3)] == ["run\n"] * 3
     assert len([name for name in read_tar(samgrid, identity) if name.endswith(".stdout")]) == 3
     # The one server, once the last look at the batch system has ended.
-    wait_for(lambda: len(servers_of(samgrid)) == 1, 60)
+    wait_until(lambda: len(servers_of(samgrid)) == 1)
 
 
 def test_a_handler_that_hangs_when_the_monitor_is_killed_keeps_no_grid_job_from_being_cancelled(
@@ -61,7 +62,7 @@ def test_a_handler_that_hangs_when_the_monitor_is_killed_keeps_no_grid_job_from_
     handler.write_text(HANDLER.format(folder=tmp_path))
     samgrid = replace(samgrid, settings={"SAMGRID_HANDLERS_MODULES": str(handler)})
     identity = samgrid.submit("&(samgrid_type=waiting)(executable=/bin/true)")
-    wait_for(lambda: len(list(tmp_path.glob("begun-*"))) == 1, 60)
+    wait_until(lambda: len(list(tmp_path.glob("begun-*"))) == 1)
     (monitor,) = processes_of(samgrid.state, "samgrid-monitor")
     os.kill(monitor, signal.SIGKILL)
     assert samgrid("cancel", identity).returncode == 0

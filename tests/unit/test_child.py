@@ -4,12 +4,13 @@ import os
 import selectors
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from jobmanager.child import Backoff, Child
+from tests.waiting import is_gone, turn_until, wait_until
 
 SECONDS = 20.0
 
@@ -26,15 +27,6 @@ def start(selector: selectors.BaseSelector, script: str, *words: str) -> tuple[C
     return Child(selector, ["/bin/sh", "-c", script, "sh", *words], blocks.append), blocks
 
 
-def turn_until(selector: selectors.BaseSelector, is_so: Callable[[], bool]) -> None:
-    """Be the monitor's loop until something is so."""
-    deadline = time.monotonic() + SECONDS
-    while not is_so():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        for key, _ in selector.select(0.05):
-            key.data()
-
-
 def wait_for_end(selector: selectors.BaseSelector, child: Child) -> int:
     """The exit status of a child, as the loop sees it."""
     statuses: list[int | None] = []
@@ -46,15 +38,6 @@ def wait_for_end(selector: selectors.BaseSelector, child: Child) -> int:
     turn_until(selector, has_ended)
     assert statuses[-1] is not None
     return statuses[-1]
-
-
-def wait_for_death(pid: int) -> None:
-    """Wait until a process that is not ours is gone, or a zombie that nobody has reaped yet."""
-    stat = Path(f"/proc/{pid}/stat")
-    deadline = time.monotonic() + SECONDS
-    while stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z":
-        assert time.monotonic() < deadline, "it lives"
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize(("script", "status"), [("exit 0", 0), ("exit 75", 75), ("kill -9 $$", -signal.SIGKILL)])
@@ -131,7 +114,7 @@ def test_killing_a_child_ends_what_it_has_started(selector: selectors.BaseSelect
     child, _ = start(selector, script, str(tmp_path / "pid"))
     turn_until(selector, (tmp_path / "pid").exists)
     child.kill()
-    wait_for_death(int((tmp_path / "pid").read_text()))
+    wait_until(lambda: is_gone(int((tmp_path / "pid").read_text())))
     assert not selector.get_map()
 
 
@@ -166,10 +149,7 @@ def test_a_childs_stdin_ends_when_we_are_killed(tmp_path: Path) -> None:
         Child(selectors.DefaultSelector(), ["/bin/sh", "-c", script], lambda block: None)
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(parent, 0)
-    deadline = time.monotonic() + SECONDS
-    while not (tmp_path / "over").exists():
-        assert time.monotonic() < deadline, "the child does not know"
-        time.sleep(0.01)
+    wait_until((tmp_path / "over").exists)
 
 
 def test_a_program_that_is_not_there_leaves_nothing(selector: selectors.BaseSelector) -> None:

@@ -5,8 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -26,15 +25,9 @@ from batch_adapters.fork.records import read_record_file
 from batch_adapters.fork.spool import render_program
 from batch_adapters.fork.starter import read_arguments
 from batch_adapters.states import Event, State, read_event
+from tests.waiting import wait_until
 
 SECONDS = 10.0
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not is_so():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.005)
 
 
 class Starter:
@@ -80,7 +73,7 @@ class Starter:
         return [event for event in events if event is not None]
 
     def end_of(self, local_id: str) -> tuple[State, int]:
-        wait_until(lambda: any(event.local_id == local_id and event.state.is_final for event in self.events()))
+        wait_until(lambda: any(event.local_id == local_id and event.state.is_final for event in self.events()), SECONDS)
         event = next(event for event in self.events() if event.local_id == local_id and event.state.is_final)
         return event.state, event.exit_code
 
@@ -218,7 +211,7 @@ def test_what_a_leader_leaves_of_its_group_is_killed(starter: Starter, tmp_path:
     (pid,) = starter.run(sh(script, directory=str(tmp_path)))
     assert starter.end_of(str(pid)) == (State.DONE, 3)
     rest = int((tmp_path / "rest").read_text())
-    wait_until(lambda: read_process(rest) is None)
+    wait_until(lambda: read_process(rest) is None, SECONDS)
 
 
 def test_after_stdin_is_closed_the_starter_stays_until_its_jobs_have_ended(starter: Starter, tmp_path: Path) -> None:
@@ -270,7 +263,7 @@ def test_an_end_that_could_not_be_written_is_written_later(tmp_path: Path) -> No
     lead_log_to("/dev/full")
     (pid,) = starter.run(sh("exit 6"))
     starter.input.close()
-    wait_until(lambda: read_process(pid) is None)
+    wait_until(lambda: read_process(pid) is None, SECONDS)
     assert starter.process.poll() is None
     lead_log_to("real")
     assert starter.process.wait(SECONDS) == 0

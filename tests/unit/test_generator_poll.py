@@ -21,6 +21,7 @@ from batch_adapters.generator.module import FeedSettings, LogNotKnown
 from batch_adapters.generator.poll import POLL, JobStates, PollFeed, Polling, read_polling
 from batch_adapters.states import Event, State
 from batch_adapters.traffic import Traffic
+from tests.waiting import wait_until
 
 LAUNCH = Path(__file__).resolve().parents[2] / "gram_shims" / "launch.py"
 PROGRAM = "samgrid-scheduler-event-generator"
@@ -30,13 +31,6 @@ HANG = 'echo $$ >"${0%/*}/pid"; exec sleep 1000'
 ASKED = 1795219187
 
 Answer = list[tuple[str, str, int | None]]
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 class FakeSystem:

@@ -17,6 +17,7 @@ import pytest
 from batch_adapters.generator.emit import StandardOutput
 from batch_adapters.generator.registry import MODULES
 from batch_adapters.generator.watch import Watch
+from tests.waiting import wait_until
 
 LAUNCH = Path(__file__).resolve().parents[2] / "gram_shims" / "launch.py"
 PROGRAM = "samgrid-scheduler-event-generator"
@@ -77,13 +78,6 @@ def close_input(process: "subprocess.Popen[bytes]") -> int:
 def append(log: Path, *lines: bytes) -> None:
     with log.open("ab", buffering=0) as file:
         file.write(b"".join(lines))
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 def test_events_come_from_the_start_time_on_through_rotations_until_the_input_ends(

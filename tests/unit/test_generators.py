@@ -15,6 +15,7 @@ from jobmanager import generators
 from jobmanager.account import Account
 from jobmanager.child import Backoff
 from jobmanager.generators import OVERLAP, EventLines, Generator, Generators, Replays
+from tests.waiting import is_gone, turn_until, wait_until
 
 PENDING = Event(1000, "7", State.PENDING)
 ACTIVE = Event(1000, "7", State.ACTIVE)
@@ -44,24 +45,15 @@ def run_until(
     selector: selectors.BaseSelector, generator: Generator | Generators, done: Callable[[], bool], batch: str = ""
 ) -> None:
     """Do what the monitor's loop does."""
-    deadline = time.monotonic() + 20
-    while not done():
-        assert time.monotonic() < deadline, "it does not come"
-        for key, _ in selector.select(0.01):
-            key.data()
+
+    def supervise() -> None:
         generator.supervise()
         if isinstance(generator, Generators):
             generator.start(batch)
         else:
             generator.keep_running()
 
-
-def is_gone(pid: int) -> bool:
-    """True if there is no such process, or only what is left until its parent has looked."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
+    turn_until(selector, done, supervise)
 
 
 class Runs:
@@ -204,9 +196,12 @@ def test_what_a_generator_printed_before_its_death_is_not_lost(
     events: list[Event] = []
     generator = Generator("x", selector, Runs(f"echo $$ >{tmp_path}/pid; {PRINT_PENDING}"), events.extend)
     generator.start()
-    deadline = time.monotonic() + 20
-    while not ((tmp_path / "pid").exists() and (pid := (tmp_path / "pid").read_text()) and is_gone(int(pid))):
-        assert time.monotonic() < deadline, "it does not end"
+
+    def has_ended() -> bool:
+        pid = (tmp_path / "pid").read_text() if (tmp_path / "pid").exists() else ""
+        return pid != "" and is_gone(int(pid))
+
+    wait_until(has_ended)
     generator.supervise()
     assert events == [PENDING]
 

@@ -7,7 +7,7 @@ import signal
 import stat
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,7 @@ from jobmanager.job_state_monitor import (
     Registry,
     StateFile,
 )
+from tests.waiting import wait_until
 
 T = 1_700_000_000
 TIMEOUT = 20.0
@@ -93,13 +94,6 @@ def event(second: int, local_id: str, state: State, exit_code: int = 0) -> Event
 
 def count_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
-
-
-def wait_until(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + TIMEOUT
-    while not done():
-        assert time.monotonic() < deadline, "it does not come"
-        time.sleep(0.005)
 
 
 def says(*events: Event, then: str = "exec cat") -> list[str]:

@@ -4,7 +4,6 @@ import contextlib
 import os
 import selectors
 import socket
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from jobmanager import monitor_client
 from jobmanager.account import Account
 from jobmanager.monitor_client import ask_monitor, socket_address, start_monitor, wake_monitor
 from jobmanager.places import StatePlaces, make_state_folder
+from tests.waiting import wait_until
 
 Serve = Callable[[Callable[[socket.socket], None]], int]
 
@@ -176,10 +176,7 @@ mv {told}.new {told}"""
     held = os.dup2(os.open(tmp_path, os.O_RDONLY), 42, inheritable=True)
     start_monitor(account)
     os.close(held)
-    deadline = time.monotonic() + 20
-    while not told.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(told.exists)
     stdin, stdout, stderr, folder, pid, session, *descriptors = told.read_text().split()
     log = str(account.places.monitor_log)
     assert (stdin, stdout, stderr, folder) == ("/dev/null", log, log, "/")

@@ -1,7 +1,6 @@
 """Batch commands: how they are rendered, run, and told apart by what they answer; small real programs play them."""
 
 import os
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from batch_adapters import running
 from batch_adapters.adapter import OK, Answer, BatchError, Command, Garbled, Outcome, Postponed, Refused, Unreachable
 from batch_adapters.running import TimedOut, find_environment, render_argv, render_text, run_command, run_question
+from tests.waiting import is_gone, wait_until
 
 Program = Callable[[str], str]
 
@@ -27,21 +27,6 @@ def program(tmp_path: Path) -> Program:
         return str(path)
 
     return make
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not is_so():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
-
-
-def is_gone(pid: str) -> bool:
-    """True where there is no such process, or a zombie only."""
-    try:
-        return Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
 
 
 def count_descriptors() -> int:
@@ -182,7 +167,7 @@ def test_a_program_that_hangs_is_given_up_with_all_that_it_started(program: Prog
     script = f'trap "" TERM; sh -c "sleep 3600; exit" & echo $! >{tmp_path}/child; wait; sleep 3600'
     with pytest.raises(TimedOut, match=r"did not answer within 0\.5 s"):
         run_command(Command((program(script),), timeout=0.5), {})
-    wait_until(lambda: is_gone((tmp_path / "child").read_text().strip()))
+    wait_until(lambda: is_gone(int((tmp_path / "child").read_text())))
 
 
 def test_a_command_dies_with_the_process_that_waits_for_it(program: Program, tmp_path: Path) -> None:
@@ -196,7 +181,7 @@ def test_a_command_dies_with_the_process_that_waits_for_it(program: Program, tmp
     wait_until((tmp_path / "pid").exists)
     os.kill(worker, 9)
     os.waitpid(worker, 0)
-    wait_until(lambda: is_gone((tmp_path / "pid").read_text().strip()))
+    wait_until(lambda: is_gone(int((tmp_path / "pid").read_text())))
 
 
 def test_a_daemon_that_keeps_our_pipes_open_does_not_keep_us(program: Program, tmp_path: Path) -> None:

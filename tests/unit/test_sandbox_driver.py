@@ -20,6 +20,7 @@ from sandbox.limits import Limits, SandboxError
 from sandbox.pack import write_sandbox
 from sandbox.status import DriverStatus, Phase, fetch_status
 from tests.conftest import processes_of
+from tests.waiting import wait_until
 
 SHELLS = {"sh": ["/bin/sh"], "bash": ["bash"], "bash as sh": ["bash", "--posix"]}
 EVERY_BYTE = bytes(range(1, 256)).decode("utf-8", "surrogateescape")
@@ -108,13 +109,6 @@ def bench(request: pytest.FixtureRequest, room: Path) -> Bench:
 @pytest.fixture
 def plain_bench(room: Path) -> Bench:
     return Bench(room, ["/bin/sh"])
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "waited 60 seconds in vain"
-        time.sleep(0.01)
 
 
 def test_a_program_runs_and_everything_it_leaves_comes_back(bench: Bench) -> None:

@@ -18,6 +18,7 @@ from jobmanager.account import Account
 from jobmanager.tasks import Task
 from jobmanager.worker_client import ForkedWorker, WorkerClient
 from jobmanager.workers import TRY_LATER
+from tests.waiting import turn_until, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 60.0
@@ -56,12 +57,7 @@ class Loop:
         return worker
 
     def turn_until(self, is_so: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + SECONDS
-        while not is_so():
-            assert time.monotonic() < deadline, "it did not happen in time"
-            for key, _ in self.selector.select(0.02):
-                key.data()
-            self.client.supervise()
+        turn_until(self.selector, is_so, self.client.supervise)
 
     def see_end(self, worker: ForkedWorker) -> tuple[int | None, str]:
         """Exit status and last words."""
@@ -226,7 +222,7 @@ def test_a_server_that_cannot_work_says_why(loop: Loop, monkeypatch: pytest.Monk
     assert words.endswith("ImportError: no module of that name")
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + SECONDS
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -255,7 +251,7 @@ def orphan(tmp_path: Path) -> Iterator[Orphan]:
     theirs.close()
     wait = f"while not os.path.exists({str(go)!r}): time.sleep(0.01)"
     ours.send(f"start 1 collect open({str(begun)!r}, 'w')\n{wait}\nopen({str(done)!r}, 'w')".encode())
-    wait_for(begun.exists)
+    wait_until(begun.exists)
     yield Orphan(server, ours, go, done)
     server.kill()
     server.wait()
@@ -274,9 +270,9 @@ def test_a_server_without_a_monitor_ends_after_its_last_worker(orphan: Orphan) -
 def test_a_worker_that_may_hang_in_a_handler_does_not_outlive_the_monitor(orphan: Orphan, task: str) -> None:
     begun = orphan.go.with_name("hanging")
     orphan.connection.send(f"start 2 {task} open({str(begun)!r}, 'w'); time.sleep(3600)".encode())
-    wait_for(begun.exists)
+    wait_until(begun.exists)
     orphan.connection.close()
-    wait_for(lambda: len(children_of(orphan.server.pid)) == 1)
+    wait_until(lambda: len(children_of(orphan.server.pid)) == 1)
     orphan.go.touch()
     assert orphan.server.wait(SECONDS) == 0
     assert orphan.done.exists()
@@ -288,7 +284,7 @@ def test_a_server_outlives_a_monitor_that_has_not_heard_all_it_said(orphan: Orph
     # It is to find that the worker has ended before it finds that the monitor has.
     os.kill(orphan.server.pid, signal.SIGSTOP)
     orphan.go.touch()
-    wait_for(orphan.worker_is_dead)
+    wait_until(orphan.worker_is_dead)
     orphan.connection.close()
     os.kill(orphan.server.pid, signal.SIGCONT)
     assert orphan.server.wait(SECONDS) == 0

@@ -1,7 +1,6 @@
 """The monitor's workers: which of them start when, and what is told of those that could not do their task."""
 
 import selectors
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from jobmanager.grid_job import GridJob
 from jobmanager.settings import MonitorSettings
 from jobmanager.tasks import Task
 from jobmanager.workers import BUSY, Workers
+from tests.waiting import turn_until
 
 ONE, TWO, THREE = "aaaaaaaa", "bbbbbbbb", "cccccccc"
 
@@ -56,12 +56,7 @@ class Bench:
         (self._folder / "go").touch()
 
     def wait_for(self, is_so: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 20
-        while not is_so():
-            assert time.monotonic() < deadline, "it did not happen in time"
-            for key, _ in self.selector.select(0.02):
-                key.data()
-            self.workers.reap()
+        turn_until(self.selector, is_so, self.workers.reap)
 
     def finish(self) -> None:
         """Be the loop until no worker runs."""

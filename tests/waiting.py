@@ -1,0 +1,37 @@
+"""Waits for what other processes do."""
+
+import selectors
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+_SECONDS = 60.0
+_OFTEN = 0.01
+
+
+def wait_until(is_so: Callable[[], bool], seconds: float = _SECONDS) -> None:
+    """Return as soon as something is so; the test fails where it is not so in time."""
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < deadline, f"it did not happen within {seconds} seconds"
+        time.sleep(_OFTEN)
+
+
+def turn_until(
+    selector: selectors.BaseSelector, is_so: Callable[[], bool], each_turn: Callable[[], object] = lambda: None
+) -> None:
+    """Be the monitor's loop, and do something at each of its turns, until something is so."""
+    deadline = time.monotonic() + _SECONDS
+    while not is_so():
+        assert time.monotonic() < deadline, f"it did not happen within {_SECONDS} seconds"
+        for key, _ in selector.select(_OFTEN):
+            key.data()
+        each_turn()
+
+
+def is_gone(pid: int) -> bool:
+    """True where there is no such process, or a zombie only."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True

@@ -1,6 +1,7 @@
 """A grid job in the middle of its work, as documents: what the status page has to show without waiting for hours."""
 
 import random
+import time
 from pathlib import Path
 
 from batch_adapters.states import State
@@ -28,6 +29,23 @@ def add_production(
         database.put_grid_job(job)
         database.put_local_jobs(identity, jobs)
     return job
+
+
+def add_hostile(database: Database, identity: str, text: str) -> None:
+    """A grid job of three local jobs that has a hostile text wherever a document can have one, also in its third."""
+    job = add_production(database, identity, 3, time.time(), owner=text)
+    job.put_request([("arguments", (text, (text,)))], Path("/home"))
+    job.put_trouble(text, 1000)
+    job.put_summary({text: text})
+    job.reason = text
+    local_job = LocalJob.new(3, "slurm", None)
+    local_job.intend("samgrid-0001", 1000)
+    local_job.register(text, text, 1000)
+    local_job.state, local_job.reason, local_job.remark = State.FAILED, text, text
+    local_job.put_evidence(Evidence("log", text, 1000, text))
+    with database.transaction():
+        database.put_grid_job(job)
+        database.put_local_jobs(identity, [local_job])
 
 
 def _make_local_job(chance: random.Random, index: int, count: int, now: float) -> LocalJob:

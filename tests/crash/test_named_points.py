@@ -5,119 +5,16 @@ import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 
 from batch_adapters.states import State
-from jobmanager.acceptance import accept_grid_job
 from jobmanager.account import Account
-from jobmanager.batch import find_batch_system
-from jobmanager.database import Database
 from jobmanager.tombstone import put_tombstone
-from jobmanager.worker import main as run_worker
-from tests.conformance.fakes.site import SETTLE, Site
+from tests.conformance.fakes.site import SETTLE
+from tests.crash.grounds import COUNT, FakeSlurm, Ground, make_fork
 from tests.crash.points import CANCELLATION, GATHERING, SUBMISSION, Point, run_and_die
 from tests.waiting import wait_until
-
-COUNT = 3
-"""Local jobs of a grid job: an array of two, and one alone."""
-
-
-class Ground(Protocol):
-    """A batch system, and an account that uses it."""
-
-    name: str
-    account: Account
-
-    @property
-    def database(self) -> Database:
-        """The account's database."""
-
-    def accept_three(self) -> str:
-        """A new grid job of `COUNT` local jobs, each of which prints its number."""
-
-    def work(self, task: str, subject: str) -> int:
-        """The exit status of one worker."""
-
-    def advance(self, seconds: float) -> None:
-        """Let time pass."""
-
-    def start(self) -> None:
-        """Start what waits."""
-
-    def run(self) -> None:
-        """Let everything run to its end."""
-
-    def runs(self, grid_job: str) -> dict[int, int]:
-        """How often each local job has run."""
-
-    def taken_ids(self, grid_job: str) -> list[str]:
-        """The ids of all local jobs of a grid job that the batch system ever took."""
-
-    def live_ids(self) -> list[str]:
-        """The ids of those that wait or run."""
-
-
-class FakeSlurm(Site):
-    """A fake batch system, whose jobs run when they are told to."""
-
-    def accept_three(self) -> str:
-        return self.accept(COUNT)
-
-    def runs(self, grid_job: str) -> dict[int, int]:
-        return {job.number_in_grid_job: job.runs for job in self.taken(grid_job) if job.runs}
-
-    def taken_ids(self, grid_job: str) -> list[str]:
-        return [self.dialect.local_id(job) for job in self.taken(grid_job)]
-
-    def live_ids(self) -> list[str]:
-        return [self.dialect.local_id(job) for job in self.book.jobs() if job.is_live]
-
-
-class Fork:
-    """The embedded batch system, whose jobs leave a mark when they run and wait until they may go."""
-
-    name = "fork"
-
-    def __init__(self, account: Account, folder: Path) -> None:
-        self.account = account
-        self._folder = folder
-        (folder / "marks").mkdir()
-
-    @property
-    def database(self) -> Database:
-        return self.account.database
-
-    def accept_three(self) -> str:
-        mark = f'echo "output of $SAMGRID_INDEX"; echo run >>{self._folder}/marks/"$SAMGRID_INDEX"'
-        script = f"{mark}; until [ -e {self._folder}/go ]; do sleep 0.05; done"
-        words = {"samgrid_type": ("command",), "executable": ("/bin/sh",), "count": (str(COUNT),)}
-        request = [*words.items(), ("arguments", ("-c", script))]
-        return accept_grid_job(self.account, request, self._folder)
-
-    def work(self, task: str, subject: str) -> int:
-        return run_worker(["--state-dir", str(self.account.places.root), task, subject])
-
-    def advance(self, seconds: float) -> None:
-        """It needs no time."""
-
-    def start(self) -> None:
-        wait_until(lambda: len(list((self._folder / "marks").iterdir())) == COUNT)
-
-    def run(self) -> None:
-        (self._folder / "go").touch()
-        wait_until(lambda: not self.live_ids())
-
-    def runs(self, grid_job: str) -> dict[int, int]:
-        return {int(mark.name): mark.read_text().count("run") for mark in (self._folder / "marks").iterdir()}
-
-    def taken_ids(self, grid_job: str) -> list[str]:
-        return [status.local_id for status in find_batch_system(self.account, "fork").query()]
-
-    def live_ids(self) -> list[str]:
-        statuses = find_batch_system(self.account, "fork").query()
-        return [status.local_id for status in statuses if status.state in (State.PENDING, State.ACTIVE)]
 
 
 @pytest.fixture(params=["fork", "slurm"])
@@ -129,11 +26,8 @@ def ground(
         yield slurm
         slurm.check()
         return
-    configuration = tmp_path / "samgrid.toml"
-    configuration.write_text("[fork]\nslots = 9\ncancel_grace = 1\n[batch.fork]\nmax_array = 2\n")
-    monkeypatch.setenv("SAMGRID_CONFIG", str(configuration))
-    monkeypatch.setenv("SAMGRID_SANDBOX_SCRATCH_FOLDER", str(tmp_path))
-    yield Fork(account, tmp_path)
+    settings = "[fork]\nslots = 9\ncancel_grace = 1\n[batch.fork]\nmax_array = 2\n"
+    yield make_fork(account, tmp_path, monkeypatch, settings)
     (tmp_path / "go").touch()
 
 

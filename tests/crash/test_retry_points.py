@@ -9,18 +9,9 @@ from jobmanager.acceptance import accept_grid_job
 from jobmanager.account import Account
 from jobmanager.tasks import next_task
 from jobmanager.worker import main as run_worker
+from tests.crash.grounds import Fork
 from tests.crash.points import RETRYING, Point, run_and_die
-from tests.crash.test_named_points import Fork
 from tests.waiting import wait_until
-
-
-@pytest.fixture
-def fork(account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fork:
-    configuration = tmp_path / "samgrid.toml"
-    configuration.write_text("[fork]\nslots = 9\n")
-    monkeypatch.setenv("SAMGRID_CONFIG", str(configuration))
-    monkeypatch.setenv("SAMGRID_SANDBOX_SCRATCH_FOLDER", str(tmp_path))
-    return Fork(account, tmp_path)
 
 
 def accept_failing(account: Account, folder: Path) -> str:

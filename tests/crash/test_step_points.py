@@ -6,12 +6,11 @@ import pytest
 
 from batch_adapters.states import State
 from jobmanager.acceptance import accept_grid_job
-from jobmanager.account import Account
 from jobmanager.rsl import read_rsl
 from jobmanager.step_table import states_of
 from jobmanager.tasks import Task, next_task, next_task_of_steps
+from tests.crash.grounds import Fork
 from tests.crash.points import ADVANCING, Point, run_and_die
-from tests.crash.test_named_points import Fork
 from tests.waiting import wait_until
 
 _REQUEST = """&(samgrid_type = structured)(steps =
@@ -19,15 +18,6 @@ _REQUEST = """&(samgrid_type = structured)(steps =
        (arguments -c "echo run >>{marks}/make$SAMGRID_INDEX; echo $SAMGRID_INDEX >output/part"))
  (read (samgrid_type command) (executable /bin/sh) (input_step make)
        (arguments -c "echo run >>{marks}/read; cat $SAMGRID_INPUT_FOLDER/*/part >{marks}/all")))"""
-
-
-@pytest.fixture
-def fork(account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fork:
-    configuration = tmp_path / "samgrid.toml"
-    configuration.write_text("[fork]\nslots = 9\n")
-    monkeypatch.setenv("SAMGRID_CONFIG", str(configuration))
-    monkeypatch.setenv("SAMGRID_SANDBOX_SCRATCH_FOLDER", str(tmp_path))
-    return Fork(account, tmp_path)
 
 
 def find_task(ground: Fork, grid_job: str) -> Task | None:

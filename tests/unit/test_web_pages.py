@@ -14,12 +14,11 @@ from batch_adapters.states import State
 from jobmanager.account import Account
 from jobmanager.database import DatabaseError
 from jobmanager.grid_job import GridJob
-from jobmanager.local_job import Evidence, LocalJob
 from jobmanager.web.app import make_app
 from jobmanager.web.files import TAIL
 from jobmanager.web.reading import looking
 from sandbox.gather import render_stem
-from tests.production import add_production
+from tests.production import add_hostile, add_production
 
 TOKEN = "a-token-of-24-characters"
 JOB = "k3f9zq2m"
@@ -244,28 +243,10 @@ def test_the_output_tar_is_sent_byte_for_byte(client: TestClient, account: Accou
 # --- hostile texts
 
 
-def add_hostile(account: Account, text: str) -> None:
-    """A grid job that has the text wherever a document can have one."""
-    database = account.database
-    job = add_production(database, JOB, 3, time.time(), owner=text)
-    job.put_request([("arguments", (text, (text,)))], Path("/home"))
-    job.put_trouble(text, 1000)
-    job.put_summary({text: text})
-    job.reason = text
-    local_job = LocalJob.new(1, "slurm", None)
-    local_job.intend("samgrid-0001", 1000)
-    local_job.register(text, text, 1000)
-    local_job.state, local_job.reason, local_job.remark = State.FAILED, text, text
-    local_job.put_evidence(Evidence("log", text, 1000, text))
-    with database.transaction():
-        database.put_grid_job(job)
-        database.put_local_jobs(JOB, [local_job])
-
-
 @pytest.mark.parametrize("text", HOSTILE)
-@pytest.mark.parametrize("path", ["/", f"/jobs/{JOB}", f"/jobs/{JOB}/local/1", f"/query?job={JOB}"])
+@pytest.mark.parametrize("path", ["/", f"/jobs/{JOB}", f"/jobs/{JOB}/local/3", f"/query?job={JOB}"])
 def test_hostile_texts_are_shown_harmlessly(path: str, text: str, client: TestClient, account: Account) -> None:
-    add_hostile(account, text)
+    add_hostile(account.database, JOB, text)
     answer = client.get(path)
     assert answer.status_code == 200
     check_harmless(answer.text)
@@ -273,7 +254,7 @@ def test_hostile_texts_are_shown_harmlessly(path: str, text: str, client: TestCl
 
 
 def test_texts_are_no_templates(client: TestClient, account: Account) -> None:
-    add_hostile(account, "{{ 6543 * 2 }}")
+    add_hostile(account.database, JOB, "{{ 6543 * 2 }}")
     page = client.get(f"/jobs/{JOB}").text
     assert "{{ 6543 * 2 }}" in page
     assert "13086" not in page

@@ -3,15 +3,13 @@
 import re
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from batch_adapters.states import State
 from jobmanager.database import Database
-from jobmanager.local_job import Evidence, LocalJob
-from tests.production import add_production
+from tests.production import add_hostile, add_production
 from tests.samgrid import Samgrid
 from tests.serving import Serving, serving
 
@@ -26,23 +24,6 @@ def database(samgrid: Samgrid, site: Serving) -> Iterator[Database]:
     database = Database(samgrid.state / "jobs.db")
     yield database
     database.close()
-
-
-def add_hostile(database: Database) -> None:
-    """A grid job with a hostile text wherever a document can have one."""
-    job = add_production(database, JOB, 3, time.time(), owner=HOSTILE)
-    job.put_request([("arguments", (HOSTILE,))], Path("/home"))
-    job.put_summary({HOSTILE: HOSTILE})
-    job.put_trouble(HOSTILE, 1000)
-    job.reason = HOSTILE
-    local_job = LocalJob.new(3, "slurm", None)
-    local_job.intend("samgrid-0001", 1000)
-    local_job.register(HOSTILE, HOSTILE, 1000)
-    local_job.state, local_job.reason, local_job.remark = State.FAILED, HOSTILE, HOSTILE
-    local_job.put_evidence(Evidence("log", HOSTILE, 1000, HOSTILE))
-    with database.transaction():
-        database.put_grid_job(job)
-        database.put_local_jobs(JOB, [local_job])
 
 
 def count_marks(page: Page) -> int:
@@ -120,7 +101,7 @@ def test_a_query_is_asked_and_answered(page: Page, site: Serving, database: Data
 
 @pytest.mark.parametrize("path", PAGES)
 def test_hostile_texts_do_nothing(path: str, page: Page, site: Serving, database: Database) -> None:
-    add_hostile(database)
+    add_hostile(database, JOB, HOSTILE)
     page.goto(site.address + path)
     page.wait_for_timeout(200)
     assert page.locator("img, main script").count() == 0
@@ -160,7 +141,7 @@ def test_the_mouse_points_at_cells(page: Page, site: Serving, database: Database
 def test_a_phone_needs_no_sideways_scrolling(
     is_hostile: bool, path: str, page: Page, site: Serving, database: Database
 ) -> None:
-    add_hostile(database) if is_hostile else add_production(database, JOB, 2000, time.time())
+    add_hostile(database, JOB, HOSTILE) if is_hostile else add_production(database, JOB, 2000, time.time())
     page.set_viewport_size({"width": 375, "height": 800})
     page.goto(site.address + path)
     page.wait_for_timeout(200)

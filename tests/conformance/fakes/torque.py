@@ -17,6 +17,7 @@ PROGRAMS = pbs.PROGRAMS
 NAMES = ("torque", *pbs.NAMES)
 SHOWS_ENDED = True
 HAS_HISTORY = False
+local_id = pbs.local_id
 
 _LETTERS = {
     PENDING: "Q",
@@ -109,11 +110,6 @@ def say_down(program: str) -> Reply:
 def say_cut_off() -> Reply:
     """See `Dialect`: as OpenPBS."""
     return pbs.say_cut_off()
-
-
-def local_id(job: Job) -> str:
-    """See `Dialect`."""
-    return f"{job.number}.vm" if job.element is None else f"{job.number}[{job.element}].vm"
 
 
 def variables(job: Job) -> dict[str, str]:

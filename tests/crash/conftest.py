@@ -1,0 +1,14 @@
+"""What the tests share that kill workers."""
+
+from pathlib import Path
+
+import pytest
+
+from jobmanager.account import Account
+from tests.crash.grounds import Fork, make_fork
+
+
+@pytest.fixture
+def fork(account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fork:
+    """The embedded batch system, with room for all local jobs at once."""
+    return make_fork(account, tmp_path, monkeypatch, "[fork]\nslots = 9\n")

@@ -4,12 +4,10 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import end_processes_of
 from tests.samgrid import LAUNCH, Samgrid
 from tests.waiting import wait_until
 
@@ -18,19 +16,12 @@ FOREVER = "&(samgrid_type = command)(executable = /bin/sleep)(arguments = 300)"
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Samgrid, str]]:
+def finished(shared_samgrid: Samgrid) -> tuple[Samgrid, str]:
     """An account whose one grid job has ended: of its two local jobs the second failed."""
-    folder = tmp_path_factory.mktemp("finished")
-    (folder / "scratch").mkdir()
-    samgrid = Samgrid(folder / "state", folder / "scratch", {})
-    with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith("SAMGRID_")]:
-            patch.delenv(name)
-        identity = samgrid.submit(HELLO)
-        done = samgrid("watch", identity)
+    identity = shared_samgrid.submit(HELLO)
+    done = shared_samgrid("watch", identity)
     assert done.returncode == 1, done.stderr
-    yield samgrid, identity
-    end_processes_of(folder / "state")
+    return shared_samgrid, identity
 
 
 def start_running(samgrid: Samgrid) -> str:

@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -57,21 +56,14 @@ HELLO = """&(samgrid_type = command)(executable = /bin/sh)(count = 3)
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Samgrid, str]]:
+def finished(shared_samgrid: Samgrid) -> tuple[Samgrid, str]:
     """An account whose one grid job, of three local jobs, is done; for tests that only look."""
-    folder = tmp_path_factory.mktemp("finished")
-    (folder / "scratch").mkdir()
-    samgrid = Samgrid(folder / "state", folder / "scratch", {})
-    with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith("SAMGRID_")]:
-            patch.delenv(name)
-        umask = os.umask(0)  # nothing may depend on the caller's
-        identity = samgrid.submit(HELLO)
-        done = samgrid("watch", identity)
-        os.umask(umask)
+    umask = os.umask(0)  # nothing may depend on the caller's
+    identity = shared_samgrid.submit(HELLO)
+    done = shared_samgrid("watch", identity)
+    os.umask(umask)
     assert done.returncode == 0, done.stderr
-    yield samgrid, identity
-    end_processes_of(folder / "state")
+    return shared_samgrid, identity
 
 
 def add_ended(samgrid: Samgrid, *identities: str) -> None:

@@ -5,13 +5,11 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
-from tests.conftest import end_processes_of
 from tests.samgrid import Samgrid
 from tests.serving import serving
 
@@ -25,17 +23,13 @@ def get(port: int, path: str, **headers: str) -> http.client.HTTPResponse:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Samgrid, str]]:
+def finished(shared_samgrid: Samgrid) -> tuple[Samgrid, str]:
     """An account whose one grid job is done."""
-    folder = tmp_path_factory.mktemp("finished")
-    (folder / "scratch").mkdir()
-    samgrid = Samgrid(folder / "state", folder / "scratch", {})
-    identity = samgrid.submit(
+    identity = shared_samgrid.submit(
         '&(samgrid_type = command)(executable = /bin/echo)(arguments = "<b>hello</b>")(count = 3)'
     )
-    assert samgrid("watch", identity).returncode == 0
-    yield samgrid, identity
-    end_processes_of(folder / "state")
+    assert shared_samgrid("watch", identity).returncode == 0
+    return shared_samgrid, identity
 
 
 def test_a_grid_job_is_shown_down_to_its_output(finished: tuple[Samgrid, str]) -> None:

@@ -3,7 +3,6 @@
 Where OpenLava's differ (fewer fields behind those that matter), both are tried.
 """
 
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 from batch_adapters.generator.module import FeedSettings, LogNotKnown
 from batch_adapters.lsf import events
 from batch_adapters.lsf.events import LSF, EventLog, find_log
+from tests.unit.log_reading import collect_changes, cut, insert, read_lines, tear
 
 NOW = 1795217181
 USAGE = " 0.123456 0.004567 5236 0 0 0 0 12 3456 0 0 8 16 0 0 120 12 1 -1"
@@ -54,19 +54,13 @@ def exception(exceptions: int, actions: int) -> bytes:
 
 
 def read_events(*blocks: bytes) -> list[str]:
-    parser = LSF.new_parser()
-    return b"".join(map(parser.read_events, blocks)).decode().splitlines()
+    return read_lines(LSF.new_parser(), *blocks)
 
 
 def read_changes(*blocks: bytes) -> dict[str, str]:
-    """For each job its states and exit codes in order: ``1 2 8/3``."""
-    changes: dict[str, str] = {}
-    for line in read_events(*blocks):
-        kind, when, local_id, state, exit_code = line.split(";")
-        assert (kind, when) == ("001", str(NOW))
-        change = f"{state}/{exit_code}" if state in "48" else state
-        changes[local_id] = f"{changes[local_id]} {change}" if local_id in changes else change
-    return changes
+    lines = read_events(*blocks)
+    assert all(line.startswith(f"001;{NOW};") for line in lines)
+    return collect_changes(lines)
 
 
 DONE, EXIT, RUN, PEND = 64, 32, 4, 1
@@ -347,18 +341,13 @@ GARBAGE = st.one_of(
 
 @given(st.lists(st.tuples(st.integers(0, len(SOME_LINES)), GARBAGE), max_size=8))
 def test_garbage_between_records_changes_no_event(garbage: list[tuple[int, bytes]]) -> None:
-    lines = list(SOME_LINES)
-    for place, text in sorted(garbage, reverse=True):
-        lines.insert(place, text + b"\n")
-    assert read_changes(b"".join(lines)) == BY_JOB
+    assert read_changes(insert(SOME_LINES, garbage)) == BY_JOB
 
 
 @given(st.integers(0, len(SOME_LINES) - 1), st.integers(0, 250), GARBAGE)
 def test_a_torn_record_changes_the_events_of_its_own_job_only(torn: int, length: int, garbage: bytes) -> None:
-    lines = list(SOME_LINES)
-    victim = lines[torn].split(b" ")[3].decode()
-    lines[torn] = lines[torn][:length] + garbage + b"\n"
-    found = read_changes(b"".join(lines))
+    victim = SOME_LINES[torn].split(b" ")[3].decode()
+    found = read_changes(tear(SOME_LINES, torn, length, garbage))
     assert {job: found.get(job) for job in BY_JOB if job != victim} == {
         job: changes for job, changes in BY_JOB.items() if job != victim
     }
@@ -366,9 +355,7 @@ def test_a_torn_record_changes_the_events_of_its_own_job_only(torn: int, length:
 
 @given(st.sets(st.integers(1, len(SOME_LINES) - 1)), st.lists(GARBAGE.map(lambda text: text + b"\n"), max_size=3))
 def test_blocks_cut_between_any_records_give_the_same_events(cuts: set[int], garbage: list[bytes]) -> None:
-    edges = [0, *sorted(cuts), len(SOME_LINES)]
-    blocks = [b"".join(SOME_LINES[begin:end]) for begin, end in pairwise(edges)]
-    assert read_changes(*blocks, *garbage) == BY_JOB
+    assert read_changes(*cut(SOME_LINES, cuts), *garbage) == BY_JOB
 
 
 def test_the_log_is_that_of_the_only_cluster_below_lsb_sharedir(tmp_path: Path) -> None:

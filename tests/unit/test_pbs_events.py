@@ -4,7 +4,6 @@ import re
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 from batch_adapters.generator.module import LogNotKnown
 from batch_adapters.pbs import events
 from batch_adapters.pbs.events import PBS, ServerLog, find_log
+from tests.unit.log_reading import collect_changes, cut, insert, read_lines, tear
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "pbs"
 LOG_LINE = re.compile(rb"^\d\d/\d\d/\d{4} \d\d:\d\d:\d\d;[0-9a-f]{4};.*\n", re.MULTILINE)
@@ -37,19 +37,11 @@ def read_recording(*names: str) -> list[bytes]:
 
 
 def read_events(*blocks: bytes) -> list[str]:
-    parser = PBS.new_parser()
-    return b"".join(map(parser.read_events, blocks)).decode().splitlines()
+    return read_lines(PBS.new_parser(), *blocks)
 
 
 def read_changes(*blocks: bytes) -> dict[str, str]:
-    """For each job its states and exit codes in order: ``1 2 8/3``."""
-    changes: dict[str, str] = {}
-    for line in read_events(*blocks):
-        kind, _, local_id, state, exit_code = line.split(";")
-        assert kind == "001"
-        change = f"{state}/{exit_code}" if state in "48" else state
-        changes[local_id] = f"{changes[local_id]} {change}" if local_id in changes else change
-    return changes
+    return collect_changes(read_events(*blocks))
 
 
 def seconds(stamp: str) -> int:
@@ -295,18 +287,13 @@ GARBAGE = st.one_of(
 
 @given(st.lists(st.tuples(st.integers(0, len(SOME_LINES)), GARBAGE), max_size=8))
 def test_garbage_between_lines_changes_no_event(garbage: list[tuple[int, bytes]]) -> None:
-    lines = list(SOME_LINES)
-    for place, text in sorted(garbage, reverse=True):
-        lines.insert(place, text + b"\n")
-    assert read_events(b"".join(lines)) == read_events(b"".join(SOME_LINES))
+    assert read_events(insert(SOME_LINES, garbage)) == read_events(b"".join(SOME_LINES))
 
 
 @given(st.integers(0, len(SOME_LINES) - 1), st.integers(0, 200), GARBAGE)
 def test_a_torn_line_changes_the_events_of_its_own_job_only(torn: int, length: int, garbage: bytes) -> None:
-    lines = list(SOME_LINES)
-    victim = lines[torn].split(b";")[4].decode()
-    lines[torn] = lines[torn][:length] + garbage + b"\n"
-    found = read_changes(b"".join(lines))
+    victim = SOME_LINES[torn].split(b";")[4].decode()
+    found = read_changes(tear(SOME_LINES, torn, length, garbage))
     assert {job: found.get(job) for job in BY_JOB if job != victim} == {
         job: changes for job, changes in BY_JOB.items() if job != victim
     }
@@ -314,9 +301,7 @@ def test_a_torn_line_changes_the_events_of_its_own_job_only(torn: int, length: i
 
 @given(st.sets(st.integers(1, len(SOME_LINES) - 1)))
 def test_blocks_cut_between_any_lines_give_the_same_events(cuts: set[int]) -> None:
-    edges = [0, *sorted(cuts), len(SOME_LINES)]
-    blocks = [b"".join(SOME_LINES[begin:end]) for begin, end in pairwise(edges)]
-    assert read_events(*blocks) == read_events(b"".join(SOME_LINES))
+    assert read_events(*cut(SOME_LINES, cuts)) == read_events(b"".join(SOME_LINES))
 
 
 @pytest.mark.parametrize(

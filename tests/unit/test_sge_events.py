@@ -3,7 +3,6 @@
 import re
 from collections import defaultdict
 from collections.abc import Iterable
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from batch_adapters.generator.registry import find_module
 from batch_adapters.sge import events
 from batch_adapters.sge.events import SGE, GridEngineLog, find_log
 from batch_adapters.states import read_event
+from tests.unit.log_reading import cut, read_lines, tear
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "sge"
 REPORTING = (RECORDED / "sge-reporting.log").read_bytes()
@@ -24,9 +24,7 @@ LINES = REPORTING.splitlines(keepends=True)
 
 def read_blocks(*blocks: bytes) -> list[str]:
     """Each event as ``SECOND JOB STATE EXIT_CODE``, of blocks read by one parser."""
-    parser = GridEngineLog()
-    lines = b"".join(parser.read_events(block) for block in blocks).decode().splitlines()
-    return [line.removeprefix("001;").replace(";", " ") for line in lines]
+    return [line.removeprefix("001;").replace(";", " ") for line in read_lines(GridEngineLog(), *blocks)]
 
 
 def group_by_job(lines: Iterable[str]) -> dict[str, list[str]]:
@@ -272,9 +270,7 @@ def test_of_too_many_jobs_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPat
 
 @given(st.sets(st.integers(1, len(LINES) - 1), max_size=8))
 def test_a_reporting_file_gives_the_same_events_in_any_blocks(cuts: set[int]) -> None:
-    edges = [0, *sorted(cuts), len(LINES)]
-    blocks = (b"".join(LINES[begin:end]) for begin, end in pairwise(edges))
-    assert read_blocks(*blocks) == read_blocks(REPORTING)
+    assert read_blocks(*cut(LINES, cuts)) == read_blocks(REPORTING)
 
 
 @pytest.mark.parametrize("log", [REPORTING, ACCOUNTING], ids=["reporting", "accounting"])
@@ -292,8 +288,7 @@ def test_garbage_between_records_changes_nothing(garbage: bytes, place: int) -> 
 
 @given(garbage=st.binary(max_size=40), place=st.integers(4, len(LINES) - 1), length=st.integers(0, 200))
 def test_a_torn_record_changes_nothing_for_other_jobs(garbage: bytes, place: int, length: int) -> None:
-    torn = LINES[place].rstrip(b"\n")[:length]
-    log = b"".join([*LINES[:place], torn, garbage.replace(b":", b""), b"\n", *LINES[place + 1 :]])
+    log = tear(LINES, place, min(length, len(LINES[place]) - 1), garbage.replace(b":", b""))
     found, expected = group_by_job(read_blocks(log)), dict(WHOLE_REPORTING)
     changed = {job for job in found.keys() | expected.keys() if found.get(job) != expected.get(job)}
     fields = LINES[place].split(b":")
@@ -341,9 +336,9 @@ def test_without_sge_root_the_message_says_what_to_set() -> None:
 
 
 def test_a_rotation_between_an_exit_code_and_its_end_loses_nothing(tmp_path: Path) -> None:
-    cut = next(place for place, line in enumerate(LINES) if b":finished:12:" in line)
-    (tmp_path / "reporting.1").write_bytes(b"".join(LINES[:cut]))
-    (tmp_path / "reporting").write_bytes(b"".join([*LINES[:4], *LINES[cut:]]))
+    turn = next(place for place, line in enumerate(LINES) if b":finished:12:" in line)
+    (tmp_path / "reporting.1").write_bytes(b"".join(LINES[:turn]))
+    (tmp_path / "reporting").write_bytes(b"".join([*LINES[:4], *LINES[turn:]]))
     feed = find_module("sge").open_feed(FeedSettings(log=tmp_path, since=0, environment={}))
     found = b"".join(feed.read_events(look_for_files=True)).decode().replace("001;", "").replace(";", " ")
     assert group_by_job(found.splitlines()) == WHOLE_REPORTING

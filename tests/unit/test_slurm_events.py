@@ -4,7 +4,6 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from batch_adapters.generator.module import LogNotKnown, Parser
 from batch_adapters.slurm import controller_log
 from batch_adapters.slurm.events import SLURM, find_log
 from batch_adapters.states import Event, State, read_event
+from tests.unit.log_reading import cut, insert
 
 RECORDED = Path(__file__).parent.parent / "recorded" / "slurm"
 CONTROLLER_LOG = (RECORDED / "slurm-slurmctld-info.log").read_bytes()
@@ -441,12 +441,6 @@ def test_lines_that_only_look_like_events_are_none(text: bytes) -> None:
     assert read_all(START + text + b"\n") == []
 
 
-def cut(log: bytes, cuts: list[int]) -> list[bytes]:
-    lines = log.splitlines(keepends=True)
-    edges = sorted({0, len(lines), *(place % len(lines) for place in cuts)})
-    return [b"".join(lines[begin:end]) for begin, end in pairwise(edges)]
-
-
 USER_TEXT_RECORDS = USER_TEXT.partition(b"--- jobcomp.log:\n")[2].lstrip(b"\n")
 
 
@@ -456,8 +450,10 @@ USER_TEXT_RECORDS = USER_TEXT.partition(b"--- jobcomp.log:\n")[2].lstrip(b"\n")
 @given(cuts=st.lists(st.integers(0, 1000), max_size=8))
 @example(cuts=list(range(1000)))
 def test_blocks_may_end_behind_any_line(log: bytes, cuts: list[int]) -> None:
+    lines = log.splitlines(keepends=True)
+    blocks = cut(lines, (place % len(lines) for place in cuts))
     parser = SLURM.new_parser()
-    assert b"".join(map(parser.read_events, cut(log, cuts))) == SLURM.new_parser().read_events(log)
+    assert b"".join(map(parser.read_events, blocks)) == SLURM.new_parser().read_events(log)
 
 
 LOOKALIKES = st.sampled_from(
@@ -476,18 +472,14 @@ GARBAGE = st.lists(LOOKALIKES | st.binary(max_size=60), max_size=4).map(b"".join
 
 @given(pieces=st.lists(st.tuples(st.integers(0, 300), GARBAGE), max_size=6))
 def test_garbage_between_lines_changes_no_event(pieces: list[tuple[int, bytes]]) -> None:
-    lines = CONTROLLER_LOG.splitlines(keepends=True)
-    for place, garbage in pieces:
-        lines.insert(place, garbage + b"\n")
-    assert SLURM.new_parser().read_events(b"".join(lines)) == SLURM.new_parser().read_events(CONTROLLER_LOG)
+    log = insert(CONTROLLER_LOG.splitlines(keepends=True), pieces)
+    assert SLURM.new_parser().read_events(log) == SLURM.new_parser().read_events(CONTROLLER_LOG)
 
 
 @given(pieces=st.lists(st.tuples(st.integers(0, 40), GARBAGE), max_size=6))
 def test_garbage_between_completions_changes_no_event(pieces: list[tuple[int, bytes]]) -> None:
-    lines = list(RECORDS)
-    for place, garbage in pieces:
-        lines.insert(place + 1, garbage + b"\n")
-    assert SLURM.new_parser().read_events(b"".join(lines)) == SLURM.new_parser().read_events(COMPLETION_LOG)
+    log = RECORDS[0] + insert(RECORDS[1:], pieces)
+    assert SLURM.new_parser().read_events(log) == SLURM.new_parser().read_events(COMPLETION_LOG)
 
 
 @given(place=st.integers(0, len(CONTROLLER_LOG)), garbage=GARBAGE)

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,10 +21,10 @@ from batch_adapters.generator.module import FeedSettings, LogNotKnown
 from batch_adapters.generator.poll import POLL, JobStates, PollFeed, Polling, read_polling
 from batch_adapters.states import Event, State
 from batch_adapters.traffic import Traffic
+from tests.samgrid import LAUNCH
+from tests.unit.generator_process import Start, starting
 from tests.waiting import wait_until
 
-LAUNCH = Path(__file__).resolve().parents[2] / "gram_shims" / "launch.py"
-PROGRAM = "samgrid-scheduler-event-generator"
 DEADLINE = 20
 # Written for a program that must be seen to die: it would outlive every test.
 HANG = 'echo $$ >"${0%/*}/pid"; exec sleep 1000'
@@ -326,26 +326,10 @@ def test_without_a_description_there_is_nobody_to_ask(tmp_path: Path) -> None:
         POLL.open_feed(FeedSettings(tmp_path / "x", None, {}))
 
 
-Start = Callable[..., "subprocess.Popen[bytes]"]
-
-
 @pytest.fixture
 def start() -> Iterator[Start]:
-    started = []
-
-    def run(log: Path, *arguments: str) -> "subprocess.Popen[bytes]":
-        command = [sys.executable, "-P", str(LAUNCH), PROGRAM, "-s", "poll", "--interval", "0.02", "-l", str(log)]
-        pipe = subprocess.PIPE
-        started.append(subprocess.Popen([*command, *arguments], stdin=pipe, stdout=pipe, stderr=pipe))
-        return started[-1]
-
-    yield run
-    for process in started:
-        process.kill()
-        process.wait()
-        for stream in (process.stdin, process.stdout, process.stderr):
-            if stream is not None:
-                stream.close()
+    with starting() as start:
+        yield lambda log, *arguments: start("-s", "poll", "--interval", "0.02", "-l", log, *arguments)
 
 
 def read_lines(process: "subprocess.Popen[bytes]", number: int) -> list[str]:

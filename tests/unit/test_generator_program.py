@@ -9,7 +9,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,10 +17,10 @@ import pytest
 from batch_adapters.generator.emit import StandardOutput
 from batch_adapters.generator.registry import MODULES
 from batch_adapters.generator.watch import Watch
+from tests.samgrid import LAUNCH
+from tests.unit.generator_process import PROGRAM, Start, starting
 from tests.waiting import wait_until
 
-LAUNCH = Path(__file__).resolve().parents[2] / "gram_shims" / "launch.py"
-PROGRAM = "samgrid-scheduler-event-generator"
 DEADLINE = 20
 
 
@@ -28,26 +28,10 @@ def line(number: int, second: int = 1795219187) -> bytes:
     return b"001;%d;job.%d;2;0\n" % (second, number)
 
 
-Start = Callable[..., "subprocess.Popen[bytes]"]
-
-
 @pytest.fixture
 def start() -> Iterator[Start]:
-    started = []
-
-    def run(*arguments: object) -> "subprocess.Popen[bytes]":
-        command = [sys.executable, "-P", str(LAUNCH), PROGRAM, *map(str, arguments)]
-        pipe = subprocess.PIPE
-        started.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe))
-        return started[-1]
-
-    yield run
-    for process in started:
-        process.kill()
-        process.wait()
-        for stream in (process.stdin, process.stdout, process.stderr):
-            if stream is not None:
-                stream.close()
+    with starting() as start:
+        yield start
 
 
 def read(process: "subprocess.Popen[bytes]", size: int) -> bytes:

@@ -12,6 +12,7 @@ from pathlib import Path
 from batch_adapters.states import State
 from jobmanager.documents import read_time
 from jobmanager.grid_job import GramOrigin, GridJob
+from jobmanager.places import sync_folder
 from jobmanager.rsl import Relation, render_rsl
 
 TOOLKIT_VERSION = "samgrid 0.1"
@@ -44,7 +45,8 @@ def write_record(folder: Path, job: GridJob, queued: float | None) -> None:
     except OSError:
         aside.unlink(missing_ok=True)
         raise
-    _sync_folder(folder)
+    with suppress(PermissionError):  # a folder that may not be listed; the record's own bytes are on the disk
+        sync_folder(folder)
 
 
 def record_name(job: GridJob) -> str:
@@ -94,12 +96,3 @@ def _render_time(seconds: float) -> str:
     moment = time.gmtime(seconds)
     clock = time.strftime("%H:%M:%S", moment)
     return f"{_DAYS[moment.tm_wday]} {_MONTHS[moment.tm_mon - 1]} {moment.tm_mday:2d} {clock} UTC {moment.tm_year}"
-
-
-def _sync_folder(folder: Path) -> None:
-    with suppress(PermissionError):  # one that may not be listed; the record's own bytes are on the disk
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -7,6 +7,7 @@ from batch_adapters.generator.collector_protocol import render_id
 from batch_adapters.states import Event, State
 from jobmanager.account import Account
 from jobmanager.grid_job import GridJob
+from jobmanager.places import sync_folder
 
 USER_CANCELLED = 8
 JOB_EXECUTION_FAILED = 17
@@ -86,15 +87,7 @@ def publish_answer(account: Account, job: GridJob) -> None:
             os.fsync(sink.fileno())
     aside.replace(file)
     if job.state.is_final:
-        _sync_folder(file.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync_folder(file.parent)
 
 
 def find_events(account: Account, job: GridJob) -> list[Event]:

@@ -120,8 +120,8 @@ def _turns(line: LocalJobLine) -> list[tuple[str, int]]:
 
 
 def _render_area(below: Sequence[int], above: Sequence[int], count: int) -> str:
-    points = [(x * WIDTH / _STEPS, HEIGHT - y * HEIGHT / count) for x, y in enumerate(above)]
-    points += [(x * WIDTH / _STEPS, HEIGHT - y * HEIGHT / count) for x, y in reversed(list(enumerate(below)))]
+    outline = [*enumerate(above), *reversed(list(enumerate(below)))]
+    points = [(x * WIDTH / _STEPS, HEIGHT - y * HEIGHT / count) for x, y in outline]
     return "M" + "L".join(f"{x:g} {y:.1f}" for x, y in points) + "z"
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from batch_adapters.generator.resume import FolderEnd, open_folder, read_end
+from tests.samgrid import LAUNCH
 
-LAUNCH = Path(__file__).resolve().parents[2] / "gram_shims" / "launch.py"
 DAY = 86_400
 # A second of today, so that it is not older than what a folder is searched for.
 NOW = int(time.time()) // DAY * DAY

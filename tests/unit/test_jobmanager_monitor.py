@@ -1,6 +1,5 @@
 """The monitor's loop, its workers and its callers, in situations that must not stop one another."""
 
-import os
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ from jobmanager.progress import ProgressReader, status_file
 from jobmanager.registration import apply_events
 from jobmanager.settings import MonitorSettings
 from jobmanager.tasks import Task
+from tests.unit.traps import TRAPS
 
 GRID_JOB = "abcdefgh"
 LOCAL_ID = f"{GRID_JOB}-1.1"
@@ -116,14 +116,7 @@ def test_a_look_at_a_batch_system_does_not_wait_for_a_free_worker(
     assert running == {"aaaaaaaa", "bbbbbbbb", "fork"}
 
 
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        pytest.param(lambda path: path.symlink_to("/etc/passwd"), id="link"),
-        pytest.param(lambda path: path.mkdir(), id="folder"),
-        pytest.param(os.mkfifo, id="fifo"),
-    ],
-)
+@pytest.mark.parametrize("spoil", TRAPS)
 def test_a_local_job_that_replaces_its_status_file_is_its_own_trouble_only(
     account: Account, spoil: Callable[[Path], None]
 ) -> None:

@@ -1,7 +1,6 @@
 """What programs report in files: read once, whatever happens meanwhile; what is refused harms nothing."""
 
 import logging
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +20,7 @@ from jobmanager.program_reports import has_reports, read_reports
 from jobmanager.reported import MOST_FOREIGN
 from sandbox.status import Phase
 from tests.unit.test_jobmanager_monitor import fail_always
+from tests.unit.traps import TRAPS
 
 GRID_JOB = "aaaaaaaa"
 HANDLER = '''
@@ -202,14 +202,7 @@ def test_an_expansion_of_entities_never_begins() -> None:
 
 
 @pytest.mark.parametrize("kind", ["lines", "xml"])
-@pytest.mark.parametrize(
-    "make",
-    [
-        pytest.param(lambda path: path.symlink_to("/etc/passwd"), id="link"),
-        pytest.param(lambda path: path.mkdir(), id="folder"),
-        pytest.param(os.mkfifo, id="fifo"),
-    ],
-)
+@pytest.mark.parametrize("make", TRAPS)
 def test_what_is_no_file_is_refused_and_not_met_again(
     account: Account, make: Callable[[Path], None], kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:

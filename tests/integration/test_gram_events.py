@@ -78,13 +78,19 @@ def place() -> Iterator[Path]:
         yield place
 
 
+def is_listening(path: Path) -> bool:
+    """True where a connection is taken: a socket is bound, and its name is there, a moment before it listens."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        return connection.connect_ex(str(path)) == 0
+
+
 @contextmanager
 def collecting(place: Path) -> Iterator["subprocess.Popen[bytes]"]:
     """A collector at work."""
     options = ["-d", place / "events", "-s", place / "socket"]
     process = subprocess.Popen([sys.executable, "-P", str(LAUNCH), "samgrid-event-collector", *map(str, options)])
     try:
-        wait_until((place / "socket").exists)
+        wait_until(lambda: is_listening(place / "socket"))
         yield process
     finally:
         process.terminate()

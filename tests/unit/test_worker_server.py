@@ -222,13 +222,6 @@ def test_a_server_that_cannot_work_says_why(loop: Loop, monkeypatch: pytest.Monk
     assert words.endswith("ImportError: no module of that name")
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
-
-
 @dataclass(frozen=True)
 class Orphan:
     """A server with a worker, the other end of whose connection is the test's."""

@@ -84,7 +84,7 @@ def test_a_program_that_spoils_the_folder_of_reports_keeps_nothing_from_ending(s
     identity = samgrid.submit(f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{spoil}')")
     assert samgrid("watch", identity).stdout.splitlines()[-1] == f"grid job {identity} done"
     waiting = samgrid.submit(f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{spoil}; sleep 3600')")
-    wait_for((samgrid.state / "jobs" / waiting / "results" / "reports").is_symlink)
+    wait_until((samgrid.state / "jobs" / waiting / "results" / "reports").is_symlink)
     other = samgrid.submit("&(samgrid_type=command)(executable=/bin/true)")
     assert samgrid("watch", other).returncode == 0
     assert samgrid("cancel", waiting).returncode == 0

@@ -28,7 +28,7 @@ from sandbox.status import Phase, read_phase
 
 logger = logging.getLogger(__name__)
 
-_NAME = re.compile(r"(?P<stem>.+)\.(?P<kind>lines|xml)(?P<taken>\.taken)?", re.DOTALL)
+_NAME = re.compile(r"(?P<stem>.+)\.(?:(?P<turn>[0-9]{1,15})\.xml|lines)(?P<taken>\.taken)?", re.DOTALL)
 _MOST_LINES = 2 * 1024 * 1024
 """Bytes; twice what the driver puts aside."""
 _AT_ONCE = 100
@@ -81,7 +81,9 @@ class _Report:
 
     name: str
     """Without the mark of having been taken."""
-    kind: str
+    stem: str
+    turn: int
+    """Of those that a local job reports as XML the later one has the higher; 0: these are lines."""
     number: int
     is_taken: bool
 
@@ -100,7 +102,7 @@ class _Reader:
         """Read what there is, some at a time, and first what somebody who was killed had taken."""
         reports = self._find()
         for is_taken in (True, False):
-            chosen = [report for report in reports if report.is_taken is is_taken]
+            chosen = sorted((r for r in reports if r.is_taken is is_taken), key=lambda report: report.turn)
             for start in range(0, len(chosen), _AT_ONCE):
                 self._read(chosen[start : start + _AT_ONCE])
 
@@ -112,9 +114,10 @@ class _Reader:
             matches = [match for entry in entries if (match := _NAME.fullmatch(entry.name))]
         found = []
         for match in matches:
-            stem, kind = match["stem"], match["kind"]
+            stem = match["stem"]
             if stem in numbers:
-                found.append(_Report(f"{stem}.{kind}", kind, numbers[stem], bool(match["taken"])))
+                name, turn = match.string.removesuffix(match["taken"] or ""), int(match["turn"] or 0)
+                found.append(_Report(name, stem, turn, numbers[stem], bool(match["taken"])))
             elif are_all_known:
                 logger.warning("%s %r is no local job's report", self._identity, match.string)
                 self._remove(match.string)
@@ -127,7 +130,7 @@ class _Reader:
         with database.transaction():
             for report, change in changes:
                 job = database.local_job(self._identity, report.number)
-                if report.name != f"{render_stem(self._identity, job.local_id or '')}.{report.kind}":
+                if report.stem != render_stem(self._identity, job.local_id or ""):
                     continue  # of an earlier attempt by now
                 change(job)
                 database.put_local_jobs(self._identity, [job])
@@ -154,7 +157,7 @@ class _Reader:
     def _find_change(self, report: _Report) -> Callable[[LocalJob], object]:
         """What a report changes in its local job's document."""
         try:
-            if report.kind == "xml":
+            if report.turn:
                 root = read_foreign_xml(self._fetch(report, MOST_BYTES + 1))
                 return lambda job: job.put_foreign(root)
             phases = self._ask_handler(self._fetch(report, _MOST_LINES).decode(errors="replace").split("\n"))
@@ -162,7 +165,8 @@ class _Reader:
             return lambda job: job.put_phases(phases, now)
         except (RefusedXml, HandlerError) as error:
             words = " ".join(str(error).split())
-            logger.warning("%s number %d: %s report refused: %s", self._identity, report.number, report.kind, words)
+            kind = "xml" if report.turn else "lines"
+            logger.warning("%s number %d: %s report refused: %s", self._identity, report.number, kind, words)
             return lambda job: None
 
     def _fetch(self, report: _Report, most: int) -> bytes:

@@ -5,8 +5,9 @@
 # Exit code 2: not understood. 1: not taken, the disk or the status file is full (256 KiB); a phase's end is always taken.
 LC_ALL=C
 
+# What is wrong comes last: the last line is what people are told of a local job that fails.
 misunderstood() {
-    printf 'samgrid-report: %s\nusage: samgrid-report phase NAME DONE/TOTAL [UNIT]\n       samgrid-report xml FILE\n' "$1" >&2
+    printf 'usage: samgrid-report phase NAME DONE/TOTAL [UNIT]\n       samgrid-report xml FILE\nsamgrid-report: %s\n' "$1" >&2
     exit 2
 }
 
@@ -28,19 +29,42 @@ report_phase() {
     printf 'phase %s %s %s%s\n' "$1" "$done" "$total" "${3:+ $3}" >>"$SAMGRID_STATUS"
 }
 
-# What has the final name is whole; whether it is XML is for others to say.
+# Each report waits under a number of its own until it is read, the newest under the highest; where ten wait, the newest
+# takes the place of the one before. What has the final name is whole; whether it is XML is for others to say.
 report_xml() {
     [ -f "$1" ] || misunderstood "\"$1\" is no file"
-    target=${SAMGRID_STATUS%/*}/reports/${SAMGRID_STATUS##*/}
-    target=${target%.status}.xml
+    stem=${SAMGRID_STATUS%/*}/reports/${SAMGRID_STATUS##*/}
+    stem=${stem%.status}
     umask 077
-    head -c 65537 <"$1" >"$target.$$" && size=$(wc -c <"$target.$$") || give_up
+    head -c 65537 <"$1" >"$stem.$$" && size=$(wc -c <"$stem.$$") || give_up
     [ "$size" -le 65536 ] || give_up "\"$1\" is longer than 65536 bytes"
-    mv -f -- "$target.$$" "$target" || give_up
+    count_waiting
+    if [ "$waiting" -ge 10 ]; then
+        mv -f -- "$stem.$$" "$stem.$highest.xml" || give_up
+        return
+    fi
+    # A link, because it never takes the place of what another process of this local job reports in the same moment.
+    until ln -- "$stem.$$" "$stem.$((highest + 1)).xml" 2>/dev/null; do
+        [ -e "$stem.$((highest + 1)).xml" ] || give_up
+        highest=$((highest + 1))
+    done
+    rm -f -- "$stem.$$"
+}
+
+count_waiting() {
+    waiting=0
+    highest=0
+    for file in "$stem".*.xml; do
+        number=${file#"$stem".}
+        number=${number%.xml}
+        is_number "$number" || continue
+        waiting=$((waiting + 1))
+        [ "$number" -le "$highest" ] || highest=$number
+    done
 }
 
 give_up() {
-    rm -f -- "$target.$$"
+    rm -f -- "$stem.$$"
     [ -z "$1" ] || misunderstood "$1"
     exit 1
 }

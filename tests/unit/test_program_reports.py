@@ -145,15 +145,24 @@ def test_xml_takes_the_place_of_what_was_reported_before_under_the_same_name(acc
         "<luminosity xmlns='urn:d0'/>",
         "<run xmlns='urn:d0' number='2'/>",
     ):
-        report(account, 1, "xml", text)
+        report(account, 1, "1.xml", text)
         read_reports(account, GRID_JOB)
     assert foreign(account, 1) == [b'<luminosity xmlns="urn:d0"/>', b'<run xmlns="urn:d0" number="2"/>']
     assert foreign(account, 2) == []
 
 
+def test_reports_that_wait_are_read_in_the_order_in_which_they_came(account: Account) -> None:
+    for turn in (10, 9, 11):
+        report(account, 1, f"{turn}.xml", f"<run xmlns='urn:d0' number='{turn}'/>")
+    report(account, 1, "2.xml", "<luminosity xmlns='urn:d0'/>")
+    report(account, 1, "3.xml", "<refused/>")
+    read_reports(account, GRID_JOB)
+    assert foreign(account, 1) == [b'<luminosity xmlns="urn:d0"/>', b'<run xmlns="urn:d0" number="11"/>']
+
+
 def test_a_document_keeps_only_so_many_reports(account: Account) -> None:
     for number in range(MOST_FOREIGN + 2):
-        report(account, 1, "xml", f"<run{number} xmlns='urn:d0'/>")
+        report(account, 1, "1.xml", f"<run{number} xmlns='urn:d0'/>")
         read_reports(account, GRID_JOB)
     assert foreign(account, 1) == [b'<run%d xmlns="urn:d0"/>' % number for number in range(2, MOST_FOREIGN + 2)]
 
@@ -182,7 +191,7 @@ def test_xml_that_cannot_stand_in_a_document_is_refused_with_a_reason(
     account: Account, data: str | bytes, words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = account.database.local_job(GRID_JOB, 1).to_bytes()
-    report(account, 1, "xml", data)
+    report(account, 1, "1.xml", data)
     with caplog.at_level(logging.WARNING):
         read_reports(account, GRID_JOB)
     assert account.database.local_job(GRID_JOB, 1).to_bytes() == before
@@ -201,7 +210,7 @@ def test_an_expansion_of_entities_never_begins() -> None:
     assert time.process_time() - before < 10
 
 
-@pytest.mark.parametrize("kind", ["lines", "xml"])
+@pytest.mark.parametrize("kind", ["lines", "1.xml"])
 @pytest.mark.parametrize("make", TRAPS)
 def test_what_is_no_file_is_refused_and_not_met_again(
     account: Account, make: Callable[[Path], None], kind: str, caplog: pytest.LogCaptureFixture
@@ -214,7 +223,7 @@ def test_what_is_no_file_is_refused_and_not_met_again(
 
 def test_a_folder_in_a_reports_place_is_refused_as_often_as_it_comes(account: Account) -> None:
     for _ in range(2):
-        (account.places.reports(GRID_JOB) / f"{GRID_JOB}.t-1.1.xml" / "full").mkdir(parents=True)
+        (account.places.reports(GRID_JOB) / f"{GRID_JOB}.t-1.1.1.xml" / "full").mkdir(parents=True)
         read_reports(account, GRID_JOB)
         assert not has_reports(account.places.reports(GRID_JOB))
 
@@ -229,7 +238,7 @@ def test_a_link_that_leads_nowhere_holds_no_reports(account: Account) -> None:
 def test_a_report_of_nobody_waits_until_all_local_jobs_are_known(account: Account) -> None:
     with account.database.transaction():
         account.database.put_local_jobs(GRID_JOB, [LocalJob.new(3, "fork", None)])
-    file = report(account, 3, "xml", "<run xmlns='urn:d0'/>")
+    file = report(account, 3, "1.xml", "<run xmlns='urn:d0'/>")
     read_reports(account, GRID_JOB)
     assert file.exists()
     with account.database.transaction():

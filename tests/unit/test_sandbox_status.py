@@ -151,15 +151,46 @@ def test_a_full_status_file_takes_only_the_ends_of_phases(room: Path) -> None:
     assert read_status(status.read_bytes()).phases == (Phase("a", 2, 2),)
 
 
-def test_xml_is_reported_whole_and_the_last_counts(room: Path) -> None:
+def report_xml(room: Path, text: str) -> None:
+    (room / "file").write_text(text)
+    assert report(room / "k3f9zq2m.1.status", "xml", str(room / "file")) == 0
+
+
+def waiting_xml(room: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in (room / "reports").iterdir()}
+
+
+def test_xml_waits_whole_and_in_its_order(room: Path) -> None:
     (room / "k3f9zq2m.1.status").touch()
     (room / "reports").mkdir()
-    for text in ("<first/>", "<second/>"):
-        (room / "file").write_text(text)
-        assert report(room / "k3f9zq2m.1.status", "xml", str(room / "file")) == 0
-    assert [path.name for path in (room / "reports").iterdir()] == ["k3f9zq2m.1.xml"]
-    assert (room / "reports" / "k3f9zq2m.1.xml").read_text() == "<second/>"
-    assert (room / "reports" / "k3f9zq2m.1.xml").stat().st_mode & 0o777 == 0o600
+    for text in ("<a/>", "<b/>"):
+        report_xml(room, text)
+    assert waiting_xml(room) == {"k3f9zq2m.1.1.xml": "<a/>", "k3f9zq2m.1.2.xml": "<b/>"}
+    assert {path.stat().st_mode & 0o777 for path in (room / "reports").iterdir()} == {0o600}
+    # Somebody has read the first: the next one still comes after the second.
+    (room / "reports" / "k3f9zq2m.1.1.xml").unlink()
+    report_xml(room, "<c/>")
+    assert waiting_xml(room) == {"k3f9zq2m.1.2.xml": "<b/>", "k3f9zq2m.1.3.xml": "<c/>"}
+
+
+def test_where_ten_wait_the_newest_takes_the_place_of_the_one_before(room: Path) -> None:
+    (room / "k3f9zq2m.1.status").touch()
+    (room / "reports").mkdir()
+    for number in range(1, 13):
+        report_xml(room, f"<x{number}/>")
+    expected = {f"k3f9zq2m.1.{number}.xml": f"<x{number}/>" for number in range(1, 10)}
+    assert waiting_xml(room) == {**expected, "k3f9zq2m.1.10.xml": "<x12/>"}
+
+
+def test_two_processes_that_report_at_once_are_both_heard(room: Path) -> None:
+    (room / "k3f9zq2m.1.status").touch()
+    (room / "reports").mkdir()
+    (room / "file").write_text("<x/>")
+    command = ["/bin/sh", REPORT, "xml", str(room / "file")]
+    environment = {"PATH": os.environ["PATH"], "SAMGRID_STATUS": str(room / "k3f9zq2m.1.status")}
+    reporters = [subprocess.Popen(command, env=environment) for _ in range(8)]
+    assert [reporter.wait(60) for reporter in reporters] == [0] * 8
+    assert len(waiting_xml(room)) == 8
 
 
 @pytest.mark.parametrize("size", [65536, 65537])

@@ -10,6 +10,8 @@ from jobmanager.web.kinds import KIND_OF_NAME, Kind, kind_of
 WIDTH, HEIGHT = 1000, 200
 _STEPS = 200
 _MOST_BARS = 120
+_LEAST = 2
+"""Seconds; times are whole seconds, so that less makes no picture."""
 _BAR = 10
 """Height of a bar of the timeline, with the gap above it."""
 
@@ -65,13 +67,13 @@ class Timeline:
 
 
 def find_span(lines: Iterable[LocalJobLine], now: float) -> Span | None:
-    """From the first submission to the last end, or to now; None where nothing was submitted."""
+    """From the first submission to the last end, or to now; None where nothing was, or all within two seconds."""
     submitted = [line for line in lines if line.submitted is not None]
     if not submitted:
         return None
     start = min(line.submitted or 0 for line in submitted)
     end = max(line.ended or (0 if line.state.is_final else int(now)) for line in submitted)
-    return Span(start, max(end, start + 1))
+    return Span(start, end) if end - start > _LEAST else None
 
 
 def draw_history(lines: Sequence[LocalJobLine], span: Span) -> History:
@@ -85,7 +87,19 @@ def draw_history(lines: Sequence[LocalJobLine], span: Span) -> History:
         above = [low + step[name] for low, step in zip(below, steps, strict=True)]
         shapes.append(Shape(KIND_OF_NAME[name], _render_area(below, above, count)))
         below = above
-    return History(span, tuple(shapes), count, max(step["active"] for step in steps))
+    return History(span, tuple(shapes), count, _count_most_active(lines))
+
+
+def _count_most_active(lines: Iterable[LocalJobLine]) -> int:
+    """How many local jobs ran in the same second, at most; the steps of a picture are too long for short ones."""
+    ran = [line for line in lines if line.started is not None]
+    begins = [(line.started or 0, 0) for line in ran]
+    ends = [(max(line.ended, line.started or 0), 1) for line in ran if line.ended is not None]
+    most = running = 0
+    for _, is_end in sorted([*begins, *ends]):
+        running += -1 if is_end else 1
+        most = max(most, running)
+    return most
 
 
 _STACK = ("done", "unsuccessful", "failed", "active", "pending")

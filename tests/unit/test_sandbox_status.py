@@ -186,7 +186,7 @@ def test_two_processes_that_report_at_once_are_both_heard(room: Path) -> None:
     (room / "k3f9zq2m.1.status").touch()
     (room / "reports").mkdir()
     (room / "file").write_text("<x/>")
-    command = ["/bin/sh", REPORT, "xml", str(room / "file")]
+    command = ["/bin/sh", str(REPORT), "xml", str(room / "file")]
     environment = {"PATH": os.environ["PATH"], "SAMGRID_STATUS": str(room / "k3f9zq2m.1.status")}
     reporters = [subprocess.Popen(command, env=environment) for _ in range(8)]
     assert [reporter.wait(60) for reporter in reporters] == [0] * 8

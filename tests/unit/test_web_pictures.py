@@ -88,6 +88,17 @@ def test_nothing_submitted_has_no_span() -> None:
     assert find_span([UNSUBMITTED], 5000) is None
 
 
+def test_what_was_over_at_once_has_no_span() -> None:
+    assert find_span([replace(DONE, submitted=1000, started=1000, ended=1002)], 5000) is None
+
+
+def test_short_local_jobs_count_among_those_that_ran_at_once() -> None:
+    lines = numbered(*(replace(DONE, submitted=0, started=start, ended=start) for start in (7, 7, 8)), DONE)
+    span = find_span(lines, 5000)
+    assert span is not None
+    assert draw_history(lines, span).most_active == 2
+
+
 def test_the_history_counts_each_local_job_once_at_any_time() -> None:
     lines = numbered(DONE, DONE, UNSUCCESSFUL, FAILED)
     span = find_span(lines, 5000)

@@ -36,6 +36,7 @@ from grid_report import (  # noqa: E402
 )
 from status_rows import measure_status  # noqa: E402
 from traffic_rows import COMMANDS_PER_MINUTE, measure_traffic  # noqa: E402
+from web_rows import measure_web  # noqa: E402
 
 from tests.real.conftest import write_configuration  # noqa: E402
 from tests.real.site import Site, install_package  # noqa: E402
@@ -58,6 +59,8 @@ globus-job-manager-script.pl as GRAM's job manager runs it, from the request's l
 module and with Globus' own for fork, in turn in the same run; the embedded batch system runs the local jobs."""
 _STATUS = """\
 `samgrid status` in a process of its own, from its start to its end: a line for each grid job, or for one."""
+_WEB = """\
+The status page of one grid job in the middle of its work, each run a first visit, with nothing kept from the last."""
 _GRAM_ENDS = """\
 A whole GRAM in SEG mode: from the time that a program writes itself, as the last thing it does, until its client, which
 waits (`globusrun`), has ended; ours with the embedded batch system and the collector, and fork with its starter and
@@ -134,6 +137,7 @@ def run_bench(options: argparse.Namespace, ground: Ground, folder: Path) -> Iter
         "gram": lambda: measure("GRAM", _GRAM, lambda: measure_gram(folder, options.polls, options.once, options.runs)),
         "gram-ends": lambda: measure("From an end to GRAM's client", _GRAM_ENDS, gram_ends),
         "status": lambda: measure("Status", _STATUS, lambda: measure_status(folder / "status", options.looks)),
+        "web": lambda: measure("Status page", _WEB, lambda: measure_web(folder / "web", options.looks)),
         "traffic": lambda: measure(
             "Scheduler commands", _TRAFFIC, lambda: measure_traffic(folder / "traffic", options.minutes * 60)
         ),
@@ -151,11 +155,11 @@ def make_arguments() -> argparse.ArgumentParser:
     parser.add_argument("--polls", type=int, default=300, help="interactive polls (default: 300)")
     parser.add_argument("--once", type=int, default=30, help="one-shot polls (default: 30)")
     parser.add_argument("--client-ends", type=int, default=20, help="jobs that a client waits for (default: 20)")
-    parser.add_argument("--looks", type=int, default=10, help="runs of samgrid status (default: 10)")
+    parser.add_argument("--looks", type=int, default=10, help="runs of samgrid status and the page (default: 10)")
     parser.add_argument("--minutes", type=float, default=60, help="simulated minutes of looks (default: 60)")
     parser.add_argument("--folder", type=Path, help="keep what is installed for Slurm and HTCondor there")
     parser.add_argument("--no-write", action="store_true", help="only print")
-    names = ("registration", "slurm", "condor", "gram", "gram-ends", "status", "traffic")
+    names = ("registration", "slurm", "condor", "gram", "gram-ends", "status", "web", "traffic")
     parser.add_argument("only", nargs="*", metavar="SECTION", help=f"of {', '.join(names)} (default: all)")
     return parser
 

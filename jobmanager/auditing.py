@@ -11,6 +11,7 @@ from pathlib import Path
 
 from batch_adapters.states import State
 from jobmanager.documents import read_time
+from jobmanager.gram_answers import gram_id
 from jobmanager.grid_job import GramOrigin, GridJob
 from jobmanager.places import sync_folder
 from jobmanager.rsl import Relation, render_rsl
@@ -68,7 +69,7 @@ def render_record(job: GridJob, queued: float | None) -> str:
 def _find_fields(job: GridJob, origin: GramOrigin, queued: float | None) -> Sequence[str]:
     return (
         origin.contact or origin.uniqid,  # job_grid_id, the table's key
-        job.identity,  # local_job_id
+        gram_id(job.identity),  # local_job_id, which GRAM was told
         origin.subject or "unknown",  # subject_name, which must not be NULL
         job.owner,  # username: the owner of the file, or the record is skipped
         origin.uniqid,  # idempotence_id

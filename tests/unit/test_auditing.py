@@ -40,7 +40,7 @@ def make_job(origin: GramOrigin = ORIGIN, state: State = State.DONE, argument: s
 
 def test_a_record_has_the_fields_of_the_audit_table_in_its_order() -> None:
     assert render_record(make_job(), SUBMITTED + 2) == (
-        f'"https://h:1/2/3/","{ID}","/O=Grid/CN=A. &quot;B&quot; C","{getpass.getuser()}","1737.30",'
+        f'"https://h:1/2/3/","{gram_id(ID)}","/O=Grid/CN=A. &quot;B&quot; C","{getpass.getuser()}","1737.30",'
         '"Sun Nov 22 09:37:12 UTC 2026","Sun Nov 22 09:37:14 UTC 2026","NULL","NULL","NULL",'
         '"samgrid 0.1","slurm","&(samgrid_type = pythia) (events = 500)","true","true","NULL"\n'
     )
@@ -50,8 +50,8 @@ def test_a_record_has_the_fields_of_the_audit_table_in_its_order() -> None:
     ("job", "said"),
     [
         pytest.param(make_job(state=State.FAILED), '"false","true","NULL"', id="failed"),
-        pytest.param(make_job(replace(ORIGIN, subject="")), f'"{ID}","unknown","', id="no subject"),
-        pytest.param(make_job(replace(ORIGIN, contact="")), f'"1737.30","{ID}"', id="no contact"),
+        pytest.param(make_job(replace(ORIGIN, subject="")), f'"{gram_id(ID)}","unknown","', id="no subject"),
+        pytest.param(make_job(replace(ORIGIN, contact="")), f'"1737.30","{gram_id(ID)}"', id="no contact"),
         pytest.param(make_job(), '"Sun Nov 22 09:37:12 UTC 2026","NULL","NULL"', id="never submitted"),
         pytest.param(make_job(argument='a\n"b","c'), "(events = &quot;a &quot;&quot;b&quot;&quot;,", id="hostile text"),
     ],
@@ -205,7 +205,7 @@ def test_globus_own_program_uploads_the_records(tmp_path: Path, version: str) ->
             f"SELECT {columns}, resource_manager_type, success_flag FROM gram_audit_table"
         ).fetchall() == [
             (
-                *("https://h:1/2/3/", ID, '/O=Grid/CN=A. "B" C', getpass.getuser()),
+                *("https://h:1/2/3/", gram_id(ID), '/O=Grid/CN=A. "B" C', getpass.getuser()),
                 *("2026-11-22 09:37:12", "2026-11-22 09:37:14", None, "slurm", 1),
             )
         ]

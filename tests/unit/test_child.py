@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from jobmanager.child import Backoff, Child
+from tests.descriptors import open_descriptors
 from tests.waiting import is_gone, turn_until, wait_until
 
 SECONDS = 20.0
@@ -44,11 +45,11 @@ def wait_for_end(selector: selectors.BaseSelector, child: Child) -> int:
 def test_a_childs_exit_status_is_seen_and_nothing_of_it_stays(
     selector: selectors.BaseSelector, script: str, status: int
 ) -> None:
-    before = set(os.listdir("/proc/self/fd"))  # noqa: PTH208 names, which an iterator's own descriptor would spoil
+    before = open_descriptors()
     child, _ = start(selector, script)
     assert wait_for_end(selector, child) == status
     assert not selector.get_map()
-    assert set(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+    assert open_descriptors() == before
 
 
 def test_a_child_that_runs_has_no_exit_status(selector: selectors.BaseSelector) -> None:

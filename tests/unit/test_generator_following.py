@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from batch_adapters.generator import follow, log_file
 from batch_adapters.generator.follow import Follower
 from batch_adapters.generator.source import DatedFiles, RotatedFile, Source
+from tests.descriptors import open_descriptors
 
 ENDS = (b"\n",)
 
@@ -458,7 +459,7 @@ def test_what_was_written_just_before_a_rotation_comes_before_what_follows(
 def test_only_a_few_files_stay_open(tmp_path: Path) -> None:
     for day in range(1, 29):
         (tmp_path / f"202011{day:02}").write_bytes(b"%d\n" % day)
-    before = len(list(Path("/proc/self/fd").iterdir()))
+    before = open_descriptors()
     follower = follow_new(DatedFiles(tmp_path), since=0)
     assert len(read(follower)) == 28
-    assert len(list(Path("/proc/self/fd").iterdir())) - before <= 8
+    assert len(open_descriptors() - before) <= 8

@@ -23,6 +23,7 @@ from jobmanager.job_state_monitor import (
     Registry,
     StateFile,
 )
+from tests.descriptors import open_descriptors
 from tests.waiting import wait_until
 
 T = 1_700_000_000
@@ -90,10 +91,6 @@ def state_file(tmp_path: Path) -> Path:
 
 def event(second: int, local_id: str, state: State, exit_code: int = 0) -> Event:
     return Event(T + second, local_id, state, exit_code)
-
-
-def count_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def says(*events: Event, then: str = "exec cat") -> list[str]:
@@ -265,20 +262,20 @@ def test_kept_events_are_not_doubled_by_a_restart(speech: Speech, state_file: Pa
 
 
 def test_the_generator_that_cannot_be_started_is_told_to_the_caller(tmp_path: Path) -> None:
-    threads, descriptors = threading.active_count(), count_descriptors()
+    threads, descriptors = threading.active_count(), open_descriptors()
     with pytest.raises(FileNotFoundError, match="no-such"):
         JobStateMonitor([str(tmp_path / "no-such")], Listener())
-    assert (threading.active_count(), count_descriptors()) == (threads, descriptors)
+    assert (threading.active_count(), open_descriptors()) == (threads, descriptors)
 
 
 def test_closing_ends_the_generator_and_the_thread(speech: Speech) -> None:
-    threads, descriptors = threading.active_count(), count_descriptors()
+    threads, descriptors = threading.active_count(), open_descriptors()
     monitor = JobStateMonitor(speech.command, Listener())
     wait_until(lambda: bool(speech.starts()))
     monitor.close()
     with pytest.raises(ProcessLookupError):
         os.kill(speech.starts()[0][0], signal.SIGKILL)
-    assert (threading.active_count(), count_descriptors()) == (threads, descriptors)
+    assert (threading.active_count(), open_descriptors()) == (threads, descriptors)
 
 
 # the listener

@@ -11,6 +11,7 @@ import pytest
 from batch_adapters import running
 from batch_adapters.adapter import OK, Answer, BatchError, Command, Garbled, Outcome, Postponed, Refused, Unreachable
 from batch_adapters.running import TimedOut, find_environment, render_argv, render_text, run_command, run_question
+from tests.descriptors import open_descriptors
 from tests.waiting import is_gone, wait_until
 
 Program = Callable[[str], str]
@@ -27,10 +28,6 @@ def program(tmp_path: Path) -> Program:
         return str(path)
 
     return make
-
-
-def count_descriptors() -> int:
-    return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
 # --- argv
@@ -275,9 +272,9 @@ def test_a_daemon_that_a_program_starts_heeds_sighup(program: Program) -> None:
 
 def test_no_descriptor_is_lost(program: Program) -> None:
     quick, slow = Command((program("echo"),)), Command((program("sleep 3600"),), timeout=0.05)
-    before = count_descriptors()
+    before = open_descriptors()
     for _ in range(3):
         run_command(quick, {})
         with pytest.raises(Unreachable):
             run_command(slow, {})
-    assert count_descriptors() == before
+    assert open_descriptors() == before

@@ -18,6 +18,7 @@ from jobmanager.account import Account
 from jobmanager.tasks import Task
 from jobmanager.worker_client import ForkedWorker, WorkerClient
 from jobmanager.workers import TRY_LATER
+from tests.descriptors import open_descriptors
 from tests.waiting import turn_until, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -206,12 +207,12 @@ def test_a_server_whose_death_was_not_seen_yet_is_replaced_when_it_is_needed(loo
 
 def test_servers_that_come_and_go_leave_no_descriptor(loop: Loop) -> None:
     loop.run("pass")
-    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    before = len(open_descriptors())
     for _ in range(2):
         os.kill(loop.server, signal.SIGKILL)
         loop.turn_until(lambda: loop.client._server is None)
         loop.run("pass")
-    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+    assert len(open_descriptors()) == before
 
 
 def test_a_server_that_cannot_work_says_why(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,9 +26,9 @@ check: venv
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Several at once: most of a test's time it waits for processes.
+# Several at once, because most of a test's time it waits for processes; who has run all of its own takes others'.
 test: check
-	$(BIN)/pytest --numprocesses $(shell expr $$(nproc) + 1)
+	$(BIN)/pytest --numprocesses $(shell expr $$(nproc) + 1) --dist worksteal
 
 # What cannot be had on this machine is skipped, with the reason. A daemon may be too slow on a busy machine: what fails
 # runs once more, and the closing line counts what did.

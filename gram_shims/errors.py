@@ -42,6 +42,7 @@ _OF_ATTRIBUTE = {
     "directory": GramError.BAD_DIRECTORY,
     "environment": GramError.RSL_ENVIRONMENT,
     "executable": GramError.RSL_EXECUTABLE,
+    "jobtype": GramError.INVALID_JOB_TYPE,
     "maxcputime": GramError.INVALID_MAX_CPU_TIME,
     "maxmemory": GramError.INVALID_MAX_MEMORY,
     "maxtime": GramError.INVALID_MAX_TIME,

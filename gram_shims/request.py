@@ -69,7 +69,7 @@ def read_request(description: JobDescription) -> list[tuple[str, tuple[Value, ..
     request: list[tuple[str, tuple[Value, ...]]] = [("environment", _read_environment(description))]
     count = _read_count(description)
     if old_type := _old_type(description):
-        request.append(("samgrid_type", (old_type,)))
+        request.append(("job_type", (old_type,)))
     if is_plain(description):
         request += _read_program(description, directory, count)
     elif description.word("executable"):

@@ -20,7 +20,7 @@ from jobmanager.database import Database
 from jobmanager.documents import read_time, render_text
 from jobmanager.grid_job import GramOrigin, GridJob
 from jobmanager.job_types import HANDLER_FAILURES, HandlerError, find_job_type
-from jobmanager.request import BadRequest, Given, read_request, read_site_values, read_type
+from jobmanager.request import BadRequest, Given, find_type, read_request, read_site_values
 from jobmanager.settings import Transfer
 from jobmanager.steps import INPUT_FOLDER, STEP_NAME, find_faults_of_whole, render_step_request
 
@@ -169,10 +169,11 @@ def read_adapter(account: Account, given: Given, folder: Path) -> tuple[JobAdapt
 
 
 def _find_handler(account: Account, given: Given) -> type[JobAdapter]:
+    attribute, name = find_type(given)
     try:
-        return find_job_type(read_type(given), account.configuration.handlers.modules)
+        return find_job_type(name, account.configuration.handlers.modules)
     except HandlerError as error:
-        raise BadRequest([str(error)]) from error
+        raise BadRequest([f"{attribute}: {error}"]) from error
 
 
 def _find_further_faults(adapter: JobAdapter) -> list[str]:

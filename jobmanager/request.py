@@ -69,9 +69,17 @@ def read_type(given: Given) -> str:
 
     :raises BadRequest: if it names none.
     """
+    return find_type(given)[1]
+
+
+def find_type(given: Given) -> tuple[str, str]:
+    """The attribute that names the job type, as it was given, and the job type.
+
+    :raises BadRequest: there is none.
+    """
     for name, values in reversed(given):
         if find_name(name) == find_name(TYPE_ATTRIBUTE.name):
-            return str(_read(TYPE_ATTRIBUTE, values, Path("/")))
+            return name, str(_read(TYPE_ATTRIBUTE, values, Path("/")))
     raise BadRequest(
         ['samgrid_type is missing: it names the job type, as in (samgrid_type = command); see "samgrid types"']
     )

@@ -101,11 +101,12 @@ def test_a_uniqid_that_no_xml_holds_names_one_grid_job(account: Account) -> None
     [
         ({"executable": ("/nowhere",)}, 5, "executable: there is no /nowhere"),
         ({"samgridtype": ("nosuch",)}, 134, "nosuch"),
+        ({"jobtype": ("nosuch",)}, 19, "nosuch"),
         ({"samgridtype": ("command",), "minsuccess": ("2",), "frobnicate": ("1",)}, 134, "frobnicate"),
         ({"environment": (("A B", "c"),)}, 54, "'A B'"),
         ({"queue": (("a",),)}, 37, "queue"),
     ],
-    ids=["executable", "type", "two faults", "variable", "queue"],
+    ids=["executable", "type", "old type", "two faults", "variable", "queue"],
 )
 def test_a_refused_request_leaves_nothing(
     account: Account, attributes: Mapping[str, tuple[Value, ...]], error: int, message: str

@@ -15,6 +15,7 @@ from gram_shims.answers import NO_CHANGE, Answer, read_answer, refuse, render_an
 from gram_shims.description import BadDescription, JobDescription, read_description
 from gram_shims.errors import GramError, find_error
 from gram_shims.request import RefusedRequest, is_plain, read_request
+from jobmanager.request import read_type
 
 RVF = Path("/usr/share/globus/globus_gram_job_manager/globus-gram-job-manager.rvf")
 
@@ -165,7 +166,7 @@ def test_an_old_request_names_its_type_in_grams_job_type() -> None:
     old = describe(jobtype=["dzero_merge"], executable=[""], input_folder=["/data"])
     assert not is_plain(old)
     request = dict(read_request(old))
-    assert request["samgrid_type"] == ("dzero_merge",)
+    assert read_type(list(request.items())) == "dzero_merge"
     assert "executable" not in {name for name, values in request.items() if values != ("",)}
 
 
@@ -205,6 +206,8 @@ def test_every_attribute_of_grams_own_is_known() -> None:
         ("queue must be one word", 37),
         ("project must be one word", 38),
         ("stdin: no such file, or no file: /x", 11),
+        ('job_type: unknown job type "x": known are command', 19),
+        ('samgrid_type: unknown job type "x": known are command', 134),
         ("min_success must be a number, 0 to 1, not '2'", 134),
         ('unknown attribute "x" for job type command', 134),
         ("", 134),

@@ -52,7 +52,7 @@ def accept(account: Account, steps: str, more: str = "") -> str:
         pytest.param(f"{READ} {MAKE}", "", "is no earlier step", id="input of a later step"),
         pytest.param(f"{MAKE} (x (input_step make a))", "", "takes the name of one earlier step", id="two inputs"),
         pytest.param("(make (executable /bin/true))", "", "step make: samgrid_type is missing", id="no type"),
-        pytest.param("(make (samgrid_type xyz))", "", 'step make: unknown job type "xyz"', id="unknown type"),
+        pytest.param("(make (samgrid_type xyz))", "", 'make: samgrid_type: unknown job type "xyz"', id="unknown type"),
         pytest.param(
             "(make (samgrid_type command) (executable /nowhere))", "", "step make: executable '/nowhere'", id="program"
         ),

@@ -93,12 +93,12 @@ def test_a_job_manager_that_is_killed_during_submit_submits_the_same_grid_job_ag
     gram.end_job_managers()
     folder, request = write_job(gram, f"manager-{delay}")
     (folder / "go").touch()
-    with gram.start("globusrun", "-b", "-r", gram.contact(OURS), f"&{request}") as client:
+    # The client may wait for ever for a word of the job manager that is killed.
+    with gram.start("globusrun", "-b", "-r", gram.contact(OURS), f"&{request}"):
         wait_until(lambda: gram.count_ours("samgrid-gram") > 0, "the submit has begun")
         time.sleep(delay)
         # There may be two for a moment: one hands its request to the other.
         assert gram.kill_job_managers() > 0
-        client.communicate(timeout=PATIENCE)
     # Whoever comes next starts a job manager, which goes on with what it finds.
     assert gram.globusrun(OURS, sh("true")).status == 0
     wait_until(lambda: (folder / "out").exists() and (folder / "out").read_text() == "over\n", "output", PATIENCE)

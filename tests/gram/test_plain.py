@@ -64,7 +64,6 @@ SAME = {
     "count-is-a-word": "(executable=/bin/echo)(count=many)",
     "two-programs": "(executable=/bin/echo /bin/true)",
     "two-directories": "(executable=/bin/echo)(directory=/ /tmp)",
-    "job-type-unknown": "(executable=/bin/echo)(job_type=nothing)",
     "no-program": "(arguments=x)",
     "unknown-attribute": "(executable=/bin/echo)(nonsense=x)",
     "stdout-cannot-be-written": "(executable=/bin/echo)(arguments=x)(stdout=/nowhere/file)",
@@ -98,6 +97,14 @@ def test_a_plain_job_ends_as_under_fork(both: Both, name: str) -> None:
     ours, forks = both.ours[name], both.forks[name]
     assert (ours.status, ours.stdout) == (forks.status, forks.stdout), (ours.words, forks.words)
     assert without_details(ours) == without_details(forks)
+
+
+def test_a_job_type_that_nobody_knows_is_refused_by_gram_itself(gram: GramSite) -> None:
+    ours, forks = (gram.globusrun(service, "(executable=/bin/echo)(job_type=nothing)") for service in (OURS, FORK))
+    assert ours.status == forks.status
+    assert "error code 19" in without_details(forks)
+    # It takes our job types, too, and names them behind its own.
+    assert re.sub(r" cdf_[^)]*", "", without_details(ours)) == without_details(forks)
 
 
 def test_every_promised_variable_is_there(gram: GramSite) -> None:

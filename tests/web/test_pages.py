@@ -52,6 +52,8 @@ def test_a_running_grid_job_changes_before_the_reader_s_eyes(page: Page, site: S
     identity = samgrid.submit(
         f"""&(samgrid_type = command)(executable = /bin/sh)(count = 4)(arguments = -c "{wait}")"""
     )
+    # The page is longer than that, whatever is on it.
+    page.set_viewport_size({"width": 1200, "height": 400})
     page.goto(f"{site.address}/jobs/{identity}")
     expect(page.locator("#cells")).to_have_attribute("data-cells", re.compile("a"))
     page.evaluate("window.isTheSame = true; scrollTo(0, 150)")

@@ -197,7 +197,7 @@ def test_what_an_earlier_attempt_reported_does_not_reach_the_next(
     prepare(toy)
     folder = toy.account.places.reports(GRID_JOB)
     folder.mkdir()
-    (folder / f"{GRID_JOB}.7_1.xml").write_text('<note xmlns="urn:experiment"/>')
+    (folder / f"{GRID_JOB}.7_1.1.xml").write_text('<note xmlns="urn:experiment"/>')
 
     def read(data: bytes) -> etree._Element:
         retry_failed(toy.database, GRID_JOB)

@@ -24,7 +24,7 @@ class Evidence:
     """What it said: a state and what else there was to it."""
     when: int
     """The second, since 1970, for which it said so."""
-    verdict: str
+    verdict: str = ""
     """What it changed, or why it changed nothing."""
 
 

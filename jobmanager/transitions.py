@@ -31,7 +31,7 @@ def apply_event(job: LocalJob, event: Event) -> bool:
         return True
     if job.state.is_final:
         job.restart()
-    _enter(job, event.state, event.timestamp, event.exit_code, "")
+    _enter(job, event.state, event.timestamp, event.exit_code)
     job.event_time = event.timestamp
     return True
 
@@ -49,7 +49,7 @@ def apply_array_event(job: LocalJob, event: Event) -> bool:
 
 def _evidence_of(event: Event) -> Evidence:
     said = f"{event.state.word} {event.exit_code}" if event.state.is_final else event.state.word
-    return Evidence("log", said, event.timestamp, "")
+    return Evidence("log", said, event.timestamp)
 
 
 def _judge_event(job: LocalJob, event: Event) -> str:
@@ -58,8 +58,8 @@ def _judge_event(job: LocalJob, event: Event) -> str:
         return f"nothing new: {job.state.word} already"
     if event.timestamp < job.event_time:
         return "late: the log had told of a later second"
-    is_ended = event.state is State.FAILED
-    if is_ended and job.signalled is not None and event.timestamp - job.signalled in _SIGNAL_TIME:
+    is_failure = event.state is State.FAILED
+    if is_failure and job.signalled is not None and event.timestamp - job.signalled in _SIGNAL_TIME:
         return "in doubt: a signal of ours may look the same in the log"
     if job.state.is_final:
         is_requeue = event.state is State.PENDING and event.timestamp >= job.queue_time
@@ -102,7 +102,7 @@ def revive(job: LocalJob, status: LocalStatus, asked: int) -> None:
         raise ValueError(f"{status.native_state} is not alive")
     job.put_evidence(Evidence("queue", status.native_state, asked, f"not over: {status.state.word}"))
     job.restart()
-    _enter(job, status.state, asked, 0, "")
+    _enter(job, status.state, asked)
     job.queue_time = asked
 
 
@@ -120,12 +120,12 @@ def end_by_driver(job: LocalJob, status: DriverStatus) -> None:
     if status.end is None or status.exit_code is None:
         raise ValueError("the driver has not written down an end")
     job.put_evidence(Evidence("driver", f"end, exit code {status.exit_code}", status.end, State.DONE.word))
-    _enter(job, State.DONE, status.end, status.exit_code, "")
+    _enter(job, State.DONE, status.end, status.exit_code)
     job.queue_time = status.end
     apply_driver_status(job, status, status.end)
 
 
-def _enter(job: LocalJob, state: State, when: int, exit_code: int, words: str) -> None:
+def _enter(job: LocalJob, state: State, when: int, exit_code: int = 0, words: str = "") -> None:
     job.state = state
     job.remark = None
     if state is State.ACTIVE:
@@ -154,7 +154,8 @@ def apply_driver_status(job: LocalJob, status: DriverStatus, now: float) -> bool
     """
     before = etree.tostring(job.element)
     if status.start is not None:
-        job.put_driver("started" if status.end is None else "ended", status.host, status.cpu_seconds, status.signal)
+        has_ended = status.end is not None and status.exit_code is not None
+        job.put_driver("ended" if has_ended else "started", status.host, status.cpu_seconds, status.signal)
         job.enter_run(status.start)
         # Of one that has ended long ago nothing is news.
         job.put_phases(status.phases, min(now, status.end or now))

@@ -85,6 +85,37 @@ def test_a_replay_from_any_point_changes_nothing_at_all(events: list[tuple[int, 
     assert job.to_bytes() == before
 
 
+def test_a_run_starts_with_active_and_ends_with_its_end() -> None:
+    job = after([(4, PENDING, 0)])
+    assert (job.started_time, job.ended_time) == (None, None)
+    apply_event(job, Event(5, "17_3", ACTIVE))
+    assert (job.started_time, job.ended_time) == (5, None)
+    apply_event(job, Event(8, "17_3", DONE))
+    assert (job.started_time, job.ended_time) == (5, 8)
+
+
+# A failure that comes so long after a signal of ours, given at 100, may be that signal.
+@pytest.mark.parametrize(
+    ("when", "state"),
+    [(97, FAILED), (98, ACTIVE), (100, ACTIVE), (105, ACTIVE), (106, FAILED)],
+    ids=["before", "clocks differ", "at once", "a little later", "later"],
+)
+def test_a_failure_in_the_seconds_of_a_signal_of_ours_is_in_doubt(when: int, state: State) -> None:
+    job = after([(5, ACTIVE, 0)])
+    job.signalled = 100
+    apply_event(job, Event(when, "17_3", FAILED))
+    assert job.state is state
+    words = "in doubt: a signal of ours may look the same in the log"
+    assert job.evidence()[-1].verdict == ("failed" if state is FAILED else words)
+
+
+def test_what_is_no_failure_is_no_signal() -> None:
+    job = after([(5, ACTIVE, 0)])
+    job.signalled = 100
+    apply_event(job, Event(100, "17_3", DONE))
+    assert job.state is DONE
+
+
 def test_a_second_run_forgets_the_first() -> None:
     job = after([(2, ACTIVE, 0), (3, DONE, 9)])
     apply_driver_status(
@@ -125,6 +156,74 @@ def test_a_driver_that_ended_does_not_end_the_job_before_the_batch_system_says_s
     assert job.state is ACTIVE
 
 
+def test_a_local_job_has_what_its_driver_tells_of_the_run() -> None:
+    job = after([(1, ACTIVE, 0)])
+    assert apply_driver_status(job, DriverStatus(start=1, host="n1", cpu_seconds=2.5, signal="TERM"), 9)
+    told = {name: job.element.get(name) for name in ("driver", "host", "cpu-time", "signal", "run")}
+    assert told == {"driver": "started", "host": "n1", "cpu-time": "2.50", "signal": "TERM", "run": "1"}
+    assert apply_driver_status(job, DriverStatus(start=1, end=2, exit_code=0), 9)
+    assert job.driver == "ended"
+
+
+def test_phases_of_a_driver_that_has_ended_are_no_younger_than_its_end() -> None:
+    job = after([(1, ACTIVE, 0)])
+    apply_driver_status(job, DriverStatus(start=1, phases=(Phase("generate", 1, 2),)), 5)
+    ended = DriverStatus(start=1, end=7, exit_code=0, phases=(Phase("generate", 2, 2),))
+    apply_driver_status(job, ended, 900)
+    assert [phase.changed for phase in job.told_phases()] == [7]
+
+
+def test_a_problem_that_the_driver_tells_is_the_reason_at_once_and_stays_it() -> None:
+    job = after([(1, ACTIVE, 0)])
+    assert apply_driver_status(job, DriverStatus(start=1, problem="no space"), 9)
+    assert (job.state, job.reason) == (ACTIVE, "no space")
+    assert not apply_driver_status(job, DriverStatus(start=1), 9)
+    assert job.reason == "no space"
+
+
+NO_REASON: str | None = None
+ENDED_IT = "the batch system ended it: it was cancelled, or failed before it ran"
+NO_RECORD = "exit code 0, but the driver left no record of the end: its outputs did not come back"
+NO_STATUS_FILE = "the driver could not even write its status file (is the disk full?)"
+TOO_MUCH_CPU = "the program took more CPU time than max_cpu_time allows"
+
+
+@pytest.mark.parametrize(
+    ("event", "status", "reason"),
+    [
+        pytest.param((DONE, 0), DriverStatus(start=1, end=2, exit_code=0), NO_REASON, id="success"),
+        pytest.param((FAILED, 0), DriverStatus(start=1, end=2, exit_code=0), NO_REASON, id="success after all"),
+        pytest.param(
+            (DONE, 3), DriverStatus(start=1, end=2, exit_code=3), "the program ended with exit code 3", id="exit code"
+        ),
+        pytest.param((DONE, 3), DriverStatus(), "the program ended with exit code 3", id="the log's exit code"),
+        pytest.param((DONE, 137), DriverStatus(start=1, end=2, exit_code=152, signal="XCPU"), TOO_MUCH_CPU, id="CPU"),
+        pytest.param(
+            (DONE, 139),
+            DriverStatus(start=1, end=2, exit_code=139, signal="SEGV"),
+            "the program was ended by signal SEGV",
+            id="signal",
+        ),
+        pytest.param((DONE, 0), DriverStatus(start=1), NO_RECORD, id="no end"),
+        pytest.param((DONE, 0), DriverStatus(start=1, end=2), NO_RECORD, id="an end without exit code"),
+        pytest.param((DONE, 0), DriverStatus(start=1, exit_code=0), NO_RECORD, id="an exit code without end"),
+        pytest.param((DONE, 125), DriverStatus(), NO_STATUS_FILE, id="the driver failed and is silent"),
+        pytest.param((DONE, 125), DriverStatus(start=1, problem="no space"), "no space", id="the driver failed"),
+        pytest.param((FAILED, 9), DriverStatus(problem="no space"), "no space", id="the driver failed before"),
+        pytest.param((FAILED, 0), DriverStatus(start=1), ENDED_IT, id="ended by the batch system"),
+        pytest.param(
+            (FAILED, 125), DriverStatus(start=1), "the batch system reports a failure (code 125)", id="a failure"
+        ),
+    ],
+)
+def test_the_reason_of_an_end_is_told_by_who_knows_it_best(
+    event: tuple[State, int], status: DriverStatus, reason: str | None
+) -> None:
+    job = after([(1, ACTIVE, 0), (3, *event)])
+    apply_driver_status(job, status, 9)
+    assert (job.reason, job.succeeded) == (reason, reason is None)
+
+
 # --- what the queue and the history say
 
 
@@ -142,6 +241,7 @@ def status(native: str, state: State | None, code: int | None = None, reason: st
         pytest.param([(5, ACTIVE, 0)], status("PD", PENDING), 9, PENDING, None, id="queued again"),
         pytest.param([(5, ACTIVE, 0)], status("S", SUSPENDED), 9, SUSPENDED, None, id="suspended"),
         pytest.param([(9, ACTIVE, 0)], status("PD", PENDING), 8, ACTIVE, None, id="the log knows more"),
+        pytest.param([(9, ACTIVE, 0)], status("PD", PENDING), 9, PENDING, None, id="the log knows as much"),
         pytest.param([(9, DONE, 0)], status("R", ACTIVE), 20, DONE, 0, id="an end stays"),
         pytest.param([(5, ACTIVE, 0)], status("??", None), 9, ACTIVE, None, id="an unknown word"),
         pytest.param([(5, ACTIVE, 0)], status("R", ACTIVE, None, "None"), 9, ACTIVE, None, id="nothing new"),
@@ -166,6 +266,7 @@ def test_an_answer_counts_for_the_second_in_which_it_was_asked_for(
         pytest.param(
             10, (8, PENDING, 0), ACTIVE, "late: the queue has told of a later second", id="backwards and late"
         ),
+        pytest.param(10, (10, PENDING, 0), PENDING, "pending", id="backwards in the same second"),
         pytest.param(10, (12, PENDING, 0), PENDING, "pending", id="backwards and new"),
         pytest.param(10, (8, DONE, 0), DONE, "done", id="an end is never late"),
         pytest.param(10, (8, SUSPENDED, 0), SUSPENDED, "suspended", id="forward is never late"),
@@ -210,6 +311,19 @@ def test_a_job_that_waits_no_longer_has_no_reason_to_wait(end: tuple[int, State,
     assert job.remark is None
 
 
+def test_why_a_job_is_suspended_is_kept() -> None:
+    job = after([(5, ACTIVE, 0)])
+    apply_status(job, status("S", SUSPENDED, None, "preempted"), 9, "queue")
+    assert job.remark == "preempted"
+
+
+def test_an_answer_is_evidence_in_its_own_words_and_an_end_in_its_second() -> None:
+    job = after([(5, ACTIVE, 0)])
+    apply_status(job, status("CD", DONE, 3), 9, "queue")
+    assert job.evidence()[-1] == Evidence("queue", "CD 3", 9, "done")
+    assert (job.started_time, job.ended_time) == (5, 9)
+
+
 def test_a_reason_of_the_batch_system_becomes_the_reason_of_a_failure() -> None:
     job = after([(5, ACTIVE, 0)])
     apply_status(job, status("F", FAILED, None, "NodeFail"), 9, "history")
@@ -225,6 +339,7 @@ def test_an_end_that_the_queue_denies_is_taken_back() -> None:
     apply_driver_status(job, DriverStatus(start=5, host="n1"), 9)
     revive(job, status("R", ACTIVE), 20)
     assert (job.state, job.exit_code, job.driver, job.ended, job.queue_time) == (ACTIVE, None, None, None, 20)
+    assert job.started_time == 20
     assert job.evidence()[-1] == Evidence("queue", "R", 20, "not over: active")
     apply_event(job, Event(15, "17_3", PENDING))
     assert job.state is ACTIVE, "news from before the question"
@@ -243,7 +358,8 @@ def test_an_end_without_news_is_a_failure_with_a_reason() -> None:
     end_without_news(job, 100, "slurm does not know it any more")
     job.to_bytes()
     assert (job.state, job.exit_code, job.reason) == (FAILED, None, "slurm does not know it any more")
-    assert job.evidence()[-1].source == "us"
+    assert job.ended_time == 100
+    assert job.evidence()[-1] == Evidence("us", "nowhere to be found", 100, "failed: slurm does not know it any more")
     apply_event(job, Event(50, "17_3", PENDING))
     assert job.state is FAILED, "news from before"
     apply_event(job, Event(150, "17_3", PENDING))
@@ -255,12 +371,20 @@ def test_a_driver_is_a_witness_of_the_end(code: int) -> None:
     job = after([(5, ACTIVE, 0)])
     end_by_driver(job, DriverStatus(start=5, end=9, exit_code=code))
     assert (job.state, job.exit_code, job.succeeded) == (DONE, code, code == 0)
-    assert job.evidence()[-1] == Evidence("driver", f"end, exit code {code}", 9, "done")
+    assert job.evidence() == [
+        Evidence("log", "active", 5, "active"),
+        Evidence("driver", f"end, exit code {code}", 9, "done"),
+    ]
+    assert job.ended_time == 9
+    apply_event(job, Event(8, "17_3", PENDING))
+    assert job.state is DONE, "news from before"
+    apply_event(job, Event(9, "17_3", PENDING))
+    assert job.state is PENDING
 
 
 @pytest.mark.parametrize("found", [DriverStatus(start=5), DriverStatus(start=5, end=9), DriverStatus()], ids=str)
 def test_a_driver_without_end_is_no_witness(found: DriverStatus) -> None:
-    with pytest.raises(ValueError, match="has not written down an end"):
+    with pytest.raises(ValueError, match=r"^the driver has not written down an end$"):
         end_by_driver(submitted_job(), found)
 
 

@@ -26,12 +26,7 @@ from sandbox.members import (
 
 EXPECTED = ("stdout", "stderr", "status")
 """What every local job that ended has; the folder ``output`` is there only when the program left something in it."""
-_KINDS = {
-    stat.S_IFIFO: "a named pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFBLK: "a device",
-    stat.S_IFCHR: "a device",
-}
+_KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
 
 
 @dataclass(frozen=True)
@@ -151,7 +146,7 @@ def _render_manifest(gathering: "_Gathering", missing: tuple[Missing, ...]) -> b
         "missing": [asdict(lack) for lack in missing],
         "refused": [asdict(refusal) for refusal in gathering.refused],
     }
-    return (json.dumps(manifest, indent=1) + "\n").encode("ascii")
+    return (json.dumps(manifest, indent=1) + "\n").encode()
 
 
 class _Gathering:
@@ -194,7 +189,7 @@ class _Gathering:
         elif kind == stat.S_IFLNK:
             self._add_link(folder, name, path, depth)
         else:
-            self._refuse(path, _KINDS.get(kind, "no file, folder or link"))
+            self._refuse(path, _KINDS.get(kind, "a device"))
         return True
 
     def _refuse(self, path: str, reason: str) -> None:

@@ -50,7 +50,7 @@ class DriverStatus:
 
 def _read_text(value: bytes) -> str:
     # The text will stand in XML, which takes no control characters.
-    return "".join(letter if letter.isprintable() else "?" for letter in value[:500].decode("utf-8", "replace"))
+    return "".join(letter if letter.isprintable() else "?" for letter in value[:500].decode(errors="replace"))
 
 
 _FIELDS: dict[bytes, tuple[str, re.Pattern[bytes], Callable[[bytes], Any]]] = {
@@ -109,7 +109,7 @@ def fetch_status(file: Path) -> DriverStatus:
     :raises OSError: where the file is there but cannot be read, or is a link or anything else but a file.
     """
     try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         return DriverStatus()
     with open(descriptor, "rb") as stream:

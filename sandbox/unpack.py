@@ -7,10 +7,10 @@ import shutil
 import tarfile
 import tempfile
 from pathlib import Path
+from typing import IO
 
 from sandbox.limits import MAX_DEPTH, Limits, SandboxError, stays_inside
 
-_CHUNK = 1 << 16
 # An extended header holds a name or two; tarfile would read one of any size into memory.
 _LONGEST_READ = 1 << 20
 # Per entry: a header, its padding, and an extended header for a long name.
@@ -54,7 +54,7 @@ def _unpack_into(tar: Path, folder: Path, limits: Limits) -> None:
         size = os.fstat(file.fileno()).st_size
         if size > limits.max_bytes + (limits.max_files + 4) * _OVERHEAD:
             raise SandboxError(f"{tar} is too large ({size} bytes): the limit max_bytes is {limits.max_bytes}")
-        with tarfile.open(fileobj=file, mode="r:", encoding="utf-8", errors="surrogateescape") as archive:
+        with tarfile.open(fileobj=file, mode="r:", encoding="utf-8") as archive:
             unpacking = _Unpacking(archive, folder, limits)
             for member in archive:
                 unpacking.add(member)
@@ -106,13 +106,13 @@ class _Unpacking:
             self._add_symlink(member, parts)
         elif member.islnk():
             self._add_hardlink(member, parts)
-        elif member.isreg() and not member.issparse():
-            self._add_file(member, parts)
+        elif member.isreg() and not member.issparse() and (source := self._archive.extractfile(member)):
+            self._add_file(source, parts, 0o700 if member.mode & 0o111 else 0o600)
         else:
             raise _refusal(member, "it is no plain file, folder or link")
 
     def _make_folders(self, parts: tuple[str, ...]) -> None:
-        for depth in range(1, len(parts) + 1):
+        for depth, _ in enumerate(parts, 1):
             path = parts[:depth]
             if path in self._folders:
                 continue
@@ -131,17 +131,13 @@ class _Unpacking:
         target = _read_parts(member.linkname)
         if target not in self._files:
             raise _refusal(member, f"a hard link to {member.linkname!r}, which is no file before it in the tar")
-        os.link(self._path(target), self._path(parts), follow_symlinks=False)
+        os.link(self._path(target), self._path(parts))
         self._files.add(parts)
 
-    def _add_file(self, member: tarfile.TarInfo, parts: tuple[str, ...]) -> None:
-        source = self._archive.extractfile(member)
-        if source is None:
-            raise _refusal(member, "it has no content")
-        mode = 0o700 if member.mode & 0o111 else 0o600
-        descriptor = os.open(self._path(parts), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+    def _add_file(self, source: IO[bytes], parts: tuple[str, ...], mode: int) -> None:
+        descriptor = os.open(self._path(parts), os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with source, open(descriptor, "wb") as file:
-            shutil.copyfileobj(source, file, _CHUNK)
+            shutil.copyfileobj(source, file)
         self._files.add(parts)
 
     def _path(self, parts: tuple[str, ...]) -> Path:

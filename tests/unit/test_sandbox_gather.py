@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sandbox.gather import Content, Gathered, Missing, Refused, write_output
+from sandbox.gather import Content, Gathered, Missing, Refused, write_bundle, write_output
 from sandbox.limits import Limits, SandboxError
 from sandbox.unpack import unpack
 from tests.conftest import file_size_limit
@@ -38,6 +38,15 @@ def results(room: Path) -> Path:
 
 def collect(results: Path, *expected: str, limits: Limits = LIMITS, name: str = "out.tar") -> Gathered:
     return write_output(JOB, results, expected or ("t-1.1",), {}, results.parent / name, limits)
+
+
+def test_people_can_read_the_manifest_line_by_line(results: Path) -> None:
+    collect(results)
+    with tarfile.open(results.parent / "out.tar", "r:") as archive:
+        member = archive.extractfile(f"{JOB}/manifest.json")
+        assert member is not None
+        lines = member.read().decode().splitlines()
+    assert lines[:2] == ["{", f' "grid_job": "{JOB}",']
 
 
 def read_manifest(tar: Path) -> Any:
@@ -71,10 +80,12 @@ def test_everything_of_a_local_job_is_in_the_tar_and_in_its_manifest(results: Pa
         assert {(member.uid, member.gid, member.mtime) for member in archive} == {(0, 0, 0)}
         assert archive.getmember(f"{JOB}/{output}/tool").mode == 0o755
     assert Content(f"{output}/events", 6, hashlib.sha256(b"1 2 3\n").hexdigest()) in gathered.files
+    assert Content("job.xml", 4, hashlib.sha256(b"<x/>").hexdigest()) in gathered.files
     assert [content.path for content in gathered.files] == sorted(content.path for content in gathered.files)
     assert (gathered.missing, gathered.refused) == ((), ())
     assert gathered.sha256 == hashlib.sha256(tar.read_bytes()).hexdigest()
     manifest = read_manifest(tar)
+    assert manifest["grid_job"] == JOB
     assert manifest["files"] == [vars(content) for content in gathered.files]
     assert tar.stat().st_mode & 0o777 == 0o600
 
@@ -104,6 +115,47 @@ def test_what_is_missing_is_listed(results: Path) -> None:
 def test_a_local_id_with_a_slash_is_found_where_the_driver_put_it(results: Path) -> None:
     (results / f"{JOB}.a_b.stdout").write_text("x")
     assert collect(results, "a/b").missing == (Missing("a/b", ("stderr", "status")),)
+
+
+def test_what_cannot_be_looked_at_is_listed_and_not_missing(results: Path) -> None:
+    local_id = "n" * 300
+    gathered = collect(results, local_id)
+    names = [f"{JOB}.{local_id}.{what}" for what in ("stdout", "stderr", "status", "output")]
+    assert gathered.refused == tuple(Refused(name, "File name too long") for name in names)
+    assert gathered.missing == ()
+
+
+# --- one tar of the tars of steps
+
+
+def bundle(room: Path, **parts: Path) -> Gathered:
+    return write_bundle(JOB, parts, {"job.xml": b"<x/>"}, room / "out.tar", LIMITS)
+
+
+def test_each_part_lies_in_a_folder_of_its_name(room: Path) -> None:
+    (room / "k1.tar").write_text("made")
+    (room / "k2.tar").write_text("read")
+    gathered = bundle(room, make=room / "k1.tar", again=room / "k2.tar")
+    with tarfile.open(room / "out.tar", "r:") as archive:
+        names = ["", "/job.xml", "/again", "/again/k2.tar", "/make", "/make/k1.tar", "/manifest.json"]
+        assert archive.getnames() == [JOB + name for name in names]
+        member = archive.extractfile(f"{JOB}/make/k1.tar")
+        assert member is not None
+        assert member.read() == b"made"
+    assert [content.path for content in gathered.files] == ["again/k2.tar", "job.xml", "make/k1.tar"]
+    assert (gathered.missing, gathered.refused) == ((), ())
+
+
+def test_a_part_that_is_not_there_or_is_a_link_is_listed(room: Path) -> None:
+    (room / "k2.tar").symlink_to("../elsewhere")
+    gathered = bundle(room, make=room / "k1.tar", again=room / "k2.tar")
+    assert gathered.refused == (
+        Refused("again/k2.tar", "a link that leads out of its output folder"),
+        Refused("make/k1.tar", "there is no such file any more"),
+    )
+
+
+# --- what programs may leave
 
 
 def put_socket(path: Path) -> None:
@@ -173,6 +225,21 @@ def test_a_folder_with_too_many_entries_is_left_out_whole(results: Path) -> None
     assert f"{output.name}/tool" in {content.path for content in gathered.files}
 
 
+def test_as_many_entries_and_bytes_are_taken_as_may_be(results: Path) -> None:
+    own = [results / f"{JOB}.t-1.1.{what}" for what in ("stdout", "stderr", "status")]
+    files = [*own, *(path for path in results.rglob("*.output/**/*") if path.is_file() and not path.is_symlink())]
+    size = sum(path.stat().st_size for path in files)
+    assert collect(results, limits=Limits(6, size)).refused == ()
+    assert [refused.reason for refused in collect(results, limits=Limits(6, size - 1)).refused] == [
+        f"its 10 bytes would pass the limit max_bytes = {size - 1}"
+    ]
+
+
+def test_entries_of_all_folders_count_together(results: Path) -> None:
+    (refused,) = collect(results, limits=Limits(5, 10**6)).refused
+    assert refused == Refused(f"{JOB}.t-1.1.output/deep", "its entries would pass the limit max_files = 5")
+
+
 def test_a_bottomless_folder_is_cut_and_what_is_taken_can_be_unpacked(results: Path) -> None:
     path = results / f"{JOB}.t-1.1.output"
     for _ in range(100):
@@ -180,8 +247,25 @@ def test_a_bottomless_folder_is_cut_and_what_is_taken_can_be_unpacked(results: P
         path.mkdir()
         (path / "f").touch()
     (refused,) = collect(results, limits=Limits(1000, 10**6)).refused
-    assert refused.reason == "more than 64 folders deep"
+    assert refused == Refused(f"{JOB}.t-1.1.output" + "/d" * 62, "more than 64 folders deep")
+    with tarfile.open(results.parent / "out.tar", "r:") as archive:
+        assert max(name.count("/") + 1 for name in archive.getnames()) == 64
     unpack(results.parent / "out.tar", results.parent / "place", Limits(1000, 10**6))
+
+
+def test_a_link_that_is_none_any_more_at_the_last_moment_is_listed(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = results / f"{JOB}.t-1.1.output" / "deep" / "link"
+    real = os.readlink
+
+    def swapping(path: Any, *, dir_fd: int | None = None) -> Any:
+        link.unlink()
+        link.touch()
+        return real(path, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "readlink", swapping)
+    assert collect(results).refused == (Refused(f"{JOB}.t-1.1.output/deep/link", "Invalid argument"),)
 
 
 def swap_when_opened(monkeypatch: pytest.MonkeyPatch, name: str, swap: Callable[[], object]) -> None:
@@ -211,7 +295,8 @@ def test_what_is_put_in_a_files_place_at_the_last_moment_is_not_followed(
 
     swap_when_opened(monkeypatch, "events", swap)
     gathered = collect(results)
-    assert [refused.path for refused in gathered.refused] == [f"{JOB}.t-1.1.output/events"]
+    reason = "Too many levels of symbolic links" if kind == "link" else "changed its kind while it was read"
+    assert gathered.refused == (Refused(f"{JOB}.t-1.1.output/events", reason),)
     assert b"root:" not in (results.parent / "out.tar").read_bytes()
 
 

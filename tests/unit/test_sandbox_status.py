@@ -1,5 +1,6 @@
 """What the status file tells, and what may be written into it."""
 
+import errno
 import os
 import subprocess
 from pathlib import Path
@@ -74,6 +75,15 @@ def test_of_a_huge_status_file_the_first_and_last_part_are_read(room: Path) -> N
     assert fetch_status(file) == DriverStatus(start=10, exit_code=0, end=20)
 
 
+def test_of_a_huge_status_file_every_whole_line_of_both_parts_counts_and_none_between(room: Path) -> None:
+    first, last = b"start 10\nhost n1\n", b"\ntoken k3f9zq2m-1\npro"
+    head = first + last.rjust(512 * 1024 - len(first), b"x")
+    tail = b"y\nexit 0\n".ljust(16 * 1024 - 8, b"z") + b"\nend 20\n"
+    (room / "status").write_bytes(head + b"blem x\nsignal TERM\ny" + tail)
+    expected = DriverStatus(start=10, host="n1", token="k3f9zq2m-1", exit_code=0, end=20)
+    assert fetch_status(room / "status") == expected
+
+
 def test_a_cut_in_a_huge_status_file_makes_no_line_of_its_own(room: Path) -> None:
     file = room / "status"
     head = b"start 10\n".ljust(512 * 1024 - 5, b"x") + b"\nexit"
@@ -85,6 +95,13 @@ def test_a_link_in_place_of_a_status_file_is_not_followed(room: Path) -> None:
     (room / "status").symlink_to("/etc/passwd")
     with pytest.raises(OSError, match="symbolic links"):
         fetch_status(room / "status")
+
+
+def test_a_named_pipe_in_place_of_a_status_file_is_not_waited_for(room: Path) -> None:
+    os.mkfifo(room / "status")
+    with pytest.raises(OSError, match=r"no regular file: '.*/status'$") as raised:
+        fetch_status(room / "status")
+    assert raised.value.errno == errno.EINVAL
 
 
 def report(status: Path | None, *words: str) -> int:

@@ -1,5 +1,6 @@
 """Unpacking tars that nobody vouches for."""
 
+import gzip
 import io
 import os
 import tarfile
@@ -76,6 +77,18 @@ def render_long_header(kind: bytes, size: int) -> bytes:
     return bytes(buffer)
 
 
+def render_pax_comment(size: int) -> bytes:
+    """A header of this many bytes that says nothing of interest."""
+    words = b"%d comment=" % size
+    content = words.ljust(size - 1, b"x") + b"\n"
+    return entry("pax", tarfile.XHDTYPE, size=size)[0].tobuf(tarfile.GNU_FORMAT) + content.ljust(
+        -(-size // 512) * 512, b"\0"
+    )
+
+
+GOOD = render_tar(file("a", b"x" * 700), folder("d"), link("d/l", "../a"), hard_link("h", "a"), file("n" * 150))
+
+
 HOSTILE: dict[str, tuple[bytes, str]] = {
     "absolute name": (render_tar(file("/tmp/x")), "out of the folder"),
     "dot dot": (render_tar(file("a/../../x")), "out of the folder"),
@@ -90,14 +103,16 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "folder over a link": (render_tar(folder("d"), link("l", "d"), folder("l")), "'l' is no folder"),
     "file over a link": (render_tar(link("l", "x"), file("l")), "there already"),
     "link over a folder": (render_tar(folder("d"), link("d", "x")), "there already"),
-    "file twice": (render_tar(file("a"), file("./a")), "there already"),
+    "file twice": (render_tar(file("a"), file("./a")), "refused: it is there already$"),
+    "file twice below a folder": (render_tar(file("d//a"), file("d/a")), "there already"),
     "file below a file": (render_tar(file("a"), file("a/b")), "'a' is no folder"),
+    "file deep below a file": (render_tar(file("a/b"), file("a/b/c/d")), "'a/b/c' .* refused: 'a/b' is no folder$"),
     "file in place of the folder itself": (render_tar(file(".")), "there already"),
     "hard link out": (render_tar(hard_link("h", "/etc/passwd")), "out of the folder"),
     "hard link upwards": (render_tar(hard_link("h", "../x")), "out of the folder"),
     "hard link to a link": (render_tar(link("l", "x"), hard_link("h", "l")), "no file before it"),
     "hard link to nothing": (render_tar(hard_link("h", "later"), file("later")), "no file before it"),
-    "character device": (render_tar(entry("c", tarfile.CHRTYPE)), "no plain file"),
+    "character device": (render_tar(entry("c", tarfile.CHRTYPE)), "refused: it is no plain file, folder or link$"),
     "block device": (render_tar(entry("b", tarfile.BLKTYPE)), "no plain file"),
     "named pipe": (render_tar(entry("f", tarfile.FIFOTYPE)), "no plain file"),
     "declared size": (render_cut_tar(entry("bomb", tarfile.REGTYPE, size=10**12)), "limit max_bytes"),
@@ -106,13 +121,18 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "content cut short": (render_cut_tar(file("a"), entry("b", tarfile.REGTYPE, size=9000)), "cut short|no sound"),
     "sparse file": (render_cut_tar(entry("s", tarfile.GNUTYPE_SPARSE, size=9)), "no plain file"),
     "many entries": (render_tar(*(file(f"f{number}") for number in range(21))), "limit max_files"),
+    "many links": (render_tar(file("f"), *(link(f"l{number}", "f") for number in range(20))), "limit max_files"),
     "many folders unsaid": (render_tar(file("a/" * 30 + "f")), "limit max_files"),
     "bottomless": (render_tar(file("a/" * 70 + "f")), "too deep"),
+    "bottomless by one": (render_tar(file("a/" * 64 + "f")), "too deep"),
+    "long name that leads out": (render_tar(file("/" + "n" * 300)), "^'/n{199}' in the tar is refused"),
+    "long name of a device": (render_tar(entry("n" * 300, tarfile.CHRTYPE)), "^'n{200}' in the tar is refused"),
     "long name": (render_tar(file("n" * 300)), "could not be unpacked"),
     "huge name": (render_long_header(tarfile.GNUTYPE_LONGNAME, 2**33), "claims"),
     "huge pax header": (render_long_header(tarfile.XHDTYPE, 2**33), "claims"),
     "negative size": (render_long_header(tarfile.GNUTYPE_LONGNAME, -1), "no sound tar file"),
     "chain of headers": (render_long_header(tarfile.XHDTYPE, 0) * 1500 + bytes(1024), "too large|no sound"),
+    "compressed": (gzip.compress(render_tar(file("a"))), "no sound tar file"),
     "no tar": (b"<html>not found</html>" * 100, "no sound tar file"),
     "empty": (b"", "no sound tar file"),
     "no end": (render_tar(file("a"))[:1024], "cut short"),
@@ -139,6 +159,8 @@ def test_a_good_tar_is_unpacked_for_us_alone(room: Path) -> None:
         link("deep/up", "../run"),
         hard_link("deep/twin", "run"),
         folder("deep"),
+        file("deep/also/file", b"more", 0o641),
+        file("deep/by/group", b"", 0o610),
     )
     (room / "t.tar").write_bytes(data)
     place = room / "place"
@@ -146,8 +168,67 @@ def test_a_good_tar_is_unpacked_for_us_alone(room: Path) -> None:
     assert (place / "deep" / "er" / "file").read_bytes() == b"text"
     assert (place / "deep" / "up").readlink() == Path("../run")
     assert (place / "deep" / "twin").samefile(place / "run")
-    modes = {path.name: path.lstat().st_mode & 0o7777 for path in (place, *place.rglob("*")) if not path.is_symlink()}
-    assert modes == {"place": 0o700, "deep": 0o700, "er": 0o700, "run": 0o700, "twin": 0o700, "file": 0o600}
+    entries = [place, *(path for path in place.rglob("*") if not path.is_symlink())]
+    assert {path.stat().st_mode & 0o7777 for path in entries if path.is_dir()} == {0o700}
+    modes = {str(path.relative_to(place)): path.stat().st_mode & 0o7777 for path in entries if path.is_file()}
+    assert modes == {
+        "run": 0o700, "deep/twin": 0o700, "deep/er/file": 0o600, "deep/also/file": 0o700, "deep/by/group": 0o700,
+    }  # fmt: skip
+
+
+def unpacks(room: Path, data: bytes, limits: Limits = LIMITS) -> bool:
+    (room / "t.tar").write_bytes(data)
+    try:
+        unpack(room / "t.tar", room / "place", limits)
+    except SandboxError:
+        return False
+    return True
+
+
+OVERHEAD = 24 * 4096
+"""What a tar of twenty entries may have beside the content of its files."""
+
+
+@pytest.mark.parametrize(
+    ("data", "limits", "taken"),
+    [
+        pytest.param(render_tar(file("a", b"x" * 10_000)), LIMITS, True, id="as many bytes as may be"),
+        pytest.param(render_tar(file("a", b"x" * 10_001)), LIMITS, False, id="a byte more"),
+        pytest.param(GOOD, Limits(5, 10_000), True, id="as many entries as may be"),
+        pytest.param(GOOD, Limits(4, 10_000), False, id="an entry more"),
+        pytest.param(GOOD.ljust(10_000 + OVERHEAD, b"\0"), LIMITS, True, id="as large as may be"),
+        pytest.param(GOOD.ljust(10_001 + OVERHEAD, b"\0"), LIMITS, False, id="larger"),
+        pytest.param(render_tar(file("a/" * 63 + "f")), Limits(64, 1), True, id="as deep as may be"),
+        pytest.param(render_pax_comment(1 << 20) + GOOD, Limits(500, 1000), True, id="a header of a mebibyte"),
+        pytest.param(render_pax_comment((1 << 20) + 1) + GOOD, Limits(500, 1000), False, id="a longer header"),
+        pytest.param(render_long_header(tarfile.XHDTYPE, 0) + GOOD, LIMITS, True, id="an empty header"),
+    ],
+)
+def test_a_tar_may_come_up_to_its_limits(room: Path, data: bytes, limits: Limits, taken: bool) -> None:
+    assert unpacks(room, data, limits) is taken
+
+
+def test_names_are_kept_byte_by_byte_in_every_locale(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["raw\udcff", "müon"]
+    data = render_tar(*map(file, names))
+    monkeypatch.setattr(tarfile.TarFile, "encoding", "latin-1")
+    assert unpacks(room, data)
+    assert sorted(path.name for path in (room / "place").iterdir()) == sorted(names)
+
+
+def test_what_is_half_unpacked_lies_beside_its_place(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    renamed: list[tuple[Path, Path]] = []
+    monkeypatch.setattr(Path, "rename", lambda path, target: renamed.append((path, target)))
+    assert unpacks(room, GOOD)
+    ((aside, place),) = renamed
+    assert (aside.parent, place) == (room, room / "place")
+    assert aside.name.startswith("place.tmp")
+
+
+def test_a_place_in_a_folder_that_is_not_there_is_an_error(room: Path) -> None:
+    (room / "t.tar").write_bytes(GOOD)
+    with pytest.raises(SandboxError, match=r"nowhere/place could not be made: .*No such file"):
+        unpack(room / "t.tar", room / "nowhere" / "place", LIMITS)
 
 
 def test_an_empty_folder_may_be_filled_and_a_full_one_not(room: Path) -> None:
@@ -179,14 +260,14 @@ def test_a_full_disk_leaves_nothing_half_made(room: Path) -> None:
     with file_size_limit(5000), pytest.raises(SandboxError, match="too large"):
         unpack(room / "t.tar", room / "place", LIMITS)
     assert [path.name for path in room.iterdir()] == ["t.tar"]
+    (room / "place").mkdir()
+    with file_size_limit(5000), pytest.raises(SandboxError, match=r"t\.tar could not be unpacked .*too large"):
+        unpack(room / "t.tar", room / "place", LIMITS)
 
 
 def test_a_missing_tar_is_an_error(room: Path) -> None:
     with pytest.raises(SandboxError, match=r"t\.tar could not be unpacked"):
         unpack(room / "t.tar", room / "place", LIMITS)
-
-
-GOOD = render_tar(file("a", b"x" * 700), folder("d"), link("d/l", "../a"), hard_link("h", "a"), file("n" * 150))
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -52,8 +52,7 @@ def adopt(account: Account, system: BatchSystem, grid_job: str, token: str) -> b
 def _believe_absence(system: BatchSystem, database: Database, grid_job: str, token: str, jobs: list[LocalJob]) -> bool:
     """Nothing more was found; False where nothing of the token was ever found."""
     missing = [job for job in jobs if job.local_id is None]
-    age = time.time() - max((job.intended for job in missing), default=0)
-    if missing and age < system.adapter.settle_time:
+    if missing and time.time() - max(job.intended for job in missing) < system.adapter.settle_time:
         raise Unsettled(
             f"{token} is nowhere in {system.adapter.name}; it may still turn up: it is looked for until"
             f" {system.adapter.settle_time:.0f} s after it was sent"
@@ -78,7 +77,7 @@ def _look_everywhere(
     if wanted - found.keys():
         for index, local_id in _look_at_drivers(account, grid_job, token):
             found.setdefault(index, []).append(local_id)
-    return {index: sorted(set(ids), key=_age) for index, ids in found.items()}
+    return {index: sorted(dict.fromkeys(ids), key=_age) for index, ids in found.items()}
 
 
 def _add(found: dict[int, list[str]], system: BatchSystem, offset: int, statuses: Iterable[LocalStatus]) -> None:

@@ -16,7 +16,6 @@ from jobmanager.aggregation import judge
 from jobmanager.batch import find_batch_system
 from jobmanager.database import Database
 from jobmanager.delivery import deliver_outputs, measure_files
-from jobmanager.documents import read_time
 from jobmanager.grid_job import GridJob
 from jobmanager.job_types import HANDLER_FAILURES
 from jobmanager.local_job import LocalJob
@@ -118,7 +117,7 @@ def _wait_for_outputs(unproven: Iterable[LocalJob], lag: float) -> None:
 
 def _wait_for(jobs: Iterable[LocalJob], lag: float, what: str) -> None:
     now = time.time()
-    late = [job for job in jobs if now - read_time(job.ended or "1970-01-01T00:00:00Z") < lag]
+    late = [job for job in jobs if now - (job.ended_time or 0) < lag]
     if late:
         raise Unreachable(f"waits up to {lag:.0f} s for {len(late)} local jobs {what}, first {late[0].local_id}")
 

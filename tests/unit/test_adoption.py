@@ -155,6 +155,15 @@ def test_of_a_submission_that_was_made_twice_the_eldest_stays(toy: ToySystem) ->
     assert toy.job(2).evidence() == [Evidence("us", "submitted twice: 10_2", NOW, "cancelled; 9_2 stays")]
 
 
+def test_all_but_the_eldest_are_cancelled_however_often_it_was_made(toy: ToySystem) -> None:
+    toy.add([None])
+    toy.answers("find", *(f"{local_id} R {TOKEN} -" for local_id in (100, 10, 9, 11)))
+    assert look(toy)
+    assert toy.ids() == ["9"]
+    assert toy.calls("cancel") == ["10 11 100"]
+    assert toy.job().evidence()[-1].said == "submitted twice: 10, 11, 100"
+
+
 def test_what_is_registered_stays_although_it_is_younger(toy: ToySystem) -> None:
     toy.add(["17_1", None])
     toy.answers("find", f"17_1 R {TOKEN} -", f"9_1 R {TOKEN} -", f"9_2 R {TOKEN} -")

@@ -85,6 +85,13 @@ def test_the_next_attempt_is_new_and_the_last_one_is_remembered(toy: ToySystem) 
     assert second.evidence() == []
 
 
+def test_a_request_without_retries_tries_nothing_again(toy: ToySystem) -> None:
+    prepare(toy, retries=0)
+    before = toy.documents()
+    assert retry_failed(toy.database, GRID_JOB) == 0
+    assert toy.documents() == before
+
+
 def test_a_grid_job_that_tries_again_never_looks_as_if_it_had_not_begun(toy: ToySystem) -> None:
     prepare(toy)
     assert retry_failed(toy.database, GRID_JOB) == 1

@@ -112,6 +112,43 @@ def test_the_drivers_record_is_a_second_witness(toy: ToySystem) -> None:
     )  # fmt: skip
 
 
+def test_a_record_of_an_end_without_exit_code_is_no_witness(toy: ToySystem) -> None:
+    toy.add(["17_1"], ACTIVE)
+    toy.drives("17_1", "start 1000", "end 2000")
+    look(toy)
+    assert toy.states() == [ACTIVE]
+
+
+def test_an_end_that_is_told_while_witnesses_are_asked_for_stays(
+    toy: ToySystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def query(system: BatchSystem) -> list[LocalStatus]:
+        apply_events(toy.database, "toy", [Event(NOW, "17_1", FAILED, 9)])
+        return []
+
+    toy.add(["17_1"], ACTIVE)
+    toy.drives("17_1", "start 1000", "exit 0", "end 2000")
+    monkeypatch.setattr(BatchSystem, "query", query)
+    look(toy)
+    assert (toy.job().state, toy.job().exit_code) == (FAILED, 9), "the driver is heard when outputs are collected"
+    assert [seen.source for seen in toy.job().evidence()] == ["log"]
+
+
+def test_an_end_that_is_told_at_the_last_moment_is_not_given_up(
+    toy: ToySystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find_ended(system: BatchSystem, token: str) -> list[LocalStatus]:
+        if toy.now == NOW + SETTLE:
+            apply_events(toy.database, "toy", [Event(toy.now, "17_1", DONE, 0)])
+        return []
+
+    toy.add(["17_1"], ACTIVE)
+    monkeypatch.setattr(BatchSystem, "find_ended", find_ended)
+    for toy.now in (NOW, NOW + 1, NOW + SETTLE):
+        look(toy)
+    assert (toy.job().state, toy.job().exit_code, toy.job().reason) == (DONE, 0, None)
+
+
 def test_a_witnessed_end_costs_no_question_about_its_history(toy: ToySystem) -> None:
     toy.add(["17_1"], ACTIVE)
     toy.drives("17_1", "start 1000", "exit 0", "end 2000")

@@ -1,15 +1,19 @@
 """Submissions as the batch system sees them, and what becomes of intents."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from batch_adapters.adapter import BatchError, Garbled, Postponed, Refused, Unreachable
+from batch_adapters.adapter import BatchError, Garbled, Postponed, Refused, Submission, Unreachable
+from batch_adapters.batch_system import BatchSystem
 from batch_adapters.states import State
 from batch_adapters.traffic import HeldBack
+from jobmanager.account import Account
 from jobmanager.adoption import Unsettled
-from jobmanager.submission import submit_local_jobs
+from jobmanager.settings import Transfer
+from jobmanager.submission import find_last_token, submit_local_jobs, write_intent
 from tests.unit.toy_system import GRID_JOB, SETTLE, TOKEN, ToySystem
 
 COUNTING = 'echo x >>"${0%/*}/number"; wc -l <"${0%/*}/number"'
@@ -42,7 +46,9 @@ def test_local_jobs_go_in_arrays_whose_positions_are_told(toy: ToySystem) -> Non
 def test_without_arrays_each_local_job_is_submitted_side_by_side(toy: ToySystem) -> None:
     toy.change_adapter(max_array=1)
     toy.add([None] * 6, token=None)
-    toy.does("submit", 'echo "${2##*-}"')
+    # Each waits for three more: one after another, none would end before its time limit.
+    together = 'd="${0%/*}/begun"; mkdir -p "$d"; >"$d/$2"; until [ "$(ls "$d" | wc -l)" -ge 4 ]; do sleep 0.02; done'
+    toy.does("submit", f'{together}; echo "${{2##*-}}"')
     submit(toy)
     assert toy.ids() == ["1", "2", "3", "4", "5", "6"]
     assert sorted(toy.calls("submit")) == [f"{GRID_JOB}-{number} 1 {number - 1}" for number in range(1, 7)]
@@ -54,6 +60,113 @@ def test_the_sites_options_come_before_the_requests(toy: ToySystem) -> None:
     toy.does("submit", COUNTING)
     submit(toy, batch_options=("--mine",))
     assert toy.calls("submit") == [f"{TOKEN} 1 0 --site=a b --mine"]
+
+
+def submitted(toy: ToySystem, monkeypatch: pytest.MonkeyPatch, **request: object) -> list[Submission]:
+    """What the batch system is asked for, where the request says this and the rest is submitted."""
+    submissions: list[Submission] = []
+
+    def note(system: BatchSystem, submission: Submission) -> Mapping[int, str]:
+        submissions.append(submission)
+        return {position: f"17_{position}" for position in range(1, submission.count + 1)}
+
+    monkeypatch.setattr(BatchSystem, "submit", note)
+    submit(toy, **request)
+    return submissions
+
+
+def test_the_batch_system_is_told_what_the_request_says(toy: ToySystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    toy.add(["16", None, None], token=None)
+    wanted = {"queue": "long", "project": "d0", "max_cpu_time": 7, "max_wall_time": 8, "max_memory": 9}
+    places = toy.account.places
+    assert submitted(toy, monkeypatch, **wanted) == [
+        Submission(
+            token=TOKEN,
+            count=2,
+            offset=1,
+            driver=str(places.driver(GRID_JOB)),
+            results=str(places.results(GRID_JOB)),
+            sandbox=str(places.sandbox(GRID_JOB)),
+            carried=False,
+            queue="long",
+            project="d0",
+            max_cpu_minutes=7,
+            max_wall_minutes=8,
+            max_memory_mb=9,
+        )
+    ]
+
+
+def test_what_the_request_does_not_say_is_nothing(toy: ToySystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    toy.add([None], token=None)
+    ((limits, words),) = [
+        ((s.max_cpu_minutes, s.max_wall_minutes, s.max_memory_mb), (s.queue, s.project))
+        for s in submitted(toy, monkeypatch)
+    ]
+    assert (limits, words) == ((0, 0, 0), ("", ""))
+
+
+@pytest.mark.parametrize("transfer", Transfer)
+def test_the_site_says_whether_the_batch_system_carries_the_sandbox(
+    toy: ToySystem, monkeypatch: pytest.MonkeyPatch, transfer: Transfer
+) -> None:
+    configuration = toy.account.configuration
+    sandbox = replace(configuration.sandbox, transfer=transfer)
+    toy.account = Account(toy.account.places, replace(configuration, sandbox=sandbox))
+    toy.add([None], token=None)
+    (submission,) = submitted(toy, monkeypatch)
+    assert submission.carried is (transfer is Transfer.BATCH_SYSTEM)
+
+
+@pytest.mark.parametrize(
+    ("last", "following"), [("1", "2"), ("9", "a"), ("z", "10"), ("1z", "20"), ("zz", "100")], ids="after {}".format
+)
+def test_tokens_count_in_digits_and_letters(toy: ToySystem, last: str, following: str) -> None:
+    toy.add([None], token=None)
+    toy.database.change_grid_job(GRID_JOB, lambda job: setattr(job, "last_token", f"{GRID_JOB}-{last}"))
+    intent = write_intent(toy.database, GRID_JOB, 1)
+    assert intent is not None
+    assert intent.token == f"{GRID_JOB}-{following}"
+
+
+@pytest.mark.parametrize(("known", "kept"), [("z", "10"), ("10", "z")], ids=["kept", "known"])
+def test_a_longer_token_is_a_later_one(toy: ToySystem, known: str, kept: str) -> None:
+    toy.add(["17"], token=f"{GRID_JOB}-{known}")
+    toy.database.change_grid_job(GRID_JOB, lambda job: setattr(job, "last_token", f"{GRID_JOB}-{kept}"))
+    assert find_last_token(toy.database, toy.database.grid_job(GRID_JOB)) == f"{GRID_JOB}-10"
+
+
+def test_of_submissions_in_doubt_one_is_adopted_and_the_next_is_made(toy: ToySystem) -> None:
+    toy.change_adapter(max_array=1)
+    toy.add([None, None])
+    with toy.database.transaction():
+        second = toy.job(2)
+        second.intend(f"{GRID_JOB}-2", toy.now)
+        toy.database.put_local_jobs(GRID_JOB, [second])
+    toy.does("find", f'[ "$2" != {TOKEN} ] || echo "17 R {TOKEN} -"')
+    toy.does("submit", "echo 18")
+    toy.now += SETTLE
+    submit(toy)
+    assert toy.ids() == ["17", "18"]
+    assert toy.calls("submit") == [f"{GRID_JOB}-2 1 1"]
+
+
+def test_a_submission_that_failed_and_was_never_made_is_an_error(toy: ToySystem) -> None:
+    toy.change_adapter(settle_time=0, max_array=1)
+    toy.add([None], token=None)
+    toy.does("submit", "exit 1")
+    with pytest.raises(Unreachable):
+        submit(toy)
+    assert tokens(toy) == [TOKEN]
+
+
+def test_nothing_is_submitted_for_a_grid_job_that_was_cancelled(toy: ToySystem) -> None:
+    toy.add([None, None])
+    toy.database.change_grid_job(GRID_JOB, lambda job: job.cancel(toy.now, "cancelled by a test"))
+    toy.now += SETTLE
+    submit(toy)
+    assert toy.calls("submit") == []
+    assert write_intent(toy.database, GRID_JOB, 1) is None
 
 
 def test_nothing_that_is_registered_is_submitted(toy: ToySystem) -> None:

@@ -39,7 +39,7 @@ def _sync(top: Path) -> None:
     for path, _, names in os.walk(top):
         files = [os.path.join(path, name) for name in names]  # noqa: PTH118 names of os.walk
         for name in [*(file for file in files if not os.path.islink(file)), path]:  # noqa: PTH114
-            descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            descriptor = os.open(name, os.O_RDONLY)
             try:
                 os.fsync(descriptor)
             finally:

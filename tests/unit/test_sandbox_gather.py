@@ -56,6 +56,21 @@ def read_manifest(tar: Path) -> Any:
         return json.load(member)
 
 
+OUTPUT = f"{JOB}.t-1.1.output"
+MODES = {
+    "job.xml": 0o644, f"{JOB}.t-1.1.stdout": 0o644, OUTPUT: 0o755, f"{OUTPUT}/deep/link": 0o777,
+    f"{OUTPUT}/events": 0o644, f"{OUTPUT}/tool": 0o755,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", [0o701, 0o610, 0o601], ids=oct)
+def test_what_anybody_may_execute_everybody_may(results: Path, mode: int) -> None:
+    (results / OUTPUT / "events").chmod(mode)
+    collect(results)
+    with tarfile.open(results.parent / "out.tar", "r:") as archive:
+        assert archive.getmember(f"{JOB}/{OUTPUT}/events").mode == 0o755
+
+
 def test_everything_of_a_local_job_is_in_the_tar_and_in_its_manifest(results: Path) -> None:
     tar = results.parent / "out.tar"
     gathered = write_output(JOB, results, ["t-1.1"], {"job.xml": b"<x/>", "a.log": b""}, tar, LIMITS)
@@ -78,7 +93,7 @@ def test_everything_of_a_local_job_is_in_the_tar_and_in_its_manifest(results: Pa
             "manifest.json",
         ]
         assert {(member.uid, member.gid, member.mtime) for member in archive} == {(0, 0, 0)}
-        assert archive.getmember(f"{JOB}/{output}/tool").mode == 0o755
+        assert {name: archive.getmember(f"{JOB}/{name}").mode for name in MODES} == MODES
     assert Content(f"{output}/events", 6, hashlib.sha256(b"1 2 3\n").hexdigest()) in gathered.files
     assert Content("job.xml", 4, hashlib.sha256(b"<x/>").hexdigest()) in gathered.files
     assert [content.path for content in gathered.files] == sorted(content.path for content in gathered.files)
@@ -341,8 +356,16 @@ def test_a_file_that_changes_while_it_is_read_does_not_break_the_tar(
         member = archive.extractfile(f"{JOB}/{path}")
         assert member is not None
         data = member.read()
-    assert len(data) == 200_000
+    assert data == (b"e" * min(size, 200_000)).ljust(200_000, b"\0")
     assert hashlib.sha256(data).hexdigest() in {content.sha256 for content in gathered.files}
+
+
+def test_a_disk_that_gives_little_at_a_time_gives_it_all(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = os.urandom(50_000)
+    (results / OUTPUT / "events").write_bytes(content)
+    real = os.read
+    monkeypatch.setattr(os, "read", lambda descriptor, size: real(descriptor, min(size, 1000)))
+    assert Content(f"{OUTPUT}/events", 50_000, hashlib.sha256(content).hexdigest()) in collect(results).files
 
 
 def test_a_read_error_is_listed(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:

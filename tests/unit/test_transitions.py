@@ -269,6 +269,7 @@ def test_an_answer_counts_for_the_second_in_which_it_was_asked_for(
         pytest.param(10, (10, PENDING, 0), PENDING, "pending", id="backwards in the same second"),
         pytest.param(10, (12, PENDING, 0), PENDING, "pending", id="backwards and new"),
         pytest.param(10, (8, DONE, 0), DONE, "done", id="an end is never late"),
+        pytest.param(10, (8, FAILED, 0), FAILED, "failed", id="nor is a failure"),
         pytest.param(10, (8, SUSPENDED, 0), SUSPENDED, "suspended", id="forward is never late"),
     ],
 )
@@ -279,6 +280,20 @@ def test_a_late_event_takes_nothing_back_that_the_queue_has_told(
     apply_status(job, status("R", ACTIVE), asked, "queue")
     assert apply_event(job, Event(event[0], "17_3", event[1], event[2]))
     assert (job.state, job.evidence()[-1].verdict) == (state, verdict)
+
+
+@pytest.mark.parametrize(
+    ("event", "state"),
+    [((8, ACTIVE, 0), SUSPENDED), ((12, ACTIVE, 0), ACTIVE), ((8, PENDING, 0), SUSPENDED), ((8, FAILED, 0), FAILED)],
+    ids=["a late start", "resumed", "late and queued", "an end"],
+)
+def test_what_the_queue_shows_suspended_is_resumed_by_later_news_only(
+    event: tuple[int, State, int], state: State
+) -> None:
+    job = submitted_job()
+    apply_status(job, status("S", SUSPENDED), 10, "queue")
+    apply_event(job, Event(event[0], "17_3", event[1], event[2]))
+    assert job.state is state
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,15 @@ def test_a_grid_job_is_what_its_local_jobs_are(states: list[State], expected: St
     assert aggregate({state: states.count(state) for state in states}) is expected
 
 
+@pytest.mark.parametrize(
+    ("states", "expected"),
+    [([U], A), ([P], A), ([U, P], A), ([A], A), ([S], S), ([D], State.STAGE_OUT)],
+    ids=["not submitted", "waits", "partly submitted", "runs", "suspended", "ended"],
+)
+def test_what_has_begun_once_is_never_waiting_to_begin(states: list[State], expected: State) -> None:
+    assert aggregate({state: states.count(state) for state in states}, has_begun=True) is expected
+
+
 @given(counts_of_states)
 def test_one_active_local_job_makes_the_grid_job_active(counts: dict[State, int]) -> None:
     assert aggregate({**counts, A: 1}) is A

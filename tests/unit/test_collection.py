@@ -15,6 +15,7 @@ from jobmanager.account import Account
 from jobmanager.collection import collect_grid_job, output_limits
 from jobmanager.grid_job import GridJob
 from jobmanager.progress import reconcile_with_drivers, status_file
+from jobmanager.time_limit import TooLong
 from sandbox.limits import Limits
 from tests.unit.toy_system import GRID_JOB, LAG, NOW, TOKEN, ToySystem
 
@@ -287,7 +288,7 @@ def test_the_handler_sums_up_the_outputs_of_those_that_succeeded(
     assert toy.database.grid_job(GRID_JOB).summary() == {"folders": f"{GRID_JOB}.18.output {GRID_JOB}.20.output"}
 
 
-@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3)], ids=["error", "exit"])
+@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3), TooLong()], ids=["error", "exit", "no end"])
 def test_a_handler_that_fails_costs_its_summary_only(
     toy: ToySystem, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:

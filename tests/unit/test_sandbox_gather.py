@@ -315,6 +315,19 @@ def test_what_is_put_in_a_files_place_at_the_last_moment_is_not_followed(
     assert b"root:" not in (results.parent / "out.tar").read_bytes()
 
 
+def test_a_folder_replaced_by_a_file_at_the_last_moment_is_listed(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    victim = results / OUTPUT / "deep"
+
+    def swap() -> None:
+        victim.rename(results / "moved")
+        victim.touch()
+
+    swap_when_opened(monkeypatch, "deep", swap)
+    assert collect(results).refused == (Refused(f"{OUTPUT}/deep", "Not a directory"),)
+
+
 def test_a_folder_replaced_by_a_link_at_the_last_moment_is_not_followed(
     results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

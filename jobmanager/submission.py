@@ -111,18 +111,15 @@ def _submit_all(
 ) -> None:
     """Make submissions side by side, and see to what became of each; then raise the first error, if there was one."""
 
-    def submit(intent: Intent) -> Mapping[int, str] | BatchError:
+    def submit(intent: Intent) -> tuple[Intent, Mapping[int, str] | BatchError]:
         try:
-            return system.submit(_render_submission(account, system, job, request, intent))
+            return intent, system.submit(_render_submission(account, system, job, request, intent))
         except BatchError as error:
-            return error
+            return intent, error
 
     with ThreadPoolExecutor(len(intents)) as threads:
         outcomes = list(threads.map(submit, intents))
-    errors = [
-        _note_outcome(account, system, job.identity, intent, outcome)
-        for intent, outcome in zip(intents, outcomes, strict=True)
-    ]
+    errors = [_note_outcome(account, system, job.identity, intent, outcome) for intent, outcome in outcomes]
     _raise_first(errors)
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox.status import MAX_PHASES, DriverStatus, Phase, fetch_status, read_status
+from sandbox.status import MAX_PHASES, DriverStatus, Phase, fetch_status, read_phase, read_status
 
 REPORT = Path(__file__).parents[2] / "sandbox" / "samgrid-report.sh"
 
@@ -49,6 +49,29 @@ REPORT = Path(__file__).parents[2] / "sandbox" / "samgrid-report.sh"
 )
 def test_the_status_file_is_read(data: bytes, status: DriverStatus) -> None:
     assert read_status(data) == status
+
+
+LONGEST = {
+    "start": "9" * 12, "host": "h" * 255, "index": "9" * 9, "token": "t" + "0" * 63, "cpu": "9" * 12 + "." + "9" * 6,
+    "signal": "RTMAX-1+1234", "exit": "999", "end": "9" * 12,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value"), LONGEST.items(), ids=LONGEST.keys())
+def test_a_value_has_a_longest_form(name: str, value: str) -> None:
+    assert read_status(f"{name} {value}\n".encode()) != DriverStatus()
+    assert read_status(f"{name} {value}{value[-1]}\n".encode()) == DriverStatus()
+
+
+def test_cpu_time_may_be_whole_seconds() -> None:
+    assert read_status(b"cpu 7\n") == DriverStatus(cpu_seconds=7.0)
+
+
+@pytest.mark.parametrize("longer", [None, 0, 1, 2, 3], ids=["as long as may be", "name", "done", "total", "unit"])
+def test_a_phase_has_a_longest_form(longer: int | None) -> None:
+    words = ["a" * 40, "9" * 15, "9" * 15, "u" * 20]
+    line = " ".join(word + word[0] if at == longer else word for at, word in enumerate(words))
+    assert (read_phase(line.encode()) is not None) is (longer is None)
 
 
 def test_endless_phases_do_not_fill_the_memory() -> None:

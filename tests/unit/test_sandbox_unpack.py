@@ -208,6 +208,12 @@ def test_a_tar_may_come_up_to_its_limits(room: Path, data: bytes, limits: Limits
     assert unpacks(room, data, limits) is taken
 
 
+def test_a_chain_of_headers_is_no_sound_tar_however_large_it_may_be(room: Path) -> None:
+    (room / "t.tar").write_bytes(render_long_header(tarfile.XHDTYPE, 0) * 1500 + bytes(1024))
+    with pytest.raises(SandboxError, match="no sound tar file"):
+        unpack(room / "t.tar", room / "place", Limits(1000, 10**6))
+
+
 def test_names_are_kept_byte_by_byte_in_every_locale(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ["raw\udcff", "müon"]
     data = render_tar(*map(file, names))

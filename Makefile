@@ -5,10 +5,11 @@
 # make test-gram  (as root) brings up a real GRAM, installs us in it, and runs its clients
 # make test-web   looks at the status page with a real Chromium (as root it is installed if need be)
 # make bench  measures the event generator beside its peers, and grid jobs on real systems: bench/{RESULTS,GRID_JOBS}.md
+# make mutants  breaks modules that differ from BASE (or MODULES, or MODULES=all) on purpose: what does no test notice?
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo venv check test test-real test-gram test-web bench clean
+.PHONY: demo venv check test test-real test-gram test-web bench mutants clean
 
 demo: venv
 	@SAMGRID_STATE="$${SAMGRID_STATE:-$(CURDIR)/.venv/demo}" $(BIN)/samgrid run examples/drell-yan.rsl
@@ -46,6 +47,12 @@ bench: venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[bench]'
 	$(BIN)/python bench/run.py --install
 	$(BIN)/python bench/grid_jobs.py
+
+# In memory, because its tests wait for the disk most of the time.
+BASE ?= HEAD~1
+mutants: venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[mutants,test,check]'
+	TMPDIR=/dev/shm nice $(BIN)/python tests/mutants.py $(BASE) $(MODULES)
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache build dist *.egg-info

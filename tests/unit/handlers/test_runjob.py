@@ -13,7 +13,7 @@ from adapters import JobAdapter, LocalJob, TooLarge
 from handlers.cdfmc import CdfMonteCarloAdapter
 from handlers.d0mc import DzeroMonteCarloAdapter
 from handlers.d0reco import DzeroReconstructionAdapter
-from tests.unit.experiments import faults_of, local_jobs, make_handler, run_local_job
+from tests.unit.handlers.experiments import faults_of, local_jobs, make_handler, run_local_job
 
 PROGRAM = """#!/bin/sh
 mkdir d0gstar d0sim

@@ -17,7 +17,7 @@ from handlers.datasets import NoFiles
 from handlers.inputs import Input
 from handlers.merge import CdfConcatenateAdapter, DzeroMergeAdapter
 from handlers.merging import cut_groups, find_ending
-from tests.unit.experiments import faults_of, local_jobs, make_handler, run_local_job
+from tests.unit.handlers.experiments import faults_of, local_jobs, make_handler, run_local_job
 
 SIZES = st.lists(st.integers(0, 100))
 

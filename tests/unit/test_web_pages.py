@@ -1,5 +1,6 @@
 """The status page's answers: what they show, and that nothing hostile gets through them."""
 
+import itertools
 import re
 import time
 from collections.abc import Iterator
@@ -134,23 +135,23 @@ def test_the_table_lists_one_kind_if_asked(client: TestClient, account: Account)
     assert {int(number) for number in re.findall(r"/local/(\d+)", page)} == numbers
 
 
-def test_ten_thousand_local_jobs_make_no_giant_page(client: TestClient, account: Account) -> None:
-    add(account, count=10_000)
-    assert len(client.get(f"/jobs/{JOB}").content) < 150_000
+def test_thousands_of_local_jobs_make_no_giant_page(client: TestClient, account: Account) -> None:
+    add(account, count=3000)
+    assert len(client.get(f"/jobs/{JOB}").content) < 70_000, "a hundred local jobs take 57 000 bytes"
 
 
 @pytest.mark.parametrize(
     "path",
     [
         "/jobs/none0000", "/jobs/none0000/log", "/jobs/none0000/output.tar", "/jobs/none0000/events",
-        "/jobs/none0000/local/1", f"/jobs/{JOB}/local/0", f"/jobs/{JOB}/local/121", f"/jobs/{JOB}/local/{10**30}",
+        "/jobs/none0000/local/1", f"/jobs/{JOB}/local/0", f"/jobs/{JOB}/local/4", f"/jobs/{JOB}/local/{10**30}",
         f"/jobs/{JOB}/local/x", f"/jobs/{JOB}/output.tar", f"/jobs/{JOB}/local/1/stdout",
         f"/jobs/{JOB}/local/1/nothing", "/static/none.css", "/static/..%2fapp.py", "/static/%2e%2e/app.py",
         "/jobs/..%2f..%2fetc", "/nothing",
     ],
 )  # fmt: skip
 def test_what_is_not_there_is_one_clear_page(path: str, client: TestClient, account: Account) -> None:
-    add(account)
+    add(account, count=3)
     answer = client.get(path)
     assert answer.status_code == 404
     assert "<h1>There is no" in answer.text
@@ -161,7 +162,7 @@ def test_nothing_can_be_sent(client: TestClient) -> None:
 
 
 def test_whoever_only_looks_cannot_write(account: Account) -> None:
-    add(account)
+    add(account, count=3)
     with looking(account) as look, pytest.raises(DatabaseError, match="readonly"):
         look.change_grid_job(JOB, lambda job: job.put_trouble("none", 1000))
 
@@ -197,7 +198,7 @@ def test_a_local_job_shows_evidence_verdict_and_files(client: TestClient, accoun
 
 
 def test_text_is_text_whatever_is_in_it(client: TestClient, account: Account) -> None:
-    add(account)
+    add(account, count=3)
     bring_back(account, 2, "stderr", b"<script>\xff</script>")
     answer = client.get(f"/jobs/{JOB}/local/2/stderr")
     assert answer.headers["content-type"] == "text/plain; charset=utf-8"
@@ -206,7 +207,7 @@ def test_text_is_text_whatever_is_in_it(client: TestClient, account: Account) ->
 
 
 def test_of_a_huge_text_the_end_is_shown(client: TestClient, account: Account) -> None:
-    add(account)
+    add(account, count=3)
     bring_back(account, 2, "stdout", b"a" * TAIL + b"b" * 1000)
     text = client.get(f"/jobs/{JOB}/local/2/stdout").text
     assert text.startswith(f"[the last {TAIL} of {TAIL + 1000} bytes]\na")
@@ -215,7 +216,7 @@ def test_of_a_huge_text_the_end_is_shown(client: TestClient, account: Account) -
 
 
 def test_links_are_not_followed(client: TestClient, account: Account, tmp_path: Path) -> None:
-    add(account)
+    add(account, count=3)
     secret = tmp_path / "secret"
     secret.write_text("secret")
     file = bring_back(account, 2, "stdout", b"")
@@ -230,7 +231,7 @@ def test_links_are_not_followed(client: TestClient, account: Account, tmp_path: 
 
 
 def test_the_output_tar_is_sent_byte_for_byte(client: TestClient, account: Account) -> None:
-    add(account)
+    add(account, count=3)
     account.places.grid_job(JOB).mkdir(parents=True)
     content = bytes(range(256)) * 5000
     account.places.output(JOB).write_bytes(content)
@@ -244,13 +245,13 @@ def test_the_output_tar_is_sent_byte_for_byte(client: TestClient, account: Accou
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-@pytest.mark.parametrize("path", ["/", f"/jobs/{JOB}", f"/jobs/{JOB}/local/3", f"/query?job={JOB}"])
-def test_hostile_texts_are_shown_harmlessly(path: str, text: str, client: TestClient, account: Account) -> None:
+def test_hostile_texts_are_shown_harmlessly(text: str, client: TestClient, account: Account) -> None:
     add_hostile(account.database, JOB, text)
-    answer = client.get(path)
-    assert answer.status_code == 200
-    check_harmless(answer.text)
-    assert "x" * 2100 not in answer.text
+    for path in ("/", f"/jobs/{JOB}", f"/jobs/{JOB}/local/3", f"/query?job={JOB}"):
+        answer = client.get(path)
+        assert (path, answer.status_code) == (path, 200)
+        check_harmless(answer.text)
+        assert "x" * 2100 not in answer.text
 
 
 def test_texts_are_no_templates(client: TestClient, account: Account) -> None:
@@ -261,11 +262,10 @@ def test_texts_are_no_templates(client: TestClient, account: Account) -> None:
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-@pytest.mark.parametrize("name", ["q", "job", "owner", "state", "page", "language"])
-def test_hostile_questions_are_shown_harmlessly(name: str, text: str, client: TestClient) -> None:
-    for path in ("/", "/query"):
+def test_hostile_questions_are_shown_harmlessly(text: str, client: TestClient) -> None:
+    for name, path in itertools.product(("q", "job", "owner", "state", "page", "language"), ("/", "/query")):
         answer = client.get(f"{path}?{urlencode({name: text}, errors='surrogateescape')}")
-        assert answer.status_code == 200
+        assert (name, path, answer.status_code) == (name, path, 200)
         check_harmless(answer.text)
 
 

@@ -9,12 +9,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from jobmanager.account import Account
+from jobmanager.configuration import Configuration, read_configuration
+from jobmanager.places import StatePlaces
 from jobmanager.tasks import Task
 from jobmanager.worker_client import ForkedWorker, WorkerClient
 from jobmanager.workers import TRY_LATER
@@ -76,14 +79,33 @@ class Loop:
         return self.client._server._process.pid
 
 
-@pytest.fixture
-def loop(account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loop]:
-    monkeypatch.setattr(Account, "program", lambda account, *words: [sys.executable, "-P", "-c", SERVER])
-    loop = Loop(account, tmp_path)
-    yield loop
-    loop.client.stop()
+@contextmanager
+def looping(account: Account, folder: Path) -> Iterator[Loop]:
+    """A loop, until the end of the block."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Account, "program", lambda account, *words: [sys.executable, "-P", "-c", SERVER])
+        loop = Loop(account, folder)
+        yield loop
+        loop.client.stop()
     assert not loop.selector.get_map()
     loop.selector.close()
+
+
+@pytest.fixture
+def loop(account: Account, tmp_path: Path) -> Iterator[Loop]:
+    """A loop whose server the test may kill."""
+    with looping(account, tmp_path) as loop:
+        yield loop
+
+
+@pytest.fixture(scope="module")
+def shared_loop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loop]:
+    """A loop for tests that leave its server as they found it."""
+    folder = tmp_path_factory.mktemp("loop")
+    configuration = read_configuration({}, site_file=Path("/nonexistent"))
+    assert isinstance(configuration, Configuration)
+    with looping(Account(StatePlaces(folder), configuration), folder) as loop:
+        yield loop
 
 
 def is_alive(pid: int) -> bool:
@@ -111,33 +133,33 @@ def children_of(pid: int) -> list[int]:
     ],
     ids=["good", "later", "stdout", "killed", "no text", "exit"],
 )
-def test_how_a_worker_ended_is_told(loop: Loop, script: str, status: int, words: str) -> None:
-    assert loop.run(script) == (status, words)
+def test_how_a_worker_ended_is_told(shared_loop: Loop, script: str, status: int, words: str) -> None:
+    assert shared_loop.run(script) == (status, words)
 
 
 @pytest.mark.parametrize("script", ["raise ValueError('a fault of ours')", "sys.exit('a fault of ours')"])
-def test_what_a_worker_did_not_foresee_is_told_and_hurts_nobody_else(loop: Loop, script: str) -> None:
-    status, words = loop.run(script)
+def test_what_a_worker_did_not_foresee_is_told_and_hurts_nobody_else(shared_loop: Loop, script: str) -> None:
+    status, words = shared_loop.run(script)
     assert status == 1
     assert words.endswith("a fault of ours")
-    assert loop.run("pass") == (0, "")
+    assert shared_loop.run("pass") == (0, "")
 
 
-def test_of_many_words_the_last_are_told(loop: Loop) -> None:
-    status, words = loop.run("print('x' * 500_000, 'the end', file=sys.stderr)")
+def test_of_many_words_the_last_are_told(shared_loop: Loop) -> None:
+    status, words = shared_loop.run("print('x' * 500_000, 'the end', file=sys.stderr)")
     assert (status, words[-10:]) == (0, "xx the end")
     assert len(words) <= 2000
 
 
-def test_workers_are_forked_from_one_server_each_in_a_session_of_its_own(loop: Loop) -> None:
+def test_workers_are_forked_from_one_server_each_in_a_session_of_its_own(shared_loop: Loop) -> None:
     script = "print(os.getppid(), os.getpid() == os.getsid(0), file=sys.stderr)"
-    said = {loop.run(script)[1] for _ in range(3)}
-    assert said == {f"{loop.server} True"}
+    said = {shared_loop.run(script)[1] for _ in range(3)}
+    assert said == {f"{shared_loop.server} True"}
 
 
-def test_a_worker_holds_nothing_of_the_servers(loop: Loop) -> None:
-    others = [loop.start_and_wait("pass") for _ in range(2)]
-    _, words = loop.run(
+def test_a_worker_holds_nothing_of_the_servers(shared_loop: Loop) -> None:
+    others = [shared_loop.start_and_wait("pass") for _ in range(2)]
+    _, words = shared_loop.run(
         "print([os.readlink(f'/proc/self/fd/{n}').split(':')[0] for n in range(50)"
         " if os.path.lexists(f'/proc/self/fd/{n}')], file=sys.stderr)"
     )
@@ -146,20 +168,20 @@ def test_a_worker_holds_nothing_of_the_servers(loop: Loop) -> None:
         other.kill()
 
 
-def test_the_server_keeps_nothing_of_workers_that_ended(loop: Loop) -> None:
-    loop.run("pass")
-    before = os.listdir(f"/proc/{loop.server}/fd")  # noqa: PTH208
+def test_the_server_keeps_nothing_of_workers_that_ended(shared_loop: Loop) -> None:
+    shared_loop.run("pass")
+    before = os.listdir(f"/proc/{shared_loop.server}/fd")  # noqa: PTH208
     for script in ("pass", "os.kill(os.getpid(), 9)", "print('x' * 100_000, file=sys.stderr)"):
-        loop.run(script)
-    loop.start_and_wait("pass").kill()
-    loop.run("pass")
-    assert os.listdir(f"/proc/{loop.server}/fd") == before  # noqa: PTH208
-    assert children_of(loop.server) == []
+        shared_loop.run(script)
+    shared_loop.start_and_wait("pass").kill()
+    shared_loop.run("pass")
+    assert os.listdir(f"/proc/{shared_loop.server}/fd") == before  # noqa: PTH208
+    assert children_of(shared_loop.server) == []
 
 
-def test_a_program_that_a_worker_leaves_does_not_hide_its_end(loop: Loop) -> None:
+def test_a_program_that_a_worker_leaves_does_not_hide_its_end(shared_loop: Loop) -> None:
     script = "print(subprocess.Popen(['sleep', '3600']).pid, file=sys.stderr)"
-    status, words = loop.run(script)
+    status, words = shared_loop.run(script)
     assert status == 0
     os.kill(int(words), signal.SIGKILL)
 

@@ -108,7 +108,8 @@ def test_a_handler_that_gives_no_summary_keeps_no_grid_job_from_ending(
     summarise: Callable[[Sequence[Path]], Mapping[str, str]],
     summary: Mapping[str, str],
 ) -> None:
-    monkeypatch.setattr(collection, "_PATIENCE", 0.5)
+    if summarise is hang:
+        monkeypatch.setattr(collection, "_PATIENCE", 0.5)
     monkeypatch.setattr(CommandAdapter, "getSummary", lambda self, outputs: summarise(outputs))
     identity = accept_cancelled(account)
     collect_grid_job(account, identity)
@@ -141,7 +142,7 @@ def test_a_grid_job_that_has_ended_stays_as_it_is(account: Account, step: str) -
     identity = accept_grid_job(account, REQUEST, Path("/"))
     account.database.change_grid_job(identity, lambda job: job.end(State.FAILED, 1000))
     command = account.program("samgrid-worker", step, identity)
-    assert subprocess.run(command, check=False, timeout=30).returncode == 0
+    assert subprocess.run(command, check=False, timeout=60).returncode == 0
     assert account.database.local_jobs(identity) == []
     assert not account.places.output(identity).exists()
 

@@ -24,7 +24,7 @@ from tests.unit.traps import TRAPS
 
 GRID_JOB = "aaaaaaaa"
 HANDLER = '''
-import re, time
+import re, signal, time
 from adapters import JobAdapter, Phase
 
 class Talkative(JobAdapter):
@@ -40,6 +40,8 @@ class Talkative(JobAdapter):
         if line == "raise":
             raise KeyError("no such word")
         if line == "hang":
+            # Until the time is over, which it is at once.
+            signal.setitimer(signal.ITIMER_REAL, 0.01)
             while True:
                 try:
                     time.sleep(60)
@@ -126,9 +128,8 @@ def test_what_could_not_be_written_down_is_read_again(account: Account, monkeypa
     ],
 )
 def test_a_handler_that_fails_costs_the_lines_of_that_local_job_only(
-    account: Account, line: str, words: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    account: Account, line: str, words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(program_reports, "_PATIENCE", 0.2)
     report(account, 1, "lines", f"{line}\n")
     report(account, 2, "lines", "Event 7 of 99\n")
     with caplog.at_level(logging.WARNING):
@@ -263,9 +264,8 @@ def test_the_folder_itself_may_be_no_link(account: Account, tmp_path: Path) -> N
 
 
 def test_a_handler_that_has_hung_is_not_asked_about_every_local_job(
-    account: Account, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    account: Account, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(program_reports, "_PATIENCE", 0.2)
     for number in (1, 2):
         report(account, number, "lines", "hang\n")
     read_reports(account, GRID_JOB)

@@ -1,0 +1,123 @@
+"""Job type ``command``: its command line, the files that travel, and faults with their file's name."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapters import LocalJob, TooLarge
+from handlers.command import CommandAdapter
+from tests.unit.handlers.experiments import make_handler
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A request's folder with a program, a file without x bit, data and a subfolder."""
+    place = tmp_path / "request"
+    (place / "sub").mkdir(parents=True)
+    for name, mode in (("run.sh", 0o755), ("plain.sh", 0o644), ("a.dat", 0o600), ("sub/b.dat", 0o644)):
+        (place / name).write_text(name)
+        (place / name).chmod(mode)
+    return place
+
+
+def command(folder: Path, most: int = 1000, **words: Any) -> CommandAdapter:
+    return make_handler(CommandAdapter, folder, most=most, **words)
+
+
+@pytest.mark.parametrize(
+    ("words", "argv"),
+    [
+        pytest.param({"executable": ["/bin/sh"]}, ["/bin/sh"], id="installed program"),
+        pytest.param({"executable": ["/bin/sh"], "arguments": ["-c", "a b"]}, ["/bin/sh", "-c", "a b"], id="arguments"),
+        pytest.param({"executable": ["run.sh"]}, ["./run.sh"], id="program beside the request"),
+        pytest.param({"executable": ["./run.sh"]}, ["./run.sh"], id="the same with a dot"),
+    ],
+)
+def test_the_command_line_is_the_same_for_every_local_job(folder: Path, words: dict[str, Any], argv: list[str]) -> None:
+    handler = command(folder, **words, count=["2"])
+    assert not list(handler.checkErrors())
+    assert [handler.getCommandAndArguments(LocalJob(index, 2)) for index in (1, 2)] == [argv, argv]
+
+
+def test_an_installed_program_leaves_the_work_area_empty(folder: Path, tmp_path: Path) -> None:
+    area = tmp_path / "area"
+    area.mkdir()
+    command(folder, executable=["/bin/sh"]).prepareWorkArea(area)
+    assert not list(area.iterdir())
+
+
+def test_a_travelling_program_and_its_files_are_copied_with_their_modes(folder: Path, tmp_path: Path) -> None:
+    area = tmp_path / "area"
+    area.mkdir()
+    handler = command(
+        folder, executable=["run.sh"], input_files=["a.dat", "./sub/b.dat", str(folder / "plain.sh"), "run.sh"]
+    )
+    assert not list(handler.checkErrors())
+    handler.prepareWorkArea(area)
+    copied = {path.relative_to(area).as_posix() for path in area.rglob("*") if path.is_file()}
+    assert copied == {"run.sh", "a.dat", "sub/b.dat", "plain.sh"}
+    assert (area / "run.sh").read_text() == "run.sh"
+    assert os.access(area / "run.sh", os.X_OK)
+    assert (area / "a.dat").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        pytest.param({"executable": ["no.sh"]}, "executable 'no.sh' was not found in {folder}", id="not found"),
+        pytest.param({"executable": ["/no/x"]}, "executable '/no/x' was not found", id="absolute, not found"),
+        pytest.param({"executable": ["sub"]}, "executable 'sub' is a directory", id="directory"),
+        pytest.param({"executable": ["/dev/null"]}, "executable '/dev/null' is not a regular file", id="device"),
+        pytest.param(
+            {"executable": ["plain.sh"]},
+            "executable 'plain.sh' is not executable: set its x permission (chmod +x)",
+            id="not executable",
+        ),
+        pytest.param(
+            {"executable": ["../x"]},
+            "executable '../x' must lie beside the request or below it: '..' is not allowed",
+            id="outside",
+        ),
+        pytest.param(
+            {"executable": ["/bin/sh"], "input_files": ["c.dat"]},
+            "input file 'c.dat' was not found in {folder}",
+            id="no input file",
+        ),
+        pytest.param(
+            {"executable": ["run.sh"], "input_files": ["{folder}/sub/../sub/run.sh"]},
+            "two files of the request would travel under the name 'run.sh'",
+            id="two of one name",
+        ),
+        pytest.param(
+            {"executable": ["/bin/sh"], "input_files": ["output/x"]},
+            "file 'output/x' cannot travel under its name: 'output' is the job manager's",
+            id="reserved name",
+        ),
+    ],
+)
+def test_a_fault_is_named_with_its_file(folder: Path, words: dict[str, Any], fault: str) -> None:
+    for name in ("output/x", "sub/run.sh"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).touch()
+    words = {key: [word.format(folder=folder) for word in values] for key, values in words.items()}
+    assert list(command(folder, **words).checkErrors()) == [fault.format(folder=folder)]
+
+
+def test_all_faults_are_named_at_once(folder: Path) -> None:
+    handler = command(folder, executable=["no.sh"], input_files=["c.dat", "sub"])
+    assert len(list(handler.checkErrors())) == 3
+
+
+def test_it_has_no_size_and_runs_count_times(folder: Path) -> None:
+    assert command(folder, executable=["/bin/sh"]).getNumSubmissionTimes() == 1
+    handler = command(folder, executable=["/bin/sh"], count=["1000"])
+    assert handler.getSize() is None
+    assert handler.getNumSubmissionTimes() == 1000
+
+
+def test_more_local_jobs_than_the_site_takes_are_refused(folder: Path) -> None:
+    handler = command(folder, most=10, executable=["/bin/sh"], count=["11"])
+    with pytest.raises(TooLarge, match=r"^count asks for 11 local jobs, but this site takes at most 10: ask"):
+        handler.getNumSubmissionTimes()

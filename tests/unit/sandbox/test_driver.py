@@ -632,6 +632,26 @@ def test_lines_for_the_handler_come_whole_and_once(bench: Bench) -> None:
     assert lines_of(bench).read_bytes() == b"three\nfour\n"
 
 
+def test_lines_that_are_being_copied_when_the_program_ends_come_once(bench: Bench) -> None:
+    environment = hurry(bench)
+    # The program ends right after its first line is where the handler finds it, before that is noted.
+    (bench.sandbox / "tools" / "mv").write_text(f"""#!/bin/sh
+        /bin/mv "$@"
+        case $* in *.lines) ;; *) exit ;; esac
+        for output in '{bench.scratch}'/*/output; do touch "$output/go"; done
+        until [ -e '{bench.scratch}'/*/.samgrid/over ]; do /bin/sleep 0.02; done
+        # Until the driver has told who looks at stdout; where it has not yet, there is nothing to see.
+        exec /bin/sleep 0.1
+    """)
+    (bench.sandbox / "tools" / "mv").chmod(0o755)
+    argv = bench.prepare(
+        [LocalJobEntry(("/bin/sh", "-c", "echo one; until [ -e output/go ]; do /bin/sleep 0.02; done; echo two"))],
+        copies_lines=True,
+    )
+    assert subprocess.run(argv, env=environment, timeout=SECONDS, check=False).returncode == 0
+    assert lines_of(bench).read_bytes() == b"one\ntwo\n"
+
+
 def test_lines_that_nobody_has_fetched_stay_until_they_are_too_many(bench: Bench) -> None:
     script = """for part in 1 2 3; do
         seq -f "$part %g" 10; until [ -e output/$part ]; do sleep 0.02; done

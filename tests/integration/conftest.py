@@ -1,21 +1,57 @@
 """What the integration tests share."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
+from jobmanager.database import Database
+from jobmanager.documents import load_schema
 from tests.conftest import end_processes_of
+from tests.forked_samgrid import ForkedSamgrid
 from tests.samgrid import Samgrid
+
+HANDLERS = Path(__file__).with_name("handlers_of_tests.py")
+
+
+@pytest.fixture
+def samgrid(tmp_path: Path) -> Iterator[Samgrid]:
+    """The command line on a state folder of its own; whatever works for it is ended after the test."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    yield ForkedSamgrid(tmp_path / "state", scratch, {})
+    end_processes_of(tmp_path / "state")
 
 
 @pytest.fixture(scope="module")
+def module_samgrid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Samgrid]:
+    """The command line on a state folder that the tests of a module share."""
+    with _shared_samgrid(tmp_path_factory) as samgrid:
+        yield samgrid
+
+
+@pytest.fixture(scope="session")
 def shared_samgrid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Samgrid]:
-    """The command line on a state folder that the tests of a module share; what works for it is ended after them."""
-    folder = tmp_path_factory.mktemp("shared")
+    """The command line of a site with job types of ours, on a state folder of all tests that leave nothing at work.
+
+    Each has grid jobs of its own there, and asks of no others.
+    """
+    with _shared_samgrid(tmp_path_factory, {"SAMGRID_HANDLERS_MODULES": str(HANDLERS)}) as samgrid:
+        yield samgrid
+
+
+@contextmanager
+def _shared_samgrid(factory: pytest.TempPathFactory, settings: Mapping[str, str] = {}) -> Iterator[Samgrid]:
+    folder = factory.mktemp("shared")
     (folder / "scratch").mkdir()
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("SAMGRID_")]:
             patch.delenv(name)
-        yield Samgrid(folder / "state", folder / "scratch", {})
+        yield ForkedSamgrid(folder / "state", folder / "scratch", {"SAMGRID_FORK_SLOTS": "8", **settings})
     end_processes_of(folder / "state")
+    database = Database(folder / "state" / "jobs.db")
+    schema = load_schema()
+    assert schema.validate(database.to_xml()), schema.error_log
+    database.close()

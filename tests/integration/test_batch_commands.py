@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,12 +17,12 @@ FOREVER = "&(samgrid_type = command)(executable = /bin/sleep)(arguments = 300)"
 
 
 @pytest.fixture(scope="module")
-def finished(shared_samgrid: Samgrid) -> tuple[Samgrid, str]:
+def finished(module_samgrid: Samgrid) -> tuple[Samgrid, str]:
     """An account whose one grid job has ended: of its two local jobs the second failed."""
-    identity = shared_samgrid.submit(HELLO)
-    done = shared_samgrid("watch", identity)
+    identity = module_samgrid.submit(HELLO)
+    done = module_samgrid("watch", identity)
     assert done.returncode == 1, done.stderr
-    return shared_samgrid, identity
+    return module_samgrid, identity
 
 
 def start_running(samgrid: Samgrid) -> str:
@@ -117,7 +118,7 @@ def test_the_doctor_works_before_anything_was_submitted(samgrid: Samgrid) -> Non
 def test_the_doctor_names_what_is_wrong_and_what_to_put_where(samgrid: Samgrid, tmp_path: Path) -> None:
     (tmp_path / "samgrid.toml").write_text('[batch.odd]\nbased_on = "fork"\nversion = { argv = ["no-such-program"] }\n')
     settings = {"SAMGRID_CONFIG": str(tmp_path / "samgrid.toml"), "SAMGRID_SITE_BATCH_SYSTEM": "odd"}
-    odd = Samgrid(samgrid.state, samgrid.scratch, settings)
+    odd = replace(samgrid, settings=settings)
     done = odd("doctor")
     assert done.returncode == 1
     assert re.search(r"^FAULT    odd: no-such-program, .*\n         put: .* PATH$", done.stdout, re.MULTILINE), (
@@ -140,7 +141,7 @@ def test_a_wrong_batch_system_for_the_doctor_is_a_clear_error(samgrid: Samgrid) 
 def test_status_says_since_when_a_batch_system_does_not_answer(samgrid: Samgrid, tmp_path: Path) -> None:
     (tmp_path / "samgrid.toml").write_text("[batch.fork]\ncommands_per_minute = 1000\n")
     configured = {"SAMGRID_CONFIG": str(tmp_path / "samgrid.toml"), "SAMGRID_MONITOR_RECONCILE_INTERVAL": "0.5"}
-    restrained = Samgrid(samgrid.state, samgrid.scratch, configured)
+    restrained = replace(samgrid, settings=configured)
     identity = start_running(restrained)
     assert "has not answered" not in restrained("status").stdout
     spool = samgrid.state / "fork"

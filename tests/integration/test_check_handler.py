@@ -1,6 +1,7 @@
 """``samgrid check-handler``: every broken promise of a handler is found and named, and nothing else is touched."""
 
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,7 @@ def write_handler(tmp_path: Path, replacement: tuple[str, str] = ("", ""), more:
 def test_a_good_handler_has_no_faults_and_leaves_nothing(samgrid: Samgrid, tmp_path: Path) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
-    samgrid = Samgrid(samgrid.state, samgrid.scratch, {"TMPDIR": str(temporary)})
+    samgrid = replace(samgrid, settings={"TMPDIR": str(temporary)})
     done = samgrid("check-handler", str(write_handler(tmp_path)))
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "no faults"), done.stdout + done.stderr
     assert "output: result (0 bytes)" in done.stdout

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -56,25 +57,26 @@ HELLO = """&(samgrid_type = command)(executable = /bin/sh)(count = 3)
 
 
 @pytest.fixture(scope="module")
-def finished(shared_samgrid: Samgrid) -> tuple[Samgrid, str]:
+def finished(module_samgrid: Samgrid) -> tuple[Samgrid, str]:
     """An account whose one grid job, of three local jobs, is done; for tests that only look."""
     umask = os.umask(0)  # nothing may depend on the caller's
-    identity = shared_samgrid.submit(HELLO)
-    done = shared_samgrid("watch", identity)
+    identity = module_samgrid.submit(HELLO)
+    done = module_samgrid("watch", identity)
     os.umask(umask)
     assert done.returncode == 0, done.stderr
-    return shared_samgrid, identity
+    return module_samgrid, identity
 
 
-def add_ended(samgrid: Samgrid, *identities: str) -> None:
-    """Grid jobs that have failed long ago, so that nobody starts anything for them."""
+def add_grid_jobs(samgrid: Samgrid, *identities: str, have_ended: bool = True) -> None:
+    """Grid jobs that have failed long ago, so that nobody starts anything for them; or that nobody has begun."""
     samgrid.state.mkdir(mode=0o700)
     database = Database(samgrid.state / "jobs.db")
     for identity in identities:
         job = GridJob.new(identity, "command", "physicist", "fork", 1000)
         job.put_request([("executable", ("/bin/true",))], Path("/tmp"))
         job.put_slices(1, None, 1)
-        job.end(State.FAILED, 2000)
+        if have_ended:
+            job.end(State.FAILED, 2000)
         with database.transaction():
             database.put_grid_job(job)
     database.close()
@@ -160,14 +162,10 @@ def test_who_reads_our_output_to_its_end_gets_the_end_while_everything_works_on(
     os.close(ours)
     for word in ("samgrid-monitor", "samgrid-scheduler-event-generator", "serve", "samgrid-fork-starter"):
         assert processes_of(samgrid.state, word), f"{word} lives"
-    assert samgrid("cancel", stdout.strip()).returncode == 0
-
-
-def test_the_monitor_is_not_in_its_callers_session(samgrid: Samgrid) -> None:
-    samgrid.submit("&(samgrid_type=command)(executable=/bin/true)")
     (monitor,) = processes_of(samgrid.state, "samgrid-monitor")
-    assert os.getsid(monitor) == monitor
+    assert os.getsid(monitor) == monitor, "it is not in its caller's session"
     assert Path(f"/proc/{monitor}/cwd").readlink() == Path("/")
+    assert samgrid("cancel", stdout.strip()).returncode == 0
 
 
 # --- files
@@ -380,7 +378,7 @@ def test_a_wrong_query_is_one_clear_error(finished: tuple[Samgrid, str], xpath: 
 
 
 def test_an_id_may_be_shortened_while_it_fits_one_grid_job(samgrid: Samgrid) -> None:
-    add_ended(samgrid, "aaaaaaaa", "aaaaaaab", "b2345678")
+    add_grid_jobs(samgrid, "aaaaaaaa", "aaaaaaab", "b2345678")
     assert "b2345678" in samgrid("status", "b").stdout
     assert "aaaaaaab" in samgrid("status", "aaaaaaab").stdout
     for command in ("status", "watch", "output", "cancel"):
@@ -394,7 +392,7 @@ def test_an_id_may_be_shortened_while_it_fits_one_grid_job(samgrid: Samgrid) -> 
     "words", [["status", ""], ["watch", ""], ["output", ""], ["cancel", ""], ["query", "--job", "", "1"]], ids=str
 )
 def test_an_empty_id_as_of_a_variable_that_is_not_set_is_no_id(samgrid: Samgrid, words: list[str]) -> None:
-    add_ended(samgrid, "aaaaaaaa")
+    add_grid_jobs(samgrid, "aaaaaaaa")
     check_error(samgrid(*words), "no grid job")
 
 
@@ -427,8 +425,8 @@ def test_output_is_never_unpacked_over_what_is_there(finished: tuple[Samgrid, st
 
 
 def test_output_that_is_not_there_yet_is_a_clear_error(samgrid: Samgrid) -> None:
-    identity = samgrid.submit("&(samgrid_type=command)(executable=/bin/sleep)(arguments=300)")
-    check_error(samgrid("output", identity), identity, "its output is there when it has ended")
+    add_grid_jobs(samgrid, "aaaaaaaa", have_ended=False)
+    check_error(samgrid("output", "aaaaaaaa"), "aaaaaaaa", "its output is there when it has ended")
 
 
 # --- types and configuration
@@ -451,7 +449,7 @@ def test_config_shows_every_value_and_who_set_it(samgrid: Samgrid, tmp_path: Pat
     file = tmp_path / "samgrid.toml"
     file.write_text('[site]\nname = "tier-two"\n[fork]\nslots = 3\n')
     settings = {"SAMGRID_CONFIG": str(file), "SAMGRID_FORK_SLOTS": "5"}
-    done = Samgrid(samgrid.state, samgrid.scratch, settings)("config")
+    done = replace(samgrid, settings=settings)("config")
     assert (done.returncode, done.stderr) == (0, "")
     assert re.search(rf'^name = "tier-two" +# {file}$', done.stdout, re.MULTILINE)
     assert re.search(r"^slots = 5 +# environment SAMGRID_FORK_SLOTS", done.stdout, re.MULTILINE)
@@ -460,7 +458,7 @@ def test_config_shows_every_value_and_who_set_it(samgrid: Samgrid, tmp_path: Pat
 
 
 def test_a_wrong_configuration_stops_every_command_with_every_fault(samgrid: Samgrid) -> None:
-    wrong = Samgrid(samgrid.state, samgrid.scratch, {"SAMGRID_FORK_SLOTS": "many", "SAMGRID_MONITOR_IDEL_TIME": "1"})
+    wrong = replace(samgrid, settings={"SAMGRID_FORK_SLOTS": "many", "SAMGRID_MONITOR_IDEL_TIME": "1"})
     for words in (["status"], ["config"], ["types"], ["submit", "-"], ["query", "1"]):
         done = wrong(*words, stdin=HELLO)
         assert (done.returncode, done.stdout) == (1, "")

@@ -4,7 +4,9 @@ import configparser
 import gzip
 import io
 import re
+import shutil
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,11 +18,11 @@ STAND_IN = Path(__file__).parents[1] / "stand_ins" / "mc_runjob"
 RUNJOB_TYPES = ("dzero_monte_carlo", "dzero_reconstruction", "cdf_monte_carlo")
 
 
-@pytest.fixture
-def datasets(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def datasets(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site's datasets: job files with the stand-in in each experiment's place, an overlay, and raw data."""
-    folder = tmp_path / "datasets"
-    (folder / "jms_set14").mkdir(parents=True)
+    folder = tmp_path_factory.mktemp("datasets")
+    (folder / "jms_set14").mkdir()
     with tarfile.open(folder / "jms_set14" / "mc_runjob_v06-02-02.tar.gz", "w:gz") as tar:
         tar.add(STAND_IN, "mc_runjob/mc_runjob")
         tar.add(STAND_IN, "mcproduction/run")
@@ -31,14 +33,14 @@ def datasets(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture
-def site(samgrid: Samgrid, datasets: Path, tmp_path: Path) -> Samgrid:
+@pytest.fixture(scope="module")
+def site(module_samgrid: Samgrid, datasets: Path) -> Samgrid:
     """The command line of a site with these datasets."""
     values = f'datasets = "{datasets}"\nfacilityname = "cluster at home"\nsamgroup = "dzero"\n'
     tables = "".join(f"[type.{name}]\n{values}" for name in RUNJOB_TYPES)
     tables += f'[type.dzero_merge]\ndatasets = "{datasets}"\n'
-    (tmp_path / "samgrid.toml").write_text(f'[site]\nbatch_system = "fork"\n{tables}')
-    return Samgrid(samgrid.state, samgrid.scratch, {"SAMGRID_CONFIG": str(tmp_path / "samgrid.toml")})
+    (datasets / "samgrid.toml").write_text(f'[site]\nbatch_system = "fork"\n{tables}')
+    return replace(module_samgrid, settings={"SAMGRID_CONFIG": str(datasets / "samgrid.toml")})
 
 
 def run_to_its_end(site: Samgrid, request: str) -> tuple[str, dict[str, bytes]]:
@@ -152,7 +154,7 @@ def test_d0_reconstruction_shares_a_dataset_among_local_jobs(site: Samgrid) -> N
 def test_cdf_monte_carlo_takes_job_files_that_the_request_brings(site: Samgrid, datasets: Path, tmp_path: Path) -> None:
     folder = tmp_path / "request"
     folder.mkdir()
-    (datasets / "jms_set14" / "mc_runjob_v06-02-02.tar.gz").rename(folder / "mcproduction.tgz")
+    shutil.copy(datasets / "jms_set14" / "mc_runjob_v06-02-02.tar.gz", folder / "mcproduction.tgz")
     (folder / "cdf.rsl").write_text(
         """&(samgrid_type = cdf_monte_carlo)(request_id = 5)(events = 6)(cdf_release_version = 6.1.4mc)
             (run_number = 203265)(jobfiles = mcproduction.tgz)"""

@@ -10,8 +10,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ from jobmanager.grid_job import GramOrigin
 from jobmanager.monitor_client import wake_monitor
 from tests.conftest import end_processes_of, processes_of
 from tests.samgrid import LAUNCH
-from tests.waiting import wait_until
+from tests.waiting import is_gone, wait_until
 
 READER = shutil.which("globus-scheduler-event-generator", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 ALICE, BOB = 30_001, 30_002
@@ -151,17 +152,24 @@ def test_gram_reads_the_states_of_a_grid_job_in_their_order(seg: Account, place:
     wait_until(lambda: seg.database.grid_job(read_gram_id(good)).told is State.DONE)
 
 
-def test_a_monitor_killed_at_any_moment_loses_no_end(seg: Account, place: Path) -> None:
+def test_a_monitor_killed_at_any_moment_loses_no_end(seg: Account, place: Path, tmp_path: Path) -> None:
     with collecting(place), reading(place) as reader:
-        identity = submit(seg, "sleep 1")
-        end = f"{identity};8;0"
-        while end not in reader.events():
+        identity = submit(seg, f"until [ -e {tmp_path}/go ]; do sleep 0.05; done")
+        moments: list[Callable[[], bool]] = [
+            lambda: bool(seg.database.count_local_jobs(read_gram_id(identity))),
+            lambda: f"{identity};2;0" in reader.events(),
+            lambda: is_over(seg, identity),
+        ]
+        for has_come in moments:
+            wait_until(has_come)
             for pid in processes_of(seg.places.root, "samgrid-monitor"):
                 os.kill(pid, signal.SIGKILL)
+                wait_until(partial(is_gone, pid))
             wake_monitor(seg)
-            time.sleep(0.7)
-        told = reader.events()
-    assert told.index(f"{identity};2;0") < told.index(end)
+            if has_come is moments[1]:
+                (tmp_path / "go").touch()
+        told = reader.wait_for(f"{identity};8;0")
+    assert told.index(f"{identity};2;0") < told.index(f"{identity};8;0")
 
 
 def test_events_wait_for_a_collector_that_comes_late_or_dies(seg: Account, place: Path) -> None:

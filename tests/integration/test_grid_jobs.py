@@ -5,11 +5,14 @@ import os
 import subprocess
 import sys
 import tarfile
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from batch_adapters.states import State
+from jobmanager import cli, watching
 from jobmanager.acceptance import accept_grid_job
 from jobmanager.account import Account
 from jobmanager.worker import main as run_worker
@@ -34,12 +37,35 @@ def read_tar(samgrid: Samgrid, identity: str) -> dict[str, bytes]:
         }
 
 
-def test_a_grid_job_becomes_local_jobs_and_one_tar(samgrid: Samgrid) -> None:
+def short_sleeps(folder: Path) -> dict[str, str]:
+    """Settings with which the program ``sleep``, by which a driver pauses, ends after a fifth of a second."""
+    (folder / "bin").mkdir()
+    (folder / "bin" / "sleep").write_text("#!/bin/sh\nexec /bin/sleep 0.2\n")
+    (folder / "bin" / "sleep").chmod(0o755)
+    return {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
+
+
+@pytest.fixture
+def watch_impatiently(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[[Samgrid, str], tuple[int, str]]:
+    """``samgrid watch`` that ends after a second of trouble: exit status and standard error."""
+
+    def watch(samgrid: Samgrid, identity: str) -> tuple[int, str]:
+        monkeypatch.setattr(watching, "_PATIENCE", 1.0)
+        for name, value in samgrid.environment().items():
+            monkeypatch.setenv(name, value)
+        return cli.main(["watch", identity]), capsys.readouterr().err
+
+    return watch
+
+
+def test_a_grid_job_becomes_local_jobs_and_one_tar(shared_samgrid: Samgrid) -> None:
     script = 'echo "$SAMGRID_INDEX of $SAMGRID_LOCAL_JOBS"; echo warning >&2; echo result >output/result.txt'
-    identity = samgrid.submit(f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{script}')(count=3)")
-    done = samgrid("watch", identity)
+    identity = shared_samgrid.submit(f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{script}')(count=3)")
+    done = shared_samgrid("watch", identity)
     assert (done.returncode, done.stderr) == (0, "")
-    files = read_tar(samgrid, identity)
+    files = read_tar(shared_samgrid, identity)
     for index in (1, 2, 3):
         stem = f"{identity}.{identity}-1.{index}"
         assert files[f"{stem}.stdout"] == f"{index} of 3\n".encode()
@@ -48,15 +74,16 @@ def test_a_grid_job_becomes_local_jobs_and_one_tar(samgrid: Samgrid) -> None:
     manifest = json.loads(files["manifest.json"])
     assert (manifest["missing"], manifest["refused"]) == ([], [])
     assert f"{identity} submitted".encode() in files[f"{identity}.log"].replace(b"-1 ", b" ")
-    assert samgrid("query", "--job", identity, "count(//local-job[@exit-code=0 and @driver='ended'])").stdout == "3\n"
+    ended = "count(//local-job[@exit-code=0 and @driver='ended'])"
+    assert shared_samgrid("query", "--job", identity, ended).stdout == "3\n"
 
 
-def test_a_local_job_finds_its_environment(samgrid: Samgrid) -> None:
+def test_a_local_job_finds_its_environment(shared_samgrid: Samgrid) -> None:
     request = """&(samgrid_type = command)(executable = /usr/bin/env)
         (environment = (COLOUR "dark green") (EMPTY ""))(count = 2)"""
-    identity = samgrid.submit(request)
-    assert samgrid("watch", identity).returncode == 0
-    files = read_tar(samgrid, identity)
+    identity = shared_samgrid.submit(request)
+    assert shared_samgrid("watch", identity).returncode == 0
+    files = read_tar(shared_samgrid, identity)
     lines = files[f"{identity}.{identity}-1.2.stdout"].decode().splitlines()
     environment = dict(line.split("=", 1) for line in lines)
     assert environment["SAMGRID_GRID_JOB"] == identity
@@ -67,26 +94,12 @@ def test_a_local_job_finds_its_environment(samgrid: Samgrid) -> None:
     assert "SAMGRID_FIRST_EVENT" not in environment
 
 
-def test_the_event_range_is_covered_once_with_different_seeds(samgrid: Samgrid, tmp_path: Path) -> None:
-    (tmp_path / "sliced.py").write_text(
-        """
-from adapters import EVENTS, SLICING, JobAdapter
-
-class Sliced(JobAdapter):
-    jobType = "sliced"
-    attributes = (EVENTS, *SLICING)
-    def prepareWorkArea(self, workArea):
-        (workArea / "run.sh").write_text('echo "$SAMGRID_FIRST_EVENT $SAMGRID_EVENTS $SAMGRID_SEED"')
-    def getCommandAndArguments(self, localJob):
-        return ["/bin/sh", "run.sh"]
-"""
-    )
-    sliced = Samgrid(samgrid.state, samgrid.scratch, {"SAMGRID_HANDLERS_MODULES": str(tmp_path / "sliced.py")})
-    identity = sliced.submit("&(samgrid_type=sliced)(events=1003)(seed=900000000)")
-    assert sliced("watch", identity).returncode == 0
+def test_the_event_range_is_covered_once_with_different_seeds(shared_samgrid: Samgrid) -> None:
+    identity = shared_samgrid.submit("&(samgrid_type=generator)(events=1003)(seed=900000000)")
+    assert shared_samgrid("watch", identity).returncode == 0
     rows = [
-        tuple(map(int, content.split()))
-        for name, content in read_tar(samgrid, identity).items()
+        tuple(map(int, content.rpartition(b": ")[2].split()))
+        for name, content in read_tar(shared_samgrid, identity).items()
         if name.endswith(".stdout")
     ]
     events = sorted(event for first, number, _ in rows for event in range(first, first + number))
@@ -94,42 +107,18 @@ class Sliced(JobAdapter):
     assert len({seed for _, _, seed in rows}) == len(rows) == 5
 
 
-def test_a_handler_whose_program_reads_stdin_does_not_wait_for_ever(samgrid: Samgrid, tmp_path: Path) -> None:
-    (tmp_path / "reader.py").write_text(
-        """
-import subprocess
-from handlers.command import CommandAdapter
-
-class Reader(CommandAdapter):
-    jobType = "reader"
-    def prepareWorkArea(self, workArea):
-        subprocess.run(["cat"], check=True)
-"""
-    )
-    reader = Samgrid(samgrid.state, samgrid.scratch, {"SAMGRID_HANDLERS_MODULES": str(tmp_path / "reader.py")})
-    done = reader("run", "-", stdin="&(samgrid_type=reader)(executable=/bin/true)", timeout=60)
+def test_a_handler_whose_program_reads_stdin_does_not_wait_for_ever(shared_samgrid: Samgrid) -> None:
+    done = shared_samgrid("run", "-", stdin="&(samgrid_type=reader)(executable=/bin/true)")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_handler_that_ends_the_process_fails_its_grid_job(samgrid: Samgrid, tmp_path: Path) -> None:
-    (tmp_path / "leaver.py").write_text(
-        """
-import sys
-from handlers.command import CommandAdapter
-
-class Leaver(CommandAdapter):
-    jobType = "leaver"
-    def prepareWorkArea(self, workArea):
-        sys.exit(0)
-"""
-    )
-    leaver = Samgrid(samgrid.state, samgrid.scratch, {"SAMGRID_HANDLERS_MODULES": str(tmp_path / "leaver.py")})
-    done = leaver("run", "-", stdin="&(samgrid_type=leaver)(executable=/bin/true)", timeout=60)
+def test_a_handler_that_ends_the_process_fails_its_grid_job(shared_samgrid: Samgrid) -> None:
+    done = shared_samgrid("run", "-", stdin="&(samgrid_type=leaver)(executable=/bin/true)")
     assert done.returncode == 1
     assert "handler leaver: SystemExit: 0" in done.stdout
 
 
-def test_files_of_the_request_travel_and_run(samgrid: Samgrid, tmp_path: Path) -> None:
+def test_files_of_the_request_travel_and_run(shared_samgrid: Samgrid, tmp_path: Path) -> None:
     folder = tmp_path / "request"
     folder.mkdir()
     (folder / "analysis").write_text('#!/bin/sh\ncat; cat "$1"; pwd\n')
@@ -139,60 +128,62 @@ def test_files_of_the_request_travel_and_run(samgrid: Samgrid, tmp_path: Path) -
     (folder / "job.rsl").write_text(
         "&(samgrid_type=command)(executable=analysis)(arguments=cards)(input_files=cards)(stdin=input)"
     )
-    done = samgrid("run", str(folder / "job.rsl"))
+    done = shared_samgrid("run", str(folder / "job.rsl"))
     assert done.returncode == 0, done.stderr
     identity = done.stdout.split()[2]
-    stdout = read_tar(samgrid, identity)[f"{identity}.{identity}-1.1.stdout"].decode().splitlines()
+    stdout = read_tar(shared_samgrid, identity)[f"{identity}.{identity}-1.1.stdout"].decode().splitlines()
     assert stdout[:2] == ["standard input", "cards"]
-    assert stdout[2].startswith(str(samgrid.scratch))
-    assert list(samgrid.scratch.iterdir()) == [], "scratch folders are removed"
+    assert stdout[2].startswith(str(shared_samgrid.scratch))
+    assert list(shared_samgrid.scratch.iterdir()) == [], "scratch folders are removed"
 
 
-def test_a_program_that_travels_runs_in_the_folder_that_the_request_names(samgrid: Samgrid, tmp_path: Path) -> None:
+def test_a_program_that_travels_runs_in_the_folder_that_the_request_names(
+    shared_samgrid: Samgrid, tmp_path: Path
+) -> None:
     (tmp_path / "analysis").write_text('#!/bin/sh\npwd; echo back >"$SAMGRID_OUTPUT/result"\n')
     (tmp_path / "analysis").chmod(0o755)
     (tmp_path / "job.rsl").write_text("&(samgrid_type=command)(executable=analysis)(directory=/usr/share)")
-    done = samgrid("run", str(tmp_path / "job.rsl"))
+    done = shared_samgrid("run", str(tmp_path / "job.rsl"))
     assert done.returncode == 0, done.stdout + done.stderr
     identity = done.stdout.split()[2]
-    files = read_tar(samgrid, identity)
+    files = read_tar(shared_samgrid, identity)
     assert files[f"{identity}.{identity}-1.1.stdout"] == b"/usr/share\n"
     assert files[f"{identity}.{identity}-1.1.output/result"] == b"back\n"
 
 
-def test_arguments_arrive_byte_for_byte(samgrid: Samgrid) -> None:
+def test_arguments_arrive_byte_for_byte(shared_samgrid: Samgrid) -> None:
     words = ["a b", "", "c'd", 'e"f', "$HOME", "`id`", "\\n", "ü€", ";|&", "*", "new\nline", "-n"]
     quoted = " ".join('"' + word.replace('"', '""') + '"' for word in words)
     program = "import sys; print(ascii(sys.argv[1:]))"
     request = f"&(samgrid_type=command)(executable=/usr/bin/python3)(arguments=-c '{program}' {quoted})"
-    identity = samgrid.submit(request)
-    assert samgrid("watch", identity).returncode == 0
-    stdout = read_tar(samgrid, identity)[f"{identity}.{identity}-1.1.stdout"].decode()
+    identity = shared_samgrid.submit(request)
+    assert shared_samgrid("watch", identity).returncode == 0
+    stdout = read_tar(shared_samgrid, identity)[f"{identity}.{identity}-1.1.stdout"].decode()
     assert stdout == ascii(words) + "\n"
 
 
-def test_a_failed_local_job_fails_the_grid_job_and_says_why(samgrid: Samgrid) -> None:
+def test_a_failed_local_job_fails_the_grid_job_and_says_why(shared_samgrid: Samgrid) -> None:
     script = 'test "$SAMGRID_INDEX" != 2 || { echo no magnetic field >&2; exit 7; }; echo good >output/good'
-    identity = samgrid.submit(f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{script}')(count=3)")
-    done = samgrid("watch", identity)
+    identity = shared_samgrid.submit(f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{script}')(count=3)")
+    done = shared_samgrid("watch", identity)
     assert done.returncode == 1
     assert (
         "1 of 3 local jobs failed, first number 2: the program ended with exit code 7 (no magnetic field)"
         in done.stdout
     )
-    assert "3 done (1 of them without success)" in samgrid("status", identity).stdout
-    assert f"{identity}.{identity}-1.3.output/good" in read_tar(samgrid, identity), "what succeeded is not lost"
+    assert "3 done (1 of them without success)" in shared_samgrid("status", identity).stdout
+    assert f"{identity}.{identity}-1.3.output/good" in read_tar(shared_samgrid, identity), "what succeeded is not lost"
 
 
-def test_enough_successes_are_a_success_where_the_request_says_so(samgrid: Samgrid) -> None:
+def test_enough_successes_are_a_success_where_the_request_says_so(shared_samgrid: Samgrid) -> None:
     script = 'test "$SAMGRID_INDEX" != 2'
     request = f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{script}')(count=3)(min_success=0.6)"
-    identity = samgrid.submit(request)
-    assert samgrid("watch", identity).returncode == 0
+    identity = shared_samgrid.submit(request)
+    assert shared_samgrid("watch", identity).returncode == 0
 
 
 def test_cancelling_ends_what_runs_and_what_waits(samgrid: Samgrid) -> None:
-    slow = Samgrid(samgrid.state, samgrid.scratch, {"SAMGRID_FORK_SLOTS": "2"})
+    slow = replace(samgrid, settings={"SAMGRID_FORK_SLOTS": "2"})
     script = "echo began >output/began; sleep 300"
     identity = slow.submit(f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{script}')(count=6)")
     wait_until(lambda: counts(slow, identity).get("active") == 2)
@@ -255,19 +246,21 @@ def test_the_configuration_of_the_last_submit_holds(samgrid: Samgrid, tmp_path: 
     assert samgrid("watch", samgrid.submit(request)).returncode == 0
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    moved = Samgrid(samgrid.state, elsewhere, {})
+    moved = replace(samgrid, scratch=elsewhere)
     identity = moved.submit("&(samgrid_type=command)(executable=/bin/pwd)")
     assert moved("watch", identity).returncode == 0
     pwd = read_tar(moved, identity)[f"{identity}.{identity}-1.1.stdout"].decode()
     assert pwd.startswith(str(elsewhere))
 
 
-def test_a_log_that_is_not_where_the_configuration_says_is_a_trouble(samgrid: Samgrid) -> None:
-    lost = Samgrid(samgrid.state, samgrid.scratch, {"SAMGRID_EVENTS_PATH": "/no/such/log"})
+def test_a_log_that_is_not_where_the_configuration_says_is_a_trouble(
+    samgrid: Samgrid, watch_impatiently: Callable[[Samgrid, str], tuple[int, str]]
+) -> None:
+    lost = replace(samgrid, settings={"SAMGRID_EVENTS_PATH": "/no/such/log"})
     identity = lost.submit("&(samgrid_type=command)(executable=/bin/sleep)(arguments=60)")
-    done = lost("watch", identity)
-    assert done.returncode == 3
-    assert "/no/such/log" in done.stderr
+    status, said = watch_impatiently(lost, identity)
+    assert status == 3
+    assert "/no/such/log" in said
 
 
 def test_questions_create_nothing(samgrid: Samgrid) -> None:
@@ -277,17 +270,19 @@ def test_questions_create_nothing(samgrid: Samgrid) -> None:
     assert not samgrid.state.exists()
 
 
-def test_two_grid_jobs_share_the_slots_and_both_end(samgrid: Samgrid) -> None:
-    request = "&(samgrid_type=command)(executable=/bin/true)(count=20)"
-    identities = [samgrid.submit(request), samgrid.submit(request)]
-    assert [samgrid("watch", identity).returncode for identity in identities] == [0, 0]
+def test_two_grid_jobs_share_the_slots_and_both_end(shared_samgrid: Samgrid) -> None:
+    request = "&(samgrid_type=command)(executable=/bin/true)(count=6)"
+    identities = [shared_samgrid.submit(request), shared_samgrid.submit(request)]
+    assert [shared_samgrid("watch", identity).returncode for identity in identities] == [0, 0]
 
 
-def test_without_a_log_the_batch_system_is_asked(samgrid: Samgrid) -> None:
-    settings = {"SAMGRID_EVENTS_SOURCE": "poll", "SAMGRID_MONITOR_RECONCILE_INTERVAL": "1", "SAMGRID_FORK_SLOTS": "3"}
-    polling = Samgrid(samgrid.state, samgrid.scratch, settings)
-    script = 'sleep 5; test "$SAMGRID_INDEX" != 2 || exit 4'
+def test_without_a_log_the_batch_system_is_asked(samgrid: Samgrid, tmp_path: Path) -> None:
+    settings = {"SAMGRID_EVENTS_SOURCE": "poll", "SAMGRID_MONITOR_RECONCILE_INTERVAL": "0.2", "SAMGRID_FORK_SLOTS": "3"}
+    polling = replace(samgrid, settings=settings)
+    script = f'until [ -e {tmp_path}/go ]; do sleep 0.1; done; test "$SAMGRID_INDEX" != 2 || exit 4'
     identity = polling.submit(f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{script}')(count=3)")
+    wait_until(lambda: counts(polling, identity) == {"active": 3})
+    (tmp_path / "go").touch()
     assert polling("watch", identity).returncode == 1
     xpath = "//local-job[@exit-code=4 and @state='done' and @started]/@index"
     assert polling("query", "--job", identity, xpath).stdout == "2\n"
@@ -304,7 +299,7 @@ def test_the_day_files_of_another_generator_do_as_well_as_the_log(samgrid: Samgr
         # What ends a local job here are the events, not a look at the batch system.
         "SAMGRID_MONITOR_RECONCILE_INTERVAL": "3600",
     }
-    following = Samgrid(samgrid.state, samgrid.scratch, settings)
+    following = replace(samgrid, settings=settings)
     with subprocess.Popen([*command, "-t", "0", "-d", str(folder), "-l", str(log)], stdin=subprocess.PIPE) as generator:
         identity = following.submit("&(samgrid_type=command)(executable=/bin/true)(count=3)")
         assert following("watch", identity).returncode == 0
@@ -313,13 +308,20 @@ def test_the_day_files_of_another_generator_do_as_well_as_the_log(samgrid: Samgr
     assert [path.name.isdigit() for path in folder.iterdir()] == [True]
 
 
-def test_a_full_disk_under_the_tar_is_told_and_the_job_goes_on_later(samgrid: Samgrid) -> None:
+def test_a_full_disk_under_the_tar_is_told_and_the_job_goes_on_later(
+    samgrid: Samgrid, watch_impatiently: Callable[[Samgrid, str], tuple[int, str]]
+) -> None:
     script = "dd if=/dev/zero of=output/zeros bs=1000 count=1500 status=none"
     # Each output is smaller than the largest file that our processes may write; the tar is not.
-    done = _limited(samgrid, f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{script}')(count=3)")
-    assert done.returncode == 3, done.stdout + done.stderr
-    assert "File too large" in done.stderr
-    identity = done.stdout.split()[2]
+    command = f'ulimit -f 6000; exec "{sys.executable}" -P "{LAUNCH}" samgrid submit -'
+    request = f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{script}')(count=3)"
+    submitted = subprocess.run(
+        ["/bin/sh", "-c", command], input=request, text=True, capture_output=True, env=samgrid.environment(), check=True
+    )
+    identity = submitted.stdout.strip()
+    status, said = watch_impatiently(samgrid, identity)
+    assert status == 3, said
+    assert "File too large" in said
     folder = samgrid.state / "jobs" / identity
     assert not list(folder.glob("*.tar*")), "nothing half-made is left"
     assert "File too large" in samgrid("status", identity).stdout
@@ -330,40 +332,30 @@ def test_a_full_disk_under_the_tar_is_told_and_the_job_goes_on_later(samgrid: Sa
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk")
-def test_a_full_disk_under_everything_is_told_and_the_job_goes_on_later(samgrid: Samgrid, tmp_path: Path) -> None:
+def test_a_full_disk_under_everything_is_told_and_the_job_goes_on_later(
+    samgrid: Samgrid, tmp_path: Path, watch_impatiently: Callable[[Samgrid, str], tuple[int, str]]
+) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1200k", "tmpfs", disk], check=False).returncode:
         pytest.skip("a small disk cannot be mounted here")
-    small = Samgrid(disk / "state", samgrid.scratch, {})
+    small = replace(samgrid, state=disk / "state", settings=short_sleeps(tmp_path))
     try:
-        script = "head -c 3000 /dev/urandom >output/noise"
-        identity = small.submit(f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{script}')(count=150)")
-        done = small("watch", identity)
-        assert done.returncode == 3, done.stdout + done.stderr
-        assert "no space left" in done.stderr.lower() or "full" in done.stderr
-        assert "Traceback" not in done.stderr
+        script = "head -c 30000 /dev/urandom >output/noise"
+        identity = small.submit(f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{script}')(count=30)")
+        status, said = watch_impatiently(small, identity)
+        assert status == 3, said
+        assert "no space left" in said.lower() or "full" in said
+        assert "Traceback" not in said
         subprocess.run(["mount", "-o", "remount,size=20000k", disk], check=True)
-        done = small("watch", identity, timeout=300)
+        done = small("watch", identity)
         # A local job whose output did not fit failed, and says so; every other one is there.
         assert done.returncode == 0 or "is the disk full?" in done.stdout, done.stdout + done.stderr
-        assert sum(counts(small, identity).values()) == 150
+        assert sum(counts(small, identity).values()) == 30
         succeeded = small("query", "--job", identity, "count(//local-job[@driver='ended' and @exit-code=0])").stdout
         noise = [content for name, content in read_tar(small, identity).items() if name.endswith("/noise")]
-        assert [len(content) for content in noise] == [3000] * int(succeeded)
-        assert int(succeeded) >= 120
+        assert [len(content) for content in noise] == [30_000] * int(succeeded)
+        assert int(succeeded) >= 24
     finally:
         end_processes_of(disk)
         subprocess.run(["umount", "--lazy", disk], check=True)
-
-
-def _limited(samgrid: Samgrid, request: str) -> subprocess.CompletedProcess[str]:
-    command = f'ulimit -f 6000; exec "{sys.executable}" -P "{LAUNCH}" samgrid run -'
-    return subprocess.run(
-        ["/bin/sh", "-c", command],
-        input=request,
-        text=True,
-        capture_output=True,
-        env=samgrid.environment(),
-        check=False,
-    )

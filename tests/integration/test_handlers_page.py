@@ -68,7 +68,7 @@ def test_the_handler_works_from_a_package(samgrid: Samgrid, page: Page, tmp_path
     install = [sys.executable, "-m", "pip", "install", "--no-index", "--no-build-isolation", "--no-deps", "-q"]
     done = subprocess.run([*install, "--target", target, page.folder], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    installed = replace(samgrid, settings={"PYTHONPATH": str(target)})
+    installed = Samgrid(samgrid.state, samgrid.scratch, {"PYTHONPATH": str(target)})
     (page.folder / "tracker.py").unlink()
     types, check, run_request = page.commands["installed"]
     assert "momentum" in run(installed, page.folder, types)

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+from tests.integration.test_grid_jobs import short_sleeps
 from tests.samgrid import Samgrid
 from tests.waiting import wait_until
 
@@ -43,11 +44,17 @@ def facts(samgrid: Samgrid, identity: str) -> dict[str, str]:
 
 
 def test_status_shows_phases_from_lines_of_a_program_that_knows_nothing_of_us(samgrid: Samgrid, tmp_path: Path) -> None:
-    go = tmp_path / "go"
-    script = f"echo samgrid-phase generate 40/100 events; until [ -e {go} ]; do sleep 0.1; done; echo the end"
-    impatient = replace(samgrid, settings={"SAMGRID_MONITOR_STALL_TIME": "1"})
+    more, go = tmp_path / "more", tmp_path / "go"
+    tell = "echo samgrid-phase generate"
+    wait = "until [ -e {} ]; do sleep 0.1; done"
+    script = f"{tell} 20/100 events; {wait.format(more)}; {tell} 40/100 events; {wait.format(go)}; echo the end"
+    impatient = replace(samgrid, settings={"SAMGRID_MONITOR_STALL_TIME": "1", **short_sleeps(tmp_path)})
     identity = impatient.submit(f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{script}')(count=2)")
-    wait_until(lambda: facts(impatient, identity).get("phase generate", "").startswith("80 of 200 events"))
+    wait_until(lambda: "40 of 200 events" in facts(impatient, identity).get("phase generate", ""))
+    # Whoever says this has seen it run for so long that a rate can be told.
+    wait_until(lambda: "may end" in facts(impatient, identity))
+    more.touch()
+    wait_until(lambda: "80 of 200 events" in facts(impatient, identity)["phase generate"])
     wait_until(lambda: "stalled" in facts(impatient, identity))
     shown = facts(impatient, identity)
     assert shown["stalled"] == "2 local jobs have told nothing new for 1 s, first number 1"
@@ -63,7 +70,8 @@ def test_status_shows_phases_from_lines_of_a_program_that_knows_nothing_of_us(sa
 def test_phases_come_from_a_handler_that_understands_the_programs_words(samgrid: Samgrid, tmp_path: Path) -> None:
     go = tmp_path / "go"
     (tmp_path / "talkative.py").write_text(HANDLER.replace("@GO@", str(go)))
-    talkative = replace(samgrid, settings={"SAMGRID_HANDLERS_MODULES": str(tmp_path / "talkative.py")})
+    settings = {"SAMGRID_HANDLERS_MODULES": str(tmp_path / "talkative.py"), **short_sleeps(tmp_path)}
+    talkative = replace(samgrid, settings=settings)
     identity = talkative.submit("&(samgrid_type=talkative)")
     wait_until(lambda: facts(talkative, identity).get("phase generate", "").startswith("80 of 200 events"))
     go.touch()
@@ -79,13 +87,13 @@ def test_phases_come_from_a_handler_that_understands_the_programs_words(samgrid:
     assert json.loads(talkative("status", "--format", "json", identity).stdout)[0]["state"] == "done"
 
 
-def test_a_program_that_spoils_the_folder_of_reports_keeps_nothing_from_ending(samgrid: Samgrid) -> None:
+def test_a_program_that_spoils_the_folder_of_reports_keeps_nothing_from_ending(shared_samgrid: Samgrid) -> None:
     spoil = "cd ${SAMGRID_STATUS%/*} && rm -rf reports && ln -s reports reports"
-    identity = samgrid.submit(f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{spoil}')")
-    assert samgrid("watch", identity).stdout.splitlines()[-1] == f"grid job {identity} done"
-    waiting = samgrid.submit(f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{spoil}; sleep 3600')")
-    wait_until((samgrid.state / "jobs" / waiting / "results" / "reports").is_symlink)
-    other = samgrid.submit("&(samgrid_type=command)(executable=/bin/true)")
-    assert samgrid("watch", other).returncode == 0
-    assert samgrid("cancel", waiting).returncode == 0
-    assert samgrid("watch", waiting).stdout.splitlines()[-1].startswith(f"grid job {waiting} failed: cancelled")
+    identity = shared_samgrid.submit(f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{spoil}')")
+    assert shared_samgrid("watch", identity).stdout.splitlines()[-1] == f"grid job {identity} done"
+    waiting = shared_samgrid.submit(f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{spoil}; sleep 3600')")
+    wait_until((shared_samgrid.state / "jobs" / waiting / "results" / "reports").is_symlink)
+    other = shared_samgrid.submit("&(samgrid_type=command)(executable=/bin/true)")
+    assert shared_samgrid("watch", other).returncode == 0
+    assert shared_samgrid("cancel", waiting).returncode == 0
+    assert shared_samgrid("watch", waiting).stdout.splitlines()[-1].startswith(f"grid job {waiting} failed: cancelled")

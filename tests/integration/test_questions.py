@@ -15,6 +15,7 @@ from jobmanager.grid_job import GridJob
 from jobmanager.local_job import Evidence, LocalJob
 from jobmanager.places import make_state_folder
 from sandbox.status import Phase
+from tests.forked_samgrid import ForkedSamgrid
 from tests.samgrid import Samgrid
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "questions.md"
@@ -123,7 +124,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Samgrid:
     stuck.put_trouble("slurm does not answer", 2000)
     put(database, stuck, "2", [LocalJob.new(1, "slurm", None)])
     database.close()
-    return Samgrid(folder / "state", folder, {})
+    return ForkedSamgrid(folder / "state", folder, {})
 
 
 def test_there_are_twenty_questions_and_an_answer_for_each() -> None:

@@ -1,35 +1,21 @@
 """Resubmitting and recovering, from the command line to the tar, on the embedded batch system."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.integration.conftest import HANDLERS
 from tests.integration.test_grid_jobs import read_tar
 from tests.integration.test_structured import read_step, steps, two_steps
 from tests.samgrid import Samgrid
 
-HANDLER = """
-from adapters import EVENTS, SLICING, Attribute, JobAdapter
-
-class Generator(JobAdapter):
-    jobType = "generator"
-    requestIdAttribute = "request_id"
-    attributes = (EVENTS, *SLICING, Attribute("request_id", "Its id."), Attribute("marks", "Folder."))
-    def prepareWorkArea(self, workArea):
-        (workArea / "run.sh").write_text(
-            'echo "$SAMGRID_INDEX of $SAMGRID_LOCAL_JOBS: $SAMGRID_FIRST_EVENT $SAMGRID_EVENTS $SAMGRID_SEED"; '
-            'echo run >>"$1/$SAMGRID_INDEX"; [ ! -e "$1/fail$SAMGRID_INDEX" ]')
-    def getCommandAndArguments(self, localJob):
-        return ["/bin/sh", "run.sh", self.request["marks"]]
-"""
-
 
 @pytest.fixture
-def generator(samgrid: Samgrid, tmp_path: Path) -> Samgrid:
-    """A site with a job type whose requests have ids; its local job N fails while there is a file failN."""
-    (tmp_path / "generator.py").write_text(HANDLER)
-    return Samgrid(samgrid.state, samgrid.scratch, {"SAMGRID_HANDLERS_MODULES": str(tmp_path / "generator.py")})
+def generator(samgrid: Samgrid) -> Samgrid:
+    """A site with a job type whose requests have ids."""
+    return replace(samgrid, settings={"SAMGRID_HANDLERS_MODULES": str(HANDLERS)})
 
 
 def request(folder: Path) -> str:
@@ -39,21 +25,21 @@ def request(folder: Path) -> str:
     )
 
 
-def test_what_failed_runs_again_with_its_number_events_and_seed(generator: Samgrid, tmp_path: Path) -> None:
+def test_what_failed_runs_again_with_its_number_events_and_seed(shared_samgrid: Samgrid, tmp_path: Path) -> None:
     for name in ("fail2", "fail4"):
         (tmp_path / name).touch()
-    first = generator("run", "-", stdin=request(tmp_path)).stdout.split()[2]
+    first = shared_samgrid("run", "-", stdin=request(tmp_path)).stdout.split()[2]
     for name in ("fail2", "fail4"):
         (tmp_path / name).unlink()
-    done = generator("resubmit", first, "--failed")
+    done = shared_samgrid("resubmit", first, "--failed")
     assert (done.returncode, done.stderr) == (0, "")
     second = done.stdout.strip()
-    assert generator("watch", second).returncode == 0
-    texts = {name: text for name, text in read_tar(generator, second).items() if name.endswith(".stdout")}
+    assert shared_samgrid("watch", second).returncode == 0
+    texts = {name: text for name, text in read_tar(shared_samgrid, second).items() if name.endswith(".stdout")}
     assert sorted(texts.values()) == [b"2 of 5: 11 10 101\n", b"4 of 5: 31 10 103\n"]
     assert [len((tmp_path / str(index)).read_text().split()) for index in range(1, 6)] == [1, 2, 1, 2, 1]
-    assert first in generator("status", second).stdout
-    again = generator("resubmit", second, "--failed")
+    assert first in shared_samgrid("status", second).stdout
+    again = shared_samgrid("resubmit", second, "--failed")
     assert (again.returncode, "no local job of" in again.stderr) == (1, True)
 
 
@@ -79,18 +65,20 @@ def test_a_request_that_nobody_knows_is_one_clear_error(samgrid: Samgrid) -> Non
     assert "no grid job here is of request 1\ufffd[31m3" in done.stderr
 
 
-def test_a_structured_grid_job_goes_on_behind_the_last_step_that_is_done(samgrid: Samgrid, tmp_path: Path) -> None:
+def test_a_structured_grid_job_goes_on_behind_the_last_step_that_is_done(
+    shared_samgrid: Samgrid, tmp_path: Path
+) -> None:
     make = f"echo run >>{tmp_path}/make$SAMGRID_INDEX; echo $SAMGRID_INDEX >output/part"
     read = f"[ -e {tmp_path}/mended ] && cat $SAMGRID_INPUT_FOLDER/*/part"
-    done = samgrid("run", "-", stdin=two_steps(make, read))
+    done = shared_samgrid("run", "-", stdin=two_steps(make, read))
     assert done.returncode == 1
     first = done.stdout.split()[2]
     (tmp_path / "mended").touch()
-    second = samgrid("resubmit", "--failed", first).stdout.strip()
-    assert samgrid("watch", second).returncode == 0
-    assert [state for _, _, state in steps(samgrid, second)] == ["done", "done"]
-    assert steps(samgrid, second)[0] == steps(samgrid, first)[0]
-    part = steps(samgrid, second)[1][1]
-    assert read_step(samgrid, second, "read")[f"{part}-1.1.stdout"] == b"1\n2\n"
+    second = shared_samgrid("resubmit", "--failed", first).stdout.strip()
+    assert shared_samgrid("watch", second).returncode == 0
+    assert [state for _, _, state in steps(shared_samgrid, second)] == ["done", "done"]
+    assert steps(shared_samgrid, second)[0] == steps(shared_samgrid, first)[0]
+    part = steps(shared_samgrid, second)[1][1]
+    assert read_step(shared_samgrid, second, "read")[f"{part}-1.1.stdout"] == b"1\n2\n"
     assert (tmp_path / "make1").read_text() == "run\n"
-    assert f"make/{steps(samgrid, first)[0][1]}.tar" in read_tar(samgrid, second)
+    assert f"make/{steps(shared_samgrid, first)[0][1]}.tar" in read_tar(shared_samgrid, second)

@@ -19,23 +19,23 @@ def fails_first(marks: Path, count: int, index: int, retries: int) -> str:
     )
 
 
-def test_a_program_that_fails_at_first_succeeds_at_its_second_attempt(samgrid: Samgrid, tmp_path: Path) -> None:
+def test_a_program_that_fails_at_first_succeeds_at_its_second_attempt(shared_samgrid: Samgrid, tmp_path: Path) -> None:
     marks = tmp_path / "marks"
     marks.mkdir()
-    identity = samgrid.submit(fails_first(marks, 3, 2, retries=1))
-    done = samgrid("watch", identity)
+    identity = shared_samgrid.submit(fails_first(marks, 3, 2, retries=1))
+    done = shared_samgrid("watch", identity)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert [len((marks / str(index)).read_text().splitlines()) for index in (1, 2, 3)] == [1, 2, 1]
-    names = [name for name in read_tar(samgrid, identity) if name.endswith(".stdout")]
+    names = [name for name in read_tar(shared_samgrid, identity) if name.endswith(".stdout")]
     stem = f"{identity}.{identity}"
     assert sorted(names) == [f"{stem}-1.1.stdout", f"{stem}-1.3.stdout", f"{stem}-2.1.stdout"]
-    answer = samgrid("query", "--job", identity, "string(//local-job[@index=2]/attempt/@exit-code)")
+    answer = shared_samgrid("query", "--job", identity, "string(//local-job[@index=2]/attempt/@exit-code)")
     assert answer.stdout == "1\n"
 
 
-def test_a_program_that_always_fails_is_tried_no_more_often_than_asked(samgrid: Samgrid, tmp_path: Path) -> None:
+def test_a_program_that_always_fails_is_tried_no_more_often_than_asked(shared_samgrid: Samgrid, tmp_path: Path) -> None:
     request = f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c 'echo x >>{tmp_path}/mark; exit 4')(retries=2)"
-    done = samgrid("run", "-", stdin=request)
+    done = shared_samgrid("run", "-", stdin=request)
     assert done.returncode == 1
     assert (tmp_path / "mark").read_text() == "x\n" * 3
     assert "1 of 1 local jobs failed, first number 1 (attempt 3): the program ended with exit code 4" in done.stdout

@@ -5,13 +5,15 @@ import os
 import signal
 import socket
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
+from tests.conftest import end_processes_of
 from tests.samgrid import Samgrid
-from tests.serving import serving
+from tests.serving import Serving, serving
 
 TOKEN = "a-token-of-24-characters"
 
@@ -23,45 +25,50 @@ def get(port: int, path: str, **headers: str) -> http.client.HTTPResponse:
 
 
 @pytest.fixture(scope="module")
-def finished(shared_samgrid: Samgrid) -> tuple[Samgrid, str]:
-    """An account whose one grid job is done."""
-    identity = shared_samgrid.submit(
+def finished(module_samgrid: Samgrid) -> tuple[Samgrid, str]:
+    """An account whose one grid job is done, and for which nothing works any more."""
+    identity = module_samgrid.submit(
         '&(samgrid_type = command)(executable = /bin/echo)(arguments = "<b>hello</b>")(count = 3)'
     )
-    assert shared_samgrid("watch", identity).returncode == 0
-    return shared_samgrid, identity
+    assert module_samgrid("watch", identity).returncode == 0
+    end_processes_of(module_samgrid.state)
+    return module_samgrid, identity
 
 
-def test_a_grid_job_is_shown_down_to_its_output(finished: tuple[Samgrid, str]) -> None:
+@pytest.fixture(scope="module")
+def site(finished: tuple[Samgrid, str]) -> Iterator[Serving]:
+    """Its pages."""
+    with serving(finished[0]) as site:
+        yield site
+
+
+def test_a_grid_job_is_shown_down_to_its_output(finished: tuple[Samgrid, str], site: Serving) -> None:
     samgrid, identity = finished
-    with serving(samgrid) as site:
-        assert site.line == f"{site.address}/\n"
-        assert identity in get(site.port, "/").read().decode()
-        assert "3 done" in get(site.port, f"/jobs/{identity}").read().decode()
-        assert "the outputs are back" in get(site.port, f"/jobs/{identity}/local/2").read().decode()
-        assert get(site.port, f"/jobs/{identity}/local/2/stdout").read() == b"<b>hello</b>\n"
-        assert "packed for 3" in get(site.port, f"/jobs/{identity}/log").read().decode()
-        tar = get(site.port, f"/jobs/{identity}/output.tar").read()
-        assert tar == (samgrid.state / "jobs" / identity / f"{identity}.tar").read_bytes()
+    assert site.line == f"{site.address}/\n"
+    assert identity in get(site.port, "/").read().decode()
+    assert "3 done" in get(site.port, f"/jobs/{identity}").read().decode()
+    assert "the outputs are back" in get(site.port, f"/jobs/{identity}/local/2").read().decode()
+    assert get(site.port, f"/jobs/{identity}/local/2/stdout").read() == b"<b>hello</b>\n"
+    assert "packed for 3" in get(site.port, f"/jobs/{identity}/log").read().decode()
+    tar = get(site.port, f"/jobs/{identity}/output.tar").read()
+    assert tar == (samgrid.state / "jobs" / identity / f"{identity}.tar").read_bytes()
 
 
-def test_questions_are_answered_within_limits(finished: tuple[Samgrid, str]) -> None:
+def test_questions_are_answered_within_limits(finished: tuple[Samgrid, str], site: Serving) -> None:
+    _, identity = finished
+    page = get(site.port, f"/query?q={quote('//local-job/@exit-code')}&job={identity[:4]}").read().decode()
+    assert "3 items" in page
+    assert "0\n0\n0\n" in page
+    assert "XPath" in get(site.port, f"/query?q={quote('//local-job[')}").read().decode()
+    assert "no grid job" in get(site.port, "/query?q=1&job=zzz").read().decode()
+
+
+def test_nothing_is_written(finished: tuple[Samgrid, str], site: Serving) -> None:
     samgrid, identity = finished
-    with serving(samgrid) as site:
-        page = get(site.port, f"/query?q={quote('//local-job/@exit-code')}&job={identity[:4]}").read().decode()
-        assert "3 items" in page
-        assert "0\n0\n0\n" in page
-        assert "XPath" in get(site.port, f"/query?q={quote('//local-job[')}").read().decode()
-        assert "no grid job" in get(site.port, "/query?q=1&job=zzz").read().decode()
-
-
-def test_nothing_is_written(finished: tuple[Samgrid, str]) -> None:
-    samgrid, identity = finished
-    with serving(samgrid) as site:
-        before = (samgrid.state / "jobs.db").read_bytes()
-        for path in ("/", f"/jobs/{identity}", f"/jobs/{identity}/local/1", "/query?q=1"):
-            assert get(site.port, path).status == 200
-        assert (samgrid.state / "jobs.db").read_bytes() == before
+    before = (samgrid.state / "jobs.db").read_bytes()
+    for path in ("/", f"/jobs/{identity}", f"/jobs/{identity}/local/1", "/query?q=1"):
+        assert get(site.port, path).status == 200
+    assert (samgrid.state / "jobs.db").read_bytes() == before
 
 
 def test_where_nothing_was_submitted_nothing_is_made(samgrid: Samgrid) -> None:
@@ -94,17 +101,16 @@ def test_a_token_opens_the_page(samgrid: Samgrid, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another account for a moment")
-def test_another_account_of_the_host_sees_nothing(samgrid: Samgrid) -> None:
-    with serving(samgrid) as site:
-        os.seteuid(65534)
-        try:
-            client = socket.socket()
-        finally:
-            os.seteuid(0)
-        with client:
-            client.connect(("127.0.0.1", site.port))
-            client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-            answer = client.makefile("rb").read()
+def test_another_account_of_the_host_sees_nothing(site: Serving) -> None:
+    os.seteuid(65534)
+    try:
+        client = socket.socket()
+    finally:
+        os.seteuid(0)
+    with client:
+        client.connect(("127.0.0.1", site.port))
+        client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        answer = client.makefile("rb").read()
     # The server is root's here: nobody's connection is another account's.
     assert answer.startswith(b"HTTP/1.1 403")
     assert b"another account" in answer

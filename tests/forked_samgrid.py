@@ -1,0 +1,130 @@
+"""Runs the command line in a process of its own that a server forks, with everything loaded.
+
+An interpreter's start and end cost ten times what most commands do. What a command gets and gives is as in
+`tests.samgrid.Samgrid`, but for the variables that the interpreter itself reads at its start (``PYTHONPATH``).
+"""
+
+import functools
+import gc
+import importlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+from typing import NoReturn
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [] if str(ROOT) in sys.path else [str(ROOT)]
+
+from gram_shims import launch  # noqa: E402
+from tests.samgrid import Samgrid  # noqa: E402
+
+_LONGEST = 1 << 17
+_PRELOADED = (
+    "jobmanager.cli", "jobmanager.acceptance", "jobmanager.handler_check", "jobmanager.overview_document",
+    "jobmanager.query_program", "jobmanager.watching", "lark", "lxml.etree", "rich.progress",
+)  # fmt: skip
+"""What commands import."""
+
+
+class ForkedSamgrid(Samgrid):
+    """``samgrid`` on one state folder."""
+
+    def __call__(self, *arguments: str, stdin: str = "", timeout: float = 120) -> subprocess.CompletedProcess[str]:
+        """The finished command."""
+        files = [os.memfd_create(name) for name in ("stdin", "stdout", "stderr")]
+        try:
+            os.pwrite(files[0], stdin.encode(), 0)
+            message = json.dumps([arguments, str(Path.cwd()), _umask(), self.environment()]).encode()
+            status = _server().run(message, files, timeout)
+            stdout, stderr = (os.pread(file, os.fstat(file).st_size, 0).decode() for file in files[1:])
+        finally:
+            for file in files:
+                os.close(file)
+        return subprocess.CompletedProcess(arguments, status, stdout, stderr)
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+class _Server:
+    """The test's side of the process that forks."""
+
+    def __init__(self) -> None:
+        self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", __file__],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
+    def run(self, message: bytes, files: list[int], timeout: float) -> int:
+        """The exit status of one command, which is killed after so many seconds."""
+        self._connection.settimeout(timeout)
+        try:
+            socket.send_fds(self._connection, [message], files)
+            return int(self._connection.recv(_LONGEST))
+        except TimeoutError:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            _server.cache_clear()
+            raise
+
+
+@functools.cache
+def _server() -> _Server:
+    return _Server()
+
+
+def serve() -> None:
+    """Fork for each message, until there is nobody to send one."""
+    for name in _PRELOADED:
+        importlib.import_module(name)
+    gc.freeze()
+    with socket.socket(fileno=os.dup(0)) as connection:
+        while True:
+            message, files, _, _ = socket.recv_fds(connection, _LONGEST, 3, socket.MSG_CMSG_CLOEXEC)
+            if not message:
+                return
+            child = os.fork()
+            if child == 0:
+                os.close(connection.detach())
+                _become_command(message, files)
+            for file in files:
+                os.close(file)
+            connection.send(str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])).encode())
+
+
+def _become_command(message: bytes, files: list[int]) -> NoReturn:
+    arguments, folder, mask, environment = json.loads(message)
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
+    os.chdir(folder)
+    os.umask(mask)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = ["samgrid", *arguments]
+    status: object = 1
+    try:
+        status = launch.samgrid()
+    except SystemExit as end:
+        status = end.code
+    except BaseException:  # noqa: BLE001 as the interpreter would
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status if isinstance(status, int) else int(status is not None))
+
+
+if __name__ == "__main__":
+    serve()

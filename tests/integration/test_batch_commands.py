@@ -100,7 +100,7 @@ def test_a_batch_system_that_cannot_be_asked_for_orphans_is_exit_status_3(samgri
 
 def test_the_doctor_finds_fork_well_and_leaves_nothing_of_its_probe(finished: tuple[Samgrid, str]) -> None:
     samgrid, identity = finished
-    done = samgrid("doctor", "--probe", "--probe-time", "30")
+    done = samgrid("doctor", "--probe", "--probe-time", "300")
     assert (done.returncode, done.stderr) == (0, "")
     assert {line.split()[0] for line in done.stdout.splitlines()} == {"ok"}
     assert f"wrote into {samgrid.state / 'jobs'}" in done.stdout

@@ -155,7 +155,7 @@ def test_who_reads_our_output_to_its_end_gets_the_end_while_everything_works_on(
         pass_fds=[theirs],
     )
     os.close(theirs)
-    stdout, stderr = submitting.communicate(timeout=30)
+    stdout, stderr = submitting.communicate(timeout=120)
     assert (submitting.returncode, stderr) == (0, "")
     wait_until(lambda: samgrid("query", "count(//local-job[@state='active'])").stdout == "1\n")
     assert os.read(ours, 1) == b"", "a descriptor that we passed on is closed everywhere"

@@ -189,9 +189,11 @@ def test_cancelling_ends_what_runs_and_what_waits(samgrid: Samgrid) -> None:
     wait_until(lambda: counts(slow, identity).get("active") == 2)
     assert slow("cancel", identity[:5]).returncode == 0
     done = slow("watch", identity)
-    assert (done.returncode, counts(slow, identity)) == (1, {"failed": 4, "done": 2}) or counts(slow, identity) == {
-        "failed": 6
-    }
+    assert done.returncode == 1
+    ended = counts(slow, identity)
+    # Those that ran may have brought their outputs back before they were killed.
+    assert ended["failed"] >= 4
+    assert ended["failed"] + ended.get("done", 0) == 6
     assert "cancelled by" in done.stdout
     assert not processes_of(samgrid.scratch), "no process of the grid job is left"
     assert slow("cancel", identity).stdout == f"grid job {identity} has ended already\n"
@@ -319,6 +321,8 @@ def test_a_full_disk_under_the_tar_is_told_and_the_job_goes_on_later(
         ["/bin/sh", "-c", command], input=request, text=True, capture_output=True, env=samgrid.environment(), check=True
     )
     identity = submitted.stdout.strip()
+    # Who finds no monitor starts one, without that limit.
+    wait_until((samgrid.state / "monitor.sock").exists)
     status, said = watch_impatiently(samgrid, identity)
     assert status == 3, said
     assert "File too large" in said

@@ -1,112 +1,32 @@
 """The batch adapter of HTCondor, on what its commands (23.9.6) really printed."""
 
 import re
-import subprocess
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 import pytest
 
-from batch_adapters.adapter import Answer, Command, Garbled, Job, Submission
+from batch_adapters.adapter import Answer, Job, Submission
 from batch_adapters.condor import CONDOR
 from batch_adapters.condor.answers import read_history, read_queue
 from batch_adapters.condor.diagnosis import diagnose
 from batch_adapters.diagnosis import Finding, Level, Printed
 from batch_adapters.running import render_argv, render_text
 from batch_adapters.states import State
-from tests.unit.recordings import Recording, judge, read_recordings
+from tests.unit.batch_adapters.recordings import by_scene, read_recordings
 
-RECORDED = Path(__file__).parents[1] / "recorded" / "condor"
-ROOT = Path(__file__).parents[2]
-RECORDINGS = read_recordings("condor", "condor-commands.txt")
-COMMANDS: Mapping[str, Command | None] = {
-    "condor_submit": CONDOR.submit,
-    "condor_q -constraint 'SamgridToken isnt": CONDOR.queue,
-    "condor_q -constraint 'SamgridToken ==": CONDOR.find,
-    "condor_q": CONDOR.status,
-    "condor_history": CONDOR.history,
-    "condor_rm": CONDOR.cancel,
-    "condor_config_val -schedd CONDOR_VERSION": CONDOR.version,
-    "condor_config_val -schedd MAX_JOBS": CONDOR.array_limit,
-}
-"""What a recorded command line begins with."""
+RECORDINGS = by_scene(read_recordings("condor", "condor-commands.txt"))
 
 
-def judge_recording(recording: Recording) -> Answer:
-    command = next(command for begin, command in COMMANDS.items() if recording.command.startswith(begin))
-    return judge(command, recording.exit_code, recording.stdout, recording.stderr)
-
-
-NOT_OK = {
-    "submit, no such folder": Answer.PERMANENT,
-    "submit, no spelling": Answer.PERMANENT,
-    "submit, line break": Answer.PERMANENT,
-    "submit, comma": Answer.PERMANENT,
-    "submit, bad accounting group": Answer.PERMANENT,
-    "submit, unknown option": Answer.PERMANENT,
-    "submit, bad option value": Answer.PERMANENT,
-    "submit, array too large": Answer.PERMANENT,
-    "submit, refused by the pool's rule": Answer.PERMANENT,
-    "submit, too many of one account": Answer.LATER,
-    "submit, as root": Answer.UNKNOWN,
-    "cancel, somebody else's": Answer.PERMANENT,
-    "cancel, somebody else's and ours": Answer.PERMANENT,
-    "schedd killed: submit": Answer.LATER,
-    "pool gone: submit": Answer.LATER,
-}
-
-
-@pytest.mark.parametrize("title", RECORDINGS)
-def test_every_recorded_answer_is_understood(title: str) -> None:
-    is_down = title.startswith(("schedd ", "pool ")) and not title.endswith(": history")
-    assert judge_recording(RECORDINGS[title]) is NOT_OK.get(title, Answer.TRANSIENT if is_down else Answer.OK)
-
-
-@pytest.mark.parametrize(
-    ("title", "answer"),
-    [
-        ("schedd killed -9 while a job runs", Answer.TRANSIENT),
-        ("whole pool stopped", Answer.TRANSIENT),
-        ("schedd SIGSTOP", Answer.TRANSIENT),
-    ],
-)
-def test_an_older_recording_of_a_dead_daemon_is_no_answer(title: str, answer: Answer) -> None:
-    section = next(
-        part for part in (RECORDED / "condor-down.txt").read_text().split("\n=== ") if part.startswith(title)
-    )
-    runs = re.findall(r"(?m)^\$ (.*(?:condor_q|condor_rm) .*)\n((?:[12]> .*\n)+)\[rc=(\d+) ", section)
-    assert runs
-    for command, printed, code in runs:
-        asked = CONDOR.cancel if "condor_rm" in command else CONDOR.queue
-        assert judge(asked, int(code), re.sub(r"(?m)^[12]> ", "", printed)) is answer, command
-
-
-@pytest.mark.parametrize(
-    ("command", "exit_code", "printed"),
-    [
-        pytest.param(CONDOR.queue, 0, "Error: (null)\n", id="an error with exit code 0"),
-        pytest.param(CONDOR.queue, 0, '[\n{\n  "ClusterId": 1,\n', id="a torn answer"),
-        pytest.param(CONDOR.queue, 0, "[\n]\nERROR: something new\n", id="an answer and an error"),
-        pytest.param(CONDOR.queue, 1, "", id="nothing but an exit code"),
-        pytest.param(CONDOR.history, 0, "", id="a history that says nothing at all"),
-        pytest.param(CONDOR.history, 1, "[\nError: No passed search file", id="no history kept"),
-        pytest.param(CONDOR.submit, 0, "", id="no id"),
-        pytest.param(CONDOR.submit, 1, "", id="a submission with nothing but an exit code"),
-        pytest.param(CONDOR.submit, 1, "ERROR: Failed to commit job submission into the queue.\n", id="commit unknown"),
-        pytest.param(CONDOR.submit, 1, "4.0 - 4.1\nERROR: Failed to spool job files.\n", id="an id and an error"),
-        pytest.param(CONDOR.version, 1, "Not defined: CONDOR_VERSION\n", id="a name that is not known"),
-    ],
-)
-def test_what_proves_nothing_is_neither_a_yes_nor_a_no(command: Command, exit_code: int, printed: str) -> None:
-    assert judge(command, exit_code, printed) in (Answer.UNKNOWN, Answer.TRANSIENT)
-
-
-def test_warnings_do_not_spoil_an_answer() -> None:
-    assert judge(CONDOR.queue, 0, "[\n]\nWARNING: a site's own remark\n") is Answer.OK
-    assert judge(CONDOR.queue, 0, "WARNING: a site's own remark\n") is Answer.OK
-    assert judge(CONDOR.submit, 0, "4.0 - 4.1\nWARNING: the line 'x = 1' was unused\n") is Answer.OK
+def test_an_older_recording_of_a_dead_daemon_is_no_answer() -> None:
+    dead = ("schedd killed -9 while a job runs", "whole pool stopped", "schedd SIGSTOP")
+    judged = set()
+    for entry in read_recordings("condor", "condor-down.txt"):
+        if entry.scene.startswith(dead) and re.search("condor_(q|rm) ", entry.command) and entry.stdout + entry.stderr:
+            asked = CONDOR.cancel if "condor_rm" in entry.command else CONDOR.queue
+            assert entry.judge(asked) is Answer.TRANSIENT, entry
+            judged.add(entry.scene)
+    assert len(judged) == len(dead)
 
 
 def read_recorded(title: str) -> list[Job]:
@@ -159,75 +79,20 @@ def test_nothing_there_is_an_empty_answer(title: str) -> None:
     assert read_recorded(title) == []
 
 
-@pytest.mark.parametrize(
-    "printed",
-    [
-        pytest.param("Error: (null)\n", id="no JSON"),
-        pytest.param('[\n{\n  "ClusterId": 1,', id="torn"),
-        pytest.param('{"ClusterId": 1}', id="no list"),
-        pytest.param('[{"ClusterId": 1, "JobStatus": 2}]', id="no process"),
-        pytest.param('[{"ClusterId": 1, "ProcId": null, "JobStatus": 2}]', id="null"),
-        pytest.param('[{"ClusterId": 1, "ProcId": 0, "JobStatus": "x"}]', id="no number"),
-        pytest.param('["1.0"]', id="no ClassAd"),
-    ],
-)
-def test_an_answer_that_is_no_list_of_jobs_is_garbled(printed: str) -> None:
-    for read in (read_queue, read_history):
-        with pytest.raises(Garbled, match="no list of jobs"):
-            list(read(printed))
-
-
 def test_a_state_with_an_unknown_number_keeps_its_number() -> None:
     assert list(read_queue('[{"ClusterId": 1, "ProcId": 2, "JobStatus": 77}]')) == [Job("1.2", "77")]
 
 
-# "condor_q -help State" of 23.9.6.
-JOB_STATES = """\
- 1 I IDLE
- 2 R RUNNING
- 3 X REMOVED
- 4 C COMPLETED
- 5 H HELD
- 6 > TRANSFERRING_OUTPUT
- 7 S SUSPENDED
- 8 F FAILED
- 9 B BLOCKED
-"""
-
-
-def test_every_state_of_the_manual_is_known() -> None:
-    for line in JOB_STATES.splitlines():
-        number, _, name = line.split()
+def test_the_numbers_of_states_are_those_of_the_manual() -> None:
+    # "condor_q -help State" of 23.9.6.
+    manual = "IDLE RUNNING REMOVED COMPLETED HELD TRANSFERRING_OUTPUT SUSPENDED FAILED BLOCKED"
+    for number, name in enumerate(manual.split(), 1):
         printed = f'[{{"ClusterId": 1, "ProcId": 0, "JobStatus": {number}}}]'
         assert [job.native_state for job in read_history(printed)] == [name]
-        assert name in CONDOR.states
         assert [job.native_state in CONDOR.states for job in read_queue(printed)] == [True]
-    assert set(CONDOR.states) == {line.split()[2] for line in JOB_STATES.splitlines()} | {"REMOVING"}
     assert CONDOR.leaving == {"REMOVING"}
     assert not CONDOR.states["REMOVING"].is_final
     assert CONDOR.states["HELD"] is State.SUSPENDED
-
-
-@pytest.mark.parametrize(
-    ("printed", "count", "ids"),
-    [
-        pytest.param("12.0 - 12.0\n", 1, {1: "12.0"}, id="one"),
-        pytest.param("13.0 - 13.2\n", 3, {1: "13.0", 2: "13.1", 3: "13.2"}, id="an array"),
-        pytest.param("13.0 - 13.1\n", 3, None, id="too few"),
-        pytest.param("13.0 - 14.2\n", 3, None, id="two clusters"),
-        pytest.param("13.1 - 13.3\n", 3, None, id="not from 0"),
-        pytest.param("12.0 - 12.0\n13.0 - 13.0\n", 1, None, id="two answers"),
-    ],
-)
-def test_the_answer_to_a_submission_names_its_local_jobs(
-    printed: str, count: int, ids: Mapping[int, str] | None
-) -> None:
-    assert CONDOR.naming.read_submitted(printed, count) == ids
-
-
-def test_a_local_id_knows_its_place_and_its_array() -> None:
-    assert CONDOR.naming.position_of("13.199") == 200
-    assert CONDOR.naming.array_of("13.199") == "13"
 
 
 SINGLE = Submission("k3f9zq2m-1", 1, 0, "/s/sandbox/driver.sh", "/s/results", sandbox="/s/sandbox")
@@ -388,9 +253,3 @@ def test_a_fault_is_named_with_its_remedy(changes: dict[str, str], level: Level,
     (finding,) = find_faults(**changes)
     assert finding.level is level
     assert remedy in finding.remedy
-
-
-def test_the_generator_imports_the_adapter_without_a_parser() -> None:
-    code = "import sys, batch_adapters.condor; print(sorted({'json', 'lxml', 'jinja2', 'sh'} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"

@@ -1,33 +1,20 @@
 """The PBS module on a real server's log (OpenPBS 23.06), job by job against what happened; Torque by its words."""
 
 import re
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from batch_adapters.generator.module import LogNotKnown
 from batch_adapters.pbs import events
 from batch_adapters.pbs.events import PBS, ServerLog, find_log
-from tests.unit.log_reading import collect_changes, cut, insert, read_lines, tear
+from tests.unit.batch_adapters.log_reading import collect_changes, read_lines, use_utc
 
-RECORDED = Path(__file__).parents[1] / "recorded" / "pbs"
+RECORDED = Path(__file__).parents[2] / "recorded" / "pbs"
 LOG_LINE = re.compile(rb"^\d\d/\d\d/\d{4} \d\d:\d\d:\d\d;[0-9a-f]{4};.*\n", re.MULTILINE)
 ACCOUNTING = re.compile(r"^([\d/]{10} [\d:]{8});([SED]);([^;]+);(.*)$", re.MULTILINE)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def utc() -> Iterator[None]:
-    """The recordings were made in UTC."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TZ", "UTC")
-        time.tzset()
-        yield
-    time.tzset()
 
 
 def read_recording(*names: str) -> list[bytes]:
@@ -59,8 +46,14 @@ EXIT = line("Exit_status=0 resources_used.walltime=00:00:02", mask="0010")
 DELETED = line("Job to be deleted at request of u@h")
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _utc() -> Iterator[None]:
+    with use_utc():
+        yield
+
+
 @pytest.fixture(scope="module")
-def recorded_changes(utc: None) -> dict[str, str]:
+def recorded_changes(_utc: None) -> dict[str, str]:
     return read_changes(b"".join(read_recording(*TRANSCRIPTS)))
 
 
@@ -274,34 +267,6 @@ def test_what_is_remembered_is_bounded_and_the_latest(monkeypatch: pytest.Monkey
         assert len(parser._deleted) <= 10
     assert parser.read_events(DELETED.replace(b"7.vm", b"99.vm")) == b""
     assert b";0.vm;4;0" in parser.read_events(DELETED.replace(b"7.vm", b"0.vm"))
-
-
-SOME_LINES = read_recording("pbs-server_log.events10")
-BY_JOB = {local_id: text for local_id, text in read_changes(b"".join(SOME_LINES)).items() if "[" not in local_id}
-GARBAGE = st.one_of(
-    st.binary(max_size=80),
-    st.text(alphabet="0123456789/:;. JobRunExit_status=-[]@\n", max_size=80).map(str.encode),
-    st.tuples(st.sampled_from(SOME_LINES), st.integers(0, 60)).map(lambda cut: cut[0][: cut[1]]),
-)
-
-
-@given(st.lists(st.tuples(st.integers(0, len(SOME_LINES)), GARBAGE), max_size=8))
-def test_garbage_between_lines_changes_no_event(garbage: list[tuple[int, bytes]]) -> None:
-    assert read_events(insert(SOME_LINES, garbage)) == read_events(b"".join(SOME_LINES))
-
-
-@given(st.integers(0, len(SOME_LINES) - 1), st.integers(0, 200), GARBAGE)
-def test_a_torn_line_changes_the_events_of_its_own_job_only(torn: int, length: int, garbage: bytes) -> None:
-    victim = SOME_LINES[torn].split(b";")[4].decode()
-    found = read_changes(tear(SOME_LINES, torn, length, garbage))
-    assert {job: found.get(job) for job in BY_JOB if job != victim} == {
-        job: changes for job, changes in BY_JOB.items() if job != victim
-    }
-
-
-@given(st.sets(st.integers(1, len(SOME_LINES) - 1)))
-def test_blocks_cut_between_any_lines_give_the_same_events(cuts: set[int]) -> None:
-    assert read_events(*cut(SOME_LINES, cuts)) == read_events(b"".join(SOME_LINES))
 
 
 @pytest.mark.parametrize(

@@ -1,22 +1,17 @@
 """The Grid Engine module of the generator, on what a real qmaster (8.1.9) wrote."""
 
 import re
-from collections import defaultdict
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from batch_adapters.generator.module import FeedSettings, LogNotKnown
 from batch_adapters.generator.registry import find_module
 from batch_adapters.sge import events
 from batch_adapters.sge.events import SGE, GridEngineLog, find_log
-from batch_adapters.states import read_event
-from tests.unit.log_reading import cut, read_lines, tear
+from tests.unit.batch_adapters.log_reading import collect_changes, read_lines
 
-RECORDED = Path(__file__).parents[1] / "recorded" / "sge"
+RECORDED = Path(__file__).parents[2] / "recorded" / "sge"
 REPORTING = (RECORDED / "sge-reporting.log").read_bytes()
 ACCOUNTING = (RECORDED / "sge-accounting.log").read_bytes()
 LINES = REPORTING.splitlines(keepends=True)
@@ -27,13 +22,8 @@ def read_blocks(*blocks: bytes) -> list[str]:
     return [line.removeprefix("001;").replace(";", " ") for line in read_lines(GridEngineLog(), *blocks)]
 
 
-def group_by_job(lines: Iterable[str]) -> dict[str, list[str]]:
-    """For each job, its states in order, ``STATE`` or ``STATE:EXIT_CODE``."""
-    jobs = defaultdict(list)
-    for line in lines:
-        _, job, state, exit_code = line.split()
-        jobs[job].append(f"{state}:{exit_code}" if state in "48" else state)
-    return dict(jobs)
+def read_changes(*blocks: bytes) -> dict[str, str]:
+    return collect_changes(read_lines(GridEngineLog(), *blocks))
 
 
 def read_scenario(transcript: str, title: str, record: bytes) -> bytes:
@@ -104,34 +94,34 @@ def test_each_recorded_outage_gives_its_events(title: str, expected: list[str]) 
 
 
 WHOLE_REPORTING = {
-    **{job: ["1", "2", "8:0"] for job in ("6", "8", "10", "11", "29", "30")},
-    "12": ["1", "2", "8:3"],
-    "13": ["1", "2", "8:137"],
-    "14": ["1", "2", "8:139"],
-    "15": ["1", "2", "8:137"],
-    "16": ["1", "4:0"],
-    "17": ["1", "2", "4:137"],
-    "18": ["1", "4:0"],
-    "19": ["1", "2", "16", "2", "8:0"],
-    "20": ["1"],
-    "20.1": ["2", "8:0"],
-    "20.2": ["2", "8:0"],
-    "20.3": ["2", "8:7"],
-    "20.4": ["2", "4:137"],
-    "21": ["1"],
-    **{f"21.{task}": ["4:0"] for task in range(1, 5)},
-    "22": ["1", "2", "1", "2", "8:0"],
-    "23": ["1", "2", "1", "2", "8:0"],
-    "24": ["1", "2", "1", "4:0"],
-    "25": ["1", "2", "8:127"],
-    "26": ["1", "1", "4:0"],
-    "27": ["1", "1", "4:0"],
-    "28": ["1", "2", "4:137"],
+    **dict.fromkeys(("6", "8", "10", "11", "29", "30"), "1 2 8/0"),
+    "12": "1 2 8/3",
+    "13": "1 2 8/137",
+    "14": "1 2 8/139",
+    "15": "1 2 8/137",
+    "16": "1 4/0",
+    "17": "1 2 4/137",
+    "18": "1 4/0",
+    "19": "1 2 16 2 8/0",
+    "20": "1",
+    "20.1": "2 8/0",
+    "20.2": "2 8/0",
+    "20.3": "2 8/7",
+    "20.4": "2 4/137",
+    "21": "1",
+    **{f"21.{task}": "4/0" for task in range(1, 5)},
+    "22": "1 2 1 2 8/0",
+    "23": "1 2 1 2 8/0",
+    "24": "1 2 1 4/0",
+    "25": "1 2 8/127",
+    "26": "1 1 4/0",
+    "27": "1 1 4/0",
+    "28": "1 2 4/137",
 }
 
 
 def test_a_whole_reporting_file_tells_every_job_from_its_submission_to_its_end() -> None:
-    assert group_by_job(read_blocks(REPORTING)) == WHOLE_REPORTING
+    assert read_changes(REPORTING) == WHOLE_REPORTING
 
 
 def test_events_of_a_reporting_file_come_in_the_order_of_time() -> None:
@@ -140,12 +130,12 @@ def test_events_of_a_reporting_file_come_in_the_order_of_time() -> None:
 
 
 def test_an_accounting_file_tells_how_each_job_ended_and_nothing_else() -> None:
-    ends = {job: [states[-1]] for job, states in WHOLE_REPORTING.items() if "2" in states}
+    ends = {job: states.split()[-1] for job, states in WHOLE_REPORTING.items() if "2" in states.split()}
     # It was in the error state when it was deleted: that leaves no record.
     del ends["24"]
     # Nor does a record say that somebody deleted the job.
-    ends["17"] = ends["20.4"] = ["8:137"]
-    assert group_by_job(read_blocks(ACCOUNTING)) == ends
+    ends["17"] = ends["20.4"] = "8/137"
+    assert read_changes(ACCOUNTING) == ends
 
 
 def make_account(
@@ -200,26 +190,26 @@ def test_a_task_of_a_parallel_job_is_not_the_end_of_the_job() -> None:
     assert read_blocks(record) == []
     assert read_blocks(make_log(5, "finished", pe_task="1.vm")) == []
     ended = prefix + make_account(5, 1795220200) + prefix + record + make_log(5, "finished")
-    assert group_by_job(read_blocks(ended)) == {"5": ["2", "8:0"]}
+    assert read_changes(ended) == {"5": "2 8/0"}
 
 
 def test_an_array_task_and_a_plain_job_of_the_same_number_are_not_mixed_up() -> None:
     record = b"1795220300:acct:" + make_account(5, 1795220200, exit_code=7, task=3)
-    assert group_by_job(read_blocks(record, make_log(5, "finished", task=3))) == {"5.3": ["2", "8:7"]}
+    assert read_changes(record, make_log(5, "finished", task=3)) == {"5.3": "2 8/7"}
 
 
 def test_a_job_of_whose_end_nothing_is_recorded_has_failed() -> None:
-    assert group_by_job(read_blocks(make_log(5, "delivered"), make_log(5, "finished"))) == {"5": ["2", "4:0"]}
+    assert read_changes(make_log(5, "delivered"), make_log(5, "finished")) == {"5": "2 4/0"}
 
 
 def test_an_end_before_a_restart_is_not_taken_for_the_next_one() -> None:
     died = b"1795220300:acct:" + make_account(5, 1795220200, failed=19, exit_code=7)
-    assert group_by_job(read_blocks(died, make_log(5, "restart"), make_log(5, "finished"))) == {"5": ["1", "4:0"]}
+    assert read_changes(died, make_log(5, "restart"), make_log(5, "finished")) == {"5": "1 4/0"}
 
 
 def test_a_failed_start_that_is_recorded_after_its_restart_is_not_taken_for_the_end() -> None:
     before_job = b"1795220300:acct:" + make_account(5, 0, failed=8, exit_code=7)
-    assert group_by_job(read_blocks(make_log(5, "restart"), before_job, make_log(5, "finished"))) == {"5": ["1", "4:0"]}
+    assert read_changes(make_log(5, "restart"), before_job, make_log(5, "finished")) == {"5": "1 4/0"}
 
 
 NO_EVENTS = [
@@ -246,14 +236,14 @@ def test_what_is_no_record_of_a_change_gives_no_event(block: bytes) -> None:
 def test_a_clearing_away_does_not_count_as_a_deletion() -> None:
     account = b"1795220300:acct:" + make_account(5, 1795220200)
     cleared = make_log(5, "deleted", state="T", who="scheduler")
-    assert group_by_job(read_blocks(cleared, account, make_log(5, "finished")))["5"][-1] == "8:0"
+    assert read_changes(cleared, account, make_log(5, "finished"))["5"].split()[-1] == "8/0"
 
 
 def test_a_job_number_that_is_used_again_is_another_job() -> None:
     deleted = make_log(5, "deleted", state="", who="griduser") + make_log(5, "finished", state="")
     account = b"1795220300:acct:" + make_account(5, 1795220200)
-    jobs = group_by_job(read_blocks(deleted, account + make_log(5, "finished"), account + make_log(5, "finished")))
-    assert jobs == {"5": ["4:0", "2", "8:0", "2", "8:0"]}
+    jobs = read_changes(deleted, account + make_log(5, "finished"), account + make_log(5, "finished"))
+    assert jobs == {"5": "4/0 2 8/0 2 8/0"}
 
 
 def test_what_looks_like_accounting_counts_for_nothing_once_the_file_is_known() -> None:
@@ -264,43 +254,8 @@ def test_of_too_many_jobs_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(events, "_MOST_JOBS", 2)
     started = b"".join(make_log(job, "delivered") for job in (1, 2, 3))
     ended = b"".join(b"1795220300:acct:" + make_account(job, 7) + make_log(job, "finished") for job in (1, 2, 3))
-    jobs = group_by_job(read_blocks(started, ended))
-    assert jobs == {"1": ["2", "2", "8:0"], "2": ["2", "8:0"], "3": ["2", "8:0"]}
-
-
-@given(st.sets(st.integers(1, len(LINES) - 1), max_size=8))
-def test_a_reporting_file_gives_the_same_events_in_any_blocks(cuts: set[int]) -> None:
-    assert read_blocks(*cut(LINES, cuts)) == read_blocks(REPORTING)
-
-
-@pytest.mark.parametrize("log", [REPORTING, ACCOUNTING], ids=["reporting", "accounting"])
-def test_a_log_read_line_by_line_gives_the_same_events(log: bytes) -> None:
-    assert read_blocks(*log.splitlines(keepends=True)) == read_blocks(log)
-
-
-@given(garbage=st.binary(max_size=300), place=st.integers(0, len(LINES)))
-@example(garbage=b"1795220300:job_log:1795220300:finished:", place=30)
-@example(garbage=make_account(17, 1795220200), place=40)
-def test_garbage_between_records_changes_nothing(garbage: bytes, place: int) -> None:
-    blocks = b"".join(LINES[:place]), garbage + b"\n" + b"".join(LINES[place:])
-    assert group_by_job(read_blocks(*blocks)) == WHOLE_REPORTING
-
-
-@given(garbage=st.binary(max_size=40), place=st.integers(4, len(LINES) - 1), length=st.integers(0, 200))
-def test_a_torn_record_changes_nothing_for_other_jobs(garbage: bytes, place: int, length: int) -> None:
-    log = tear(LINES, place, min(length, len(LINES[place]) - 1), garbage.replace(b":", b""))
-    found, expected = group_by_job(read_blocks(log)), dict(WHOLE_REPORTING)
-    changed = {job for job in found.keys() | expected.keys() if found.get(job) != expected.get(job)}
-    fields = LINES[place].split(b":")
-    assert {job.split(".")[0].encode() for job in changed} <= {fields[7] if fields[1] == b"acct" else fields[4]}
-
-
-@given(st.lists(st.binary(max_size=30) | st.sampled_from(re.split(rb"(?=[:\n])", REPORTING + ACCOUNTING))))
-def test_whatever_a_file_holds_each_event_is_well_formed(pieces: list[bytes]) -> None:
-    parser = GridEngineLog()
-    found = parser.read_events(b"".join(pieces) + b"\n").decode("ascii")
-    assert all(read_event(line) for line in found.splitlines())
-    parser.read_time(b"".join(pieces))
+    jobs = read_changes(started, ended)
+    assert jobs == {"1": "2 2 8/0", "2": "2 8/0", "3": "2 8/0"}
 
 
 TIMES = [
@@ -340,6 +295,6 @@ def test_a_rotation_between_an_exit_code_and_its_end_loses_nothing(tmp_path: Pat
     (tmp_path / "reporting.1").write_bytes(b"".join(LINES[:turn]))
     (tmp_path / "reporting").write_bytes(b"".join([*LINES[:4], *LINES[turn:]]))
     feed = find_module("sge").open_feed(FeedSettings(log=tmp_path, since=0, environment={}))
-    found = b"".join(feed.read_events(look_for_files=True)).decode().replace("001;", "").replace(";", " ")
-    assert group_by_job(found.splitlines()) == WHOLE_REPORTING
+    found = b"".join(feed.read_events(look_for_files=True)).decode()
+    assert collect_changes(found.splitlines()) == WHOLE_REPORTING
     assert find_module("sge") is SGE

@@ -6,13 +6,11 @@ Where OpenLava's differ (fewer fields behind those that matter), both are tried.
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from batch_adapters.generator.module import FeedSettings, LogNotKnown
 from batch_adapters.lsf import events
 from batch_adapters.lsf.events import LSF, EventLog, find_log
-from tests.unit.log_reading import collect_changes, cut, insert, read_lines, tear
+from tests.unit.batch_adapters.log_reading import collect_changes, read_lines
 
 NOW = 1795217181
 USAGE = " 0.123456 0.004567 5236 0 0 0 0 12 3456 0 0 8 16 0 0 120 12 1 -1"
@@ -324,38 +322,6 @@ def test_what_is_remembered_is_bounded_and_the_latest(monkeypatch: pytest.Monkey
         parser.read_events(signal("KILL", number))
         assert len(parser._killed) <= 10
         assert parser.read_events(status(EXIT, 2, index=number)).endswith(b";4;130\n")
-
-
-SOME_LINES = [
-    record
-    for job in range(1, 8)
-    for record in (new(job), start(job), status(16, job=job), status((64, 32)[job % 2], job * 256, job=job))
-]
-BY_JOB = read_changes(b"".join(SOME_LINES))
-GARBAGE = st.one_of(
-    st.binary(max_size=80),
-    st.text(alphabet='0123456789 "JOB_STATUSNEW\n#.', max_size=80).map(str.encode),
-    st.tuples(st.sampled_from(SOME_LINES), st.integers(0, 22)).map(lambda cut: cut[0][: cut[1]]),
-)
-
-
-@given(st.lists(st.tuples(st.integers(0, len(SOME_LINES)), GARBAGE), max_size=8))
-def test_garbage_between_records_changes_no_event(garbage: list[tuple[int, bytes]]) -> None:
-    assert read_changes(insert(SOME_LINES, garbage)) == BY_JOB
-
-
-@given(st.integers(0, len(SOME_LINES) - 1), st.integers(0, 250), GARBAGE)
-def test_a_torn_record_changes_the_events_of_its_own_job_only(torn: int, length: int, garbage: bytes) -> None:
-    victim = SOME_LINES[torn].split(b" ")[3].decode()
-    found = read_changes(tear(SOME_LINES, torn, length, garbage))
-    assert {job: found.get(job) for job in BY_JOB if job != victim} == {
-        job: changes for job, changes in BY_JOB.items() if job != victim
-    }
-
-
-@given(st.sets(st.integers(1, len(SOME_LINES) - 1)), st.lists(GARBAGE.map(lambda text: text + b"\n"), max_size=3))
-def test_blocks_cut_between_any_records_give_the_same_events(cuts: set[int], garbage: list[bytes]) -> None:
-    assert read_changes(*cut(SOME_LINES, cuts), *garbage) == BY_JOB
 
 
 def test_the_log_is_that_of_the_only_cluster_below_lsb_sharedir(tmp_path: Path) -> None:

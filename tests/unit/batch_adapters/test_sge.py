@@ -4,154 +4,22 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from batch_adapters.adapter import Answer, Command, Garbled, Job, Submission
+from batch_adapters.adapter import Answer, Garbled, Job, Submission
 from batch_adapters.diagnosis import Finding, Level, Printed
 from batch_adapters.running import render_argv
 from batch_adapters.sge import SGE, events
 from batch_adapters.sge.answers import GOES_ON, order_letters, read_history, read_queue
 from batch_adapters.sge.diagnosis import diagnose
 from batch_adapters.states import State
-from tests.unit.recordings import judge, read_recordings
+from tests.unit.batch_adapters.recordings import RECORDED, by_scene, judge, read_recordings
 
-RECORDED = Path(__file__).parents[1] / "recorded" / "sge"
-ROOT = Path(__file__).parents[2]
-RECORDINGS = read_recordings("sge", "sge-commands.txt")
-
-
-COMMANDS: Mapping[str, Command | None] = {
-    "qsub": SGE.submit,
-    "qstat -u '$user' -xml": SGE.queue,
-    "qdel": SGE.cancel,
-    "qacct": SGE.history,
-    "qconf": SGE.array_limit,
-    "qstat -help": SGE.version,
-}
-"""What a recorded command line begins with, after ``env NAME=VALUE``."""
-
-
-def find_command(line: str) -> Command | None:
-    line = re.sub(r"^env (?:-u \S+ |\w+=\S+ )+(?:/usr/lib/gridengine/)?", "", line)
-    return next((command for begin, command in COMMANDS.items() if line.startswith(begin)), None)
-
-
-EXPECTED = {
-    "an empty queue": Answer.OK,
-    "no accounting file yet": Answer.ABSENT,
-    "submit one": Answer.OK,
-    "submit an array": Answer.OK,
-    "submit a held array": Answer.OK,
-    "submit with options": Answer.OK,
-    "submit tasks that end in every way": Answer.OK,
-    "unknown queue": Answer.PERMANENT,
-    "unknown project": Answer.PERMANENT,
-    "unknown resource": Answer.PERMANENT,
-    "bad value of a resource": Answer.PERMANENT,
-    "unknown host": Answer.PERMANENT,
-    "array too large": Answer.PERMANENT,
-    "unknown option": Answer.PERMANENT,
-    "unknown parallel environment": Answer.PERMANENT,
-    "no room in queue with -w e": Answer.PERMANENT,
-    # We never ask for it: no pattern says what it means.
-    "no script": Answer.UNKNOWN,
-    "advance reservation": Answer.PERMANENT,
-    "checkpointing": Answer.PERMANENT,
-    "waiting reservation": Answer.PERMANENT,
-    "qdel unknown": Answer.OK,
-    "qdel unknown task": Answer.OK,
-    "qdel a waiting task": Answer.OK,
-    "qdel it again": Answer.OK,
-    "qdel several, one of them unknown": Answer.OK,
-    "qdel one being deleted": Answer.OK,
-    "queue": Answer.OK,
-    "error": Answer.OK,
-    "queue after a while": Answer.OK,
-    "qdel an array in error state": Answer.OK,
-    "qdel a held array": Answer.OK,
-    "qdel an array": Answer.OK,
-    "queue while jobs are deleted": Answer.OK,
-    "history of exits, signals and kills": Answer.OK,
-    "history of one": Answer.OK,
-    "history of an array that was deleted": Answer.OK,
-    "history of a held array": Answer.OK,
-    "history of jobs in error state": Answer.OK,
-    "history of an unknown name": Answer.ABSENT,
-    "configuration": Answer.OK,
-    "version": Answer.OK,
-    "submit with a warning": Answer.OK,
-    "array of which every second task is held back": Answer.OK,
-    "qdel with a range": Answer.OK,
-    "queue with steps": Answer.OK,
-    "too many jobs of one user": Answer.LATER,
-    "too many jobs in the cluster": Answer.LATER,
-    "account not allowed": Answer.PERMANENT,
-    "no limit of arrays": Answer.OK,
-    "no submit host": Answer.PERMANENT,
-    "queue from no submit host": Answer.OK,
-    "rerunnable": Answer.OK,
-    "queue after rescheduling": Answer.OK,
-    "queue after rescheduling, later": Answer.OK,
-    "queue with a held running job": Answer.OK,
-    "queue with suspended jobs in a suspended queue": Answer.OK,
-    "qdel of somebody else's job": Answer.PERMANENT,
-    "queue of somebody else": Answer.OK,
-    "qmaster dead: submit": Answer.LATER,
-    "qmaster dead: queue": Answer.TRANSIENT,
-    "qmaster dead: qdel": Answer.TRANSIENT,
-    "qmaster dead: history": Answer.OK,
-    "qmaster dead: history of an unknown name": Answer.ABSENT,
-    "qmaster dead: configuration": Answer.TRANSIENT,
-    "qmaster dead: version": Answer.OK,
-    "no cell: submit": Answer.TRANSIENT,
-    "no cell: queue": Answer.TRANSIENT,
-    "no cell: qdel": Answer.TRANSIENT,
-    "no cell: history": Answer.TRANSIENT,
-    "no cell: configuration": Answer.TRANSIENT,
-    "no SGE_ROOT: queue": Answer.TRANSIENT,
-    "no master file: queue": Answer.TRANSIENT,
-    "no master file: submit": Answer.TRANSIENT,
-    "no master file: qdel": Answer.TRANSIENT,
-    "unknown master: queue": Answer.TRANSIENT,
-    "unknown master: submit": Answer.TRANSIENT,
-    "wrong port: queue": Answer.TRANSIENT,
-    "qmaster stopped: submit": Answer.TRANSIENT,
-    "qmaster stopped: queue": Answer.UNKNOWN,
-    "qmaster stopped: qdel": Answer.UNKNOWN,
-    "no cell of that name: queue": Answer.TRANSIENT,
-    "no cell of that name: history": Answer.TRANSIENT,
-}
-
-
-@pytest.mark.parametrize(("title", "answer"), EXPECTED.items(), ids=EXPECTED)
-def test_each_recorded_answer_means_what_it_meant(title: str, answer: Answer) -> None:
-    recording = RECORDINGS[title]
-    printed = recording.stdout + recording.stderr
-    assert judge(find_command(recording.command), recording.exit_code, printed) is answer
-
-
-def test_no_recorded_answer_is_left_unjudged() -> None:
-    judged = {title for title, recording in RECORDINGS.items() if find_command(recording.command) is not None}
-    assert judged == set(EXPECTED)
-
-
-def test_nothing_printed_is_no_answer_whatever_the_exit_code() -> None:
-    for command in (SGE.submit, SGE.queue, SGE.cancel, SGE.history, SGE.array_limit):
-        assert judge(command, 0, "") is Answer.UNKNOWN
-        assert judge(command, 1, "") is Answer.UNKNOWN
-
-
-def test_a_banner_before_an_answer_makes_it_unknown() -> None:
-    for title in ("submit an array", "queue", "history of one", "qdel an array"):
-        recording = RECORDINGS[title]
-        assert (
-            judge(find_command(recording.command), 0, "Welcome to the cluster!\n" + recording.stdout) is Answer.UNKNOWN
-        )
+RECORDINGS = by_scene(read_recordings("sge", "sge-commands.txt"))
 
 
 def test_a_torn_queue_is_never_a_good_answer() -> None:
@@ -162,17 +30,6 @@ def test_a_torn_queue_is_never_a_good_answer() -> None:
                 list(read_queue(printed[:end]))
 
 
-def test_a_warning_with_a_submitted_job_is_no_refusal() -> None:
-    printed = (
-        'Unable to run job: warning: job rejected by no queue\nYour job 5 ("k3f9zq2m-1") has been submitted\nExiting.\n'
-    )
-    assert judge(SGE.submit, 1, printed) is Answer.UNKNOWN
-
-
-def test_an_answer_with_one_line_more_is_no_good_answer_of_qdel() -> None:
-    assert judge(SGE.cancel, 0, RECORDINGS["qdel an array"].stdout + "something went wrong\n") is Answer.UNKNOWN
-
-
 SUBMISSION = Submission(
     token="k3f9zq2m-1",
     count=200,
@@ -180,41 +37,16 @@ SUBMISSION = Submission(
     driver="/home/d0/.samgrid/jobs/k3f9zq2m/sandbox/driver.sh",
     results="/home/d0/.samgrid/jobs/k3f9zq2m/results",
 )
-RUN = 'trap : TERM INT HUP XCPU; /bin/sh "$@"; code=$?; case $code in 99 | 100) code=98 ;; esac; exit "$code"'
 
 
 def render(**changes: object) -> list[str]:
     return render_argv(SGE.submit, {**asdict(SUBMISSION), **changes})
 
 
-def expect(tasks: str, *options: str, output: str = f"{SUBMISSION.results}/k3f9zq2m-1.$TASK_ID.driver") -> list[str]:
-    return [
-        *("qsub", "-terse", "-N", "k3f9zq2m-1", "-t", tasks, "-wd", "/", "-o", output, "-j", "y"),
-        *("-b", "y", "-shell", "n", *options),
-        *("/bin/sh", "-c", RUN, "samgrid", SUBMISSION.driver, "400", "k3f9zq2m-1"),
-    ]
-
-
-def test_an_array_is_submitted_under_its_token_and_inherits_no_environment() -> None:
-    assert render() == expect("1-200")
-    assert not {"-V", "-v"} & set(render())
-
-
-def test_a_local_job_that_is_alone_is_an_array_of_one() -> None:
-    assert render(count=1) == expect("1-1")
-
-
-def test_what_the_request_wants_stands_before_the_options_of_the_site() -> None:
-    wanted = {"queue": "long.q", "project": "d0", "max_cpu_minutes": 60, "max_wall_minutes": 90, "max_memory_mb": 2000}
-    assert render(**wanted, options=("-l", "scratch=10G", "-r", "n")) == expect(
-        *("1-200", "-q", "long.q", "-P", "d0", "-l", "h_cpu=3600", "-l", "h_rt=5400", "-l", "h_vmem=2000M"),
-        *("-l", "scratch=10G", "-r", "n"),
-    )
-
-
 @pytest.mark.parametrize("character", [":", ",", "$"])
 def test_a_folder_that_qsub_cannot_spell_gets_no_output_of_the_driver(character: str) -> None:
-    assert render(results=f"/home/d0{character}x/results") == expect("1-200", output="/dev/null")
+    argv = render(results=f"/home/d0{character}x/results")
+    assert argv[argv.index("-o") + 1] == "/dev/null"
 
 
 @pytest.mark.parametrize(("code", "seen"), [(0, 0), (3, 3), (98, 98), (99, 98), (100, 98), (101, 101), (125, 125)])
@@ -239,22 +71,6 @@ def test_a_signal_to_all_of_a_job_leaves_the_driver_the_last_word(tmp_path: Path
         assert job.wait(10) == 5
 
 
-SUBMITTED = {
-    ("10.1-4:1\n", 4): {1: "10.1", 2: "10.2", 3: "10.3", 4: "10.4"},
-    ("53.1-1:1\n", 1): {1: "53.1"},
-    # An array of another size, a plain job, another step.
-    ("10.1-3:1\n", 4): None,
-    ("10\n", 1): None,
-    ("10.1-4:2\n", 4): None,
-    ("", 1): None,
-}
-
-
-@pytest.mark.parametrize(("asked", "ids"), SUBMITTED.items())
-def test_ids_of_local_jobs_are_made_of_what_qsub_prints(asked: tuple[str, int], ids: dict[int, str] | None) -> None:
-    assert SGE.naming.read_submitted(*asked) == ids
-
-
 def test_the_ids_of_submission_queue_history_and_event_log_are_the_same() -> None:
     submitted = SGE.naming.read_submitted(RECORDINGS["submit an array"].stdout, 4)
     assert submitted is not None
@@ -262,11 +78,6 @@ def test_the_ids_of_submission_queue_history_and_event_log_are_the_same() -> Non
     ended = {job.local_id for job in read_history(RECORDINGS["history of an array that was deleted"].stdout)}
     assert queued == ended == set(submitted.values())
     assert events._render_id(b"2", b"4").decode() == submitted[4]
-
-
-def test_the_array_of_a_local_job_is_its_number() -> None:
-    assert SGE.naming.array_of("10.4") == "10"
-    assert SGE.naming.position_of("10.4") == 4
 
 
 def read_states(title: str) -> dict[str, str]:
@@ -311,22 +122,6 @@ def test_a_job_tells_its_token_and_why_it_waits() -> None:
 def test_a_plain_job_of_the_same_account_has_its_number_as_id() -> None:
     plain = re.sub("<tasks>.*</tasks>", "", RECORDINGS["queue with steps"].stdout)
     assert {job.local_id for job in read_queue(plain)} == {"17", "18"}
-
-
-GARBLED = {
-    "torn": RECORDINGS["queue"].stdout[:900],
-    "no XML": "job-ID  prior   name\n",
-    "an entity": RECORDINGS["queue"].stdout.replace("?>\n", '?>\n<!DOCTYPE a [<!ENTITY b "c">]>\n', 1),
-    "no number": RECORDINGS["queue"].stdout.replace("<JB_job_number>2<", "<JB_job_number><"),
-    "no state": RECORDINGS["queue"].stdout.replace("<state>r</state>", ""),
-    "no task numbers": RECORDINGS["queue"].stdout.replace("10-12:1", "10-12:0"),
-}
-
-
-@pytest.mark.parametrize("printed", GARBLED.values(), ids=GARBLED)
-def test_a_garbled_queue_is_no_queue(printed: str) -> None:
-    with pytest.raises(Garbled):
-        list(read_queue(printed))
 
 
 def test_history_tells_exit_codes_and_signals() -> None:
@@ -385,7 +180,7 @@ def test_every_state_of_the_manual_is_known(letters: str, state: State) -> None:
 
 
 def test_every_recorded_state_is_known() -> None:
-    letters = re.findall("<state>(.*)</state>", (RECORDED / "sge-commands.txt").read_text())
+    letters = re.findall("<state>(.*)</state>", (RECORDED / "sge" / "sge-commands.txt").read_text())
     assert {"Shs", "hr", "Rq", "Eqw", "ds"} <= set(letters)
     assert all(order_letters(state) in SGE.states for state in letters)
 
@@ -420,18 +215,6 @@ def test_the_array_limit_is_read_and_no_limit_has_no_number() -> None:
     none = re.search(SGE.read_array_limit, RECORDINGS["no limit of arrays"].stdout)
     assert none is not None
     assert none[1] is None
-
-
-def test_variables_that_say_where_the_cell_is_are_kept() -> None:
-    kept = ("SGE_ROOT", "SGE_CELL", "SGE_QMASTER_PORT", "SGE_EXECD_PORT", "SGE_ARCH", "SGE_CLUSTER_NAME")
-    assert not [name for name in kept if name.startswith(SGE.ignored_variables)]
-
-
-def test_the_adapter_is_imported_without_an_xml_parser() -> None:
-    program = (
-        "import sys, batch_adapters.sge; sys.exit('xml' in sys.modules or 'batch_adapters.sge.events' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0
 
 
 CONFIGURATION = RECORDINGS["configuration"].stdout

@@ -275,27 +275,6 @@ def test_a_version_is_one_line(toy: Toy) -> None:
 # --- what the commands of fork print
 
 
-def test_the_answer_to_a_fork_submission_is_read() -> None:
-    ids = FORK.naming.read_submitted("k3f9zq2m-1 1-3\n", 3)
-    assert ids == {position: f"k3f9zq2m-1.{position}" for position in (1, 2, 3)}
-
-
-@pytest.mark.parametrize(
-    "printed",
-    [
-        pytest.param("", id="nothing"),
-        pytest.param("k3f9zq2m-1 1-3", id="torn at the end"),
-        pytest.param("k3f9zq2m-1 1-", id="torn"),
-        pytest.param("Welcome!\nk3f9zq2m-1 1-3\n", id="a banner before"),
-        pytest.param("k3f9zq2m-1 1-3\nbye\n", id="a banner after"),
-        pytest.param("k3f9zq2m-1 1-x\n", id="no number"),
-        pytest.param("k3f9zq2m-1 -1-3\n", id="a negative number"),
-    ],
-)
-def test_any_other_answer_to_a_fork_submission_is_garbled(printed: str) -> None:
-    assert FORK.naming.read_submitted(printed, 3) is None
-
-
 def test_the_answer_to_a_fork_query_is_read() -> None:
     printed = "a-1.1 queued -\na-1.2 running -\na-1.12 ended 0\nb.1 killed 137\nb.2 lost -\n"
     assert list(FORK.read_jobs(printed)) == [
@@ -306,26 +285,6 @@ def test_the_answer_to_a_fork_query_is_read() -> None:
         Job("b.2", "lost", token="b"),
     ]
     assert list(FORK.read_jobs("")) == []
-
-
-@pytest.mark.parametrize(
-    "printed",
-    [
-        pytest.param("Welcome!\na-1.1 queued -\n", id="a banner before"),
-        pytest.param("a-1.1 queued -\nConnection closed.\n", id="a banner after"),
-        pytest.param("a-1.1 queued -\na-1.2 run", id="torn in a word"),
-        pytest.param("a-1.1 queued -\na-1", id="torn in an id"),
-        pytest.param("a-1.1 ended\n", id="no exit code"),
-        pytest.param("a-1.1 ended 0x0\n", id="no number"),
-        pytest.param("a-1.1  ended 0\n", id="two blanks"),
-        pytest.param("\n", id="an empty line"),
-        pytest.param("a-1.1 ended 1", id="torn in an exit code"),
-        pytest.param("Last login 5\n", id="a banner of the same form"),
-    ],
-)
-def test_any_other_answer_to_a_fork_query_is_garbled(printed: str) -> None:
-    with pytest.raises(Garbled, match="a line that was not expected"):
-        list(FORK.read_jobs(printed))
 
 
 def test_a_wrong_argument_of_a_fork_command_is_a_refusal(tmp_path: Path) -> None:

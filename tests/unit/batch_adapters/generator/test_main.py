@@ -18,7 +18,7 @@ from batch_adapters.generator.emit import StandardOutput
 from batch_adapters.generator.registry import MODULES
 from batch_adapters.generator.watch import Watch
 from tests.samgrid import LAUNCH
-from tests.unit.generator_process import PROGRAM, Start, starting
+from tests.unit.batch_adapters.generator.generator_process import PROGRAM, Start, starting
 from tests.waiting import wait_until
 
 DEADLINE = 20

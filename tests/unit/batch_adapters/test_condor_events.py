@@ -8,13 +8,12 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from batch_adapters.condor.events import CONDOR, EventLog, find_log
 from batch_adapters.generator.module import FeedSettings, LogNotKnown
+from tests.unit.batch_adapters.log_reading import collect_changes
 
-RECORDED = Path(__file__).parent.parent / "recorded" / "condor"
+RECORDED = Path(__file__).parents[2] / "recorded" / "condor"
 CLASSIC = (RECORDED / "condor-EventLog-classic.log").read_bytes()
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC).timestamp()
 HOST = b"<127.0.0.1:19618?addrs=127.0.0.1-19618&alias=127-0-0-1.lab&noUDP&sock="
@@ -25,127 +24,40 @@ def read(log: bytes, zone: tzinfo = UTC) -> str:
     return EventLog(zone, lambda: NOW).read_events(log).decode()
 
 
+def read_histories(log: bytes) -> dict[str, str]:
+    return collect_changes(read(log).splitlines())
+
+
 def split_records(log: bytes) -> list[bytes]:
     return [record for record in _END.split(log) if record]
 
 
-def read_histories(log: bytes) -> dict[str, str]:
-    """For each job its states by their numbers, with the exit code where it means something."""
-    histories: dict[str, list[str]] = {}
-    for line in read(log).splitlines():
-        _, _, local_id, state, code = line.split(";")
-        histories.setdefault(local_id, []).append(f"{state}:{code}" if state in ("4", "8") else state)
-    return {local_id: " ".join(states) for local_id, states in histories.items()}
+RECORDS = {
+    # how a record of the log begins → second, job, state and exit code of its event
+    "000 (002.": "1795218756;2.0;1;0",
+    "001 (011.001": "1795218778;11.1;2;0",
+    "005 (002.": "1795218758;2.0;8;0",
+    "005 (011.002": "1795218778;11.2;8;7",
+    "005 (005.": "1795218761;5.0;8;137",
+    "009 (006.": "1795218762;6.0;4;0",
+    "004 (008.": "1795218764;8.0;1;0",
+    "012 (009.": "1795218767;9.0;16;0",
+    "013 (009.": "1795218767;9.0;1;0",
+    "010 (010.": "1795218773;10.0;16;0",
+    "011 (010.": "1795218775;10.0;2;0",
+    # disconnected, reconnected, reconnection failed
+    "022 (024.": "",
+    "023 (024.": "1795218877;24.0;2;0",
+    "024 (027.": "1795219066;27.0;1;0",
+    # image size; an error of the starter's, which a hold follows; of a cluster; the file's own header
+    **dict.fromkeys(["006 (003.", "021 (015.", "035 (012.-01", "036 (012.-01", "008 (-01."], ""),
+}
 
 
-RECORDS = [
-    pytest.param(
-        b"000 (002.000.000) 2026-11-20 23:52:36 Job submitted from host: " + HOST + b"schedd_19798_ac80>\n...\n",
-        "001;1795218756;2.0;1;0\n",
-        id="submitted",
-    ),
-    pytest.param(
-        b"001 (011.001.000) 2026-11-20 23:52:58 Job executing on host: " + HOST + b"startd_19798_ac80>\n"
-        b"\tSlotName: slot1_2@127-0-0-1.lab\n",
-        "001;1795218778;11.1;2;0\n",
-        id="executing",
-    ),
-    pytest.param(
-        b"005 (002.000.000) 2026-11-20 23:52:38 Job terminated.\n\t(1) Normal termination (return value 0)\n",
-        "001;1795218758;2.0;8;0\n",
-        id="exit 0",
-    ),
-    pytest.param(
-        b"005 (011.002.000) 2026-11-20 23:52:58 Job terminated.\n\t(1) Normal termination (return value 7)\n",
-        "001;1795218778;11.2;8;7\n",
-        id="exit 7",
-    ),
-    pytest.param(
-        b"005 (005.000.000) 2026-11-20 23:52:41 Job terminated.\n\t(0) Abnormal termination (signal 9)\n",
-        "001;1795218761;5.0;8;137\n",
-        id="killed by signal 9",
-    ),
-    pytest.param(
-        b"009 (006.000.000) 2026-11-20 23:52:42 Job was aborted.\n\tvia condor_rm (by user griduser)\n...\n",
-        "001;1795218762;6.0;4;0\n",
-        id="removed",
-    ),
-    pytest.param(
-        b"004 (008.000.000) 2026-11-20 23:52:44 Job was evicted.\n\t(0) CPU times\n",
-        "001;1795218764;8.0;1;0\n",
-        id="evicted",
-    ),
-    pytest.param(
-        b"012 (009.000.000) 2026-11-20 23:52:47 Job was held.\n"
-        b"\tvia condor_hold (by user griduser)\n\tCode 1 Subcode 0\n...\n",
-        "001;1795218767;9.0;16;0\n",
-        id="held",
-    ),
-    pytest.param(
-        b"013 (009.000.000) 2026-11-20 23:52:47 Job was released.\n\tvia condor_release (by user griduser)\n...\n",
-        "001;1795218767;9.0;1;0\n",
-        id="released",
-    ),
-    pytest.param(
-        b"010 (010.000.000) 2026-11-20 23:52:53 Job was suspended.\n\tNumber of processes actually suspended: 3\n...\n",
-        "001;1795218773;10.0;16;0\n",
-        id="suspended",
-    ),
-    pytest.param(
-        b"011 (010.000.000) 2026-11-20 23:52:55 Job was unsuspended.\n...\n",
-        "001;1795218775;10.0;2;0\n",
-        id="unsuspended",
-    ),
-    pytest.param(
-        b"022 (024.000.000) 2026-11-20 23:54:37 Job disconnected, attempting to reconnect\n"
-        b"    Local schedd and job shadow died, schedd now running again\n",
-        "",
-        id="disconnected",
-    ),
-    pytest.param(
-        b"023 (024.000.000) 2026-11-20 23:54:37 Job reconnected to slot1_1@127-0-0-1.lab\n",
-        "001;1795218877;24.0;2;0\n",
-        id="reconnected",
-    ),
-    pytest.param(
-        b"024 (027.000.000) 2026-11-20 23:57:46 Job reconnection failed\n"
-        b"    Job disconnected too long: JobLeaseDuration (20 seconds) expired\n",
-        "001;1795219066;27.0;1;0\n",
-        id="reconnection failed",
-    ),
-    pytest.param(
-        b"006 (003.000.000) 2026-11-20 23:52:37 Image size of job updated: 125\n"
-        b"\t0  -  MemoryUsage of job (MB)\n\t0  -  ResidentSetSize of job (KB)\n...\n",
-        "",
-        id="image size",
-    ),
-    pytest.param(
-        b"021 (015.000.000) 2026-11-20 23:53:08 Error from starter on slot1_1@127-0-0-1.lab:\n",
-        "",
-        id="starter's error, a hold follows",
-    ),
-    pytest.param(
-        b"035 (012.-01.000) 2026-11-20 23:52:59 Cluster submitted from host: " + HOST + b"schedd_19798_ac80>\n...\n",
-        "",
-        id="cluster submitted",
-    ),
-    pytest.param(
-        b"036 (012.-01.000) 2026-11-20 23:53:00 Cluster removed\n\tMaterialized 4 jobs from 0 items.\tComplete\n...\n",
-        "",
-        id="cluster removed",
-    ),
-    pytest.param(
-        b"008 (-01.-01.-01) 2026-11-20 23:25:13 Global JobLog: ctime=1795217113 id=0.19868.1795217113.719999.1",
-        "",
-        id="the file's header",
-    ),
-]
-
-
-@pytest.mark.parametrize(("record", "event"), RECORDS)
-def test_each_kind_of_record_gives_its_event(record: bytes, event: str) -> None:
-    assert record in CLASSIC, "not as recorded"
-    assert read(record) == event
+@pytest.mark.parametrize("begin", RECORDS)
+def test_each_kind_of_record_gives_its_event(begin: str) -> None:
+    record = next(record for record in split_records(CLASSIC) if record.startswith(begin.encode()))
+    assert read(record) == (f"001;{RECORDS[begin]}\n" if RECORDS[begin] else "")
 
 
 @pytest.mark.parametrize(
@@ -223,33 +135,33 @@ def test_an_impossible_time_is_left_for_the_core_to_drop(stamp: str) -> None:
 )
 def test_every_format_tells_of_the_same_jobs(recording: str, first: int, seconds: tuple[int, ...]) -> None:
     log = (RECORDED / f"condor-EventLog-{recording}.log").read_bytes()
-    assert read_histories(log) == {f"{first}.0": "1 2 8:3", f"{first + 1}.0": "1 4:0", f"{first + 2}.0": "1 4:0"}
+    assert read_histories(log) == {f"{first}.0": "1 2 8/3", f"{first + 1}.0": "1 4/0", f"{first + 2}.0": "1 4/0"}
     assert tuple(int(line.split(";")[1]) for line in read(log).splitlines()[:4]) == seconds
     assert EventLog(UTC, lambda: NOW).read_time(log) == seconds[0]
 
 
 SCENARIOS: Mapping[tuple[int, int], str] = {
-    (2, 0): "1 2 8:0",
-    (3, 0): "1 2 8:3",
-    (4, 0): "1 2 8:2",
-    (5, 0): "1 2 8:137",
-    (6, 0): "1 4:0",  # removed while held from the start
-    (7, 0): "1 4:0",  # removed while idle
-    (8, 0): "1 2 1 4:0",  # removed while running
-    (9, 0): "1 2 1 16 1 2 8:0",  # held while running, released
-    (10, 0): "1 2 16 2 8:0",  # suspended, resumed
-    (11, 0): "1 2 8:0",
-    (11, 1): "1 2 8:0",
-    (11, 2): "1 2 8:7",
-    (11, 3): "1 2 1 4:0",
-    (12, 0): "1 2 8:0",  # late materialization
-    (12, 1): "1 2 8:0",
-    (12, 2): "1 2 8:0",
-    (12, 3): "1 2 8:0",
-    (13, 0): "1 2 1 2 8:0",  # vacated
-    (15, 0): "1 2 1 16 4:0",  # executable missing: evicted, held; then removed
-    (16, 0): "1 2 1 16 4:0",
-    (17, 0): "1 1 16 4:0",  # output not writable: never ran
+    (2, 0): "1 2 8/0",
+    (3, 0): "1 2 8/3",
+    (4, 0): "1 2 8/2",
+    (5, 0): "1 2 8/137",
+    (6, 0): "1 4/0",  # removed while held from the start
+    (7, 0): "1 4/0",  # removed while idle
+    (8, 0): "1 2 1 4/0",  # removed while running
+    (9, 0): "1 2 1 16 1 2 8/0",  # held while running, released
+    (10, 0): "1 2 16 2 8/0",  # suspended, resumed
+    (11, 0): "1 2 8/0",
+    (11, 1): "1 2 8/0",
+    (11, 2): "1 2 8/7",
+    (11, 3): "1 2 1 4/0",
+    (12, 0): "1 2 8/0",  # late materialization
+    (12, 1): "1 2 8/0",
+    (12, 2): "1 2 8/0",
+    (12, 3): "1 2 8/0",
+    (13, 0): "1 2 1 2 8/0",  # vacated
+    (15, 0): "1 2 1 16 4/0",  # executable missing: evicted, held; then removed
+    (16, 0): "1 2 1 16 4/0",
+    (17, 0): "1 1 16 4/0",  # output not writable: never ran
 }
 
 
@@ -265,11 +177,11 @@ def test_the_same_scenarios_give_the_same_histories_in_every_format(recording: s
 
 def test_what_daemons_lose_is_in_the_histories() -> None:
     histories = read_histories(CLASSIC)
-    assert histories["24.0"] == "1 2 2 8:5", "schedd killed before the first 001: 022, 023, 001"
-    assert histories["25.0"] == "1 2 2 8:4", "shadow killed: two 001 in a row"
-    assert histories["27.0"] == "1 2 1 1 2 8:4", "node lost: 022, 024, 004, 001"
+    assert histories["24.0"] == "1 2 2 8/5", "schedd killed before the first 001: 022, 023, 001"
+    assert histories["25.0"] == "1 2 2 8/4", "shadow killed: two 001 in a row"
+    assert histories["27.0"] == "1 2 1 1 2 8/4", "node lost: 022, 024, 004, 001"
     transcript = (RECORDED / "condor-down.txt").read_bytes()
-    assert read_histories(transcript)["47.0"] == "1 2 1 1 2 8:4", "starter killed: 022, 024, 004, 001"
+    assert read_histories(transcript)["47.0"] == "1 2 1 1 2 8/4", "starter killed: 022, 024, 004, 001"
 
 
 def test_ends_agree_with_condor_history() -> None:
@@ -278,9 +190,9 @@ def test_ends_agree_with_condor_history() -> None:
     removed = re.findall(r"^1> (\d+) (\d+) 3 undefined", transcript, re.M)
     ends = {local_id: history.split()[-1] for local_id, history in read_histories(CLASSIC).items()}
     for cluster, proc, code, signal in terminated:
-        assert ends[f"{cluster}.{proc}"] == f"8:{code if signal == 'undefined' else 128 + int(signal)}"
+        assert ends[f"{cluster}.{proc}"] == f"8/{code if signal == 'undefined' else 128 + int(signal)}"
     for cluster, proc in removed:
-        assert ends[f"{cluster}.{proc}"] == "4:0"
+        assert ends[f"{cluster}.{proc}"] == "4/0"
     assert len(terminated) == 3
     assert len(removed) == 3
 
@@ -318,14 +230,6 @@ def test_a_followed_log_gives_every_whole_record_in_every_format(tmp_path: Path,
     assert b"".join(feed.read_events(look_for_files=True)).count(b"\n") == read(log).count("\n")
 
 
-def test_blocks_may_end_at_any_record() -> None:
-    records, whole = split_records(MIXED), read(MIXED)
-    for at in range(len(records)):
-        parser = EventLog(UTC, lambda: NOW)
-        blocks = b"".join(records[:at]), b"".join(records[at:])
-        assert b"".join(map(parser.read_events, blocks)).decode() == whole
-
-
 @pytest.mark.parametrize("recording", ["classic", "JSON-all", "XML"])
 def test_the_time_of_a_block_is_that_of_its_first_whole_header(recording: str) -> None:
     log = (RECORDED / f"condor-EventLog-{recording}.log").read_bytes()
@@ -341,7 +245,7 @@ def test_recorded_attempts_to_forge_give_no_event() -> None:
     transcript = (RECORDED / "user-text-in-logs.txt").read_bytes()
     log = transcript.partition(b"HTCondor: user-controlled")[2].partition(b"--- EventLog:\n")[2].partition(b"\n===")[0]
     assert b"005 (998.000.000)" in log
-    assert read_histories(log) == {"1.0": "1 2 8:0", "2.0": "1 2 1 16 4:0", "3.0": "1 2 1 4:0"}
+    assert read_histories(log) == {"1.0": "1 2 8/0", "2.0": "1 2 1 16 4/0", "3.0": "1 2 1 4/0"}
 
 
 FORGED = (
@@ -410,42 +314,6 @@ def test_text_of_users_forges_no_event(record: bytes) -> None:
 )
 def test_an_ad_without_a_job_a_time_a_state_or_an_outcome_gives_no_event(record: bytes) -> None:
     assert read(record) == ""
-
-
-SAMPLES = split_records(MIXED.partition(b"\n008 (-01.-01.-01) 2026-11-21 00:31")[0] + b"\n")
-GOOD = st.lists(st.sampled_from(SAMPLES), min_size=1, max_size=4).map(b"".join)
-
-
-@settings(max_examples=150, deadline=None)
-@given(parts=st.lists(st.tuples(st.binary(max_size=60), GOOD), min_size=1, max_size=4))
-def test_garbage_between_records_changes_no_event(parts: list[tuple[bytes, bytes]]) -> None:
-    log = b"".join(garbage + b"\n" + good for garbage, good in parts)
-    assert read(log) == "".join(read(good) for _, good in parts)
-
-
-@settings(max_examples=150, deadline=None)
-@given(before=GOOD, torn=st.sampled_from(SAMPLES), cut=st.floats(0, 1, exclude_max=True), after=GOOD)
-def test_a_torn_record_costs_no_event_of_others(before: bytes, torn: bytes, cut: float, after: bytes) -> None:
-    head = torn[: int(len(torn) * cut)]
-    events = read(before + head + b"\n" + after)
-    assert events.startswith(read(before))
-    assert events.endswith(read(after))
-    assert events[len(read(before)) : len(events) - len(read(after))] in ("", read(torn))
-
-
-@settings(max_examples=150, deadline=None)
-@given(struck=st.sampled_from(SAMPLES), cut=st.floats(0, 1), garbage=st.binary(min_size=1, max_size=60), after=GOOD)
-def test_garbage_within_a_record_changes_no_event_after_it(
-    struck: bytes, cut: float, garbage: bytes, after: bytes
-) -> None:
-    place = int((len(struck) - 1) * cut)
-    assert read(struck[:place] + garbage + struck[place:] + after).endswith(read(after))
-
-
-@given(st.binary(max_size=200))
-def test_nothing_makes_the_parser_raise(block: bytes) -> None:
-    EventLog(UTC).read_events(block)
-    EventLog(UTC).read_time(block)
 
 
 def write_config_val(folder: Path, script: str) -> Mapping[str, str]:

@@ -22,7 +22,7 @@ from batch_adapters.generator.poll import POLL, JobStates, PollFeed, Polling, re
 from batch_adapters.states import Event, State
 from batch_adapters.traffic import Traffic
 from tests.samgrid import LAUNCH
-from tests.unit.generator_process import Start, starting
+from tests.unit.batch_adapters.generator.generator_process import Start, starting
 from tests.waiting import wait_until
 
 DEADLINE = 20

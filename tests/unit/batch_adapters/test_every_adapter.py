@@ -1,0 +1,481 @@
+"""What every batch adapter must do, on what real commands printed; what only one does is in its own file."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
+from fnmatch import fnmatchcase
+from itertools import groupby
+from operator import attrgetter
+from pathlib import Path
+
+import pytest
+
+from batch_adapters.adapter import Answer, Garbled, Submission
+from batch_adapters.registry import find_adapter
+from batch_adapters.running import render_argv, render_text
+from batch_adapters.slurm.answers import NEVER_STARTED
+from tests.unit.batch_adapters.recordings import Recording, by_scene, judge, read_recordings
+
+ROOT = Path(__file__).parents[3]
+
+# --- what recorded answers mean
+
+PROGRAMS: Mapping[str, Mapping[str, str]] = {
+    "sge": {
+        "qsub": "submit",
+        "qstat -u '$user' -xml": "queue",
+        "qdel": "cancel",
+        "qacct": "history",
+        "qconf": "array_limit",
+        "qstat -help": "version",
+    },
+    "condor": {
+        "condor_submit": "submit",
+        "condor_q -constraint 'SamgridToken isnt": "queue",
+        "condor_q -constraint 'SamgridToken ==": "find",
+        "condor_q": "status",
+        "condor_history": "history",
+        "condor_rm": "cancel",
+        "condor_config_val -schedd CONDOR_VERSION": "version",
+        "condor_config_val -schedd MAX_JOBS": "array_limit",
+    },
+    "lsf": {"bsub": "submit", "bjobs": "queue", "bkill": "cancel", "lsid": "version", "bparams": "array_limit"},
+    "slurm": {
+        **{"sbatch": "submit", "squeue": "queue", "scancel": "cancel", "sacct": "history"},
+        **{"scontrol": "array_limit", "sinfo": "version"},
+    },
+}
+"""Which of an adapter's commands a recorded command line is, by how it begins."""
+
+ANSWERS: Mapping[tuple[str, str], Mapping[str, str]] = {
+    ("sge", "sge-commands.txt"): {
+        "no accounting file yet": "absent",
+        "unknown master: *": "transient",
+        "unknown *": "permanent",
+        "bad value of a resource": "permanent",
+        "array too large": "permanent",
+        "no room in queue with -w e": "permanent",
+        # We never ask for it: no pattern says what it means.
+        "no script": "unknown",
+        "advance reservation": "permanent",
+        "checkpointing": "permanent",
+        "waiting reservation": "permanent",
+        "*history of an unknown name": "absent",
+        "too many jobs *": "later",
+        "account not allowed": "permanent",
+        "no submit host": "permanent",
+        "qdel of somebody else's job": "permanent",
+        "qmaster dead: submit": "later",
+        "qmaster dead: queue": "transient",
+        "qmaster dead: qdel": "transient",
+        "qmaster dead: configuration": "transient",
+        "no cell*": "transient",
+        "no SGE_ROOT: *": "transient",
+        "no master file: *": "transient",
+        "wrong port: *": "transient",
+        "qmaster stopped: submit": "transient",
+        "qmaster stopped: *": "unknown",
+    },
+    ("condor", "condor-commands.txt"): {
+        "submit, no such folder": "permanent",
+        "submit, no spelling": "permanent",
+        "submit, line break": "permanent",
+        "submit, comma": "permanent",
+        "submit, bad *": "permanent",
+        "submit, unknown option": "permanent",
+        "submit, array too large": "permanent",
+        "submit, refused by the pool's rule": "permanent",
+        "submit, too many of one account": "later",
+        "submit, as root": "unknown",
+        "cancel, somebody else's array": "ok",
+        "cancel, somebody else's*": "permanent",
+        "* *: history": "ok",
+        "schedd killed: submit": "later",
+        "pool gone: submit": "later",
+        "schedd *": "transient",
+        "pool *": "transient",
+    },
+    ("lsf", "documented.txt"): {
+        "submit": "ok ok permanent permanent permanent later",
+        "nothing": "absent",
+        "down": "transient",
+        "cancel": "ok ok permanent",
+    },
+    ("slurm", "commands.txt"): {"absent": "ok absent absent ok ok ok absent", "refused": "permanent"},
+    ("slurm", "down.txt"): {
+        # Only a submission that never reached anybody was not made. The last of "stopped" was asked after kill -CONT.
+        "slurmctld killed": "later" + 7 * " transient",
+        "slurmctld stopped": 8 * "transient " + "ok",
+        "*": "transient",
+    },
+    ("slurm", "history.txt"): {
+        "submit limit": "later permanent ok",
+        "slurmdbd *": "transient",
+    },
+}
+"""By scene, what its answers mean, or each of them in order: the first pattern counts; what fits none is ok."""
+
+
+def find_asked(system: str, recording: Recording) -> str | None:
+    """Which command of the adapter a recording is of."""
+    line = re.sub(
+        r"^(?:env (?:-u \S+ |\w+=\S+ )+(?:/usr/lib/gridengine/)?|timeout \d+ |runuser -u \S+ -- )",
+        "",
+        recording.command,
+    )
+    return next((asked for begin, asked in PROGRAMS[system].items() if line.startswith(begin)), None)
+
+
+def list_recorded() -> Iterator[tuple[str, str, Recording, Answer]]:
+    for (system, file), rows in ANSWERS.items():
+        for scene, together in groupby(read_recordings(system, file), attrgetter("scene")):
+            found = [(asked, recording) for recording in together if (asked := find_asked(system, recording))]
+            words = next((words for pattern, words in rows.items() if fnmatchcase(scene, pattern)), "ok").split()
+            expected = words * len(found) if len(words) == 1 else words
+            for (asked, recording), word in zip(found, expected, strict=True):
+                yield system, asked, recording, Answer(word)
+
+
+RECORDED = [*list_recorded()]
+
+
+@pytest.mark.parametrize(
+    ("system", "asked", "recording", "answer"),
+    RECORDED,
+    ids=[f"{row[0]}, {row[2].scene}: {row[2].command[:40]}" for row in RECORDED],
+)
+def test_each_recorded_answer_means_what_it_meant(
+    system: str, asked: str, recording: Recording, answer: Answer
+) -> None:
+    assert recording.judge(getattr(find_adapter(system, {}), asked)) is answer
+
+
+SGE = by_scene(read_recordings("sge", "sge-commands.txt"))
+SKELETON = '{\n\t"timestamp":\t1795217603,\n\t"pbs_version":\t"23.06.06",\n\t"pbs_server":\t"vm"\n}\n'
+DOWN = "Connection refused\nqstat: cannot connect to server vm (errno=15010)\n"
+BANNERS = {
+    asked: "Welcome to the cluster!\n" + SGE[title].stdout
+    for asked, title in {
+        **{"submit": "submit an array", "queue": "queue", "history": "history of one", "cancel": "qdel an array"}
+    }.items()
+}
+MADE_UP: Iterable[tuple[str, str, Answer, int, str]] = [
+    *(
+        ("sge", asked, Answer.UNKNOWN, code, "")
+        for asked in PROGRAMS["sge"].values()
+        if asked != "version"
+        for code in (0, 1)
+    ),
+    *(("sge", asked, Answer.UNKNOWN, 0, printed) for asked, printed in BANNERS.items()),
+    ("sge", "cancel", Answer.UNKNOWN, 0, SGE["qdel an array"].stdout + "something went wrong\n"),
+    (
+        *("sge", "submit", Answer.UNKNOWN, 1),
+        'Unable to run job: warning: job rejected by no queue\nYour job 5 ("t-1") has been submitted\nExiting.\n',
+    ),
+    ("condor", "queue", Answer.TRANSIENT, 0, "Error: (null)\n"),
+    ("condor", "queue", Answer.UNKNOWN, 0, '[\n{\n  "ClusterId": 1,\n'),
+    ("condor", "queue", Answer.UNKNOWN, 0, "[\n]\nERROR: something new\n"),
+    ("condor", "queue", Answer.UNKNOWN, 1, ""),
+    ("condor", "history", Answer.UNKNOWN, 0, ""),
+    ("condor", "history", Answer.UNKNOWN, 1, "[\nError: No passed search file"),
+    ("condor", "submit", Answer.UNKNOWN, 0, ""),
+    ("condor", "submit", Answer.UNKNOWN, 1, ""),
+    ("condor", "submit", Answer.UNKNOWN, 1, "ERROR: Failed to commit job submission into the queue.\n"),
+    ("condor", "submit", Answer.UNKNOWN, 1, "4.0 - 4.1\nERROR: Failed to spool job files.\n"),
+    ("condor", "version", Answer.UNKNOWN, 1, "Not defined: CONDOR_VERSION\n"),
+    ("condor", "queue", Answer.OK, 0, "[\n]\nWARNING: a site's own remark\n"),
+    ("condor", "queue", Answer.OK, 0, "WARNING: a site's own remark\n"),
+    ("condor", "submit", Answer.OK, 0, "4.0 - 4.1\nWARNING: the line 'x = 1' was unused\n"),
+    ("lsf", "queue", Answer.UNKNOWN, 0, ""),
+    ("slurm", "queue", Answer.OK, 0, ""),
+    ("slurm", "queue", Answer.UNKNOWN, 0, "squeue: error: something new\n"),
+    *(("slurm", "submit", Answer.UNKNOWN, code, "sbatch: error: what is this\n") for code in (1, 2, 126, 127, 255)),
+    ("pbs", "queue", Answer.OK, 0, SKELETON),
+    ("pbs", "queue", Answer.TRANSIENT, 255, SKELETON + DOWN),
+    ("pbs", "queue", Answer.UNKNOWN, 0, ""),
+    ("pbs", "queue", Answer.UNKNOWN, 0, SKELETON + DOWN),
+    # What a user wrote is no answer of the server's.
+    (
+        *("pbs", "queue", Answer.OK, 0),
+        '{\n\t"Jobs":\t{\n\t\t"1.vm":\t{\n\t\t\t"comment":\t"x\\nqstat: cannot connect to server vm"\n\t\t}\n\t}\n}\n',
+    ),
+    ("torque", "queue", Answer.OK, 0, ""),
+    *(
+        (system, "submit", answer, 170, f"qsub: {words}\n")
+        for system in ("pbs", "torque")
+        for words, answer in {
+            "Queue is not enabled": Answer.LATER,
+            "would exceed queue generic's per-user limit of jobs in 'Q' state": Answer.LATER,
+            "Array job exceeds server or queue size limit": Answer.PERMANENT,
+            "submit error (Unknown queue MSG=cannot locate queue)": Answer.PERMANENT,
+            "something that nobody foresaw": Answer.UNKNOWN,
+        }.items()
+    ),
+]
+
+
+@pytest.mark.parametrize(("system", "asked", "answer", "exit_code", "printed"), MADE_UP)
+def test_what_proves_nothing_is_neither_a_yes_nor_a_no(
+    system: str, asked: str, answer: Answer, exit_code: int, printed: str
+) -> None:
+    assert judge(getattr(find_adapter(system, {}), asked), exit_code, printed) is answer
+
+
+# --- jobs
+
+
+CONDOR_JOBS = [
+    *("Error: (null)\n", '[\n{\n  "ClusterId": 1,', '{"ClusterId": 1}', '[{"ClusterId": 1, "JobStatus": 2}]'),
+    *('[{"ClusterId": 1, "ProcId": null, "JobStatus": 2}]', '[{"ClusterId": 1, "ProcId": 0, "JobStatus": "x"}]'),
+    '["1.0"]',
+]
+PBS_JOBS = ["Welcome to vm!\n{}", '{"Jobs": {"1.vm": {', "[]", '{"Jobs": []}', '{"Jobs": {"1.vm": 1}}']
+FORK_JOBS = [
+    *("Welcome!\na-1.1 queued -\n", "a-1.1 queued -\nConnection closed.\n", "a-1.1 queued -\na-1.2 run"),
+    *("a-1.1 queued -\na-1", "a-1.1 ended\n", "a-1.1 ended 0x0\n", "a-1.1  ended 0\n", "\n", "a-1.1 ended 1"),
+    "Last login 5\n",
+]
+SGE_QUEUE = SGE["queue"].stdout
+SGE_JOBS = [
+    *(SGE_QUEUE[:900], "job-ID  prior   name\n"),
+    SGE_QUEUE.replace("?>\n", '?>\n<!DOCTYPE a [<!ENTITY b "c">]>\n', 1),
+    SGE_QUEUE.replace("<JB_job_number>2<", "<JB_job_number><"),
+    SGE_QUEUE.replace("<state>r</state>", ""),
+    SGE_QUEUE.replace("10-12:1", "10-12:0"),
+]
+LSF_JOBS = ["100|0|RUN|-|k3f9zq2m-1|-|-\n" + line for line in ("101|0|RUN|-|k3f9", "Welcome!\n", "101 0 RUN\n")]
+GOOD_LINES = {
+    "jobs": "3_1|RUNNING|0|None|t-2|3_1\n3_0|FAILED|768|NonZeroExitCode|t-2|3_0\n",
+    "history": "3_1|COMPLETED|0:0\n3_0|FAILED|3:0\n",
+}
+
+
+def spoil(text: str) -> list[str]:
+    """An answer of Slurm's, torn and with banners in it."""
+    first, second = text.splitlines(keepends=True)
+    return [text[:-1], text[:-4], "Welcome to vm!\n" + text, text + "Have a nice day\n", first + "hello\n" + second]
+
+
+GARBLED = {
+    ("condor", "jobs"): CONDOR_JOBS,
+    ("condor", "history"): CONDOR_JOBS,
+    ("pbs", "jobs"): PBS_JOBS,
+    ("torque", "jobs"): ["<Data><Job>", "<html/>"],
+    ("fork", "jobs"): FORK_JOBS,
+    ("sge", "jobs"): SGE_JOBS,
+    ("lsf", "jobs"): LSF_JOBS,
+    ("slurm", "jobs"): spoil(GOOD_LINES["jobs"]),
+    ("slurm", "history"): spoil(GOOD_LINES["history"]),
+}
+
+
+@pytest.mark.parametrize(
+    ("system", "reader", "printed"), [(*key, printed) for key, texts in GARBLED.items() for printed in texts]
+)
+def test_what_is_no_list_of_jobs_is_garbled(system: str, reader: str, printed: str) -> None:
+    with pytest.raises(Garbled):
+        list(getattr(find_adapter(system, {}), f"read_{reader}")(printed))
+
+
+MANUALS = {
+    # qstat(1B) of OpenPBS, "Job Status in Default Format", column S
+    "pbs": " ".join("BEFHMQRSTUWX"),
+    # qstat(1B) of Torque 6, "STANDARD OUTPUT"
+    "torque": " ".join("CEHQRTWS"),
+    # "JOB STATUS" of bjobs(1), and "Job states" of "LSF terms and concepts", LSF 10.1
+    "lsf": "PEND PROV PSUSP RUN USUSP SSUSP DONE EXIT UNKWN WAIT ZOMBI POST_DONE POST_ERR",
+    # "condor_q -help State" of 23.9.6, from 1 on
+    "condor": "IDLE RUNNING REMOVED COMPLETED HELD TRANSFERRING_OUTPUT SUSPENDED FAILED BLOCKED",
+    # squeue(1) of Slurm 22.05, "JOB STATE CODES"; sacct(1)'s are among them.
+    "slurm": """
+        BOOT_FAIL CANCELLED COMPLETED CONFIGURING COMPLETING DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY PENDING
+        PREEMPTED RUNNING RESV_DEL_HOLD REQUEUE_FED REQUEUE_HOLD REQUEUED RESIZING REVOKED SIGNALING SPECIAL_EXIT
+        STAGE_OUT STOPPED SUSPENDED TIMEOUT
+    """,
+}
+OUR_OWN = {"condor": {"REMOVING"}, "slurm": {NEVER_STARTED}}
+"""Native states that an adapter makes of several things that are said of a job; others add a word to the manual's."""
+
+
+@pytest.mark.parametrize("system", MANUALS)
+def test_the_state_map_has_every_state_of_the_manual_and_no_other(system: str) -> None:
+    states = set(find_adapter(system, {}).states)
+    manual = set(MANUALS[system].split())
+    assert manual <= states
+    assert {state if state in OUR_OWN.get(system, set()) else state.split()[0] for state in states} == (
+        manual | OUR_OWN.get(system, set())
+    )
+
+
+# --- names
+
+
+@pytest.mark.parametrize(
+    ("system", "printed", "ids", "array"),
+    [
+        ("slurm", "17\n", "17_0 17_1 17_2", "17"),
+        ("slurm", "17\n", "17", "17"),
+        ("slurm", "17;cluster-1\n", "17", "17"),
+        ("sge", "17.1-3:1\n", "17.1 17.2 17.3", "17"),
+        ("sge", "53.1-1:1\n", "53.1", "53"),
+        ("condor", "17.0 - 17.2\n", "17.0 17.1 17.2", "17"),
+        ("condor", "17.0 - 17.0\n", "17.0", "17"),
+        ("pbs", "49[].vm\n", "49[1].vm 49[2].vm 49[3].vm", "49[].vm"),
+        ("torque", "49[].vm.example.org\n", "49[1].vm.example.org 49[2].vm.example.org", "49[].vm.example.org"),
+        ("pbs", "45.vm\n", "45.vm", "45.vm"),
+        ("torque", "45.vm.example.org\n", "45.vm.example.org", "45.vm.example.org"),
+        ("lsf", "Job <102> is submitted to queue <short>.\n", "102[1] 102[2] 102[3]", "102"),
+        ("lsf", "Job <101> is submitted to default queue <normal>.\n", "101", "101"),
+        ("fork", "k3f9zq2m-1 1-3\n", "k3f9zq2m-1.1 k3f9zq2m-1.2 k3f9zq2m-1.3", ""),
+        ("fork", "t-1 1-1\n", "t-1.1", ""),
+    ],
+)
+def test_what_a_submission_prints_names_every_local_job(system: str, printed: str, ids: str, array: str) -> None:
+    naming = find_adapter(system, {}).naming
+    assert naming.read_submitted(printed, len(ids.split())) == dict(enumerate(ids.split(), 1))
+    assert [naming.position_of(local_id) for local_id in ids.split()] == [*range(1, len(ids.split()) + 1)]
+    assert {naming.array_of(local_id) for local_id in ids.split()} == {array}
+
+
+@pytest.mark.parametrize(
+    ("system", "printed", "count"),
+    [
+        *((system, "", count) for system in ("slurm", "sge", "condor", "pbs", "lsf", "fork") for count in (1, 3)),
+        # Too few, too many, from elsewhere, by other steps, of several arrays.
+        *(("sge", printed, 4) for printed in ("10.1-3:1\n", "10.1-5:1\n", "10.1-4:2\n")),
+        ("sge", "10\n", 1),
+        *(("condor", printed, 3) for printed in ("13.0 - 13.1\n", "13.0 - 13.3\n", "13.0 - 14.2\n", "13.1 - 13.3\n")),
+        *(("condor", printed, 1) for printed in ("17.0 - 17.1\n", "12.0 - 12.0\n13.0 - 13.0\n")),
+        # Banners, words for people, what is torn, or may be.
+        *(("slurm", printed, 1) for printed in ("Submitted batch job 2\n", "Welcome!\n2\n", "2\nbye\n", "1 7\n", "12")),
+        *(("pbs", printed, 1) for printed in ("Welcome to vm!\n45.vm\n", "45.vm")),
+        ("lsf", "Welcome!\nJob <101> is submitted to default queue <normal>.\n", 1),
+        *(("fork", printed, 3) for printed in ("k3f9zq2m-1 1-3", "k3f9zq2m-1 1-", "Welcome!\nk3f9zq2m-1 1-3\n")),
+        *(("fork", printed, 3) for printed in ("k-1 1-3\nbye\n", "k-1 1-x\n", "k-1 -1-3\n", "k-1 1-2\n")),
+    ],
+)
+def test_an_answer_that_is_not_what_it_should_be_names_nothing(system: str, printed: str, count: int) -> None:
+    assert find_adapter(system, {}).naming.read_submitted(printed, count) is None
+
+
+# --- submission
+
+SINGLE = Submission("k3f9zq2m-1", 1, 0, "/s/driver.sh", "/s/results")
+ARRAY = Submission(
+    *("k3f9zq2m-2", 200, 7, "/s/my driver.sh", "/s/results"),
+    queue="short",
+    project="d0",
+    max_cpu_minutes=90,
+    max_wall_minutes=120,
+    max_memory_mb=2000,
+    options=("-l", "host=n1"),
+)
+SGE_SCRIPT = 'trap : TERM INT HUP XCPU; /bin/sh "$@"; code=$?; case $code in 99 | 100) code=98 ;; esac; exit "$code"'
+PBS_LIMITS = "-q short -l cput=5400 -l walltime=7200 -l mem=2000mb"
+
+
+@pytest.mark.parametrize(
+    ("system", "submission", "line", "stdin"),
+    [
+        pytest.param(*row[:4], id=f"{row[0]}, {'one' if row[1] is SINGLE else 'an array with everything'}")
+        for row in [
+            (
+                *("pbs", SINGLE),
+                "qsub -f -N k3f9zq2m-1 -m n -j oe -o /s/results/k3f9zq2m-1.1.driver"
+                " -- /bin/sh /s/driver.sh 0 k3f9zq2m-1",
+                "",
+            ),
+            (
+                *("pbs", ARRAY),
+                f"qsub -f -N k3f9zq2m-2 -m n -j oe {PBS_LIMITS} -o /s/results/k3f9zq2m-2.^array_index^.driver"
+                " -P d0 -J 1-200 -l host=n1 -- /bin/sh /s/my|driver.sh 7 k3f9zq2m-2",
+                "",
+            ),
+            (
+                *("torque", SINGLE),
+                "qsub -N k3f9zq2m-1 -m n -j oe -o /s/results/k3f9zq2m-1.1.driver",
+                "exec /bin/sh /s/driver.sh 0 k3f9zq2m-1\n",
+            ),
+            (
+                *("torque", ARRAY),
+                f"qsub -N k3f9zq2m-2 -m n -j oe {PBS_LIMITS} -o /s/results/k3f9zq2m-2.driver -A d0 -t 1-200 -l host=n1",
+                "exec /bin/sh '/s/my driver.sh' 7 k3f9zq2m-2\n",
+            ),
+            (
+                *("sge", SINGLE),
+                "qsub -terse -N k3f9zq2m-1 -t 1-1 -wd / -o /s/results/k3f9zq2m-1.$TASK_ID.driver -j y -b y -shell n"
+                " /bin/sh -c SCRIPT samgrid /s/driver.sh 0 k3f9zq2m-1",
+                "",
+            ),
+            (
+                *("sge", ARRAY),
+                "qsub -terse -N k3f9zq2m-2 -t 1-200 -wd / -o /s/results/k3f9zq2m-2.$TASK_ID.driver -j y -b y -shell n"
+                " -q short -P d0 -l h_cpu=5400 -l h_rt=7200 -l h_vmem=2000M -l host=n1"
+                " /bin/sh -c SCRIPT samgrid /s/my|driver.sh 7 k3f9zq2m-2",
+                "",
+            ),
+            (
+                *("lsf", SINGLE),
+                "bsub -J k3f9zq2m-1 -env none -o /s/results/k3f9zq2m-1.1.driver -cwd /"
+                " /bin/sh /s/driver.sh 0 k3f9zq2m-1",
+                "",
+            ),
+            (
+                *("lsf", ARRAY),
+                "bsub -J k3f9zq2m-2[1-200] -env none -o /s/results/k3f9zq2m-2.%I.driver -cwd / -q short -P d0 -c 90"
+                " -W 120 -M 2000MB -l host=n1 /bin/sh '/s/my|driver.sh' 7 k3f9zq2m-2",
+                "",
+            ),
+            (
+                *("slurm", SINGLE),
+                "sbatch --parsable --job-name=k3f9zq2m-1 --output=/s/results/k3f9zq2m-1.0.driver --chdir=/"
+                " --export=NONE",
+                "#!/bin/sh\nexec /bin/sh /s/driver.sh 0 k3f9zq2m-1\n",
+            ),
+            (
+                *("slurm", ARRAY),
+                "sbatch --parsable --job-name=k3f9zq2m-2 --array=0-199 --output=/s/results/k3f9zq2m-2.%a.driver"
+                " --chdir=/ --export=NONE --partition=short --account=d0 --time=120 --mem=2000M -l host=n1",
+                "#!/bin/sh\nexec /bin/sh '/s/my driver.sh' 7 k3f9zq2m-2\n",
+            ),
+        ]
+    ],
+)
+def test_what_is_submitted(system: str, submission: Submission, line: str, stdin: str) -> None:
+    adapter = find_adapter(system, {})
+    argv = [SGE_SCRIPT if word == "SCRIPT" else word.replace("|", " ") for word in line.split(" ")]
+    assert render_argv(adapter.submit, asdict(submission)) == argv
+    assert render_text(adapter.submit.stdin, asdict(submission)) == stdin
+
+
+# --- surroundings
+
+
+@pytest.mark.parametrize(
+    ("system", "ignored", "kept"),
+    [
+        (
+            "slurm",
+            "SBATCH_PARTITION SQUEUE_FORMAT SLURM_ARRAY_TASK_ID SLURM_JOB_ID SLURM_CLUSTERS",
+            "SLURM_CONF SLURM_CONF_SERVER SLURM_JWT",
+        ),
+        ("sge", "", "SGE_ROOT SGE_CELL SGE_QMASTER_PORT SGE_EXECD_PORT SGE_ARCH SGE_CLUSTER_NAME"),
+    ],
+)
+def test_what_would_change_a_command_is_ignored_and_where_the_cluster_is_is_not(
+    system: str, ignored: str, kept: str
+) -> None:
+    beginnings = find_adapter(system, {}).ignored_variables
+    assert all(name.startswith(beginnings) for name in ignored.split())
+    assert not any(name.startswith(beginnings) for name in kept.split())
+
+
+def test_the_generator_imports_adapters_without_parsers() -> None:
+    code = (
+        "import sys, batch_adapters.condor, batch_adapters.sge;"
+        "sys.exit(str({'json', 'xml', 'lxml', 'jinja2', 'sh', 'batch_adapters.sge.events'} & {*sys.modules} or ''))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stderr.strip() == ""

@@ -1,0 +1,319 @@
+"""The adapters pbs and torque on what real commands printed; Torque by its source; Slurm's wrappers, too."""
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from batch_adapters.adapter import Answer, BatchAdapter, Job, Submission
+from batch_adapters.diagnosis import Level, Printed
+from batch_adapters.pbs import PBS, TORQUE
+from batch_adapters.pbs.queries import read_json_jobs, read_xml_jobs
+from batch_adapters.registry import find_adapter
+from batch_adapters.running import render_argv
+from batch_adapters.states import State
+from tests.unit.batch_adapters.recordings import RECORDED, judge, read_recordings
+
+OVERRIDE = Path(__file__).parents[2] / "integration" / "systems" / "pbs.toml"
+
+
+def printed_by(command: str, name: str = "pbs-history.txt", number: int = 0) -> str:
+    return [entry.stdout for entry in read_recordings("pbs", name) if entry.command == command][number]
+
+
+def native_states(jobs: Sequence[Job]) -> dict[str, tuple[str, int | None]]:
+    return {job.local_id: (job.native_state, job.exit_code) for job in jobs}
+
+
+def read_named(printed: str) -> list[Job]:
+    """The jobs of a recording, whose people gave them other names than we do."""
+    return list(read_json_jobs(re.sub(r'("Job_Name":\t)"\w+"', r'\1"k3f9zq2m-1"', printed)))
+
+
+# --- what the commands' answers mean
+
+
+PBS_ANSWERS = {
+    # command → by what is asked, what its recorded answers mean: always, or each in turn
+    "qsub -N ok ok.sh": "submit: ok",
+    "qsub -J 7-9 -N arr arr.sh": "submit: ok",
+    "qsub -q nosuchq ok.sh": "submit: permanent",
+    "qsub -l nosuchres=5 ok.sh": "submit: permanent",
+    "qsub -Z ok.sh": "submit: permanent",
+    "qsub -N 'a;b' ok.sh": "submit: permanent",
+    "qsub /home/griduser/pbswork/ok.sh": "submit: permanent",
+    "qstat -f -F json 46.vm": "queue: ok",
+    "qstat -f -F json 45.vm": "status: absent",
+    "qstat 45.vm": "status: absent",
+    "qstat -x -f -F json 46.vm": "history: ok",
+    # A server without history says so with exit code 0.
+    "qstat -x 1.vm": "history: absent",
+    "qstat 999999": "status: absent",
+    "qstat 1.otherserver": "status: unknown",
+    "qdel 46.vm": "cancel: ok",
+    "qdel 45.vm": "cancel: absent",
+    "qdel 10.vm": "cancel: ok absent",
+    "qdel 54.vm 999999": "cancel: ok",
+    # The server had crashed.
+    "qdel 999999": "cancel: transient",
+    "qdel bogus": "cancel: unknown",
+}
+OPENPBS = read_recordings("pbs", "pbs-transcript.txt") + read_recordings("pbs", "pbs-history.txt")
+
+
+@pytest.mark.parametrize("command", PBS_ANSWERS)
+def test_what_a_real_openpbs_answered_is_understood(command: str) -> None:
+    asked, _, words = PBS_ANSWERS[command].partition(": ")
+    found = [entry.judge(getattr(PBS, asked)).value for entry in OPENPBS if entry.command == command]
+    assert found == (words.split() if " " in words else [words] * len(found))
+    assert found
+
+
+def test_a_server_without_history_has_an_empty_answer_all_the_same() -> None:
+    (entry,) = (entry for entry in OPENPBS if entry.command == "qstat -x 1.vm")
+    skeleton = '{\n\t"timestamp":\t1795217603,\n\t"pbs_version":\t"23.06.06",\n\t"pbs_server":\t"vm"\n}\n'
+    assert judge(PBS.history, 0, skeleton, entry.stderr) is Answer.ABSENT
+    assert list(read_json_jobs(skeleton)) == []
+
+
+def test_a_dead_or_unreachable_server_gives_no_answer() -> None:
+    programs = {"qsub": PBS.submit, "qstat": PBS.queue, "qdel": PBS.cancel}
+    judged = 0
+    for entry in read_recordings("pbs", "pbs-serverdown.txt"):
+        program = re.sub(r"^PBS_\w+=\S+ ", "", entry.command).split()[0]
+        if program in programs and entry.exit_code != 124:
+            is_not_sent = program == "qsub" and "cannot connect to server" in entry.stderr
+            assert entry.judge(programs[program]) is (Answer.LATER if is_not_sent else Answer.TRANSIENT), entry
+            judged += 1
+    assert judged == 12
+
+
+# --- jobs
+
+
+def test_a_running_job_has_its_native_state_and_name() -> None:
+    assert read_named(printed_by("qstat -f -F json 46.vm")) == [Job("46.vm", "R", token="k3f9zq2m-1", owner="griduser")]
+
+
+@pytest.mark.parametrize(
+    ("command", "jobs"),
+    [
+        pytest.param("qstat -x -f -F json 45.vm", {"45.vm": ("F", 0)}, id="exit 0"),
+        pytest.param("qstat -x -f -F json 46.vm", {"46.vm": ("F deleted", 271)}, id="deleted while it ran"),
+        pytest.param("qstat -x -f -F json '49[9].vm'", {"49[9].vm": ("F", 137)}, id="an element that was killed"),
+        pytest.param(
+            "qstat -xtf -F json '49[].vm'",
+            {"49[7].vm": ("F", 7), "49[8].vm": ("F", 0), "49[9].vm": ("F", 137)},
+            id="an array in the history, without its parent",
+        ),
+        pytest.param(
+            "qstat -t -f -F json '49[].vm'",
+            {"49[7].vm": ("X", 7), "49[8].vm": ("R", None), "49[9].vm": ("X", 137)},
+            id="an array that runs",
+        ),
+    ],
+)
+def test_recorded_jobs(command: str, jobs: Mapping[str, tuple[str, int | None]]) -> None:
+    number = -1 if command == "qstat -x -f -F json 46.vm" else 0
+    assert native_states(read_named(printed_by(command, number=number))) == jobs
+
+
+@pytest.mark.parametrize(
+    ("attributes", "native", "code"),
+    [
+        # `qstat -x -f` of the jobs 47, 48, 51 and 53 in pbs-history.txt
+        pytest.param({"substate": 91}, "F deleted", None, id="deleted before it ran"),
+        pytest.param({"substate": 93, "Exit_status": 3}, "F", 3, id="exit 3"),
+        pytest.param({"substate": 92}, "F failed", None, id="its dependency failed"),
+        pytest.param({"substate": 93, "Exit_status": -29}, "F failed", None, id="walltime exceeded"),
+    ],
+)
+def test_an_end_that_pbs_made_is_no_end_of_the_program(
+    attributes: Mapping[str, object], native: str, code: int | None
+) -> None:
+    ended = {"Job_Name": "k3f9zq2m-1", "job_state": "F", **attributes}
+    (job,) = read_json_jobs(json.dumps({"Jobs": {"51.vm": ended}}))
+    assert (job.native_state, job.exit_code) == (native, code)
+    assert PBS.states[native] is (State.DONE if native == "F" else State.FAILED)
+
+
+def test_jobs_of_other_names_are_not_ours() -> None:
+    printed = printed_by("qstat -f -F json ", "pbs-qstat-json.txt")
+    assert [job.local_id for job in read_named(printed)] == ["3001.vm", "3002.vm", "3003.vm"]
+    assert list(read_json_jobs(printed)) == []
+    assert read_named(printed)[0].reason == "held (u)"
+
+
+def test_broken_bytes_in_a_users_environment_do_not_break_the_answer() -> None:
+    printed = printed_by("qstat -f -F json 3004.vm", "pbs-qstat-json.txt")
+    assert "\N{REPLACEMENT CHARACTER}" in printed
+    assert native_states(read_named(printed.replace("line1", "line\x011"))) == {"3004.vm": ("H", None)}
+
+
+def test_elements_of_a_held_array_say_why_they_wait() -> None:
+    held = {"Job_Name": "k3f9zq2m-1", "job_state": "H", "Hold_Types": "u", "array": "True"}
+    waiting = {"Job_Name": "k3f9zq2m-1", "job_state": "Q"}
+    running = {"Job_Name": "k3f9zq2m-1", "job_state": "R", "comment": "Job run at …"}
+    printed = json.dumps({"Jobs": {"20[].vm": held, "20[1].vm": waiting, "20[2].vm": running}})
+    assert [(job.local_id, job.reason) for job in read_json_jobs(printed)] == [
+        ("20[1].vm", "held (u)"),
+        ("20[2].vm", ""),
+    ]
+
+
+# --- submission
+
+
+SINGLE = Submission("k3f9zq2m-1", 1, 0, "/s/driver.sh", "/s/results")
+
+
+def test_ids_are_deleted_one_by_one() -> None:
+    assert PBS.cancel_at_once == TORQUE.cancel_at_once == 1
+    assert render_argv(PBS.cancel, {"ids": ["49[].vm"]}) == ["qdel", "49[].vm"]
+
+
+# --- Torque, by its source
+
+
+def test_torques_xml() -> None:
+    printed = (RECORDED / "torque" / "qstat.xml").read_text()
+    jobs = list(read_xml_jobs(printed))
+    assert native_states(jobs) == {
+        "12.head": ("R", None),
+        "13[1].head": ("C", 0),
+        "13[2].head": ("C", 3),
+        "13[3].head": ("E", None),
+        "13[4].head": ("H", None),
+        "14.head": ("C failed", None),
+        "15.head": ("C failed", None),
+        "17.head": ("C", 271),
+    }
+    assert [job.token for job in jobs][:5] == ["k3f9zq2m-1", *["k3f9zq2m-2"] * 4]
+    assert jobs[4].reason == "held (u): held by its user"
+    assert judge(TORQUE.queue, 0, printed, "") is Answer.OK
+
+
+@pytest.mark.parametrize("printed", ["", (RECORDED / "torque" / "empty.xml").read_text()], ids=["older", "later"])
+def test_a_torque_without_jobs(printed: str) -> None:
+    assert judge(TORQUE.queue, 0, printed, "") is Answer.OK
+    assert list(read_xml_jobs(printed)) == []
+
+
+# --- slurm-wlm-torque, an override in a site's configuration
+
+
+@pytest.fixture(scope="module")
+def wrappers() -> BatchAdapter:
+    return find_adapter("torque", tomllib.loads(OVERRIDE.read_text())["batch"])
+
+
+def asked_of(command: str) -> str:
+    program, *arguments = command.split()
+    return {"qsub": "submit", "qdel": "cancel", "qstat": "status" if arguments else "queue"}.get(program, "")
+
+
+WRAPPERS = read_recordings("pbs", "torque-scenarios.txt") + read_recordings("pbs", "slurm-wlm-torque.txt")
+WRAPPER_ANSWERS = {
+    "qsub -o /dev/null -j oe s.sh": Answer.OK,
+    "qsub -q nosuch s.sh": Answer.PERMANENT,
+    "qsub -bogus s.sh": Answer.PERMANENT,
+    "qstat 1533": Answer.OK,
+    "qstat 999999": Answer.ABSENT,
+    "qdel 999999": Answer.ABSENT,
+    "qdel 8": Answer.PERMANENT,
+    "qdel 1": Answer.TRANSIENT,
+    "qsub s.sh": Answer.TRANSIENT,
+    "qstat 1": Answer.TRANSIENT,
+}
+
+
+def test_what_the_wrappers_answered_is_understood(wrappers: BatchAdapter) -> None:
+    seen = set()
+    for entry in WRAPPERS:
+        command = entry.command.removeprefix("runuser -u griduser -- ")
+        is_down = re.search("Socket timed out|Unable to contact|Problem loading", entry.stdout + entry.stderr)
+        expected = WRAPPER_ANSWERS.get(command, Answer.TRANSIENT if is_down else None)
+        if asked_of(command) and expected:
+            seen.add(command)
+            assert entry.judge(getattr(wrappers, asked_of(command))) is expected, entry
+    assert seen > set(WRAPPER_ANSWERS)
+
+
+def test_the_wrappers_queue(wrappers: BatchAdapter) -> None:
+    queues = [entry for entry in read_recordings("pbs", "slurm-wlm-torque.txt") if entry.command.split()[-1] == "qstat"]
+    answers = [entry.judge(wrappers.queue) for entry in queues]
+    assert answers == [Answer.OK, Answer.TRANSIENT, Answer.OK, Answer.TRANSIENT, Answer.ABSENT]
+    jobs = {job.local_id: (job.token, job.native_state) for job in wrappers.read_jobs(queues[2].stdout)}
+    assert jobs["7"] == ("k3f9zq2m-7", "C")
+    # Its submission had timed out.
+    assert jobs["8"] == ("k3f9zq2m-8", "R")
+    (others,) = (entry for entry in WRAPPERS if entry.command == "qstat 1542 999999")
+    assert list(wrappers.read_jobs(others.stdout)) == []
+    assert {native for _, native in jobs.values()} | {"Q", "S", "U"} <= set(wrappers.states)
+
+
+def test_the_wrappers_submit_single_jobs(wrappers: BatchAdapter) -> None:
+    assert wrappers.max_array == 1
+    assert wrappers.naming.read_submitted("1533\n", 1) == {1: "1533"}
+    assert (wrappers.naming.position_of("1533"), wrappers.naming.array_of("1533")) == (1, "1533")
+    line = "qsub -N k3f9zq2m-1 -o /s/results/k3f9zq2m-1.1.driver -j oe -v HOME -l nodes=1 /s/driver.sh 0 k3f9zq2m-1"
+    submission = Submission("k3f9zq2m-1", 1, 0, "/s/driver.sh", "/s/results")
+    assert render_argv(wrappers.submit, asdict(submission)) == line.split(" ")
+
+
+# --- doctor
+
+
+def diagnose(adapter: BatchAdapter, settings: str) -> list[tuple[Level, str]]:
+    lines = "".join(f"    {line}\n" for line in settings.splitlines())
+    printed = Printed(0, f"Server: vm\n    server_state = Active\n{lines}", "")
+    return [(finding.level, finding.remedy) for finding in adapter.diagnose(lambda _: printed, {})]
+
+
+GOOD = (Level.GOOD, "")
+
+
+@pytest.mark.parametrize(
+    ("adapter", "settings", "findings"),
+    [
+        pytest.param(
+            PBS,
+            "log_events = 511\njob_history_enable = True\njob_history_duration = 336:00:00\nnode_fail_requeue = 310",
+            [GOOD, GOOD, GOOD],
+            id="pbs, all is well",
+        ),
+        pytest.param(
+            PBS,
+            "log_events = 503",
+            [
+                (Level.FAULT, 'qmgr -c "set server log_events = 511"'),
+                (Level.WARNING, 'qmgr -c "set server job_history_enable = True"'),
+            ],
+            id="pbs, neither log nor history",
+        ),
+        pytest.param(
+            PBS,
+            "log_events = 26\njob_history_enable = True\njob_history_duration = 00:05:00",
+            [GOOD, (Level.WARNING, 'qmgr -c "set server job_history_duration = 24:00:00"')],
+            id="pbs, a short history",
+        ),
+        pytest.param(TORQUE, "log_events = 511\nkeep_completed = 3600", [GOOD, GOOD], id="torque, all is well"),
+        pytest.param(
+            TORQUE,
+            "log_events = 511",
+            [GOOD, (Level.WARNING, 'qmgr -c "set server keep_completed = 3600"')],
+            id="torque, ended jobs are gone at once",
+        ),
+    ],
+)
+def test_the_doctor(adapter: BatchAdapter, settings: str, findings: list[tuple[Level, str]]) -> None:
+    assert diagnose(adapter, settings) == findings
+
+
+@pytest.mark.parametrize("adapter", [PBS, TORQUE], ids=["pbs", "torque"])
+def test_the_doctor_has_no_findings_of_a_server_that_is_down(adapter: BatchAdapter) -> None:
+    assert list(adapter.diagnose(lambda _: Printed(255, "", "qstat: cannot connect to server vm\n"), {})) == []

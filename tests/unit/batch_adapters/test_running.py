@@ -162,9 +162,13 @@ def test_arguments_that_are_too_long_are_one_clear_error() -> None:
 
 def test_a_program_that_hangs_is_given_up_with_all_that_it_started(program: Program, tmp_path: Path) -> None:
     script = f'trap "" TERM; sh -c "sleep 3600; exit" & echo $! >{tmp_path}/child; wait; sleep 3600'
-    with pytest.raises(TimedOut, match=r"did not answer within 0\.5 s"):
-        run_command(Command((program(script),), timeout=0.5), {})
-    wait_until(lambda: is_gone(int((tmp_path / "child").read_text())))
+    child, timeout = tmp_path / "child", 0.1
+    # A busy machine may take longer to start it.
+    while not (child.exists() and child.read_text()):
+        timeout *= 2
+        with pytest.raises(TimedOut, match=rf"did not answer within {timeout:g} s"):
+            run_command(Command((program(script),), timeout=timeout), {})
+    wait_until(lambda: is_gone(int(child.read_text())))
 
 
 def test_a_command_dies_with_the_process_that_waits_for_it(program: Program, tmp_path: Path) -> None:
@@ -247,7 +251,7 @@ def test_without_names_to_be_ignored_all_variables_are_kept(monkeypatch: pytest.
 def test_a_harmless_question_never_raises(
     program: Program, script: str, exit_code: int | None, stdout: str, stderr: str
 ) -> None:
-    printed = run_question([program(script)], 0.3)
+    printed = run_question([program(script)], 0.3 if script.startswith("sleep") else 60)
     assert (printed.exit_code, printed.stdout) == (exit_code, stdout)
     assert stderr in printed.stderr
     assert run_question(["/no/such/program"], 1).exit_code is None

@@ -27,7 +27,7 @@ from batch_adapters.fork.starter import read_arguments
 from batch_adapters.states import Event, State, read_event
 from tests.waiting import wait_until
 
-SECONDS = 10.0
+SECONDS = 60.0
 
 
 class Starter:
@@ -73,7 +73,7 @@ class Starter:
         return [event for event in events if event is not None]
 
     def end_of(self, local_id: str) -> tuple[State, int]:
-        wait_until(lambda: any(event.local_id == local_id and event.state.is_final for event in self.events()), SECONDS)
+        wait_until(lambda: any(event.local_id == local_id and event.state.is_final for event in self.events()))
         event = next(event for event in self.events() if event.local_id == local_id and event.state.is_final)
         return event.state, event.exit_code
 
@@ -211,7 +211,7 @@ def test_what_a_leader_leaves_of_its_group_is_killed(starter: Starter, tmp_path:
     (pid,) = starter.run(sh(script, directory=str(tmp_path)))
     assert starter.end_of(str(pid)) == (State.DONE, 3)
     rest = int((tmp_path / "rest").read_text())
-    wait_until(lambda: read_process(rest) is None, SECONDS)
+    wait_until(lambda: read_process(rest) is None)
 
 
 def test_after_stdin_is_closed_the_starter_stays_until_its_jobs_have_ended(starter: Starter, tmp_path: Path) -> None:
@@ -263,7 +263,7 @@ def test_an_end_that_could_not_be_written_is_written_later(tmp_path: Path) -> No
     lead_log_to("/dev/full")
     (pid,) = starter.run(sh("exit 6"))
     starter.input.close()
-    wait_until(lambda: read_process(pid) is None, SECONDS)
+    wait_until(lambda: read_process(pid) is None)
     assert starter.process.poll() is None
     lead_log_to("real")
     assert starter.process.wait(SECONDS) == 0

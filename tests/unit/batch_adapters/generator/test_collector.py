@@ -36,7 +36,7 @@ class Host:
 
     def connect(self) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        connection.settimeout(5)
+        connection.settimeout(60)
         connection.connect(str(self.socket))
         return connection
 

@@ -196,7 +196,7 @@ def test_no_rotation_loses_or_doubles_a_line(
     assert seen == writer.written
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.sampled_from("wwhLLRCDX"), max_size=30))
 @example(list("wLRwCwRwCL"))
 @example(list("wLwCwCwRwL"))
@@ -239,7 +239,7 @@ def test_a_log_cut_at_every_byte_gives_the_same_records(tmp_path: Path) -> None:
         assert first == text[: text.rfind(b"\n", 0, cut) + 1]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.binary(max_size=12), max_size=12), st.sampled_from([(b"\n",), (b"\n...\n",), (b"\n}\n", b"</c>\n")]))
 def test_any_bytes_in_any_pieces_come_out_as_they_went_in(pieces: list[bytes], ends: tuple[bytes, ...]) -> None:
     with TemporaryDirectory() as folder:

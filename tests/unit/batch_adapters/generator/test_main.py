@@ -21,7 +21,7 @@ from tests.samgrid import LAUNCH
 from tests.unit.batch_adapters.generator.generator_process import PROGRAM, Start, starting
 from tests.waiting import wait_until
 
-DEADLINE = 20
+DEADLINE = 60
 
 
 def line(number: int, second: int = 1795219187) -> bytes:

@@ -10,6 +10,7 @@ import pytest
 
 from batch_adapters.generator.resume import FolderEnd, open_folder, read_end
 from tests.samgrid import LAUNCH
+from tests.waiting import wait_until
 
 DAY = 86_400
 # A second of today, so that it is not older than what a folder is searched for.
@@ -107,10 +108,8 @@ def run_until_input_ends(log: Path, folder: Path, expected: bytes, *options: str
     name = "samgrid-scheduler-event-generator"
     command = [sys.executable, "-P", str(LAUNCH), name, "-s", "fork", "-l", str(log), "-d", str(folder), *options]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
-        day, end = folder / name_of(YESTERDAY), time.monotonic() + 20
-        while not (day.exists() and day.read_bytes() == expected and (folder / name_of(NOW)).exists()):
-            assert time.monotonic() < end
-            time.sleep(0.005)
+        day, today = folder / name_of(YESTERDAY), folder / name_of(NOW)
+        wait_until(lambda: day.exists() and day.read_bytes() == expected and today.exists())
         process.communicate()
     assert process.returncode == 0
     assert day.read_bytes() == expected

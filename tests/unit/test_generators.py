@@ -266,10 +266,7 @@ def test_a_generator_that_ends_soon_after_its_output_has_died(
 
 
 def test_a_generator_that_hangs_is_ended_with_all_it_started_and_started_again(
-    selector: selectors.BaseSelector,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    selector: selectors.BaseSelector, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(generators, "_LONGEST_SILENCE", 0.2)
     caplog.set_level(logging.INFO)

@@ -16,13 +16,7 @@ from batch_adapters.states import Event, State, render_event
 from jobmanager import generators, job_state_monitor
 from jobmanager.account import launch
 from jobmanager.child import Backoff
-from jobmanager.job_state_monitor import (
-    AlreadyRegistered,
-    JobStateMonitor,
-    NotRegistered,
-    Registry,
-    StateFile,
-)
+from jobmanager.job_state_monitor import AlreadyRegistered, JobStateMonitor, NotRegistered, Registry, StateFile
 from tests.descriptors import open_descriptors
 from tests.waiting import wait_until
 

@@ -110,10 +110,7 @@ ANSWERS: Mapping[tuple[str, str], Mapping[str, str]] = {
         "slurmctld stopped": 8 * "transient " + "ok",
         "*": "transient",
     },
-    ("slurm", "history.txt"): {
-        "submit limit": "later permanent ok",
-        "slurmdbd *": "transient",
-    },
+    ("slurm", "history.txt"): {"submit limit": "later permanent ok", "slurmdbd *": "transient"},
 }
 """By scene, what its answers mean, or each of them in order: the first pattern counts; what fits none is ok."""
 

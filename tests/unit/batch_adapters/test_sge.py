@@ -90,10 +90,7 @@ QUEUES = {
         **{"2.1": "dr", "2.2": "r", "2.3": "r", "2.4": "r"},
         **dict.fromkeys(("3.1", "3.5", "3.6", "3.8", "3.10", "3.11", "3.12"), "hqw"),
     },
-    "queue with steps": {
-        "17.1": "qw",
-        **dict.fromkeys(("18.1", "18.3", "18.5", "18.7", "18.9", "18.11"), "hqw"),
-    },
+    "queue with steps": {"17.1": "qw", **dict.fromkeys(("18.1", "18.3", "18.5", "18.7", "18.9", "18.11"), "hqw")},
     "queue with suspended jobs in a suspended queue": {
         **{"17.1": "qw", "22.1": "Rq", "22.2": "hsS"},
         **dict.fromkeys(("18.1", "18.3", "18.5", "18.7", "18.9", "18.11"), "hqw"),
@@ -111,9 +108,7 @@ def test_a_recorded_queue_gives_every_task(title: str, states: dict[str, str]) -
 def test_a_job_tells_its_token_and_why_it_waits() -> None:
     jobs = {job.local_id: job for job in read_queue(RECORDINGS["queue after a while"].stdout)}
     assert jobs["16.2"] == Job(
-        *("16.2", "Eqw"),
-        reason="in error: qstat -j 16 says why, qmod -cj 16 has it tried again",
-        token="error-1",
+        *("16.2", "Eqw"), reason="in error: qstat -j 16 says why, qmod -cj 16 has it tried again", token="error-1"
     )
     assert jobs["3.1"] == Job("3.1", "hqw", reason="held", token="held-1")
     assert jobs["2.3"] == Job("2.3", "s", token="array-1")

@@ -44,7 +44,7 @@ SCENARIOS = {
     "cancelled while running": ["1795217957 7 1 0", "1795217957 7 2 0", "1795217958 7 4 137"],
     "user hold, release": ["1795217961 8 1 0", "1795217961 8 4 0"],
     "suspend and resume": [
-        *("1795217964 9 1 0", "1795217964 9 2 0", "1795217964 9 16 0", "1795217966 9 2 0", "1795217969 9 8 0"),
+        *("1795217964 9 1 0", "1795217964 9 2 0", "1795217964 9 16 0", "1795217966 9 2 0", "1795217969 9 8 0")
     ],
     "array of 4, task 3 exits 7, task 4 cancelled": [
         *("1795217971 10 1 0", "1795217971 10.1 2 0", "1795217972 10.2 2 0", "1795217972 10.3 2 0"),
@@ -180,9 +180,7 @@ def test_accounting_tells_ends_but_not_returns_to_the_queue(failed: int, expecte
 
 def test_stamps_of_an_accounting_file_never_go_back() -> None:
     records = make_account(1, 1795220200), make_account(2, 1795220190), make_account(3, 0), make_account(4, 1795220201)
-    assert read_blocks(*records) == [
-        *("1795220200 1 8 0", "1795220200 2 8 0", "1795220200 3 8 0", "1795220201 4 8 0"),
-    ]
+    assert read_blocks(*records) == [*("1795220200 1 8 0", "1795220200 2 8 0", "1795220200 3 8 0", "1795220201 4 8 0")]
 
 
 def test_a_task_of_a_parallel_job_is_not_the_end_of_the_job() -> None:

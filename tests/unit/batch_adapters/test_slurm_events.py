@@ -129,7 +129,7 @@ def test_recorded_ranges_of_cancelled_tasks() -> None:
     }
     # Of 139, some were asked for twice, and some do not exist; 147 was refused to a stranger, then cancelled.
     assert {job: lives[job] for job in ("139", "139_1", "139_2", "139_3", "139_4")} == {
-        **{"139": "1 4/0", "139_1": "4/0", "139_2": "4/0", "139_3": "4/0", "139_4": "4/0"},
+        **{"139": "1 4/0", "139_1": "4/0", "139_2": "4/0", "139_3": "4/0", "139_4": "4/0"}
     }
     assert {job: lives[job] for job in ("147", "147_1", "147_2")} == {
         "147": "1 4/0",

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -77,17 +77,35 @@ class Starter:
         event = next(event for event in self.events() if event.local_id == local_id and event.state.is_final)
         return event.state, event.exit_code
 
-    def close(self) -> int:
-        self.input.close()
-        return self.process.wait(SECONDS)
+    def close(self) -> None:
+        self.output.close()
+        with contextlib.suppress(BrokenPipeError):
+            self.input.close()
+        assert self.process.wait(SECONDS) == 0
 
 
 @pytest.fixture
-def starter(tmp_path: Path) -> Iterator[Starter]:
-    starter = Starter(tmp_path)
-    yield starter
-    starter.output.close()
-    assert starter.close() == 0
+def start(tmp_path: Path) -> Iterator[Callable[..., Starter]]:
+    """Starts starters, which end well afterwards."""
+    with contextlib.ExitStack() as stack:
+
+        def start(*options: str) -> Starter:
+            starter = Starter(tmp_path, *options)
+            stack.callback(starter.close)
+            return starter
+
+        yield start
+
+
+@pytest.fixture
+def starter(start: Callable[..., Starter]) -> Starter:
+    return start()
+
+
+@pytest.fixture
+def recording(start: Callable[..., Starter], records: Path) -> Starter:
+    """A starter that keeps records."""
+    return start("--records", str(records))
 
 
 @pytest.fixture
@@ -202,8 +220,7 @@ def test_a_job_leads_a_session_with_default_signals_and_three_descriptors(tmp_pa
     starter.end_of(str(pid))
     # The fourth is the listing's own.
     assert (tmp_path / "fds").read_text().split() == ["0", "1", "2", "3"]
-    starter.output.close()
-    assert starter.close() == 0
+    starter.close()
 
 
 def test_what_a_leader_leaves_of_its_group_is_killed(starter: Starter, tmp_path: Path) -> None:
@@ -218,7 +235,7 @@ def test_after_stdin_is_closed_the_starter_stays_until_its_jobs_have_ended(start
     (pid,) = starter.run(sh("until [ -e go ]; do sleep 0.02; done; exit 5", directory=str(tmp_path)))
     starter.input.close()
     # Another starter process takes longer to come and go than this one to see its input closed.
-    assert Starter(tmp_path).close() == 0
+    Starter(tmp_path).close()
     assert starter.process.poll() is None
     (tmp_path / "go").touch()
     assert starter.process.wait(SECONDS) == 0
@@ -243,8 +260,6 @@ def test_after_stdout_is_closed_nothing_is_started(starter: Starter, tmp_path: P
     assert starter.process.wait(SECONDS) == 0
     assert starter.end_of(str(pid)) == (State.DONE, 0)
     assert not (tmp_path / "started").exists()
-    with contextlib.suppress(BrokenPipeError):
-        starter.input.close()
 
 
 def test_a_starter_without_any_standard_file_ends(tmp_path: Path) -> None:
@@ -268,7 +283,7 @@ def test_an_end_that_could_not_be_written_is_written_later(tmp_path: Path) -> No
     lead_log_to("real")
     assert starter.process.wait(SECONDS) == 0
     assert [(event.state, event.exit_code) for event in starter.events()] == [(State.ACTIVE, 0), (State.DONE, 6)]
-    starter.output.close()
+    starter.close()
 
 
 @pytest.mark.parametrize(
@@ -295,42 +310,39 @@ def test_the_records_may_be_named_before_or_after_the_log() -> None:
 # --- with records
 
 
-def test_with_records_a_job_is_known_by_its_tag_and_claims_itself(tmp_path: Path, records: Path) -> None:
-    starter = Starter(tmp_path, "--records", str(records))
-    (pid,) = starter.run(sh("sleep 60", tag="tok.1"))
+def test_with_records_a_job_is_known_by_its_tag_and_claims_itself(recording: Starter, records: Path) -> None:
+    (pid,) = recording.run(sh("sleep 60", tag="tok.1"))
     record = read_record_file(records / "tok" / "1")
     assert record is not None
     assert record.process is not None
     assert record.starter is not None
-    assert (record.process.pid, record.starter.pid) == (pid, starter.process.pid)
+    assert (record.process.pid, record.starter.pid) == (pid, recording.process.pid)
     assert is_alive(record.process)
     assert is_alive(record.starter)
     os.kill(pid, signal.SIGTERM)
-    assert starter.end_of("tok.1") == (State.FAILED, 143)
-    assert [event.local_id for event in starter.events()] == ["tok.1", "tok.1"]
-    starter.output.close()
-    assert starter.close() == 0
+    assert recording.end_of("tok.1") == (State.FAILED, 143)
+    assert [event.local_id for event in recording.events()] == ["tok.1", "tok.1"]
+    recording.close()
     record = read_record_file(records / "tok" / "1")
     assert record is not None
     assert record.end is not None
     assert (record.end.state, record.end.exit_code, record.end.lost) == (State.FAILED, 143, False)
 
 
-def test_a_claimed_job_is_never_started_again(tmp_path: Path, records: Path) -> None:
-    starter = Starter(tmp_path, "--records", str(records))
+def test_a_claimed_job_is_never_started_again(recording: Starter, tmp_path: Path) -> None:
     request = sh("echo x >> ran", tag="tok.1", directory=str(tmp_path))
-    starter.run(request)
-    starter.end_of("tok.1")
-    again = starter.ask(request)
+    recording.run(request)
+    recording.end_of("tok.1")
+    again = recording.ask(request)
     assert isinstance(again, Refused)
     assert again.error == GramError.JOB_EXECUTION_FAILED
     assert (tmp_path / "ran").read_text() == "x\n"
-    starter.output.close()
-    starter.close()
 
 
-def test_two_starters_that_are_asked_for_the_same_job_start_it_once(tmp_path: Path, records: Path) -> None:
-    starters = [Starter(tmp_path, "--records", str(records)) for _ in range(2)]
+def test_two_starters_that_are_asked_for_the_same_job_start_it_once(
+    start: Callable[..., Starter], tmp_path: Path, records: Path
+) -> None:
+    starters = [start("--records", str(records)) for _ in range(2)]
     for starter in starters:
         starter.write(sh("echo x >> ran", tag="tok.1", directory=str(tmp_path)))
         starter.input.close()
@@ -341,17 +353,14 @@ def test_two_starters_that_are_asked_for_the_same_job_start_it_once(tmp_path: Pa
     assert [event.state for event in starters[0].events()] == [State.ACTIVE, State.DONE]
 
 
-def test_with_records_a_program_that_is_not_there_fails_its_job_for_good(tmp_path: Path, records: Path) -> None:
-    starter = Starter(tmp_path, "--records", str(records))
-    answer = starter.ask(StartRequest("tok.1", "/no/such"))
+def test_with_records_a_program_that_is_not_there_fails_its_job_for_good(recording: Starter) -> None:
+    answer = recording.ask(StartRequest("tok.1", "/no/such"))
     assert isinstance(answer, Refused)
     assert answer.error == GramError.EXECUTABLE_NOT_FOUND
-    assert starter.end_of("tok.1") == (State.FAILED, 127)
-    answer = starter.ask(StartRequest("tok.2", "/bin/true", directory="/no/such"))
+    assert recording.end_of("tok.1") == (State.FAILED, 127)
+    answer = recording.ask(StartRequest("tok.2", "/bin/true", directory="/no/such"))
     assert isinstance(answer, Refused)
-    assert starter.end_of("tok.2") == (State.FAILED, 126)
-    starter.output.close()
-    starter.close()
+    assert recording.end_of("tok.2") == (State.FAILED, 126)
 
 
 @pytest.mark.parametrize(
@@ -363,14 +372,11 @@ def test_with_records_a_program_that_is_not_there_fails_its_job_for_good(tmp_pat
         pytest.param(sh("exit", tag="none.1"), GramError.JOB_EXECUTION_FAILED, id="no such submission"),
     ],
 )
-def test_with_records_a_tag_is_one_local_id(tmp_path: Path, records: Path, request_: StartRequest, error: int) -> None:
-    starter = Starter(tmp_path, "--records", str(records))
-    answer = starter.ask(request_)
+def test_with_records_a_tag_is_one_local_id(recording: Starter, request_: StartRequest, error: int) -> None:
+    answer = recording.ask(request_)
     assert isinstance(answer, Refused)
     assert answer.error == error
-    assert starter.events() == []
-    starter.output.close()
-    starter.close()
+    assert recording.events() == []
 
 
 def test_the_starter_runs_the_python_that_runs_us() -> None:

@@ -36,9 +36,7 @@ LATEST = line(YESTERDAY + 7, "b")
         pytest.param({NOW: b"", YESTERDAY: b""}, None, id="no events"),
         pytest.param({NOW - 1000 * DAY: line(5)}, None, id="nobody's log reaches back so far"),
         pytest.param(
-            {YESTERDAY: line(YESTERDAY) + LATEST},
-            FolderEnd(YESTERDAY + 7, Counter({LATEST: 1})),
-            id="the last line",
+            {YESTERDAY: line(YESTERDAY) + LATEST}, FolderEnd(YESTERDAY + 7, Counter({LATEST: 1})), id="the last line"
         ),
         pytest.param(
             {NOW: b"", YESTERDAY: LATEST, YESTERDAY - DAY: line(YESTERDAY - DAY)},

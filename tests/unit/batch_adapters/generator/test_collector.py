@@ -2,6 +2,7 @@
 
 import os
 import select
+import signal
 import socket
 import tempfile
 import threading
@@ -243,7 +244,11 @@ def test_an_allowance_comes_back_with_time() -> None:
     assert allowances.take(1, 2 * most, 1e6) == most
 
 
-def test_a_second_collector_takes_nothing_from_the_first(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_second_collector_takes_nothing_from_the_first(
+    host: Host, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Its signal handlers would stay those of all further tests.
+    monkeypatch.setattr(signal, "signal", lambda number, handler: None)
     with only_collector(host.folder):
         assert main(["-d", str(host.folder), "-s", str(host.socket)]) == 1
     assert f"another collector writes into {host.folder} already" in capsys.readouterr().err

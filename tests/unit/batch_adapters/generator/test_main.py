@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import termios
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,10 +17,16 @@ from batch_adapters.generator.emit import StandardOutput
 from batch_adapters.generator.registry import MODULES
 from batch_adapters.generator.watch import Watch
 from tests.samgrid import LAUNCH
-from tests.unit.batch_adapters.generator.generator_process import PROGRAM, Start, starting
+from tests.unit.batch_adapters.generator.generator_process import (
+    DEADLINE,
+    PROGRAM,
+    Start,
+    close_input,
+    read_errors,
+    starting,
+)
+from tests.unit.batch_adapters.generator.generator_process import read as read_until
 from tests.waiting import wait_until
-
-DEADLINE = 60
 
 
 def line(number: int, second: int = 1795219187) -> bytes:
@@ -35,28 +40,12 @@ def start() -> Iterator[Start]:
 
 
 def read(process: "subprocess.Popen[bytes]", size: int) -> bytes:
-    assert process.stdout is not None
-    data = b""
-    end = time.monotonic() + DEADLINE
-    poll = select.poll()
-    poll.register(process.stdout, select.POLLIN)
-    while len(data) < size and poll.poll(max(0.0, end - time.monotonic()) * 1000):
-        chunk = os.read(process.stdout.fileno(), size - len(data))
-        if not chunk:
-            break
-        data += chunk
-    return data
+    return read_until(process, lambda data: len(data) >= size)
 
 
 def count_waiting(stdout: int) -> int:
     """How many bytes are in a pipe."""
     return int.from_bytes(fcntl.ioctl(stdout, termios.FIONREAD, bytes(4)), sys.byteorder)
-
-
-def close_input(process: "subprocess.Popen[bytes]") -> int:
-    assert process.stdin is not None
-    process.stdin.close()
-    return process.wait(DEADLINE)
 
 
 def append(log: Path, *lines: bytes) -> None:
@@ -79,8 +68,7 @@ def test_events_come_from_the_start_time_on_through_rotations_until_the_input_en
         expected = line(number) + line(number + 100)
         assert read(process, len(expected)) == expected
     assert close_input(process) == 0
-    assert process.stderr is not None
-    assert process.stderr.read() == f"{PROGRAM}: 1 malformed events were skipped\n".encode()
+    assert read_errors(process) == f"{PROGRAM}: 1 malformed events were skipped\n"
 
 
 def test_without_a_start_time_a_late_log_is_read_whole(tmp_path: Path, start: Start) -> None:

@@ -2,8 +2,6 @@
 
 import dataclasses
 import json
-import os
-import select
 import signal
 import subprocess
 import sys
@@ -22,10 +20,16 @@ from batch_adapters.generator.poll import POLL, JobStates, PollFeed, Polling, re
 from batch_adapters.states import Event, State
 from batch_adapters.traffic import Traffic
 from tests.samgrid import LAUNCH
-from tests.unit.batch_adapters.generator.generator_process import Start, starting
+from tests.unit.batch_adapters.generator.generator_process import (
+    DEADLINE,
+    Start,
+    close_input,
+    read,
+    read_errors,
+    starting,
+)
 from tests.waiting import wait_until
 
-DEADLINE = 60
 # Written for a program that must be seen to die: it would outlive every test.
 HANG = 'echo $$ >"${0%/*}/pid"; exec sleep 1000'
 ASKED = 1795219187
@@ -333,15 +337,7 @@ def start() -> Iterator[Start]:
 
 
 def read_lines(process: "subprocess.Popen[bytes]", number: int) -> list[str]:
-    assert process.stdout is not None
-    data = b""
-    end = time.monotonic() + DEADLINE
-    while data.count(b"\n") < number:
-        assert select.select([process.stdout], [], [], max(0.0, end - time.monotonic()))[0], data
-        chunk = os.read(process.stdout.fileno(), 65_536)
-        assert chunk, data
-        data += chunk
-    return read_cores(data)
+    return read_cores(read(process, lambda data: data.count(b"\n") >= number))
 
 
 @pytest.mark.parametrize("way", ["input ends", "SIGTERM"])
@@ -349,15 +345,13 @@ def test_the_program_ends_at_once_with_its_hanging_question(system: FakeSystem, 
     system.tell(HANG)
     process = start(system.write_description())
     pid = system.read_pid()
-    assert process.stdin is not None
     if way == "SIGTERM":
         process.terminate()
+        assert process.wait(DEADLINE) == 128 + signal.SIGTERM
     else:
-        process.stdin.close()
-    assert process.wait(DEADLINE) == (128 + signal.SIGTERM if way == "SIGTERM" else 0)
+        assert close_input(process) == 0
     wait_until(lambda: read_process(pid) is None)
-    assert process.stderr is not None
-    assert process.stderr.read() == b""
+    assert read_errors(process) == ""
 
 
 def test_the_program_tells_of_a_silence_once(system: FakeSystem, start: Start) -> None:
@@ -369,11 +363,8 @@ def test_the_program_tells_of_a_silence_once(system: FakeSystem, start: Start) -
     wait_until(lambda: system.questions > asked + 2)
     system.tell("echo a.1 ended 0")
     assert read_lines(process, 1) == ["a.1;8;0"]
-    assert process.stdin is not None
-    process.stdin.close()
-    assert process.wait(DEADLINE) == 0
-    assert process.stderr is not None
-    errors = process.stderr.read().decode()
+    assert close_input(process) == 0
+    errors = read_errors(process)
     assert errors.count("\n") == errors.count("fork does not answer") == 1
 
 

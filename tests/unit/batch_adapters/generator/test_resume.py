@@ -1,7 +1,5 @@
 """A generator that was down goes on where its day files end."""
 
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -9,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from batch_adapters.generator.resume import FolderEnd, open_folder, read_end
-from tests.samgrid import LAUNCH
+from tests.unit.batch_adapters.generator.generator_process import DEADLINE, close_input, read_errors, starting
 from tests.waiting import wait_until
 
 DAY = 86_400
@@ -103,13 +101,11 @@ def test_today_gets_its_file_only_when_the_days_before_are_told(tmp_path: Path) 
 
 def run_until_input_ends(log: Path, folder: Path, expected: bytes, *options: str) -> None:
     """Run the generator until yesterday's file is as expected."""
-    name = "samgrid-scheduler-event-generator"
-    command = [sys.executable, "-P", str(LAUNCH), name, "-s", "fork", "-l", str(log), "-d", str(folder), *options]
-    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
-        day, today = folder / name_of(YESTERDAY), folder / name_of(NOW)
+    day, today = folder / name_of(YESTERDAY), folder / name_of(NOW)
+    with starting() as start:
+        process = start("-s", "fork", "-l", log, "-d", folder, *options)
         wait_until(lambda: day.exists() and day.read_bytes() == expected and today.exists())
-        process.communicate()
-    assert process.returncode == 0
+        assert close_input(process) == 0
     assert day.read_bytes() == expected
 
 
@@ -137,7 +133,9 @@ def test_a_start_time_counts_more_than_what_the_folder_has(tmp_path: Path) -> No
 
 def test_a_folder_that_cannot_be_read_is_one_line_and_an_exit_status(tmp_path: Path) -> None:
     (tmp_path / name_of(NOW)).mkdir()
-    command = [sys.executable, "-P", str(LAUNCH), "samgrid-scheduler-event-generator", "-s", "fork", "-l", "/x"]
-    done = subprocess.run([*command, "-d", str(tmp_path)], stdin=subprocess.DEVNULL, capture_output=True, check=False)
-    assert (done.returncode, done.stderr.count(b"\n")) == (5, 1)
-    assert name_of(NOW).encode() in done.stderr
+    with starting() as start:
+        process = start("-s", "fork", "-l", "/x", "-d", tmp_path)
+        assert process.wait(DEADLINE) == 5
+        errors = read_errors(process)
+    assert errors.count("\n") == 1
+    assert name_of(NOW) in errors

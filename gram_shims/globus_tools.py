@@ -39,3 +39,9 @@ def check_module(file: Path, library: Path) -> str | None:
     """What is wrong with a Perl module, that others in ``library`` may use; None where nobody can say."""
     tool = find_tool("perl")
     return run_tool(tool, f"-I{library}", "-c", str(file)) if tool else None
+
+
+def has_gram_perl(library: Path) -> bool:
+    """Whether GRAM's own Perl, on which every module of a job manager builds, is in ``library`` or on this machine."""
+    tool = find_tool("perl")
+    return tool is not None and not run_tool(tool, f"-I{library}", "-MGlobus::GRAM::JobManager", "-e", "1")

@@ -35,7 +35,10 @@ def root(tmp_path: Path) -> Path:
     (root / "etc/grid-services/available").mkdir(parents=True)
     (root / "etc/grid-services/available/jobmanager-fork").write_text("theirs\n")
     (root / "etc/grid-services/jobmanager-fork").symlink_to("available/jobmanager-fork")
-    (root / "usr/share/perl5").mkdir(parents=True)
+    for name in ("Core/Config", "GRAM/Error", "GRAM/JobManager"):
+        file = root / f"usr/share/perl5/Globus/{name}.pm"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("1;\n")
     return root
 
 
@@ -515,13 +518,48 @@ def test_events_that_nobody_writes_are_a_fault(
     assert verdict in said
 
 
-@pytest.mark.skipif(shutil.which("perl") is None, reason="perl is not here")
+needs_perl = pytest.mark.skipif(shutil.which("perl") is None, reason="perl is not here")
+
+
+@needs_perl
+def test_a_module_that_compiles_is_none(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run("install", root)
+    capsys.readouterr()
+    assert run("status", root) == 0
+    assert "check  Perl module: ok\n" in capsys.readouterr().out
+
+
+@needs_perl
 def test_a_module_that_does_not_compile_is_a_fault(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run("install", root)
     (root / MODULE).write_text("sub {\n")
     capsys.readouterr()
     assert run("status", root) == 1
     assert "check  Perl module: Missing right curly" in capsys.readouterr().out
+
+
+WITHOUT_GRAM = 'echo "Can\'t locate Globus/GRAM/JobManager.pm in @INC"; exit 2'
+
+
+def test_for_a_package_nobody_needs_grams_own_perl(
+    root: Path, tools: Callable[[str, str], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    tools("perl", WITHOUT_GRAM)
+    run("install", root)
+    capsys.readouterr()
+    assert run("status", root) == 0
+    said = capsys.readouterr().out
+    assert "check  Perl module: not checked: globus-gram-job-manager-scripts is not installed\n" in said
+
+
+def test_a_machine_without_grams_own_perl_is_a_fault(
+    machine: Path, tools: Callable[[str, str], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    tools("perl", WITHOUT_GRAM)
+    run("install", machine)
+    capsys.readouterr()
+    assert run("status", machine) == 1
+    assert "check  Perl module: Can't locate Globus/GRAM/JobManager.pm" in capsys.readouterr().out
 
 
 def test_attributes_that_gram_would_not_take_are_refused_before_anything_is_written(

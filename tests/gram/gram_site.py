@@ -69,6 +69,20 @@ def sh(script: str, *arguments: str) -> str:
     return f"(executable=/bin/sh)(arguments={words})"
 
 
+def run_script(verb: str, folder: Path) -> None:
+    """Install GRAM, or bring it up or down with this folder; pytest skips where it cannot be had."""
+    log = folder.with_name(f"gram-{verb}.log")
+    with open(log, "wb") as sink:
+        done = subprocess.run(
+            ["bash", str(SYSTEMS / "gram.sh"), verb, str(folder)],
+            stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, check=False, timeout=600,
+        )  # fmt: skip
+    words = log.read_text(errors="replace").strip().splitlines()[-3:]
+    if done.returncode == SKIP:
+        pytest.skip(" ".join(words))
+    assert done.returncode == 0, words
+
+
 @dataclass(frozen=True)
 class GramSite:
     """A gatekeeper, our programs, and the account's folder."""
@@ -91,16 +105,7 @@ class GramSite:
 
     def run_script(self, verb: str) -> None:
         """Bring GRAM up or down; pytest skips where it cannot be had."""
-        log = self.folder.with_name(f"gram-{verb}.log")
-        with open(log, "wb") as sink:
-            done = subprocess.run(
-                ["bash", str(SYSTEMS / "gram.sh"), verb, str(self.folder)],
-                stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, check=False, timeout=600,
-            )  # fmt: skip
-        words = log.read_text(errors="replace").strip().splitlines()[-3:]
-        if done.returncode == SKIP:
-            pytest.skip(" ".join(words))
-        assert done.returncode == 0, words
+        run_script(verb, self.folder)
 
     def register(self, *words: str) -> str:
         """What ``samgrid gram`` prints, run as root."""

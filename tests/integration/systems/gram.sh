@@ -2,8 +2,9 @@
 # GRAM5 (Debian's) on this machine alone, with a certificate authority of its own, everything below one folder but what
 # Globus has fixed places for (/etc/grid-services, /etc/grid-security/certificates, /var/lib/globus/gram_job_state,
 # /var/log/globus, ~griduser/.globus):
-#   gram.sh start DIR | stop DIR
-# start leaves in DIR/environment what a client needs, one VARIABLE=value a line; clients, and jobs, are griduser's.
+#   gram.sh install DIR | start DIR | stop DIR
+# install only installs the packages, which start does, too. start leaves in DIR/environment what a client needs, one
+# VARIABLE=value a line; clients, and jobs, are griduser's.
 # Exit code 77, with the reason on stderr: it cannot be had here.
 set -euo pipefail
 umask 022
@@ -20,8 +21,8 @@ fail() {
 
 verb=${1:-}
 case "$verb:${2:-}" in
-start:/* | stop:/*) dir=${2%/} ;;
-*) echo "usage: gram.sh start|stop DIR (an absolute path)" >&2 && exit 2 ;;
+install:/* | start:/* | stop:/*) dir=${2%/} ;;
+*) echo "usage: gram.sh install|start|stop DIR (an absolute path)" >&2 && exit 2 ;;
 esac
 PATH=$PATH:/usr/sbin:/sbin
 certificates=$dir/certificates
@@ -36,6 +37,7 @@ install_packages() {
         globus-gass-cache globus-scheduler-event-generator globus-rvf-check >/dev/null &&
         [ -e /usr/share/perl5/Globus/GRAM/JobManager/fork.pm ] && return
     command -v apt-get >/dev/null || skip "this is no Debian"
+    [ "$(id -u)" = 0 ] || skip "packages are installed by root"
     local policy=/usr/sbin/policy-rc.d done=0
     if [ -e "$policy" ]; then policy=; else printf '#!/bin/sh\nexit 101\n' >"$policy" && chmod 755 "$policy"; fi
     export DEBIAN_FRONTEND=noninteractive
@@ -183,6 +185,7 @@ start() {
 }
 
 case $verb in
+install) install_packages ;;
 start) start ;;
 stop) stop ;;
 esac

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import end_processes_of, processes_of
-from tests.gram_interpreter import CONTACT, SCRIPT, GramSite
+from tests.gram_interpreter import CONTACT, GramSite
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.skipif(not SCRIPT.exists(), reason="globus-gram-job-manager-scripts is not installed")
+pytestmark = pytest.mark.usefixtures("gram_perl")
 
 
 @pytest.fixture
@@ -32,13 +32,13 @@ def wait_for_records(folder: Path, count: int) -> list[Path]:
 
 def test_one_record_per_grid_job_though_the_monitor_is_killed(site: GramSite) -> None:
     folder = site.folder / "audit"
-    with site.start() as gram:
-        answer = dict(gram.ask("submit", **site.describe("1.1")))
+    with site.start() as interpreter:
+        answer = dict(interpreter.ask("submit", **site.describe("1.1")))
         (record,) = wait_for_records(folder, 1)
         for pid in processes_of(site.folder, "samgrid-monitor"):
             os.kill(pid, signal.SIGKILL)
         # A failed one wakes the next monitor.
-        gram.ask("submit", **site.describe("1.2", executable=["/bin/false"], samgridtype=["command"]))
+        interpreter.ask("submit", **site.describe("1.2", executable=["/bin/false"], samgridtype=["command"]))
         records = wait_for_records(folder, 2)
     fields = record.read_text().strip().strip('"').split('","')
     assert (fields[0], fields[1], fields[4], fields[11]) == (CONTACT, answer["JOB_ID"], "1.1", "fork")

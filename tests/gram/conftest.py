@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.gram.gram_site import OUR_PROGRAMS, GramSite, run_script
-from tests.gram_interpreter import SCRIPT
 from tests.real.site import ACCOUNT, install_package, open_ground
 
 
@@ -44,7 +43,6 @@ def gram(ground: Path, programs: Path) -> Iterator[GramSite]:
 
 
 @pytest.fixture(scope="session")
-def gram_perl(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """GRAM's own Perl, installed if need be and possible; no gatekeeper is needed, nor root where it is installed."""
-    if not SCRIPT.exists():
-        run_script("install", tmp_path_factory.mktemp("packages"))
+def gram_packages(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """GRAM's own programs and Perl, installed if need be and possible; nothing of them runs yet."""
+    run_script("install", tmp_path_factory.mktemp("packages") / "gram")

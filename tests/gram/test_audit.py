@@ -11,7 +11,7 @@ from tests.conftest import end_processes_of, processes_of
 from tests.gram_interpreter import CONTACT, GramSite
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.usefixtures("gram_perl")
+pytestmark = pytest.mark.usefixtures("gram_packages")
 
 
 @pytest.fixture

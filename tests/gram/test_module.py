@@ -25,7 +25,7 @@ from tests.samgrid import LAUNCH
 from tests.unit.argument_files import render_argument_file
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.usefixtures("gram_perl")
+pytestmark = pytest.mark.usefixtures("gram_packages")
 
 
 NOISY = """

@@ -17,8 +17,6 @@ from gram_shims.errors import GramError, find_error
 from gram_shims.request import RefusedRequest, is_plain, read_request
 from jobmanager.request import read_type
 
-RVF = Path("/usr/share/globus/globus_gram_job_manager/globus-gram-job-manager.rvf")
-
 _DEFAULTS: Mapping[str, Sequence[Value]] = {
     "executable": ["/bin/echo"],
     "directory": ["/"],
@@ -185,16 +183,6 @@ def test_wall_time_comes_before_max_time() -> None:
     request = request_of(maxtime=["5"], maxwalltime=["9"])
     assert request["maxwalltime"] == ("9",)
     assert "maxtime" not in request
-
-
-@pytest.mark.skipif(not RVF.exists(), reason="globus-gram-job-manager is not installed")
-def test_every_attribute_of_grams_own_is_known() -> None:
-    names = [line.split()[1].replace("_", "") for line in RVF.read_text().splitlines() if line.startswith("Attribute:")]
-    assert len(names) > 20
-    ours = {"arguments", "count", "directory", "environment", "executable", "project", "queue", "stdin"}
-    limits = {"maxcputime", "maxmemory", "maxtime", "maxwalltime"}
-    for name in set(names) - ours - limits:
-        assert name not in request_of(**{name: ["x"]} if name != "jobtype" else {}), name
 
 
 @pytest.mark.parametrize(

@@ -1,22 +1,15 @@
 """The RSL validation file: what the job types declare, in words that GRAM's own parser understands."""
 
 import re
-import shutil
-import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from adapters import Attribute, JobAdapter, Kind, LocalJob, canonical_name
 from gram_shims.rvf import render_rvf
 from jobmanager.job_types import load_job_types
 from jobmanager.request import COMMON_ATTRIBUTES
-
-CHECKER = shutil.which("globus-rvf-check", path="/usr/bin:/usr/sbin:/sbin:/bin")
-needs_checker = pytest.mark.skipif(CHECKER is None, reason="globus-rvf-check (globus-gram-job-manager) is not here")
 
 
 def job_type(*declared: Attribute) -> type[JobAdapter]:
@@ -44,15 +37,6 @@ def read_records(text: str) -> dict[str, dict[str, str]]:
     by_name = {canonical_name(record["Attribute"]): record for record in records}
     assert len(by_name) == len(records), "an attribute has two records"
     return by_name
-
-
-def run_checker(text: str, folder: Path) -> str:
-    """The file as GRAM's own parser understands it."""
-    file = folder / "samgrid.rvf"
-    file.write_text(text)
-    done = subprocess.run([str(CHECKER), "-d", str(file)], capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.decode()
 
 
 def test_every_declared_attribute_is_there_and_valid_when_a_job_is_submitted() -> None:
@@ -121,35 +105,3 @@ def test_two_spellings_of_a_name_are_one_attribute() -> None:
 def test_what_gram_takes_at_other_times_than_a_submit_stays_its_own(name: str) -> None:
     types = {"t": job_type(Attribute(name, "Mine."))}
     assert canonical_name(name) not in read_records(render_rvf(types))
-
-
-@needs_checker
-def test_grams_parser_reads_the_same_attributes_and_values(tmp_path: Path) -> None:
-    text = render_rvf(load_job_types(()))
-
-    def in_short(records: Mapping[str, Mapping[str, str]]) -> dict[str, tuple[str | None, ...]]:
-        aspects = ("Description", "Values", "ValidWhen", "RequiredWhen")
-        return {
-            name: tuple(record[aspect].strip(' "') if aspect in record else None for aspect in aspects)
-            for name, record in records.items()
-        }
-
-    assert in_short(read_records(run_checker(text, tmp_path))) == in_short(read_records(text))
-
-
-@needs_checker
-@given(doc=st.text(max_size=40), word=st.text(max_size=8))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_no_description_and_no_choice_breaks_the_file(doc: str, word: str, tmp_path: Path) -> None:
-    types = {"t": job_type(Attribute("x", doc, choices=(word, "second")), Attribute("y", "After it."))}
-    text = run_checker(render_rvf(types), tmp_path)
-    assert "Description: t: After it. (one word)" in text
-
-
-@needs_checker
-@pytest.mark.parametrize("doc", ['"', '\\"', "\\", 'a "b" \\', "#", "a\n\nAttribute: evil\n", "\x00", "γ*/Z", "\ud800"])
-def test_texts_that_have_a_meaning_for_the_parser_are_texts(doc: str, tmp_path: Path) -> None:
-    types = {"t": job_type(Attribute("x", doc, unit=doc), Attribute("y", "After it."))}
-    text = run_checker(render_rvf(types), tmp_path)
-    assert "Description: t: After it. (one word)" in text
-    assert "\nAttribute: evil" not in text

@@ -38,6 +38,7 @@ install_packages() {
         [ -e /usr/share/perl5/Globus/GRAM/JobManager/fork.pm ] && return
     command -v apt-get >/dev/null || skip "this is no Debian"
     [ "$(id -u)" = 0 ] || skip "packages are installed by root"
+    mkdir -p "$dir"
     local policy=/usr/sbin/policy-rc.d done=0
     if [ -e "$policy" ]; then policy=; else printf '#!/bin/sh\nexit 101\n' >"$policy" && chmod 755 "$policy"; fi
     export DEBIAN_FRONTEND=noninteractive

@@ -28,13 +28,12 @@ check: venv
 	$(BIN)/mypy
 
 # Several at once, because most of a test's time it waits for processes; who has run all of its own takes others'.
-# A process may be too slow on a busy machine: what fails runs once more, and the closing line counts what did.
 test: check
-	$(BIN)/pytest --numprocesses $(shell expr $$(nproc) + 1) --dist worksteal --reruns 1
+	$(BIN)/pytest --numprocesses $(shell expr $$(nproc) + 1) --dist worksteal
 
-# What cannot be had on this machine is skipped, with the reason; what fails runs once more here, too.
+# What cannot be had on this machine is skipped, with the reason.
 test-real: venv
-	$(BIN)/pytest --reruns 1 tests/real tests/gram tests/web
+	$(BIN)/pytest tests/real tests/gram tests/web
 
 test-gram: venv
 	$(BIN)/pytest tests/gram

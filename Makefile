@@ -1,6 +1,7 @@
 # make venv   makes .venv with everything the other targets need
 # make demo   runs a real Monte-Carlo grid job: 2000 Drell-Yan events in eight local jobs
 # make test   checks style and types, then runs every test
+# make test-fresh (as root) runs the two above on a Debian that has nothing else, as an ordinary account and as root
 # make test-real  (as root) installs and starts Slurm, SGE, HTCondor and PBS's commands, runs grid jobs on each; then test-gram, test-web
 # make test-gram  (as root) brings up a real GRAM, installs us in it, and runs its clients
 # make test-web   looks at the status page with a real Chromium (as root it is installed if need be)
@@ -9,7 +10,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo venv check test test-real test-gram test-web bench mutants clean
+.PHONY: demo venv check test test-fresh test-real test-gram test-web mutants bench clean
 
 demo: venv
 	@SAMGRID_STATE="$${SAMGRID_STATE:-$(CURDIR)/.venv/demo}" $(BIN)/samgrid run examples/drell-yan.rsl
@@ -30,6 +31,9 @@ check: venv
 # Several at once, because most of a test's time it waits for processes; who has run all of its own takes others'.
 test: check
 	$(BIN)/pytest --numprocesses $(shell expr $$(nproc) + 1) --dist worksteal
+
+test-fresh:
+	PYTHON=$(PYTHON) tests/fresh/run.sh
 
 # What cannot be had on this machine is skipped, with the reason.
 test-real: venv

@@ -58,8 +58,9 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str
 
 @pytest.fixture
 def machine(root: Path, tools: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The root as if it were this machine's, with a gatekeeper's administrator's program for it."""
+    """The root as if it were this machine's, and who runs this its, with a gatekeeper's administrator's program."""
     monkeypatch.setattr(Root, "is_machine", property(lambda self: True))
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
     services = root / "etc/grid-services"
     tools(
         "globus-gatekeeper-admin",

@@ -5,8 +5,10 @@ import hashlib
 import os
 import re
 import resource
+import shlex
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -291,6 +293,22 @@ def test_what_cannot_be_carried_is_left_behind_and_named(carried_bench: CarriedB
     named = sorted(line.split("output/")[1] for line in carried_bench.said.decode().splitlines())
     left_behind = " cannot be carried and was left behind"
     assert named == [f"a b/dangling{left_behind}", f"pipe{left_behind}", f"to-folder{left_behind}"]
+
+
+def test_what_its_own_account_may_not_read_comes_back_with_the_rest(plain_bench: Bench) -> None:
+    script = "cd output; mkdir shut; echo x >shut/file; echo y >closed; chmod 0 closed shut"
+    assert plain_bench.run("/bin/sh", "-c", script) == 0
+    assert (plain_bench.read("output/closed"), plain_bench.read("output/shut/file")) == (b"y\n", b"x\n")
+    output = plain_bench.results / "k3f9zq2m.t-1.1.output"
+    assert stat.S_IMODE((output / "closed").stat().st_mode) == 0o400
+
+
+def test_what_a_link_in_place_of_the_output_leads_to_keeps_its_mode(plain_bench: Bench) -> None:
+    elsewhere = plain_bench.results / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "file").touch(0o200)
+    assert plain_bench.run("/bin/sh", "-c", f"rmdir output; ln -s {shlex.quote(str(elsewhere))} output") == 0
+    assert stat.S_IMODE((elsewhere / "file").stat().st_mode) == 0o200
 
 
 def test_a_slash_in_the_local_id_makes_no_folder(plain_bench: Bench) -> None:

@@ -40,7 +40,6 @@ def _count(folder: Path, grid_jobs: int, local_jobs: int, seconds: float) -> tup
         site.configure(max_array=_MOST, commands_per_minute=COMMANDS_PER_MINUTE)
         for _ in range(grid_jobs):
             _expect(site.work("submit", site.accept(local_jobs)), site)
-            _drop_old_versions(folder / "fake")
             site.advance(_INTERVAL)
         submitted = len(site.calls())
         for _ in range(int(seconds / _INTERVAL)):
@@ -53,11 +52,3 @@ def _count(folder: Path, grid_jobs: int, local_jobs: int, seconds: float) -> tup
 def _expect(status: int, site: Site) -> None:
     if status != 0:
         raise ValueError(f"a worker ends with {status}: {site.said[-1][-300:]}")
-
-
-def _drop_old_versions(book: Path) -> None:
-    """Each change leaves a whole book behind: of 100 000 local jobs they would fill the disk."""
-    newest = int((book / "version").read_text())
-    for version in book.glob("book.*"):
-        if version.suffix != f".{newest}":
-            version.unlink()

@@ -5,11 +5,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-_SECONDS = 60.0
+SECONDS = 60.0
+"""Longer than anything takes that will happen at all."""
 _OFTEN = 0.01
 
 
-def wait_until(is_so: Callable[[], bool], seconds: float = _SECONDS) -> None:
+def wait_until(is_so: Callable[[], bool], seconds: float = SECONDS) -> None:
     """Return as soon as something is so; the test fails where it is not so in time."""
     deadline = time.monotonic() + seconds
     while not is_so():
@@ -21,9 +22,9 @@ def turn_until(
     selector: selectors.BaseSelector, is_so: Callable[[], bool], each_turn: Callable[[], object] = lambda: None
 ) -> None:
     """Be the monitor's loop, and do something at each of its turns, until something is so."""
-    deadline = time.monotonic() + _SECONDS
+    deadline = time.monotonic() + SECONDS
     while not is_so():
-        assert time.monotonic() < deadline, f"it did not happen within {_SECONDS} seconds"
+        assert time.monotonic() < deadline, f"it did not happen within {SECONDS} seconds"
         for key, _ in selector.select(_OFTEN):
             key.data()
         each_turn()

@@ -165,7 +165,7 @@ def test_a_question_about_one_local_job_has_three_answers(site: Site) -> None:
     assert system.status(site.dialect.local_id(unknown)) is None
     assert system.max_array() >= 1
     assert system.version() or site.adapter.version is None
-    site.book.put_down(True)
+    site.book.is_down = True
     with pytest.raises(Unreachable):
         system.status(str(site.local_jobs(grid_job)[0].local_id))
 
@@ -218,13 +218,11 @@ def test_answers_that_do_not_show_a_submission_that_was_made_submit_nothing_agai
 
 
 def test_commands_that_hang_are_given_up(site: Site) -> None:
-    site.configure(timeout={"submit": 0.3, "find": 0.3})
     grid_job = site.accept(site.array)
     site.plan("submit", "hang-after")
     site.plan(site.find_kind, "hang-before")
     assert site.work("submit", grid_job) == TRY_LATER
-    assert "did not answer within 0.3 s" in site.said[-1]
-    site.configure()
+    assert "did not answer within" in site.said[-1]
     site.submit(grid_job)
     check_all_end_well(site, grid_job, site.array)
 
@@ -295,7 +293,7 @@ def test_while_nobody_answers_nothing_changes(site: Site) -> None:
     grid_job, other = site.accept(site.array), site.accept(site.array)
     site.submit(grid_job)
     site.start()
-    site.book.put_down(True)
+    site.book.is_down = True
     assert site.work("submit", other) == TRY_LATER
     before = site.document()
     for step, subject in (("reconcile", site.name), ("submit", other)):
@@ -306,7 +304,7 @@ def test_while_nobody_answers_nothing_changes(site: Site) -> None:
     site.advance(10 * SETTLE)
     assert site.reconcile() == TRY_LATER
     assert site.document() == before
-    site.book.put_down(False)
+    site.book.is_down = False
     site.submit(other)
     assert site.reconcile() == 0
     assert site.counts(grid_job) == {State.ACTIVE: site.array}
@@ -320,12 +318,12 @@ def test_a_silent_batch_system_is_left_alone(site: Site) -> None:
     grid_job = site.accept(COUNT)
     site.submit(grid_job)
     asked = len(site.calls())
-    site.book.put_down(True)
+    site.book.is_down = True
     for _ in range(10):
         assert site.reconcile() == TRY_LATER
     assert len(site.calls()) <= asked + 3
     assert "no answer since" in site.said[-1]
-    site.book.put_down(False)
+    site.book.is_down = False
     site.advance(SETTLE)
     assert site.reconcile() == 0
     check_all_end_well(site, grid_job)

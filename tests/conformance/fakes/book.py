@@ -1,14 +1,12 @@
-"""The memory of a fake batch system: every job that it ever took, and all that it was asked, in files of one folder.
+"""The memory of a fake batch system: every job that it ever took, and all that it was asked.
 
-Each change is a new version of the book, so that an answer can be given as it was some changes ago. Every fake command
-is a process of its own: dataclasses and pathlib, which take as long to import as all else, are done without.
+It remembers what was before the last change, too, so that an answer can be given that is out of date. The test and the
+thread that answers commands change it one after another.
 """
 
-import fcntl
-import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+import threading
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 PENDING = "pending"
 HELD = "held"
@@ -78,108 +76,68 @@ class Job(NamedTuple):
 
 
 class Book:
-    """The book in a state folder; any number of processes may use it at once."""
+    """Whatever it returns is as it was then; later changes do not touch it."""
 
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
-
-    def open(self, now: float) -> None:
-        """Make an empty book in an empty folder."""
-        self._write("book.0", json.dumps({"next": FIRST_NUMBER, "jobs": []}))
-        self._write("version", "0")
-        self._write("plan", "{}")
-        self._write("calls", "")
-        self._write("down", "")
-        self.set_clock(now)
+    def __init__(self, now: float) -> None:
+        self._jobs: list[Job] = []
+        self._before: list[Job] = []
+        self._next = FIRST_NUMBER
+        self._now = now
+        self._plan: dict[str, list[str]] = {}
+        self._calls: list[list[str]] = []
+        self._changing = threading.Lock()
+        self.is_down = False
+        """True while nobody answers."""
 
     def now(self) -> float:
         """What time it is for the batch system: only `set_clock` makes it later."""
-        return float(self._read("clock"))
+        return self._now
 
     def set_clock(self, now: float) -> None:
         """Make it as late as that."""
-        self._write("clock", f"{now}")
+        self._now = now
 
     # --- the jobs
 
-    def jobs(self, changes_ago: int = 0) -> list[Job]:
-        """Every job that the batch system ever took, as it was some changes ago."""
-        version = max(0, int(self._read("version")) - changes_ago)
-        return [Job(*values) for values in json.loads(self._read(f"book.{version}"))["jobs"]]
+    def jobs(self) -> list[Job]:
+        """Every job that the batch system ever took."""
+        return self._jobs
 
-    def visible(self, changes_ago: int = 0) -> list[Job]:
-        """Those that any command can see now."""
+    def visible(self, is_stale: bool = False) -> list[Job]:
+        """Those that any command can see now; where it is stale, as they were before the last change."""
         now = self.now()
-        return [job.seen(now) for job in self.jobs(changes_ago) if job.state != LOST and job.appears <= now]
+        jobs = self._before if is_stale else self._jobs
+        return [job.seen(now) for job in jobs if job.state != LOST and job.appears <= now]
 
     def change(self, change: Callable[[Job], Job]) -> None:
         """Put what the function makes of each job in its place."""
-        with self._changing() as content:
-            content["jobs"] = [change(Job(*values)) for values in content["jobs"]]
+        with self._changing:
+            self._before, self._jobs = self._jobs, [change(job) for job in self._jobs]
 
     def add(self, jobs: Callable[[int], list[Job]]) -> list[Job]:
         """Take what the function makes of the next free number."""
-        with self._changing() as content:
-            added = jobs(content["next"])
-            content["next"] += 1
-            content["jobs"] += added
+        with self._changing:
+            added = jobs(self._next)
+            self._next += 1
+            self._before, self._jobs = self._jobs, [*self._jobs, *added]
         return added
 
     def reuse_numbers(self) -> None:
         """Count from the first number again, as after a crash that lost the counter."""
-        with self._changing() as content:
-            content["next"] = FIRST_NUMBER
+        self._next = FIRST_NUMBER
 
     # --- the commands
 
-    def note_call(self, kind: str, argv: list[str]) -> str:
+    def note_call(self, kind: str, argv: Sequence[str]) -> str:
         """Write down that a command was run; how it is to misbehave, by the plan."""
-        with self._lock():
-            with open(f"{self._folder}/calls", "a") as calls:
-                calls.write(json.dumps([kind, *argv]) + "\n")
-            plan = json.loads(self._read("plan"))
-            way: str = plan[kind].pop(0) if plan.get(kind) else "good"
-            self._write("plan", json.dumps(plan))
-        return way
+        self._calls.append([kind, *argv])
+        ways = self._plan.get(kind)
+        return ways.pop(0) if ways else "good"
 
-    def plan(self, kind: str, ways: tuple[str, ...]) -> None:
+    def plan(self, kind: str, ways: Sequence[str]) -> None:
         """Let the next commands of that kind misbehave, each in one of these ways."""
-        self._write("plan", json.dumps({**json.loads(self._read("plan")), kind: ways}))
+        self._plan[kind] = list(ways)
 
     def calls(self) -> list[list[str]]:
         """Kind and argv of every command so far."""
-        return [json.loads(line) for line in self._read("calls").splitlines()]
-
-    @property
-    def is_down(self) -> bool:
-        """True while nobody answers."""
-        return self._read("down") != ""
-
-    def put_down(self, is_down: bool) -> None:
-        """Let nobody answer, or again everybody."""
-        self._write("down", "down" if is_down else "")
-
-    # --- the files
-
-    def _read(self, name: str) -> str:
-        with open(f"{self._folder}/{name}") as file:
-            return file.read()
-
-    def _write(self, name: str, text: str) -> None:
-        with open(f"{self._folder}/{name}", "w") as file:
-            file.write(text)
-
-    @contextmanager
-    def _lock(self) -> Iterator[None]:
-        with open(f"{self._folder}/lock", "w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
-
-    @contextmanager
-    def _changing(self) -> Iterator[dict[str, Any]]:
-        with self._lock():
-            version = int(self._read("version"))
-            content = json.loads(self._read(f"book.{version}"))
-            yield content
-            self._write(f"book.{version + 1}", json.dumps(content))
-            self._write("version", str(version + 1))
+        return list(self._calls)

@@ -1,18 +1,14 @@
-"""Every command of a fake batch system: its arguments are FOLDER DIALECT COMMAND ARGUMENT ...
+"""What every command of a fake batch system does.
 
 It understands the command, does to the book what it wants, and answers, all in the dialect's words, unless the plan has
 a way to misbehave for it. Arguments that the dialect does not know end it with exit code 99.
 """
 
-import os
-import signal
-import sys
-import time
-from collections.abc import Sequence
-from typing import NamedTuple, NoReturn
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from tests.conformance.fakes.book import CANCELLED, LOST, RUNNING, SUSPENDED, Book, Job
-from tests.conformance.fakes.dialect import Ask, Cancel, Dialect, Reply, Say, Show, Submit, UnknownCommand, find_dialect
+from tests.conformance.fakes.dialect import Ask, Cancel, Dialect, Reply, Say, Show, Submit, UnknownCommand
 
 UNKNOWN = 99
 
@@ -51,21 +47,27 @@ LATE = 30.0
 """Seconds after which a late submission is there."""
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run one command; its exit code."""
-    folder, name, program, *arguments = argv
-    book, dialect = Book(folder), find_dialect(name)
+class Outcome(NamedTuple):
+    """What a command prints before it ends, hangs or dies."""
+
+    reply: Reply
+    end: str = "exit"
+
+
+def answer(book: Book, dialect: Dialect, program: str, arguments: Sequence[str], stdin: Callable[[], str]) -> Outcome:
+    """Run one command: what it prints, and how it ends."""
     try:
-        ask = dialect.read(program, arguments, sys.stdin.read)
+        ask = dialect.read(program, arguments, stdin)
     except UnknownCommand as error:
         book.note_call("unknown", [program, *arguments])
-        print(f"the fake {program} does not know {error}", file=sys.stderr)
-        return UNKNOWN
+        return Outcome(Reply("", f"the fake {program} does not know {error}\n", UNKNOWN))
     way = WAYS[book.note_call(ask.kind, [program, *arguments])]
     if book.is_down:
-        return write(dialect.say_down(program))
+        return Outcome(dialect.say_down(program))
     reply = obey(book, ask, way.does)
-    return write(spoil(reply, dialect, program, way.says))
+    if way.says in ("hang", "die"):
+        return Outcome(Reply(), way.says)
+    return Outcome(spoil(reply, dialect, program, way.says))
 
 
 def obey(book: Book, ask: Ask, does: str) -> Reply:
@@ -75,7 +77,7 @@ def obey(book: Book, ask: Ask, does: str) -> Reply:
     if isinstance(ask, Submit):
         return submit(book, ask, does)
     if isinstance(ask, Show):
-        return ask.render([job for job in book.visible(changes_ago=does == "stale") if ask.chosen(job)])
+        return ask.render([job for job in book.visible(is_stale=does == "stale") if ask.chosen(job)])
     return cancel(book, ask)
 
 
@@ -96,7 +98,8 @@ def submit(book: Book, ask: Submit, does: str) -> Reply:
             return [job._replace(appears=now + LATE) for job in jobs]
         return [job._replace(state=LOST) for job in jobs] if does == "lost" else jobs[: half(jobs, does)]
 
-    return ask.render(book.add(make))
+    taken = book.add(make)
+    return ask.render(taken) if taken else Reply()
 
 
 def half(jobs: Sequence[Job], does: str) -> int:
@@ -122,10 +125,6 @@ def cancel(book: Book, ask: Cancel) -> Reply:
 def spoil(reply: Reply, dialect: Dialect, program: str, says: str) -> Reply:
     """What becomes of an answer on its way."""
     match says:
-        case "hang":
-            time.sleep(3600)
-        case "die":
-            die()
         case "fail":
             return Reply("", "Segmentation fault\n", 139)
         case "down":
@@ -141,16 +140,3 @@ def spoil(reply: Reply, dialect: Dialect, program: str, says: str) -> Reply:
         case "torn":
             return reply._replace(stdout=reply.stdout[: len(reply.stdout) * 2 // 3])
     return reply
-
-
-def die() -> NoReturn:
-    """End as after kill -9."""
-    os.kill(os.getpid(), signal.SIGKILL)
-    raise AssertionError("nobody survives that")
-
-
-def write(reply: Reply) -> int:
-    """Print a reply; its exit code."""
-    sys.stdout.write(reply.stdout)
-    sys.stderr.write(reply.stderr)
-    return reply.exit_code

@@ -4,11 +4,10 @@ import contextlib
 import io
 import os
 import re
-import shlex
 import sys
 import time
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,12 +30,11 @@ from jobmanager.worker import main as run_worker
 from tests.conformance.fakes.book import Book
 from tests.conformance.fakes.dialect import find_dialect
 from tests.conformance.fakes.hand import Hand
+from tests.conformance.fakes.program import Outcome, answer
+from tests.conformance.fakes.resident import Resident
+from tests.conformance.hanging import give_up_what_hangs
 
 ROOT = Path(__file__).resolve().parents[3]
-_START = (
-    f"import sys; sys.path[:0] = [{str(ROOT)!r}]; from tests.conformance.fakes.program import main;"
-    " sys.exit(main(sys.argv[1:]))"
-)
 EXAMPLES: Mapping[str, Mapping[str, Any]] = tomllib.loads((ROOT / "examples" / "oar.toml").read_text())["batch"]
 """Batch systems that a configuration defines, with no code of ours."""
 
@@ -61,10 +59,9 @@ class Site(Hand):
 
     def __init__(self, name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (folder / "fake").mkdir(parents=True)
-        super().__init__(find_dialect(name), Book(str(folder / "fake")))
+        super().__init__(find_dialect(name), Book(NOW))
         self.name = name
         self.folder = folder
-        self.book.open(NOW)
         self.said: list[str] = []
         self._install(monkeypatch)
         self._set_clock(monkeypatch)
@@ -77,19 +74,22 @@ class Site(Hand):
     # --- how it is set up
 
     def _install(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Put the commands on PATH; fork's are started through our launcher and not by name."""
+        """Put the commands on PATH; fork's are started by an interpreter, through our launcher, and not by name."""
         programs = self.folder / "bin"
         programs.mkdir()
-        for program in self.dialect.PROGRAMS:
-            # Without site-packages and our environment it starts in half the time.
-            words = [sys.executable, "-S", "-E", "-c", _START, str(self.folder / "fake"), self.name, program]
-            script = programs / program
-            script.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
-            script.chmod(0o700)
+        self._resident = Resident(self.folder / "fake", self._answer)
+        for program in (*self.dialect.PROGRAMS, "python"):
+            self._resident.install(programs / program)
         monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
-        launch = programs / "launch.py"
-        launch.write_text(f"import sys\nsys.argv[1:1] = [{str(self.folder / 'fake')!r}, {self.name!r}]\n{_START}\n")
-        monkeypatch.setattr(accounts, "LAUNCH", launch)
+        monkeypatch.setattr(accounts, "sys", SimpleNamespace(executable=str(programs / "python")))
+        give_up_what_hangs(monkeypatch, self.folder / "fake")
+
+    def _answer(self, words: Sequence[str], stdin: Callable[[], str]) -> Outcome:
+        program, *arguments = words
+        if program.endswith("/python"):
+            *_, program = arguments[:3]
+            arguments = arguments[3:]
+        return answer(self.book, self.dialect, Path(program).name, arguments, stdin)
 
     def _set_clock(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let all of the job manager live in the batch system's time."""
@@ -102,15 +102,14 @@ class Site(Hand):
         monkeypatch.setenv("SAMGRID_CONFIG", str(self.folder / "samgrid.toml"))
         self.configure()
 
-    def configure(self, timeout: Mapping[str, float] | None = None, **fields: object) -> None:
-        """Write the account's configuration: the fields of the adapter, and commands' timeouts in seconds."""
+    def configure(self, **fields: object) -> None:
+        """Write the account's configuration: the fields of the adapter."""
         adapter: BatchAdapter = find_adapter(self.name, EXAMPLES)
         table: dict[str, Any] = dict(EXAMPLES.get(self.name, {}))
         self.array = min(ARRAY, adapter.max_array)
         for command in _COMMANDS:
             if getattr(adapter, command) is not None:
-                more = {"timeout": timeout[command]} if timeout and command in timeout else {}
-                table[command] = {**table.get(command, {}), "attempts": 1, **more}
+                table[command] = {**table.get(command, {}), "attempts": 1}
         own = {"max_array": self.array, "settle_time": SETTLE, "outputs_lag": 0, "commands_per_minute": 0}
         configuration = Configuration(
             site=SiteSettings(batch_system=self.name),
@@ -202,6 +201,8 @@ class Site(Hand):
 
     def check(self) -> None:
         """No command had arguments that the real one does not know, and no message names another batch system."""
+        self._resident.close()
+        assert not self._resident.faults, self._resident.faults[0]
         assert not self.calls("unknown"), f"{self.name}: no such arguments: {self.calls('unknown')[0][1:]}"
         known = [other for other in SYSTEMS if has_dialect(other)]
         foreign = {name for other in known for name in find_dialect(other).NAMES} - {*self.dialect.NAMES}

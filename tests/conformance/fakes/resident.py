@@ -1,0 +1,79 @@
+"""Answers the commands of a fake batch system from a thread of the test's own process.
+
+Each command on PATH is a few lines of shell that tell their pid and are told how to end: an interpreter for each would
+take longer than all else that the tests do. What the command was given, and where its output goes, is in /proc.
+"""
+
+import os
+import shlex
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from tests.conformance.fakes.dialect import Reply
+from tests.conformance.fakes.program import Outcome
+
+_CLIENT = """\
+#!/bin/sh
+cd {folder} && mkfifo $$ && exec 3<>$$ 4<&0 5>&1 6>&2 && echo $$ 1<>door && read -r end <&3 || exit 98
+case $end in
+hang) : >hangs.$$ && exec sleep 3600 ;;
+die) kill -9 $$ ;;
+*) exit "$end" ;;
+esac
+"""
+
+Answer = Callable[[Sequence[str], Callable[[], str]], Outcome]
+"""Of a command's words, the first of them its path, and its standard input."""
+
+
+class Resident:
+    """The thread, from its creation until it is closed."""
+
+    def __init__(self, folder: Path, answer: Answer) -> None:
+        """The folder is empty, and for nothing else: a command that hangs leaves a file ``hangs.PID`` there."""
+        self._folder = folder
+        self._answer = answer
+        self.faults: list[str] = []
+        """Tracebacks of what ought not to happen."""
+        os.mkfifo(folder / "door")
+        # Open for writing, too: it would be at its end whenever no command is there.
+        self._door = os.open(folder / "door", os.O_RDWR)
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def install(self, program: Path) -> None:
+        """Write the command."""
+        program.write_text(_CLIENT.format(folder=shlex.quote(str(self._folder))))
+        program.chmod(0o700)
+
+    def close(self) -> None:
+        """End when the commands that have come are answered."""
+        os.write(self._door, b"\n")
+        self._thread.join()
+
+    def _serve(self) -> None:
+        with open(self._door, encoding="ascii") as door:
+            while pid := door.readline().strip():
+                # Whoever has been killed meanwhile wants no answer.
+                with suppress(FileNotFoundError, ProcessLookupError, BrokenPipeError):
+                    self._serve_one(Path("/proc", pid), self._folder / pid)
+
+    def _serve_one(self, process: Path, ear: Path) -> None:
+        _, *words = map(os.fsdecode, (process / "cmdline").read_bytes().split(b"\0")[:-1])
+        if not words:
+            raise ProcessLookupError
+        # Not 0 to 2, which the shell turns elsewhere while it speaks to us.
+        reply, end = self._find_outcome(words, (process / "fd" / "4").read_text)
+        (process / "fd" / "5").write_text(reply.stdout)
+        (process / "fd" / "6").write_text(reply.stderr)
+        ear.write_text(f"{reply.exit_code if end == 'exit' else end}\n")
+
+    def _find_outcome(self, words: Sequence[str], stdin: Callable[[], str]) -> Outcome:
+        try:
+            return self._answer(words, stdin)
+        except Exception:  # noqa: BLE001 the command must be answered; `Site.check` tells of it
+            self.faults.append(traceback.format_exc())
+            return Outcome(Reply("", self.faults[-1], 97))

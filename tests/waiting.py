@@ -1,5 +1,6 @@
 """Waits for what other processes do."""
 
+import os
 import selectors
 import time
 from collections.abc import Callable
@@ -36,3 +37,28 @@ def is_gone(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):
         return True
+
+
+class Gate:
+    """Programs that open its path to read from it wait until the gate is open."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._writer: int | None = None
+        os.mkfifo(path)
+
+    def open(self) -> None:
+        """Let go who waits, and whoever comes."""
+        if self._writer is None:
+            self._writer = os.open(self.path, os.O_RDWR)
+
+    def close(self) -> None:
+        """Keep nobody waiting any more, and hold nothing open."""
+        self.open()
+        # Whoever comes from now on finds a file that needs no writer.
+        free = self.path.with_name(f"{self.path.name}-open")
+        free.touch()
+        free.replace(self.path)
+        if self._writer is not None:
+            os.close(self._writer)
+            self._writer = None

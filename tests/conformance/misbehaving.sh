@@ -17,8 +17,8 @@ late)
     until [ -e "$here/late" ]; do sleep 0.05; done
     exec "$@"
     ;;
-hang-before) exec sleep 3600 ;;
-hang-after) "$@" && exec sleep 3600 ;;
+hang-before) : >"$here/hangs.$$" && exec sleep 3600 ;;
+hang-after) "$@" && : >"$here/hangs.$$" && exec sleep 3600 ;;
 fail-before) echo "connection refused" >&2 && exit 1 ;;
 fail-after) "$@" >/dev/null && echo "connection reset" >&2 && exit 1 ;;
 die-before) kill -9 $$ ;;

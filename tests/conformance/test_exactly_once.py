@@ -1,7 +1,5 @@
 """Each local job is submitted exactly once: the real commands of fork behind a program that misbehaves on demand."""
 
-import contextlib
-import io
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -14,7 +12,6 @@ from lxml import etree
 from batch_adapters.adapter import BatchAdapter, Command, LocalStatus, Submission, Unreachable
 from batch_adapters.batch_system import BatchSystem
 from batch_adapters.fork import FORK
-from batch_adapters.fork.commands import main as run_fork
 from batch_adapters.naming import Naming
 from batch_adapters.states import State
 from jobmanager import registration, submission
@@ -25,13 +22,16 @@ from jobmanager.registration import register_local_jobs
 from jobmanager.tombstone import put_tombstone
 from jobmanager.worker import main as run_worker
 from jobmanager.workers import TRY_LATER
+from tests.conformance.fakes.resident import Resident
+from tests.conformance.hanging import give_up_what_hangs
+from tests.conformance.spool import Job, answer_fork, query_spool
 from tests.conftest import processes_of
-from tests.waiting import wait_until
+from tests.waiting import Gate, wait_until
 
 COUNT = 3
 ARRAY = 2
-TIMEOUT = 2.0
-"""Seconds that a batch command gets here: ample for one that answers, a delay for each that hangs."""
+SLOTS = 9
+GRACE = 1
 
 WAYS = (
     *("hang-before", "hang-after", "fail-before", "fail-after", "die-before", "die-after"),
@@ -43,7 +43,8 @@ def misbehaving(folder: Path) -> BatchAdapter:
     """The adapter of fork, each of its commands behind the program that misbehaves."""
 
     def behind(kind: str, command: Command) -> Command:
-        return replace(command, argv=(str(folder / "misbehaving.sh"), kind, *command.argv), timeout=TIMEOUT)
+        options = command.argv[command.argv.index("samgrid-fork") + 1 :]
+        return replace(command, argv=(str(folder / "misbehaving.sh"), kind, str(folder / "samgrid-fork"), *options))
 
     return replace(
         FORK,
@@ -66,8 +67,8 @@ class GridJob:
         # Beside the program, so that it finds its plan; a link would do but for its name in error messages.
         shutil.copy(Path(__file__).with_name("misbehaving.sh"), folder)
         self.adapter = misbehaving(folder)
-        self._fork = ["--spool", str(account.places.fork_spool), "--slots", "9", "--grace", "1"]
-        script = f'echo run >>{folder}/marks/"$SAMGRID_INDEX"; until [ -e {folder}/go ]; do sleep 0.05; done'
+        self.gate = Gate(folder / "go")
+        script = f'echo run >>{folder}/marks/"$SAMGRID_INDEX"; : <{folder}/go'
         request = [
             ("samgrid_type", ("command",)),
             ("executable", ("/bin/sh",)),
@@ -122,20 +123,17 @@ class GridJob:
         """All that the database says."""
         return etree.tostring(self.database.to_xml())
 
-    def statuses(self) -> list[str]:
-        """The native state of each of its jobs, from the batch system itself."""
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            assert run_fork([*self._fork, "query"]) == 0
-        return [job.native_state for job in FORK.read_jobs(printed.getvalue())]
+    def in_system(self) -> list[Job]:
+        """Its local jobs in the batch system."""
+        return query_spool(self.account.places.fork_spool, SLOTS, GRACE)
 
     def are_live(self) -> bool:
         """True while any of its jobs waits or runs in the batch system."""
-        return not {"queued", "running"}.isdisjoint(self.statuses())
+        return any(job.is_live for job in self.in_system())
 
     def finish(self) -> None:
         """Let the local jobs end, and tell the database."""
-        (self._folder / "go").touch()
+        self.gate.open()
         wait_until(lambda: not self.are_live())
         assert self.work("reconcile", "fork") == 0
 
@@ -147,18 +145,23 @@ class GridJob:
 @pytest.fixture
 def job(account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GridJob]:
     monkeypatch.setenv("SAMGRID_SANDBOX_SCRATCH_FOLDER", str(tmp_path))
-    monkeypatch.setenv("SAMGRID_FORK_SLOTS", "9")
-    monkeypatch.setenv("SAMGRID_FORK_CANCEL_GRACE", "1")
+    monkeypatch.setenv("SAMGRID_FORK_SLOTS", f"{SLOTS}")
+    monkeypatch.setenv("SAMGRID_FORK_CANCEL_GRACE", f"{GRACE}")
     job = GridJob(account, tmp_path / "toy")
     monkeypatch.setattr("jobmanager.batch.find_adapter", lambda name, tables: {"fork": job.adapter}[name])
+    give_up_what_hangs(monkeypatch, tmp_path / "toy")
+    (tmp_path / "resident").mkdir()
+    resident = Resident(tmp_path / "resident", answer_fork)
+    resident.install(tmp_path / "toy" / "samgrid-fork")
     yield job
-    (tmp_path / "toy" / "go").touch()
+    job.gate.close()
+    resident.close()
 
 
 def check_each_ran_once(job: GridJob) -> None:
     job.finish()
     assert job.runs() == dict.fromkeys(range(1, COUNT + 1), 1)
-    assert len(job.statuses()) == COUNT
+    assert len(job.in_system()) == COUNT
     assert job.counts() == {State.DONE: COUNT}
     assert job.work("collect") == 0
     assert job.database.grid_job(job.identity).state is State.DONE
@@ -170,11 +173,11 @@ def check_all_is_over(job: GridJob) -> None:
     assert job.work("reconcile", "fork") == 0
     assert job.counts().keys() <= {State.FAILED, State.DONE}
     assert max(job.runs().values(), default=1) == 1
-    in_system, submitted = len(job.statuses()), job.calls().count("submit")
+    in_system, submitted = len(job.in_system()), job.calls().count("submit")
     registered = [local for local in job.database.local_jobs(job.identity) if local.local_id]
     assert len(registered) == in_system, "what the batch system has is known to the database"
     job.work("submit")
-    assert (job.calls().count("submit"), len(job.statuses())) == (submitted, in_system)
+    assert (job.calls().count("submit"), len(job.in_system())) == (submitted, in_system)
     assert job.work("collect") == 0
     assert job.database.grid_job(job.identity).state is State.FAILED
 
@@ -329,24 +332,10 @@ def crash(job: GridJob, owner: object, name: str, when: str, number: int) -> Non
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9, "the worker has not come to that point"
 
 
-@pytest.mark.parametrize(("owner", "name", "when"), CRASHES)
-def test_a_worker_that_is_killed_submits_once(job: GridJob, owner: object, name: str, when: str) -> None:
-    crash(job, owner, name, when, 2)
-    job.work_until_done("submit")
-    check_each_ran_once(job)
-
-
 def test_what_a_killed_worker_has_submitted_is_found_and_not_submitted_again(job: GridJob) -> None:
     crash(job, BatchSystem, "submit", "after", 1)
     job.work_until_done("submit")
     assert job.calls() == ["submit", "find", "submit"]
-    check_each_ran_once(job)
-
-
-def test_workers_that_are_killed_one_after_another_submit_once(job: GridJob) -> None:
-    for owner, name, when in [parameters.values for parameters in CRASHES]:
-        crash(job, owner, name, when, 1)  # type: ignore[arg-type]
-    job.work_until_done("submit")
     check_each_ran_once(job)
 
 

@@ -1,5 +1,6 @@
 """What the tests share that kill workers."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ from tests.crash.grounds import Fork, make_fork
 
 
 @pytest.fixture
-def fork(account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fork:
+def fork(account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fork]:
     """The embedded batch system, with room for all local jobs at once."""
-    return make_fork(account, tmp_path, monkeypatch, "[fork]\nslots = 9\n")
+    ground = make_fork(account, tmp_path, monkeypatch, "[fork]\nslots = 9\n")
+    yield ground
+    ground.gate.close()

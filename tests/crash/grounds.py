@@ -5,14 +5,13 @@ from typing import Protocol
 
 import pytest
 
-from batch_adapters.states import State
 from jobmanager.acceptance import accept_grid_job
-from jobmanager.account import Account
-from jobmanager.batch import find_batch_system
+from jobmanager.account import Account, open_account
 from jobmanager.database import Database
 from jobmanager.worker import main as run_worker
 from tests.conformance.fakes.site import Site
-from tests.waiting import wait_until
+from tests.conformance.spool import Job, query_spool
+from tests.waiting import Gate, wait_until
 
 COUNT = 3
 """Local jobs of a grid job: an array of two, and one alone."""
@@ -77,6 +76,7 @@ class Fork:
     def __init__(self, account: Account, folder: Path) -> None:
         self.account = account
         self._folder = folder
+        self.gate = Gate(folder / "go")
         (folder / "marks").mkdir()
 
     @property
@@ -85,7 +85,7 @@ class Fork:
 
     def accept_three(self) -> str:
         mark = f'echo "output of $SAMGRID_INDEX"; echo run >>{self._folder}/marks/"$SAMGRID_INDEX"'
-        script = f"{mark}; until [ -e {self._folder}/go ]; do sleep 0.05; done"
+        script = f"{mark}; : <{self.gate.path}"
         words = {"samgrid_type": ("command",), "executable": ("/bin/sh",), "count": (str(COUNT),)}
         request = [*words.items(), ("arguments", ("-c", script))]
         return accept_grid_job(self.account, request, self._folder)
@@ -100,18 +100,21 @@ class Fork:
         wait_until(lambda: len(list((self._folder / "marks").iterdir())) == COUNT)
 
     def run(self) -> None:
-        (self._folder / "go").touch()
+        self.gate.open()
         wait_until(lambda: not self.live_ids())
 
     def runs(self, grid_job: str) -> dict[int, int]:
         return {int(mark.name): mark.read_text().count("run") for mark in (self._folder / "marks").iterdir()}
 
     def taken_ids(self, grid_job: str) -> list[str]:
-        return [status.local_id for status in find_batch_system(self.account, "fork").query()]
+        return [job.local_id for job in self._query()]
 
     def live_ids(self) -> list[str]:
-        statuses = find_batch_system(self.account, "fork").query()
-        return [status.local_id for status in statuses if status.state in (State.PENDING, State.ACTIVE)]
+        return [job.local_id for job in self._query() if job.is_live]
+
+    def _query(self) -> list[Job]:
+        settings = self.account.configuration.fork
+        return query_spool(self.account.places.fork_spool, settings.slots, settings.cancel_grace)
 
 
 def make_fork(account: Account, folder: Path, monkeypatch: pytest.MonkeyPatch, settings: str) -> Fork:
@@ -120,4 +123,4 @@ def make_fork(account: Account, folder: Path, monkeypatch: pytest.MonkeyPatch, s
     configuration.write_text(settings)
     monkeypatch.setenv("SAMGRID_CONFIG", str(configuration))
     monkeypatch.setenv("SAMGRID_SANDBOX_SCRATCH_FOLDER", str(folder))
-    return Fork(account, folder)
+    return Fork(open_account(str(account.places.root)), folder)

@@ -28,6 +28,8 @@ class Point:
     """At which of its calls."""
     in_doubt: bool = False
     """A submission was made before of which nobody knows what became."""
+    is_inside: bool = False
+    """Batch systems have no part in what comes next: one of them will do."""
 
     def __str__(self) -> str:
         doubt = ", in doubt" if self.in_doubt else ""
@@ -38,13 +40,13 @@ _SYSTEM = "batch_adapters.batch_system.BatchSystem"
 
 # What lies between two neighbours is the same for the next worker: each point is another state of the world.
 SUBMISSION = [
-    Point("submit", "jobmanager.run_grid_job.pack_sandbox", "before"),
+    Point("submit", "jobmanager.run_grid_job.pack_sandbox", "before", is_inside=True),
     # The tar is there, the table and the driver are not.
-    Point("submit", "jobmanager.packing.write_sandbox", "after"),
-    Point("submit", "jobmanager.run_grid_job.pack_sandbox", "after"),
-    Point("submit", "jobmanager.run_grid_job.create_local_jobs", "after"),
+    Point("submit", "jobmanager.packing.write_sandbox", "after", is_inside=True),
+    Point("submit", "jobmanager.run_grid_job.pack_sandbox", "after", is_inside=True),
+    Point("submit", "jobmanager.run_grid_job.create_local_jobs", "after", is_inside=True),
     # Inside the transaction of the intent, and when it is committed.
-    Point("submit", "jobmanager.database.Database.local_jobs_to_submit", "after", call=2),
+    Point("submit", "jobmanager.database.Database.local_jobs_to_submit", "after", call=2, is_inside=True),
     Point("submit", "jobmanager.submission.write_intent", "after"),
     # While the submit command runs, and when it has ended.
     Point("submit", "batch_adapters.running._wait", "before", call=2),
@@ -71,13 +73,13 @@ CANCELLATION = [
 GATHERING = [
     Point("reconcile", f"{_SYSTEM}.query", "after"),
     Point("reconcile", "jobmanager.reconciliation._apply", "after"),
-    Point("collect", "jobmanager.collection._is_over", "after"),
-    Point("collect", "jobmanager.collection._ask_for_summary", "after"),
+    Point("collect", "jobmanager.collection._is_over", "after", is_inside=True),
+    Point("collect", "jobmanager.collection._ask_for_summary", "after", is_inside=True),
     # The tar is written, but has not its name yet; then it has.
-    Point("collect", "sandbox.gather._render_manifest", "after"),
-    Point("collect", "jobmanager.collection.write_output", "after"),
+    Point("collect", "sandbox.gather._render_manifest", "after", is_inside=True),
+    Point("collect", "jobmanager.collection.write_output", "after", is_inside=True),
     # Inside the transaction of the end.
-    Point("collect", "jobmanager.collection._end", "after"),
+    Point("collect", "jobmanager.collection._end", "after", is_inside=True),
 ]
 RETRYING = [
     # Inside the transaction that makes failed local jobs new, and when it is committed.

@@ -3,7 +3,7 @@
 import json
 import tarfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -27,8 +27,19 @@ def ground(
         slurm.check()
         return
     settings = "[fork]\nslots = 9\ncancel_grace = 1\n[batch.fork]\nmax_array = 2\n"
-    yield make_fork(account, tmp_path, monkeypatch, settings)
-    (tmp_path / "go").touch()
+    fork = make_fork(account, tmp_path, monkeypatch, settings)
+    yield fork
+    fork.gate.close()
+
+
+def at_each(points: Iterable[Point]) -> pytest.MarkDecorator:
+    """Of both batch systems, where they have a part in it."""
+    cases = [
+        pytest.param(ground, point, id=f"{ground}-{point}")
+        for point in points
+        for ground in (("slurm",) if point.is_inside else ("fork", "slurm"))
+    ]
+    return pytest.mark.parametrize(("ground", "point"), cases, indirect=["ground"])
 
 
 def work_until(ground: Ground, grid_job: str, task: str, is_done: Callable[[], bool]) -> None:
@@ -93,7 +104,7 @@ def check_all_ran_once(ground: Ground, grid_job: str) -> None:
     check_outputs(ground, grid_job)
 
 
-@pytest.mark.parametrize("point", SUBMISSION, ids=str)
+@at_each(SUBMISSION)
 def test_a_worker_that_dies_while_it_submits_submits_once(ground: Ground, point: Point) -> None:
     grid_job = ground.accept_three()
     if point.in_doubt:
@@ -121,7 +132,7 @@ def run_until_point_or_end(ground: Ground, grid_job: str, point: Point) -> None:
         return
 
 
-@pytest.mark.parametrize("point", CANCELLATION, ids=str)
+@at_each(CANCELLATION)
 def test_a_worker_that_dies_while_it_cancels_leaves_nothing(ground: Ground, point: Point) -> None:
     grid_job = ground.accept_three()
     if point.in_doubt:
@@ -142,7 +153,7 @@ def test_a_worker_that_dies_while_it_cancels_leaves_nothing(ground: Ground, poin
     assert Counter(ground.runs(grid_job).values()).keys() <= {1}
 
 
-@pytest.mark.parametrize("point", GATHERING, ids=str)
+@at_each(GATHERING)
 def test_a_worker_that_dies_while_it_gathers_loses_no_output(ground: Ground, point: Point) -> None:
     grid_job = ground.accept_three()
     submit(ground, grid_job)

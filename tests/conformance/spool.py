@@ -3,14 +3,23 @@
 import contextlib
 import io
 import os
+import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import NamedTuple, NoReturn
+
+import pytest
 
 from batch_adapters.fork.commands import main as run_fork
+from batch_adapters.fork.spool import Spool, has_ended, read_tokens
+from jobmanager import account as accounts
 from tests.conformance.fakes.dialect import Reply
 from tests.conformance.fakes.program import Outcome
+from tests.conformance.fakes.resident import Resident
+from tests.waiting import wait_until
 
 
 class Job(NamedTuple):
@@ -34,23 +43,43 @@ def query_spool(spool: Path, slots: int, grace: float) -> list[Job]:
     return [Job(*line.split(" ")) for line in printed.getvalue().splitlines()]
 
 
-def answer_fork(words: Sequence[str], _stdin: Callable[[], str]) -> Outcome:
-    """What ``samgrid-fork`` prints and how it ends, run in a fork of this process: for a `Resident`."""
-    files = [os.memfd_create(name) for name in ("stdout", "stderr")]
+def wait_for_ends(folder: Path, slots: int, grace: float) -> None:
+    """Return when no job waits or runs any more."""
+    spool, asked = Spool(folder), 0.0
+
+    def is_over() -> bool:
+        nonlocal asked
+        # A question starts a queue process where there is none: one is enough, unless that has been killed.
+        if time.monotonic() > asked + 1:
+            query_spool(folder, slots, grace)
+            asked = time.monotonic()
+        return all(has_ended(spool, token) for token in read_tokens(spool))
+
+    wait_until(is_over)
+
+
+def run_forked(arguments: Sequence[str], given: str = "") -> subprocess.CompletedProcess[str]:
+    """``samgrid-fork`` with these arguments in a fork of this process, read to the end of its output."""
+    stdin = os.memfd_create("stdin")
+    os.pwrite(stdin, given.encode(), 0)
+    (stdout, out), (stderr, err) = os.pipe(), os.pipe()
     child = os.fork()
     if child == 0:
-        _become_fork(words[1:], *files)
-    exit_code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    stdout, stderr = map(_read_file, files)
-    return Outcome(Reply(stdout, stderr, exit_code))
+        _become_fork(arguments, stdin, out, err)
+    for descriptor in (stdin, out, err):
+        os.close(descriptor)
+    with open(stdout) as printed, open(stderr) as complaints:
+        texts = printed.read(), complaints.read()
+    return subprocess.CompletedProcess(arguments, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), *texts)
 
 
-def _become_fork(arguments: Sequence[str], stdout: int, stderr: int) -> None:
+def _become_fork(arguments: Sequence[str], *descriptors: int) -> NoReturn:
     status = 70
     try:
-        os.dup2(stdout, 1)
-        os.dup2(stderr, 2)
-        with open(1, "w") as sys.stdout, open(2, "w") as sys.stderr:
+        for target, descriptor in enumerate(descriptors):
+            os.dup2(descriptor, target)
+        os.closerange(3, max(descriptors) + 1)
+        with open(0) as sys.stdin, open(1, "w") as sys.stdout, open(2, "w") as sys.stderr:
             status = run_fork(arguments)
     except SystemExit:
         status = 2  # of argparse
@@ -58,7 +87,15 @@ def _become_fork(arguments: Sequence[str], stdout: int, stderr: int) -> None:
         os._exit(status)
 
 
-def _read_file(descriptor: int) -> str:
-    with open(descriptor) as file:
-        file.seek(0)
-        return file.read()
+def install_fork(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Resident:
+    """Have an account's ``samgrid-fork`` run in forks of this process, until the resident is closed."""
+    folder.mkdir()
+    resident = Resident(folder, _answer)
+    resident.install(folder / "python")
+    monkeypatch.setattr(accounts, "sys", SimpleNamespace(executable=str(folder / "python")))
+    return resident
+
+
+def _answer(words: Sequence[str], _stdin: Callable[[], str]) -> Outcome:
+    done = run_forked(words[words.index("samgrid-fork") + 1 :])
+    return Outcome(Reply(done.stdout, done.stderr, done.returncode))

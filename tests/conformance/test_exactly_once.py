@@ -22,9 +22,8 @@ from jobmanager.registration import register_local_jobs
 from jobmanager.tombstone import put_tombstone
 from jobmanager.worker import main as run_worker
 from jobmanager.workers import TRY_LATER
-from tests.conformance.fakes.resident import Resident
 from tests.conformance.hanging import give_up_what_hangs
-from tests.conformance.spool import Job, answer_fork, query_spool
+from tests.conformance.spool import Job, install_fork, query_spool, wait_for_ends
 from tests.conftest import processes_of
 from tests.waiting import Gate, wait_until
 
@@ -43,8 +42,7 @@ def misbehaving(folder: Path) -> BatchAdapter:
     """The adapter of fork, each of its commands behind the program that misbehaves."""
 
     def behind(kind: str, command: Command) -> Command:
-        options = command.argv[command.argv.index("samgrid-fork") + 1 :]
-        return replace(command, argv=(str(folder / "misbehaving.sh"), kind, str(folder / "samgrid-fork"), *options))
+        return replace(command, argv=(str(folder / "misbehaving.sh"), kind, *command.argv))
 
     return replace(
         FORK,
@@ -127,14 +125,14 @@ class GridJob:
         """Its local jobs in the batch system."""
         return query_spool(self.account.places.fork_spool, SLOTS, GRACE)
 
-    def are_live(self) -> bool:
-        """True while any of its jobs waits or runs in the batch system."""
-        return any(job.is_live for job in self.in_system())
+    def wait_for_ends(self) -> None:
+        """Return when none of its jobs waits or runs in the batch system."""
+        wait_for_ends(self.account.places.fork_spool, SLOTS, GRACE)
 
     def finish(self) -> None:
         """Let the local jobs end, and tell the database."""
         self.gate.open()
-        wait_until(lambda: not self.are_live())
+        self.wait_for_ends()
         assert self.work("reconcile", "fork") == 0
 
     def runs(self) -> dict[int, int]:
@@ -150,9 +148,7 @@ def job(account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     job = GridJob(account, tmp_path / "toy")
     monkeypatch.setattr("jobmanager.batch.find_adapter", lambda name, tables: {"fork": job.adapter}[name])
     give_up_what_hangs(monkeypatch, tmp_path / "toy")
-    (tmp_path / "resident").mkdir()
-    resident = Resident(tmp_path / "resident", answer_fork)
-    resident.install(tmp_path / "toy" / "samgrid-fork")
+    resident = install_fork(tmp_path / "commands", monkeypatch)
     yield job
     job.gate.close()
     resident.close()
@@ -169,7 +165,7 @@ def check_each_ran_once(job: GridJob) -> None:
 
 def check_all_is_over(job: GridJob) -> None:
     """Nothing of a cancelled grid job is left, comes back, or ran twice."""
-    wait_until(lambda: not job.are_live())
+    job.wait_for_ends()
     assert job.work("reconcile", "fork") == 0
     assert job.counts().keys() <= {State.FAILED, State.DONE}
     assert max(job.runs().values(), default=1) == 1

@@ -17,7 +17,7 @@ from batch_adapters.fork.records import render_claim
 from batch_adapters.fork.spool import HISTORY_SECONDS, lock_file, render_program, starter_lock
 from batch_adapters.fork.submission import Submission, render_submission
 from batch_adapters.states import Event, State, read_event
-from tests.conformance.spool import Job, query_spool
+from tests.conformance.spool import Job, query_spool, run_forked, wait_for_ends
 from tests.waiting import Gate, wait_until
 
 SECONDS = 60.0
@@ -44,14 +44,7 @@ class System:
     def call(self, *words: str, given: str = "") -> subprocess.CompletedProcess[str]:
         options = ["--spool", str(self.spool), "--slots", str(self.slots), "--grace", str(self.grace)]
         # Reading to the end of output would not return before a process did that had inherited it.
-        return subprocess.run(
-            [*render_program("samgrid-fork"), *options, *words],
-            input=given,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-        )
+        return run_forked([*options, *words], given)
 
     def run(self, *words: str, given: str = "") -> str:
         done = self.call(*words, given=given)
@@ -71,7 +64,7 @@ class System:
         return query_spool(self.spool, self.slots, self.grace)
 
     def wait_for_end(self) -> dict[str, Answer]:
-        wait_until(lambda: not any(job.is_live for job in self.jobs()))
+        wait_for_ends(self.spool, self.slots, self.grace)
         return self.query()
 
     def events(self) -> list[Event]:
@@ -91,10 +84,9 @@ class System:
         """The processes of this spool with that word in their command line, not their children before exec."""
         found = []
         for folder in Path("/proc").iterdir():
-            if folder.name.isdigit() and read_process(int(folder.name)):
-                words = _read_command(folder)
-                if word in words and any(part.startswith(str(self.spool)) for part in words):
-                    found.append(int(folder.name))
+            words = _read_command(folder) if folder.name.isdigit() else []
+            if word in words and any(part.startswith(str(self.spool)) for part in words):
+                found.append(int(folder.name))
         return [pid for pid in found if _read_parent(pid) not in found]
 
     def kill(self, *names: str) -> None:
@@ -330,7 +322,7 @@ def test_the_queue_ends_by_itself_and_the_spool_is_the_accounts_alone(system: Sy
 
 def test_two_thousand_jobs_are_one_submission(system: System) -> None:
     system.submit("a", 2_000, "sleep 3600")
-    wait_until(lambda: len(_read(system.spool / "events").splitlines()) >= 2_000)
+    wait_until(lambda: [job.native for job in system.jobs()].count("running") == system.slots)
     answers = system.query()
     assert len(answers) == 2_000
     assert len(list((system.spool / "jobs" / "a").iterdir())) < 10

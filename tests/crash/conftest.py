@@ -14,4 +14,4 @@ def fork(account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     """The embedded batch system, with room for all local jobs at once."""
     ground = make_fork(account, tmp_path, monkeypatch, "[fork]\nslots = 9\n")
     yield ground
-    ground.gate.close()
+    ground.close()

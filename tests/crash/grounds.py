@@ -10,7 +10,7 @@ from jobmanager.account import Account, open_account
 from jobmanager.database import Database
 from jobmanager.worker import main as run_worker
 from tests.conformance.fakes.site import Site
-from tests.conformance.spool import Job, query_spool
+from tests.conformance.spool import Job, install_fork, query_spool, wait_for_ends
 from tests.waiting import Gate, wait_until
 
 COUNT = 3
@@ -51,6 +51,9 @@ class Ground(Protocol):
     def live_ids(self) -> list[str]:
         """The ids of those that wait or run."""
 
+    def wait_for_ends(self) -> None:
+        """Return when none waits or runs that can end by itself."""
+
 
 class FakeSlurm(Site):
     """A fake batch system, whose jobs run when they are told to."""
@@ -67,17 +70,26 @@ class FakeSlurm(Site):
     def live_ids(self) -> list[str]:
         return [self.dialect.local_id(job) for job in self.book.jobs() if job.is_live]
 
+    def wait_for_ends(self) -> None:
+        """What ends there has ended at once."""
+
 
 class Fork:
     """The embedded batch system, whose jobs leave a mark when they run and wait until they may go."""
 
     name = "fork"
 
-    def __init__(self, account: Account, folder: Path) -> None:
+    def __init__(self, account: Account, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.account = account
+        self._commands = install_fork(folder / "commands", monkeypatch)
         self._folder = folder
         self.gate = Gate(folder / "go")
         (folder / "marks").mkdir()
+
+    def close(self) -> None:
+        """Let go of what waits."""
+        self.gate.close()
+        self._commands.close()
 
     @property
     def database(self) -> Database:
@@ -101,7 +113,7 @@ class Fork:
 
     def run(self) -> None:
         self.gate.open()
-        wait_until(lambda: not self.live_ids())
+        self.wait_for_ends()
 
     def runs(self, grid_job: str) -> dict[int, int]:
         return {int(mark.name): mark.read_text().count("run") for mark in (self._folder / "marks").iterdir()}
@@ -111,6 +123,10 @@ class Fork:
 
     def live_ids(self) -> list[str]:
         return [job.local_id for job in self._query() if job.is_live]
+
+    def wait_for_ends(self) -> None:
+        settings = self.account.configuration.fork
+        wait_for_ends(self.account.places.fork_spool, settings.slots, settings.cancel_grace)
 
     def _query(self) -> list[Job]:
         settings = self.account.configuration.fork
@@ -123,4 +139,4 @@ def make_fork(account: Account, folder: Path, monkeypatch: pytest.MonkeyPatch, s
     configuration.write_text(settings)
     monkeypatch.setenv("SAMGRID_CONFIG", str(configuration))
     monkeypatch.setenv("SAMGRID_SANDBOX_SCRATCH_FOLDER", str(folder))
-    return Fork(open_account(str(account.places.root)), folder)
+    return Fork(open_account(str(account.places.root)), folder, monkeypatch)

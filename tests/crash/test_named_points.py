@@ -14,7 +14,6 @@ from jobmanager.tombstone import put_tombstone
 from tests.conformance.fakes.site import SETTLE
 from tests.crash.grounds import COUNT, FakeSlurm, Ground, make_fork
 from tests.crash.points import CANCELLATION, GATHERING, SUBMISSION, Point, run_and_die
-from tests.waiting import wait_until
 
 
 @pytest.fixture(params=["fork", "slurm"])
@@ -29,7 +28,7 @@ def ground(
     settings = "[fork]\nslots = 9\ncancel_grace = 1\n[batch.fork]\nmax_array = 2\n"
     fork = make_fork(account, tmp_path, monkeypatch, settings)
     yield fork
-    fork.gate.close()
+    fork.close()
 
 
 def at_each(points: Iterable[Point]) -> pytest.MarkDecorator:
@@ -143,8 +142,7 @@ def test_a_worker_that_dies_while_it_cancels_leaves_nothing(ground: Ground, poin
     assert put_tombstone(ground.database, grid_job, "cancelled by a test")
     run_and_die(point, lambda: ground.work(point.task, grid_job))
     work_until(ground, grid_job, "cancel", lambda: True)
-    if ground.name == "fork":
-        wait_until(lambda: not ground.live_ids())
+    ground.wait_for_ends()
     ground.advance(SETTLE + 1)
     reconcile_until_over(ground, grid_job)
     work_until(ground, grid_job, "collect", lambda: ground.database.grid_job(grid_job).state.is_final)

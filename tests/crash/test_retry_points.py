@@ -11,7 +11,6 @@ from jobmanager.tasks import next_task
 from jobmanager.worker import main as run_worker
 from tests.crash.grounds import Fork
 from tests.crash.points import RETRYING, Point, run_and_die
-from tests.waiting import wait_until
 
 
 def accept_failing(account: Account, folder: Path) -> str:
@@ -27,7 +26,7 @@ def take_next_task(ground: Fork, grid_job: str, point: Point | None = None) -> b
     job = ground.database.grid_job(grid_job)
     task = next_task(ground.database.count_local_jobs(grid_job), job.cancelled)
     if task is None:
-        wait_until(lambda: not ground.live_ids())
+        ground.wait_for_ends()
         assert ground.work("reconcile", ground.name) == 0
     elif point is not None and point.task == task:
         run_and_die(point, lambda: ground.work(task, grid_job))

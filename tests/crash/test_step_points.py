@@ -11,7 +11,6 @@ from jobmanager.step_table import states_of
 from jobmanager.tasks import Task, next_task, next_task_of_steps
 from tests.crash.grounds import Fork
 from tests.crash.points import ADVANCING, Point, run_and_die
-from tests.waiting import wait_until
 
 _REQUEST = """&(samgrid_type = structured)(steps =
  (make (samgrid_type command) (executable /bin/sh) (count 3)
@@ -34,7 +33,7 @@ def work_once(ground: Fork) -> None:
         if task is not None:
             assert ground.work(task, open_job.id) == 0
             return
-    wait_until(lambda: not ground.live_ids())
+    ground.wait_for_ends()
     assert ground.work("reconcile", ground.name) == 0
 
 

@@ -9,6 +9,8 @@
 # make mutants  breaks modules that differ from BASE (or MODULES, or MODULES=all) on purpose: what does no test notice?
 PYTHON ?= python3
 BIN := .venv/bin
+# Where it is set, every process of the tests compiles all modules again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo venv check test test-fresh test-real test-gram test-web mutants bench clean
 
@@ -28,9 +30,12 @@ check: venv
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Several at once, because most of a test's time it waits for processes; who has run all of its own takes others'.
+# Several at once, as tests wait for processes most of the time; idle workers steal tests. In memory where there is room:
+# on a disk they wait for its fsync.
+MEMORY := $(shell [ "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt 2000000 ] 2>/dev/null && \
+	! findmnt --noheadings --output OPTIONS /dev/shm | grep -q noexec && echo TMPDIR=/dev/shm)
 test: check
-	$(BIN)/pytest --numprocesses $(shell expr $$(nproc) + 1) --dist worksteal
+	$(MEMORY) $(BIN)/pytest --numprocesses $(shell expr $$(nproc) + 1) --dist worksteal
 
 test-fresh:
 	PYTHON=$(PYTHON) tests/fresh/run.sh

@@ -2,8 +2,7 @@
 
 from adapters.attributes import Attribute, Kind, RequestFile, Value, canonical_name
 from adapters.decomposition import Limits, Slice, TooLarge
-from adapters.job_adapter import EVENTS, SLICING, JobAdapter, LocalJob, Phase, Site
-from adapters.steps import Step
+from adapters.job_adapter import EVENTS, SLICING, JobAdapter, LocalJob, Phase, Site, Step
 
 __all__ = [
     "EVENTS",

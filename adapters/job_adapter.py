@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from adapters.attributes import Attribute, Kind
+from adapters.attributes import Attribute, Kind, Value
 from adapters.decomposition import Limits, Slice, count_local_jobs
-from adapters.steps import Step
 
 
 @dataclass(frozen=True)
@@ -48,6 +47,17 @@ SLICING = (
               maximum=900_000_000),
 )  # fmt: skip
 """Attributes that a job type with events declares beside its own."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One grid job of a sequence: it starts when the one before is done."""
+
+    name: str
+    request: tuple[tuple[str, tuple[Value, ...]], ...]
+    """Its attributes and their values, its job type among them."""
+    input_step: str = ""
+    """The earlier step whose outputs it reads; empty: none."""
 
 
 class JobAdapter(ABC):

@@ -44,23 +44,11 @@ def check_name(name: str, tables: Tables) -> None:
         raise UnknownBatchSystem(f'unknown batch system "{name}": known are {", ".join(sorted(known))}')
 
 
-def find_adapter(name: str, tables: Tables) -> "BatchAdapter":
-    """The batch adapter of that name, as the site wants it.
+def find_builtin(name: str) -> "BatchAdapter":
+    """The built-in batch adapter of that name.
 
-    :raises UnknownBatchSystem: naming the known ones; BadAdapter: the site's table is wrong.
+    :raises UnknownBatchSystem: naming the known ones.
     """
-    check_name(name, tables)
-    table = tables.get(name)
-    if table is None:
-        return _find_builtin(name)
-    from batch_adapters.site_adapter import read_adapter
-
-    origin = table.get("based_on", name if name in ADAPTERS else None)
-    base = None if origin is None else _find_builtin(str(origin))
-    return read_adapter(name, table, base)
-
-
-def _find_builtin(name: str) -> "BatchAdapter":
     check_name(name, {})
     module, attribute = ADAPTERS[name].split(":")
     adapter: BatchAdapter = getattr(import_module(module), attribute)

@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Lines, Outcome
-from batch_adapters.naming import Naming
-from batch_adapters.registry import BadAdapter
+from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Lines, Naming, Outcome
+from batch_adapters.registry import ADAPTERS, BadAdapter, Tables, check_name, find_builtin
 from batch_adapters.states import STATE_OF_WORD
 
 _COMMANDS = (
@@ -22,6 +21,20 @@ _COMMANDS = (
 _WANTED = ("submit", "naming", "queue", "find", "status", "jobs", "cancel", "states", "local_id_words", "index_words")
 _READERS = {"jobs": "read_jobs", "ended": "read_history"}
 _STATES = ("pending", "active", "failed", "done", "suspended")
+
+
+def find_adapter(name: str, tables: Tables) -> BatchAdapter:
+    """The batch adapter of that name, as the site wants it.
+
+    :raises UnknownBatchSystem: naming the known ones; BadAdapter: the site's table is wrong.
+    """
+    check_name(name, tables)
+    table = tables.get(name)
+    if table is None:
+        return find_builtin(name)
+    origin = table.get("based_on", name if name in ADAPTERS else None)
+    base = None if origin is None else find_builtin(str(origin))
+    return read_adapter(name, table, base)
 
 
 def read_adapter(name: str, table: Mapping[str, Any], base: BatchAdapter | None) -> BatchAdapter:

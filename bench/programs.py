@@ -38,7 +38,7 @@ class NotHere(Exception):
 
 def find_ours(scheduler: str, log: Path) -> Program:
     """Our generator, as the monitor starts it, on a log from its beginning."""
-    launch = _BENCH.parent / "gram_shims" / "launch.py"
+    launch = _BENCH.parent / "batch_adapters" / "launch.py"
     name = "samgrid-scheduler-event-generator"
     place = log.parent if scheduler == "pbs" else log
     return Program("ours", (sys.executable, str(launch), name, "-s", scheduler, "-t", "1", "-l", str(place)))

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from grid_report import Row
 
+from batch_adapters.launch import command_line
 from batch_adapters.states import State
-from jobmanager.account import Account, launch, open_account
-from jobmanager.grid_job import GridJob
-from jobmanager.local_job import Evidence, LocalJob
+from jobmanager.database.grid_job import GridJob
+from jobmanager.database.local_job import Evidence, LocalJob
+from jobmanager.site.account import Account, open_account
 
 MANY = (1_000, 100)
 LARGE = (1, 10_000)
@@ -35,7 +36,7 @@ def measure_status(folder: Path, runs: int) -> Iterator[Row]:
 
 def _time(state: Path, runs: int, *words: str) -> tuple[float, ...]:
     """Milliseconds of each run."""
-    command = launch("samgrid", "status", *words)
+    command = command_line("samgrid", "status", *words)
     figures = []
     for _ in range(runs):
         begin = time.perf_counter()
@@ -51,8 +52,8 @@ def _write_grid_job(account: Account, identity: str, local_jobs: int) -> None:
     job.put_slices(local_jobs, None, 1)
     job.end(State.DONE, _BEGIN)
     with account.database.transaction():
-        account.database.put_grid_job(job)
-        account.database.put_local_jobs(identity, (_make(identity, index) for index in range(1, local_jobs + 1)))
+        account.database.grid_jobs.put(job)
+        account.database.local_jobs.put(identity, (_make(identity, index) for index in range(1, local_jobs + 1)))
 
 
 def _make(identity: str, index: int) -> LocalJob:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from grid_report import Row
 
-from jobmanager.settings import SETTINGS
+from jobmanager.site.settings import SETTINGS
 from tests.conformance.fakes.site import Site
 
 SIZES = ((1, 10), (100, 1_000))

@@ -9,7 +9,7 @@ import pytest
 from grid_report import Row
 from playwright.sync_api import Browser, sync_playwright
 
-from jobmanager.account import open_account
+from jobmanager.site.account import open_account
 from tests.production import add_production
 from tests.samgrid import Samgrid
 from tests.serving import serving

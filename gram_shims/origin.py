@@ -6,10 +6,10 @@ from pathlib import Path
 from gram_shims.description import JobDescription
 from gram_shims.proxy import find_subject
 from gram_shims.request import is_plain
-from jobmanager.account import Account
-from jobmanager.documents import render_text
-from jobmanager.gram_answers import read_gram_id
-from jobmanager.grid_job import GramOrigin
+from jobmanager.database.documents import render_text
+from jobmanager.database.grid_job import GramOrigin
+from jobmanager.gram.answers import read_gram_id
+from jobmanager.site.account import Account
 
 _CONTACT = "GLOBUS_GRAM_JOB_CONTACT"
 
@@ -51,6 +51,6 @@ def find_grid_job(account: Account, description: JobDescription) -> str | None:
     """
     identity = read_gram_id(render_text(description.word("jobid")))
     if identity:
-        return identity if account.database.is_taken(identity) else None
+        return identity if account.database.grid_jobs.has(identity) else None
     uniqid = find_uniqid(description)
-    return account.database.find_uniqid(uniqid) if uniqid else None
+    return account.database.grid_jobs.find_uniqid(uniqid) if uniqid else None

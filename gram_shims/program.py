@@ -1,6 +1,7 @@
 """The program behind the Perl module: for each call of GRAM's one sealed answer, and one line in the account's log."""
 
 import dataclasses
+import gc
 import logging
 import os
 import sys
@@ -11,19 +12,17 @@ from pathlib import Path
 from typing import BinaryIO
 
 from gram_shims.answers import NO_CHANGE, Answer, refuse, render_answer, render_line
-from gram_shims.cancel import cancel
+from gram_shims.calls import cancel, poll, submit
 from gram_shims.description import BadDescription, JobDescription, read_description
 from gram_shims.errors import GramError
 from gram_shims.origin import find_contact
-from gram_shims.poll import poll
 from gram_shims.sealed import seal
-from gram_shims.submit import submit
-from jobmanager.account import Account, look_into_account, open_account
-from jobmanager.configuration import ConfigurationError
-from jobmanager.database import DatabaseError
-from jobmanager.job_types import HandlerError
-from jobmanager.logs import log_to
-from jobmanager.places import StateFolderError
+from jobmanager.database.database import DatabaseError
+from jobmanager.monitor.logs import log_to
+from jobmanager.requests.job_types import HandlerError
+from jobmanager.site.account import Account, look_into_account, open_account
+from jobmanager.site.configuration import ConfigurationError
+from jobmanager.site.places import StateFolderError
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +78,8 @@ def main(argv: list[str]) -> int:
 
     An answer on stdout ends with an empty line.
     """
+    # Each call is over before there is anything to collect, and GRAM waits.
+    gc.disable()
     # No argparse: GRAM waits while it is loaded, and only our Perl module writes this command line.
     match argv:
         case ["--state-dir", state_dir, command] if command in (*_FUNCTIONS, "serve"):

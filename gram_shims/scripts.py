@@ -3,6 +3,7 @@
 import argparse
 import logging
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,11 +23,12 @@ COMMANDS = {"submit": "submit", "poll": "poll", "rm": "cancel", "signal": "signa
 """By the last word of a script's name: what it asks for."""
 
 
-def main(script: str, argv: list[str]) -> int:
+def main(argv: list[str]) -> int:
     """Answer what the argument file asks for; of what is printed only the last line counts.
 
-    :param script: one of the keys of `COMMANDS`.
+    The last word of the program's name is one of the keys of `COMMANDS`.
     """
+    script = Path(sys.argv[0]).name.rpartition("-")[2]
     parser = argparse.ArgumentParser(prog=f"globus-script-samgrid-{script}", description=__doc__)
     parser.add_argument("--state-dir", help="state folder of the account")
     # For a signal the file of the job and then that of the signal.

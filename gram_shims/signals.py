@@ -6,12 +6,12 @@ import re
 from batch_adapters.adapter import BatchError, Refused
 from batch_adapters.states import State
 from gram_shims.answers import Answer, refuse
-from gram_shims.cancel import cancel
+from gram_shims.calls import cancel
 from gram_shims.description import JobDescription
 from gram_shims.errors import GramError
 from gram_shims.origin import find_grid_job
-from jobmanager.account import Account
-from jobmanager.gram_answers import told_state
+from jobmanager.gram.answers import told_state
+from jobmanager.site.account import Account
 
 _PRIORITY = re.compile(r"[+-]?[0-9]{1,9}", re.ASCII)
 
@@ -26,7 +26,7 @@ class JobSignal(enum.Enum):
 
 
 def signal(account: Account, description: JobDescription) -> Answer:
-    """As `gram_shims.cancel.cancel` for that signal; of the others the state that the grid job is in then.
+    """As `gram_shims.calls.cancel` for that signal; of the others the state that the grid job is in then.
 
     :raises DatabaseError, OSError: not now.
     """
@@ -51,10 +51,10 @@ def signal(account: Account, description: JobDescription) -> Answer:
 def _pass_on(account: Account, grid_job: str, wish: JobSignal, argument: str) -> State | None:
     """The state to tell GRAM; None: it stays.
 
-    :raises BatchError: see `jobmanager.signalling`.
+    :raises BatchError: see `jobmanager.control.suspension`.
     """
     # Heavy, and seldom wanted.
-    from jobmanager.signalling import find_signalled, prioritize_grid_job, resume_grid_job, suspend_grid_job
+    from jobmanager.control.suspension import find_signalled, prioritize_grid_job, resume_grid_job, suspend_grid_job
 
     part = find_signalled(account, grid_job)
     if wish is JobSignal.SUSPEND:
@@ -62,7 +62,7 @@ def _pass_on(account: Account, grid_job: str, wish: JobSignal, argument: str) ->
     if wish is JobSignal.RESUME:
         resume_grid_job(account, part)
         # It may even have ended since, which the next poll or event tells.
-        is_going_on = told_state(account.database.grid_job(part).state) not in (State.PENDING, State.SUSPENDED)
+        is_going_on = told_state(account.database.grid_jobs.get(part).state) not in (State.PENDING, State.SUSPENDED)
         return State.ACTIVE if is_going_on else None
     if not _PRIORITY.fullmatch(argument):
         raise Refused(f"{argument!r} is no whole number")

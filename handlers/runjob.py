@@ -125,7 +125,7 @@ def render_ini(template: str, request: Mapping[str, Any], site: Mapping[str, Any
 
     environment = Environment(
         undefined=StrictUndefined,
-        loader=FileSystemLoader(Path(__file__).parent),
+        loader=FileSystemLoader(Path(__file__).with_name("templates")),
         finalize=lambda value: "" if value is None else value,
         trim_blocks=True,
     )

@@ -7,12 +7,12 @@ import logging
 
 from adapters import LocalJob
 from adapters.decomposition import cut_slice
-from jobmanager.acceptance import check_errors, make_adapter
-from jobmanager.account import Account
-from jobmanager.grid_job import GridJob
-from jobmanager.packing import pack_sandbox
-from jobmanager.registration import create_local_jobs
-from jobmanager.submission import submit_local_jobs
+from jobmanager.database.grid_job import GridJob
+from jobmanager.requests.acceptance import check_errors, make_adapter
+from jobmanager.site.account import Account
+from jobmanager.states.registration import create_local_jobs
+from jobmanager.submission.packing import pack_sandbox
+from jobmanager.submission.submit import submit_local_jobs
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ def run_grid_job(account: Account, identity: str) -> None:
     :raises BadRequest, HandlerError, Refused: it can never be run.
     :raises OSError, SandboxError, DatabaseError, Unreachable: it cannot be run now.
     """
-    job = account.database.grid_job(identity)
+    job = account.database.grid_jobs.get(identity)
     adapter = make_adapter(account, job.request(), job.request_folder)
     # 1. Check for errors: again, because files may have gone since the request was accepted, until all is packed.
     if not account.places.driver(identity).exists():

@@ -1,6 +1,8 @@
 """What all tests share: accounts in temporary folders, whose databases are checked against the schema afterwards."""
 
 import itertools
+import logging
+import logging.handlers
 import os
 import re
 import resource
@@ -12,11 +14,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from jobmanager.account import Account
-from jobmanager.configuration import Configuration, read_configuration
-from jobmanager.database import Database
-from jobmanager.documents import load_schema
-from jobmanager.places import StatePlaces, make_state_folder
+from jobmanager.database.database import Database
+from jobmanager.database.documents import load_schema
+from jobmanager.site.account import Account
+from jobmanager.site.configuration import Configuration, read_configuration
+from jobmanager.site.places import StatePlaces, make_state_folder
 from tests.samgrid import Samgrid
 
 # Under nohup it is ignored, and so it would be by every process that a test starts.
@@ -46,6 +48,18 @@ def _make_folder(factory: pytest.TempPathFactory, name: str) -> Path:
 def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of its own for each test."""
     return _make_folder(tmp_path_factory, request.node.name)
+
+
+@pytest.fixture(autouse=True)
+def _own_logging() -> Iterator[None]:
+    """What a test has a program of ours log to, no later test has its output in."""
+    root = logging.getLogger()
+    level = root.level
+    yield
+    root.setLevel(level)
+    for handler in [*root.handlers]:
+        if type(handler) in (logging.StreamHandler, logging.FileHandler, logging.handlers.RotatingFileHandler):
+            root.removeHandler(handler)
 
 
 @pytest.fixture(autouse=True)

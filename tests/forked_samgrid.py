@@ -20,14 +20,15 @@ from typing import NoReturn
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [] if str(ROOT) in sys.path else [str(ROOT)]
 
-from gram_shims import launch  # noqa: E402
+from batch_adapters import launch  # noqa: E402
 from tests.samgrid import Samgrid  # noqa: E402
 
 _LONGEST = 1 << 17
 _PRELOADED = (
-    "jobmanager.cli", "jobmanager.acceptance", "jobmanager.handler_check", "jobmanager.overview_document",
-    "jobmanager.query_program", "jobmanager.watching", "lark", "lxml.etree", "rich.progress",
-)  # fmt: skip
+    *("jobmanager.commands.cli", "jobmanager.requests.acceptance", "jobmanager.checks.handler_check"),
+    *("jobmanager.views.export", "jobmanager.views.query.child", "jobmanager.views.watching"),
+    *("lark", "lxml.etree", "rich.progress"),
+)
 """What commands import."""
 
 
@@ -116,7 +117,7 @@ def _become_command(message: bytes, files: list[int]) -> NoReturn:
     sys.argv = ["samgrid", *arguments]
     status: object = 1
     try:
-        status = launch.samgrid()
+        status = launch.run()
     except SystemExit as end:
         status = end.code
     except BaseException:  # noqa: BLE001 as the interpreter would

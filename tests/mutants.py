@@ -16,21 +16,24 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 TESTS = {
-    "jobmanager/adoption.py": ("adoption", "submission"),
-    "jobmanager/aggregation.py": ("aggregation", "structured"),
-    "jobmanager/collection.py": ("collection",),
-    "jobmanager/progress.py": ("progress", "retrying"),
-    "jobmanager/reconciliation.py": ("reconciliation",),
-    "jobmanager/retrying.py": ("retrying",),
-    "jobmanager/submission.py": ("submission", "adoption"),
-    "jobmanager/transitions.py": ("transitions",),
-    "sandbox/gather.py": ("sandbox_gather",),
-    "sandbox/members.py": ("sandbox_gather", "sandbox_pack"),
-    "sandbox/outputs.py": ("sandbox_outputs",),
-    "sandbox/status.py": ("sandbox_status",),
-    "sandbox/unpack.py": ("sandbox_unpack",),
+    "jobmanager/completion/collection.py": ("jobmanager/completion/test_collection",),
+    "jobmanager/completion/retrying.py": ("jobmanager/completion/test_retrying",),
+    "jobmanager/states/aggregation.py": ("jobmanager/states/test_aggregation", "jobmanager/workflow/test_advancing"),
+    "jobmanager/states/driver_status.py": (
+        "jobmanager/states/test_driver_status",
+        "jobmanager/completion/test_retrying",
+    ),
+    "jobmanager/states/reconciliation.py": ("jobmanager/states/test_reconciliation",),
+    "jobmanager/states/transitions.py": ("jobmanager/states/test_transitions",),
+    "jobmanager/submission/adoption.py": ("jobmanager/submission/test_adoption", "jobmanager/submission/test_submit"),
+    "jobmanager/submission/submit.py": ("jobmanager/submission/test_submit", "jobmanager/submission/test_adoption"),
+    "sandbox/gather.py": ("sandbox/test_gather",),
+    "sandbox/members.py": ("sandbox/test_gather", "sandbox/test_pack"),
+    "sandbox/outputs.py": ("sandbox/test_outputs",),
+    "sandbox/status.py": ("sandbox/test_status",),
+    "sandbox/unpack.py": ("sandbox/test_unpack",),
 }
-"""Each module, and the tests/unit/test_NAME.py that must notice."""
+"""Each module, and the tests/unit/NAME.py that must notice."""
 FOLDERS = ("adapters", "batch_adapters", "gram_shims", "handlers", "jobmanager", "sandbox", "tests")
 TREE = Path(__file__).parents[1]
 WANTED = 0.95
@@ -52,7 +55,7 @@ def prepare(folder: Path, module: str) -> None:
     settings["mutmut"] = {
         "source_paths": "\n".join(FOLDERS[:-1]),
         "only_mutate": module,
-        "pytest_add_cli_args_test_selection": "\n".join(f"tests/unit/test_{name}.py" for name in TESTS[module]),
+        "pytest_add_cli_args_test_selection": "\n".join(f"tests/unit/{name}.py" for name in TESTS[module]),
         "pytest_add_cli_args": "-p\nno:cacheprovider",
         # What is logged is for people; the second pattern is for messages on a line of their own.
         "do_not_mutate_patterns": 'logger\\.\\w+\\(\n^ +"%%s[ :]',
@@ -108,7 +111,7 @@ def find_changed(base: str) -> Iterator[str]:
     command = ["git", "diff", "--name-only", base]
     changed = set(subprocess.run(command, cwd=TREE, check=True, capture_output=True, text=True).stdout.split())
     for module, tests in TESTS.items():
-        if changed & {module, *(f"tests/unit/test_{name}.py" for name in tests)}:
+        if changed & {module, *(f"tests/unit/{name}.py" for name in tests)}:
             yield module
 
 

@@ -5,9 +5,9 @@ import time
 from pathlib import Path
 
 from batch_adapters.states import State
-from jobmanager.database import Database
-from jobmanager.grid_job import GridJob
-from jobmanager.local_job import Evidence, LocalJob
+from jobmanager.database.database import Database
+from jobmanager.database.grid_job import GridJob
+from jobmanager.database.local_job import Evidence, LocalJob
 from sandbox.status import Phase
 
 EVENTS = 250
@@ -26,8 +26,8 @@ def add_production(
     job.state = State.ACTIVE
     jobs = [_make_local_job(chance, index, count, now) for index in range(1, count + 1)]
     with database.transaction():
-        database.put_grid_job(job)
-        database.put_local_jobs(identity, jobs)
+        database.grid_jobs.put(job)
+        database.local_jobs.put(identity, jobs)
     return job
 
 
@@ -44,8 +44,8 @@ def add_hostile(database: Database, identity: str, text: str) -> None:
     local_job.state, local_job.reason, local_job.remark = State.FAILED, text, text
     local_job.put_evidence(Evidence("log", text, 1000, text))
     with database.transaction():
-        database.put_grid_job(job)
-        database.put_local_jobs(identity, [local_job])
+        database.grid_jobs.put(job)
+        database.local_jobs.put(identity, [local_job])
 
 
 def _make_local_job(chance: random.Random, index: int, count: int, now: float) -> LocalJob:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-LAUNCH = Path(__file__).resolve().parents[1] / "gram_shims" / "launch.py"
+LAUNCH = Path(__file__).resolve().parents[1] / "batch_adapters" / "launch.py"
 
 
 @dataclass(frozen=True)

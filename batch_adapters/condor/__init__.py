@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator, Mapping
 
-from batch_adapters.adapter import Answer, BatchAdapter, Command, Outcome
+from batch_adapters.adapter import Answer, BatchAdapter, Command, Naming, Outcome
 from batch_adapters.condor.answers import read_history, read_queue
 from batch_adapters.diagnosis import Ask, Finding
-from batch_adapters.naming import Naming
 from batch_adapters.states import State
 
 # condor_submit(1). A value's "$" would begin a macro, and $(DOLLAR) stands for one; "$$", line breaks and a comma in a

@@ -1,7 +1,6 @@
 """The batch system that travels with us: local jobs as processes of this machine, in a number of slots."""
 
-from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Lines, Outcome
-from batch_adapters.naming import Naming
+from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Lines, Naming, Outcome
 from batch_adapters.states import State
 
 # 1: the spool could not be read or written; 2: an argument is wrong. Whatever else comes is not from samgrid-fork.

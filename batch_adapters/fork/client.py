@@ -13,14 +13,15 @@ from batch_adapters.fork.protocol import (
     render_start_request,
     render_wire,
 )
-from batch_adapters.fork.spool import Spool, render_program
+from batch_adapters.fork.spool import Spool
+from batch_adapters.launch import command_line
 
 
 class StarterClient:
     """One fork starter process of a spool, our child."""
 
     def __init__(self, spool: Spool) -> None:
-        argv = [*render_program("samgrid-fork-starter"), str(spool.events), "--records", str(spool.jobs)]
+        argv = [*command_line("samgrid-fork-starter"), str(spool.events), "--records", str(spool.jobs)]
         self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._input = _existing(self._process.stdin)
         self._output = _existing(self._process.stdout)

@@ -13,16 +13,13 @@ queue.lock queue.wake        held by, and read by, the queue process; queue.log 
 import contextlib
 import fcntl
 import os
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from batch_adapters.fork.records import is_token, write_directory_to_disk
 from batch_adapters.fork.submission import Submission, read_submission, render_submission
-
-# A path, not an import: every program of ours starts there, and nothing of ours is imported from above this folder.
-_LAUNCH = Path(__file__).resolve().parents[2] / "gram_shims" / "launch.py"
+from batch_adapters.launch import command_line
 
 HISTORY_SECONDS = 7 * 86400.0
 """How long ended jobs are in the answer to a query that names none; one that names their token always tells of them."""
@@ -67,11 +64,6 @@ class Spool:
     def log(self) -> Path:
         """What the queue process and its starters print."""
         return self.root / "queue.log"
-
-
-def render_program(name: str) -> list[str]:
-    """The argv that starts one of our own programs (see gram_shims/launch.py) by the Python that runs now."""
-    return [sys.executable, "-P", str(_LAUNCH), name]
 
 
 def make_spool(root: Path) -> Spool:
@@ -225,7 +217,7 @@ def run_queue_if_none(spool: Spool, slots: int, grace: float) -> None:
     log = os.open(spool.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     with open(log, "ab") as output:
         subprocess.Popen(
-            [*render_program("samgrid-fork"), *options, "serve"],
+            [*command_line("samgrid-fork"), *options, "serve"],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

@@ -21,10 +21,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from batch_adapters.generator.allowances import Allowances
 from batch_adapters.generator.collector_protocol import LONGEST_PACKET, Answer, read_lines, render_answers
+from batch_adapters.generator.emit import keep_days, write_events_now
 from batch_adapters.generator.process import fill_closed_descriptors, leave_on_signals
-from batch_adapters.generator.stamped import keep_days, write_events_now
 from batch_adapters.states import Event
 
 logger = logging.getLogger("samgrid-event-collector")
@@ -212,3 +211,23 @@ def main(argv: Sequence[str]) -> int:
     except OSError as error:
         print(f"{logger.name}: {error}", file=sys.stderr)
         return 1
+
+
+LINES_PER_SECOND = 20.0
+MOST_LINES = 1000
+"""Lines that an account may say at once."""
+
+
+class Allowances:
+    """How many lines each account may still say: `MOST_LINES` at once, `LINES_PER_SECOND` in the long run."""
+
+    def __init__(self) -> None:
+        self._left: dict[int, tuple[float, float]] = {}
+
+    def take(self, uid: int, wanted: int, now: float) -> int:
+        """How many of the wanted lines are allowed now; ``now``: seconds of a clock that nobody sets."""
+        left, then = self._left.get(uid, (float(MOST_LINES), now))
+        left = min(MOST_LINES, left + (now - then) * LINES_PER_SECOND)
+        allowed = min(wanted, int(left))
+        self._left[uid] = left - allowed, now
+        return allowed

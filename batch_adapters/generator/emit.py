@@ -3,14 +3,18 @@
 import contextlib
 import fcntl
 import os
+import re
 import select
 import stat
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 from batch_adapters.generator.log_file import BLOCK
 from batch_adapters.generator.watch import Watch
+from batch_adapters.states import Event, render_event
 
 _DAY = 86_400
 MOST_EMPTY_DAYS = 400
@@ -153,3 +157,67 @@ def _cut_torn_line(fd: int) -> None:
     tail = os.pread(fd, size - begin, begin)
     if tail and not tail.endswith(b"\n"):
         os.ftruncate(fd, begin + tail.rfind(b"\n") + 1)
+
+
+def write_events_now(path: Path, events: Sequence[Event]) -> None:
+    """Append events to today's file (UTC), stamped with the present second, and see that they are on the disk.
+
+    There must be no other writer. What is torn, by whom and whenever, is cut off first.
+
+    :raises OSError: some of them may not have been written.
+    """
+    # Opened each time: a folder that was removed and made again meanwhile is no trouble then.
+    folder = EventFolder(path)
+    now = int(time.time())
+    try:
+        folder.write("".join(render_event(replace(event, timestamp=now)) for event in events).encode())
+    finally:
+        folder.close()
+
+
+def keep_days(path: Path) -> None:
+    """See that today has its file, and the days that were missed since the newest one: a day without blinds GRAM.
+
+    :raises OSError: they cannot be made.
+    """
+    EventFolder(path).close()
+
+
+_REST = r";[ -:<-~]{1,128}+;(?:[1248]|16);-?[0-9]{1,9}+\n"
+_DIGITS = 10
+
+
+def render_at_least(number: int) -> str:
+    """A regular expression for decimal numbers of at most ten digits (no leading zeros) from the given one on."""
+    digits = str(number)
+    longer = [f"[1-9][0-9]{{{len(digits)},{_DIGITS - 1}}}+"] if len(digits) < _DIGITS else []
+    greater = [
+        f"{digits[:place]}[{int(digit) + 1}-9][0-9]{{{len(digits) - place - 1}}}"
+        for place, digit in enumerate(digits)
+        if digit != "9"
+    ]
+    return f"(?:{'|'.join([*longer, *greater, digits])})"
+
+
+class LineFilter:
+    """Takes whole blocks of lines through one compiled pattern; looks at single lines only where one is not good.
+
+    Good is ``001;SECONDS;ID;STATE;EXIT_CODE`` with at most ten digits, an id of 1 to 128 printable ASCII characters
+    without ``;`` (one that is not blocks GRAM's own reader for ever), a state of 1, 2, 4, 8 and 16.
+    """
+
+    def __init__(self, since: int | None) -> None:
+        """``since``: seconds since 1970, inclusive; None: any time."""
+        self.malformed = 0
+        line = f"001;{render_at_least(since or 0)}{_REST}"
+        self._line = line
+        self._all_good = re.compile(f"(?:{line})*+".encode())
+
+    def read_good(self, block: bytes) -> bytes:
+        """The good lines of a block, in order; the malformed ones are counted."""
+        if self._all_good.fullmatch(block):
+            return block
+        lines = block.count(b"\n") + (not block.endswith(b"\n"))
+        well_formed = re.compile(f"^001;{render_at_least(0)}{_REST}".encode(), re.MULTILINE)
+        self.malformed += lines - sum(1 for _ in well_formed.finditer(block))
+        return b"".join(re.findall(f"^{self._line}".encode(), block, re.MULTILINE))

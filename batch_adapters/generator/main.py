@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from batch_adapters.generator.emit import Output, StandardOutput
-from batch_adapters.generator.lines import LineFilter
+from batch_adapters.generator.emit import LineFilter, Output, StandardOutput
 from batch_adapters.generator.module import Feed, FeedSettings, LogNotKnown
 from batch_adapters.generator.process import (
     collect_garbage_rarely,

@@ -28,12 +28,13 @@ from typing import Any
 import jinja2
 
 from batch_adapters.adapter import BatchError, LocalStatus
-from batch_adapters.batch_system import BatchSystem
 from batch_adapters.generator.module import FeedSettings, LogNotKnown
-from batch_adapters.registry import BadAdapter, UnknownBatchSystem, find_adapter
-from batch_adapters.running import render_argv
+from batch_adapters.registry import BadAdapter, UnknownBatchSystem
+from batch_adapters.running.batch_system import BatchSystem
+from batch_adapters.running.commands import render_argv
+from batch_adapters.running.traffic import Traffic
+from batch_adapters.site_adapter import find_adapter
 from batch_adapters.states import Event, State, render_event
-from batch_adapters.traffic import Traffic
 
 _KEYS = {"batch_system", "tables", "variables", "traffic", "interval"}
 _DAY = 86_400

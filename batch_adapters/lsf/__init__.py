@@ -6,9 +6,8 @@ OpenLava, which keeps LSF's file formats, has another bjobs (no ``-o``): it want
 import re
 from collections.abc import Iterator, Mapping
 
-from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Garbled, Job, Outcome
+from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Garbled, Job, Naming, Outcome
 from batch_adapters.diagnosis import Ask, Finding
-from batch_adapters.naming import Naming
 from batch_adapters.states import State
 
 _FIELDS = "jobid jobindex stat exit_code job_name exit_reason pend_reason delimiter='|'"

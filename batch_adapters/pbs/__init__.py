@@ -7,9 +7,8 @@ never run against a real Torque.
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Outcome
+from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Naming, Outcome
 from batch_adapters.diagnosis import Ask, Finding
-from batch_adapters.naming import Naming
 from batch_adapters.pbs.queries import list_ended_states, read_json_jobs, read_xml_jobs
 from batch_adapters.states import State
 

@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 
-from batch_adapters.adapter import Answer, BatchAdapter, Command, Outcome
+from batch_adapters.adapter import Answer, BatchAdapter, Command, Naming, Outcome
 from batch_adapters.diagnosis import Ask, Finding
-from batch_adapters.naming import Naming
 from batch_adapters.sge.answers import LEAVING, STATES, read_history, read_queue
 
 # Exit status 99 has a job run again, 100 keeps it in the queue in error (sge_shepherd(8)). The true one is in the

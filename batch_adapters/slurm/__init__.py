@@ -2,9 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 
-from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Outcome
+from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Naming, Outcome
 from batch_adapters.diagnosis import Ask, Finding
-from batch_adapters.naming import Naming
 from batch_adapters.slurm.answers import NEVER_STARTED, read_history, read_jobs
 from batch_adapters.states import State
 

@@ -57,7 +57,7 @@ def read_token(file: Path) -> str:
 class Guard:
     """In front of all pages: refuses whoever may not look, and adds the headers that every answer has.
 
-    With a token, who has it may look. Without, only processes of this account (and root's) on this host.
+    With a token, who has it may database. Without, only processes of this account (and root's) on this host.
     """
 
     app: ASGIApp
@@ -104,7 +104,9 @@ def _check_loopback(request: HTTPConnection) -> Response | None:
     client, server = request.scope.get("client"), request.scope.get("server")
     uid = find_peer_uid(tuple(client), tuple(server)) if client and server else None
     if uid not in (0, os.geteuid()):
-        return _refuse(403, "This page is for another account of this host; samgrid web --token-file lets others look.")
+        return _refuse(
+            403, "This page is for another account of this host; samgrid web --token-file lets others database."
+        )
     return None
 
 

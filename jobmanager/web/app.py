@@ -16,16 +16,16 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from jobmanager.account import Account
-from jobmanager.database import DatabaseError, UnknownJob
+from jobmanager.database.database import DatabaseError, UnknownJob
+from jobmanager.site.account import Account
 from jobmanager.web.access import Guard
 from jobmanager.web.changes import Changes, Mark
 from jobmanager.web.files import find_size, open_file, read_chunks, read_tail
-from jobmanager.web.grid_job_page import read_grid_job_page
-from jobmanager.web.local_job_page import find_file, find_local_job, read_local_job_page
-from jobmanager.web.overview_page import read_overview_page
-from jobmanager.web.query_page import read_query_page
-from jobmanager.web.reading import VersionReader, looking
+from jobmanager.web.pages.grid_job import read_grid_job_page
+from jobmanager.web.pages.local_job import find_file, find_local_job, read_local_job_page
+from jobmanager.web.pages.overview import read_overview_page
+from jobmanager.web.pages.query import read_query_page
+from jobmanager.web.reading import VersionReader, open_read_only
 from jobmanager.web.rendering import Templates
 
 _MOST_QUERIES = 2
@@ -55,28 +55,28 @@ class Site:
 
     def overview(self, request: Request) -> Response:
         """All grid jobs."""
-        with looking(self._account) as look:
-            return self._templates.render("overview.html", read_overview_page(look, request.query_params))
+        with open_read_only(self._account) as database:
+            return self._templates.render("overview.html", read_overview_page(database, request.query_params))
 
     def grid_job(self, request: Request) -> Response:
         """One grid job."""
         identity = request.path_params["identity"]
-        with looking(self._account) as look:
-            page = read_grid_job_page(self._account, look, identity, request.query_params, time.time())
+        with open_read_only(self._account) as database:
+            page = read_grid_job_page(self._account, database, identity, request.query_params, time.time())
             return self._templates.render("grid_job.html", page)
 
     def local_job(self, request: Request) -> Response:
         """One local job."""
-        with looking(self._account) as look:
+        with open_read_only(self._account) as database:
             return self._templates.render(
-                "local_job.html", read_local_job_page(self._account, look, **request.path_params)
+                "local_job.html", read_local_job_page(self._account, database, **request.path_params)
             )
 
     def local_file(self, request: Request) -> Response:
         """The end of a file that a local job brought back, as text."""
         identity, index, what = (request.path_params[name] for name in ("identity", "index", "what"))
-        with looking(self._account) as look:
-            path = find_file(self._account, identity, find_local_job(look, identity, index), what)
+        with open_read_only(self._account) as database:
+            path = find_file(self._account, identity, find_local_job(database, identity, index), what)
         return _answer_with_tail(path)
 
     def log(self, request: Request) -> Response:
@@ -129,16 +129,16 @@ class Site:
         return self._templates.render("error.html", ErrorPage("The job database cannot be read", str(error)), 503)
 
     def _find(self, request: Request) -> str:
-        with looking(self._account) as look:
-            return look.grid_job(request.path_params["identity"]).identity
+        with open_read_only(self._account) as database:
+            return database.grid_jobs.get(request.path_params["identity"]).identity
 
     def _mark_of_all(self) -> Mark:
-        with looking(self._account) as look:
-            return look.mark_of_all()
+        with open_read_only(self._account) as database:
+            return database.mark_of_all()
 
     def _mark_of_grid_job(self, identity: str) -> Mark:
-        with looking(self._account) as look:
-            return look.mark_of_grid_job(identity)
+        with open_read_only(self._account) as database:
+            return database.mark_of_grid_job(identity)
 
     def _stream(self, read_mark: Callable[[], Mark]) -> Response:
         if not self.changes.has_room:

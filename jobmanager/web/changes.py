@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 
-from jobmanager.database import DatabaseError
+from jobmanager.database.database import DatabaseError
 
 Mark = tuple[object, ...]
 """What changes whenever a page would."""
@@ -28,7 +28,7 @@ class Changes:
         self._has_ended = False
 
     async def watch(self) -> None:
-        """Look again and again, until cancelled."""
+        """ReadOnlyDatabase again and again, until cancelled."""
         while True:
             if self._listeners:
                 with suppress(DatabaseError):  # there is nothing to tell of: the page itself will say so

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from jobmanager.database import LocalJobLine
+from jobmanager.database.database import LocalJobLine
 from jobmanager.web.kinds import KIND_OF_NAME, Kind, kind_of
 
 WIDTH, HEIGHT = 1000, 200

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from batch_adapters.states import State
-from jobmanager.database import LocalJobLine
+from jobmanager.database.database import LocalJobLine
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from types import FrameType
 
 import uvicorn
 
-from jobmanager.account import Account
+from jobmanager.site.account import Account
 from jobmanager.web.app import make_app
 from jobmanager.web.changes import Changes
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import sh
 
-from batch_adapters import running
+from batch_adapters.running import commands as running
 from tests.waiting import SECONDS
 
 _OFTEN = 0.01

@@ -15,7 +15,7 @@ import pytest
 
 from batch_adapters.fork.commands import main as run_fork
 from batch_adapters.fork.spool import Spool, has_ended, read_tokens
-from jobmanager import account as accounts
+from jobmanager.site import account as accounts
 from tests.conformance.fakes.dialect import Reply
 from tests.conformance.fakes.program import Outcome
 from tests.conformance.fakes.resident import Resident

@@ -11,9 +11,9 @@ import pytest
 
 from batch_adapters.adapter import Unreachable
 from batch_adapters.states import State
-from jobmanager.batch import find_batch_system
-from jobmanager.reconciliation import MISSING_ANSWERS, MOST_HISTORIES
-from jobmanager.workers import TRY_LATER
+from jobmanager.monitor.workers import TRY_LATER
+from jobmanager.site.batch_systems import find_batch_system
+from jobmanager.states.reconciliation import MISSING_ANSWERS, MOST_HISTORIES
 from tests.conformance.fakes.book import CANCELLED, LOST
 from tests.conformance.fakes.program import LATE
 from tests.conformance.fakes.site import SETTLE, SYSTEMS, Site, has_dialect
@@ -62,7 +62,7 @@ def check_all_is_cancelled(site: Site, grid_job: str) -> None:
     ids = [str(job.local_id) for job in site.local_jobs(grid_job) if job.local_id]
     assert sorted(ids) == sorted(map(site.dialect.local_id, taken)), "what was taken is known"
     assert site.work("collect", grid_job) == 0
-    assert site.database.grid_job(grid_job).state is State.FAILED
+    assert site.database.grid_jobs.get(grid_job).state is State.FAILED
     submitted = len(site.calls("submit"))
     site.work("submit", grid_job)
     assert len(site.calls("submit")) == submitted
@@ -82,7 +82,7 @@ def test_a_grid_job_runs_to_its_end(site: Site) -> None:
     assert [job.exit_code for job in site.local_jobs(grid_job)] == [0, 3, 0]
     assert [job.driver for job in site.local_jobs(grid_job)] == ["ended"] * COUNT
     assert site.work("collect", grid_job) == 0
-    grid = site.database.grid_job(grid_job)
+    grid = site.database.grid_jobs.get(grid_job)
     assert grid.state is State.FAILED
     assert str(grid.reason).startswith("1 of 3 local jobs failed, first number 2")
 

@@ -9,19 +9,20 @@ from pathlib import Path
 import pytest
 from lxml import etree
 
-from batch_adapters.adapter import BatchAdapter, Command, LocalStatus, Submission, Unreachable
-from batch_adapters.batch_system import BatchSystem
+from batch_adapters.adapter import BatchAdapter, Command, LocalStatus, Naming, Submission, Unreachable
 from batch_adapters.fork import FORK
-from batch_adapters.naming import Naming
+from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.states import State
-from jobmanager import registration, submission
-from jobmanager.acceptance import accept_grid_job
-from jobmanager.account import Account
-from jobmanager.database import Database
-from jobmanager.registration import register_local_jobs
-from jobmanager.tombstone import put_tombstone
-from jobmanager.worker import main as run_worker
-from jobmanager.workers import TRY_LATER
+from jobmanager.control.cancel_requests import request_cancel
+from jobmanager.database.database import Database
+from jobmanager.database.local_jobs import LocalJobs
+from jobmanager.monitor.worker import main as run_worker
+from jobmanager.monitor.workers import TRY_LATER
+from jobmanager.requests.acceptance import accept_grid_job
+from jobmanager.site.account import Account
+from jobmanager.states import registration
+from jobmanager.states.registration import register_local_jobs
+from jobmanager.submission import submit as submission
 from tests.conformance.hanging import give_up_what_hangs
 from tests.conformance.spool import Job, install_fork, query_spool, wait_for_ends
 from tests.conftest import processes_of
@@ -115,7 +116,7 @@ class GridJob:
 
     def counts(self) -> dict[State, int]:
         """Local jobs by state."""
-        return self.database.count_local_jobs(self.identity)
+        return self.database.local_jobs.count(self.identity)
 
     def document(self) -> bytes:
         """All that the database says."""
@@ -146,7 +147,7 @@ def job(account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     monkeypatch.setenv("SAMGRID_FORK_SLOTS", f"{SLOTS}")
     monkeypatch.setenv("SAMGRID_FORK_CANCEL_GRACE", f"{GRACE}")
     job = GridJob(account, tmp_path / "toy")
-    monkeypatch.setattr("jobmanager.batch.find_adapter", lambda name, tables: {"fork": job.adapter}[name])
+    monkeypatch.setattr("batch_adapters.site_adapter.find_adapter", lambda name, tables: {"fork": job.adapter}[name])
     give_up_what_hangs(monkeypatch, tmp_path / "toy")
     resident = install_fork(tmp_path / "commands", monkeypatch)
     yield job
@@ -160,7 +161,7 @@ def check_each_ran_once(job: GridJob) -> None:
     assert len(job.in_system()) == COUNT
     assert job.counts() == {State.DONE: COUNT}
     assert job.work("collect") == 0
-    assert job.database.grid_job(job.identity).state is State.DONE
+    assert job.database.grid_jobs.get(job.identity).state is State.DONE
 
 
 def check_all_is_over(job: GridJob) -> None:
@@ -170,12 +171,12 @@ def check_all_is_over(job: GridJob) -> None:
     assert job.counts().keys() <= {State.FAILED, State.DONE}
     assert max(job.runs().values(), default=1) == 1
     in_system, submitted = len(job.in_system()), job.calls().count("submit")
-    registered = [local for local in job.database.local_jobs(job.identity) if local.local_id]
+    registered = [local for local in job.database.local_jobs.all_of(job.identity) if local.local_id]
     assert len(registered) == in_system, "what the batch system has is known to the database"
     job.work("submit")
     assert (job.calls().count("submit"), len(job.in_system())) == (submitted, in_system)
     assert job.work("collect") == 0
-    assert job.database.grid_job(job.identity).state is State.FAILED
+    assert job.database.grid_jobs.get(job.identity).state is State.FAILED
 
 
 # --- commands that misbehave
@@ -184,7 +185,7 @@ def check_all_is_over(job: GridJob) -> None:
 def test_a_grid_job_goes_in_arrays_of_the_batch_systems_size(job: GridJob) -> None:
     assert job.work_until_done("submit") == 1
     assert job.calls() == ["submit"] * 2
-    tokens = [local.token for local in job.database.local_jobs(job.identity)]
+    tokens = [local.token for local in job.database.local_jobs.all_of(job.identity)]
     assert tokens == [f"{job.identity}-{number}" for number in (1, 1, 2)]
     check_each_ran_once(job)
 
@@ -269,7 +270,7 @@ def test_an_array_of_which_a_part_is_not_there_is_completed(job: GridJob, monkey
     monkeypatch.setattr(BatchSystem, "submit", submit_half)
     job.work("submit")
     monkeypatch.undo()
-    monkeypatch.setattr("jobmanager.batch.find_adapter", lambda name, tables: job.adapter)
+    monkeypatch.setattr("batch_adapters.site_adapter.find_adapter", lambda name, tables: job.adapter)
     job.work_until_done("submit")
     check_each_ran_once(job)
 
@@ -281,7 +282,7 @@ def test_a_refusal_ends_the_grid_job_with_its_reason(job: GridJob) -> None:
     )
     assert job.work("submit") == 0
     assert job.work_until_done("cancel") == 1
-    grid_job = job.database.grid_job(job.identity)
+    grid_job = job.database.grid_jobs.get(job.identity)
     assert grid_job.cancelled
     assert "no queue" in str(grid_job.reason)
     assert job.counts() == {State.FAILED: COUNT}
@@ -308,10 +309,10 @@ def dies(function: Callable[..., object], when: str, times: list[int]) -> Callab
 
 CRASHES = [
     pytest.param(submission, "write_intent", "before", id="before the intent"),
-    pytest.param(Database, "last_token", "after", id="before the intent is committed"),
+    pytest.param(LocalJobs, "last_token", "after", id="before the intent is committed"),
     pytest.param(submission, "write_intent", "after", id="after the intent"),
     pytest.param(BatchSystem, "submit", "after", id="after the submit command"),
-    pytest.param(registration, "refresh_grid_job", "after", id="before the registration is committed"),
+    pytest.param(registration, "put_local_jobs", "after", id="before the registration is committed"),
     pytest.param(submission, "register_local_jobs", "after", id="after the registration"),
 ]
 
@@ -320,8 +321,8 @@ def crash(job: GridJob, owner: object, name: str, when: str, number: int) -> Non
     """Run a submitting worker that is gone at the n-th call of a function, without a chance to clean up."""
     child = os.fork()
     if child == 0:
-        setattr(owner, name, dies(getattr(owner, name), when, [number]))
         try:
+            setattr(owner, name, dies(getattr(owner, name), when, [number]))
             job.work("submit")
         finally:
             os._exit(0)
@@ -350,7 +351,7 @@ def test_a_killed_worker_leaves_a_doubt_that_waits_while_nobody_answers(job: Gri
 
 
 def put_end(job: GridJob) -> None:
-    assert put_tombstone(job.database, job.identity, "cancelled by a test")
+    assert request_cancel(job.database, job.identity, "cancelled by a test")
 
 
 @pytest.mark.parametrize(("owner", "name", "when"), CRASHES)
@@ -434,7 +435,7 @@ def test_a_cancel_while_the_batch_system_is_down_converges_later(
 def test_a_cancel_between_two_arrays_stops_the_submission(job: GridJob, monkeypatch: pytest.MonkeyPatch) -> None:
     def register_and_cancel(database: Database, grid_job: str, ids: dict[int, str], naming: Naming) -> None:
         register_local_jobs(database, grid_job, ids, naming)
-        put_tombstone(database, grid_job, "cancelled meanwhile")
+        request_cancel(database, grid_job, "cancelled meanwhile")
 
     monkeypatch.setattr(submission, "register_local_jobs", register_and_cancel)
     assert job.work("submit") == 0
@@ -448,7 +449,7 @@ def test_a_cancel_while_a_doubt_is_looked_up_stops_the_submission(
 ) -> None:
     def find_and_cancel(system: BatchSystem, token: str) -> list[LocalStatus]:
         found = real_find(system, token)
-        put_tombstone(job.database, job.identity, "cancelled meanwhile")
+        request_cancel(job.database, job.identity, "cancelled meanwhile")
         return found
 
     crash(job, submission, "write_intent", "after", 1)

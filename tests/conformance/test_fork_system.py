@@ -14,8 +14,9 @@ import pytest
 
 from batch_adapters.fork.processes import Process, read_boot, read_process
 from batch_adapters.fork.records import render_claim
-from batch_adapters.fork.spool import HISTORY_SECONDS, lock_file, render_program, starter_lock
+from batch_adapters.fork.spool import HISTORY_SECONDS, lock_file, starter_lock
 from batch_adapters.fork.submission import Submission, render_submission
+from batch_adapters.launch import command_line
 from batch_adapters.states import Event, State, read_event
 from tests.conformance.spool import Job, query_spool, run_forked, wait_for_ends
 from tests.waiting import Gate, wait_until
@@ -199,7 +200,7 @@ def test_a_token_submitted_again_changes_nothing(system: System) -> None:
 
 
 def test_of_submissions_of_one_token_at_once_one_is_made(system: System) -> None:
-    words = [*render_program("samgrid-fork"), "--spool", str(system.spool), "submit", "--token", "a", "--array"]
+    words = [*command_line("samgrid-fork"), "--spool", str(system.spool), "submit", "--token", "a", "--array"]
     script = ["--directory", str(system.folder), "--", "/bin/sh", "-c", "echo x >> ran"]
     racers = [
         subprocess.Popen([*words, f"1-{last}", *script], stdout=subprocess.PIPE, text=True) for last in (1, 2, 3, 4)
@@ -303,7 +304,7 @@ def test_wrong_arguments_are_refused_and_leave_nothing(system: System, words: li
 
 def test_any_bytes_of_arguments_reach_the_program(system: System) -> None:
     arguments = [b"--", b"\xff\n;,=\\", b"", b"-x"]
-    argv = [*render_program("samgrid-fork"), "--spool", str(system.spool), "submit", "--token", "a", "--array", "1-1"]
+    argv = [*command_line("samgrid-fork"), "--spool", str(system.spool), "submit", "--token", "a", "--array", "1-1"]
     script = ["--directory", str(system.folder), "--stdout", "out", "--", "/usr/bin/printf", "%s|"]
     subprocess.run([*argv, *script, *arguments], check=True, stdout=subprocess.DEVNULL)
     system.wait_for_end()

@@ -12,7 +12,7 @@ from batch_adapters.condor import CONDOR
 from batch_adapters.fork import FORK
 from batch_adapters.lsf import LSF
 from batch_adapters.pbs import PBS, TORQUE
-from batch_adapters.running import render_argv
+from batch_adapters.running.commands import render_argv
 from batch_adapters.sge import SGE
 from batch_adapters.slurm import SLURM
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from jobmanager.account import Account
+from jobmanager.site.account import Account
 from tests.crash.grounds import Fork, make_fork
 
 

@@ -5,10 +5,10 @@ from typing import Protocol
 
 import pytest
 
-from jobmanager.acceptance import accept_grid_job
-from jobmanager.account import Account, open_account
-from jobmanager.database import Database
-from jobmanager.worker import main as run_worker
+from jobmanager.database.database import Database
+from jobmanager.monitor.worker import main as run_worker
+from jobmanager.requests.acceptance import accept_grid_job
+from jobmanager.site.account import Account, open_account
 from tests.conformance.fakes.site import Site
 from tests.conformance.spool import Job, install_fork, query_spool, wait_for_ends
 from tests.waiting import Gate, wait_until

@@ -36,73 +36,73 @@ class Point:
         return f"{self.task}: {self.when} {self.name}{f' #{self.call}' if self.call > 1 else ''}{doubt}"
 
 
-_SYSTEM = "batch_adapters.batch_system.BatchSystem"
+_SYSTEM = "batch_adapters.running.batch_system.BatchSystem"
 
 # What lies between two neighbours is the same for the next worker: each point is another state of the world.
 SUBMISSION = [
     Point("submit", "jobmanager.run_grid_job.pack_sandbox", "before", is_inside=True),
     # The tar is there, the table and the driver are not.
-    Point("submit", "jobmanager.packing.write_sandbox", "after", is_inside=True),
+    Point("submit", "jobmanager.submission.packing.write_sandbox", "after", is_inside=True),
     Point("submit", "jobmanager.run_grid_job.pack_sandbox", "after", is_inside=True),
     Point("submit", "jobmanager.run_grid_job.create_local_jobs", "after", is_inside=True),
     # Inside the transaction of the intent, and when it is committed.
-    Point("submit", "jobmanager.database.Database.local_jobs_to_submit", "after", call=2, is_inside=True),
-    Point("submit", "jobmanager.submission.write_intent", "after"),
+    Point("submit", "jobmanager.database.local_jobs.LocalJobs.to_submit", "after", call=2, is_inside=True),
+    Point("submit", "jobmanager.submission.submit.write_intent", "after"),
     # While the submit command runs, and when it has ended.
-    Point("submit", "batch_adapters.running._wait", "before", call=2),
+    Point("submit", "batch_adapters.running.commands._wait", "before", call=2),
     Point("submit", f"{_SYSTEM}.submit", "after"),
     # Inside the transaction of the registration, and when it is committed.
-    Point("submit", "jobmanager.registration.refresh_grid_job", "after"),
-    Point("submit", "jobmanager.submission.register_local_jobs", "after"),
+    Point("submit", "jobmanager.states.registration.put_local_jobs", "after"),
+    Point("submit", "jobmanager.submission.submit.register_local_jobs", "after"),
     # When a part is registered.
     Point("submit", f"{_SYSTEM}.submit", "before", call=2),
     Point("submit", f"{_SYSTEM}.submit", "after", call=2),
     # While it is found out what became of a submission.
-    Point("submit", "jobmanager.submission.adopt", "before", in_doubt=True),
+    Point("submit", "jobmanager.submission.submit.adopt", "before", in_doubt=True),
     Point("submit", f"{_SYSTEM}.find", "after", in_doubt=True),
-    Point("submit", "jobmanager.submission.adopt", "after", in_doubt=True),
+    Point("submit", "jobmanager.submission.submit.adopt", "after", in_doubt=True),
 ]
 CANCELLATION = [
     Point("cancel", f"{_SYSTEM}.cancel", "before"),
     Point("cancel", f"{_SYSTEM}.cancel", "after"),
-    Point("cancel", "jobmanager.cancellation._fail_unsubmitted", "after"),
-    Point("cancel", "jobmanager.cancellation.adopt", "before", in_doubt=True),
-    Point("cancel", "jobmanager.cancellation.adopt", "after", in_doubt=True),
+    Point("cancel", "jobmanager.control.cancellation._fail_unsubmitted", "after"),
+    Point("cancel", "jobmanager.control.cancellation.adopt", "before", in_doubt=True),
+    Point("cancel", "jobmanager.control.cancellation.adopt", "after", in_doubt=True),
     Point("cancel", f"{_SYSTEM}.cancel", "after", call=2, in_doubt=True),
 ]
 GATHERING = [
     Point("reconcile", f"{_SYSTEM}.query", "after"),
-    Point("reconcile", "jobmanager.reconciliation._apply", "after"),
-    Point("collect", "jobmanager.collection._is_over", "after", is_inside=True),
-    Point("collect", "jobmanager.collection._ask_for_summary", "after", is_inside=True),
+    Point("reconcile", "jobmanager.states.reconciliation._apply", "after"),
+    Point("collect", "jobmanager.completion.collection._is_over", "after", is_inside=True),
+    Point("collect", "jobmanager.completion.collection._ask_for_summary", "after", is_inside=True),
     # The tar is written, but has not its name yet; then it has.
     Point("collect", "sandbox.gather._render_manifest", "after", is_inside=True),
-    Point("collect", "jobmanager.collection.write_output", "after", is_inside=True),
+    Point("collect", "jobmanager.completion.collection.write_output", "after", is_inside=True),
     # Inside the transaction of the end.
-    Point("collect", "jobmanager.collection._end", "after", is_inside=True),
+    Point("collect", "jobmanager.completion.collection._end", "after", is_inside=True),
 ]
 RETRYING = [
     # Inside the transaction that makes failed local jobs new, and when it is committed.
-    Point("collect", "jobmanager.retrying.choose_retries", "after"),
-    Point("collect", "jobmanager.retrying.refresh_grid_job", "after"),
-    Point("collect", "jobmanager.collection.retry_failed", "after"),
+    Point("collect", "jobmanager.completion.retrying.choose_retries", "after"),
+    Point("collect", "jobmanager.completion.retrying.put_local_jobs", "after"),
+    Point("collect", "jobmanager.completion.collection.retry_failed", "after"),
     # Of the second attempt: the intent is committed; the batch system has it, and we do not know.
-    Point("submit", "jobmanager.submission.write_intent", "after"),
+    Point("submit", "jobmanager.submission.submit.write_intent", "after"),
     Point("submit", f"{_SYSTEM}.submit", "after"),
 ]
 ADVANCING = [
     # While the outputs of the first step are laid out for the second.
     Point("advance", "sandbox.outputs.unpack", "after"),
     Point("advance", "sandbox.outputs._sync", "after"),
-    Point("advance", "jobmanager.advancing.lay_out", "after"),
+    Point("advance", "jobmanager.workflow.advancing.lay_out", "after"),
     # Inside the transaction: the step's grid job is written, the whole is not; and when it is committed.
-    Point("advance", "jobmanager.advancing.add_grid_job", "after"),
-    Point("advance", "jobmanager.worker.advance_grid_job", "after"),
+    Point("advance", "jobmanager.workflow.advancing.add_grid_job", "after"),
+    Point("advance", "jobmanager.monitor.worker.advance_grid_job", "after"),
     # The one tar is written, but has not its name yet; then it has.
     Point("collect", "sandbox.gather._render_manifest", "after"),
-    Point("collect", "jobmanager.step_collection.write_bundle", "after"),
+    Point("collect", "jobmanager.workflow.bundle.write_bundle", "after"),
     # Inside the transaction of the end.
-    Point("collect", "jobmanager.step_collection.put_end", "after"),
+    Point("collect", "jobmanager.workflow.bundle.put_end", "after"),
 ]
 
 

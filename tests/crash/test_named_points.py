@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from batch_adapters.states import State
-from jobmanager.account import Account
-from jobmanager.tombstone import put_tombstone
+from jobmanager.control.cancel_requests import request_cancel
+from jobmanager.site.account import Account
 from tests.conformance.fakes.site import SETTLE
 from tests.crash.grounds import COUNT, FakeSlurm, Ground, make_fork
 from tests.crash.points import CANCELLATION, GATHERING, SUBMISSION, Point, run_and_die
@@ -52,18 +52,18 @@ def work_until(ground: Ground, grid_job: str, task: str, is_done: Callable[[], b
 
 
 def submit(ground: Ground, grid_job: str) -> None:
-    work_until(ground, grid_job, "submit", lambda: State.UNSUBMITTED not in ground.database.count_local_jobs(grid_job))
+    work_until(ground, grid_job, "submit", lambda: State.UNSUBMITTED not in ground.database.local_jobs.count(grid_job))
 
 
 def put_in_doubt(ground: Ground, grid_job: str) -> None:
     """Submit something and forget it."""
-    point = Point("submit", "batch_adapters.batch_system.BatchSystem.submit", "after")
+    point = Point("submit", "batch_adapters.running.batch_system.BatchSystem.submit", "after")
     run_and_die(point, lambda: ground.work("submit", grid_job))
 
 
 def reconcile_until_over(ground: Ground, grid_job: str) -> None:
     def is_over() -> bool:
-        return all(state.is_final for state in ground.database.count_local_jobs(grid_job))
+        return all(state.is_final for state in ground.database.local_jobs.count(grid_job))
 
     for _ in range(8):
         assert ground.work("reconcile", ground.name) == 0
@@ -75,7 +75,7 @@ def reconcile_until_over(ground: Ground, grid_job: str) -> None:
 
 def check_nothing_is_unknown(ground: Ground, grid_job: str) -> None:
     """What the batch system has taken is in the database, and nothing of it lives any more."""
-    known = [str(job.local_id) for job in ground.database.local_jobs(grid_job) if job.local_id]
+    known = [str(job.local_id) for job in ground.database.local_jobs.all_of(grid_job) if job.local_id]
     assert sorted(known) == sorted(ground.taken_ids(grid_job))
     assert ground.live_ids() == []
 
@@ -96,8 +96,8 @@ def check_all_ran_once(ground: Ground, grid_job: str) -> None:
     """Go on to the end of the grid job: each local job has run once, and its output is there."""
     ground.run()
     reconcile_until_over(ground, grid_job)
-    work_until(ground, grid_job, "collect", lambda: ground.database.grid_job(grid_job).state.is_final)
-    assert ground.database.grid_job(grid_job).state is State.DONE
+    work_until(ground, grid_job, "collect", lambda: ground.database.grid_jobs.get(grid_job).state.is_final)
+    assert ground.database.grid_jobs.get(grid_job).state is State.DONE
     assert ground.runs(grid_job) == dict.fromkeys(range(1, COUNT + 1), 1)
     check_nothing_is_unknown(ground, grid_job)
     check_outputs(ground, grid_job)
@@ -116,7 +116,7 @@ def test_a_worker_that_dies_while_it_submits_submits_once(ground: Ground, point:
 def test_workers_that_die_at_every_point_one_after_another_submit_once(ground: Ground) -> None:
     grid_job = ground.accept_three()
     for point in [point for point in SUBMISSION if point.call == 1 and not point.in_doubt]:
-        if State.UNSUBMITTED in ground.database.count_local_jobs(grid_job) or "pack" in point.name:
+        if State.UNSUBMITTED in ground.database.local_jobs.count(grid_job) or "pack" in point.name:
             run_until_point_or_end(ground, grid_job, point)
         ground.advance(SETTLE + 1)
     submit(ground, grid_job)
@@ -139,14 +139,14 @@ def test_a_worker_that_dies_while_it_cancels_leaves_nothing(ground: Ground, poin
     else:
         submit(ground, grid_job)
         ground.start()
-    assert put_tombstone(ground.database, grid_job, "cancelled by a test")
+    assert request_cancel(ground.database, grid_job, "cancelled by a test")
     run_and_die(point, lambda: ground.work(point.task, grid_job))
     work_until(ground, grid_job, "cancel", lambda: True)
     ground.wait_for_ends()
     ground.advance(SETTLE + 1)
     reconcile_until_over(ground, grid_job)
-    work_until(ground, grid_job, "collect", lambda: ground.database.grid_job(grid_job).state.is_final)
-    assert ground.database.grid_job(grid_job).state is State.FAILED
+    work_until(ground, grid_job, "collect", lambda: ground.database.grid_jobs.get(grid_job).state.is_final)
+    assert ground.database.grid_jobs.get(grid_job).state is State.FAILED
     check_nothing_is_unknown(ground, grid_job)
     assert Counter(ground.runs(grid_job).values()).keys() <= {1}
 
@@ -159,7 +159,7 @@ def test_a_worker_that_dies_while_it_gathers_loses_no_output(ground: Ground, poi
     if point.task == "collect":
         reconcile_until_over(ground, grid_job)
     run_and_die(point, lambda: ground.work(point.task, grid_job if point.task == "collect" else ground.name))
-    assert not ground.database.grid_job(grid_job).state.is_final
+    assert not ground.database.grid_jobs.get(grid_job).state.is_final
     check_all_ran_once(ground, grid_job)
     leftovers = [path.name for path in ground.account.places.grid_job(grid_job).iterdir() if path.name.startswith(".")]
     assert leftovers == []

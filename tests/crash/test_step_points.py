@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from batch_adapters.states import State
-from jobmanager.acceptance import accept_grid_job
-from jobmanager.rsl import read_rsl
-from jobmanager.step_table import states_of
-from jobmanager.tasks import Task, next_task, next_task_of_steps
+from jobmanager.database.grid_jobs import states_of
+from jobmanager.requests.acceptance import accept_grid_job
+from jobmanager.requests.rsl import read_rsl
+from jobmanager.states.next_task import Task, next_task, next_task_of_steps
 from tests.crash.grounds import Fork
 from tests.crash.points import ADVANCING, Point, run_and_die
 
@@ -20,15 +20,15 @@ _REQUEST = """&(samgrid_type = structured)(steps =
 
 
 def find_task(ground: Fork, grid_job: str) -> Task | None:
-    job = ground.database.grid_job(grid_job)
+    job = ground.database.grid_jobs.get(grid_job)
     if job.steps:
-        return next_task_of_steps(states_of(ground.database.steps(grid_job)[grid_job]), job.cancelled)
-    return next_task(ground.database.count_local_jobs(grid_job), job.cancelled)
+        return next_task_of_steps(states_of(ground.database.grid_jobs.steps(grid_job)[grid_job]), job.cancelled)
+    return next_task(ground.database.local_jobs.count(grid_job), job.cancelled)
 
 
 def work_once(ground: Fork) -> None:
     """Do one thing that the monitor would start a worker for."""
-    for open_job in ground.database.open_grid_jobs():
+    for open_job in ground.database.grid_jobs.list_open():
         task = find_task(ground, open_job.id)
         if task is not None:
             assert ground.work(task, open_job.id) == 0
@@ -43,16 +43,16 @@ def test_a_worker_that_dies_while_it_advances_begins_each_step_once(fork: Fork, 
     whole = accept_grid_job(fork.account, [(relation.name, relation.values) for relation in relations], tmp_path)
     # Up to the second step, whose worker has most to do, or to the end.
     for _ in range(30):
-        first, _ = fork.database.steps(whole)[whole]
+        first, _ = fork.database.grid_jobs.steps(whole)[whole]
         if first.state == "done" and find_task(fork, whole) == point.task:
             break
         work_once(fork)
     run_and_die(point, lambda: fork.work(point.task, whole))
     for _ in range(30):
         work_once(fork)
-        if fork.database.grid_job(whole).state.is_final:
+        if fork.database.grid_jobs.get(whole).state.is_final:
             break
-    assert fork.database.grid_job(whole).state is State.DONE
-    assert len(fork.database.overview()) == 3, "the whole and two steps"
+    assert fork.database.grid_jobs.get(whole).state is State.DONE
+    assert len(fork.database.grid_jobs.overview()) == 3, "the whole and two steps"
     marks = {mark.name: mark.read_text() for mark in (tmp_path / "marks").iterdir()}
     assert marks == {"make1": "run\n", "make2": "run\n", "make3": "run\n", "read": "run\n", "all": "1\n2\n3\n"}

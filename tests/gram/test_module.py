@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 
 from batch_adapters.states import State
-from jobmanager.account import look_into_account
-from jobmanager.database import Database
-from jobmanager.gram_answers import gram_id, read_gram_id
-from jobmanager.grid_job import GridJob
-from jobmanager.monitor_client import is_listening, wake_monitor
+from jobmanager.database.database import Database
+from jobmanager.database.grid_job import GridJob
+from jobmanager.gram.answers import gram_id, read_gram_id
+from jobmanager.monitor.client import is_listening, wake_monitor
+from jobmanager.site.account import look_into_account
 from tests.conftest import end_processes_of, processes_of
 from tests.gram_interpreter import CONTACT, MODULE, Answer, GramSite, Interpreter, Words, render_request
 from tests.samgrid import LAUNCH
-from tests.unit.argument_files import render_argument_file
+from tests.unit.gram_shims.argument_files import render_argument_file
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("gram_packages")
@@ -106,7 +106,7 @@ def kill_monitor(site: GramSite) -> None:
 
 def grid_jobs(site: GramSite) -> list[GridJob]:
     database = Database(site.state / "jobs.db")
-    found = [database.grid_job(row.id) for row in database.overview()]
+    found = [database.grid_jobs.get(row.id) for row in database.grid_jobs.overview()]
     database.close()
     return found
 
@@ -272,8 +272,8 @@ def test_a_request_whose_answer_was_lost_twice_is_cancelled_as_gram_was_told(tmp
         assert not job.state.is_final
         account = look_into_account(str(site.state))
         wake_monitor(account)
-        wait_until(lambda: account.database.grid_job(job.identity).state is State.FAILED)
-        assert "no answer to it came" in str(account.database.grid_job(job.identity).reason)
+        wait_until(lambda: account.database.grid_jobs.get(job.identity).state is State.FAILED)
+        assert "no answer to it came" in str(account.database.grid_jobs.get(job.identity).reason)
         assert not ran.exists()
         assert list((site.state / "withdrawn").iterdir()) == []
     finally:

@@ -9,11 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from adapters import Attribute
-from gram_shims.globus_tools import find_tool
-from gram_shims.rvf import render_rvf
-from jobmanager.job_types import load_job_types
-from tests.unit.test_gram_requests import request_of
-from tests.unit.test_gram_rvf import job_type, read_records
+from gram_shims.installation.globus_tools import find_tool
+from gram_shims.installation.rvf import render_rvf
+from jobmanager.requests.job_types import load_job_types
+from tests.unit.gram_shims.test_requests import request_of
+from tests.unit.gram_shims.test_rvf import job_type, read_records
 
 RVF = Path("/usr/share/globus/globus_gram_job_manager/globus-gram-job-manager.rvf")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from jobmanager.database import Database
-from jobmanager.documents import load_schema
+from jobmanager.database.database import Database
+from jobmanager.database.documents import load_schema
 from tests.conftest import end_processes_of
 from tests.forked_samgrid import ForkedSamgrid
 from tests.samgrid import Samgrid

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from batch_adapters.states import State
-from jobmanager import cli
-from jobmanager.database import Database
-from jobmanager.grid_job import GridJob
+from jobmanager.commands import cli
+from jobmanager.database.database import Database
+from jobmanager.database.grid_job import GridJob
 from tests.conftest import end_processes_of, processes_of
 from tests.samgrid import LAUNCH, Samgrid
 from tests.waiting import wait_until
@@ -78,7 +78,7 @@ def add_grid_jobs(samgrid: Samgrid, *identities: str, have_ended: bool = True) -
         if have_ended:
             job.end(State.FAILED, 2000)
         with database.transaction():
-            database.put_grid_job(job)
+            database.grid_jobs.put(job)
     database.close()
 
 

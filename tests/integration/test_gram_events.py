@@ -18,13 +18,13 @@ from pathlib import Path
 import pytest
 
 from batch_adapters.generator.collector_protocol import LONGEST_PACKET, Answer, hand_in
-from batch_adapters.generator.stamped import keep_days, write_events_now
+from batch_adapters.generator.emit import keep_days, write_events_now
 from batch_adapters.states import Event, State
-from jobmanager.acceptance import accept_grid_job
-from jobmanager.account import Account, open_account
-from jobmanager.gram_answers import gram_id, read_gram_id
-from jobmanager.grid_job import GramOrigin
-from jobmanager.monitor_client import wake_monitor
+from jobmanager.database.grid_job import GramOrigin
+from jobmanager.gram.answers import gram_id, read_gram_id
+from jobmanager.monitor.client import wake_monitor
+from jobmanager.requests.acceptance import accept_grid_job
+from jobmanager.site.account import Account, open_account
 from tests.conftest import end_processes_of, processes_of
 from tests.samgrid import LAUNCH
 from tests.waiting import is_gone, wait_until
@@ -127,7 +127,7 @@ def submit(account: Account, script: str, uniqid: str = "1.2.3") -> str:
 
 
 def is_over(account: Account, told: str) -> bool:
-    return account.database.grid_job(read_gram_id(told)).state.is_final
+    return account.database.grid_jobs.get(read_gram_id(told)).state.is_final
 
 
 def say(place: Path, packet: bytes, uid: int | None = None) -> list[str]:
@@ -149,14 +149,14 @@ def test_gram_reads_the_states_of_a_grid_job_in_their_order(seg: Account, place:
         told = [event for event in reader.wait_for(f"{good};8;0") if event.startswith(good)]
         assert list(dict.fromkeys(told)) == [f"{good};{state};0" for state in (1, 2, 8)]
         reader.wait_for(f"{good};8;0", 2)
-    wait_until(lambda: seg.database.grid_job(read_gram_id(good)).told is State.DONE)
+    wait_until(lambda: seg.database.grid_jobs.get(read_gram_id(good)).reported is State.DONE)
 
 
 def test_a_monitor_killed_at_any_moment_loses_no_end(seg: Account, place: Path, tmp_path: Path) -> None:
     with collecting(place), reading(place) as reader:
         identity = submit(seg, f"until [ -e {tmp_path}/go ]; do sleep 0.05; done")
         moments: list[Callable[[], bool]] = [
-            lambda: bool(seg.database.count_local_jobs(read_gram_id(identity))),
+            lambda: bool(seg.database.local_jobs.count(read_gram_id(identity))),
             lambda: f"{identity};2;0" in reader.events(),
             lambda: is_over(seg, identity),
         ]

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from batch_adapters.states import State
-from jobmanager import cli, watching
-from jobmanager.acceptance import accept_grid_job
-from jobmanager.account import Account
-from jobmanager.worker import main as run_worker
+from jobmanager.commands import cli
+from jobmanager.monitor.worker import main as run_worker
+from jobmanager.requests.acceptance import accept_grid_job
+from jobmanager.site.account import Account
+from jobmanager.views import watching
 from tests.conftest import end_processes_of, processes_of
 from tests.samgrid import LAUNCH, Samgrid
 from tests.waiting import wait_until
@@ -208,7 +209,7 @@ def test_a_program_that_is_gone_when_it_is_to_be_packed_fails_the_grid_job(accou
     program.unlink()
     for task in ("submit", "collect"):
         assert run_worker(["--state-dir", str(account.places.root), task, identity]) == 0
-    job = account.database.grid_job(identity)
+    job = account.database.grid_jobs.get(identity)
     assert job.state is State.FAILED
     assert str(program) in str(job.reason)
     assert account.places.output(identity).exists()
@@ -327,7 +328,8 @@ def test_a_full_disk_under_the_tar_is_told_and_the_job_goes_on_later(
     assert status == 3, said
     assert "File too large" in said
     folder = samgrid.state / "jobs" / identity
-    assert not list(folder.glob("*.tar*")), "nothing half-made is left"
+    # It is tried again and again; each time nothing half-made is left.
+    wait_until(lambda: not list(folder.glob("*.tar*")))
     assert "File too large" in samgrid("status", identity).stdout
     end_processes_of(samgrid.state)
     done = samgrid("watch", identity)

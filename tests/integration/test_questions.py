@@ -10,10 +10,10 @@ from lxml import etree
 
 from adapters import Slice
 from batch_adapters.states import State
-from jobmanager.database import Database
-from jobmanager.grid_job import GridJob
-from jobmanager.local_job import Evidence, LocalJob
-from jobmanager.places import make_state_folder
+from jobmanager.database.database import Database
+from jobmanager.database.grid_job import GridJob
+from jobmanager.database.local_job import Evidence, LocalJob
+from jobmanager.site.places import make_state_folder
 from sandbox.status import Phase
 from tests.forked_samgrid import ForkedSamgrid
 from tests.samgrid import Samgrid
@@ -37,7 +37,7 @@ ANSWERS: dict[str, list[str]] = {
     "12": ["name failed", "wn102.example.org 1", "wn107.example.org 1"],
     "13": ["count text()", "1 killed by SIGXCPU", "1 the program ended with exit code 1"],
     "14": ["0.6"],
-    "15": ["source said time text()", "log failed 152 2000 failed"],
+    "15": ["source said time text()", "log failed 152 1970-01-01T00:33:20Z failed"],
     "16": ["4712_1"],
     "17": ["2"],
     "18": ["k3f9zq2m"],
@@ -100,8 +100,8 @@ def put(database: Database, job: GridJob, request: str, local_jobs: list[LocalJo
     job.put_request([("runjob_requestid", (request,))], Path("/"))
     job.put_slices(len(local_jobs), None, 1)
     with database.transaction():
-        database.put_grid_job(job)
-        database.put_local_jobs(job.identity, local_jobs)
+        database.grid_jobs.put(job)
+        database.local_jobs.put(job.identity, local_jobs)
 
 
 @pytest.fixture(scope="module")

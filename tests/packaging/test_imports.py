@@ -1,7 +1,9 @@
 """Imports run one way, and light commands stay light."""
 
 import ast
+import graphlib
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,24 +21,95 @@ MAY_IMPORT = {
 }
 
 
-def imports_of(path: Path) -> set[str]:
-    """The top-level packages that a module imports, wherever in it."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            found |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            found.add(str(node.module).partition(".")[0])
+ROOMS = (
+    *("commands", "web", "checks", "views", "monitor", "run_grid_job", "workflow", "completion", "control"),
+    *("submission", "states", "gram", "requests", "site", "database"),
+)
+"""The rooms of jobmanager/, the top one first: each imports those below it only."""
+MOST_ENTRIES = 16
+"""What may lie side by side in a folder."""
+
+
+def find_modules(root: Path) -> dict[str, Path]:
+    """Every module of ours below a folder, by its dotted name."""
+    files = {path.relative_to(root): path for folder in MAY_IMPORT for path in (root / folder).rglob("*.py")}
+    return {".".join(name.with_suffix("").parts).removesuffix(".__init__"): path for name, path in files.items()}
+
+
+def find_imports(modules: dict[str, Path]) -> dict[str, set[str]]:
+    """Which of these modules each of them imports, wherever in it."""
+    found: dict[str, set[str]] = {}
+    for name, path in modules.items():
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        named = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+        for node in nodes:
+            if isinstance(node, ast.ImportFrom) and node.level == 0:
+                members = {f"{node.module}.{alias.name}" for alias in node.names}
+                named |= members & modules.keys() or {str(node.module)}
+        found[name] = named & modules.keys()
     return found
 
 
-@pytest.mark.parametrize("folder", MAY_IMPORT)
-def test_imports_run_one_way(folder: str) -> None:
-    files = list((ROOT / folder).rglob("*.py"))
-    assert files
-    for path in files:
-        ours = imports_of(path) & MAY_IMPORT.keys()
-        assert ours <= MAY_IMPORT[folder] | {folder}, path
+def find_faults(root: Path) -> list[str]:
+    """What is wrong with the house: imports that run up or in a circle, relative ones, folders that are too full."""
+    modules = find_modules(root)
+    imports = find_imports(modules)
+    faults = []
+    for name, others in imports.items():
+        top, *rest = name.split(".")
+        for other in others:
+            other_top, *other_rest = other.split(".")
+            if other_top != top and other_top not in MAY_IMPORT[top]:
+                faults.append(f"{name} imports {other}")
+            elif top == other_top == "jobmanager" and rest and ROOMS.index(rest[0]) > ROOMS.index(other_rest[0]):
+                faults.append(f"{name} imports {other}, which is above it")
+    try:
+        graphlib.TopologicalSorter(imports).prepare()
+    except graphlib.CycleError as error:
+        faults.append(f"a circle: {' -> '.join(error.args[1])}")
+    for folder in {parent for path in modules.values() for parent in path.relative_to(root).parents} - {Path()}:
+        entries = [entry.name for entry in (root / folder).iterdir() if entry.name != "__pycache__"]
+        if len(entries) > MOST_ENTRIES:
+            faults.append(f"{folder} has {len(entries)} entries")
+    return faults
+
+
+def test_imports_run_one_way_and_no_folder_is_too_full() -> None:
+    assert len(find_modules(ROOT)) > 100
+    assert find_faults(ROOT) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "fault"),
+    [
+        ("sandbox/pack.py", "import jobmanager.run_grid_job", "sandbox.pack imports jobmanager.run_grid_job"),
+        ("adapters/attributes.py", "from handlers import command", "adapters.attributes imports handlers.command"),
+        (
+            "jobmanager/states/changes.py",
+            "def late() -> None:\n    from jobmanager.control.removal import sweep",
+            "jobmanager.states.changes imports jobmanager.control.removal, which is above it",
+        ),
+        ("batch_adapters/states.py", "import batch_adapters.adapter", "a circle: "),
+    ],
+    ids=["a folder above", "handlers", "a room above, late", "a circle"],
+)
+def test_what_breaks_the_order_is_found(tmp_path: Path, module: str, line: str, fault: str) -> None:
+    for folder in MAY_IMPORT:
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / module).write_text(f"{(tmp_path / module).read_text()}\n{line}\n")
+    assert any(found.startswith(fault) for found in find_faults(tmp_path))
+
+
+def test_a_folder_that_is_too_full_is_found(tmp_path: Path) -> None:
+    (tmp_path / "sandbox").mkdir()
+    for number in range(MOST_ENTRIES + 1):
+        (tmp_path / "sandbox" / f"module{number}.py").touch()
+    assert find_faults(tmp_path) == [f"sandbox has {MOST_ENTRIES + 1} entries"]
+
+
+def test_every_room_says_what_it_is_for() -> None:
+    folders = [path.parent for folder in ("jobmanager", "gram_shims") for path in (ROOT / folder).rglob("__init__.py")]
+    assert [folder for folder in folders if not (ROOT / folder / "__init__.py").read_text().startswith('"""')] == []
 
 
 def test_there_is_no_drawer_for_things_without_a_place() -> None:
@@ -48,13 +121,13 @@ def test_there_is_no_drawer_for_things_without_a_place() -> None:
     ("program", "forbidden"),
     [
         (
-            "from jobmanager.database import Database; from jobmanager.listing import render_table",
+            "from jobmanager.database.database import Database; from jobmanager.views.grid_jobs import render_table",
             "lxml jinja2 sh rich",
         ),
-        ("import jobmanager.cli", "lxml jinja2 sh rich lark starlette uvicorn"),
-        ("import jobmanager.acceptance, jobmanager.monitor_client, jobmanager.rsl", "jinja2 sh rich"),
+        ("import jobmanager.commands.cli", "lxml jinja2 sh rich lark starlette uvicorn"),
+        ("import jobmanager.requests.acceptance, jobmanager.monitor.client, jobmanager.requests.rsl", "jinja2 sh rich"),
         ("import gram_shims.program", "jinja2 sh rich lark tenacity tomllib"),
-        ("import jobmanager.worker", "handlers handlers.command handlers.pythia"),
+        ("import jobmanager.monitor.worker", "handlers handlers.command handlers.pythia"),
         ("import batch_adapters.fork.commands", "lxml jinja2 sh rich lark sqlite3"),
         ("import batch_adapters.generator.main", "lxml jinja2 sh rich lark sqlite3"),
         ("import batch_adapters.generator.collector", "lxml jinja2 sh rich lark"),
@@ -73,7 +146,8 @@ sink = os.fdopen(os.dup(1), "w")  # the account's log takes the place of 1
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 from gram_shims import program
-from jobmanager import configuration, monitor_client
+from jobmanager.site import configuration
+from jobmanager.monitor import client as monitor_client
 configuration.read_configuration.__defaults__ = (Path("/nowhere"),)  # whatever this machine's site says
 started = []
 monitor_client.start_monitor = started.append
@@ -90,5 +164,6 @@ def test_what_gram_waits_for_at_its_first_submit_is_light(tmp_path: Path) -> Non
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     loaded = set(done.stdout.split())
     assert "lxml.etree" in loaded, done.stderr
-    slow = "argparse batch_adapters.adapter hashlib jinja2 jobmanager.local_job lark rich secrets sh shutil tenacity"
+    slow = "argparse batch_adapters.adapter hashlib jinja2 jobmanager.database.local_job lark rich secrets"
+    slow += " sh shutil tenacity"
     assert not set(slow.split()) & loaded

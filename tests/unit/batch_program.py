@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from jobmanager.account import Account
-from jobmanager.settings import SiteSettings
+from jobmanager.site.account import Account
+from jobmanager.site.settings import SiteSettings
 
 _PROGRAM = """#!/bin/sh
 cd '{folder}' || exit 99

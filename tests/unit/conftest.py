@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from jobmanager.account import Account
+from jobmanager.site.account import Account
 from tests.unit.toy_system import ToySystem
 
 

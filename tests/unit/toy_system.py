@@ -10,17 +10,16 @@ from typing import Any
 
 import pytest
 
-from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Lines, Outcome
-from batch_adapters.batch_system import BatchSystem
+from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Lines, Naming, Outcome
 from batch_adapters.fork import FORK
-from batch_adapters.naming import Naming
+from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.states import State
-from jobmanager.account import Account
-from jobmanager.batch import find_batch_system
-from jobmanager.grid_job import GridJob
-from jobmanager.local_job import LocalJob
-from jobmanager.progress import status_file
-from jobmanager.registration import refresh_grid_job
+from jobmanager.database.grid_job import GridJob
+from jobmanager.database.local_job import LocalJob
+from jobmanager.site.account import Account
+from jobmanager.site.batch_systems import find_batch_system
+from jobmanager.states.changes import put_local_jobs
+from jobmanager.states.driver_status import status_file
 
 GRID_JOB = "abcdefgh"
 TOKEN = f"{GRID_JOB}-1"
@@ -57,7 +56,9 @@ class ToySystem:
         for kind in ("submit", "queue", "find", "history", "cancel", *_SIGNALS):
             self.answers(kind)
         self.adapter = self._make_adapter()
-        monkeypatch.setattr("jobmanager.batch.find_adapter", lambda name, tables: {"toy": self.adapter}[name])
+        monkeypatch.setattr(
+            "batch_adapters.site_adapter.find_adapter", lambda name, tables: {"toy": self.adapter}[name]
+        )
         clock = SimpleNamespace(**{**vars(time), "time": lambda: self.now})
         for name, module in list(sys.modules.items()):
             if name.startswith("jobmanager.") and getattr(module, "time", None) is time:
@@ -121,9 +122,8 @@ class ToySystem:
         local_jobs = [self._make(index, local_id, state, token) for index, local_id in enumerate(ids, 1)]
         job.put_slices(len(local_jobs), None, 1)
         with self.database.transaction():
-            self.database.put_grid_job(job)
-            self.database.put_local_jobs(GRID_JOB, local_jobs)
-            refresh_grid_job(self.database, GRID_JOB)
+            self.database.grid_jobs.put(job)
+            put_local_jobs(self.database, GRID_JOB, local_jobs)
         self.account.places.results(GRID_JOB).mkdir(parents=True)
 
     def _make(self, index: int, local_id: str | None, state: State, token: str | None) -> LocalJob:
@@ -138,19 +138,19 @@ class ToySystem:
 
     def job(self, index: int = 1) -> LocalJob:
         """One of its local jobs, as it is in the database."""
-        return self.database.local_job(GRID_JOB, index)
+        return self.database.local_jobs.get(GRID_JOB, index)
 
     def states(self) -> list[State]:
         """The states of its local jobs."""
-        return [job.state for job in self.database.local_jobs(GRID_JOB)]
+        return [job.state for job in self.database.local_jobs.all_of(GRID_JOB)]
 
     def ids(self) -> list[str | None]:
         """The ids of its local jobs."""
-        return [job.local_id for job in self.database.local_jobs(GRID_JOB)]
+        return [job.local_id for job in self.database.local_jobs.all_of(GRID_JOB)]
 
     def documents(self) -> list[bytes]:
         """All that the database says of its local jobs."""
-        return [job.to_bytes() for job in self.database.local_jobs(GRID_JOB)]
+        return [job.to_bytes() for job in self.database.local_jobs.all_of(GRID_JOB)]
 
     def drives(self, local_id: str, *lines: str) -> None:
         """Let the driver of a local job have written these lines."""

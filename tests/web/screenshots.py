@@ -7,7 +7,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, sync_playwright
 
-from jobmanager.database import Database
+from jobmanager.database.database import Database
 from tests.production import add_production
 from tests.samgrid import Samgrid
 from tests.serving import serving

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from batch_adapters.states import State
-from jobmanager.database import Database
+from jobmanager.database.database import Database
 from tests.production import add_hostile, add_production
 from tests.samgrid import Samgrid
 from tests.serving import Serving, serving
@@ -94,7 +94,7 @@ def test_a_query_is_asked_and_answered(page: Page, site: Serving, database: Data
     page.goto(f"{site.address}/query")
     page.get_by_label("Expression").fill("count(//local-job[@state='done'])")
     page.get_by_role("button", name="Ask").click()
-    done = sum(line.state is State.DONE for line in database.local_job_lines(JOB))
+    done = sum(line.state is State.DONE for line in database.local_jobs.lines(JOB))
     expect(page.locator("pre")).to_have_text(f"{done}\n")
     page.get_by_label("Expression").fill("//local-job[")
     page.get_by_role("button", name="Ask").click()

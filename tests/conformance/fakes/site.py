@@ -16,17 +16,18 @@ import pytest
 from lxml import etree
 
 from batch_adapters.adapter import BatchAdapter
-from batch_adapters.registry import ADAPTERS, find_adapter
+from batch_adapters.registry import ADAPTERS
+from batch_adapters.site_adapter import find_adapter
 from batch_adapters.states import State
-from jobmanager import account as accounts
-from jobmanager.acceptance import accept_grid_job
-from jobmanager.account import open_account
-from jobmanager.configuration import Configuration, render_configuration
-from jobmanager.grid_job import GridJob
-from jobmanager.local_job import LocalJob
-from jobmanager.settings import SandboxSettings, SiteSettings
-from jobmanager.tombstone import put_tombstone
-from jobmanager.worker import main as run_worker
+from jobmanager.control.cancel_requests import request_cancel
+from jobmanager.database.grid_job import GridJob
+from jobmanager.database.local_job import LocalJob
+from jobmanager.monitor.worker import main as run_worker
+from jobmanager.requests.acceptance import accept_grid_job
+from jobmanager.site import account as accounts
+from jobmanager.site.account import open_account
+from jobmanager.site.configuration import Configuration, render_configuration
+from jobmanager.site.settings import SandboxSettings, SiteSettings
 from tests.conformance.fakes.book import Book
 from tests.conformance.fakes.dialect import find_dialect
 from tests.conformance.fakes.hand import Hand
@@ -160,7 +161,7 @@ class Site(Hand):
             self.advance(SETTLE + 1)
             assert self.reconcile() == 0, self.said[-1]
         assert self.work("collect", grid_job) == 0, self.said[-1]
-        return self.database.grid_job(grid_job)
+        return self.database.grid_jobs.get(grid_job)
 
     def are_open(self, grid_job: str) -> bool:
         """True while some local job of it has not ended."""
@@ -168,11 +169,11 @@ class Site(Hand):
 
     def counts(self, grid_job: str) -> dict[State, int]:
         """Its local jobs by state."""
-        return self.database.count_local_jobs(grid_job)
+        return self.database.local_jobs.count(grid_job)
 
     def local_jobs(self, grid_job: str) -> list[LocalJob]:
         """Its local jobs, as the database has them."""
-        return self.database.local_jobs(grid_job)
+        return self.database.local_jobs.all_of(grid_job)
 
     @property
     def find_kind(self) -> str:
@@ -185,7 +186,7 @@ class Site(Hand):
 
     def cancel(self, grid_job: str) -> None:
         """Put the tombstone, as the command does."""
-        assert put_tombstone(self.database, grid_job, "cancelled by a test")
+        assert request_cancel(self.database, grid_job, "cancelled by a test")
 
     def settle_cancel(self, grid_job: str) -> None:
         """Start cancelling workers, and look at the batch system, until all has ended."""
@@ -206,8 +207,8 @@ class Site(Hand):
         assert not self.calls("unknown"), f"{self.name}: no such arguments: {self.calls('unknown')[0][1:]}"
         known = [other for other in SYSTEMS if has_dialect(other)]
         foreign = {name for other in known for name in find_dialect(other).NAMES} - {*self.dialect.NAMES}
-        logs = [self.account.places.log(job.id) for job in self.database.overview()]
-        reasons = [str(self.database.grid_job(job.id).reason) for job in self.database.overview()]
+        logs = [self.account.places.log(job.id) for job in self.database.grid_jobs.overview()]
+        reasons = [str(self.database.grid_jobs.get(job.id).reason) for job in self.database.grid_jobs.overview()]
         texts = [*self.said, *reasons, *(log.read_text() for log in logs if log.exists())]
         words = set(re.findall(r"[a-z_-]+", " ".join(texts).replace(str(self.folder), "").lower()))
         assert not words & foreign, f"messages about {self.name} speak of {words & foreign}"

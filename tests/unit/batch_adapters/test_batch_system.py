@@ -25,12 +25,12 @@ from batch_adapters.adapter import (
     Submission,
     Unreachable,
 )
-from batch_adapters.batch_system import BatchSystem
 from batch_adapters.fork import FORK
-from batch_adapters.running import TimedOut
+from batch_adapters.launch import LAUNCH
+from batch_adapters.running.batch_system import BatchSystem
+from batch_adapters.running.commands import TimedOut
+from batch_adapters.running.traffic import HeldBack, Traffic
 from batch_adapters.states import State
-from batch_adapters.traffic import HeldBack, Traffic
-from jobmanager.account import LAUNCH
 
 SUBMISSION = Submission("k3f9zq2m-1", 3, 5, "/driver", "/results")
 OUTCOMES = (

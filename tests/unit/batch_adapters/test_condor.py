@@ -11,7 +11,7 @@ from batch_adapters.condor import CONDOR
 from batch_adapters.condor.answers import read_history, read_queue
 from batch_adapters.condor.diagnosis import diagnose
 from batch_adapters.diagnosis import Finding, Level, Printed
-from batch_adapters.running import render_argv, render_text
+from batch_adapters.running.commands import render_argv, render_text
 from batch_adapters.states import State
 from tests.unit.batch_adapters.recordings import by_scene, read_recordings
 

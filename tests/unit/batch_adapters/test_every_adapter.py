@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from batch_adapters.adapter import Answer, Garbled, Submission
-from batch_adapters.registry import find_adapter
-from batch_adapters.running import render_argv, render_text
+from batch_adapters.running.commands import render_argv, render_text
+from batch_adapters.site_adapter import find_adapter
 from batch_adapters.slurm.answers import NEVER_STARTED
 from tests.unit.batch_adapters.recordings import Recording, by_scene, judge, read_recordings
 

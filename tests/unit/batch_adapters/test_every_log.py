@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from batch_adapters.condor import events as condor
-from batch_adapters.generator.lines import LineFilter
+from batch_adapters.generator.emit import LineFilter
 from batch_adapters.generator.module import Parser
 from batch_adapters.lsf.events import EventLog
 from batch_adapters.pbs.events import ServerLog

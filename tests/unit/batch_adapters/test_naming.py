@@ -2,7 +2,7 @@
 
 import pytest
 
-from batch_adapters.naming import Naming
+from batch_adapters.adapter import Naming
 
 
 @pytest.mark.parametrize("element", ["{id}_{n}", "{id}[{n}]"])

@@ -13,8 +13,8 @@ from batch_adapters.adapter import Answer, BatchAdapter, Job, Submission
 from batch_adapters.diagnosis import Level, Printed
 from batch_adapters.pbs import PBS, TORQUE
 from batch_adapters.pbs.queries import read_json_jobs, read_xml_jobs
-from batch_adapters.registry import find_adapter
-from batch_adapters.running import render_argv
+from batch_adapters.running.commands import render_argv
+from batch_adapters.site_adapter import find_adapter
 from batch_adapters.states import State
 from tests.unit.batch_adapters.recordings import RECORDED, judge, read_recordings
 

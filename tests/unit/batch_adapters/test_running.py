@@ -8,9 +8,16 @@ from pathlib import Path
 import jinja2
 import pytest
 
-from batch_adapters import running
 from batch_adapters.adapter import OK, Answer, BatchError, Command, Garbled, Outcome, Postponed, Refused, Unreachable
-from batch_adapters.running import TimedOut, find_environment, render_argv, render_text, run_command, run_question
+from batch_adapters.running import commands as running
+from batch_adapters.running.commands import (
+    TimedOut,
+    find_environment,
+    render_argv,
+    render_text,
+    run_command,
+    run_question,
+)
 from tests.descriptors import open_descriptors
 from tests.waiting import is_gone, wait_until
 

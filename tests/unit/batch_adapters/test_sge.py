@@ -12,7 +12,7 @@ import pytest
 
 from batch_adapters.adapter import Answer, Garbled, Job, Submission
 from batch_adapters.diagnosis import Finding, Level, Printed
-from batch_adapters.running import render_argv
+from batch_adapters.running.commands import render_argv
 from batch_adapters.sge import SGE, events
 from batch_adapters.sge.answers import GOES_ON, order_letters, read_history, read_queue
 from batch_adapters.sge.diagnosis import diagnose

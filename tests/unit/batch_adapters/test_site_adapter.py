@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Garbled, Job, Lines, Outcome, Submission
-from batch_adapters.batch_system import BatchSystem
+from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Garbled, Job, Lines, Naming, Outcome, Submission
 from batch_adapters.fork import FORK
-from batch_adapters.naming import Naming
-from batch_adapters.registry import ADAPTERS, BadAdapter, UnknownBatchSystem, find_adapter
+from batch_adapters.registry import ADAPTERS, BadAdapter, UnknownBatchSystem
+from batch_adapters.running.batch_system import BatchSystem
+from batch_adapters.running.traffic import Traffic
+from batch_adapters.site_adapter import find_adapter
 from batch_adapters.states import State
-from batch_adapters.traffic import Traffic
 
 OAR = """
 submit = { argv = ["oarsub", "-n", "{{ token }}", "{{ driver }} {{ offset }}"], timeout = 30, attempts = 1 }

@@ -8,7 +8,7 @@ import pytest
 
 from batch_adapters.adapter import Answer, Job, Submission
 from batch_adapters.diagnosis import Level, Printed
-from batch_adapters.running import render_argv, render_text
+from batch_adapters.running.commands import render_argv, render_text
 from batch_adapters.slurm import SLURM
 from batch_adapters.slurm.answers import NEVER_STARTED
 from batch_adapters.slurm.diagnosis import diagnose

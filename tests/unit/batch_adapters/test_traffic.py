@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from batch_adapters import traffic
-from batch_adapters.traffic import FIRST_PAUSE, LONGEST_PAUSE, PATIENCE, HeldBack, Traffic
+from batch_adapters.running import traffic
+from batch_adapters.running.traffic import FIRST_PAUSE, LONGEST_PAUSE, PATIENCE, HeldBack, Traffic
 
 START = 1_795_219_187.0
 

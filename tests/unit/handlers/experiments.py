@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from adapters import JobAdapter, Limits, LocalJob, Site
-from jobmanager.request import read_request, read_site_values
+from jobmanager.requests.attributes import read_request, read_site_values
 
 Handler = TypeVar("Handler", bound=JobAdapter)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from adapters import Attribute, JobAdapter
-from jobmanager.job_types import load_job_types
+from jobmanager.requests.job_types import load_job_types
 
 
 @pytest.mark.parametrize("kind", load_job_types(()).values(), ids=lambda kind: kind.jobType)

@@ -22,8 +22,8 @@ from batch_adapters.fork.protocol import (
     render_wire,
 )
 from batch_adapters.fork.records import read_record_file
-from batch_adapters.fork.spool import render_program
 from batch_adapters.fork.starter import read_arguments
+from batch_adapters.launch import command_line
 from batch_adapters.states import Event, State, read_event
 from tests.waiting import wait_until
 
@@ -42,7 +42,7 @@ class Starter:
                 # What we ignore, the starter inherits as ignored.
                 stack.callback(signal.signal, number, signal.signal(number, signal.SIG_IGN))
             self.process = subprocess.Popen(
-                [*render_program("samgrid-fork-starter"), str(self.log), *options],
+                [*command_line("samgrid-fork-starter"), str(self.log), *options],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 restore_signals=False,
@@ -263,7 +263,7 @@ def test_after_stdout_is_closed_nothing_is_started(starter: Starter, tmp_path: P
 
 
 def test_a_starter_without_any_standard_file_ends(tmp_path: Path) -> None:
-    argv = ["/bin/sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *render_program("samgrid-fork-starter")]
+    argv = ["/bin/sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *command_line("samgrid-fork-starter")]
     assert subprocess.run([*argv, str(tmp_path / "log")], timeout=SECONDS, check=False).returncode == 0
 
 
@@ -380,4 +380,4 @@ def test_with_records_a_tag_is_one_local_id(recording: Starter, request_: StartR
 
 
 def test_the_starter_runs_the_python_that_runs_us() -> None:
-    assert render_program("x")[:2] == [sys.executable, "-P"]
+    assert command_line("x")[:2] == [sys.executable, "-P"]

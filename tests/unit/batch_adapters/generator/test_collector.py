@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from batch_adapters.generator import allowances as allowances_module
+from batch_adapters.generator import collector as allowances_module
 from batch_adapters.generator import collector as collector_module
-from batch_adapters.generator.allowances import Allowances
-from batch_adapters.generator.collector import Collector, listening, main, only_collector
+from batch_adapters.generator.collector import Allowances, Collector, listening, main, only_collector
 from batch_adapters.generator.collector_protocol import LONGEST_PACKET, MOST_EVENTS, Answer, hand_in, read_lines
 from batch_adapters.states import Event, State
 from tests.conftest import file_size_limit

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batch_adapters.generator.lines import LineFilter, render_at_least
+from batch_adapters.generator.emit import LineFilter, render_at_least
 from batch_adapters.states import read_event
 
 GOOD = b"001;1795219187;12.vm;8;3\n"

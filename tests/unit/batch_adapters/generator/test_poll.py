@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from batch_adapters.adapter import LocalStatus
-from batch_adapters.batch_system import BatchSystem
 from batch_adapters.fork import FORK
 from batch_adapters.fork.processes import read_process
 from batch_adapters.generator.module import FeedSettings, LogNotKnown
 from batch_adapters.generator.poll import POLL, JobStates, PollFeed, Polling, read_polling
+from batch_adapters.running.batch_system import BatchSystem
+from batch_adapters.running.traffic import Traffic
 from batch_adapters.states import Event, State
-from batch_adapters.traffic import Traffic
 from tests.samgrid import LAUNCH
 from tests.unit.batch_adapters.generator.generator_process import (
     DEADLINE,

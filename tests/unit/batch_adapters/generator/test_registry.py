@@ -7,8 +7,7 @@ import pytest
 from batch_adapters.fork.events import FORK
 from batch_adapters.generator import registry
 from batch_adapters.generator.event_lines import DAY_FILES, EventLines
-from batch_adapters.generator.feed import find_source
-from batch_adapters.generator.module import FeedSettings, LogModule, LogNotKnown, Parser, render_line
+from batch_adapters.generator.module import FeedSettings, LogModule, LogNotKnown, Parser, find_source, render_line
 from batch_adapters.generator.registry import MODULES, UnknownModule, find_module
 from batch_adapters.generator.source import DatedFiles, RotatedFile
 

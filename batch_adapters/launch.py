@@ -1,0 +1,47 @@
+"""Where every program of ours starts: puts our private folders on the module path, then enters one of them.
+
+Programs are known by strings here, as plug-ins are, so that everything above can start one and nothing is imported.
+"""
+
+import os
+import sys
+from importlib import import_module
+from pathlib import Path
+
+PROGRAMS = {
+    "samgrid": "jobmanager.commands.cli",
+    "samgrid gram": "gram_shims.installation.install",
+    "samgrid-monitor": "jobmanager.monitor.monitor",
+    "samgrid-worker": "jobmanager.monitor.worker",
+    "samgrid-query": "jobmanager.views.query.child",
+    "samgrid-fork": "batch_adapters.fork.commands",
+    "samgrid-fork-starter": "batch_adapters.fork.starter",
+    "samgrid-scheduler-event-generator": "batch_adapters.generator.main",
+    "samgrid-event-collector": "batch_adapters.generator.collector",
+    "samgrid-gram": "gram_shims.program",
+    **{f"globus-script-samgrid-{script}": "gram_shims.scripts" for script in ("submit", "poll", "rm", "signal")},
+}
+"""Name of each program, and the module whose ``main`` takes its arguments."""
+
+LAUNCH = Path(__file__).resolve()
+
+
+def command_line(name: str, *arguments: str) -> list[str]:
+    """What starts one of our programs (``-P``: this folder does not become part of the module path)."""
+    return [sys.executable, "-P", os.fspath(LAUNCH), name, *arguments]
+
+
+def run() -> int:
+    """Run the program that the first word names; the exit status is its result."""
+    sys.path.insert(0, os.fspath(LAUNCH.parents[1]))
+    name, arguments = Path(sys.argv[0]).name, sys.argv[1:]
+    if name == "samgrid" and arguments[:1] == ["gram"]:
+        name, arguments = "samgrid gram", arguments[1:]
+    status: int = import_module(PROGRAMS[name]).main(arguments)
+    return status
+
+
+if __name__ == "__main__":
+    # As a console script has it: the name, and what follows.
+    del sys.argv[0]
+    sys.exit(run())

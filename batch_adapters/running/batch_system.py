@@ -1,0 +1,189 @@
+"""One batch system as an account uses it: what the job manager asks, in its words, over an adapter's commands."""
+
+import functools
+import logging
+import os
+import pwd
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import tenacity
+
+from batch_adapters.adapter import (
+    BatchAdapter,
+    Command,
+    Garbled,
+    LocalStatus,
+    Postponed,
+    Reader,
+    Refused,
+    Submission,
+    Unreachable,
+)
+from batch_adapters.running.commands import TimedOut, render_text, run_command
+from batch_adapters.running.traffic import HeldBack, Traffic
+
+logger = logging.getLogger(__name__)
+
+_MOST_IDS = 500
+"""Ids on one command line."""
+
+
+class BatchSystem:
+    """A batch adapter, the site's variables for its templates, and the account's restraint.
+
+    Every method may raise Unreachable (nobody answered: nothing is known) and Garbled (somebody did, but in words that
+    cannot be understood). An empty list is an answer.
+    """
+
+    def __init__(self, adapter: BatchAdapter, site: Mapping[str, Any], traffic: Traffic) -> None:
+        self.adapter = adapter
+        self.traffic = traffic
+        self._site = site
+
+    @property
+    def event_log(self) -> str:
+        """The path of the log that the generator follows; empty where the generator's module finds it itself."""
+        return render_text(self.adapter.event_log, self._site)
+
+    def max_array(self) -> int:
+        """Most local jobs in one array: the batch system's own limit, or the configured one where that is lower."""
+        if self.adapter.array_limit is None:
+            return self.adapter.max_array
+        printed = self._ask(self.adapter.array_limit, {})
+        found = re.search(self.adapter.read_array_limit, printed)
+        if found is None:
+            raise Garbled(f"{self.adapter.name}: no array limit in {printed[:200]!r}")
+        # Group 1 does not take part where the answer is that there is no limit.
+        return self.adapter.max_array if found[1] is None else max(1, min(int(found[1]), self.adapter.max_array))
+
+    def submit(self, submission: Submission) -> Mapping[int, str]:
+        """Submit an array once; the local id of each position in it, from 1.
+
+        :raises Refused: nothing was submitted.
+        :raises Postponed: nothing was submitted now.
+        :raises Unreachable, Garbled: it may or may not have been: `find` its token.
+        """
+        printed = self._run(self.adapter.submit, asdict(submission))
+        ids = self.adapter.naming.read_submitted(printed, submission.count)
+        if ids is None:
+            raise Garbled(f"{self.adapter.name}: the answer to {submission.token} is {printed[:200]!r}")
+        return ids
+
+    def find(self, token: str) -> list[LocalStatus]:
+        """The local jobs of a token that wait or run; some that have ended may be among them."""
+        found = self._jobs(self.adapter.find, self.adapter.read_jobs, {"token": token})
+        return [status for status in found if status.is_of(token)]
+
+    def find_ended(self, token: str) -> list[LocalStatus]:
+        """The local jobs of a token that the batch system's history knows; none where it has no history."""
+        if self.adapter.history is None:
+            return []
+        found = self._jobs(self.adapter.history, self.adapter.read_history, {"token": token})
+        return [status for status in found if status.is_of(token)]
+
+    def query(self) -> list[LocalStatus]:
+        """Every local job that the batch system shows us, in one command."""
+        return self._jobs(self.adapter.queue, self.adapter.read_jobs, {})
+
+    def status(self, local_id: str) -> LocalStatus | None:
+        """One local job; None where the batch system answers that there is none."""
+        found = self._jobs(self.adapter.status, self.adapter.read_jobs, {"id": local_id})
+        return next((status for status in found if status.local_id == local_id), None)
+
+    def cancel(self, ids: Iterable[str]) -> None:
+        """Ask for the end of local jobs, or of whole arrays; that they ended, an event or a query must say."""
+        self._change(self.adapter.cancel, "cancel", ids)
+
+    def suspend(self, ids: Iterable[str]) -> None:
+        """Stop local jobs that run, or whole arrays; what is not there or stopped already is no error.
+
+        :raises Refused: (as the next ones) it does no such thing, or not for their owner.
+        """
+        self._change(self.adapter.suspend, "suspend", ids)
+
+    def resume(self, ids: Iterable[str]) -> None:
+        """Let suspended local jobs go on."""
+        self._change(self.adapter.resume, "resume", ids)
+
+    def hold(self, ids: Iterable[str]) -> None:
+        """Keep waiting local jobs from being started."""
+        self._change(self.adapter.hold, "hold", ids)
+
+    def release(self, ids: Iterable[str]) -> None:
+        """Let held local jobs be started."""
+        self._change(self.adapter.release, "release", ids)
+
+    def prioritize(self, ids: Iterable[str], priority: int) -> None:
+        """Give waiting local jobs, or whole arrays, another priority."""
+        self._change(self.adapter.priority, "change the priority of", ids, priority=priority)
+
+    def _change(self, command: Command | None, verb: str, ids: Iterable[str], **variables: int) -> None:
+        if command is None:
+            raise Refused(f"{self.adapter.name} has no command with which the owner of local jobs could {verb} them")
+        wanted = list(ids)
+        most = min(self.adapter.cancel_at_once, _MOST_IDS)
+        for start in range(0, len(wanted), most):
+            self._ask(command, {"ids": wanted[start : start + most], **variables})
+
+    def version(self) -> str:
+        """What the batch system says of itself; empty where it has no words for that."""
+        if self.adapter.version is None:
+            return ""
+        found = re.search(self.adapter.read_version, self._ask(self.adapter.version, {}))
+        return found[1].strip() if found else ""
+
+    def _jobs(self, command: Command, read: Reader, variables: Mapping[str, Any]) -> list[LocalStatus]:
+        printed = self._ask(command, variables)
+        adapter = self.adapter
+        statuses = []
+        try:
+            for job in read(printed):
+                if job.owner not in ("", _find_user()):
+                    continue
+                state = adapter.states.get(job.native_state)
+                if state is None:
+                    logger.warning("%s %s: unknown native state %r", adapter.name, job.local_id, job.native_state)
+                leaving = job.native_state in adapter.leaving
+                fields = (job.local_id, job.native_state, state, job.exit_code, job.reason, job.token)
+                statuses.append(LocalStatus(*fields, is_leaving=leaving))
+        except Garbled as error:
+            raise Garbled(f"{command.argv[0]}: {error}") from error
+        return statuses
+
+    def _ask(self, command: Command, variables: Mapping[str, Any]) -> str:
+        """Run a command that may be run any number of times: again, soon, where the batch system could not answer."""
+        retrying = tenacity.Retrying(
+            stop=tenacity.stop_after_attempt(command.attempts),
+            wait=tenacity.wait_random_exponential(multiplier=0.5, max=10),
+            retry=tenacity.retry_if_exception(_is_worth_another_try),
+            reraise=True,
+        )
+        return retrying(self._run, command, variables)
+
+    def _run(self, command: Command, variables: Mapping[str, Any]) -> str:
+        self.traffic.wait_for_turn()
+        try:
+            printed = run_command(command, {**self._site, **variables}, self.adapter.ignored_variables)
+        except Postponed:
+            self.traffic.note_answer()
+            raise
+        except Unreachable as error:
+            self.traffic.note_silence(str(error))
+            raise
+        except Exception:
+            self.traffic.note_answer()
+            raise
+        self.traffic.note_answer()
+        return printed
+
+
+@functools.cache
+def _find_user() -> str:
+    return pwd.getpwuid(os.geteuid()).pw_name
+
+
+def _is_worth_another_try(error: BaseException) -> bool:
+    return isinstance(error, Unreachable) and not isinstance(error, TimedOut | HeldBack)

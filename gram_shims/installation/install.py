@@ -1,0 +1,241 @@
+"""``samgrid gram install|uninstall|status``: registers the job manager type samgrid with a Globus gatekeeper."""
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path, PurePosixPath
+
+from batch_adapters.launch import LAUNCH
+from gram_shims.installation.checks import examine
+from gram_shims.installation.files import (
+    DEFAULT_STATE,
+    MODULE_SOURCE,
+    RVF,
+    InstallError,
+    Registration,
+    Wanted,
+    check_service,
+    check_state,
+    find_wanted,
+)
+from gram_shims.installation.globus_tools import check_rvf
+from gram_shims.installation.installation import look, put_in_place, remove
+from gram_shims.installation.manifest import (
+    MANIFEST,
+    Found,
+    Manifest,
+    Root,
+    digest,
+    find_missing_folders,
+    look_at_link,
+    read_manifest,
+    render_manifest,
+)
+from jobmanager.requests.job_types import HandlerError, load_job_types
+from jobmanager.site.configuration import ConfigurationError, read_configuration
+
+_DESCRIPTION = """\
+Register the job manager type samgrid with a Globus gatekeeper: see docs/gram.md.
+
+  samgrid gram install                    as jobmanager-samgrid, which GRAM polls
+  samgrid gram install --dry-run          what that would write, byte for byte
+  samgrid gram install --seg              the same, but GRAM reads events
+  samgrid gram status                     what is installed, and whether it can work
+  samgrid gram uninstall                  removes what install wrote
+"""
+
+_HINTS = {
+    Found.CURRENT: "",
+    Found.OURS: ": install again",
+    Found.NOTHING: ": install again",
+    Found.FOREIGN: ": move it away, then install again",
+}
+
+
+def main(argv: list[str]) -> int:
+    """Run one command; what is wrong is one clear line each and exit status 1."""
+    options = _make_parser().parse_args(argv)
+    try:
+        status: int = options.run(Root(options.root.resolve()), options)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read our output has enough of it; the interpreter must not try to write the rest at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (ConfigurationError, HandlerError, InstallError, OSError) as error:
+        named = isinstance(error, OSError) and error.filename is not None
+        text = f"{os.fsdecode(error.filename)}: {error.strerror}" if named else str(error)  # type: ignore[union-attr]
+        for line in text.splitlines():
+            print(f"samgrid gram {options.command}: {line}", file=sys.stderr)
+        return 1
+    return status
+
+
+def install(root: Root, options: argparse.Namespace) -> int:
+    """Put everything in its place, or say what is in the way; a second time changes nothing."""
+    old = read_manifest(root)
+    registration = _choose_registration(old, options)
+    wanted = _find_wanted(root, registration)
+    found = look(root, old, wanted)
+    _refuse_foreign(root, found)
+    _refuse_bad_rvf(wanted)
+    new = _make_manifest(root, old, registration, wanted)
+    if options.dry_run:
+        _print_plan(root, wanted, found, new)
+        return 0
+    _need_permission(root)
+    put_in_place(root, old, new, wanted, found)
+    for path, state in found.items():
+        print(f"{'unchanged' if state is Found.CURRENT else 'installed'}  {root.place(path)}")
+    for check in examine(root, registration, read_configuration(os.environ).gram):
+        if check.fault:
+            print(f"samgrid gram install: warning: {check.name}: {check.fault}", file=sys.stderr)
+    return 0
+
+
+def uninstall(root: Root, options: argparse.Namespace) -> int:
+    """Remove what was installed; what was changed since is left, and named."""
+    manifest = read_manifest(root)
+    if manifest is None:
+        print("nothing is installed")
+        return 0
+    _need_permission(root)
+    left = remove(root, manifest)
+    for place in left:
+        print(f"samgrid gram uninstall: left, because it was changed: {place}", file=sys.stderr)
+    print("uninstalled")
+    return 1 if left else 0
+
+
+def status(root: Root, options: argparse.Namespace) -> int:
+    """Say what is installed, what was changed, and which checks fail; exit status 0 where all is well."""
+    manifest = read_manifest(root)
+    if manifest is None:
+        print('nothing is installed: say "samgrid gram install"')
+        return 1
+    registration = manifest.registration
+    wanted = _find_wanted(root, registration)
+    found = look(root, manifest, wanted)
+    for path, target in wanted.links.items():
+        enabled = "enabled" if look_at_link(root, path, target) is Found.CURRENT else "not enabled"
+        print(f"{path.name}: {enabled}, GRAM {'reads events' if registration.uses_events else 'polls'}")
+    for path, state in found.items():
+        print(f"{state.value}  {root.place(path)}{_HINTS[state]}")
+    checks = list(examine(root, registration, read_configuration(os.environ).gram))
+    for check in checks:
+        print(f"check  {check.name}: {check.fault or check.note or 'ok'}")
+    is_well = all(state is Found.CURRENT for state in found.values()) and not any(check.fault for check in checks)
+    return 0 if is_well else 1
+
+
+def _choose_registration(old: Manifest | None, options: argparse.Namespace) -> Registration:
+    """What is said now, over what was said before."""
+    known = old.registration if old else Registration((), False, DEFAULT_STATE)
+    said = () if options.service is None else (check_service(options.service),)
+    services = {*known.services, *said} or {"samgrid"}
+    uses_events = known.uses_events if options.uses_events is None else options.uses_events
+    state = known.state if options.state is None else check_state(options.state)
+    return Registration(tuple(sorted(services)), uses_events, state)
+
+
+def _find_wanted(root: Root, registration: Registration) -> Wanted:
+    if not MODULE_SOURCE.is_file():
+        raise InstallError(f"{MODULE_SOURCE} is missing: install samgrid-jobmanager again")
+    job_types = load_job_types(read_configuration(os.environ).handlers.modules)
+    python, launch = root.seen(Path(sys.executable)), root.seen(LAUNCH)
+    return find_wanted(registration, python, launch, MODULE_SOURCE.read_bytes(), job_types)
+
+
+def _make_manifest(root: Root, old: Manifest | None, registration: Registration, wanted: Wanted) -> Manifest:
+    """What there will be: what was there before, and what is wanted now."""
+    files = dict(old.files) if old else {}
+    links = dict(old.links) if old else {}
+    files.update({path: (digest(content),) for path, content in wanted.files.items()})
+    links.update(wanted.links)
+    folders = (*(old.folders if old else ()), *find_missing_folders(root, wanted))
+    return Manifest(registration, files, links, tuple(dict.fromkeys(folders)))
+
+
+def _refuse_foreign(root: Root, found: Mapping[PurePosixPath, Found]) -> None:
+    places = {root.place(path): state for path, state in found.items()}
+    faults = [
+        f"{place} lies behind a link that leads out of {root.folder}: remove that"
+        for place in (*places, root.place(MANIFEST))
+        if not place.parent.resolve().is_relative_to(root.folder)
+    ]
+    faults += [
+        f"{place} is not ours, or was changed since it was installed: move it away, then install again"
+        for place, state in places.items()
+        if state is Found.FOREIGN
+    ]
+    if faults:
+        raise InstallError("\n".join(faults))
+
+
+def _refuse_bad_rvf(wanted: Wanted) -> None:
+    with tempfile.NamedTemporaryFile(suffix=".rvf") as file:
+        file.write(wanted.files[RVF])
+        file.flush()
+        fault = check_rvf(Path(file.name))
+    if fault:
+        raise InstallError(f"GRAM would not take the attributes that the job types declare: {fault}")
+
+
+def _need_permission(root: Root) -> None:
+    if root.is_machine and os.geteuid() != 0:
+        raise InstallError("this changes /etc and /usr: run it as root, or for a package name a folder with --root")
+
+
+def _print_plan(root: Root, wanted: Wanted, found: Mapping[PurePosixPath, Found], new: Manifest) -> None:
+    """What would be written, byte for byte."""
+    for folder in find_missing_folders(root, wanted):
+        print(f"folder {root.place(folder)} (mode 0755)")
+    for path, content in (*wanted.files.items(), (MANIFEST, render_manifest(new))):
+        place = root.place(path)
+        if place.is_file() and place.read_bytes() == content:
+            print(f"file {place} (unchanged)")
+            continue
+        print(f"file {place} (mode 0644, {len(content)} bytes)", flush=True)
+        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.flush()
+    for path, target in wanted.links.items():
+        print(f"link {root.place(path)} -> {target}{' (unchanged)' if found[path] is Found.CURRENT else ''}")
+
+
+def _make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="samgrid gram", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def add(name: str, run: Callable[[Root, argparse.Namespace], int], doc: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=doc, description=doc)
+        command.add_argument(
+            "--root",
+            metavar="DIR",
+            type=Path,
+            default=Path("/"),
+            help="everything lies below DIR, as for a package; paths inside the files are as without it",
+        )
+        command.set_defaults(run=run)
+        return command
+
+    _add_choices(add("install", install, "Put everything in its place; a second time changes nothing."))
+    add("uninstall", uninstall, "Remove what was installed; what was changed since is left, and named.")
+    add("status", status, "Say what is installed, what was changed, and which checks fail.")
+    return parser
+
+
+def _add_choices(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--service", metavar="NAME", help="a service jobmanager-NAME, beside others (first: samgrid)")
+    mode = command.add_mutually_exclusive_group()
+    mode.add_argument("--poll", dest="uses_events", action="store_false", help="GRAM polls (the default at first)")
+    mode.add_argument("--seg", dest="uses_events", action="store_true", help="GRAM reads events")
+    command.add_argument(
+        "--state", metavar="DIR", help=f"state folder of each account (default at first: {DEFAULT_STATE})"
+    )
+    command.add_argument("--dry-run", action="store_true", help="print what would be written, byte for byte")
+    # Nothing said is neither: what holds already goes on.
+    command.set_defaults(uses_events=None)

@@ -1,0 +1,190 @@
+"""``samgrid doctor``: is everything there that a batch system is used through, and if not, what to put where."""
+
+import functools
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from batch_adapters.adapter import BatchAdapter, BatchError, Command
+from batch_adapters.diagnosis import Finding, Level, Printed
+from batch_adapters.registry import ADAPTERS
+from batch_adapters.running.batch_system import BatchSystem
+from batch_adapters.running.commands import render_text, run_question
+from batch_adapters.running.traffic import HeldBack
+from jobmanager.checks.event_source import look_at_event_source
+from jobmanager.checks.probe import run_probe
+from jobmanager.site.account import Account
+from jobmanager.site.batch_systems import find_batch_adapter, find_batch_system
+from jobmanager.site.settings import Transfer
+from jobmanager.views.grid_jobs import printable, render_line
+
+_NO_ROOM = 10**7
+_LITTLE_ROOM = 10**9
+"""Bytes free on a disk."""
+_ASK_TIME = 20.0
+"""Seconds that an adapter's own question may take."""
+_COMMANDS = ("submit", "queue", "find", "status", "cancel", "history", "array_limit", "version")
+_NOBODY = "doctor-0"
+"""A token that no submission has."""
+
+
+def choose_batch_systems(account: Account, named: str | None, wants_all: bool) -> list[str]:
+    """The batch systems to look at: the named one, all that there are, or the configured one.
+
+    :raises UnknownBatchSystem: there is none of that name.
+    """
+    if wants_all:
+        return sorted({*ADAPTERS, *account.configuration.batch})
+    name = named or account.configuration.site.batch_system
+    find_batch_adapter(account, name)
+    return [name]
+
+
+def examine(account: Account, names: Sequence[str], probe_time: float | None) -> Iterator[Finding]:
+    """What is found, as it is; with a ``probe_time`` (seconds) one tiny local job is submitted to each batch system.
+
+    Never raises: what breaks is a finding.
+    """
+    yield from _guard(lambda: _look_at_folders(account))
+    for name in names:
+        for finding in _guard(functools.partial(_examine, account, name, len(names) > 1, probe_time)):
+            yield replace(finding, text=f"{name}: {finding.text}")
+
+
+def render_finding(finding: Finding) -> str:
+    """The finding as a line, and the remedy, if there is one, indented under it."""
+    remedy = [printable(line) for line in finding.remedy.splitlines()]
+    lines = [f"{finding.level.value:<7}  {render_line(finding.text)}"]
+    lines += [f"{'':<9}{'put: ' if number == 0 else '     '}{line}" for number, line in enumerate(remedy)]
+    return "\n".join(lines)
+
+
+def _guard(look: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
+    """The findings of a look; that it fails is one, too, so that the others are made nevertheless."""
+    try:
+        yield from look()
+    except BatchError as error:
+        yield Finding(Level.FAULT, str(error))
+    except Exception as error:  # noqa: BLE001 an adapter may be a site's or an experiment's
+        yield Finding(Level.FAULT, f"this could not be looked at: {type(error).__name__}: {error}")
+
+
+def _look_at_folders(account: Account) -> Iterator[Finding]:
+    yield _look_at_folder("state folder", account.places.root)
+    if account.places.spool is not None:
+        yield _look_at_folder("spool folder", account.places.spool)
+
+
+def _look_at_folder(title: str, folder: Path) -> Finding:
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"x")
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        return Finding(
+            Level.FAULT, f"{title} {folder} takes no files: {error.strerror}", f"see to the disk of {folder}"
+        )
+    text = f"{title} {folder} takes files; {free / 1e9:.1f} GB are free"
+    if free >= _LITTLE_ROOM:
+        return Finding(Level.GOOD, text)
+    return Finding(Level.FAULT if free < _NO_ROOM else Level.WARNING, text, f"make room on the disk of {folder}")
+
+
+def _examine(account: Account, name: str, one_of_many: bool, probe_time: float | None) -> Iterator[Finding]:
+    """One batch system."""
+    system = find_batch_system(account, name)
+    missing = _find_missing_programs(account, system.adapter)
+    if one_of_many and len(missing) == len(_commands(system.adapter)):
+        yield Finding(Level.GOOD, "not here: none of its commands is on PATH")
+        return
+    yield from _look_at_programs(name, missing)
+    if missing:
+        return
+    daemon = list(_guard(lambda: _look_at_daemon(system)))
+    yield from daemon
+    yield from _guard(lambda: look_at_event_source(account, system))
+    yield from _guard(lambda: system.adapter.diagnose(functools.partial(_ask, system), os.environ))
+    yield from _look_at_transfer(account, system.adapter)
+    if any(finding.level is Level.FAULT for finding in daemon):
+        return
+    yield from _guard(lambda: [_look_at_arrays(system)])
+    yield from _guard(lambda: [_look_at_history(account, system)])
+    if probe_time is not None:
+        yield from _guard(lambda: [run_probe(account, system, probe_time)])
+
+
+def _commands(adapter: BatchAdapter) -> Mapping[str, Command]:
+    found = {name: getattr(adapter, name) for name in _COMMANDS}
+    return {name: command for name, command in found.items() if command is not None}
+
+
+def _find_missing_programs(account: Account, adapter: BatchAdapter) -> dict[str, str]:
+    """By command: its program, where that is not on PATH."""
+    variables = account.batch_variables()
+    programs = {name: render_text(command.argv[0], variables) for name, command in _commands(adapter).items()}
+    return {name: program for name, program in programs.items() if shutil.which(program) is None}
+
+
+def _look_at_programs(name: str, missing: Mapping[str, str]) -> Iterator[Finding]:
+    remedy = f"install the client commands of {name} on this host, or put their folder into PATH"
+    for command, program in missing.items():
+        yield Finding(Level.FAULT, f"{program}, the command for {command}, is not on PATH", remedy)
+    if not missing:
+        yield Finding(Level.GOOD, "all its commands are on PATH")
+
+
+def _look_at_daemon(system: BatchSystem) -> Iterator[Finding]:
+    remedy = "see that its daemon runs, and that this host and account may ask it; until then no local job changes"
+    try:
+        version = system.version()
+        count = len(system.query())
+    except BatchError as error:
+        yield Finding(Level.FAULT, f"does not answer as it should: {error}", remedy)
+        return
+    yield Finding(
+        Level.GOOD, f"answers{': ' * bool(version)}{version}; {count} local jobs of this account in its queue"
+    )
+
+
+def _look_at_arrays(system: BatchSystem) -> Finding:
+    most = system.max_array()
+    if most == 1:
+        return Finding(Level.GOOD, "takes no arrays: each local job is submitted by itself")
+    return Finding(Level.GOOD, f"takes arrays of up to {most} local jobs")
+
+
+def _look_at_history(account: Account, system: BatchSystem) -> Finding:
+    seconds = account.configuration.monitor.reconcile_interval
+    if system.adapter.history is None:
+        return Finding(
+            Level.GOOD, "has no history to be asked: the drivers' records and its queue tell of ends that nobody saw"
+        )
+    try:
+        system.find_ended(_NOBODY)
+    except BatchError as error:
+        text = f"its history does not answer, so ends that nobody saw are known later: {error}"
+        return Finding(Level.WARNING, text, "see that it keeps one (accounting), and that this account may read it")
+    return Finding(Level.GOOD, f"its history answers; it must keep what ended for longer than {seconds:g} s")
+
+
+def _look_at_transfer(account: Account, adapter: BatchAdapter) -> Iterator[Finding]:
+    folder = account.places.jobs
+    if account.configuration.sandbox.transfer is Transfer.SHARED:
+        yield Finding(Level.GOOD, f"its nodes must see {folder}: samgrid doctor --probe submits a local job that tries")
+    elif not adapter.carries_files:
+        remedy = 'in samgrid.toml: [sandbox] transfer = "shared", with a spool_folder that all nodes see'
+        yield Finding(Level.FAULT, "cannot carry files to local jobs and back, as [sandbox] transfer wants", remedy)
+    else:
+        yield Finding(Level.GOOD, "carries files to local jobs and back")
+
+
+def _ask(system: BatchSystem, argv: Sequence[str]) -> Printed:
+    """Runs an adapter's own question, under the account's restraint."""
+    try:
+        system.traffic.wait_for_turn()
+    except HeldBack as error:
+        return Printed(None, "", str(error))
+    return run_question(argv, _ASK_TIME, system.adapter.ignored_variables)

@@ -1,0 +1,199 @@
+"""One request of a handler, taken through everything but a batch system, in a folder of its own.
+
+Each step is the job manager's own, taken twice where it must give the same both times.
+"""
+
+import hashlib
+import tarfile
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from adapters import JobAdapter, LocalJob
+from batch_adapters.diagnosis import Finding, Level
+from jobmanager.database.grid_job import GridJob
+from jobmanager.requests.acceptance import check_errors, check_steps, count_local_jobs, find_steps, make_adapter
+from jobmanager.requests.attributes import BadRequest, Given
+from jobmanager.requests.job_types import HANDLER_FAILURES, HandlerError
+from jobmanager.run_grid_job import cut_grid_job
+from jobmanager.site.account import Account
+from jobmanager.site.configuration import Configuration
+from jobmanager.site.places import StatePlaces
+from jobmanager.site.settings import Transfer
+from jobmanager.submission.packing import pack_sandbox
+from sandbox.limits import SandboxError
+from sandbox.pack import OWN_FOLDER
+
+GRID_JOB = "trialjob"
+_T = TypeVar("_T")
+_SHOWN_WORDS = 200
+_SHOWN_NAMES = 10
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A request as it would be on acceptance, with the local jobs that it would become."""
+
+    account: Account
+    job: GridJob
+    adapter: JobAdapter
+    local_jobs: Sequence[LocalJob]
+
+
+class Failed(Exception):
+    """The trial cannot go on; the finding says why."""
+
+    def __init__(self, text: str, remedy: str) -> None:
+        super().__init__(text)
+        self.finding = Finding(Level.FAULT, text, remedy)
+
+
+def try_request(configuration: Configuration, given: Given, folder: Path, root: Path) -> Iterator[Finding | Trial]:
+    """Decompose and pack a request twice; findings, and at last the trial, which is ready to be run.
+
+    :param folder: where the request's file names start; root: an empty folder for everything that is made.
+    """
+    try:
+        first, second = (_begin(configuration, given, folder, root / name) for name in ("first", "second"))
+        if steps := find_steps(first.adapter):
+            check_steps(first.account, given, steps, folder)
+            names = ", ".join(step.name for step in steps)
+            yield Finding(Level.GOOD, f"{len(steps)} steps: {names}; each is tried with a request of its own type")
+            return
+        yield _compare_slices(first, second)
+        yield _compare_commands(first, second)
+        yield _compare_sandboxes(first, second)
+        yield first
+    except Failed as failed:
+        yield failed.finding
+    except BadRequest as error:
+        for fault in error.faults:
+            yield Finding(Level.FAULT, f"the request is refused: {fault}", "give a good one: --request FILE.rsl")
+    except HandlerError as error:
+        yield Finding(Level.FAULT, f"{error}{_find_place(error.__cause__)}", "no request may make a handler fail so")
+    except (SandboxError, OSError) as error:
+        yield Finding(Level.FAULT, f"the sandbox cannot be made: {error}", "see prepareWorkArea")
+
+
+def _begin(configuration: Configuration, given: Given, folder: Path, root: Path) -> Trial:
+    account = Account(StatePlaces(root), _configure(configuration, root))
+    for path in (root / "scratch", account.places.sandbox(GRID_JOB), account.places.results(GRID_JOB)):
+        path.mkdir(mode=0o700, parents=True)
+    adapter = make_adapter(account, given, folder)
+    check_errors(adapter)
+    job = GridJob.new(GRID_JOB, adapter.jobType, "trial", "fork", 0)
+    job.put_request(given, folder)
+    count, size = _ask(partial(count_local_jobs, adapter)), _ask(adapter.getSize)
+    job.put_slices(count, size, adapter.request.get("seed") or 1)
+    return Trial(account, job, adapter, cut_grid_job(job))
+
+
+def _configure(configuration: Configuration, root: Path) -> Configuration:
+    sandbox = replace(
+        configuration.sandbox, scratch_folder=root / "scratch", spool_folder=None, transfer=Transfer.SHARED
+    )
+    return replace(configuration, sandbox=sandbox)
+
+
+def _compare_slices(first: Trial, second: Trial) -> Finding:
+    """Every event once, and the same cut again."""
+    if first.local_jobs != second.local_jobs:
+        counts = f"{len(first.local_jobs)} local jobs, then {len(second.local_jobs)}"
+        raise Failed(f"the same request was cut differently: {counts}", "getNumSubmissionTimes must not guess")
+    size = first.adapter.getSize()
+    if size is None:
+        return Finding(Level.GOOD, f"{len(first.local_jobs)} local jobs")
+    next_event = 1
+    for part in (local_job.slice for local_job in first.local_jobs):
+        if part is None or part.events < 1 or part.first_event != next_event:
+            raise Failed(f"the slices leave a gap, or overlap, at event {next_event}", "see getNumSubmissionTimes")
+        next_event += part.events
+    if next_event != size + 1:
+        raise Failed(f"the slices end at event {next_event - 1}, not {size}", "see getSize and getNumSubmissionTimes")
+    return Finding(Level.GOOD, f"{len(first.local_jobs)} local jobs, whose slices hold each of {size} events once")
+
+
+def _compare_commands(first: Trial, second: Trial) -> Finding:
+    """Lists of words, and the same words again."""
+    shown = ""
+    for local_job in first.local_jobs:
+        questions = [partial(trial.adapter.getCommandAndArguments, local_job) for trial in (first, second)]
+        words, again = map(_ask, questions)
+        fault = find_command_fault(words)
+        if fault:
+            raise Failed(
+                f"local job {local_job.index}: getCommandAndArguments gave {fault}", 'give ["./program", "word"]'
+            )
+        if list(words) != list(again):
+            raise Failed(
+                f"local job {local_job.index}: getCommandAndArguments gave {list(words)}, then {list(again)}",
+                "use nothing but the request, the site and the local job: no clock, no chance",
+            )
+        shown = shown or " ".join(words)
+    return Finding(Level.GOOD, f"command line of local job 1: {shown[:_SHOWN_WORDS]}")
+
+
+def find_command_fault(words: object) -> str:
+    """What is wrong with a command line; empty where nothing is."""
+    if isinstance(words, str | bytes) or not isinstance(words, Sequence):
+        return f"{words!r}, which is no list of words"
+    strange = [word for word in words if not isinstance(word, str)]
+    if strange:
+        return f"{strange[0]!r} among the words, which is no text: str(...) makes it one"
+    if not words or not words[0]:
+        return "no program"
+    if any("\0" in word for word in words):
+        return "a NUL character, which no command line can carry"
+    return ""
+
+
+def _compare_sandboxes(first: Trial, second: Trial) -> Finding:
+    """A sandbox, and the same bytes again."""
+    for trial in (first, second):
+        pack_sandbox(trial.account, trial.job, trial.adapter, trial.local_jobs)
+    tars = [trial.account.places.sandbox_tar(GRID_JOB) for trial in (first, second)]
+    contents, again = map(_read_tar, tars)
+    if contents != again:
+        names = sorted(name for name in contents | again if contents.get(name) != again.get(name))
+        raise Failed(
+            f"prepareWorkArea made {', '.join(names[:_SHOWN_NAMES])} differently the second time",
+            "use nothing but the request and the site: no clock, no chance, no set in an order of its own",
+        )
+    own = sorted(name for name in contents if not name.startswith(OWN_FOLDER))
+    shown = ", ".join(own[:_SHOWN_NAMES]) or "nothing of its own"
+    return Finding(Level.GOOD, f"sandbox of {tars[0].stat().st_size} bytes, the same twice: {shown}")
+
+
+def _read_tar(tar: Path) -> dict[str, str]:
+    """By name: mode and sha256 of each file of a tar, and what kind of thing the others are."""
+    with tarfile.open(tar) as archive:
+        return {member.name: f"{member.mode:o} {_describe_content(archive, member)}" for member in archive}
+
+
+def _describe_content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> str:
+    stream = archive.extractfile(member)
+    if not member.isfile() or stream is None:
+        return f"{member.type!r} {member.linkname}"
+    digest = hashlib.sha256()
+    while block := stream.read(1 << 20):
+        digest.update(block)
+    return digest.hexdigest()
+
+
+def _ask(question: Callable[[], _T]) -> _T:
+    """What the handler answers; whatever it raises is its fault."""
+    try:
+        return question()
+    except (BadRequest, HandlerError):
+        raise
+    except HANDLER_FAILURES as error:
+        raise HandlerError(f"the handler failed: {type(error).__name__}: {error}") from error
+
+
+def _find_place(error: BaseException | None) -> str:
+    """Where in the handler's file an error was raised."""
+    frames = traceback.extract_tb(error.__traceback__) if error is not None else []
+    return f" (at {frames[-1].filename}, line {frames[-1].lineno})" if frames else ""

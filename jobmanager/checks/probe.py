@@ -1,0 +1,122 @@
+"""One tiny local job of the doctor's: does what a job writes into the spool folder come to us?"""
+
+import os
+import secrets
+import shlex
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from batch_adapters.adapter import BatchError, LocalStatus, Submission
+from batch_adapters.diagnosis import Finding, Level
+from batch_adapters.running.batch_system import BatchSystem
+from jobmanager.site.account import Account
+from jobmanager.site.settings import Transfer
+
+_WRITTEN = "probe"
+_LOOK = 0.5
+"""Seconds between two looks for the file."""
+_ASK = 2.0
+"""Seconds between two questions for the job's end, which is waited for before its folder is removed."""
+_ENDING = 30.0
+
+
+def run_probe(account: Account, system: BatchSystem, patience: float) -> Finding:
+    """Submit one local job that writes a file where grid jobs have theirs; wait ``patience`` seconds; leave nothing.
+
+    :raises BatchError: the batch system does not want it, or does not answer; the text says what may be left.
+    """
+    token = f"doctor-{secrets.token_hex(3)}"
+    carried = account.configuration.sandbox.transfer is Transfer.BATCH_SYSTEM
+    with _folder(account.places.jobs / token) as folder:
+        submission = _prepare(system, token, folder, carried)
+        results = Path(submission.results)
+        with _gone_in_the_end(system, token):
+            local_id = system.submit(submission)[1]
+            # Listed and not looked up: a network file system remembers for a while that a file was not there.
+            if not _wait(lambda: _WRITTEN in os.listdir(results), patience, _LOOK):  # noqa: PTH208
+                return _describe_failure(system.status(local_id), local_id, results, patience)
+            _wait(lambda: not _is_alive(system.status(local_id)), _ENDING, _ASK)
+            host = (results / _WRITTEN).read_text(errors="replace").strip()[:64]
+            return Finding(Level.GOOD, f"a local job on {host} wrote into {account.places.jobs}")
+
+
+def _prepare(system: BatchSystem, token: str, folder: Path, carried: bool) -> Submission:
+    sandbox, results = folder / "sandbox", folder / "results"
+    for made in (sandbox, results):
+        made.mkdir(mode=0o700)
+    where = "mkdir -p results && cd results" if carried else f"cd -- {shlex.quote(str(results))}"
+    script = f"#!/bin/sh\numask 077\n{where} && uname -n >{_WRITTEN}.part && mv {_WRITTEN}.part {_WRITTEN}\n"
+    # All that a batch system may have to carry.
+    for name, text in (("driver.sh", script), ("sandbox.tar", ""), ("local-jobs", "")):
+        (sandbox / name).touch(mode=0o600)
+        (sandbox / name).write_text(text, errors="surrogateescape")
+    return Submission(
+        token=token,
+        count=1,
+        offset=0,
+        driver=str(sandbox / "driver.sh"),
+        results=str(results),
+        sandbox=str(sandbox),
+        carried=carried,
+        max_wall_minutes=2,
+        options=system.adapter.options,
+    )
+
+
+@contextmanager
+def _folder(folder: Path) -> Iterator[Path]:
+    folder.mkdir(mode=0o700, parents=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+@contextmanager
+def _gone_in_the_end(system: BatchSystem, token: str) -> Iterator[None]:
+    """Whatever happens inside, also where nobody knows whether the submission was made: nothing of it stays."""
+    try:
+        yield
+    finally:
+        _cancel(system, token)
+
+
+def _cancel(system: BatchSystem, token: str) -> None:
+    try:
+        system.cancel(status.local_id for status in system.find(token) if _is_alive(status))
+    except BatchError as error:
+        raise type(error)(f"{error}; the local job {token} may be left there: cancel it") from error
+
+
+def _is_alive(status: LocalStatus | None) -> bool:
+    return status is not None and not (status.is_leaving or (status.state is not None and status.state.is_final))
+
+
+def _wait(is_so: Callable[[], bool], seconds: float, pause: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(pause)
+    return True
+
+
+def _describe_failure(status: LocalStatus | None, local_id: str, results: Path, patience: float) -> Finding:
+    if status is not None and _is_alive(status):
+        reason = f" ({status.reason})" if status.reason else ""
+        return Finding(
+            Level.WARNING,
+            f"the probe, local job {local_id}, has written nothing in {patience:g} s: it is"
+            f" {status.native_state}{reason}",
+            "samgrid doctor --probe --probe-time 1200, or try again when there is room in the batch system",
+        )
+    ended = "it is gone" if status is None else f"it is {status.native_state}"
+    return Finding(
+        Level.FAULT,
+        f"the probe, local job {local_id}, has run, but what it wrote did not come into {results}: {ended}",
+        'in samgrid.toml: [sandbox] spool_folder = "/a/folder/that/all/nodes/see", or, where the batch system can'
+        ' carry files, transfer = "batch-system"',
+    )

@@ -1,0 +1,92 @@
+"""The commands that account for grid jobs that have ended, and remove them."""
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+
+from jobmanager.commands.arguments import AddCommand, AddForJob, read_time
+from jobmanager.database.local_jobs import GROUPINGS
+from jobmanager.site.account import Account, look_into_account
+
+USAGE_HELP = """\
+Counts local jobs by the time of their end, each attempt; those that have not ended are not in it. CPU/WALL is the CPU
+time by the time from start to end, of those of which both are known. In the reasons of failures, words with digits are
+written #, so that the same failure on many hosts is one line; exit codes stay. Times are UTC: 2026-11-22,
+2026-11-22T08:30, or 36h and 7d ago. Formats json and csv give times in seconds."""
+
+REMOVE_HELP = """\
+Removes documents, sandbox, results and the output tar: what is wanted of it must have been copied before. "samgrid
+usage" does not count what was removed: keep its report first.
+Refused for a grid job that has not ended, whose end GRAM has not known for a day, or that another one still needs;
+--ended-before passes over those. Times are as for "samgrid usage"."""
+
+_WRONG_USAGE = 2
+
+
+def add_commands(add: AddCommand, add_for_job: AddForJob) -> None:
+    """Make the commands known to the command line."""
+    command = add("usage", usage, "Sum up local jobs, CPU and wall time by user, type and batch system.", USAGE_HELP)
+    command.add_argument("--since", metavar="TIME", type=read_time, default=-math.inf, help="from this time on")
+    command.add_argument("--until", metavar="TIME", type=read_time, default=math.inf, help="before this time")
+    command.add_argument(
+        "--by",
+        metavar="LIST",
+        type=_read_groupings,
+        default=GROUPINGS,
+        help=f"some of {','.join(GROUPINGS)} (default: all)",
+    )
+    command.add_argument(
+        "--format", choices=("table", "json", "csv"), default="table", help="what to print (default: table)"
+    )
+    command = add_for_job("remove", remove, "Remove grid jobs that have ended, with all files.", REMOVE_HELP, nargs="*")
+    command.add_argument("--ended-before", metavar="TIME", type=read_time, help="all that ended before this time")
+
+
+def _read_groupings(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    if not set(names) <= set(GROUPINGS) or len(set(names)) < len(names):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of {', '.join(GROUPINGS)} with commas, each once")
+    return names
+
+
+def usage(options: argparse.Namespace) -> int:
+    """Print the usage."""
+    from jobmanager.views.usage import find_usage, render_usage, render_usage_csv, render_usage_json
+
+    lines = find_usage(look_into_account(options.state_dir).database, options.by, options.since, options.until)
+    render = {"table": render_usage, "json": render_usage_json, "csv": render_usage_csv}[options.format]
+    print(render(lines, options.by))
+    return 0
+
+
+def remove(options: argparse.Namespace) -> int:
+    """Remove grid jobs; 1 where one that was named could not be removed."""
+    from jobmanager.control.removal import find_ended_before, sweep
+
+    if bool(options.id) == (options.ended_before is not None):
+        print("samgrid remove: say which: ids of grid jobs, or --ended-before TIME", file=sys.stderr)
+        return _WRONG_USAGE
+    account = look_into_account(options.state_dir)
+    freed = sweep(account)
+    if options.id:
+        identities = list(dict.fromkeys(map(account.database.grid_jobs.find, options.id)))
+    else:
+        identities = find_ended_before(account.database, options.ended_before)
+    sizes = _remove(account, identities)
+    print(f"grid jobs removed: {len(sizes)}, bytes freed: {freed + sum(sizes)}")
+    return 1 if options.id and len(sizes) < len(identities) else 0
+
+
+def _remove(account: Account, identities: Sequence[str]) -> list[int]:
+    """The bytes of each that was removed; of the others standard error says why."""
+    from jobmanager.control.removal import NotRemovable, remove_grid_job
+    from jobmanager.database.database import UnknownJob
+
+    sizes = []
+    for identity in identities:
+        try:
+            sizes.append(remove_grid_job(account, identity))
+        except (NotRemovable, UnknownJob) as error:
+            print(f"samgrid remove: {error}", file=sys.stderr)
+    return sizes

@@ -1,0 +1,142 @@
+"""What the ``samgrid`` commands do that ask batch systems; heavy modules are loaded by the commands that need them."""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from jobmanager.commands.arguments import AddCommand, AddForJob, read_seconds
+from jobmanager.commands.grid_jobs import CommandError
+from jobmanager.site.account import Account, look_into_account, open_account
+
+if TYPE_CHECKING:
+    from jobmanager.states.orphans import Orphan
+
+CANNOT_GO_ON = 3
+
+EXPLAIN_HELP = """\
+Prints its facts, the evidence (what was seen, when, from which source, what that changed), what its driver wrote down,
+what the batch system says right now (a state, that it does not know it, or no answer), and the verdict.
+Batch systems use ids again: all local jobs of that id are shown, the last submitted first."""
+
+ORPHANS_HELP = """\
+Asks the configured batch system, and those of all grid jobs, once. What a grid job of ours does not want any more is
+cancelled by the monitor, too, while a grid job is under way there. "no grid job X in this job database" may be at
+work for another state folder of this account: look at the list before --reap, and name TOKENs.
+Exit status: 0 none are left, 1 some are, 3 a batch system does not answer."""
+
+DOCTOR_HELP = """\
+Looks at what a batch system is used through: commands, daemon, event log, history, array limit, and the folders.
+Each line is ok, warning or FAULT; under it, what to put where. Exit status: 0 no fault, 1 faults."""
+
+
+def add_commands(add: AddCommand, _: AddForJob) -> None:
+    """Make the commands known to the command line."""
+    command = add("explain", explain, "Say what is known of a local job, and from what.", EXPLAIN_HELP)
+    command.add_argument(
+        "job", metavar="LOCALID|ID/NUMBER", help="the batch system's id, or grid job and number from 1"
+    )
+    command.add_argument("--no-ask", dest="ask", action="store_false", help="run no command of the batch system")
+    command = add("orphans", orphans, "List local jobs that carry our tokens, but that no grid job owns.", ORPHANS_HELP)
+    command.add_argument("tokens", metavar="TOKEN", nargs="*", help="only those of this submission")
+    command.add_argument("--reap", action="store_true", help="cancel those that are listed")
+    command = add("doctor", doctor, "Look for what is wrong with batch systems and folders.", DOCTOR_HELP)
+    which = command.add_mutually_exclusive_group()
+    which.add_argument("batch_system", metavar="BATCH_SYSTEM", nargs="?", help="default: the configured one")
+    which.add_argument("--all", action="store_true", help="every batch system that there is an adapter for")
+    command.add_argument("--probe", action="store_true", help="submit one tiny job, which writes into the spool folder")
+    command.add_argument(
+        "--probe-time", metavar="SECONDS", type=read_seconds, default=120.0, help="how long it may take (default: 120)"
+    )
+
+
+def explain(options: argparse.Namespace) -> int:
+    """Print evidence and verdict of a local job."""
+    from jobmanager.views.explaining import explain as render
+
+    print(render(look_into_account(options.state_dir), options.job, options.ask))
+    return 0
+
+
+def orphans(options: argparse.Namespace) -> int:
+    """List orphans, and cancel them if that is wanted."""
+    # Opened, where a question otherwise makes nothing: how much a batch system is asked is kept in the state folder.
+    account = open_account(options.state_dir)
+    names = {account.configuration.site.batch_system, *account.database.grid_jobs.batch_systems()}
+    found = {name: _find_orphans(account, name, options.tokens) for name in sorted(names)}
+    some = {name: orphans for name, orphans in found.items() if orphans}
+    is_silent = None in found.values()
+    if some:
+        print(_render_orphans(some))
+    elif not is_silent:
+        print("no orphans" + (f" of {' '.join(options.tokens)}" if options.tokens else ""))
+    if options.reap:
+        reaped = [_reap(account, name, orphans) for name, orphans in some.items()]
+        is_silent = is_silent or not all(reaped)
+    return CANNOT_GO_ON if is_silent else int(bool(some) and not options.reap)
+
+
+def _find_orphans(account: Account, name: str, tokens: Sequence[str]) -> "list[Orphan] | None":
+    """The orphans in one batch system, of these tokens if there are any; None where it does not answer."""
+    from batch_adapters.adapter import BatchError
+    from batch_adapters.registry import UnknownBatchSystem
+    from jobmanager.site.batch_systems import find_batch_system
+    from jobmanager.states.orphans import find_orphans
+
+    try:
+        system = find_batch_system(account, name)
+        found = list(find_orphans(account.database, system, system.query()))
+    except (BatchError, UnknownBatchSystem) as error:
+        print(f"samgrid orphans: {name} cannot be asked: {_one_line(error)}", file=sys.stderr)
+        return None
+    return [orphan for orphan in found if not tokens or orphan.token in tokens]
+
+
+def _reap(account: Account, name: str, orphans: "Sequence[Orphan]") -> bool:
+    """Cancel orphans; False where the batch system does not do so now."""
+    from batch_adapters.adapter import BatchError
+    from jobmanager.site.batch_systems import find_batch_system
+
+    try:
+        find_batch_system(account, name).cancel(orphan.local_id for orphan in orphans)
+    except BatchError as error:
+        print(f"samgrid orphans: {name} did not cancel them: {_one_line(error)}", file=sys.stderr)
+        return False
+    print(f"{name}: {len(orphans)} cancelled")
+    return True
+
+
+def _render_orphans(found: "Mapping[str, Sequence[Orphan]]") -> str:
+    from jobmanager.views.grid_jobs import printable, render_columns
+
+    heading = ("BATCH SYSTEM", "LOCAL ID", "TOKEN", "STATE", "WHY")
+    rows = [
+        (name, printable(o.local_id), printable(o.token), printable(o.native_state), o.reason)
+        for name, orphans in found.items()
+        for o in orphans
+    ]
+    return render_columns([heading, *rows])
+
+
+def _one_line(error: Exception) -> str:
+    from jobmanager.views.grid_jobs import render_line
+
+    return render_line(str(error))
+
+
+def doctor(options: argparse.Namespace) -> int:
+    """Print findings as they are made."""
+    from batch_adapters.diagnosis import Level
+    from batch_adapters.registry import UnknownBatchSystem
+    from jobmanager.checks.doctor import choose_batch_systems, examine, render_finding
+
+    account = open_account(options.state_dir)
+    try:
+        names = choose_batch_systems(account, options.batch_system, options.all)
+    except UnknownBatchSystem as error:
+        raise CommandError(str(error)) from error
+    faults = 0
+    for finding in examine(account, names, options.probe_time if options.probe else None):
+        print(render_finding(finding), flush=True)
+        faults += finding.level is Level.FAULT
+    return int(bool(faults))

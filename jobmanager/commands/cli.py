@@ -1,0 +1,106 @@
+"""The command line for people: ``samgrid COMMAND``."""
+
+import argparse
+import logging
+import os
+import sys
+from functools import partial
+from typing import TYPE_CHECKING
+
+from jobmanager.commands import accounting as accounting_commands
+from jobmanager.commands import batch_system as batch_commands
+from jobmanager.commands import grid_jobs as commands
+from jobmanager.commands import handlers as handler_commands
+from jobmanager.commands import query as query_commands
+from jobmanager.commands import resubmit as repeat_commands
+from jobmanager.commands import service as service_commands
+from jobmanager.commands import web as web_commands
+from jobmanager.commands.arguments import JOB_HELP, Run
+from jobmanager.database.database import DatabaseError, UnknownJob
+from jobmanager.requests.attributes import BadRequest
+from jobmanager.requests.job_types import HandlerError
+from jobmanager.site.configuration import ConfigurationError
+from jobmanager.site.places import StateFolderError
+
+if TYPE_CHECKING:
+    _Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+_USER_ERRORS = (
+    BadRequest, ConfigurationError, DatabaseError, HandlerError, OSError, StateFolderError, UnknownJob,
+    commands.CommandError,
+)  # fmt: skip
+
+_MODULES = (
+    commands, repeat_commands, query_commands, web_commands, batch_commands, accounting_commands, handler_commands,
+    service_commands,
+)  # fmt: skip
+"""In the order of the help."""
+
+_DESCRIPTION = """\
+Run grid jobs: one request becomes many local jobs in a batch system, and their outputs come back as one tar file.
+
+  samgrid run examples/drell-yan.rsl      submit, watch, and show the output
+  samgrid submit FILE                     submit only: prints the grid job's id
+  samgrid status                          all grid jobs, with their local jobs by state
+  samgrid gram install|uninstall|status   as root: register with a Globus gatekeeper
+"""
+
+
+def main(argv: list[str]) -> int:
+    """Run one command; errors of the user's, or of the machine, are one clear line each and exit status 1."""
+    options = _make_parser().parse_args(argv)
+    logging.basicConfig(level=logging.WARNING, format="samgrid: %(message)s", stream=sys.stderr)
+    try:
+        status: int = options.run(options)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read our output has enough of it; the interpreter must not try to write the rest at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except _USER_ERRORS as error:
+        from jobmanager.views.grid_jobs import printable
+
+        for line in _describe(error).splitlines():
+            print(f"samgrid {options.command}: {printable(line)}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return status
+
+
+def _describe(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{os.fsdecode(error.filename)}: {error.strerror}"
+    return str(error)
+
+
+def _make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="samgrid", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for module in _MODULES:
+        module.add_commands(partial(_add, subparsers), partial(_add_for_job, subparsers))
+    return parser
+
+
+def _add(subparsers: "_Subparsers", name: str, run: Run, doc: str, more: str = "") -> argparse.ArgumentParser:
+    command = subparsers.add_parser(
+        name, help=doc, description=f"{doc}\n\n{more}", formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    command.add_argument(
+        "--state-dir",
+        metavar="DIR",
+        help="state folder of the account (default: $SAMGRID_STATE, else $XDG_STATE_HOME/samgrid, "
+        "else ~/.local/state/samgrid)",
+    )
+    command.set_defaults(run=run)
+    return command
+
+
+def _add_for_job(
+    subparsers: "_Subparsers", name: str, run: Run, doc: str, more: str = "", nargs: str | None = None
+) -> argparse.ArgumentParser:
+    command = _add(subparsers, name, run, doc, more)
+    command.add_argument("id", metavar="ID", nargs=nargs, help=JOB_HELP)
+    return command

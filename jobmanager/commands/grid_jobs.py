@@ -1,0 +1,219 @@
+"""The commands about grid jobs; heavy modules are loaded by the commands that need them."""
+
+import argparse
+import getpass
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from batch_adapters.running.traffic import Silence
+from batch_adapters.states import STATE_OF_WORD, State
+from jobmanager.commands.arguments import AddCommand, AddForJob, read_time
+from jobmanager.database.database import Choice
+from jobmanager.site.account import Account, look_into_account, open_account
+from jobmanager.site.batch_systems import find_silence
+
+SUBMIT_HELP = """\
+The request is checked first: a bad one is refused, with every fault named, and leaves nothing behind.
+Names of files in the request start from the request's own folder (from here, for standard input).
+"samgrid types" says which attributes there are."""
+
+RUN_HELP = "Exit status: 0 the grid job is done, 1 it failed, 3 it cannot go on (submitted, nothing is lost)."
+
+WATCH_HELP = """\
+On a terminal there is a bar per phase; elsewhere a line whenever something changes.
+Exit status: 0 the grid job is done, 1 it failed, 3 it cannot go on now (disk full, batch system silent ...):
+nothing is lost, and "samgrid watch ID" tries again."""
+
+STATUS_HELP = """\
+Each line counts the local jobs by state. With an ID the table has that grid job only, with phases and troubles.
+Under it: since when a batch system does not answer ("silent_since" in JSON); until it does, no state changes.
+--type, --state, --user and --since choose grid jobs that fit all of them. Times are UTC: 2026-11-22,
+2026-11-22T08:30, or 36h and 7d ago."""
+
+OUTPUT_HELP = "Prints the tar's path, what is in it, what is missing, and the summary that the job type makes of it."
+
+CANCEL_HELP = "All its local jobs are ended; what they left behind is gathered, and the grid job fails."
+
+
+class CommandError(Exception):
+    """A command cannot do what it was asked; the message is for the user."""
+
+
+def add_commands(add: AddCommand, add_for_job: AddForJob) -> None:
+    """Make the commands known to the command line."""
+    _add_file(add("submit", submit, "Submit a grid job and print its id.", SUBMIT_HELP))
+    _add_file(add("run", run, "Submit a grid job, watch it, and show its output.", RUN_HELP))
+    add_for_job("watch", watch, "Show a grid job's progress until it ends.", WATCH_HELP)
+    _add_choice(add_for_job("status", status, "List grid jobs.", STATUS_HELP, nargs="?"))
+    command = add_for_job("output", output, "Show a grid job's output tar.", OUTPUT_HELP)
+    command.add_argument("--extract", metavar="DIR", help="unpack it, safely, into a new folder DIR")
+    add_for_job("cancel", cancel, "Cancel a grid job.", CANCEL_HELP)
+
+
+def _add_file(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "file", metavar="FILE", help='request in RSL, or an old job description file; "-" reads standard input'
+    )
+
+
+def _add_choice(command: argparse.ArgumentParser) -> None:
+    formats = ("table", "json", "xml")
+    command.add_argument("--format", choices=formats, default="table", help="what to print (default: table)")
+    command.add_argument("--type", metavar="TYPE", help="grid jobs of this job type")
+    command.add_argument(
+        "--state", metavar="STATE", type=_read_state, help=f"grid jobs in this state: {', '.join(STATE_OF_WORD)}"
+    )
+    command.add_argument("--user", metavar="USER", help="grid jobs of this owner")
+    command.add_argument("--since", metavar="TIME", type=read_time, help="grid jobs submitted since then")
+
+
+def _read_state(text: str) -> State:
+    if text not in STATE_OF_WORD:
+        raise argparse.ArgumentTypeError(f"{text!r} is no state: they are {', '.join(STATE_OF_WORD)}")
+    return STATE_OF_WORD[text]
+
+
+def submit(options: argparse.Namespace) -> int:
+    """Accept a request and print the grid job's id; the rest happens in the background."""
+    print(_submit(open_account(options.state_dir), options.file))
+    return 0
+
+
+def run(options: argparse.Namespace) -> int:
+    """Submit, watch and show the output; the exit status is the grid job's."""
+    from jobmanager.views.watching import watch_grid_job
+
+    account = open_account(options.state_dir)
+    identity = _submit(account, options.file)
+    print(f"grid job {identity} submitted", flush=True)
+    try:
+        status = watch_grid_job(account, identity)
+    except KeyboardInterrupt:
+        print(f"\ngrid job {identity} goes on: samgrid watch {identity}, samgrid cancel {identity}", file=sys.stderr)
+        raise
+    if status in (0, 1):
+        _show_output(account, identity)
+    return status
+
+
+def watch(options: argparse.Namespace) -> int:
+    """Show progress until the grid job has ended."""
+    from jobmanager.views.watching import watch_grid_job
+
+    account = look_into_account(options.state_dir)
+    return watch_grid_job(account, account.database.grid_jobs.find(options.id))
+
+
+def status(options: argparse.Namespace) -> int:
+    """List grid jobs, and wake the monitor if there is anything left to do."""
+    from jobmanager.views.grid_jobs import render_details, render_json, render_silence, render_table
+
+    account = look_into_account(options.state_dir)
+    identity = account.database.grid_jobs.find(options.id) if options.id is not None else None
+    choice = Choice(options.type, options.state, options.user, options.since)
+    rows = account.database.grid_jobs.overview(identity, choice)
+    if identity is not None and not rows:
+        raise CommandError(f"grid job {identity} is none of those that the other options choose")
+    shown = {row.id for row in rows}
+    waiting = {job.id: job.batch for job in account.database.grid_jobs.list_open() if job.id in shown}
+    silences = _find_silences(account, waiting.values())
+    silent_since = {job: silences[batch].since for job, batch in waiting.items() if batch in silences}
+    if options.format == "json":
+        print(render_json(rows, silent_since))
+    elif options.format == "xml":
+        from jobmanager.views.export import render_xml
+
+        print(render_xml(rows, silent_since))
+    else:
+        is_choice = choice != Choice()
+        now = time.time()
+        print(render_details(account, identity, rows[0], now) if identity else render_table(rows, is_choice))
+        for batch, silence in sorted(silences.items()):
+            print(render_silence(batch, silence, now))
+    _wake_if_needed(account)
+    return 0
+
+
+def _find_silences(account: Account, batch_systems: Iterable[str]) -> dict[str, Silence]:
+    """By batch system: since when it does not answer."""
+    silences = {batch: find_silence(account, batch) for batch in set(batch_systems)}
+    return {batch: silence for batch, silence in silences.items() if silence is not None}
+
+
+def output(options: argparse.Namespace) -> int:
+    """Show the output tar of a grid job that has ended, or unpack it."""
+    account = look_into_account(options.state_dir)
+    identity = account.database.grid_jobs.find(options.id)
+    _show_output(account, identity)
+    if options.extract:
+        from sandbox.limits import Limits, SandboxError
+        from sandbox.unpack import unpack
+
+        settings = account.configuration.sandbox
+        limits = Limits(settings.max_output_files, settings.max_output_size * 1_000_000)
+        try:
+            unpack(account.places.output(identity), Path(options.extract), limits)
+        except SandboxError as error:
+            raise CommandError(str(error)) from error
+        print(f"unpacked into {options.extract}")
+    return 0
+
+
+def cancel(options: argparse.Namespace) -> int:
+    """Put the tombstone; the monitor does the rest."""
+    from jobmanager.control.cancel_requests import request_cancel
+    from jobmanager.monitor.client import wake_monitor
+
+    account = look_into_account(options.state_dir)
+    identity = account.database.grid_jobs.find(options.id)
+    if not request_cancel(account.database, identity, f"cancelled by {getpass.getuser()}"):
+        print(f"grid job {identity} has ended already")
+        return 0
+    wake_monitor(account)
+    print(f"grid job {identity} is being cancelled")
+    return 0
+
+
+def _submit(account: Account, file: str) -> str:
+    from jobmanager.monitor.client import end_other_monitor
+    from jobmanager.requests.acceptance import accept_grid_job
+    from jobmanager.requests.files import read_request_file
+
+    given, folder = read_request_file(file, account.configuration.handlers.modules)
+    end_other_monitor(account)
+    identity = accept_grid_job(account, given, folder)
+    wake_for(account, identity)
+    return identity
+
+
+def wake_for(account: Account, identity: str) -> None:
+    """Wake the monitor for a new grid job: whoever sees an error submits again, but this one is accepted."""
+    from jobmanager.monitor.client import wake_monitor
+
+    try:
+        wake_monitor(account)
+    except OSError as error:
+        print(f"samgrid: {identity} is accepted, but waits: no monitor can be started: {error}", file=sys.stderr)
+
+
+def _show_output(account: Account, identity: str) -> None:
+    from jobmanager.views.grid_jobs import render_output
+
+    job = account.database.grid_jobs.get(identity)
+    tar = account.places.output(identity)
+    if not job.state.is_final:
+        raise CommandError(f"grid job {identity} is {job.state.word}: its output is there when it has ended")
+    try:
+        print(render_output(job, tar))
+    except (OSError, ValueError, LookupError) as error:
+        raise CommandError(f"the output {tar} cannot be read: {error}") from error
+
+
+def _wake_if_needed(account: Account) -> None:
+    from jobmanager.monitor.client import wake_monitor
+
+    # Ended ones, too, whose end GRAM has not been told.
+    if account.database.grid_jobs.list_open() or account.database.grid_jobs.list_unreported():
+        wake_monitor(account)

@@ -1,0 +1,101 @@
+"""What the ``samgrid`` commands do that only look; heavy modules are loaded by the commands that need them."""
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+from jobmanager.commands.arguments import JOB_HELP, AddCommand, AddForJob, read_seconds
+from jobmanager.commands.grid_jobs import CommandError
+from jobmanager.site.account import look_into_account
+
+QUERY_HELP = """\
+The root element is <jobs>, with a <grid-job> per grid job and a <local-job> per local job inside. Examples:
+  samgrid query 'count(//local-job[@state="active"])'
+  samgrid query --job k3f '//local-job[@exit-code!="0"]/@id'
+  samgrid query --format table '//local-job[re:test(@host, "^wn1[0-9]")]'
+  samgrid query --xquery 'for $job in //grid-job order by $job/@ended return string($job/@id)'
+text has a line per item, table a row per item with its attributes as columns, xml one document with root <result>.
+An expression is XPath 1.0 with the regular expressions of EXSLT (prefix re). docs/questions.md has twenty answers.
+Exit status: 0 there is an answer, be it empty; 1 the expression is wrong, or took more time or memory than it may."""
+
+LOG_HELP = """\
+With ID: what the job manager did for the grid job. With ID/NUMBER: the last lines of a local job's standard output and
+standard error, once they are back."""
+
+EXPORT_HELP = """\
+DIR gets a document ID.xml per grid job, with its local jobs, index.xml, their schema schema.rng and stylesheet
+samgrid.xsl, and the same as pages: open DIR/index.html. It is made whole or not at all; what is there stays as it is:
+a DIR with something in it is refused. Check: xmllint --noout --relaxng DIR/schema.rng DIR/*.xml"""
+
+
+def add_commands(add: AddCommand, _: AddForJob) -> None:
+    """Make the commands known to the command line."""
+    command = add("query", query, "Ask the job database a question in XPath.", QUERY_HELP)
+    command.add_argument("expression", metavar="EXPRESSION")
+    command.add_argument("--job", metavar="ID", help=f"look at one grid job only: {JOB_HELP}")
+    command.add_argument("--xquery", action="store_true", help="EXPRESSION is XQuery 3.1, or XPath 3.1: needs saxonche")
+    formats = ("text", "table", "xml")
+    command.add_argument("--format", choices=formats, default="text", help="what to print (default: text)")
+    command.add_argument(
+        "--timeout", metavar="SECONDS", type=read_seconds, default=60.0, help="how long it may take (default: 60)"
+    )
+    command = add("log", log, "Show the log of a grid job, or what a local job printed.", LOG_HELP)
+    command.add_argument("id", metavar="ID[/NUMBER]", help=f"{JOB_HELP}; and number of a local job from 1")
+    command.add_argument(
+        "--lines",
+        metavar="N",
+        type=_read_count,
+        help="the last N lines (default: the whole log, 100 of what a local job printed)",
+    )
+    command = add("export", export, "Write the job database as XML files.", EXPORT_HELP)
+    command.add_argument("folder", metavar="DIR", help="a new folder, or an empty one")
+
+
+def _read_count(text: str) -> int:
+    if not re.fullmatch(r"[1-9]\d{0,6}", text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of lines from 1 to 9999999")
+    return int(text)
+
+
+def query(options: argparse.Namespace) -> int:
+    """Ask the database's documents a question."""
+    from jobmanager.views.query.formats import RENDERERS
+    from jobmanager.views.query.runner import Language, Limits, QueryError, run_limited
+
+    account = look_into_account(options.state_dir)
+    identity = account.database.grid_jobs.find(options.job) if options.job is not None else None
+    language = Language.XQUERY if options.xquery else Language.XPATH
+    try:
+        result = run_limited(account, identity, options.expression, language, Limits(seconds=options.timeout))
+    except QueryError as error:
+        raise CommandError(str(error)) from error
+    sys.stdout.writelines(f"{line}\n" for line in RENDERERS[options.format](result))
+    return 0
+
+
+def log(options: argparse.Namespace) -> int:
+    """Print the log of a grid job, or what a local job printed."""
+    from jobmanager.views.logs import render_local_log, render_log
+
+    account = look_into_account(options.state_dir)
+    if "/" in options.id:
+        lines = render_local_log(account, options.id, options.lines)
+    else:
+        lines = render_log(account, account.database.grid_jobs.find(options.id), options.lines)
+    sys.stdout.writelines(f"{line}\n" for line in lines)
+    return 0
+
+
+def export(options: argparse.Namespace) -> int:
+    """Write the database as a folder of XML files."""
+    from jobmanager.views.export import ExportError
+    from jobmanager.views.export import export as write
+
+    account = look_into_account(options.state_dir)
+    try:
+        count = write(account.database, Path(options.folder))
+    except ExportError as error:
+        raise CommandError(str(error)) from error
+    print(f"{count} grid jobs in {options.folder}")
+    return 0

@@ -1,0 +1,216 @@
+"""The end of a grid job: its outputs become one tar, and its state is judged."""
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from lxml import etree
+
+from batch_adapters.adapter import LocalStatus, Unreachable
+from batch_adapters.states import State
+from jobmanager.completion.delivery import deliver_outputs, measure_files
+from jobmanager.completion.retrying import retry_failed
+from jobmanager.database.database import Database
+from jobmanager.database.grid_job import GridJob
+from jobmanager.database.local_job import LocalJob
+from jobmanager.requests.acceptance import make_adapter
+from jobmanager.requests.job_types import HANDLER_FAILURES
+from jobmanager.requests.time_limit import TooLong, limited
+from jobmanager.site.account import Account
+from jobmanager.site.batch_systems import find_batch_system
+from jobmanager.states.aggregation import judge
+from jobmanager.states.changes import change_local_jobs, same_runs
+from jobmanager.states.driver_status import reconcile_with_drivers
+from jobmanager.states.next_task import Task, next_task
+from jobmanager.states.transitions import reopen
+from sandbox.gather import Gathered, render_stem, write_output
+from sandbox.limits import Limits
+
+Verdict = tuple[State, str | None]
+"""A grid job's final state, and a sentence about what went wrong, if anything did."""
+
+logger = logging.getLogger(__name__)
+
+_PATIENCE = 3600.0
+"""Seconds for the handler to read all outputs."""
+
+
+def collect_grid_job(account: Account, identity: str) -> None:
+    """Gather the outputs of a grid job whose local jobs have all ended, and put its final state.
+
+    Where failed ones may be tried again, that comes first. Done again after a crash, it writes the same bytes.
+
+    :raises SandboxError, OSError, DatabaseError, Unreachable: not now; nothing half-made stays.
+    """
+    database = account.database
+    if not _is_over(account, identity):
+        logger.warning("%s is not over: the batch system shows local jobs that were told to have ended", identity)
+        return
+    if retry_failed(database, identity):
+        return
+    local_jobs = database.local_jobs.all_of(identity)
+    # Before the transaction: reading all the outputs may take minutes, in which everybody could write nothing.
+    job = database.grid_jobs.get(identity)
+    keep_summary(database, job, _ask_for_summary(account, job, local_jobs))
+    gathered = _gather(account, identity, local_jobs)
+    undelivered = deliver_outputs(account, database.grid_jobs.get(identity), local_jobs)
+    job = database.grid_jobs.change(identity, lambda job: _end(account, job, local_jobs, undelivered))
+    logger.info(
+        "%s %s: %d files gathered, %s", identity, job.state.word, len(gathered.files), job.reason or "no faults"
+    )
+
+
+def keep_summary(database: Database, job: GridJob, summary: Mapping[str, str]) -> None:
+    """Keep what the outputs amount to, and how much is in GRAM's files before anything is delivered to them."""
+    sizes = job.sizes_before or measure_files(job)
+
+    def put(job: GridJob) -> None:
+        job.put_summary(summary)
+        if job.origin is not None:
+            job.put_sizes_before(*sizes)
+
+    database.grid_jobs.change(job.identity, put)
+
+
+def _is_over(account: Account, identity: str) -> bool:
+    """False where the batch system shows a local job alive whose end only its log told; that end is taken back.
+
+    The driver's record of an end needs no second witness.
+
+    :raises Unreachable: nobody answered, or outputs may still be on their way.
+    """
+    database = account.database
+    in_doubt = [job for job in database.local_jobs.all_of(identity) if job.driver != "ended"]
+    reconcile_with_drivers(account, identity, in_doubt)
+    unproven = [
+        job for job in database.local_jobs.all_of(identity) if job.driver != "ended" and job.local_id is not None
+    ]
+    if not unproven:
+        return True
+    system = find_batch_system(account, database.grid_jobs.get(identity).batch)
+    _wait_for_outputs(unproven, system.adapter.outputs_lag)
+    asked = int(time.time())
+    answer = {status.local_id: status for status in system.query()}
+    # An id that the batch system has used again, for another token, is not ours any more.
+    shown = [job for job in unproven if job.local_id in answer and answer[job.local_id].is_of(str(job.token))]
+    # Some batch systems show a job that is queued again like one that goes, for a while.
+    leaving = [job for job in shown if answer[str(job.local_id)].is_leaving]
+    _wait_for(leaving, system.adapter.outputs_lag, "to leave the batch system")
+    alive = [job for job in shown if _is_alive(answer[str(job.local_id)])]
+    reopened = change_local_jobs(
+        database, identity, same_runs(identity, alive), lambda job: reopen(job, answer[str(job.local_id)], asked)
+    )
+    return not reopened
+
+
+def _is_alive(status: LocalStatus) -> bool:
+    return status.state is not None and not status.state.is_final and not status.is_leaving
+
+
+def _wait_for_outputs(unproven: Iterable[LocalJob], lag: float) -> None:
+    """A job that ran may have brought its outputs back without our seeing them yet: over a network file system."""
+    begun = [job for job in unproven if job.driver == "started" or job.state is State.DONE]
+    _wait_for(begun, lag, "to bring back their outputs")
+
+
+def _wait_for(jobs: Iterable[LocalJob], lag: float, what: str) -> None:
+    now = time.time()
+    late = [job for job in jobs if now - (job.ended_time or 0) < lag]
+    if late:
+        raise Unreachable(f"waits up to {lag:.0f} s for {len(late)} local jobs {what}, first {late[0].local_id}")
+
+
+def _gather(account: Account, identity: str, local_jobs: list[LocalJob]) -> Gathered:
+    places = account.places
+    return write_output(
+        grid_job=identity,
+        results=places.results(identity),
+        expected=[job.local_id for job in local_jobs if job.local_id is not None],
+        extras=render_extras(account, identity, lambda job: _judge(account, job, local_jobs)),
+        tar=places.output(identity),
+        limits=output_limits(account),
+    )
+
+
+def output_limits(account: Account) -> Limits:
+    """What the outputs of one grid job may measure."""
+    settings = account.configuration.sandbox
+    return Limits(settings.max_output_files, settings.max_output_size * 1_000_000)
+
+
+def render_extras(account: Account, identity: str, judge: Callable[[GridJob], Verdict]) -> dict[str, bytes]:
+    """The files of the job manager's own in a grid job's tar: its log and its document."""
+    log = account.places.log(identity)
+    return {
+        f"{identity}.log": log.read_bytes() if log.exists() else b"",
+        f"{identity}.xml": _render_document(account, identity, judge),
+    }
+
+
+def _render_document(account: Account, identity: str, judge: Callable[[GridJob], Verdict]) -> bytes:
+    """The grid job's document as it will be, but for the time of its end, so that it is the same in each attempt."""
+    job = GridJob(account.database.to_xml(identity)[0])
+    job.clear_trouble()
+    job.clear_sizes_before()
+    job.state, job.reason = judge(job)
+    return etree.tostring(job.element, pretty_print=True)
+
+
+def _end(account: Account, job: GridJob, local_jobs: list[LocalJob], undelivered: str) -> None:
+    if next_task(account.database.local_jobs.count(job.identity), job.cancelled) is not Task.COLLECT:
+        logger.warning("%s is not over: the batch system queued a local job again meanwhile", job.identity)
+        return
+    put_end(job, _judge(account, job, local_jobs), undelivered)
+
+
+def put_end(job: GridJob, verdict: Verdict, undelivered: str) -> None:
+    """End a grid job; what could not be delivered is told beside the verdict."""
+    state, reason = verdict
+    job.reason = "; ".join(filter(None, (reason, undelivered))) or None
+    job.end(state, time.time())
+
+
+def _judge(account: Account, job: GridJob, local_jobs: list[LocalJob]) -> Verdict:
+    """The grid job's final state, and a sentence about what went wrong, if anything did."""
+    failed = [local_job for local_job in local_jobs if not local_job.succeeded]
+    state = judge(job.count - len(failed), job.count, job.min_success, job.cancelled)
+    if job.cancelled or not failed:
+        return state, job.reason
+    first = failed[0]
+    words = _last_words(account, job, first)
+    attempt = f" (attempt {first.attempt})" if first.attempt > 1 else ""
+    reason = f"number {first.index}{attempt}: {first.reason or 'no reason known'}" + (f" ({words})" if words else "")
+    return state, f"{len(failed)} of {job.count} local jobs failed, first {reason}"
+
+
+def _last_words(account: Account, job: GridJob, local_job: LocalJob) -> str:
+    """The last line that the program of a local job wrote to stderr, shortened."""
+    path = account.places.results(job.identity) / f"{render_stem(job.identity, str(local_job.local_id))}.stderr"
+    if not path.is_file() or path.is_symlink():
+        return ""
+    with open(path, "rb") as stderr:
+        stderr.seek(-min(4096, path.stat().st_size), os.SEEK_END)
+        lines = stderr.read().decode(errors="replace").split("\n")
+    return next((line.strip()[:200] for line in reversed(lines) if line.strip()), "")
+
+
+def _ask_for_summary(account: Account, job: GridJob, local_jobs: list[LocalJob]) -> Mapping[str, str]:
+    """The handler's summary; a handler that fails or hangs here costs the summary, never the outputs."""
+    results = account.places.results(job.identity)
+    outputs = [
+        results / f"{render_stem(job.identity, str(local.local_id))}.output" for local in local_jobs if local.succeeded
+    ]
+    try:
+        with limited(_PATIENCE):
+            adapter = make_adapter(account, job.request(), job.request_folder)
+            summary = adapter.getSummary([folder for folder in outputs if _is_folder(folder)])
+            return {str(name): str(text) for name, text in summary.items()}
+    except (*HANDLER_FAILURES, TooLong) as error:
+        logger.warning("%s no summary: %s: %s", job.identity, type(error).__name__, error)
+        return {}
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()

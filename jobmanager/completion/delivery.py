@@ -1,0 +1,176 @@
+"""Hands the outputs of a grid job to whoever asked: the tar to a path of the request, standard output to GRAM."""
+
+import errno
+import logging
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from adapters import canonical_name
+from batch_adapters.states import State
+from jobmanager.database.grid_job import GramOrigin, GridJob
+from jobmanager.database.local_job import LocalJob
+from jobmanager.site.account import Account
+from sandbox.gather import render_stem
+
+logger = logging.getLogger(__name__)
+
+STDOUT = "stdout"
+"""What ``samgrid_output`` says for the job's standard output under GRAM."""
+_MOST_REASONS = 1000
+_FAULTS = frozenset(
+    {
+        *(errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP),
+        # A pipe that nobody reads, or not fast enough; what no file system of that kind will ever take.
+        *(errno.ENXIO, errno.EAGAIN, errno.EPIPE, errno.EROFS, errno.EFBIG),
+    }
+)
+"""What keeps a file from being written however often it is tried."""
+
+
+@dataclass(frozen=True)
+class _File:
+    """What is to stand in a file of the user's, after the first ``size`` bytes of what is in it already."""
+
+    target: Path
+    size: int
+    parts: Sequence[Path | bytes]
+
+
+def measure_files(job: GridJob) -> tuple[int, int]:
+    """Bytes in the files of standard output and error; to be kept once, before anything is delivered to them.
+
+    Not on acceptance: other jobs, and the programs of this one, may write to the same files until it is over.
+    """
+    origin = job.origin
+    return (_measure(Path(origin.stdout)), _measure(Path(origin.stderr))) if origin else (0, 0)
+
+
+def deliver_outputs(account: Account, job: GridJob, local_jobs: Sequence[LocalJob]) -> str:
+    """Write what is wanted beside the tar; a sentence for each file that could not be, which is the request's fault.
+
+    :param job: knows how much was in GRAM's files before (`measure_files`), however often we begin anew.
+    :raises OSError: there is no room now.
+    """
+    wanted = _find_word(job, "samgrid_output")
+    faults = []
+    if wanted and wanted != STDOUT:
+        folder = Path.home() / _find_word(job, "directory")
+        faults += _deliver([_File(folder / wanted, 0, [account.places.output(job.identity)])])
+    origin = job.origin
+    if origin is not None:
+        faults += _deliver_to_gram(account, job, origin, local_jobs, wanted == STDOUT)
+    return "; ".join(filter(None, faults))
+
+
+def _find_word(job: GridJob, attribute: str) -> str:
+    """The request's own word for an attribute, the last where it has several; empty where it has none."""
+    name = canonical_name(attribute)
+    words = [values for given, values in job.request() if canonical_name(given) == name]
+    return str(words[-1][0]) if words and len(words[-1]) == 1 else ""
+
+
+def _deliver_to_gram(
+    account: Account, job: GridJob, origin: GramOrigin, local_jobs: Sequence[LocalJob], wants_tar: bool
+) -> list[str]:
+    wants_tar = wants_tar and not origin.is_plain
+    assert job.sizes_before is not None
+    stdout_size, stderr_size = job.sizes_before
+    stdout, stderr = _find_parts(account, job, origin, local_jobs, wants_tar)
+    return _deliver(
+        [
+            # Text goes to the end of a file, as under GRAM's own job managers; a tar after something else is none.
+            _File(Path(origin.stdout), 0 if wants_tar else stdout_size, stdout),
+            _File(Path(origin.stderr), stderr_size, stderr),
+        ]
+    )
+
+
+def _measure(path: Path) -> int:
+    """Bytes in a file; 0 where there is none, or no regular one, or none that we may see: the delivery says why."""
+    return os.path.getsize(path) if os.path.isfile(path) else 0  # noqa: PTH113, PTH202 Path's raise where we may not look
+
+
+def _find_parts(
+    account: Account, job: GridJob, origin: GramOrigin, local_jobs: Sequence[LocalJob], wants_tar: bool
+) -> tuple[Sequence[Path | bytes], Sequence[Path | bytes]]:
+    """What standard output and standard error are made of."""
+    if origin.is_plain:
+        return (
+            _find_texts(account, job, local_jobs, "stdout"),
+            _find_texts(account, job, local_jobs, "stderr"),
+        )
+    parts = [account.database.grid_jobs.get(step.grid_job) for step in job.steps if step.grid_job]
+    report = _render_report(account, job, parts, local_jobs)
+    reasons = _render_reasons(job, parts, local_jobs)
+    if wants_tar:
+        return [account.places.output(job.identity)], [report, reasons]
+    return [report], [reasons]
+
+
+def _find_texts(account: Account, job: GridJob, local_jobs: Iterable[LocalJob], kind: str) -> list[Path]:
+    results = account.places.results(job.identity)
+    names = [f"{render_stem(job.identity, str(local.local_id))}.{kind}" for local in local_jobs if local.local_id]
+    files = [results / name for name in names]
+    return [file for file in files if file.is_file() and not file.is_symlink()]
+
+
+def _render_report(account: Account, job: GridJob, parts: Sequence[GridJob], local_jobs: Sequence[LocalJob]) -> bytes:
+    succeeded = sum(1 for local_job in local_jobs if local_job.succeeded)
+    done = sum(1 for part in parts if part.state is State.DONE)
+    success = f"{done} of {len(job.steps)} steps" if job.steps else f"{succeeded} of {job.count} local jobs"
+    lines = [
+        f"grid job {job.identity} ({job.job_type}): {success} succeeded",
+        *(f"{name}: {text}" for name, text in job.summary().items()),
+        f"output: {account.places.output(job.identity)}",
+    ]
+    return "".join(f"{line}\n" for line in lines).encode(errors="surrogateescape")
+
+
+def _render_reasons(whole: GridJob, parts: Sequence[GridJob], local_jobs: Iterable[LocalJob]) -> bytes:
+    failed = [job for job in local_jobs if not job.succeeded]
+    named = zip(whole.steps, parts, strict=False)
+    lines = [f"step {step.name} ({part.identity}): {part.reason}" for step, part in named if part.reason]
+    lines += [f"local job {job.index} ({job.local_id or 'never submitted'}): {job.reason}" for job in failed]
+    if len(lines) > _MOST_REASONS:
+        lines = [*lines[:_MOST_REASONS], f"and {len(lines) - _MOST_REASONS} more"]
+    return "".join(f"{line}\n" for line in lines).encode(errors="replace")
+
+
+def _deliver(files: Sequence[_File]) -> list[str]:
+    """Write files of the user's; a sentence for each that could not be, where that will not go away.
+
+    All are cut back before one is written: two names may be of one file.
+    """
+    # Never made longer: whoever has shortened a file meanwhile wants no zeros in it.
+    faults = [_append(file.target, [], file.size) for file in files if _measure(file.target) > file.size]
+    faults += [_append(file.target, file.parts) for file in files]
+    return list(dict.fromkeys(filter(None, faults)))
+
+
+def _append(target: Path, parts: Iterable[Path | bytes], size: int | None = None) -> str:
+    """Write parts to the end of a file, cut back to ``size`` bytes where one is given; why it cannot be."""
+    try:
+        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+        with open(descriptor, "wb") as sink:
+            if size is not None:
+                sink.truncate(size)
+            for part in parts:
+                _write(part, sink)
+    except OSError as error:
+        if error.errno not in _FAULTS:
+            raise
+        logger.warning("not delivered to %s: %s", target, error.strerror)
+        return f"not delivered to {target}: {error.strerror}"
+    return ""
+
+
+def _write(part: Path | bytes, sink: BinaryIO) -> None:
+    if isinstance(part, bytes):
+        sink.write(part)
+        return
+    with open(part, "rb") as source:
+        shutil.copyfileobj(source, sink, 1 << 20)

@@ -1,0 +1,98 @@
+"""Removing grid jobs that have ended: their documents, and everything in their folders.
+
+The folder is renamed and the documents are deleted in one transaction, so nobody can run the grid job again in between;
+then the renamed folder goes. What a kill leaves behind goes with the next removal (`sweep`).
+"""
+
+import logging
+import os
+import stat
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from jobmanager.database.database import Database
+from jobmanager.database.grid_job import GridJob
+from jobmanager.database.times import read_time
+from jobmanager.gram.answers import answer_file
+from jobmanager.site.account import Account
+
+logger = logging.getLogger(__name__)
+
+GRAM_ASKS = 86_400
+"""Seconds for which the answer to GRAM's polls is kept after the end was told: its host may be down for a while."""
+
+
+class NotRemovable(Exception):
+    """The grid job must stay for now; the sentence says why and the way out."""
+
+
+def remove_grid_job(account: Account, identity: str) -> int:
+    """Remove one grid job; the bytes of its files.
+
+    :raises NotRemovable: it has not ended, GRAM may still ask for it, or another grid job needs it.
+    :raises UnknownJob: there is no such grid job (any more).
+    :raises OSError: files could not be removed; they go with the next removal.
+    """
+    database, places = account.database, account.places
+    with database.transaction():
+        _check_removable(database, database.grid_jobs.get(identity), time.time())
+        with suppress(FileNotFoundError):  # a removal that was killed has come as far as this
+            places.grid_job(identity).rename(places.removed(identity))
+        database.grid_jobs.delete(identity)
+    answer_file(account, identity).unlink(missing_ok=True)
+    return remove_folder(places.removed(identity))
+
+
+def sweep(account: Account) -> int:
+    """Remove what is left of removals that were killed; its bytes."""
+    size = 0
+    for folder in account.places.all_removed():
+        try:
+            size += remove_folder(folder)
+        except OSError as error:
+            logger.warning("%s is left of a removal: %s", folder, error)
+    return size
+
+
+def find_ended_before(database: Database, second: float) -> list[str]:
+    """The grid jobs that ended before a second, the eldest first."""
+    ended = (database.grid_jobs.get(identity) for identity in database.grid_jobs.list_ended())
+    return [job.identity for job in ended if job.ended is not None and read_time(job.ended) < second]
+
+
+def _check_removable(database: Database, job: GridJob, now: float) -> None:
+    if not job.state.is_final:
+        raise NotRemovable(f"{job.identity} is {job.state.word}: cancel it, or wait until it has ended")
+    if job.uniqid is not None and (job.reported is None or not job.reported.is_final):
+        raise NotRemovable(f"{job.identity}: GRAM has not been told of its end: samgrid status says what keeps it")
+    if job.uniqid is not None and now - job.reported_time < GRAM_ASKS:
+        raise NotRemovable(f"{job.identity}: GRAM may ask for it until a day after its end")
+    whole = database.grid_jobs.parent_of(job.identity)
+    if whole is not None:
+        raise NotRemovable(f"{job.identity} is a step of {whole}: remove that first")
+    # A repetition of a step reads what lies in the folder of the step's whole.
+    needed = {job.identity, *(step.grid_job for step in job.steps)}
+    for other in database.grid_jobs.list_open():
+        repeated = database.grid_jobs.get(other.id).repeats
+        if repeated in needed:
+            raise NotRemovable(f"{repeated} is repeated by {other.id}, which has not ended: remove it after that")
+
+
+def remove_folder(folder: Path) -> int:
+    """Remove a folder, also where programs have left closed folders in it; the bytes of its files."""
+    size = 0
+    folders = [folder] if folder.is_dir() and not folder.is_symlink() else []
+    # The list grows as folders are found: a deep tree must not end us.
+    for path in folders:
+        path.chmod(stat.S_IRWXU)
+        with os.scandir(path) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(Path(entry.path))
+                    continue
+                size += entry.stat(follow_symlinks=False).st_size
+                Path(entry.path).unlink()
+    for path in reversed(folders):
+        path.rmdir()
+    return size

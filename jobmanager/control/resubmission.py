@@ -1,0 +1,234 @@
+"""A grid job that has ended is submitted again: all of it, or what did not succeed."""
+
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from adapters import JobAdapter, canonical_name
+from batch_adapters.states import State
+from jobmanager.database.database import Database
+from jobmanager.database.grid_job import GridJob
+from jobmanager.requests.acceptance import add_grid_job, find_steps, prepare_grid_job, read_adapter
+from jobmanager.requests.attributes import BadRequest, Given, read_type
+from jobmanager.requests.job_types import HandlerError, load_job_types
+from jobmanager.site.account import Account
+
+logger = logging.getLogger(__name__)
+
+
+class NotRepeatable(Exception):
+    """There is nothing to submit again, or not yet; the sentence says why."""
+
+
+def repeat_grid_job(account: Account, identity: str, only_failed: bool) -> GridJob:
+    """The new grid job with the request of one that has ended; ``only_failed``: with what did not succeed in that.
+
+    :raises NotRepeatable: it has not ended, or nothing of it failed.
+    :raises BadRequest: its request cannot be run any more.
+    :raises UnknownJob: it has been removed.
+    """
+    database = account.database
+    first = database.grid_jobs.get(identity)
+    if not first.state.is_final:
+        raise NotRepeatable(f"grid job {identity} is {first.state.word}: wait until it has ended, or cancel it")
+    job = prepare_failed(account, first) if only_failed else prepare_whole(account, first)
+    with database.transaction():
+        # Raises where it has been removed meanwhile: with it goes what its repetition may build on.
+        database.grid_jobs.get(identity)
+        add_grid_job(database, job)
+    logger.info("%s repeats %s: %d local jobs", job.identity, identity, job.count)
+    return job
+
+
+def prepare_whole(account: Account, first: GridJob) -> GridJob:
+    """The document of a repetition of all that a grid job was."""
+    if first.is_partial:
+        return prepare_slices(account, first, first.indexes)
+    return _prepare(account, first)
+
+
+def prepare_failed(account: Account, first: GridJob) -> GridJob:
+    """The document of a repetition of what did not succeed.
+
+    :raises NotRepeatable: there is nothing of that.
+    """
+    if first.steps:
+        return prepare_steps(account, first)
+    failed = set(first.indexes) - succeeded_indexes(account.database, first.identity)
+    if not failed:
+        raise NotRepeatable(f"no local job of {first.identity} failed: there is nothing to submit again")
+    return prepare_slices(account, first, failed)
+
+
+def prepare_slices(account: Account, first: GridJob, indexes: Collection[int]) -> GridJob:
+    """The document of a repetition of some slices, with their indexes, events and seeds."""
+    job = _prepare(account, first)
+    job.repeat_slices(first, indexes)
+    return job
+
+
+def prepare_steps(account: Account, first: GridJob) -> GridJob:
+    """The document of a structured grid job that goes on behind the last step that is done: it takes over the others.
+
+    :raises NotRepeatable: all steps are done.
+    """
+    done = done_steps(account.database, first.identity)
+    if len(done) == len(first.steps):
+        raise NotRepeatable(f"all steps of {first.identity} are done: there is nothing to submit again")
+    job = _prepare(account, first)
+    for name, part in done.items():
+        job.begin_step(name, part)
+    return job
+
+
+def _prepare(account: Account, first: GridJob) -> GridJob:
+    job = prepare_grid_job(account, first.request(), first.request_folder)
+    job.repeats = first.identity
+    return job
+
+
+def succeeded_indexes(database: Database, identity: str) -> set[int]:
+    """The indexes of the local jobs of a grid job that succeeded."""
+    return {job.index for job in database.local_jobs.all_of(identity, State.DONE) if job.succeeded}
+
+
+def done_steps(database: Database, identity: str) -> dict[str, str]:
+    """The grid jobs of a structured one's first steps, by their names, up to the first that is not done."""
+    done = {}
+    for step in database.grid_jobs.steps(identity).get(identity, ()):
+        if step.grid_job is None or step.state != State.DONE.word:
+            break
+        done[step.name] = step.grid_job
+    return done
+
+
+class UnknownRequest(LookupError):
+    """No grid job is of a request."""
+
+
+@dataclass(frozen=True)
+class Gap:
+    """What is missing of one grid job and its repetitions."""
+
+    grid_job: str
+    """The one to be repeated."""
+    indexes: tuple[int, ...]
+    """The local jobs that nobody has made; none for a structured grid job, of which the last steps are missing."""
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """What is to be done for a request: nothing while something of it runs."""
+
+    running: tuple[str, ...]
+    gaps: tuple[Gap, ...]
+
+
+def recover_request(account: Account, request_id: str) -> tuple[Recovery, list[GridJob]]:
+    """Submit again what is missing of a request, once; what was found, and the new grid job for each gap.
+
+    :raises UnknownRequest: no grid job is of it.
+    :raises BadRequest: its request cannot be run any more.
+    """
+    database = account.database
+    types = load_job_types(account.configuration.handlers.modules)
+    while True:
+        found = plan_recovery(account, types, request_id)
+        jobs = [] if found.running else [_prepare_gap(account, gap) for gap in found.gaps]
+        with database.transaction():
+            # Another recovery may have come in between.
+            if plan_recovery(account, types, request_id) != found:
+                continue
+            for job in jobs:
+                add_grid_job(database, job)
+        return found, jobs
+
+
+def _prepare_gap(account: Account, gap: Gap) -> GridJob:
+    first = account.database.grid_jobs.get(gap.grid_job)
+    return prepare_steps(account, first) if first.steps else prepare_slices(account, first, gap.indexes)
+
+
+def plan_recovery(account: Account, types: Mapping[str, type[JobAdapter]], request_id: str) -> Recovery:
+    """What is to be done for a request.
+
+    :raises UnknownRequest: no grid job is of it.
+    """
+    jobs = [job for job in _find_candidates(account, types) if request_id in find_request_ids(account, types, job)]
+    if not jobs:
+        known = ", ".join(sorted(name for name, handler in types.items() if handler.requestIdAttribute)) or "none"
+        raise UnknownRequest(f"no grid job here is of request {request_id}; job types whose requests have ids: {known}")
+    families = group_families(jobs)
+    gaps = [gap for family in families for gap in _find_gaps(account.database, family)]
+    return Recovery(tuple(job.identity for job in jobs if not job.state.is_final), tuple(gaps))
+
+
+def _find_candidates(account: Account, types: Mapping[str, type[JobAdapter]]) -> list[GridJob]:
+    """The grid jobs that may be of a request, the eldest first; steps are recovered with their whole."""
+    database = account.database
+    with_id = {name for name, handler in types.items() if handler.requestIdAttribute}
+    rows = [row for row in database.grid_jobs.overview() if row.parent is None and (row.steps or row.type in with_id)]
+    return [database.grid_jobs.get(row.id) for row in rows]
+
+
+def find_request_ids(account: Account, types: Mapping[str, type[JobAdapter]], job: GridJob) -> set[str]:
+    """The ids of the requests that a grid job, or a step of it, is of."""
+    requests = [job.request(), *_find_requests_of_steps(account, job)]
+    return {found for given in requests for found in _read_request_ids(types, given)}
+
+
+def _find_requests_of_steps(account: Account, job: GridJob) -> list[Given]:
+    """None where the grid job's type cannot be asked any more: it must not keep other requests from being recovered."""
+    if not job.steps:
+        return []
+    try:
+        adapter, faults = read_adapter(account, job.request(), job.request_folder)
+        return [] if faults else [step.request for step in find_steps(adapter)]
+    except (BadRequest, HandlerError) as error:
+        logger.warning("%s: its steps cannot be known: %s", job.identity, error)
+        return []
+
+
+def _read_request_ids(types: Mapping[str, type[JobAdapter]], given: Given) -> list[str]:
+    """The value of the request id's attribute, as given last."""
+    handler = types.get(read_type(given))
+    wanted = canonical_name(handler.requestIdAttribute) if handler else ""
+    values = next((values for name, values in reversed(given) if wanted and canonical_name(name) == wanted), ())
+    return [value for value in values if isinstance(value, str)]
+
+
+def group_families(jobs: Sequence[GridJob]) -> list[list[GridJob]]:
+    """Grid jobs together with their repetitions, and the repetitions of those; order stays."""
+    by_id = {job.identity: job for job in jobs}
+    families: dict[str, list[GridJob]] = {}
+    for job in jobs:
+        eldest = job
+        while eldest.repeats in by_id:
+            eldest = by_id[eldest.repeats]
+        families.setdefault(eldest.identity, []).append(job)
+    return list(families.values())
+
+
+def _find_gaps(database: Database, family: Sequence[GridJob]) -> list[Gap]:
+    if family[0].steps:
+        return _find_gap_of_steps(database, family)
+    base = _find_base(family)
+    alike = [job for job in family if job.slices == base.slices]
+    made = {index for job in alike for index in succeeded_indexes(database, job.identity)}
+    missing = sorted(set(base.indexes) - made)
+    return [Gap(base.identity, tuple(missing))] if missing else []
+
+
+def _find_base(family: Sequence[GridJob]) -> GridJob:
+    """The last grid job of a family that was to make all of it: a repetition of the whole takes its place."""
+    whole = [job for job in family if not job.is_partial] or list(family[:1])
+    repeated = {job.repeats for job in whole}
+    return [job for job in whole if job.identity not in repeated][-1]
+
+
+def _find_gap_of_steps(database: Database, family: Iterable[GridJob]) -> list[Gap]:
+    jobs = list(family)
+    if any(job.state is State.DONE for job in jobs):
+        return []
+    farthest = max(reversed(jobs), key=lambda job: len(done_steps(database, job.identity)))
+    return [Gap(farthest.identity, ())]

@@ -1,0 +1,109 @@
+"""Signals for a grid job: what the batch system can do with the local jobs that there are now.
+
+Those that are submitted later are not concerned. A look at the batch system comes before, so that each local job gets
+what suits its state, and after, so that the job database knows what came of it.
+"""
+
+import logging
+import time
+
+from batch_adapters.adapter import BatchError, Refused
+from batch_adapters.running.batch_system import BatchSystem
+from batch_adapters.states import State
+from jobmanager.control.cancellation import choose_ids
+from jobmanager.database.local_job import LocalJob
+from jobmanager.site.account import Account
+from jobmanager.site.batch_systems import find_batch_system
+from jobmanager.states.changes import change_local_jobs, same_runs
+from jobmanager.states.reconciliation import reconcile_batch_system
+
+logger = logging.getLogger(__name__)
+
+
+def find_signalled(account: Account, grid_job: str) -> str:
+    """The grid job whose local jobs a signal means: itself or, where it is made of steps, the one at work."""
+    begun = [step.grid_job for step in account.database.grid_jobs.steps(grid_job).get(grid_job, []) if step.grid_job]
+    return begun[-1] if begun else grid_job
+
+
+def suspend_grid_job(account: Account, grid_job: str) -> bool:
+    """Stop what runs and, where that can be done, hold what waits; True if something of it is stopped now.
+
+    :raises Refused: nothing of it is in a state for that, or the batch system does not do it.
+    :raises BatchError: (from all functions here) nobody answered: some may have been changed; it can be tried again.
+    """
+    system = _look(account, grid_job)
+    waiting, running, stopped = _find_live(account, grid_job)
+    if not waiting and not running and not stopped:
+        raise Refused(f"{grid_job}: none of its local jobs waits or runs in {system.adapter.name}")
+    # First: else they would be started in the place of the stopped ones.
+    if waiting and (system.adapter.hold is not None or not running + stopped):
+        system.hold(choose_ids(account.database, waiting))
+    if running:
+        _note_signal(account, grid_job, running)
+        system.suspend(choose_ids(account.database, running))
+    _look_again(account, grid_job)
+    return bool(running or stopped)
+
+
+def resume_grid_job(account: Account, grid_job: str) -> None:
+    """Let go on what is suspended, and what is held be started.
+
+    :raises Refused: as `suspend_grid_job`.
+    """
+    system = _look(account, grid_job)
+    waiting, _, stopped = _find_live(account, grid_job)
+    if stopped:
+        _note_signal(account, grid_job, stopped)
+        system.resume(choose_ids(account.database, stopped))
+    # Some batch systems show a held one as suspended.
+    held = stopped + waiting
+    if not held:
+        raise Refused(f"{grid_job}: none of its local jobs is suspended or waits in {system.adapter.name}")
+    if system.adapter.release is not None or not stopped:
+        system.release(choose_ids(account.database, held))
+    _look_again(account, grid_job)
+
+
+def prioritize_grid_job(account: Account, grid_job: str, priority: int) -> None:
+    """Give its local jobs another priority, in the batch system's own numbers but that higher ones start earlier.
+
+    :raises Refused: as `suspend_grid_job`.
+    """
+    system = find_batch_system(account, account.database.grid_jobs.get(grid_job).batch)
+    waiting, _, _ = _find_live(account, grid_job)
+    if not waiting:
+        raise Refused(f"{grid_job}: none of its local jobs waits in {system.adapter.name}")
+    # Most batch systems know no priority of one job of an array.
+    ids = dict.fromkeys(job.array or str(job.local_id) for job in waiting)
+    system.prioritize(ids, priority)
+
+
+def _find_live(account: Account, grid_job: str) -> tuple[list[LocalJob], list[LocalJob], list[LocalJob]]:
+    """Its local jobs that wait, that run, and that are suspended."""
+    waiting, running, stopped = (
+        account.database.local_jobs.all_of(grid_job, state) for state in (State.PENDING, State.ACTIVE, State.SUSPENDED)
+    )
+    return waiting, running, stopped
+
+
+def _look(account: Account, grid_job: str) -> BatchSystem:
+    batch = account.database.grid_jobs.get(grid_job).batch
+    reconcile_batch_system(account, batch)
+    return find_batch_system(account, batch)
+
+
+def _look_again(account: Account, grid_job: str) -> None:
+    try:
+        _look(account, grid_job)
+    except BatchError as error:
+        logger.warning("%s: what came of the signal is not known yet: %s", grid_job, error)
+
+
+def _note_signal(account: Account, grid_job: str, jobs: list[LocalJob]) -> None:
+    """Before the signal: its line in the log may be read before the command has ended."""
+
+    def note(job: LocalJob) -> None:
+        job.signalled = int(time.time())
+
+    change_local_jobs(account.database, grid_job, same_runs(grid_job, jobs), note)

@@ -1,0 +1,115 @@
+"""The XML job database: documents in one SQLite file, with a few columns derived from them as indexes."""
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jobmanager.database.events import SCHEMA as EVENTS
+from jobmanager.database.events import Events
+from jobmanager.database.grid_jobs import (
+    GRID_JOBS,
+    STEPS,
+    Choice,
+    GridJobs,
+    OpenGridJob,
+    Overview,
+    StepLine,
+    UnknownJob,
+    Unreported,
+)
+from jobmanager.database.local_jobs import ATTEMPTS, LOCAL_JOBS, PHASES, LocalJobKey, LocalJobLine, LocalJobs
+from jobmanager.database.sqlite import DatabaseError, Store
+
+if TYPE_CHECKING:
+    from lxml import etree
+
+__all__ = [
+    "Choice",
+    "Database",
+    "DatabaseError",
+    "LocalJobKey",
+    "LocalJobLine",
+    "OpenGridJob",
+    "Overview",
+    "StepLine",
+    "UnknownJob",
+    "Unreported",
+]
+
+LAYOUT = 5
+"""Number of the tables' layout and of the documents' schema."""
+FIRST_LAYOUT = 4
+"""The eldest that can be brought up to ours."""
+_DERIVED = "".join(table.schema for table in (GRID_JOBS, STEPS, LOCAL_JOBS, PHASES, ATTEMPTS))
+
+
+class Database:
+    """The job database of one account: every method reads or writes committed documents only.
+
+    Writing methods belong inside ``with database.transaction():``.
+
+    :raises DatabaseError: for anything that SQLite or the file system refuses (a full disk, a damaged file).
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        """``path`` None: an empty database in memory, in which everything can be asked and nothing is found."""
+        self._store = Store(path)
+        self._bring_up()
+        self.grid_jobs = GridJobs(self._store)
+        self.local_jobs = LocalJobs(self._store)
+        self.events = Events(self._store)
+
+    @property
+    def path(self) -> Path | None:
+        return self._store.path
+
+    def _bring_up(self) -> None:
+        found = self._store.layout
+        if found is None:
+            self._store.make(_DERIVED + EVENTS, LAYOUT)
+        elif found > LAYOUT:
+            raise DatabaseError(
+                f"job database {self.path} has layout {found}, this version knows {LAYOUT} at most: "
+                "use the newer version that made it"
+            )
+        elif found < FIRST_LAYOUT:
+            raise DatabaseError(
+                f"job database {self.path} has layout {found}, which never was released: finish its grid jobs "
+                "with the version that made it, then move the state folder away"
+            )
+        elif found < LAYOUT:
+            from jobmanager.database.upgrade import upgrade
+
+            upgrade(self._store, _DERIVED, LAYOUT)
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """All of the block's writes, or none; writers wait for each other up to a minute."""
+        return self._store.transaction()
+
+    def check_room(self) -> None:
+        """Raise DatabaseError where the disk is full."""
+        self._store.check_room()
+
+    def close(self) -> None:
+        """Give the file back."""
+        self._store.close()
+
+    def to_xml(self, identity: str | None = None) -> "etree._Element":
+        """One tree over all grid jobs with their local jobs inside, or over one, under the root ``jobs``."""
+        from jobmanager.database.documents import read_xml
+
+        condition = "" if identity is None else " WHERE grid_job.id = ?"
+        # One statement sees one moment. A grid job comes before its local jobs, whose numbers start from 1.
+        sql = (
+            f"SELECT submitted, id, 0, document FROM grid_job{condition} UNION ALL"
+            " SELECT grid_job.submitted, grid_job.id, number, local_job.document"
+            f" FROM grid_job JOIN local_job ON local_job.grid_job = grid_job.id{condition} ORDER BY 1, 2, 3"
+        )
+        parts, end = [b"<jobs>"], b""
+        for _, _, number, document in self._store.query(sql, () if identity is None else (identity, identity)):
+            if number == 0:
+                parts += [end, document.removesuffix(b"</grid-job>")]
+                end = b"</grid-job>"
+            else:
+                parts.append(document)
+        return read_xml(b"".join([*parts, end, b"</jobs>"]))

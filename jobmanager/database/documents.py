@@ -1,0 +1,185 @@
+"""What the job database's XML documents have in common: parsing, the schema, attributes and text."""
+
+import functools
+import os
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Generic, TypeVar
+
+from lxml import etree
+
+from adapters import Value
+from batch_adapters.states import STATE_OF_WORD
+from jobmanager.database.times import read_time, render_time
+
+SCHEMA_FILE = Path(__file__).with_name("schema.rng")
+
+
+class InvalidDocument(Exception):
+    """A document that the published schema does not allow: a fault of ours, never written."""
+
+
+@functools.cache
+def load_schema() -> etree.RelaxNG:
+    """The published RELAX NG schema, compiled."""
+    return etree.RelaxNG(etree.parse(str(SCHEMA_FILE), _parser()))
+
+
+def _parser(huge: bool = False) -> etree.XMLParser:
+    return etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, huge_tree=huge)
+
+
+def read_xml(data: bytes) -> etree._Element:
+    """The root element of XML that we wrote: no entities, no network."""
+    return etree.fromstring(data, _parser(huge=True))
+
+
+@functools.cache
+def _not_xml() -> re.Pattern[str]:
+    """What XML cannot hold; it takes milliseconds to compile, and most processes meet nothing that is not printable."""
+    return re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def _fits_xml(text: str) -> bool:
+    return text.isprintable() or not _not_xml().search(text)
+
+
+def render_text(text: str) -> str:
+    """The text with everything that XML cannot hold (control characters, broken UTF-8) replaced by U+FFFD."""
+    return text if _fits_xml(text) else _not_xml().sub("\ufffd", text)
+
+
+def render_ranges(numbers: Iterable[int]) -> str:
+    """Numbers in short: ``1 4-6``."""
+    parts: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if parts and parts[-1][1] == number - 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return " ".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
+
+
+def read_ranges(text: str) -> list[int]:
+    """The numbers that `render_ranges` wrote."""
+    found: list[int] = []
+    for part in text.split():
+        first, _, last = part.partition("-")
+        found += range(int(first), int(last or first) + 1)
+    return found
+
+
+T = TypeVar("T")
+_NONE: Final = object()
+
+
+class Field(Generic[T]):
+    """One XML attribute of a document as a value of Python; None removes it."""
+
+    def __init__(self, name: str, read: Callable[[str], T], render: Callable[[T], str], absent: object) -> None:
+        self._name, self._read, self._render, self._absent = name, read, render, absent
+
+    def __get__(self, document: "Document", owner: object = None) -> T:
+        text = document.element.get(self._name)
+        if text is not None:
+            return self._read(text)
+        if self._absent is _NONE:
+            raise InvalidDocument(f"{document.tag} {document.element.attrib} has no attribute {self._name}")
+        return self._absent  # type: ignore[return-value]
+
+    def __set__(self, document: "Document", value: T) -> None:
+        if value is None:
+            document.element.attrib.pop(self._name, "")
+        else:
+            document.element.set(self._name, self._render(value))
+
+
+@dataclass(frozen=True)
+class Kind(Generic[T]):
+    """How values of one type stand in an attribute."""
+
+    read: Callable[[str], T]
+    render: Callable[[T], str]
+
+    def required(self, name: str) -> Field[T]:
+        """An attribute that every document has."""
+        return Field(name, self.read, self.render, _NONE)
+
+    def optional(self, name: str) -> Field[T | None]:
+        """An attribute that is None where it is not there."""
+        return Field[T | None](name, self.read, self.render, None)  # type: ignore[arg-type]
+
+    def otherwise(self, name: str, value: T) -> Field[T]:
+        """An attribute that has this value where it is not there."""
+        return Field(name, self.read, self.render, value)
+
+
+TEXT = Kind(str, render_text)
+NUMBER = Kind(int, str)
+FRACTION = Kind(float, str)
+STATE = Kind(STATE_OF_WORD.__getitem__, lambda state: state.word)
+TIME = Kind[int](read_time, render_time)
+"""Seconds since 1970."""
+
+
+class Document:
+    """A typed view of one XML element; what it does not know (other namespaces) stays as it is."""
+
+    tag: str
+
+    def __init__(self, element: etree._Element) -> None:
+        self.element = element
+
+    state = STATE.required("state")
+    reason = TEXT.optional("reason")
+    """Why the job failed, a sentence for people."""
+
+    def to_bytes(self) -> bytes:
+        """The document as stored.
+
+        :raises InvalidDocument: where the schema does not allow it.
+        """
+        schema = load_schema()
+        if not schema.validate(self.element):
+            raise InvalidDocument(f"{self.tag} {self.element.attrib}: {schema.error_log.last_error}")
+        return etree.tostring(self.element)
+
+    def _replace(self, tag: str) -> etree._Element:
+        """An empty child of that name, in the place of the one that may be there."""
+        self._remove(tag)
+        return etree.SubElement(self.element, tag)
+
+    def _remove(self, tag: str) -> None:
+        for child in self.element.findall(tag):
+            self.element.remove(child)
+
+
+def put_value(parent: etree._Element, value: Value) -> None:
+    """Append an RSL value to an element; bytes that XML cannot hold are percent-encoded."""
+    if not isinstance(value, str):
+        sequence = etree.SubElement(parent, "sequence")
+        for item in value:
+            put_value(sequence, item)
+        return
+    element = etree.SubElement(parent, "value")
+    if _fits_xml(value):
+        element.text = value
+    else:
+        from urllib.parse import quote_from_bytes  # seldom needed
+
+        element.set("encoding", "percent")
+        element.text = quote_from_bytes(os.fsencode(value), safe=" /")
+
+
+def read_value(element: etree._Element) -> Value:
+    """The RSL value that `put_value` wrote."""
+    if element.tag == "sequence":
+        return tuple(map(read_value, element))
+    text = element.text or ""
+    if element.get("encoding") == "percent":
+        from urllib.parse import unquote_to_bytes
+
+        return os.fsdecode(unquote_to_bytes(text))
+    return text

@@ -1,0 +1,75 @@
+"""The job database's tables of what was heard: events of unknown ids, generators' times, missing local jobs."""
+
+from collections.abc import Iterable, Mapping
+
+from batch_adapters.states import Event, State
+from jobmanager.database.sqlite import Store
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS waiting_event (
+    number INTEGER PRIMARY KEY, batch TEXT NOT NULL, local_id TEXT NOT NULL, timestamp INTEGER NOT NULL,
+    state INTEGER NOT NULL, exit_code INTEGER NOT NULL, received REAL NOT NULL
+);
+CREATE INDEX IF NOT EXISTS waiting_event_by_id ON waiting_event (batch, local_id);
+CREATE INDEX IF NOT EXISTS waiting_event_by_age ON waiting_event (received);
+CREATE TABLE IF NOT EXISTS generator (batch TEXT PRIMARY KEY, timestamp INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS missing (
+    batch TEXT NOT NULL, local_id TEXT NOT NULL, answers INTEGER NOT NULL, since INTEGER NOT NULL,
+    PRIMARY KEY (batch, local_id)
+) WITHOUT ROWID;
+"""
+
+
+class Events:
+    """What generators and batch systems said of local jobs, as far as it is not in their documents."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    # what the batch system's answers did not show
+
+    def missing(self, batch: str) -> dict[str, tuple[int, int]]:
+        """By local id: in how many answers in a row it was missing, and since when (seconds since 1970)."""
+        sql = "SELECT local_id, answers, since FROM missing WHERE batch = ?"
+        return {str(row[0]): (int(row[1]), int(row[2])) for row in self._store.query(sql, [batch])}
+
+    def put_missing(self, batch: str, missing: Mapping[str, tuple[int, int]]) -> None:
+        """Replace what `missing` gives."""
+        self._store.write("DELETE FROM missing WHERE batch = ?", [(batch,)])
+        rows = ((batch, local_id, answers, since) for local_id, (answers, since) in missing.items())
+        self._store.write("INSERT INTO missing VALUES (?, ?, ?, ?)", rows)
+
+    # events of ids that nobody has registered
+
+    def keep(self, batch: str, events: Iterable[Event], now: float) -> None:
+        """Keep events of ids that nobody has registered (the seed design's soft-state cache)."""
+        rows = ((batch, e.local_id, e.timestamp, e.state.value, e.exit_code, now) for e in events)
+        columns = "batch, local_id, timestamp, state, exit_code, received"
+        self._store.write(f"INSERT INTO waiting_event ({columns}) VALUES (?, ?, ?, ?, ?, ?)", rows)
+
+    def take(self, batch: str, local_id: str) -> list[Event]:
+        """The kept events of an id in the order in which they came, which are then forgotten."""
+        values = (batch, local_id)
+        sql = "SELECT timestamp, state, exit_code FROM waiting_event WHERE batch = ? AND local_id = ? ORDER BY number"
+        events = [Event(int(t), local_id, State(s), int(c)) for t, s, c in self._store.query(sql, values)]
+        if events:
+            self._store.write("DELETE FROM waiting_event WHERE batch = ? AND local_id = ?", [values])
+        return events
+
+    def drop(self, before: float) -> None:
+        """Forget the kept events that were received before a time."""
+        self._store.write("DELETE FROM waiting_event WHERE received < ?", [(before,)])
+
+    def generator_time(self, batch: str) -> int | None:
+        """The stamp from which a batch system's generator must replay; None if none ever ran."""
+        for (timestamp,) in self._store.query("SELECT timestamp FROM generator WHERE batch = ?", [batch]):
+            return int(timestamp)
+        return None
+
+    def put_generator_time(self, batch: str, timestamp: int) -> None:
+        """Keep that stamp; it never goes back."""
+        self._store.write(
+            "INSERT INTO generator VALUES (?, ?) ON CONFLICT (batch) DO UPDATE SET"
+            " timestamp = max(timestamp, excluded.timestamp)",
+            [(batch, timestamp)],
+        )

@@ -1,0 +1,289 @@
+"""The job database's grid jobs: their documents, and a few columns derived from them as indexes."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from batch_adapters.states import STATE_OF_WORD, State
+from jobmanager.database.sqlite import Store, Table
+from jobmanager.database.times import render_time
+
+if TYPE_CHECKING:  # lists and counts are read without XML: "samgrid status" never loads lxml
+    from jobmanager.database.grid_job import GridJob
+
+GRID_JOBS = Table(
+    "grid_job",
+    ("id",),
+    {
+        "id": ("TEXT NOT NULL", lambda job: job.identity),
+        "type": ("TEXT NOT NULL", lambda job: job.job_type),
+        "state": ("TEXT NOT NULL", lambda job: job.state.word),
+        "owner": ("TEXT NOT NULL", lambda job: job.owner),
+        "submitted": ("TEXT NOT NULL", lambda job: job.submitted),
+        "batch": ("TEXT NOT NULL", lambda job: job.batch),
+        "cancelled": ("INTEGER NOT NULL", lambda job: job.cancelled),
+        "uniqid": ("TEXT UNIQUE", lambda job: job.uniqid),
+        "reported": ("TEXT NOT NULL", lambda job: job.reported.word if job.reported else ""),
+        "reported_time": ("INTEGER NOT NULL", lambda job: job.reported_time),
+        "document": ("BLOB NOT NULL", lambda job: job.to_bytes()),
+    },
+    (
+        "grid_job_by_state ON grid_job (state)",
+        "grid_job_by_reported ON grid_job (reported, reported_time) WHERE uniqid IS NOT NULL",
+    ),
+    "WITHOUT ROWID",
+)
+STEPS = Table(
+    "step",
+    ("grid_job", "number"),
+    {
+        "grid_job": ("TEXT NOT NULL", lambda job, number, step: job.identity),
+        "number": ("INTEGER NOT NULL", lambda job, number, step: number),
+        "name": ("TEXT NOT NULL", lambda job, number, step: step.name),
+        "child": ("TEXT", lambda job, number, step: step.grid_job),
+    },
+    ("step_by_child ON step (child)",),
+    "WITHOUT ROWID",
+)
+
+
+@dataclass(frozen=True)
+class StepLine:
+    """One line about one step; ``grid_job`` and ``state`` (its word) are None for one that has not begun."""
+
+    name: str
+    grid_job: str | None
+    state: str | None
+
+
+def states_of(steps: Iterable[StepLine]) -> list[State | None]:
+    """The states of steps, None for one that has not begun."""
+    return [STATE_OF_WORD[step.state] if step.state else None for step in steps]
+
+
+class UnknownJob(LookupError):
+    """No grid job, or more than one, answers to an id."""
+
+
+@dataclass(frozen=True)
+class Overview:
+    """One line about one grid job; ``counts`` has the number of local jobs in each state that occurs."""
+
+    id: str
+    type: str
+    state: str
+    owner: str
+    submitted: str
+    counts: dict[str, int]
+    unsuccessful: int
+    """How many of those in the state done ended with another exit code than 0, or without their outputs."""
+    steps: tuple[StepLine, ...] = ()
+    """The steps of a structured grid job."""
+    parent: str | None = None
+    """The structured grid job that this one is a step of."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which grid jobs are meant: those that fit everything that is given."""
+
+    type: str | None = None
+    state: State | None = None
+    owner: str | None = None
+    since: float | None = None
+    """Submitted at this second since 1970, or later."""
+
+    def condition(self) -> tuple[str, list[str]]:
+        """SQL for the table of grid jobs, and its values."""
+        state = None if self.state is None else self.state.word
+        since = None if self.since is None else render_time(max(0.0, self.since))
+        wanted = (("type =", self.type), ("state =", state), ("owner =", self.owner), ("submitted >=", since))
+        given = [(name, value) for name, value in wanted if value is not None]
+        return "TRUE" + "".join(f" AND {name} ?" for name, _ in given), [value for _, value in given]
+
+
+@dataclass(frozen=True)
+class OpenGridJob:
+    """A grid job that has not ended."""
+
+    id: str
+    batch: str
+    cancelled: bool
+    state: State
+
+
+@dataclass(frozen=True)
+class Unreported:
+    """A grid job of GRAM's whose end has not been reported to GRAM."""
+
+    id: str
+    state: State
+    reported: State | None
+    """What was reported last."""
+    submitted: str
+
+
+class GridJobs:
+    """Grid jobs by id, by uniqid, and by what is to be done with them."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def put(self, job: "GridJob") -> None:
+        """Write a grid job's document, new or changed."""
+        self._store.put(GRID_JOBS, [(job,)])
+        self._store.put(STEPS, [(job, number, step) for number, step in enumerate(job.steps, 1)])
+
+    def get(self, identity: str) -> "GridJob":
+        """The grid job of that id.
+
+        :raises UnknownJob: if there is none.
+        """
+        from jobmanager.database.documents import read_xml
+        from jobmanager.database.grid_job import GridJob
+
+        for (document,) in self._store.query("SELECT document FROM grid_job WHERE id = ?", [identity]):
+            return GridJob(read_xml(document))
+        raise UnknownJob(f"there is no grid job {identity}")
+
+    def change(self, identity: str, change: "Callable[[GridJob], object]") -> "GridJob":
+        """Read, change and write one grid job in a transaction of its own; the changed job."""
+        with self._store.transaction():
+            job = self.get(identity)
+            change(job)
+            self.put(job)
+        return job
+
+    def find(self, prefix: str) -> str:
+        """The id that starts so.
+
+        :raises UnknownJob: if none or several do.
+        """
+        sql = "SELECT id FROM grid_job WHERE id >= ? AND id < ? ORDER BY id LIMIT 4"
+        found = [str(row[0]) for row in self._store.query(sql, [prefix, prefix + "\x7f"])] if prefix.isascii() else []
+        if not prefix or not found:
+            raise UnknownJob(f'no grid job has an id that starts with "{prefix}": "samgrid status" lists them')
+        if len(found) > 1:
+            raise UnknownJob(f'"{prefix}" fits more than one grid job ({", ".join(found)} …): give more of the id')
+        return found[0]
+
+    def find_uniqid(self, uniqid: str) -> str | None:
+        """The grid job that GRAM knows by that name of its own; None where there is none."""
+        for (identity,) in self._store.query("SELECT id FROM grid_job WHERE uniqid = ?", [uniqid]):
+            return str(identity)
+        return None
+
+    def list_unreported(self) -> list[Unreported]:
+        """The grid jobs that came through GRAM, and whose end has not been reported to GRAM."""
+        sql = (
+            "SELECT id, state, reported, submitted FROM grid_job"
+            " WHERE uniqid IS NOT NULL AND reported IN ('', 'pending', 'active', 'suspended') ORDER BY submitted, id"
+        )
+        return [
+            Unreported(str(job), STATE_OF_WORD[str(state)], STATE_OF_WORD.get(str(reported)), str(submitted))
+            for job, state, reported, submitted in self._store.query(sql)
+        ]
+
+    def list_reported_since(self, when: int) -> list[str]:
+        """The grid jobs whose end was reported to GRAM since a second."""
+        sql = (
+            "SELECT id FROM grid_job WHERE uniqid IS NOT NULL AND reported IN ('done', 'failed') AND reported_time >= ?"
+            " ORDER BY reported_time, id"
+        )
+        return [str(row[0]) for row in self._store.query(sql, [when])]
+
+    def has(self, identity: str) -> bool:
+        """True if a grid job of that id exists."""
+        return any(self._store.query("SELECT 1 FROM grid_job WHERE id = ?", [identity]))
+
+    def overview(self, identity: str | None = None, choice: Choice = Choice()) -> list[Overview]:
+        """A line per grid job, the newest last; or of one only, or of those that are chosen."""
+        condition, values = choice.condition()
+        if identity is not None:
+            condition, values = f"{condition} AND id = ?", [*values, identity]
+        counts: dict[str, dict[str, int]] = {}
+        unsuccessful: dict[str, int] = {}
+        sql = (
+            "SELECT grid_job, state, count(*), sum(unsuccessful) FROM local_job"
+            f" WHERE grid_job IN (SELECT id FROM grid_job WHERE {condition}) GROUP BY grid_job, state"
+        )
+        for job, state, number, failures in self._store.query(sql, values):
+            counts.setdefault(job, {})[state] = number
+            unsuccessful[job] = unsuccessful.get(job, 0) + failures
+        steps, parents = self.steps(identity), self.parents()
+        sql = f"SELECT id, type, state, owner, submitted FROM grid_job WHERE {condition} ORDER BY submitted, id"
+        rows = self._store.query(sql, values)
+        return [
+            Overview(
+                *(job, job_type, state, owner, submitted, counts.get(job, {}), unsuccessful.get(job, 0)),
+                steps=tuple(steps.get(job, ())),
+                parent=parents.get(job),
+            )
+            for job, job_type, state, owner, submitted in rows
+        ]
+
+    def list_open(self) -> list[OpenGridJob]:
+        """Every grid job that has not ended, the eldest first."""
+        sql = (
+            "SELECT id, batch, cancelled, state FROM grid_job"
+            " WHERE state NOT IN ('done', 'failed') ORDER BY submitted, id"
+        )
+        return [
+            OpenGridJob(str(job), str(batch), bool(cancelled), STATE_OF_WORD[str(state)])
+            for job, batch, cancelled, state in self._store.query(sql)
+        ]
+
+    def list_ended(self) -> list[str]:
+        """The ids of the grid jobs that have ended, the eldest first."""
+        sql = "SELECT id FROM grid_job WHERE state IN ('done', 'failed') ORDER BY submitted, id"
+        return [str(row[0]) for row in self._store.query(sql)]
+
+    def delete(self, identity: str) -> None:
+        """Forget a grid job, its local jobs and everything derived from their documents."""
+        for table in ("phase", "attempt", "step", "local_job"):
+            self._store.write(f"DELETE FROM {table} WHERE grid_job = ?", [(identity,)])
+        self._store.write("DELETE FROM grid_job WHERE id = ?", [(identity,)])
+
+    def batch_systems(self) -> list[str]:
+        """The batch systems of all grid jobs, those that have ended included."""
+        return [str(row[0]) for row in self._store.query("SELECT DISTINCT batch FROM grid_job ORDER BY batch")]
+
+    def steps(self, identity: str | None = None) -> dict[str, list[StepLine]]:
+        """The steps in their order of each structured grid job, or of one only, by its id."""
+        condition = "" if identity is None else " WHERE step.grid_job = ?"
+        sql = (
+            "SELECT step.grid_job, name, child, state FROM step LEFT JOIN grid_job ON id = child"
+            f"{condition} ORDER BY step.grid_job, number"
+        )
+        return self._read_steps(sql, () if identity is None else (identity,))
+
+    def open_steps(self) -> dict[str, list[StepLine]]:
+        """The steps in their order of each structured grid job that has not ended, by its id."""
+        sql = (
+            "SELECT step.grid_job, name, child, step_job.state FROM step"
+            " JOIN grid_job AS parent ON parent.id = step.grid_job"
+            " LEFT JOIN grid_job AS step_job ON step_job.id = child"
+            " WHERE parent.state NOT IN ('done', 'failed') ORDER BY step.grid_job, number"
+        )
+        return self._read_steps(sql, ())
+
+    def parents(self) -> dict[str, str]:
+        """By the id of each grid job that is a step: the structured grid job that it was made for."""
+        sql = (
+            "SELECT child, parent.id FROM step JOIN grid_job AS parent ON parent.id = step.grid_job"
+            " WHERE child IS NOT NULL ORDER BY parent.submitted DESC"
+        )
+        # A repetition may have taken it over: the eldest comes last, and counts.
+        return {str(child): str(parent) for child, parent in self._store.query(sql)}
+
+    def parent_of(self, identity: str) -> str | None:
+        """A structured grid job of which this one is a step; None where there is none."""
+        for (parent,) in self._store.query("SELECT grid_job FROM step WHERE child = ? LIMIT 1", [identity]):
+            return str(parent)
+        return None
+
+    def _read_steps(self, sql: str, values: tuple[str, ...]) -> dict[str, list[StepLine]]:
+        found: dict[str, list[StepLine]] = {}
+        for parent, name, child, state in self._store.query(sql, values):
+            found.setdefault(str(parent), []).append(StepLine(name, child, state))
+        return found

@@ -1,0 +1,277 @@
+"""The XML document of one local job."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from lxml import etree
+
+from adapters import Slice
+from batch_adapters.states import STATE_OF_WORD, State
+from jobmanager.database.documents import NUMBER, TEXT, TIME, Document, Kind, render_text
+from jobmanager.database.times import read_time, render_time
+from sandbox.status import MAX_PHASES, Phase
+
+SECONDS = Kind(float, "{:.2f}".format)
+"""So many seconds."""
+MOST_EVIDENCE = 40
+"""Pieces of evidence that a document keeps; the oldest go first."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One thing that was seen of a local job, and what was made of it."""
+
+    source: str
+    """Who said it: ``log``, ``queue``, ``history``, ``driver`` or ``us``."""
+    said: str
+    """What it said: a state and what else there was to it."""
+    when: int
+    """The second, since 1970, for which it said so."""
+    verdict: str = ""
+    """What it changed, or why it changed nothing."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """An earlier attempt at a local job's slice, which failed."""
+
+    number: int
+    local_id: str
+    token: str
+    state: State
+    exit_code: int | None
+    reason: str
+    host: str
+
+
+MOST_FOREIGN = 10
+"""Elements of experiments that a document keeps; the oldest go first."""
+
+
+@dataclass(frozen=True)
+class ToldPhase(Phase):
+    """A phase as the document keeps it; times in seconds since the epoch."""
+
+    begun: int = 0
+    changed: int = 0
+    """When done or total last changed."""
+
+
+class LocalJob(Document):
+    """One local job of a grid job; its attributes are of the present attempt, earlier ones are kept beside them."""
+
+    tag = "local-job"
+
+    index = NUMBER.required("index")
+    batch = TEXT.required("batch")
+    local_id = TEXT.optional("id")
+    """The batch system's id, None until it is known."""
+    token = TEXT.optional("token")
+    """The name of the submission that carries this local job: its presence is the intent to submit."""
+    intended = TIME.otherwise("intended", 0)
+    """When its submission was last tried."""
+    array = TEXT.optional("array")
+    """The batch system's id of the array as a whole, where it has one."""
+    submitted = TEXT.optional("submitted")
+    submitted_time = TIME.optional("submitted")
+    started_time = TIME.optional("started")
+    """When this run of it started."""
+    ended = TEXT.optional("ended")
+    ended_time = TIME.optional("ended")
+    exit_code = NUMBER.optional("exit-code")
+    signal = TEXT.optional("signal")
+    host = TEXT.optional("host")
+    cpu_seconds = SECONDS.optional("cpu-time")
+    """CPU time of the program, from the driver's record."""
+    driver = TEXT.optional("driver")
+    """How far the driver's own record goes: None, ``started`` or ``ended``."""
+    event_time = TIME.otherwise("event-time", 0)
+    """The stamp of the last event applied; 0 before the first."""
+    queue_time = TIME.otherwise("queue-time", 0)
+    """When the batch system was asked for what its queue said last; 0: never."""
+    signalled = TIME.optional("signalled")
+    """When it was last suspended or resumed by us."""
+    remark = TEXT.optional("remark")
+    """What the batch system says of why it waits or is held."""
+    run = TIME.optional("run")
+    """The second in which the driver of the present run started."""
+
+    @classmethod
+    def new(cls, index: int, batch: str, part: Slice | None) -> "LocalJob":
+        """A local job that has not been submitted."""
+        element = etree.Element(cls.tag, index=str(index), batch=batch, state=State.UNSUBMITTED.word)
+        if part is not None:
+            numbers = {"first-event": part.first_event, "events": part.events, "seed": part.seed}
+            etree.SubElement(element, "slice", {name: str(number) for name, number in numbers.items()})
+        return cls(element)
+
+    @property
+    def part(self) -> Slice | None:
+        element = self.element.find("slice")
+        if element is None:
+            return None
+        values = element.attrib
+        return Slice(int(values["first-event"]), int(values["events"]), int(values["seed"]))
+
+    @property
+    def unsuccessful(self) -> bool:
+        """True where "done" does not mean success, as far as is known by now."""
+        return self.state is State.DONE and self.reason is not None
+
+    @property
+    def succeeded(self) -> bool:
+        """True where the program ended with exit code 0 and the driver's record proves that its outputs came back."""
+        return self.state is State.DONE and self.exit_code == 0 and self.driver == "ended"
+
+    # submission
+
+    def intend(self, token: str, now: float) -> None:
+        """Note that a submission of that name is about to be made."""
+        self.token, self.intended = token, int(now)
+
+    def forget_intent(self) -> None:
+        """Note that there is no such submission, for certain."""
+        self.token = None
+        self.element.attrib.pop("intended", "")
+
+    def register(self, local_id: str, array: str, now: float) -> None:
+        """Note the batch system's id of the local job, and of the array that it is in: it is submitted."""
+        self.local_id, self.array, self.submitted_time = local_id, array or None, int(now)
+        self.state = State.PENDING
+
+    # evidence
+
+    def put_evidence(self, evidence: Evidence) -> None:
+        """Keep what was seen; the same again is kept once."""
+        if self.has_evidence(evidence):
+            return
+        parent = self.element.find("evidence")
+        if parent is None:
+            parent = etree.SubElement(self.element, "evidence")
+        values = {"source": evidence.source, "said": evidence.said, "time": render_time(evidence.when)}
+        seen = etree.SubElement(parent, "seen", {name: render_text(value) for name, value in values.items()})
+        seen.text = render_text(evidence.verdict)
+        while len(parent) > MOST_EVIDENCE:
+            parent.remove(parent[0])
+
+    def has_evidence(self, evidence: Evidence) -> bool:
+        """True where the same source has said the same of the same time before."""
+        wanted = (evidence.source, evidence.said, render_time(evidence.when))
+        seen = self.element.iterfind("evidence/seen")
+        return any((e.get("source"), e.get("said"), e.get("time")) == wanted for e in seen)
+
+    def evidence(self) -> list[Evidence]:
+        """What was seen, in the order in which it was."""
+        return [
+            Evidence(str(e.get("source")), str(e.get("said")), read_time(str(e.get("time"))), e.text or "")
+            for e in self.element.iterfind("evidence/seen")
+        ]
+
+    # runs and attempts
+
+    def put_times(self, *, started: float | None = None, ended: float | None = None) -> None:
+        """Keep the times that are given."""
+        self.started_time = self.started_time if started is None else int(started)
+        self.ended_time = self.ended_time if ended is None else int(ended)
+
+    def put_driver(self, driver: str, host: str | None, cpu_time: float | None, signal: str | None) -> None:
+        """Keep what the driver says of this run; CPU time in seconds."""
+        self.driver, self.host, self.cpu_seconds, self.signal = driver, host, cpu_time, signal
+
+    def restart(self) -> None:
+        """Forget one run of the job: the batch system queued it again."""
+        for name in ("started", "ended", "exit-code", "signal", "host", "cpu-time", "driver", "reason", "remark"):
+            self.element.attrib.pop(name, "")
+        self._remove("phase")
+
+    def enter_run(self, start: int) -> None:
+        """Note in which second the driver of the present run started; a new run has told no phases yet."""
+        if self.run not in (None, start):
+            self._remove("phase")
+        self.run = start
+
+    def begin_again(self) -> None:
+        """Become a new attempt at the same slice, not submitted; of the old one the attributes are kept."""
+        number = self.attempt
+        own = {str(name): str(value) for name, value in self.element.attrib.items()}
+        known = {name: value for name, value in own.items() if name not in ("index", "batch")}
+        for name in known:
+            del self.element.attrib[name]
+        for child in list(self.element):
+            if child.tag not in ("slice", "attempt"):
+                self.element.remove(child)
+        etree.SubElement(self.element, "attempt", {"number": str(number), **known})
+        self.state = State.UNSUBMITTED
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt this is, from 1."""
+        return len(self.element.findall("attempt")) + 1
+
+    def past(self) -> "list[LocalJob]":
+        """The attempts before this one as they ended, in their order; of each its attributes only."""
+        return [LocalJob(element) for element in self.element.iterfind("attempt")]
+
+    def earlier_attempts(self) -> list[Attempt]:
+        """The attempts before this one, in their order."""
+        return [
+            Attempt(
+                int(e.get("number") or 0),
+                str(e.get("id") or ""),
+                str(e.get("token") or ""),
+                STATE_OF_WORD[str(e.get("state"))],
+                None if e.get("exit-code") is None else int(str(e.get("exit-code"))),
+                str(e.get("reason") or ""),
+                str(e.get("host") or ""),
+            )
+            for e in self.element.iterfind("attempt")
+        ]
+
+    # what its program told
+
+    def put_phases(self, phases: Iterable[Phase], now: float) -> None:
+        """Merge what was told now into what is known, by name."""
+        known = {phase.name: phase for phase in self.told_phases()}
+        # A phase begins when the local job last had anything else to tell.
+        begun = max(self.started_time or 0, 0, *(phase.changed for phase in known.values())) or int(now)
+        for phase in phases:
+            before = known.get(phase.name)
+            if before is None and len(known) < MAX_PHASES:
+                known[phase.name] = ToldPhase(*_values(phase), min(begun, int(now)), int(now))
+            elif before is not None and _values(before) != _values(phase):
+                known[phase.name] = ToldPhase(*_values(phase), before.begun, int(now))
+        self._remove("phase")
+        for told in known.values():
+            values = {"name": told.name, "done": told.done, "total": told.total, "unit": told.unit}
+            times = {"begun": render_time(told.begun), "changed": render_time(told.changed)}
+            etree.SubElement(self.element, "phase", {name: str(value) for name, value in (values | times).items()})
+
+    def told_phases(self) -> list[ToldPhase]:
+        """The phases that were told, in the order in which they were told first."""
+        return [
+            ToldPhase(
+                *(str(e.get("name")), int(e.get("done") or 0), int(e.get("total") or 0), str(e.get("unit") or "")),
+                *(read_time(str(e.get("begun"))), read_time(str(e.get("changed")))),
+            )
+            for e in self.element.iterfind("phase")
+        ]
+
+    def phases(self) -> list[Phase]:
+        """The phases that were told, without their times."""
+        return [Phase(*_values(phase)) for phase in self.told_phases()]
+
+    def put_foreign(self, root: etree._Element) -> None:
+        """Keep an element of an experiment's own namespace, in place of the one of the same name that was there."""
+        foreign = [child for child in self.element.iterchildren(etree.Element) if etree.QName(child).namespace]
+        for child in foreign:
+            if child.tag == root.tag:
+                self.element.remove(child)
+                foreign.remove(child)
+                break
+        for child in foreign[: max(0, len(foreign) + 1 - MOST_FOREIGN)]:
+            self.element.remove(child)
+        self.element.append(root)
+
+
+def _values(phase: Phase) -> tuple[str, int, int, str]:
+    return phase.name, phase.done, phase.total, phase.unit

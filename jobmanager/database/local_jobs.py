@@ -1,0 +1,365 @@
+"""The job database's local jobs: their documents, and a few columns derived from them as indexes."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from batch_adapters.states import STATE_OF_WORD, State
+from jobmanager.database.sqlite import Store, Table
+
+if TYPE_CHECKING:  # lists and counts are read without XML: "samgrid status" never loads lxml
+    from jobmanager.database.local_job import LocalJob
+
+LOCAL_JOBS = Table(
+    "local_job",
+    ("grid_job", "number"),
+    {
+        "grid_job": ("TEXT NOT NULL", lambda grid_job, job: grid_job),
+        "number": ("INTEGER NOT NULL", lambda grid_job, job: job.index),
+        "state": ("TEXT NOT NULL", lambda grid_job, job: job.state.word),
+        "batch": ("TEXT NOT NULL", lambda grid_job, job: job.batch),
+        "local_id": ("TEXT", lambda grid_job, job: job.local_id),
+        "token": ("TEXT", lambda grid_job, job: job.token),
+        "array": ("TEXT", lambda grid_job, job: job.array),
+        "remark": ("TEXT", lambda grid_job, job: job.remark),
+        "unsuccessful": ("INTEGER NOT NULL", lambda grid_job, job: job.unsuccessful),
+        "submitted": ("INTEGER", lambda grid_job, job: job.submitted_time),
+        "started": ("INTEGER", lambda grid_job, job: job.started_time),
+        "ended": ("INTEGER", lambda grid_job, job: job.ended_time),
+        "cpu_seconds": ("REAL", lambda grid_job, job: job.cpu_seconds),
+        "reason": ("TEXT", lambda grid_job, job: job.reason),
+        "document": ("BLOB NOT NULL", lambda grid_job, job: job.to_bytes()),
+    },
+    (
+        "local_job_by_state ON local_job (grid_job, state, unsuccessful)",
+        "local_job_by_id ON local_job (batch, local_id)",
+        "local_job_by_array ON local_job (batch, array)",
+        "local_job_by_token ON local_job (token)",
+    ),
+)
+PHASES = Table(
+    "phase",
+    ("grid_job", "number", "position"),
+    {
+        "grid_job": ("TEXT NOT NULL", lambda grid_job, job, position, phase: grid_job),
+        "number": ("INTEGER NOT NULL", lambda grid_job, job, position, phase: job.index),
+        "position": ("INTEGER NOT NULL", lambda grid_job, job, position, phase: position),
+        "name": ("TEXT NOT NULL", lambda grid_job, job, position, phase: phase.name),
+        "done": ("INTEGER NOT NULL", lambda grid_job, job, position, phase: phase.done),
+        "total": ("INTEGER NOT NULL", lambda grid_job, job, position, phase: phase.total),
+        "unit": ("TEXT NOT NULL", lambda grid_job, job, position, phase: phase.unit),
+        "begun": ("INTEGER NOT NULL", lambda grid_job, job, position, phase: phase.begun),
+        "changed": ("INTEGER NOT NULL", lambda grid_job, job, position, phase: phase.changed),
+    },
+    options="WITHOUT ROWID",
+)
+ATTEMPTS = Table(
+    "attempt",
+    ("grid_job", "number", "attempt"),
+    {
+        "grid_job": ("TEXT NOT NULL", lambda grid_job, job, number, past: grid_job),
+        "number": ("INTEGER NOT NULL", lambda grid_job, job, number, past: job.index),
+        "attempt": ("INTEGER NOT NULL", lambda grid_job, job, number, past: number),
+        "started": ("INTEGER", lambda grid_job, job, number, past: past.started_time),
+        "ended": ("INTEGER", lambda grid_job, job, number, past: past.ended_time),
+        "cpu_seconds": ("REAL", lambda grid_job, job, number, past: past.cpu_seconds),
+        "reason": ("TEXT", lambda grid_job, job, number, past: past.reason),
+    },
+    options="WITHOUT ROWID",
+)
+"""Earlier attempts, all of which failed."""
+
+# total() and not sum(): a sum of numbers that local jobs made up may pass 2^63.
+_SUMS = """
+SELECT name, max(unit), total(CASE WHEN total THEN min(done, total) ELSE done END), total(total), count(*), min(begun),
+    max(changed)
+FROM phase WHERE grid_job = ? GROUP BY name ORDER BY min(position), name
+"""
+_OPEN_PARTS = """
+SELECT total(CASE WHEN done >= phase.total THEN 1 ELSE 1.0 * done / phase.total END)
+FROM local_job JOIN phase USING (grid_job, number) WHERE grid_job = ? AND state NOT IN ('done', 'failed')
+"""
+_SILENT = """
+SELECT number FROM local_job JOIN phase USING (grid_job, number) WHERE grid_job = ? AND state = 'active'
+GROUP BY number HAVING max(changed) <= ? ORDER BY number
+"""
+
+GROUPINGS = ("user", "type", "batch")
+"""What usage can be summed by."""
+
+_COLUMNS = {"user": "grid.owner", "type": "grid.type", "batch": "grid.batch"}
+# A local job that was never submitted has no end of its own: it counts when its request came.
+_ENDED_BETWEEN = """
+FROM (
+    SELECT grid_job, state = 'done' AND NOT unsuccessful AS succeeded, started, ended, cpu_seconds, reason
+    FROM local_job WHERE state IN ('done', 'failed')
+    UNION ALL SELECT grid_job, 0, started, ended, cpu_seconds, reason FROM attempt
+) AS local JOIN grid_job AS grid ON grid.id = local.grid_job
+WHERE coalesce(local.ended, CAST(strftime('%s', grid.submitted) AS INTEGER)) >= ?
+  AND coalesce(local.ended, CAST(strftime('%s', grid.submitted) AS INTEGER)) < ?
+"""
+_WALL = "max(local.ended - local.started, 0)"
+
+
+@dataclass(frozen=True)
+class LocalJobKey:
+    """What the indexes know of one local job."""
+
+    grid_job: str
+    index: int
+    local_id: str
+    token: str
+    state: State
+    remark: str
+
+
+@dataclass(frozen=True)
+class LocalJobLine:
+    """One line about one local job; times in seconds since the epoch, None where nothing is known."""
+
+    index: int
+    state: State
+    unsuccessful: bool
+    local_id: str | None
+    submitted: int | None
+    started: int | None
+    ended: int | None
+    cpu_seconds: float | None
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class PhaseSum:
+    """One phase of a grid job, over the local jobs that have told it; times in seconds since the epoch."""
+
+    name: str
+    unit: str
+    done: int
+    total: int
+    local_jobs: int
+    """How many have told it."""
+    begun: int
+    """When the first of them began it."""
+    changed: int
+    """When the last of them told anything new of it."""
+
+    def expected_total(self, local_jobs: int) -> int:
+        """The total of that many local jobs: who has not told it counts as large as the average of those who have."""
+        return round(self.total * local_jobs / self.local_jobs)
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What the local jobs of one group used that ended in a span of time."""
+
+    group: tuple[str, ...]
+    grid_jobs: int
+    local_jobs: int
+    """Each attempt at a slice counts."""
+    succeeded: int
+    cpu_seconds: float
+    """Of those whose drivers wrote it down."""
+    wall_seconds: int
+    """Of those whose start and end are known."""
+    efficiency: float | None
+    """CPU by wall time of those of which both are known; None where there are none."""
+
+    @property
+    def failed(self) -> int:
+        return self.local_jobs - self.succeeded
+
+
+class LocalJobs:
+    """Local jobs by grid job, by the batch system's ids, and by token; their phases, and what they used."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def put(self, identity: str, jobs: "Iterable[LocalJob]") -> None:
+        """Write local jobs' documents, new or changed."""
+        jobs = list(jobs)
+        self._store.put(LOCAL_JOBS, ((identity, job) for job in jobs))
+        self._store.write(
+            "DELETE FROM phase WHERE grid_job = ? AND number = ?", [(identity, job.index) for job in jobs]
+        )
+        told = ((identity, job, position, phase) for job in jobs for position, phase in enumerate(job.told_phases()))
+        self._store.put(PHASES, told)
+        past = ((identity, job, number, attempt) for job in jobs for number, attempt in enumerate(job.past(), 1))
+        self._store.put(ATTEMPTS, past)
+
+    def all_of(self, identity: str, *states: State) -> "list[LocalJob]":
+        """The local jobs of a grid job in order of their index; only those in the given states, if any are given."""
+        chosen = f" AND state IN ({','.join('?' * len(states))})" if states else ""
+        return self._local_jobs(chosen + " ORDER BY number", identity, *(state.word for state in states))
+
+    def get(self, identity: str, index: int) -> "LocalJob":
+        """One local job of a grid job."""
+        return self._local_jobs(" AND number = ?", identity, index)[0]
+
+    def first_failed(self, identity: str) -> "LocalJob | None":
+        """The first local job of a grid job that failed, or whose "done" does not mean success."""
+        failed = self._local_jobs(" AND (state = 'failed' OR unsuccessful) ORDER BY number LIMIT 1", identity)
+        return failed[0] if failed else None
+
+    def to_submit(self, identity: str, limit: int) -> "list[LocalJob]":
+        """The first local jobs of a grid job that no submission was ever intended for."""
+        return self._local_jobs(" AND state = 'unsubmitted' AND token IS NULL ORDER BY number LIMIT ?", identity, limit)
+
+    def in_doubt(self, identity: str) -> "list[LocalJob]":
+        """The local jobs of a grid job whose submission was intended, but whose id is not known."""
+        return self._local_jobs(" AND state = 'unsubmitted' AND token IS NOT NULL ORDER BY number", identity)
+
+    def _local_jobs(self, condition: str, *values: object) -> "list[LocalJob]":
+        from jobmanager.database.documents import read_xml
+        from jobmanager.database.local_job import LocalJob
+
+        rows = self._store.query("SELECT document FROM local_job WHERE grid_job = ?" + condition, values)
+        return [LocalJob(read_xml(document)) for (document,) in rows]
+
+    def lines(self, identity: str) -> list[LocalJobLine]:
+        """A line per local job of a grid job, in order of their index."""
+        sql = (
+            "SELECT number, state, unsuccessful, local_id, submitted, started, ended, cpu_seconds, reason"
+            " FROM local_job WHERE grid_job = ? ORDER BY number"
+        )
+        return [
+            LocalJobLine(int(number), STATE_OF_WORD[str(state)], bool(unsuccessful), *rest)
+            for number, state, unsuccessful, *rest in self._store.query(sql, [identity])
+        ]
+
+    def first_start(self, identity: str) -> int | None:
+        """When the first of a grid job's local jobs started, seconds since the epoch; None: none has."""
+        ((started,),) = self._store.query("SELECT min(started) FROM local_job WHERE grid_job = ?", [identity])
+        return None if started is None else int(started)
+
+    def first_submission(self, identity: str) -> int | None:
+        """When the first local job of a grid job was submitted, seconds since the epoch; None where none was."""
+        for (when,) in self._store.query("SELECT min(submitted) FROM local_job WHERE grid_job = ?", [identity]):
+            return None if when is None else int(when)
+        return None
+
+    def count(self, identity: str) -> dict[State, int]:
+        """How many local jobs of a grid job are in each state."""
+        sql = "SELECT state, count(*) FROM local_job WHERE grid_job = ? GROUP BY state"
+        return {STATE_OF_WORD[str(state)]: int(number) for state, number in self._store.query(sql, [identity])}
+
+    def find(self, batch: str, local_id: str) -> "tuple[str, LocalJob] | None":
+        """Grid job and local job that an id names: the last submitted, as batch systems use ids again after crashes."""
+        from jobmanager.database.documents import read_xml
+        from jobmanager.database.local_job import LocalJob
+
+        sql = "SELECT grid_job, document FROM local_job WHERE batch = ? AND local_id = ?"
+        found = [(job, LocalJob(read_xml(document))) for job, document in self._store.query(sql, [batch, local_id])]
+        return max(found, key=lambda pair: pair[1].submitted or "", default=None)
+
+    def named(self, local_id: str) -> "list[tuple[str, LocalJob]]":
+        """Grid job and local job of every batch system that an id names or has named, the last submitted first."""
+        from jobmanager.database.documents import read_xml
+        from jobmanager.database.local_job import LocalJob
+
+        # By batch system: the index begins with it.
+        sql = "SELECT grid_job, document FROM local_job WHERE batch = ? AND local_id = ?"
+        batches = [batch for (batch,) in self._store.query("SELECT DISTINCT batch FROM grid_job ORDER BY batch")]
+        rows = [row for batch in batches for row in self._store.query(sql, [batch, local_id])]
+        found = [(str(job), LocalJob(read_xml(document))) for job, document in rows]
+        return sorted(found, key=lambda pair: pair[1].submitted or "", reverse=True)
+
+    def last_token(self, identity: str) -> str | None:
+        """The highest token of a grid job, longer ones being higher; None where no submission was ever intended."""
+        sql = "SELECT token FROM local_job WHERE grid_job = ? AND token IS NOT NULL"
+        for (token,) in self._store.query(sql + " ORDER BY length(token) DESC, token DESC LIMIT 1", [identity]):
+            return str(token)
+        return None
+
+    def of_array(self, batch: str, array: str) -> "list[tuple[str, LocalJob]]":
+        """Grid job and local job of each element of an array, by the array's id."""
+        from jobmanager.database.documents import read_xml
+        from jobmanager.database.local_job import LocalJob
+
+        sql = "SELECT grid_job, document FROM local_job WHERE batch = ? AND array = ? ORDER BY number"
+        return [(str(job), LocalJob(read_xml(document))) for job, document in self._store.query(sql, [batch, array])]
+
+    def list_open(self, batch: str) -> list[LocalJobKey]:
+        """The local jobs on one batch system that are submitted and have not ended."""
+        sql = (
+            "SELECT grid_job, number, local_id, token, state, coalesce(remark, '') FROM local_job"
+            " WHERE batch = ? AND local_id IS NOT NULL"
+            " AND state NOT IN ('done', 'failed')"
+        )
+        return [
+            LocalJobKey(str(job), int(number), str(local_id), str(token), STATE_OF_WORD[str(state)], str(remark))
+            for job, number, local_id, token, state, remark in self._store.query(sql, [batch])
+        ]
+
+    def running_ids(self, grid_job: str) -> dict[int, str]:
+        """By index: the batch system's id of each local job of a grid job that runs or is suspended."""
+        sql = "SELECT number, local_id FROM local_job WHERE grid_job = ? AND state IN ('active', 'suspended')"
+        return {int(number): str(local_id) for number, local_id in self._store.query(sql, [grid_job])}
+
+    def arrays_of_token(self, token: str) -> set[str]:
+        """The ids of arrays, or of local jobs in none, that are registered under a token."""
+        sql = "SELECT DISTINCT coalesce(array, local_id) FROM local_job WHERE token = ? AND local_id IS NOT NULL"
+        return {str(row[0]) for row in self._store.query(sql, [token])}
+
+    def earlier_ids(self, grid_job: str) -> set[str]:
+        """The ids that local jobs of a grid job had in earlier attempts."""
+        # Asked for what lives under a token of ours only, and few have been tried again: no index.
+        jobs = self._local_jobs(" AND instr(document, '<attempt ')", grid_job)
+        return {attempt.local_id for job in jobs for attempt in job.earlier_attempts()}
+
+    def tokens_in_doubt(self) -> set[str]:
+        """The tokens of which some local jobs have no id yet."""
+        sql = "SELECT DISTINCT token FROM local_job WHERE state = 'unsubmitted' AND token IS NOT NULL"
+        return {str(row[0]) for row in self._store.query(sql)}
+
+    # phases
+
+    def phase_sums(self, identity: str) -> list[PhaseSum]:
+        """Every phase of a grid job, in the order in which its local jobs tell them."""
+        return [
+            PhaseSum(str(name), str(unit), int(done), int(total), int(local_jobs), int(begun), int(changed))
+            for name, unit, done, total, local_jobs, begun, changed in self._store.query(_SUMS, [identity])
+        ]
+
+    def open_parts(self, identity: str) -> float:
+        """How many phases the local jobs that have not ended have done, parts of phases counting as parts."""
+        ((parts,),) = self._store.query(_OPEN_PARTS, [identity])
+        return float(parts)
+
+    def silent(self, identity: str, since: float) -> list[int]:
+        """The running local jobs that have told phases, but nothing new of any since a time."""
+        return [int(number) for (number,) in self._store.query(_SILENT, [identity, int(since)])]
+
+    # usage
+
+    def usage(self, by: Sequence[str], since: float, until: float) -> list[Usage]:
+        """The usage from one second to another, by some of `GROUPINGS`, a group each."""
+        groups = [_COLUMNS[name] for name in by]
+        known = f"local.cpu_seconds IS NOT NULL AND {_WALL} > 0"
+        sums = [
+            *("count(DISTINCT local.grid_job)", "count(*)", "sum(local.succeeded)"),
+            *("total(local.cpu_seconds)", f"total({_WALL})"),
+            f"total(CASE WHEN {known} THEN local.cpu_seconds END) / sum(CASE WHEN {known} THEN {_WALL} END)",
+        ]
+        sql = f"SELECT {', '.join([*sums, *groups])} {_ENDED_BETWEEN}" + _render_clauses(groups)
+        return [
+            Usage(tuple(map(str, group)), jobs, local_jobs, succeeded, cpu, int(wall), efficiency)
+            for jobs, local_jobs, succeeded, cpu, wall, efficiency, *group in self._store.query(sql, (since, until))
+            if local_jobs
+        ]
+
+    def failure_reasons(self, by: Sequence[str], since: float, until: float) -> list[tuple[tuple[str, ...], str, int]]:
+        """Group, reason and how many local jobs did not succeed for it, in the same span and groups."""
+        groups = [_COLUMNS[name] for name in by]
+        sql = (
+            f"SELECT coalesce(local.reason, 'no reason known'), count(*){''.join(f', {column}' for column in groups)}"
+            f" {_ENDED_BETWEEN} AND NOT local.succeeded" + _render_clauses([*groups, "local.reason"])
+        )
+        return [
+            (tuple(map(str, group)), str(reason), int(count))
+            for reason, count, *group in self._store.query(sql, (since, until))
+        ]
+
+
+def _render_clauses(columns: Sequence[str]) -> str:
+    return f" GROUP BY {', '.join(columns)} ORDER BY {', '.join(columns)}" if columns else ""

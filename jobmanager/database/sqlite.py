@@ -1,0 +1,128 @@
+"""One SQLite file of an account: transactions, tables as column maps, and errors that say which file and why."""
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+class DatabaseError(Exception):
+    """The job database cannot be read or written now; the message says which file and why."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table whose rows are derived from documents: of each column its SQL type and how its value is found."""
+
+    name: str
+    key: tuple[str, ...]
+    columns: Mapping[str, tuple[str, Callable[..., object]]]
+    indexes: tuple[str, ...] = ()
+    """What follows ``CREATE INDEX``."""
+    options: str = ""
+
+    @property
+    def schema(self) -> str:
+        """The statements that make it."""
+        columns = "".join(f"{name} {kind}, " for name, (kind, _) in self.columns.items())
+        table = (
+            f"CREATE TABLE IF NOT EXISTS {self.name} ({columns}PRIMARY KEY ({', '.join(self.key)})) {self.options};\n"
+        )
+        return table + "".join(f"CREATE INDEX IF NOT EXISTS {index};\n" for index in self.indexes)
+
+    @property
+    def insertion(self) -> str:
+        """The statement that writes a row, in place of the one with its key; never of one that is like it elsewhere."""
+        names, places = ", ".join(self.columns), ", ".join("?" * len(self.columns))
+        others = ", ".join(f"{name} = excluded.{name}" for name in self.columns if name not in self.key)
+        update = f"ON CONFLICT ({', '.join(self.key)}) DO UPDATE SET {others}"
+        return f"INSERT INTO {self.name} ({names}) VALUES ({places}) {update}"
+
+
+class Store:
+    """An SQLite file. Writing methods belong inside ``with store.transaction():``.
+
+    :raises DatabaseError: for anything that SQLite or the file system refuses (a full disk, a damaged file).
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        """``path`` None: an empty store in memory."""
+        self.path = path
+        with self._translated():
+            self._connection = sqlite3.connect(path or ":memory:", timeout=60, isolation_level=None)
+            if path is not None:
+                path.chmod(0o600)
+            self._connection.execute("PRAGMA journal_mode = WAL")
+            # An intent must outlive a power cut once its submit command runs: every commit reaches the disk.
+            self._connection.execute("PRAGMA synchronous = FULL")
+
+    @property
+    def layout(self) -> int | None:
+        """The number of the tables' layout; None where there are no tables."""
+        with self._translated():
+            (found,) = self._connection.execute("PRAGMA user_version").fetchone()
+            (tables,) = self._connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        return int(found) if tables else None
+
+    def make(self, schema: str, layout: int) -> None:
+        """Make the tables of an empty file, in one transaction: who is killed leaves all or nothing."""
+        with self._translated():
+            # The first commit takes it along to the disk.
+            self._connection.execute("PRAGMA synchronous = OFF")
+            self._connection.executescript(f"BEGIN IMMEDIATE;\n{schema}\nPRAGMA user_version = {layout};\nCOMMIT;")
+            self._connection.execute("PRAGMA synchronous = FULL")
+
+    def forbid_writing(self) -> None:
+        """From now on nothing can be written through this connection."""
+        with self._translated():
+            self._connection.execute("PRAGMA query_only = ON")
+
+    def close(self) -> None:
+        """Give the file back."""
+        self._connection.close()
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            raise DatabaseError(f"job database {self.path}: {error}") from error
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All of the block's writes, or none; writers wait for each other up to a minute."""
+        with self._translated():
+            self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            with self._translated():
+                self._connection.execute("COMMIT")
+        except BaseException:
+            if self._connection.in_transaction:
+                with self._translated():
+                    self._connection.execute("ROLLBACK")
+            raise
+
+    def query(self, sql: str, values: Iterable[object] = ()) -> Iterator[tuple[Any, ...]]:
+        """The rows that a statement finds."""
+        with self._translated():
+            yield from self._connection.execute(sql, tuple(values))
+
+    def write(self, sql: str, rows: Iterable[tuple[object, ...]] = ((),)) -> None:
+        """Run a writing statement with each of the rows of values."""
+        with self._translated():
+            self._connection.executemany(sql, rows)
+
+    def put(self, table: Table, sources: Iterable[tuple[Any, ...]]) -> None:
+        """Write the row that a table derives from each of the sources, which its columns take as arguments."""
+        values = [value for _, value in table.columns.values()]
+        self.write(table.insertion, (tuple(value(*source) for value in values) for source in sources))
+
+    def check_room(self) -> None:
+        """Write and delete something larger than most transactions: a full disk may still take a few bytes."""
+        with self._translated():
+            self._connection.execute("CREATE TABLE IF NOT EXISTS room (filler BLOB)")
+            self._connection.execute("INSERT INTO room VALUES (zeroblob(65536))")
+            self._connection.execute("DELETE FROM room")

@@ -1,0 +1,116 @@
+"""What GRAM is told of a grid job: as a file that a poll reads without waking anybody, or as events."""
+
+import os
+from pathlib import Path
+
+from batch_adapters.generator.collector_protocol import render_id
+from batch_adapters.states import Event, State
+from jobmanager.database.grid_job import GridJob
+from jobmanager.site.account import Account
+from jobmanager.site.places import sync_folder
+
+USER_CANCELLED = 8
+JOB_EXECUTION_FAILED = 17
+"""GLOBUS_GRAM_PROTOCOL_ERROR_…"""
+
+_TOLD = {
+    State.UNSUBMITTED: State.PENDING,
+    State.PENDING: State.PENDING,
+    State.ACTIVE: State.ACTIVE,
+    State.SUSPENDED: State.SUSPENDED,
+    # That outputs are gathered is no state of GRAM's: its own STAGE_OUT is what it does itself after DONE.
+    State.STAGE_IN: State.PENDING,
+    State.STAGE_OUT: State.ACTIVE,
+    State.DONE: State.DONE,
+    State.FAILED: State.FAILED,
+}
+"""The state that GRAM is told, by ours."""
+
+_CANNOT_RUN = "cannot be run"
+"""How the reason begins where it was not a person who put the tombstone (`jobmanager.monitor.worker`)."""
+_HIGHEST_EXIT_CODE = 65_535
+"""The job manager keeps 16 bits of it."""
+
+
+def told_state(state: State) -> State:
+    """The state that GRAM is told: one of 1, 2, 4, 8 and 16."""
+    return _TOLD[state]
+
+
+def was_cancelled(job: GridJob) -> bool:
+    """True where someone wanted the grid job ended; False where it could not be run."""
+    return job.cancelled and not (job.reason or "").startswith(_CANNOT_RUN)
+
+
+def render_poll_answer(state: State, cancelled: bool, reason: str, tar: Path) -> str:
+    """The lines ``KEY:value`` that answer a poll."""
+    told = told_state(state)
+    if told is not State.FAILED:
+        return f"JOB_STATE:{told.value}\n"
+    # A bare FAILED would end the client with exit code 0.
+    message = " ".join(f"{reason or 'the grid job failed'}; what came back is in {tar}".split())
+    error = USER_CANCELLED if cancelled else JOB_EXECUTION_FAILED
+    printable = "".join(letter if letter.isprintable() else "?" for letter in message)[:4000]
+    return f"JOB_STATE:{told.value}\nGT3_FAILURE_MESSAGE:{printable}\nERROR:{error}\n"
+
+
+def gram_id(grid_job: str) -> str:
+    """The id of a grid job that GRAM is told: with our uid in it, so that no other account can tell events of it."""
+    return render_id(os.getuid(), grid_job)
+
+
+def read_gram_id(text: str) -> str:
+    """The grid job's id in an id that GRAM was told."""
+    return text.rpartition(".")[2]
+
+
+def answer_file(account: Account, grid_job: str) -> Path:
+    """Where the answer to a poll of a grid job is."""
+    return account.places.gram / grid_job
+
+
+def publish_answer(account: Account, job: GridJob) -> None:
+    """Put the answer to the next poll in the place of the last, whole; the last of all also outlives a power cut.
+
+    :raises OSError: it cannot be written; the last answer stays, which is not wrong, only late.
+    """
+    text = render_poll_answer(job.state, was_cancelled(job), job.reason or "", account.places.output(job.identity))
+    file = answer_file(account, job.identity)
+    file.parent.mkdir(mode=0o700, exist_ok=True)
+    aside = file.with_name(f".{file.name}.{os.getpid()}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open(os.open(aside, flags, 0o600), "wb") as sink:
+        sink.write(text.encode(errors="replace"))
+        sink.flush()
+        if job.state.is_final:
+            # It is not published again.
+            os.fsync(sink.fileno())
+    aside.replace(file)
+    if job.state.is_final:
+        sync_folder(file.parent)
+
+
+def find_events(account: Account, job: GridJob) -> list[Event]:
+    """What the state of a grid job is in events, whose time is still to come; nothing for SUSPENDED, which has none.
+
+    Clients wait for ACTIVE, and GRAM passes over it where it has had it: so it comes before each end, except of a grid
+    job that someone cancelled. Only DONE can carry an exit code, and only then GRAM brings the outputs back: so a grid
+    job that failed is DONE with an exit code that is not 0.
+    """
+    told, name = told_state(job.state), gram_id(job.identity)
+    if told is State.FAILED and was_cancelled(job):
+        return [Event(0, name, State.FAILED)]
+    if told.is_final:
+        return [Event(0, name, State.ACTIVE), Event(0, name, State.DONE, _find_exit_code(account, job))]
+    return [] if told is State.SUSPENDED else [Event(0, name, told)]
+
+
+def _find_exit_code(account: Account, job: GridJob) -> int:
+    """The exit code of a grid job that has ended: whether its rule was met; of a plain job the first that is not 0."""
+    if job.origin is None or not job.origin.is_plain:
+        return 0 if job.state is State.DONE else 1
+    first = account.database.local_jobs.first_failed(job.identity)
+    if first is None:
+        return 0
+    code = first.exit_code or 0
+    return code if 0 < code <= _HIGHEST_EXIT_CODE else 1

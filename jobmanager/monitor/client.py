@@ -1,0 +1,150 @@
+"""Waking the account's monitor, and starting it where none runs: what submit, status and the shims call."""
+
+import contextlib
+import os
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from jobmanager.database.database import LAYOUT
+from jobmanager.site.account import Account
+from jobmanager.site.configuration import Configuration
+
+_ANSWER_TIME = 5.0
+_MAX_ANSWER = 65536
+_LAYOUT_LINE = f"layout {LAYOUT}\n"
+
+
+@contextmanager
+def socket_address(account: Account) -> Iterator[str]:
+    """The address of the monitor's socket, however long the state folder's path is (the kernel takes 107 bytes)."""
+    folder = os.open(account.places.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{account.places.monitor_socket.name}"
+    finally:
+        os.close(folder)
+
+
+def wake_monitor(account: Account) -> None:
+    """Make the monitor look at the database as soon as it can; nobody waits for that.
+
+    :raises OSError: there is none, and none can be started.
+    """
+    try:
+        with _connection(account) as connection:
+            _end_other_version(account, connection)
+            return  # to connect is to wake
+    except (FileNotFoundError, ConnectionError):
+        start_monitor(account)
+    except (TimeoutError, BlockingIOError):  # so many are waking it that it will wake
+        return
+
+
+def is_listening(account: Account) -> bool:
+    """True where a monitor can be connected to."""
+    try:
+        with _connection(account):
+            return True
+    except OSError:
+        return False
+
+
+def end_other_monitor(account: Account) -> None:
+    """End a monitor that works with another configuration than ours: what is submitted now shall be run with ours.
+
+    Any of its tasks can be begun again, so it may be ended at any moment.
+    """
+    with contextlib.suppress(OSError), _connection(account) as connection:
+        if _read_text(account.places.monitor_configuration) == render_fingerprint(account.configuration):
+            return
+        _end_peer(connection)
+
+
+def _end_peer(connection: socket.socket) -> None:
+    # Seldom needed, and who accepts a request is in a hurry.
+    import select
+    import signal
+    import struct
+
+    pid, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    process = os.pidfd_open(pid)
+    try:
+        signal.pidfd_send_signal(process, signal.SIGTERM)
+        select.select([process], [], [], _ANSWER_TIME)
+    finally:
+        os.close(process)
+
+
+def _end_other_version(account: Account, connection: socket.socket) -> None:
+    """End a monitor of another version: it cannot use the job database that we have brought up.
+
+    :raises ConnectionError: it was one.
+    """
+    written = _read_text(account.places.monitor_configuration)
+    if written and not written.startswith(_LAYOUT_LINE):
+        _end_peer(connection)
+        raise ConnectionAbortedError("the monitor was of another version")
+
+
+def render_fingerprint(configuration: Configuration) -> str:
+    """What tells one configuration from another: all its values, wherever they came from."""
+    return f"{_LAYOUT_LINE}{replace(configuration, origins={})!a}"
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        return ""
+
+
+def ask_monitor(account: Account) -> str:
+    """Wake the monitor and hear what troubles it, a line per trouble.
+
+    Each line starts with the grid job's id, or with ``monitor`` for a trouble that concerns them all.
+
+    :raises OSError: there is no monitor, and none can be started.
+    """
+    try:
+        return _ask(account)
+    except (FileNotFoundError, ConnectionError):  # none there, or killed while we spoke to it
+        start_monitor(account)
+        return ""
+    except (TimeoutError, BlockingIOError):  # the latter: too many are waiting for it already
+        return f"monitor: no answer within {_ANSWER_TIME:g} s, see {account.places.monitor_log}\n"
+
+
+def start_monitor(account: Account) -> None:
+    """Start a monitor, fully detached: the caller's own descriptors stay the caller's."""
+    log = os.open(account.places.monitor_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+    try:
+        subprocess.Popen(
+            account.program("samgrid-monitor"),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd="/",
+            start_new_session=True,
+        )
+    finally:
+        os.close(log)
+
+
+@contextmanager
+def _connection(account: Account) -> Iterator[socket.socket]:
+    with socket_address(account) as address, socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(_ANSWER_TIME)
+        connection.connect(address)
+        yield connection
+
+
+def _ask(account: Account) -> str:
+    with _connection(account) as connection:
+        _end_other_version(account, connection)
+        answer = b""
+        while len(answer) < _MAX_ANSWER and (part := connection.recv(_MAX_ANSWER)):
+            answer += part
+    return answer.decode(errors="replace")

@@ -1,0 +1,291 @@
+"""Generators under supervision: started from a time, and started again when one dies, hangs or prints garbage."""
+
+import json
+import logging
+import os
+import selectors
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from batch_adapters.launch import command_line
+from batch_adapters.registry import UnknownBatchSystem
+from batch_adapters.running.backoff import Backoff
+from batch_adapters.states import Event, read_event
+from jobmanager.monitor.child import Child
+from jobmanager.site.account import Account
+from jobmanager.site.batch_systems import find_batch_system, traffic_file
+from jobmanager.site.settings import EventSource
+
+logger = logging.getLogger(__name__)
+
+OVERLAP = 60
+"""Seconds that a generator replays at its start: a log may be out of order, and what was applied changes nothing."""
+_LONGEST_SILENCE = 3600.0
+"""Seconds without output after which a generator is started anew (far longer than reading any log takes)."""
+_DYING_TIME = 5.0
+"""Seconds that a process may live after the end of its output."""
+_MOST_GARBAGE = 100
+"""Malformed lines in a row."""
+_LONGEST_LINE = 4096
+"""Bytes; an event has at most 160."""
+
+
+class EventLines:
+    """The events in what one generator process prints, block by block, over torn lines and malformed ones."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._torn = b""
+        self._in_a_row = 0
+        self.malformed = 0
+        self.is_garbage = False
+        """True once so much was malformed that nothing more is believed."""
+
+    def read_events(self, block: bytes) -> list[Event]:
+        """The events of all lines that are whole now; of the malformed lines the first is logged, all are counted."""
+        if self.is_garbage:
+            return []
+        *lines, self._torn = (self._torn + block).split(b"\n")
+        events = []
+        for line in lines:
+            event = read_event(line.decode(errors="replace"))
+            if event is not None:
+                self._in_a_row = 0
+                events.append(event)
+            elif self._is_too_much(line):
+                return events
+        if len(self._torn) > _LONGEST_LINE:
+            self._is_too_much(self._torn)
+            self.is_garbage = True
+        return events
+
+    def _is_too_much(self, line: bytes) -> bool:
+        if not self.malformed:
+            logger.warning("generator %s printed %r, which is no event", self._name, line[:200])
+        self.malformed += 1
+        self._in_a_row += 1
+        self.is_garbage = self._in_a_row >= _MOST_GARBAGE
+        return self.is_garbage
+
+
+class Replays:
+    """Tells news from what a generator says again when it was started anew.
+
+    It then says all events from a second on, in the same order. So the n-th mention of an event is news if it was not
+    mentioned n times before its restart: equal events of one second (suspended, resumed, suspended) are all told.
+    """
+
+    def __init__(self, since: int) -> None:
+        """``since``: the second, since 1970, from which the first run of the generator starts."""
+        self._first = since
+        self._newest = since
+        self._has_run = False
+        self._asked_from = 0
+        self._forgotten = since
+        self._known: Counter[Event] = Counter()
+        self._run: Counter[Event] = Counter()
+
+    @property
+    def start_time(self) -> int:
+        """The second from which a generator must start to miss nothing."""
+        return max(self._first, self._newest - OVERLAP)
+
+    def restart(self) -> int:
+        """Note that a generator starts; the second from which."""
+        # What a later run says of the time before its start was told, and is forgotten here.
+        self._asked_from = self.start_time if self._has_run else 0
+        self._has_run = True
+        self._run.clear()
+        return self.start_time
+
+    def read_news(self, events: Iterable[Event], now: int) -> list[Event]:
+        """Those events that were not said before; ``now`` in seconds since 1970."""
+        news = []
+        for event in events:
+            self._run[event] += 1
+            if event.timestamp < self._asked_from or self._run[event] <= self._known[event]:
+                continue
+            self._known[event] += 1
+            # A stamp from the future must not make the next run start there.
+            self._newest = max(self._newest, min(event.timestamp, now))
+            news.append(event)
+        self._forget_old()
+        return news
+
+    def _forget_old(self) -> None:
+        # All of a replay comes before any news: so counts of both kinds go together.
+        if self.start_time >= self._forgotten + OVERLAP:
+            self._forgotten = self.start_time
+            self._known = Counter({event: n for event, n in self._known.items() if event.timestamp >= self._forgotten})
+            self._run = Counter({event: n for event, n in self._run.items() if event.timestamp >= self._forgotten})
+
+
+class Generator:
+    """One generator, kept running; its events are handed over batch by batch.
+
+    Its selector's callbacks take its output; `supervise` and `keep_running` are called every second or so, never from
+    within a callback. A back-off between its starts keeps it from being started more than every 10 s for long.
+
+    No one can tell a generator that hangs from one whose log has no news. So one that said nothing for the longest
+    silence is started anew: after a hang nothing is lost, and where all was well a few seconds are replayed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        selector: selectors.BaseSelector,
+        find_command: Callable[[], Sequence[str]],
+        apply: Callable[[list[Event]], None],
+    ) -> None:
+        """``find_command`` is called before each start."""
+        self._name = name
+        self._selector = selector
+        self._find_command = find_command
+        self._apply = apply
+        self._backoff = Backoff()
+        self._child: Child | None = None
+        self._lines = EventLines(name)
+        self._output_ended = False
+        self._heard = 0.0
+        self.trouble = ""
+        """Why it cannot be started, if it cannot."""
+
+    def start(self) -> None:
+        """Start it now.
+
+        :raises OSError: its program cannot be started.
+        """
+        command = self._find_command()
+        self._backoff.wait(time.monotonic())
+        logger.debug("generator %s: %s", self._name, command)
+        self._lines = EventLines(self._name)
+        self._output_ended = False
+        self._heard = time.monotonic()
+        self._child = Child(self._selector, command, self._take)
+        self.trouble = ""
+
+    def keep_running(self) -> None:
+        """Start it if it does not run and has waited for long enough; later each time."""
+        if self._child is not None or not self._backoff.allows(time.monotonic()):
+            return
+        try:
+            self.start()
+        except (OSError, UnknownBatchSystem) as error:
+            logger.warning("generator %s cannot be started, trying again later: %s", self._name, error)
+            self.trouble = f"no events of {self._name}: {error}"
+
+    def supervise(self) -> None:
+        """Notice that it ended; end it where it is of no use any more."""
+        if self._child is None:
+            return
+        status = self._child.exit_status()
+        if status is not None:
+            words = self._child.last_words
+            self._child = None
+            logger.warning(
+                "generator %s ended with status %d after %d malformed lines: %s",
+                *(self._name, status, self._lines.malformed, words),
+            )
+        elif self._lines.is_garbage:
+            self._end(logging.WARNING, f"prints garbage ({self._lines.malformed} malformed lines)")
+        elif self._output_ended and self._silence() > _DYING_TIME:
+            self._end(logging.WARNING, "has closed its output")
+        elif self._silence() > _LONGEST_SILENCE:
+            self._end(logging.INFO, f"has said nothing for {self._silence():.0f} s: perhaps it hangs")
+
+    def stop(self) -> None:
+        """End it; when it is started again, it replays what could not be applied."""
+        if self._child is not None:
+            self._child.kill()
+            self._child = None
+
+    def _silence(self) -> float:
+        return time.monotonic() - self._heard
+
+    def _end(self, level: int, reason: str) -> None:
+        words = self._child.last_words if self._child else ""
+        logger.log(level, "generator %s is started anew: it %s %s", self._name, reason, words)
+        self.stop()
+
+    def _take(self, block: bytes) -> None:
+        events = self._lines.read_events(block)
+        if events:
+            self._apply(events)
+        # Only now: the time that applying takes is not the generator's silence.
+        self._heard = time.monotonic()
+        self._output_ended = not block
+
+
+class Generators:
+    """The monitor's generators, one per batch system in use, each started from the batch system's persistent time."""
+
+    def __init__(
+        self, account: Account, selector: selectors.BaseSelector, apply: Callable[[str, list[Event]], None]
+    ) -> None:
+        self._account = account
+        self._selector = selector
+        self._apply = apply
+        self._generators: dict[str, Generator] = {}
+
+    def start(self, batch: str) -> None:
+        """Have a generator for that batch system, from now on."""
+        if batch not in self._generators:
+            self._generators[batch] = Generator(
+                batch,
+                self._selector,
+                lambda: self._find_command(batch),
+                lambda events: self._apply(batch, events),
+            )
+        self._generators[batch].keep_running()
+
+    def supervise(self) -> None:
+        """Notice the generators that ended, and end those of no use; `start` starts them again, later each time."""
+        for generator in self._generators.values():
+            generator.supervise()
+
+    def trouble(self) -> str:
+        """Why a generator cannot be started, if one cannot."""
+        return "; ".join(generator.trouble for generator in self._generators.values() if generator.trouble)
+
+    def stop(self) -> None:
+        """End all generators; where one is started again, it replays what could not be applied."""
+        for generator in self._generators.values():
+            generator.stop()
+
+    def _find_command(self, batch: str) -> list[str]:
+        since = max(0, (self._account.database.events.generator_time(batch) or 0) - OVERLAP)
+        module, path = self._find_source(batch)
+        logger.info("generator %s reads %s from %d", batch, path, since)
+        log = ("-l", str(path)) if path else ()
+        return command_line("samgrid-scheduler-event-generator", "-s", module, "-t", str(since), *log)
+
+    def _find_source(self, batch: str) -> tuple[str, Path | str]:
+        """The generator's module for a batch system, and what it reads."""
+        settings = self._account.configuration.events
+        system = find_batch_system(self._account, batch)
+        if settings.source is EventSource.DAY_FILES:
+            if settings.path is None or not settings.path.is_dir():
+                raise FileNotFoundError(f"configuration [events] path: {settings.path} is no folder of day files")
+            return "events", settings.path
+        if settings.source is EventSource.POLL or not system.adapter.event_module:
+            return "poll", self._write_question(batch)
+        if settings.path is not None and not settings.path.exists():
+            raise FileNotFoundError(f"configuration [events] path: there is no {settings.path}")
+        return system.adapter.event_module, settings.path or system.event_log
+
+    def _write_question(self, batch: str) -> Path:
+        """What the poll module is to ask whom: a file, because a command line is for everybody to read."""
+        path = self._account.places.root / f"poll-{batch}.json"
+        question = {
+            "batch_system": batch,
+            "tables": self._account.configuration.batch,
+            "traffic": str(traffic_file(self._account, batch)),
+            "variables": self._account.batch_variables(),
+            "interval": self._account.configuration.monitor.reconcile_interval,
+        }
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+        with open(descriptor, "w") as file:
+            json.dump(question, file)
+        return path

@@ -1,0 +1,254 @@
+"""The job state monitor: one process per account that starts what has to run and keeps the database true.
+
+It supervises a generator per batch system in use, starts a worker per grid job to be submitted, cancelled or
+collected, applies events, and ends when nothing is left to do. It may die at any instruction: its successor reads
+everything from the database.
+"""
+
+import argparse
+import fcntl
+import logging
+import logging.handlers
+import os
+import selectors
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from batch_adapters.running.backoff import Backoff
+from batch_adapters.states import Event
+from jobmanager.control.cancel_requests import cancel_withdrawn
+from jobmanager.database.database import DatabaseError, OpenGridJob
+from jobmanager.database.grid_jobs import StepLine, states_of
+from jobmanager.gram.reports import GramReports
+from jobmanager.monitor.client import is_listening, render_fingerprint, socket_address
+from jobmanager.monitor.generators import Generators
+from jobmanager.monitor.logs import log_to
+from jobmanager.monitor.worker_client import WorkerClient
+from jobmanager.monitor.workers import Workers
+from jobmanager.site.account import Account, open_account
+from jobmanager.states.aggregation import aggregate_steps
+from jobmanager.states.driver_status import ProgressReader, reconcile_with_drivers
+from jobmanager.states.next_task import Task, next_task, next_task_of_steps
+from jobmanager.states.program_reports import has_reports
+from jobmanager.states.registration import apply_events
+from jobmanager.workflow.advancing import refresh_structured
+
+logger = logging.getLogger(__name__)
+
+_LOOK = 1.0
+"""Seconds between two looks at the database when nobody wakes us."""
+_LEAST_ROOM = 65536
+"""Bytes; with less no transaction of any size can be committed."""
+_LOCK_PATIENCE = 5.0
+"""Seconds to wait for a predecessor that is just ending."""
+
+
+class Monitor:
+    """One account's monitor; `run` returns when it has been idle for long enough."""
+
+    def __init__(self, account: Account, listener: socket.socket) -> None:
+        self._account = account
+        self._settings = account.configuration.monitor
+        self._selector = selectors.DefaultSelector()
+        self._listener = listener
+        self._selector.register(listener, selectors.EVENT_READ, self._answer)
+        self._generators = Generators(account, self._selector, self._apply)
+        self._server = WorkerClient(account, self._selector)
+        self._workers = Workers(account, self._server.start)
+        # Apart from the others: programs may report while a worker still submits.
+        self._readers = Workers(account, self._server.start)
+        self._progress = ProgressReader(account)
+        self._reports = GramReports(account)
+        self._trouble = ""
+        self._backoff = Backoff()
+        self._due: dict[str, float] = {}
+        self._idle_since: float | None = None
+
+    def run(self, stay: bool) -> None:
+        """Work until there has been nothing to do for the idle time, or for ever."""
+        ready: list[tuple[selectors.SelectorKey, int]] = []
+        while stay or self._idle_since is None or time.monotonic() - self._idle_since < self._settings.idle_time:
+            try:
+                for key, _ in ready:
+                    key.data()
+                # While we rest, too: a worker that has ended keeps the selector ready until it is reaped.
+                self._server.supervise()
+                self._workers.reap()
+                self._readers.reap()
+                if self._backoff.allows(time.monotonic()):
+                    if self._trouble:
+                        # Nothing may have to be written just now: that alone does not mean that the trouble is over.
+                        self._account.database.check_room()
+                    self._work()
+            except (DatabaseError, OSError) as error:
+                self._rest(error)
+            ready = self._selector.select(min(_LOOK, self._reports.due_in()))
+        self._generators.stop()
+        self._server.stop()
+
+    def _work(self) -> None:
+        cancel_withdrawn(self._account)
+        open_jobs = self._account.database.grid_jobs.list_open()
+        # First: who waits for an end need not wait for the rest.
+        self._reports.report()
+        self._generators.supervise()
+        self._workers.forget_all_but({name for job in open_jobs for name in (job.id, job.batch)})
+        if open_jobs or self._workers.are_busy or self._reports.are_pending:
+            self._idle_since = None
+        elif self._idle_since is None:
+            self._idle_since = time.monotonic()
+        structured = self._account.database.grid_jobs.open_steps()
+        for job in open_jobs:
+            self._generators.start(job.batch)
+            task = self._find_task(job, structured.get(job.id))
+            if task is not None:
+                self._workers.start(task, job.id, job.cancelled)
+        if self._is_due("progress", self._settings.progress_interval):
+            self._read_progress([job.id for job in open_jobs])
+        if self._is_due("reconcile", self._settings.reconcile_interval):
+            for batch in {job.batch for job in open_jobs}:
+                self._workers.start(Task.RECONCILE, batch)
+            self._drop_old_events()
+        self._trouble = ""
+        self._backoff = Backoff()
+
+    def _find_task(self, job: OpenGridJob, steps: Sequence[StepLine] | None) -> Task | None:
+        database = self._account.database
+        if steps is None:
+            return next_task(database.local_jobs.count(job.id), job.cancelled)
+        states = states_of(steps)
+        if aggregate_steps(states) is not job.state:
+            refresh_structured(database, job.id)
+        return next_task_of_steps(states, job.cancelled)
+
+    def _rest(self, error: Exception) -> None:
+        """Nothing can be written, or started, now: what the generators said meanwhile, they will say again."""
+        logger.warning("%s: trying again later", error)
+        self._trouble = str(error)
+        self._generators.stop()
+        self._backoff.wait(time.monotonic())
+        self._idle_since = None
+
+    def _apply(self, batch: str, events: list[Event]) -> None:
+        for grid_job, jobs in apply_events(self._account.database, batch, events).items():
+            reconcile_with_drivers(self._account, grid_job, [job for job in jobs if job.state.is_final])
+
+    def _read_progress(self, grid_jobs: list[str]) -> None:
+        for grid_job in grid_jobs:
+            try:
+                self._progress.read_grid_job(grid_job)
+            except OSError as error:  # one grid job's programs may have closed its folder; the others go on
+                logger.warning("%s no progress can be read: %s", grid_job, error)
+            if has_reports(self._account.places.reports(grid_job)):
+                self._readers.start(Task.REPORTS, grid_job)
+        self._progress.forget_all_but(grid_jobs)
+        self._readers.forget_all_but(grid_jobs)
+
+    def _drop_old_events(self) -> None:
+        with self._account.database.transaction():
+            self._account.database.events.drop(time.time() - self._settings.event_cache_time)
+
+    def _is_due(self, duty: str, interval: float) -> bool:
+        now = time.monotonic()
+        if now < self._due.get(duty, 0):
+            return False
+        self._due[duty] = now + interval
+        return True
+
+    def _find_troubles(self) -> list[str]:
+        return [self._trouble, _find_full_disk(self._account), self._generators.trouble(), self._reports.trouble]
+
+    def _answer(self) -> None:
+        """Tell whoever connected what troubles us; that they connected is what wakes us."""
+        try:
+            connection, _ = self._listener.accept()
+        except BlockingIOError:
+            return
+        with connection:
+            text = self._workers.troubles()
+            for trouble in self._find_troubles():
+                text += f"monitor: {trouble}\n" if trouble else ""
+            connection.settimeout(1)
+            try:
+                connection.sendall(text.encode(errors="replace")[:60_000])
+            except OSError as error:
+                logger.debug("a caller did not wait for the answer: %s", error)
+
+
+def main(argv: list[str]) -> int:
+    """Run the monitor, unless one runs already."""
+    parser = argparse.ArgumentParser(prog="samgrid monitor", description=__doc__)
+    parser.add_argument("--state-dir", help="state folder of the account")
+    parser.add_argument("--stay", action="store_true", help="do not end when there is nothing to do")
+    options = parser.parse_args(argv)
+    os.umask(0o077)
+    account = open_account(options.state_dir)
+    _log_to(account)
+    with _only_monitor(account) as is_ours:
+        if is_ours:
+            account.places.monitor_configuration.write_text(render_fingerprint(account.configuration))
+        if not is_ours:
+            print(f"another monitor works for {account.places.root} already", file=sys.stderr)
+            return 0
+        logger.info("monitor %d starts", os.getpid())
+        while True:
+            with _listening(account) as listener:
+                Monitor(account, listener).run(options.stay)
+            # Who found no listener from here on starts a monitor, which waits for our lock; who came before is served.
+            if not account.database.grid_jobs.list_open():
+                logger.info("monitor %d ends: nothing to do", os.getpid())
+                return 0
+
+
+def _find_full_disk(account: Account) -> str:
+    """Said before anything of ours has failed: a batch system that waits for room has no events for us to write."""
+    root = account.places.root
+    return f"no space left on the disk of {root}" if shutil.disk_usage(root).free < _LEAST_ROOM else ""
+
+
+@contextmanager
+def _listening(account: Account) -> Iterator[socket.socket]:
+    path = account.places.monitor_socket
+    path.unlink(missing_ok=True)
+    with socket_address(account) as address, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen(64)
+        listener.setblocking(False)
+        try:
+            yield listener
+        finally:
+            path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _only_monitor(account: Account) -> Iterator[bool]:
+    """Hold the account's lock, if it can be had within a few seconds."""
+    lock = os.open(account.places.monitor_lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        yield _is_locked(lock, account)
+    finally:
+        os.close(lock)
+
+
+def _is_locked(lock: int, account: Account) -> bool:
+    deadline = time.monotonic() + _LOCK_PATIENCE
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            # One that listens will serve whoever started us; one that does not may just be ending.
+            if is_listening(account) or time.monotonic() > deadline:
+                return False
+        time.sleep(0.05)
+
+
+def _log_to(account: Account) -> None:
+    handler = logging.handlers.RotatingFileHandler(account.places.monitor_log, maxBytes=5_000_000, backupCount=3)
+    log_to(handler)
+    # A full disk must not end the monitor for the sake of a log line.
+    logging.raiseExceptions = False

@@ -1,0 +1,146 @@
+"""The worker process: one task of one grid job, or a look at one batch system; or the server that forks workers."""
+
+import argparse
+import fcntl
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from batch_adapters.adapter import BatchError, Refused
+from batch_adapters.registry import UnknownBatchSystem
+from jobmanager.completion.collection import collect_grid_job
+from jobmanager.control.cancel_requests import request_cancel
+from jobmanager.control.cancellation import cancel_local_jobs
+from jobmanager.database.database import DatabaseError
+from jobmanager.monitor.logs import log_to
+from jobmanager.monitor.worker_server import serve
+from jobmanager.monitor.workers import BUSY, TRY_LATER
+from jobmanager.requests.attributes import BadRequest
+from jobmanager.requests.job_types import HandlerError
+from jobmanager.run_grid_job import run_grid_job
+from jobmanager.site.account import Account, open_account
+from jobmanager.states.next_task import Task
+from jobmanager.states.program_reports import read_reports
+from jobmanager.states.reconciliation import reconcile_batch_system
+from jobmanager.workflow.advancing import advance_grid_job, cancel_steps
+from jobmanager.workflow.bundle import collect_steps
+from sandbox.limits import SandboxError, SandboxRefused
+
+logger = logging.getLogger(__name__)
+
+
+def main(argv: list[str]) -> int:
+    """Do one task, as `do_task`, or serve the monitor (``serve``)."""
+    parser = argparse.ArgumentParser(prog="samgrid-worker", description=__doc__)
+    parser.add_argument("--state-dir", required=True)
+    parser.add_argument("task", choices=["serve", *Task])
+    parser.add_argument("subject", nargs="?", help="id of the grid job, or name of the batch system to reconcile with")
+    options = parser.parse_args(argv)
+    if options.task == "serve":
+        account = open_account(options.state_dir)
+        serve(lambda task, subject: do_task(account, task, subject))
+        return 0
+    if options.subject is None:
+        parser.error("of which grid job, or batch system?")
+    _empty_stdin()
+    return do_task(open_account(options.state_dir), Task(options.task), options.subject)
+
+
+def do_task(account: Account, task: Task, subject: str) -> int:
+    """Do one task; 0 when it is done, `TRY_LATER` when the monitor shall start it again."""
+    try:
+        if task is Task.RECONCILE:
+            reconcile_batch_system(account, subject)
+        elif task is Task.REPORTS:
+            _log_to(account.places.log(subject))
+            read_reports(account, subject)
+        else:
+            _do_task_of_grid_job(account, task, subject)
+    except _Busy:
+        return BUSY
+    except (OSError, SandboxError, DatabaseError, BatchError, UnknownBatchSystem) as error:
+        print(" ".join(str(error).split()), file=sys.stderr)
+        return TRY_LATER
+    return 0
+
+
+def _empty_stdin() -> None:
+    """A program that a handler starts must not wait for what nobody will ever type."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+
+
+class _Busy(Exception):
+    """Another worker holds the grid job's lock."""
+
+
+def _do_task_of_grid_job(account: Account, task: Task, grid_job: str) -> None:
+    if not account.database.grid_jobs.has(grid_job):
+        return  # it has ended, and was removed, since the monitor looked
+    places = account.places
+    for folder in (places.sandbox(grid_job), places.results(grid_job), places.reports(grid_job)):
+        with suppress(FileExistsError):  # what a program has put in its place must not keep it from being cancelled
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _log_to(places.log(grid_job))
+    with _only_worker(places.worker_lock(grid_job)):
+        if account.database.grid_jobs.get(grid_job).state.is_final:
+            return  # by a worker that has outlived its monitor
+        is_structured = bool(account.database.grid_jobs.steps(grid_job))
+        if task is Task.COLLECT:
+            _read_last_reports(account, grid_job)
+            # Nothing is logged into the grid job's own log now: it goes into the tar, which must stay the same.
+            _log_to(None)
+            collect = collect_steps if is_structured else collect_grid_job
+            collect(account, grid_job)
+            return
+        if task is Task.CANCEL:
+            cancel = cancel_steps if is_structured else cancel_local_jobs
+            cancel(account, grid_job)
+            return
+        begin = advance_grid_job if task is Task.ADVANCE else run_grid_job
+        try:
+            begin(account, grid_job)
+        except (BadRequest, HandlerError, Refused, SandboxRefused) as error:
+            request_cancel(account.database, grid_job, f"cannot be run: {'; '.join(str(error).splitlines())}")
+
+
+def _read_last_reports(account: Account, grid_job: str) -> None:
+    """Read what is left of reports; a folder that a program has closed must not keep its grid job from ending."""
+    try:
+        read_reports(account, grid_job)
+    except OSError as error:
+        logger.warning("%s reports cannot be read: %s", grid_job, error)
+
+
+@contextmanager
+def _only_worker(lock: Path) -> Iterator[None]:
+    """Hold the grid job's lock: a worker may outlive the monitor that started it."""
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        _lock(descriptor)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise _Busy from error
+
+
+def _log_to(path: Path | None) -> None:
+    """Log into a file of the grid job, or to stderr."""
+    handler: logging.Handler
+    if path is None:
+        handler = logging.StreamHandler()
+    else:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600))
+        handler = logging.FileHandler(path)
+    log_to(handler)
+    logging.getLogger("sh").setLevel(logging.WARNING)

@@ -1,0 +1,185 @@
+"""The workers' server: a resident process that has everything loaded and forks one worker for each task.
+
+The monitor speaks to it through a socket, its standard input: ``start NUMBER TASK SUBJECT`` and ``kill NUMBER``. What
+became of a worker goes back as ``NUMBER STATUS LAST WORDS``. A handler, which is an experiment's code, and the job
+database are opened in workers only. A worker dies with its server. One that ends something, or looks, may outlive the
+monitor, as does the server then; one that begins something may hang in a handler, where no other monitor could end it.
+"""
+
+import gc
+import os
+import selectors
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NoReturn
+
+from batch_adapters.running.commands import die_with_parent
+from jobmanager.database.documents import load_schema
+from jobmanager.monitor.workers import BEGINNING, TRY_LATER
+from jobmanager.states.next_task import Task
+
+_BLOCK = 1 << 16
+_LAST_WORDS = 2000
+
+
+@dataclass(eq=False)
+class _Worker:
+    """A worker that nobody has waited for yet, so that its pid cannot be another's."""
+
+    number: int
+    task: Task
+    pid: int
+    end: int
+    """A descriptor that can be read once it has ended."""
+    errors: int
+    """The other end of its standard error."""
+    words: bytes = b""
+
+    def read_errors(self) -> bool:
+        """Read one block; False where there is none now."""
+        try:
+            block = os.read(self.errors, _BLOCK)
+        except BlockingIOError:
+            return False
+        self.words = (self.words + block)[-_LAST_WORDS:]
+        return bool(block)
+
+    def close(self) -> None:
+        os.close(self.end)
+        os.close(self.errors)
+
+
+class WorkerServer:
+    """Forks workers, and tells the monitor how each has ended."""
+
+    def __init__(self, connection: socket.socket, work: Callable[[Task, str], int]) -> None:
+        """``work`` does a task in the forked worker; its result is the exit status."""
+        self._connection = connection
+        self._work = work
+        self._workers: dict[int, _Worker] = {}
+        self._is_wanted = True
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(connection, selectors.EVENT_READ, self._hear)
+
+    def serve(self) -> None:
+        """Work until the monitor is gone and the last worker has ended."""
+        while self._is_wanted or self._workers:
+            for key, _ in self._selector.select():
+                key.data()
+
+    def _hear(self) -> None:
+        try:
+            message = self._connection.recv(_BLOCK).decode()
+        except ConnectionResetError:
+            message = ""
+        if not message:
+            self._is_wanted = False
+            self._selector.unregister(self._connection)
+            for worker in [worker for worker in self._workers.values() if worker.task in BEGINNING]:
+                self._kill(worker.number)
+            return
+        word, number, *what = message.split(" ", 3)
+        if word == "kill":
+            self._kill(int(number))
+        else:
+            self._start(int(number), Task(what[0]), what[1])
+
+    def _start(self, number: int, task: Task, subject: str) -> None:
+        server = os.getpid()
+        errors, errors_of_worker = os.pipe()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            os.close(errors)
+            os.close(errors_of_worker)
+            self._tell(number, TRY_LATER, str(error).encode())
+            return
+        if pid == 0:
+            self._become_worker(server, errors, errors_of_worker, task, subject)
+        os.close(errors_of_worker)
+        os.set_blocking(errors, False)
+        worker = self._workers[number] = _Worker(number, task, pid, os.pidfd_open(pid), errors)
+        self._selector.register(worker.end, selectors.EVENT_READ, lambda: self._reap(worker))
+        self._selector.register(worker.errors, selectors.EVENT_READ, lambda: self._read_errors(worker))
+
+    def _read_errors(self, worker: _Worker) -> None:
+        # It may have been reaped since the loop found both readable.
+        if worker.number in self._workers and not worker.read_errors():
+            self._selector.unregister(worker.errors)
+
+    def _reap(self, worker: _Worker) -> None:
+        if worker.number not in self._workers:
+            return
+        status = self._bury(worker)
+        self._tell(worker.number, status, worker.words)
+
+    def _bury(self, worker: _Worker) -> int:
+        """The exit status of a worker that has ended, or is just ending; nothing of it stays."""
+        status = os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1])
+        # Once: a block takes all that a pipe holds, and what the worker has started may go on writing for ever.
+        worker.read_errors()
+        for descriptor in (worker.end, worker.errors):
+            if descriptor in self._selector.get_map():
+                self._selector.unregister(descriptor)
+        worker.close()
+        del self._workers[worker.number]
+        return status
+
+    def _kill(self, number: int) -> None:
+        """End a worker with what it has started, before anything else is done: its successor needs its lock."""
+        worker = self._workers.get(number)
+        if worker is None:
+            return
+        with suppress(ProcessLookupError):  # it has not made its group yet, and has started nothing
+            os.killpg(worker.pid, signal.SIGKILL)
+        os.kill(worker.pid, signal.SIGKILL)
+        self._bury(worker)
+
+    def _tell(self, number: int, status: int, words: bytes) -> None:
+        with suppress(BrokenPipeError, ConnectionResetError):  # the monitor is gone, some of our words unread
+            self._connection.send(b"%d %d %s" % (number, status, words))
+
+    def _become_worker(self, server: int, errors_read: int, errors: int, task: Task, subject: str) -> NoReturn:
+        """Do a task in this process, which was just forked, and end it: without what the server has in its memory."""
+        status = 1
+        try:
+            os.setsid()
+            die_with_parent()
+            if os.getppid() != server:
+                os._exit(status)  # it died before it could take us along
+            os.dup2(errors, sys.stderr.fileno())
+            self._forget(errors_read, errors)
+            status = self._work(task, subject)
+        except BaseException:  # noqa: BLE001 also what a handler raises to end the process
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(status)
+
+    def _forget(self, *descriptors: int) -> None:
+        """Close what a worker must not hold."""
+        self._selector.close()
+        self._connection.close()
+        for worker in self._workers.values():
+            worker.close()
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def serve(work: Callable[[Task, str], int]) -> None:
+    """Serve whoever holds the other end of standard input; programs that workers start get an empty one."""
+    connection = socket.socket(fileno=os.dup(0))
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1):
+        os.dup2(nothing, descriptor)
+    os.close(nothing)
+    load_schema()
+    # So that workers share the memory of what is loaded, instead of copying it when garbage is looked for.
+    gc.collect()
+    gc.freeze()
+    WorkerServer(connection, work).serve()

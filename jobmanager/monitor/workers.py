@@ -1,0 +1,134 @@
+"""The monitor's workers: which task of which grid job runs now, and what keeps one from going on."""
+
+import logging
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from batch_adapters.running.backoff import Backoff
+from jobmanager.database.database import DatabaseError, UnknownJob
+from jobmanager.site.account import Account
+from jobmanager.states.next_task import Task
+
+logger = logging.getLogger(__name__)
+
+TRY_LATER = 75
+"""Exit status of a worker whose task could not be done now (EX_TEMPFAIL of sysexits.h); its last words say why."""
+BUSY = 76
+"""Exit status of a worker that found another, started by a monitor that has died, still at it."""
+
+BEGINNING = (Task.SUBMIT, Task.ADVANCE)
+"""Tasks that do not go on once the grid job is cancelled: they ask handlers, which may hang."""
+
+
+class Worker(Protocol):
+    """A process that does one task."""
+
+    @property
+    def last_words(self) -> str:
+        """The end of what it wrote to stderr."""
+
+    def exit_status(self) -> int | None:
+        """None while it runs; then its exit status, once."""
+
+    def kill(self) -> None:
+        """End it now, with what it has started."""
+
+
+@dataclass
+class _Subject:
+    """A grid job or a batch system, and its task over all attempts."""
+
+    name: str
+    task: Task
+    worker: Worker | None = None
+    trouble: str = ""
+    backoff: Backoff = field(default_factory=Backoff)
+
+
+class Workers:
+    """Starts workers, a limited number at a time, and each task again after a while for as long as it is needed."""
+
+    def __init__(self, account: Account, start: Callable[[Task, str], Worker]) -> None:
+        """``start`` starts a worker for a task of a subject."""
+        self._account = account
+        self._start = start
+        self._subjects: dict[str, _Subject] = {}
+
+    @property
+    def are_busy(self) -> bool:
+        """True while a worker runs."""
+        return any(subject.worker for subject in self._subjects.values())
+
+    def start(self, task: Task, name: str, cancelled: bool = False) -> None:
+        """Start a worker for this task, unless one runs for that subject, or it is too early, or there are enough.
+
+        :param cancelled: whether the subject is a grid job that was cancelled.
+        """
+        subject = self._subjects.get(name)
+        if subject is not None and subject.worker is not None and cancelled and subject.task in BEGINNING:
+            # It may hang in a handler, or go on submitting for a long time; any task can be killed and begun again.
+            logger.info("%s %s is ended: the grid job is cancelled", name, subject.task)
+            subject.worker.kill()
+            subject.worker = None
+        if subject is None or (subject.task is not task and subject.worker is None):
+            subject = self._subjects[name] = _Subject(name, task)
+        if subject.worker or self._are_enough(task) or not subject.backoff.allows(time.monotonic()):
+            return
+        logger.info("%s %s starts", name, task)
+        subject.worker = self._start(task, name)
+        # Whatever comes of it: if the same task is needed again, not at once.
+        subject.backoff.wait(time.monotonic())
+
+    def _are_enough(self, task: Task) -> bool:
+        """A look at a batch system is not to wait until no grid job has anything to do."""
+        running = [other for other in self._subjects.values() if other.worker and other.task is not Task.RECONCILE]
+        return task is not Task.RECONCILE and len(running) >= self._account.configuration.monitor.workers
+
+    def reap(self) -> None:
+        """Note what has become of the workers that ended; a trouble that cannot be written down is kept in memory."""
+        for subject in self._subjects.values():
+            status = subject.worker.exit_status() if subject.worker else None
+            if subject.worker is None or status is None:
+                continue
+            lines = subject.worker.last_words.splitlines() or [f"the worker ended with status {status}"]
+            subject.worker = None
+            subject.trouble = lines[-1] if status not in (0, BUSY) else ""
+            log = logger.warning if status else logger.info
+            words = " | ".join(lines) if status else ""
+            log("%s %s ended with status %d %s", subject.name, subject.task, status, words)
+            if subject.task in (Task.RECONCILE, Task.REPORTS):
+                # Their interval is the monitor's to keep; only where that failed it is left alone longer.
+                subject.backoff = subject.backoff if status else Backoff()
+            else:
+                self._write_trouble(subject)
+
+    def forget_all_but(self, names: Collection[str]) -> None:
+        """Forget what is known of grid jobs that have ended."""
+        self._subjects = {name: known for name, known in self._subjects.items() if known.worker or name in names}
+
+    def troubles(self) -> str:
+        """A line per subject that cannot go on now."""
+        return "".join(
+            f"{subject.name}: {subject.task}: {subject.trouble}\n"
+            for subject in self._subjects.values()
+            if subject.trouble
+        )
+
+    def _write_trouble(self, subject: _Subject) -> None:
+        database = self._account.database
+        try:
+            with database.transaction():
+                job = database.grid_jobs.get(subject.name)
+                if job.state.is_final:
+                    return  # it was killed after it had done all
+                had_trouble = job.clear_trouble() if not subject.trouble else True
+                if subject.trouble:
+                    job.put_trouble(f"{subject.task}: {subject.trouble}", time.time())
+                if had_trouble:
+                    database.grid_jobs.put(job)
+        except UnknownJob:
+            logger.info("%s has been removed", subject.name)
+        except DatabaseError as error:
+            logger.warning("%s trouble not written down: %s", subject.name, error)

@@ -1,0 +1,4 @@
+"""From the text of a request to an accepted grid job: RSL, old job description files, job types, declared attributes.
+
+A request is read, checked and accepted here, or refused with every fault at once.
+"""

@@ -1,0 +1,284 @@
+"""A request is accepted or refused while its sender waits: nothing is created for a bad one."""
+
+import logging
+import os
+import pwd
+import random
+import re
+import string
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adapters import JobAdapter, Limits, Site, Step, TooLarge, canonical_name
+from adapters.decomposition import HIGHEST_SEED
+from batch_adapters.registry import UnknownBatchSystem, check_name
+from jobmanager.database.database import Database
+from jobmanager.database.documents import render_text
+from jobmanager.database.grid_job import GramOrigin, GridJob
+from jobmanager.database.times import read_time
+from jobmanager.requests.attributes import BadRequest, Given, find_type, read_request, read_site_values
+from jobmanager.requests.job_types import HANDLER_FAILURES, HandlerError, find_job_type
+from jobmanager.requests.steps import INPUT_FOLDER, STEP_NAME, find_faults_of_whole, render_step_request
+from jobmanager.site.account import Account
+from jobmanager.site.batch_systems import find_batch_adapter
+from jobmanager.site.settings import Transfer
+
+if TYPE_CHECKING:
+    from batch_adapters.adapter import BatchAdapter
+
+logger = logging.getLogger(__name__)
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+
+
+def accept_grid_job(account: Account, given: Given, folder: Path, origin: GramOrigin | None = None) -> str:
+    """Check a request, fix how it is cut, and register it; the new grid job's id.
+
+    A request that GRAM has sent before, by its uniqid, is the grid job that it became then.
+
+    :param folder: where the request's relative file names start.
+    :raises BadRequest: naming every fault; nothing has been created then.
+    """
+    if origin is not None and (known := account.database.grid_jobs.find_uniqid(origin.uniqid)):
+        return known
+    job = prepare_grid_job(account, given, folder)
+    if origin is not None:
+        job.put_origin(origin)
+    with account.database.transaction():
+        # Another call for the same request may have come in between.
+        if origin is not None and (known := account.database.grid_jobs.find_uniqid(origin.uniqid)):
+            return known
+        add_grid_job(account.database, job)
+    logger.info("%s accepted: %s, %d local jobs", job.identity, job.job_type, job.count)
+    return job.identity
+
+
+def add_grid_job(database: Database, job: GridJob) -> None:
+    """Register a new grid job, inside the caller's transaction."""
+    database.grid_jobs.put(job)
+    # The generator's first run must not miss what happens between now and its start.
+    database.events.put_generator_time(job.batch, int(read_time(job.submitted)))
+
+
+def prepare_grid_job(account: Account, given: Given, folder: Path) -> GridJob:
+    """The document of a new grid job, which nobody knows of yet: its request checked, its slices or steps fixed.
+
+    :raises BadRequest: naming every fault.
+    """
+    adapter = make_adapter(account, given, folder)
+    check_errors(adapter)
+    steps = find_steps(adapter)
+    check_steps(account, given, steps, folder)
+    _check_batch_system(account, adapter.request["batch_options"])
+    if render_text(str(folder)) != str(folder):
+        raise BadRequest([f"the request's folder {str(folder)!r} has characters that no XML can hold: rename it"])
+    identity = _new_identity(account)
+    owner = pwd.getpwuid(os.getuid()).pw_name
+    job = GridJob.new(identity, adapter.jobType, owner, account.configuration.site.batch_system, time.time())
+    job.put_request(given, folder)
+    if steps:
+        job.put_steps(step.name for step in steps)
+    else:
+        count = count_local_jobs(adapter)
+        job.put_slices(count, adapter.getSize(), adapter.request.get("seed") or _seed_of(identity))
+    job.min_success = adapter.request["min_success"]
+    job.retries = adapter.request["retries"]
+    return job
+
+
+def find_steps(adapter: JobAdapter) -> Sequence[Step]:
+    """The grid jobs that a grid job of this handler is made of; none where it has local jobs of its own.
+
+    :raises HandlerError: the handler failed.
+    """
+    try:
+        steps = list(adapter.getSteps())
+    except HANDLER_FAILURES as error:  # whatever an experiment's handler does
+        raise HandlerError(f"handler {adapter.jobType}: {type(error).__name__}: {error}") from error
+    names = [step.name for step in steps]
+    if len(set(names)) < len(names) or not all(map(STEP_NAME.fullmatch, names)):
+        raise HandlerError(f"handler {adapter.jobType}: getSteps gives names that are no names, or twice: {names}")
+    return steps
+
+
+def check_steps(account: Account, given: Given, steps: Sequence[Step], folder: Path) -> None:
+    """What is wrong with the requests of a structured grid job's steps.
+
+    Of a step that reads what is not made yet, only what is declared is checked: its handler may look at its input.
+
+    :raises BadRequest: naming every fault, and its step.
+    """
+    faults = find_faults_of_whole(given) if steps else []
+    for step in steps:
+        try:
+            _check_step(account, given, step, folder)
+        except BadRequest as error:
+            faults += [f"step {step.name}: {fault}" for fault in error.faults]
+        except HandlerError as error:
+            faults.append(f"step {step.name}: {error}")
+    if faults:
+        raise BadRequest(faults)
+
+
+def _check_step(account: Account, given: Given, step: Step, folder: Path) -> None:
+    # Nobody looks at the input folder now.
+    given = request_of_step(account, given, step, Path("/") if step.input_step else None)
+    adapter, faults = read_adapter(account, given, folder)
+    if step.input_step and faults:
+        raise BadRequest(faults)
+    if not faults and find_steps(adapter):
+        raise BadRequest(["a step cannot have steps itself"])
+    if not step.input_step:
+        check_errors(make_adapter(account, given, folder))
+        count_local_jobs(adapter)
+    _check_batch_system(account, adapter.request["batch_options"])
+
+
+def request_of_step(account: Account, given: Given, step: Step, input_folder: Path | None) -> Given:
+    """The request of a step, complete.
+
+    :raises BadRequest: its job type is none.
+    """
+    declared = {canonical_name(attribute.name) for attribute in _find_handler(account, step.request).attributes}
+    return render_step_request(given, step, input_folder, canonical_name(INPUT_FOLDER) in declared)
+
+
+def make_adapter(account: Account, given: Given, folder: Path) -> JobAdapter:
+    """The handler of a request, holding its typed values and the site's.
+
+    :raises BadRequest: naming every fault.
+    """
+    adapter, faults = read_adapter(account, given, folder)
+    if faults:
+        raise BadRequest([*faults, *_find_further_faults(adapter)])
+    return adapter
+
+
+def read_adapter(account: Account, given: Given, folder: Path) -> tuple[JobAdapter, list[str]]:
+    """The handler of a request, and what is wrong with the attributes by themselves: faulty ones have their default."""
+    configuration = account.configuration
+    handler = _find_handler(account, given)
+    request, faults = read_request(given, handler, folder)
+    values = read_site_values(handler, configuration.types.get(handler.jobType, {}))
+    rules = configuration.decomposition
+    limits = Limits(
+        rules.events_per_local_job, rules.recommended_cpu_time * 60, rules.max_cpu_time * 60, rules.max_local_jobs
+    )
+    return handler(request, Site(limits, values)), faults
+
+
+def _find_handler(account: Account, given: Given) -> type[JobAdapter]:
+    attribute, name = find_type(given)
+    try:
+        return find_job_type(name, account.configuration.handlers.modules)
+    except HandlerError as error:
+        raise BadRequest([f"{attribute}: {error}"]) from error
+
+
+def _find_further_faults(adapter: JobAdapter) -> list[str]:
+    """What else is wrong with a request that has faults: a check that stumbles over one of them says nothing more."""
+    try:
+        check_errors(adapter)
+    except BadRequest as error:
+        return error.faults
+    except HandlerError:
+        return []
+    return []
+
+
+def check_errors(adapter: JobAdapter) -> None:
+    """What is wrong with the request beyond its attributes' types: the handler's word and the common attributes'.
+
+    :raises BadRequest: naming every fault.
+    """
+    try:
+        faults = list(adapter.checkErrors())
+    except HANDLER_FAILURES as error:  # whatever an experiment's handler does
+        raise HandlerError(f"handler {adapter.jobType}: {type(error).__name__}: {error}") from error
+    faults += [
+        f"environment: {name!r} is no variable's name: it takes letters, digits and underscores"
+        for name, _ in adapter.request["environment"]
+        if not _VARIABLE.fullmatch(name)
+    ]
+    stdin = adapter.request["stdin"]
+    if stdin is not None and not stdin.path.is_file():
+        faults.append(f"stdin: no such file, or no file: {stdin.path}")
+    directory = run_directory(adapter.request)
+    if directory and not directory.is_dir():
+        faults.append(f"directory: no such folder: {directory}")
+    if faults:
+        raise BadRequest(faults)
+
+
+def run_directory(request: Mapping[str, Any]) -> Path | None:
+    """The folder in which the request wants its programs run, seen from home as in GRAM; None: a scratch folder."""
+    return Path.home() / request["directory"] if request["directory"] else None
+
+
+def _check_batch_system(account: Account, options: Sequence[str]) -> None:
+    """Where local jobs go: what cannot be used would be the monitor's trouble, for every job.
+
+    The adapter takes its time to load: most requests have no options, and most sites share their files.
+
+    :param options: further options of the submit command that the request wants.
+    :raises BadRequest: the site's configuration is wrong, or does not permit them.
+    """
+    configuration = account.configuration
+    name = configuration.site.batch_system
+    try:
+        check_name(name, configuration.batch)
+    except UnknownBatchSystem as error:
+        raise BadRequest([f"configuration [site] batch_system: {error}"]) from error
+    if configuration.sandbox.transfer is Transfer.BATCH_SYSTEM and not find_batch_adapter(account, name).carries_files:
+        raise BadRequest(
+            [f"configuration [sandbox] transfer: {name} cannot carry files; say shared, with a spool_folder"]
+        )
+    if options:
+        _check_options(options, find_batch_adapter(account, name))
+
+
+def _check_options(options: Sequence[str], batch: "BatchAdapter") -> None:
+    """Options of the submit command are the site's to permit: some would give away files, or other accounts.
+
+    :raises BadRequest: naming every one that is not permitted.
+    """
+    refused = [word for word in options if not any(re.fullmatch(known, word) for known in batch.request_options)]
+    if refused:
+        permitted = ", ".join(batch.request_options) or "none"
+        raise BadRequest(
+            [
+                f"batch_options: {word!r} is not permitted: [batch.{batch.name}] request_options permits {permitted}"
+                for word in refused
+            ]
+        )
+
+
+def count_local_jobs(adapter: JobAdapter) -> int:
+    """The number of local jobs that a handler asks for.
+
+    :raises BadRequest: the site takes fewer; HandlerError: no such number of slices can be cut.
+    """
+    try:
+        count = adapter.getNumSubmissionTimes()
+    except TooLarge as error:
+        raise BadRequest([str(error)]) from error
+    size = adapter.getSize()
+    if count < 1 or (size is not None and count > size):
+        raise HandlerError(f"handler {adapter.jobType} asks for {count} local jobs for a size of {size}")
+    return count
+
+
+def _new_identity(account: Account) -> str:
+    """An id that no grid job of this account has; its length is fixed, so that none is a prefix of another."""
+    chance = random.SystemRandom()
+    while True:
+        letters = string.ascii_lowercase + string.digits
+        identity = chance.choice(string.ascii_lowercase) + "".join(chance.choices(letters, k=7))
+        if not account.database.grid_jobs.has(identity):
+            return identity
+
+
+def _seed_of(identity: str) -> int:
+    return random.Random(identity).randint(1, HIGHEST_SEED)

@@ -1,0 +1,70 @@
+"""One account's job manager: where its state lies, how it is configured, its database and batch systems."""
+
+import functools
+import os
+import pwd
+import sys
+from dataclasses import dataclass
+
+from batch_adapters.launch import LAUNCH, command_line
+from jobmanager.database.database import Database
+from jobmanager.site.configuration import Configuration, read_configuration
+from jobmanager.site.places import StatePlaces, find_state_folder, make_state_folder
+
+
+@dataclass(frozen=True)
+class Account:
+    """What every process of one account works with."""
+
+    places: StatePlaces
+    configuration: Configuration
+
+    @functools.cached_property
+    def database(self) -> Database:
+        """The XML job database, opened when it is first needed."""
+        # Where there is no state folder, nothing was ever submitted.
+        return Database(self.places.database if self.places.root.exists() else None)
+
+    def program(self, name: str, *arguments: str) -> list[str]:
+        """The command line of another program of ours on the same state folder."""
+        return command_line(name, "--state-dir", str(self.places.root), *arguments)
+
+    def batch_variables(self) -> dict[str, str]:
+        """What the site gives to the templates of every batch adapter."""
+        fork = self.configuration.fork
+        return {
+            "python": sys.executable,
+            "launch": str(LAUNCH),
+            "fork_spool": str(self.places.fork_spool),
+            "fork_slots": str(fork.slots or len(os.sched_getaffinity(0))),
+            "fork_grace": str(fork.cancel_grace),
+        }
+
+
+def look_into_account(state_dir: str | None) -> Account:
+    """The account whose state folder is named, or the caller's own, to ask it something: nothing is made.
+
+    :raises StateFolderError, ConfigurationError: in one clear sentence each.
+    """
+    account = _find_account(state_dir)
+    return open_account(state_dir) if account.places.root.exists() else account
+
+
+def open_account(state_dir: str | None) -> Account:
+    """The account whose state folder is named, or the caller's own; the folder is made if need be.
+
+    :raises StateFolderError, ConfigurationError: in one clear sentence each.
+    """
+    account = _find_account(state_dir)
+    make_state_folder(account.places.root)
+    if account.places.spool is not None:
+        make_state_folder(account.places.spool)
+    return account
+
+
+def _find_account(state_dir: str | None) -> Account:
+    configuration = read_configuration(os.environ)
+    spool = configuration.sandbox.spool_folder
+    user = pwd.getpwuid(os.geteuid()).pw_name
+    places = StatePlaces(find_state_folder(state_dir, os.environ), spool / user if spool else None)
+    return Account(places, configuration)

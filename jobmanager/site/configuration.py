@@ -1,0 +1,297 @@
+"""The configuration: TOML files and environment variables over the defaults of `jobmanager.site.settings`, all checked.
+
+A later layer overrides an earlier one key by key: the site file, the file that ``$SAMGRID_CONFIG`` names, the
+variables ``SAMGRID_SECTION_KEY``.
+"""
+
+import errno
+import re
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from batch_adapters.registry import BadAdapter, UnknownBatchSystem
+from jobmanager.site.settings import (
+    SECTIONS,
+    SETTINGS,
+    DecompositionSettings,
+    EventSource,
+    EventsSettings,
+    ForkSettings,
+    GramSettings,
+    HandlersSettings,
+    MonitorSettings,
+    SandboxSettings,
+    Setting,
+    SiteSettings,
+    Transfer,
+    show,
+)
+
+SITE_FILE = Path("/etc/samgrid/samgrid.toml")
+
+_DEFAULT = "default"
+_TABLES = ("type", "batch")
+"""Sections of one table for each name, whose keys are checked by whom they are for."""
+
+_VARIABLES = {setting.variable: setting for keys in SETTINGS.values() for setting in keys.values()}
+
+_FORK_JOB_VARIABLES = frozenset({"SAMGRID_FORK_ID", "SAMGRID_FORK_INDEX"})
+"""The batch system fork sets these for its local jobs, which may well run our commands: they are no settings."""
+
+
+class ConfigurationError(Exception):
+    """The configuration cannot be used; ``faults`` has one sentence for each thing to be mended."""
+
+    def __init__(self, faults: Sequence[str]) -> None:
+        super().__init__("\n".join(faults))
+        self.faults = tuple(faults)
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """Every setting's value; ``types`` has what the tables ``[type.NAME]`` say, unchecked, by name.
+
+    ``batch`` has the tables ``[batch.NAME]`` likewise, of which each is known to make a batch adapter.
+    """
+
+    site: SiteSettings = field(default_factory=SiteSettings)
+    decomposition: DecompositionSettings = field(default_factory=DecompositionSettings)
+    sandbox: SandboxSettings = field(default_factory=SandboxSettings)
+    monitor: MonitorSettings = field(default_factory=MonitorSettings)
+    events: EventsSettings = field(default_factory=EventsSettings)
+    gram: GramSettings = field(default_factory=GramSettings)
+    fork: ForkSettings = field(default_factory=ForkSettings)
+    handlers: HandlersSettings = field(default_factory=HandlersSettings)
+    types: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    batch: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    origins: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """(section, key) → who said it, for what is not a default."""
+
+    def origin(self, section: str, key: str) -> str:
+        """Who set this: ``default``, a file's path, or ``environment SAMGRID_…``; types are sections ``type.NAME``."""
+        return self.origins.get((section, key), _DEFAULT)
+
+
+def read_configuration(environment: Mapping[str, str], site_file: Path = SITE_FILE) -> Configuration:
+    """The configuration in force, from the site file, if there is one, and the environment.
+
+    :raises ConfigurationError: naming every fault of every layer.
+    """
+    layers = _Layers()
+    layers.add_site_file(site_file)
+    if environment.get("SAMGRID_CONFIG"):
+        layers.add_named_file(environment["SAMGRID_CONFIG"])
+    layers.add_environment(environment)
+    layers.check_batch_systems()
+    if layers.faults:
+        raise ConfigurationError(layers.faults)
+    sections = {name: keys(**layers.sections[name]) for name, keys in SECTIONS.items()}
+    return Configuration(**sections, types=layers.types, batch=layers.batch, origins=layers.origins)
+
+
+class _Layers:
+    """The values of the layers read so far, later over earlier, and the faults found in them."""
+
+    def __init__(self) -> None:
+        self.sections: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+        self.types: dict[str, dict[str, Any]] = {}
+        self.batch: dict[str, dict[str, Any]] = {}
+        self.origins: dict[tuple[str, str], str] = {}
+        self.faults: list[str] = []
+
+    def add_site_file(self, path: Path) -> None:
+        try:
+            document = _read_document(path)
+        except FileNotFoundError:
+            return  # a site need not have one
+        except (OSError, ValueError) as error:
+            self.faults.append(_describe_unreadable(path, error))
+        else:
+            self._add_document(path, document)
+
+    def add_named_file(self, name: str) -> None:
+        path = Path(name)
+        if not path.is_absolute():
+            # The monitor and the workers inherit the variable, but run in other folders.
+            self.faults.append(f"environment SAMGRID_CONFIG: must be an absolute path, not {show(name)}")
+            return
+        try:
+            _check_regular(path)
+            document = _read_document(path)
+        except (OSError, ValueError) as error:
+            self.faults.append("environment SAMGRID_CONFIG: " + _describe_unreadable(path, error))
+        else:
+            self._add_document(path, document)
+
+    def add_environment(self, environment: Mapping[str, str]) -> None:
+        for name, text in sorted(environment.items()):
+            setting = _VARIABLES.get(name)
+            if setting is None:
+                self._check_unknown_variable(name)
+                continue
+            origin = f"environment {name}"
+            try:
+                self._set(setting, setting.read_text(text), origin)
+            except ValueError as error:
+                self.faults.append(f"{origin}: {error}")
+
+    def _check_unknown_variable(self, name: str) -> None:
+        prefix, _, rest = name.partition("_")
+        section = rest.partition("_")[0].lower()
+        if prefix != "SAMGRID" or not name.startswith(f"SAMGRID_{section.upper()}_") or name in _FORK_JOB_VARIABLES:
+            return
+        if section in SETTINGS:
+            known = ", ".join(setting.variable for setting in SETTINGS[section].values())
+            self.faults.append(f"environment {name}: unknown variable; those of [{section}] are {known}")
+        elif section in _TABLES:
+            self.faults.append(f"environment {name}: unknown variable; tables [{section}.NAME] are set in a file only")
+
+    def _add_document(self, path: Path, document: Mapping[str, Any]) -> None:
+        for section, table in document.items():
+            if section not in SETTINGS and section not in _TABLES:
+                known = ", ".join([*SETTINGS, *(f"{name}.NAME" for name in _TABLES)])
+                self.faults.append(f"{path}: unknown section or key {show(section)}; the sections are {known}")
+            elif not isinstance(table, dict):
+                self.faults.append(f"{path}: {section} must be a section, [{section}], not {show(table)}")
+            elif section == "type":
+                self._add_types(path, table)
+            elif section == "batch":
+                self._add_batch_systems(path, table)
+            else:
+                self._add_section(path, section, table)
+
+    def _add_section(self, path: Path, section: str, table: Mapping[str, Any]) -> None:
+        settings = SETTINGS[section]
+        for key, value in table.items():
+            if key not in settings:
+                known = ", ".join(settings)
+                self.faults.append(f"{path}: [{section}] unknown key {show(key)}; the keys are {known}")
+                continue
+            try:
+                self._set(settings[key], settings[key].read(value), str(path))
+            except ValueError as error:
+                self.faults.append(f"{path}: [{section}] {key} {error}")
+
+    def _add_types(self, path: Path, tables: Mapping[str, Any]) -> None:
+        for name, table in self._find_tables(path, "type", tables):
+            for key, value in table.items():
+                if not _is_plain(value):
+                    self.faults.append(
+                        f"{path}: [type.{name}] {key} must be a string, an integer, a number, a boolean or a list of "
+                        f"these, not {show(value)}"
+                    )
+                self.origins[f"type.{name}", key] = str(path)
+            self.types.setdefault(name, {}).update(table)
+
+    def _add_batch_systems(self, path: Path, tables: Mapping[str, Any]) -> None:
+        for name, table in self._find_tables(path, "batch", tables):
+            self.origins.update({(f"batch.{name}", key): str(path) for key in table})
+            self.batch.setdefault(name, {}).update(table)
+
+    def _find_tables(
+        self, path: Path, section: str, tables: Mapping[str, Any]
+    ) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        for name, table in tables.items():
+            if isinstance(table, dict):
+                yield name, table
+            else:
+                self.faults.append(f"{path}: {section}.{name} must be a section, [{section}.{name}], not {show(table)}")
+
+    def check_batch_systems(self) -> None:
+        """What a table makes depends on all layers, and on other tables: so it is looked at in the end."""
+        for name in self.batch:
+            try:
+                if not _is_name(name):
+                    raise BadAdapter([f"the name {show(name)} must be a word of letters, digits, - and _"])
+                from batch_adapters.site_adapter import find_adapter  # few accounts have such tables
+
+                find_adapter(name, self.batch)
+            except UnknownBatchSystem as error:
+                self.faults.append(f"[batch.{name}] based_on: {error}")
+            except BadAdapter as error:
+                self.faults += [f"[batch.{name}] {fault}" for fault in error.faults]
+
+    def _set(self, setting: Setting, value: Any, origin: str) -> None:
+        self.sections[setting.section][setting.key] = value
+        self.origins[setting.section, setting.key] = origin
+
+
+def _is_name(text: str) -> bool:
+    return re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,31}", text) is not None
+
+
+def _read_document(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        import tomllib  # many an account has no file at all
+
+        return tomllib.load(file)
+
+
+def _check_regular(path: Path) -> None:
+    # Opening a FIFO would wait for ever.
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file")
+
+
+def _describe_unreadable(path: Path, error: OSError | ValueError) -> str:
+    if isinstance(error, OSError):
+        return f"cannot read {path}: {error.strerror}"
+    return f"{path}: this is not TOML: {error}"
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    return isinstance(value, str | int | float)
+
+
+def render_configuration(configuration: Configuration) -> str:
+    """The configuration as a TOML file whose comments say who set each value, and its unit."""
+    lines = []
+    for section, settings in SETTINGS.items():
+        lines.append(f"[{section}]")
+        for key, setting in settings.items():
+            value = getattr(getattr(configuration, section), key)
+            lines.append(_render_line(key, value, [configuration.origin(section, key), setting.unit]))
+        lines.append("")
+    for section, tables in (("type", configuration.types), ("batch", configuration.batch)):
+        for name, table in tables.items():
+            lines.append(f"[{section}.{_render_key(name)}]")
+            for key, value in table.items():
+                origin = configuration.origin(f"{section}.{name}", key)
+                lines.append(_render_line(_render_key(key), value, [origin]))
+            lines.append("")
+    return "\n".join(lines)
+
+
+def _render_line(key: str, value: object, remarks: Sequence[str]) -> str:
+    comment = "; ".join(filter(None, remarks))
+    return f"{key + ' = ' + _render_value(value):<40}  # {_render_printable(comment)}"
+
+
+def _render_value(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{_render_key(key)} = {_render_value(item)}" for key, item in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_render_value, value)) + "]"
+    if isinstance(value, EventSource | Transfer):
+        value = value.value
+    if value is None:
+        value = ""
+    if isinstance(value, str | Path):
+        return '"' + _render_printable(str(value).replace("\\", "\\\\").replace('"', '\\"')) + '"'
+    return repr(value)
+
+
+def _render_key(key: str) -> str:
+    is_bare = key.isascii() and key.replace("_", "").replace("-", "").isalnum()
+    return key if is_bare else _render_value(key)
+
+
+def _render_printable(text: str) -> str:
+    return "".join(letter if letter.isprintable() else f"\\U{ord(letter):08X}" for letter in text)

@@ -1,0 +1,55 @@
+"""The one way in which local jobs change: as they are now, all or none, and the grid job's state with them."""
+
+import logging
+from collections.abc import Callable, Iterable
+
+from jobmanager.database.database import Database
+from jobmanager.database.local_job import LocalJob
+from jobmanager.database.local_jobs import LocalJobKey, LocalJobs
+from jobmanager.states.aggregation import aggregate
+
+logger = logging.getLogger(__name__)
+
+Selection = Callable[[LocalJobs], Iterable[LocalJob]]
+"""Which local jobs are meant, read inside the transaction that changes them."""
+
+
+def change_local_jobs(
+    database: Database, grid_job: str, select: Selection, change: Callable[[LocalJob], object]
+) -> list[LocalJob]:
+    """Change the selected local jobs of a grid job in a transaction of its own; those that ``change`` has changed.
+
+    ``change`` returns False where it has changed nothing.
+    """
+    with database.transaction():
+        changed = [job for job in select(database.local_jobs) if change(job) is not False]
+        put_local_jobs(database, grid_job, changed)
+    return changed
+
+
+def same_runs(grid_job: str, known: Iterable[LocalJob | LocalJobKey]) -> Selection:
+    """Local jobs that were read before, but those with another id by now: what was heard is of an earlier attempt."""
+    ids = {job.index: job.local_id for job in known}
+
+    def select(local_jobs: LocalJobs) -> list[LocalJob]:
+        jobs = [local_jobs.get(grid_job, index) for index in ids]
+        return [job for job in jobs if job.local_id == ids[job.index]]
+
+    return select
+
+
+def of_token(grid_job: str, token: str) -> Selection:
+    """The local jobs that were submitted under a token, and whose ids are not known."""
+    return lambda local_jobs: [job for job in local_jobs.in_doubt(grid_job) if job.token == token]
+
+
+def put_local_jobs(database: Database, grid_job: str, jobs: Iterable[LocalJob]) -> None:
+    """Write changed local jobs and bring the grid job's state up to date, inside the caller's transaction."""
+    database.local_jobs.put(grid_job, jobs)
+    job = database.grid_jobs.get(grid_job)
+    state = aggregate(database.local_jobs.count(grid_job), has_begun=job.last_token is not None)
+    if job.state.is_final or job.state is state:
+        return
+    job.state = state
+    logger.info("%s %s", grid_job, state.word)
+    database.grid_jobs.put(job)

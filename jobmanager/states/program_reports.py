@@ -1,0 +1,211 @@
+"""What programs report in files while they run: lines for their handler to read phases out of, and XML of their own.
+
+The driver and ``samgrid-report`` put whole files into the folder of reports, and whoever reads one takes it away: first
+by renaming it, so that a newer one can come, at last by removing it, when all is in the documents.
+"""
+
+import fcntl
+import logging
+import os
+import re
+import stat
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from adapters import JobAdapter
+from adapters import Phase as HandlerPhase
+from jobmanager.database.foreign_xml import MOST_BYTES, RefusedXml, read_foreign_xml
+from jobmanager.database.local_job import LocalJob
+from jobmanager.requests.acceptance import make_adapter
+from jobmanager.requests.job_types import HANDLER_FAILURES, HandlerError
+from jobmanager.requests.time_limit import TooLong, limited
+from jobmanager.site.account import Account
+from jobmanager.states.changes import put_local_jobs
+from sandbox.gather import render_stem
+from sandbox.status import Phase, read_phase
+
+logger = logging.getLogger(__name__)
+
+_NAME = re.compile(r"(?P<stem>.+)\.(?:(?P<turn>[0-9]{1,15})\.xml|lines)(?P<taken>\.taken)?", re.DOTALL)
+_MOST_LINES = 2 * 1024 * 1024
+"""Bytes; twice what the driver puts aside."""
+_AT_ONCE = 100
+"""Reports that are read before anything is written."""
+_PATIENCE = 20.0
+"""Seconds for the handler to read the lines of one local job."""
+
+
+def has_reports(folder: Path) -> bool:
+    """True where there is something to read."""
+    try:
+        with os.scandir(folder) as entries:
+            return any(_NAME.fullmatch(entry.name) for entry in entries)
+    except OSError:  # a program may have closed the folder, or put something else in its place
+        return False
+
+
+def read_reports(account: Account, identity: str) -> None:
+    """Put what a grid job's programs have reported into the documents of their local jobs; each report is read once.
+
+    A report that is refused is said in the log and harms nothing. Killed at any instruction, it is begun again.
+
+    :raises OSError, DatabaseError: not now.
+    """
+    try:
+        folder = os.open(account.places.reports(identity), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        with _only_reader(account.places.reports_lock(identity)):
+            _Reader(account, identity, folder).read_all()
+    finally:
+        os.close(folder)
+
+
+@contextmanager
+def _only_reader(lock: Path) -> Iterator[None]:
+    """Wait until nobody else reads these reports: what one has taken is not for another to remove."""
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@dataclass(frozen=True)
+class _Report:
+    """One file of the folder."""
+
+    name: str
+    """Without the mark of having been taken."""
+    stem: str
+    turn: int
+    """Of those that a local job reports as XML the later one has the higher; 0: these are lines."""
+    number: int
+    is_taken: bool
+
+
+class _Reader:
+    """Reads one grid job's reports."""
+
+    def __init__(self, account: Account, identity: str, folder: int) -> None:
+        self._account = account
+        self._identity = identity
+        self._folder = folder
+        self._adapter: JobAdapter | None = None
+        self._has_hung = False
+
+    def read_all(self) -> None:
+        """Read what there is, some at a time, and first what somebody who was killed had taken."""
+        reports = self._find()
+        for is_taken in (True, False):
+            chosen = sorted((r for r in reports if r.is_taken is is_taken), key=lambda report: report.turn)
+            for start in range(0, len(chosen), _AT_ONCE):
+                self._read(chosen[start : start + _AT_ONCE])
+
+    def _find(self) -> list[_Report]:
+        lines = self._account.database.local_jobs.lines(self._identity)
+        numbers = {render_stem(self._identity, line.local_id): line.index for line in lines if line.local_id}
+        are_all_known = all(line.local_id or line.state.is_final for line in lines)
+        with os.scandir(self._folder) as entries:
+            matches = [match for entry in entries if (match := _NAME.fullmatch(entry.name))]
+        found = []
+        for match in matches:
+            stem = match["stem"]
+            if stem in numbers:
+                name, turn = match.string.removesuffix(match["taken"] or ""), int(match["turn"] or 0)
+                found.append(_Report(name, stem, turn, numbers[stem], bool(match["taken"])))
+            elif are_all_known:
+                logger.warning("%s %r is no local job's report", self._identity, match.string)
+                self._remove(match.string)
+        return found
+
+    def _read(self, reports: Iterable[_Report]) -> None:
+        taken = [report for report in reports if report.is_taken or self._take(report)]
+        changes = [(report, self._find_change(report)) for report in taken]
+        database = self._account.database
+        with database.transaction():
+            jobs = {report.number: database.local_jobs.get(self._identity, report.number) for report in taken}
+            for report, change in changes:
+                # It may be of an earlier attempt by now.
+                if report.stem == render_stem(self._identity, jobs[report.number].local_id or ""):
+                    change(jobs[report.number])
+            put_local_jobs(database, self._identity, jobs.values())
+        for report in taken:
+            self._remove(f"{report.name}.taken")
+
+    def _take(self, report: _Report) -> bool:
+        """Rename a report; False where another reader was faster."""
+        try:
+            os.rename(report.name, f"{report.name}.taken", src_dir_fd=self._folder, dst_dir_fd=self._folder)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _remove(self, name: str) -> None:
+        try:
+            os.unlink(name, dir_fd=self._folder)
+        except FileNotFoundError:
+            return
+        except OSError as error:  # a folder: it is renamed away, so that it is not looked at again
+            logger.warning("%s %r: %s", self._identity, name, error.strerror)
+            os.rename(name, f"{name}.{time.time_ns()}.refused", src_dir_fd=self._folder, dst_dir_fd=self._folder)
+
+    def _find_change(self, report: _Report) -> Callable[[LocalJob], object]:
+        """What a report changes in its local job's document."""
+        try:
+            if report.turn:
+                root = read_foreign_xml(self._fetch(report, MOST_BYTES + 1))
+                return lambda job: job.put_foreign(root)
+            phases = self._ask_handler(self._fetch(report, _MOST_LINES).decode(errors="replace").split("\n"))
+            now = time.time()
+            return lambda job: job.put_phases(phases, now)
+        except (RefusedXml, HandlerError) as error:
+            words = " ".join(str(error).split())
+            kind = "xml" if report.turn else "lines"
+            logger.warning("%s number %d: %s report refused: %s", self._identity, report.number, kind, words)
+            return lambda job: None
+
+    def _fetch(self, report: _Report, most: int) -> bytes:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            descriptor = os.open(f"{report.name}.taken", flags, dir_fd=self._folder)
+        except OSError as error:
+            raise RefusedXml(f"{error.strerror}") from error
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise RefusedXml("no regular file")
+            with open(descriptor, "rb", closefd=False) as stream:
+                return stream.read(most)
+        finally:
+            os.close(descriptor)
+
+    def _ask_handler(self, lines: Iterable[str]) -> list[Phase]:
+        """The last word of the handler on each phase that the lines tell of."""
+        if self._has_hung:
+            raise HandlerError("getPhaseOfLine has hung and is not asked again now")
+        job = self._account.database.grid_jobs.get(self._identity)
+        told: dict[str, Phase] = {}
+        try:
+            with limited(_PATIENCE):
+                self._adapter = self._adapter or make_adapter(self._account, job.request(), job.request_folder)
+                for phase in filter(None, map(self._adapter.getPhaseOfLine, lines)):
+                    told[phase.name] = _check(phase)
+        except TooLong as error:
+            self._has_hung = True
+            raise HandlerError(f"getPhaseOfLine: {error}") from error
+        except HANDLER_FAILURES as error:  # an experiment's code
+            raise HandlerError(f"getPhaseOfLine: {type(error).__name__}: {error}") from error
+        return list(told.values())
+
+
+def _check(told: HandlerPhase) -> Phase:
+    """The phase, if ``samgrid-report`` would take it."""
+    phase = read_phase(f"{told.name} {told.done} {told.total} {told.unit}".strip().encode())
+    if phase is None:
+        raise ValueError(f"{told} is no phase")
+    return phase

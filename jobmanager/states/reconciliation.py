@@ -1,0 +1,143 @@
+"""A slow look at a batch system beside its log: what the log did not tell, or nobody was there to hear.
+
+One question for all local jobs of the account. What the answer shows, counts for the second in which it was asked. What
+it does not show has ended, or has never been: that needs a second witness (the driver's record, the batch system's
+history), or several answers in a row and the time in which late news may still come.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+
+from batch_adapters.adapter import LocalStatus
+from batch_adapters.running.batch_system import BatchSystem
+from jobmanager.database.database import LocalJobKey
+from jobmanager.database.local_job import LocalJob
+from jobmanager.site.account import Account
+from jobmanager.site.batch_systems import find_batch_system
+from jobmanager.states.changes import change_local_jobs, same_runs
+from jobmanager.states.driver_status import read_driver_status, reconcile_with_drivers, status_file
+from jobmanager.states.orphans import find_orphans
+from jobmanager.states.transitions import apply_status, end_by_driver, find_remark, mark_lost
+
+logger = logging.getLogger(__name__)
+
+MISSING_ANSWERS = 3
+"""Answers in a row without a local job after which it is gone."""
+MOST_HISTORIES = 10
+"""Tokens whose history is asked for in one look: the others have their turn in the next."""
+
+
+def reconcile_batch_system(account: Account, name: str) -> None:
+    """Ask a batch system once for all its local jobs, and bring the database up to date with the answer.
+
+    :raises Unreachable, Garbled: nothing is known, nothing has changed.
+    """
+    system = find_batch_system(account, name)
+    # Before the question: what is submitted while it is answered need not be in the answer.
+    known = account.database.local_jobs.list_open(name)
+    asked = int(time.time())
+    answer = system.query()
+    by_id = {status.local_id: status for status in answer}
+    told = {key: by_id[key.local_id] for key in known if key.local_id in by_id}
+    # An id that the batch system has used again, for another token, is not ours any more.
+    shown = {key: status for key, status in told.items() if status.is_of(key.token)}
+    _apply(account, shown, asked)
+    _look_for_missing(account, system, [key for key in known if key not in shown], asked)
+    _cancel_orphans(account, system, answer)
+
+
+def _apply(account: Account, told: Mapping[LocalJobKey, LocalStatus], asked: int) -> None:
+    """Put what the answer shows into the documents that say otherwise."""
+    changed = [key for key, status in told.items() if (status.state, find_remark(status)) != (key.state, key.remark)]
+    shown = {key.local_id: told[key] for key in changed}
+    for grid_job, keys in _by_grid_job(changed).items():
+        _change(account, grid_job, keys, lambda job: apply_status(job, shown[str(job.local_id)], asked, "queue"))
+
+
+def _change(account: Account, grid_job: str, keys: Iterable[LocalJobKey], change: Callable[[LocalJob], bool]) -> None:
+    """Change local jobs; those that ended are reconciled with their drivers."""
+    changed = change_local_jobs(account.database, grid_job, same_runs(grid_job, keys), change)
+    ended = [job for job in changed if job.state.is_final]
+    for job in ended:
+        logger.info("%s %s %s, which no event told", grid_job, job.local_id, job.state.word)
+    reconcile_with_drivers(account, grid_job, ended)
+
+
+def _look_for_missing(account: Account, system: BatchSystem, gone: list[LocalJobKey], asked: int) -> None:
+    """Find out what became of local jobs that the answer does not show."""
+    missing = _count_answers(account, system, gone, asked)
+    for grid_job, keys in _by_grid_job(gone).items():
+        _change(account, grid_job, keys, partial(_end_by_driver, account, grid_job))
+    still_open = {key.local_id for key in account.database.local_jobs.list_open(system.adapter.name)}
+    gone = [key for key in gone if key.local_id in still_open]
+    witnessed = set()
+    for token in sorted({key.token for key in gone})[:MOST_HISTORIES]:
+        ended = {status.local_id: status for status in system.find_ended(token)}
+        witnessed.add(token)
+        of_token = [key for key in gone if key.token == token and key.local_id in ended]
+        for grid_job, keys in _by_grid_job(of_token).items():
+            _change(account, grid_job, keys, partial(_end_by_history, ended, asked))
+    patience = max(system.adapter.outputs_lag, system.adapter.settle_time)
+    hopeless = [
+        key
+        for key in gone
+        if key.token in witnessed
+        and missing[key.local_id][0] >= MISSING_ANSWERS
+        and asked - missing[key.local_id][1] >= patience
+    ]
+    for grid_job, keys in _by_grid_job(hopeless).items():
+        _change(account, grid_job, keys, partial(_mark_lost, system.adapter.name, asked))
+
+
+def _count_answers(
+    account: Account, system: BatchSystem, gone: list[LocalJobKey], asked: int
+) -> dict[str, tuple[int, int]]:
+    """In how many answers each local job was missing, this one included, and since when."""
+    name = system.adapter.name
+    with account.database.transaction():
+        before = account.database.events.missing(name)
+        missing = {}
+        for key in gone:
+            answers, since = before.get(key.local_id, (0, asked))
+            missing[key.local_id] = (answers + 1, since)
+        account.database.events.put_missing(name, missing)
+    return missing
+
+
+def _by_grid_job(keys: Iterable[LocalJobKey]) -> dict[str, list[LocalJobKey]]:
+    found: dict[str, list[LocalJobKey]] = {}
+    for key in keys:
+        found.setdefault(key.grid_job, []).append(key)
+    return found
+
+
+def _end_by_driver(account: Account, grid_job: str, job: LocalJob) -> bool:
+    status = read_driver_status(status_file(account, grid_job, str(job.local_id)))
+    if job.state.is_final or status.end is None or status.exit_code is None:
+        return False
+    end_by_driver(job, status)
+    return True
+
+
+def _end_by_history(ended: Mapping[str, LocalStatus], asked: int, job: LocalJob) -> bool:
+    status = ended[str(job.local_id)]
+    return status.state is not None and status.state.is_final and apply_status(job, status, asked, "history")
+
+
+def _mark_lost(batch: str, asked: int, job: LocalJob) -> bool:
+    if job.state.is_final:
+        return False
+    mark_lost(job, asked, f"{batch} does not know it any more, and its driver left no record of an end")
+    return True
+
+
+def _cancel_orphans(account: Account, system: BatchSystem, statuses: Iterable[LocalStatus]) -> None:
+    """Cancel what was submitted for a grid job of ours behind our back: a submission that came late, or twice."""
+    orphans = [orphan for orphan in find_orphans(account.database, system, statuses) if orphan.is_ours]
+    if orphans:
+        logger.warning(
+            "%s: cancelled, as nobody wants them: %s", system.adapter.name, [o.local_id for o in orphans][:20]
+        )
+        system.cancel(orphan.local_id for orphan in orphans)

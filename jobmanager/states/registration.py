@@ -1,0 +1,116 @@
+"""Events and ids meet here: registered local jobs get their events, grid jobs their aggregate state."""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from adapters import LocalJob as PlannedJob
+from batch_adapters.adapter import Naming
+from batch_adapters.states import Event
+from jobmanager.database.database import Database
+from jobmanager.database.grid_job import GridJob
+from jobmanager.database.local_job import LocalJob
+from jobmanager.states.changes import put_local_jobs
+from jobmanager.states.transitions import apply_array_event, apply_event
+
+logger = logging.getLogger(__name__)
+
+
+def create_local_jobs(database: Database, job: GridJob, planned: Iterable[PlannedJob]) -> None:
+    """Write the documents of a grid job's local jobs, none of them submitted, unless they are there."""
+    with database.transaction():
+        if database.local_jobs.count(job.identity):
+            return
+        documents = [LocalJob.new(local_job.index, job.batch, local_job.slice) for local_job in planned]
+        database.local_jobs.put(job.identity, documents)
+
+
+def register_local_jobs(database: Database, grid_job: str, ids: Mapping[int, str], naming: Naming) -> None:
+    """Note the batch system's ids (by index) of submitted local jobs, and apply the events that came before their ids.
+
+    Runs in a transaction of its own: a monitor that gets an event meanwhile finds either the id or the kept event.
+    """
+    now = time.time()
+    of_arrays: dict[str, list[Event]] = {}
+    with database.transaction():
+        changed = []
+        for job in database.local_jobs.in_doubt(grid_job):
+            local_id = ids.get(job.index)
+            if local_id is None:
+                continue
+            array = naming.array_of(local_id)
+            if array not in (*of_arrays, "", local_id):
+                of_arrays[array] = database.events.take(job.batch, array)
+            job.register(local_id, array if array != local_id else "", now)
+            for event in database.events.take(job.batch, local_id):
+                apply_event(job, event)
+            for event in of_arrays.get(array, ()):
+                apply_array_event(job, event)
+            changed.append(job)
+        put_local_jobs(database, grid_job, changed)
+
+
+def apply_events(database: Database, batch: str, events: Sequence[Event]) -> dict[str, list[LocalJob]]:
+    """Apply a batch of a generator's events in one transaction; the changed local jobs by grid job.
+
+    Events of ids that are not registered are kept until they are, or until they are too old. The generator's time,
+    from which it replays after a crash, goes along.
+    """
+    now = time.time()
+    changes = _Changes(database, batch)
+    unknown = []
+    with database.transaction():
+        for event in events:
+            if not changes.apply(event):
+                unknown.append(event)
+        changes.put()
+        database.events.keep(batch, unknown, now)
+        database.events.put_generator_time(batch, _latest(events, now))
+    return changes.by_grid_job()
+
+
+class _Changes:
+    """The local jobs that a batch of events touches, each read once."""
+
+    def __init__(self, database: Database, batch: str) -> None:
+        self._database = database
+        self._batch = batch
+        self._jobs: dict[tuple[str, int], LocalJob] = {}
+        self._changed: set[tuple[str, int]] = set()
+
+    def apply(self, event: Event) -> bool:
+        """Apply one event; False where nobody has registered its id."""
+        found = self._database.local_jobs.find(self._batch, event.local_id)
+        if found is not None:
+            self._apply(*found, event, apply_event)
+            return True
+        elements = self._database.local_jobs.of_array(self._batch, event.local_id)
+        for grid_job, job in elements:
+            self._apply(grid_job, job, event, apply_array_event)
+        return bool(elements)
+
+    def _apply(self, grid_job: str, stored: LocalJob, event: Event, apply: Callable[[LocalJob, Event], bool]) -> None:
+        key = grid_job, stored.index
+        job = self._jobs.setdefault(key, stored)
+        before = job.state
+        if apply(job, event):
+            self._changed.add(key)
+        if job.state is not before:
+            logger.info("%s %s %s", grid_job, job.local_id, job.state.word)
+
+    def by_grid_job(self) -> dict[str, list[LocalJob]]:
+        """The changed local jobs."""
+        changed: dict[str, list[LocalJob]] = {}
+        for key in sorted(self._changed):
+            changed.setdefault(key[0], []).append(self._jobs[key])
+        return changed
+
+    def put(self) -> None:
+        """Write them, inside the caller's transaction."""
+        for grid_job, jobs in self.by_grid_job().items():
+            put_local_jobs(self._database, grid_job, jobs)
+
+
+def _latest(events: Sequence[Event], now: float) -> int:
+    # One stamp from the future (a clock gone wrong for a moment) must not hide what comes until then.
+    return max((event.timestamp for event in events if event.timestamp <= now), default=0)

@@ -1,0 +1,195 @@
+"""What is seen of a local job, and what it changes in its document: idempotent, each piece of evidence kept.
+
+A log's events count in the log's order, each once. What the batch system's queue or history says counts for the second
+in which it was asked. The driver's own record beats both.
+"""
+
+from lxml import etree
+
+from batch_adapters.adapter import LocalStatus
+from batch_adapters.states import Event, State
+from jobmanager.database.local_job import Evidence, LocalJob
+from sandbox.status import DRIVER_FAILED, DriverStatus
+
+_SIGNAL_TIME = range(-2, 6)
+"""Seconds after a signal of ours within which a log's FAILED may mean that signal (Slurm's log does not say which)."""
+_STEPS = {State.UNSUBMITTED: 0, State.PENDING: 1, State.ACTIVE: 2, State.SUSPENDED: 3, State.DONE: 4, State.FAILED: 4}
+
+
+def apply_event(job: LocalJob, event: Event) -> bool:
+    """Apply one event of the batch system's log to a submitted local job; True if its document changed.
+
+    An event that was seen before, a replay, changes nothing; nor does a late one. A final state is left only by a
+    PENDING event: the batch system queued the job again.
+    """
+    evidence = _evidence_of(event)
+    if job.has_evidence(evidence):
+        return False
+    verdict = _judge_event(job, event)
+    job.put_evidence(Evidence(evidence.source, evidence.said, evidence.when, verdict or event.state.word))
+    if verdict:
+        return True
+    if job.state.is_final:
+        job.restart()
+    _enter(job, event.state, event.timestamp, event.exit_code)
+    job.event_time = event.timestamp
+    return True
+
+
+def apply_array_event(job: LocalJob, event: Event) -> bool:
+    """Apply an event of a whole array to one of its elements; True if the element's document changed.
+
+    Logs that tell of the end of an array as a whole mean the elements that have not started: the others have events of
+    their own. All else that is told of an array says nothing about an element.
+    """
+    if event.state is not State.FAILED or job.state is not State.PENDING:
+        return False
+    return apply_event(job, event)
+
+
+def _evidence_of(event: Event) -> Evidence:
+    said = f"{event.state.word} {event.exit_code}" if event.state.is_final else event.state.word
+    return Evidence("log", said, event.timestamp)
+
+
+def _judge_event(job: LocalJob, event: Event) -> str:
+    """Why an event of the log changes nothing; empty where it does."""
+    if event.state is job.state:
+        return f"nothing new: {job.state.word} already"
+    if event.timestamp < job.event_time:
+        return "late: the log had told of a later second"
+    is_failure = event.state is State.FAILED
+    if is_failure and job.signalled is not None and event.timestamp - job.signalled in _SIGNAL_TIME:
+        return "in doubt: a signal of ours may look the same in the log"
+    if job.state.is_final:
+        is_requeue = event.state is State.PENDING and event.timestamp >= job.queue_time
+        return "" if is_requeue else f"nothing: {job.state.word} is the end, unless queued again"
+    backwards = _STEPS[event.state] < _STEPS[job.state]
+    if backwards and event.timestamp < job.queue_time:
+        return "late: the queue has told of a later second"
+    return ""
+
+
+def apply_status(job: LocalJob, status: LocalStatus, asked: int, source: str) -> bool:
+    """Apply what the batch system answered about a local job (source: queue or history); True if anything changed.
+
+    It counts only for what the log has not told after the question was asked. Final states stay as they are.
+    """
+    if status.state is None or job.state.is_final or asked < job.event_time:
+        return False
+    remark = find_remark(status)
+    if status.state is job.state:
+        changed = (job.remark or "") != remark
+        job.remark = remark or None
+        return changed
+    code = "" if status.exit_code is None else f" {status.exit_code}"
+    words = f"{status.native_state}{code} {status.reason}".strip()
+    job.put_evidence(Evidence(source, words, asked, status.state.word))
+    _enter(job, status.state, asked, status.exit_code or 0, status.reason)
+    job.remark = remark or None
+    job.queue_time = asked
+    return True
+
+
+def find_remark(status: LocalStatus) -> str:
+    """Why a local job waits or is held; of one that runs or has ended its reason is none of that."""
+    return status.reason if status.state in (State.PENDING, State.SUSPENDED) else ""
+
+
+def reopen(job: LocalJob, status: LocalStatus, asked: int) -> bool:
+    """Take back the end of a local job that the batch system shows alive after all; False where it has none now."""
+    if status.state is None or status.state.is_final:
+        raise ValueError(f"{status.native_state} is not alive")
+    if not job.state.is_final:
+        return False
+    job.put_evidence(Evidence("queue", status.native_state, asked, f"not over: {status.state.word}"))
+    job.restart()
+    _enter(job, status.state, asked)
+    job.queue_time = asked
+    return True
+
+
+def mark_lost(job: LocalJob, now: int, reason: str) -> None:
+    """End a local job of which nobody knows anything any more."""
+    job.put_evidence(Evidence("us", "nowhere to be found", now, f"failed: {reason}"))
+    job.state = State.FAILED
+    job.put_times(ended=now)
+    job.queue_time = now
+    job.reason = reason
+
+
+def end_by_driver(job: LocalJob, status: DriverStatus) -> None:
+    """End a local job whose driver wrote down its end, while the batch system has forgotten it."""
+    if status.end is None or status.exit_code is None:
+        raise ValueError("the driver has not written down an end")
+    job.put_evidence(Evidence("driver", f"end, exit code {status.exit_code}", status.end, State.DONE.word))
+    _enter(job, State.DONE, status.end, status.exit_code)
+    job.queue_time = status.end
+    apply_driver_status(job, status, status.end)
+
+
+def _enter(job: LocalJob, state: State, when: int, exit_code: int = 0, words: str = "") -> None:
+    job.state = state
+    job.remark = None
+    if state is State.ACTIVE:
+        job.put_times(started=when)
+    if not state.is_final:
+        return
+    job.put_times(ended=when)
+    job.exit_code = exit_code
+    if state is State.FAILED:
+        job.reason = _reason_of_failure(exit_code) + (f": {words}" if words else "")
+    elif exit_code:
+        job.reason = f"the program ended with exit code {exit_code}"
+
+
+def _reason_of_failure(exit_code: int) -> str:
+    if exit_code == 0:
+        return "the batch system ended it: it was cancelled, or failed before it ran"
+    return f"the batch system reports a failure (code {exit_code})"
+
+
+def apply_driver_status(job: LocalJob, status: DriverStatus, now: float) -> bool:
+    """Reconcile a local job with what its driver has written down until now; True if it changed anything.
+
+    The driver's ``end`` is written when the outputs are back, so it proves that the job ran to its end: it beats a
+    batch system's FAILED (a batch system that lost its daemon does not know the exit code).
+    """
+    before = etree.tostring(job.element)
+    if status.start is not None:
+        has_ended = status.end is not None and status.exit_code is not None
+        job.put_driver("ended" if has_ended else "started", status.host, status.cpu_seconds, status.signal)
+        job.enter_run(status.start)
+        # Of one that has ended long ago nothing is news.
+        job.put_phases(status.phases, min(now, status.end or now))
+    if status.problem and not job.state.is_final:
+        job.reason = status.problem
+    if job.state.is_final:
+        _reconcile_end(job, status)
+    return etree.tostring(job.element) != before
+
+
+def _reconcile_end(job: LocalJob, status: DriverStatus) -> None:
+    if status.end is not None and status.exit_code is not None:
+        if (job.state, job.exit_code) != (State.DONE, status.exit_code):
+            words = f"end, exit code {status.exit_code}"
+            job.put_evidence(
+                Evidence("driver", words, status.end, "done: the driver's record beats the batch system's")
+            )
+        job.state = State.DONE
+        job.exit_code = status.exit_code
+        job.reason = _reason_of_exit(status)
+    elif status.problem:
+        job.reason = status.problem
+    elif job.state is State.DONE and job.exit_code == DRIVER_FAILED:
+        job.reason = "the driver could not even write its status file (is the disk full?)"
+    elif job.state is State.DONE and job.exit_code == 0:
+        job.reason = "exit code 0, but the driver left no record of the end: its outputs did not come back"
+
+
+def _reason_of_exit(status: DriverStatus) -> str | None:
+    if status.signal == "XCPU":
+        return "the program took more CPU time than max_cpu_time allows"
+    if status.signal:
+        return f"the program was ended by signal {status.signal}"
+    return f"the program ended with exit code {status.exit_code}" if status.exit_code else None

@@ -1,0 +1,116 @@
+"""What has become of a submission whose fate nobody knows, and its adoption.
+
+It is looked for in the batch system's queue, then in its history, then in what drivers wrote down: the way that a local
+job goes, so that it cannot slip by. Only what is in none of them, after the time in which a late submission may still
+turn up, was never made.
+"""
+
+import logging
+import re
+import time
+from collections.abc import Iterable, Mapping
+
+from batch_adapters.adapter import Garbled, LocalStatus, Unreachable
+from batch_adapters.running.batch_system import BatchSystem
+from jobmanager.database.database import Database
+from jobmanager.database.local_job import Evidence, LocalJob
+from jobmanager.site.account import Account
+from jobmanager.states.changes import change_local_jobs, of_token, put_local_jobs
+from jobmanager.states.driver_status import read_driver_status
+from jobmanager.states.registration import register_local_jobs
+from sandbox.gather import render_stem
+
+logger = logging.getLogger(__name__)
+
+
+class Unsettled(Unreachable):
+    """A submission is nowhere, but may still turn up."""
+
+
+def adopt(account: Account, system: BatchSystem, grid_job: str, token: str) -> bool:
+    """Register what there is under a token; False where there is nothing, and never will be.
+
+    Where a part of an array is missing, the answer may have been cut short: it is asked again later. Once an answer
+    names nothing new, the missing ones lose their intent: they go under a new token.
+
+    :raises Unreachable, Garbled: nobody knows yet.
+    """
+    database = account.database
+    jobs = [job for job in database.local_jobs.all_of(grid_job) if job.token == token]
+    in_doubt = {job.index for job in jobs if job.local_id is None}
+    found = _look_everywhere(account, system, grid_job, token, min(job.index for job in jobs) - 1, in_doubt)
+    eldest = {index: ids[0] for index, ids in found.items() if index in in_doubt}
+    if not eldest:
+        return _believe_absence(system, database, grid_job, token, jobs)
+    logger.info("%s %s found in the batch system: %d local jobs", grid_job, token, len(eldest))
+    register_local_jobs(database, grid_job, eldest, system.adapter.naming)
+    _cancel_duplicates(system, database, grid_job, found)
+    if missing := in_doubt - eldest.keys():
+        raise Garbled(f"{token}: {len(missing)} of its local jobs are not in the answer: it will be asked again")
+    return True
+
+
+def _believe_absence(system: BatchSystem, database: Database, grid_job: str, token: str, jobs: list[LocalJob]) -> bool:
+    """Nothing more was found; False where nothing of the token was ever found."""
+    missing = [job for job in jobs if job.local_id is None]
+    if missing and time.time() - max(job.intended for job in missing) < system.adapter.settle_time:
+        raise Unsettled(
+            f"{token} is nowhere in {system.adapter.name}; it may still turn up: it is looked for until"
+            f" {system.adapter.settle_time:.0f} s after it was sent"
+        )
+    if len(missing) == len(jobs):
+        return False
+    change_local_jobs(database, grid_job, of_token(grid_job, token), LocalJob.forget_intent)
+    return True
+
+
+def _look_everywhere(
+    account: Account, system: BatchSystem, grid_job: str, token: str, offset: int, wanted: set[int]
+) -> dict[int, list[str]]:
+    """The ids that the local jobs of a token have, by index, each index's eldest first."""
+    found: dict[int, list[str]] = {}
+    _add(found, system, offset, system.find(token))
+    if wanted - found.keys():
+        _add(found, system, offset, system.find_ended(token))
+    if wanted - found.keys():
+        for index, local_id in _look_at_drivers(account, grid_job, token):
+            found.setdefault(index, []).append(local_id)
+    return {index: sorted(dict.fromkeys(ids), key=_age) for index, ids in found.items()}
+
+
+def _add(found: dict[int, list[str]], system: BatchSystem, offset: int, statuses: Iterable[LocalStatus]) -> None:
+    for status in statuses:
+        index = offset + system.adapter.naming.position_of(status.local_id)
+        found.setdefault(index, []).append(status.local_id)
+
+
+def _age(local_id: str) -> list[int]:
+    # Batch systems count upwards.
+    return [int(number) for number in re.findall(r"\d+", local_id)]
+
+
+def _look_at_drivers(account: Account, grid_job: str, token: str) -> Iterable[tuple[int, str]]:
+    """Index and id of each local job of a token whose driver has begun to write."""
+    prefix = render_stem(grid_job, "")
+    for file in account.places.results(grid_job).glob(f"{prefix}*.status"):
+        status = read_driver_status(file)
+        if status.token == token and status.index is not None:
+            yield status.index, file.name.removeprefix(prefix).removesuffix(".status")
+
+
+def _cancel_duplicates(system: BatchSystem, database: Database, grid_job: str, found: Mapping[int, list[str]]) -> None:
+    """Of a submission that was made twice the eldest stays; the others are cancelled, and that is written down."""
+    now = int(time.time())
+    unwanted = []
+    with database.transaction():
+        for index, ids in found.items():
+            job = database.local_jobs.get(grid_job, index)
+            others = [local_id for local_id in ids if local_id != job.local_id]
+            if others and job.local_id is not None:
+                words = f"submitted twice: {', '.join(others)}"
+                job.put_evidence(Evidence("us", words, now, f"cancelled; {job.local_id} stays"))
+                put_local_jobs(database, grid_job, [job])
+                unwanted += others
+    if unwanted:
+        logger.warning("%s submitted twice, cancelled: %s", grid_job, " ".join(unwanted[:20]))
+        system.cancel(unwanted)

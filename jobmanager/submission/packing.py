@@ -1,0 +1,128 @@
+"""Steps 3 and 4 of a grid job: its command lines and its work area become the sandbox, once for all local jobs."""
+
+import logging
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from adapters import JobAdapter, LocalJob, RequestFile
+from jobmanager.database.grid_job import GridJob
+from jobmanager.requests.acceptance import run_directory
+from jobmanager.requests.job_types import HANDLER_FAILURES, HandlerError
+from jobmanager.site.account import Account
+from jobmanager.site.batch_systems import find_batch_adapter
+from sandbox.aside import write_aside
+from sandbox.driver import DriverPlan, LocalJobEntry, render_driver, render_table
+from sandbox.limits import Limits
+from sandbox.pack import write_sandbox
+
+logger = logging.getLogger(__name__)
+
+_STDIN = ".samgrid-stdin"
+
+
+def pack_sandbox(account: Account, job: GridJob, adapter: JobAdapter, local_jobs: Sequence[LocalJob]) -> None:
+    """Write sandbox, table of command lines and driver of a grid job, unless an earlier worker has.
+
+    The driver is written last: where it is, all is there.
+
+    :raises HandlerError: the handler failed.
+    :raises SandboxError, OSError: something cannot be packed, or the disk is full; nothing half-made stays.
+    """
+    places = account.places
+    if places.driver(job.identity).exists():
+        return
+    work_area = places.grid_job(job.identity) / "work-area"
+    _remove(work_area)
+    work_area.mkdir(mode=0o700)
+    try:
+        entries = _ask_handler(adapter, local_jobs, work_area)
+        stdin = _bring_stdin(adapter.request["stdin"], work_area)
+        digest = write_sandbox(work_area, places.sandbox_tar(job.identity), _limits(account))
+    finally:
+        _remove(work_area)
+    table = os.fsencode(render_table(entries))
+    table_digest = _write_file(places.local_jobs(job.identity), table)
+    driver = render_driver(_plan(account, job, adapter, digest, table_digest, stdin))
+    _write_file(places.driver(job.identity), os.fsencode(driver))
+    logger.info("%s packed for %d local jobs", job.identity, len(local_jobs))
+
+
+def _ask_handler(adapter: JobAdapter, local_jobs: Sequence[LocalJob], work_area: Path) -> list[LocalJobEntry]:
+    try:
+        commands = [_command(adapter.getCommandAndArguments(local_job)) for local_job in local_jobs]
+        adapter.prepareWorkArea(work_area)
+    except OSError:
+        raise  # a full disk, say: the handler is not to blame
+    except HANDLER_FAILURES as error:  # whatever an experiment's handler does
+        logger.exception("%s's handler failed", adapter.jobType)
+        raise HandlerError(f"handler {adapter.jobType}: {type(error).__name__}: {error}") from error
+    return [_entry(local_job, command) for local_job, command in zip(local_jobs, commands, strict=True)]
+
+
+def _command(words: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(words, str):
+        raise TypeError(f"getCommandAndArguments gave one string, {words!r}, not a list of words")
+    return tuple(words)
+
+
+def _entry(local_job: LocalJob, command: tuple[str, ...]) -> LocalJobEntry:
+    part = local_job.slice
+    return LocalJobEntry(command, part.first_event, part.events, part.seed) if part else LocalJobEntry(command)
+
+
+def _bring_stdin(stdin: RequestFile | None, work_area: Path) -> str:
+    """The file that the driver gives to the program as standard input: one beside the request travels along."""
+    if stdin is None:
+        return ""
+    if not stdin.travels:
+        return str(stdin.path)
+    shutil.copyfile(stdin.path, work_area / _STDIN)
+    return _STDIN
+
+
+def _plan(
+    account: Account, job: GridJob, adapter: JobAdapter, sandbox_sha256: str, table_sha256: str, stdin: str
+) -> DriverPlan:
+    request = adapter.request
+    batch = find_batch_adapter(account, job.batch)
+    return DriverPlan(
+        grid_job=job.identity,
+        sandbox=account.places.sandbox(job.identity),
+        results=account.places.results(job.identity),
+        scratch_base=Path(account.configuration.sandbox.scratch_folder),
+        sandbox_sha256=sandbox_sha256,
+        table_sha256=table_sha256,
+        local_jobs=job.slice_count,
+        local_id_words=batch.local_id_words,
+        index_words=batch.index_words,
+        environment=(*adapter.getEnvironment().items(), *request["environment"]),
+        directory=str(run_directory(request) or ""),
+        stdin=stdin,
+        max_cpu_minutes=request["max_cpu_time"] or 0,
+        max_memory_mb=request["max_memory"] or 0,
+        # What a plain job writes are the user's files, as under GRAM's own job managers.
+        copies_lines=type(adapter).getPhaseOfLine is not JobAdapter.getPhaseOfLine,
+        umask="022" if job.origin is not None and job.origin.is_plain else "077",
+    )
+
+
+def _limits(account: Account) -> Limits:
+    settings = account.configuration.sandbox
+    return Limits(settings.max_input_files, settings.max_input_size * 1_000_000)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder, also where a handler has left read-only folders in it."""
+    for path, _, _ in os.walk(folder):
+        os.chmod(path, 0o700)  # noqa: PTH101 a name of os.walk
+    if folder.exists():
+        shutil.rmtree(folder)
+
+
+def _write_file(path: Path, data: bytes) -> str:
+    """Write a whole file or none; its sha256."""
+    with write_aside(path) as sink:
+        sink.write(data)
+    return sink.sha256

@@ -1,0 +1,184 @@
+"""Step 5 of a grid job: each local job is submitted exactly once, whoever dies when.
+
+Before a submit command runs, its token is in the documents of the local jobs that it submits (the intent). Where a
+token is there but the ids are not, nobody knows what happened: `adoption` finds out. Found: its ids are adopted.
+Nowhere: the same submission is made again, under the same token. No answer: later.
+"""
+
+import logging
+import string
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from batch_adapters.adapter import BatchError, Garbled, Postponed, Refused, Submission, Unreachable
+from batch_adapters.running.batch_system import BatchSystem
+from jobmanager.database.database import Database
+from jobmanager.database.grid_job import GridJob
+from jobmanager.database.local_job import LocalJob
+from jobmanager.site.account import Account
+from jobmanager.site.batch_systems import find_batch_system
+from jobmanager.site.settings import Transfer
+from jobmanager.states.changes import change_local_jobs, of_token, put_local_jobs
+from jobmanager.states.registration import register_local_jobs
+from jobmanager.submission.adoption import adopt
+
+logger = logging.getLogger(__name__)
+
+_DIGITS = string.digits + string.ascii_lowercase
+PARALLEL_SUBMITS = 4
+"""Submit commands at once, where the batch system has no arrays."""
+
+
+@dataclass(frozen=True)
+class Intent:
+    """A submission that is in the documents: the token, and the indexes of its local jobs, without a gap."""
+
+    token: str
+    indexes: Sequence[int]
+
+
+def submit_local_jobs(account: Account, job: GridJob, request: Mapping[str, Any]) -> None:
+    """Submit and register every local job that is not; stops where the grid job is cancelled meanwhile.
+
+    :raises Refused: the batch system does not want it.
+    :raises Unreachable, Garbled: the rest must wait.
+    """
+    database = account.database
+    system = find_batch_system(account, job.batch)
+    for intent in open_intents(database, job.identity):
+        if adopt(account, system, job.identity, intent.token):
+            continue
+        if database.grid_jobs.get(job.identity).cancelled:
+            return
+        renew_intent(database, job.identity, intent)
+        _submit_all(account, system, job, request, [intent])
+    if not database.local_jobs.to_submit(job.identity, 1):
+        return
+    most = system.max_array()
+    while intents := _write_intents(database, job.identity, most):
+        _submit_all(account, system, job, request, intents)
+
+
+def open_intents(database: Database, grid_job: str) -> list[Intent]:
+    """The submissions whose ids are not known."""
+    indexes: dict[str, list[int]] = {}
+    for job in database.local_jobs.in_doubt(grid_job):
+        indexes.setdefault(str(job.token), []).append(job.index)
+    return [Intent(token, found) for token, found in indexes.items()]
+
+
+def _write_intents(database: Database, grid_job: str, most: int) -> list[Intent]:
+    intents = (write_intent(database, grid_job, most) for _ in range(1 if most > 1 else PARALLEL_SUBMITS))
+    return [intent for intent in intents if intent is not None]
+
+
+def write_intent(database: Database, grid_job: str, max_array: int) -> Intent | None:
+    """Commit the token of the next array to be submitted; None where nothing is left, or the grid job is cancelled."""
+    with database.transaction():
+        jobs = database.local_jobs.to_submit(grid_job, max_array)
+        stored = database.grid_jobs.get(grid_job)
+        if not jobs or stored.cancelled:
+            return None
+        # Up to the first gap in the indexes: an array has none.
+        array = [job for position, job in enumerate(jobs) if job.index == jobs[0].index + position]
+        token = _next_token(grid_job, find_last_token(database, stored))
+        for job in array:
+            job.intend(token, time.time())
+        put_local_jobs(database, grid_job, array)
+    return Intent(token, [job.index for job in array])
+
+
+def renew_intent(database: Database, grid_job: str, intent: Intent) -> None:
+    """Commit that a submission which was never made is about to be tried again."""
+    change_local_jobs(
+        database, grid_job, of_token(grid_job, intent.token), lambda job: job.intend(intent.token, time.time())
+    )
+
+
+def _withdraw_intent(database: Database, grid_job: str, intent: Intent) -> None:
+    change_local_jobs(database, grid_job, of_token(grid_job, intent.token), LocalJob.forget_intent)
+
+
+def _submit_all(
+    account: Account, system: BatchSystem, job: GridJob, request: Mapping[str, Any], intents: Sequence[Intent]
+) -> None:
+    """Make submissions side by side, and see to what became of each; then raise the first error, if there was one."""
+
+    def submit(intent: Intent) -> tuple[Intent, Mapping[int, str] | BatchError]:
+        try:
+            return intent, system.submit(_render_submission(account, system, job, request, intent))
+        except BatchError as error:
+            return intent, error
+
+    with ThreadPoolExecutor(len(intents)) as threads:
+        outcomes = list(threads.map(submit, intents))
+    errors = [_note_outcome(account, system, job.identity, intent, outcome) for intent, outcome in outcomes]
+    _raise_first(errors)
+
+
+def _raise_first(errors: Iterable[BatchError | None]) -> None:
+    for error in errors:
+        if error is not None:
+            raise error
+
+
+def _note_outcome(
+    account: Account, system: BatchSystem, grid_job: str, intent: Intent, outcome: Mapping[int, str] | BatchError
+) -> BatchError | None:
+    """Put the outcome of a submission into the database; what keeps the grid job from going on, if anything does."""
+    database = account.database
+    if isinstance(outcome, Refused | Postponed):
+        # Nothing was submitted, for certain.
+        _withdraw_intent(database, grid_job, intent)
+        return outcome
+    if isinstance(outcome, BatchError):
+        logger.warning("%s %s: %s: looking for it", grid_job, intent.token, outcome)
+        try:
+            return None if adopt(account, system, grid_job, intent.token) else outcome
+        except (Unreachable, Garbled) as error:
+            return error
+    offset = intent.indexes[0] - 1
+    logger.info("%s %s submitted: local jobs %d to %d", grid_job, intent.token, offset + 1, intent.indexes[-1])
+    ids = {offset + position: local_id for position, local_id in outcome.items()}
+    register_local_jobs(database, grid_job, ids, system.adapter.naming)
+    return None
+
+
+def _render_submission(
+    account: Account, system: BatchSystem, job: GridJob, request: Mapping[str, Any], intent: Intent
+) -> Submission:
+    places = account.places
+    return Submission(
+        token=intent.token,
+        count=len(intent.indexes),
+        offset=intent.indexes[0] - 1,
+        driver=str(places.driver(job.identity)),
+        results=str(places.results(job.identity)),
+        sandbox=str(places.sandbox(job.identity)),
+        carried=account.configuration.sandbox.transfer is Transfer.BATCH_SYSTEM,
+        queue=request["queue"],
+        project=request["project"],
+        max_cpu_minutes=request["max_cpu_time"] or 0,
+        max_wall_minutes=request["max_wall_time"] or 0,
+        max_memory_mb=request["max_memory"] or 0,
+        options=(*system.adapter.options, *request["batch_options"]),
+    )
+
+
+def find_last_token(database: Database, job: GridJob) -> str | None:
+    """The highest token of a grid job, earlier attempts included; None where no submission was ever intended."""
+    known = [token for token in (database.local_jobs.last_token(job.identity), job.last_token) if token is not None]
+    return max(known, key=lambda token: (len(token), token), default=None)
+
+
+def _next_token(grid_job: str, last: str | None) -> str:
+    """The token after the last one: never one that local jobs have, though others may have lost theirs."""
+    number = int(last.removeprefix(f"{grid_job}-"), 36) + 1 if last else 1
+    digits = ""
+    while number:
+        number, digit = divmod(number, 36)
+        digits = _DIGITS[digit] + digits
+    return f"{grid_job}-{digits}"

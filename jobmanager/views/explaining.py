@@ -1,0 +1,202 @@
+"""``samgrid explain``: what is known of a local job, who said so and when, and what is concluded from it."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from batch_adapters.adapter import BatchError, LocalStatus, Unreachable
+from batch_adapters.registry import UnknownBatchSystem
+from batch_adapters.running.batch_system import BatchSystem
+from jobmanager.database.database import Database, UnknownJob
+from jobmanager.database.local_job import Attempt, Evidence, LocalJob
+from jobmanager.database.times import read_time
+from jobmanager.site.account import Account
+from jobmanager.site.batch_systems import find_batch_system, find_silence
+from jobmanager.states.driver_status import read_driver_status, status_file
+from jobmanager.views.grid_jobs import printable, render_columns, render_line, render_local_time
+from jobmanager.views.verdict import Heard, Surroundings, render_verdict
+from sandbox.status import DriverStatus
+
+_SHOWN_IDS = 5
+
+
+def explain(account: Account, name: str, ask: bool) -> str:
+    """Everything about the local jobs that a name fits, the last submitted first; without ``ask`` no command is run.
+
+    :raises UnknownJob: it fits none.
+    """
+    found = find_local_jobs(account.database, name)
+    return "\n\n".join(_explain(account, grid_job, job, ask) for grid_job, job in found)
+
+
+def find_local_jobs(database: Database, name: str) -> list[tuple[str, LocalJob]]:
+    """Grid job and local job of each that has the id ``name``, or of the one that ``ID/NUMBER`` names.
+
+    :raises UnknownJob: there is none.
+    """
+    found = database.local_jobs.named(name)
+    prefix, slash, number = name.rpartition("/")
+    if found:
+        return found
+    if not (slash and number.isascii() and number.isdigit()):
+        raise UnknownJob(
+            f"no local job has the id \"{name}\": samgrid query '//local-job/@id' lists the ids, and ID/NUMBER"
+            " names a local job by its number in its grid job"
+        )
+    identity = database.grid_jobs.find(prefix)
+    index = int(number)
+    if index not in [line.index for line in database.local_jobs.lines(identity)]:
+        count = sum(database.local_jobs.count(identity).values())
+        raise UnknownJob(f"grid job {identity} has no local job {number}: it has {count} by now")
+    return [(identity, database.local_jobs.get(identity, index))]
+
+
+def _explain(account: Account, grid_job: str, job: LocalJob, ask: bool) -> str:
+    surroundings, complaint = look_around(account, account.database, grid_job, job)
+    if ask:
+        now, history = _ask(account, job)
+        surroundings = replace(surroundings, now=now, history=history)
+    parts = [
+        render_columns([(name, render_line(text)) for name, text in describe_local_job(grid_job, job)]),
+        "seen:\n" + (render_evidence(job.evidence()) or "  nothing"),
+        "driver:\n"
+        + "\n".join(f"  {render_line(line)}" for line in [*describe_driver(surroundings.driver), *complaint]),
+    ]
+    parts += [_describe_heard(title, heard) for title, heard in _titles(job.batch, surroundings)]
+    parts.append("verdict:\n  " + render_line(render_verdict(job, surroundings)))
+    return "\n".join(parts)
+
+
+def look_around(account: Account, database: Database, grid_job: str, job: LocalJob) -> tuple[Surroundings, list[str]]:
+    """What bears on a local job as far as it is written down, and why the driver's record cannot be read, if so."""
+    driver, complaint = _read_driver(account, grid_job, job)
+    surroundings = Surroundings(
+        grid_job_has_ended=database.grid_jobs.get(grid_job).state.is_final,
+        reconcile_interval=account.configuration.monitor.reconcile_interval,
+        missing=database.events.missing(job.batch).get(str(job.local_id)),
+        driver=driver,
+    )
+    return surroundings, complaint
+
+
+def describe_local_job(grid_job: str, job: LocalJob) -> list[tuple[str, str]]:
+    """What its document says of it, by name, for people."""
+    facts = [
+        ("grid job", grid_job),
+        ("number", str(job.index)),
+        ("batch system", job.batch),
+        ("token", job.token),
+        ("local id", job.local_id),
+        ("array", job.array),
+        ("state", job.state.word),
+        ("exit code", None if job.exit_code is None else str(job.exit_code)),
+        ("intended", render_local_time(job.intended) if job.intended else None),
+        ("submitted", _local(job.submitted)),
+        ("started", _local(job.element.get("started"))),
+        ("ended", _local(job.ended)),
+        ("reason", job.reason),
+        ("remark", job.remark),
+        *((f"attempt {attempt.number}", _describe_attempt(attempt)) for attempt in job.earlier_attempts()),
+    ]
+    return [(name, text) for name, text in facts if text]
+
+
+def _describe_attempt(attempt: Attempt) -> str:
+    place = f" on {attempt.host}" if attempt.host else ""
+    return f"{attempt.local_id or 'never submitted'}{place}: {attempt.reason or attempt.state.word}"
+
+
+def _local(text: str | None) -> str:
+    return render_local_time(read_time(text)) if text else ""
+
+
+def render_evidence(evidence: Iterable[Evidence]) -> str:
+    """What was seen, a line each: when, who said it, what it said, and what that changed."""
+    rows = [
+        (f"  {render_local_time(e.when)}", printable(e.source), render_line(e.said), f"→ {render_line(e.verdict)}")
+        for e in evidence
+    ]
+    return render_columns(rows) if rows else ""
+
+
+def _read_driver(account: Account, grid_job: str, job: LocalJob) -> tuple[DriverStatus, list[str]]:
+    """What the driver wrote down, and why that cannot be read, if it cannot."""
+    if job.local_id is None:
+        return DriverStatus(), []
+    try:
+        return read_driver_status(status_file(account, grid_job, job.local_id)), []
+    except OSError as error:
+        return DriverStatus(), [f"its status file cannot be read: {error}"]
+
+
+def describe_driver(status: DriverStatus) -> list[str]:
+    """What its driver wrote down, a line each."""
+    if status == DriverStatus():
+        return ["nothing"]
+    lines = []
+    if status.start is not None:
+        lines.append(f"{render_local_time(status.start)} start" + (f" on {status.host}" if status.host else ""))
+    lines += [f"phase {p.name}: {p.done} of {p.total} {p.unit}" for p in status.phases]
+    if status.exit_code is not None:
+        signal = f", signal {status.signal}" if status.signal else ""
+        cpu = "" if status.cpu_seconds is None else f", {status.cpu_seconds:.2f} s of CPU time"
+        lines.append(f"the program's exit code: {status.exit_code}{signal}{cpu}")
+    if status.end is not None:
+        lines.append(f"{render_local_time(status.end)} end: the outputs are back")
+    return lines + ([f"problem: {status.problem}"] if status.problem else [])
+
+
+def _ask(account: Account, job: LocalJob) -> tuple[Heard, Heard | None]:
+    """What the batch system says now, and its history where the local job is not, or no longer, in its queue."""
+    try:
+        system = find_batch_system(account, job.batch)
+    except UnknownBatchSystem as error:
+        return Heard(trouble=str(error)), None
+    now = _hear(account, job.batch, lambda: _look_at_queue(system, job))
+    is_gone = job.state.is_final or not (now.found or now.trouble)
+    if job.token is None or not is_gone or system.adapter.history is None:
+        return now, None
+    return now, _hear(account, job.batch, lambda: _look_at_history(system, job))
+
+
+def _look_at_queue(system: BatchSystem, job: LocalJob) -> list[LocalStatus]:
+    if job.local_id is None:
+        return system.find(job.token) if job.token else []
+    status = system.status(job.local_id)
+    return [] if status is None else [status]
+
+
+def _look_at_history(system: BatchSystem, job: LocalJob) -> list[LocalStatus]:
+    ended = system.find_ended(str(job.token))
+    return [status for status in ended if job.local_id in (None, status.local_id)]
+
+
+def _hear(account: Account, batch: str, question: Callable[[], list[LocalStatus]]) -> Heard:
+    try:
+        return Heard(tuple(question()))
+    except Unreachable as error:
+        silence = find_silence(account, batch)
+        since = f"no answer since {render_local_time(silence.since)}" if silence else "no answer"
+        return Heard(trouble=f"{since}: {error}")
+    except BatchError as error:
+        return Heard(trouble=f"no answer that can be understood: {error}")
+
+
+def _titles(batch: str, surroundings: Surroundings) -> list[tuple[str, Heard]]:
+    titled = [(f"{batch} now:", surroundings.now), (f"{batch}'s history:", surroundings.history)]
+    return [(title, heard) for title, heard in titled if heard is not None]
+
+
+def _describe_heard(title: str, heard: Heard) -> str:
+    lines = [heard.trouble] if heard.trouble else [_describe_status(status) for status in heard.found[:_SHOWN_IDS]]
+    if len(heard.found) > _SHOWN_IDS:
+        lines.append(f"… and {len(heard.found) - _SHOWN_IDS} others of that token")
+    return "\n".join([title, *(f"  {render_line(line)}" for line in lines or ["does not know it"])])
+
+
+def _describe_status(status: LocalStatus) -> str:
+    state = "no state that the adapter knows" if status.state is None else status.state.word
+    code = "" if status.exit_code is None else f", exit code {status.exit_code}"
+    name = f", named {status.token}" if status.token else ""
+    leaving = ", on its way out" if status.is_leaving else ""
+    reason = f": {status.reason}" if status.reason else ""
+    return f"{status.local_id} {status.native_state} ({state}{leaving}){code}{name}{reason}"

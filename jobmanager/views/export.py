@@ -1,0 +1,100 @@
+"""The job database as a folder of XML files that need nothing of ours: with their schema, stylesheet and pages."""
+
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from lxml import etree
+
+from jobmanager.database.database import Database, Overview
+from jobmanager.database.documents import SCHEMA_FILE, read_xml, render_text
+from jobmanager.database.times import render_time
+from jobmanager.views.grid_jobs import render_markup
+
+_SCHEMA = "schema.rng"
+_STYLESHEET = "samgrid.xsl"
+_TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
+_HEAD = f"""\
+<?xml version="1.0" encoding="UTF-8"?>
+<?xml-model href="{_SCHEMA}"?>
+<?xml-stylesheet type="text/xsl" href="{_STYLESHEET}"?>
+"""
+
+
+class ExportError(Exception):
+    """The folder cannot be made; the message says why and the way out."""
+
+
+def export(database: Database, folder: Path) -> int:
+    """Make the folder (0700, its files 0600), whole or not at all: how many grid jobs are in it.
+
+    :raises ExportError: there is something in it already; OSError: it cannot be written.
+    """
+    rows = database.grid_jobs.overview()
+    with _make_folder(folder.resolve()) as aside:
+        for file in (SCHEMA_FILE, Path(__file__).with_name(_STYLESHEET)):
+            _write(aside / file.name, file.read_bytes())
+        render_page = etree.XSLT(read_xml((aside / _STYLESHEET).read_bytes()))
+        # Pages, too: browsers read no stylesheet of a file:// address, and do away with XSLT.
+        for name, root in _make_documents(database, rows):
+            _write(aside / f"{name}.xml", _HEAD.encode() + etree.tostring(root, encoding="UTF-8") + b"\n")
+            _write(aside / f"{name}.html", bytes(render_page(root, suffix="'html'")))
+    return len(rows)
+
+
+def _make_documents(database: Database, rows: list[Overview]) -> Iterator[tuple[str, etree._Element]]:
+    """Name and root element of each document."""
+    yield "index", make_overview(rows)
+    for row in rows:
+        yield row.id, database.to_xml(row.id)[0]
+
+
+@contextmanager
+def _make_folder(target: Path) -> Iterator[Path]:
+    """Give a folder that becomes the target when the block ends well, and vanishes when not."""
+    if target == Path.cwd():
+        raise ExportError(f"{target} is where you are: name a new folder")
+    if not target.parent.is_dir():
+        raise ExportError(f"{target} cannot be made: there is no folder {target.parent}")
+    aside = Path(tempfile.mkdtemp(prefix=f"{target.name}.", suffix=".tmp", dir=target.parent))
+    try:
+        yield aside
+        # The kernel replaces an empty folder, and nothing else.
+        aside.rename(target)
+    except BaseException as error:
+        shutil.rmtree(aside)
+        if isinstance(error, OSError) and error.errno in _TAKEN:
+            raise ExportError(f"{target} is there, and is no empty folder: name a new one") from error
+        raise
+
+
+def _write(path: Path, content: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with open(descriptor, "wb") as stream:
+        stream.write(content)
+
+
+def make_overview(rows: Iterable[Overview], silent_since: Mapping[str, float] | None = None) -> etree._Element:
+    """The root element; grid jobs of ``silent_since`` (id to seconds) wait for a batch system's answer."""
+    root = etree.Element("overview")
+    for row in rows:
+        values = {"id": row.id, "type": row.type, "state": row.state, "owner": render_text(row.owner)}
+        job = etree.SubElement(root, "grid-job", values, submitted=row.submitted)
+        if silent_since and row.id in silent_since:
+            job.set("silent-since", render_time(silent_since[row.id]))
+        for state, count in row.counts.items():
+            etree.SubElement(job, "local-jobs", state=state, count=str(count))
+        if row.unsuccessful:
+            job.set("unsuccessful", str(row.unsuccessful))
+    return root
+
+
+def render_xml(rows: Iterable[Overview], silent_since: Mapping[str, float]) -> str:
+    """The list for programs."""
+    root = make_overview(rows, silent_since)
+    etree.indent(root)
+    return render_markup(etree.tostring(root, encoding="unicode"))

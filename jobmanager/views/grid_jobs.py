@@ -1,0 +1,215 @@
+"""What people read about grid jobs and job types: text, made from documents and declarations."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adapters import Attribute, JobAdapter
+from batch_adapters.running.traffic import Silence
+from jobmanager.database.database import Overview, StepLine
+from jobmanager.database.local_jobs import PhaseSum
+from jobmanager.site.account import Account
+from jobmanager.views.progress import estimate_end, read_course, render_rate, render_silent
+
+if TYPE_CHECKING:  # a list of grid jobs needs no XML
+    from jobmanager.database.grid_job import GridJob
+
+_STATES = ("unsubmitted", "pending", "active", "suspended", "done", "failed")
+_SHOWN_KINDS = 20
+_COMMANDS = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_UTC = "%Y-%m-%dT%H:%M:%SZ"
+
+
+def printable(text: str) -> str:
+    """The text without anything that a terminal could take for a command."""
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
+
+
+def render_line(text: str) -> str:
+    """The text as a part of one printable line: a program's output may have several."""
+    return printable(" ".join(text.split()))
+
+
+def render_markup(markup: str) -> str:
+    """The same XML with a character reference for each character that a terminal may obey: no name can have one."""
+    return _COMMANDS.sub(lambda found: f"&#{ord(found[0])};", markup)
+
+
+def render_local_time(seconds: float) -> str:
+    """Seconds since the epoch as ISO 8601 in the reader's time zone, which is named."""
+    try:
+        return datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="seconds")
+    except (ValueError, OverflowError, OSError):  # a stamp from after the year 9999
+        return f"second {seconds:.0f}"
+
+
+def render_columns(rows: Sequence[Sequence[str]]) -> str:
+    """Rows as columns that line up."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def render_counts(row: Overview) -> str:
+    """Local jobs by state, ``3 active, 5 done (2 of them without success)``; of a structured grid job its step."""
+    if row.steps:
+        return render_step(row.steps)
+    parts = [f"{row.counts[state]} {state}" for state in _STATES if row.counts.get(state)]
+    of_done = f" ({row.unsuccessful} of them without success)" if row.unsuccessful else ""
+    return ", ".join(part + of_done if part.endswith(" done") else part for part in parts) or "no local jobs yet"
+
+
+def find_running_step(steps: Sequence[StepLine]) -> str | None:
+    """The grid job of the step that a structured grid job has come to; None where none has begun."""
+    return next((step.grid_job for step in reversed(steps) if step.grid_job), None)
+
+
+def render_step(steps: Sequence[StepLine]) -> str:
+    """The step that a structured grid job has come to: ``step 2 of 2: merge (k3f9zq2m) active``."""
+    number = sum(1 for step in steps if step.grid_job) or 1
+    step = steps[number - 1]
+    return f"step {number} of {len(steps)}: {_render_part(step)}"
+
+
+def _render_part(step: StepLine) -> str:
+    return f"{step.name} ({step.grid_job}) {step.state or 'removed'}" if step.grid_job else step.name
+
+
+def _render_work(row: Overview) -> str:
+    return render_counts(row) + (f" (step of {row.parent})" if row.parent else "")
+
+
+def render_table(rows: Iterable[Overview], is_choice: bool = False) -> str:
+    """One line per grid job, with a heading; ``is_choice``: there may be others."""
+    heading = ("ID", "TYPE", "STATE", "OWNER", "SUBMITTED", "LOCAL JOBS")
+    lines = [(row.id, row.type, row.state, printable(row.owner), row.submitted, _render_work(row)) for row in rows]
+    if lines:
+        return render_columns([heading, *lines])
+    return 'no grid jobs: "samgrid submit FILE" makes one' if not is_choice else "no grid jobs fit these options"
+
+
+def render_json(rows: Iterable[Overview], silent_since: Mapping[str, float]) -> str:
+    """The grid jobs for programs; those of ``silent_since`` (id to seconds) wait for a batch system's answer."""
+    objects = []
+    for row in rows:
+        since = silent_since.get(row.id)
+        moment = {} if since is None else {"silent_since": datetime.fromtimestamp(since, UTC).strftime(_UTC)}
+        objects.append({**asdict(row), **moment})
+    return json.dumps(objects, indent=2)
+
+
+def render_silence(batch: str, silence: Silence, now: float) -> str:
+    """Since when a batch system does not answer, when it is asked again, and what came instead of an answer."""
+    again = f"asked again at {_clock(silence.next_try, now)}" if silence.next_try > now else "asked again soon"
+    return f"{batch} has not answered since {_clock(silence.since, now)} ({again}): {render_line(silence.words)}"
+
+
+def _clock(seconds: float, now: float) -> str:
+    moment = datetime.fromtimestamp(seconds)
+    is_today = moment.date() == datetime.fromtimestamp(now).date()
+    return moment.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M:%S")
+
+
+def render_details(account: Account, identity: str, row: Overview, now: float) -> str:
+    """Everything about one grid job that fits a screen."""
+    job = account.database.grid_jobs.get(identity)
+    stall_time = account.configuration.monitor.stall_time
+    course = read_course(account.database, identity, job.count, stall_time, now)
+    facts = [
+        ("grid job", identity),
+        ("type", job.job_type),
+        ("state", job.state.word + (" (being cancelled)" if job.cancelled and not job.state.is_final else "")),
+        ("owner", printable(job.owner)),
+        ("submitted", job.submitted),
+        *([("repeats", job.repeats)] if job.repeats else []),
+        ("batch system", job.batch),
+        *_render_parts(job, row),
+        *((f"phase {phase.name}", _render_phase(phase, job.count)) for phase in course.phases),
+    ]
+    end = None if job.state.is_final else estimate_end(course, now)
+    facts += [("may end", f"{render_local_time(end)} (estimate)")] if end is not None else []
+    facts += [("stalled", render_silent(course, stall_time))] if course.silent else []
+    facts += [("reason", printable(job.reason))] if job.reason else []
+    facts += [("trouble", printable(job.trouble))] if job.trouble else []
+    facts += [(printable(name), printable(text)) for name, text in job.summary().items()]
+    return render_columns(facts)
+
+
+def _render_parts(job: "GridJob", row: Overview) -> list[tuple[str, str]]:
+    """What a grid job is made of: its steps, or its local jobs."""
+    if not row.steps:
+        of_whole = [("step", f"of {row.parent}")] if row.parent else []
+        return [*of_whole, ("local jobs", f"{job.count}: {render_counts(row)}")]
+    return [(f"step {number} of {len(row.steps)}", _render_part(step)) for number, step in enumerate(row.steps, 1)]
+
+
+def _render_phase(phase: PhaseSum, local_jobs: int) -> str:
+    amount = f"{phase.done} of {phase.expected_total(local_jobs)} {phase.unit}".rstrip()
+    return ", ".join(filter(None, (amount, render_rate(phase))))
+
+
+def render_output(job: "GridJob", tar: Path) -> str:
+    """Where the output tar of an ended grid job is, what is in it and what is not, and the handler's summary."""
+    import tarfile
+
+    lines = [str(tar)]
+    with tarfile.open(tar) as archive:
+        member = archive.extractfile(f"{job.identity}/manifest.json")
+        manifest = json.load(member) if member else {}
+    files = manifest["files"]
+    lines += [f"{len(files)} files, {sum(file['size'] for file in files)} bytes:", _render_kinds(job.identity, files)]
+    lines += [
+        f"missing: {printable(missing['local_id'])}: {', '.join(missing['what'])}" for missing in manifest["missing"]
+    ]
+    lines += [f"refused: {printable(refused['path'])}: {refused['reason']}" for refused in manifest["refused"]]
+    lines += [f"{printable(name)}: {printable(text)}" for name, text in job.summary().items()]
+    lines.append(f"grid job {job.identity}: {job.state.word}" + (f": {printable(job.reason)}" if job.reason else ""))
+    return "\n".join(lines)
+
+
+def _render_kinds(identity: str, files: Iterable[Mapping[str, Any]]) -> str:
+    """The files of a tar by what they are: those of the local jobs together, with number and size."""
+    kinds: dict[str, list[int]] = {}
+    for file in files:
+        of_local_job = re.fullmatch(rf"{identity}\..+?\.(stdout|stderr|status|output/.*)", file["path"], re.DOTALL)
+        kinds.setdefault(of_local_job[1] if of_local_job else file["path"], []).append(file["size"])
+    rows = [(f"{len(sizes):>8} ×", printable(kind), f"{sum(sizes):>14} bytes") for kind, sizes in sorted(kinds.items())]
+    if len(rows) > _SHOWN_KINDS:
+        rows = [*rows[:_SHOWN_KINDS], ("", f"… and {len(rows) - _SHOWN_KINDS} other names (tar -tf shows them)", "")]
+    return render_columns(rows)
+
+
+def render_types(types: Mapping[str, type[JobAdapter]]) -> str:
+    """The job types, one line each."""
+    return render_columns([(name, _first_line(types[name])) for name in sorted(types)])
+
+
+def render_type(handler: type[JobAdapter], common: Sequence[Attribute]) -> str:
+    """A job type's attributes: its own, the site's, and those of every type."""
+    parts = [f"{handler.jobType}: {_first_line(handler)}", "", "attributes:", _render_attributes(handler.attributes)]
+    parts += ["", "attributes of every job type:", _render_attributes(common)]
+    if handler.siteAttributes:
+        parts += ["", f"configuration [type.{handler.jobType}]:", _render_attributes(handler.siteAttributes)]
+    return "\n".join(parts)
+
+
+def _render_attributes(attributes: Iterable[Attribute]) -> str:
+    rows = [(f"  {a.name}", _kind(a), "required" if a.required else _default(a), a.doc) for a in attributes]
+    return render_columns(rows) if rows else "  none"
+
+
+def _kind(attribute: Attribute) -> str:
+    return f"one of {', '.join(attribute.choices)}" if attribute.choices else attribute.describe()
+
+
+def _default(attribute: Attribute) -> str:
+    shown = attribute.default
+    return "" if shown is None or shown in ("", ()) else f"default {shown}"
+
+
+def _first_line(handler: type[JobAdapter]) -> str:
+    return (handler.__doc__ or "").strip().splitlines()[0] if handler.__doc__ else ""

@@ -1,0 +1,89 @@
+"""How far a grid job has come: what pages, bars and estimates show of it, from the database's indexes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jobmanager.database.database import Database
+from jobmanager.database.local_jobs import PhaseSum
+
+
+@dataclass(frozen=True)
+class Course:
+    """A grid job at one moment; times in seconds since the epoch."""
+
+    local_jobs: int
+    ended: int
+    started: int | None
+    """When the first local job started."""
+    phases: Sequence[PhaseSum] = ()
+    open_parts: float = 0
+    """How many phases the local jobs that have not ended have done, parts of phases counting as parts."""
+    silent: Sequence[int] = ()
+    """Numbers of the running local jobs that have told nothing new for the stall time."""
+
+
+def read_course(database: Database, identity: str, local_jobs: int, stall_time: float, now: float) -> Course:
+    """How far a grid job of so many local jobs has come; stall time in seconds."""
+    states = database.local_jobs.count(identity)
+    return Course(
+        local_jobs=local_jobs,
+        ended=sum(number for state, number in states.items() if state.is_final),
+        started=database.local_jobs.first_start(identity),
+        phases=tuple(database.local_jobs.phase_sums(identity)),
+        open_parts=database.local_jobs.open_parts(identity),
+        silent=tuple(database.local_jobs.silent(identity, now - stall_time)),
+    )
+
+
+_LEAST_FRACTION = 0.005
+_LEAST_TIME = 5.0
+"""Seconds. From less than that nothing can be concluded."""
+
+
+def rate(phase: PhaseSum) -> float | None:
+    """Units per second that all local jobs together have done of a phase; None where too little is known."""
+    seconds = phase.changed - phase.begun
+    return phase.done / seconds if seconds > 0 and phase.done > 0 else None
+
+
+def fraction_done(course: Course) -> float:
+    """From 0 to 1: ended local jobs count whole, the others by their phases, of which each counts alike."""
+    if course.local_jobs < 1:
+        return 0.0
+    of_open = course.open_parts / len(course.phases) if course.phases else 0.0
+    return max(0.0, min(1.0, (course.ended + of_open) / course.local_jobs))
+
+
+def estimate_end(course: Course, now: float) -> float | None:
+    """When the last local job may end, if all goes on as until now; None where too little is known."""
+    if course.started is None:
+        return None
+    fraction = fraction_done(course)
+    elapsed = now - course.started
+    if fraction < _LEAST_FRACTION or elapsed < _LEAST_TIME:
+        return None
+    return course.started + elapsed / fraction
+
+
+def render_rate(phase: PhaseSum) -> str:
+    """``3.2 events/s``, or per minute or hour where that is less than one; empty where too little is known."""
+    known = rate(phase)
+    if known is None:
+        return ""
+    seconds, name = (1, "s") if known >= 1 else (60, "min") if known * 60 >= 1 else (3600, "h")
+    return f"{known * seconds:.3g} {phase.unit}".rstrip() + f"/{name}"
+
+
+def render_silent(course: Course, seconds: float) -> str:
+    """The stall warning; empty where no local job has been silent for so many seconds."""
+    if not course.silent:
+        return ""
+    have = "1 local job has" if len(course.silent) == 1 else f"{len(course.silent)} local jobs have"
+    return f"{have} told nothing new for {render_duration(seconds)}, first number {course.silent[0]}"
+
+
+def render_duration(seconds: float) -> str:
+    """``90 s``, ``30 min`` or ``2.5 h``."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.3g} h"

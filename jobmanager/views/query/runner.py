@@ -1,0 +1,144 @@
+"""Questions to the job database, each answered by a child process with limits: no expression can stop who asks."""
+
+import json
+import os
+import signal
+import subprocess
+from dataclasses import dataclass
+from enum import Enum
+
+from batch_adapters.launch import command_line
+from jobmanager.site.account import Account
+from jobmanager.views.grid_jobs import render_line
+
+MOST_LETTERS = 32_768
+"""The longest expression that is looked at."""
+
+_KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME")
+_MEGABYTE = 1_000_000
+_LONGEST_FAULT = 500
+
+
+class QueryError(Exception):
+    """An expression has no answer: it is wrong, or reached a limit; one printable line, with the expression."""
+
+
+class Language(Enum):
+    """What an expression is written in."""
+
+    XPATH = "XPath"
+    """XPath 1.0 with the regular expressions of EXSLT, as ``re:test``."""
+    XQUERY = "XQuery"
+    """XQuery 3.1, of which XPath 3.1 is a part: needs the extra ``xquery``."""
+
+
+class Kind(Enum):
+    """What an item of an answer is."""
+
+    ELEMENT = "element"
+    ATTRIBUTE = "attribute"
+    TEXT = "text"
+    VALUE = "value"
+    """A number, a string, a boolean …: no node."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one expression may use."""
+
+    seconds: float = 60
+    memory: int = 4_000 * _MEGABYTE
+    """Bytes of its process."""
+    answer: int = 256 * _MEGABYTE
+    """Bytes of text."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One item of an answer."""
+
+    kind: Kind
+    text: str
+    """The markup of an element, the value of anything else, raw: it may hold what a terminal takes for a command."""
+    fields: tuple[tuple[str, str], ...] = ()
+    """Names and values, raw: an element's attributes, then its own text as ``text()``; or the attribute it is."""
+
+
+@dataclass(frozen=True)
+class QueryResult:
+    """What an expression found, in its order."""
+
+    items: tuple[Item, ...]
+
+
+def run_limited(
+    account: Account,
+    identity: str | None,
+    expression: str,
+    language: Language = Language.XPATH,
+    limits: Limits = Limits(),
+) -> QueryResult:
+    """What an expression finds in the documents of all grid jobs, or of one; safe to call from any thread.
+
+    :raises QueryError: it is wrong, or has no answer within the limits.
+    """
+    if len(expression) > MOST_LETTERS:
+        raise QueryError(f"{language.value}: an expression has at most {MOST_LETTERS} letters, not {len(expression)}")
+    where = f"{language.value} {_shorten(expression)}"
+    done = _run_child(_render_question(account, identity, expression, language, limits), limits, where)
+    if done.returncode:
+        raise QueryError(f"{where}: {_render_end(done.returncode, done.stderr, limits)}")
+    answer = json.loads(done.stdout)
+    if "fault" in answer:
+        raise QueryError(f"{where}: {render_line(answer['fault'])[:_LONGEST_FAULT]}")
+    return QueryResult(tuple(_read_item(*item) for item in answer["items"]))
+
+
+def _read_item(kind: str, text: str, fields: list[tuple[str, str]]) -> Item:
+    return Item(Kind(kind), text, tuple((name, value) for name, value in fields))
+
+
+def _render_question(
+    account: Account, identity: str | None, expression: str, language: Language, limits: Limits
+) -> bytes:
+    path = account.database.path
+    question = {
+        "database": None if path is None else str(path),
+        "identity": identity,
+        "expression": expression,
+        "language": language.value,
+        "memory": limits.memory,
+        "seconds": limits.seconds,
+        "answer": limits.answer,
+    }
+    return json.dumps(question).encode()
+
+
+def _run_child(question: bytes, limits: Limits, where: str) -> "subprocess.CompletedProcess[bytes]":
+    environment = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
+    try:
+        return subprocess.run(
+            command_line("samgrid-query"),
+            input=question,
+            capture_output=True,
+            timeout=limits.seconds,
+            # No secret of ours is in reach of an expression.
+            env={**environment, "LC_ALL": "C.UTF-8"},
+            cwd="/",
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise QueryError(f"{where}: no answer within {limits.seconds:g} s") from error
+
+
+def _render_end(status: int, errors: bytes, limits: Limits) -> str:
+    if status == -signal.SIGXCPU:
+        return f"no answer within {limits.seconds:g} s"
+    words = render_line(errors.decode(errors="replace"))[-_LONGEST_FAULT:]
+    more = f": {words}" if words else ""
+    return f"needs more than {limits.memory // _MEGABYTE} MB of memory, or nests too deep (status {status}){more}"
+
+
+def _shorten(expression: str) -> str:
+    shown = repr(expression)
+    return shown if len(shown) <= 300 else f"{shown[:300]}…"

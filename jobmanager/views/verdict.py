@@ -1,0 +1,165 @@
+"""What we conclude of one local job, in one sentence: from its document, and from what its batch system says now."""
+
+from dataclasses import dataclass
+
+from batch_adapters.adapter import LocalStatus
+from jobmanager.database.local_job import Evidence, LocalJob
+from jobmanager.states.reconciliation import MISSING_ANSWERS
+from jobmanager.views.grid_jobs import render_local_time
+from sandbox.status import DriverStatus
+
+
+@dataclass(frozen=True)
+class Heard:
+    """An answer of the batch system: what it found, perhaps nothing; or why there is no answer."""
+
+    found: tuple[LocalStatus, ...] = ()
+    trouble: str = ""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What bears on a local job beside its document."""
+
+    grid_job_has_ended: bool
+    reconcile_interval: float
+    """Seconds between two looks at the batch system's queue."""
+    missing: tuple[int, int] | None
+    """In how many answers in a row it was missing, and since when (seconds since 1970)."""
+    driver: DriverStatus
+    now: Heard | None = None
+    """What the queue shows of it, or of its token while it has no id; None where nobody asked."""
+    history: Heard | None = None
+
+
+def render_verdict(job: LocalJob, surroundings: Surroundings) -> str:
+    """What is concluded, and from what."""
+    if job.local_id is None:
+        return _judge_unsubmitted(job, surroundings.now)
+    if job.state.is_final:
+        return _judge_end(job, surroundings)
+    return _judge_life(job, surroundings)
+
+
+def _judge_unsubmitted(job: LocalJob, now: Heard | None) -> str:
+    if job.state.is_final:
+        return f"{job.state.word}: {job.reason or 'it was never submitted'}."
+    if job.token is None:
+        return "Not submitted: no submission of it is under way."
+    sentence = (
+        f"In doubt: its submission as {job.token} was begun at {render_local_time(job.intended)}, and what came of it"
+        " is not written down yet"
+    )
+    if now is None:
+        return f"{sentence}; what {job.batch} has under that name will be adopted."
+    if now.trouble:
+        return f"{sentence}; nothing changes until {job.batch} answers."
+    if now.found:
+        return f"{sentence}; {job.batch} has {len(now.found)} local jobs of that name, which will be adopted."
+    return f"{sentence}; it is submitted again only once it is certain that {job.batch} never got it."
+
+
+def _judge_end(job: LocalJob, surroundings: Surroundings) -> str:
+    if job.driver == "ended":
+        success = "Done" if job.succeeded else f"Done without success, as {job.reason}"
+        return f"{success}: its driver wrote down the end, which it does when the outputs are back; nothing beats that."
+    decisive = _find_decisive(job)
+    what = f"{job.state.word.capitalize()}, as {job.reason or 'nobody said otherwise'}"
+    sentence = f"{what} ({_describe_source(decisive)})" if decisive else what
+    alive = _find_alive(job, surroundings.now)
+    if alive is None:
+        return f"{sentence}; its driver wrote down no end."
+    if surroundings.grid_job_has_ended:
+        return f'{sentence}; but {job.batch} shows it {alive.native_state} now: "samgrid orphans" lists it.'
+    return (
+        f"{sentence}; but {job.batch} shows it {alive.native_state} now: if it still does when the outputs are to be"
+        " collected, its end is taken back."
+    )
+
+
+def _judge_life(job: LocalJob, surroundings: Surroundings) -> str:
+    decisive = _find_decisive(job)
+    said = _describe_source(decisive) if decisive else "it was submitted, and nobody has told more of it since"
+    sentence = f"{job.state.word.capitalize()}: {said}"
+    now = surroundings.now
+    if now is None:
+        return f"{sentence}."
+    if now.trouble:
+        return f"{sentence}; as long as {job.batch} does not answer, nothing changes but by its log."
+    shown = next((status for status in now.found if not is_another(job, status)), None)
+    if shown is None:
+        return f"{sentence}; {_describe_absence(job, surroundings)}."
+    return f"{sentence}; {_compare(job, shown, surroundings.reconcile_interval)}."
+
+
+def _compare(job: LocalJob, shown: LocalStatus, interval: float) -> str:
+    if shown.state is job.state:
+        return f"{job.batch} says so now, too"
+    if shown.state is None:
+        return f"{job.batch} calls it {shown.native_state}, which its adapter does not know, so nothing changes"
+    return (
+        f"{job.batch} calls it {shown.native_state} now: it will be {shown.state.word} when the queue is looked at"
+        f" next, every {interval:g} s"
+    )
+
+
+def _describe_absence(job: LocalJob, surroundings: Surroundings) -> str:
+    another = next((status for status in surroundings.now.found), None) if surroundings.now else None
+    gone = f"{job.batch} does not know it now"
+    if another is not None:
+        gone = f"{job.batch} has given its id to another job, named {another.token}"
+    witness = _find_witness(surroundings)
+    if witness:
+        return f"{gone}, but {witness}: that ends it when the queue is looked at next"
+    counted = ""
+    if surroundings.missing is not None:
+        answers, since = surroundings.missing
+        counted = f" (so far {answers}, since {render_local_time(since)})"
+    return (
+        f"{gone}, nor is there a second witness of its end: it will have failed once {MISSING_ANSWERS} answers in a"
+        f" row{counted} have not shown it and no late news may come any more"
+    )
+
+
+def _find_witness(surroundings: Surroundings) -> str:
+    if surroundings.driver.end is not None:
+        return "its driver wrote down the end"
+    found = surroundings.history.found if surroundings.history else ()
+    ended = [status for status in found if status.state is not None and status.state.is_final]
+    return f"its history says {ended[0].native_state}" if ended else ""
+
+
+def is_another(job: LocalJob, status: LocalStatus) -> bool:
+    """True where the batch system has used the id again: what it shows carries another name."""
+    return status.token not in ("", job.token)
+
+
+def _find_alive(job: LocalJob, now: Heard | None) -> LocalStatus | None:
+    for status in now.found if now else ():
+        is_alive = status.state is not None and not status.state.is_final and not status.is_leaving
+        if is_alive and not is_another(job, status):
+            return status
+    return None
+
+
+def _find_decisive(job: LocalJob) -> Evidence | None:
+    """The last piece of evidence that brought the local job into the state that it is in."""
+    for evidence in reversed(job.evidence()):
+        state, _, _ = evidence.verdict.removeprefix("not over: ").partition(":")
+        if state == job.state.word:
+            return evidence
+    return None
+
+
+_SOURCES = {
+    "log": "the batch system's log",
+    "queue": "the batch system's queue",
+    "history": "the batch system's history",
+    "driver": "its driver",
+    "us": "the job manager",
+}
+
+
+def _describe_source(evidence: Evidence) -> str:
+    source = _SOURCES.get(evidence.source, evidence.source)
+    return f'{source} said "{evidence.said}" for {render_local_time(evidence.when)}'

@@ -1,0 +1,98 @@
+"""The page of one local job."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from jobmanager.database.database import UnknownJob
+from jobmanager.database.local_job import Evidence, LocalJob
+from jobmanager.site.account import Account
+from jobmanager.views.explaining import describe_driver, describe_local_job, look_around
+from jobmanager.views.verdict import render_verdict
+from jobmanager.web.files import find_size, open_file
+from jobmanager.web.kinds import KIND_OF_NAME, Kind, kind_of_state
+from jobmanager.web.pages.phases import Bar, render_bars
+from jobmanager.web.reading import ReadOnlyDatabase
+from sandbox.gather import EXPECTED, render_stem
+
+_SHOWN_ELSEWHERE = ("grid job", "number", "state", "intended", "submitted", "started", "ended")
+
+
+@dataclass(frozen=True)
+class LocalJobPage:
+    """What the page shows."""
+
+    identity: str
+    job: LocalJob
+    kind: Kind
+    verdict: str
+    facts: list[tuple[str, str]]
+    times: list[tuple[str, int]]
+    """Names and seconds since the epoch."""
+    bars: list[Bar]
+    evidence: list[Evidence]
+    driver: list[str]
+    files: list[tuple[str, int]]
+    """Names and bytes."""
+    events: str
+    here: str = "jobs"
+
+
+def read_local_job_page(account: Account, database: ReadOnlyDatabase, identity: str, index: int) -> LocalJobPage:
+    """Everything that is written down of one local job; its batch system is not asked.
+
+    :raises UnknownJob: there is none of that number.
+    """
+    job = find_local_job(database, identity, index)
+    surroundings, complaint = look_around(account, database, identity, job)
+    return LocalJobPage(
+        identity=identity,
+        job=job,
+        kind=KIND_OF_NAME["unsuccessful"] if job.unsuccessful else kind_of_state(job.state),
+        verdict=render_verdict(job, surroundings),
+        facts=[(name, text) for name, text in describe_local_job(identity, job) if name not in _SHOWN_ELSEWHERE],
+        times=_list_times(job),
+        bars=render_bars(job.phases()),
+        evidence=job.evidence(),
+        driver=[*describe_driver(surroundings.driver), *complaint],
+        files=_list_files(account, identity, job),
+        events=f"/jobs/{identity}/events",
+    )
+
+
+def find_local_job(database: ReadOnlyDatabase, identity: str, index: int) -> LocalJob:
+    """One local job.
+
+    :raises UnknownJob: there is none of that number.
+    """
+    count = sum(database.local_jobs.count(database.grid_jobs.get(identity).identity).values())
+    if not 1 <= index <= count:
+        raise UnknownJob(f"grid job {identity} has no local job {index}: it has {count} by now")
+    return database.local_jobs.get(identity, index)
+
+
+def find_file(account: Account, identity: str, job: LocalJob, what: str) -> Path | None:
+    """Where one of the `EXPECTED` files of a local job is, if it is back; None before it has an id."""
+    if job.local_id is None or what not in EXPECTED:
+        return None
+    return account.places.results(identity) / f"{render_stem(identity, job.local_id)}.{what}"
+
+
+def _list_times(job: LocalJob) -> list[tuple[str, int]]:
+    times = [
+        ("intended", job.intended or None),
+        ("submitted", job.submitted_time),
+        ("started", job.started_time),
+        ("ended", job.ended_time),
+    ]
+    return [(name, when) for name, when in times if when is not None]
+
+
+def _list_files(account: Account, identity: str, job: LocalJob) -> list[tuple[str, int]]:
+    files = []
+    for what in EXPECTED:
+        path = find_file(account, identity, job, what)
+        stream = open_file(path) if path else None
+        if stream is not None:
+            with stream:
+                files.append((what, find_size(stream)))
+    return files

@@ -1,0 +1,86 @@
+"""The page with all grid jobs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from batch_adapters.states import STATE_OF_WORD, State
+from jobmanager.database.database import Overview
+from jobmanager.database.times import read_time
+from jobmanager.views.grid_jobs import render_counts
+from jobmanager.web.kinds import KIND_OF_NAME, Kind, kind_of_state
+from jobmanager.web.pages.paging import Paging, read_paging
+from jobmanager.web.reading import Filter, ReadOnlyDatabase
+
+_ROWS = 50
+_SHARES = ("done", "unsuccessful", "failed", "active", "suspended", "pending", "unsubmitted")
+"""The parts of a bar from the left: what has ended comes first."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A grid job in the list."""
+
+    row: Overview
+    kind: Kind
+    shares: list[tuple[Kind, str]]
+    """How large a part of its local jobs is of each kind, as SVG paths along a bar of 1000 × 10."""
+    words: str
+    submitted: float
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Something to choose grid jobs by."""
+
+    name: str
+    words: str
+    values: list[str]
+    chosen: str
+
+
+@dataclass(frozen=True)
+class OverviewPage:
+    """What the page shows."""
+
+    entries: list[Entry]
+    count: int
+    choices: list[Choice]
+    links: Paging
+    events: str = "/events"
+    here: str = "jobs"
+
+    @property
+    def is_filtered(self) -> bool:
+        return any(choice.chosen for choice in self.choices)
+
+
+def read_overview_page(database: ReadOnlyDatabase, parameters: Mapping[str, str]) -> OverviewPage:
+    """The grid jobs that the parameters ask for, the newest first."""
+    chosen = Filter(*(parameters.get(name, "") for name in ("state", "type", "owner")))
+    types, owners = database.types_and_owners()
+    choices = [
+        Choice("state", "State", [state.word for state in State], chosen.state),
+        Choice("type", "Type", types, chosen.type),
+        Choice("owner", "Owner", owners, chosen.owner),
+    ]
+    count = database.count_grid_jobs(chosen)
+    links = read_paging("Pages of grid jobs", parameters, count, _ROWS)
+    rows = database.page_of_grid_jobs(chosen, links.first, _ROWS)
+    return OverviewPage([_describe(row) for row in rows], count, choices, links)
+
+
+def _describe(row: Overview) -> Entry:
+    kind = kind_of_state(STATE_OF_WORD[row.state])
+    return Entry(row, kind, _draw_shares(row), render_counts(row), read_time(row.submitted))
+
+
+def _draw_shares(row: Overview) -> list[tuple[Kind, str]]:
+    total = sum(row.counts.values())
+    numbers = {**row.counts, "unsuccessful": row.unsuccessful, "done": row.counts.get("done", 0) - row.unsuccessful}
+    shares, left = [], 0.0
+    for name in _SHARES:
+        if number := numbers.get(name, 0):
+            width = 1000 * number / total
+            shares.append((KIND_OF_NAME[name], f"M{left:.1f} 0h{width:.1f}v10h-{width:.1f}z"))
+            left += width
+    return shares

@@ -1,0 +1,282 @@
+"""What GRAM's four calls do to the job database, and what they answer."""
+
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import gram_shims.calls
+from adapters import Value
+from batch_adapters.states import State
+from gram_shims.answers import NO_CHANGE, Answer
+from gram_shims.description import JobDescription
+from gram_shims.origin import make_origin
+from gram_shims.program import answer_call
+from gram_shims.signals import signal
+from jobmanager.database.database import Database, OpenGridJob
+from jobmanager.gram.answers import gram_id
+from jobmanager.site.account import Account
+
+CONTACT = "https://localhost:1/2/3/"
+
+
+@pytest.fixture(autouse=True)
+def wakes(monkeypatch: pytest.MonkeyPatch) -> list[Account]:
+    """Who was woken: no monitor is started."""
+    woken: list[Account] = []
+    for module in (gram_shims.calls, gram_shims.calls, gram_shims.calls):
+        monkeypatch.setattr(module, "wake_monitor", woken.append)
+    return woken
+
+
+def describe(uniqid: str = "1.2.3", **attributes: tuple[Value, ...]) -> JobDescription:
+    return JobDescription(
+        {
+            "executable": ("/bin/true",),
+            "directory": ("/",),
+            "stdin": ("/dev/null",),
+            "stdout": ("out",),
+            "uniqid": (uniqid,),
+            **attributes,
+        },
+        {"GLOBUS_GRAM_JOB_CONTACT": CONTACT},
+    )
+
+
+def about(identity: str, **attributes: tuple[Value, ...]) -> JobDescription:
+    return describe("", jobid=(gram_id(identity),), **attributes)
+
+
+def submit(account: Account, uniqid: str = "1.2.3") -> str:
+    """The new grid job, of which GRAM is told another id."""
+    answer = gram_shims.calls.submit(account, describe(uniqid))
+    assert answer.state is State.PENDING, answer
+    uid, _, identity = answer.job_id.partition(".")
+    assert uid == str(os.getuid())
+    return identity
+
+
+def end(account: Account, identity: str, state: State) -> None:
+    def change(job: SimpleNamespace) -> None:
+        job.reason = "1 of 1 local jobs failed"
+        job.end(state, 1.0)
+
+    account.database.grid_jobs.change(identity, change)  # type: ignore[arg-type]
+
+
+def test_a_request_becomes_a_grid_job_that_knows_where_it_came_from(account: Account, wakes: list[Account]) -> None:
+    identity = submit(account)
+    origin = account.database.grid_jobs.get(identity).origin
+    assert origin is not None
+    assert (origin.uniqid, origin.contact) == ("1.2.3", CONTACT)
+    assert (origin.stdout, origin.stderr, origin.is_plain) == ("/out", "/dev/null", True)
+    assert wakes == [account]
+
+
+def test_the_same_request_is_the_same_grid_job_also_when_its_files_have_gone(account: Account) -> None:
+    first = submit(account)
+    gone = describe(directory=("/nowhere",))
+    assert gram_shims.calls.submit(account, gone) == Answer(State.PENDING, gram_id(first))
+    assert submit(account, "1.2.4") != first
+    assert len(account.database.grid_jobs.list_open()) == 2
+
+
+def test_a_request_without_a_name_is_known_by_its_contact_or_is_one_of_its_own(account: Account) -> None:
+    assert submit(account, "") == submit(account, "")
+    nameless = JobDescription(describe("").attributes)
+    assert make_origin(nameless, Path("/")).uniqid != make_origin(nameless, Path("/")).uniqid
+
+
+def test_a_uniqid_that_no_xml_holds_names_one_grid_job(account: Account) -> None:
+    assert submit(account, "\udcff\x01") == submit(account, "\udcff\x01")
+
+
+@pytest.mark.parametrize(
+    ("attributes", "error", "message"),
+    [
+        ({"executable": ("/nowhere",)}, 5, "executable: there is no /nowhere"),
+        ({"samgridtype": ("nosuch",)}, 134, "nosuch"),
+        ({"jobtype": ("nosuch",)}, 19, "nosuch"),
+        ({"samgridtype": ("command",), "minsuccess": ("2",), "frobnicate": ("1",)}, 134, "frobnicate"),
+        ({"environment": (("A B", "c"),)}, 54, "'A B'"),
+        ({"queue": (("a",),)}, 37, "queue"),
+    ],
+    ids=["executable", "type", "old type", "two faults", "variable", "queue"],
+)
+def test_a_refused_request_leaves_nothing(
+    account: Account, attributes: Mapping[str, tuple[Value, ...]], error: int, message: str
+) -> None:
+    answer = gram_shims.calls.submit(account, describe("1", **attributes))
+    assert answer.error == error
+    assert message in answer.message
+    assert account.database.grid_jobs.list_open() == []
+
+
+def test_an_accepted_request_is_not_refused_because_no_monitor_starts(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: Account) -> None:
+        raise OSError("no processes left")
+
+    monkeypatch.setattr(gram_shims.calls, "wake_monitor", fail)
+    submit(account)
+
+
+def test_submit_publishes_the_first_answer_and_never_takes_back_what_the_monitor_said(account: Account) -> None:
+    file = account.places.gram / submit(account)
+    assert file.read_text() == "JOB_STATE:1\n"
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    file.write_text("JOB_STATE:8\n")
+    submit(account)
+    assert file.read_text() == "JOB_STATE:8\n"
+    assert [path.name for path in file.parent.iterdir()] == [file.name]
+
+
+def test_a_poll_tells_the_state_and_wakes_the_monitor_while_there_is_work(
+    account: Account, wakes: list[Account]
+) -> None:
+    identity = submit(account)
+    assert gram_shims.calls.poll(account, about(identity)) == Answer(State.PENDING)
+    assert len(wakes) == 2
+    end(account, identity, State.DONE)
+    assert gram_shims.calls.poll(account, about(identity)) == Answer(State.DONE)
+    assert len(wakes) == 2
+
+
+def test_a_poll_of_a_failed_grid_job_says_why(account: Account) -> None:
+    identity = submit(account)
+    end(account, identity, State.FAILED)
+    answer = gram_shims.calls.poll(account, about(identity))
+    assert (answer.state, answer.error) == (State.FAILED, 17)
+    assert "1 of 1 local jobs failed" in answer.message
+    assert f"{identity}.tar" in answer.message
+
+
+def test_a_job_manager_that_never_learned_the_id_is_told_by_uniqid(account: Account) -> None:
+    submit(account)
+    assert gram_shims.calls.poll(account, describe(jobid=("",))) == Answer(State.PENDING)
+
+
+@pytest.mark.parametrize("identity", ["zzzzzzzz", "", "../../etc/passwd", "11,12", "\udcff", "a\nb"])
+def test_of_an_unknown_grid_job_a_poll_knows_nothing(account: Account, identity: str) -> None:
+    submit(account)
+    assert gram_shims.calls.poll(account, JobDescription({"jobid": (identity,)})) == NO_CHANGE
+
+
+def test_cancel_puts_the_tombstone_and_wakes_the_monitor(account: Account, wakes: list[Account]) -> None:
+    identity = submit(account)
+    for _ in range(2):
+        assert gram_shims.calls.cancel(account, about(identity)) == Answer(State.FAILED)
+    assert account.database.grid_jobs.list_open() == [
+        OpenGridJob(identity, "fork", cancelled=True, state=State.UNSUBMITTED)
+    ]
+    assert len(wakes) == 3
+
+
+@pytest.mark.parametrize("state", [State.DONE, State.FAILED])
+def test_cancel_tells_the_state_of_what_has_ended(account: Account, state: State) -> None:
+    identity = submit(account)
+    end(account, identity, state)
+    assert gram_shims.calls.cancel(account, about(identity)) == Answer(state)
+    assert not account.database.grid_jobs.get(identity).cancelled
+
+
+def test_cancel_of_an_unknown_grid_job_fails(account: Account) -> None:
+    assert gram_shims.calls.cancel(account, about("zzzzzzzz")).error == 31
+
+
+@pytest.mark.parametrize(
+    ("number", "error"),
+    [("2", 107), ("3", 107), ("4", 107), ("5", 108), ("", 108), ("x", 108)],
+    ids=["suspend", "resume", "priority", "commit", "none", "no number"],
+)
+def test_a_signal_that_cannot_be_passed_on_is_refused(account: Account, number: str, error: int) -> None:
+    identity = submit(account)
+    assert signal(account, about(identity, signal=(number,), signalarg=("now",))).error == error
+    assert not account.database.grid_jobs.get(identity).cancelled
+
+
+def test_signal_1_cancels(account: Account) -> None:
+    identity = submit(account)
+    assert signal(account, about(identity, signal=("1",), signalarg=("x",))) == Answer(State.FAILED)
+    assert account.database.grid_jobs.get(identity).cancelled
+
+
+# whatever goes wrong
+
+
+@pytest.fixture
+def _outputs_stay(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The test's own descriptors do not become the log, and its umask comes back."""
+    monkeypatch.setattr("gram_shims.program._log_into", lambda root: None)
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("_outputs_stay")
+@pytest.mark.parametrize(
+    ("command", "error"), [("submit", 17), ("poll", None), ("cancel", 31), ("signal", 107)], ids=str
+)
+@pytest.mark.parametrize("kind", ["a file", "open to all", "broken database"])
+def test_where_nothing_can_be_known_or_done_there_is_an_answer(
+    command: str, error: int | None, kind: str, tmp_path: Path
+) -> None:
+    root = tmp_path / "home" / "state"
+    root.mkdir(parents=True, mode=0o700)
+    if kind == "a file":
+        root.rmdir()
+        root.write_text("")
+    elif kind == "open to all":
+        root.chmod(0o777)
+    else:
+        (root / "broken").write_text("this is no database" * 100)
+        (root / "broken").rename(root / "jobs.db")
+    answer = answer_call(command, str(root), describe(jobid=("abcdefgh",), signal=("1",)))
+    if kind == "broken database":
+        (root / "jobs.db").unlink()
+    assert answer.error == error
+    assert answer.state is None
+    assert answer.message or command == "poll"
+
+
+@pytest.mark.usefixtures("_outputs_stay")
+def test_only_a_submit_makes_a_state_folder(tmp_path: Path) -> None:
+    for command in ("poll", "cancel", "signal"):
+        answer_call(command, str(tmp_path / "none"), about("abcdefgh", signal=("1",)))
+        assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.usefixtures("_outputs_stay")
+@pytest.mark.parametrize("error", [SystemExit(3), ValueError("a\n\nb"), RecursionError()], ids=repr)
+def test_whatever_a_call_raises_gram_is_answered(
+    account: Account, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> str:
+        raise error
+
+    monkeypatch.setattr(gram_shims.calls, "accept_grid_job", fail)
+    answer = answer_call("submit", str(account.places.root), describe())
+    assert answer.error == 17
+    assert answer.message
+
+
+def test_a_locked_database_is_read(account: Account) -> None:
+    identity = submit(account)
+    other = Database(account.places.database)
+    with other.transaction():
+        assert gram_shims.calls.poll(account, about(identity)) == Answer(State.PENDING)
+    other.close()
+
+
+@pytest.mark.usefixtures("_outputs_stay")
+def test_one_line_of_the_log_has_all_of_a_call(account: Account, capsys: pytest.CaptureFixture[str]) -> None:
+    answer = answer_call("submit", str(account.places.root), describe(uniqid="1.2\n3"))
+    (whole,) = [line for line in capsys.readouterr().err.splitlines() if CONTACT in line]
+    line = whole.partition(" INFO ")[2]
+    assert line.startswith(f"submit contact={CONTACT} uniqid=1.23 job={answer.job_id} seconds=0.")
+    assert line.endswith(f"answer=JOB_ID:{answer.job_id} JOB_STATE:1")
+    assert os.umask(0o022) == 0o077

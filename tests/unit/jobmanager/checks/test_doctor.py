@@ -1,0 +1,473 @@
+"""``samgrid doctor``: each thing that can be wrong is a finding with a remedy, and nothing that breaks stops it."""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from batch_adapters.adapter import Unreachable
+from batch_adapters.diagnosis import Ask, Finding, Level, Printed
+from batch_adapters.registry import ADAPTERS, UnknownBatchSystem
+from batch_adapters.running.batch_system import BatchSystem
+from jobmanager.checks import doctor, probe
+from jobmanager.checks.doctor import choose_batch_systems, examine, render_finding
+from jobmanager.checks.event_source import look_at_event_source
+from jobmanager.checks.probe import run_probe
+from jobmanager.site.account import Account
+from jobmanager.site.batch_systems import find_batch_system
+from jobmanager.site.settings import EventSource, EventsSettings, SandboxSettings, Transfer
+from tests.unit.batch_program import NO, SILENT, BatchProgram, use
+
+
+@pytest.fixture
+def program(room: Path) -> BatchProgram:
+    """A batch system that is well."""
+    program = BatchProgram(room)
+    program.answer("version", "fake 1.2\nall rights reserved\n")
+    program.answer("queue", "1.1 RUNS somebody\n")
+    return program
+
+
+@pytest.fixture
+def fake(account: Account, program: BatchProgram) -> Account:
+    return use(account, program)
+
+
+@pytest.fixture
+def plain(account: Account, program: BatchProgram) -> Account:
+    """The same, but it can be asked for no version and has no history: so it is asked once only."""
+    return use(account, program, version=None, history=None)
+
+
+def look(account: Account, probe_time: float | None = None, names: tuple[str, ...] = ("fake",)) -> list[Finding]:
+    return list(examine(account, names, probe_time))
+
+
+def findings_with(findings: list[Finding], words: str) -> list[Finding]:
+    return [finding for finding in findings if words in finding.text]
+
+
+def the_one(findings: list[Finding], words: str) -> Finding:
+    (found,) = findings_with(findings, words)
+    return found
+
+
+def configure(account: Account, **sections: object) -> Account:
+    return replace(account, configuration=replace(account.configuration, **sections))  # type: ignore[arg-type]
+
+
+def diagnosed_by(
+    monkeypatch: pytest.MonkeyPatch, diagnose: Callable[[Ask, Mapping[str, str]], Iterator[Finding]]
+) -> None:
+    """Have every batch system's adapter look so."""
+
+    def find(account: Account, name: str) -> BatchSystem:
+        system = find_batch_system(account, name)
+        system.adapter = replace(system.adapter, diagnose=diagnose)
+        return system
+
+    monkeypatch.setattr(doctor, "find_batch_system", find)
+
+
+# --- the batch system
+
+
+def test_where_all_is_well_nothing_is_wrong(fake: Account, program: BatchProgram) -> None:
+    findings = look(fake)
+    assert {finding.level for finding in findings} == {Level.GOOD}
+    assert [finding.remedy for finding in findings if finding.remedy] == []
+    assert the_one(findings, "answers: fake 1.2; 1 local jobs").text.startswith("fake: ")
+    assert findings_with(findings, "takes arrays of up to 1000 local jobs")
+    assert findings_with(findings, "its history answers")
+    assert program.calls("submit") == [], "without --probe nothing is submitted"
+
+
+def test_a_command_that_is_not_there_is_named(fake: Account, program: BatchProgram) -> None:
+    gone = program.table(cancel={"argv": ["no-such-cancel", "{{ ids* }}"]})
+    findings = look(configure(fake, batch={"fake": gone}))
+    missing = the_one(findings, "no-such-cancel")
+    assert missing.level is Level.FAULT
+    assert "cancel" in missing.text
+    assert "PATH" in missing.remedy
+
+
+@pytest.mark.parametrize("command", ["version", "queue"])
+@pytest.mark.parametrize("code", [SILENT, NO, 1], ids=["silent", "refused", "garbled"])
+def test_a_daemon_that_does_not_answer_is_one_fault(
+    fake: Account, program: BatchProgram, command: str, code: int
+) -> None:
+    program.answer(command, "connection refused\n", code)
+    findings = look(fake, probe_time=1)
+    (fault,) = [finding for finding in findings if finding.level is Level.FAULT]
+    assert "connection refused" in fault.text
+    assert fault.remedy
+    assert not program.calls("submit") + program.calls("history"), "nobody is asked who does not answer"
+
+
+def test_a_history_that_does_not_answer_is_a_warning(fake: Account, program: BatchProgram) -> None:
+    program.answer("history", "accounting is disabled", 1)
+    warning = the_one(look(fake), "accounting is disabled")
+    assert warning.level is Level.WARNING
+    assert warning.remedy
+
+
+def test_a_batch_system_without_arrays_is_said_to_have_none(account: Account, program: BatchProgram) -> None:
+    assert findings_with(look(use(account, program, max_array=1, version=None, history=None)), "takes no arrays")
+
+
+def test_an_array_limit_that_nobody_understands_is_a_fault_beside_the_rest(
+    account: Account, program: BatchProgram
+) -> None:
+    program.answer("version", "no number at all")
+    findings = look(use(account, program, array_limit={"argv": [str(program.program), "version"]}))
+    assert the_one(findings, "no array limit").level is Level.FAULT
+    assert findings_with(findings, "its history answers")
+
+
+def test_files_that_cannot_be_carried_are_a_fault(account: Account, program: BatchProgram) -> None:
+    sandbox = SandboxSettings(transfer=Transfer.BATCH_SYSTEM)
+    plain = configure(use(account, program, version=None, history=None), sandbox=sandbox)
+    fault = the_one(look(plain), "cannot carry files")
+    assert (fault.level, "spool_folder" in fault.remedy) == (Level.FAULT, True)
+    carrying = configure(use(account, program, version=None, history=None, carries_files=True), sandbox=sandbox)
+    assert the_one(look(carrying), "carries files").level is Level.GOOD
+
+
+# --- the adapter's own findings
+
+
+def test_the_adapters_own_findings_are_among_the_others(
+    plain: Account, program: BatchProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def diagnose(ask: Ask, environment: Mapping[str, str]) -> Iterator[Finding]:
+        good = ask([str(program.program), "version"])
+        yield Finding(Level.WARNING, f"{good.exit_code} {good.stdout.split()[0]} {environment['PLACE']}", "mend = it")
+
+    monkeypatch.setenv("PLACE", "here")
+    diagnosed_by(monkeypatch, diagnose)
+    assert the_one(look(plain), "0 fake here") == Finding(Level.WARNING, "fake: 0 fake here", "mend = it")
+
+
+@pytest.mark.parametrize("when", ["at once", "in the middle"])
+def test_an_adapter_that_breaks_does_not_break_the_doctor(
+    plain: Account, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    def diagnose(ask: Ask, environment: Mapping[str, str]) -> Iterator[Finding]:
+        if when == "in the middle":
+            yield Finding(Level.GOOD, "so far so good")
+        raise KeyError("log_events")
+
+    diagnosed_by(monkeypatch, diagnose)
+    findings = look(plain)
+    assert the_one(findings, "KeyError: 'log_events'").level is Level.FAULT
+    assert len(findings_with(findings, "so far so good")) == (when == "in the middle")
+    assert findings_with(findings, "takes arrays"), "what comes later is looked at"
+
+
+def test_an_adapter_that_cannot_be_loaded_does_not_break_the_doctor(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ADAPTERS, "odd", "batch_adapters.states:NO_SUCH_ADAPTER")
+    (*_, fault) = look(account, names=("odd",))
+    assert (fault.level, "NO_SUCH_ADAPTER" in fault.text) == (Level.FAULT, True)
+
+
+def test_a_question_of_the_adapters_never_raises(
+    plain: Account, program: BatchProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[Printed] = []
+    hangs = program.folder / "hangs"
+    hangs.write_text("#!/bin/sh\nexec sleep 60\n")
+    hangs.chmod(0o700)
+
+    def diagnose(ask: Ask, environment: Mapping[str, str]) -> Iterator[Finding]:
+        answers.extend([ask(["/no/such/program"]), ask(["sh", "-c", "echo no >&2; exit 3"])])
+        monkeypatch.setattr(doctor, "_ASK_TIME", 0.2)
+        answers.append(ask([str(hangs)]))
+        yield from ()
+
+    diagnosed_by(monkeypatch, diagnose)
+    look(plain)
+    assert [answer.exit_code for answer in answers] == [None, 3, None]
+    assert answers[1].stderr == "no\n"
+
+
+def test_an_adapters_questions_count_like_all_others(
+    account: Account, program: BatchProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def diagnose(ask: Ask, environment: Mapping[str, str]) -> Iterator[Finding]:
+        printed = ask([str(program.program), "version"])
+        yield Finding(Level.GOOD, f"heard {printed.exit_code}: {printed.stderr}")
+
+    diagnosed_by(monkeypatch, diagnose)
+    monkeypatch.setattr("batch_adapters.running.traffic.PATIENCE", 0.0)
+    findings = look(use(account, program, version=None, history=None, commands_per_minute=1))
+    assert findings_with(findings, "heard None: held back")
+    assert program.calls() == ["queue"]
+
+
+# --- which batch systems
+
+
+def test_the_configured_the_named_or_all_batch_systems_are_looked_at(fake: Account) -> None:
+    assert choose_batch_systems(fake, None, False) == ["fake"]
+    assert choose_batch_systems(fake, "fork", False) == ["fork"]
+    assert choose_batch_systems(fake, None, True) == sorted([*ADAPTERS, "fake"])
+    with pytest.raises(UnknownBatchSystem, match="nowhere"):
+        choose_batch_systems(fake, "nowhere", False)
+
+
+def test_of_many_those_that_are_not_here_are_no_fault(
+    fake: Account, program: BatchProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = {
+        name: {**value, "argv": ["no-such-program"]} if isinstance(value, dict) and "argv" in value else value
+        for name, value in program.table().items()
+    }
+    account = configure(fake, batch={"fake": program.table(version=None, history=None), "absent": table})
+    assert the_one(look(account, names=("absent", "fake")), "absent: ").level is Level.GOOD
+    assert {finding.level for finding in look(account, names=("absent",))} == {Level.GOOD, Level.FAULT}
+
+
+# --- the log
+
+
+def at_source(account: Account, source: EventSource, path: Path | None) -> Finding:
+    account = configure(account, events=EventsSettings(source, path))
+    (finding,) = look_at_event_source(account, find_batch_system(account, "fake"))
+    return finding
+
+
+@pytest.fixture
+def logging(account: Account, program: BatchProgram) -> Account:
+    """A batch system whose log is like Slurm's."""
+    return use(account, program, event_module="slurm")
+
+
+def test_a_log_that_can_be_read_is_good(logging: Account, room: Path) -> None:
+    (room / "slurmctld.log").touch()
+    finding = at_source(logging, EventSource.LOG, room / "slurmctld.log")
+    assert finding.level is Level.GOOD
+    assert "0 s old" in finding.text
+    assert at_source(logging, EventSource.LOG, room).level is Level.GOOD, "its folder will do"
+
+
+def test_a_log_that_must_not_be_read_has_a_way_out(
+    logging: Account, room: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (room / "slurmctld.log").touch()
+    monkeypatch.setattr("jobmanager.checks.event_source.os.access", lambda path, mode: Path(path) == room)
+    finding = at_source(logging, EventSource.LOG, room / "slurmctld.log")
+    assert finding.level is Level.FAULT
+    for words in ("docs/event-files.md", 'source = "day-files"', "/var/lib/samgrid/events/fake", 'source = "poll"'):
+        assert words in finding.remedy
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every folder")
+def test_a_log_in_a_closed_folder_is_a_fault(logging: Account, room: Path) -> None:
+    (room / "closed").mkdir(mode=0)
+    assert at_source(logging, EventSource.LOG, room / "closed" / "slurmctld.log").level is Level.FAULT
+
+
+def test_a_log_that_is_not_there_is_a_warning(logging: Account, room: Path) -> None:
+    finding = at_source(logging, EventSource.LOG, room / "slurmctld.log")
+    assert (finding.level, "[events] path" in finding.remedy) == (Level.WARNING, True)
+
+
+def test_a_log_that_nobody_can_tell_the_place_of_is_a_fault(
+    logging: Account, room: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_CONF", str(room / "slurm.conf"))
+    finding = at_source(logging, EventSource.LOG, None)
+    assert (finding.level, "slurm.conf" in finding.text) == (Level.FAULT, True)
+    (room / "slurm.conf").write_text(f"SlurmctldLogFile={room}/found.log\n")
+    (room / "found.log").touch()
+    assert at_source(logging, EventSource.LOG, None).level is Level.GOOD
+
+
+def test_an_unknown_generator_module_is_a_fault(account: Account, program: BatchProgram) -> None:
+    finding = at_source(use(account, program, event_module="nonesuch"), EventSource.LOG, None)
+    assert (finding.level, "nonesuch" in finding.text) == (Level.FAULT, True)
+
+
+@pytest.mark.parametrize(("source", "module"), [(EventSource.POLL, "slurm"), (EventSource.LOG, "")], ids=str)
+def test_where_no_log_is_read_none_is_looked_for(
+    account: Account, program: BatchProgram, source: EventSource, module: str
+) -> None:
+    finding = at_source(use(account, program, event_module=module), source, None)
+    assert (finding.level, "every 30 s" in finding.text) == (Level.GOOD, True)
+
+
+def test_day_files_must_go_on_until_today(logging: Account, room: Path) -> None:
+    today = room / time.strftime("%Y%m%d", time.gmtime())
+    (room / "20200101").touch()
+    fault = at_source(logging, EventSource.DAY_FILES, room)
+    assert (fault.level, today.name in fault.text) == (Level.FAULT, True)
+    assert "samgrid-scheduler-event-generator@fake" in fault.remedy
+    today.touch()
+    assert at_source(logging, EventSource.DAY_FILES, room).level is Level.GOOD
+
+
+@pytest.mark.parametrize("folder", [None, Path("/no/such/folder")], ids=str)
+def test_day_files_without_a_folder_are_a_fault(logging: Account, folder: Path | None) -> None:
+    fault = at_source(logging, EventSource.DAY_FILES, folder)
+    assert (fault.level, "[events] path" in fault.remedy) == (Level.FAULT, True)
+
+
+# --- folders
+
+
+@pytest.mark.parametrize(
+    ("free", "level"), [(10**6, Level.FAULT), (10**8, Level.WARNING), (10**10, Level.GOOD)], ids=str
+)
+def test_the_room_on_the_state_folders_disk_is_looked_at(
+    fake: Account, monkeypatch: pytest.MonkeyPatch, free: int, level: Level
+) -> None:
+    monkeypatch.setattr("jobmanager.checks.doctor.shutil.disk_usage", lambda path: _Usage(free))
+    assert the_one(look(fake, names=()), "state folder").level is level
+
+
+class _Usage:
+    def __init__(self, free: int) -> None:
+        self.free = free
+
+
+def test_a_spool_folder_that_takes_no_files_is_a_fault(fake: Account, room: Path) -> None:
+    account = replace(fake, places=replace(fake.places, spool=room / "gone"))
+    assert the_one(look(account, names=()), "spool folder").level is Level.FAULT
+    (room / "gone").mkdir()
+    assert the_one(look(account, names=()), "spool folder").level is Level.GOOD
+
+
+# --- the probe
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_LOOK", "_ASK", "_ENDING"):
+        monkeypatch.setattr(probe, name, 0.05)
+
+
+def left_over(account: Account) -> list[str]:
+    return [path.name for path in account.places.jobs.iterdir()]
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_probe_that_writes_shows_that_all_is_well(plain: Account, program: BatchProgram) -> None:
+    program.run_what_is_submitted()
+    program.answer("submit", "17\n")
+    finding = the_one(look(plain, probe_time=1), os.uname().nodename)
+    assert finding.level is Level.GOOD
+    assert len(program.calls("submit")) == 1
+    assert program.calls("cancel") == []
+    assert left_over(plain) == []
+
+
+@pytest.mark.usefixtures("quick")
+def test_each_probe_has_a_token_of_its_own_that_is_no_grid_jobs(fake: Account, program: BatchProgram) -> None:
+    program.answer("submit", "17\n")
+    for _ in range(2):
+        run_probe(fake, find_batch_system(fake, "fake"), 0)
+    first, second = (call.split()[-1] for call in program.calls("submit"))
+    assert first != second
+    assert first.startswith("doctor-")
+    assert len(first) <= 15
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(
+    ("shown", "level", "words"),
+    [
+        pytest.param("17.1 WAITS @ (no node is free)\n", Level.WARNING, "WAITS (no node is free)", id="waits"),
+        pytest.param("17.1 ENDED @ 0\n", Level.FAULT, "did not come", id="ended"),
+        pytest.param("", Level.FAULT, "it is gone", id="gone"),
+    ],
+)
+def test_a_probe_that_does_not_write_says_why_and_goes(
+    fake: Account, program: BatchProgram, shown: str, level: Level, words: str
+) -> None:
+    program.answer("submit", "17\n")
+    program.answer("status", shown)
+    program.answer("find", shown)
+    finding = run_probe(fake, find_batch_system(fake, "fake"), 0.1)
+    assert (finding.level, words in finding.text, bool(finding.remedy)) == (level, True, True)
+    assert program.calls("cancel") == (["cancel 17.1"] if "WAITS" in shown else [])
+    assert left_over(fake) == []
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_probe_of_which_nobody_knows_whether_it_was_submitted_is_looked_for_and_cancelled(
+    fake: Account, program: BatchProgram
+) -> None:
+    program.answer("submit", "connection lost", SILENT)
+    program.answer("find", "17.1 WAITS @\n")
+    with pytest.raises(Unreachable, match="connection lost"):
+        run_probe(fake, find_batch_system(fake, "fake"), 1)
+    assert program.calls("cancel") == ["cancel 17.1"]
+    assert left_over(fake) == []
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_probe_that_may_be_left_is_named(plain: Account, program: BatchProgram) -> None:
+    program.answer("submit", "17\n")
+    program.answer("find", "no connection", SILENT)
+    fault = the_one(look(plain, probe_time=0), "may be left")
+    assert (fault.level, "doctor-" in fault.text) == (Level.FAULT, True)
+
+
+@pytest.mark.usefixtures("quick")
+def test_whoever_interrupts_a_probe_leaves_nothing(
+    plain: Account, program: BatchProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    program.answer("submit", "17\n")
+    program.answer("find", "17.1 WAITS @\n")
+    monkeypatch.setattr("jobmanager.checks.probe.time.sleep", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        look(plain, probe_time=60)
+    assert program.calls("cancel") == ["cancel 17.1"]
+    assert left_over(plain) == []
+
+
+@pytest.mark.usefixtures("quick")
+def test_where_the_batch_system_carries_files_the_probe_writes_where_it_is_started(
+    account: Account, program: BatchProgram
+) -> None:
+    program.answer("submit", "17\n")
+    # As a batch system does that starts the job elsewhere and carries its folder results to ours.
+    script = program.program.read_text().replace(
+        '/bin/sh "$2"',
+        '{ mkdir node && cd node && /bin/sh "$2" && cp results/probe "$(dirname "$2")/../results" && cd ..; }',
+    )
+    program.program.write_text(script)
+    program.run_what_is_submitted()
+    fake = configure(use(account, program, carries_files=True), sandbox=SandboxSettings(transfer=Transfer.BATCH_SYSTEM))
+    assert run_probe(fake, find_batch_system(fake, "fake"), 1).level is Level.GOOD
+
+
+# --- what is printed
+
+
+@pytest.mark.parametrize(
+    ("finding", "lines"),
+    [
+        pytest.param(Finding(Level.GOOD, "all is well"), ["ok       all is well"], id="good"),
+        pytest.param(
+            Finding(Level.WARNING, "it\nis late", "a = 1\n[b]\nc = 2"),
+            ["warning  it is late", "         put: a = 1", "              [b]", "              c = 2"],
+            id="warning",
+        ),
+        pytest.param(
+            Finding(Level.FAULT, "\x1b[2J", "\x9b"),
+            ["FAULT    \ufffd[2J", "         put: \ufffd"],
+            id="hostile",
+        ),
+    ],
+)
+def test_a_finding_is_a_line_with_its_remedy_under_it(finding: Finding, lines: list[str]) -> None:
+    assert render_finding(finding).split("\n") == lines

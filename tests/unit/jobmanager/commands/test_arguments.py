@@ -1,0 +1,34 @@
+"""The times that people give on the command line."""
+
+import pytest
+
+from jobmanager.commands.arguments import read_since
+
+NOW = 1795340232.0
+"""Sun Nov 22 09:37:12 UTC 2026."""
+
+
+@pytest.mark.parametrize(
+    ("text", "second"),
+    [
+        ("2026-11-22", 1795305600),
+        ("2026-11-22T09:37", 1795340220),
+        ("2026-11-22T09:37:12Z", NOW),
+        ("2026-11-22T10:37:12+01:00", NOW),
+        ("30m", NOW - 1800),
+        ("36h", NOW - 36 * 3600),
+        ("7d", NOW - 7 * 86400),
+        ("2w", NOW - 14 * 86400),
+        ("0h", NOW),
+    ],
+)
+def test_a_day_a_time_or_so_long_ago(text: str, second: float) -> None:
+    assert read_since(text, NOW) == second
+
+
+@pytest.mark.parametrize(
+    "text", ["", "yesterday", "7", "-7d", "7 d", "٧d", "2026-13-01", "9999-12-31", "9999999h", "d"]
+)
+def test_anything_else_is_refused_with_the_way_out(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is no time: say 2026-11-22, 2026-11-22T08:30, 36h or 7d"):
+        read_since(text, NOW)

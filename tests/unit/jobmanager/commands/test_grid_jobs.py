@@ -1,0 +1,197 @@
+"""``samgrid status`` says since when a batch system does not answer, from what the account's processes noted."""
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from lxml import etree
+
+from batch_adapters.running.traffic import TRIES, Silence, Traffic
+from batch_adapters.states import State
+from jobmanager.commands import cli
+from jobmanager.commands import grid_jobs as commands
+from jobmanager.database.documents import load_schema
+from jobmanager.database.grid_job import GridJob
+from jobmanager.database.local_job import LocalJob
+from jobmanager.site.account import Account
+from jobmanager.site.batch_systems import find_silence, traffic_file
+from jobmanager.views.grid_jobs import render_silence
+
+ROOT = Path(__file__).resolve().parents[4]
+OPEN, OTHER, ENDED = "aaaaaaaa", "bbbbbbbb", "cccccccc"
+
+
+@pytest.fixture
+def status(account: Account, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """``samgrid status`` on three grid jobs: one on slurm, one elsewhere, and one on slurm that has ended."""
+    for identity, batch, state in (
+        (OPEN, "slurm", State.ACTIVE),
+        (OTHER, "fork", State.ACTIVE),
+        (ENDED, "slurm", State.DONE),
+    ):
+        job = GridJob.new(identity, "command", "physicist", batch, 1000)
+        job.put_request([("executable", ("/bin/true",))], Path("/"))
+        job.put_slices(1, None, 1)
+        job.state = state
+        with account.database.transaction():
+            account.database.grid_jobs.put(job)
+    monkeypatch.setattr(commands, "look_into_account", lambda state_dir: account)
+    monkeypatch.setattr(commands, "_wake_if_needed", lambda account: None)
+
+    def run(identity: str | None = None, form: str = "table") -> None:
+        chosen = dict.fromkeys(("type", "state", "user", "since"))
+        assert commands.status(argparse.Namespace(state_dir=None, id=identity, format=form, **chosen)) == 0
+
+    return run
+
+
+def be_silent(account: Account, times: int = 1) -> None:
+    for _ in range(times):
+        Traffic(traffic_file(account, "slurm"), 100).note_silence("squeue: error: Unable to\ncontact \x1b[2Jslurm")
+
+
+@pytest.mark.parametrize("identity", [None, OPEN], ids=["all", "one"])
+def test_a_line_under_the_table_says_since_when_a_batch_system_is_silent(
+    account: Account, status: Callable[..., None], capsys: pytest.CaptureFixture[str], identity: str | None
+) -> None:
+    be_silent(account)
+    status(identity)
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line.startswith("slurm has not answered since ")
+    assert line.endswith(": squeue: error: Unable to contact \ufffd[2Jslurm")
+
+
+@pytest.mark.parametrize("identity", [OTHER, ENDED], ids=["elsewhere", "ended"])
+def test_it_is_not_said_where_nothing_waits_for_it(
+    account: Account, status: Callable[..., None], capsys: pytest.CaptureFixture[str], identity: str
+) -> None:
+    be_silent(account)
+    status(identity)
+    status(identity, "json")
+    printed = capsys.readouterr().out
+    assert "has not answered" not in printed
+    assert "silent_since" not in printed
+
+
+@pytest.mark.usefixtures("account")
+def test_as_json_only_grid_jobs_that_wait_for_it_say_so(
+    account: Account, status: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    be_silent(account, TRIES)
+    silence = find_silence(account, "slurm")
+    assert silence is not None
+    status(form="json")
+    rows = {row.pop("id"): row for row in json.loads(capsys.readouterr().out)}
+    since = datetime.strptime(rows[OPEN].pop("silent_since"), "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+    assert since.timestamp() == int(silence.since)
+    assert set(rows[OPEN]) == set(rows[OTHER]) == set(rows[ENDED])
+
+
+def test_once_it_answers_nothing_is_said(
+    account: Account, status: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    be_silent(account, 5)
+    Traffic(traffic_file(account, "slurm"), 100).note_answer()
+    status()
+    assert "has not answered" not in capsys.readouterr().out
+
+
+NOON = datetime(2026, 3, 4, 12, 0, 0).timestamp()
+
+
+@pytest.mark.parametrize(
+    ("silence", "words"),
+    [
+        pytest.param(
+            Silence(NOON - 60, "dead", NOON + 65), "since 11:59:00 (asked again at 12:01:05): dead", id="held"
+        ),
+        pytest.param(Silence(NOON - 60, "dead", 0), "since 11:59:00 (asked again soon): dead", id="not held back yet"),
+        pytest.param(
+            Silence(NOON - 86400, "dead", NOON + 5),
+            "since 2026-03-03 12:00:00 (asked again at 12:00:05): dead",
+            id="since another day",
+        ),
+    ],
+)
+def test_times_of_another_day_have_their_date(silence: Silence, words: str) -> None:
+    assert render_silence("slurm", silence, NOON) == f"slurm has not answered {words}"
+
+
+def test_status_stays_light() -> None:
+    code = f"""import sys; sys.path.insert(0, {str(ROOT)!r})
+from jobmanager.commands import cli
+assert cli.main(["status"]) == 0
+print(" ".join(sys.modules))"""
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    assert not {"lxml", "jinja2", "sh", "tenacity", "lark", "rich"} & set(done.stdout.split())
+
+
+# --- choosing, and other forms
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        pytest.param([], {OPEN, OTHER, ENDED}, id="all"),
+        pytest.param(["--type", "command"], {OPEN, OTHER, ENDED}, id="type"),
+        pytest.param(["--type", "comm"], set(), id="no such type"),
+        pytest.param(["--state", "active"], {OPEN, OTHER}, id="state"),
+        pytest.param(["--user", "physicist", "--state", "done"], {ENDED}, id="all must fit"),
+        pytest.param(["--user", "' OR TRUE --"], set(), id="hostile user"),
+        pytest.param(["--since", "1970-01-01T00:16:40"], {OPEN, OTHER, ENDED}, id="since their second"),
+        pytest.param(["--since", "1970-01-01T00:16:41"], set(), id="since the next second"),
+        pytest.param(["--since", "1d"], set(), id="since yesterday"),
+        pytest.param(["--since", "999999d"], {OPEN, OTHER, ENDED}, id="since before time began"),
+        pytest.param([OPEN[0], "--state", "active"], {OPEN}, id="one that fits"),
+    ],
+)
+@pytest.mark.usefixtures("status")
+def test_options_choose_grid_jobs(words: list[str], shown: set[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["status", "--format", "json", *words]) == 0
+    assert {row["id"] for row in json.loads(capsys.readouterr().out)} == shown
+    assert cli.main(["status", "--format", "xml", *words]) == 0
+    root = etree.fromstring(capsys.readouterr().out)
+    assert {job.get("id") for job in root.iterfind("grid-job")} == shown
+    assert cli.main(["status", *words]) == 0
+    printed = capsys.readouterr().out
+    assert {identity for identity in (OPEN, OTHER, ENDED) if identity in printed} == shown
+    assert ("no grid jobs fit" in printed) == (not shown)
+
+
+@pytest.mark.usefixtures("status")
+def test_an_id_that_does_not_fit_the_options_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["status", OPEN, "--state", "done"]) == 1
+    assert f"grid job {OPEN} is none of those" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [(["--state", "actve"], "'actve' is no state: they are pending"), (["--since", "soon"], "'soon' is no time")],
+    ids=["state", "since"],
+)
+def test_a_bad_value_is_named_with_the_good_ones(
+    words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["status", *words])
+    assert complaint in capsys.readouterr().err
+
+
+def test_as_xml_the_list_is_what_the_schema_allows(
+    account: Account, status: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    be_silent(account)
+    local = LocalJob.new(1, "slurm", None)
+    local.state, local.reason = State.DONE, "exit code 3"
+    with account.database.transaction():
+        account.database.local_jobs.put(OPEN, [local])
+    status(form="xml")
+    root = etree.fromstring(capsys.readouterr().out)
+    load_schema().assertValid(root)
+    assert root.xpath("string(grid-job[@silent-since]/@id)") == OPEN
+    assert root.xpath("count(grid-job[@silent-since and @unsuccessful = 1]/local-jobs[@state = 'done'])") == 1

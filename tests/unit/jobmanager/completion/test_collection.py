@@ -1,0 +1,301 @@
+"""A grid job is over when its local jobs are, for certain, and their outputs had time to come back."""
+
+import tarfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from lxml import etree
+
+from batch_adapters.adapter import BatchError, Garbled, Unreachable
+from batch_adapters.states import State
+from handlers.command import CommandAdapter
+from jobmanager.completion.collection import collect_grid_job, output_limits
+from jobmanager.database.grid_job import GridJob
+from jobmanager.requests.time_limit import TooLong
+from jobmanager.site.account import Account
+from jobmanager.states.driver_status import reconcile_with_drivers, status_file
+from sandbox.limits import Limits
+from tests.unit.toy_system import GRID_JOB, LAG, NOW, TOKEN, ToySystem
+
+
+def add_ended(toy: ToySystem, *ids: str, state: State = State.DONE, exit_code: int = 0, ended: int = NOW - LAG) -> None:
+    """A grid job whose local jobs have ended, as far as the log says."""
+    toy.add(list(ids), state)
+    with toy.database.transaction():
+        jobs = toy.database.local_jobs.all_of(GRID_JOB)
+        for job in jobs:
+            job.exit_code = exit_code
+            job.put_times(ended=ended)
+        toy.database.local_jobs.put(GRID_JOB, jobs)
+
+
+def state_of(toy: ToySystem) -> State:
+    return toy.database.grid_jobs.get(GRID_JOB).state
+
+
+@pytest.mark.parametrize(
+    ("line", "alive"),
+    [
+        pytest.param(f"17 R {TOKEN} -", State.ACTIVE, id="runs"),
+        pytest.param(f"17 PD {TOKEN} - JobHeldUser", State.PENDING, id="waits"),
+        pytest.param(f"17 S {TOKEN} -", State.SUSPENDED, id="suspended"),
+        pytest.param("", None, id="not shown"),
+        pytest.param(f"17 CD {TOKEN} 0", None, id="shown as ended"),
+        pytest.param(f"17 CG {TOKEN} -", None, id="on its way out"),
+        pytest.param(f"17 ?? {TOKEN} -", None, id="in an unknown state"),
+        pytest.param("17 R otherjob-1 -", None, id="an id that was used again"),
+        pytest.param(f"18 R {TOKEN} -", None, id="another job"),
+    ],
+)
+def test_what_the_queue_shows_alive_is_revived_and_not_collected(
+    toy: ToySystem, line: str, alive: State | None
+) -> None:
+    add_ended(toy, "17", exit_code=3)
+    toy.answers("queue", *filter(None, [line]))
+    collect_grid_job(toy.account, GRID_JOB)
+    assert toy.states() == [alive or State.DONE]
+    assert toy.account.places.output(GRID_JOB).exists() is (alive is None)
+    assert state_of(toy) is (alive or State.FAILED)
+
+
+def test_the_drivers_record_needs_no_second_witness(toy: ToySystem) -> None:
+    add_ended(toy, "17", ended=NOW)
+    toy.drives("17", "start 1000", "exit 0", "end 2000")
+    toy.answers("queue", f"17 R {TOKEN} -")
+    collect_grid_job(toy.account, GRID_JOB)
+    assert state_of(toy) is State.DONE
+    assert toy.calls("queue") == []
+
+
+def test_local_jobs_that_were_never_submitted_are_not_asked_for(toy: ToySystem) -> None:
+    toy.add([None], token=None)
+    with toy.database.transaction():
+        job = toy.job()
+        job.state = State.FAILED
+        toy.database.local_jobs.put(GRID_JOB, [job])
+    collect_grid_job(toy.account, GRID_JOB)
+    assert state_of(toy) is State.FAILED
+    assert toy.calls("queue") == []
+
+
+@pytest.mark.parametrize(
+    ("state", "driver", "waits"),
+    [
+        pytest.param(State.DONE, [], True, id="done without a record"),
+        pytest.param(State.DONE, ["start 1000"], True, id="done and started"),
+        pytest.param(State.FAILED, ["start 1000"], True, id="failed and started"),
+        pytest.param(State.FAILED, [], False, id="failed before it started"),
+        pytest.param(State.DONE, ["start 1000", "exit 0", "end 2000"], False, id="all is back"),
+    ],
+)
+def test_outputs_that_may_be_on_their_way_are_waited_for(
+    toy: ToySystem, state: State, driver: list[str], waits: bool
+) -> None:
+    add_ended(toy, "17", state=state, ended=NOW)
+    toy.drives("17", *driver)
+    toy.now = NOW + LAG - 1
+    if waits:
+        with pytest.raises(Unreachable, match="20 s for 1 local jobs to bring back their outputs, first 17"):
+            collect_grid_job(toy.account, GRID_JOB)
+        assert not state_of(toy).is_final
+        toy.now = NOW + LAG
+    collect_grid_job(toy.account, GRID_JOB)
+    assert state_of(toy).is_final
+
+
+def test_what_leaves_the_batch_system_has_time_to_turn_out_to_be_queued_again(toy: ToySystem) -> None:
+    add_ended(toy, "17", state=State.FAILED, ended=NOW)
+    toy.answers("queue", f"17 CG {TOKEN} -")
+    with pytest.raises(Unreachable, match="20 s for 1 local jobs to leave the batch system, first 17"):
+        collect_grid_job(toy.account, GRID_JOB)
+    toy.answers("queue", f"17 PD {TOKEN} -")
+    collect_grid_job(toy.account, GRID_JOB)
+    assert toy.states() == [State.PENDING]
+
+
+def test_outputs_that_come_back_meanwhile_make_a_success(toy: ToySystem) -> None:
+    add_ended(toy, "17", ended=NOW)
+    toy.drives("17", "start 1000")
+    with pytest.raises(Unreachable):
+        collect_grid_job(toy.account, GRID_JOB)
+    toy.drives("17", "start 1000", "exit 0", "end 2000")
+    collect_grid_job(toy.account, GRID_JOB)
+    assert state_of(toy) is State.DONE
+
+
+@pytest.mark.parametrize(
+    ("script", "error"), [("exit 1", Unreachable), ("echo what", Garbled)], ids=["nobody", "garbled"]
+)
+def test_where_nobody_answers_nothing_ends(toy: ToySystem, script: str, error: type[BatchError]) -> None:
+    add_ended(toy, "17")
+    toy.does("queue", script)
+    with pytest.raises(error):
+        collect_grid_job(toy.account, GRID_JOB)
+    assert not state_of(toy).is_final
+    assert not toy.account.places.output(GRID_JOB).exists()
+
+
+def test_the_records_that_were_read_before_are_needed_no_more(toy: ToySystem) -> None:
+    add_ended(toy, "17")
+    toy.drives("17", "start 1000", "exit 0", "end 2000")
+    reconcile_with_drivers(toy.account, GRID_JOB, [toy.job()])
+    status_file(toy.account, GRID_JOB, "17").unlink()
+    collect_grid_job(toy.account, GRID_JOB)
+    assert (state_of(toy), toy.job().reason) == (State.DONE, None)
+
+
+# --- the verdict
+
+
+def fail(toy: ToySystem, *ids: str) -> None:
+    """A grid job whose local jobs ended with exit code 3, and have the drivers' word for it."""
+    add_ended(toy, *ids, exit_code=3)
+    for local_id in ids:
+        toy.drives(local_id, "start 1000", "exit 3", "end 2000")
+
+
+def file_of(toy: ToySystem, local_id: str, what: str) -> Path:
+    return toy.account.places.results(GRID_JOB) / f"{GRID_JOB}.{local_id}.{what}"
+
+
+def reason_of(toy: ToySystem) -> str | None:
+    collect_grid_job(toy.account, GRID_JOB)
+    return toy.database.grid_jobs.get(GRID_JOB).reason
+
+
+FAILED = "1 of 1 local jobs failed, first number 1: the program ended with exit code 3"
+
+
+@pytest.mark.parametrize(
+    ("stderr", "words"),
+    [
+        pytest.param(b"", "", id="nothing"),
+        pytest.param(b" \n\t\n", "", id="only blanks"),
+        pytest.param(b"first\n  no such file \n\n", " (no such file)", id="its last line with words"),
+        pytest.param(b"no line break\nat the end", " (at the end)", id="a torn line"),
+        pytest.param(b"raw \xff\n", " (raw \N{REPLACEMENT CHARACTER})", id="no text"),
+        pytest.param(b"x" * 300, f" ({'x' * 200})", id="shortened"),
+        pytest.param(b"y".ljust(4097), "", id="so many blanks that nobody looks before them"),
+        pytest.param(b"y".ljust(4096), " (y)", id="as many blanks as are looked through"),
+    ],
+)
+def test_the_reason_has_the_last_words_of_the_program(toy: ToySystem, stderr: bytes, words: str) -> None:
+    fail(toy, "17")
+    file_of(toy, "17", "stderr").write_bytes(stderr)
+    assert reason_of(toy) == FAILED + words
+
+
+def test_last_words_behind_a_link_are_not_read(toy: ToySystem) -> None:
+    fail(toy, "17")
+    file_of(toy, "17", "stderr").symlink_to("/etc/passwd")
+    assert reason_of(toy) == FAILED
+
+
+def test_the_reason_names_the_first_that_failed_and_how_many(toy: ToySystem) -> None:
+    fail(toy, "17", "18", "19")
+    toy.drives("17", "start 1000", "exit 0", "end 2000")
+    file_of(toy, "18", "stderr").write_text("no more files")
+    assert reason_of(toy) == (
+        "2 of 3 local jobs failed, first number 2: the program ended with exit code 3 (no more files)"
+    )
+
+
+@pytest.mark.parametrize(("attempts", "words"), [(1, ""), (2, " (attempt 2)"), (3, " (attempt 3)")])
+def test_the_reason_says_which_attempt_failed(toy: ToySystem, attempts: int, words: str) -> None:
+    fail(toy, "17")
+    with toy.database.transaction():
+        job = toy.job()
+        for _ in range(attempts - 1):
+            job.begin_again()
+        job.state = State.FAILED
+        toy.database.local_jobs.put(GRID_JOB, [job])
+    assert reason_of(toy) == f"1 of 1 local jobs failed, first number 1{words}: " + (
+        "no reason known" if attempts > 1 else "the program ended with exit code 3"
+    )
+
+
+def test_what_could_not_be_delivered_is_told_beside_the_verdict(toy: ToySystem, tmp_path: Path) -> None:
+    def want(job: GridJob) -> None:
+        words = [("samgrid_type", "command"), ("executable", "/bin/true"), ("samgrid_output", "no/such/out.tar")]
+        job.put_request([(name, (word,)) for name, word in words], tmp_path)
+
+    fail(toy, "17")
+    toy.database.grid_jobs.change(GRID_JOB, want)
+    reason = reason_of(toy) or ""
+    assert reason.startswith(f"{FAILED}; ")
+    assert "no/such/out.tar" in reason
+
+
+# --- what the tar has of the job manager's own
+
+
+def read_own(toy: ToySystem, name: str) -> bytes:
+    with tarfile.open(toy.account.places.output(GRID_JOB), "r:") as archive:
+        member = archive.extractfile(f"{GRID_JOB}/{GRID_JOB}.{name}")
+        assert member is not None
+        return member.read()
+
+
+def test_the_tar_has_the_log_and_the_document_as_it_will_be(toy: ToySystem) -> None:
+    fail(toy, "17")
+    other = GridJob.new("aaaaaaaa", "command", "physicist", "toy", NOW)
+    other.put_request([("samgrid_type", ("command",))], Path("/"))
+    other.put_slices(1, None, 1)
+    with toy.database.transaction():
+        toy.database.grid_jobs.put(other)
+    toy.database.grid_jobs.change(GRID_JOB, lambda job: job.put_trouble("the disk was full", NOW))
+    toy.account.places.log(GRID_JOB).write_bytes(b"what happened\n")
+    collect_grid_job(toy.account, GRID_JOB)
+    assert read_own(toy, "log") == b"what happened\n"
+    document = etree.fromstring(read_own(toy, "xml"))
+    assert (document.get("id"), document.get("state"), document.get("reason")) == (GRID_JOB, "failed", FAILED)
+    assert b"the disk was full" not in etree.tostring(document)
+    assert read_own(toy, "xml").count(b"\n") > 5, "people can read it"
+
+
+def test_a_grid_job_without_a_log_has_an_empty_one_in_its_tar(toy: ToySystem) -> None:
+    fail(toy, "17")
+    collect_grid_job(toy.account, GRID_JOB)
+    assert read_own(toy, "log") == b""
+
+
+def test_outputs_may_measure_what_the_site_says(toy: ToySystem) -> None:
+    configuration = toy.account.configuration
+    sandbox = replace(configuration.sandbox, max_output_files=7, max_output_size=3)
+    account = Account(toy.account.places, replace(configuration, sandbox=sandbox))
+    assert output_limits(account) == Limits(7, 3_000_000)
+
+
+# --- the handler's summary
+
+
+def test_the_handler_sums_up_the_outputs_of_those_that_succeeded(
+    toy: ToySystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sum_up(self: CommandAdapter, outputs: Sequence[Path]) -> Mapping[str, str]:
+        return {"folders": " ".join(sorted(folder.name for folder in outputs))}
+
+    monkeypatch.setattr(CommandAdapter, "getSummary", sum_up)
+    fail(toy, "17", "18", "19", "20", "21")
+    for local_id in ("18", "19", "20", "21"):
+        toy.drives(local_id, "start 1000", "exit 0", "end 2000")
+    for local_id in ("17", "18", "20"):
+        file_of(toy, local_id, "output").mkdir()
+    file_of(toy, "21", "output").symlink_to("/etc")
+    collect_grid_job(toy.account, GRID_JOB)
+    assert toy.database.grid_jobs.get(GRID_JOB).summary() == {"folders": f"{GRID_JOB}.18.output {GRID_JOB}.20.output"}
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3), TooLong()], ids=["error", "exit", "no end"])
+def test_a_handler_that_fails_costs_its_summary_only(
+    toy: ToySystem, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    def sum_up(self: CommandAdapter, outputs: Sequence[Path]) -> Mapping[str, str]:
+        raise error
+
+    monkeypatch.setattr(CommandAdapter, "getSummary", sum_up)
+    fail(toy, "17")
+    assert reason_of(toy) == FAILED
+    assert toy.database.grid_jobs.get(GRID_JOB).summary() == {}

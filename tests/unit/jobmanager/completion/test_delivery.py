@@ -1,0 +1,224 @@
+"""What a job that came through GRAM leaves in files of the user's, some of which were there before."""
+
+import os
+import stat
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+
+from batch_adapters.states import State
+from jobmanager.completion import delivery
+from jobmanager.completion.delivery import deliver_outputs, measure_files
+from jobmanager.database.grid_job import GramOrigin, GridJob
+from jobmanager.database.local_job import LocalJob
+from jobmanager.requests.acceptance import make_adapter
+from jobmanager.run_grid_job import cut_grid_job
+from jobmanager.site.account import Account
+from jobmanager.submission.packing import pack_sandbox
+
+JOB, OTHER = "aaaaaaaa", "bbbbbbbb"
+TOKEN_ID = "t-1.1"
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """A folder of the user's."""
+    path = tmp_path / "user"
+    path.mkdir()
+    return path
+
+
+def accept(
+    account: Account, stdout: Path, stderr: Path, identity: str = JOB, *, plain: bool = True, tar: bool = False
+) -> None:
+    """A grid job of one local job, which has ended and written ``out`` and ``err``."""
+    job = GridJob.new(identity, "command", "physicist", "fork", 1_795_219_187)
+    wanted = [("samgrid_output", ("stdout",))] if tar else []
+    job.put_request([("samgrid_type", ("command",)), *wanted], Path("/"))
+    job.put_slices(1, None, 1)
+    job.put_origin(GramOrigin(f"uniqid of {identity}", "https://localhost/1/2/", str(stdout), str(stderr), plain))
+    with account.database.transaction():
+        account.database.grid_jobs.put(job)
+    results = account.places.results(identity)
+    results.mkdir(parents=True)
+    (results / f"{identity}.{TOKEN_ID}.stdout").write_text(f"out of {identity}\n")
+    (results / f"{identity}.{TOKEN_ID}.stderr").write_text(f"err of {identity}\n")
+    account.places.output(identity).write_text("tar\n")
+
+
+def local_jobs() -> Sequence[LocalJob]:
+    job = LocalJob.new(1, "fork", None)
+    job.register(TOKEN_ID, "", 1_795_219_187)
+    job.state = State.DONE
+    return [job]
+
+
+def deliver(account: Account, identity: str = JOB) -> str:
+    """As at the end of a grid job, however often it begins anew."""
+    job = account.database.grid_jobs.get(identity)
+    sizes = job.sizes_before or measure_files(job)
+    job = account.database.grid_jobs.change(identity, lambda job: job.put_sizes_before(*sizes))
+    return deliver_outputs(account, job, local_jobs())
+
+
+def break_after(monkeypatch: pytest.MonkeyPatch, parts: int) -> None:
+    """Let delivery end, as in a crash or on a full disk, when it has written so many parts."""
+    write, written = delivery._write, []
+
+    def _write(part: Path | bytes, sink: BinaryIO) -> None:
+        write(part, sink)
+        written.append(part)
+        if len(written) == parts:
+            sink.flush()
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(delivery, "_write", _write)
+
+
+def test_a_new_file_is_its_owners_alone(account: Account, out: Path) -> None:
+    accept(account, out / "stdout", out / "stderr")
+    assert deliver(account) == ""
+    assert (out / "stdout").read_text() == f"out of {JOB}\n"
+    assert (out / "stderr").read_text() == f"err of {JOB}\n"
+    assert stat.S_IMODE((out / "stdout").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("plain", [pytest.param(True, id="plain"), pytest.param(False, id="grid job")])
+def test_text_goes_to_the_end_of_a_file_that_is_there(account: Account, out: Path, plain: bool) -> None:
+    (out / "stdout").write_text("from before\n")
+    accept(account, out / "stdout", Path("/dev/null"), plain=plain)
+    assert deliver(account) == ""
+    first, second, *_ = (out / "stdout").read_text().splitlines()
+    assert first == "from before"
+    assert JOB in second
+
+
+def test_a_tar_takes_the_place_of_what_was_there(account: Account, out: Path) -> None:
+    (out / "stdout").write_text("from before, and longer\n")
+    accept(account, out / "stdout", out / "stderr", plain=False, tar=True)
+    assert (deliver(account), deliver(account)) == ("", "")
+    assert (out / "stdout").read_text() == "tar\n"
+    assert (out / "stderr").read_text().startswith(f"grid job {JOB}")
+
+
+@pytest.mark.parametrize("alias", ["same", "symbolic link", "hard link", "dangling link"])
+@pytest.mark.parametrize("before", ["", "from before\n"])
+def test_one_file_for_both_has_both(account: Account, out: Path, alias: str, before: str) -> None:
+    file = stderr = out / "both"
+    if alias != "dangling link":
+        file.write_text(before)
+    if alias != "same":
+        stderr = out / "alias"
+        if alias == "hard link":
+            stderr.hardlink_to(file)
+        else:
+            stderr.symlink_to(file)
+    accept(account, file, stderr)
+    assert (deliver(account), deliver(account)) == ("", "")
+    kept = before if alias != "dangling link" else ""
+    assert file.read_text() == f"{kept}out of {JOB}\nerr of {JOB}\n"
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("one_file", [pytest.param(True, id="one file"), pytest.param(False, id="two files")])
+def test_a_delivery_that_begins_anew_writes_nothing_twice(
+    account: Account, out: Path, monkeypatch: pytest.MonkeyPatch, parts: int, one_file: bool
+) -> None:
+    stdout, stderr = out / "stdout", out / ("stdout" if one_file else "stderr")
+    stdout.write_text("from before\n")
+    accept(account, stdout, stderr)
+    with monkeypatch.context() as patch:
+        break_after(patch, parts)
+        with pytest.raises(OSError, match="No space left"):
+            deliver(account)
+    assert stdout.read_text() != "from before\n"
+    assert deliver(account) == ""
+    err = f"err of {JOB}\n"
+    assert stdout.read_text() == f"from before\nout of {JOB}\n" + (err if one_file else "")
+    assert one_file or stderr.read_text() == err
+
+
+def test_what_others_write_while_a_job_runs_stays(account: Account, out: Path) -> None:
+    log = out / "log"
+    for identity in (JOB, OTHER):
+        accept(account, log, Path("/dev/null"), identity)
+    log.write_text("from the program itself\n")
+    assert (deliver(account), deliver(account, OTHER)) == ("", "")
+    assert log.read_text() == f"from the program itself\nout of {JOB}\nout of {OTHER}\n"
+
+
+def test_a_file_that_was_shortened_meanwhile_gets_no_zeros(account: Account, out: Path) -> None:
+    (out / "stdout").write_text("from before\n")
+    accept(account, out / "stdout", Path("/dev/null"))
+    deliver(account)
+    (out / "stdout").write_text("")
+    assert deliver(account) == ""
+    assert (out / "stdout").read_text() == f"out of {JOB}\n"
+
+
+def test_a_named_pipe_is_written_and_not_cut(account: Account, out: Path) -> None:
+    os.mkfifo(out / "pipe")
+    accept(account, out / "pipe", Path("/dev/null"))
+    reader = os.open(out / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    assert deliver(account) == ""
+    assert os.read(reader, 100) == f"out of {JOB}\n".encode()
+    os.close(reader)
+
+
+def test_one_file_for_both_that_cannot_be_written_is_told_once(account: Account, out: Path) -> None:
+    accept(account, out / "no" / "file", out / "no" / "file")
+    assert deliver(account) == f"not delivered to {out}/no/file: No such file or directory"
+
+
+def make_loop(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "why"),
+    [
+        pytest.param("x" * 300, lambda path: None, "File name too long", id="long name"),
+        pytest.param("loop", make_loop, "Too many levels of symbolic links", id="link to itself"),
+        pytest.param("pipe", os.mkfifo, "No such device or address", id="pipe that nobody reads"),
+    ],
+)
+def test_a_file_that_will_never_be_written_keeps_no_grid_job_from_ending(
+    account: Account, out: Path, name: str, make: Callable[[Path], None], why: str
+) -> None:
+    make(out / name)
+    accept(account, out / name, out / "stderr")
+    assert deliver(account) == f"not delivered to {out / name}: {why}"
+
+
+def test_where_one_file_cannot_be_written_the_other_is(account: Account, out: Path) -> None:
+    accept(account, out / "no" / "file", out / "stderr")
+    assert deliver(account) == f"not delivered to {out}/no/file: No such file or directory"
+    assert (out / "stderr").read_text() == f"err of {JOB}\n"
+
+
+def test_sizes_are_kept_with_what_gram_wants(account: Account, out: Path) -> None:
+    (out / "stdout").write_text("from before\n")
+    accept(account, out / "stdout", out / "stderr")
+    before = account.database.grid_jobs.get(JOB)
+    assert before.sizes_before is None
+    deliver(account)
+    job = account.database.grid_jobs.get(JOB)
+    assert (job.sizes_before, job.origin) == ((12, 0), before.origin)
+    job.clear_sizes_before()
+    assert job.to_bytes() == before.to_bytes()
+
+
+@pytest.mark.parametrize(
+    ("plain", "umask"), [pytest.param(True, "022", id="plain"), pytest.param(False, "077", id="grid job")]
+)
+def test_programs_of_plain_jobs_have_the_umask_that_fork_gives(account: Account, plain: bool, umask: str) -> None:
+    null = Path("/dev/null")
+    accept(account, null, null, plain=plain)
+    job = account.database.grid_jobs.get(JOB)
+    account.places.sandbox(JOB).mkdir()
+    request = [("samgrid_type", ("command",)), ("executable", ("/bin/true",))]
+    adapter = make_adapter(account, request, Path("/"))
+    pack_sandbox(account, job, adapter, cut_grid_job(job))
+    assert f"umask {umask}\n    exec" in account.places.driver(JOB).read_text()

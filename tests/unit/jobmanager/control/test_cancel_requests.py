@@ -1,0 +1,78 @@
+"""Requests of which GRAM was told that they failed."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from batch_adapters.states import State
+from jobmanager.control.cancel_requests import cancel_withdrawn, forget_withdrawal
+from jobmanager.database.grid_job import GramOrigin, GridJob
+from jobmanager.site.account import Account
+
+JOB, UNIQID = "aaaaaaaa", "1737.3521.30"
+
+
+@pytest.fixture
+def mark(account: Account) -> Path:
+    """What the Perl module leaves."""
+    account.places.withdrawn.mkdir(mode=0o700)
+    path = account.places.withdrawn / UNIQID
+    path.touch()
+    return path
+
+
+def accept(account: Account) -> None:
+    job = GridJob.new(JOB, "command", "physicist", "fork", time.time())
+    job.put_request([("samgrid_type", ("command",))], Path("/"))
+    job.put_slices(1, None, 1)
+    job.put_origin(GramOrigin(UNIQID, "https://localhost/1/2/", "/dev/null", "/dev/null", is_plain=True))
+    with account.database.transaction():
+        account.database.grid_jobs.put(job)
+
+
+def test_a_grid_job_that_became_of_it_is_cancelled(account: Account, mark: Path) -> None:
+    accept(account)
+    cancel_withdrawn(account)
+    assert account.database.grid_jobs.get(JOB).cancelled
+    assert not mark.exists()
+
+
+def test_one_that_has_ended_before_stays_as_it_is(account: Account, mark: Path) -> None:
+    accept(account)
+    account.database.grid_jobs.change(JOB, lambda job: job.end(State.DONE, 1.0))
+    cancel_withdrawn(account)
+    assert account.database.grid_jobs.get(JOB).state is State.DONE
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize(("age", "is_kept"), [(0, True), (86_300, True), (86_500, False)])
+def test_a_request_that_never_became_one_is_remembered_for_a_day(
+    account: Account, mark: Path, age: int, is_kept: bool
+) -> None:
+    os.utime(mark, (time.time() - age, time.time() - age))
+    cancel_withdrawn(account)
+    assert mark.exists() is is_kept
+
+
+def test_what_gram_submits_again_is_not_cancelled(account: Account, mark: Path) -> None:
+    forget_withdrawal(account, UNIQID)
+    accept(account)
+    cancel_withdrawn(account)
+    assert not account.database.grid_jobs.get(JOB).cancelled
+
+
+@pytest.mark.parametrize("name", ["../jobs.db", "", ".", "a/b", "\udcff"])
+def test_no_other_file_is_removed(account: Account, mark: Path, name: str) -> None:
+    accept(account)
+    (account.places.withdrawn / "folder").mkdir()
+    forget_withdrawal(account, name)
+    cancel_withdrawn(account)
+    assert account.places.database.exists()
+    assert (account.places.withdrawn / "folder").is_dir()
+
+
+def test_without_any_nothing_is_made(account: Account) -> None:
+    cancel_withdrawn(account)
+    assert not account.places.withdrawn.exists()

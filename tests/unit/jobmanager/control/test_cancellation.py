@@ -1,0 +1,97 @@
+"""What a cancelled grid job asks of the batch system, and what it may believe."""
+
+import pytest
+
+from batch_adapters.adapter import Unreachable
+from batch_adapters.states import State
+from jobmanager.control.cancellation import cancel_local_jobs
+from jobmanager.submission.adoption import Unsettled
+from tests.unit.toy_system import GRID_JOB, SETTLE, TOKEN, ToySystem
+
+
+def end(toy: ToySystem, index: int, state: State = State.DONE) -> None:
+    with toy.database.transaction():
+        job = toy.job(index)
+        job.state = state
+        toy.database.local_jobs.put(GRID_JOB, [job])
+
+
+@pytest.mark.parametrize(
+    ("ids", "ended", "asked"),
+    [
+        pytest.param(["17_1", "17_2", "17_3"], [], ["17"], id="a whole array"),
+        pytest.param(["17_1", "17_2", "18_1", "18_2"], [], ["17 18"], id="two whole arrays"),
+        pytest.param(["17_1", "17_2", "17_3"], [2], ["17_1 17_3"], id="an array of which one has ended"),
+        pytest.param(["17_1", "17_2", "18_1", "18_2"], [1], ["17_2 18"], id="one in part and one as a whole"),
+        pytest.param(["17", "18"], [], ["17 18"], id="in no arrays"),
+        pytest.param(["17_1", "17_2"], [1, 2], [], id="all have ended"),
+    ],
+)
+def test_an_array_is_cancelled_as_a_whole_where_nothing_of_it_has_ended(
+    toy: ToySystem, ids: list[str], ended: list[int], asked: list[str]
+) -> None:
+    toy.add(ids)
+    for index in ended:
+        end(toy, index)
+    before = toy.states()
+    cancel_local_jobs(toy.account, GRID_JOB)
+    assert toy.calls("cancel") == asked
+    assert toy.states() == before, "that they ended, the batch system must say"
+
+
+@pytest.mark.parametrize("state", [State.PENDING, State.ACTIVE, State.SUSPENDED], ids=lambda state: state.word)
+def test_whatever_lives_is_cancelled(toy: ToySystem, state: State) -> None:
+    toy.add(["17"], state)
+    cancel_local_jobs(toy.account, GRID_JOB)
+    assert toy.calls("cancel") == ["17"]
+
+
+def test_an_array_of_the_same_id_of_earlier_days_does_not_count(toy: ToySystem) -> None:
+    toy.add(["17_1", "17_2", "17_1"])
+    end(toy, 1, State.FAILED)
+    cancel_local_jobs(toy.account, GRID_JOB)
+    assert toy.calls("cancel") == ["17_2 17_1"]
+
+
+def test_what_was_never_submitted_fails(toy: ToySystem) -> None:
+    toy.add([None, None], token=None)
+    cancel_local_jobs(toy.account, GRID_JOB)
+    assert toy.states() == [State.FAILED] * 2
+    assert toy.job().reason == "never submitted: the grid job was cancelled before"
+    assert toy.calls("find") == toy.calls("cancel") == []
+    assert toy.database.grid_jobs.get(GRID_JOB).state is State.STAGE_OUT
+
+
+def test_what_is_in_doubt_is_looked_up_and_then_cancelled(toy: ToySystem) -> None:
+    toy.add([None, None])
+    toy.answers("find", f"17_1 R {TOKEN} -", f"17_2 R {TOKEN} -")
+    cancel_local_jobs(toy.account, GRID_JOB)
+    assert toy.ids() == ["17_1", "17_2"]
+    assert toy.calls("cancel") == ["17"]
+
+
+def test_what_is_known_does_not_wait_for_what_is_in_doubt(toy: ToySystem) -> None:
+    toy.add(["16", None])
+    toy.does("find", "exit 1")
+    with pytest.raises(Unreachable):
+        cancel_local_jobs(toy.account, GRID_JOB)
+    assert toy.calls("cancel") == ["16"]
+    assert toy.states() == [State.PENDING, State.UNSUBMITTED]
+
+
+def test_what_may_still_turn_up_is_not_given_up_before_it_is_certain(toy: ToySystem) -> None:
+    toy.add([None])
+    with pytest.raises(Unsettled):
+        cancel_local_jobs(toy.account, GRID_JOB)
+    assert toy.states() == [State.UNSUBMITTED]
+    toy.now += SETTLE
+    cancel_local_jobs(toy.account, GRID_JOB)
+    assert toy.states() == [State.FAILED]
+
+
+def test_where_nobody_takes_the_order_nothing_is_believed(toy: ToySystem) -> None:
+    toy.add(["17"])
+    toy.does("cancel", "exit 1")
+    with pytest.raises(Unreachable):
+        cancel_local_jobs(toy.account, GRID_JOB)
+    assert toy.states() == [State.PENDING]

@@ -1,0 +1,216 @@
+"""Removing grid jobs: what may go, that all of it goes, and that a kill in between leaves no riddle."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from batch_adapters.states import State
+from jobmanager.commands import cli
+from jobmanager.control import removal
+from jobmanager.control.removal import GRAM_ASKS, NotRemovable, find_ended_before, remove_grid_job, sweep
+from jobmanager.database.database import UnknownJob
+from jobmanager.database.grid_job import GramOrigin, GridJob
+from jobmanager.database.local_job import LocalJob
+from jobmanager.gram.answers import answer_file
+from jobmanager.monitor.worker import do_task
+from jobmanager.site.account import Account
+from jobmanager.states.next_task import Task
+from sandbox.status import Phase
+from tests.samgrid import Samgrid
+
+A, B, C = "aaaaaaaa", "bbbbbbbb", "cccccccc"
+
+
+def put_grid_job(account: Account, identity: str = A, ended: float | None = 0, told: float | None = None) -> GridJob:
+    """A grid job with files; of GRAM's where ``told`` says when it was told the end (0: never)."""
+    job = GridJob.new(identity, "command", "ada", "fork", 0)
+    job.put_request([], Path("/"))
+    job.put_slices(1, None, 1)
+    if told is not None:
+        job.put_origin(GramOrigin(identity, "https://h/", "/dev/null", "/dev/null", False))
+    if ended is not None:
+        job.end(State.DONE, ended)
+    if told:
+        job.put_reported(State.DONE, told)
+    local_job = LocalJob.new(1, "fork", None)
+    local_job.put_phases([Phase("generator", 1, 2)], 0)
+    with account.database.transaction():
+        account.database.grid_jobs.put(job)
+        account.database.local_jobs.put(identity, [local_job])
+    return job
+
+
+def put_files(account: Account, identity: str = A) -> Path:
+    """Seven bytes in a folder with what programs leave behind."""
+    folder = account.places.grid_job(identity)
+    closed = account.places.results(identity) / "a.output" / "closed"
+    closed.mkdir(parents=True)
+    (closed / "file").write_text("four")
+    closed.chmod(0o500)
+    outside = account.places.root / "outside"
+    outside.mkdir(exist_ok=True)
+    (outside / "kept").touch()
+    account.places.log(identity).write_text("log")
+    (folder / "link").symlink_to(outside)
+    return folder
+
+
+def link_size(account: Account) -> int:
+    return len(str(account.places.root / "outside"))
+
+
+def test_documents_files_and_the_answer_to_gram_go(account: Account) -> None:
+    put_grid_job(account, told=time.time() - GRAM_ASKS - 1)
+    put_grid_job(account, B)
+    put_files(account)
+    answer_file(account, A).parent.mkdir()
+    answer_file(account, A).touch()
+    assert remove_grid_job(account, A) == 7 + link_size(account)
+    assert [row.id for row in account.database.grid_jobs.overview()] == [B]
+    assert account.database.local_jobs.all_of(A) == []
+    assert (account.database.local_jobs.phase_sums(A), len(account.database.local_jobs.phase_sums(B))) == ([], 1)
+    assert list(account.places.jobs.iterdir()) == []
+    assert not answer_file(account, A).exists()
+    assert (account.places.root / "outside" / "kept").exists()
+
+
+@pytest.mark.parametrize(
+    ("ended", "told", "why"),
+    [
+        (None, None, "cancel it, or wait"),
+        (0, 0, "GRAM has not been told"),
+        (0, 1, "GRAM may ask for it"),
+    ],
+    ids=["not ended", "untold", "told just now"],
+)
+def test_what_must_stay_stays(account: Account, ended: float | None, told: float | None, why: str) -> None:
+    put_grid_job(account, ended=ended, told=told and time.time())
+    folder = put_files(account)
+    with pytest.raises(NotRemovable, match=why):
+        remove_grid_job(account, A)
+    assert account.database.grid_jobs.has(A)
+    assert (folder / "log").exists()
+
+
+def test_what_an_open_grid_job_repeats_stays(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_grid_job(account, A)
+    put_grid_job(account, B, ended=None)
+    read = account.database.grid_jobs.get
+
+    def read_linked(identity: str) -> GridJob:
+        job = read(identity)
+        if identity == B:
+            job.element.set("repeats", A)
+        return job
+
+    monkeypatch.setattr(account.database.grid_jobs, "get", read_linked)
+    with pytest.raises(NotRemovable, match=f"{A} is repeated by {B}"):
+        remove_grid_job(account, A)
+
+
+def test_a_step_goes_after_its_whole_only(account: Account) -> None:
+    put_grid_job(account, A)
+    whole = GridJob.new(B, "structured", "ada", "fork", 0)
+    whole.put_request([], Path("/"))
+    whole.put_steps(["production"])
+    whole.end(State.DONE, 0)
+    whole.begin_step("production", A)
+    with account.database.transaction():
+        account.database.grid_jobs.put(whole)
+    with pytest.raises(NotRemovable, match=f"{A} is a step of {B}"):
+        remove_grid_job(account, A)
+    remove_grid_job(account, B)
+    remove_grid_job(account, A)
+    assert account.database.grid_jobs.steps() == {}
+
+
+def test_a_whole_stays_while_a_step_of_it_is_repeated(account: Account) -> None:
+    put_grid_job(account, A)
+    whole, repetition = (GridJob.new(identity, "structured", "ada", "fork", 0) for identity in (B, C))
+    for job in (whole, repetition):
+        job.put_request([], Path("/"))
+    whole.put_steps(["production"])
+    whole.begin_step("production", A)
+    whole.end(State.DONE, 0)
+    repetition.put_slices(1, None, 1)
+    repetition.repeats = A
+    with account.database.transaction():
+        account.database.grid_jobs.put(whole)
+        account.database.grid_jobs.put(repetition)
+    with pytest.raises(NotRemovable, match=f"{A} is repeated by {C}"):
+        remove_grid_job(account, B)
+    account.database.grid_jobs.change(C, lambda job: job.end(State.DONE, 0))
+    remove_grid_job(account, B)
+
+
+class Killed(BaseException):
+    """As if by SIGKILL: nothing catches it."""
+
+
+@pytest.mark.parametrize("victim", ["delete", "remove_folder"])
+def test_a_removal_that_was_killed_is_finished_by_the_next(
+    account: Account, victim: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_grid_job(account)
+    put_files(account)
+
+    def die(*arguments: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(account.database.grid_jobs if victim == "delete" else removal, victim, die)
+        with pytest.raises(Killed):
+            remove_grid_job(account, A)
+    freed = sweep(account)
+    if victim == "delete":
+        assert remove_grid_job(account, A) == 0
+    assert freed == 7 + link_size(account)
+    assert not account.database.grid_jobs.has(A)
+    assert list(account.places.jobs.iterdir()) == []
+
+
+def test_a_second_removal_at_the_same_time_finds_nothing(account: Account) -> None:
+    put_grid_job(account)
+    remove_grid_job(account, A)
+    with pytest.raises(UnknownJob):
+        remove_grid_job(account, A)
+
+
+def test_those_that_ended_before_a_time(account: Account) -> None:
+    put_grid_job(account, A, ended=100)
+    put_grid_job(account, B, ended=200)
+    put_grid_job(account, "cccccccc", ended=None)
+    assert find_ended_before(account.database, 101) == [A]
+    assert find_ended_before(account.database, 200) == [A]
+    assert find_ended_before(account.database, 201) == [A, B]
+
+
+def test_the_command_removes_what_has_ended_and_names_what_has_not(samgrid: Samgrid) -> None:
+    ended = samgrid.submit("&(samgrid_type = command)(executable = /bin/true)")
+    assert samgrid("watch", ended).returncode == 0
+    running = samgrid.submit("&(samgrid_type = command)(executable = /bin/sleep)(arguments = 600)")
+    done = samgrid("remove", ended[:5], running)
+    assert done.returncode == 1
+    assert done.stdout.startswith("grid jobs removed: 1, bytes freed: ")
+    assert f"{running} is " in done.stderr
+    assert ended not in samgrid("status").stdout
+    assert not (samgrid.state / "jobs" / ended).exists()
+    bulk = samgrid("remove", "--ended-before", "0h")
+    assert (bulk.returncode, bulk.stdout, bulk.stderr) == (0, "grid jobs removed: 0, bytes freed: 0\n", "")
+    samgrid("cancel", running)
+    # Its program would outlive the test.
+    samgrid("watch", running)
+
+
+@pytest.mark.parametrize("arguments", [[], ["k3f", "--ended-before", "7d"]], ids=["nothing", "both"])
+def test_it_must_be_said_what_to_remove(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    assert cli.main(["remove", *arguments]) == 2
+    assert "say which" in capsys.readouterr().err
+
+
+def test_a_worker_that_comes_too_late_makes_no_folder_again(account: Account) -> None:
+    put_grid_job(account)
+    remove_grid_job(account, A)
+    assert do_task(account, Task.COLLECT, A) == 0
+    assert not account.places.grid_job(A).exists()

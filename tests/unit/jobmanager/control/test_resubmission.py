@@ -1,0 +1,325 @@
+"""Repetitions: which slices and steps they have, and what is missing of a request."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adapters import EVENTS, SLICING, Attribute, JobAdapter, LocalJob, Value
+from adapters.decomposition import cut_slice
+from batch_adapters.states import State
+from jobmanager.control import resubmission as recovery
+from jobmanager.control.removal import NotRemovable, remove_grid_job
+from jobmanager.control.resubmission import (
+    Gap,
+    NotRepeatable,
+    Recovery,
+    UnknownRequest,
+    recover_request,
+    repeat_grid_job,
+)
+from jobmanager.database.database import UnknownJob
+from jobmanager.database.documents import read_ranges, render_ranges
+from jobmanager.database.grid_job import GridJob
+from jobmanager.requests.acceptance import accept_grid_job, prepare_grid_job
+from jobmanager.requests.job_types import HandlerError
+from jobmanager.requests.rsl import read_rsl
+from jobmanager.run_grid_job import cut_grid_job
+from jobmanager.site.account import Account
+from jobmanager.states.registration import create_local_jobs
+
+Given = list[tuple[str, tuple[Value, ...]]]
+
+
+class Generator(JobAdapter):
+    """A job type whose requests have ids of the experiment's."""
+
+    jobType = "generator"
+    requestIdAttribute = "request_id"
+    attributes = (EVENTS, *SLICING, Attribute("request_id", "The experiment's own id."))
+
+    def prepareWorkArea(self, workArea: Path) -> None:
+        """Nothing is needed."""
+
+    def getCommandAndArguments(self, localJob: LocalJob) -> Sequence[str]:
+        """Nothing is run."""
+        return ["true"]
+
+
+@pytest.fixture(autouse=True)
+def _known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobmanager.requests.acceptance.find_job_type", lambda name, modules: types()[name])
+    monkeypatch.setattr("jobmanager.control.resubmission.load_job_types", lambda modules: types())
+
+
+def types() -> dict[str, type[JobAdapter]]:
+    from jobmanager.requests.job_types import load_job_types
+
+    return {**load_job_types(()), "generator": Generator}
+
+
+def accept(account: Account, text: str) -> str:
+    relations = read_rsl(text, {})
+    return accept_grid_job(account, [(relation.name, relation.values) for relation in relations], Path("/"))
+
+
+def accept_slices(account: Account, seed: str = "", request: str = "13669") -> str:
+    """A grid job of four slices of ten events."""
+    return accept(
+        account,
+        f"&(samgrid_type = generator)(events = 40)(events_per_local_job = 10)(request_id = {request}){seed}",
+    )
+
+
+def finish(account: Account, identity: str, failed: Sequence[int] = ()) -> None:
+    """Let a grid job end with these local jobs failed, all others done."""
+    database = account.database
+    job = database.grid_jobs.get(identity)
+    create_local_jobs(database, job, [part for part in cut_grid_job(job) if part.index in job.indexes])
+    with database.transaction():
+        local_jobs = database.local_jobs.all_of(identity)
+        for local_job in local_jobs:
+            local_job.state = State.FAILED if local_job.index in failed else State.DONE
+            if local_job.index not in failed:
+                local_job.exit_code = 0
+                local_job.put_driver("ended", "node", 1.0, None)
+        database.local_jobs.put(identity, local_jobs)
+    end(account, identity, State.FAILED if failed else State.DONE)
+
+
+def end(account: Account, identity: str, state: State) -> None:
+    account.database.grid_jobs.change(identity, lambda job: job.end(state, 1_795_219_187))
+
+
+def slices(account: Account, job: GridJob) -> list[LocalJob]:
+    """The local jobs that a grid job has, once it is run."""
+    return [part for part in cut_grid_job(job) if part.index in job.indexes]
+
+
+@given(st.sets(st.integers(1, 300)))
+def test_ranges_are_read_as_they_were_written(numbers: set[int]) -> None:
+    assert read_ranges(render_ranges(numbers)) == sorted(numbers)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [
+        pytest.param([7], "7", id="one"),
+        pytest.param([1, 2, 3], "1-3", id="a range"),
+        pytest.param([9, 1, 5, 4], "1 4-5 9", id="both, in no order"),
+    ],
+)
+def test_ranges_are_short(numbers: list[int], text: str) -> None:
+    assert render_ranges(numbers) == text
+
+
+def test_what_failed_keeps_its_numbers_events_and_seeds(account: Account) -> None:
+    first = accept_slices(account)
+    finish(account, first, failed=[2, 4])
+    job = repeat_grid_job(account, first, only_failed=True)
+    size, seed = account.database.grid_jobs.get(first).size_and_seed or (0, 0)
+    assert (size, job.repeats, job.count, job.slice_count) == (40, first, 2, 4)
+    assert slices(account, job) == [LocalJob(index, 4, cut_slice(index, 4, 40, seed)) for index in (2, 4)]
+
+
+def test_what_failed_again_is_repeated_again(account: Account) -> None:
+    first = accept_slices(account)
+    finish(account, first, failed=[2, 4])
+    second = repeat_grid_job(account, first, only_failed=True).identity
+    finish(account, second, failed=[4])
+    third = repeat_grid_job(account, second, only_failed=True)
+    assert (third.indexes, third.repeats) == ([4], second)
+    assert slices(account, third) == [cut_grid_job(account.database.grid_jobs.get(first))[3]]
+
+
+def test_a_repetition_of_all_is_a_new_grid_job_of_its_own(account: Account) -> None:
+    first = accept_slices(account)
+    finish(account, first, failed=[2])
+    job = repeat_grid_job(account, first, only_failed=False)
+    assert (list(job.indexes), job.repeats) == ([1, 2, 3, 4], first)
+    assert job.size_and_seed != account.database.grid_jobs.get(first).size_and_seed
+
+
+def test_a_repetition_of_a_part_repeated_as_a_whole_is_that_part(account: Account) -> None:
+    first = accept_slices(account)
+    finish(account, first, failed=[2])
+    second = repeat_grid_job(account, first, only_failed=True).identity
+    finish(account, second)
+    assert repeat_grid_job(account, second, only_failed=False).indexes == [2]
+
+
+def test_what_was_never_submitted_has_not_succeeded(account: Account) -> None:
+    first = accept_slices(account)
+    end(account, first, State.FAILED)
+    assert repeat_grid_job(account, first, only_failed=True).indexes == [1, 2, 3, 4]
+
+
+def test_there_must_be_something_to_repeat(account: Account) -> None:
+    first = accept_slices(account)
+    with pytest.raises(NotRepeatable, match="is unsubmitted: wait until it has ended, or cancel it"):
+        repeat_grid_job(account, first, only_failed=False)
+    finish(account, first)
+    with pytest.raises(NotRepeatable, match=r"no local job of .* failed"):
+        repeat_grid_job(account, first, only_failed=True)
+    assert len(account.database.grid_jobs.overview()) == 1
+
+
+STEPS = "&(samgrid_type = structured)(steps = (a {step}) (b {step}) (c {step}))".format(
+    step="(samgrid_type generator) (events 5) (request_id 13669)"
+)
+
+
+def accept_steps(account: Account, *states: State) -> str:
+    """A structured grid job of three steps that has failed; those that have begun are in these states."""
+    identity = accept(account, STEPS)
+    for name, state in zip("abc", states, strict=False):
+        part = accept(account, "&(samgrid_type = command)(executable = /bin/true)")
+        end(account, part, state)
+        account.database.grid_jobs.change(part, lambda job, name=name: job.put_parent(identity, name))  # type: ignore[misc]
+        account.database.grid_jobs.change(identity, lambda job, name=name, part=part: job.begin_step(name, part))  # type: ignore[misc]
+    end(account, identity, State.DONE if states == (State.DONE,) * 3 else State.FAILED)
+    return identity
+
+
+def test_steps_that_are_done_are_taken_over(account: Account) -> None:
+    first = accept_steps(account, State.DONE, State.FAILED)
+    job = repeat_grid_job(account, first, only_failed=True)
+    before = account.database.grid_jobs.get(first).steps
+    assert [step.grid_job for step in job.steps] == [before[0].grid_job, None, None]
+    with pytest.raises(NotRemovable, match="is a step of"):
+        remove_grid_job(account, str(before[0].grid_job))
+
+
+def test_a_repetition_of_all_steps_takes_nothing_over(account: Account) -> None:
+    first = accept_steps(account, State.DONE, State.FAILED)
+    job = repeat_grid_job(account, first, only_failed=False)
+    assert [step.grid_job for step in job.steps] == [None, None, None]
+
+
+def test_where_all_steps_are_done_there_is_nothing_to_repeat(account: Account) -> None:
+    first = accept_steps(account, State.DONE, State.DONE, State.DONE)
+    with pytest.raises(NotRepeatable, match=r"all steps of .* are done"):
+        repeat_grid_job(account, first, only_failed=True)
+
+
+def test_what_is_removed_meanwhile_is_not_repeated(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = accept_steps(account, State.DONE, State.FAILED)
+
+    def prepare_late(account: Account, given: Given, folder: Path) -> GridJob:
+        remove_grid_job(account, first)
+        return prepare_grid_job(account, given, folder)
+
+    monkeypatch.setattr("jobmanager.control.resubmission.prepare_grid_job", prepare_late)
+    with pytest.raises(UnknownJob, match=first):
+        repeat_grid_job(account, first, only_failed=True)
+    assert account.database.grid_jobs.steps() == {}
+
+
+def recover(account: Account) -> tuple[Recovery, list[GridJob]]:
+    return recover_request(account, "13669")
+
+
+def test_a_request_that_nobody_knows_is_told_with_the_types_that_have_ids(account: Account) -> None:
+    accept_slices(account, request="13670")
+    with pytest.raises(UnknownRequest, match=r"no grid job here is of request 13669; .*: .*generator"):
+        recover(account)
+
+
+def test_nothing_is_recovered_while_something_runs(account: Account) -> None:
+    first, second = accept_slices(account), accept_slices(account)
+    finish(account, first, failed=[1])
+    found, jobs = recover(account)
+    assert (found.running, jobs) == ((second,), [])
+
+
+def test_what_is_missing_is_submitted_once(account: Account) -> None:
+    first = accept_slices(account)
+    finish(account, first, failed=[1, 3])
+    found, (job,) = recover(account)
+    assert found.gaps == (Gap(first, (1, 3)),)
+    assert (job.indexes, job.repeats) == ([1, 3], first)
+    assert recover(account)[0].running == (job.identity,)
+    assert len(account.database.grid_jobs.overview()) == 2
+
+
+def test_what_a_repetition_has_made_is_not_missing(account: Account) -> None:
+    first = accept_slices(account)
+    finish(account, first, failed=[1, 2, 3])
+    second = repeat_grid_job(account, first, only_failed=True).identity
+    finish(account, second, failed=[2, 3])
+    third = repeat_grid_job(account, second, only_failed=True).identity
+    finish(account, third, failed=[3])
+    found, (job,) = recover(account)
+    assert found.gaps == (Gap(first, (3,)),)
+    finish(account, job.identity)
+    assert recover(account) == (Recovery((), ()), [])
+
+
+def test_a_repetition_of_the_whole_takes_the_place_of_the_first(account: Account) -> None:
+    first = accept_slices(account)
+    finish(account, first, failed=[1, 2])
+    second = repeat_grid_job(account, first, only_failed=False).identity
+    finish(account, second, failed=[4])
+    assert recover(account)[0].gaps == (Gap(second, (4,)),)
+
+
+def test_slices_with_the_same_seeds_count_whoever_made_them(account: Account) -> None:
+    first = accept_slices(account, seed="(seed = 7)")
+    finish(account, first, failed=[1, 2])
+    second = repeat_grid_job(account, first, only_failed=False).identity
+    finish(account, second, failed=[2, 4])
+    assert recover(account)[0].gaps == (Gap(second, (2,)),)
+
+
+def test_independent_grid_jobs_of_a_request_are_recovered_each(account: Account) -> None:
+    first, second = accept_slices(account), accept_slices(account)
+    finish(account, first, failed=[1])
+    finish(account, second, failed=[2])
+    assert set(recover(account)[0].gaps) == {Gap(first, (1,)), Gap(second, (2,))}
+
+
+def test_a_structured_grid_job_is_recovered_from_its_first_step_that_is_not_done(account: Account) -> None:
+    first = accept_steps(account, State.DONE, State.FAILED)
+    found, (job,) = recover(account)
+    assert found.gaps == (Gap(first, ()),)
+    assert [step.name for step in job.steps if step.grid_job] == ["a"]
+    end(account, job.identity, State.DONE)
+    assert recover(account) == (Recovery((), ()), [])
+
+
+def test_a_type_that_is_gone_keeps_no_other_request_from_being_recovered(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish(account, accept_slices(account), failed=[1])
+    accept_steps(account, State.DONE, State.FAILED)
+    known = {name: handler for name, handler in types().items() if name != "structured"}
+
+    def find(name: str, modules: Sequence[str]) -> type[JobAdapter]:
+        if name not in known:
+            raise HandlerError(f"no job type {name}")
+        return known[name]
+
+    monkeypatch.setattr("jobmanager.requests.acceptance.find_job_type", find)
+    assert [gap.indexes for gap in recover(account)[0].gaps] == [(1,)]
+
+
+def test_a_recovery_that_comes_in_between_leaves_nothing_to_do(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = accept_slices(account)
+    finish(account, first, failed=[1])
+    prepare = recovery._prepare_gap
+    made: list[str] = []
+
+    def prepare_late(account: Account, gap: Gap) -> GridJob:
+        if not made:
+            made.append(first)
+            recover(account)
+        return prepare(account, gap)
+
+    monkeypatch.setattr(recovery, "_prepare_gap", prepare_late)
+    found, jobs = recover(account)
+    assert (len(found.running), jobs) == (1, [])
+    assert len(account.database.grid_jobs.overview()) == 2

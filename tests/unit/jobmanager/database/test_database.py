@@ -1,0 +1,412 @@
+"""The XML job database: what is committed, is there; what is not valid, never gets in."""
+
+import os
+import resource
+import sqlite3
+import stat
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from lxml import etree
+
+from batch_adapters.adapter import Naming
+from batch_adapters.fork import FORK
+from batch_adapters.states import Event, State
+from jobmanager.database.database import Database, DatabaseError, LocalJobKey, UnknownJob
+from jobmanager.database.documents import InvalidDocument
+from jobmanager.database.grid_job import GridJob
+from jobmanager.database.local_job import LocalJob
+from jobmanager.database.local_jobs import PhaseSum
+from jobmanager.states.registration import apply_events, register_local_jobs
+from jobmanager.states.transitions import apply_driver_status
+from jobmanager.submission.submit import write_intent
+from sandbox.status import MAX_PHASES, DriverStatus, Phase
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    database = Database(tmp_path / "jobs.db")
+    yield database
+    database.close()
+
+
+def add(database: Database, identity: str, count: int = 2, state: State = State.UNSUBMITTED) -> None:
+    job = GridJob.new(identity, "command", "physicist", "fork", 1000)
+    job.put_request([("executable", ("/bin/true",)), ("arguments", ("a", ("b", "c")))], Path("/tmp"))
+    job.put_slices(count, None, 1)
+    job.state = state
+    with database.transaction():
+        database.grid_jobs.put(job)
+        database.local_jobs.put(identity, [LocalJob.new(index, "fork", None) for index in range(1, count + 1)])
+
+
+def submit(database: Database, identity: str, count: int) -> None:
+    with database.transaction():
+        jobs = database.local_jobs.all_of(identity)
+        for job in jobs:
+            job.intend(f"{identity}-1", 1000)
+        database.local_jobs.put(identity, jobs)
+    ids = {index: f"{identity}-1.{index}" for index in range(1, count + 1)}
+    register_local_jobs(database, identity, ids, FORK.naming)
+
+
+def test_the_file_is_for_its_owner_alone(database: Database, tmp_path: Path) -> None:
+    assert stat.S_IMODE((tmp_path / "jobs.db").stat().st_mode) == 0o600
+
+
+def test_a_request_reads_back_as_it_was(database: Database) -> None:
+    values = (
+        "plain",
+        'quo"te',
+        " blank ",
+        "",
+        "line\nbreak",
+        "tab\t",
+        "ü€",
+        "\udcff\udc80",
+        "\x01\x7f",
+        ("a", ("b",), ()),
+    )
+    job = GridJob.new("aaaaaaaa", "command", "physicist", "fork", 1000)
+    job.put_request([("arguments", values)], Path("/tmp"))
+    job.put_slices(1, None, 1)
+    with database.transaction():
+        database.grid_jobs.put(job)
+    assert database.grid_jobs.get("aaaaaaaa").request() == [("arguments", values)]
+
+
+def test_a_document_that_the_schema_forbids_is_not_written(database: Database) -> None:
+    add(database, "aaaaaaaa")
+    with pytest.raises(InvalidDocument, match="grid-job"):
+        database.grid_jobs.change("aaaaaaaa", lambda job: job.element.set("colour", "green"))
+    assert database.grid_jobs.get("aaaaaaaa").element.get("colour") is None
+
+
+def test_other_namespaces_are_welcome(database: Database) -> None:
+    add(database, "aaaaaaaa")
+
+    def annotate(job: GridJob) -> None:
+        job.element.set("{urn:d0}release", "p14.07.00")
+        etree.SubElement(etree.SubElement(job.element, "{urn:d0}card"), "{urn:d0}line").text = "x"
+
+    database.grid_jobs.change("aaaaaaaa", annotate)
+    assert database.to_xml().xpath("string(//*[local-name()='line'])") == "x"
+
+
+def test_an_exception_in_a_transaction_leaves_nothing(database: Database) -> None:
+    def fail_half_way() -> None:
+        with database.transaction():
+            database.events.put_generator_time("fork", 77)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail_half_way()
+    assert database.events.generator_time("fork") is None
+
+
+@pytest.mark.parametrize(
+    ("prefix", "found"), [("abcd1", "abcd1111"), ("abcd2222", "abcd2222"), ("b", "bbbbbbbb")], ids=str
+)
+def test_ids_may_be_shortened(database: Database, prefix: str, found: str) -> None:
+    for identity in ("abcd1111", "abcd2222", "bbbbbbbb"):
+        add(database, identity)
+    assert database.grid_jobs.find(prefix) == found
+
+
+@pytest.mark.parametrize(
+    ("prefix", "message"), [("abcd", "more than one"), ("zzz", "no grid job"), ("", "no grid job")]
+)
+def test_an_id_that_fits_none_or_several_is_an_error(database: Database, prefix: str, message: str) -> None:
+    for identity in ("abcd1111", "abcd2222"):
+        add(database, identity)
+    with pytest.raises(UnknownJob, match=message):
+        database.grid_jobs.find(prefix)
+
+
+def test_the_overview_counts_local_jobs_by_state(database: Database) -> None:
+    add(database, "aaaaaaaa", 5)
+    submit(database, "aaaaaaaa", 3)
+    (row,) = database.grid_jobs.overview()
+    assert (row.id, row.counts) == ("aaaaaaaa", {"pending": 3, "unsubmitted": 2})
+
+
+def test_an_event_before_its_id_is_known_waits_for_it(database: Database) -> None:
+    add(database, "aaaaaaaa")
+    apply_events(database, "fork", [Event(50, "aaaaaaaa-1.2", State.ACTIVE), Event(51, "aaaaaaaa-1.2", State.DONE, 4)])
+    submit(database, "aaaaaaaa", 2)
+    second = database.local_jobs.get("aaaaaaaa", 2)
+    assert (second.state, second.exit_code) == (State.DONE, 4)
+    assert database.events.take("fork", "aaaaaaaa-1.2") == []
+
+
+SLURM = Naming(r"(?P<id>\d+)", single="{id}", element="{id}_{n}", array="{id}")
+
+
+def add_array(database: Database, identity: str, count: int = 3) -> None:
+    """A grid job that goes as one array, which is submitted and not yet registered."""
+    add(database, identity, count)
+    with database.transaction():
+        jobs = database.local_jobs.all_of(identity)
+        for job in jobs:
+            job.intend(f"{identity}-1", 1000)
+        database.local_jobs.put(identity, jobs)
+
+
+def states_of(database: Database, identity: str) -> list[State]:
+    return [job.state for job in database.local_jobs.all_of(identity)]
+
+
+def test_the_end_of_a_whole_array_ends_what_waits_in_it(database: Database) -> None:
+    add_array(database, "aaaaaaaa")
+    register_local_jobs(database, "aaaaaaaa", {1: "17_1", 2: "17_2", 3: "17_3"}, SLURM)
+    apply_events(database, "fork", [Event(50, "17_1", State.ACTIVE), Event(60, "17", State.FAILED)])
+    assert states_of(database, "aaaaaaaa") == [State.ACTIVE, State.FAILED, State.FAILED]
+    assert apply_events(database, "fork", [Event(60, "17", State.FAILED)]) == {}
+
+
+def test_an_event_of_an_array_before_its_id_is_known_waits_for_it(database: Database) -> None:
+    add_array(database, "aaaaaaaa")
+    early = [Event(50, "17_1", State.ACTIVE), Event(60, "17", State.FAILED)]
+    apply_events(database, "fork", early)
+    register_local_jobs(database, "aaaaaaaa", {1: "17_1", 2: "17_2"}, SLURM)
+    assert states_of(database, "aaaaaaaa") == [State.ACTIVE, State.FAILED, State.UNSUBMITTED]
+    assert database.events.take("fork", "17") == []
+    assert {job.array for job in database.local_jobs.all_of("aaaaaaaa")} == {"17", None}
+
+
+def test_a_job_that_was_submitted_alone_is_in_no_array(database: Database) -> None:
+    add_array(database, "aaaaaaaa", 1)
+    apply_events(database, "fork", [Event(60, "17", State.DONE, 3)])
+    register_local_jobs(database, "aaaaaaaa", {1: "17"}, SLURM)
+    job = database.local_jobs.get("aaaaaaaa", 1)
+    assert (job.array, job.state, job.exit_code) == (None, State.DONE, 3)
+
+
+def test_only_what_is_in_doubt_gets_an_id(database: Database) -> None:
+    add_array(database, "aaaaaaaa")
+    register_local_jobs(database, "aaaaaaaa", {1: "17_1"}, SLURM)
+    register_local_jobs(database, "aaaaaaaa", {1: "18_1", 2: "18_2"}, SLURM)
+    assert [job.local_id for job in database.local_jobs.all_of("aaaaaaaa")] == ["17_1", "18_2", None]
+    assert database.local_jobs.arrays_of_token("aaaaaaaa-1") == {"17", "18"}
+    assert database.local_jobs.tokens_in_doubt() == {"aaaaaaaa-1"}
+
+
+def test_a_new_token_is_higher_than_all_before(database: Database) -> None:
+    add(database, "aaaaaaaa", 40)
+    for _ in range(38):
+        write_intent(database, "aaaaaaaa", 1)
+    assert database.local_jobs.last_token("aaaaaaaa") == "aaaaaaaa-12"
+    with database.transaction():
+        forgotten = database.local_jobs.get("aaaaaaaa", 2)
+        forgotten.forget_intent()
+        database.local_jobs.put("aaaaaaaa", [forgotten])
+    intent = write_intent(database, "aaaaaaaa", 1)
+    assert intent is not None
+    assert (intent.token, intent.indexes) == ("aaaaaaaa-13", [2])
+
+
+def test_an_intent_ends_at_the_first_gap(database: Database) -> None:
+    add(database, "aaaaaaaa", 6)
+    with database.transaction():
+        third = database.local_jobs.get("aaaaaaaa", 3)
+        third.intend("aaaaaaaa-1", 1000)
+        database.local_jobs.put("aaaaaaaa", [third])
+    intents = [write_intent(database, "aaaaaaaa", 5) for _ in range(3)]
+    assert [intent and (intent.token, intent.indexes) for intent in intents] == [
+        ("aaaaaaaa-2", [1, 2]), ("aaaaaaaa-3", [4, 5, 6]), None,
+    ]  # fmt: skip
+
+
+def test_what_was_missing_is_replaced_as_a_whole(database: Database) -> None:
+    with database.transaction():
+        database.events.put_missing("fork", {"a.1": (1, 50), "a.2": (3, 20)})
+        database.events.put_missing("slurm", {"17": (1, 60)})
+        database.events.put_missing("fork", {"a.2": (4, 20)})
+    assert (database.events.missing("fork"), database.events.missing("slurm")) == ({"a.2": (4, 20)}, {"17": (1, 60)})
+
+
+def test_the_open_local_jobs_are_those_with_an_id_and_without_an_end(database: Database) -> None:
+    add_array(database, "aaaaaaaa", 4)
+    register_local_jobs(database, "aaaaaaaa", {1: "17_1", 2: "17_2", 3: "17_3"}, SLURM)
+    apply_events(database, "fork", [Event(50, "17_2", State.ACTIVE), Event(50, "17_3", State.DONE)])
+    token = "aaaaaaaa-1"
+    assert database.local_jobs.list_open("fork") == [
+        LocalJobKey("aaaaaaaa", 1, "17_1", token, State.PENDING, ""),
+        LocalJobKey("aaaaaaaa", 2, "17_2", token, State.ACTIVE, ""),
+    ]
+    assert database.local_jobs.list_open("slurm") == []
+
+
+def test_events_that_nobody_claims_are_dropped_when_they_are_old(database: Database) -> None:
+    with database.transaction():
+        database.events.keep("fork", [Event(1, "other.1", State.DONE)], now=100)
+        database.events.keep("fork", [Event(2, "other.2", State.DONE)], now=300)
+        database.events.drop(200)
+    assert database.events.take("fork", "other.1") == []
+    assert len(database.events.take("fork", "other.2")) == 1
+
+
+def test_events_and_the_generators_time_are_committed_together(database: Database) -> None:
+    add(database, "aaaaaaaa")
+    submit(database, "aaaaaaaa", 2)
+    events = [Event(50, "aaaaaaaa-1.1", State.ACTIVE), Event(60, "aaaaaaaa-1.1", State.DONE)]
+    assert {job: len(jobs) for job, jobs in apply_events(database, "fork", events).items()} == {"aaaaaaaa": 1}
+    assert database.events.generator_time("fork") == 60
+    assert apply_events(database, "fork", events) == {}, "a replay changes nothing"
+    apply_events(database, "fork", [Event(40, "aaaaaaaa-1.2", State.ACTIVE)])
+    assert database.events.generator_time("fork") == 60, "the time never goes back"
+
+
+def test_an_id_that_comes_again_means_the_job_submitted_last(database: Database) -> None:
+    for identity in ("aaaaaaaa", "bbbbbbbb"):
+        add(database, identity, 1)
+        with database.transaction():
+            job = database.local_jobs.get(identity, 1)
+            job.intend(f"{identity}-1", 1000)
+            job.register("77", "", 1000 if identity == "aaaaaaaa" else 2000)
+            database.local_jobs.put(identity, [job])
+    apply_events(database, "fork", [Event(2001, "77", State.ACTIVE)])
+    assert database.local_jobs.get("aaaaaaaa", 1).state is State.PENDING
+    assert database.local_jobs.get("bbbbbbbb", 1).state is State.ACTIVE
+
+
+def test_a_full_disk_is_a_clear_error_and_loses_nothing(tmp_path: Path) -> None:
+    database = Database(tmp_path / "jobs.db")
+    add(database, "aaaaaaaa")
+    pid = os.fork()
+    if pid == 0:  # a file size limit is for ever, so only in a child
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+            add(Database(tmp_path / "jobs.db"), "bbbbbbbb", 5000)
+        except DatabaseError as error:
+            os._exit(0 if "jobs.db" in str(error) else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert [row.id for row in database.grid_jobs.overview()] == ["aaaaaaaa"]
+    add(database, "cccccccc", 5)
+    assert len(database.grid_jobs.overview()) == 2
+    database.close()
+
+
+def test_the_file_of_another_layout_is_not_touched(tmp_path: Path) -> None:
+    path = tmp_path / "other" / "old.db"
+    path.parent.mkdir()
+    with closing(sqlite3.connect(path)) as old:
+        old.executescript("CREATE TABLE grid_job (id TEXT); PRAGMA user_version = 1")
+    with pytest.raises(DatabaseError, match=r"old\.db has layout 1, .* move the state folder away"):
+        Database(path)
+    with closing(sqlite3.connect(path)) as old:
+        assert old.execute("SELECT name FROM sqlite_schema").fetchall() == [("grid_job",)]
+
+
+def test_the_lines_of_local_jobs_are_what_their_documents_say(database: Database) -> None:
+    add(database, "aaaaaaaa", 2)
+    submit(database, "aaaaaaaa", 2)
+    events = [Event(2000, "aaaaaaaa-1.2", State.ACTIVE), Event(2060, "aaaaaaaa-1.2", State.DONE, 3)]
+    apply_events(database, "fork", events)
+    waiting, ended = database.local_jobs.lines("aaaaaaaa")
+    assert (waiting.index, waiting.state, waiting.started, waiting.ended) == (1, State.PENDING, None, None)
+    assert (ended.index, ended.state, ended.unsuccessful, ended.started, ended.ended) == (
+        *(2, State.DONE, True),
+        *(2000, 2060),
+    )
+    assert (ended.local_id, ended.reason) == ("aaaaaaaa-1.2", "the program ended with exit code 3")
+
+
+def tell(
+    database: Database, identity: str, number: int, phases: list[Phase], now: int, state: State | None = None
+) -> None:
+    with database.transaction():
+        job = database.local_jobs.get(identity, number)
+        job.state = state or State.ACTIVE
+        job.put_phases(phases, now)
+        database.local_jobs.put(identity, [job])
+
+
+def test_phases_are_summed_over_the_local_jobs_that_have_told_them(database: Database) -> None:
+    add(database, "aaaaaaaa", 4)
+    add(database, "bbbbbbbb", 1)
+    tell(database, "aaaaaaaa", 1, [Phase("generate", 10, 10, "events"), Phase("d0reco", 1, 4)], 1000)
+    tell(database, "aaaaaaaa", 2, [Phase("generate", 7, 20, "events")], 1005)
+    tell(database, "bbbbbbbb", 1, [Phase("generate", 1, 1)], 1)
+    assert database.local_jobs.phase_sums("aaaaaaaa") == [
+        PhaseSum("generate", "events", 17, 30, 2, 1000, 1005),
+        PhaseSum("d0reco", "", 1, 4, 1, 1000, 1000),
+    ]
+    assert database.local_jobs.phase_sums("cccccccc") == []
+
+
+def test_only_the_parts_of_local_jobs_that_have_not_ended_are_counted(database: Database) -> None:
+    add(database, "aaaaaaaa", 3)
+    tell(database, "aaaaaaaa", 1, [Phase("generate", 10, 10), Phase("d0reco", 1, 4)], 1000)
+    tell(database, "aaaaaaaa", 2, [Phase("generate", 3, 4)], 1000, State.DONE)
+    tell(database, "aaaaaaaa", 3, [Phase("generate", 0, 0), Phase("d0reco", 9, 4)], 1000, State.SUSPENDED)
+    assert database.local_jobs.open_parts("aaaaaaaa") == 1 + 0.25 + 1 + 1
+    assert database.local_jobs.open_parts("bbbbbbbb") == 0
+
+
+def test_no_number_that_a_program_makes_up_is_too_much_for_the_sums(database: Database) -> None:
+    huge = 10**15 - 1
+    rows = (("aaaaaaaa", number, 0, "generate", huge, huge, "", 1, 2) for number in range(20_000))
+    with database.transaction():
+        database._store.write("INSERT INTO phase VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+    (phase,) = database.local_jobs.phase_sums("aaaaaaaa")
+    assert phase.total == pytest.approx(20_000 * huge)
+
+
+def test_a_phase_begins_when_the_local_job_had_last_anything_else_to_tell(database: Database) -> None:
+    add(database, "aaaaaaaa", 1)
+    generate, reco = Phase("generate", 10, 10), Phase("d0reco", 1, 4)
+    tell(database, "aaaaaaaa", 1, [Phase("generate", 9, 10)], 1000)
+    tell(database, "aaaaaaaa", 1, [generate], 1010)
+    tell(database, "aaaaaaaa", 1, [generate, reco], 1020)
+    told = {phase.name: (phase.begun, phase.changed) for phase in database.local_jobs.get("aaaaaaaa", 1).told_phases()}
+    assert told == {"generate": (1000, 1010), "d0reco": (1010, 1020)}
+
+
+def test_what_is_told_again_is_merged_by_name_and_keeps_its_time(database: Database) -> None:
+    add(database, "aaaaaaaa", 1)
+    generate, reco = Phase("generate", 10, 10), Phase("d0reco", 1, 4)
+    tell(database, "aaaaaaaa", 1, [generate, reco], 1000)
+    tell(database, "aaaaaaaa", 1, [generate], 2000)
+    job = database.local_jobs.get("aaaaaaaa", 1)
+    assert job.phases() == [generate, reco]
+    assert [phase.changed for phase in job.told_phases()] == [1000, 1000]
+
+
+def test_a_local_job_keeps_only_so_many_phases(database: Database) -> None:
+    add(database, "aaaaaaaa", 1)
+    tell(database, "aaaaaaaa", 1, [Phase(f"p{number}", 1, 2) for number in range(MAX_PHASES)], 1000)
+    tell(database, "aaaaaaaa", 1, [Phase("more", 1, 2), Phase("p0", 2, 2)], 1000)
+    assert (
+        len(database.local_jobs.get("aaaaaaaa", 1).phases())
+        == MAX_PHASES
+        == len(database.local_jobs.phase_sums("aaaaaaaa"))
+    )
+    assert database.local_jobs.get("aaaaaaaa", 1).phases()[0] == Phase("p0", 2, 2)
+
+
+def test_a_new_run_of_the_driver_has_told_nothing_yet(database: Database) -> None:
+    add(database, "aaaaaaaa", 1)
+    job = database.local_jobs.get("aaaaaaaa", 1)
+    first = DriverStatus(start=5, phases=(Phase("generate", 9, 10),))
+    apply_driver_status(job, first, 9)
+    apply_driver_status(job, first, 10)
+    assert job.phases() == [Phase("generate", 9, 10)]
+    apply_driver_status(job, DriverStatus(start=6), 11)
+    assert job.phases() == []
+
+
+def test_silent_are_running_local_jobs_whose_phases_all_stand_still(database: Database) -> None:
+    add(database, "aaaaaaaa", 5)
+    generate, reco = Phase("generate", 9, 10), Phase("d0reco", 1, 4)
+    for number in (1, 2, 3):
+        tell(database, "aaaaaaaa", number, [generate, reco], 1000)
+    tell(database, "aaaaaaaa", 2, [Phase("d0reco", 2, 4)], 1500)
+    tell(database, "aaaaaaaa", 4, [generate], 1000, State.DONE)
+    tell(database, "aaaaaaaa", 5, [], 1000)
+    assert database.local_jobs.silent("aaaaaaaa", 1400) == [1, 3]
+    assert database.local_jobs.silent("aaaaaaaa", 999) == []

@@ -1,0 +1,173 @@
+"""The monitor's loop, its workers and its callers, in situations that must not stop one another."""
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from batch_adapters.states import Event, State
+from jobmanager.commands import grid_jobs as commands
+from jobmanager.database.database import DatabaseError
+from jobmanager.database.grid_job import GridJob
+from jobmanager.database.local_job import LocalJob
+from jobmanager.monitor import client as monitor_client
+from jobmanager.monitor.client import ask_monitor, socket_address, wake_monitor
+from jobmanager.monitor.monitor import Monitor
+from jobmanager.site.account import Account
+from jobmanager.site.settings import MonitorSettings
+from jobmanager.states.driver_status import ProgressReader, status_file
+from jobmanager.states.next_task import Task
+from jobmanager.states.registration import apply_events
+from tests.unit.traps import TRAPS
+
+GRID_JOB = "abcdefgh"
+LOCAL_ID = f"{GRID_JOB}-1.1"
+
+
+class Over(Exception):
+    """Ends a monitor's loop."""
+
+
+@pytest.fixture
+def listener(account: Account) -> Iterator[socket.socket]:
+    with socket_address(account) as address, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen(0)
+        listener.setblocking(False)
+        yield listener
+
+
+def add_grid_job(account: Account, state: State = State.ACTIVE) -> None:
+    """A grid job with one local job of that state, on fork."""
+    job = GridJob.new(GRID_JOB, "command", "physicist", "fork", time.time())
+    job.put_request([("samgrid_type", ("command",)), ("executable", ("/bin/true",))], Path("/"))
+    job.put_slices(1, None, 1)
+    local_job = LocalJob.new(1, "fork", None)
+    local_job.intend(f"{GRID_JOB}-1", time.time())
+    local_job.register(LOCAL_ID, "", time.time())
+    local_job.state = state
+    with account.database.transaction():
+        account.database.grid_jobs.put(job)
+        account.database.local_jobs.put(GRID_JOB, [local_job])
+    account.places.results(GRID_JOB).mkdir(parents=True)
+
+
+def fail_always(error: Exception) -> Callable[..., None]:
+    def fail(*arguments: object) -> None:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize("error", [DatabaseError("disk full"), BlockingIOError("cannot fork")], ids=["disk", "fork"])
+def test_a_monitor_that_rests_still_reaps_its_workers(
+    account: Account, listener: socket.socket, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    add_grid_job(account)
+    monitor = Monitor(account, listener)
+    # A workers' server that ends when it is told to start one.
+    monkeypatch.setattr(Account, "program", lambda self, *arguments: ["/usr/bin/head", "-c", "1"])
+    monitor._workers.start(Task.SUBMIT, GRID_JOB)
+    monkeypatch.setattr(monitor, "_work", fail_always(error))
+    wait, turns = monitor._selector.select, 0
+
+    def select(seconds: float) -> object:
+        nonlocal turns
+        turns += 1
+        if not monitor._workers.are_busy:
+            raise Over
+        assert turns < 20, "the loop spins: nobody reaps the worker"
+        return wait(seconds)
+
+    monkeypatch.setattr(monitor._selector, "select", select)
+    with pytest.raises(Over):
+        monitor.run(stay=False)
+    assert str(error) in monitor._trouble
+
+
+def test_a_monitor_without_idle_time_works_before_it_ends(
+    account: Account, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configuration = replace(account.configuration, monitor=MonitorSettings(idle_time=0))
+    monitor = Monitor(replace(account, configuration=configuration), listener)
+    looks: list[str] = []
+    work = monitor._work
+
+    def look() -> None:
+        looks.append("looked")
+        work()
+
+    monkeypatch.setattr(monitor, "_work", look)
+    monitor.run(stay=False)
+    assert looks == ["looked"]
+
+
+def test_a_look_at_a_batch_system_does_not_wait_for_a_free_worker(
+    account: Account, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Account, "program", lambda self, *arguments: ["/bin/cat"])
+    workers = Monitor(account, listener)._workers
+    for subject in ("aaaaaaaa", "bbbbbbbb", "cccccccc"):
+        workers.start(Task.SUBMIT, subject)
+    workers.start(Task.RECONCILE, "fork")
+    running = {name for name, subject in workers._subjects.items() if subject.worker}
+    assert running == {"aaaaaaaa", "bbbbbbbb", "fork"}
+
+
+@pytest.mark.parametrize("spoil", TRAPS)
+def test_a_local_job_that_replaces_its_status_file_is_its_own_trouble_only(
+    account: Account, spoil: Callable[[Path], None]
+) -> None:
+    add_grid_job(account)
+    spoil(status_file(account, GRID_JOB, LOCAL_ID))
+    ProgressReader(account).read_grid_job(GRID_JOB)
+    assert account.database.local_jobs.get(GRID_JOB, 1).reason == "its status file is no regular file any more"
+
+
+def test_progress_that_could_not_be_written_is_read_again(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_grid_job(account)
+    status_file(account, GRID_JOB, LOCAL_ID).write_text("start 1000\nphase generate 5 250 event\n")
+    reader = ProgressReader(account)
+    with monkeypatch.context() as patch:
+        patch.setattr(account.database.local_jobs, "put", fail_always(DatabaseError("disk full")))
+        with pytest.raises(DatabaseError):
+            reader.read_grid_job(GRID_JOB)
+    reader.read_grid_job(GRID_JOB)
+    assert [phase.done for phase in account.database.local_jobs.get(GRID_JOB, 1).phases()] == [5]
+
+
+def test_an_event_of_the_future_does_not_hide_those_until_then(account: Account) -> None:
+    now = int(time.time())
+    future = Event(now + 10**6, "77", State.ACTIVE)
+    apply_events(account.database, "fork", [Event(now - 5, "76", State.ACTIVE), future])
+    assert account.database.events.generator_time("fork") == now - 5
+
+
+def test_a_crowded_monitor_is_no_error_to_who_wakes_it(
+    account: Account, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Account] = []
+    monkeypatch.setattr(monitor_client, "start_monitor", started.append)
+    with socket_address(account) as address:
+        crowd = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) for _ in range(4)]
+        codes = [each.connect_ex(address) for each in crowd]
+    assert any(codes), "the queue of callers is not full"
+    wake_monitor(account)
+    assert ask_monitor(account).startswith("monitor: no answer")
+    assert not started
+    for each in crowd:
+        each.close()
+
+
+def test_a_request_that_was_accepted_is_never_told_as_refused(
+    account: Account, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    request = tmp_path / "request.rsl"
+    request.write_text("&(samgrid_type=command)(executable=/bin/true)")
+    monkeypatch.setattr("jobmanager.monitor.client.start_monitor", fail_always(OSError("no fork")))
+    identity = commands._submit(account, str(request))
+    assert account.database.grid_jobs.has(identity)
+    assert f"{identity} is accepted" in capsys.readouterr().err

@@ -1,0 +1,152 @@
+"""A request is checked against what its job type declares: every fault is named at once."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from adapters import Attribute, JobAdapter, Kind, LocalJob, Value
+from jobmanager.requests.acceptance import accept_grid_job
+from jobmanager.requests.attributes import BadRequest, Given, read_request, read_site_values, read_type
+from jobmanager.requests.job_types import HandlerError, find_job_type, load_job_types
+from jobmanager.site.account import Account
+
+
+class Reco(JobAdapter):
+    """A job type of these tests."""
+
+    jobType = "reco"
+    attributes: ClassVar[Sequence[Attribute]] = (
+        Attribute("files_per_job", "Files.", Kind.INTEGER, "files", default=10, minimum=1, maximum=100),
+        Attribute("dataset", "Dataset.", required=True),
+    )
+    siteAttributes = (Attribute("facility", "Facility's name.", default="fnal"),)
+
+    def prepareWorkArea(self, workArea: Path) -> None:
+        raise NotImplementedError
+
+    def getCommandAndArguments(self, localJob: LocalJob) -> Sequence[str]:
+        raise NotImplementedError
+
+
+def given(**attributes: Value) -> Given:
+    return [(name, value if isinstance(value, tuple) else (value,)) for name, value in attributes.items()]
+
+
+def test_names_are_compared_as_globus_compares_them() -> None:
+    request, faults = read_request(given(samgrid_type="reco", FILES_perJob="7", DataSet="x"), Reco, Path("/"))
+    assert faults == []
+    assert (request["files_per_job"], request["dataset"]) == (7, "x")
+
+
+def test_defaults_are_filled_in() -> None:
+    request, _ = read_request(given(samgrid_type="reco", dataset="x"), Reco, Path("/"))
+    assert (request["files_per_job"], request["min_success"], request["environment"]) == (10, 1.0, ())
+
+
+def test_an_attribute_given_twice_counts_as_last_given() -> None:
+    twice = [*given(samgrid_type="reco", dataset="a"), ("data_set", ("b",))]
+    request, _ = read_request(twice, Reco, Path("/"))
+    assert request["dataset"] == "b"
+
+
+def test_every_fault_is_named_at_once() -> None:
+    wrong = given(samgrid_type="reco", colour="green", files_per_job="101", max_memory="much")
+    _, faults = read_request(wrong, Reco, Path("/"))
+    text = "\n".join(faults)
+    assert len(faults) == 4
+    for word in ("colour", "files_per_job", "1 to 100", "max_memory", "dataset is missing"):
+        assert word in text
+
+
+def test_a_request_without_a_type_says_what_is_missing() -> None:
+    with pytest.raises(BadRequest, match="samgrid_type"):
+        read_type(given(executable="/bin/true"))
+
+
+def test_an_old_request_calls_the_type_job_type() -> None:
+    old = given(job_type="reco", dataset="x")
+    assert read_type(old) == "reco"
+    request, faults = read_request(old, Reco, Path("/"))
+    assert (request["samgrid_type"], faults) == ("reco", [])
+    assert read_type([*old, ("samgrid_type", ("command",))]) == "command", "the last one counts, as with any attribute"
+
+
+def test_site_values_are_checked_too() -> None:
+    assert read_site_values(Reco, {"facility": "desy"}) == {"facility": "desy"}
+    with pytest.raises(BadRequest, match=r"\[type.reco\]: unknown key colour; known: facility"):
+        read_site_values(Reco, {"colour": "green"})
+
+
+def test_an_unknown_job_type_lists_the_known_ones() -> None:
+    with pytest.raises(HandlerError, match=r'"cooking": known are .*command, .*pythia'):
+        find_job_type("cooking", ())
+
+
+def test_a_handler_in_a_file_of_the_site_is_found(tmp_path: Path) -> None:
+    module = tmp_path / "my_handler.py"
+    source = Path(__file__).read_text().split("class Reco")[1].split("\n\n\ndef ")[0]
+    head = "from collections.abc import Sequence\nfrom pathlib import Path\nfrom typing import ClassVar\n"
+    head += "from adapters import Attribute, JobAdapter, Kind, LocalJob\n\n\nclass Reco"
+    module.write_text(head + source)
+    assert find_job_type("reco", [str(module)]).jobType == "reco"
+    assert set(load_job_types([str(module)])) == {*load_job_types(()), "reco"}
+
+
+@pytest.mark.parametrize("source", ["syntax error", "raise SystemError('no')", "x = 1"])
+def test_a_broken_handler_module_is_named(tmp_path: Path, source: str) -> None:
+    module = tmp_path / "broken.py"
+    module.write_text(source)
+    with pytest.raises(HandlerError, match=r"broken\.py"):
+        find_job_type("command", [str(module)])
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        pytest.param({"samgrid_type": "cooking"}, "unknown job type", id="unknown job type"),
+        pytest.param({"samgrid_type": "command", "executable": "/no/such"}, "/no/such", id="missing executable"),
+        pytest.param({"samgrid_type": "command"}, "executable is missing", id="no executable"),
+        pytest.param({"samgrid_type": "pythia", "events": "0"}, "at least 1", id="0 events"),
+        pytest.param({"samgrid_type": "pythia", "events": "1000000000000"}, "4000000000 local jobs", id="10^12 events"),
+        pytest.param({"samgrid_type": "pythia", "events": "many"}, "'many'", id="wrong type"),
+        pytest.param({"samgrid_type": "pythia", "events": "1", "colour": "x"}, "colour", id="unknown attribute"),
+        pytest.param(
+            {"samgrid_type": "command", "executable": "/bin/true", "stdin": "/no/input"}, "/no/input", id="no stdin"
+        ),
+        pytest.param(
+            {"samgrid_type": "command", "executable": "/bin/true", "directory": "/no/dir"}, "/no/dir", id="no directory"
+        ),
+        pytest.param(
+            {"samgrid_type": "command", "executable": "/bin/true", "count": "100001"}, "100000", id="too many"
+        ),
+    ],
+)
+def test_a_bad_request_is_refused_before_anything_is_created(
+    account: Account, attributes: dict[str, Value], message: str
+) -> None:
+    with pytest.raises(BadRequest, match=message):
+        accept_grid_job(account, given(**attributes), Path("/"))
+    assert account.database.grid_jobs.overview() == []
+    assert not account.places.jobs.exists()
+
+
+def test_faults_of_values_and_of_what_they_name_are_told_together(account: Account) -> None:
+    wrong = given(samgrid_type="command", executable="/no/such", stdin="/no/input", max_wall_time="0", colour="red")
+    with pytest.raises(BadRequest) as caught:
+        accept_grid_job(account, wrong, Path("/"))
+    text = "\n".join(caught.value.faults)
+    assert all(word in text for word in ("/no/such", "/no/input", "max_wall_time", "colour"))
+
+
+def test_an_accepted_grid_job_knows_its_slices(account: Account) -> None:
+    identity = accept_grid_job(account, given(samgrid_type="pythia", events="1001", seed="5"), Path("/"))
+    job = account.database.grid_jobs.get(identity)
+    assert (job.count, job.size_and_seed, job.job_type) == (5, (1001, 5), "pythia")
+
+
+def test_grid_jobs_without_a_seed_get_different_ones(account: Account) -> None:
+    request = given(samgrid_type="pythia", events="10")
+    jobs = [account.database.grid_jobs.get(accept_grid_job(account, request, Path("/"))) for _ in range(3)]
+    assert len({job.size_and_seed for job in jobs}) == 3

@@ -1,0 +1,123 @@
+"""What drivers write down while local jobs run reaches the database; no program that spoils its file breaks that."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from batch_adapters.states import State
+from jobmanager.states.driver_status import ProgressReader, read_driver_status, reconcile_with_drivers, status_file
+from sandbox.status import DriverStatus, Phase
+from tests.unit.toy_system import GRID_JOB, NOW, ToySystem
+
+GENERATE = ("start 1000", "phase generate 1 9")
+
+
+def phases(toy: ToySystem, index: int = 1) -> list[Phase]:
+    return toy.job(index).phases()
+
+
+def test_what_a_driver_tells_is_read_when_it_has_changed(toy: ToySystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def reading(file: Path) -> DriverStatus:
+        read.append(file.name)
+        return read_driver_status(file)
+
+    monkeypatch.setattr("jobmanager.states.driver_status.read_driver_status", reading)
+    toy.add(["17_1", "17_2"], State.ACTIVE)
+    reader = ProgressReader(toy.account)
+    toy.drives("17_1", *GENERATE)
+    for _ in range(2):
+        reader.read_grid_job(GRID_JOB)
+    assert (read, phases(toy)) == ([f"{GRID_JOB}.17_1.status"], [Phase("generate", 1, 9)])
+    toy.drives("17_2", "start 1000", "phase detect 2 9")
+    reader.read_grid_job(GRID_JOB)
+    assert (read[1:], phases(toy, 2)) == ([f"{GRID_JOB}.17_2.status"], [Phase("detect", 2, 9)])
+    toy.drives("17_1", *GENERATE, "phase generate 2 9")
+    reader.read_grid_job(GRID_JOB)
+    assert (len(read), phases(toy)) == (3, [Phase("generate", 2, 9)])
+    reader.forget_all_but([GRID_JOB])
+    reader.read_grid_job(GRID_JOB)
+    assert len(read) == 3
+    reader.forget_all_but(["another"])
+    reader.read_grid_job(GRID_JOB)
+    assert len(read) == 5
+
+
+@pytest.mark.parametrize("what", ["size", "time"])
+def test_a_change_shows_in_the_size_or_the_time(toy: ToySystem, what: str) -> None:
+    toy.add(["17_1"], State.ACTIVE)
+    toy.drives("17_1", *GENERATE)
+    file = status_file(toy.account, GRID_JOB, "17_1")
+    os.utime(file, ns=(0, 5))
+    reader = ProgressReader(toy.account)
+    reader.read_grid_job(GRID_JOB)
+    toy.drives("17_1", "start 1000", "phase generate 2 9" if what == "time" else "phase generate 22 99")
+    os.utime(file, ns=(0, 6 if what == "time" else 5))
+    reader.read_grid_job(GRID_JOB)
+    assert phases(toy) == [Phase("generate", 2, 9) if what == "time" else Phase("generate", 22, 99)]
+
+
+def test_what_is_told_is_told_now(toy: ToySystem) -> None:
+    toy.add(["17_1"], State.ACTIVE)
+    toy.drives("17_1", *GENERATE)
+    ProgressReader(toy.account).read_grid_job(GRID_JOB)
+    assert [phase.changed for phase in toy.job().told_phases()] == [NOW]
+
+
+def test_only_those_that_are_asked_for_and_have_an_id_are_reconciled(toy: ToySystem) -> None:
+    toy.add(["17_1", None, "17_3"], State.ACTIVE)
+    for local_id in ("17_1", "17_3"):
+        toy.drives(local_id, *GENERATE)
+    jobs = toy.database.local_jobs.all_of(GRID_JOB)
+    reconcile_with_drivers(toy.account, GRID_JOB, jobs[:2])
+    assert [bool(phases(toy, index)) for index in (1, 2, 3)] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        pytest.param(lambda file: None, None, id="nothing"),
+        pytest.param(os.mkdir, "its status file is no regular file any more", id="a folder"),
+        pytest.param(os.mkfifo, "its status file is no regular file any more", id="a named pipe"),
+        pytest.param(
+            lambda file: file.symlink_to("/etc/passwd"), "its status file is no regular file any more", id="a link"
+        ),
+    ],
+)
+def test_what_a_program_makes_of_its_status_file_is_the_fault_of_that_local_job(
+    room: Path, make: Callable[[Path], object], problem: str | None
+) -> None:
+    make(room / "status")
+    assert read_driver_status(room / "status") == DriverStatus(problem=problem)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (PermissionError(13, "no"), DriverStatus(problem="its status file must not be read any more")),
+        (FileNotFoundError(2, "gone"), DriverStatus()),
+    ],
+    ids=["forbidden", "gone meanwhile"],
+)
+def test_a_status_file_that_cannot_be_opened_any_more_is_no_error(
+    room: Path, monkeypatch: pytest.MonkeyPatch, error: OSError, status: DriverStatus
+) -> None:
+    def refuse(*_: object) -> int:
+        raise error
+
+    (room / "status").touch()
+    monkeypatch.setattr(os, "open", refuse)
+    assert read_driver_status(room / "status") == status
+
+
+def test_a_disk_that_cannot_be_read_now_is_asked_again(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> int:
+        raise OSError(5, "Input/output error")
+
+    (room / "status").touch()
+    monkeypatch.setattr(os, "open", fail)
+    with pytest.raises(OSError, match="Input/output error"):
+        read_driver_status(room / "status")

@@ -1,0 +1,58 @@
+"""Which local jobs nobody wants, of all that a batch system has."""
+
+import pytest
+
+from batch_adapters.adapter import LocalStatus
+from batch_adapters.states import State
+from jobmanager.states.orphans import Orphan, find_orphans
+from tests.unit.toy_system import GRID_JOB, TOKEN, ToySystem
+
+
+def find(toy: ToySystem, local_id: str, token: str, native: str = "R") -> list[Orphan]:
+    leaving = native in toy.adapter.leaving
+    status = LocalStatus(local_id, native, toy.adapter.states.get(native), token=token, is_leaving=leaving)
+    return list(find_orphans(toy.database, toy.system, [status]))
+
+
+@pytest.mark.parametrize(
+    ("local_id", "token", "native", "reason"),
+    [
+        pytest.param("17_1", TOKEN, "R", "", id="registered"),
+        pytest.param("17_9", TOKEN, "R", "", id="of a registered array"),
+        pytest.param("18_1", TOKEN, "R", f"grid job {GRID_JOB} does not know of it", id="submitted twice"),
+        pytest.param("18_1", f"{GRID_JOB}-z", "PD", f"grid job {GRID_JOB} does not know of it", id="a token of nobody"),
+        pytest.param("18_1", TOKEN, "CG", "", id="on its way out"),
+        pytest.param("18_1", TOKEN, "CD", "", id="ended"),
+        pytest.param("18_1", TOKEN, "??", "", id="in an unknown state"),
+        pytest.param("18_1", "zzzzzzzz-1", "R", "no grid job zzzzzzzz in this job database", id="of nobody we know"),
+        pytest.param("18_1", "", "R", "", id="without name"),
+        pytest.param("18_1", "fits.sh", "R", "", id="of another name"),
+        pytest.param("18_1", "ABCDEFGH-1", "R", "", id="of a name that is no token"),
+        pytest.param("18_1", f"{GRID_JOB}-1-1", "R", "", id="of a name like a token"),
+    ],
+)
+def test_an_orphan_has_our_token_and_no_owner(
+    toy: ToySystem, local_id: str, token: str, native: str, reason: str
+) -> None:
+    toy.add(["17_1", "17_2"], State.ACTIVE)
+    is_ours = token.startswith(GRID_JOB)
+    expected = [Orphan(local_id, token, native, is_ours, reason)] if reason else []
+    assert find(toy, local_id, token, native) == expected
+
+
+def test_a_submission_that_is_under_way_makes_no_orphans(toy: ToySystem) -> None:
+    toy.add(["17_1", None])
+    assert find(toy, "18_1", TOKEN) == []
+
+
+def test_what_a_grid_job_leaves_behind_is_an_orphan(toy: ToySystem) -> None:
+    toy.add(["17_1"], State.FAILED)
+    toy.database.grid_jobs.change(GRID_JOB, lambda job: job.end(State.FAILED, toy.now))
+    (orphan,) = find(toy, "17_1", TOKEN)
+    assert (orphan.is_ours, orphan.reason) == (True, f"grid job {GRID_JOB} has ended")
+
+
+def test_a_local_job_in_no_array_is_known_by_its_own_id(toy: ToySystem) -> None:
+    toy.add(["17"], State.ACTIVE)
+    assert find(toy, "17", TOKEN) == []
+    assert len(find(toy, "18", TOKEN)) == 1

@@ -1,0 +1,323 @@
+"""What the batch system's answers, the drivers and the history make of local jobs whose events were lost."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from batch_adapters.adapter import BatchError, Garbled, LocalStatus, Unreachable
+from batch_adapters.running.batch_system import BatchSystem
+from batch_adapters.states import Event, State
+from jobmanager.database.local_job import Evidence
+from jobmanager.states.reconciliation import MOST_HISTORIES, reconcile_batch_system
+from jobmanager.states.registration import apply_events, register_local_jobs
+from tests.unit.toy_system import GRID_JOB, NOW, SETTLE, TOKEN, ToySystem
+
+PENDING, ACTIVE, SUSPENDED, DONE, FAILED = (
+    State.PENDING, State.ACTIVE, State.SUSPENDED, State.DONE, State.FAILED,
+)  # fmt: skip
+
+
+def look(toy: ToySystem) -> None:
+    reconcile_batch_system(toy.account, "toy")
+
+
+# --- what the answer shows
+
+
+@pytest.mark.parametrize(
+    ("line", "state", "exit_code", "remark"),
+    [
+        pytest.param(f"17_1 CD {TOKEN} 3", DONE, 3, None, id="an end that no event told"),
+        pytest.param(f"17_1 F {TOKEN} 9 NodeFail", FAILED, 9, None, id="a failure"),
+        pytest.param(f"17_1 PD {TOKEN} -", PENDING, None, None, id="queued again"),
+        pytest.param(f"17_1 PD {TOKEN} - JobHeldUser", PENDING, None, "JobHeldUser", id="held"),
+        pytest.param(f"17_1 S {TOKEN} -", SUSPENDED, None, None, id="suspended"),
+        pytest.param(f"17_1 R {TOKEN} -", ACTIVE, None, None, id="nothing new"),
+        pytest.param(f"17_1 ?? {TOKEN} -", ACTIVE, None, None, id="an unknown native state"),
+    ],
+)
+def test_what_the_queue_shows_counts(
+    toy: ToySystem, line: str, state: State, exit_code: int | None, remark: str | None
+) -> None:
+    toy.add(["17_1"], ACTIVE)
+    toy.answers("queue", line)
+    look(toy)
+    job = toy.job()
+    assert (job.state, job.exit_code, job.remark) == (state, exit_code, remark)
+    assert [(seen.source, seen.when) for seen in job.evidence()] == [("queue", NOW)] * (state is not ACTIVE)
+    assert toy.database.events.missing("toy") == {}
+
+
+def test_the_grid_jobs_state_goes_along(toy: ToySystem) -> None:
+    toy.add(["17_1"], ACTIVE)
+    toy.answers("queue", f"17_1 CD {TOKEN} 0")
+    look(toy)
+    assert toy.database.grid_jobs.get(GRID_JOB).state is State.STAGE_OUT
+
+
+def test_why_a_job_waits_is_told_until_it_is_over(toy: ToySystem) -> None:
+    toy.add(["17_1"])
+    remarks = []
+    for reason in ("JobHeldUser", "Resources", ""):
+        toy.answers("queue", f"17_1 PD {TOKEN} - {reason}".strip())
+        look(toy)
+        remarks.append(toy.job().remark)
+    assert remarks == ["JobHeldUser", "Resources", None]
+
+
+def test_what_says_nothing_new_is_not_even_read(toy: ToySystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    toy.add(["17_1", "17_2"])
+    toy.answers("queue", f"17_1 PD {TOKEN} - Priority", f"17_2 PD {TOKEN} -")
+    look(toy)
+    monkeypatch.setattr(type(toy.database.local_jobs), "get", None)
+    look(toy)
+
+
+def test_an_id_that_was_used_again_for_another_token_is_not_ours(toy: ToySystem) -> None:
+    toy.add(["17_1"], PENDING)
+    toy.answers("queue", "17_1 R otherjob-1 -")
+    look(toy)
+    assert toy.states() == [PENDING]
+    assert toy.database.events.missing("toy") == {"17_1": (1, NOW)}
+    toy.answers("history", f"17_1 CD {TOKEN} 0")
+    look(toy)
+    assert toy.states() == [DONE]
+
+
+def test_an_end_that_was_told_while_the_question_was_asked_stays(
+    toy: ToySystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def query(system: BatchSystem) -> list[LocalStatus]:
+        apply_events(toy.database, "toy", [Event(NOW, "17_1", DONE, 7)])
+        return [LocalStatus("17_1", "R", ACTIVE, token=TOKEN)]
+
+    toy.add(["17_1"], ACTIVE)
+    monkeypatch.setattr(BatchSystem, "query", query)
+    look(toy)
+    assert (toy.job().state, toy.job().exit_code) == (DONE, 7)
+
+
+# --- what it does not show
+
+
+def test_the_drivers_record_is_a_second_witness(toy: ToySystem) -> None:
+    toy.add(["17_1", "17_2"], ACTIVE)
+    toy.drives("17_1", "start 1000", "exit 3", "end 2000")
+    toy.drives("17_2", "start 1000")
+    look(toy)
+    assert toy.states() == [DONE, ACTIVE]
+    first = toy.job()
+    assert (first.exit_code, first.driver, first.evidence()) == (
+        3, "ended", [Evidence("driver", "end, exit code 3", 2000, "done")],
+    )  # fmt: skip
+
+
+def test_a_record_of_an_end_without_exit_code_is_no_witness(toy: ToySystem) -> None:
+    toy.add(["17_1"], ACTIVE)
+    toy.drives("17_1", "start 1000", "end 2000")
+    look(toy)
+    assert toy.states() == [ACTIVE]
+
+
+def test_an_end_that_is_told_while_witnesses_are_asked_for_stays(
+    toy: ToySystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def query(system: BatchSystem) -> list[LocalStatus]:
+        apply_events(toy.database, "toy", [Event(NOW, "17_1", FAILED, 9)])
+        return []
+
+    toy.add(["17_1"], ACTIVE)
+    toy.drives("17_1", "start 1000", "exit 0", "end 2000")
+    monkeypatch.setattr(BatchSystem, "query", query)
+    look(toy)
+    assert (toy.job().state, toy.job().exit_code) == (FAILED, 9), "the driver is heard when outputs are collected"
+    assert [seen.source for seen in toy.job().evidence()] == ["log"]
+
+
+def test_an_end_that_is_told_at_the_last_moment_is_not_given_up(
+    toy: ToySystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find_ended(system: BatchSystem, token: str) -> list[LocalStatus]:
+        if toy.now == NOW + SETTLE:
+            apply_events(toy.database, "toy", [Event(toy.now, "17_1", DONE, 0)])
+        return []
+
+    toy.add(["17_1"], ACTIVE)
+    monkeypatch.setattr(BatchSystem, "find_ended", find_ended)
+    for toy.now in (NOW, NOW + 1, NOW + SETTLE):
+        look(toy)
+    assert (toy.job().state, toy.job().exit_code, toy.job().reason) == (DONE, 0, None)
+
+
+def test_a_witnessed_end_costs_no_question_about_its_history(toy: ToySystem) -> None:
+    toy.add(["17_1"], ACTIVE)
+    toy.drives("17_1", "start 1000", "exit 0", "end 2000")
+    look(toy)
+    assert toy.calls("history") == []
+
+
+@pytest.mark.parametrize(
+    ("line", "state", "exit_code"),
+    [
+        pytest.param(f"17_1 CD {TOKEN} 0", DONE, 0, id="done"),
+        pytest.param(f"17_1 F {TOKEN} 9", FAILED, 9, id="failed"),
+        pytest.param(f"17_1 CA {TOKEN} -", FAILED, 0, id="cancelled"),
+        pytest.param(f"17_1 R {TOKEN} -", PENDING, None, id="alive is no end"),
+        pytest.param(f"17_1 ?? {TOKEN} -", PENDING, None, id="an unknown word is no end"),
+        pytest.param("17_1 CD otherjob-1 0", PENDING, None, id="of another token"),
+        pytest.param(f"17_2 CD {TOKEN} 0", PENDING, None, id="of another job"),
+    ],
+)
+def test_the_history_is_a_second_witness_for_what_was_purged_before_anybody_looked(
+    toy: ToySystem, line: str, state: State, exit_code: int | None
+) -> None:
+    toy.add(["17_1"])
+    toy.answers("history", line)
+    look(toy)
+    assert (toy.job().state, toy.job().exit_code) == (state, exit_code)
+    assert [seen.source for seen in toy.job().evidence()] == ["history"] * state.is_final
+
+
+@pytest.mark.parametrize(
+    ("times", "state"),
+    [
+        pytest.param([0], ACTIVE, id="once"),
+        pytest.param([0, 1000], ACTIVE, id="twice"),
+        pytest.param([0, 1, SETTLE - 1], ACTIVE, id="too soon"),
+        pytest.param([0, 1, SETTLE], FAILED, id="three times and for long enough"),
+        pytest.param([0, 1, 2, 3, SETTLE], FAILED, id="more often"),
+    ],
+)
+@pytest.mark.parametrize("has_history", [True, False], ids=["history", "no history"])
+def test_absence_is_believed_after_some_answers_and_some_time(
+    toy: ToySystem, times: Sequence[int], state: State, has_history: bool
+) -> None:
+    if not has_history:
+        toy.change_adapter(history=None)
+    toy.add(["17_1"], ACTIVE)
+    for seconds in times:
+        toy.now = NOW + seconds
+        look(toy)
+    assert toy.states() == [state]
+    if state is FAILED:
+        assert toy.job().reason == "toy does not know it any more, and its driver left no record of an end"
+        assert toy.job().evidence()[-1].source == "us"
+
+
+def test_outputs_may_be_later_than_submissions(toy: ToySystem) -> None:
+    toy.change_adapter(outputs_lag=500)
+    toy.add(["17_1"], ACTIVE)
+    for toy.now in (NOW, NOW + 1, NOW + 499):
+        look(toy)
+    assert toy.states() == [ACTIVE]
+    toy.now = NOW + 500
+    look(toy)
+    assert toy.states() == [FAILED]
+
+
+def test_who_is_shown_in_between_is_not_missing(toy: ToySystem) -> None:
+    toy.add(["17_1"], ACTIVE)
+    for seconds, lines in enumerate([[], [], [f"17_1 R {TOKEN} -"], [], []]):
+        toy.now = NOW + 100 * seconds
+        toy.answers("queue", *lines)
+        look(toy)
+    assert toy.states() == [ACTIVE]
+    assert toy.database.events.missing("toy") == {"17_1": (2, NOW + 300)}
+
+
+def test_what_is_submitted_while_the_question_is_asked_is_not_missing(
+    toy: ToySystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def query(system: BatchSystem) -> list[LocalStatus]:
+        register_local_jobs(toy.database, GRID_JOB, {1: "17"}, toy.adapter.naming)
+        return []
+
+    toy.add([None])
+    monkeypatch.setattr(BatchSystem, "query", query)
+    look(toy)
+    assert toy.ids() == ["17"]
+    assert toy.database.events.missing("toy") == {}
+
+
+def add_tokens(toy: ToySystem, number: int) -> None:
+    """A grid job of so many local jobs that run, each under a token of its own."""
+    toy.add([f"17_{index}" for index in range(1, number + 1)], ACTIVE)
+    with toy.database.transaction():
+        jobs = toy.database.local_jobs.all_of(GRID_JOB)
+        for job in jobs:
+            job.intend(f"{GRID_JOB}-{job.index:02}", NOW)
+        toy.database.local_jobs.put(GRID_JOB, jobs)
+
+
+def test_so_many_histories_are_asked_for_at_once(toy: ToySystem) -> None:
+    add_tokens(toy, MOST_HISTORIES + 2)
+    look(toy)
+    assert len(set(toy.calls("history"))) == len(toy.calls("history")) == MOST_HISTORIES
+
+
+def test_an_array_has_one_history(toy: ToySystem) -> None:
+    toy.add(["17_1", "17_2", "17_3"])
+    look(toy)
+    assert toy.calls("history") == [TOKEN]
+
+
+def test_nothing_is_given_up_before_its_history_was_asked_for(toy: ToySystem) -> None:
+    add_tokens(toy, MOST_HISTORIES + 2)
+    for toy.now in (NOW, NOW + 1, NOW + SETTLE):
+        look(toy)
+    assert toy.states() == [FAILED] * MOST_HISTORIES + [ACTIVE] * 2
+    look(toy)
+    assert toy.states() == [FAILED] * (MOST_HISTORIES + 2)
+
+
+# --- no answer
+
+
+@pytest.mark.parametrize(
+    ("script", "error"),
+    [
+        pytest.param("echo connection refused >&2; exit 1", Unreachable, id="nobody"),
+        pytest.param(f"echo 17_1 CD {TOKEN} 0; kill -9 $$", Unreachable, id="killed after an answer"),
+        pytest.param(f"echo 17_1 CD {TOKEN} 0; echo '<html>'", Garbled, id="garbled"),
+        pytest.param(f"printf '17_1 CD {TOKEN} 0'", Garbled, id="torn"),
+        pytest.param("echo strange >&2; exit 77", Garbled, id="a strange exit code"),
+    ],
+)
+def test_where_nobody_answers_nothing_changes(toy: ToySystem, script: str, error: type[BatchError]) -> None:
+    toy.add(["17_1", "17_2"], ACTIVE)
+    toy.drives("17_2", "start 1000", "exit 0", "end 2000")
+    before = toy.documents()
+    toy.does("queue", script)
+    for toy.now in (NOW, NOW + 100, NOW + 200, NOW + 300):
+        with pytest.raises(error):
+            look(toy)
+    assert toy.documents() == before
+    assert toy.database.events.missing("toy") == {}
+
+
+def test_without_an_answer_of_the_history_nothing_is_given_up(toy: ToySystem) -> None:
+    toy.add(["17_1"], ACTIVE)
+    before = toy.documents()
+    toy.does("history", "exit 1")
+    for toy.now in (NOW, NOW + 100, NOW + 200, NOW + 300):
+        with pytest.raises(Unreachable):
+            look(toy)
+    assert toy.documents() == before
+
+
+# --- what nobody wants
+
+
+def test_what_was_submitted_behind_our_back_is_cancelled(toy: ToySystem) -> None:
+    toy.add(["17_1", "17_2"], ACTIVE)
+    toy.answers("queue", *(f"{array}_{index} R {TOKEN} -" for array in (17, 18) for index in (1, 2)))
+    look(toy)
+    assert toy.calls("cancel") == ["18_1 18_2"]
+    assert toy.states() == [ACTIVE, ACTIVE]
+
+
+def test_what_others_have_submitted_is_left_alone(toy: ToySystem) -> None:
+    toy.add(["17_1"], ACTIVE)
+    toy.answers("queue", f"17_1 R {TOKEN} -", "18_1 R zzzzzzzz-1 -", "19 R fits.sh -")
+    look(toy)
+    assert toy.calls("cancel") == []

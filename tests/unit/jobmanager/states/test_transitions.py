@@ -1,0 +1,486 @@
+"""Events and drivers' records change a local job's document, in time's order and once."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adapters import Slice
+from batch_adapters.adapter import LocalStatus
+from batch_adapters.states import Event, State
+from jobmanager.database.local_job import MOST_EVIDENCE, Evidence, LocalJob
+from jobmanager.states.transitions import (
+    apply_array_event,
+    apply_driver_status,
+    apply_event,
+    apply_status,
+    end_by_driver,
+    mark_lost,
+    reopen,
+)
+from sandbox.status import DriverStatus, Phase
+
+PENDING, ACTIVE, SUSPENDED, DONE, FAILED = (
+    State.PENDING, State.ACTIVE, State.SUSPENDED, State.DONE, State.FAILED,
+)  # fmt: skip
+
+
+def submitted_job() -> LocalJob:
+    job = LocalJob.new(3, "fork", Slice(501, 250, 77))
+    job.intend("k3f9zq2m-1", 1000)
+    job.register("17_3", "17", 1000)
+    return job
+
+
+def after(events: Sequence[tuple[int, State, int]]) -> LocalJob:
+    job = submitted_job()
+    for timestamp, state, exit_code in events:
+        apply_event(job, Event(timestamp, "17_3", state, exit_code))
+    job.to_bytes()
+    return job
+
+
+@pytest.mark.parametrize(
+    ("events", "state", "exit_code"),
+    [
+        pytest.param([(1, PENDING, 0), (2, ACTIVE, 0), (3, DONE, 0)], DONE, 0, id="a life"),
+        pytest.param([(1, PENDING, 0), (1, ACTIVE, 0), (1, DONE, 7)], DONE, 7, id="a life within one second"),
+        pytest.param([(1, ACTIVE, 0), (2, DONE, 3), (2, DONE, 3)], DONE, 3, id="the end told twice"),
+        pytest.param([(2, ACTIVE, 0), (3, DONE, 0), (2, ACTIVE, 0)], DONE, 0, id="a replay of the start"),
+        pytest.param([(3, DONE, 0), (1, PENDING, 0), (2, ACTIVE, 0)], DONE, 0, id="the end comes first"),
+        pytest.param([(3, DONE, 0), (5, ACTIVE, 0)], DONE, 0, id="only PENDING leaves a final state"),
+        pytest.param([(3, DONE, 0), (3, PENDING, 0)], PENDING, None, id="queued again in the second of the end"),
+        pytest.param(
+            [(1, PENDING, 0), (3, ACTIVE, 0), (3, DONE, 0), (1, PENDING, 0)], DONE, 0, id="a replay of the beginning"
+        ),
+        pytest.param(
+            [(3, PENDING, 0), (3, ACTIVE, 0), (3, DONE, 0), (3, PENDING, 0)], DONE, 0, id="a replay within a second"
+        ),
+        pytest.param([(3, DONE, 0), (3, PENDING, 0), (3, DONE, 0)], PENDING, None, id="the first end again"),
+        pytest.param([(3, FAILED, 0), (9, PENDING, 0)], PENDING, None, id="queued again after the end"),
+        pytest.param([(3, FAILED, 0), (9, PENDING, 0), (10, ACTIVE, 0), (11, DONE, 0)], DONE, 0, id="run again"),
+        pytest.param([(2, ACTIVE, 0), (4, PENDING, 0)], PENDING, None, id="queued again while running"),
+        pytest.param([(2, ACTIVE, 0), (4, SUSPENDED, 0), (6, ACTIVE, 0)], ACTIVE, None, id="suspended and resumed"),
+        pytest.param([(2, ACTIVE, 0), (3, DONE, 0), (4, FAILED, 255)], DONE, 0, id="the first end counts"),
+    ],
+)
+def test_events_make_a_state(events: list[tuple[int, State, int]], state: State, exit_code: int | None) -> None:
+    job = after(events)
+    assert (job.state, job.exit_code) == (state, exit_code)
+
+
+EVENTS = st.lists(
+    st.tuples(st.integers(1, 20), st.sampled_from([PENDING, ACTIVE, SUSPENDED, DONE, FAILED]), st.integers(0, 3)),
+    max_size=12,
+)
+
+
+@given(EVENTS, st.integers(0, 12))
+def test_a_replay_from_any_point_changes_nothing_at_all(events: list[tuple[int, State, int]], start: int) -> None:
+    job = after(events)
+    before = job.to_bytes()
+    for time, state, code in events[start:]:
+        assert not apply_event(job, Event(time, "17_3", state, code))
+    assert job.to_bytes() == before
+
+
+def test_a_run_starts_with_active_and_ends_with_its_end() -> None:
+    job = after([(4, PENDING, 0)])
+    assert (job.started_time, job.ended_time) == (None, None)
+    apply_event(job, Event(5, "17_3", ACTIVE))
+    assert (job.started_time, job.ended_time) == (5, None)
+    apply_event(job, Event(8, "17_3", DONE))
+    assert (job.started_time, job.ended_time) == (5, 8)
+
+
+# A failure that comes so long after a signal of ours, given at 100, may be that signal.
+@pytest.mark.parametrize(
+    ("when", "state"),
+    [(97, FAILED), (98, ACTIVE), (100, ACTIVE), (105, ACTIVE), (106, FAILED)],
+    ids=["before", "clocks differ", "at once", "a little later", "later"],
+)
+def test_a_failure_in_the_seconds_of_a_signal_of_ours_is_in_doubt(when: int, state: State) -> None:
+    job = after([(5, ACTIVE, 0)])
+    job.signalled = 100
+    apply_event(job, Event(when, "17_3", FAILED))
+    assert job.state is state
+    words = "in doubt: a signal of ours may look the same in the log"
+    assert job.evidence()[-1].verdict == ("failed" if state is FAILED else words)
+
+
+def test_what_is_no_failure_is_no_signal() -> None:
+    job = after([(5, ACTIVE, 0)])
+    job.signalled = 100
+    apply_event(job, Event(100, "17_3", DONE))
+    assert job.state is DONE
+
+
+def test_a_second_run_forgets_the_first() -> None:
+    job = after([(2, ACTIVE, 0), (3, DONE, 9)])
+    apply_driver_status(
+        job, DriverStatus(start=2, end=3, exit_code=9, host="n1", phases=(Phase("generate", 5, 9, ""),)), 9
+    )
+    apply_event(job, Event(8, "17_3", PENDING))
+    assert (job.exit_code, job.driver, job.phases(), job.reason) == (None, None, [], None)
+
+
+@pytest.mark.parametrize(
+    ("event", "status", "state", "exit_code", "succeeded"),
+    [
+        pytest.param((DONE, 0), DriverStatus(start=1, end=2, exit_code=0), DONE, 0, True, id="both agree"),
+        pytest.param(
+            (FAILED, 255), DriverStatus(start=1, end=2, exit_code=0), DONE, 0, True, id="the starter was lost"
+        ),
+        pytest.param((DONE, 0), DriverStatus(start=1), DONE, 0, False, id="exit 0 but no outputs came back"),
+        pytest.param((DONE, 0), DriverStatus(), DONE, 0, False, id="the driver never ran"),
+        pytest.param((DONE, 3), DriverStatus(start=1, end=2, exit_code=3), DONE, 3, False, id="the program failed"),
+        pytest.param((FAILED, 137), DriverStatus(start=1), FAILED, 137, False, id="killed with its driver"),
+        pytest.param(
+            (DONE, 125), DriverStatus(start=1, problem="no space"), DONE, 125, False, id="the driver had a problem"
+        ),
+    ],
+)
+def test_the_drivers_record_and_the_batch_systems_are_reconciled(
+    event: tuple[State, int], status: DriverStatus, state: State, exit_code: int, succeeded: bool
+) -> None:
+    job = after([(1, ACTIVE, 0), (3, *event)])
+    apply_driver_status(job, status, 9)
+    assert (job.state, job.exit_code, job.succeeded) == (state, exit_code, succeeded)
+    assert succeeded or job.reason
+
+
+def test_a_driver_that_ended_does_not_end_the_job_before_the_batch_system_says_so() -> None:
+    job = after([(1, ACTIVE, 0)])
+    apply_driver_status(job, DriverStatus(start=1, end=2, exit_code=0), 9)
+    assert job.state is ACTIVE
+
+
+def test_a_local_job_has_what_its_driver_tells_of_the_run() -> None:
+    job = after([(1, ACTIVE, 0)])
+    assert apply_driver_status(job, DriverStatus(start=1, host="n1", cpu_seconds=2.5, signal="TERM"), 9)
+    told = {name: job.element.get(name) for name in ("driver", "host", "cpu-time", "signal", "run")}
+    assert told == {
+        "driver": "started",
+        "host": "n1",
+        "cpu-time": "2.50",
+        "signal": "TERM",
+        "run": "1970-01-01T00:00:01Z",
+    }
+    assert apply_driver_status(job, DriverStatus(start=1, end=2, exit_code=0), 9)
+    assert job.driver == "ended"
+
+
+def test_phases_of_a_driver_that_has_ended_are_no_younger_than_its_end() -> None:
+    job = after([(1, ACTIVE, 0)])
+    apply_driver_status(job, DriverStatus(start=1, phases=(Phase("generate", 1, 2),)), 5)
+    ended = DriverStatus(start=1, end=7, exit_code=0, phases=(Phase("generate", 2, 2),))
+    apply_driver_status(job, ended, 900)
+    assert [phase.changed for phase in job.told_phases()] == [7]
+
+
+def test_a_problem_that_the_driver_tells_is_the_reason_at_once_and_stays_it() -> None:
+    job = after([(1, ACTIVE, 0)])
+    assert apply_driver_status(job, DriverStatus(start=1, problem="no space"), 9)
+    assert (job.state, job.reason) == (ACTIVE, "no space")
+    assert not apply_driver_status(job, DriverStatus(start=1), 9)
+    assert job.reason == "no space"
+
+
+NO_REASON: str | None = None
+ENDED_IT = "the batch system ended it: it was cancelled, or failed before it ran"
+NO_RECORD = "exit code 0, but the driver left no record of the end: its outputs did not come back"
+NO_STATUS_FILE = "the driver could not even write its status file (is the disk full?)"
+TOO_MUCH_CPU = "the program took more CPU time than max_cpu_time allows"
+
+
+@pytest.mark.parametrize(
+    ("event", "status", "reason"),
+    [
+        pytest.param((DONE, 0), DriverStatus(start=1, end=2, exit_code=0), NO_REASON, id="success"),
+        pytest.param((FAILED, 0), DriverStatus(start=1, end=2, exit_code=0), NO_REASON, id="success after all"),
+        pytest.param(
+            (DONE, 3), DriverStatus(start=1, end=2, exit_code=3), "the program ended with exit code 3", id="exit code"
+        ),
+        pytest.param((DONE, 3), DriverStatus(), "the program ended with exit code 3", id="the log's exit code"),
+        pytest.param((DONE, 137), DriverStatus(start=1, end=2, exit_code=152, signal="XCPU"), TOO_MUCH_CPU, id="CPU"),
+        pytest.param(
+            (DONE, 139),
+            DriverStatus(start=1, end=2, exit_code=139, signal="SEGV"),
+            "the program was ended by signal SEGV",
+            id="signal",
+        ),
+        pytest.param((DONE, 0), DriverStatus(start=1), NO_RECORD, id="no end"),
+        pytest.param((DONE, 0), DriverStatus(start=1, end=2), NO_RECORD, id="an end without exit code"),
+        pytest.param((DONE, 0), DriverStatus(start=1, exit_code=0), NO_RECORD, id="an exit code without end"),
+        pytest.param((DONE, 125), DriverStatus(), NO_STATUS_FILE, id="the driver failed and is silent"),
+        pytest.param((DONE, 125), DriverStatus(start=1, problem="no space"), "no space", id="the driver failed"),
+        pytest.param((FAILED, 9), DriverStatus(problem="no space"), "no space", id="the driver failed before"),
+        pytest.param((FAILED, 0), DriverStatus(start=1), ENDED_IT, id="ended by the batch system"),
+        pytest.param(
+            (FAILED, 125), DriverStatus(start=1), "the batch system reports a failure (code 125)", id="a failure"
+        ),
+    ],
+)
+def test_the_reason_of_an_end_is_told_by_who_knows_it_best(
+    event: tuple[State, int], status: DriverStatus, reason: str | None
+) -> None:
+    job = after([(1, ACTIVE, 0), (3, *event)])
+    apply_driver_status(job, status, 9)
+    assert (job.reason, job.succeeded) == (reason, reason is None)
+
+
+# --- what the queue and the history say
+
+
+def status(native: str, state: State | None, code: int | None = None, reason: str = "") -> LocalStatus:
+    return LocalStatus("17_3", native, state, code, reason)
+
+
+@pytest.mark.parametrize(
+    ("events", "seen", "asked", "state", "exit_code"),
+    [
+        pytest.param([(5, ACTIVE, 0)], status("CD", DONE, 3), 9, DONE, 3, id="an end that no event told"),
+        pytest.param([(5, ACTIVE, 0)], status("CD", DONE), 9, DONE, 0, id="an end without exit code"),
+        pytest.param([(5, ACTIVE, 0)], status("F", FAILED, 9), 9, FAILED, 9, id="a failure"),
+        pytest.param([], status("R", ACTIVE), 9, ACTIVE, None, id="a start that no event told"),
+        pytest.param([(5, ACTIVE, 0)], status("PD", PENDING), 9, PENDING, None, id="queued again"),
+        pytest.param([(5, ACTIVE, 0)], status("S", SUSPENDED), 9, SUSPENDED, None, id="suspended"),
+        pytest.param([(9, ACTIVE, 0)], status("PD", PENDING), 8, ACTIVE, None, id="the log knows more"),
+        pytest.param([(9, ACTIVE, 0)], status("PD", PENDING), 9, PENDING, None, id="the log knows as much"),
+        pytest.param([(9, DONE, 0)], status("R", ACTIVE), 20, DONE, 0, id="an end stays"),
+        pytest.param([(5, ACTIVE, 0)], status("??", None), 9, ACTIVE, None, id="an unknown word"),
+        pytest.param([(5, ACTIVE, 0)], status("R", ACTIVE, None, "None"), 9, ACTIVE, None, id="nothing new"),
+    ],
+)
+def test_an_answer_counts_for_the_second_in_which_it_was_asked_for(
+    events: list[tuple[int, State, int]], seen: LocalStatus, asked: int, state: State, exit_code: int | None
+) -> None:
+    job = after(events)
+    before = job.to_bytes()
+    was, changed = job.state, apply_status(job, seen, asked, "queue")
+    assert (job.state, job.exit_code) == (state, exit_code)
+    assert changed is (job.state is not was) is (job.to_bytes() != before)
+    job.to_bytes()
+    assert [piece.source for piece in job.evidence()] == ["log"] * len(events) + ["queue"] * changed
+
+
+@pytest.mark.parametrize(
+    ("asked", "event", "state", "verdict"),
+    [
+        pytest.param(10, (8, ACTIVE, 0), ACTIVE, "nothing new: active already", id="the same, later"),
+        pytest.param(
+            10, (8, PENDING, 0), ACTIVE, "late: the queue has told of a later second", id="backwards and late"
+        ),
+        pytest.param(10, (10, PENDING, 0), PENDING, "pending", id="backwards in the same second"),
+        pytest.param(10, (12, PENDING, 0), PENDING, "pending", id="backwards and new"),
+        pytest.param(10, (8, DONE, 0), DONE, "done", id="an end is never late"),
+        pytest.param(10, (8, FAILED, 0), FAILED, "failed", id="nor is a failure"),
+        pytest.param(10, (8, SUSPENDED, 0), SUSPENDED, "suspended", id="forward is never late"),
+    ],
+)
+def test_a_late_event_takes_nothing_back_that_the_queue_has_told(
+    asked: int, event: tuple[int, State, int], state: State, verdict: str
+) -> None:
+    job = submitted_job()
+    apply_status(job, status("R", ACTIVE), asked, "queue")
+    assert apply_event(job, Event(event[0], "17_3", event[1], event[2]))
+    assert (job.state, job.evidence()[-1].verdict) == (state, verdict)
+
+
+@pytest.mark.parametrize(
+    ("event", "state"),
+    [((8, ACTIVE, 0), SUSPENDED), ((12, ACTIVE, 0), ACTIVE), ((8, PENDING, 0), SUSPENDED), ((8, FAILED, 0), FAILED)],
+    ids=["a late start", "resumed", "late and queued", "an end"],
+)
+def test_what_the_queue_shows_suspended_is_resumed_by_later_news_only(
+    event: tuple[int, State, int], state: State
+) -> None:
+    job = submitted_job()
+    apply_status(job, status("S", SUSPENDED), 10, "queue")
+    apply_event(job, Event(event[0], "17_3", event[1], event[2]))
+    assert job.state is state
+
+
+@pytest.mark.parametrize(
+    ("requeued", "state"), [(8, DONE), (10, PENDING), (12, PENDING)], ids=["before", "in the same second", "after"]
+)
+def test_an_end_that_the_queue_told_is_left_by_a_later_requeue_only(requeued: int, state: State) -> None:
+    job = after([(5, ACTIVE, 0)])
+    apply_status(job, status("CD", DONE), 10, "queue")
+    apply_event(job, Event(requeued, "17_3", PENDING))
+    assert job.state is state
+
+
+def test_why_a_job_waits_is_kept_until_it_does_not() -> None:
+    job = submitted_job()
+    assert apply_status(job, status("PD", PENDING, None, "Resources"), 5, "queue")
+    assert not apply_status(job, status("PD", PENDING, None, "Resources"), 6, "queue")
+    assert job.remark == "Resources"
+    assert apply_status(job, status("PD", PENDING, None, "JobHeldUser"), 7, "queue")
+    assert job.remark == "JobHeldUser"
+    assert apply_status(job, status("PD", PENDING), 8, "queue")
+    assert job.remark is None
+    assert job.evidence() == []
+
+
+@pytest.mark.parametrize("end", [(9, ACTIVE, 0), (9, DONE, 0), (9, FAILED, 1)], ids=["runs", "done", "failed"])
+def test_a_job_that_waits_no_longer_has_no_reason_to_wait(end: tuple[int, State, int]) -> None:
+    job = submitted_job()
+    apply_status(job, status("PD", PENDING, None, "JobHeldUser"), 5, "queue")
+    apply_event(job, Event(end[0], "17_3", end[1], end[2]))
+    assert job.remark is None
+
+
+def test_why_a_job_is_suspended_is_kept() -> None:
+    job = after([(5, ACTIVE, 0)])
+    apply_status(job, status("S", SUSPENDED, None, "preempted"), 9, "queue")
+    assert job.remark == "preempted"
+
+
+def test_an_answer_is_evidence_in_its_own_words_and_an_end_in_its_second() -> None:
+    job = after([(5, ACTIVE, 0)])
+    apply_status(job, status("CD", DONE, 3), 9, "queue")
+    assert job.evidence()[-1] == Evidence("queue", "CD 3", 9, "done")
+    assert (job.started_time, job.ended_time) == (5, 9)
+
+
+def test_a_reason_of_the_batch_system_becomes_the_reason_of_a_failure() -> None:
+    job = after([(5, ACTIVE, 0)])
+    apply_status(job, status("F", FAILED, None, "NodeFail"), 9, "history")
+    assert job.reason == "the batch system ended it: it was cancelled, or failed before it ran: NodeFail"
+    assert job.evidence()[-1] == Evidence("history", "F NodeFail", 9, "failed")
+
+
+# --- ends without the batch system, and ends that were none
+
+
+def test_an_end_that_the_queue_denies_is_taken_back() -> None:
+    job = after([(5, ACTIVE, 0), (8, DONE, 3)])
+    apply_driver_status(job, DriverStatus(start=5, host="n1"), 9)
+    reopen(job, status("R", ACTIVE), 20)
+    assert (job.state, job.exit_code, job.driver, job.ended, job.queue_time) == (ACTIVE, None, None, None, 20)
+    assert job.started_time == 20
+    assert job.evidence()[-1] == Evidence("queue", "R", 20, "not over: active")
+    apply_event(job, Event(15, "17_3", PENDING))
+    assert job.state is ACTIVE, "news from before the question"
+    apply_event(job, Event(30, "17_3", DONE, 0))
+    assert (job.state, job.exit_code) == (DONE, 0)
+
+
+@pytest.mark.parametrize("seen", [status("CD", DONE), status("??", None)], ids=["ended", "unknown"])
+def test_what_is_not_alive_revives_nothing(seen: LocalStatus) -> None:
+    with pytest.raises(ValueError, match="is not alive"):
+        reopen(after([(8, DONE, 3)]), seen, 20)
+
+
+def test_an_end_without_news_is_a_failure_with_a_reason() -> None:
+    job = after([(5, ACTIVE, 0)])
+    mark_lost(job, 100, "slurm does not know it any more")
+    job.to_bytes()
+    assert (job.state, job.exit_code, job.reason) == (FAILED, None, "slurm does not know it any more")
+    assert job.ended_time == 100
+    assert job.evidence()[-1] == Evidence("us", "nowhere to be found", 100, "failed: slurm does not know it any more")
+    apply_event(job, Event(50, "17_3", PENDING))
+    assert job.state is FAILED, "news from before"
+    apply_event(job, Event(150, "17_3", PENDING))
+    assert job.state is PENDING
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_driver_is_a_witness_of_the_end(code: int) -> None:
+    job = after([(5, ACTIVE, 0)])
+    end_by_driver(job, DriverStatus(start=5, end=9, exit_code=code))
+    assert (job.state, job.exit_code, job.succeeded) == (DONE, code, code == 0)
+    assert job.evidence() == [
+        Evidence("log", "active", 5, "active"),
+        Evidence("driver", f"end, exit code {code}", 9, "done"),
+    ]
+    assert job.ended_time == 9
+    apply_event(job, Event(8, "17_3", PENDING))
+    assert job.state is DONE, "news from before"
+    apply_event(job, Event(9, "17_3", PENDING))
+    assert job.state is PENDING
+
+
+@pytest.mark.parametrize("found", [DriverStatus(start=5), DriverStatus(start=5, end=9), DriverStatus()], ids=str)
+def test_a_driver_without_end_is_no_witness(found: DriverStatus) -> None:
+    with pytest.raises(ValueError, match=r"^the driver has not written down an end$"):
+        end_by_driver(submitted_job(), found)
+
+
+def test_a_record_that_beats_the_batch_systems_end_is_evidence_once() -> None:
+    job = after([(5, ACTIVE, 0), (8, FAILED, 255)])
+    found = DriverStatus(start=5, end=8, exit_code=0)
+    assert apply_driver_status(job, found, 9)
+    assert not apply_driver_status(job, found, 9)
+    assert [piece.verdict for piece in job.evidence() if piece.source == "driver"] == [
+        "done: the driver's record beats the batch system's"
+    ]
+
+
+# --- whole arrays
+
+
+@pytest.mark.parametrize(
+    ("before", "event", "state"),
+    [
+        pytest.param([], (9, FAILED, 0), FAILED, id="an element that has not started"),
+        pytest.param([(5, ACTIVE, 0)], (9, FAILED, 0), ACTIVE, id="one that runs"),
+        pytest.param([(5, SUSPENDED, 0)], (9, FAILED, 0), SUSPENDED, id="one that is suspended"),
+        pytest.param([(5, DONE, 0)], (9, FAILED, 0), DONE, id="one that has ended"),
+        pytest.param([], (9, DONE, 0), PENDING, id="an end that is no failure"),
+        pytest.param([], (9, ACTIVE, 0), PENDING, id="the start of the first"),
+        pytest.param([(5, ACTIVE, 0)], (9, PENDING, 0), ACTIVE, id="queued"),
+    ],
+)
+def test_the_end_of_an_array_is_that_of_its_waiting_elements(
+    before: list[tuple[int, State, int]], event: tuple[int, State, int], state: State
+) -> None:
+    job = after(before)
+    changed = apply_array_event(job, Event(event[0], "17", event[1], event[2]))
+    assert (job.state, changed) == (state, state is not after(before).state)
+
+
+# --- evidence
+
+
+def test_evidence_says_what_was_seen_and_what_came_of_it() -> None:
+    job = after([(1, PENDING, 0), (2, ACTIVE, 0), (3, DONE, 7), (2, SUSPENDED, 0), (9, ACTIVE, 0)])
+    assert [(seen.said, seen.when, seen.verdict) for seen in job.evidence()] == [
+        ("pending", 1, "nothing new: pending already"),
+        ("active", 2, "active"),
+        ("done 7", 3, "done"),
+        ("suspended", 2, "late: the log had told of a later second"),
+        ("active", 9, "nothing: done is the end, unless queued again"),
+    ]
+
+
+def test_the_same_evidence_is_kept_once() -> None:
+    job = submitted_job()
+    for _ in range(2):
+        job.put_evidence(Evidence("queue", "R", 5, "active"))
+    job.put_evidence(Evidence("queue", "R", 5, "another verdict"))
+    job.put_evidence(Evidence("history", "R", 5, "active"))
+    assert job.evidence() == [Evidence("queue", "R", 5, "active"), Evidence("history", "R", 5, "active")]
+
+
+def test_evidence_is_bounded_and_the_oldest_goes_first() -> None:
+    job = after([(time, ACTIVE if time % 2 else PENDING, 0) for time in range(1, 3 * MOST_EVIDENCE)])
+    kept = [seen.when for seen in job.evidence()]
+    assert kept == list(range(2 * MOST_EVIDENCE, 3 * MOST_EVIDENCE))
+
+
+def test_evidence_holds_whatever_a_batch_system_says() -> None:
+    job = submitted_job()
+    apply_status(job, status("F", FAILED, 1, "\x1b[31m<&\0\udcff"), 9, "queue")
+    job.to_bytes()
+    assert "<&" in job.evidence()[-1].said
+
+
+def test_what_experiments_added_stays() -> None:
+    job = submitted_job()
+    job.element.append(job.element.makeelement("{urn:d0}run", {"number": "169000"}))
+    apply_event(job, Event(5, "17_3", ACTIVE))
+    apply_driver_status(job, DriverStatus(start=5, phases=(Phase("generate", 1, 2, "event"),)), 9)
+    assert b'number="169000"' in job.to_bytes()

@@ -1,0 +1,183 @@
+"""A submission of which nobody knows what became of it: looked for everywhere, adopted, or never made."""
+
+import pytest
+
+from batch_adapters.adapter import BatchError, Garbled, Unreachable
+from batch_adapters.states import State
+from jobmanager.database.local_job import Evidence
+from jobmanager.submission.adoption import Unsettled, adopt
+from jobmanager.submission.submit import open_intents as find_intents
+from jobmanager.submission.submit import renew_intent, write_intent
+from tests.unit.toy_system import GRID_JOB, NOW, SETTLE, TOKEN, ToySystem
+
+
+def look(toy: ToySystem, token: str = TOKEN) -> bool:
+    return adopt(toy.account, toy.system, GRID_JOB, token)
+
+
+# --- where it is found
+
+
+@pytest.mark.parametrize(
+    ("where", "questions"), [("find", 0), ("history", 1), ("drivers", 1)], ids=["queue", "history", "drivers"]
+)
+def test_it_is_found_the_way_that_a_local_job_goes(toy: ToySystem, where: str, questions: int) -> None:
+    toy.add([None, None])
+    if where == "drivers":
+        for index in (1, 2):
+            toy.drives(f"17_{index}", "start 1000", f"index {index}", f"token {TOKEN}")
+    else:
+        toy.answers(where, f"17_1 R {TOKEN} -", f"17_2 CD {TOKEN} 0")
+    assert look(toy)
+    assert toy.ids() == ["17_1", "17_2"]
+    assert toy.states() == [State.PENDING] * 2, "events and reconciliation say more"
+    assert {job.array for job in toy.database.local_jobs.all_of(GRID_JOB)} == {"17"}
+    assert len(toy.calls("history")) == questions
+    assert toy.calls("find") == [TOKEN]
+
+
+def test_its_parts_may_be_in_different_places(toy: ToySystem) -> None:
+    toy.add([None, None, None])
+    toy.answers("find", f"17_3 PD {TOKEN} -")
+    toy.answers("history", f"17_1 CD {TOKEN} 0")
+    toy.drives("17_2", "start 1000", "index 2", f"token {TOKEN}")
+    assert look(toy)
+    assert toy.ids() == ["17_1", "17_2", "17_3"]
+
+
+def test_positions_count_from_the_first_local_job_of_the_token(toy: ToySystem) -> None:
+    toy.add(["16_1", "16_2", None, None])
+    with toy.database.transaction():
+        jobs = toy.database.local_jobs.all_of(GRID_JOB)[2:]
+        for job in jobs:
+            job.intend(f"{GRID_JOB}-2", NOW)
+        toy.database.local_jobs.put(GRID_JOB, jobs)
+    toy.answers("find", f"17_1 R {GRID_JOB}-2 -", f"17_2 R {GRID_JOB}-2 -")
+    assert look(toy, f"{GRID_JOB}-2")
+    assert toy.ids() == ["16_1", "16_2", "17_1", "17_2"]
+
+
+@pytest.mark.parametrize(
+    ("file", "lines"),
+    [
+        pytest.param("17_1", ["start 1000", "index 1", f"token {GRID_JOB}-9"], id="another token"),
+        pytest.param("17_1", ["start 1000", "index 1"], id="no token"),
+        pytest.param("17_1", ["start 1000", f"token {TOKEN}"], id="no index"),
+        pytest.param("17_1", ["start 1000", "index 7", f"token {TOKEN}"], id="another local job"),
+    ],
+)
+def test_a_driver_that_does_not_say_so_is_no_witness(toy: ToySystem, file: str, lines: list[str]) -> None:
+    toy.add([None])
+    toy.drives(file, *lines)
+    with pytest.raises(Unsettled):
+        look(toy)
+    assert toy.ids() == [None]
+
+
+# --- where it is not found
+
+
+def test_what_is_nowhere_may_still_turn_up_and_then_was_never_made(toy: ToySystem) -> None:
+    toy.add([None, None])
+    for toy.now in (NOW, NOW + SETTLE - 1):
+        with pytest.raises(Unsettled, match=f"{TOKEN} is nowhere in toy; .* until 60 s after it was sent"):
+            look(toy)
+    toy.now = NOW + SETTLE
+    assert not look(toy)
+    assert {job.token for job in toy.database.local_jobs.all_of(GRID_JOB)} == {TOKEN}, (
+        "it is submitted again under its name"
+    )
+
+
+def test_what_is_tried_again_may_turn_up_again(toy: ToySystem) -> None:
+    toy.add([None])
+    toy.now = NOW + SETTLE
+    assert not look(toy)
+    (intent,) = find_intents(toy.database, GRID_JOB)
+    renew_intent(toy.database, GRID_JOB, intent)
+    with pytest.raises(Unsettled):
+        look(toy)
+
+
+@pytest.mark.parametrize("kind", ["find", "history"])
+@pytest.mark.parametrize(
+    ("script", "error"),
+    [
+        pytest.param("exit 1", Unreachable, id="nobody"),
+        pytest.param("kill -9 $$", Unreachable, id="killed"),
+        pytest.param("echo '*** Maintenance! ***'", Garbled, id="garbled"),
+        pytest.param(f"printf '17_1 R {TOKEN} '", Garbled, id="torn"),
+    ],
+)
+def test_without_an_answer_nothing_is_known(toy: ToySystem, kind: str, script: str, error: type[BatchError]) -> None:
+    toy.add([None, None])
+    before = toy.documents()
+    toy.does(kind, script)
+    toy.now = NOW + 10 * SETTLE
+    with pytest.raises(error):
+        look(toy)
+    assert toy.documents() == before
+
+
+def test_that_there_is_no_such_name_is_an_answer(toy: ToySystem) -> None:
+    toy.add([None])
+    toy.does("find", "echo no such job >&2; exit 4")
+    toy.now = NOW + SETTLE
+    assert not look(toy)
+
+
+# --- a part of it
+
+
+def test_of_an_array_that_is_only_partly_there_the_rest_is_looked_for_again_and_then_given_up(toy: ToySystem) -> None:
+    toy.add([None, None, None])
+    toy.answers("find", f"17_1 R {TOKEN} -", f"17_3 R {TOKEN} -")
+    with pytest.raises(Garbled, match=f"{TOKEN}: 1 of its local jobs are not in the answer"):
+        look(toy)
+    assert toy.ids() == ["17_1", None, "17_3"]
+    with pytest.raises(Unsettled):
+        look(toy)
+    toy.now = NOW + SETTLE
+    assert look(toy)
+    assert [job.token for job in toy.database.local_jobs.all_of(GRID_JOB)] == [TOKEN, None, TOKEN]
+    intent = write_intent(toy.database, GRID_JOB, 10)
+    assert intent is not None
+    assert (intent.token, intent.indexes) == (f"{GRID_JOB}-2", [2])
+
+
+# --- more than one of it
+
+
+def test_of_a_submission_that_was_made_twice_the_eldest_stays(toy: ToySystem) -> None:
+    toy.add([None, None])
+    toy.answers("find", *(f"{array}_{index} R {TOKEN} -" for array in (10, 9) for index in (1, 2)))
+    assert look(toy)
+    assert toy.ids() == ["9_1", "9_2"]
+    assert toy.calls("cancel") == ["10_1 10_2"]
+    assert toy.job(2).evidence() == [Evidence("us", "submitted twice: 10_2", NOW, "cancelled; 9_2 stays")]
+
+
+def test_all_but_the_eldest_are_cancelled_however_often_it_was_made(toy: ToySystem) -> None:
+    toy.add([None])
+    toy.answers("find", *(f"{local_id} R {TOKEN} -" for local_id in (100, 10, 9, 11)))
+    assert look(toy)
+    assert toy.ids() == ["9"]
+    assert toy.calls("cancel") == ["10 11 100"]
+    assert toy.job().evidence()[-1].said == "submitted twice: 10, 11, 100"
+
+
+def test_what_is_registered_stays_although_it_is_younger(toy: ToySystem) -> None:
+    toy.add(["17_1", None])
+    toy.answers("find", f"17_1 R {TOKEN} -", f"9_1 R {TOKEN} -", f"9_2 R {TOKEN} -")
+    assert look(toy)
+    assert toy.ids() == ["17_1", "9_2"]
+    assert toy.calls("cancel") == ["9_1"]
+    assert toy.job(1).evidence()[-1].verdict == "cancelled; 17_1 stays"
+
+
+def test_what_is_found_once_is_not_cancelled(toy: ToySystem) -> None:
+    toy.add([None])
+    toy.answers("find", f"17 R {TOKEN} -", f"17 R {TOKEN} -")
+    assert look(toy)
+    assert toy.calls("cancel") == []
+    assert toy.job().evidence() == []

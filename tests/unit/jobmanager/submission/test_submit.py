@@ -1,0 +1,254 @@
+"""Submissions as the batch system sees them, and what becomes of intents."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from batch_adapters.adapter import BatchError, Garbled, Postponed, Refused, Submission, Unreachable
+from batch_adapters.running.batch_system import BatchSystem
+from batch_adapters.running.traffic import HeldBack
+from batch_adapters.states import State
+from jobmanager.site.account import Account
+from jobmanager.site.settings import Transfer
+from jobmanager.submission.adoption import Unsettled
+from jobmanager.submission.submit import find_last_token, submit_local_jobs, write_intent
+from tests.unit.toy_system import GRID_JOB, SETTLE, TOKEN, ToySystem
+
+COUNTING = 'echo x >>"${0%/*}/number"; wc -l <"${0%/*}/number"'
+"""Prints 1, 2, 3 ... as the ids of what is submitted."""
+
+
+def submit(toy: ToySystem, **request: object) -> None:
+    nothing: Mapping[str, Any] = {
+        **{"queue": "", "project": "", "max_cpu_time": None, "max_wall_time": None, "max_memory": None},
+        "batch_options": (),
+    }
+    submit_local_jobs(toy.account, toy.database.grid_jobs.get(GRID_JOB), {**nothing, **request})
+
+
+def tokens(toy: ToySystem) -> list[str | None]:
+    return [job.token for job in toy.database.local_jobs.all_of(GRID_JOB)]
+
+
+def test_local_jobs_go_in_arrays_whose_positions_are_told(toy: ToySystem) -> None:
+    toy.change_adapter(max_array=2)
+    toy.add([None] * 5, token=None)
+    toy.does("submit", COUNTING)
+    submit(toy)
+    assert toy.calls("submit") == [f"{GRID_JOB}-{number} {count} {2 * number - 2}" for number, count in
+                                   ((1, 2), (2, 2), (3, 1))]  # fmt: skip
+    assert toy.ids() == ["1_1", "1_2", "2_1", "2_2", "3"]
+    assert [job.array for job in toy.database.local_jobs.all_of(GRID_JOB)] == ["1", "1", "2", "2", None]
+
+
+def test_without_arrays_each_local_job_is_submitted_side_by_side(toy: ToySystem) -> None:
+    toy.change_adapter(max_array=1)
+    toy.add([None] * 6, token=None)
+    # Each waits for three more: one after another, none would end before its time limit.
+    together = 'd="${0%/*}/begun"; mkdir -p "$d"; >"$d/$2"; until [ "$(ls "$d" | wc -l)" -ge 4 ]; do sleep 0.02; done'
+    toy.does("submit", f'{together}; echo "${{2##*-}}"')
+    submit(toy)
+    assert toy.ids() == ["1", "2", "3", "4", "5", "6"]
+    assert sorted(toy.calls("submit")) == [f"{GRID_JOB}-{number} 1 {number - 1}" for number in range(1, 7)]
+
+
+def test_the_sites_options_come_before_the_requests(toy: ToySystem) -> None:
+    toy.change_adapter(options=("--site=a b",))
+    toy.add([None], token=None)
+    toy.does("submit", COUNTING)
+    submit(toy, batch_options=("--mine",))
+    assert toy.calls("submit") == [f"{TOKEN} 1 0 --site=a b --mine"]
+
+
+def submitted(toy: ToySystem, monkeypatch: pytest.MonkeyPatch, **request: object) -> list[Submission]:
+    """What the batch system is asked for, where the request says this and the rest is submitted."""
+    submissions: list[Submission] = []
+
+    def note(system: BatchSystem, submission: Submission) -> Mapping[int, str]:
+        submissions.append(submission)
+        return {position: f"17_{position}" for position in range(1, submission.count + 1)}
+
+    monkeypatch.setattr(BatchSystem, "submit", note)
+    submit(toy, **request)
+    return submissions
+
+
+def test_the_batch_system_is_told_what_the_request_says(toy: ToySystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    toy.add(["16", None, None], token=None)
+    wanted = {"queue": "long", "project": "d0", "max_cpu_time": 7, "max_wall_time": 8, "max_memory": 9}
+    places = toy.account.places
+    assert submitted(toy, monkeypatch, **wanted) == [
+        Submission(
+            token=TOKEN,
+            count=2,
+            offset=1,
+            driver=str(places.driver(GRID_JOB)),
+            results=str(places.results(GRID_JOB)),
+            sandbox=str(places.sandbox(GRID_JOB)),
+            carried=False,
+            queue="long",
+            project="d0",
+            max_cpu_minutes=7,
+            max_wall_minutes=8,
+            max_memory_mb=9,
+        )
+    ]
+
+
+def test_what_the_request_does_not_say_is_nothing(toy: ToySystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    toy.add([None], token=None)
+    ((limits, words),) = [
+        ((s.max_cpu_minutes, s.max_wall_minutes, s.max_memory_mb), (s.queue, s.project))
+        for s in submitted(toy, monkeypatch)
+    ]
+    assert (limits, words) == ((0, 0, 0), ("", ""))
+
+
+@pytest.mark.parametrize("transfer", Transfer)
+def test_the_site_says_whether_the_batch_system_carries_the_sandbox(
+    toy: ToySystem, monkeypatch: pytest.MonkeyPatch, transfer: Transfer
+) -> None:
+    configuration = toy.account.configuration
+    sandbox = replace(configuration.sandbox, transfer=transfer)
+    toy.account = Account(toy.account.places, replace(configuration, sandbox=sandbox))
+    toy.add([None], token=None)
+    (submission,) = submitted(toy, monkeypatch)
+    assert submission.carried is (transfer is Transfer.BATCH_SYSTEM)
+
+
+@pytest.mark.parametrize(
+    ("last", "following"), [("1", "2"), ("9", "a"), ("z", "10"), ("1z", "20"), ("zz", "100")], ids="after {}".format
+)
+def test_tokens_count_in_digits_and_letters(toy: ToySystem, last: str, following: str) -> None:
+    toy.add([None], token=None)
+    toy.database.grid_jobs.change(GRID_JOB, lambda job: setattr(job, "last_token", f"{GRID_JOB}-{last}"))
+    intent = write_intent(toy.database, GRID_JOB, 1)
+    assert intent is not None
+    assert intent.token == f"{GRID_JOB}-{following}"
+
+
+@pytest.mark.parametrize(("known", "kept"), [("z", "10"), ("10", "z")], ids=["kept", "known"])
+def test_a_longer_token_is_a_later_one(toy: ToySystem, known: str, kept: str) -> None:
+    toy.add(["17"], token=f"{GRID_JOB}-{known}")
+    toy.database.grid_jobs.change(GRID_JOB, lambda job: setattr(job, "last_token", f"{GRID_JOB}-{kept}"))
+    assert find_last_token(toy.database, toy.database.grid_jobs.get(GRID_JOB)) == f"{GRID_JOB}-10"
+
+
+def test_of_submissions_in_doubt_one_is_adopted_and_the_next_is_made(toy: ToySystem) -> None:
+    toy.change_adapter(max_array=1)
+    toy.add([None, None])
+    with toy.database.transaction():
+        second = toy.job(2)
+        second.intend(f"{GRID_JOB}-2", toy.now)
+        toy.database.local_jobs.put(GRID_JOB, [second])
+    toy.does("find", f'[ "$2" != {TOKEN} ] || echo "17 R {TOKEN} -"')
+    toy.does("submit", "echo 18")
+    toy.now += SETTLE
+    submit(toy)
+    assert toy.ids() == ["17", "18"]
+    assert toy.calls("submit") == [f"{GRID_JOB}-2 1 1"]
+
+
+def test_a_submission_that_failed_and_was_never_made_is_an_error(toy: ToySystem) -> None:
+    toy.change_adapter(settle_time=0, max_array=1)
+    toy.add([None], token=None)
+    toy.does("submit", "exit 1")
+    with pytest.raises(Unreachable):
+        submit(toy)
+    assert tokens(toy) == [TOKEN]
+
+
+def test_nothing_is_submitted_for_a_grid_job_that_was_cancelled(toy: ToySystem) -> None:
+    toy.add([None, None])
+    toy.database.grid_jobs.change(GRID_JOB, lambda job: job.cancel(toy.now, "cancelled by a test"))
+    toy.now += SETTLE
+    submit(toy)
+    assert toy.calls("submit") == []
+    assert write_intent(toy.database, GRID_JOB, 1) is None
+
+
+def test_nothing_that_is_registered_is_submitted(toy: ToySystem) -> None:
+    toy.add(["17_1", "17_2"])
+    submit(toy)
+    assert toy.calls("submit") == toy.calls("find") == []
+
+
+@pytest.mark.parametrize(("code", "error"), [(2, Refused), (5, Postponed)], ids=["refused", "not now"])
+def test_what_was_not_made_for_certain_has_no_intent(toy: ToySystem, code: int, error: type[BatchError]) -> None:
+    toy.add([None, None], token=None)
+    toy.does("submit", f"echo no room in this queue >&2; exit {code}")
+    with pytest.raises(error, match="no room in this queue"):
+        submit(toy)
+    assert tokens(toy) == [None, None]
+    assert toy.calls("find") == []
+
+
+def test_a_submission_that_was_held_back_has_not_been_made(toy: ToySystem) -> None:
+    toy.change_adapter(max_array=2, commands_per_minute=1)
+    toy.add([None] * 4, token=None)
+    toy.does("submit", COUNTING)
+    with pytest.raises(HeldBack):
+        submit(toy)
+    assert toy.ids() == ["1_1", "1_2", None, None]
+    assert tokens(toy) == [f"{GRID_JOB}-1"] * 2 + [None] * 2
+
+
+def test_a_token_is_never_given_twice(toy: ToySystem) -> None:
+    toy.change_adapter(max_array=1)
+    toy.add([None] * 4, token=None)
+    toy.does("submit", f'[ "${{2##*-}}" != 2 ] || exit 2; {COUNTING}')
+    with pytest.raises(Refused):
+        submit(toy)
+    assert tokens(toy)[1] is None
+    toy.does("submit", COUNTING)
+    submit(toy)
+    assert len(set(tokens(toy))) == 4
+
+
+@pytest.mark.parametrize(
+    "script", ["exit 1", "echo '<html>'", "true", "printf 17", "kill -9 $$"],
+    ids=["no answer", "garbage", "silence", "torn", "killed"],
+)  # fmt: skip
+def test_a_submission_without_a_good_answer_is_looked_for_before_anything_else(toy: ToySystem, script: str) -> None:
+    toy.add([None, None], token=None)
+    toy.does("submit", script)
+    toy.answers("find", f"17_1 R {TOKEN} -", f"17_2 R {TOKEN} -")
+    submit(toy)
+    assert toy.ids() == ["17_1", "17_2"]
+    assert (len(toy.calls("submit")), toy.calls("find")) == (1, [TOKEN])
+
+
+def test_a_submission_that_is_nowhere_is_made_again_under_its_name_once_it_is_certain(toy: ToySystem) -> None:
+    toy.add([None, None], token=None)
+    toy.does("submit", "exit 1")
+    for _ in range(2):
+        with pytest.raises(Unsettled):
+            submit(toy)
+    assert len(toy.calls("submit")) == 1
+    toy.now += SETTLE
+    for _ in range(2):
+        with pytest.raises(Unsettled):
+            submit(toy)
+    assert len(toy.calls("submit")) == 2, "the new one may turn up late, too"
+    toy.does("submit", COUNTING)
+    toy.now += SETTLE
+    submit(toy)
+    assert toy.calls("submit") == [f"{TOKEN} 2 0"] * 3
+    assert toy.ids() == ["1_1", "1_2"]
+
+
+@pytest.mark.parametrize(("script", "error"), [("exit 1", Unreachable), ("echo what", Garbled)], ids=["no", "garbled"])
+def test_while_nobody_knows_nothing_more_is_submitted(toy: ToySystem, script: str, error: type[Exception]) -> None:
+    toy.change_adapter(max_array=2)
+    toy.add([None] * 4, token=None)
+    toy.does("submit", "exit 1")
+    toy.does("find", script)
+    for _ in range(2):
+        with pytest.raises(error):
+            submit(toy)
+        toy.now += 10 * SETTLE
+    assert len(toy.calls("submit")) == 1
+    assert tokens(toy) == [TOKEN, TOKEN, None, None]
+    assert toy.states() == [State.UNSUBMITTED] * 4

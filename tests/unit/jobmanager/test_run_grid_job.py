@@ -1,0 +1,192 @@
+"""Accepting and collecting grid jobs: what is refused at once, and what collecting never does."""
+
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+from adapters import LocalJob as PlannedJob
+from adapters import Value
+from batch_adapters.states import State
+from handlers.command import CommandAdapter
+from jobmanager.completion import collection
+from jobmanager.completion.collection import collect_grid_job
+from jobmanager.database.database import UnknownJob
+from jobmanager.database.grid_job import GridJob
+from jobmanager.monitor.worker import main as run_worker
+from jobmanager.requests.acceptance import accept_grid_job
+from jobmanager.requests.attributes import BadRequest
+from jobmanager.requests.job_types import KNOWN_TYPES, find_job_type, load_job_types
+from jobmanager.site.account import Account
+from jobmanager.site.settings import SiteSettings
+from jobmanager.states.registration import create_local_jobs
+
+Given = list[tuple[str, tuple[Value, ...]]]
+
+REQUEST: Given = [("samgrid_type", ("command",)), ("executable", ("/bin/true",))]
+
+
+def accept_cancelled(account: Account) -> str:
+    """A grid job that is ready to be collected: cancelled, its one local job never submitted."""
+    identity = accept_grid_job(account, REQUEST, Path("/"))
+    database = account.database
+    job = database.grid_jobs.change(identity, lambda job: job.cancel(1000, "cancelled by a test"))
+    create_local_jobs(database, job, [PlannedJob(1, 1)])
+    with database.transaction():
+        (local_job,) = database.local_jobs.all_of(identity)
+        local_job.state = State.FAILED
+        database.local_jobs.put(identity, [local_job])
+    account.places.results(identity).mkdir(parents=True)
+    return identity
+
+
+@pytest.mark.parametrize(
+    ("given", "folder", "word"),
+    [
+        pytest.param([("environment", (("A-B", "x"),))], "/", "'A-B' is no variable's name", id="environment"),
+        pytest.param([], "/no\x01folder", "request's folder", id="folder that XML cannot hold"),
+    ],
+)
+def test_what_could_never_run_is_refused_at_once(account: Account, given: Given, folder: str, word: str) -> None:
+    with pytest.raises(BadRequest, match=word):
+        accept_grid_job(account, [*REQUEST, *given], Path(folder))
+    assert account.database.grid_jobs.overview() == []
+
+
+def test_a_batch_system_that_nobody_knows_is_refused_at_once(account: Account) -> None:
+    configuration = replace(account.configuration, site=SiteSettings(batch_system="nosuch"))
+    with pytest.raises(BadRequest, match="unknown batch system"):
+        accept_grid_job(replace(account, configuration=configuration), REQUEST, Path("/"))
+
+
+def test_any_fraction_may_be_the_least_success(account: Account) -> None:
+    identity = accept_grid_job(account, [*REQUEST, ("min_success", ("0.000001",))], Path("/"))
+    assert account.database.grid_jobs.get(identity).min_success == 1e-6
+
+
+def test_everybody_can_write_while_a_handler_reads_the_outputs(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    identity = accept_cancelled(account)
+
+    def summarise(self: CommandAdapter, outputs: Sequence[Path]) -> Mapping[str, str]:
+        other = sqlite3.connect(account.places.database, timeout=0, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        other.close()
+        return {"written": "meanwhile"}
+
+    monkeypatch.setattr(CommandAdapter, "getSummary", summarise)
+    collect_grid_job(account, identity)
+    assert account.database.grid_jobs.get(identity).summary() == {"written": "meanwhile"}
+
+
+def hang(outputs: Sequence[Path]) -> Mapping[str, str]:
+    while True:
+        with suppress(Exception):
+            time.sleep(60)
+
+
+@pytest.mark.parametrize(
+    ("summarise", "summary"),
+    [
+        pytest.param(hang, {}, id="hangs, and catches all it can"),
+        pytest.param(lambda outputs: None, {}, id="nothing"),
+        pytest.param(lambda outputs: {"events": 7}, {"events": "7"}, id="a number"),
+        pytest.param(lambda outputs: {"\x1b": "\udcff"}, {"\ufffd": "\ufffd"}, id="no text"),
+    ],
+)
+def test_a_handler_that_gives_no_summary_keeps_no_grid_job_from_ending(
+    account: Account,
+    monkeypatch: pytest.MonkeyPatch,
+    summarise: Callable[[Sequence[Path]], Mapping[str, str]],
+    summary: Mapping[str, str],
+) -> None:
+    if summarise is hang:
+        monkeypatch.setattr(collection, "_PATIENCE", 0.5)
+    monkeypatch.setattr(CommandAdapter, "getSummary", lambda self, outputs: summarise(outputs))
+    identity = accept_cancelled(account)
+    collect_grid_job(account, identity)
+    assert account.database.grid_jobs.get(identity).state is State.FAILED
+    assert account.database.grid_jobs.get(identity).summary() == summary
+
+
+def test_a_trouble_that_is_over_gets_neither_into_the_tar_nor_into_the_ended_grid_job(account: Account) -> None:
+    identity = accept_cancelled(account)
+    collect_grid_job(account, identity)
+    tar = account.places.output(identity).read_bytes()
+
+    def go_back(job: GridJob) -> None:
+        job.state = State.STAGE_OUT
+        job.element.attrib.pop("ended")
+        job.put_trouble("collect: the worker ended with status -9", 1000)
+
+    first = account.database.grid_jobs.change(identity, go_back)
+    assert first.trouble
+    collect_grid_job(account, identity)
+    ended = account.database.grid_jobs.change(identity, lambda job: job.put_trouble("late", 1000))
+    assert b"status -9" not in account.places.output(identity).read_bytes()
+    ended.end(State.FAILED, 1000)
+    assert ended.trouble is None
+    assert tar
+
+
+@pytest.mark.parametrize("step", ["submit", "cancel", "collect"])
+def test_a_grid_job_that_has_ended_stays_as_it_is(account: Account, step: str) -> None:
+    identity = accept_grid_job(account, REQUEST, Path("/"))
+    account.database.grid_jobs.change(identity, lambda job: job.end(State.FAILED, 1000))
+    command = account.program("samgrid-worker", step, identity)
+    assert subprocess.run(command, check=False, timeout=60).returncode == 0
+    assert account.database.local_jobs.all_of(identity) == []
+    assert not account.places.output(identity).exists()
+
+
+def test_a_grid_job_that_cannot_be_run_says_every_fault_in_one_line(account: Account, tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.touch(mode=0o700)
+    request = [("samgrid_type", ("command",)), ("executable", ("program",)), ("stdin", ("/dev/../etc/hostname",))]
+    identity = accept_grid_job(account, request, tmp_path)
+    program.unlink()
+    account.database.grid_jobs.change(identity, lambda job: job.put_request([*request, ("stdin", ("no",))], tmp_path))
+    assert run_worker(["--state-dir", str(account.places.root), "submit", identity]) == 0
+    reason = account.database.grid_jobs.get(identity).reason
+    assert reason is not None
+    assert "; stdin: no such file" in reason
+    assert "\n" not in reason
+
+
+def test_each_of_our_job_types_is_found_without_the_others() -> None:
+    ours = {name: kind.__module__ for name, kind in load_job_types([]).items()}
+    assert {name: module for name, module in ours.items() if module.startswith("handlers.")} == KNOWN_TYPES
+
+
+def test_a_package_does_not_replace_a_job_type_that_requests_already_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "importlib.metadata.entry_points",
+        lambda group: [EntryPoint("ours", "tests.unit.jobmanager.test_run_grid_job:Imposter", group)],
+    )
+    assert load_job_types([])["command"] is find_job_type("command", [])
+
+
+class Imposter(CommandAdapter):
+    """A package's handler of a name that is taken."""
+
+
+def test_an_id_in_broken_utf8_is_an_unknown_id(account: Account) -> None:
+    with pytest.raises(UnknownJob):
+        account.database.grid_jobs.find("\udcff")
+
+
+def test_a_list_of_grid_jobs_needs_neither_xml_nor_a_template_engine(account: Account) -> None:
+    heavy = "{'lxml', 'jinja2', 'sh', 'rich', 'lark', 'importlib.metadata', 'tarfile'}"
+    code = "from jobmanager.commands.cli import main; import sys; main(sys.argv[1:]);"
+    code += f" print(sorted({heavy} & set(sys.modules)))"
+    command = [sys.executable, "-c", code, "status", "--state-dir", str(account.places.root)]
+    done = subprocess.run(command, cwd=Path(__file__).parents[3], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"

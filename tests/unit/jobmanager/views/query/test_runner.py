@@ -1,0 +1,295 @@
+"""Questions to the job database: what is answered, what is refused, and that every expression ends."""
+
+from pathlib import Path
+
+import pytest
+from lxml import etree
+
+from batch_adapters.states import State
+from jobmanager.database.grid_job import GridJob
+from jobmanager.database.local_job import LocalJob
+from jobmanager.site.account import Account
+from jobmanager.views.query.formats import RENDERERS, render_items, render_table, render_xml
+from jobmanager.views.query.runner import Item, Kind, Language, Limits, QueryError, QueryResult, run_limited
+
+FIRST, SECOND = "aaaaaaaa", "bbbbbbbb"
+
+
+@pytest.fixture
+def jobs(account: Account) -> Account:
+    """Two grid jobs of two local jobs each."""
+    for identity in (FIRST, SECOND):
+        job = GridJob.new(identity, "command", "physicist", "fork", 1000)
+        job.put_request([("executable", ("/bin/true",))], Path("/tmp"))
+        job.put_slices(2, None, 1)
+        job.end(State.DONE, 2000)
+        with account.database.transaction():
+            account.database.grid_jobs.put(job)
+            account.database.local_jobs.put(identity, [LocalJob.new(index, "fork", None) for index in (1, 2)])
+    return account
+
+
+def ask(account: Account, expression: str, language: Language = Language.XPATH, identity: str | None = None) -> str:
+    return "\n".join(render_items(run_limited(account, identity, expression, language)))
+
+
+ANSWERS = [
+    pytest.param("count(//local-job)", "4", id="number"),
+    pytest.param("string(//grid-job[1]/@owner)", "physicist", id="string"),
+    pytest.param("count(//local-job) > 3", "true", id="boolean"),
+    pytest.param("3 div 2", "1.5", id="fraction"),
+    pytest.param("//grid-job/@id", "aaaaaaaa\nbbbbbbbb", id="attributes"),
+    pytest.param("//request/attribute[1]/value/text()", "/bin/true\n/bin/true", id="texts"),
+    pytest.param("grid-job[1]/slices", '<slices count="2"/>', id="element, from the root element"),
+    pytest.param("//nothing", "", id="nothing"),
+]
+
+
+@pytest.mark.parametrize(("expression", "expected"), ANSWERS)
+def test_an_item_of_the_answer_is_a_line(jobs: Account, expression: str, expected: str) -> None:
+    assert ask(jobs, expression) == expected
+
+
+def test_an_item_of_any_kind_is_a_line_of_an_xquery(jobs: Account) -> None:
+    pytest.importorskip("saxonche")
+    answers = [answer.values for answer in ANSWERS]
+    expression = ", ".join(str(given).replace("//grid-job[1]", "(//grid-job)[1]") for given, _ in answers)
+    assert ask(jobs, expression, Language.XQUERY) == "\n".join(str(expected) for _, expected in answers if expected)
+
+
+def test_of_one_grid_job_nothing_else_is_seen(jobs: Account) -> None:
+    assert ask(jobs, "//grid-job/@id", identity=SECOND) == SECOND
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("//grid-job[re:test(@id, '^A', 'i')]/@id", FIRST),
+        ("re:replace('a-b-c', '-', 'g', '+')", "a+b+c"),
+        ("0 div 0", "NaN"),
+        ("-1 div 0", "-Infinity"),
+    ],
+)
+def test_xpath_has_regular_expressions_and_its_own_words_for_numbers(
+    jobs: Account, expression: str, expected: str
+) -> None:
+    assert ask(jobs, expression) == expected
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("for $job in //grid-job order by $job/@id descending return string($job/@id)", f"{SECOND}\n{FIRST}"),
+        ("<r>{count(//local-job)}</r>", "<r>4</r>"),
+        ("string-join(//grid-job ! upper-case(@id), ',')", "AAAAAAAA,BBBBBBBB"),
+        ("map {'a': 1}", 'map{"a":1}'),
+    ],
+)
+def test_xquery_is_there_where_saxon_is(jobs: Account, expression: str, expected: str) -> None:
+    pytest.importorskip("saxonche")
+    assert ask(jobs, expression, Language.XQUERY) == expected
+
+
+def test_without_saxon_the_extra_is_named(jobs: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "saxonche.py").write_text("raise ModuleNotFoundError")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(QueryError, match=r"samgrid-jobmanager\[xquery\]"):
+        ask(jobs, "1", Language.XQUERY)
+
+
+# --- wrong expressions
+
+
+@pytest.mark.parametrize("language", Language)
+@pytest.mark.parametrize("expression", ["//[", "nonsense()", "$variable", "//x:local-job", "", "\ud800"], ids=ascii)
+def test_a_wrong_expression_is_named_in_one_printable_line(jobs: Account, language: Language, expression: str) -> None:
+    if language is Language.XQUERY:
+        pytest.importorskip("saxonche")
+    with pytest.raises(QueryError) as raised:
+        ask(jobs, expression, language)
+    assert str(raised.value).startswith(f"{language.value} {expression!r}: ")
+    assert str(raised.value).isprintable()
+
+
+def test_an_expression_may_not_be_endless(jobs: Account) -> None:
+    with pytest.raises(QueryError, match="at most 32768"):
+        ask(jobs, "1" + "+1" * 20_000)
+
+
+# --- limits
+
+GROWING = "'aaaaaaaaaaaaaaaaaaaa'"
+for _ in range(10):
+    GROWING = f"re:replace({GROWING}, 'a', 'g', 'aaaaaaaaaaaaaaaaaaaa')"
+
+BOMBS = [
+    pytest.param(Language.XPATH, "count(//*" + "[count(//*" * 12 + ") > 0]" * 12 + ")", id="nested counts"),
+    pytest.param(Language.XPATH, f"re:test('{'a' * 50}b', '(a+)+c')", id="regular expression"),
+    pytest.param(Language.XQUERY, "count((1 to 1000000000)[. mod 7 = trace(.)])", id="long loop that prints"),
+    pytest.param(Language.XQUERY, "1 to 1000000000", id="long answer"),
+]
+
+
+@pytest.mark.parametrize(("language", "expression"), BOMBS)
+def test_an_expression_without_an_end_ends_at_the_limit(jobs: Account, language: Language, expression: str) -> None:
+    if language is Language.XQUERY:
+        pytest.importorskip("saxonche")
+    with pytest.raises(QueryError, match="no answer within 1 s"):
+        run_limited(jobs, None, expression, language, Limits(seconds=1))
+
+
+@pytest.mark.parametrize(
+    ("language", "expression"),
+    [
+        pytest.param(Language.XPATH, GROWING, id="growing string"),
+        pytest.param(Language.XQUERY, "string-length(string-join((1 to 20000000) ! 'xxxxxxxxxx'))", id="long string"),
+        pytest.param(
+            Language.XQUERY,
+            "let $f := function($f, $n) { 1 + $f($f, $n + 1) } return $f($f, 1)",
+            id="endless recursion",
+        ),
+    ],
+)
+def test_an_expression_that_grows_ends_at_the_limit(jobs: Account, language: Language, expression: str) -> None:
+    if language is Language.XQUERY:
+        pytest.importorskip("saxonche")
+    with pytest.raises(QueryError, match="needs more than 150 MB of memory"):
+        run_limited(jobs, None, expression, language, Limits(seconds=60, memory=150_000_000))
+
+
+def test_a_long_answer_ends_at_the_limit(jobs: Account) -> None:
+    assert run_limited(jobs, None, "//local-job", limits=Limits(answer=1000))
+    with pytest.raises(QueryError, match="more than 100 letters"):
+        run_limited(jobs, None, "//local-job", limits=Limits(answer=100))
+
+
+# --- no way out
+
+SECRET = "the secret"
+READING = [
+    "unparsed-text('{file}')",
+    "unparsed-text-lines('{file}')",
+    "json-doc('{file}')",
+    "doc('{file}')",
+    "collection('{folder}')",
+    "uri-collection('{folder}')",
+    "doc-available('{file}')[.]",
+    "unparsed-text-available('{file}')[.]",
+    """parse-xml('<!DOCTYPE a [<!ENTITY e SYSTEM "{file}">]><a>&amp;e;</a>')""",
+    """parse-xml('<a xmlns:xi="http://www.w3.org/2001/XInclude"><xi:include href="{file}" parse="text"/></a>')""",
+    "transform(map {{'stylesheet-location': '{file}', 'source-node': /}})",
+    "environment-variable('SAMGRID_SECRET')",
+]
+REACHING = [
+    READING[8],
+    "import module namespace m = 'm' at '{file}'; 1",
+    "declare namespace f = 'java:java.nio.file.Files'; f:readString('{file}')",
+    "declare namespace f = 'http://expath.org/ns/file'; f:read-text('{file}')",
+]
+
+
+@pytest.fixture
+def secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """A file and a variable that nobody may read, as the fields of an expression."""
+    file = tmp_path / "secret.xml"
+    file.write_text(SECRET)
+    monkeypatch.setenv("SAMGRID_SECRET", SECRET)
+    return {"file": file.as_uri(), "folder": tmp_path.as_uri()}
+
+
+def test_no_function_of_xquery_reads_a_file_or_the_environment(jobs: Account, secret: dict[str, str]) -> None:
+    pytest.importorskip("saxonche")
+    tries = [f"[try {{{{ {reading} }}}} catch * {{{{ 'refused' }}}}]" for reading in READING]
+    answer = ask(jobs, ", ".join(tries).format(**secret), Language.XQUERY)
+    assert len(answer.splitlines()) == len(READING), "each was tried"
+    assert SECRET not in answer
+    assert "true" not in answer
+
+
+@pytest.mark.parametrize("expression", REACHING)
+def test_xquery_reaches_no_file_by_other_ways(jobs: Account, secret: dict[str, str], expression: str) -> None:
+    pytest.importorskip("saxonche")
+    with pytest.raises(QueryError) as raised:
+        ask(jobs, expression.format(**secret), Language.XQUERY)
+    assert SECRET not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        """transform(map {{'initial-template': QName('', 'm'), 'stylesheet-text': '<xsl:stylesheet version="3.0"
+           xmlns:xsl="http://www.w3.org/1999/XSL/Transform"><xsl:template name="m"><xsl:result-document
+           href="{file}">x</xsl:result-document></xsl:template></xsl:stylesheet>'}})""",
+        "declare namespace f = 'http://expath.org/ns/file'; f:write-text('{file}', 'x')",
+        "put(<a/>, '{file}')",
+    ],
+    ids=["result-document", "expath", "put"],
+)
+def test_xquery_writes_no_file(jobs: Account, tmp_path: Path, expression: str) -> None:
+    pytest.importorskip("saxonche")
+    file = tmp_path / "written.xml"
+    with pytest.raises(QueryError, match="XQuery"):
+        ask(jobs, expression.format(file=file.as_uri()), Language.XQUERY)
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("function", ["document('{}')", "doc('{}')", "unparsed-text('{}')", "str:tokenize('{}')"])
+def test_xpath_has_no_function_that_could_read_a_file(jobs: Account, function: str) -> None:
+    with pytest.raises(QueryError):
+        ask(jobs, function.format("/etc/passwd"))
+
+
+# --- what is printed
+
+HOSTILE = "<script>\x1b[2J\x9b1m\x07\n\u202e'\"&\r\x7f"
+
+
+@pytest.mark.parametrize("form", RENDERERS)
+def test_items_are_printed_harmlessly(form: str) -> None:
+    element = etree.Element("item", name=HOSTILE.replace("\x1b", "").replace("\x07", ""))
+    element.text = element.get("name")
+    items = (
+        Item(Kind.ELEMENT, etree.tostring(element, encoding="unicode"), (("name", HOSTILE), ("text()", HOSTILE))),
+        Item(Kind.ATTRIBUTE, HOSTILE, ((HOSTILE, HOSTILE),)),
+        Item(Kind.TEXT, HOSTILE * 1000),
+        Item(Kind.VALUE, HOSTILE),
+    )
+    lines = list(RENDERERS[form](QueryResult(items)))
+    assert all(line.replace("\n", "").isprintable() for line in lines)
+    if form == "text":
+        assert len(lines) == len(items)
+        assert not any("\n" in line for line in lines)
+        assert etree.fromstring(lines[0]).text == element.text
+    if form == "table":
+        assert len(lines) == len(items) + 1
+        assert max(map(len, lines)) < 1000
+
+
+def test_as_xml_an_answer_reads_back_as_it_was() -> None:
+    items = (
+        Item(Kind.ELEMENT, '<a xmlns:d="urn:d" d:b="&lt;"><c/></a>', (("{urn:d}b", "<"),)),
+        Item(Kind.ATTRIBUTE, "<&\n", (("exit-code", "<&\n"),)),
+        Item(Kind.VALUE, "\x9b\x01"),
+    )
+    root = etree.fromstring("\n".join(render_xml(QueryResult(items))))
+    assert [(child.tag, child.get("name"), child.text) for child in root] == [
+        ("a", None, None),
+        ("attribute", "exit-code", "<&\n"),
+        ("value", None, "\x9b\ufffd"),
+    ]
+    assert root[0].get("{urn:d}b") == "<"
+
+
+def test_a_table_has_a_column_for_each_name_that_occurs() -> None:
+    items = (
+        Item(Kind.ELEMENT, "<a/>", (("id", "1"), ("state", "done"))),
+        Item(Kind.ELEMENT, "<a/>", (("id", "2"), ("host", "wn1"))),
+        Item(Kind.ELEMENT, "<b/>"),
+    )
+    assert [line.split() for line in render_table(QueryResult(items))] == [
+        ["id", "state", "host", "value"],
+        ["1", "done"],
+        ["2", "wn1"],
+        ["<b/>"],
+    ]
+    assert list(render_table(QueryResult(()))) == ["nothing found"]

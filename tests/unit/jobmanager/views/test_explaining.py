@@ -1,0 +1,365 @@
+"""What ``samgrid explain`` says of a local job: facts, evidence, answers, and the verdict drawn from them."""
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from batch_adapters.adapter import LocalStatus
+from batch_adapters.states import Event, State
+from jobmanager.database.database import UnknownJob
+from jobmanager.database.grid_job import GridJob
+from jobmanager.database.local_job import Evidence, LocalJob
+from jobmanager.site.account import Account
+from jobmanager.states.driver_status import status_file
+from jobmanager.states.transitions import apply_driver_status, apply_event, apply_status, mark_lost
+from jobmanager.views.explaining import explain
+from jobmanager.views.grid_jobs import render_local_time
+from jobmanager.views.verdict import Heard, Surroundings, render_verdict
+from sandbox.status import DriverStatus
+from tests.unit.batch_program import NO, SILENT, BatchProgram, use
+
+GRID_JOB = "abcdefgh"
+TOKEN = f"{GRID_JOB}-1"
+T = 1_700_000_000
+
+
+def add(account: Account, *jobs: LocalJob, grid_job: str = GRID_JOB) -> None:
+    """A grid job with these local jobs."""
+    job = GridJob.new(grid_job, "command", "physicist", "fake", T)
+    job.put_request([("executable", ("/bin/true",))], Path("/"))
+    job.put_slices(len(jobs), None, 1)
+    with account.database.transaction():
+        account.database.grid_jobs.put(job)
+        account.database.local_jobs.put(grid_job, jobs)
+    account.places.results(grid_job).mkdir(parents=True)
+
+
+def submitted(index: int = 1, local_id: str = "17.1", when: int = T, token: str = TOKEN) -> LocalJob:
+    job = LocalJob.new(index, "fake", None)
+    job.intend(token, when)
+    job.register(local_id, "", when)
+    return job
+
+
+def running() -> LocalJob:
+    job = submitted()
+    apply_event(job, Event(T + 5, "17.1", State.ACTIVE))
+    return job
+
+
+@pytest.fixture
+def program(room: Path) -> BatchProgram:
+    return BatchProgram(room)
+
+
+@pytest.fixture
+def fake(account: Account, program: BatchProgram) -> Account:
+    return use(account, program)
+
+
+def sections(text: str) -> dict[str, list[str]]:
+    """By heading: its lines."""
+    found: dict[str, list[str]] = {"": []}
+    heading = ""
+    for line in text.splitlines():
+        if line.endswith(":") and not line.startswith(" "):
+            heading = line[:-1]
+            found[heading] = []
+        else:
+            found[heading].append(line.strip())
+    return found
+
+
+# --- what is printed
+
+
+def test_facts_evidence_and_the_drivers_words_are_printed_in_order(fake: Account) -> None:
+    job = submitted(2)
+    apply_event(job, Event(T + 5, "17.1", State.ACTIVE))
+    apply_event(job, Event(T + 3, "17.1", State.PENDING))
+    apply_event(job, Event(T + 9, "17.1", State.DONE, 3))
+    add(fake, LocalJob.new(1, "fake", None), job)
+    status_file(fake, GRID_JOB, "17.1").write_text(
+        f"start {T + 4}\nhost n12\nphase make 117 250 events\nexit 3\ncpu 1.5\nend {T + 8}\n"
+    )
+    found = sections(explain(fake, "17.1", ask=False))
+    facts = dict(re.split("  +", line) for line in found[""])
+    assert facts == {
+        **{"grid job": GRID_JOB, "number": "2", "batch system": "fake", "token": TOKEN, "local id": "17.1"},
+        **{"state": "done", "exit code": "3", "reason": "the program ended with exit code 3"},
+        **{"intended": render_local_time(T), "submitted": render_local_time(T)},
+        **{"started": render_local_time(T + 5), "ended": render_local_time(T + 9)},
+    }
+    assert [re.split("  +", line) for line in found["seen"]] == [
+        [render_local_time(T + 5), "log", "active", "→ active"],
+        [render_local_time(T + 3), "log", "pending", "→ late: the log had told of a later second"],
+        [render_local_time(T + 9), "log", "done 3", "→ done"],
+    ]
+    assert found["driver"] == [
+        f"{render_local_time(T + 4)} start on n12",
+        "phase make: 117 of 250 events",
+        "the program's exit code: 3, 1.50 s of CPU time",
+        f"{render_local_time(T + 8)} end: the outputs are back",
+    ]
+    assert "fake now" not in found
+
+
+def test_times_are_local_and_name_their_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Kolkata")
+    time.tzset()
+    try:
+        assert render_local_time(T) == "2023-11-15T03:43:20+05:30"
+        assert render_local_time(10**12) == "second 1000000000000"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_without_asking_no_command_is_run(fake: Account, program: BatchProgram) -> None:
+    add(fake, running())
+    explain(fake, "17.1", ask=False)
+    assert program.calls() == []
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "heard", "verdict"),
+    [
+        pytest.param(f"17.1 RUNS {TOKEN}\n", 0, "17.1 RUNS (active), named", "says so now, too", id="state"),
+        pytest.param("", 0, "does not know it", "nor is there a second witness", id="absent"),
+        pytest.param("cannot connect", SILENT, "no answer since 20", "nothing changes but by its log", id="silent"),
+        pytest.param("what?", 1, "no answer that can be understood", "nothing changes", id="garbled"),
+        pytest.param("not you", NO, "no answer that can be understood", "nothing changes", id="refused"),
+        pytest.param("17.1 RUNS stranger\n", 0, "named stranger", "given its id to another job, named", id="reused"),
+    ],
+)
+def test_what_the_batch_system_says_now_is_one_of_three_answers(
+    fake: Account, program: BatchProgram, text: str, code: int, heard: str, verdict: str
+) -> None:
+    add(fake, running())
+    program.answer("status", text, code)
+    found = sections(explain(fake, "17.1", ask=True))
+    assert len(found["fake now"]) == 1
+    assert heard in found["fake now"][0]
+    assert verdict in found["verdict"][0]
+    assert program.calls("status") == ["status 17.1"]
+
+
+def test_one_that_has_ended_has_its_history_record(fake: Account, program: BatchProgram) -> None:
+    job = running()
+    apply_event(job, Event(T + 9, "17.1", State.FAILED, 4))
+    add(fake, job)
+    program.answer("history", f"17.2 ENDED {TOKEN} 0\n17.1 BROKE {TOKEN} 4 (node is gone)\n")
+    found = sections(explain(fake, "17.1", ask=True))
+    assert found["fake's history"] == [f"17.1 BROKE (failed), exit code 4, named {TOKEN}: node is gone"]
+    assert found["fake now"] == ["does not know it"]
+
+
+def test_one_that_lives_costs_one_command(fake: Account, program: BatchProgram) -> None:
+    add(fake, running())
+    program.answer("status", f"17.1 RUNS {TOKEN}\n")
+    explain(fake, "17.1", ask=True)
+    assert program.calls() == ["status 17.1"]
+
+
+def test_a_submission_in_doubt_is_looked_for_by_its_token(fake: Account, program: BatchProgram) -> None:
+    job = LocalJob.new(1, "fake", None)
+    job.intend(TOKEN, T)
+    add(fake, job)
+    program.answer("find", "".join(f"17.{n} WAITS @\n" for n in range(1, 8)))
+    found = sections(explain(fake, f"{GRID_JOB}/1", ask=True))
+    assert program.calls() == [f"find {TOKEN}"]
+    assert found["fake now"][0] == f"17.1 WAITS (pending), named {TOKEN}"
+    assert found["fake now"][-1] == "… and 2 others of that token"
+    assert "fake has 7 local jobs of that name, which will be adopted" in found["verdict"][0]
+
+
+def test_a_batch_system_that_is_not_configured_any_more_is_said_to_be_so(account: Account) -> None:
+    add(account, running())
+    assert 'unknown batch system "fake"' in explain(account, "17.1", ask=True)
+
+
+def test_hostile_text_is_printed_as_text(fake: Account, program: BatchProgram) -> None:
+    job = running()
+    job.put_evidence(Evidence("queue", "RUNS \u202e(x)", T, "active"))
+    job.reason = "a\nb\u009b31m"
+    add(fake, job)
+    program.answer("status", f"17.1 WAITS {TOKEN} (\x1b[2Jgone\x9b)\n")
+    status_file(fake, GRID_JOB, "17.1").write_bytes(b"start 1\nproblem \xe2\x80\xae\x1b[2J\n")
+    printed = explain(fake, "17.1", ask=True)
+    assert all(line.isprintable() for line in printed.splitlines())
+    assert "[2Jgone" in printed
+
+
+def test_a_status_file_that_cannot_be_read_is_said_to_be_so(fake: Account) -> None:
+    add(fake, running())
+    status_file(fake, GRID_JOB, "17.1").symlink_to("/etc/passwd")
+    assert "no regular file" in "\n".join(sections(explain(fake, "17.1", ask=False))["driver"])
+
+
+# --- which local job is meant
+
+
+def test_of_an_id_that_was_used_again_all_are_shown_the_newest_first(fake: Account) -> None:
+    add(fake, submitted(when=T))
+    add(fake, submitted(when=T + 500, token="bbbbbbbb-1"), grid_job="bbbbbbbb")
+    assert re.findall("^grid job +(.*)$", explain(fake, "17.1", ask=False), re.MULTILINE) == ["bbbbbbbb", GRID_JOB]
+
+
+def test_a_local_job_is_named_by_grid_job_and_number_too(fake: Account) -> None:
+    add(fake, submitted(1, "17.1"), submitted(2, "17.2"))
+    assert sections(explain(fake, "abc/2", ask=False))[""] == sections(explain(fake, "17.2", ask=False))[""]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        pytest.param("99.1", "ID/NUMBER", id="no such id"),
+        pytest.param("", "ID/NUMBER", id="empty"),
+        pytest.param(f"{GRID_JOB}/2", "it has 1", id="number too high"),
+        pytest.param(f"{GRID_JOB}/0", "no local job 0", id="numbers start from 1"),
+        pytest.param("zzz/1", "no grid job", id="no such grid job"),
+        pytest.param("/1", "no grid job", id="no grid job"),
+        pytest.param(f"{GRID_JOB}/²", "ID/NUMBER", id="no number"),
+    ],
+)
+def test_a_name_that_fits_nothing_is_a_clear_error(fake: Account, name: str, words: str) -> None:
+    add(fake, submitted())
+    with pytest.raises(UnknownJob, match=re.escape(words)):
+        explain(fake, name, ask=False)
+
+
+# --- verdicts
+
+ALIVE = LocalStatus("17.1", "RUNS", State.ACTIVE, token=TOKEN)
+ENDED = LocalStatus("17.1", "ENDED", State.DONE, exit_code=0, token=TOKEN)
+QUIET = Surroundings(grid_job_has_ended=False, reconcile_interval=30, missing=None, driver=DriverStatus())
+
+
+def failed_by_log() -> LocalJob:
+    job = running()
+    apply_event(job, Event(T + 9, "17.1", State.FAILED))
+    return job
+
+
+def proven() -> LocalJob:
+    job = running()
+    apply_event(job, Event(T + 9, "17.1", State.DONE))
+    apply_driver_status(job, DriverStatus(start=T, end=T + 8, exit_code=0), 9)
+    return job
+
+
+def requeued_by_queue() -> LocalJob:
+    job = running()
+    apply_status(job, LocalStatus("17.1", "WAITS", State.PENDING), T + 20, "queue")
+    return job
+
+
+def run_twice() -> LocalJob:
+    job = running()
+    apply_event(job, Event(T + 20, "17.1", State.PENDING))
+    apply_event(job, Event(T + 30, "17.1", State.ACTIVE))
+    apply_event(job, Event(T + 25, "17.1", State.DONE))
+    return job
+
+
+def lost() -> LocalJob:
+    job = running()
+    mark_lost(job, T + 900, "nobody knows it")
+    return job
+
+
+def never_submitted() -> LocalJob:
+    job = LocalJob.new(1, "fake", None)
+    job.state = State.FAILED
+    job.reason = "never submitted: the grid job was cancelled before"
+    return job
+
+
+def intended() -> LocalJob:
+    job = LocalJob.new(1, "fake", None)
+    job.intend(TOKEN, T)
+    return job
+
+
+@pytest.mark.parametrize(
+    ("make", "surroundings", "words"),
+    [
+        pytest.param(submitted, QUIET, ["Pending", "nobody has told more"], id="nothing but submitted"),
+        pytest.param(running, QUIET, ["Active", "log", "active", render_local_time(T + 5)], id="by the log"),
+        pytest.param(run_twice, QUIET, ["Active", "log", render_local_time(T + 30)], id="by the last that counts"),
+        pytest.param(requeued_by_queue, QUIET, ["Pending", "queue", "WAITS", render_local_time(T + 20)], id="by queue"),
+        pytest.param(
+            requeued_by_queue,
+            replace(QUIET, now=Heard((ALIVE,))),
+            ["Pending", "RUNS", "will be active", "every 30 s"],
+            id="the queue knows better",
+        ),
+        pytest.param(
+            running,
+            replace(QUIET, now=Heard((replace(ALIVE, native_state="ODD", state=None),))),
+            ["Active", "ODD", "nothing changes"],
+            id="unknown native state",
+        ),
+        pytest.param(
+            running,
+            replace(QUIET, now=Heard(), missing=(2, T + 60)),
+            ["Active", "does not know it", "3 answers", "so far 2", render_local_time(T + 60)],
+            id="missing",
+        ),
+        pytest.param(
+            running,
+            replace(QUIET, now=Heard(), history=Heard((ENDED,))),
+            ["Active", "its history says ENDED", "ends it"],
+            id="missing, with history",
+        ),
+        pytest.param(
+            running,
+            replace(QUIET, now=Heard(), driver=DriverStatus(start=T, end=T + 8, exit_code=0)),
+            ["Active", "its driver wrote down the end", "ends it"],
+            id="missing, with the driver's end",
+        ),
+        pytest.param(proven, replace(QUIET, now=Heard((ALIVE,))), ["Done", "nothing beats that"], id="driver"),
+        pytest.param(failed_by_log, QUIET, ["Failed", "cancelled", "log", "failed 0", "no end"], id="failed"),
+        pytest.param(
+            failed_by_log,
+            replace(QUIET, now=Heard((ALIVE,))),
+            ["Failed", "but fake shows it RUNS", "taken back"],
+            id="failed, but alive",
+        ),
+        pytest.param(
+            failed_by_log,
+            replace(QUIET, now=Heard((ALIVE,)), grid_job_has_ended=True),
+            ["Failed", "but fake shows it RUNS", "samgrid orphans"],
+            id="failed, but alive, too late",
+        ),
+        pytest.param(
+            failed_by_log,
+            replace(QUIET, now=Heard((replace(ALIVE, token="stranger"),))),
+            ["Failed", "wrote down no end."],
+            id="failed, and its id is used again",
+        ),
+        pytest.param(lost, QUIET, ["Failed", "nobody knows it", "the job manager"], id="lost"),
+        pytest.param(never_submitted, QUIET, ["failed", "never submitted"], id="never submitted"),
+        pytest.param(lambda: LocalJob.new(1, "fake", None), QUIET, ["Not submitted"], id="not submitted"),
+        pytest.param(intended, QUIET, ["In doubt", TOKEN, "adopted"], id="in doubt"),
+        pytest.param(
+            intended, replace(QUIET, now=Heard()), ["In doubt", "submitted again only"], id="in doubt, absent"
+        ),
+        pytest.param(
+            intended, replace(QUIET, now=Heard(trouble="dead")), ["In doubt", "until fake answers"], id="doubt, silent"
+        ),
+    ],
+)
+def test_the_verdict_is_one_sentence_that_says_from_what(
+    make: Callable[[], LocalJob], surroundings: Surroundings, words: list[str]
+) -> None:
+    verdict = render_verdict(make(), surroundings)
+    positions = [verdict.find(word) for word in words]
+    assert -1 not in positions, verdict
+    assert positions == sorted(positions), verdict
+    assert verdict.endswith(".")
+    assert "\n" not in verdict

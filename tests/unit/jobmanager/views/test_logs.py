@@ -1,0 +1,102 @@
+"""``samgrid log`` shows what was logged and printed, whatever is in the files, and whatever lies in their place."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jobmanager.commands import cli
+from jobmanager.database.grid_job import GridJob
+from jobmanager.database.local_job import LocalJob
+from jobmanager.site.account import Account
+
+JOB = "aaaaaaaa"
+HOSTILE = b"\x1b[2J<script>\x9b\xff\t'\"\r" + b"x" * 10_000 + b"\nlast"
+Run = Callable[..., tuple[int, list[str], str]]
+
+
+@pytest.fixture
+def log(account: Account, capsys: pytest.CaptureFixture[str]) -> Run:
+    """``samgrid log`` on a grid job of two local jobs, of which one has an id: exit status, lines, and stderr."""
+    job = GridJob.new(JOB, "command", "physicist", "fork", 1000)
+    job.put_request([("executable", ("/bin/true",))], Path("/"))
+    job.put_slices(2, None, 1)
+    first = LocalJob.new(1, "fork", None)
+    first.register("77", "", 1000)
+    with account.database.transaction():
+        account.database.grid_jobs.put(job)
+        account.database.local_jobs.put(JOB, [first, LocalJob.new(2, "fork", None)])
+    account.places.results(JOB).mkdir(parents=True)
+
+    def run(*words: str) -> tuple[int, list[str], str]:
+        status = cli.main(["log", "--state-dir", str(account.places.root), *words])
+        printed = capsys.readouterr()
+        return status, printed.out.split("\n")[:-1], printed.err
+
+    return run
+
+
+def stdout_of(account: Account) -> Path:
+    return account.places.results(JOB) / f"{JOB}.77.stdout"
+
+
+def test_the_whole_log_is_shown_or_its_last_lines(account: Account, log: Run) -> None:
+    lines = [f"line {number}" for number in range(1000)]
+    account.places.log(JOB).write_text("\n".join(lines) + "\n")
+    assert log("aaa") == (0, lines, "")
+    assert log("aaa", "--lines", "3") == (0, lines[-3:], "")
+
+
+def test_of_a_local_job_the_last_lines_of_both_outputs_are_shown(account: Account, log: Run) -> None:
+    stdout_of(account).write_text("".join(f"line {number}\n" for number in range(1000)))
+    _, lines, _ = log("aaa/1")
+    shown = [f"line {number}" for number in range(900, 1000)]
+    assert lines == [f"stdout of {JOB}/1:", *shown, f"stderr of {JOB}/1:", "  is not back: the local job is pending"]
+    assert log("aaa/1", "--lines", "2")[1][1:3] == shown[-2:]
+
+
+def test_of_a_huge_file_only_the_end_is_read(account: Account, log: Run) -> None:
+    with stdout_of(account).open("wb") as stream:
+        stream.truncate(1 << 40)
+        stream.seek(0, os.SEEK_END)
+        stream.write(b"\nthe end\n")
+    assert log("aaa/1", "--lines", "1")[1][1] == "the end"
+
+
+def test_what_is_not_there_yet_is_said(log: Run) -> None:
+    assert log("aaa") == (0, ["nothing has been logged yet"], "")
+    assert log("aaa/2")[1][1] == "  is not back: the local job is unsubmitted"
+
+
+@pytest.mark.parametrize("words", [["aaa"], ["aaa", "--lines", "9"], ["aaa/1"]], ids=["log", "its end", "local job"])
+def test_what_is_in_a_file_is_shown_harmlessly(account: Account, log: Run, words: list[str]) -> None:
+    for path in (account.places.log(JOB), stdout_of(account)):
+        path.write_bytes(HOSTILE)
+    status, lines, _ = log(*words)
+    assert status == 0
+    assert all(line.isprintable() for line in lines)
+    assert "last" in lines
+
+
+@pytest.mark.parametrize("name", ["zzz", "zzz/1", "aaa/3", "aaa/0", "aaa/x", "/", ""])
+def test_what_there_is_not_is_one_clear_error(log: Run, name: str) -> None:
+    status, lines, errors = log(name)
+    assert (status, lines) == (1, [])
+    assert errors.startswith("samgrid log: ")
+    assert errors.count("\n") == 1
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+def test_what_is_no_file_is_not_read(account: Account, log: Run, tmp_path: Path, kind: str) -> None:
+    (tmp_path / "secret").write_text("the secret")
+    path = stdout_of(account)
+    if kind == "link":
+        path.symlink_to(tmp_path / "secret")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.mkdir()
+    status, lines, errors = log("aaa/1")
+    assert (status, str(path) in errors) == (1, True)
+    assert "the secret" not in lines

@@ -1,0 +1,125 @@
+"""Rates, ends and warnings: what may be concluded from how far the local jobs have come."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobmanager.database.local_jobs import PhaseSum
+from jobmanager.views.progress import (
+    Course,
+    estimate_end,
+    fraction_done,
+    rate,
+    render_duration,
+    render_rate,
+    render_silent,
+)
+
+_TIMES = st.integers(0, 10**10)
+_NUMBERS = st.integers(0, 10**16)
+_SUMS = st.builds(
+    PhaseSum, st.just("generate"), st.just("events"), _NUMBERS, _NUMBERS, st.integers(1, 10**6), _TIMES, _TIMES
+)
+_COURSES = st.builds(
+    Course,
+    local_jobs=st.integers(0, 10**6),
+    ended=st.integers(0, 10**6),
+    started=st.none() | _TIMES,
+    phases=st.lists(_SUMS, max_size=3),
+    open_parts=st.floats(0, 10**6),
+)
+
+
+def generate(done: int = 250, total: int = 1000, local_jobs: int = 4, begun: int = 100, changed: int = 200) -> PhaseSum:
+    return PhaseSum("generate", "events", done, total, local_jobs, begun, changed)
+
+
+@given(_COURSES, _TIMES)
+def test_any_course_has_a_fraction_and_an_end_after_its_start_or_none(course: Course, now: int) -> None:
+    assert 0 <= fraction_done(course) <= 1
+    end = estimate_end(course, now)
+    if end is not None:
+        assert math.isfinite(end)
+        assert end >= now
+
+
+@given(_COURSES, _TIMES, st.integers(0, 1000), st.floats(0, 1000))
+def test_more_done_never_means_a_later_end(course: Course, now: int, ended: int, parts: float) -> None:
+    further = replace(course, ended=course.ended + ended, open_parts=course.open_parts + parts)
+    before, after = estimate_end(course, now), estimate_end(further, now)
+    if before is not None:
+        assert after is not None
+        assert after <= before
+
+
+@given(_SUMS)
+def test_any_phase_has_a_rate_or_none(phase: PhaseSum) -> None:
+    known = rate(phase)
+    assert known is None or (known > 0 and math.isfinite(known))
+    assert isinstance(render_rate(phase), str)
+
+
+@pytest.mark.parametrize(
+    ("course", "fraction"),
+    [
+        pytest.param(Course(0, 0, None), 0, id="no local jobs"),
+        pytest.param(Course(4, 1, 50), 0.25, id="without phases ended ones count"),
+        pytest.param(Course(4, 1, 50, [generate()], 0.5), 0.375, id="a half-done one counts half"),
+        pytest.param(Course(4, 0, 50, [generate(), generate()], 1), 0.125, id="one phase of two is half of it"),
+        pytest.param(Course(4, 4, 50, [generate()], 0), 1, id="all"),
+    ],
+)
+def test_what_is_done_is_a_fraction_of_all_local_jobs(course: Course, fraction: float) -> None:
+    assert fraction_done(course) == fraction
+
+
+@pytest.mark.parametrize(
+    ("course", "now", "end"),
+    [
+        pytest.param(Course(4, 1, 1000), 1100, 1400, id="a quarter in 100 s: 300 s more"),
+        pytest.param(Course(4, 0, 1000, [generate()], 2), 1100, 1200, id="by phases"),
+        pytest.param(Course(4, 1, None), 1100, None, id="none has started"),
+        pytest.param(Course(4, 1, 1000), 1004, None, id="too early"),
+        pytest.param(Course(4, 0, 1000), 1100, None, id="nothing done"),
+        pytest.param(Course(1000, 4, 1000), 1100, None, id="too little done"),
+        pytest.param(Course(4, 1, 2000), 1100, None, id="clocks differ"),
+    ],
+)
+def test_the_end_follows_from_what_was_done_until_now(course: Course, now: int, end: float | None) -> None:
+    assert estimate_end(course, now) == end
+
+
+@pytest.mark.parametrize(
+    ("phase", "words"),
+    [
+        pytest.param(generate(), "2.5 events/s", id="per second"),
+        pytest.param(generate(done=1), "36 events/h", id="per hour"),
+        pytest.param(generate(done=5), "3 events/min", id="per minute"),
+        pytest.param(replace(generate(), unit=""), "2.5/s", id="without unit"),
+        pytest.param(generate(done=0), "", id="nothing done"),
+        pytest.param(generate(changed=100), "", id="no time passed"),
+    ],
+)
+def test_a_rate_is_told_in_units_that_people_can_read(phase: PhaseSum, words: str) -> None:
+    assert render_rate(phase) == words
+
+
+def test_local_jobs_that_have_not_told_a_phase_count_as_the_average_of_those_that_have() -> None:
+    assert generate(total=1000, local_jobs=4).expected_total(10) == 2500
+
+
+def test_the_stall_warning_names_how_many_how_long_and_the_first() -> None:
+    course = Course(9, 0, 50, silent=(7, 8, 9))
+    assert render_silent(course, 1800) == "3 local jobs have told nothing new for 30 min, first number 7"
+    assert (
+        render_silent(replace(course, silent=(7,)), 60) == "1 local job has told nothing new for 60 s, first number 7"
+    )
+    assert render_silent(replace(course, silent=()), 60) == ""
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(1, "1 s"), (119, "119 s"), (1800, "30 min"), (9000, "2.5 h")])
+def test_durations_are_short(seconds: float, words: str) -> None:
+    assert render_duration(seconds) == words

@@ -1,0 +1,116 @@
+"""Open pages are told of changes: at once, only of changes, and not without end."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from jobmanager.site.account import Account
+from jobmanager.web import changes as changes_module
+from jobmanager.web.changes import MOST_LISTENERS, Changes, Mark
+from jobmanager.web.reading import VersionReader, open_read_only
+from tests.production import add_production
+
+CHANGE, ALIVE = b"event: change\ndata:\n\n", b": still here\n\n"
+
+
+async def take(stream: AsyncIterator[bytes]) -> bytes:
+    """The next text of a stream."""
+    async with asyncio.timeout(60):
+        return await anext(stream)
+
+
+def run(
+    account: Account, mark: Callable[[], Mark], check: Callable[[Changes, AsyncIterator[bytes]], Awaitable[None]]
+) -> None:
+    """Check a stream of the changes to an account's database."""
+
+    async def main() -> None:
+        changes = Changes(VersionReader(account))
+        watch = asyncio.create_task(changes.watch())
+        stream = changes.stream(mark)
+        assert (await take(stream)).startswith(b"retry:")
+        assert await take(stream) == CHANGE
+        await check(changes, stream)
+        await stream.aclose()  # type: ignore[attr-defined]
+        watch.cancel()
+
+    asyncio.run(main())
+
+
+def mark_of(account: Account, identity: str) -> Callable[[], Mark]:
+    def read() -> Mark:
+        with open_read_only(account) as database:
+            return database.mark_of_grid_job(identity)
+
+    return read
+
+
+def test_a_commit_of_anybody_is_told(account: Account) -> None:
+    add_production(account.database, "aaaaaaaa", 3, time.time())
+
+    async def check(_: Changes, stream: AsyncIterator[bytes]) -> None:
+        account.database.grid_jobs.change("aaaaaaaa", lambda job: job.put_trouble("disk full", 1000))
+        assert await take(stream) == CHANGE
+
+    run(account, mark_of(account, "aaaaaaaa"), check)
+
+
+def test_a_change_to_another_grid_job_is_no_change(account: Account) -> None:
+    for identity in ("aaaaaaaa", "bbbbbbbb"):
+        add_production(account.database, identity, 3, time.time())
+
+    async def check(_: Changes, stream: AsyncIterator[bytes]) -> None:
+        account.database.grid_jobs.change("bbbbbbbb", lambda job: job.put_trouble("disk full", 1000))
+        assert await take(stream) == ALIVE
+
+    run(account, mark_of(account, "aaaaaaaa"), check)
+
+
+def test_a_database_that_comes_into_being_is_told(account: Account) -> None:
+    def mark() -> Mark:
+        with open_read_only(account) as database:
+            return database.mark_of_all()
+
+    async def check(_: Changes, stream: AsyncIterator[bytes]) -> None:
+        add_production(account.database, "aaaaaaaa", 3, time.time())
+        assert await take(stream) == CHANGE
+
+    run(account, mark, check)
+
+
+def test_a_sign_of_life_comes_while_nothing_changes(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes_module, "HEARTBEAT", 0.1)
+
+    async def check(_: Changes, stream: AsyncIterator[bytes]) -> None:
+        assert await take(stream) == ALIVE
+        assert await take(stream) == ALIVE
+
+    run(account, lambda: (), check)
+
+
+def test_streams_end_when_the_server_does(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes_module, "HEARTBEAT", 1000)
+
+    async def check(changes: Changes, stream: AsyncIterator[bytes]) -> None:
+        waiting = asyncio.create_task(take(stream))
+        await asyncio.sleep(0)
+        changes.end()
+        (ended,) = await asyncio.gather(waiting, return_exceptions=True)
+        assert isinstance(ended, StopAsyncIteration)
+
+    run(account, lambda: (), check)
+
+
+def test_so_many_pages_are_told_and_no_more(account: Account) -> None:
+    async def main() -> None:
+        changes = Changes(VersionReader(account))
+        streams = [changes.stream(lambda: ()) for _ in range(MOST_LISTENERS)]
+        for stream in streams:
+            await take(stream)
+        assert not changes.has_room
+        await streams[0].aclose()  # type: ignore[attr-defined]
+        assert changes.has_room
+
+    asyncio.run(main())

@@ -1,0 +1,152 @@
+"""Cells and pictures of the status page: what is drawn is what the documents say."""
+
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batch_adapters.states import State
+from jobmanager.database.database import LocalJobLine
+from jobmanager.web.charts import HEIGHT, WIDTH, draw_history, draw_timeline, find_span
+from jobmanager.web.kinds import KINDS, MOST_CELLS, count_kinds, kind_of, render_cells
+
+PENDING = LocalJobLine(1, State.PENDING, False, "7", 1000, None, None, None, None)
+ACTIVE = replace(PENDING, state=State.ACTIVE, started=1100)
+DONE = replace(ACTIVE, state=State.DONE, ended=1200)
+UNSUCCESSFUL = replace(DONE, unsuccessful=True, reason="exit code 3")
+FAILED = replace(DONE, state=State.FAILED)
+UNSUBMITTED = replace(PENDING, state=State.UNSUBMITTED, submitted=None)
+
+
+def numbered(*lines: LocalJobLine) -> list[LocalJobLine]:
+    return [replace(line, index=index) for index, line in enumerate(lines, 1)]
+
+
+def numbers(path: str) -> list[float]:
+    return [float(number) for number in re.findall(r"-?\d+(?:\.\d+)?", path)]
+
+
+# --- cells
+
+
+def test_cells_are_runs_of_kinds() -> None:
+    cells = render_cells(numbered(DONE, DONE, ACTIVE, PENDING, PENDING, DONE))
+    assert (cells.runs, cells.count, cells.each) == ("d2a1p2d1", 6, 1)
+
+
+@pytest.mark.parametrize(
+    ("line", "letter"),
+    [
+        pytest.param(UNSUBMITTED, "u", id="unsubmitted"),
+        pytest.param(PENDING, "p", id="pending"),
+        pytest.param(ACTIVE, "a", id="active"),
+        pytest.param(replace(ACTIVE, state=State.SUSPENDED), "s", id="suspended"),
+        pytest.param(DONE, "d", id="done"),
+        pytest.param(UNSUCCESSFUL, "n", id="unsuccessful"),
+        pytest.param(FAILED, "f", id="failed"),
+    ],
+)
+def test_every_state_has_a_kind_of_its_own(line: LocalJobLine, letter: str) -> None:
+    assert kind_of(line).letter == letter
+    assert [number for kind, number in count_kinds([line, DONE]) if kind.letter == letter] == [1 + (letter == "d")]
+
+
+def test_kinds_are_told_apart_without_colours() -> None:
+    for field in ("letter", "name", "words", "mark"):
+        assert len({getattr(kind, field) for kind in KINDS}) == len(KINDS)
+    assert all(re.fullmatch(r"M[\d.]+ [\d.]+[a-z0-9. -]+z", kind.mark) for kind in KINDS)
+
+
+def test_where_there_are_too_many_a_cell_shows_what_needs_a_look_first() -> None:
+    lines = numbered(*[DONE] * (2 * MOST_CELLS), FAILED, DONE, ACTIVE)
+    cells = render_cells(lines)
+    assert (cells.runs, cells.count, cells.each) == ("d6666f1a1", 6668, 3)
+
+
+def test_no_local_jobs_are_no_cells() -> None:
+    assert (render_cells([]).runs, render_cells([]).count) == ("", 0)
+
+
+# --- over time
+
+
+def test_the_span_goes_from_the_first_submission_to_now_while_one_is_under_way() -> None:
+    span = find_span(numbered(DONE, replace(PENDING, submitted=900)), 5000)
+    assert span is not None
+    assert (span.start, span.end) == (900, 5000)
+
+
+def test_the_span_ends_with_the_last_end() -> None:
+    span = find_span(numbered(DONE, FAILED), 5000)
+    assert span is not None
+    assert (span.start, span.end) == (1000, 1200)
+
+
+def test_nothing_submitted_has_no_span() -> None:
+    assert find_span([UNSUBMITTED], 5000) is None
+
+
+def test_what_was_over_at_once_has_no_span() -> None:
+    assert find_span([replace(DONE, submitted=1000, started=1000, ended=1002)], 5000) is None
+
+
+def test_short_local_jobs_count_among_those_that_ran_at_once() -> None:
+    lines = numbered(*(replace(DONE, submitted=0, started=start, ended=start) for start in (7, 7, 8)), DONE)
+    span = find_span(lines, 5000)
+    assert span is not None
+    assert draw_history(lines, span).most_active == 2
+
+
+def test_the_history_counts_each_local_job_once_at_any_time() -> None:
+    lines = numbered(DONE, DONE, UNSUCCESSFUL, FAILED)
+    span = find_span(lines, 5000)
+    assert span is not None
+    history = draw_history(lines, span)
+    assert [shape.kind.name for shape in history.shapes] == ["done", "unsuccessful", "failed", "active", "pending"]
+    assert (history.count, history.most_active) == (4, 4)
+    tops = [min(numbers(shape.path)[1::2]) for shape in history.shapes]
+    assert tops == [100, 50, 0, 0, 0]  # 2 of 4, 3 of 4, 4 of 4 at the end; all ran, and all waited before
+
+
+def test_a_bar_is_thin_while_it_waits_and_thick_while_it_runs() -> None:
+    lines = numbered(DONE)
+    span = find_span(lines, 5000)
+    assert span is not None
+    timeline = draw_timeline(lines, span, 5000)
+    assert {shape.kind.name: shape.path for shape in timeline.shapes} == {
+        "pending": "M0 5h500v2h-500z",
+        "done": "M500 2h500v8h-500z",
+    }
+
+
+def test_many_local_jobs_have_few_bars() -> None:
+    lines = numbered(*[DONE] * 10_000)
+    span = find_span(lines, 5000)
+    assert span is not None
+    timeline = draw_timeline(lines, span, 5000)
+    assert (timeline.each, timeline.bars) == (84, 120)
+
+
+_TIMES = st.none() | st.integers(0, 2**33)
+_LINES = st.builds(
+    LocalJobLine, st.integers(1, 10**6), st.sampled_from(State), st.booleans(), st.none(), _TIMES, _TIMES, _TIMES,
+    st.none(), st.none(),
+)  # fmt: skip
+
+
+@given(st.lists(_LINES, max_size=6), st.integers(0, 2**33))
+def test_whatever_the_times_are_pictures_stay_in_their_frame(lines: list[LocalJobLine], now: int) -> None:
+    span = find_span(lines, now)
+    if span is None:
+        return
+    for shape in draw_history(lines, span).shapes:
+        points = numbers(shape.path)
+        assert all(0 <= x <= WIDTH for x in points[::2])
+        assert all(0 <= y <= HEIGHT for y in points[1::2])
+    for shape in draw_timeline(lines, span, now).shapes:
+        for bar in shape.path.split("z")[:-1]:
+            left, _, width, *_ = numbers(bar)
+            assert 0 <= left <= WIDTH
+            assert 0 < width <= WIDTH + 1

@@ -55,7 +55,7 @@ def _accept(account: Account, description: JobDescription) -> str:
 def _publish_first_answer(account: Account, identity: str) -> None:
     """Spare GRAM's first poll, which comes at once, an interpreter; what the monitor has published stays."""
     job = account.database.grid_jobs.get(identity)
-    text = render_poll_answer(job.state, job.cancelled, job.reason or "", account.places.output(identity))
+    text = render_poll_answer(account, job)
     file = answer_file(account, identity)
     aside = file.with_name(f".{identity}.first.{os.getpid()}")
     try:
@@ -80,7 +80,7 @@ def poll(account: Account, description: JobDescription) -> Answer:
     job = account.database.grid_jobs.get(identity)
     if not job.state.is_final:
         _wake(account)
-    text = render_poll_answer(job.state, job.cancelled, job.reason or "", account.places.output(identity))
+    text = render_poll_answer(account, job)
     return read_answer(text)
 
 

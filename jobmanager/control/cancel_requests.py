@@ -13,13 +13,16 @@ from jobmanager.site.account import Account
 logger = logging.getLogger(__name__)
 
 
-def request_cancel(database: Database, grid_job: str, reason: str) -> bool:
-    """Want a grid job ended, from now on and for ever; False if it has ended already."""
+def request_cancel(database: Database, grid_job: str, reason: str, by: str | None = None) -> bool:
+    """Want a grid job ended, from now on and for ever; False if it has ended already.
+
+    :param by: ``us`` where nobody wants that, but it cannot be run.
+    """
     with database.transaction():
         job = database.grid_jobs.get(grid_job)
         if job.state.is_final:
             return False
-        job.cancel(time.time(), reason)
+        job.cancel(time.time(), reason, by)
         database.grid_jobs.put(job)
     logger.info("%s cancelled: %s", grid_job, reason)
     return True

@@ -61,6 +61,8 @@ class GridJob(Document):
     ended = TEXT.optional("ended")
     ended_time = TIME.optional("ended")
     cancelled_time = TIME.optional("cancelled")
+    cancelled_by = TEXT.optional("cancelled-by")
+    """``us`` where nobody wanted it ended, but it cannot be run."""
     min_success = FRACTION.otherwise("min-success", 1.0)
     """The fraction of the local jobs that must succeed."""
     retries = NUMBER.otherwise("retries", 0)
@@ -90,10 +92,10 @@ class GridJob(Document):
         """True from the moment that someone, or a failure, wants the grid job ended."""
         return self.cancelled_time is not None
 
-    def cancel(self, now: float, reason: str) -> None:
+    def cancel(self, now: float, reason: str, by: str | None = None) -> None:
         """Want the grid job ended; the first reason stays."""
         if not self.cancelled:
-            self.cancelled_time, self.reason = int(now), reason
+            self.cancelled_time, self.cancelled_by, self.reason = int(now), by, reason
 
     def end(self, state: State, now: float) -> None:
         """Put the final state; no trouble keeps the grid job from going on any more."""

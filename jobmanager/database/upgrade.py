@@ -20,7 +20,9 @@ _SECONDS = ("intended", "queue-time", "event-time", "signalled", "run", "reporte
 
 
 def write_times_as_iso(document: etree._Element) -> None:
-    """Layout 4 had some times as seconds since 1970, and its own word for what was reported to GRAM."""
+    """Layout 4 had some times as seconds since 1970, and said in the reason only whether somebody cancelled."""
+    if document.get("cancelled") and str(document.get("reason")).startswith("cannot be run: "):
+        document.set("cancelled-by", "us")
     for element in (document, *document.iter("attempt", "seen", "phase", "gram")):
         for old, new in (("told", "reported"), ("told-time", "reported-time")):
             if element.tag == "gram" and old in element.attrib:

@@ -26,8 +26,6 @@ _TOLD = {
 }
 """The state that GRAM is told, by ours."""
 
-_CANNOT_RUN = "cannot be run"
-"""How the reason begins where it was not a person who put the tombstone (`jobmanager.monitor.worker`)."""
 _HIGHEST_EXIT_CODE = 65_535
 """The job manager keeps 16 bits of it."""
 
@@ -39,17 +37,18 @@ def told_state(state: State) -> State:
 
 def was_cancelled(job: GridJob) -> bool:
     """True where someone wanted the grid job ended; False where it could not be run."""
-    return job.cancelled and not (job.reason or "").startswith(_CANNOT_RUN)
+    return job.cancelled and job.cancelled_by != "us"
 
 
-def render_poll_answer(state: State, cancelled: bool, reason: str, tar: Path) -> str:
+def render_poll_answer(account: Account, job: GridJob) -> str:
     """The lines ``KEY:value`` that answer a poll."""
-    told = told_state(state)
+    told = told_state(job.state)
     if told is not State.FAILED:
         return f"JOB_STATE:{told.value}\n"
     # A bare FAILED would end the client with exit code 0.
-    message = " ".join(f"{reason or 'the grid job failed'}; what came back is in {tar}".split())
-    error = USER_CANCELLED if cancelled else JOB_EXECUTION_FAILED
+    tar = account.places.output(job.identity)
+    message = " ".join(f"{job.reason or 'the grid job failed'}; what came back is in {tar}".split())
+    error = USER_CANCELLED if was_cancelled(job) else JOB_EXECUTION_FAILED
     printable = "".join(letter if letter.isprintable() else "?" for letter in message)[:4000]
     return f"JOB_STATE:{told.value}\nGT3_FAILURE_MESSAGE:{printable}\nERROR:{error}\n"
 
@@ -74,7 +73,7 @@ def publish_answer(account: Account, job: GridJob) -> None:
 
     :raises OSError: it cannot be written; the last answer stays, which is not wrong, only late.
     """
-    text = render_poll_answer(job.state, was_cancelled(job), job.reason or "", account.places.output(job.identity))
+    text = render_poll_answer(account, job)
     file = answer_file(account, job.identity)
     file.parent.mkdir(mode=0o700, exist_ok=True)
     aside = file.with_name(f".{file.name}.{os.getpid()}")

@@ -105,7 +105,7 @@ def _do_task_of_grid_job(account: Account, task: Task, grid_job: str) -> None:
         try:
             begin(account, grid_job)
         except (BadRequest, HandlerError, Refused, SandboxRefused) as error:
-            request_cancel(account.database, grid_job, f"cannot be run: {'; '.join(str(error).splitlines())}")
+            request_cancel(account.database, grid_job, f"cannot be run: {'; '.join(str(error).splitlines())}", "us")
 
 
 def _read_last_reports(account: Account, grid_job: str) -> None:

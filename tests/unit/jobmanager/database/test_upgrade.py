@@ -4,11 +4,12 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from lxml import etree
 
 from batch_adapters.states import State
 from jobmanager.database.database import FIRST_LAYOUT, LAYOUT, Database, DatabaseError
 from jobmanager.database.documents import load_schema
-from jobmanager.database.upgrade import STEPS
+from jobmanager.database.upgrade import STEPS, write_times_as_iso
 
 RECORDED = Path(__file__).parents[3] / "recorded"
 
@@ -63,6 +64,15 @@ def test_times_are_what_they_were(tmp_path: Path) -> None:
     assert gram.reported is State.DONE
     assert database.grid_jobs.list_reported_since(gram.reported_time) == ["gr4mj0b1"]
     assert database.grid_jobs.list_reported_since(gram.reported_time + 1) == []
+
+
+@pytest.mark.parametrize(
+    ("reason", "by"), [("cannot be run: no such queue", "us"), ("cancelled by user 7", None)], ids=["us", "somebody"]
+)
+def test_who_cancelled_is_no_longer_read_from_a_sentence(reason: str, by: str | None) -> None:
+    document = etree.Element("grid-job", cancelled="2026-11-22T08:30:00Z", reason=reason)
+    write_times_as_iso(document)
+    assert document.get("cancelled-by") == by
 
 
 def test_what_was_heard_of_batch_systems_stays(tmp_path: Path) -> None:

@@ -12,11 +12,13 @@ import pytest
 from batch_adapters.adapter import Refused
 from batch_adapters.generator.collector_protocol import Answer
 from batch_adapters.states import Event, State
+from gram_shims.calls import poll
+from gram_shims.description import JobDescription
 from jobmanager.control.cancel_requests import request_cancel
 from jobmanager.database.grid_job import GramOrigin, GridJob
 from jobmanager.database.local_job import LocalJob
 from jobmanager.gram import events as gram_events
-from jobmanager.gram.answers import answer_file, find_events, gram_id, was_cancelled
+from jobmanager.gram.answers import answer_file, find_events, gram_id, publish_answer, was_cancelled
 from jobmanager.gram.reports import GramReports
 from jobmanager.monitor import worker
 from jobmanager.monitor.monitor import Monitor
@@ -271,7 +273,7 @@ def test_the_end_in_events(
     with account.database.transaction():
         account.database.local_jobs.put(A, [make_local_job(index, code) for index, code in enumerate(codes, 1)])
     if cancelled:
-        request_cancel(account.database, A, cancelled)
+        request_cancel(account.database, A, cancelled, "us" if cancelled.startswith("cannot") else None)
     job = account.database.grid_jobs.change(A, lambda job: job.end(state, time.time()))
     assert [(event.state, event.exit_code) for event in find_events(account, job)] == events
 
@@ -296,6 +298,19 @@ def test_a_grid_job_that_cannot_be_run_was_not_cancelled_by_anybody(
     worker._do_task_of_grid_job(account, Task.SUBMIT, A)
     job = account.database.grid_jobs.get(A)
     assert (job.cancelled, was_cancelled(job)) == (True, False)
+
+
+@pytest.mark.parametrize(("by", "error"), [("us", 17), (None, 8)], ids=["cannot be run", "cancelled by somebody"])
+def test_the_published_answer_and_that_of_a_call_name_the_same_error(
+    account: Account, monkeypatch: pytest.MonkeyPatch, by: str | None, error: int
+) -> None:
+    accept(account)
+    request_cancel(account.database, A, "whatever the sentence says", by)
+    enter(account, State.FAILED, reason="cannot be run: nor what it says later")
+    publish_answer(account, account.database.grid_jobs.get(A))
+    answer = poll(account, JobDescription({"jobid": (gram_id(A),)}))
+    assert f"ERROR:{error}\n" in answer_file(account, A).read_text()
+    assert answer.error == error
 
 
 def test_a_full_disk_tears_no_line_and_loses_no_event(seg: Account, folder: Path, clock: Clock) -> None:

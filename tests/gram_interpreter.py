@@ -11,7 +11,7 @@ from types import TracebackType
 from tests.samgrid import LAUNCH
 
 SCRIPT = Path("/usr/share/globus/globus-job-manager-script.pl")
-MODULE = LAUNCH.parent / "perl" / "samgrid.pm"
+MODULE = LAUNCH.parents[1] / "gram_shims" / "perl" / "samgrid.pm"
 CONTACT = "https://localhost:2119/16001/1700000000/"
 
 Words = Sequence["str | bytes | Words"]

@@ -4,12 +4,12 @@ Each command on PATH is a few lines of shell that tell their pid and are told ho
 take longer than all else that the tests do. What the command was given, and where its output goes, is in /proc.
 """
 
+import errno
 import os
 import shlex
 import threading
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from tests.conformance.fakes.dialect import Reply
@@ -24,6 +24,9 @@ die) kill -9 $$ ;;
 *) exit "$end" ;;
 esac
 """
+
+_KILLED = {errno.ENOENT, errno.ESRCH, errno.EPIPE, errno.EACCES, errno.ENXIO}
+"""What comes of the files and pipes of a command that has been killed meanwhile: it wants no answer."""
 
 Answer = Callable[[Sequence[str], Callable[[], str]], Outcome]
 """Of a command's words, the first of them its path, and its standard input."""
@@ -57,9 +60,11 @@ class Resident:
     def _serve(self) -> None:
         with open(self._door, encoding="ascii") as door:
             while pid := door.readline().strip():
-                # Whoever has been killed meanwhile wants no answer.
-                with suppress(FileNotFoundError, ProcessLookupError, BrokenPipeError):
+                try:
                     self._serve_one(Path("/proc", pid), self._folder / pid)
+                except OSError as error:
+                    if error.errno not in _KILLED:
+                        self.faults.append(traceback.format_exc())
 
     def _serve_one(self, process: Path, ear: Path) -> None:
         _, *words = map(os.fsdecode, (process / "cmdline").read_bytes().split(b"\0")[:-1])
@@ -67,9 +72,9 @@ class Resident:
             raise ProcessLookupError
         # Not 0 to 2, which the shell turns elsewhere while it speaks to us.
         reply, end = self._find_outcome(words, (process / "fd" / "4").read_text)
-        (process / "fd" / "5").write_text(reply.stdout)
-        (process / "fd" / "6").write_text(reply.stderr)
-        ear.write_text(f"{reply.exit_code if end == 'exit' else end}\n")
+        _write(process / "fd" / "5", reply.stdout)
+        _write(process / "fd" / "6", reply.stderr)
+        _write(ear, f"{reply.exit_code if end == 'exit' else end}\n")
 
     def _find_outcome(self, words: Sequence[str], stdin: Callable[[], str]) -> Outcome:
         try:
@@ -77,3 +82,11 @@ class Resident:
         except Exception:  # noqa: BLE001 the command must be answered; `Site.check` tells of it
             self.faults.append(traceback.format_exc())
             return Outcome(Reply("", self.faults[-1], 97))
+
+
+def _write(path: Path, text: str) -> None:
+    """Write to a file, or to a pipe that somebody reads: where nobody does, to open it would wait for ever."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    os.set_blocking(descriptor, True)
+    with open(descriptor, "w") as sink:
+        sink.write(text)

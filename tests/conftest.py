@@ -70,6 +70,8 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.T
     home = _make_folder(tmp_path_factory, "home")
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("XDG_STATE_HOME", str(home / "state"))
+    # Nor what the machine's own site file says; programs that a test starts are told by the environment instead.
+    monkeypatch.setattr(read_configuration, "__defaults__", (Path("/nonexistent"),))
 
 
 @pytest.fixture(autouse=True)

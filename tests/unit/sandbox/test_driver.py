@@ -25,7 +25,7 @@ from sandbox.pack import write_sandbox
 from sandbox.status import DriverStatus, Phase, fetch_status
 from tests.waiting import is_gone, wait_until
 
-SECONDS = 60.0
+SECONDS = 300.0
 SHELLS = {"sh": ["/bin/sh"], "bash": ["bash"], "bash as sh": ["bash", "--posix"]}
 EVERY_BYTE = bytes(range(1, 256)).decode("utf-8", "surrogateescape")
 AWKWARD = (

@@ -139,8 +139,10 @@ class EventFolder:
 
     def _open_file(self, day: int) -> int:
         mode = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        # Readable by all: the accounts' monitors and GRAM's job managers follow it.
+        # Readable by all, whatever our umask: the accounts' monitors and GRAM's job managers follow it.
         fd = os.open(day_file(self._folder, day), mode, 0o644)
+        if os.fstat(fd).st_uid == os.geteuid():
+            os.fchmod(fd, 0o644)
         _cut_torn_line(fd)
         return fd
 

@@ -29,6 +29,15 @@ def test_today_has_a_file_before_the_first_event(tmp_path: Path) -> None:
     assert files_of(tmp_path) == {name_of(TODAY): b""}
 
 
+def test_everybody_can_read_a_day_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        EventFolder(tmp_path)
+    finally:
+        os.umask(before)
+    assert (tmp_path / name_of(TODAY)).stat().st_mode & 0o777 == 0o644
+
+
 def test_each_event_goes_to_the_file_of_its_own_utc_day(tmp_path: Path) -> None:
     folder = EventFolder(tmp_path)
     late, early = b"001;1795219199;a;2;0\n", b"001;1795219200;a;8;0\n"

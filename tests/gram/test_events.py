@@ -11,7 +11,7 @@ import pytest
 
 from tests.gram.gram_site import FORK, OURS, PATIENCE, GramSite, Outcome, sh
 from tests.gram.seg_mode import EVENTS, collecting, in_seg_mode, read_events
-from tests.gram.test_troubles import restart, write_job
+from tests.gram.test_troubles import restarted, write_job
 from tests.real.site import ACCOUNT, wait_until
 
 COMMAND = "(samgrid_type=command)"
@@ -107,8 +107,8 @@ def test_a_killed_job_manager_hears_of_an_end_that_came_meanwhile(seg: GramSite)
     assert seg.kill_job_managers() == 1
     (folder / "go").touch()
     wait_until(lambda: f";{job};8;" in read_events(), "its end is told", PATIENCE)
-    restart(seg, contact)
-    wait_until(lambda: (folder / "out").exists() and (folder / "out").read_text() == "over\n", "output", PATIENCE)
+    with restarted(seg, contact):
+        wait_until(lambda: (folder / "out").exists() and (folder / "out").read_text() == "over\n", "output", PATIENCE)
     assert (folder / "runs").read_text() == "run\n"
 
 

@@ -13,6 +13,10 @@ DRIVER_FAILED = 125
 """Exit code of a driver that could not run its program or bring its outputs back."""
 MAX_PHASES = 100
 """More named steps than that are of no use to people; later names are ignored."""
+MAX_CAUGHT = 100
+"""More signals say nothing new."""
+_WARNINGS = ("USR1", "USR2")
+_SAME_MOMENT = 1
 _HEAD = 512 * 1024
 _TAIL = 16 * 1024
 
@@ -25,6 +29,16 @@ class Phase:
     done: int
     total: int
     unit: str = ""
+
+
+@dataclass(frozen=True)
+class CaughtSignal:
+    """A signal (``TERM``) that the driver was sent at ``time``, ``after_end`` seconds after its program had ended."""
+
+    signal: str
+    time: int
+    after_end: int | None = None
+    """None while the program ran."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +60,19 @@ class DriverStatus:
     cpu_seconds: float | None = None
     problem: str | None = None
     phases: tuple[Phase, ...] = ()
+    caught: tuple[CaughtSignal, ...] = ()
+    """In their order; of more than :data:`MAX_CAUGHT` the first."""
+
+    @property
+    def was_interrupted(self) -> bool:
+        """Something told the driver to end while its program ran, or in the second before it was seen to have ended.
+
+        A program may end well because of that: one whose children were sent the signal before it, or that obeyed.
+        """
+        return any(
+            caught.signal not in _WARNINGS and (caught.after_end is None or caught.after_end <= _SAME_MOMENT)
+            for caught in self.caught
+        )
 
 
 def _read_text(value: bytes) -> str:
@@ -64,6 +91,7 @@ _FIELDS: dict[bytes, tuple[str, re.Pattern[bytes], Callable[[bytes], Any]]] = {
     b"end": ("end", re.compile(rb"\d{1,12}"), int),
     b"problem": ("problem", re.compile(rb".+"), _read_text),
 }
+_CAUGHT = re.compile(rb"([A-Z0-9]{1,10}) (\d{1,12})(?: (\d{1,9}))?")
 _PHASE = re.compile(rb"([A-Za-z0-9_.-]{1,40}) (\d{1,15}) (\d{1,15})(?: ([A-Za-z0-9_.-]{1,20}))?")
 
 
@@ -74,18 +102,23 @@ def read_status(data: bytes) -> DriverStatus:
     """
     fields: dict[str, Any] = {}
     phases: dict[str, Phase] = {}
+    caught: list[CaughtSignal] = []
     # What follows the last line break is still being written.
     for line in data.split(b"\n")[:-1]:
         key, _, value = line.partition(b" ")
         if key == b"phase":
             _note_phase(phases, value)
+        elif key == b"caught" and (match := _CAUGHT.fullmatch(value)) and len(caught) < MAX_CAUGHT:
+            name, at, ago = match.groups()
+            caught.append(CaughtSignal(name.decode(), int(at), None if ago is None else int(ago)))
         elif key in _FIELDS and _FIELDS[key][1].fullmatch(value):
             if key == b"start":
                 fields.clear()
                 phases.clear()
+                caught.clear()
             name, _, convert = _FIELDS[key]
             fields[name] = convert(value)
-    return DriverStatus(**fields, phases=tuple(phases.values()))
+    return DriverStatus(**fields, phases=tuple(phases.values()), caught=tuple(caught))
 
 
 def read_phase(value: bytes) -> Phase | None:

@@ -375,14 +375,76 @@ def test_a_stubborn_program_may_end_in_its_own_time(bench: Bench) -> None:
     script = 'trap "" TERM; echo up; until [ -e output/go ]; do sleep 0.02; done; exit 6'
     driver = bench.start("/bin/sh", "-c", script)
     wait_until(lambda: any(path.read_text() == "up\n" for path in bench.scratch.glob("*/.samgrid/stdout")))
-    for _ in range(3):
+    # So many that some come while the shell is between two waits.
+    for _ in range(200):
         driver.send_signal(signal.SIGTERM)
-        wait_until(
-            lambda: re.search(r"^ShdPnd:\t0+$", Path(f"/proc/{driver.pid}/status").read_text(), re.M) is not None
-        )
+        time.sleep(0.0005)
+    wait_until(lambda: re.search(r"^ShdPnd:\t0+$", Path(f"/proc/{driver.pid}/status").read_text(), re.M) is not None)
     assert driver.poll() is None
     next(bench.scratch.glob("*/output")).joinpath("go").touch()
     assert driver.wait(SECONDS) == 6
+    assert {caught.signal for caught in bench.status.caught} == {"TERM"}
+
+
+@pytest.mark.parametrize("to", ["driver", "group"])
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2], ids=lambda number: number.name)
+def test_a_warning_reaches_the_program_and_ends_nothing(bench: Bench, to: str, number: signal.Signals) -> None:
+    name = number.name.removeprefix("SIG")
+    script = f"trap 'warned=1' {name}; echo up; while [ -z \"$warned\" ]; do sleep 0.02; done; echo warned; exit 3"
+    driver = bench.start("/bin/sh", "-c", script)
+    wait_until(lambda: any(path.read_text() == "up\n" for path in bench.scratch.glob("*/.samgrid/stdout")))
+    send = os.kill if to == "driver" else os.killpg
+    before = int(time.time())
+    send(driver.pid, number)
+    assert driver.wait(SECONDS) == 3
+    assert bench.read("stdout") == b"up\nwarned\n"
+    (caught,) = bench.status.caught
+    assert caught.signal == name
+    assert caught.after_end is None or caught.after_end <= 1
+    assert before <= caught.time <= time.time()
+    assert not bench.status.was_interrupted
+
+
+def test_a_signal_before_the_programs_start_keeps_it_from_starting(bench: Bench) -> None:
+    program = ("/bin/sh", "-c", "echo ran")
+    (bench.work_area / "a").write_text("x")
+    argv = bench.prepare([LocalJobEntry(program)])
+    Path(argv[-1]).write_text(
+        Path(argv[-1]).read_text().replace("read -r pid _ <", "kill -s TERM $$; sleep 1; read -r pid _ <")
+    )
+    assert bench.run_prepared(argv) == 143
+    assert bench.read("stdout") == b""
+    assert (bench.status.exit_code, bench.status.was_interrupted) == (143, True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGQUIT], ids=lambda number: number.name)
+def test_a_program_can_be_ended_by_the_signals_that_shells_ignore(bench: Bench, number: signal.Signals) -> None:
+    assert bench.run("/bin/sh", "-c", f"kill -{number:d} $$; echo lives") == 128 + number
+    assert bench.read("stdout") == b""
+
+
+def test_a_program_whose_name_is_an_assignment_is_run(plain_bench: Bench) -> None:
+    (plain_bench.work_area / "a=b").write_text("#!/bin/sh\necho ran\n")
+    (plain_bench.work_area / "a=b").chmod(0o755)
+    assert plain_bench.run("./a=b") == 0
+    assert plain_bench.read("stdout") == b"ran\n"
+
+
+def test_a_signal_after_the_programs_end_is_noted_with_its_age_and_disturbs_no_copy(bench: Bench, room: Path) -> None:
+    (room / "cp").write_text(
+        '#!/bin/sh\necho >"$0.begun"; until [ -e "$0.go" ]; do sleep 0.02; done; exec /bin/cp "$@"\n'
+    )
+    (room / "cp").chmod(0o755)
+    argv = bench.prepare([LocalJobEntry(("/bin/sh", "-c", "echo kept >output/file"))])
+    environment = bench.environment() | {"PATH": f"{room}:{os.environ['PATH']}"}
+    driver = subprocess.Popen(argv, env=environment, start_new_session=True)
+    wait_until((room / "cp.begun").exists)
+    os.killpg(driver.pid, signal.SIGTERM)
+    (room / "cp.go").touch()
+    assert driver.wait(SECONDS) == 0
+    assert bench.read("output/file") == b"kept\n"
+    (caught,) = bench.status.caught
+    assert (caught.signal, caught.after_end is not None) == ("TERM", True)
 
 
 def test_a_requeued_local_job_replaces_what_its_first_run_left(bench: Bench) -> None:
@@ -591,8 +653,10 @@ def test_who_looks_at_stdout_ends_with_the_driver(bench: Bench, number: signal.S
     driver.send_signal(number)
     driver.wait(SECONDS)
     try:
-        # Only the program is left, of which a driver that was killed could tell nobody.
-        wait_until(lambda: commands_in_session(driver.pid) == rest)
+        # Only the program is left, and who notes its code, of whom a driver that was killed could tell nobody.
+        itself = os.fsencode(" ".join([*bench.shell, str(bench.sandbox / "driver.sh")]))
+        wait_until(lambda: [command for command in commands_in_session(driver.pid) if command != itself] == rest)
+        assert commands_in_session(driver.pid).count(itself) == len(rest)
     finally:
         if commands_in_session(driver.pid):
             os.killpg(driver.pid, signal.SIGKILL)

@@ -7,6 +7,7 @@ import string
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from batch_adapters.causes import Cause
 from batch_adapters.diagnosis import Diagnosis, no_diagnosis
 from batch_adapters.states import State
 
@@ -95,6 +96,10 @@ class Job:
     """Its name, where the answer has it."""
     owner: str = ""
     """Whose it is, where the answer has other users' jobs, too."""
+    cause: Cause | None = None
+    """Why it ended, where the answer says more of that than its native state does."""
+    by: str = ""
+    """Who ended it, where the answer says: a user's name or number."""
 
 
 Reader = Callable[[str], Iterable[Job]]
@@ -148,6 +153,10 @@ class LocalStatus:
     exit_code: int | None = None
     reason: str = ""
     token: str = ""
+    cause: Cause | None = None
+    """Why it ended without success, where the batch system says; None also for an end of the program's own."""
+    by: str = ""
+    """Who ended it, where the batch system says."""
     is_leaving: bool = False
     """It is on its way out: shown alive, but never to run again."""
 
@@ -275,6 +284,8 @@ class BatchAdapter:
     history: Command | None = None
     """The ended jobs of one ``token``: the second witness of an end; None where there is no such thing."""
     read_history: Reader = Lines("(?!)")
+    causes: Mapping[str, Cause] = field(default_factory=dict)
+    """Of native states that say why a job ended: Slurm's TIMEOUT is a time limit."""
     leaving: frozenset[str] = frozenset()
     """Native states of jobs on their way out."""
     event_module: str = ""

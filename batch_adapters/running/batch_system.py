@@ -147,7 +147,8 @@ class BatchSystem:
                 if state is None:
                     logger.warning("%s %s: unknown native state %r", adapter.name, job.local_id, job.native_state)
                 leaving = job.native_state in adapter.leaving
-                fields = (job.local_id, job.native_state, state, job.exit_code, job.reason, job.token)
+                cause = job.cause or adapter.causes.get(job.native_state)
+                fields = (job.local_id, job.native_state, state, job.exit_code, job.reason, job.token, cause, job.by)
                 statuses.append(LocalStatus(*fields, is_leaving=leaving))
         except Garbled as error:
             raise Garbled(f"{command.argv[0]}: {error}") from error

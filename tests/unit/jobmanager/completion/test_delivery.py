@@ -221,4 +221,4 @@ def test_programs_of_plain_jobs_have_the_umask_that_fork_gives(account: Account,
     request = [("samgrid_type", ("command",)), ("executable", ("/bin/true",))]
     adapter = make_adapter(account, request, Path("/"))
     pack_sandbox(account, job, adapter, cut_grid_job(job))
-    assert f"umask {umask}\n    exec" in account.places.driver(JOB).read_text()
+    assert f"\n    umask {umask}\n" in account.places.driver(JOB).read_text()

@@ -17,6 +17,7 @@ MAX_CAUGHT = 100
 """More signals say nothing new."""
 _WARNINGS = ("USR1", "USR2")
 _SAME_MOMENT = 1
+"""Seconds between the end of a program and a signal that may have ended it: clocks tell whole ones."""
 _HEAD = 512 * 1024
 _TAIL = 16 * 1024
 
@@ -64,15 +65,17 @@ class DriverStatus:
     """In their order; of more than :data:`MAX_CAUGHT` the first."""
 
     @property
-    def was_interrupted(self) -> bool:
-        """Something told the driver to end while its program ran, or in the second before it was seen to have ended.
+    def interruption(self) -> str | None:
+        """The signal that told the driver to end while its program ran, or at the moment at which that ended.
 
         A program may end well because of that: one whose children were sent the signal before it, or that obeyed.
         """
-        return any(
-            caught.signal not in _WARNINGS and (caught.after_end is None or caught.after_end <= _SAME_MOMENT)
+        ending = (
+            caught.signal
             for caught in self.caught
+            if caught.signal not in _WARNINGS and (caught.after_end is None or caught.after_end <= _SAME_MOMENT)
         )
+        return next(ending, None)
 
 
 def _read_text(value: bytes) -> str:

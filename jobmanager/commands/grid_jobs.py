@@ -8,9 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from batch_adapters.running.traffic import Silence
-from batch_adapters.states import STATE_OF_WORD, State
 from jobmanager.commands.arguments import AddCommand, AddForJob, read_time
-from jobmanager.database.database import Choice
+from jobmanager.database.database import STANDINGS, Choice
 from jobmanager.site.account import Account, look_into_account, open_account
 from jobmanager.site.batch_systems import find_silence
 
@@ -63,16 +62,10 @@ def _add_choice(command: argparse.ArgumentParser) -> None:
     command.add_argument("--format", choices=formats, default="table", help="what to print (default: table)")
     command.add_argument("--type", metavar="TYPE", help="grid jobs of this job type")
     command.add_argument(
-        "--state", metavar="STATE", type=_read_state, help=f"grid jobs in this state: {', '.join(STATE_OF_WORD)}"
+        "--state", metavar="STATE", choices=STANDINGS, help=f"grid jobs in this state: {', '.join(STANDINGS)}"
     )
     command.add_argument("--user", metavar="USER", help="grid jobs of this owner")
     command.add_argument("--since", metavar="TIME", type=read_time, help="grid jobs submitted since then")
-
-
-def _read_state(text: str) -> State:
-    if text not in STATE_OF_WORD:
-        raise argparse.ArgumentTypeError(f"{text!r} is no state: they are {', '.join(STATE_OF_WORD)}")
-    return STATE_OF_WORD[text]
 
 
 def submit(options: argparse.Namespace) -> int:

@@ -23,8 +23,9 @@ from jobmanager.site.batch_systems import find_batch_system
 from jobmanager.states.aggregation import judge
 from jobmanager.states.changes import change_local_jobs, same_runs
 from jobmanager.states.driver_status import reconcile_with_drivers
+from jobmanager.states.ends import wants_a_word
 from jobmanager.states.next_task import Task, next_task
-from jobmanager.states.transitions import reopen
+from jobmanager.states.transitions import apply_status, reopen
 from sandbox.gather import Gathered, render_stem, write_output
 from sandbox.limits import Limits
 
@@ -48,6 +49,7 @@ def collect_grid_job(account: Account, identity: str) -> None:
     if not _is_over(account, identity):
         logger.warning("%s is not over: the batch system shows local jobs that were told to have ended", identity)
         return
+    _ask_for_causes(account, identity)
     if retry_failed(database, identity):
         return
     local_jobs = database.local_jobs.all_of(identity)
@@ -102,7 +104,43 @@ def _is_over(account: Account, identity: str) -> bool:
     reopened = change_local_jobs(
         database, identity, same_runs(identity, alive), lambda job: reopen(job, answer[str(job.local_id)], asked)
     )
+    if not reopened:
+        change_local_jobs(database, identity, same_runs(identity, unproven), _stop_waiting)
     return not reopened
+
+
+def _stop_waiting(job: LocalJob) -> bool:
+    if job.state is not State.DONE or job.driver in ("ended", "missing"):
+        return False
+    job.driver = "missing"
+    return True
+
+
+def _ask_for_causes(account: Account, identity: str) -> None:
+    """Ask the batch system why local jobs ended that did not end by themselves: of each token its history, once.
+
+    :raises Unreachable: nobody answered, or the history may still be on its way.
+    """
+    database = account.database
+    job = database.grid_jobs.get(identity)
+    puzzling = [local_job for local_job in database.local_jobs.all_of(identity) if wants_a_word(local_job)]
+    if not puzzling:
+        return
+    system = find_batch_system(account, job.batch)
+    asked = int(time.time())
+    answer: dict[str, LocalStatus] = {}
+    for token in sorted({str(local_job.token) for local_job in puzzling}):
+        answer |= {status.local_id: status for status in (*system.find(token), *system.find_ended(token))}
+    known = [local_job for local_job in puzzling if str(local_job.local_id) in answer]
+    change_local_jobs(
+        database,
+        identity,
+        same_runs(identity, known),
+        lambda local_job: apply_status(local_job, answer[str(local_job.local_id)], asked, "history"),
+    )
+    late = [local_job for local_job in database.local_jobs.all_of(identity) if wants_a_word(local_job)]
+    if late and system.adapter.history is not None:
+        _wait_for(late, system.adapter.outputs_lag, "to come into the history")
 
 
 def _is_alive(status: LocalStatus) -> bool:
@@ -152,9 +190,9 @@ def render_extras(account: Account, identity: str, judge: Callable[[GridJob], Ve
 def _render_document(account: Account, identity: str, judge: Callable[[GridJob], Verdict]) -> bytes:
     """The grid job's document as it will be, but for the time of its end, so that it is the same in each attempt."""
     job = GridJob(account.database.to_xml(identity)[0])
-    job.clear_trouble()
     job.clear_sizes_before()
-    job.state, job.reason = judge(job)
+    state, job.reason = judge(job)
+    job.put_final_state(state)
     return etree.tostring(job.element, pretty_print=True)
 
 

@@ -1,15 +1,18 @@
 """Ending a grid job: a tombstone first, then cancelling until each local job is gone for certain."""
 
 import logging
+import time
 from collections.abc import Iterable
 
+from batch_adapters.causes import Cause
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.states import State
 from jobmanager.database.database import Database
 from jobmanager.database.local_job import LocalJob
 from jobmanager.site.account import Account
 from jobmanager.site.batch_systems import find_batch_system
-from jobmanager.states.changes import change_local_jobs
+from jobmanager.states.changes import change_local_jobs, same_runs
+from jobmanager.states.ends import find_outcome
 from jobmanager.submission.adoption import adopt
 from jobmanager.submission.submit import open_intents
 
@@ -38,8 +41,23 @@ def cancel_local_jobs(account: Account, grid_job: str) -> None:
 
 def _cancel_known(database: Database, system: BatchSystem, grid_job: str) -> int:
     live = database.local_jobs.all_of(grid_job, State.PENDING, State.ACTIVE, State.SUSPENDED)
-    system.cancel(choose_ids(database, live))
+    if live:
+        # Before the batch system hears of it: how they end may be told before its answer is here.
+        _note_asked(database, grid_job, live)
+        system.cancel(choose_ids(database, live))
     return len(live)
+
+
+def _note_asked(database: Database, grid_job: str, live: Iterable[LocalJob]) -> None:
+    now = int(time.time())
+
+    def note(job: LocalJob) -> bool:
+        if job.state.is_final or job.cancel_asked is not None:
+            return False
+        job.cancel_asked = now
+        return True
+
+    change_local_jobs(database, grid_job, same_runs(grid_job, live), note)
 
 
 def choose_ids(database: Database, live: Iterable[LocalJob]) -> list[str]:
@@ -58,8 +76,13 @@ def choose_ids(database: Database, live: Iterable[LocalJob]) -> list[str]:
 
 
 def _fail_unsubmitted(database: Database, grid_job: str) -> int:
+    grid_job_itself = database.grid_jobs.get(grid_job)
+    is_wanted = grid_job_itself.was_cancelled
+
     def fail(job: LocalJob) -> None:
         job.state = State.FAILED
-        job.reason = "never submitted: the grid job was cancelled before"
+        job.cause = Cause.CANCELLED_BY_US if is_wanted else Cause.REFUSED
+        job.outcome = find_outcome(job.cause)
+        job.reason = f"never submitted: {'the grid job was cancelled before' if is_wanted else grid_job_itself.reason}"
 
     return len(change_local_jobs(database, grid_job, lambda jobs: jobs.all_of(grid_job, State.UNSUBMITTED), fail))

@@ -8,6 +8,7 @@ from jobmanager.database.events import SCHEMA as EVENTS
 from jobmanager.database.events import Events
 from jobmanager.database.grid_jobs import (
     GRID_JOBS,
+    STANDINGS,
     STEPS,
     Choice,
     GridJobs,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from lxml import etree
 
 __all__ = [
+    "STANDINGS",
     "Choice",
     "Database",
     "DatabaseError",

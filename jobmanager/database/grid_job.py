@@ -60,6 +60,8 @@ class GridJob(Document):
     submitted = TEXT.required("submitted")
     ended = TEXT.optional("ended")
     ended_time = TIME.optional("ended")
+    outcome = TEXT.optional("outcome")
+    """done, failed or cancelled; None until it has ended."""
     cancelled_time = TIME.optional("cancelled")
     cancelled_by = TEXT.optional("cancelled-by")
     """``us`` where nobody wanted it ended, but it cannot be run."""
@@ -99,8 +101,18 @@ class GridJob(Document):
 
     def end(self, state: State, now: float) -> None:
         """Put the final state; no trouble keeps the grid job from going on any more."""
+        self.put_final_state(state)
+        self.ended_time = int(now)
+
+    def put_final_state(self, state: State) -> None:
+        """Put the final state without its time, and the outcome that goes with it."""
         self.clear_trouble()
-        self.state, self.ended_time = state, int(now)
+        self.state, self.outcome = state, "cancelled" if state is State.FAILED and self.was_cancelled else state.word
+
+    @property
+    def was_cancelled(self) -> bool:
+        """True where someone wanted the grid job ended; False where it could not be run."""
+        return self.cancelled and self.cancelled_by != "us"
 
     # the request
 

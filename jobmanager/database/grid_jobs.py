@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from batch_adapters.states import STATE_OF_WORD, State
+from jobmanager.database.local_jobs import STANDING
 from jobmanager.database.sqlite import Store, Table
 from jobmanager.database.times import render_time
 
@@ -18,6 +19,7 @@ GRID_JOBS = Table(
         "id": ("TEXT NOT NULL", lambda job: job.identity),
         "type": ("TEXT NOT NULL", lambda job: job.job_type),
         "state": ("TEXT NOT NULL", lambda job: job.state.word),
+        "outcome": ("TEXT", lambda job: job.outcome),
         "owner": ("TEXT NOT NULL", lambda job: job.owner),
         "submitted": ("TEXT NOT NULL", lambda job: job.submitted),
         "batch": ("TEXT NOT NULL", lambda job: job.batch),
@@ -47,6 +49,10 @@ STEPS = Table(
 )
 
 
+STANDINGS = (*STATE_OF_WORD, "cancelled")
+"""How a grid job or a local job may stand for people: its state, and once it has ended its outcome."""
+
+
 @dataclass(frozen=True)
 class StepLine:
     """One line about one step; ``grid_job`` and ``state`` (its word) are None for one that has not begun."""
@@ -67,16 +73,20 @@ class UnknownJob(LookupError):
 
 @dataclass(frozen=True)
 class Overview:
-    """One line about one grid job; ``counts`` has the number of local jobs in each state that occurs."""
+    """One line about one grid job.
+
+    ``counts`` has the number of local jobs in each state that occurs; those that have ended count by their outcome, as
+    ``done`` (they succeeded), ``failed`` or ``cancelled``.
+    """
 
     id: str
     type: str
     state: str
+    outcome: str | None
+    """done, failed or cancelled; None until it has ended."""
     owner: str
     submitted: str
     counts: dict[str, int]
-    unsuccessful: int
-    """How many of those in the state done ended with another exit code than 0, or without their outputs."""
     steps: tuple[StepLine, ...] = ()
     """The steps of a structured grid job."""
     parent: str | None = None
@@ -88,16 +98,21 @@ class Choice:
     """Which grid jobs are meant: those that fit everything that is given."""
 
     type: str | None = None
-    state: State | None = None
+    state: str | None = None
+    """One of `STANDINGS`."""
     owner: str | None = None
     since: float | None = None
     """Submitted at this second since 1970, or later."""
 
     def condition(self) -> tuple[str, list[str]]:
         """SQL for the table of grid jobs, and its values."""
-        state = None if self.state is None else self.state.word
         since = None if self.since is None else render_time(max(0.0, self.since))
-        wanted = (("type =", self.type), ("state =", state), ("owner =", self.owner), ("submitted >=", since))
+        wanted = (
+            ("type =", self.type),
+            ("coalesce(outcome, state) =", self.state),
+            ("owner =", self.owner),
+            ("submitted >=", since),
+        )
         given = [(name, value) for name, value in wanted if value is not None]
         return "TRUE" + "".join(f" AND {name} ?" for name, _ in given), [value for _, value in given]
 
@@ -202,24 +217,24 @@ class GridJobs:
         if identity is not None:
             condition, values = f"{condition} AND id = ?", [*values, identity]
         counts: dict[str, dict[str, int]] = {}
-        unsuccessful: dict[str, int] = {}
         sql = (
-            "SELECT grid_job, state, count(*), sum(unsuccessful) FROM local_job"
-            f" WHERE grid_job IN (SELECT id FROM grid_job WHERE {condition}) GROUP BY grid_job, state"
+            f"SELECT grid_job, {STANDING} AS standing, count(*) FROM local_job"
+            f" WHERE grid_job IN (SELECT id FROM grid_job WHERE {condition}) GROUP BY grid_job, standing"
         )
-        for job, state, number, failures in self._store.query(sql, values):
-            counts.setdefault(job, {})[state] = number
-            unsuccessful[job] = unsuccessful.get(job, 0) + failures
+        for job, standing, number in self._store.query(sql, values):
+            counts.setdefault(job, {})[standing] = number
         steps, parents = self.steps(identity), self.parents()
-        sql = f"SELECT id, type, state, owner, submitted FROM grid_job WHERE {condition} ORDER BY submitted, id"
+        sql = (
+            f"SELECT id, type, state, outcome, owner, submitted FROM grid_job WHERE {condition} ORDER BY submitted, id"
+        )
         rows = self._store.query(sql, values)
         return [
             Overview(
-                *(job, job_type, state, owner, submitted, counts.get(job, {}), unsuccessful.get(job, 0)),
+                *(job, job_type, state, outcome, owner, submitted, counts.get(job, {})),
                 steps=tuple(steps.get(job, ())),
                 parent=parents.get(job),
             )
-            for job, job_type, state, owner, submitted in rows
+            for job, job_type, state, outcome, owner, submitted in rows
         ]
 
     def list_open(self) -> list[OpenGridJob]:

@@ -1,11 +1,13 @@
 """The XML document of one local job."""
 
+import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from lxml import etree
 
 from adapters import Slice
+from batch_adapters.causes import Cause
 from batch_adapters.states import STATE_OF_WORD, State
 from jobmanager.database.documents import NUMBER, TEXT, TIME, Document, Kind, render_text
 from jobmanager.database.times import read_time, render_time
@@ -13,6 +15,19 @@ from sandbox.status import MAX_PHASES, Phase
 
 SECONDS = Kind(float, "{:.2f}".format)
 """So many seconds."""
+CAUSE = Kind(Cause, lambda cause: cause.value)
+"""Why a local job ended."""
+
+
+class Outcome(enum.Enum):
+    """How a local job ended; the value stands in documents and columns."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+OUTCOME = Kind(Outcome, lambda outcome: outcome.value)
 MOST_EVIDENCE = 40
 """Pieces of evidence that a document keeps; the oldest go first."""
 
@@ -29,6 +44,8 @@ class Evidence:
     """The second, since 1970, for which it said so."""
     verdict: str = ""
     """What it changed, or why it changed nothing."""
+    state: State | None = None
+    """The state that it brought the local job into; None where it brought it into none."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +74,12 @@ class ToldPhase(Phase):
     """When done or total last changed."""
 
 
+_OF_A_RUN = (
+    *("started", "ended", "exit-code", "signal", "host", "cpu-time", "driver", "reason", "remark", "caught", "problem"),
+    *("batch-words", "batch-cause", "ended-by"),
+)
+
+
 class LocalJob(Document):
     """One local job of a grid job; its attributes are of the present attempt, earlier ones are kept beside them."""
 
@@ -79,12 +102,29 @@ class LocalJob(Document):
     ended = TEXT.optional("ended")
     ended_time = TIME.optional("ended")
     exit_code = NUMBER.optional("exit-code")
+    outcome = OUTCOME.optional("outcome")
+    """None until it has ended."""
+    cause = CAUSE.optional("cause")
+    """Why it did not succeed; None where it did, or has not ended."""
     signal = TEXT.optional("signal")
+    """The signal that ended its program, as its driver saw it."""
+    caught = TEXT.optional("caught")
+    """The signal that told its driver to end while the program ran."""
+    problem = TEXT.optional("problem")
+    """Why its driver could not run the program, or bring its outputs back."""
+    batch_words = TEXT.optional("batch-words")
+    """What the batch system's queue or history calls its end; None where it was not asked, or does not know."""
+    batch_cause = CAUSE.optional("batch-cause")
+    """The cause that those words give."""
+    ended_by = TEXT.optional("ended-by")
+    """Who ended it, as the batch system says."""
+    cancel_asked = TIME.optional("cancel-asked")
+    """When we first asked the batch system to end it."""
     host = TEXT.optional("host")
     cpu_seconds = SECONDS.optional("cpu-time")
     """CPU time of the program, from the driver's record."""
     driver = TEXT.optional("driver")
-    """How far the driver's own record goes: None, ``started`` or ``ended``."""
+    """How far its driver's own record goes: None, ``started``, ``ended``; ``missing``: nobody waits for it any more."""
     event_time = TIME.otherwise("event-time", 0)
     """The stamp of the last event applied; 0 before the first."""
     queue_time = TIME.otherwise("queue-time", 0)
@@ -114,14 +154,9 @@ class LocalJob(Document):
         return Slice(int(values["first-event"]), int(values["events"]), int(values["seed"]))
 
     @property
-    def unsuccessful(self) -> bool:
-        """True where "done" does not mean success, as far as is known by now."""
-        return self.state is State.DONE and self.reason is not None
-
-    @property
     def succeeded(self) -> bool:
-        """True where the program ended with exit code 0 and the driver's record proves that its outputs came back."""
-        return self.state is State.DONE and self.exit_code == 0 and self.driver == "ended"
+        """True where it ended well."""
+        return self.outcome is Outcome.SUCCEEDED
 
     # submission
 
@@ -151,6 +186,8 @@ class LocalJob(Document):
         values = {"source": evidence.source, "said": evidence.said, "time": render_time(evidence.when)}
         seen = etree.SubElement(parent, "seen", {name: render_text(value) for name, value in values.items()})
         seen.text = render_text(evidence.verdict)
+        if evidence.state is not None:
+            seen.set("state", evidence.state.word)
         while len(parent) > MOST_EVIDENCE:
             parent.remove(parent[0])
 
@@ -163,7 +200,10 @@ class LocalJob(Document):
     def evidence(self) -> list[Evidence]:
         """What was seen, in the order in which it was."""
         return [
-            Evidence(str(e.get("source")), str(e.get("said")), read_time(str(e.get("time"))), e.text or "")
+            Evidence(
+                *(str(e.get("source")), str(e.get("said")), read_time(str(e.get("time"))), e.text or ""),
+                state=STATE_OF_WORD.get(str(e.get("state"))),
+            )
             for e in self.element.iterfind("evidence/seen")
         ]
 
@@ -174,13 +214,19 @@ class LocalJob(Document):
         self.started_time = self.started_time if started is None else int(started)
         self.ended_time = self.ended_time if ended is None else int(ended)
 
-    def put_driver(self, driver: str, host: str | None, cpu_time: float | None, signal: str | None) -> None:
+    def put_driver(
+        self, driver: str, host: str | None, cpu_time: float | None, signal: str | None, caught: str | None = None
+    ) -> None:
         """Keep what the driver says of this run; CPU time in seconds."""
-        self.driver, self.host, self.cpu_seconds, self.signal = driver, host, cpu_time, signal
+        self.driver, self.host, self.cpu_seconds, self.signal, self.caught = driver, host, cpu_time, signal, caught
+
+    def put_batch_end(self, words: str, cause: Cause | None, by: str = "") -> None:
+        """Keep what the batch system says of its end."""
+        self.batch_words, self.batch_cause, self.ended_by = words, cause, by or None
 
     def restart(self) -> None:
         """Forget one run of the job: the batch system queued it again."""
-        for name in ("started", "ended", "exit-code", "signal", "host", "cpu-time", "driver", "reason", "remark"):
+        for name in _OF_A_RUN:
             self.element.attrib.pop(name, "")
         self._remove("phase")
 

@@ -22,7 +22,8 @@ LOCAL_JOBS = Table(
         "token": ("TEXT", lambda grid_job, job: job.token),
         "array": ("TEXT", lambda grid_job, job: job.array),
         "remark": ("TEXT", lambda grid_job, job: job.remark),
-        "unsuccessful": ("INTEGER NOT NULL", lambda grid_job, job: job.unsuccessful),
+        "outcome": ("TEXT", lambda grid_job, job: job.outcome and job.outcome.value),
+        "cause": ("TEXT", lambda grid_job, job: job.cause and job.cause.value),
         "submitted": ("INTEGER", lambda grid_job, job: job.submitted_time),
         "started": ("INTEGER", lambda grid_job, job: job.started_time),
         "ended": ("INTEGER", lambda grid_job, job: job.ended_time),
@@ -31,7 +32,7 @@ LOCAL_JOBS = Table(
         "document": ("BLOB NOT NULL", lambda grid_job, job: job.to_bytes()),
     },
     (
-        "local_job_by_state ON local_job (grid_job, state, unsuccessful)",
+        "local_job_by_state ON local_job (grid_job, state, outcome)",
         "local_job_by_id ON local_job (batch, local_id)",
         "local_job_by_array ON local_job (batch, array)",
         "local_job_by_token ON local_job (token)",
@@ -63,11 +64,15 @@ ATTEMPTS = Table(
         "started": ("INTEGER", lambda grid_job, job, number, past: past.started_time),
         "ended": ("INTEGER", lambda grid_job, job, number, past: past.ended_time),
         "cpu_seconds": ("REAL", lambda grid_job, job, number, past: past.cpu_seconds),
+        "cause": ("TEXT", lambda grid_job, job, number, past: past.cause and past.cause.value),
         "reason": ("TEXT", lambda grid_job, job, number, past: past.reason),
     },
     options="WITHOUT ROWID",
 )
 """Earlier attempts, all of which failed."""
+
+STANDING = "CASE coalesce(outcome, state) WHEN 'succeeded' THEN 'done' ELSE coalesce(outcome, state) END"
+"""SQL: how a local job stands for people: its state, and once it has ended its outcome, ``done`` where it succeeded."""
 
 # total() and not sum(): a sum of numbers that local jobs made up may pass 2^63.
 _SUMS = """
@@ -91,9 +96,9 @@ _COLUMNS = {"user": "grid.owner", "type": "grid.type", "batch": "grid.batch"}
 # A local job that was never submitted has no end of its own: it counts when its request came.
 _ENDED_BETWEEN = """
 FROM (
-    SELECT grid_job, state = 'done' AND NOT unsuccessful AS succeeded, started, ended, cpu_seconds, reason
-    FROM local_job WHERE state IN ('done', 'failed')
-    UNION ALL SELECT grid_job, 0, started, ended, cpu_seconds, reason FROM attempt
+    SELECT grid_job, outcome, cause, started, ended, cpu_seconds, reason
+    FROM local_job WHERE outcome IS NOT NULL
+    UNION ALL SELECT grid_job, 'failed', cause, started, ended, cpu_seconds, reason FROM attempt
 ) AS local JOIN grid_job AS grid ON grid.id = local.grid_job
 WHERE coalesce(local.ended, CAST(strftime('%s', grid.submitted) AS INTEGER)) >= ?
   AND coalesce(local.ended, CAST(strftime('%s', grid.submitted) AS INTEGER)) < ?
@@ -119,7 +124,9 @@ class LocalJobLine:
 
     index: int
     state: State
-    unsuccessful: bool
+    outcome: str | None
+    """succeeded, failed or cancelled; None until it has ended."""
+    cause: str | None
     local_id: str | None
     submitted: int | None
     started: int | None
@@ -157,6 +164,7 @@ class Usage:
     local_jobs: int
     """Each attempt at a slice counts."""
     succeeded: int
+    cancelled: int
     cpu_seconds: float
     """Of those whose drivers wrote it down."""
     wall_seconds: int
@@ -166,7 +174,7 @@ class Usage:
 
     @property
     def failed(self) -> int:
-        return self.local_jobs - self.succeeded
+        return self.local_jobs - self.succeeded - self.cancelled
 
 
 class LocalJobs:
@@ -197,8 +205,8 @@ class LocalJobs:
         return self._local_jobs(" AND number = ?", identity, index)[0]
 
     def first_failed(self, identity: str) -> "LocalJob | None":
-        """The first local job of a grid job that failed, or whose "done" does not mean success."""
-        failed = self._local_jobs(" AND (state = 'failed' OR unsuccessful) ORDER BY number LIMIT 1", identity)
+        """The first local job of a grid job that ended without success."""
+        failed = self._local_jobs(" AND outcome <> 'succeeded' ORDER BY number LIMIT 1", identity)
         return failed[0] if failed else None
 
     def to_submit(self, identity: str, limit: int) -> "list[LocalJob]":
@@ -219,12 +227,12 @@ class LocalJobs:
     def lines(self, identity: str) -> list[LocalJobLine]:
         """A line per local job of a grid job, in order of their index."""
         sql = (
-            "SELECT number, state, unsuccessful, local_id, submitted, started, ended, cpu_seconds, reason"
+            "SELECT number, state, outcome, cause, local_id, submitted, started, ended, cpu_seconds, reason"
             " FROM local_job WHERE grid_job = ? ORDER BY number"
         )
         return [
-            LocalJobLine(int(number), STATE_OF_WORD[str(state)], bool(unsuccessful), *rest)
-            for number, state, unsuccessful, *rest in self._store.query(sql, [identity])
+            LocalJobLine(int(number), STATE_OF_WORD[str(state)], *rest)
+            for number, state, *rest in self._store.query(sql, [identity])
         ]
 
     def first_start(self, identity: str) -> int | None:
@@ -337,14 +345,21 @@ class LocalJobs:
         groups = [_COLUMNS[name] for name in by]
         known = f"local.cpu_seconds IS NOT NULL AND {_WALL} > 0"
         sums = [
-            *("count(DISTINCT local.grid_job)", "count(*)", "sum(local.succeeded)"),
+            *(
+                "count(DISTINCT local.grid_job)",
+                "count(*)",
+                "sum(local.outcome = 'succeeded')",
+                "sum(local.outcome = 'cancelled')",
+            ),
             *("total(local.cpu_seconds)", f"total({_WALL})"),
             f"total(CASE WHEN {known} THEN local.cpu_seconds END) / sum(CASE WHEN {known} THEN {_WALL} END)",
         ]
         sql = f"SELECT {', '.join([*sums, *groups])} {_ENDED_BETWEEN}" + _render_clauses(groups)
         return [
-            Usage(tuple(map(str, group)), jobs, local_jobs, succeeded, cpu, int(wall), efficiency)
-            for jobs, local_jobs, succeeded, cpu, wall, efficiency, *group in self._store.query(sql, (since, until))
+            Usage(tuple(map(str, group)), jobs, local_jobs, succeeded, cancelled, cpu, int(wall), efficiency)
+            for jobs, local_jobs, succeeded, cancelled, cpu, wall, efficiency, *group in self._store.query(
+                sql, (since, until)
+            )
             if local_jobs
         ]
 
@@ -353,7 +368,7 @@ class LocalJobs:
         groups = [_COLUMNS[name] for name in by]
         sql = (
             f"SELECT coalesce(local.reason, 'no reason known'), count(*){''.join(f', {column}' for column in groups)}"
-            f" {_ENDED_BETWEEN} AND NOT local.succeeded" + _render_clauses([*groups, "local.reason"])
+            f" {_ENDED_BETWEEN} AND local.outcome <> 'succeeded'" + _render_clauses([*groups, "local.reason"])
         )
         return [
             (tuple(map(str, group)), str(reason), int(count))

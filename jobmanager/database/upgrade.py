@@ -5,10 +5,12 @@ from collections.abc import Callable, Mapping
 
 from lxml import etree
 
+from batch_adapters.causes import Cause
+from batch_adapters.states import STATE_OF_WORD, State
 from jobmanager.database.documents import read_xml
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.grid_jobs import GridJobs
-from jobmanager.database.local_job import LocalJob
+from jobmanager.database.local_job import LocalJob, Outcome
 from jobmanager.database.local_jobs import LocalJobs
 from jobmanager.database.sqlite import Store
 from jobmanager.database.times import render_time
@@ -19,8 +21,8 @@ _DERIVED = ("step", "phase", "attempt")
 _SECONDS = ("intended", "queue-time", "event-time", "signalled", "run", "reported-time", "time", "begun", "changed")
 
 
-def write_times_as_iso(document: etree._Element) -> None:
-    """Layout 4 had some times as seconds since 1970, and said in the reason only whether somebody cancelled."""
+def renew_layout_4(document: etree._Element) -> None:
+    """Layout 4 had some times as seconds since 1970, and said how and why something ended in sentences only."""
     if document.get("cancelled") and str(document.get("reason")).startswith("cannot be run: "):
         document.set("cancelled-by", "us")
     for element in (document, *document.iter("attempt", "seen", "phase", "gram")):
@@ -30,9 +32,44 @@ def write_times_as_iso(document: etree._Element) -> None:
         for name in _SECONDS:
             if (text := element.get(name)) is not None:
                 element.set(name, render_time(int(text)))
+    if document.tag == LocalJob.tag:
+        _put_states_seen(document)
+        _put_local_outcome(document)
+    elif document.get("state") in ("done", "failed"):
+        GridJob(document).put_final_state(GridJob(document).state)
 
 
-STEPS: Mapping[int, Callable[[etree._Element], None]] = {4: write_times_as_iso}
+def _put_states_seen(document: etree._Element) -> None:
+    for seen in document.iter("seen"):
+        word = (seen.text or "").removeprefix("not over: ").partition(":")[0]
+        if word in STATE_OF_WORD:
+            seen.set("state", word)
+
+
+def _put_local_outcome(document: etree._Element) -> None:
+    job = LocalJob(document)
+    if not job.state.is_final:
+        return
+    job.cause = _find_cause_4(job)
+    if job.cause is None:
+        job.outcome = Outcome.SUCCEEDED
+    else:
+        job.outcome = Outcome.CANCELLED if job.cause.is_cancellation else Outcome.FAILED
+
+
+def _find_cause_4(job: LocalJob) -> Cause | None:
+    if job.local_id is None:
+        return Cause.CANCELLED_BY_US
+    if job.driver == "ended" and job.exit_code == 0:
+        return None
+    if job.signal:
+        return Cause.SIGNAL
+    if job.exit_code:
+        return Cause.EXIT_CODE
+    return Cause.OUTPUTS_MISSING if job.state is State.DONE else Cause.NEVER_STARTED
+
+
+STEPS: Mapping[int, Callable[[etree._Element], None]] = {4: renew_layout_4}
 """By layout: what makes of one of its documents one of the next layout."""
 
 

@@ -35,11 +35,6 @@ def told_state(state: State) -> State:
     return _TOLD[state]
 
 
-def was_cancelled(job: GridJob) -> bool:
-    """True where someone wanted the grid job ended; False where it could not be run."""
-    return job.cancelled and job.cancelled_by != "us"
-
-
 def render_poll_answer(account: Account, job: GridJob) -> str:
     """The lines ``KEY:value`` that answer a poll."""
     told = told_state(job.state)
@@ -48,7 +43,7 @@ def render_poll_answer(account: Account, job: GridJob) -> str:
     # A bare FAILED would end the client with exit code 0.
     tar = account.places.output(job.identity)
     message = " ".join(f"{job.reason or 'the grid job failed'}; what came back is in {tar}".split())
-    error = USER_CANCELLED if was_cancelled(job) else JOB_EXECUTION_FAILED
+    error = USER_CANCELLED if job.was_cancelled else JOB_EXECUTION_FAILED
     printable = "".join(letter if letter.isprintable() else "?" for letter in message)[:4000]
     return f"JOB_STATE:{told.value}\nGT3_FAILURE_MESSAGE:{printable}\nERROR:{error}\n"
 
@@ -97,7 +92,7 @@ def find_events(account: Account, job: GridJob) -> list[Event]:
     job that failed is DONE with an exit code that is not 0.
     """
     told, name = told_state(job.state), gram_id(job.identity)
-    if told is State.FAILED and was_cancelled(job):
+    if told is State.FAILED and job.was_cancelled:
         return [Event(0, name, State.FAILED)]
     if told.is_final:
         return [Event(0, name, State.ACTIVE), Event(0, name, State.DONE, _find_exit_code(account, job))]

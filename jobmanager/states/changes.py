@@ -7,6 +7,7 @@ from jobmanager.database.database import Database
 from jobmanager.database.local_job import LocalJob
 from jobmanager.database.local_jobs import LocalJobKey, LocalJobs
 from jobmanager.states.aggregation import aggregate
+from jobmanager.states.ends import put_outcome
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +46,9 @@ def of_token(grid_job: str, token: str) -> Selection:
 
 def put_local_jobs(database: Database, grid_job: str, jobs: Iterable[LocalJob]) -> None:
     """Write changed local jobs and bring the grid job's state up to date, inside the caller's transaction."""
+    jobs = list(jobs)
+    for local_job in jobs:
+        put_outcome(local_job)
     database.local_jobs.put(grid_job, jobs)
     job = database.grid_jobs.get(grid_job)
     state = aggregate(database.local_jobs.count(grid_job), has_begun=job.last_token is not None)

@@ -1,15 +1,18 @@
 """What is seen of a local job, and what it changes in its document: idempotent, each piece of evidence kept.
 
 A log's events count in the log's order, each once. What the batch system's queue or history says counts for the second
-in which it was asked. The driver's own record beats both.
+in which it was asked. The driver's own record beats both. What all of it amounts to in the end, `ends` says.
 """
+
+from dataclasses import replace
 
 from lxml import etree
 
 from batch_adapters.adapter import LocalStatus
+from batch_adapters.causes import Cause
 from batch_adapters.states import Event, State
 from jobmanager.database.local_job import Evidence, LocalJob
-from sandbox.status import DRIVER_FAILED, DriverStatus
+from sandbox.status import DriverStatus
 
 _SIGNAL_TIME = range(-2, 6)
 """Seconds after a signal of ours within which a log's FAILED may mean that signal (Slurm's log does not say which)."""
@@ -26,9 +29,10 @@ def apply_event(job: LocalJob, event: Event) -> bool:
     if job.has_evidence(evidence):
         return False
     verdict = _judge_event(job, event)
-    job.put_evidence(Evidence(evidence.source, evidence.said, evidence.when, verdict or event.state.word))
     if verdict:
+        job.put_evidence(replace(evidence, verdict=verdict))
         return True
+    job.put_evidence(replace(evidence, verdict=event.state.word, state=event.state))
     if job.state.is_final:
         job.restart()
     _enter(job, event.state, event.timestamp, event.exit_code)
@@ -73,9 +77,14 @@ def _judge_event(job: LocalJob, event: Event) -> str:
 def apply_status(job: LocalJob, status: LocalStatus, asked: int, source: str) -> bool:
     """Apply what the batch system answered about a local job (source: queue or history); True if anything changed.
 
-    It counts only for what the log has not told after the question was asked. Final states stay as they are.
+    It counts only for what the log has not told after the question was asked. Final states stay as they are, but the
+    batch system may say why a local job ended.
     """
-    if status.state is None or job.state.is_final or asked < job.event_time:
+    if status.state is None:
+        return False
+    if job.state.is_final:
+        return status.state.is_final and _note_batch_end(job, status)
+    if asked < job.event_time:
         return False
     remark = find_remark(status)
     if status.state is job.state:
@@ -84,10 +93,20 @@ def apply_status(job: LocalJob, status: LocalStatus, asked: int, source: str) ->
         return changed
     code = "" if status.exit_code is None else f" {status.exit_code}"
     words = f"{status.native_state}{code} {status.reason}".strip()
-    job.put_evidence(Evidence(source, words, asked, status.state.word))
-    _enter(job, status.state, asked, status.exit_code or 0, status.reason)
+    job.put_evidence(Evidence(source, words, asked, status.state.word, status.state))
+    _enter(job, status.state, asked, status.exit_code or 0)
+    if status.state.is_final:
+        _note_batch_end(job, status)
     job.remark = remark or None
     job.queue_time = asked
+    return True
+
+
+def _note_batch_end(job: LocalJob, status: LocalStatus) -> bool:
+    words = " ".join(filter(None, (status.native_state, status.reason)))
+    if job.batch_words == words:
+        return False
+    job.put_batch_end(words, status.cause, status.by)
     return True
 
 
@@ -102,7 +121,8 @@ def reopen(job: LocalJob, status: LocalStatus, asked: int) -> bool:
         raise ValueError(f"{status.native_state} is not alive")
     if not job.state.is_final:
         return False
-    job.put_evidence(Evidence("queue", status.native_state, asked, f"not over: {status.state.word}"))
+    verdict = f"not over: {status.state.word}"
+    job.put_evidence(Evidence("queue", status.native_state, asked, verdict, status.state))
     job.restart()
     _enter(job, status.state, asked)
     job.queue_time = asked
@@ -111,42 +131,32 @@ def reopen(job: LocalJob, status: LocalStatus, asked: int) -> bool:
 
 def mark_lost(job: LocalJob, now: int, reason: str) -> None:
     """End a local job of which nobody knows anything any more."""
-    job.put_evidence(Evidence("us", "nowhere to be found", now, f"failed: {reason}"))
+    job.put_evidence(Evidence("us", "nowhere to be found", now, f"failed: {reason}", State.FAILED))
     job.state = State.FAILED
     job.put_times(ended=now)
     job.queue_time = now
-    job.reason = reason
+    job.put_batch_end("it is gone, and its driver left no record of an end", Cause.NODE_LOST)
 
 
 def end_by_driver(job: LocalJob, status: DriverStatus) -> None:
     """End a local job whose driver wrote down its end, while the batch system has forgotten it."""
     if status.end is None or status.exit_code is None:
         raise ValueError("the driver has not written down an end")
-    job.put_evidence(Evidence("driver", f"end, exit code {status.exit_code}", status.end, State.DONE.word))
+    words = f"end, exit code {status.exit_code}"
+    job.put_evidence(Evidence("driver", words, status.end, State.DONE.word, State.DONE))
     _enter(job, State.DONE, status.end, status.exit_code)
     job.queue_time = status.end
     apply_driver_status(job, status, status.end)
 
 
-def _enter(job: LocalJob, state: State, when: int, exit_code: int = 0, words: str = "") -> None:
+def _enter(job: LocalJob, state: State, when: int, exit_code: int = 0) -> None:
     job.state = state
     job.remark = None
     if state is State.ACTIVE:
         job.put_times(started=when)
-    if not state.is_final:
-        return
-    job.put_times(ended=when)
-    job.exit_code = exit_code
-    if state is State.FAILED:
-        job.reason = _reason_of_failure(exit_code) + (f": {words}" if words else "")
-    elif exit_code:
-        job.reason = f"the program ended with exit code {exit_code}"
-
-
-def _reason_of_failure(exit_code: int) -> str:
-    if exit_code == 0:
-        return "the batch system ended it: it was cancelled, or failed before it ran"
-    return f"the batch system reports a failure (code {exit_code})"
+    if state.is_final:
+        job.put_times(ended=when)
+        job.exit_code = exit_code
 
 
 def apply_driver_status(job: LocalJob, status: DriverStatus, now: float) -> bool:
@@ -157,39 +167,28 @@ def apply_driver_status(job: LocalJob, status: DriverStatus, now: float) -> bool
     """
     before = etree.tostring(job.element)
     if status.start is not None:
-        has_ended = status.end is not None and status.exit_code is not None
-        job.put_driver("ended" if has_ended else "started", status.host, status.cpu_seconds, status.signal)
-        job.enter_run(status.start)
-        # Of one that has ended long ago nothing is news.
-        job.put_phases(status.phases, min(now, status.end or now))
-    if status.problem and not job.state.is_final:
-        job.reason = status.problem
-    if job.state.is_final:
+        _note_driver(job, status, now)
+    job.problem = status.problem
+    if job.state.is_final and job.driver == "ended":
         _reconcile_end(job, status)
     return etree.tostring(job.element) != before
 
 
+def _note_driver(job: LocalJob, status: DriverStatus, now: float) -> None:
+    assert status.start is not None
+    has_ended = status.end is not None and status.exit_code is not None
+    how_far = "ended" if has_ended else "started"
+    job.put_driver(how_far, status.host, status.cpu_seconds, status.signal, status.interruption)
+    job.enter_run(status.start)
+    # Of one that has ended long ago nothing is news.
+    job.put_phases(status.phases, min(now, status.end or now))
+
+
 def _reconcile_end(job: LocalJob, status: DriverStatus) -> None:
-    if status.end is not None and status.exit_code is not None:
-        if (job.state, job.exit_code) != (State.DONE, status.exit_code):
-            words = f"end, exit code {status.exit_code}"
-            job.put_evidence(
-                Evidence("driver", words, status.end, "done: the driver's record beats the batch system's")
-            )
-        job.state = State.DONE
-        job.exit_code = status.exit_code
-        job.reason = _reason_of_exit(status)
-    elif status.problem:
-        job.reason = status.problem
-    elif job.state is State.DONE and job.exit_code == DRIVER_FAILED:
-        job.reason = "the driver could not even write its status file (is the disk full?)"
-    elif job.state is State.DONE and job.exit_code == 0:
-        job.reason = "exit code 0, but the driver left no record of the end: its outputs did not come back"
-
-
-def _reason_of_exit(status: DriverStatus) -> str | None:
-    if status.signal == "XCPU":
-        return "the program took more CPU time than max_cpu_time allows"
-    if status.signal:
-        return f"the program was ended by signal {status.signal}"
-    return f"the program ended with exit code {status.exit_code}" if status.exit_code else None
+    assert status.end is not None
+    if (job.state, job.exit_code) != (State.DONE, status.exit_code):
+        words = f"end, exit code {status.exit_code}"
+        verdict = "done: the driver's record beats the batch system's"
+        job.put_evidence(Evidence("driver", words, status.end, verdict, State.DONE))
+    job.state = State.DONE
+    job.exit_code = status.exit_code

@@ -14,7 +14,7 @@ from jobmanager.site.batch_systems import find_batch_system, find_silence
 from jobmanager.states.driver_status import read_driver_status, status_file
 from jobmanager.views.grid_jobs import printable, render_columns, render_line, render_local_time
 from jobmanager.views.verdict import Heard, Surroundings, render_verdict
-from sandbox.status import DriverStatus
+from sandbox.status import CaughtSignal, DriverStatus
 
 _SHOWN_IDS = 5
 
@@ -88,6 +88,8 @@ def describe_local_job(grid_job: str, job: LocalJob) -> list[tuple[str, str]]:
         ("local id", job.local_id),
         ("array", job.array),
         ("state", job.state.word),
+        ("outcome", job.outcome and job.outcome.value),
+        ("cause", job.cause and job.cause.value),
         ("exit code", None if job.exit_code is None else str(job.exit_code)),
         ("intended", render_local_time(job.intended) if job.intended else None),
         ("submitted", _local(job.submitted)),
@@ -136,6 +138,7 @@ def describe_driver(status: DriverStatus) -> list[str]:
     if status.start is not None:
         lines.append(f"{render_local_time(status.start)} start" + (f" on {status.host}" if status.host else ""))
     lines += [f"phase {p.name}: {p.done} of {p.total} {p.unit}" for p in status.phases]
+    lines += [_describe_caught(caught) for caught in status.caught]
     if status.exit_code is not None:
         signal = f", signal {status.signal}" if status.signal else ""
         cpu = "" if status.cpu_seconds is None else f", {status.cpu_seconds:.2f} s of CPU time"
@@ -143,6 +146,11 @@ def describe_driver(status: DriverStatus) -> list[str]:
     if status.end is not None:
         lines.append(f"{render_local_time(status.end)} end: the outputs are back")
     return lines + ([f"problem: {status.problem}"] if status.problem else [])
+
+
+def _describe_caught(caught: CaughtSignal) -> str:
+    when = "its program ran" if caught.after_end is None else f"its program had ended {caught.after_end} s before"
+    return f"{render_local_time(caught.time)} signal {caught.signal}: {when}"
 
 
 def _ask(account: Account, job: LocalJob) -> tuple[Heard, Heard | None]:

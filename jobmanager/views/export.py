@@ -88,8 +88,8 @@ def make_overview(rows: Iterable[Overview], silent_since: Mapping[str, float] | 
             job.set("silent-since", render_time(silent_since[row.id]))
         for state, count in row.counts.items():
             etree.SubElement(job, "local-jobs", state=state, count=str(count))
-        if row.unsuccessful:
-            job.set("unsuccessful", str(row.unsuccessful))
+        if row.outcome:
+            job.set("outcome", row.outcome)
     return root
 
 

@@ -18,7 +18,7 @@ from jobmanager.views.progress import estimate_end, read_course, render_rate, re
 if TYPE_CHECKING:  # a list of grid jobs needs no XML
     from jobmanager.database.grid_job import GridJob
 
-_STATES = ("unsubmitted", "pending", "active", "suspended", "done", "failed")
+_STATES = ("unsubmitted", "pending", "active", "suspended", "done", "failed", "cancelled")
 _SHOWN_KINDS = 20
 _COMMANDS = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _UTC = "%Y-%m-%dT%H:%M:%SZ"
@@ -55,12 +55,11 @@ def render_columns(rows: Sequence[Sequence[str]]) -> str:
 
 
 def render_counts(row: Overview) -> str:
-    """Local jobs by state, ``3 active, 5 done (2 of them without success)``; of a structured grid job its step."""
+    """Local jobs by state and outcome, ``3 active, 5 done, 2 failed``; of a structured grid job its step."""
     if row.steps:
         return render_step(row.steps)
     parts = [f"{row.counts[state]} {state}" for state in _STATES if row.counts.get(state)]
-    of_done = f" ({row.unsuccessful} of them without success)" if row.unsuccessful else ""
-    return ", ".join(part + of_done if part.endswith(" done") else part for part in parts) or "no local jobs yet"
+    return ", ".join(parts) or "no local jobs yet"
 
 
 def find_running_step(steps: Sequence[StepLine]) -> str | None:
@@ -86,7 +85,10 @@ def _render_work(row: Overview) -> str:
 def render_table(rows: Iterable[Overview], is_choice: bool = False) -> str:
     """One line per grid job, with a heading; ``is_choice``: there may be others."""
     heading = ("ID", "TYPE", "STATE", "OWNER", "SUBMITTED", "LOCAL JOBS")
-    lines = [(row.id, row.type, row.state, printable(row.owner), row.submitted, _render_work(row)) for row in rows]
+    lines = [
+        (row.id, row.type, row.outcome or row.state, printable(row.owner), row.submitted, _render_work(row))
+        for row in rows
+    ]
     if lines:
         return render_columns([heading, *lines])
     return 'no grid jobs: "samgrid submit FILE" makes one' if not is_choice else "no grid jobs fit these options"
@@ -122,7 +124,11 @@ def render_details(account: Account, identity: str, row: Overview, now: float) -
     facts = [
         ("grid job", identity),
         ("type", job.job_type),
-        ("state", job.state.word + (" (being cancelled)" if job.cancelled and not job.state.is_final else "")),
+        (
+            "state",
+            (job.outcome or job.state.word)
+            + (" (being cancelled)" if job.cancelled and not job.state.is_final else ""),
+        ),
         ("owner", printable(job.owner)),
         ("submitted", job.submitted),
         *([("repeats", job.repeats)] if job.repeats else []),
@@ -167,7 +173,7 @@ def render_output(job: "GridJob", tar: Path) -> str:
     ]
     lines += [f"refused: {printable(refused['path'])}: {refused['reason']}" for refused in manifest["refused"]]
     lines += [f"{printable(name)}: {printable(text)}" for name, text in job.summary().items()]
-    lines.append(f"grid job {job.identity}: {job.state.word}" + (f": {printable(job.reason)}" if job.reason else ""))
+    lines.append(f"grid job {job.identity}: {job.outcome}" + (f": {printable(job.reason)}" if job.reason else ""))
     return "\n".join(lines)
 
 

@@ -46,7 +46,17 @@ def render_usage(lines: Sequence[UsageLine], by: Sequence[str]) -> str:
     if not lines:
         return "no local job ended in this time"
     names = [name.upper() for name in by]
-    heading = (*names, "GRID JOBS", "LOCAL JOBS", "SUCCEEDED", "FAILED", "CPU TIME", "WALL TIME", "CPU/WALL")
+    heading = (
+        *names,
+        "GRID JOBS",
+        "LOCAL JOBS",
+        "SUCCEEDED",
+        "FAILED",
+        "CANCELLED",
+        "CPU TIME",
+        "WALL TIME",
+        "CPU/WALL",
+    )
     parts = [render_columns([heading, *(_render_row(line.usage) for line in lines)])]
     for line in lines:
         parts += _render_reasons(line)
@@ -56,7 +66,7 @@ def render_usage(lines: Sequence[UsageLine], by: Sequence[str]) -> str:
 def _render_row(usage: Usage) -> tuple[str, ...]:
     return (
         *map(printable, usage.group),
-        *map(str, (usage.grid_jobs, usage.local_jobs, usage.succeeded, usage.failed)),
+        *map(str, (usage.grid_jobs, usage.local_jobs, usage.succeeded, usage.failed, usage.cancelled)),
         *(_render_duration(usage.cpu_seconds), _render_duration(usage.wall_seconds)),
         "" if usage.efficiency is None else f"{usage.efficiency:.0%}",
     )
@@ -84,7 +94,17 @@ def render_usage_json(lines: Sequence[UsageLine], by: Sequence[str]) -> str:
 def render_usage_csv(lines: Sequence[UsageLine], by: Sequence[str]) -> str:
     """The same for spreadsheets; the reasons stand in one column, as ``12 × REASON; 3 × REASON``."""
     text = io.StringIO()
-    names = (*by, "grid_jobs", "local_jobs", "succeeded", "failed", "cpu_seconds", "wall_seconds", "efficiency")
+    names = (
+        *by,
+        "grid_jobs",
+        "local_jobs",
+        "succeeded",
+        "failed",
+        "cancelled",
+        "cpu_seconds",
+        "wall_seconds",
+        "efficiency",
+    )
     writer = csv.DictWriter(text, (*names, "reasons"), lineterminator="\n")
     writer.writeheader()
     for line in lines:
@@ -101,6 +121,7 @@ def _find_values(line: UsageLine, by: Sequence[str]) -> Mapping[str, Any]:
         "local_jobs": usage.local_jobs,
         "succeeded": usage.succeeded,
         "failed": usage.failed,
+        "cancelled": usage.cancelled,
         "cpu_seconds": round(usage.cpu_seconds, 2),
         "wall_seconds": usage.wall_seconds,
         "efficiency": None if usage.efficiency is None else round(usage.efficiency, 4),

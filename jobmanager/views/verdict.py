@@ -60,9 +60,10 @@ def _judge_unsubmitted(job: LocalJob, now: Heard | None) -> str:
 
 
 def _judge_end(job: LocalJob, surroundings: Surroundings) -> str:
+    if job.succeeded:
+        return "Succeeded: its driver wrote down the end, which it does when the outputs are back; nothing beats that."
     if job.driver == "ended":
-        success = "Done" if job.succeeded else f"Done without success, as {job.reason}"
-        return f"{success}: its driver wrote down the end, which it does when the outputs are back; nothing beats that."
+        return f"{str(job.outcome and job.outcome.value).capitalize()}, as {job.reason}; its outputs are back."
     decisive = _find_decisive(job)
     what = f"{job.state.word.capitalize()}, as {job.reason or 'nobody said otherwise'}"
     sentence = f"{what} ({_describe_source(decisive)})" if decisive else what
@@ -145,8 +146,7 @@ def _find_alive(job: LocalJob, now: Heard | None) -> LocalStatus | None:
 def _find_decisive(job: LocalJob) -> Evidence | None:
     """The last piece of evidence that brought the local job into the state that it is in."""
     for evidence in reversed(job.evidence()):
-        state, _, _ = evidence.verdict.removeprefix("not over: ").partition(":")
-        if state == job.state.word:
+        if evidence.state is job.state:
             return evidence
     return None
 

@@ -92,7 +92,7 @@ def _take_snapshot(database: Database, identity: str, stall_time: float) -> Snap
     if row.steps:
         (of_part,) = database.grid_jobs.overview(part)
         step = render_step(row.steps)
-        row = replace(row, counts=of_part.counts, unsuccessful=of_part.unsuccessful, steps=())
+        row = replace(row, counts=of_part.counts, steps=())
     now = time.time()
     course = read_course(database, part, database.grid_jobs.get(part).count, stall_time, now)
     return Snapshot(row, course, now, stall_time, step)

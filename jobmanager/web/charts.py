@@ -102,7 +102,7 @@ def _count_most_active(lines: Iterable[LocalJobLine]) -> int:
     return most
 
 
-_STACK = ("done", "unsuccessful", "failed", "active", "pending")
+_STACK = ("done", "cancelled", "failed", "active", "pending")
 
 
 def _count_by_step(lines: Iterable[LocalJobLine], span: Span) -> list[Counter[str]]:

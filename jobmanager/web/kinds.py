@@ -23,12 +23,12 @@ class Kind:
 
 KINDS = (
     Kind("f", "failed", "failed", "M1.5 3l1.5 -1.5l2 2l2 -2l1.5 1.5l-2 2l2 2l-1.5 1.5l-2 -2l-2 2l-1.5 -1.5l2 -2z"),
-    Kind("n", "unsuccessful", "done, without success", "M1 1l8 8h-8z"),
+    Kind("c", "cancelled", "cancelled", "M1 1l8 8h-8z"),
     Kind("s", "suspended", "suspended", "M1.5 1h2.5v8h-2.5zm4.5 0h2.5v8h-2.5z"),
     Kind("a", "active", "active", "M2 1l7 4l-7 4z"),
     Kind("p", "pending", "pending", "M1 1h8v8h-8zm1.6 1.6v4.8h4.8v-4.8z"),
     Kind("u", "unsubmitted", "unsubmitted", "M4 4h2v2h-2z"),
-    Kind("d", "done", "done", "M1 1h8v8h-8z"),
+    Kind("d", "done", "done, with success", "M1 1h8v8h-8z"),
 )
 """Those that need a look come first."""
 
@@ -59,7 +59,12 @@ class Cells:
 
 def kind_of(line: LocalJobLine) -> Kind:
     """How a local job is shown."""
-    return KIND_OF_NAME["unsuccessful"] if line.unsuccessful else kind_of_state(line.state)
+    return kind_of_end(line.outcome) if line.outcome else kind_of_state(line.state)
+
+
+def kind_of_end(outcome: str) -> Kind:
+    """How an end is shown: of a local job, or of a grid job."""
+    return KIND_OF_NAME["done" if outcome == "succeeded" else outcome]
 
 
 def kind_of_state(state: State) -> Kind:

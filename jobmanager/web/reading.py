@@ -57,9 +57,7 @@ class ReadOnlyDatabase(Database):
 
     def mark_of_all(self) -> Mark:
         """What changes whenever the list of grid jobs would."""
-        local_jobs = self._store.query(
-            "SELECT grid_job, state, count(*), sum(unsuccessful) FROM local_job GROUP BY 1, 2"
-        )
+        local_jobs = self._store.query("SELECT grid_job, state, outcome, count(*) FROM local_job GROUP BY 1, 2, 3")
         return (*self._store.query("SELECT id, state FROM grid_job"), *local_jobs)
 
     def mark_of_grid_job(self, identity: str) -> Mark:
@@ -72,7 +70,7 @@ class ReadOnlyDatabase(Database):
 
 
 def _render_condition(chosen: Filter) -> tuple[str, list[str]]:
-    pairs = [("state", chosen.state), ("type", chosen.type), ("owner", chosen.owner)]
+    pairs = [("coalesce(outcome, state)", chosen.state), ("type", chosen.type), ("owner", chosen.owner)]
     given = [(column, value) for column, value in pairs if value]
     condition = " AND ".join(f"{column} = ?" for column, _ in given)
     return (f" WHERE {condition}" if given else ""), [value for _, value in given]

@@ -9,7 +9,7 @@ from jobmanager.site.account import Account
 from jobmanager.views.explaining import describe_driver, describe_local_job, look_around
 from jobmanager.views.verdict import render_verdict
 from jobmanager.web.files import find_size, open_file
-from jobmanager.web.kinds import KIND_OF_NAME, Kind, kind_of_state
+from jobmanager.web.kinds import Kind, kind_of_end, kind_of_state
 from jobmanager.web.pages.phases import Bar, render_bars
 from jobmanager.web.reading import ReadOnlyDatabase
 from sandbox.gather import EXPECTED, render_stem
@@ -47,7 +47,7 @@ def read_local_job_page(account: Account, database: ReadOnlyDatabase, identity: 
     return LocalJobPage(
         identity=identity,
         job=job,
-        kind=KIND_OF_NAME["unsuccessful"] if job.unsuccessful else kind_of_state(job.state),
+        kind=kind_of_end(job.outcome.value) if job.outcome else kind_of_state(job.state),
         verdict=render_verdict(job, surroundings),
         facts=[(name, text) for name, text in describe_local_job(identity, job) if name not in _SHOWN_ELSEWHERE],
         times=_list_times(job),

@@ -3,16 +3,16 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from batch_adapters.states import STATE_OF_WORD, State
-from jobmanager.database.database import Overview
+from batch_adapters.states import STATE_OF_WORD
+from jobmanager.database.database import STANDINGS, Overview
 from jobmanager.database.times import read_time
 from jobmanager.views.grid_jobs import render_counts
-from jobmanager.web.kinds import KIND_OF_NAME, Kind, kind_of_state
+from jobmanager.web.kinds import KIND_OF_NAME, Kind, kind_of_end, kind_of_state
 from jobmanager.web.pages.paging import Paging, read_paging
 from jobmanager.web.reading import Filter, ReadOnlyDatabase
 
 _ROWS = 50
-_SHARES = ("done", "unsuccessful", "failed", "active", "suspended", "pending", "unsubmitted")
+_SHARES = ("done", "failed", "cancelled", "active", "suspended", "pending", "unsubmitted")
 """The parts of a bar from the left: what has ended comes first."""
 
 
@@ -59,7 +59,7 @@ def read_overview_page(database: ReadOnlyDatabase, parameters: Mapping[str, str]
     chosen = Filter(*(parameters.get(name, "") for name in ("state", "type", "owner")))
     types, owners = database.types_and_owners()
     choices = [
-        Choice("state", "State", [state.word for state in State], chosen.state),
+        Choice("state", "State", list(STANDINGS), chosen.state),
         Choice("type", "Type", types, chosen.type),
         Choice("owner", "Owner", owners, chosen.owner),
     ]
@@ -70,16 +70,15 @@ def read_overview_page(database: ReadOnlyDatabase, parameters: Mapping[str, str]
 
 
 def _describe(row: Overview) -> Entry:
-    kind = kind_of_state(STATE_OF_WORD[row.state])
+    kind = kind_of_end(row.outcome) if row.outcome else kind_of_state(STATE_OF_WORD[row.state])
     return Entry(row, kind, _draw_shares(row), render_counts(row), read_time(row.submitted))
 
 
 def _draw_shares(row: Overview) -> list[tuple[Kind, str]]:
     total = sum(row.counts.values())
-    numbers = {**row.counts, "unsuccessful": row.unsuccessful, "done": row.counts.get("done", 0) - row.unsuccessful}
     shares, left = [], 0.0
     for name in _SHARES:
-        if number := numbers.get(name, 0):
+        if number := row.counts.get(name, 0):
             width = 1000 * number / total
             shares.append((KIND_OF_NAME[name], f"M{left:.1f} 0h{width:.1f}v10h-{width:.1f}z"))
             left += width

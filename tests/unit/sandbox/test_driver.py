@@ -402,7 +402,7 @@ def test_a_warning_reaches_the_program_and_ends_nothing(bench: Bench, to: str, n
     assert caught.signal == name
     assert caught.after_end is None or caught.after_end <= 1
     assert before <= caught.time <= time.time()
-    assert not bench.status.was_interrupted
+    assert bench.status.interruption is None
 
 
 def test_a_signal_before_the_programs_start_keeps_it_from_starting(bench: Bench) -> None:
@@ -414,7 +414,7 @@ def test_a_signal_before_the_programs_start_keeps_it_from_starting(bench: Bench)
     )
     assert bench.run_prepared(argv) == 143
     assert bench.read("stdout") == b""
-    assert (bench.status.exit_code, bench.status.was_interrupted) == (143, True)
+    assert (bench.status.exit_code, bench.status.interruption) == (143, "TERM")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGQUIT], ids=lambda number: number.name)

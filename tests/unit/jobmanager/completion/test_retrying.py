@@ -10,7 +10,7 @@ from batch_adapters.adapter import LocalStatus
 from batch_adapters.states import Event, State
 from jobmanager.completion.retrying import choose_retries, retry_failed
 from jobmanager.database.foreign_xml import read_foreign_xml
-from jobmanager.database.local_job import LocalJob
+from jobmanager.database.local_job import LocalJob, Outcome
 from jobmanager.monitor.worker import main as run_worker
 from jobmanager.site.account import Account
 from jobmanager.states.driver_status import reconcile_with_drivers
@@ -37,7 +37,7 @@ def failed(index: int, attempts_before: int = 0) -> LocalJob:
 
 def succeeded(index: int) -> LocalJob:
     job = LocalJob.new(index, "toy", None)
-    job.state, job.exit_code = State.DONE, 0
+    job.state, job.exit_code, job.outcome = State.DONE, 0, Outcome.SUCCEEDED
     job.put_driver("ended", "node", 1.0, None)
     return job
 

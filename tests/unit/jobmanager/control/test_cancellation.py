@@ -3,10 +3,12 @@
 import pytest
 
 from batch_adapters.adapter import Unreachable
+from batch_adapters.causes import Cause
 from batch_adapters.states import State
 from jobmanager.control.cancellation import cancel_local_jobs
+from jobmanager.database.local_job import Outcome
 from jobmanager.submission.adoption import Unsettled
-from tests.unit.toy_system import GRID_JOB, SETTLE, TOKEN, ToySystem
+from tests.unit.toy_system import GRID_JOB, NOW, SETTLE, TOKEN, ToySystem
 
 
 def end(toy: ToySystem, index: int, state: State = State.DONE) -> None:
@@ -55,11 +57,21 @@ def test_an_array_of_the_same_id_of_earlier_days_does_not_count(toy: ToySystem) 
 
 def test_what_was_never_submitted_fails(toy: ToySystem) -> None:
     toy.add([None, None], token=None)
+    toy.database.grid_jobs.change(GRID_JOB, lambda job: job.cancel(NOW, "cancelled by ada"))
     cancel_local_jobs(toy.account, GRID_JOB)
     assert toy.states() == [State.FAILED] * 2
+    assert (toy.job().outcome, toy.job().cause) == (Outcome.CANCELLED, Cause.CANCELLED_BY_US)
     assert toy.job().reason == "never submitted: the grid job was cancelled before"
     assert toy.calls("find") == toy.calls("cancel") == []
     assert toy.database.grid_jobs.get(GRID_JOB).state is State.STAGE_OUT
+
+
+def test_what_was_never_submitted_because_it_was_refused_has_failed_for_that(toy: ToySystem) -> None:
+    toy.add([None], token=None)
+    toy.database.grid_jobs.change(GRID_JOB, lambda job: job.cancel(NOW, "cannot be run: no such queue", "us"))
+    cancel_local_jobs(toy.account, GRID_JOB)
+    assert (toy.job().outcome, toy.job().cause) == (Outcome.FAILED, Cause.REFUSED)
+    assert toy.job().reason == "never submitted: cannot be run: no such queue"
 
 
 def test_what_is_in_doubt_is_looked_up_and_then_cancelled(toy: ToySystem) -> None:

@@ -23,6 +23,7 @@ from jobmanager.control.resubmission import (
 from jobmanager.database.database import UnknownJob
 from jobmanager.database.documents import read_ranges, render_ranges
 from jobmanager.database.grid_job import GridJob
+from jobmanager.database.local_job import Outcome
 from jobmanager.requests.acceptance import accept_grid_job, prepare_grid_job
 from jobmanager.requests.job_types import HandlerError
 from jobmanager.requests.rsl import read_rsl
@@ -82,6 +83,7 @@ def finish(account: Account, identity: str, failed: Sequence[int] = ()) -> None:
         local_jobs = database.local_jobs.all_of(identity)
         for local_job in local_jobs:
             local_job.state = State.FAILED if local_job.index in failed else State.DONE
+            local_job.outcome = Outcome.FAILED if local_job.index in failed else Outcome.SUCCEEDED
             if local_job.index not in failed:
                 local_job.exit_code = 0
                 local_job.put_driver("ended", "node", 1.0, None)

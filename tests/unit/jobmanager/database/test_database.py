@@ -309,8 +309,8 @@ def test_the_lines_of_local_jobs_are_what_their_documents_say(database: Database
     apply_events(database, "fork", events)
     waiting, ended = database.local_jobs.lines("aaaaaaaa")
     assert (waiting.index, waiting.state, waiting.started, waiting.ended) == (1, State.PENDING, None, None)
-    assert (ended.index, ended.state, ended.unsuccessful, ended.started, ended.ended) == (
-        *(2, State.DONE, True),
+    assert (ended.index, ended.state, ended.outcome, ended.started, ended.ended) == (
+        *(2, State.DONE, "failed"),
         *(2000, 2060),
     )
     assert (ended.local_id, ended.reason) == ("aaaaaaaa-1.2", "the program ended with exit code 3")

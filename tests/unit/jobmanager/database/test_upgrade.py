@@ -9,7 +9,7 @@ from lxml import etree
 from batch_adapters.states import State
 from jobmanager.database.database import FIRST_LAYOUT, LAYOUT, Database, DatabaseError
 from jobmanager.database.documents import load_schema
-from jobmanager.database.upgrade import STEPS, write_times_as_iso
+from jobmanager.database.upgrade import STEPS, renew_layout_4
 
 RECORDED = Path(__file__).parents[3] / "recorded"
 
@@ -71,7 +71,7 @@ def test_times_are_what_they_were(tmp_path: Path) -> None:
 )
 def test_who_cancelled_is_no_longer_read_from_a_sentence(reason: str, by: str | None) -> None:
     document = etree.Element("grid-job", cancelled="2026-11-22T08:30:00Z", reason=reason)
-    write_times_as_iso(document)
+    renew_layout_4(document)
     assert document.get("cancelled-by") == by
 
 

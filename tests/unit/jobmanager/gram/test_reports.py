@@ -16,9 +16,9 @@ from gram_shims.calls import poll
 from gram_shims.description import JobDescription
 from jobmanager.control.cancel_requests import request_cancel
 from jobmanager.database.grid_job import GramOrigin, GridJob
-from jobmanager.database.local_job import LocalJob
+from jobmanager.database.local_job import LocalJob, Outcome
 from jobmanager.gram import events as gram_events
-from jobmanager.gram.answers import answer_file, find_events, gram_id, publish_answer, was_cancelled
+from jobmanager.gram.answers import answer_file, find_events, gram_id, publish_answer
 from jobmanager.gram.reports import GramReports
 from jobmanager.monitor import worker
 from jobmanager.monitor.monitor import Monitor
@@ -282,7 +282,7 @@ def make_local_job(index: int, code: int | None) -> LocalJob:
     job = LocalJob.new(index, "fork", None)
     job.state = State.FAILED if code is None else State.DONE
     job.exit_code = code
-    job.reason = f"exit code {code}" if code else None
+    job.outcome = Outcome.SUCCEEDED if code == 0 else Outcome.FAILED
     return job
 
 
@@ -297,7 +297,7 @@ def test_a_grid_job_that_cannot_be_run_was_not_cancelled_by_anybody(
     monkeypatch.setattr(worker, "run_grid_job", refuse)
     worker._do_task_of_grid_job(account, Task.SUBMIT, A)
     job = account.database.grid_jobs.get(A)
-    assert (job.cancelled, was_cancelled(job)) == (True, False)
+    assert (job.cancelled, job.was_cancelled) == (True, False)
 
 
 @pytest.mark.parametrize(("by", "error"), [("us", 17), (None, 8)], ids=["cannot be run", "cancelled by somebody"])

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from batch_adapters.adapter import BatchError, Garbled, LocalStatus, Unreachable
+from batch_adapters.causes import Cause
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.states import Event, State
 from jobmanager.database.local_job import Evidence
@@ -108,7 +109,7 @@ def test_the_drivers_record_is_a_second_witness(toy: ToySystem) -> None:
     assert toy.states() == [DONE, ACTIVE]
     first = toy.job()
     assert (first.exit_code, first.driver, first.evidence()) == (
-        3, "ended", [Evidence("driver", "end, exit code 3", 2000, "done")],
+        3, "ended", [Evidence("driver", "end, exit code 3", 2000, "done", DONE)],
     )  # fmt: skip
 
 
@@ -200,7 +201,8 @@ def test_absence_is_believed_after_some_answers_and_some_time(
         look(toy)
     assert toy.states() == [state]
     if state is FAILED:
-        assert toy.job().reason == "toy does not know it any more, and its driver left no record of an end"
+        assert toy.job().cause is Cause.NODE_LOST
+        assert toy.job().evidence()[-1].verdict.startswith("failed: toy does not know it any more")
         assert toy.job().evidence()[-1].source == "us"
 
 

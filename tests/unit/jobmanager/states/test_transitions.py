@@ -1,6 +1,7 @@
 """Events and drivers' records change a local job's document, in time's order and once."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Concatenate, ParamSpec, TypeVar
 
 import pytest
 from hypothesis import given
@@ -8,18 +9,35 @@ from hypothesis import strategies as st
 
 from adapters import Slice
 from batch_adapters.adapter import LocalStatus
+from batch_adapters.causes import Cause
 from batch_adapters.states import Event, State
-from jobmanager.database.local_job import MOST_EVIDENCE, Evidence, LocalJob
-from jobmanager.states.transitions import (
-    apply_array_event,
-    apply_driver_status,
-    apply_event,
-    apply_status,
-    end_by_driver,
-    mark_lost,
-    reopen,
-)
+from jobmanager.database.local_job import MOST_EVIDENCE, Evidence, LocalJob, Outcome
+from jobmanager.states import transitions
+from jobmanager.states.ends import put_outcome
+from jobmanager.states.transitions import reopen
 from sandbox.status import DriverStatus, Phase
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def judged(change: Callable[Concatenate[LocalJob, P], R]) -> Callable[Concatenate[LocalJob, P], R]:
+    """What is written is judged first (`jobmanager.states.changes.put_local_jobs`)."""
+
+    def apply(job: LocalJob, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        changed = change(job, *args, **kwargs)
+        put_outcome(job)
+        return changed
+
+    return apply
+
+
+apply_array_event = judged(transitions.apply_array_event)
+apply_driver_status = judged(transitions.apply_driver_status)
+apply_event = judged(transitions.apply_event)
+apply_status = judged(transitions.apply_status)
+end_by_driver = judged(transitions.end_by_driver)
+mark_lost = judged(transitions.mark_lost)
 
 PENDING, ACTIVE, SUSPENDED, DONE, FAILED = (
     State.PENDING, State.ACTIVE, State.SUSPENDED, State.DONE, State.FAILED,
@@ -147,7 +165,6 @@ def test_the_drivers_record_and_the_batch_systems_are_reconciled(
     job = after([(1, ACTIVE, 0), (3, *event)])
     apply_driver_status(job, status, 9)
     assert (job.state, job.exit_code, job.succeeded) == (state, exit_code, succeeded)
-    assert succeeded or job.reason
 
 
 def test_a_driver_that_ended_does_not_end_the_job_before_the_batch_system_says_so() -> None:
@@ -179,16 +196,18 @@ def test_phases_of_a_driver_that_has_ended_are_no_younger_than_its_end() -> None
     assert [phase.changed for phase in job.told_phases()] == [7]
 
 
-def test_a_problem_that_the_driver_tells_is_the_reason_at_once_and_stays_it() -> None:
+def test_a_problem_that_the_driver_tells_is_the_reason_at_once_until_another_run_has_none() -> None:
     job = after([(1, ACTIVE, 0)])
     assert apply_driver_status(job, DriverStatus(start=1, problem="no space"), 9)
     assert (job.state, job.reason) == (ACTIVE, "no space")
-    assert not apply_driver_status(job, DriverStatus(start=1), 9)
-    assert job.reason == "no space"
+    assert not apply_driver_status(job, DriverStatus(start=1, problem="no space"), 9)
+    assert apply_driver_status(job, DriverStatus(start=2), 9)
+    assert job.reason is None
 
 
 NO_REASON: str | None = None
-ENDED_IT = "the batch system ended it: it was cancelled, or failed before it ran"
+ENDED_IT = "it was ended before its driver could write down its end, and nobody says why"
+NEVER_RAN = "it ended before it was started: it was cancelled, or could not be started"
 NO_RECORD = "exit code 0, but the driver left no record of the end: its outputs did not come back"
 NO_STATUS_FILE = "the driver could not even write its status file (is the disk full?)"
 TOO_MUCH_CPU = "the program took more CPU time than max_cpu_time allows"
@@ -210,16 +229,13 @@ TOO_MUCH_CPU = "the program took more CPU time than max_cpu_time allows"
             "the program was ended by signal SEGV",
             id="signal",
         ),
-        pytest.param((DONE, 0), DriverStatus(start=1), NO_RECORD, id="no end"),
-        pytest.param((DONE, 0), DriverStatus(start=1, end=2), NO_RECORD, id="an end without exit code"),
-        pytest.param((DONE, 0), DriverStatus(start=1, exit_code=0), NO_RECORD, id="an exit code without end"),
         pytest.param((DONE, 125), DriverStatus(), NO_STATUS_FILE, id="the driver failed and is silent"),
         pytest.param((DONE, 125), DriverStatus(start=1, problem="no space"), "no space", id="the driver failed"),
         pytest.param((FAILED, 9), DriverStatus(problem="no space"), "no space", id="the driver failed before"),
         pytest.param((FAILED, 0), DriverStatus(start=1), ENDED_IT, id="ended by the batch system"),
-        pytest.param(
-            (FAILED, 125), DriverStatus(start=1), "the batch system reports a failure (code 125)", id="a failure"
-        ),
+        pytest.param((FAILED, 0), DriverStatus(), NEVER_RAN, id="ended before it started"),
+        pytest.param((FAILED, 137), DriverStatus(start=1), "it was ended by signal KILL", id="killed"),
+        pytest.param((FAILED, 3), DriverStatus(start=1), "the program ended with exit code 3", id="a failure"),
     ],
 )
 def test_the_reason_of_an_end_is_told_by_who_knows_it_best(
@@ -228,6 +244,20 @@ def test_the_reason_of_an_end_is_told_by_who_knows_it_best(
     job = after([(1, ACTIVE, 0), (3, *event)])
     apply_driver_status(job, status, 9)
     assert (job.reason, job.succeeded) == (reason, reason is None)
+
+
+@pytest.mark.parametrize(
+    "status",
+    [DriverStatus(), DriverStatus(start=1), DriverStatus(start=1, end=2), DriverStatus(start=1, exit_code=0)],
+    ids=["nothing", "no end", "an end without exit code", "an exit code without end"],
+)
+def test_a_record_of_a_clean_end_may_be_on_its_way_until_nobody_waits_any_more(status: DriverStatus) -> None:
+    job = after([(1, ACTIVE, 0), (3, DONE, 0)])
+    apply_driver_status(job, status, 9)
+    assert (job.outcome, job.reason) == (None, None)
+    job.driver = "missing"
+    put_outcome(job)
+    assert (job.outcome, job.cause, job.reason) == (Outcome.FAILED, Cause.OUTPUTS_MISSING, NO_RECORD)
 
 
 # --- what the queue and the history say
@@ -341,15 +371,15 @@ def test_why_a_job_is_suspended_is_kept() -> None:
 def test_an_answer_is_evidence_in_its_own_words_and_an_end_in_its_second() -> None:
     job = after([(5, ACTIVE, 0)])
     apply_status(job, status("CD", DONE, 3), 9, "queue")
-    assert job.evidence()[-1] == Evidence("queue", "CD 3", 9, "done")
+    assert job.evidence()[-1] == Evidence("queue", "CD 3", 9, "done", DONE)
     assert (job.started_time, job.ended_time) == (5, 9)
 
 
-def test_a_reason_of_the_batch_system_becomes_the_reason_of_a_failure() -> None:
+def test_the_words_of_the_batch_system_are_kept() -> None:
     job = after([(5, ACTIVE, 0)])
     apply_status(job, status("F", FAILED, None, "NodeFail"), 9, "history")
-    assert job.reason == "the batch system ended it: it was cancelled, or failed before it ran: NodeFail"
-    assert job.evidence()[-1] == Evidence("history", "F NodeFail", 9, "failed")
+    assert (job.batch_words, job.reason) == ("F NodeFail", NEVER_RAN)
+    assert job.evidence()[-1] == Evidence("history", "F NodeFail", 9, "failed", FAILED)
 
 
 # --- ends without the batch system, and ends that were none
@@ -361,7 +391,7 @@ def test_an_end_that_the_queue_denies_is_taken_back() -> None:
     reopen(job, status("R", ACTIVE), 20)
     assert (job.state, job.exit_code, job.driver, job.ended, job.queue_time) == (ACTIVE, None, None, None, 20)
     assert job.started_time == 20
-    assert job.evidence()[-1] == Evidence("queue", "R", 20, "not over: active")
+    assert job.evidence()[-1] == Evidence("queue", "R", 20, "not over: active", ACTIVE)
     apply_event(job, Event(15, "17_3", PENDING))
     assert job.state is ACTIVE, "news from before the question"
     apply_event(job, Event(30, "17_3", DONE, 0))
@@ -378,9 +408,11 @@ def test_an_end_without_news_is_a_failure_with_a_reason() -> None:
     job = after([(5, ACTIVE, 0)])
     mark_lost(job, 100, "slurm does not know it any more")
     job.to_bytes()
-    assert (job.state, job.exit_code, job.reason) == (FAILED, None, "slurm does not know it any more")
+    words = "its host or the batch system there was lost (fork: it is gone, and its driver left no record of an end)"
+    assert (job.state, job.exit_code, job.cause, job.reason) == (FAILED, None, Cause.NODE_LOST, words)
     assert job.ended_time == 100
-    assert job.evidence()[-1] == Evidence("us", "nowhere to be found", 100, "failed: slurm does not know it any more")
+    verdict = "failed: slurm does not know it any more"
+    assert job.evidence()[-1] == Evidence("us", "nowhere to be found", 100, verdict, FAILED)
     apply_event(job, Event(50, "17_3", PENDING))
     assert job.state is FAILED, "news from before"
     apply_event(job, Event(150, "17_3", PENDING))
@@ -393,8 +425,8 @@ def test_a_driver_is_a_witness_of_the_end(code: int) -> None:
     end_by_driver(job, DriverStatus(start=5, end=9, exit_code=code))
     assert (job.state, job.exit_code, job.succeeded) == (DONE, code, code == 0)
     assert job.evidence() == [
-        Evidence("log", "active", 5, "active"),
-        Evidence("driver", f"end, exit code {code}", 9, "done"),
+        Evidence("log", "active", 5, "active", ACTIVE),
+        Evidence("driver", f"end, exit code {code}", 9, "done", DONE),
     ]
     assert job.ended_time == 9
     apply_event(job, Event(8, "17_3", PENDING))

@@ -14,7 +14,9 @@ from jobmanager.database.database import UnknownJob
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import Evidence, LocalJob
 from jobmanager.site.account import Account
+from jobmanager.states.changes import put_local_jobs
 from jobmanager.states.driver_status import status_file
+from jobmanager.states.ends import put_outcome
 from jobmanager.states.transitions import apply_driver_status, apply_event, apply_status, mark_lost
 from jobmanager.views.explaining import explain
 from jobmanager.views.grid_jobs import render_local_time
@@ -34,7 +36,7 @@ def add(account: Account, *jobs: LocalJob, grid_job: str = GRID_JOB) -> None:
     job.put_slices(len(jobs), None, 1)
     with account.database.transaction():
         account.database.grid_jobs.put(job)
-        account.database.local_jobs.put(grid_job, jobs)
+        put_local_jobs(account.database, grid_job, jobs)
     account.places.results(grid_job).mkdir(parents=True)
 
 
@@ -90,7 +92,13 @@ def test_facts_evidence_and_the_drivers_words_are_printed_in_order(fake: Account
     facts = dict(re.split("  +", line) for line in found[""])
     assert facts == {
         **{"grid job": GRID_JOB, "number": "2", "batch system": "fake", "token": TOKEN, "local id": "17.1"},
-        **{"state": "done", "exit code": "3", "reason": "the program ended with exit code 3"},
+        **{
+            "state": "done",
+            "exit code": "3",
+            "outcome": "failed",
+            "cause": "exit-code",
+            "reason": "the program ended with exit code 3",
+        },
         **{"intended": render_local_time(T), "submitted": render_local_time(T)},
         **{"started": render_local_time(T + 5), "ended": render_local_time(T + 9)},
     }
@@ -322,7 +330,7 @@ def intended() -> LocalJob:
             ["Active", "its driver wrote down the end", "ends it"],
             id="missing, with the driver's end",
         ),
-        pytest.param(proven, replace(QUIET, now=Heard((ALIVE,))), ["Done", "nothing beats that"], id="driver"),
+        pytest.param(proven, replace(QUIET, now=Heard((ALIVE,))), ["Succeeded", "nothing beats that"], id="driver"),
         pytest.param(failed_by_log, QUIET, ["Failed", "cancelled", "log", "failed 0", "no end"], id="failed"),
         pytest.param(
             failed_by_log,
@@ -342,7 +350,7 @@ def intended() -> LocalJob:
             ["Failed", "wrote down no end."],
             id="failed, and its id is used again",
         ),
-        pytest.param(lost, QUIET, ["Failed", "nobody knows it", "the job manager"], id="lost"),
+        pytest.param(lost, QUIET, ["Failed", "was lost", "the job manager"], id="lost"),
         pytest.param(never_submitted, QUIET, ["failed", "never submitted"], id="never submitted"),
         pytest.param(lambda: LocalJob.new(1, "fake", None), QUIET, ["Not submitted"], id="not submitted"),
         pytest.param(intended, QUIET, ["In doubt", TOKEN, "adopted"], id="in doubt"),
@@ -357,7 +365,9 @@ def intended() -> LocalJob:
 def test_the_verdict_is_one_sentence_that_says_from_what(
     make: Callable[[], LocalJob], surroundings: Surroundings, words: list[str]
 ) -> None:
-    verdict = render_verdict(make(), surroundings)
+    job = make()
+    put_outcome(job)
+    verdict = render_verdict(job, surroundings)
     positions = [verdict.find(word) for word in words]
     assert -1 not in positions, verdict
     assert positions == sorted(positions), verdict

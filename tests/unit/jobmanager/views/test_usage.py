@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from batch_adapters.causes import Cause
 from batch_adapters.states import State
 from jobmanager.commands import cli
 from jobmanager.database.database import Database
 from jobmanager.database.grid_job import GridJob
-from jobmanager.database.local_job import LocalJob
+from jobmanager.database.local_job import LocalJob, Outcome
 from jobmanager.site.account import Account
+from jobmanager.states.ends import put_outcome
 from jobmanager.views.usage import find_usage, fold_reason, render_usage, render_usage_csv, render_usage_json
 from tests.samgrid import Samgrid
 
@@ -51,7 +53,9 @@ def make_local_job(index: int, part: Part) -> LocalJob:
     job.put_times(started=part.started, ended=part.ended)
     job.put_driver("ended", "node", part.cpu, None)
     job.exit_code = part.code
-    job.reason = part.reason or (f"the program ended with exit code {part.code}" if part.code else None)
+    put_outcome(job)
+    if part.reason:
+        job.outcome, job.cause, job.reason = Outcome.CANCELLED, Cause.CANCELLED_BY_US, part.reason
     return job
 
 
@@ -73,7 +77,7 @@ def test_sums_by_user_type_and_batch_system(database: Database) -> None:
     assert ada.efficiency == pytest.approx(1150 / (200 + DAY))  # one has no CPU time
     assert bob.group == ("bob", "command", "slurm")
     # A clock that went backwards takes nothing away.
-    assert (bob.local_jobs, bob.succeeded, bob.failed, bob.wall_seconds, bob.efficiency) == (2, 1, 1, 0, None)
+    assert (bob.local_jobs, bob.succeeded, bob.cancelled, bob.wall_seconds, bob.efficiency) == (2, 1, 1, 0, None)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +99,7 @@ def test_what_earlier_attempts_used_counts(account: Account) -> None:
     assert (line.usage.local_jobs, line.usage.failed, line.usage.cpu_seconds) == (1, 1, 50)
     with account.database.transaction():
         job.register("2", "", 200)
-        job.state = State.DONE
+        job.state, job.outcome = State.DONE, Outcome.SUCCEEDED
         job.put_times(started=200, ended=300)
         account.database.local_jobs.put(A, [job])
     (line,) = find_usage(account.database, ("user",), 0, 1000)
@@ -133,7 +137,7 @@ def test_the_table_shows_efficiency_and_reasons(database: Database) -> None:
     table = render_usage(find_usage(database, ("user",), 0, 101), ("user",))
     lines = [line.split() for line in table.splitlines()]
     assert lines[0][:3] == ["USER", "GRID", "JOBS"]
-    assert lines[1] == ["ada", "1", "3", "2", "1", "0:02:30", "0:03:30", "75%"]
+    assert lines[1] == ["ada", "1", "3", "2", "1", "0", "0:02:30", "0:03:30", "75%"]
     assert "       1 × the program ended with exit code 3" in table
 
 

@@ -12,11 +12,11 @@ from jobmanager.database.database import LocalJobLine
 from jobmanager.web.charts import HEIGHT, WIDTH, draw_history, draw_timeline, find_span
 from jobmanager.web.kinds import KINDS, MOST_CELLS, count_kinds, kind_of, render_cells
 
-PENDING = LocalJobLine(1, State.PENDING, False, "7", 1000, None, None, None, None)
+PENDING = LocalJobLine(1, State.PENDING, None, None, "7", 1000, None, None, None, None)
 ACTIVE = replace(PENDING, state=State.ACTIVE, started=1100)
-DONE = replace(ACTIVE, state=State.DONE, ended=1200)
-UNSUCCESSFUL = replace(DONE, unsuccessful=True, reason="exit code 3")
-FAILED = replace(DONE, state=State.FAILED)
+DONE = replace(ACTIVE, state=State.DONE, outcome="succeeded", ended=1200)
+CANCELLED = replace(DONE, outcome="cancelled", reason="its grid job was cancelled")
+FAILED = replace(DONE, outcome="failed")
 UNSUBMITTED = replace(PENDING, state=State.UNSUBMITTED, submitted=None)
 
 
@@ -44,7 +44,7 @@ def test_cells_are_runs_of_kinds() -> None:
         pytest.param(ACTIVE, "a", id="active"),
         pytest.param(replace(ACTIVE, state=State.SUSPENDED), "s", id="suspended"),
         pytest.param(DONE, "d", id="done"),
-        pytest.param(UNSUCCESSFUL, "n", id="unsuccessful"),
+        pytest.param(CANCELLED, "c", id="cancelled"),
         pytest.param(FAILED, "f", id="failed"),
     ],
 )
@@ -100,11 +100,11 @@ def test_short_local_jobs_count_among_those_that_ran_at_once() -> None:
 
 
 def test_the_history_counts_each_local_job_once_at_any_time() -> None:
-    lines = numbered(DONE, DONE, UNSUCCESSFUL, FAILED)
+    lines = numbered(DONE, DONE, CANCELLED, FAILED)
     span = find_span(lines, 5000)
     assert span is not None
     history = draw_history(lines, span)
-    assert [shape.kind.name for shape in history.shapes] == ["done", "unsuccessful", "failed", "active", "pending"]
+    assert [shape.kind.name for shape in history.shapes] == ["done", "cancelled", "failed", "active", "pending"]
     assert (history.count, history.most_active) == (4, 4)
     tops = [min(numbers(shape.path)[1::2]) for shape in history.shapes]
     assert tops == [100, 50, 0, 0, 0]  # 2 of 4, 3 of 4, 4 of 4 at the end; all ran, and all waited before
@@ -130,9 +130,10 @@ def test_many_local_jobs_have_few_bars() -> None:
 
 
 _TIMES = st.none() | st.integers(0, 2**33)
+_OUTCOMES = st.sampled_from([None, "succeeded", "failed", "cancelled"])
 _LINES = st.builds(
-    LocalJobLine, st.integers(1, 10**6), st.sampled_from(State), st.booleans(), st.none(), _TIMES, _TIMES, _TIMES,
-    st.none(), st.none(),
+    LocalJobLine, st.integers(1, 10**6), st.sampled_from(State), _OUTCOMES, st.none(), st.none(),
+    _TIMES, _TIMES, _TIMES, st.none(), st.none(),
 )  # fmt: skip
 
 

@@ -1,0 +1,137 @@
+"""How a local job ended and why: the one judgement, made of all the evidence whenever a document is written.
+
+The driver knows whether the program ended by itself, the batch system whether somebody or a limit ended it, and we know
+what we asked for. `RULES` is in order: the first that fits says the cause.
+"""
+
+import signal
+from collections.abc import Callable
+
+from batch_adapters.causes import Cause
+from batch_adapters.states import State
+from jobmanager.database.local_job import LocalJob, Outcome
+from sandbox.status import DRIVER_FAILED
+
+_LIMITS = (Cause.TIME_LIMIT, Cause.CPU_LIMIT, Cause.MEMORY_LIMIT)
+
+
+def ended_well(job: LocalJob) -> bool:
+    """True where the driver wrote down a clean end, outputs included, before anybody told it to end.
+
+    A host or daemon lost after that changes nothing. A batch system that ran out of memory may have killed a child of a
+    program that did not notice. Where the driver was told to end, the batch system must say that it was not itself.
+    """
+    if job.driver != "ended" or job.exit_code != 0 or job.batch_cause is Cause.MEMORY_LIMIT:
+        return False
+    return job.caught is None or (job.batch_words is not None and job.batch_cause is None and job.cancel_asked is None)
+
+
+def _was_ended(job: LocalJob) -> bool:
+    """True where the program did not end by itself, as far as the driver can tell."""
+    return job.driver != "ended" or job.caught is not None or (job.exit_code or 0) > 128
+
+
+RULES: tuple[tuple[Callable[[LocalJob], bool], Cause | None], ...] = (
+    (lambda job: job.batch_cause in _LIMITS and _was_ended(job), None),
+    # A program that runs out of memory may end with any exit code.
+    (lambda job: job.batch_cause is Cause.MEMORY_LIMIT, None),
+    # To the batch system we are an owner who cancels, too.
+    (lambda job: job.cancel_asked is not None and _was_ended(job), Cause.CANCELLED_BY_US),
+    (lambda job: job.batch_cause is Cause.CANCELLED_OUTSIDE and _was_ended(job), None),
+    (lambda job: job.driver == "ended" and job.signal == "XCPU", Cause.CPU_LIMIT),
+    (lambda job: job.driver == "ended" and _was_ended(job), Cause.SIGNAL),
+    (lambda job: job.driver == "ended", Cause.EXIT_CODE),
+    # From here on there is no end of the driver's.
+    (lambda job: job.problem is not None, Cause.DRIVER_FAILED),
+    (lambda job: job.batch_cause is not None, None),
+    (lambda job: job.state is State.DONE and job.exit_code == DRIVER_FAILED, Cause.DRIVER_FAILED),
+    (lambda job: job.driver == "missing" and job.exit_code == 0, Cause.OUTPUTS_MISSING),
+    (lambda job: (job.exit_code or 0) > 128, Cause.SIGNAL),
+    (lambda job: bool(job.exit_code), Cause.EXIT_CODE),
+    (lambda job: job.driver is None, Cause.NEVER_STARTED),
+    (lambda job: True, Cause.SIGNAL),
+)
+"""Why a local job ended that did not end well; None: for the cause that the batch system gave."""
+
+
+def find_cause(job: LocalJob) -> Cause | None:
+    """Why a local job that was submitted has failed or was cancelled; None where it succeeded."""
+    if ended_well(job):
+        return None
+    return next(cause or job.batch_cause for fits, cause in RULES if fits(job))
+
+
+def put_outcome(job: LocalJob) -> None:
+    """Write down outcome, cause and reason of a local job that has ended, and none of one that has not."""
+    if job.local_id is None:
+        return  # It was never submitted: whoever ended it has said why.
+    if not job.state.is_final or _may_be_on_its_way(job):
+        job.outcome, job.cause, job.reason = None, None, job.problem
+        return
+    job.cause = find_cause(job)
+    job.outcome = find_outcome(job.cause)
+    job.reason = None if job.cause is None else render_reason(job, job.cause)
+
+
+def _may_be_on_its_way(job: LocalJob) -> bool:
+    """True where the log told of a clean end, and the driver's record of it is not seen yet."""
+    return job.state is State.DONE and job.exit_code == 0 and job.driver in (None, "started") and job.problem is None
+
+
+def find_outcome(cause: Cause | None) -> Outcome:
+    """The outcome that goes with a cause; None: there was no fault."""
+    if cause is None:
+        return Outcome.SUCCEEDED
+    return Outcome.CANCELLED if cause.is_cancellation else Outcome.FAILED
+
+
+def wants_a_word(job: LocalJob) -> bool:
+    """True for a local job that has ended in a way of which only the batch system knows why, and was not asked."""
+    if job.local_id is None or not job.state.is_final or job.batch_words is not None or job.cancel_asked is not None:
+        return False
+    return _was_ended(job) or any(seen.source == "log" and seen.state is State.FAILED for seen in job.evidence())
+
+
+_SENTENCES = {
+    Cause.TIME_LIMIT: "it ran longer than it may",
+    Cause.CPU_LIMIT: "it took more CPU time than it may",
+    Cause.MEMORY_LIMIT: "it took more memory than it may",
+    Cause.CANCELLED_BY_US: "its grid job was cancelled",
+    Cause.NODE_LOST: "its host or the batch system there was lost",
+    Cause.NEVER_STARTED: "it ended before it was started: it was cancelled, or could not be started",
+    Cause.REFUSED: "the batch system refused it",
+    Cause.OUTPUTS_MISSING: "exit code 0, but the driver left no record of the end: its outputs did not come back",
+}
+
+
+def render_reason(job: LocalJob, cause: Cause) -> str:
+    """Why it ended, as a sentence; where the batch system said so, with its words."""
+    words = f" ({job.batch}: {job.batch_words})" if job.batch_words and cause is job.batch_cause else ""
+    if cause is Cause.CANCELLED_OUTSIDE:
+        return f"it was cancelled in the batch system{f' by {job.ended_by}' if job.ended_by else ''}{words}"
+    if cause is Cause.EXIT_CODE:
+        return f"the program ended with exit code {job.exit_code}"
+    if cause is Cause.SIGNAL:
+        return _render_signal(job)
+    if cause is Cause.DRIVER_FAILED:
+        return job.problem or "the driver could not even write its status file (is the disk full?)"
+    if cause is Cause.CPU_LIMIT and job.signal == "XCPU":
+        return "the program took more CPU time than max_cpu_time allows"
+    return _SENTENCES[cause] + words
+
+
+def _render_signal(job: LocalJob) -> str:
+    if job.driver == "ended" and job.caught is not None:
+        return f"signal {job.caught} told it to end while its program ran, and nobody says who sent it"
+    if job.signal:
+        return f"the program was ended by signal {job.signal}"
+    if (job.exit_code or 0) > 128:
+        return f"it was ended by signal {_name_of((job.exit_code or 0) - 128)}"
+    return "it was ended before its driver could write down its end, and nobody says why"
+
+
+def _name_of(number: int) -> str:
+    try:
+        return signal.Signals(number).name.removeprefix("SIG")
+    except ValueError:
+        return str(number)

@@ -11,14 +11,16 @@ from batch_adapters.states import State
 
 # "Job run at …" is no reason for anything.
 _RUNNING = frozenset("BER")
+_ENDED = frozenset("CFX")
 # Torque gives each element of an array a name of its own.
 _TOKEN = re.compile(r"([a-z][a-z0-9]{7}-[0-9a-z]+)(?:\[\d+\]|-\d+)?", re.ASCII)
 _ELEMENT = re.compile(r"(\d+)\[\d+\](.*)")
+_BORROWED = " without a start"
 
 
 def list_ended_states(letters: str) -> dict[str, State]:
     """The states of ended jobs: PBS has one letter for all ends alike; the words we add are from other attributes."""
-    ends = {"": State.DONE, " deleted": State.FAILED, " failed": State.FAILED}
+    ends = {"": State.DONE, " deleted": State.FAILED, " failed": State.FAILED, _BORROWED: State.FAILED}
     return {letter + word: state for letter in letters for word, state in ends.items()}
 
 
@@ -39,7 +41,24 @@ def read_json_jobs(printed: str) -> Iterator[Job]:
     jobs = answer.get("Jobs", {}) if isinstance(answer, dict) else None
     if not isinstance(jobs, dict) or not all(isinstance(job, dict) for job in jobs.values()):
         raise Garbled(f"no list of jobs: {printed[:200]!r}")
-    yield from _read_jobs(jobs)
+    yield from _read_jobs({local_id: _forget_borrowed(local_id, job) for local_id, job in jobs.items()})
+
+
+def _forget_borrowed(local_id: str, attributes: Mapping[str, object]) -> Mapping[str, object]:
+    """The attributes that are the job's own.
+
+    Of an element without an object of its own the server tells the array's (status_subjob in stat_job.c): of one that
+    still waits, of one that never started and, where the server keeps no history, of one that has ended. Such an end
+    looks like that of some other element: exit status, substate and start are not to be believed.
+    """
+    if (
+        _ELEMENT.fullmatch(local_id) is None
+        or "run_count" in attributes
+        or str(attributes.get("job_state")) not in _ENDED
+    ):
+        return attributes
+    own = {name: value for name, value in attributes.items() if name in ("Job_Name", "Job_Owner")}
+    return {**own, "job_state": f"{attributes['job_state']}{_BORROWED}"}
 
 
 def read_xml_jobs(printed: str) -> Iterator[Job]:
@@ -87,7 +106,7 @@ def _read_exit_status(attributes: Mapping[str, object]) -> int | None:
 
 def _read_state(attributes: Mapping[str, object], exit_status: int | None) -> str:
     letter = str(attributes.get("job_state"))
-    if letter not in ("C", "F", "X"):
+    if letter not in _ENDED:
         return letter
     # JOB_SUBSTATE_TERMINATED (job.h): deleted, whatever its exit status became then.
     if str(attributes.get("substate")) == "91":

@@ -29,6 +29,7 @@ _LETTERS = {
 }
 # job.h: finished, failed, deleted.
 _SUBSTATES = {ENDED: 92, BROKEN: 93, CANCELLED: 91}
+_STARTED = "Sun Nov 22 17:24:30 2026"
 _SERVER = """\
 Server: vm
     server_state = Active
@@ -98,7 +99,10 @@ def _render_answer(jobs: dict[str, dict[str, object]]) -> Reply:
 
 
 def _render_jobs(jobs: Sequence[Job], with_ended: bool) -> dict[str, dict[str, object]]:
-    """Elements that have ended are shown, with an X, as long as their array has others."""
+    """Elements that have ended are shown, with an X, as long as their array has others.
+
+    One that never started has no object of its own: the server tells its array's attributes (pbs.md of the reference).
+    """
     shown: dict[str, dict[str, object]] = {}
     for _, group in groupby(jobs, key=lambda job: (job.number, job.appears)):
         elements = list(group)
@@ -108,8 +112,17 @@ def _render_jobs(jobs: Sequence[Job], with_ended: bool) -> dict[str, dict[str, o
         for job in elements:
             letter = "X" if in_queue and not job.in_queue else _LETTERS[job.state]
             if in_queue or (with_ended and not job.unrecorded):
-                shown[local_id(job)] = _attributes(job, letter)
+                is_borrowed = job.element is not None and not job.runs and letter in "FX"
+                own = _attributes(job, letter)
+                shown[local_id(job)] = {**own, **_attributes_of_array(elements)} if is_borrowed else own
     return shown
+
+
+def _attributes_of_array(elements: Sequence[Job]) -> dict[str, object]:
+    """Those that an element without an object has from its array; its state and comment are its own."""
+    substate = 91 if elements[-1].state == CANCELLED else 92
+    status = 1 if any(job.exit_code for job in elements) else 0
+    return {"substate": substate, "Exit_status": status, "stime": _STARTED, "comment": "Subjob finished"}
 
 
 def _attributes(job: Job, letter: str) -> dict[str, object]:
@@ -128,6 +141,8 @@ def _attributes(job: Job, letter: str) -> dict[str, object]:
         attributes["Exit_status"] = -2
     if job.state == CANCELLED and job.runs:
         attributes["Exit_status"] = 271
+    if job.runs:
+        attributes |= {"run_count": job.runs, "stime": _STARTED}
     return attributes
 
 

@@ -141,6 +141,38 @@ def test_an_end_that_pbs_made_is_no_end_of_the_program(
     assert PBS.states[native] is (State.DONE if native == "F" else State.FAILED)
 
 
+def test_an_element_that_never_started_does_not_end_as_its_array_did() -> None:
+    printed = (RECORDED / "pbs" / "pbs-qstat-x-history-on.json").read_text()
+    never = json.loads(printed, strict=False)["Jobs"]["41[36].pbs1"]
+    assert (never["job_state"], never["Exit_status"], never["substate"], "stime" in never) == ("F", 1, 91, True)
+    jobs = {job.local_id: job for job in read_json_jobs(printed)}
+    assert (jobs["41[36].pbs1"].native_state, jobs["41[36].pbs1"].exit_code) == ("F without a start", None)
+    assert PBS.states["F without a start"] is PBS.states["X without a start"] is State.FAILED
+    assert native_states(list(jobs.values())) == {
+        "1022.pbs1": ("R", None),
+        "13[1].pbs1": ("F deleted", 143),
+        "16[1].pbs1": ("F failed", None),
+        "3[1].pbs1": ("F", 3),
+        "4[1].pbs1": ("F", 137),
+        "41[14].pbs1": ("F deleted", 0),
+        "41[31].pbs1": ("F", 143),
+        "41[36].pbs1": ("F without a start", None),
+        "5[1].pbs1": ("F", 139),
+    }
+
+
+@pytest.mark.parametrize("letter", ["X", "F"])
+@pytest.mark.parametrize("substate", [91, 92, 93])
+@pytest.mark.parametrize("exit_status", [0, 1, -29])
+def test_nothing_that_an_element_has_of_its_array_is_its_own_end(letter: str, substate: int, exit_status: int) -> None:
+    of_array = {"Job_Name": "k3f9zq2m-1", "substate": substate, "Exit_status": exit_status, "stime": "Sun Nov 22"}
+    waiting = {**of_array, "job_state": "Q", "comment": "not yet"}
+    ended = {**of_array, "job_state": letter, "comment": "Subjob finished"}
+    first, second = read_json_jobs(json.dumps({"Jobs": {"41[1].vm": waiting, "41[2].vm": ended}}))
+    assert (first.native_state, first.reason) == ("Q", "not yet")
+    assert (second.native_state, second.exit_code) == (f"{letter} without a start", None)
+
+
 def test_jobs_of_other_names_are_not_ours() -> None:
     printed = printed_by("qstat -f -F json ", "pbs-qstat-json.txt")
     assert [job.local_id for job in read_named(printed)] == ["3001.vm", "3002.vm", "3003.vm"]

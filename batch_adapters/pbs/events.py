@@ -3,6 +3,7 @@
 Ids are as qsub prints and qstat takes them: ``12.server``, for arrays ``18[3].server`` and the parent ``18[].server``.
 """
 
+import enum
 import re
 from collections.abc import Mapping
 from itertools import islice
@@ -20,7 +21,7 @@ _EVENT = re.compile(
     rb"(?:Job;([0-9][^;]*+);"
     rb"(?:Exit_status=(-?[0-9]{1,9}+)(?=[ \n])"
     rb"|(Job (?:Queued|Run|Rerun|to be deleted)(?= at request of )|Job (?:deleted|sent signal)(?= )"
-    rb"|job signaled with (?:admin-)?(?:suspend|resume)(?= by )"
+    rb"|job signaled with (?:admin-)?(?:suspend|resume)(?= by )|Obit received(?= )"
     rb"|dequeuing(?= from [^,\n]*+, state F\n)"
     rb"|Dependency request for job rejected|[0-9]++[^ ;\n]*+ Finished job did not satisfy dependency))"
     rb"|Req;req_commit;job_id: ([0-9][^;\s]*+))"
@@ -29,6 +30,19 @@ _DATED = re.compile(rb"^([0-9/]{10} [0-9:]{8})[.;]", re.MULTILINE)
 
 _PENDING, _ACTIVE, _SUSPENDED, _FAILED, _DONE = b";1;0\n", b";2;0\n", b";16;0\n", b";4;0\n", b";8;0\n"
 _MOST_STARTED = 50_000
+_SIGNALLED = 128
+"""From here on an exit status is that of a signal: the shell's 128 and its number, the server's 256 and its number."""
+
+
+class _Course(enum.Enum):
+    """How far a job has come that was started or deleted."""
+
+    STARTED = enum.auto()
+    ENDED = enum.auto()
+    """Its host has told of its end; the exit status follows."""
+    DELETED = enum.auto()
+    ENDED_AND_DELETED = enum.auto()
+    """In this order."""
 
 
 class ServerLog(Parser):
@@ -36,38 +50,41 @@ class ServerLog(Parser):
 
     PBS itself says only half of what happens to a job, so the parser remembers, of the latest 50 000 jobs that were
     started or deleted, whether somebody asked for the deletion: such a job's exit status, whatever it is, is the end
-    of a cancellation, and the deletion of a job that was not started is its end. For a job that is not remembered any
-    more the deletion counts as its end.
+    of a cancellation, unless its host had told of its end before and no signal was the reason. The deletion of a job
+    that was not started is its end. For a job that is not remembered any more the deletion counts as its end.
 
-    An array's parent is ACTIVE with its first subjob; it ends when the server takes it out of its queue, DONE with 0
-    whatever the subjobs' exit codes were, as in PBS' own accounting. Subjobs that were never started have no lines.
+    An array's parent is ACTIVE with its first subjob. Deleted, it is FAILED at once: that is the end of the subjobs
+    that wait, which have no lines of their own. Else it ends when the server takes it out of its queue, DONE with 0
+    whatever the subjobs' exit codes were, as in PBS' own accounting; a server that keeps a history never says so.
     """
 
     def __init__(self) -> None:
         """A parser that has seen nothing yet; the log's times are in the zone of this process."""
         self._stamps = LocalStamps("mm/dd/YYYY HH:MM:SS")
-        self._deleted: dict[bytes, bool] = {}
+        self._courses: dict[bytes, _Course] = {}
 
     def read_events(self, block: bytes) -> bytes:
         """The events in a block of whole lines; see `Parser`."""
         parts: list[bytes] = []
-        deleted = self._deleted
+        courses = self._courses
         latest = head = b""
         for stamp, local_id, exit_code, text, committed in _EVENT.findall(b"\n" + block):
             if stamp != latest:
                 latest = stamp
                 head = b"001;%b;" % self._stamps[stamp]
             if exit_code:
-                # Below zero: the server or the execution host ended the job, not the job itself.
-                failed = deleted.pop(local_id, False) or exit_code.startswith(b"-")
+                failed = _has_failed(courses.pop(local_id, None), int(exit_code))
                 parts += (head, local_id, b";4;" if failed else b";8;", exit_code, b"\n")
             elif text == b"Job Queued":
-                deleted.pop(local_id, None)
+                courses.pop(local_id, None)
                 parts += (head, local_id, _PENDING)
+            elif text == b"Obit received":
+                if courses.get(local_id) is _Course.STARTED:
+                    courses[local_id] = _Course.ENDED
             elif b"[" in local_id:
                 parts += self._read_array(head, local_id, text)
             elif text == b"Job Run":
-                deleted.setdefault(local_id, False)
+                self._start(local_id)
                 parts += (head, local_id, _ACTIVE)
             else:
                 # Only an object that a dependency names has "@server" behind its id.
@@ -75,50 +92,67 @@ class ServerLog(Parser):
         self._forget()
         return b"".join(parts)
 
+    def _start(self, local_id: bytes) -> None:
+        # After the death of a node only a second start is logged.
+        if self._courses.get(local_id, _Course.ENDED) is _Course.ENDED:
+            self._courses[local_id] = _Course.STARTED
+
     def _read_array(self, head: bytes, local_id: bytes, text: bytes) -> tuple[bytes, ...]:
         number, _, rest = local_id.partition(b"[")
         parent = b"%b[]%b" % (number, rest.partition(b"]")[2])
-        if text == b"Job Run" and parent not in self._deleted:
-            self._deleted[parent] = False
+        if text == b"Job Run" and parent not in self._courses:
+            self._start(parent)
             return (head, parent, _ACTIVE, *self._read_change(head, local_id, text))
-        if text == b"dequeuing" and parent == local_id:
-            return head, parent, _FAILED if self._deleted.pop(parent, False) else _DONE
+        if parent == local_id and text == b"dequeuing":
+            return () if self._courses.pop(parent, None) is _Course.DELETED else (head, parent, _DONE)
+        if parent == local_id and text == b"Job to be deleted":
+            is_known = self._courses.get(parent) is _Course.DELETED
+            self._courses[parent] = _Course.DELETED
+            return () if is_known else (head, parent, _FAILED)
         return self._read_change(head, local_id, text)
 
     def _read_change(self, head: bytes, local_id: bytes, text: bytes) -> tuple[bytes, ...]:
-        started = local_id in self._deleted
+        course = self._courses.get(local_id)
         match text:
             case b"Job Run" | b"job signaled with resume" | b"job signaled with admin-resume":
-                self._deleted.setdefault(local_id, False)
+                self._start(local_id)
                 return head, local_id, _ACTIVE
             case b"Job sent signal":
                 # Comes just before the deletion of a job that runs, even if we have not seen it start.
-                self._deleted.setdefault(local_id, False)
+                self._courses.setdefault(local_id, _Course.STARTED)
                 return ()
             case b"Job to be deleted":
-                self._deleted[local_id] = True
-                return () if started else (head, local_id, _FAILED)
+                has_ended = course in (_Course.ENDED, _Course.ENDED_AND_DELETED)
+                self._courses[local_id] = _Course.ENDED_AND_DELETED if has_ended else _Course.DELETED
+                return () if course else (head, local_id, _FAILED)
             case b"job signaled with suspend" | b"job signaled with admin-suspend":
                 return head, local_id, _SUSPENDED
             case b"dequeuing":
                 # The end of a finished job's history.
                 return ()
             case b"Job Rerun" | b"":
-                self._deleted.pop(local_id, None)
+                self._courses.pop(local_id, None)
                 return head, local_id, _PENDING
             case _:
-                self._deleted[local_id] = True
+                self._courses[local_id] = _Course.DELETED
                 return head, local_id, _FAILED
 
     def _forget(self) -> None:
-        if len(self._deleted) > _MOST_STARTED:
-            for local_id in tuple(islice(self._deleted, len(self._deleted) - _MOST_STARTED // 2)):
-                del self._deleted[local_id]
+        if len(self._courses) > _MOST_STARTED:
+            for local_id in tuple(islice(self._courses, len(self._courses) - _MOST_STARTED // 2)):
+                del self._courses[local_id]
 
     def read_time(self, block: bytes) -> int | None:
         """The time of the first line that has a possible one."""
         stamps = (self._stamps[found[1]] for found in _DATED.finditer(block))
         return next((int(stamp) for stamp in stamps if stamp), None)
+
+
+def _has_failed(course: _Course | None, exit_code: int) -> bool:
+    if course is _Course.ENDED_AND_DELETED and exit_code >= _SIGNALLED:
+        return True
+    # Below zero: the server or the execution host ended the job, not the job itself.
+    return course is _Course.DELETED or exit_code < 0
 
 
 _HOME = re.compile(r"^\s*(?:export\s+)?PBS_HOME\s*=\s*[\"']?([^\s\"'#]+)", re.MULTILINE)

@@ -44,6 +44,7 @@ QUEUED = line("Job Queued at request of u@h, owner = u@h, job name = n, queue = 
 RUN = line("Job Run at request of Scheduler@h on exec_vnode (vm:ncpus=1)")
 EXIT = line("Exit_status=0 resources_used.walltime=00:00:02", mask="0010")
 DELETED = line("Job to be deleted at request of u@h")
+OBIT = line("Obit received momhop:1 serverhop:1 state:R substate:42", mask="0080")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -131,6 +132,26 @@ def test_starts_and_ends_agree_with_the_servers_own_accounting() -> None:
     assert checked > 120
 
 
+def test_a_server_with_history_tells_the_end_of_an_array_that_is_deleted() -> None:
+    changes = read_changes((RECORDED / "pbs-server_log.history-on").read_bytes())
+    assert {job: changes[job] for job in changes if "[]" in job} == {
+        "16[].pbs1": "1 2",
+        "18[].pbs1": "1 2",
+        "41[].pbs1": "1 2 4/0",
+        "1037[].pbs1": "1 2 4/0",
+    }
+
+
+def test_a_subjob_that_ends_by_itself_while_its_array_is_deleted_has_not_failed() -> None:
+    changes = read_changes((RECORDED / "pbs-server_log.history-on").read_bytes())
+    ends = {job: change.split()[-1] for job, change in changes.items() if "[]" not in job}
+    # Their host told of their end before it took the signal; the others were ended by it.
+    itself = [f"41[{number}].pbs1" for number in range(1, 31)] + [f"1037[{number}].pbs1" for number in range(1, 11)]
+    killed = [f"41[{number}].pbs1" for number in range(31, 36)] + [f"1037[{number}].pbs1" for number in (11, 12, 13)]
+    assert {job: ends[job] for job in itself} == dict.fromkeys(itself, "8/0")
+    assert {job: ends[job] for job in killed} == dict.fromkeys(killed, "4/143")
+
+
 EVENTS_10 = {
     "3005.vm": "1 2 8/0",
     "3006.vm": "1 2 8/3",
@@ -203,6 +224,15 @@ def test_an_event_is_a_line_with_the_seconds_and_the_id_of_qsub() -> None:
             id="admin-suspend",
         ),
         pytest.param(QUEUED + RUN + DELETED + EXIT, "1 2 4/0", id="qdel running, exit 0 all the same"),
+        pytest.param(QUEUED + RUN + OBIT + DELETED + EXIT, "1 2 8/0", id="qdel of a job that has ended"),
+        pytest.param(
+            QUEUED + RUN + OBIT + DELETED + DELETED + line("Exit_status=3"), "1 2 8/3", id="two qdel of one that has"
+        ),
+        pytest.param(
+            QUEUED + RUN + OBIT + DELETED + line("Exit_status=143"), "1 2 4/143", id="qdel of a job that TERM ended"
+        ),
+        pytest.param(QUEUED + RUN + OBIT + RUN + DELETED + EXIT, "1 2 2 4/0", id="qdel of a job that started again"),
+        pytest.param(DELETED + OBIT + EXIT, "4/0 4/0", id="qdel of a job that ends later"),
         pytest.param(DELETED, "4/0", id="qdel of a job that we saw nothing of"),
         pytest.param(
             line("Job sent signal TermJob on delete") + DELETED + EXIT, "4/0", id="qdel of a job that started before us"
@@ -250,8 +280,8 @@ def test_what_is_remembered_is_bounded_and_the_latest(monkeypatch: pytest.Monkey
     parser = ServerLog()
     for number in range(100):
         parser.read_events(RUN.replace(b"7.vm", b"%d.vm" % number))
-        assert b"%d.vm" % number in parser._deleted
-        assert len(parser._deleted) <= 10
+        assert b"%d.vm" % number in parser._courses
+        assert len(parser._courses) <= 10
     assert parser.read_events(DELETED.replace(b"7.vm", b"99.vm")) == b""
     assert b";0.vm;4;0" in parser.read_events(DELETED.replace(b"7.vm", b"0.vm"))
 

@@ -7,7 +7,7 @@ import string
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from batch_adapters.causes import Cause
+from batch_adapters.causes import CAUSE_OF_WORD, Cause
 from batch_adapters.diagnosis import Diagnosis, no_diagnosis
 from batch_adapters.states import State
 
@@ -110,7 +110,8 @@ Reader = Callable[[str], Iterable[Job]]
 class Lines:
     """A `Reader` for answers of one line per job, as data: its groups: id, state, perhaps exit, reason, token, owner.
 
-    Every line must fit, unless it fits ``others``: lines that are known to be no local jobs of ours.
+    Further groups say why a job ended: cause, one of our own words, and by. Every line must fit, unless it fits
+    ``others``: lines that are known to be no local jobs of ours.
     """
 
     pattern: str
@@ -133,6 +134,9 @@ def _read_groups(groups: Mapping[str, str | None]) -> Job:
     code = groups.get("exit")
     if code is not None and not re.fullmatch(r"-?\d+", code, re.ASCII):
         raise Garbled(f"an exit code that is no number: {code[:200]!r}")
+    cause = groups.get("cause")
+    if cause and cause not in CAUSE_OF_WORD:
+        raise Garbled(f"a cause that there is not: {cause[:200]!r}")
     return Job(
         local_id=str(groups["id"]),
         native_state=str(groups["state"]),
@@ -140,6 +144,8 @@ def _read_groups(groups: Mapping[str, str | None]) -> Job:
         reason=groups.get("reason") or "",
         token=groups.get("token") or "",
         owner=groups.get("owner") or "",
+        cause=CAUSE_OF_WORD[cause] if cause else None,
+        by=groups.get("by") or "",
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Lines, Naming, Outcome
+from batch_adapters.causes import CAUSE_OF_WORD
 from batch_adapters.registry import ADAPTERS, BadAdapter, Tables, check_name, find_builtin
 from batch_adapters.states import STATE_OF_WORD
 
@@ -80,12 +81,14 @@ class _Reading:
             self.values[key] = _read_naming(value, getattr(self._base, key, None))
         elif key == "states":
             self.values[key] = {**getattr(self._base, key, {}), **_read_states(value)}
+        elif key == "causes":
+            self.values[key] = {**getattr(self._base, key, {}), **_read_causes(value)}
         elif key.removesuffix("_others") in _READERS:
             self._read_lines(key, value)
         elif key in _SIMPLE:
             self.values[key] = _SIMPLE[key](value)
         else:
-            known = ", ".join(sorted([*_COMMANDS, *_READERS, *_SIMPLE, "naming", "states", "based_on"]))
+            known = ", ".join(sorted([*_COMMANDS, *_READERS, *_SIMPLE, "naming", "states", "causes", "based_on"]))
             raise _Wrong(f"is unknown; the keys are {known}")
 
     def _read_lines(self, key: str, value: Any) -> None:
@@ -176,6 +179,12 @@ def _read_states(value: object) -> dict[str, Any]:
     if not isinstance(value, dict) or any(state not in _STATES for state in value.values()):
         raise _Wrong(f"must give each native state one of {', '.join(_STATES)}, not {value!r}")
     return {native: STATE_OF_WORD[state] for native, state in value.items()}
+
+
+def _read_causes(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict) or any(cause not in list(CAUSE_OF_WORD) for cause in value.values()):
+        raise _Wrong(f"must give each native state one of {', '.join(CAUSE_OF_WORD)}, not {value!r}")
+    return {native: CAUSE_OF_WORD[cause] for native, cause in value.items()}
 
 
 def _read_table(value: object, keys: "list[str] | tuple[str, ...]") -> Mapping[str, Any]:

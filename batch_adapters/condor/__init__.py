@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from batch_adapters.adapter import Answer, BatchAdapter, Command, Naming, Outcome
+from batch_adapters.causes import Cause
 from batch_adapters.condor.answers import read_history, read_queue
 from batch_adapters.diagnosis import Ask, Finding
 from batch_adapters.states import State
@@ -64,7 +65,7 @@ _DOWN = Outcome(
     Answer.TRANSIENT,
 )
 _QUERIED = (Outcome(0, _GOOD.format(r"(?:\[\n(?s:.*)\]\n)?"), Answer.OK), _DOWN)
-_COLUMNS = "ClusterId,ProcId,JobStatus,ExitCode,ExitBySignal,HoldReason,RemoveReason,SamgridToken"
+_COLUMNS = "ClusterId,ProcId,JobStatus,ExitCode,ExitBySignal,HoldReason,HoldReasonCode,RemoveReason,SamgridToken"
 
 
 def _query(*restrictions: str) -> Command:
@@ -167,6 +168,7 @@ CONDOR = BatchAdapter(
         "FAILED": State.FAILED,
         "BLOCKED": State.PENDING,
     },
+    causes={"REMOVED": Cause.CANCELLED_OUTSIDE},
     leaving=frozenset({"REMOVING"}),
     local_id_words="$SAMGRID_CONDOR_ID",
     index_words="$SAMGRID_CONDOR_POSITION",

@@ -1,6 +1,7 @@
 """The batch system that travels with us: local jobs as processes of this machine, in a number of slots."""
 
 from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Lines, Naming, Outcome
+from batch_adapters.causes import Cause
 from batch_adapters.states import State
 
 # 1: the spool could not be read or written; 2: an argument is wrong. Whatever else comes is not from samgrid-fork.
@@ -25,7 +26,10 @@ FORK = BatchAdapter(
     queue=_command("query"),
     find=_command("query", "--token", "{{ token }}"),
     status=_command("query", "{{ id }}"),
-    read_jobs=Lines(r"(?P<id>(?P<token>[a-z][a-z0-9-]*)\.\d+) (?P<state>\w+) (?:-|(?P<exit>\d+))"),
+    read_jobs=Lines(
+        r"(?P<id>(?P<token>[a-z][a-z0-9-]*)\.\d+) (?P<state>\w+) (?:-|(?P<exit>\d+))"
+        r"(?: (?P<cause>[a-z-]+)(?: by (?P<by>\d+))?)?"
+    ),
     cancel=_command("cancel", "{{ ids* }}"),
     # What waits need not be held: suspended jobs keep their slots.
     suspend=_command("suspend", "{{ ids* }}"),
@@ -39,6 +43,7 @@ FORK = BatchAdapter(
         "killed": State.FAILED,
         "lost": State.FAILED,
     },
+    causes={"cancelled": Cause.CANCELLED_OUTSIDE, "killed": Cause.SIGNAL, "lost": Cause.NODE_LOST},
     local_id_words="$SAMGRID_FORK_ID",
     index_words="$SAMGRID_FORK_INDEX",
     event_module="fork",

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from batch_adapters.causes import Cause
 from batch_adapters.fork.arguments import (
     read_array,
     read_grace,
@@ -195,18 +196,27 @@ def _query_job(spool: Spool, submission: Submission, index: int) -> str:
 
 
 def render_answer(local_id: str, record: Record | None) -> str:
-    """One line of a query: ID, queued|running|suspended|ended|killed|cancelled (unstarted)|lost, exit code or `-`."""
+    """One line of a query: ID, queued|running|suspended|ended|killed|cancelled (unstarted)|lost, exit code or `-`.
+
+    Of a job that the queue ended there follows why, and whose: the spool has one account, so that is its own.
+    """
     if record is None:
         return f"{local_id} queued -\n"
     if record.cancelled:
-        return f"{local_id} cancelled -\n"
+        return f"{local_id} cancelled -{_render_cause(Cause.CANCELLED_OUTSIDE)}\n"
     if record.end is None:
         word = "suspended" if record.process is not None and is_stopped(record.process) else "running"
         return f"{local_id} {word} -\n"
     if record.end.lost:
-        return f"{local_id} lost -\n"
+        return f"{local_id} lost -{_render_cause(record.stopped)}\n"
     word = "ended" if record.end.state is State.DONE else "killed"
-    return f"{local_id} {word} {record.end.exit_code}\n"
+    return f"{local_id} {word} {record.end.exit_code}{_render_cause(record.stopped)}\n"
+
+
+def _render_cause(stopped: Cause | None) -> str:
+    if stopped is None:
+        return ""
+    return f" {stopped.value} by {os.geteuid()}" if stopped.is_cancellation else f" {stopped.value}"
 
 
 def run_cancel(spool: Spool, options: argparse.Namespace) -> None:

@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from batch_adapters.causes import Cause
 from batch_adapters.fork.arrays import Array, Arrays
 from batch_adapters.fork.client import StarterClient
 from batch_adapters.fork.processes import (
@@ -36,6 +37,7 @@ from batch_adapters.fork.records import (
     write_claim,
     write_end,
     write_events,
+    write_stop,
 )
 from batch_adapters.fork.spool import Spool, lock_file, starter_lock
 from batch_adapters.fork.submission import render_job, render_local_id
@@ -58,6 +60,7 @@ class _Running:
 
     process: Process
     stop_at: float | None
+    cause: Cause = Cause.TIME_LIMIT
     stop_signal: signal.Signals = signal.SIGTERM
 
 
@@ -157,17 +160,27 @@ class Queue:
     def _stop(self, running: _Running) -> None:
         if running.stop_signal is signal.SIGTERM:
             running.stop_at = _now()
+            running.cause = Cause.CANCELLED_OUTSIDE
 
     def _stop_overdue(self) -> None:
         now = _now()
         for local_id, running in self._running.items():
             if running.stop_at is not None and running.stop_at <= now and is_alive(running.process):
+                if running.stop_signal is signal.SIGTERM:
+                    self._write_stop(local_id, running.cause)
                 log.info("%s gets %s", local_id, running.stop_signal.name)
                 run_signal_group(running.process.pid, running.stop_signal)
                 # One that is suspended would not hear it.
                 run_signal_group(running.process.pid, signal.SIGCONT)
                 running.stop_signal = signal.SIGKILL
                 running.stop_at = now + self._grace
+
+    def _write_stop(self, local_id: str, cause: Cause) -> None:
+        try:
+            write_stop(self._record_path(local_id), cause)
+        except OSError as error:
+            # That it ends matters more than that its record says why.
+            log.warning("%s: cannot write down why it is ended: %s", local_id, error)
 
     def _feed(self) -> None:
         """Fill the free slots; at most one round of them, so that ends and cancels are not left waiting."""

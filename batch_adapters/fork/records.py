@@ -2,15 +2,18 @@
 
 claim PID STARTED BOOT STARTER-PID STARTER-STARTED     written by the job's own process before its exec
 cancelled EPOCH                                        or: claimed so that it never starts
+stop CAUSE EPOCH                                       appended before the queue ends it: its time is up, or a cancel
 end STATE EXIT-CODE EPOCH [lost]                       appended when it has ended
 """
 
 import os
 import re
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from batch_adapters.causes import CAUSE_OF_WORD, Cause
 from batch_adapters.fork.processes import Process
 from batch_adapters.states import Event, State, render_event
 
@@ -21,6 +24,7 @@ _TOKEN = re.compile(r"[a-z][a-z0-9-]{0,14}", re.ASCII)
 _INDEX = re.compile(r"[1-9]\d{0,8}", re.ASCII)
 _CLAIM = re.compile(r"claim (\d+) (\d+) (\S+) (\d+) (\d+)", re.ASCII)
 _CANCELLED = re.compile(r"cancelled \d+", re.ASCII)
+_STOP = re.compile(r"stop ([a-z-]+) \d+", re.ASCII)
 _END = re.compile(r"end ([48]) (\d+) (\d+)( lost)?", re.ASCII)
 
 
@@ -42,6 +46,8 @@ class Record:
     starter: Process | None
     end: End | None
     cancelled: bool = False
+    stopped: Cause | None = None
+    """Why the queue ended it, where it did, before it had ended by itself."""
 
 
 def is_token(text: str) -> bool:
@@ -70,6 +76,11 @@ def render_cancelled(timestamp: int) -> str:
     return f"cancelled {timestamp}\n"
 
 
+def render_stop(cause: Cause, timestamp: int) -> str:
+    """The line that says why the queue is about to end a job."""
+    return f"stop {cause.value} {timestamp}\n"
+
+
 def render_end(end: End) -> str:
     """The line that closes a record."""
     return f"end {end.state.value} {end.exit_code} {end.timestamp}{' lost' if end.lost else ''}\n"
@@ -80,12 +91,18 @@ def read_record(text: str) -> Record:
     first, *rest = text.split("\n")
     ends = [_read_end(line) for line in rest]
     end = next((end for end in ends if end is not None), None)
+    stopped = _read_stop(rest[: ends.index(end)] if end else rest)
     match = _CLAIM.fullmatch(first)
     if match is not None:
         pid, started, boot, starter_pid, starter_started = match.groups()
         starter = Process(int(starter_pid), int(starter_started), boot)
-        return Record(Process(int(pid), int(started), boot), starter, end)
+        return Record(Process(int(pid), int(started), boot), starter, end, stopped=stopped)
     return Record(None, None, end, cancelled=_CANCELLED.fullmatch(first) is not None)
+
+
+def _read_stop(lines: Iterable[str]) -> Cause | None:
+    matches = (_STOP.fullmatch(line) for line in lines)
+    return next((CAUSE_OF_WORD.get(match[1]) for match in matches if match), None)
 
 
 def _read_end(line: str) -> End | None:
@@ -129,6 +146,11 @@ def write_directory_to_disk(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def write_stop(path: Path, cause: Cause) -> None:
+    """Say in a job's record why the queue is about to end it."""
+    _append(path, os.O_NOFOLLOW, render_stop(cause, int(time.time())))
 
 
 def write_end(path: Path, end: End) -> None:

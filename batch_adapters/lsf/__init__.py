@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Garbled, Job, Naming, Outcome
+from batch_adapters.causes import Cause
 from batch_adapters.diagnosis import Ask, Finding
 from batch_adapters.states import State
 
@@ -16,6 +17,19 @@ _LINE = re.compile(r"(\d+)(?:\[\d+\])?\|(-|\d+)\|(\w+)\|(-|\d+)\|([^|\n]*)\|([^|
 _TOKEN = re.compile(r"([a-z][a-z0-9]{7}-[0-9a-z]+)(?:\[.*\])?", re.ASCII)
 # Reasons of an EXIT that were not LSF's doing (lsbatch.h).
 _OWN_END = re.compile(r"-?|(?:TERM_UNKNOWN|TERM_EXTERNAL_SIGNAL)\b.*")
+
+# "Termination reasons displayed by bacct, bhist, and bjobs", LSF 10.1.
+_CAUSES = {
+    **dict.fromkeys(("TERM_RUNLIMIT", "TERM_DEADLINE"), Cause.TIME_LIMIT),
+    "TERM_CPULIMIT": Cause.CPU_LIMIT,
+    **dict.fromkeys(("TERM_MEMLIMIT", "TERM_SWAP"), Cause.MEMORY_LIMIT),
+    "TERM_EXTERNAL_SIGNAL": Cause.SIGNAL,
+    **dict.fromkeys(("TERM_REMOVE_HUNG_JOB", "TERM_RC", "TERM_RMS", "TERM_SLURM", "TERM_ZOMBIE"), Cause.NODE_LOST),
+    **dict.fromkeys(
+        ("TERM_CSM_ALLOC", "TERM_CWD_NOTEXIST", "TERM_DATA", "TERM_KUBE", "TERM_PRE_EXEC_FAIL"), Cause.NEVER_STARTED
+    ),
+}
+"""All others mean that somebody, or the site's rules, wanted the end."""
 
 
 def read_jobs(printed: str) -> Iterator[Job]:
@@ -40,6 +54,7 @@ def read_jobs(printed: str) -> Iterator[Job]:
             exit_code=exit_code,
             reason="; ".join(reason.strip(" ;") for reason in (ended_by, waits_for) if reason not in ("", "-")),
             token=token[1],
+            cause=_CAUSES.get(ended_by.partition(":")[0].strip()) if state.startswith("EXIT") else None,
         )
 
 
@@ -140,6 +155,7 @@ LSF = BatchAdapter(
         "WAIT": State.PENDING,
         "ZOMBI": State.ACTIVE,
     },
+    causes={"EXIT by LSF": Cause.CANCELLED_OUTSIDE},
     leaving=frozenset(["ZOMBI"]),
     local_id_words='$LSB_JOBID$([ "${LSB_JOBINDEX:-0}" = 0 ] || echo "[$LSB_JOBINDEX]")',
     # 0 where there is no array.

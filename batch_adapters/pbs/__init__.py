@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Naming, Outcome
 from batch_adapters.diagnosis import Ask, Finding
-from batch_adapters.pbs.queries import list_ended_states, read_json_jobs, read_xml_jobs
+from batch_adapters.pbs.queries import list_causes, list_ended_states, read_json_jobs, read_xml_jobs
 from batch_adapters.states import State
 
 
@@ -147,6 +147,7 @@ PBS = BatchAdapter(
         "W": State.PENDING,
         **list_ended_states("FX"),
     },
+    causes=list_causes("FX"),
     leaving=frozenset("E"),
     local_id_words="$PBS_JOBID",
     index_words="${PBS_ARRAY_INDEX:-1}",
@@ -189,6 +190,7 @@ TORQUE = replace(
         **{letter: state for letter, state in PBS.states.items() if letter in "EHQRSTW"},
         **list_ended_states("C"),
     },
+    causes=list_causes("C"),
     index_words="${PBS_ARRAYID:-1}",
     # max_job_array_size is shown only where somebody has set it.
     array_limit=None,

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from batch_adapters.adapter import Garbled, Job
+from batch_adapters.causes import Cause
 from batch_adapters.states import State
 
 # "Job run at …" is no reason for anything.
@@ -16,6 +17,44 @@ _ENDED = frozenset("CFX")
 _TOKEN = re.compile(r"([a-z][a-z0-9]{7}-[0-9a-z]+)(?:\[\d+\]|-\d+)?", re.ASCII)
 _ELEMENT = re.compile(r"(\d+)\[\d+\](.*)")
 _BORROWED = " without a start"
+
+
+_NEVER_STARTED = dict.fromkeys((-1, -2, -3, -7), Cause.NEVER_STARTED)
+_MOM_LOST = dict.fromkeys((-4, -5, -6), Cause.NODE_LOST)
+# JOB_EXEC_… in job.h of OpenPBS 23.06: what an exit status below zero means.
+_PBS_CAUSES = {
+    **_NEVER_STARTED,
+    **_MOM_LOST,
+    **dict.fromkeys((-10, -13, -16, -17, -21, -22, -23, -30), Cause.NEVER_STARTED),
+    **dict.fromkeys((-14, -15, -20), Cause.NODE_LOST),
+    **dict.fromkeys((-11, -12, -18, -19), Cause.CANCELLED_OUTSIDE),
+    **dict.fromkeys((-24, -25, -28), Cause.CPU_LIMIT),
+    **dict.fromkeys((-26, -27), Cause.MEMORY_LIMIT),
+    -29: Cause.TIME_LIMIT,
+}
+# In pbs_job.h of Torque 6.
+_TORQUE_CAUSES = {
+    **_NEVER_STARTED,
+    **_MOM_LOST,
+    **dict.fromkeys((-8, -9, -13, -14), Cause.NEVER_STARTED),
+    -10: Cause.MEMORY_LIMIT,
+    -11: Cause.TIME_LIMIT,
+    -12: Cause.CPU_LIMIT,
+}
+_SIGNALLED = 256
+"""From here on an exit status is this and a signal's number; below, from 128 on, it is what a shell made of one."""
+_TERMINATED_BY = re.compile(r".* and terminated by ([^\s@]+)(?:@\S*)?")
+
+
+def list_causes(letters: str) -> dict[str, Cause]:
+    """Why jobs in these states ended, where their exit status does not say more."""
+    causes = {letter + " deleted": Cause.CANCELLED_OUTSIDE for letter in letters}
+    # A dependency that failed.
+    causes |= {letter + " failed": Cause.NEVER_STARTED for letter in letters}
+    # While its array goes on, one that has ended on a server without history may be answered like this, too.
+    causes |= {letter + _BORROWED: Cause.NEVER_STARTED for letter in letters}
+    # When its array has ended it is a server with history, and that forgets none that has run.
+    return causes | ({"F" + _BORROWED: Cause.CANCELLED_OUTSIDE} if "F" in letters else {})
 
 
 def list_ended_states(letters: str) -> dict[str, State]:
@@ -41,7 +80,7 @@ def read_json_jobs(printed: str) -> Iterator[Job]:
     jobs = answer.get("Jobs", {}) if isinstance(answer, dict) else None
     if not isinstance(jobs, dict) or not all(isinstance(job, dict) for job in jobs.values()):
         raise Garbled(f"no list of jobs: {printed[:200]!r}")
-    yield from _read_jobs({local_id: _forget_borrowed(local_id, job) for local_id, job in jobs.items()})
+    yield from _read_jobs({name: _forget_borrowed(name, job) for name, job in jobs.items()}, _PBS_CAUSES)
 
 
 def _forget_borrowed(local_id: str, attributes: Mapping[str, object]) -> Mapping[str, object]:
@@ -78,10 +117,11 @@ def read_xml_jobs(printed: str) -> Iterator[Job]:
         raise Garbled(f"no XML: {error}") from error
     if root.tag != "Data":
         raise Garbled(f"no list of jobs: {printed[:200]!r}")
-    yield from _read_jobs({job.findtext("Job_Id", ""): {item.tag: item.text or "" for item in job} for job in root})
+    jobs = {job.findtext("Job_Id", ""): {item.tag: item.text or "" for item in job} for job in root}
+    yield from _read_jobs(jobs, _TORQUE_CAUSES)
 
 
-def _read_jobs(jobs: Mapping[str, Mapping[str, object]]) -> Iterator[Job]:
+def _read_jobs(jobs: Mapping[str, Mapping[str, object]], causes: Mapping[int, Cause]) -> Iterator[Job]:
     for local_id, attributes in jobs.items():
         name = _TOKEN.fullmatch(str(attributes.get("Job_Name")))
         if name is None or "[]" in local_id:
@@ -89,13 +129,17 @@ def _read_jobs(jobs: Mapping[str, Mapping[str, object]]) -> Iterator[Job]:
         # Elements of an array that is held say Q: only the array itself says more.
         array = jobs.get(_ELEMENT.sub(r"\1[]\2", local_id), {})
         exit_status = _read_exit_status(attributes)
+        state = _read_state(attributes, exit_status)
+        deleted_by = _TERMINATED_BY.fullmatch(str(attributes.get("comment"))) if state.endswith(" deleted") else None
         yield Job(
             local_id=local_id,
-            native_state=_read_state(attributes, exit_status),
+            native_state=state,
             exit_code=exit_status if exit_status is not None and exit_status >= 0 else None,
             reason="" if attributes.get("job_state") in _RUNNING else _read_reason(attributes) or _read_reason(array),
             token=name[1],
             owner=str(attributes.get("Job_Owner", "")).partition("@")[0],
+            cause=_read_cause(state, exit_status, causes),
+            by=deleted_by[1] if deleted_by else "",
         )
 
 
@@ -113,6 +157,14 @@ def _read_state(attributes: Mapping[str, object], exit_status: int | None) -> st
         return f"{letter} deleted"
     # A failed dependency leaves no exit status; below zero: PBS ended it, or could not run it (job.h, JOB_EXEC_FAIL1…).
     return letter if exit_status is not None and exit_status >= 0 else f"{letter} failed"
+
+
+def _read_cause(state: str, exit_status: int | None, causes: Mapping[int, Cause]) -> Cause | None:
+    if exit_status is None or state[:1] not in _ENDED:
+        return None
+    if state in _ENDED:
+        return Cause.SIGNAL if exit_status > _SIGNALLED else None
+    return causes.get(exit_status)
 
 
 def _read_reason(attributes: Mapping[str, object]) -> str:

@@ -148,7 +148,8 @@ class BatchSystem:
                     logger.warning("%s %s: unknown native state %r", adapter.name, job.local_id, job.native_state)
                 leaving = job.native_state in adapter.leaving
                 cause = job.cause or adapter.causes.get(job.native_state)
-                fields = (job.local_id, job.native_state, state, job.exit_code, job.reason, job.token, cause, job.by)
+                by = _name_user(job.by)
+                fields = (job.local_id, job.native_state, state, job.exit_code, job.reason, job.token, cause, by)
                 statuses.append(LocalStatus(*fields, is_leaving=leaving))
         except Garbled as error:
             raise Garbled(f"{command.argv[0]}: {error}") from error
@@ -184,6 +185,16 @@ class BatchSystem:
 @functools.cache
 def _find_user() -> str:
     return pwd.getpwuid(os.geteuid()).pw_name
+
+
+def _name_user(by: str) -> str:
+    """The name of whoever a batch system names by a number, where this machine knows it."""
+    if not re.fullmatch(r"\d{1,9}", by, re.ASCII):
+        return by
+    try:
+        return pwd.getpwuid(int(by)).pw_name
+    except KeyError:
+        return by
 
 
 def _is_worth_another_try(error: BaseException) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from batch_adapters.adapter import Garbled, Job
+from batch_adapters.causes import Cause
 from batch_adapters.states import State
 
 if TYPE_CHECKING:
@@ -34,6 +35,27 @@ STATES = {
     **{f"failed {code}": State.FAILED for code in _FAILED},
 }
 """Of the letters in the order of `order_letters`, and of what history says: ``failed``, and the code."""
+
+CAUSES = {
+    # After the program's end, 12 to 16, only what the site adds to it failed.
+    **dict.fromkeys(("failed 18", "failed 19", "failed 20", "failed 21"), Cause.NODE_LOST),
+    "failed 17": Cause.SIGNAL,
+    # Of three limits; which one, only the figures say, where they do.
+    "failed 37": Cause.TIME_LIMIT,
+    "failed 100": Cause.SIGNAL,
+}
+"""Of what history says."""
+
+_LIMITED = ("37", "100")
+"""A limit is enforced by a signal: 37 where the qmaster knew, 100 where the kernel or the execution daemon did it."""
+_LIMITS = {
+    # complex(5): the limit that a job asks for, and what qacct shows of its use.
+    "h_rt": ("ru_wallclock", Cause.TIME_LIMIT),
+    "h_cpu": ("cpu", Cause.CPU_LIMIT),
+    "h_vmem": ("maxvmem", Cause.MEMORY_LIMIT),
+}
+_FIGURE = re.compile(r"(?:(\d{1,9}):)??(?:(\d{1,9}):)?(\d{1,15}(?:\.\d{1,9})?)([kKmMgGtT]?)[Bs]{0,2}")
+_UNITS = {"": 1, **{letter: 1024**power for power, pair in enumerate(("kK", "mM", "gG", "tT"), 1) for letter in pair}}
 
 LEAVING = frozenset(state for state in STATES if state.startswith("d"))
 
@@ -106,8 +128,34 @@ def read_history(printed: str) -> Iterable[Job]:
         ended.pop(local_id, None)
         if code not in GOES_ON:
             reason = words["failed"].partition(":")[2].strip()
-            ended[local_id] = Job(local_id, f"failed {code}", exit_code, reason, token)
+            cause, by = _read_cause(code, words)
+            ended[local_id] = Job(local_id, f"failed {code}", exit_code, reason, token, cause=cause, by=by)
     return ended.values()
+
+
+def _read_cause(code: str, words: dict[str, str]) -> tuple[Cause | None, str]:
+    """What the record says beyond ``failed``: who deleted it (later versions), which limit it went beyond."""
+    by = words.get("deleted_by", "NONE").partition("@")[0]
+    if by not in ("NONE", ""):
+        return Cause.CANCELLED_OUTSIDE, by
+    if code not in _LIMITED:
+        return None, ""
+    asked = dict(re.findall(r"\b(h_\w+)=([^\s,]+)", f"{words.get('category')} {words.get('hard_resources')}"))
+    for name, (use, cause) in _LIMITS.items():
+        limit, used = _read_figure(asked.get(name, "")), _read_figure(words.get(use, ""))
+        if limit is not None and used is not None and used >= limit:
+            return cause, ""
+    return None, ""
+
+
+def _read_figure(text: str) -> float | None:
+    """Seconds or bytes: ``90``, ``0:1:30``, ``11s``, ``2000M``, ``3.344MB``; None for what is neither (INFINITY)."""
+    match = _FIGURE.fullmatch(text)
+    if match is None:
+        return None
+    hours, minutes, number, unit = match.groups()
+    whole = (int(hours or 0) * 60 + int(minutes or 0)) * 60
+    return whole + float(number) * float(_UNITS[unit])
 
 
 def _read_id(words: dict[str, str]) -> str:

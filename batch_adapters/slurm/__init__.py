@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Naming, Outcome
+from batch_adapters.causes import Cause
 from batch_adapters.diagnosis import Ask, Finding
 from batch_adapters.slurm.answers import NEVER_STARTED, read_history, read_jobs
 from batch_adapters.states import State
@@ -152,6 +153,17 @@ SLURM = BatchAdapter(
         "STOPPED": State.SUSPENDED,
         "SUSPENDED": State.SUSPENDED,
         "TIMEOUT": State.FAILED,
+    },
+    causes={
+        "BOOT_FAIL": Cause.NEVER_STARTED,
+        "CANCELLED": Cause.CANCELLED_OUTSIDE,
+        "DEADLINE": Cause.TIME_LIMIT,
+        NEVER_STARTED: Cause.NEVER_STARTED,
+        "NODE_FAIL": Cause.NODE_LOST,
+        "OUT_OF_MEMORY": Cause.MEMORY_LIMIT,
+        # For a job of higher priority, where it may not be queued again.
+        "PREEMPTED": Cause.CANCELLED_OUTSIDE,
+        "TIMEOUT": Cause.TIME_LIMIT,
     },
     leaving=frozenset({"COMPLETING"}),
     local_id_words="${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}",

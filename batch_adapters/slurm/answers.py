@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 
 from batch_adapters.adapter import Garbled, Job
+from batch_adapters.causes import Cause
 
 # squeue does not escape names: one may hold line breaks, and what looks like a record. Ours end with their own id.
 _QUEUED = re.compile(
@@ -12,7 +13,7 @@ _QUEUED = re.compile(
 )
 # Tasks that never started are one record: 422_[1,3-9,12-18:2%4]; "CANCELLED by 1001".
 _ENDED = re.compile(
-    r"(?P<id>\d+)(?:_(?P<task>\d+)|_\[(?P<tasks>[^\]\n]*)\])?\|(?P<state>[A-Z_]+)(?: by \d+)?"
+    r"(?P<id>\d+)(?:_(?P<task>\d+)|_\[(?P<tasks>[^\]\n]*)\])?\|(?P<state>[A-Z_]+)(?: by (?P<by>\d+))?"
     r"\|(?P<exit>\d+):(?P<signal>\d+)\n"
 )
 _RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
@@ -31,9 +32,9 @@ def read_jobs(printed: str) -> Iterator[Job]:
     for match in _read_records(_QUEUED, printed):
         wait = int(match["wait"])
         ended_itself = _ENDED_ITSELF.fullmatch(match["reason"]) is not None
-        state, exit_code = _read_end(match["state"], wait >> 8, wait & 0x7F, ended_itself)
+        state, exit_code, cause = _read_end(match["state"], wait >> 8, wait & 0x7F, ended_itself)
         reason = "" if match["reason"] == "None" else match["reason"]
-        yield Job(match["id"], state, exit_code, reason, match["token"])
+        yield Job(match["id"], state, exit_code, reason, match["token"], cause=cause)
 
 
 def read_history(printed: str) -> Iterator[Job]:
@@ -42,9 +43,9 @@ def read_history(printed: str) -> Iterator[Job]:
     :raises Garbled: as `read_jobs` does.
     """
     for match in _read_records(_ENDED, printed):
-        state, exit_code = _read_end(match["state"], int(match["exit"]), int(match["signal"]))
+        state, exit_code, cause = _read_end(match["state"], int(match["exit"]), int(match["signal"]))
         for local_id in _read_ids(match):
-            yield Job(local_id, state, exit_code)
+            yield Job(local_id, state, exit_code, cause=cause, by=match["by"] or "")
 
 
 def _read_records(pattern: re.Pattern[str], printed: str) -> Iterator[re.Match[str]]:
@@ -57,15 +58,15 @@ def _read_records(pattern: re.Pattern[str], printed: str) -> Iterator[re.Match[s
         position = match.end()
 
 
-def _read_end(state: str, status: int, signal: int, ended_itself: bool = True) -> tuple[str, int | None]:
-    """Native state and exit code; in other states than these the code says nothing of the program."""
+def _read_end(state: str, status: int, signal: int, ended_itself: bool = True) -> tuple[str, int | None, Cause | None]:
+    """Native state, exit code and what that says of the cause; in other states it says nothing of the program."""
     if state == "COMPLETED":
-        return state, status
+        return state, status, None
     if state != "FAILED":
-        return state, None
+        return state, None, None
     if signal == _LAUNCH_FAILURE or not ended_itself:
-        return NEVER_STARTED, None
-    return state, 128 + signal if signal else status
+        return NEVER_STARTED, None, None
+    return (state, 128 + signal, Cause.SIGNAL) if signal else (state, status, None)
 
 
 def _read_ids(match: re.Match[str]) -> Iterator[str]:

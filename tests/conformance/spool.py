@@ -40,7 +40,7 @@ def query_spool(spool: Path, slots: int, grace: float) -> list[Job]:
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         assert run_fork(["--spool", str(spool), "--slots", str(slots), "--grace", str(grace), "query"]) == 0
-    return [Job(*line.split(" ")) for line in printed.getvalue().splitlines()]
+    return [Job(*line.split(" ")[:3]) for line in printed.getvalue().splitlines()]
 
 
 def wait_for_ends(folder: Path, slots: int, grace: float) -> None:

@@ -22,6 +22,7 @@ from tests.conformance.spool import Job, query_spool, run_forked, wait_for_ends
 from tests.waiting import Gate, wait_until
 
 SECONDS = 60.0
+CANCELLED = f"cancelled-outside by {os.geteuid()}"
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class Answer:
 
     native: str
     code: str
+    why: str = ""
+    """Where the queue ended it."""
 
 
 class System:
@@ -57,8 +60,8 @@ class System:
         return self.run("submit", *where, "--", "/bin/sh", "-c", script)
 
     def query(self, *words: str) -> dict[str, Answer]:
-        lines = [line.split(" ") for line in self.run("query", *words).splitlines()]
-        return {local_id: Answer(native, code) for local_id, native, code in lines}
+        lines = [line.split(" ", 3) for line in self.run("query", *words).splitlines()]
+        return {local_id: Answer(*said) for local_id, *said in lines}
 
     def jobs(self) -> list[Job]:
         """What a query says, for those who wait for something."""
@@ -344,7 +347,7 @@ def test_a_queued_job_that_is_cancelled_never_starts(system: System) -> None:
     system.submit("a", 2, "echo $SAMGRID_FORK_ID >> ran; : <go")
     wait_until((system.folder / "ran").exists)
     assert system.run("cancel", "a.2") == "a.2 cancelled\n"
-    assert system.query("a.2") == {"a.2": Answer("cancelled", "-")}
+    assert system.query("a.2") == {"a.2": Answer("cancelled", "-", CANCELLED)}
     wait_until(lambda: "a.2" in system.ends())
     system.gate.open()
     system.wait_for_end()
@@ -360,7 +363,7 @@ def test_a_running_job_that_is_cancelled_gets_sigterm(system: System) -> None:
     system.submit("a", 1, "trap 'echo term > got; exit 9' TERM; touch up; while :; do sleep 0.1; done")
     wait_until((system.folder / "up").exists)
     assert system.run("cancel", "a.1") == "a.1 signalled\n"
-    assert system.wait_for_end() == {"a.1": Answer("ended", "9")}
+    assert system.wait_for_end() == {"a.1": Answer("ended", "9", CANCELLED)}
     assert (system.folder / "got").read_text() == "term\n"
     assert list((system.spool / "cancel").iterdir()) == []
 
@@ -370,7 +373,7 @@ def test_a_job_that_ignores_sigterm_is_killed_with_its_grandchildren(system: Sys
     system.submit("a", 1, script)
     wait_until(lambda: bool(_read(system.folder / "grandchild")))
     system.run("cancel", "a.1")
-    assert system.wait_for_end() == {"a.1": Answer("killed", "137")}
+    assert system.wait_for_end() == {"a.1": Answer("killed", "137", CANCELLED)}
     grandchild = int(_read(system.folder / "grandchild"))
     wait_until(lambda: read_process(grandchild) is None)
 
@@ -383,14 +386,21 @@ def test_a_cancel_whose_queue_is_killed_in_the_grace_time_is_carried_on(system: 
     wait_until((system.folder / "got").exists)
     system.kill(QUEUE)
     system.grace = 0.1
-    assert system.wait_for_end() == {"a.1": Answer("killed", "137")}
+    assert system.wait_for_end() == {"a.1": Answer("killed", "137", CANCELLED)}
 
 
 def test_a_job_is_stopped_at_its_wall_time(system: System) -> None:
     (system.folder / "fork").mkdir(mode=0o700)
     limited = _store(system, "a", ("/bin/sleep", "3600"))
     limited.write_text(limited.read_text().replace('"wall_minutes": 0', '"wall_minutes": 0.002'))
-    assert system.wait_for_end() == {"a.1": Answer("killed", "143")}
+    assert system.wait_for_end() == {"a.1": Answer("killed", "143", "time-limit")}
+
+
+def test_a_job_that_ends_well_although_it_was_stopped_at_its_wall_time_says_so(system: System) -> None:
+    (system.folder / "fork").mkdir(mode=0o700)
+    limited = _store(system, "a", ("/bin/sh", "-c", "trap 'exit 0' TERM; while :; do sleep 0.1; done"))
+    limited.write_text(limited.read_text().replace('"wall_minutes": 0', '"wall_minutes": 0.02'))
+    assert system.wait_for_end() == {"a.1": Answer("ended", "0", "time-limit")}
 
 
 def test_cpu_and_memory_limits_reach_the_program(system: System) -> None:

@@ -3,6 +3,7 @@
 That the real one does what this one does, test_exactly_once.py and test_fork_system.py show.
 """
 
+import os
 from collections.abc import Callable, Sequence
 
 from tests.conformance.fakes.book import BROKEN, CANCELLED, ENDED, HELD, LEAVING, PENDING, RUNNING, SUSPENDED, Job
@@ -15,7 +16,7 @@ HAS_HISTORY = False
 
 _WORDS = {
     **{PENDING: "queued", HELD: "queued", RUNNING: "running", SUSPENDED: "running", LEAVING: "running"},
-    **{ENDED: "ended", CANCELLED: "cancelled", BROKEN: "lost"},
+    **{ENDED: "ended", BROKEN: "lost"},
 }
 
 
@@ -54,8 +55,13 @@ def _read_submission(options: Options) -> Submit:
 
 
 def _render_jobs(jobs: Sequence[Job]) -> Reply:
-    lines = (f"{local_id(job)} {_WORDS[job.state]} {job.exit_code if job.state == ENDED else '-'}\n" for job in jobs)
-    return Reply("".join(lines))
+    return Reply("".join(f"{local_id(job)} {_describe(job)}\n" for job in jobs))
+
+
+def _describe(job: Job) -> str:
+    if job.state == CANCELLED:
+        return f"{'killed 143' if job.runs else 'cancelled -'} cancelled-outside by {os.geteuid()}"
+    return f"{_WORDS[job.state]} {job.exit_code if job.state == ENDED else '-'}"
 
 
 def _render_cancelled(jobs: Sequence[Job], words: Sequence[str]) -> Reply:

@@ -7,6 +7,7 @@ from dataclasses import asdict
 import pytest
 
 from batch_adapters.adapter import Answer, Job, Submission
+from batch_adapters.causes import Cause
 from batch_adapters.condor import CONDOR
 from batch_adapters.condor.answers import read_history, read_queue
 from batch_adapters.condor.diagnosis import diagnose
@@ -59,7 +60,7 @@ def test_a_removed_job_that_is_still_in_the_queue_has_not_gone_yet() -> None:
 def test_exit_codes_come_from_the_history_and_a_signal_has_none() -> None:
     codes = {job.local_id: job.exit_code for job in read_recorded("history, exit codes")}
     assert codes == {"13.0": 3, "13.1": 4, "13.2": 5}
-    assert read_recorded("history, signal") == [Job("14.0", "COMPLETED", token="sig-2")]
+    assert read_recorded("history, signal") == [Job("14.0", "COMPLETED", token="sig-2", cause=Cause.SIGNAL)]
 
 
 def test_the_code_of_an_earlier_run_is_not_that_of_a_held_job() -> None:

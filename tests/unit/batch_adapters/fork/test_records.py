@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from batch_adapters.causes import Cause
 from batch_adapters.fork.processes import Process, is_alive, read_own_end, read_process
 from batch_adapters.fork.records import (
     End,
@@ -54,6 +55,21 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
         pytest.param(CLAIM + "end 4 255 7 lost\n", Record(JOB, STARTER, End(State.FAILED, 255, 7, True)), id="lost"),
         pytest.param(CLAIM + "end 8\nend 8 0 7\n", Record(JOB, STARTER, End(State.DONE, 0, 7)), id="torn, then whole"),
         pytest.param(CLAIM + "end 8 0", Record(JOB, STARTER, None), id="half an end is none"),
+        pytest.param(
+            CLAIM + "stop time-limit 70\nend 8 0 77\n",
+            Record(JOB, STARTER, End(State.DONE, 0, 77), stopped=Cause.TIME_LIMIT),
+            id="stopped, and ended well",
+        ),
+        pytest.param(
+            CLAIM + "stop cancelled-outside 70\nstop time-limit 71\n",
+            Record(JOB, STARTER, None, stopped=Cause.CANCELLED_OUTSIDE),
+            id="stopped, the first reason counts",
+        ),
+        pytest.param(
+            CLAIM + "end 8 0 77\nstop time-limit 78\n",
+            Record(JOB, STARTER, End(State.DONE, 0, 77)),
+            id="ended before it could be stopped",
+        ),
         pytest.param("cancelled 5\n", Record(None, None, None, cancelled=True), id="cancelled"),
         pytest.param("", Record(None, None, None), id="empty"),
         pytest.param("\0\0\0", Record(None, None, None), id="zeros after a power failure"),

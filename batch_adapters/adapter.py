@@ -103,7 +103,24 @@ class Job:
 
 
 Reader = Callable[[str], Iterable[Job]]
-"""From what a command printed to the jobs it speaks of; raises Garbled."""
+"""From what a command printed to the jobs it speaks of; raises Garbled.
+
+Whatever else it raises means the same: `BatchSystem`, which calls it, makes Garbled of that.
+"""
+
+MOST_ELEMENTS = 100_000
+"""Of one array: ten times what any batch system takes."""
+
+
+def read_range(first: str, last: str | None = None, step: str | None = None) -> range:
+    """The numbers of an array's elements in FIRST-LAST:STEP.
+
+    :raises Garbled: there are none, or more than any array has.
+    """
+    start, end = int(first), int(last or first)
+    if not start <= end < start + MOST_ELEMENTS or int(step or 1) < 1:
+        raise Garbled(f"no numbers of elements: {first[:20]}-{(last or first)[:20]}:{(step or '1')[:20]}")
+    return range(start, end + 1, int(step or 1))
 
 
 @dataclass(frozen=True)
@@ -224,7 +241,7 @@ class Naming:
             return None
         groups = match.groupdict()
         last = groups.pop("last", None)
-        if last is not None and int(last) != self.first + count - 1:
+        if last is not None and last != str(self.first + count - 1):
             return None
         if count == 1:
             return {1: self.single.format(**groups, n=self.first)}

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from batch_adapters.adapter import Garbled, Job
+from batch_adapters.adapter import Job
 from batch_adapters.causes import Cause
 
 _NAMES = {
@@ -37,20 +37,17 @@ _REMOVED_ITSELF = "The job attribute PeriodicRemove expression "
 def read_history(printed: str) -> list[Job]:
     """The jobs of an answer; nothing printed means none.
 
-    :raises Garbled: it is no list of ClassAds with an id and a status.
+    :raises ValueError, TypeError, LookupError: it is no list of ClassAds with an id and a status.
     """
     import json  # the event generator, which loads the package, needs none
 
-    try:
-        return [_read_ad(ad) for ad in json.loads(printed or "[]")]
-    except (ValueError, TypeError, LookupError) as error:
-        raise Garbled(f"no list of jobs ({type(error).__name__}: {error}): {printed[:200]!r}") from error
+    return [_read_ad(ad) for ad in json.loads(printed or "[]")]
 
 
 def read_queue(printed: str) -> Iterator[Job]:
     """As `read_history`; what has been removed and is still in the queue has not gone yet.
 
-    :raises Garbled: as there.
+    :raises ValueError, TypeError, LookupError: as there.
     """
     for job in read_history(printed):
         if job.native_state == "REMOVED":

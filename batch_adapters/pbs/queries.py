@@ -66,17 +66,14 @@ def list_ended_states(letters: str) -> dict[str, State]:
 def read_json_jobs(printed: str) -> Iterator[Job]:
     """The local jobs, by their names, in what ``qstat -t -f -F json`` printed; nothing printed: none.
 
-    :raises Garbled: it is no such answer.
+    :raises Garbled, JSONDecodeError: it is no such answer.
     """
     if not printed:
         return
     import json
 
-    try:
-        # Control characters that users have in their variables are not escaped.
-        answer = json.loads(printed, strict=False)
-    except json.JSONDecodeError as error:
-        raise Garbled(f"no JSON: {error}") from error
+    # Control characters that users have in their variables are not escaped.
+    answer = json.loads(printed, strict=False)
     jobs = answer.get("Jobs", {}) if isinstance(answer, dict) else None
     if not isinstance(jobs, dict) or not all(isinstance(job, dict) for job in jobs.values()):
         raise Garbled(f"no list of jobs: {printed[:200]!r}")
@@ -103,7 +100,7 @@ def _forget_borrowed(local_id: str, attributes: Mapping[str, object]) -> Mapping
 def read_xml_jobs(printed: str) -> Iterator[Job]:
     """The local jobs, by their names, in what Torque's ``qstat -t -f -x`` printed; nothing printed: none.
 
-    :raises Garbled: it is no such answer.
+    :raises Garbled, ElementTree.ParseError: it is no such answer.
     """
     if not printed.strip():
         return
@@ -111,10 +108,7 @@ def read_xml_jobs(printed: str) -> Iterator[Job]:
 
     if "<!" in printed:
         raise Garbled("XML with declarations, which qstat does not print")
-    try:
-        root = ElementTree.fromstring(printed)
-    except ElementTree.ParseError as error:
-        raise Garbled(f"no XML: {error}") from error
+    root = ElementTree.fromstring(printed)
     if root.tag != "Data":
         raise Garbled(f"no list of jobs: {printed[:200]!r}")
     jobs = {job.findtext("Job_Id", ""): {item.tag: item.text or "" for item in job} for job in root}

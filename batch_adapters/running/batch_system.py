@@ -7,6 +7,7 @@ import pwd
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from itertools import islice
 from typing import Any
 
 import tenacity
@@ -15,6 +16,7 @@ from batch_adapters.adapter import (
     BatchAdapter,
     Command,
     Garbled,
+    Job,
     LocalStatus,
     Postponed,
     Reader,
@@ -29,6 +31,10 @@ logger = logging.getLogger(__name__)
 
 _MOST_IDS = 500
 """Ids on one command line."""
+_MOST_JOBS = 500_000
+"""In one answer."""
+_LARGEST_CODE = 2**31
+_LONGEST_ID = 200
 
 
 class BatchSystem:
@@ -57,7 +63,7 @@ class BatchSystem:
         if found is None:
             raise Garbled(f"{self.adapter.name}: no array limit in {printed[:200]!r}")
         # Group 1 does not take part where the answer is that there is no limit.
-        return self.adapter.max_array if found[1] is None else max(1, min(int(found[1]), self.adapter.max_array))
+        return self.adapter.max_array if found[1] is None else max(1, min(int(found[1][:9]), self.adapter.max_array))
 
     def submit(self, submission: Submission) -> Mapping[int, str]:
         """Submit an array once; the local id of each position in it, from 1.
@@ -137,23 +143,20 @@ class BatchSystem:
 
     def _jobs(self, command: Command, read: Reader, variables: Mapping[str, Any]) -> list[LocalStatus]:
         printed = self._ask(command, variables)
-        adapter = self.adapter
-        statuses = []
         try:
-            for job in read(printed):
-                if job.owner not in ("", _find_user()):
-                    continue
-                state = adapter.states.get(job.native_state)
-                if state is None:
-                    logger.warning("%s %s: unknown native state %r", adapter.name, job.local_id, job.native_state)
-                leaving = job.native_state in adapter.leaving
-                cause = job.cause or adapter.causes.get(job.native_state)
-                by = _name_user(job.by)
-                fields = (job.local_id, job.native_state, state, job.exit_code, job.reason, job.token, cause, by)
-                statuses.append(LocalStatus(*fields, is_leaving=leaving))
+            jobs = read_answer(read, printed)
         except Garbled as error:
             raise Garbled(f"{command.argv[0]}: {error}") from error
-        return statuses
+        return [self._find_status(job) for job in jobs if job.owner in ("", _find_user())]
+
+    def _find_status(self, job: Job) -> LocalStatus:
+        adapter = self.adapter
+        state = adapter.states.get(job.native_state)
+        if state is None:
+            logger.warning("%s %s: unknown native state %r", adapter.name, job.local_id, job.native_state)
+        cause = job.cause or adapter.causes.get(job.native_state)
+        fields = (job.local_id, job.native_state, state, job.exit_code, job.reason, job.token, cause)
+        return LocalStatus(*fields, by=_name_user(job.by), is_leaving=job.native_state in adapter.leaving)
 
     def _ask(self, command: Command, variables: Mapping[str, Any]) -> str:
         """Run a command that may be run any number of times: again, soon, where the batch system could not answer."""
@@ -180,6 +183,27 @@ class BatchSystem:
             raise
         self.traffic.note_answer()
         return printed
+
+
+def read_answer(read: Reader, printed: str) -> list[Job]:
+    """The jobs in what a command printed.
+
+    :raises Garbled: the reader can make nothing of it, whatever it says of that; the text is in the message.
+    """
+    try:
+        jobs = list(islice(read(printed), _MOST_JOBS + 1))
+    except Garbled:
+        raise
+    except Exception as error:  # nobody can foresee what an answer may be that comes from elsewhere
+        raise Garbled(f"{type(error).__name__}: {str(error)[:200]}: {printed[:200]!r}") from error
+    if len(jobs) > _MOST_JOBS:
+        raise Garbled(f"more than {_MOST_JOBS} jobs: {printed[:200]!r}")
+    odd = next(
+        (job for job in jobs if abs(job.exit_code or 0) > _LARGEST_CODE or len(job.local_id) > _LONGEST_ID), None
+    )
+    if odd is not None:
+        raise Garbled(f"no such id or exit code can be, of {odd.local_id[:50]}: {printed[:200]!r}")
+    return jobs
 
 
 @functools.cache

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from batch_adapters.adapter import Garbled, Job
+from batch_adapters.adapter import Garbled, Job, read_range
 from batch_adapters.causes import Cause
 from batch_adapters.states import State
 
@@ -68,7 +68,7 @@ def order_letters(letters: str) -> str:
 def read_queue(printed: str) -> Iterator[Job]:
     """The jobs in what ``qstat -xml`` printed, where waiting tasks of an array share an entry.
 
-    :raises Garbled: it is no such answer, or a torn one.
+    :raises Garbled, ElementTree.ParseError: it is no such answer, or a torn one.
     """
     # Expat needs 5 ms that no other user of the adapter should pay.
     from xml.etree import ElementTree
@@ -76,11 +76,7 @@ def read_queue(printed: str) -> Iterator[Job]:
     # Entities can blow up a parser's memory; qstat uses none but the predefined ones.
     if "<!" in printed:
         raise Garbled(f"a declaration that qstat does not make: {printed[printed.index('<!') :][:200]!r}")
-    try:
-        root = ElementTree.fromstring(printed)
-    except ElementTree.ParseError as error:
-        raise Garbled(f"no whole XML document: {error}") from error
-    for entry in root.iter("job_list"):
+    for entry in ElementTree.fromstring(printed).iter("job_list"):
         yield from _read_entry(entry)
 
 
@@ -98,11 +94,10 @@ def _read_entry(entry: "Element") -> Iterator[Job]:
 def _read_tasks(tasks: str) -> Iterator[int]:
     """Task numbers of ``1,3,10-12:1``: what qstat(1) calls the ja-task-ID."""
     for part in tasks.split(","):
-        numbers = re.fullmatch(r"(\d+)(?:-(\d+):([1-9]\d*))?", part)
+        numbers = re.fullmatch(r"(\d+)(?:-(\d+):(\d+))?", part)
         if numbers is None:
             raise Garbled(f"no task numbers: {tasks[:200]!r}")
-        first, last, step = numbers.groups()
-        yield from range(int(first), int(last or first) + 1, int(step or 1))
+        yield from read_range(*numbers.groups())
 
 
 def _reason(number: str, state: str) -> str:
@@ -114,17 +109,14 @@ def _reason(number: str, state: str) -> str:
 def read_history(printed: str) -> Iterable[Job]:
     """The jobs that have ended in what ``qacct -j`` printed; of those that ran several times the last end.
 
-    :raises Garbled: a record is not whole.
+    :raises LookupError, ValueError: a record is not whole.
     """
     ended: dict[str, Job] = {}
     for record in re.split(r"(?m)^=+\n", printed)[1:]:
-        words = dict(re.findall(r"(?m)^(\w+) +(.*?) *\n", record))
-        try:
-            local_id, token = _read_id(words), words["jobname"]
-            # "100 : assumedly after job", "137 (Killed)".
-            code, exit_code = words["failed"].split()[0], int(words["exit_status"].split()[0])
-        except (KeyError, IndexError, ValueError) as error:
-            raise Garbled(f"no whole record: {record[:300]!r}") from error
+        words = {name: value.rstrip() for name, value in re.findall(r"(?m)^(\w+) +(.*)\n", record)}
+        local_id, token = _read_id(words), words["jobname"]
+        # "100 : assumedly after job", "137 (Killed)".
+        code, exit_code = words["failed"].split()[0], int(words["exit_status"].split()[0])
         ended.pop(local_id, None)
         if code not in GOES_ON:
             reason = words["failed"].partition(":")[2].strip()

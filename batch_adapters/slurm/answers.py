@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from batch_adapters.adapter import Garbled, Job
+from batch_adapters.adapter import Garbled, Job, read_range
 from batch_adapters.causes import Cause
 
 # squeue does not escape names: one may hold line breaks, and what looks like a record. Ours end with their own id.
@@ -76,5 +76,5 @@ def _read_ids(match: re.Match[str]) -> Iterator[str]:
     # A long expression is cut short, and ends in dots: what is cut, and what follows, is not in the answer.
     ranges = (_RANGE.fullmatch(part) for part in match["tasks"].partition("%")[0].split(","))
     for first, last, step in (found.groups() for found in ranges if found):
-        for task in range(int(first), int(last or first) + 1, int(step or 1)):
+        for task in read_range(first, last, step):
             yield f"{match['id']}_{task}"

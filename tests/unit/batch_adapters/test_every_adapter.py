@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from batch_adapters.adapter import Answer, Garbled, Submission
+from batch_adapters.running.batch_system import read_answer
 from batch_adapters.running.commands import render_argv, render_text
 from batch_adapters.site_adapter import find_adapter
 from batch_adapters.slurm.answers import NEVER_STARTED
@@ -273,7 +274,7 @@ GARBLED = {
 )
 def test_what_is_no_list_of_jobs_is_garbled(system: str, reader: str, printed: str) -> None:
     with pytest.raises(Garbled):
-        list(getattr(find_adapter(system, {}), f"read_{reader}")(printed))
+        read_answer(getattr(find_adapter(system, {}), f"read_{reader}"), printed)
 
 
 MANUALS = {

@@ -12,6 +12,7 @@ import pytest
 
 from batch_adapters.adapter import Answer, Garbled, Job, Submission
 from batch_adapters.diagnosis import Finding, Level, Printed
+from batch_adapters.running.batch_system import read_answer
 from batch_adapters.running.commands import render_argv
 from batch_adapters.sge import SGE, events
 from batch_adapters.sge.answers import GOES_ON, order_letters, read_history, read_queue
@@ -27,7 +28,7 @@ def test_a_torn_queue_is_never_a_good_answer() -> None:
     for end in range(len(printed.rstrip())):
         if judge(SGE.queue, 0, printed[:end]) is not Answer.UNKNOWN:
             with pytest.raises(Garbled):
-                list(read_queue(printed[:end]))
+                read_answer(read_queue, printed[:end])
 
 
 SUBMISSION = Submission(
@@ -154,7 +155,7 @@ def test_a_record_that_is_torn_before_its_exit_code_is_garbled() -> None:
     end = printed.index("\n", printed.index("exit_status"))
     for torn in range(printed.index("qname"), end + 1):
         with pytest.raises(Garbled):
-            list(read_history(printed[:torn]))
+            read_answer(read_history, printed[:torn])
 
 
 # sge_status(5) of 8.1.9, JOB STATE.

@@ -27,7 +27,8 @@ nothing is lost, and "samgrid watch ID" tries again."""
 
 STATUS_HELP = """\
 Each line counts the local jobs by state. With an ID the table has that grid job only, with phases and troubles.
-Under it: since when a batch system does not answer ("silent_since" in JSON); until it does, no state changes.
+Under it: since when a batch system does not answer ("silent_since" in JSON); until it does, no state changes. And
+which grid jobs are in quarantine ("quarantined"), because a document of theirs cannot be read: all others go on.
 --type, --state, --user and --since choose grid jobs that fit all of them. Times are UTC: 2026-11-22,
 2026-11-22T08:30, or 36h and 7d ago."""
 
@@ -101,7 +102,7 @@ def watch(options: argparse.Namespace) -> int:
 
 def status(options: argparse.Namespace) -> int:
     """List grid jobs, and wake the monitor if there is anything left to do."""
-    from jobmanager.views.grid_jobs import render_details, render_json, render_silence, render_table
+    from jobmanager.views.grid_jobs import render_details, render_json, render_line, render_silence, render_table
 
     account = look_into_account(options.state_dir)
     identity = account.database.grid_jobs.find(options.id) if options.id is not None else None
@@ -112,17 +113,20 @@ def status(options: argparse.Namespace) -> int:
     shown = {row.id for row in rows}
     waiting = {job.id: job.batch for job in account.database.grid_jobs.list_open() if job.id in shown}
     silences = _find_silences(account, waiting.values())
+    quarantined = {job: why for job, why in account.database.quarantine.list().items() if job in shown}
     silent_since = {job: silences[batch].since for job, batch in waiting.items() if batch in silences}
     if options.format == "json":
-        print(render_json(rows, silent_since))
+        print(render_json(rows, silent_since, quarantined))
     elif options.format == "xml":
         from jobmanager.views.export import render_xml
 
-        print(render_xml(rows, silent_since))
+        print(render_xml(rows, silent_since, quarantined))
     else:
         is_choice = choice != Choice()
         now = time.time()
         print(render_details(account, identity, rows[0], now) if identity else render_table(rows, is_choice))
+        for job, why in quarantined.items():
+            print(render_line(f"{job}: {why.sentence}"))
         for batch, silence in sorted(silences.items()):
             print(render_silence(batch, silence, now))
     _wake_if_needed(account)

@@ -3,6 +3,7 @@
 import argparse
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from jobmanager.commands.arguments import JOB_HELP, AddCommand, AddForJob, read_seconds
@@ -26,7 +27,8 @@ standard error, once they are back."""
 EXPORT_HELP = """\
 DIR gets a document ID.xml per grid job, with its local jobs, index.xml, their schema schema.rng and stylesheet
 samgrid.xsl, and the same as pages: open DIR/index.html. It is made whole or not at all; what is there stays as it is:
-a DIR with something in it is refused. Check: xmllint --noout --relaxng DIR/schema.rng DIR/*.xml"""
+a DIR with something in it is refused. Check: xmllint --noout --relaxng DIR/schema.rng DIR/*.xml
+A grid job of which a document cannot be read is left out, which standard error says; the exit status is 1 then."""
 
 
 def add_commands(add: AddCommand, _: AddForJob) -> None:
@@ -71,6 +73,7 @@ def query(options: argparse.Namespace) -> int:
     except QueryError as error:
         raise CommandError(str(error)) from error
     sys.stdout.writelines(f"{line}\n" for line in RENDERERS[options.format](result))
+    _tell_left_out("query", result.left_out)
     return 0
 
 
@@ -94,8 +97,16 @@ def export(options: argparse.Namespace) -> int:
 
     account = look_into_account(options.state_dir)
     try:
-        count = write(account.database, Path(options.folder))
+        count, damages = write(account.database, Path(options.folder))
     except ExportError as error:
         raise CommandError(str(error)) from error
     print(f"{count} grid jobs in {options.folder}")
-    return 0
+    _tell_left_out("export", map(str, damages))
+    return int(bool(damages))
+
+
+def _tell_left_out(command: str, damages: Iterable[str]) -> None:
+    from jobmanager.views.grid_jobs import render_line
+
+    for damage in damages:
+        print(f"samgrid {command}: left out: {render_line(damage)}", file=sys.stderr)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from jobmanager.database.database import Database
+from jobmanager.database.database import DamagedDocument, Database
 from jobmanager.site.account import Account
 
 logger = logging.getLogger(__name__)
@@ -41,8 +41,12 @@ def cancel_withdrawn(account: Account) -> None:
     """
     for mark in _list_marks(account.places.withdrawn):
         grid_job = account.database.grid_jobs.find_uniqid(mark.name)
-        if grid_job is not None:
-            request_cancel(account.database, grid_job, "GRAM was told that it failed, because no answer to it came")
+        try:
+            if grid_job is not None:
+                request_cancel(account.database, grid_job, "GRAM was told that it failed, because no answer to it came")
+        except DamagedDocument as damage:  # the mark waits until it can be read
+            logger.debug("%s", damage)
+            continue
         if grid_job is not None or time.time() - mark.stat().st_mtime > _KEPT:
             mark.unlink(missing_ok=True)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from batch_adapters.causes import Cause
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.states import State
-from jobmanager.database.database import Database
+from jobmanager.database.database import DamagedDocument, Database
 from jobmanager.database.local_job import LocalJob
 from jobmanager.site.account import Account
 from jobmanager.site.batch_systems import find_batch_system
@@ -25,7 +25,28 @@ def cancel_local_jobs(account: Account, grid_job: str) -> None:
     A submission in doubt is looked up first: what the batch system has is adopted, and then cancelled like the rest.
 
     :raises BatchError: nobody answered for some of them; to be called again.
+    :raises DamagedDocument: one cannot be read; those with an id are cancelled all the same.
     """
+    try:
+        _cancel_local_jobs(account, grid_job)
+    except DamagedDocument:
+        cancel_by_index(account, grid_job)
+        raise
+
+
+def cancel_by_index(account: Account, grid_job: str) -> int:
+    """Cancel what the index of the database knows to be submitted, without reading a document; how many.
+
+    :raises BatchError: nobody answered.
+    """
+    local_jobs = account.database.local_jobs
+    live = local_jobs.live_ids(grid_job)
+    for name in local_jobs.batch_systems(grid_job) if live else ():
+        find_batch_system(account, name).cancel(live)
+    return len(live)
+
+
+def _cancel_local_jobs(account: Account, grid_job: str) -> None:
     database = account.database
     system = find_batch_system(account, database.grid_jobs.get(grid_job).batch)
     # What is known is not to wait for what is in doubt.

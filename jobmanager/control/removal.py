@@ -8,10 +8,14 @@ import logging
 import os
 import stat
 import time
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from jobmanager.database.database import Database
+from batch_adapters.adapter import BatchError
+from batch_adapters.registry import UnknownBatchSystem
+from jobmanager.control.cancellation import cancel_by_index
+from jobmanager.database.database import DamagedDocument, Database
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.times import read_time
 from jobmanager.gram.answers import answer_file
@@ -30,13 +34,19 @@ class NotRemovable(Exception):
 def remove_grid_job(account: Account, identity: str) -> int:
     """Remove one grid job; the bytes of its files.
 
+    One that cannot be read any more is ended first.
+
     :raises NotRemovable: it has not ended, GRAM may still ask for it, or another grid job needs it.
     :raises UnknownJob: there is no such grid job (any more).
     :raises OSError: files could not be removed; they go with the next removal.
     """
     database, places = account.database, account.places
+    damage = next(database.find_damages(identity), None)
+    if damage is not None:
+        _end_damaged(account, damage)
     with database.transaction():
-        _check_removable(database, database.grid_jobs.get(identity), time.time())
+        if damage is None:
+            _check_removable(database, database.grid_jobs.get(identity), time.time())
         with suppress(FileNotFoundError):  # a removal that was killed has come as far as this
             places.grid_job(identity).rename(places.removed(identity))
         database.grid_jobs.delete(identity)
@@ -57,8 +67,28 @@ def sweep(account: Account) -> int:
 
 def find_ended_before(database: Database, second: float) -> list[str]:
     """The grid jobs that ended before a second, the eldest first."""
-    ended = (database.grid_jobs.get(identity) for identity in database.grid_jobs.list_ended())
+    ended = _read_some(database, database.grid_jobs.list_ended())
     return [job.identity for job in ended if job.ended is not None and read_time(job.ended) < second]
+
+
+def _read_some(database: Database, identities: Iterable[str]) -> Iterator[GridJob]:
+    """Those that can be read: what another grid job's document said before it was damaged, nobody knows."""
+    for identity in identities:
+        try:
+            yield database.grid_jobs.get(identity)
+        except DamagedDocument as damage:
+            logger.warning("%s", damage)
+
+
+def _end_damaged(account: Account, damage: DamagedDocument) -> None:
+    """See that nothing of a grid job runs on that nobody would know of any more."""
+    whole = account.database.grid_jobs.parent_of(damage.grid_job)
+    if whole is not None:
+        raise NotRemovable(f"{damage.grid_job} is a step of {whole}: remove that first")
+    try:
+        cancel_by_index(account, damage.grid_job)
+    except (BatchError, UnknownBatchSystem) as error:
+        raise NotRemovable(f"{damage.grid_job}: its local jobs cannot be ended now: {error}") from error
 
 
 def _check_removable(database: Database, job: GridJob, now: float) -> None:
@@ -73,10 +103,10 @@ def _check_removable(database: Database, job: GridJob, now: float) -> None:
         raise NotRemovable(f"{job.identity} is a step of {whole}: remove that first")
     # A repetition of a step reads what lies in the folder of the step's whole.
     needed = {job.identity, *(step.grid_job for step in job.steps)}
-    for other in database.grid_jobs.list_open():
-        repeated = database.grid_jobs.get(other.id).repeats
-        if repeated in needed:
-            raise NotRemovable(f"{repeated} is repeated by {other.id}, which has not ended: remove it after that")
+    for other in _read_some(database, [other.id for other in database.grid_jobs.list_open()]):
+        if other.repeats in needed:
+            repeated, by = other.repeats, other.identity
+            raise NotRemovable(f"{repeated} is repeated by {by}, which has not ended: remove it after that")
 
 
 def remove_folder(folder: Path) -> int:

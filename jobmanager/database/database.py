@@ -1,5 +1,6 @@
 """The XML job database: documents in one SQLite file, with a few columns derived from them as indexes."""
 
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +20,9 @@ from jobmanager.database.grid_jobs import (
     Unreported,
 )
 from jobmanager.database.local_jobs import ATTEMPTS, LOCAL_JOBS, PHASES, LocalJobKey, LocalJobLine, LocalJobs
-from jobmanager.database.sqlite import DatabaseError, Store
+from jobmanager.database.quarantine import SCHEMA as QUARANTINE
+from jobmanager.database.quarantine import Quarantine, Quarantined
+from jobmanager.database.sqlite import DamagedDocument, DatabaseError, Store
 
 if TYPE_CHECKING:
     from lxml import etree
@@ -27,12 +30,14 @@ if TYPE_CHECKING:
 __all__ = [
     "STANDINGS",
     "Choice",
+    "DamagedDocument",
     "Database",
     "DatabaseError",
     "LocalJobKey",
     "LocalJobLine",
     "OpenGridJob",
     "Overview",
+    "Quarantined",
     "StepLine",
     "UnknownJob",
     "Unreported",
@@ -42,7 +47,7 @@ LAYOUT = 5
 """Number of the tables' layout and of the documents' schema."""
 FIRST_LAYOUT = 4
 """The eldest that can be brought up to ours."""
-_DERIVED = "".join(table.schema for table in (GRID_JOBS, STEPS, LOCAL_JOBS, PHASES, ATTEMPTS))
+_DERIVED = "".join(table.schema for table in (GRID_JOBS, STEPS, LOCAL_JOBS, PHASES, ATTEMPTS)) + QUARANTINE
 
 
 class Database:
@@ -60,6 +65,7 @@ class Database:
         self.grid_jobs = GridJobs(self._store)
         self.local_jobs = LocalJobs(self._store)
         self.events = Events(self._store)
+        self.quarantine = Quarantine(self._store)
 
     @property
     def path(self) -> Path | None:
@@ -96,22 +102,58 @@ class Database:
         """Give the file back."""
         self._store.close()
 
-    def to_xml(self, identity: str | None = None) -> "etree._Element":
-        """One tree over all grid jobs with their local jobs inside, or over one, under the root ``jobs``."""
+    def to_xml(
+        self, identity: str | None = None, leave_out: Callable[[DamagedDocument], object] | None = None
+    ) -> "etree._Element":
+        """One tree over all grid jobs with their local jobs inside, or over one, under the root ``jobs``.
+
+        :param leave_out: takes the damage of each grid job that is left out because it cannot be read.
+        :raises DamagedDocument: one cannot be read, and there is no ``leave_out``.
+        """
+        from lxml import etree
+
         from jobmanager.database.documents import read_xml
 
+        documents = list(self._documents(identity))
+        try:
+            return read_xml(_join(documents))
+        except etree.XMLSyntaxError:
+            damages = {damage.grid_job: damage for damage in self.find_damages(identity)}
+            if leave_out is None:
+                raise next(iter(damages.values())) from None
+            for damage in damages.values():
+                leave_out(damage)
+            return read_xml(_join(row for row in documents if row[1] not in damages))
+
+    def find_damages(self, identity: str | None = None) -> "Iterator[DamagedDocument]":
+        """Every document that cannot be read, of all grid jobs or of one."""
+        from jobmanager.database.documents import read_document
+
+        for _, grid_job, number, document in self._documents(identity):
+            try:
+                read_document("local-job" if number else "grid-job", document, grid_job, number)
+            except DamagedDocument as damage:
+                yield damage
+
+    def _documents(self, identity: str | None) -> Iterator[tuple[str, str, int, bytes]]:
+        """When its grid job was submitted, its id, number (0: the grid job's own) and each document."""
         condition = "" if identity is None else " WHERE grid_job.id = ?"
         # One statement sees one moment. A grid job comes before its local jobs, whose numbers start from 1.
         sql = (
-            f"SELECT submitted, id, 0, document FROM grid_job{condition} UNION ALL"
-            " SELECT grid_job.submitted, grid_job.id, number, local_job.document"
+            f"SELECT submitted, id, 0, CAST(document AS BLOB) FROM grid_job{condition} UNION ALL"
+            " SELECT grid_job.submitted, grid_job.id, number, CAST(local_job.document AS BLOB)"
             f" FROM grid_job JOIN local_job ON local_job.grid_job = grid_job.id{condition} ORDER BY 1, 2, 3"
         )
-        parts, end = [b"<jobs>"], b""
-        for _, _, number, document in self._store.query(sql, () if identity is None else (identity, identity)):
-            if number == 0:
-                parts += [end, document.removesuffix(b"</grid-job>")]
-                end = b"</grid-job>"
-            else:
-                parts.append(document)
-        return read_xml(b"".join([*parts, end, b"</jobs>"]))
+        return self._store.query(sql, () if identity is None else (identity, identity))
+
+
+def _join(documents: Iterable[tuple[str, str, int, bytes]]) -> bytes:
+    """One document of all, each grid job's local jobs inside it."""
+    parts, end = [b"<jobs>"], b""
+    for _, _, number, document in documents:
+        if number == 0:
+            parts += [end, document.removesuffix(b"</grid-job>")]
+            end = b"</grid-job>"
+        else:
+            parts.append(document)
+    return b"".join([*parts, end, b"</jobs>"])

@@ -12,13 +12,14 @@ from lxml import etree
 
 from adapters import Value
 from batch_adapters.states import STATE_OF_WORD
+from jobmanager.database.sqlite import DamagedDocument
 from jobmanager.database.times import read_time, render_time
 
 SCHEMA_FILE = Path(__file__).with_name("schema.rng")
 
 
 class InvalidDocument(Exception):
-    """A document that the published schema does not allow: a fault of ours, never written."""
+    """A document that the published schema does not allow, or nobody could read: a fault of ours, never written."""
 
 
 @functools.cache
@@ -29,6 +30,20 @@ def load_schema() -> etree.RelaxNG:
 
 def _parser(huge: bool = False) -> etree.XMLParser:
     return etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, huge_tree=huge)
+
+
+def read_document(tag: str, data: bytes, grid_job: str, number: int = 0) -> etree._Element:
+    """The root element of a stored document: a grid job's, or the one of its local job of that number.
+
+    :raises DamagedDocument: it is none.
+    """
+    try:
+        root = read_xml(data)
+    except (etree.XMLSyntaxError, TypeError, ValueError) as error:
+        raise DamagedDocument(grid_job, number, error) from error
+    if root.tag != tag:
+        raise DamagedDocument(grid_job, number, f"<{root.tag}> where <{tag}> should be")
+    return root
 
 
 def read_xml(data: bytes) -> etree._Element:
@@ -144,7 +159,11 @@ class Document:
         schema = load_schema()
         if not schema.validate(self.element):
             raise InvalidDocument(f"{self.tag} {self.element.attrib}: {schema.error_log.last_error}")
-        return etree.tostring(self.element)
+        # UTF-8: a name cannot have the character references that ASCII needs.
+        data = etree.tostring(self.element, encoding="UTF-8")
+        if any(str(child.tag).startswith("{") for child in self.element.iterchildren(etree.Element)):
+            _check_readable(self.tag, data)
+        return data
 
     def _replace(self, tag: str) -> etree._Element:
         """An empty child of that name, in the place of the one that may be there."""
@@ -154,6 +173,14 @@ class Document:
     def _remove(self, tag: str) -> None:
         for child in self.element.findall(tag):
             self.element.remove(child)
+
+
+def _check_readable(tag: str, data: bytes) -> None:
+    """Read what an experiment's own elements are in; our own names are known, and this takes half as long again."""
+    try:
+        read_xml(data)
+    except etree.XMLSyntaxError as error:
+        raise InvalidDocument(f"{tag} cannot be read back: {error}") from error
 
 
 def put_value(parent: etree._Element, value: Value) -> None:

@@ -30,6 +30,10 @@ def read_foreign_xml(data: bytes) -> etree._Element:
     for element in root.iter(etree.Element):
         _check(element)
     root.tail = None
+    try:
+        etree.fromstring(etree.tostring(root, encoding="UTF-8"), parser)
+    except etree.XMLSyntaxError as error:
+        raise RefusedXml(f"cannot be read back: {error}") from error
     return root
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from batch_adapters.states import STATE_OF_WORD, State
 from jobmanager.database.local_jobs import STANDING
+from jobmanager.database.quarantine import Quarantine
 from jobmanager.database.sqlite import Store, Table
 from jobmanager.database.times import render_time
 
@@ -152,13 +153,13 @@ class GridJobs:
     def get(self, identity: str) -> "GridJob":
         """The grid job of that id.
 
-        :raises UnknownJob: if there is none.
+        :raises UnknownJob: if there is none; DamagedDocument: it cannot be read.
         """
-        from jobmanager.database.documents import read_xml
+        from jobmanager.database.documents import read_document
         from jobmanager.database.grid_job import GridJob
 
         for (document,) in self._store.query("SELECT document FROM grid_job WHERE id = ?", [identity]):
-            return GridJob(read_xml(document))
+            return GridJob(read_document(GridJob.tag, document, identity))
         raise UnknownJob(f"there is no grid job {identity}")
 
     def change(self, identity: str, change: "Callable[[GridJob], object]") -> "GridJob":
@@ -258,6 +259,7 @@ class GridJobs:
         for table in ("phase", "attempt", "step", "local_job"):
             self._store.write(f"DELETE FROM {table} WHERE grid_job = ?", [(identity,)])
         self._store.write("DELETE FROM grid_job WHERE id = ?", [(identity,)])
+        Quarantine(self._store).lift(identity)
 
     def batch_systems(self) -> list[str]:
         """The batch systems of all grid jobs, those that have ended included."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from batch_adapters.states import STATE_OF_WORD, State
+from jobmanager.database.quarantine import Quarantine
 from jobmanager.database.sqlite import Store, Table
 
 if TYPE_CHECKING:  # lists and counts are read without XML: "samgrid status" never loads lxml
@@ -182,6 +183,7 @@ class LocalJobs:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self.quarantine = Quarantine(store)
 
     def put(self, identity: str, jobs: "Iterable[LocalJob]") -> None:
         """Write local jobs' documents, new or changed."""
@@ -218,11 +220,19 @@ class LocalJobs:
         return self._local_jobs(" AND state = 'unsubmitted' AND token IS NOT NULL ORDER BY number", identity)
 
     def _local_jobs(self, condition: str, *values: object) -> "list[LocalJob]":
-        from jobmanager.database.documents import read_xml
+        sql = "SELECT grid_job, number, document FROM local_job WHERE grid_job = ?" + condition
+        return [job for _, job in self._read(sql, *values)]
+
+    def _read(self, sql: str, *values: object) -> "list[tuple[str, LocalJob]]":
+        """Grid job and local job of each row of id, number and document.
+
+        :raises DamagedDocument: one of them cannot be read.
+        """
+        from jobmanager.database.documents import read_document
         from jobmanager.database.local_job import LocalJob
 
-        rows = self._store.query("SELECT document FROM local_job WHERE grid_job = ?" + condition, values)
-        return [LocalJob(read_xml(document)) for (document,) in rows]
+        rows = self._store.query(sql, values)
+        return [(str(job), LocalJob(read_document(LocalJob.tag, data, job, number))) for job, number, data in rows]
 
     def lines(self, identity: str) -> list[LocalJobLine]:
         """A line per local job of a grid job, in order of their index."""
@@ -253,23 +263,17 @@ class LocalJobs:
 
     def find(self, batch: str, local_id: str) -> "tuple[str, LocalJob] | None":
         """Grid job and local job that an id names: the last submitted, as batch systems use ids again after crashes."""
-        from jobmanager.database.documents import read_xml
-        from jobmanager.database.local_job import LocalJob
-
-        sql = "SELECT grid_job, document FROM local_job WHERE batch = ? AND local_id = ?"
-        found = [(job, LocalJob(read_xml(document))) for job, document in self._store.query(sql, [batch, local_id])]
-        return max(found, key=lambda pair: pair[1].submitted or "", default=None)
+        # Only the one that is meant is read: an old one that cannot be read is in nobody's way.
+        sql = "SELECT grid_job, number, document FROM local_job WHERE batch = ? AND local_id = ?"
+        found = self._read(sql + " ORDER BY submitted DESC LIMIT 1", batch, local_id)
+        return found[0] if found else None
 
     def named(self, local_id: str) -> "list[tuple[str, LocalJob]]":
         """Grid job and local job of every batch system that an id names or has named, the last submitted first."""
-        from jobmanager.database.documents import read_xml
-        from jobmanager.database.local_job import LocalJob
-
         # By batch system: the index begins with it.
-        sql = "SELECT grid_job, document FROM local_job WHERE batch = ? AND local_id = ?"
+        sql = "SELECT grid_job, number, document FROM local_job WHERE batch = ? AND local_id = ?"
         batches = [batch for (batch,) in self._store.query("SELECT DISTINCT batch FROM grid_job ORDER BY batch")]
-        rows = [row for batch in batches for row in self._store.query(sql, [batch, local_id])]
-        found = [(str(job), LocalJob(read_xml(document))) for job, document in rows]
+        found = [pair for batch in batches for pair in self._read(sql, batch, local_id)]
         return sorted(found, key=lambda pair: pair[1].submitted or "", reverse=True)
 
     def last_token(self, identity: str) -> str | None:
@@ -281,11 +285,8 @@ class LocalJobs:
 
     def of_array(self, batch: str, array: str) -> "list[tuple[str, LocalJob]]":
         """Grid job and local job of each element of an array, by the array's id."""
-        from jobmanager.database.documents import read_xml
-        from jobmanager.database.local_job import LocalJob
-
-        sql = "SELECT grid_job, document FROM local_job WHERE batch = ? AND array = ? ORDER BY number"
-        return [(str(job), LocalJob(read_xml(document))) for job, document in self._store.query(sql, [batch, array])]
+        sql = "SELECT grid_job, number, document FROM local_job WHERE batch = ? AND array = ? ORDER BY number"
+        return self._read(sql, batch, array)
 
     def list_open(self, batch: str) -> list[LocalJobKey]:
         """The local jobs on one batch system that are submitted and have not ended."""
@@ -303,6 +304,17 @@ class LocalJobs:
         """By index: the batch system's id of each local job of a grid job that runs or is suspended."""
         sql = "SELECT number, local_id FROM local_job WHERE grid_job = ? AND state IN ('active', 'suspended')"
         return {int(number): str(local_id) for number, local_id in self._store.query(sql, [grid_job])}
+
+    def live_ids(self, grid_job: str) -> list[str]:
+        """The batch system's ids of a grid job's local jobs that have not ended, from the index only."""
+        sql = "SELECT local_id FROM local_job WHERE grid_job = ? AND local_id IS NOT NULL"
+        rows = self._store.query(sql + " AND state NOT IN ('done', 'failed') ORDER BY number", [grid_job])
+        return [str(local_id) for (local_id,) in rows]
+
+    def batch_systems(self, grid_job: str) -> list[str]:
+        """The batch systems that a grid job's local jobs are on, from the index only: there is one at most."""
+        sql = "SELECT DISTINCT batch FROM local_job WHERE grid_job = ?"
+        return [str(batch) for (batch,) in self._store.query(sql, [grid_job])]
 
     def arrays_of_token(self, token: str) -> set[str]:
         """The ids of arrays, or of local jobs in none, that are registered under a token."""

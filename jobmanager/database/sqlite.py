@@ -12,6 +12,20 @@ class DatabaseError(Exception):
     """The job database cannot be read or written now; the message says which file and why."""
 
 
+class DamagedDocument(DatabaseError):
+    """A document in the job database cannot be read: its own grid job cannot go on, all others can."""
+
+    def __init__(self, grid_job: str, number: int, problem: object) -> None:
+        """``number``: of the local job; 0: it is the grid job's own document."""
+        whose = f"local job {number} of grid job {grid_job}" if number else f"grid job {grid_job}"
+        super().__init__(
+            f"the document of {whose} cannot be read ({problem}): nothing changes until it can;"
+            f' "samgrid remove {grid_job}" ends its local jobs and removes it'
+        )
+        self.grid_job = grid_job
+        self.number = number
+
+
 @dataclass(frozen=True)
 class Table:
     """A table whose rows are derived from documents: of each column its SQL type and how its value is found."""

@@ -1,18 +1,20 @@
 """A state folder of an earlier layout is brought up to ours: documents by small steps, columns derived anew."""
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 
 from lxml import etree
 
 from batch_adapters.causes import Cause
 from batch_adapters.states import STATE_OF_WORD, State
-from jobmanager.database.documents import read_xml
+from jobmanager.database.documents import read_document
 from jobmanager.database.grid_job import GridJob
-from jobmanager.database.grid_jobs import GridJobs
+from jobmanager.database.grid_jobs import GRID_JOBS, GridJobs
 from jobmanager.database.local_job import LocalJob, Outcome
-from jobmanager.database.local_jobs import LocalJobs
-from jobmanager.database.sqlite import Store
+from jobmanager.database.local_jobs import LOCAL_JOBS, LocalJobs
+from jobmanager.database.quarantine import Quarantine
+from jobmanager.database.sqlite import DamagedDocument, Store, Table
 from jobmanager.database.times import render_time
 
 logger = logging.getLogger(__name__)
@@ -97,14 +99,30 @@ def upgrade(store: Store, schema: str, layout: int) -> None:
 
 def _copy(store: Store, layouts: range) -> None:
     grid_jobs, local_jobs = GridJobs(store), LocalJobs(store)
-    for (data,) in store.query("SELECT document FROM old_grid_job"):
-        grid_jobs.put(GridJob(_renew(data, layouts)))
-    for grid_job, data in store.query("SELECT grid_job, document FROM old_local_job"):
-        local_jobs.put(str(grid_job), [LocalJob(_renew(data, layouts))])
+    for identity, data in store.query("SELECT id, document FROM old_grid_job"):
+        try:
+            grid_jobs.put(GridJob(_renew(read_document(GridJob.tag, data, identity), layouts)))
+        except DamagedDocument as damage:
+            _keep(store, GRID_JOBS, "id = ?", identity, damage)
+    for grid_job, number, data in store.query("SELECT grid_job, number, document FROM old_local_job"):
+        try:
+            document = _renew(read_document(LocalJob.tag, data, grid_job, number), layouts)
+            local_jobs.put(str(grid_job), [LocalJob(document)])
+        except DamagedDocument as damage:
+            _keep(store, LOCAL_JOBS, f"grid_job = ? AND number = {int(number)}", grid_job, damage)
 
 
-def _renew(data: bytes, layouts: range) -> etree._Element:
-    document = read_xml(data)
+def _keep(store: Store, table: Table, condition: str, grid_job: str, damage: DamagedDocument) -> None:
+    """Keep the row of a document that cannot be read as it was, as far as the new table has its columns."""
+    known = {str(name) for (name,) in store.query(f"SELECT name FROM pragma_table_info('old_{table.name}')")}
+    missing = {name: "0" if "NOT NULL" in kind else "NULL" for name, (kind, _) in table.columns.items()}
+    columns = {name: name if name in known else nothing for name, nothing in missing.items()}
+    sql = f"INSERT INTO {table.name} ({', '.join(columns)}) SELECT {', '.join(columns.values())} FROM old_{table.name}"
+    store.write(f"{sql} WHERE {condition}", [(grid_job,)])
+    Quarantine(store).put(damage, time.time())
+
+
+def _renew(document: etree._Element, layouts: range) -> etree._Element:
     for layout in layouts:
         STEPS[layout](document)
     return document

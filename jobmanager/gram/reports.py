@@ -2,10 +2,10 @@
 
 import logging
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 
 from batch_adapters.states import State
-from jobmanager.database.database import Unreported
+from jobmanager.database.database import DamagedDocument, Unreported
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.times import read_time
 from jobmanager.gram.answers import publish_answer, told_state
@@ -61,7 +61,7 @@ class GramReports:
         self._first_seen = {job.id: self._first_seen.get(job.id, now) for job in unreported}
         self._published = {job: state for job, state in self._published.items() if job in self._first_seen}
         news = {job.id: job for job in unreported if told_state(job.state) is not job.reported}
-        jobs = [self._account.database.grid_jobs.get(identity) for identity in news]
+        jobs = list(self._read(news))
         # First, because somebody may be waiting for it.
         if self._events is None:
             told = set(news)
@@ -73,6 +73,14 @@ class GramReports:
         known = self._audit([job for job in jobs if job.identity in told and self._is_published(job)])
         self._note(known)
         self._unreported_ends = sum(job.state.is_final for job in jobs) - sum(job.state.is_final for job in known)
+
+    def _read(self, identities: Iterable[str]) -> Iterator[GridJob]:
+        """Grid jobs; of one whose document cannot be read GRAM hears what it heard last."""
+        for identity in identities:
+            try:
+                yield self._account.database.grid_jobs.get(identity)
+            except DamagedDocument as damage:
+                logger.debug("%s", damage)
 
     def _is_known(self, job: Unreported, now: float) -> bool:
         """True where GRAM has got the id, or where it does no harm that it drops the event."""

@@ -15,18 +15,19 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from batch_adapters.running.backoff import Backoff
 from batch_adapters.states import Event
 from jobmanager.control.cancel_requests import cancel_withdrawn
-from jobmanager.database.database import DatabaseError, OpenGridJob
+from jobmanager.database.database import DamagedDocument, DatabaseError, OpenGridJob
 from jobmanager.database.grid_jobs import StepLine, states_of
+from jobmanager.database.times import render_time
 from jobmanager.gram.reports import GramReports
 from jobmanager.monitor.client import is_listening, render_fingerprint, socket_address
 from jobmanager.monitor.generators import Generators
-from jobmanager.monitor.logs import log_to
+from jobmanager.monitor.logs import append_line, log_to
 from jobmanager.monitor.worker_client import WorkerClient
 from jobmanager.monitor.workers import Workers
 from jobmanager.site.account import Account, open_account
@@ -47,6 +48,27 @@ _LOCK_PATIENCE = 5.0
 """Seconds to wait for a predecessor that is just ending."""
 
 
+class _Fault:
+    """What one grid job's work has raised, time and again."""
+
+    def __init__(self) -> None:
+        self.backoff = Backoff()
+        self._sentence = ""
+        self._count = 0
+
+    def put(self, grid_job: str, error: Exception) -> None:
+        """Count it; its traceback is told once."""
+        sentence = f"{type(error).__name__}: {error}"
+        if sentence != self._sentence:
+            logger.error("%s cannot go on: %s", grid_job, sentence, exc_info=error)
+        self._sentence = sentence
+        self._count += 1
+
+    @property
+    def sentence(self) -> str:
+        return f"a fault of the job manager's own, {self._count} times: {self._sentence} (monitor.log has more)"
+
+
 class Monitor:
     """One account's monitor; `run` returns when it has been idle for long enough."""
 
@@ -65,6 +87,8 @@ class Monitor:
         self._reports = GramReports(account)
         self._trouble = ""
         self._backoff = Backoff()
+        self._faults: dict[tuple[str, str], _Fault] = {}
+        self._told: set[str] = set()
         self._due: dict[str, float] = {}
         self._idle_since: float | None = None
 
@@ -86,6 +110,9 @@ class Monitor:
                     self._work()
             except (DatabaseError, OSError) as error:
                 self._rest(error)
+            except Exception as error:  # whatever it is, who ends here ends the work for all grid jobs
+                logger.exception("a fault of the job manager's own")
+                self._rest(error)
             ready = self._selector.select(min(_LOOK, self._reports.due_in()))
         self._generators.stop()
         self._server.stop()
@@ -101,20 +128,75 @@ class Monitor:
             self._idle_since = None
         elif self._idle_since is None:
             self._idle_since = time.monotonic()
+        ids = {job.id for job in open_jobs}
+        self._faults = {key: fault for key, fault in self._faults.items() if key[1] in ids}
         structured = self._account.database.grid_jobs.open_steps()
+        quarantined = self._tell_quarantined()
         for job in open_jobs:
             self._generators.start(job.batch)
-            task = self._find_task(job, structured.get(job.id))
-            if task is not None:
-                self._workers.start(task, job.id, job.cancelled)
+            with self._alone("task", job.id) as may_work:
+                # What cannot be read can be ended, by what the index knows.
+                if may_work and (job.id not in quarantined or job.cancelled):
+                    self._start_task(job, structured.get(job.id))
         if self._is_due("progress", self._settings.progress_interval):
-            self._read_progress([job.id for job in open_jobs])
+            self._read_progress([job.id for job in open_jobs if job.id not in quarantined])
         if self._is_due("reconcile", self._settings.reconcile_interval):
             for batch in {job.batch for job in open_jobs}:
                 self._workers.start(Task.RECONCILE, batch)
             self._drop_old_events()
+            self._lift_quarantines(quarantined)
         self._trouble = ""
         self._backoff = Backoff()
+
+    @contextmanager
+    def _alone(self, part: str, grid_job: str) -> Iterator[bool]:
+        """One grid job's share of a part of the work, to be done if this is true; what it raises is its own trouble.
+
+        Only what concerns them all goes on: a database that cannot be written, a process that cannot be started.
+        """
+        fault = self._faults.get((part, grid_job))
+        now = time.monotonic()
+        may_work = fault is None or fault.backoff.allows(now)
+        try:
+            yield may_work
+        except DamagedDocument as damage:
+            with self._account.database.transaction():
+                self._account.database.quarantine.put(damage, time.time())
+        except (DatabaseError, OSError):
+            raise
+        except Exception as error:  # noqa: BLE001 the others go on, and it is told with its traceback
+            fault = fault or self._faults.setdefault((part, grid_job), _Fault())
+            fault.put(grid_job, error)
+            fault.backoff.wait(now)
+        else:
+            if may_work:
+                self._faults.pop((part, grid_job), None)
+
+    def _tell_quarantined(self) -> set[str]:
+        """The grid jobs to be left alone; of each that is new its own log tells, and ours."""
+        quarantined = self._account.database.quarantine.list()
+        for name in quarantined.keys() - self._told:
+            logger.error("%s %s", name, quarantined[name].sentence)
+            log = self._account.places.log(name)
+            try:
+                append_line(log, f"{render_time(time.time())} ERROR {quarantined[name].sentence}")
+            except OSError as error:
+                logger.warning("%s %s: %s", name, log, error)
+        self._told = set(quarantined)
+        return self._told
+
+    def _lift_quarantines(self, quarantined: Iterable[str]) -> None:
+        database = self._account.database
+        for name in quarantined:
+            if not any(database.find_damages(name)):
+                with database.transaction():
+                    database.quarantine.lift(name)
+                logger.info("%s is in quarantine no more: its documents can be read", name)
+
+    def _start_task(self, job: OpenGridJob, steps: Sequence[StepLine] | None) -> None:
+        task = self._find_task(job, steps)
+        if task is not None:
+            self._workers.start(task, job.id, job.cancelled)
 
     def _find_task(self, job: OpenGridJob, steps: Sequence[StepLine] | None) -> Task | None:
         database = self._account.database
@@ -135,12 +217,15 @@ class Monitor:
 
     def _apply(self, batch: str, events: list[Event]) -> None:
         for grid_job, jobs in apply_events(self._account.database, batch, events).items():
-            reconcile_with_drivers(self._account, grid_job, [job for job in jobs if job.state.is_final])
+            with self._alone("events", grid_job):
+                reconcile_with_drivers(self._account, grid_job, [job for job in jobs if job.state.is_final])
 
     def _read_progress(self, grid_jobs: list[str]) -> None:
         for grid_job in grid_jobs:
             try:
-                self._progress.read_grid_job(grid_job)
+                with self._alone("progress", grid_job) as may_work:
+                    if may_work:
+                        self._progress.read_grid_job(grid_job)
             except OSError as error:  # one grid job's programs may have closed its folder; the others go on
                 logger.warning("%s no progress can be read: %s", grid_job, error)
             if has_reports(self._account.places.reports(grid_job)):
@@ -170,6 +255,7 @@ class Monitor:
             return
         with connection:
             text = self._workers.troubles()
+            text += "".join(f"{name}: {fault.sentence}\n" for (_, name), fault in self._faults.items())
             for trouble in self._find_troubles():
                 text += f"monitor: {trouble}\n" if trouble else ""
             connection.settimeout(1)

@@ -5,6 +5,7 @@ import fcntl
 import logging
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,7 +15,7 @@ from batch_adapters.registry import UnknownBatchSystem
 from jobmanager.completion.collection import collect_grid_job
 from jobmanager.control.cancel_requests import request_cancel
 from jobmanager.control.cancellation import cancel_local_jobs
-from jobmanager.database.database import DatabaseError
+from jobmanager.database.database import DamagedDocument, DatabaseError
 from jobmanager.monitor.logs import log_to
 from jobmanager.monitor.worker_server import serve
 from jobmanager.monitor.workers import BUSY, TRY_LATER
@@ -61,6 +62,11 @@ def do_task(account: Account, task: Task, subject: str) -> int:
             _do_task_of_grid_job(account, task, subject)
     except _Busy:
         return BUSY
+    except DamagedDocument as damage:
+        with account.database.transaction():
+            account.database.quarantine.put(damage, time.time())
+        print(damage, file=sys.stderr)
+        return TRY_LATER
     except (OSError, SandboxError, DatabaseError, BatchError, UnknownBatchSystem) as error:
         print(" ".join(str(error).split()), file=sys.stderr)
         return TRY_LATER

@@ -44,6 +44,8 @@ class _Subject:
     task: Task
     worker: Worker | None = None
     trouble: str = ""
+    said: list[str] = field(default_factory=list)
+    """The last words of the worker before."""
     backoff: Backoff = field(default_factory=Backoff)
 
 
@@ -96,7 +98,10 @@ class Workers:
             subject.worker = None
             subject.trouble = lines[-1] if status not in (0, BUSY) else ""
             log = logger.warning if status else logger.info
-            words = " | ".join(lines) if status else ""
+            # A traceback is said once, however often it comes.
+            is_known = subject.said == lines
+            subject.said = lines
+            words = (lines[-1] if is_known else " | ".join(lines)) if status else ""
             log("%s %s ended with status %d %s", subject.name, subject.task, status, words)
             if subject.task in (Task.RECONCILE, Task.REPORTS):
                 # Their interval is the monitor's to keep; only where that failed it is left alone longer.

@@ -1,9 +1,10 @@
 """The one way in which local jobs change: as they are now, all or none, and the grid job's state with them."""
 
 import logging
+import time
 from collections.abc import Callable, Iterable
 
-from jobmanager.database.database import Database
+from jobmanager.database.database import DamagedDocument, Database
 from jobmanager.database.local_job import LocalJob
 from jobmanager.database.local_jobs import LocalJobKey, LocalJobs
 from jobmanager.states.aggregation import aggregate
@@ -29,11 +30,19 @@ def change_local_jobs(
 
 
 def same_runs(grid_job: str, known: Iterable[LocalJob | LocalJobKey]) -> Selection:
-    """Local jobs that were read before, but those with another id by now: what was heard is of an earlier attempt."""
+    """Local jobs that were read before, but those with another id by now: what was heard is of an earlier attempt.
+
+    One that cannot be read is left out: what was heard of the others counts all the same.
+    """
     ids = {job.index: job.local_id for job in known}
 
     def select(local_jobs: LocalJobs) -> list[LocalJob]:
-        jobs = [local_jobs.get(grid_job, index) for index in ids]
+        jobs = []
+        for index in ids:
+            try:
+                jobs.append(local_jobs.get(grid_job, index))
+            except DamagedDocument as damage:
+                local_jobs.quarantine.put(damage, time.time())
         return [job for job in jobs if job.local_id == ids[job.index]]
 
     return select
@@ -50,7 +59,11 @@ def put_local_jobs(database: Database, grid_job: str, jobs: Iterable[LocalJob]) 
     for local_job in jobs:
         put_outcome(local_job)
     database.local_jobs.put(grid_job, jobs)
-    job = database.grid_jobs.get(grid_job)
+    try:
+        job = database.grid_jobs.get(grid_job)
+    except DamagedDocument as damage:  # what its local jobs did is true all the same
+        database.quarantine.put(damage, time.time())
+        return
     state = aggregate(database.local_jobs.count(grid_job), has_begun=job.last_token is not None)
     if job.state.is_final or job.state is state:
         return

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from batch_adapters.adapter import LocalStatus
 from batch_adapters.running.batch_system import BatchSystem
-from jobmanager.database.database import Database
+from jobmanager.database.database import DamagedDocument, Database
 
 _TOKEN = re.compile(r"([a-z][a-z0-9]{7})-[0-9a-z]{1,6}", re.ASCII)
 
@@ -30,7 +30,7 @@ def find_orphans(database: Database, system: BatchSystem, statuses: Iterable[Loc
     in_doubt = database.local_jobs.tokens_in_doubt()
     is_taken = functools.cache(database.grid_jobs.has)
     arrays_of_token = functools.cache(database.local_jobs.arrays_of_token)
-    earlier_local_ids = functools.cache(database.local_jobs.earlier_ids)
+    earlier_local_ids = functools.cache(functools.partial(_find_earlier_ids, database))
     for status in statuses:
         match = _TOKEN.fullmatch(status.token)
         is_alive = status.state is not None and not status.state.is_final and not status.is_leaving
@@ -43,6 +43,13 @@ def find_orphans(database: Database, system: BatchSystem, statuses: Iterable[Loc
             reason = f"an earlier attempt of grid job {match[1]}, which has tried again"
         if reason:
             yield Orphan(status.local_id, status.token, status.native_state, is_ours, reason)
+
+
+def _find_earlier_ids(database: Database, grid_job: str) -> set[str]:
+    try:
+        return database.local_jobs.earlier_ids(grid_job)
+    except DamagedDocument:  # in doubt it is no orphan
+        return set()
 
 
 def _find_reason(is_registered: bool, grid_job: str, is_ours: bool, is_open: bool) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from adapters import LocalJob as PlannedJob
 from batch_adapters.adapter import Naming
 from batch_adapters.states import Event
-from jobmanager.database.database import Database
+from jobmanager.database.database import DamagedDocument, Database, DatabaseError
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob
 from jobmanager.states.changes import put_local_jobs
@@ -79,7 +79,22 @@ class _Changes:
         self._changed: set[tuple[str, int]] = set()
 
     def apply(self, event: Event) -> bool:
-        """Apply one event; False where nobody has registered its id."""
+        """Apply one event; False where nobody has registered its id.
+
+        What goes wrong with one grid job must not keep the others' events from being applied: it is said, and the queue
+        and the drivers tell the same again.
+        """
+        try:
+            return self._find_and_apply(event)
+        except DamagedDocument as damage:
+            self._database.quarantine.put(damage, time.time())
+        except DatabaseError:
+            raise
+        except Exception:
+            logger.exception("%s: event %s cannot be applied", self._batch, event)
+        return True
+
+    def _find_and_apply(self, event: Event) -> bool:
         found = self._database.local_jobs.find(self._batch, event.local_id)
         if found is not None:
             self._apply(*found, event, apply_event)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lxml import etree
 
-from jobmanager.database.database import Database, Overview
+from jobmanager.database.database import DamagedDocument, Database, Overview, Quarantined
 from jobmanager.database.documents import SCHEMA_FILE, read_xml, render_text
 from jobmanager.database.times import render_time
 from jobmanager.views.grid_jobs import render_markup
@@ -29,28 +29,31 @@ class ExportError(Exception):
     """The folder cannot be made; the message says why and the way out."""
 
 
-def export(database: Database, folder: Path) -> int:
-    """Make the folder (0700, its files 0600), whole or not at all: how many grid jobs are in it.
+def export(database: Database, folder: Path) -> tuple[int, list[DamagedDocument]]:
+    """Make the folder (0700, its files 0600), whole or not at all: how many grid jobs are in it, and what is not.
 
     :raises ExportError: there is something in it already; OSError: it cannot be written.
     """
-    rows = database.grid_jobs.overview()
+    rows, damages = database.grid_jobs.overview(), []
     with _make_folder(folder.resolve()) as aside:
         for file in (SCHEMA_FILE, Path(__file__).with_name(_STYLESHEET)):
             _write(aside / file.name, file.read_bytes())
         render_page = etree.XSLT(read_xml((aside / _STYLESHEET).read_bytes()))
         # Pages, too: browsers read no stylesheet of a file:// address, and do away with XSLT.
-        for name, root in _make_documents(database, rows):
-            _write(aside / f"{name}.xml", _HEAD.encode() + etree.tostring(root, encoding="UTF-8") + b"\n")
-            _write(aside / f"{name}.html", bytes(render_page(root, suffix="'html'")))
-    return len(rows)
+        written = []
+        for row in rows:
+            try:
+                _write_document(aside, row.id, database.to_xml(row.id)[0], render_page)
+                written.append(row)
+            except DamagedDocument as damage:
+                damages.append(damage)
+        _write_document(aside, "index", make_overview(written), render_page)
+    return len(written), damages
 
 
-def _make_documents(database: Database, rows: list[Overview]) -> Iterator[tuple[str, etree._Element]]:
-    """Name and root element of each document."""
-    yield "index", make_overview(rows)
-    for row in rows:
-        yield row.id, database.to_xml(row.id)[0]
+def _write_document(folder: Path, name: str, root: etree._Element, render_page: etree.XSLT) -> None:
+    _write(folder / f"{name}.xml", _HEAD.encode() + etree.tostring(root, encoding="UTF-8") + b"\n")
+    _write(folder / f"{name}.html", bytes(render_page(root, suffix="'html'")))
 
 
 @contextmanager
@@ -78,7 +81,11 @@ def _write(path: Path, content: bytes) -> None:
         stream.write(content)
 
 
-def make_overview(rows: Iterable[Overview], silent_since: Mapping[str, float] | None = None) -> etree._Element:
+def make_overview(
+    rows: Iterable[Overview],
+    silent_since: Mapping[str, float] | None = None,
+    quarantined: Mapping[str, Quarantined] | None = None,
+) -> etree._Element:
     """The root element; grid jobs of ``silent_since`` (id to seconds) wait for a batch system's answer."""
     root = etree.Element("overview")
     for row in rows:
@@ -86,6 +93,8 @@ def make_overview(rows: Iterable[Overview], silent_since: Mapping[str, float] | 
         job = etree.SubElement(root, "grid-job", values, submitted=row.submitted)
         if silent_since and row.id in silent_since:
             job.set("silent-since", render_time(silent_since[row.id]))
+        if quarantined and row.id in quarantined:
+            job.set("quarantined", render_text(quarantined[row.id].sentence))
         for state, count in row.counts.items():
             etree.SubElement(job, "local-jobs", state=state, count=str(count))
         if row.outcome:
@@ -93,8 +102,10 @@ def make_overview(rows: Iterable[Overview], silent_since: Mapping[str, float] | 
     return root
 
 
-def render_xml(rows: Iterable[Overview], silent_since: Mapping[str, float]) -> str:
+def render_xml(
+    rows: Iterable[Overview], silent_since: Mapping[str, float], quarantined: Mapping[str, Quarantined] | None = None
+) -> str:
     """The list for programs."""
-    root = make_overview(rows, silent_since)
+    root = make_overview(rows, silent_since, quarantined)
     etree.indent(root)
     return render_markup(etree.tostring(root, encoding="unicode"))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from adapters import Attribute, JobAdapter
 from batch_adapters.running.traffic import Silence
-from jobmanager.database.database import Overview, StepLine
+from jobmanager.database.database import DamagedDocument, Overview, Quarantined, StepLine
 from jobmanager.database.local_jobs import PhaseSum
 from jobmanager.site.account import Account
 from jobmanager.views.progress import estimate_end, read_course, render_rate, render_silent
@@ -94,13 +94,16 @@ def render_table(rows: Iterable[Overview], is_choice: bool = False) -> str:
     return 'no grid jobs: "samgrid submit FILE" makes one' if not is_choice else "no grid jobs fit these options"
 
 
-def render_json(rows: Iterable[Overview], silent_since: Mapping[str, float]) -> str:
+def render_json(
+    rows: Iterable[Overview], silent_since: Mapping[str, float], quarantined: Mapping[str, Quarantined] = {}
+) -> str:
     """The grid jobs for programs; those of ``silent_since`` (id to seconds) wait for a batch system's answer."""
     objects = []
     for row in rows:
         since = silent_since.get(row.id)
         moment = {} if since is None else {"silent_since": datetime.fromtimestamp(since, UTC).strftime(_UTC)}
-        objects.append({**asdict(row), **moment})
+        why = {"quarantined": quarantined[row.id].sentence} if row.id in quarantined else {}
+        objects.append({**asdict(row), **moment, **why})
     return json.dumps(objects, indent=2)
 
 
@@ -118,7 +121,12 @@ def _clock(seconds: float, now: float) -> str:
 
 def render_details(account: Account, identity: str, row: Overview, now: float) -> str:
     """Everything about one grid job that fits a screen."""
-    job = account.database.grid_jobs.get(identity)
+    try:
+        job = account.database.grid_jobs.get(identity)
+    except DamagedDocument as damage:
+        known = {"grid job": row.id, "type": row.type, "state": row.state, "owner": printable(row.owner)}
+        known |= {"submitted": row.submitted, "local jobs": render_counts(row), "trouble": render_line(str(damage))}
+        return render_columns([*known.items()])
     stall_time = account.configuration.monitor.stall_time
     course = read_course(account.database, identity, job.count, stall_time, now)
     facts = [

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from jobmanager.database.database import DatabaseError, UnknownJob
+from jobmanager.database.database import DamagedDocument, DatabaseError, UnknownJob
 from jobmanager.site.account import Account
 from jobmanager.web.access import Guard
 from jobmanager.web.changes import Changes, Mark
@@ -126,11 +126,17 @@ class Site:
             return self._templates.render("error.html", page, error.status_code)
         if isinstance(error, UnknownJob):
             return self._templates.render("error.html", ErrorPage("There is no such job", str(error)), 404)
+        if isinstance(error, DamagedDocument):
+            page = ErrorPage("This grid job is in quarantine", f"{error}. All other grid jobs go on.")
+            return self._templates.render("error.html", page, 503)
         return self._templates.render("error.html", ErrorPage("The job database cannot be read", str(error)), 503)
 
     def _find(self, request: Request) -> str:
         with open_read_only(self._account) as database:
-            return database.grid_jobs.get(request.path_params["identity"]).identity
+            identity: str = request.path_params["identity"]
+            if not database.grid_jobs.has(identity):
+                raise UnknownJob(f"there is no grid job {identity}")
+            return identity
 
     def _mark_of_all(self) -> Mark:
         with open_read_only(self._account) as database:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jobmanager.database.database import Database, DatabaseError
+from jobmanager.database.database import DamagedDocument, Database, DatabaseError
 from jobmanager.views.query.xpath import BadExpression, WireItem, evaluate_xpath
 
 
@@ -50,20 +50,22 @@ def _limit(question: Question) -> None:
 
 
 def _answer(question: Question) -> str:
+    damages: list[DamagedDocument] = []
     try:
-        evaluate = _prepare(question)
+        evaluate = _prepare(question, damages.append)
         _seal()
-        return json.dumps({"items": _take(evaluate(question.expression), question.answer)})
+        items = _take(evaluate(question.expression), question.answer)
+        return json.dumps({"items": items, "left_out": [str(damage) for damage in damages]})
     except (BadExpression, DatabaseError, TooLarge) as error:
         return json.dumps({"fault": str(error)})
     except MemoryError:
         return json.dumps({"fault": f"needs more than {question.memory // 1_000_000} MB of memory"})
 
 
-def _prepare(question: Question) -> Callable[[str], Iterable[WireItem]]:
+def _prepare(question: Question, leave_out: Callable[[DamagedDocument], object]) -> Callable[[str], Iterable[WireItem]]:
     """What evaluates an expression, with all that it needs in memory."""
     database = Database(None if question.database is None else Path(question.database))
-    tree = database.to_xml(question.identity)
+    tree = database.to_xml(question.identity, leave_out)
     database.close()
     if question.language == "XPath":
         return functools.partial(evaluate_xpath, tree)

@@ -69,6 +69,8 @@ class QueryResult:
     """What an expression found, in its order."""
 
     items: tuple[Item, ...]
+    left_out: tuple[str, ...] = ()
+    """Why each grid job was not looked at whose documents cannot be read."""
 
 
 def run_limited(
@@ -91,7 +93,7 @@ def run_limited(
     answer = json.loads(done.stdout)
     if "fault" in answer:
         raise QueryError(f"{where}: {render_line(answer['fault'])[:_LONGEST_FAULT]}")
-    return QueryResult(tuple(_read_item(*item) for item in answer["items"]))
+    return QueryResult(tuple(_read_item(*item) for item in answer["items"]), tuple(answer["left_out"]))
 
 
 def _read_item(kind: str, text: str, fields: list[tuple[str, str]]) -> Item:

@@ -61,6 +61,8 @@ class GridJobPage:
     table: Table
     output_size: int | None
     """Bytes of the output tar."""
+    quarantined: str
+    """Why it is left alone; empty where it is not."""
     events: str
     here: str = "jobs"
 
@@ -93,6 +95,7 @@ def read_grid_job_page(
         timeline=draw_timeline(lines, span, now) if span else None,
         table=_read_table(lines, parameters, now),
         output_size=_find_output_size(account, identity),
+        quarantined=why.sentence if (why := database.quarantine.list().get(identity)) else "",
         events=f"/jobs/{identity}/events",
     )
 

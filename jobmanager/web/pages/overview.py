@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from batch_adapters.states import STATE_OF_WORD
-from jobmanager.database.database import STANDINGS, Overview
+from jobmanager.database.database import STANDINGS, Overview, Quarantined
 from jobmanager.database.times import read_time
 from jobmanager.views.grid_jobs import render_counts
 from jobmanager.web.kinds import KIND_OF_NAME, Kind, kind_of_end, kind_of_state
@@ -26,6 +26,8 @@ class Entry:
     """How large a part of its local jobs is of each kind, as SVG paths along a bar of 1000 × 10."""
     words: str
     submitted: float
+    quarantined: str = ""
+    """Why it is left alone."""
 
 
 @dataclass(frozen=True)
@@ -66,12 +68,14 @@ def read_overview_page(database: ReadOnlyDatabase, parameters: Mapping[str, str]
     count = database.count_grid_jobs(chosen)
     links = read_paging("Pages of grid jobs", parameters, count, _ROWS)
     rows = database.page_of_grid_jobs(chosen, links.first, _ROWS)
-    return OverviewPage([_describe(row) for row in rows], count, choices, links)
+    quarantined = database.quarantine.list()
+    return OverviewPage([_describe(row, quarantined.get(row.id)) for row in rows], count, choices, links)
 
 
-def _describe(row: Overview) -> Entry:
+def _describe(row: Overview, quarantined: Quarantined | None) -> Entry:
     kind = kind_of_end(row.outcome) if row.outcome else kind_of_state(STATE_OF_WORD[row.state])
-    return Entry(row, kind, _draw_shares(row), render_counts(row), read_time(row.submitted))
+    why = quarantined.sentence if quarantined else ""
+    return Entry(row, kind, _draw_shares(row), render_counts(row), read_time(row.submitted), why)
 
 
 def _draw_shares(row: Overview) -> list[tuple[Kind, str]]:

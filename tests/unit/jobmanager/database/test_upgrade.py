@@ -102,3 +102,22 @@ def test_a_database_of_a_newer_version_is_refused_and_left_alone(tmp_path: Path)
     with pytest.raises(DatabaseError, match=f"layout {LAYOUT + 1}.*use the newer version"):
         Database(path)
     path.unlink()
+
+
+@pytest.mark.parametrize("table", ["grid_job", "local_job"])
+def test_a_document_that_cannot_be_read_keeps_its_row_and_costs_no_other(tmp_path: Path, table: str) -> None:
+    path = restore(tmp_path, 4)
+    connection = sqlite3.connect(path)
+    which = "id" if table == "grid_job" else "grid_job"
+    connection.execute(f"UPDATE {table} SET document = substr(document, 1, 60) WHERE {which} = 'm1lsx5co'")
+    counted = connection.execute("SELECT count(*) FROM grid_job"), connection.execute("SELECT count(*) FROM local_job")
+    before = [count.fetchone()[0] for count in counted]
+    connection.commit()
+    connection.close()
+    database = Database(path)
+    rows = database.grid_jobs.overview()
+    assert [len(rows), sum(sum(row.counts.values()) for row in rows)] == before
+    assert list(database.quarantine.list()) == ["m1lsx5co"]
+    for row in rows:
+        if row.id != "m1lsx5co":
+            assert database.grid_jobs.get(row.id).identity == row.id

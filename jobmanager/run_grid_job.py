@@ -9,6 +9,7 @@ from adapters import LocalJob
 from adapters.decomposition import cut_slice
 from jobmanager.database.grid_job import GridJob
 from jobmanager.requests.acceptance import check_errors, make_adapter
+from jobmanager.requests.time_limit import asking
 from jobmanager.site.account import Account
 from jobmanager.states.registration import create_local_jobs
 from jobmanager.submission.packing import pack_sandbox
@@ -24,10 +25,11 @@ def run_grid_job(account: Account, identity: str) -> None:
     :raises OSError, SandboxError, DatabaseError, Unreachable: it cannot be run now.
     """
     job = account.database.grid_jobs.get(identity)
-    adapter = make_adapter(account, job.request(), job.request_folder)
     # 1. Check for errors: again, because files may have gone since the request was accepted, until all is packed.
-    if not account.places.driver(identity).exists():
-        check_errors(adapter)
+    with asking(account, identity, "check").limited():
+        adapter = make_adapter(account, job.request(), job.request_folder)
+        if not account.places.driver(identity).exists():
+            check_errors(adapter)
     # 2. The number of local jobs: getNumSubmissionTimes was asked when the request was accepted, and that holds.
     local_jobs = cut_grid_job(job)
     # 3. and 4. Command lines and work area, packed once for all of them.

@@ -14,6 +14,7 @@ from jobmanager.checks.handler_trial import Trial, try_request
 from jobmanager.control.removal import remove_folder
 from jobmanager.requests.attributes import Given, read_type
 from jobmanager.requests.job_types import load_handlers
+from jobmanager.requests.time_limit import limited
 from jobmanager.site.configuration import Configuration
 
 
@@ -35,7 +36,8 @@ def check_module(
     :param run_time: seconds that a local job may take; None: none is run.
     :raises HandlerError: the module cannot be loaded; BadRequest: a sample names no type.
     """
-    handlers = load_handlers(module)
+    with limited(configuration.handlers.time_limit):
+        handlers = load_handlers(module)
     modules = (*configuration.handlers.modules, module)
     configuration = replace(configuration, handlers=replace(configuration.handlers, modules=modules))
     types = [str(getattr(handler, "jobType", "")) for handler in handlers]

@@ -3,7 +3,7 @@
 import os
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from adapters import EVENTS, Attribute, JobAdapter, Kind, Value, canonical_name
@@ -11,12 +11,30 @@ from batch_adapters.diagnosis import Finding, Level
 from jobmanager.checks.handler_trial import GRID_JOB, Trial
 from jobmanager.requests.attributes import TYPE_ATTRIBUTE, Given
 from jobmanager.requests.job_types import HANDLER_FAILURES
+from jobmanager.requests.time_limit import limited
+from jobmanager.states.program_reports import check_phase
 from sandbox.gather import render_stem
-from sandbox.status import DriverStatus, fetch_status
+from sandbox.status import DriverStatus, Phase, fetch_status
 
 _LOCAL_ID = "1.1"
 _SHOWN_FILES = 10
 _LAST_WORDS = 4096
+_LONGEST_SHOWN = 60
+_MOST_BYTES = 2 * 1024 * 1024
+_HOSTILE_LINES = (
+    "",
+    " ",
+    "\r",
+    "\x00\x1b[2J",
+    "\ufffd\u202e",
+    "Event",
+    "Event of",
+    "1 of 0",
+    "-1/-1",
+    "9" * 5000,
+    "a" * 65536,
+)
+"""What any program may print: nothing must break."""
 
 
 def run_local_job(trial: Trial, patience: float) -> Iterator[Finding]:
@@ -36,7 +54,7 @@ def run_local_job(trial: Trial, patience: float) -> Iterator[Finding]:
         yield Finding(Level.FAULT, f"local job 1: {reason}", f"its last words: {words}" if words else "")
         return
     yield Finding(Level.GOOD, f"local job 1 ended with exit code 0 after {status.cpu_seconds or 0:g} s of CPU time")
-    yield _describe_phases(status)
+    yield from _describe_phases(trial, status, stem.with_name(f"{stem.name}.stdout"))
     output = stem.with_name(f"{stem.name}.output")
     yield _describe_output(output)
     yield _describe_summary(trial, output)
@@ -65,11 +83,48 @@ def _run_driver(driver: Path, folder: Path, patience: float) -> bool:
             process.wait()
 
 
-def _describe_phases(status: DriverStatus) -> Finding:
-    phases = [f"{phase.name} {phase.done}/{phase.total} {phase.unit}".strip() for phase in status.phases]
+def _describe_phases(trial: Trial, status: DriverStatus, stdout: Path) -> Iterator[Finding]:
+    told = {phase.name: phase for phase in status.phases}
+    if type(trial.adapter).getPhaseOfLine is not JobAdapter.getPhaseOfLine:
+        lines = _read_lines(stdout)
+        read, faults = _ask_about_lines(trial, lines)
+        faults = faults or _ask_about_lines(trial, _HOSTILE_LINES)[1]
+        yield from faults
+        if not (faults or read):
+            yield Finding(Level.WARNING, f"getPhaseOfLine finds no phase in the {len(lines)} lines that it printed")
+        told |= read
+    phases = [f"{phase.name} {phase.done}/{phase.total} {phase.unit}".strip() for phase in told.values()]
     if phases:
-        return Finding(Level.GOOD, f"phases: {', '.join(phases)}")
-    return Finding(Level.WARNING, "it told no phases", "samgrid-report phase NAME DONE/TOTAL: people see how far it is")
+        yield Finding(Level.GOOD, f"phases: {', '.join(phases)}")
+    else:
+        remedy = "samgrid-report phase NAME DONE/TOTAL: people see how far it is"
+        yield Finding(Level.WARNING, "it told no phases", remedy)
+
+
+def _ask_about_lines(trial: Trial, lines: Sequence[str]) -> tuple[dict[str, Phase], list[Finding]]:
+    """The last word on each phase that the lines tell of; a fault for the first line that it cannot bear."""
+    told: dict[str, Phase] = {}
+    line = ""
+    try:
+        with limited(trial.account.configuration.handlers.time_limit):
+            for line in lines:
+                answer = trial.adapter.getPhaseOfLine(line)
+                if answer is not None:
+                    phase = check_phase(answer)
+                    told[phase.name] = phase
+    except HANDLER_FAILURES as error:
+        shown = repr(line) if len(line) <= _LONGEST_SHOWN else f"{line[:_LONGEST_SHOWN]!r}…"
+        text = f"getPhaseOfLine about the line {shown}: {type(error).__name__}: {error}"
+        return told, [Finding(Level.FAULT, text, "give an adapters.Phase, or None: it is asked about every line")]
+    return told, []
+
+
+def _read_lines(stdout: Path) -> list[str]:
+    """What the program printed, as production reads it."""
+    if not stdout.is_file():
+        return []
+    with open(stdout, "rb") as stream:
+        return stream.read(_MOST_BYTES).decode(errors="replace").split("\n")
 
 
 def _describe_output(output: Path) -> Finding:
@@ -83,7 +138,8 @@ def _describe_output(output: Path) -> Finding:
 
 def _describe_summary(trial: Trial, output: Path) -> Finding:
     try:
-        summary = trial.adapter.getSummary([output] if output.is_dir() else [])
+        with limited(trial.account.configuration.handlers.time_limit):
+            summary = trial.adapter.getSummary([output] if output.is_dir() else [])
     except HANDLER_FAILURES as error:
         text = f"getSummary failed: {type(error).__name__}: {error}"
         return Finding(Level.FAULT, text, "outputs may be missing or torn: it must bear that")

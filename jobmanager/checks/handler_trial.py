@@ -18,6 +18,7 @@ from jobmanager.database.grid_job import GridJob
 from jobmanager.requests.acceptance import check_errors, check_steps, count_local_jobs, find_steps, make_adapter
 from jobmanager.requests.attributes import BadRequest, Given
 from jobmanager.requests.job_types import HANDLER_FAILURES, HandlerError
+from jobmanager.requests.time_limit import HandlerHung, limited
 from jobmanager.run_grid_job import cut_grid_job
 from jobmanager.site.account import Account
 from jobmanager.site.configuration import Configuration
@@ -57,14 +58,18 @@ def try_request(configuration: Configuration, given: Given, folder: Path, root: 
     :param folder: where the request's file names start; root: an empty folder for everything that is made.
     """
     try:
-        first, second = (_begin(configuration, given, folder, root / name) for name in ("first", "second"))
-        if steps := find_steps(first.adapter):
-            check_steps(first.account, given, steps, folder)
+        seconds = configuration.handlers.time_limit
+        with limited(seconds):
+            first, second = (_begin(configuration, given, folder, root / name) for name in ("first", "second"))
+            if steps := find_steps(first.adapter):
+                check_steps(first.account, given, steps, folder)
+        if steps:
             names = ", ".join(step.name for step in steps)
             yield Finding(Level.GOOD, f"{len(steps)} steps: {names}; each is tried with a request of its own type")
             return
-        yield _compare_slices(first, second)
-        yield _compare_commands(first, second)
+        with limited(seconds):
+            findings = [_compare_slices(first, second), _compare_commands(first, second)]
+        yield from findings
         yield _compare_sandboxes(first, second)
         yield first
     except Failed as failed:
@@ -72,6 +77,8 @@ def try_request(configuration: Configuration, given: Given, folder: Path, root: 
     except BadRequest as error:
         for fault in error.faults:
             yield Finding(Level.FAULT, f"the request is refused: {fault}", "give a good one: --request FILE.rsl")
+    except HandlerHung as error:
+        yield Finding(Level.FAULT, f"the handler hangs: {error}", "[handlers] time_limit is how long it may take")
     except HandlerError as error:
         yield Finding(Level.FAULT, f"{error}{_find_place(error.__cause__)}", "no request may make a handler fail so")
     except (SandboxError, OSError) as error:

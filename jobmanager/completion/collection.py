@@ -17,7 +17,7 @@ from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob
 from jobmanager.requests.acceptance import make_adapter
 from jobmanager.requests.job_types import HANDLER_FAILURES
-from jobmanager.requests.time_limit import TooLong, limited
+from jobmanager.requests.time_limit import HandlerHung, asking
 from jobmanager.site.account import Account
 from jobmanager.site.batch_systems import find_batch_system
 from jobmanager.states.aggregation import judge
@@ -33,9 +33,6 @@ Verdict = tuple[State, str | None]
 """A grid job's final state, and a sentence about what went wrong, if anything did."""
 
 logger = logging.getLogger(__name__)
-
-_PATIENCE = 3600.0
-"""Seconds for the handler to read all outputs."""
 
 
 def collect_grid_job(account: Account, identity: str) -> None:
@@ -240,12 +237,15 @@ def _ask_for_summary(account: Account, job: GridJob, local_jobs: list[LocalJob])
     outputs = [
         results / f"{render_stem(job.identity, str(local.local_id))}.output" for local in local_jobs if local.succeeded
     ]
+    asked = asking(account, job.identity, "summary")
     try:
-        with limited(_PATIENCE):
+        if hangs := asked.find_hangs():  # it may have ended the worker, and would again
+            raise HandlerHung(hangs[-1])
+        with asked.limited():
             adapter = make_adapter(account, job.request(), job.request_folder)
             summary = adapter.getSummary([folder for folder in outputs if _is_folder(folder)])
             return {str(name): str(text) for name, text in summary.items()}
-    except (*HANDLER_FAILURES, TooLong) as error:
+    except HANDLER_FAILURES as error:
         logger.warning("%s no summary: %s: %s", job.identity, type(error).__name__, error)
         return {}
 

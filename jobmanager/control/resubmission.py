@@ -11,6 +11,7 @@ from jobmanager.database.grid_job import GridJob
 from jobmanager.requests.acceptance import add_grid_job, find_steps, prepare_grid_job, read_adapter
 from jobmanager.requests.attributes import BadRequest, Given, read_type
 from jobmanager.requests.job_types import HandlerError, load_job_types
+from jobmanager.requests.time_limit import limited
 from jobmanager.site.account import Account
 
 logger = logging.getLogger(__name__)
@@ -82,7 +83,8 @@ def prepare_steps(account: Account, first: GridJob) -> GridJob:
 
 
 def _prepare(account: Account, first: GridJob) -> GridJob:
-    job = prepare_grid_job(account, first.request(), first.request_folder)
+    with limited(account.configuration.handlers.time_limit):
+        job = prepare_grid_job(account, first.request(), first.request_folder)
     job.repeats = first.identity
     return job
 

@@ -18,9 +18,10 @@ from jobmanager.control.cancellation import cancel_local_jobs
 from jobmanager.database.database import DamagedDocument, DatabaseError
 from jobmanager.monitor.logs import log_to
 from jobmanager.monitor.worker_server import serve
-from jobmanager.monitor.workers import BUSY, TRY_LATER
+from jobmanager.monitor.workers import BUSY, HUNG, TRY_LATER
 from jobmanager.requests.attributes import BadRequest
 from jobmanager.requests.job_types import HandlerError
+from jobmanager.requests.time_limit import MOST_HANGS, HandlerHung, asking
 from jobmanager.run_grid_job import run_grid_job
 from jobmanager.site.account import Account, open_account
 from jobmanager.states.next_task import Task
@@ -62,6 +63,9 @@ def do_task(account: Account, task: Task, subject: str) -> int:
             _do_task_of_grid_job(account, task, subject)
     except _Busy:
         return BUSY
+    except HandlerHung as error:
+        print(f"the handler hangs: {error}", file=sys.stderr)
+        return HUNG
     except DamagedDocument as damage:
         with account.database.transaction():
             account.database.quarantine.put(damage, time.time())
@@ -109,9 +113,31 @@ def _do_task_of_grid_job(account: Account, task: Task, grid_job: str) -> None:
             return
         begin = advance_grid_job if task is Task.ADVANCE else run_grid_job
         try:
+            _refuse_hung(account, grid_job)
             begin(account, grid_job)
+        except HandlerHung as error:
+            logger.warning("%s %s", grid_job, error, exc_info=error.__cause__)
+            if len(_find_hangs(account, grid_job)) < MOST_HANGS:
+                raise
+            request_cancel(account.database, grid_job, f"cannot be run: {_render_hangs(account, grid_job)}", "us")
         except (BadRequest, HandlerError, Refused, SandboxRefused) as error:
             request_cancel(account.database, grid_job, f"cannot be run: {'; '.join(str(error).splitlines())}", "us")
+
+
+def _find_hangs(account: Account, grid_job: str) -> list[str]:
+    return [hang for what in ("check", "pack") for hang in asking(account, grid_job, what).find_hangs()]
+
+
+def _refuse_hung(account: Account, grid_job: str) -> None:
+    """Ask no handler again that has ended its worker too often: the worker could not say so."""
+    if len(_find_hangs(account, grid_job)) >= MOST_HANGS:
+        raise HandlerError(_render_hangs(account, grid_job))
+
+
+def _render_hangs(account: Account, grid_job: str) -> str:
+    hangs = _find_hangs(account, grid_job)
+    job_type = account.database.grid_jobs.get(grid_job).job_type
+    return f"handler {job_type} was asked {len(hangs)} times and did not come to an end: {hangs[-1]}"
 
 
 def _read_last_reports(account: Account, grid_job: str) -> None:

@@ -8,7 +8,9 @@ from typing import Protocol
 
 from batch_adapters.running.backoff import Backoff
 from jobmanager.database.database import DatabaseError, UnknownJob
+from jobmanager.requests.time_limit import has_stack
 from jobmanager.site.account import Account
+from jobmanager.site.places import QUESTIONS
 from jobmanager.states.next_task import Task
 
 logger = logging.getLogger(__name__)
@@ -17,9 +19,16 @@ TRY_LATER = 75
 """Exit status of a worker whose task could not be done now (EX_TEMPFAIL of sysexits.h); its last words say why."""
 BUSY = 76
 """Exit status of a worker that found another, started by a monitor that has died, still at it."""
+HUNG = 77
+"""Exit status of a worker whose handler did not come to an end; its last words say where that was."""
 
 BEGINNING = (Task.SUBMIT, Task.ADVANCE)
 """Tasks that do not go on once the grid job is cancelled: they ask handlers, which may hang."""
+
+HANDLER_PATIENCE = 5.0
+"""Seconds for which a worker that waits for a handler keeps others from being started."""
+MOST_ASIDE = 16
+"""Workers that wait for handlers beside those that may run at once."""
 
 
 class Worker(Protocol):
@@ -47,6 +56,12 @@ class _Subject:
     said: list[str] = field(default_factory=list)
     """The last words of the worker before."""
     backoff: Backoff = field(default_factory=Backoff)
+    begun: float = 0.0
+    """When its worker was started."""
+    hangs: int = 0
+    """How often its handler did not come to an end."""
+    not_before: float = 0.0
+    """When such a handler may be asked again."""
 
 
 class Workers:
@@ -76,17 +91,39 @@ class Workers:
             subject.worker = None
         if subject is None or (subject.task is not task and subject.worker is None):
             subject = self._subjects[name] = _Subject(name, task)
-        if subject.worker or self._are_enough(task) or not subject.backoff.allows(time.monotonic()):
+        now = time.monotonic()
+        if subject.worker or self._are_enough(task) or now < subject.not_before or not subject.backoff.allows(now):
             return
         logger.info("%s %s starts", name, task)
         subject.worker = self._start(task, name)
+        subject.begun = now
         # Whatever comes of it: if the same task is needed again, not at once.
         subject.backoff.wait(time.monotonic())
 
     def _are_enough(self, task: Task) -> bool:
-        """A look at a batch system is not to wait until no grid job has anything to do."""
+        """A look at a batch system is not to wait until no grid job has anything to do, nor a cancel for handlers.
+
+        Whoever waits for a handler for long gives its place to others: no grid job waits for another's handler.
+        """
+        if task is Task.RECONCILE:
+            return False
         running = [other for other in self._subjects.values() if other.worker and other.task is not Task.RECONCILE]
-        return task is not Task.RECONCILE and len(running) >= self._account.configuration.monitor.workers
+        aside = min(sum(map(self._is_aside, running)), MOST_ASIDE)
+        most = self._account.configuration.monitor.workers + (task is Task.CANCEL)
+        return len(running) - aside >= most
+
+    def _is_aside(self, subject: _Subject) -> bool:
+        waits = time.monotonic() - subject.begun >= HANDLER_PATIENCE
+        return waits and self._account.places.is_handler_asked(subject.name)
+
+    def _note_hang(self, subject: _Subject, status: int) -> None:
+        """A handler that did not come to an end is asked again after as long as it took, and longer each time."""
+        asked = self._account.places.handler_asked
+        if status != HUNG and not (status and any(has_stack(asked(subject.name, what)) for what in QUESTIONS)):
+            return
+        now = time.monotonic()
+        subject.hangs += 1
+        subject.not_before = now + subject.hangs * (now - subject.begun)
 
     def reap(self) -> None:
         """Note what has become of the workers that ended; a trouble that cannot be written down is kept in memory."""
@@ -103,6 +140,8 @@ class Workers:
             subject.said = lines
             words = (lines[-1] if is_known else " | ".join(lines)) if status else ""
             log("%s %s ended with status %d %s", subject.name, subject.task, status, words)
+            if subject.task is not Task.RECONCILE:
+                self._note_hang(subject, status)
             if subject.task in (Task.RECONCILE, Task.REPORTS):
                 # Their interval is the monitor's to keep; only where that failed it is left alone longer.
                 subject.backoff = subject.backoff if status else Backoff()

@@ -21,6 +21,7 @@ from jobmanager.database.times import read_time
 from jobmanager.requests.attributes import BadRequest, Given, find_type, read_request, read_site_values
 from jobmanager.requests.job_types import HANDLER_FAILURES, HandlerError, find_job_type
 from jobmanager.requests.steps import INPUT_FOLDER, STEP_NAME, find_faults_of_whole, render_step_request
+from jobmanager.requests.time_limit import limited
 from jobmanager.site.account import Account
 from jobmanager.site.batch_systems import find_batch_adapter
 from jobmanager.site.settings import Transfer
@@ -40,10 +41,12 @@ def accept_grid_job(account: Account, given: Given, folder: Path, origin: GramOr
 
     :param folder: where the request's relative file names start.
     :raises BadRequest: naming every fault; nothing has been created then.
+    :raises HandlerError: the handler failed, or did not come to an end; neither.
     """
     if origin is not None and (known := account.database.grid_jobs.find_uniqid(origin.uniqid)):
         return known
-    job = prepare_grid_job(account, given, folder)
+    with limited(account.configuration.handlers.time_limit):
+        job = prepare_grid_job(account, given, folder)
     if origin is not None:
         job.put_origin(origin)
     with account.database.transaction():
@@ -261,13 +264,25 @@ def count_local_jobs(adapter: JobAdapter) -> int:
     :raises BadRequest: the site takes fewer; HandlerError: no such number of slices can be cut.
     """
     try:
+        size = adapter.getSize()
+        _check_number(adapter, "getSize", 1 if size is None else size)
         count = adapter.getNumSubmissionTimes()
+        _check_number(adapter, "getNumSubmissionTimes", count)
     except TooLarge as error:
         raise BadRequest([str(error)]) from error
-    size = adapter.getSize()
+    except (BadRequest, HandlerError):
+        raise
+    except HANDLER_FAILURES as error:  # whatever an experiment's handler does
+        raise HandlerError(f"handler {adapter.jobType}: {type(error).__name__}: {error}") from error
     if count < 1 or (size is not None and count > size):
         raise HandlerError(f"handler {adapter.jobType} asks for {count} local jobs for a size of {size}")
     return count
+
+
+def _check_number(adapter: JobAdapter, method: str, number: object) -> None:
+    """A document has no other numbers, and no part of a local job can be submitted."""
+    if type(number) is not int:
+        raise HandlerError(f"handler {adapter.jobType}: {method} gave {number!r}, which is no whole number")
 
 
 def _new_identity(account: Account) -> str:

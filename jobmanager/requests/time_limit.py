@@ -1,26 +1,137 @@
-"""An end to what an experiment's code does, however long it would go on by itself."""
+"""An end to what an experiment's code does, however long it would go on by itself, and where it was then."""
 
+import faulthandler
+import os
+import re
 import signal
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
+
+from jobmanager.requests.job_types import HandlerError
+from jobmanager.site.account import Account
+
+MOST_HANGS = 3
+"""How often a grid job's handler is asked that does not come to an end."""
+_GRACE = 5.0
+"""Seconds for code that was told to give up."""
+_SHOWN_CALLS = 3
+_STDERR = 2
+_CALL = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)')
+"""A line of a stack as faulthandler writes it, the innermost call first."""
 
 
 class TooLong(BaseException):
-    """A handler has not come to an end; no code that catches every `Exception` catches this."""
+    """Raised inside a handler that has not come to an end; no code that catches every `Exception` catches this."""
+
+
+class HandlerHung(HandlerError):
+    """A handler has not come to an end; the message says where it was."""
 
 
 @contextmanager
-def limited(seconds: float) -> Iterator[None]:
-    """Raise `TooLong` inside the block when so many seconds are over; in a process's main thread only."""
+def limited(seconds: float, record: int = _STDERR) -> Iterator[None]:
+    """End the block when so many seconds are over; in a process's main thread only.
+
+    Code that does not hear of it (a library in C, a loop that catches everything) ends with the process, some seconds
+    later: its stack goes to the descriptor ``record``.
+
+    :raises HandlerHung: the block was ended.
+    """
 
     def give_up(number: int, frame: FrameType | None) -> None:
-        raise TooLong(f"no end after {seconds:.0f} s")
+        raise TooLong(f"no end after {seconds:g} s: {_find_place(frame)}")
 
-    before = signal.signal(signal.SIGALRM, give_up)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        before = signal.signal(signal.SIGALRM, give_up)
+        faulthandler.dump_traceback_later(seconds + _GRACE, exit=True, file=record)
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            faulthandler.cancel_dump_traceback_later()
+            signal.signal(signal.SIGALRM, before)
+    except TooLong as error:
+        raise HandlerHung(str(error)) from error
+
+
+def _find_place(frame: FrameType | None) -> str:
+    """The innermost calls; a handler may hang in a library's code."""
+    calls = traceback.extract_stack(frame)[: -_SHOWN_CALLS - 1 : -1]
+    return _render_calls((call.filename, str(call.lineno), call.name) for call in calls)
+
+
+def _render_calls(calls: "Iterator[tuple[str, str, str]]") -> str:
+    return ", called by ".join(f"{function} ({file}, line {line})" for file, line, function in calls)
+
+
+@dataclass(frozen=True)
+class Asking:
+    """The questions of one kind to one grid job's handler, and how often it did not come to an end with them.
+
+    Kept in two files of the grid job's folder, because whoever asks may end with the handler.
+    """
+
+    asked: Path
+    """There while the handler is asked; with its stack in it where the process had to be ended."""
+    hung: Path
+    """A line for each time that it did not come to an end."""
+    seconds: float
+
+    @contextmanager
+    def limited(self) -> Iterator[None]:
+        """Ask in the block.
+
+        :raises HandlerHung: the block was ended, which is written down.
+        """
+        self.asked.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._note_end()
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        record = os.open(self.asked, flags, 0o600)
+        try:
+            with limited(self.seconds, record):
+                yield
+        except HandlerHung as error:
+            self._note(str(error))
+            raise
+        finally:
+            os.close(record)
+            self.asked.unlink(missing_ok=True)
+        self.hung.unlink(missing_ok=True)
+
+    def find_hangs(self) -> list[str]:
+        """Where it was each time, up to the last time that it came to an end."""
+        self._note_end()
+        return self.hung.read_text(errors="replace").splitlines() if self.hung.exists() else []
+
+    def _note_end(self) -> None:
+        """Note what the process of whoever asked before has left behind, if it had to be ended."""
+        if not has_stack(self.asked):
+            return
+        found = [match for line in self.asked.read_text(errors="replace").splitlines() if (match := _CALL.match(line))]
+        calls = ((match["file"], match["line"], match["function"]) for match in found[:_SHOWN_CALLS])
+        self._note(f"no end after {self.seconds:g} s, and its process had to be ended: {_render_calls(calls)}")
+        self.asked.unlink()
+
+    def _note(self, sentence: str) -> None:
+        with open(self.hung, "a", encoding="utf-8", errors="replace") as stream:
+            stream.write(f"{' '.join(sentence.split())}\n")
+
+
+def has_stack(asked: Path) -> bool:
+    """True where a process had to be ended while it asked."""
+    try:
+        return asked.stat().st_size > 0
+    except FileNotFoundError:
+        return False
+
+
+def asking(account: Account, grid_job: str, what: str) -> Asking:
+    """The questions of a kind to a grid job's handler; ``what`` is one of `places.QUESTIONS`."""
+    places = account.places
+    seconds = account.configuration.handlers.time_limit
+    return Asking(places.handler_asked(grid_job, what), places.handler_hung(grid_job, what), seconds)

@@ -11,6 +11,9 @@ from pathlib import Path
 _REMOVED = ".removed-"
 _GRID_JOB_ID = re.compile(r"[a-z][a-z0-9]{7}", re.ASCII)
 
+QUESTIONS = ("check", "pack", "lines", "summary")
+"""What a grid job's handler is asked by workers: about the request, the local jobs, what they print, what they made."""
+
 
 class StateFolderError(Exception):
     """The state folder cannot be found or must not be used; the sentence says why and the way out."""
@@ -122,6 +125,18 @@ class StatePlaces:
     def worker_lock(self, grid_job: str) -> Path:
         """Held by the one worker of a grid job."""
         return self.grid_job(grid_job) / "worker.lock"
+
+    def handler_asked(self, grid_job: str, what: str) -> Path:
+        """There while the grid job's handler is asked to do one of `QUESTIONS`."""
+        return self.grid_job(grid_job) / f"handler-{what}.asked"
+
+    def is_handler_asked(self, grid_job: str) -> bool:
+        """True while a worker waits for the grid job's handler."""
+        return any(self.handler_asked(grid_job, what).exists() for what in QUESTIONS)
+
+    def handler_hung(self, grid_job: str, what: str) -> Path:
+        """How often it did not come to an end with that."""
+        return self.grid_job(grid_job) / f"handler-{what}.hung"
 
     def output(self, grid_job: str) -> Path:
         """The one tar with every output."""

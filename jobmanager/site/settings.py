@@ -258,6 +258,9 @@ class HandlersSettings:
     modules: tuple[str, ...] = _key(
         (), "Python modules with further job types; in the variable, with a colon between them."
     )
+    time_limit: float = _key(
+        900, "A handler that is asked something, and has not come to an end for so long, is ended.", "seconds", 1, _DAY
+    )
 
 
 SECTIONS: Mapping[str, type[Any]] = {

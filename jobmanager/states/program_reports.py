@@ -12,7 +12,7 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from adapters import JobAdapter
@@ -21,7 +21,7 @@ from jobmanager.database.foreign_xml import MOST_BYTES, RefusedXml, read_foreign
 from jobmanager.database.local_job import LocalJob
 from jobmanager.requests.acceptance import make_adapter
 from jobmanager.requests.job_types import HANDLER_FAILURES, HandlerError
-from jobmanager.requests.time_limit import TooLong, limited
+from jobmanager.requests.time_limit import MOST_HANGS, HandlerHung, asking
 from jobmanager.site.account import Account
 from jobmanager.states.changes import put_local_jobs
 from sandbox.gather import render_stem
@@ -35,7 +35,7 @@ _MOST_LINES = 2 * 1024 * 1024
 _AT_ONCE = 100
 """Reports that are read before anything is written."""
 _PATIENCE = 20.0
-"""Seconds for the handler to read the lines of one local job."""
+"""Seconds for the handler to read the lines of one local job, where the site gives it longer for other things."""
 
 
 def has_reports(folder: Path) -> bool:
@@ -186,16 +186,20 @@ class _Reader:
 
     def _ask_handler(self, lines: Iterable[str]) -> list[Phase]:
         """The last word of the handler on each phase that the lines tell of."""
+        asked = asking(self._account, self._identity, "lines")
+        asked = replace(asked, seconds=min(asked.seconds, _PATIENCE))
         if self._has_hung:
             raise HandlerError("getPhaseOfLine has hung and is not asked again now")
+        if len(hangs := asked.find_hangs()) >= MOST_HANGS:
+            raise HandlerError(f"getPhaseOfLine is not asked any more: {hangs[-1]}")
         job = self._account.database.grid_jobs.get(self._identity)
         told: dict[str, Phase] = {}
         try:
-            with limited(_PATIENCE):
+            with asked.limited():
                 self._adapter = self._adapter or make_adapter(self._account, job.request(), job.request_folder)
                 for phase in filter(None, map(self._adapter.getPhaseOfLine, lines)):
-                    told[phase.name] = _check(phase)
-        except TooLong as error:
+                    told[phase.name] = check_phase(phase)
+        except HandlerHung as error:
             self._has_hung = True
             raise HandlerError(f"getPhaseOfLine: {error}") from error
         except HANDLER_FAILURES as error:  # an experiment's code
@@ -203,8 +207,13 @@ class _Reader:
         return list(told.values())
 
 
-def _check(told: HandlerPhase) -> Phase:
-    """The phase, if ``samgrid-report`` would take it."""
+def check_phase(told: object) -> Phase:
+    """The phase that a handler gives, if ``samgrid-report`` would take it.
+
+    :raises TypeError, ValueError: it is none.
+    """
+    if not isinstance(told, HandlerPhase):
+        raise TypeError(f"{told!r} is no adapters.Phase")
     phase = read_phase(f"{told.name} {told.done} {told.total} {told.unit}".strip().encode())
     if phase is None:
         raise ValueError(f"{told} is no phase")

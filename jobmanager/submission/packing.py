@@ -3,13 +3,14 @@
 import logging
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from adapters import JobAdapter, LocalJob, RequestFile
 from jobmanager.database.grid_job import GridJob
 from jobmanager.requests.acceptance import run_directory
 from jobmanager.requests.job_types import HANDLER_FAILURES, HandlerError
+from jobmanager.requests.time_limit import asking
 from jobmanager.site.account import Account
 from jobmanager.site.batch_systems import find_batch_adapter
 from sandbox.aside import write_aside
@@ -37,28 +38,33 @@ def pack_sandbox(account: Account, job: GridJob, adapter: JobAdapter, local_jobs
     _remove(work_area)
     work_area.mkdir(mode=0o700)
     try:
-        entries = _ask_handler(adapter, local_jobs, work_area)
+        with asking(account, job.identity, "pack").limited():
+            entries, environment = _ask_handler(adapter, local_jobs, work_area)
         stdin = _bring_stdin(adapter.request["stdin"], work_area)
         digest = write_sandbox(work_area, places.sandbox_tar(job.identity), _limits(account))
     finally:
         _remove(work_area)
     table = os.fsencode(render_table(entries))
     table_digest = _write_file(places.local_jobs(job.identity), table)
-    driver = render_driver(_plan(account, job, adapter, digest, table_digest, stdin))
+    driver = render_driver(_plan(account, job, adapter, environment, digest, table_digest, stdin))
     _write_file(places.driver(job.identity), os.fsencode(driver))
     logger.info("%s packed for %d local jobs", job.identity, len(local_jobs))
 
 
-def _ask_handler(adapter: JobAdapter, local_jobs: Sequence[LocalJob], work_area: Path) -> list[LocalJobEntry]:
+def _ask_handler(
+    adapter: JobAdapter, local_jobs: Sequence[LocalJob], work_area: Path
+) -> tuple[list[LocalJobEntry], Mapping[str, str]]:
+    """The command lines and the variables of local jobs, whose work area is filled."""
     try:
         commands = [_command(adapter.getCommandAndArguments(local_job)) for local_job in local_jobs]
         adapter.prepareWorkArea(work_area)
+        environment = adapter.getEnvironment()
     except OSError:
         raise  # a full disk, say: the handler is not to blame
     except HANDLER_FAILURES as error:  # whatever an experiment's handler does
         logger.exception("%s's handler failed", adapter.jobType)
         raise HandlerError(f"handler {adapter.jobType}: {type(error).__name__}: {error}") from error
-    return [_entry(local_job, command) for local_job, command in zip(local_jobs, commands, strict=True)]
+    return [_entry(*pair) for pair in zip(local_jobs, commands, strict=True)], environment
 
 
 def _command(words: Sequence[str]) -> tuple[str, ...]:
@@ -83,7 +89,13 @@ def _bring_stdin(stdin: RequestFile | None, work_area: Path) -> str:
 
 
 def _plan(
-    account: Account, job: GridJob, adapter: JobAdapter, sandbox_sha256: str, table_sha256: str, stdin: str
+    account: Account,
+    job: GridJob,
+    adapter: JobAdapter,
+    environment: Mapping[str, str],
+    sandbox_sha256: str,
+    table_sha256: str,
+    stdin: str,
 ) -> DriverPlan:
     request = adapter.request
     batch = find_batch_adapter(account, job.batch)
@@ -97,7 +109,7 @@ def _plan(
         local_jobs=job.slice_count,
         local_id_words=batch.local_id_words,
         index_words=batch.index_words,
-        environment=(*adapter.getEnvironment().items(), *request["environment"]),
+        environment=(*environment.items(), *request["environment"]),
         directory=str(run_directory(request) or ""),
         stdin=stdin,
         max_cpu_minutes=request["max_cpu_time"] or 0,

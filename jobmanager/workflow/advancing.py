@@ -12,6 +12,7 @@ from jobmanager.database.grid_jobs import states_of
 from jobmanager.requests.acceptance import add_grid_job, find_steps, make_adapter, prepare_grid_job, request_of_step
 from jobmanager.requests.attributes import BadRequest
 from jobmanager.requests.job_types import HandlerError
+from jobmanager.requests.time_limit import HandlerHung, asking
 from jobmanager.site.account import Account
 from jobmanager.states.aggregation import aggregate_steps
 from jobmanager.states.next_task import Task, next_task_of_steps
@@ -53,14 +54,18 @@ def _prepare_step(account: Account, whole: GridJob, name: str) -> GridJob:
 
     :raises BadRequest, HandlerError: naming the step.
     """
-    adapter = make_adapter(account, whole.request(), whole.request_folder)
-    step = next((step for step in find_steps(adapter) if step.name == name), None)
+    with asking(account, whole.identity, "check").limited():
+        adapter = make_adapter(account, whole.request(), whole.request_folder)
+        step = next((step for step in find_steps(adapter) if step.name == name), None)
     if step is None:
         raise HandlerError(f"handler {adapter.jobType}: getSteps does not give {name} any more")
     input_folder = _bring_input(account, whole, step) if step.input_step else None
     try:
-        request = request_of_step(account, whole.request(), step, input_folder)
-        part = prepare_grid_job(account, request, whole.request_folder)
+        with asking(account, whole.identity, "pack").limited():
+            request = request_of_step(account, whole.request(), step, input_folder)
+            part = prepare_grid_job(account, request, whole.request_folder)
+    except HandlerHung:
+        raise
     except BadRequest as error:
         raise BadRequest([f"step {name}: {fault}" for fault in error.faults]) from error
     except HandlerError as error:

@@ -19,7 +19,7 @@ class Sample(JobAdapter):
     attributes = (EVENTS, *SLICING)
 
     def prepareWorkArea(self, workArea):
-        (workArea / "program").write_text("#!/bin/sh\\n: >output/result\\n")
+        (workArea / "program").write_text("#!/bin/sh\\n: >output/result\\necho a phase\\n")
         (workArea / "program").chmod(0o755)
 
     def getCommandAndArguments(self, localJob):
@@ -92,6 +92,14 @@ def test_a_broken_promise_is_named(samgrid: Samgrid, tmp_path: Path, replacement
     [
         ("def getNumSubmissionTimes(self):\n    return 6", "asks for 6 local jobs for a size of 5"),
         ("def getNumSubmissionTimes(self):\n    return 0", "asks for 0 local jobs"),
+        (
+            "def getNumSubmissionTimes(self):\n    return 3.2",
+            "getNumSubmissionTimes gave 3.2, which is no whole number",
+        ),
+        ("def getSize(self):\n    return '5'", "getSize gave '5', which is no whole number"),
+        ("def getPhaseOfLine(self, line):\n    return line or None", "'a phase' is no adapters.Phase"),
+        ("def getPhaseOfLine(self, line):\n    return int(line) and None", "getPhaseOfLine about the line 'a phase'"),
+        ("def getPhaseOfLine(self, line):\n    1 / (len(line) < 60000)", "about the line 'aaaaaaaaaa"),
         ("def getNumSubmissionTimes(self):\n    return next(N)", "was cut differently"),
         ("def getSize(self):\n    return 1 / 0", "ZeroDivisionError"),
         ("def checkErrors(self):\n    return ['no good']", "the request is refused: no good"),
@@ -161,3 +169,33 @@ def test_a_local_job_that_takes_too_long_is_killed(samgrid: Samgrid, tmp_path: P
     done = samgrid("check-handler", str(path), "--run-time", "1", timeout=60)
     assert done.returncode == 1
     assert "killed after 1 s" in done.stdout
+
+
+HANG = "while True:\n        pass"
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "def getCommandAndArguments(self, localJob):",
+        "def prepareWorkArea(self, workArea):",
+        "def getNumSubmissionTimes(self):",
+        "def getPhaseOfLine(self, line):",
+        "def getSummary(self, outputs):",
+    ],
+)
+def test_a_method_that_hangs_is_told_with_its_place(samgrid: Samgrid, tmp_path: Path, method: str) -> None:
+    samgrid = replace(samgrid, settings={"SAMGRID_HANDLERS_TIME_LIMIT": "1"})
+    done = samgrid("check-handler", str(write_handler(tmp_path, more=f"{method}\n    {HANG}")))
+    assert (done.returncode, done.stderr) == (1, "")
+    name = method.removeprefix("def ").partition("(")[0]
+    assert f"no end after 1 s: {name} ({tmp_path}/sample.py, line " in done.stdout
+
+
+def test_phases_that_a_handler_reads_out_of_lines_are_told(samgrid: Samgrid, tmp_path: Path) -> None:
+    method = "def getPhaseOfLine(self, line):\n    return adapters.Phase(line, 1, 2) if line == 'a phase' else None"
+    path = write_handler(tmp_path, (">output/result", ">output/result\\necho phase"), method)
+    path.write_text(f"import adapters\n{path.read_text().replace('a phase', 'phase')}")
+    done = samgrid("check-handler", str(path))
+    assert "phases: phase 1/2" in done.stdout
+    assert "it told no phases" not in done.stdout

@@ -67,3 +67,50 @@ def test_a_handler_that_hangs_when_the_monitor_is_killed_keeps_no_grid_job_from_
     os.kill(monitor, signal.SIGKILL)
     assert samgrid("cancel", identity).returncode == 0
     assert samgrid("watch", identity).stdout.splitlines()[-1].startswith(f"grid job {identity} failed: cancelled")
+
+
+HANGING = """
+import time
+from handlers.command import CommandAdapter
+
+class Hanging(CommandAdapter):
+    jobType = "hanging"
+
+    def getCommandAndArguments(self, localJob):
+        while True:
+            pass
+
+class Deaf(CommandAdapter):
+    jobType = "deaf"
+
+    def prepareWorkArea(self, workArea):
+        while True:
+            try:
+                time.sleep(60)
+            except BaseException:
+                pass
+"""
+
+
+def wait_for_failure(samgrid: Samgrid, identity: str) -> str:
+    """What is told of a grid job that fails, when it has."""
+    wait_until(lambda: "  failed" in samgrid("status", identity).stdout)
+    return samgrid("status", identity).stdout
+
+
+def test_handlers_that_hang_end_with_where_they_were_and_hold_up_nobody(samgrid: Samgrid, tmp_path: Path) -> None:
+    handler = tmp_path / "hanging.py"
+    handler.write_text(HANGING)
+    settings = {"SAMGRID_HANDLERS_MODULES": str(handler), "SAMGRID_HANDLERS_TIME_LIMIT": "1"}
+    samgrid = replace(samgrid, settings=settings)
+    hung = [samgrid.submit(f"&(samgrid_type={kind})(executable=/bin/true)") for kind in ("hanging", "deaf", "hanging")]
+    healthy = [samgrid.submit("&(samgrid_type=command)(executable=/bin/true)") for _ in range(2)]
+    for identity in healthy:
+        assert samgrid("watch", identity).returncode == 0
+    for identity, where in zip(
+        hung, ("getCommandAndArguments", "prepareWorkArea", "getCommandAndArguments"), strict=True
+    ):
+        told = wait_for_failure(samgrid, identity)
+        assert "was asked 3 times and did not come to an end" in told
+        assert f"{where} ({handler}, line " in told
+        assert "hanging.py" in samgrid("log", identity).stdout

@@ -14,7 +14,7 @@ from jobmanager.database.grid_job import GridJob
 from jobmanager.database.grid_jobs import GridJobs
 from jobmanager.monitor import workers as workers_module
 from jobmanager.monitor.child import Child
-from jobmanager.monitor.workers import BUSY, Workers
+from jobmanager.monitor.workers import BUSY, HANDLER_PATIENCE, HUNG, Workers
 from jobmanager.site.account import Account
 from jobmanager.site.settings import MonitorSettings
 from jobmanager.states.next_task import Task
@@ -263,3 +263,44 @@ def test_a_worker_may_end_after_its_grid_job_was_removed(bench: Bench, waiting: 
     bench.let_go()
     bench.finish()
     assert bench.workers.troubles() == ("" if status == 0 else f"{ONE}: collect: trouble\n")
+
+
+def test_who_waits_for_a_handler_gives_its_place_to_others(bench: Bench, waiting: str) -> None:
+    bench.let_workers(waiting)
+    for subject in (ONE, TWO):
+        bench.workers.start(Task.SUBMIT, subject)
+        bench.account.places.grid_job(subject).mkdir(parents=True)
+        bench.account.places.handler_asked(subject, "pack").touch()
+    bench.workers.start(Task.SUBMIT, THREE)
+    bench.now += HANDLER_PATIENCE
+    bench.wait_for(lambda: len(bench.started()) == 2)
+    bench.workers.start(Task.SUBMIT, THREE)
+    bench.wait_for(lambda: len(bench.started()) == 3)
+    bench.let_go()
+    bench.finish()
+
+
+def test_a_cancel_waits_for_no_other_task(bench: Bench, waiting: str) -> None:
+    bench.let_workers(waiting)
+    for subject, task in ((ONE, Task.SUBMIT), (TWO, Task.COLLECT), (THREE, Task.CANCEL)):
+        bench.workers.start(task, subject)
+    bench.wait_for(lambda: f"cancel {THREE}" in bench.started())
+    bench.let_go()
+    bench.finish()
+
+
+@pytest.mark.parametrize("ended", [False, True], ids=["heard of it", "its process had to be ended"])
+def test_a_handler_that_hangs_is_asked_again_after_longer_pauses(bench: Bench, waiting: str, ended: bool) -> None:
+    bench.account.places.grid_job(ONE).mkdir(parents=True)
+    bench.let_workers(f"{waiting}\nexit {1 if ended else HUNG}")
+    bench.let_go()
+    for number in (1, 2):
+        bench.workers.start(Task.SUBMIT, ONE)
+        bench.now += 900
+        bench.account.places.handler_asked(ONE, "pack").write_text("Timeout" if ended else "")
+        bench.finish()
+        bench.now += number * 900 - 1
+        bench.workers.start(Task.SUBMIT, ONE)
+        assert not bench.workers.are_busy, "too early"
+        bench.now += 1
+    assert len(bench.started()) == 2

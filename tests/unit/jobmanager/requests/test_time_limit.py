@@ -1,0 +1,80 @@
+"""No handler goes on for ever: it is ended, and where it was is written down, even where it does not hear of that."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from jobmanager.requests.time_limit import Asking, HandlerHung, has_stack, limited
+
+ROOT = Path(__file__).resolve().parents[4]
+DEAF = """
+import sys
+from pathlib import Path
+from jobmanager.requests import time_limit
+time_limit._GRACE = 0.1
+
+def wait_for_nobody():
+    while True:
+        try:
+            while True:
+                pass
+        except BaseException:
+            pass
+
+with time_limit.Asking(Path(sys.argv[1]), Path(sys.argv[2]), 0.1).limited():
+    wait_for_nobody()
+"""
+
+
+def hang_for_ever() -> None:
+    while True:
+        pass
+
+
+def test_it_says_where_it_was() -> None:
+    words = r"no end after 0.05 s: hang_for_ever \(.*test_time_limit.py, line \d+\)"
+    with pytest.raises(HandlerHung, match=words), limited(0.05):
+        hang_for_ever()
+
+
+def test_a_program_that_it_waits_for_is_ended_with_it() -> None:
+    started = time.monotonic()
+    with pytest.raises(HandlerHung, match="called by"), limited(0.1):
+        subprocess.run(["/bin/sleep", "3600"], check=False)
+    assert time.monotonic() - started < 3600
+
+
+@pytest.fixture
+def asking(tmp_path: Path) -> Asking:
+    return Asking(tmp_path / "asked", tmp_path / "hung", 0.05)
+
+
+def test_each_time_is_written_down_until_it_comes_to_an_end(asking: Asking) -> None:
+    for _ in range(2):
+        with pytest.raises(HandlerHung), asking.limited():
+            hang_for_ever()
+    assert ["hang_for_ever" in hang for hang in asking.find_hangs()] == [True, True]
+    with asking.limited():
+        assert asking.asked.exists()
+    assert asking.find_hangs() == []
+    assert not asking.asked.exists()
+
+
+def test_a_failure_is_no_hang(asking: Asking) -> None:
+    with pytest.raises(KeyError), asking.limited():
+        raise KeyError("mine")
+    assert (asking.find_hangs(), asking.asked.exists()) == ([], False)
+
+
+def test_what_does_not_hear_of_it_ends_with_its_process(asking: Asking) -> None:
+    command = [sys.executable, "-c", DEAF, str(asking.asked), str(asking.hung)]
+    done = subprocess.run(command, cwd="/", env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
+    assert done.returncode == 1
+    assert has_stack(asking.asked)
+    (hang,) = asking.find_hangs()
+    assert "had to be ended: wait_for_nobody (<string>, line " in hang
+    assert not asking.asked.exists()

@@ -1,8 +1,7 @@
 """What a job type must say: `JobAdapter`, and the words to say it with."""
 
 from adapters.attributes import Attribute, Kind, RequestFile, Value, canonical_name
-from adapters.decomposition import Limits, Slice, TooLarge
-from adapters.job_adapter import EVENTS, SLICING, JobAdapter, LocalJob, Phase, Site, Step
+from adapters.job_adapter import EVENTS, SLICING, JobAdapter, Limits, LocalJob, Phase, Site, Slice, Step, TooLarge
 
 __all__ = [
     "EVENTS",

@@ -5,9 +5,8 @@ import os
 from contextlib import suppress
 
 from batch_adapters.states import State
-from gram_shims.answers import NO_CHANGE, Answer, read_answer, refuse
+from gram_shims.answers import NO_CHANGE, Answer, GramError, find_error, read_answer, refuse
 from gram_shims.description import JobDescription
-from gram_shims.errors import GramError, find_error
 from gram_shims.origin import find_grid_job, find_uniqid, make_origin
 from gram_shims.request import RefusedRequest, find_directory, read_request
 from jobmanager.control.cancel_requests import forget_withdrawal, request_cancel

@@ -11,12 +11,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from gram_shims.answers import NO_CHANGE, Answer, refuse, render_answer, render_line
+from gram_shims.answers import NO_CHANGE, Answer, GramError, refuse, render_answer, render_line
 from gram_shims.calls import cancel, poll, submit
 from gram_shims.description import BadDescription, JobDescription, read_description
-from gram_shims.errors import GramError
 from gram_shims.origin import find_contact
-from gram_shims.sealed import seal
 from jobmanager.database.database import DatabaseError
 from jobmanager.monitor.logs import log_to
 from jobmanager.requests.job_types import HandlerError
@@ -25,6 +23,24 @@ from jobmanager.site.configuration import ConfigurationError
 from jobmanager.site.places import StateFolderError
 
 logger = logging.getLogger(__name__)
+
+
+def seal() -> tuple[BinaryIO, BinaryIO]:
+    """Where the questions come from, and where the answers go.
+
+    From now on file descriptor 0 is empty and 1 is standard error, for us and our children. What GRAM's job manager
+    leaks, the descriptors from 3 on, is not ours to keep.
+    """
+    sys.stdout.flush()
+    # dup takes the lowest free descriptor: the second is above the first.
+    questions, answers = os.dup(0), os.dup(1)
+    for low, high in ((3, questions), (questions + 1, answers), (answers + 1, 65536)):
+        os.closerange(low, high)
+    os.dup2(2, 1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    return os.fdopen(questions, "rb"), os.fdopen(answers, "wb")
 
 
 def _signal(account: Account, description: JobDescription) -> Answer:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from adapters import Value
+from gram_shims.answers import GramError
 from gram_shims.description import JobDescription
-from gram_shims.errors import GramError
 
 TYPE_NAME = "samgridtype"
 GRAM_JOB_TYPES = "single multiple mpi condor"

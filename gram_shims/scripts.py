@@ -3,21 +3,145 @@
 import argparse
 import logging
 import os
+import re
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from adapters import Value, canonical_name
 from batch_adapters.states import State
-from gram_shims.answers import Answer, refuse, render_old_answer
-from gram_shims.argument_file import STATE_VARIABLE, ArgumentFile, read_argument_file
+from gram_shims.answers import Answer, GramError, refuse, render_old_answer
 from gram_shims.description import BadDescription, JobDescription
-from gram_shims.errors import GramError
 from gram_shims.origin import find_contact
-from gram_shims.program import PATIENCE, Reply, answer_call, find_failure
-from gram_shims.sealed import seal
+from gram_shims.program import PATIENCE, Reply, answer_call, find_failure, seal
 
 logger = logging.getLogger(__name__)
+
+STATE_VARIABLE = "samgrid_told_state"
+"""Ours: the state that GRAM was told last, by its number."""
+_ASSIGNMENT = re.compile(r"^([A-Za-z_][A-Za-z0-9_]*)=", re.MULTILINE)
+_STATES = {str(state.value): state for state in State}
+_JOB_TYPES = {"0": "mpi", "1": "single", "2": "multiple", "3": "condor"}
+_LIMITS = ("maxtime", "maxwalltime", "maxcputime", "maxmemory", "minmemory", "hostcount")
+_NAMES = {"program": "executable", "args": "arguments", "env": "environment"}
+_RAW = ("condorarch", "condoros", "jobid", "stderr", "stdout", "uniqid")
+"""Written as they are, without the escapes of words."""
+_LIST = "schedulerspecific"
+
+
+@dataclass(frozen=True)
+class ArgumentFile:
+    """What an argument file says."""
+
+    description: JobDescription
+    told: State
+    """The state that GRAM was told last."""
+
+
+def read_argument_file(text: str) -> ArgumentFile:
+    """The description that an argument file, or several one after another, hold; limits of 0 are none.
+
+    It assigns shell variables. Values are single-quoted, lists within them made of double-quoted words for
+    ``eval set -- $grami_args``. In a word ``"`` is written ``\\"``, a backslash as four, ``'`` as ``'"'"'`` and ``$``
+    as ``'"\\\\$"'`` (globus_l_gram_param_prepare).
+
+    :raises BadDescription: it is no argument file.
+    """
+    variables = dict(_read_assignments(text))
+    told = _STATES.get(variables.pop(STATE_VARIABLE, ""), State.PENDING)
+    attributes: dict[str, tuple[Value, ...]] = {}
+    environment = {}
+    for name, value in variables.items():
+        if not name.startswith("grami_"):
+            environment[name] = value
+            continue
+        key = canonical_name(name.removeprefix("grami_"))
+        key = _NAMES.get(key, key)
+        values = _read_values(key, value)
+        if not (key in _LIMITS and values in (("",), ("0",))):
+            attributes[key.removeprefix(_LIST)] = values
+    if not attributes.keys() & {"executable", "jobid", "signal"}:
+        raise BadDescription("the argument file names no grami_program")
+    return ArgumentFile(JobDescription(attributes, environment), told)
+
+
+def _read_values(key: str, value: str) -> tuple[Value, ...]:
+    if key in _RAW:
+        return (value,)
+    if key == "jobtype":
+        return (_JOB_TYPES.get(value, value),)
+    if key == "environment":
+        words = list(_read_words(value))
+        if len(words) % 2:
+            raise BadDescription("grami_env has a name without a value")
+        return tuple(zip(words[::2], words[1::2], strict=True))
+    if key == "arguments" or key.startswith(_LIST):
+        return tuple(_read_words(value))
+    return tuple(_read_words(f'"{value}"'))
+
+
+def _read_assignments(text: str) -> Iterator[tuple[str, str]]:
+    position = 0
+    while match := _ASSIGNMENT.search(text, position):
+        value, position = _read_shell_word(text, match.end())
+        yield match[1], value
+
+
+def _read_shell_word(text: str, start: int) -> tuple[str, int]:
+    """One word of the shell from a place on, unquoted, and where it ends."""
+    parts: list[str] = []
+    place = start
+    while place < len(text) and text[place] not in " \t\n;":
+        if text[place] == "'":
+            part, place = _read_single_quoted(text, place + 1)
+        elif text[place] == '"':
+            part, place = _read_double_quoted(text, place + 1)
+        elif text[place] == "\\":
+            part, place = text[place + 1 : place + 2], place + 2
+        else:
+            part, place = text[place], place + 1
+        parts.append(part)
+    return "".join(parts), place
+
+
+def _read_single_quoted(text: str, start: int) -> tuple[str, int]:
+    end = text.find("'", start)
+    if end < 0:
+        raise BadDescription("a single quote in the argument file is not closed")
+    return text[start:end], end + 1
+
+
+def _read_double_quoted(text: str, start: int) -> tuple[str, int]:
+    parts: list[str] = []
+    place = start
+    while place < len(text):
+        letter = text[place]
+        if letter == '"':
+            return "".join(parts), place + 1
+        # sh(1): in double quotes a backslash quotes these only.
+        if letter == "\\" and text[place + 1 : place + 2] in ("$", "`", '"', "\\", "\n"):
+            parts.append(text[place + 1].replace("\n", ""))
+            place += 2
+        else:
+            parts.append(letter)
+            place += 1
+    raise BadDescription("a double quote in the argument file is not closed")
+
+
+def _read_words(text: str) -> Iterator[str]:
+    """The words of a list, as ``eval set --`` would make them."""
+    place = 0
+    while place < len(text):
+        if text[place] in " \t\n":
+            place += 1
+            continue
+        word, place = _read_shell_word(text, place)
+        # GRAM writes four backslashes for one: the shells of its time read them twice.
+        yield word.replace("\\\\", "\\")
+        if text[place : place + 1] == ";":
+            raise BadDescription("an unquoted ; in a list of the argument file")
+
 
 COMMANDS = {"submit": "submit", "poll": "poll", "rm": "cancel", "signal": "signal"}
 """By the last word of a script's name: what it asks for."""

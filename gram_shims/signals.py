@@ -5,10 +5,9 @@ import re
 
 from batch_adapters.adapter import BatchError, Refused
 from batch_adapters.states import State
-from gram_shims.answers import Answer, refuse
+from gram_shims.answers import Answer, GramError, refuse
 from gram_shims.calls import cancel
 from gram_shims.description import JobDescription
-from gram_shims.errors import GramError
 from gram_shims.origin import find_grid_job
 from jobmanager.gram.answers import told_state
 from jobmanager.site.account import Account

@@ -5,8 +5,7 @@ from functools import cached_property
 from pathlib import Path
 
 from adapters import Attribute, Kind, LocalJob
-from handlers.datasets import NoFiles
-from handlers.inputs import INPUT_ATTRIBUTES, Groups, count_groups, find_inputs, pick_group, write_inputs
+from handlers.inputs import INPUT_ATTRIBUTES, Groups, NoFiles, count_groups, find_inputs, pick_group, write_inputs
 from handlers.runjob import (
     RUNJOB_ATTRIBUTES,
     RUNJOB_SITE_ATTRIBUTES,

@@ -11,8 +11,18 @@ from functools import cached_property
 from pathlib import Path
 
 from adapters import Attribute, JobAdapter, Kind, LocalJob
-from handlers.datasets import DATASETS, NoFiles
-from handlers.inputs import INPUT_ATTRIBUTES, READER, Groups, Input, count_groups, find_inputs, pick_group, write_inputs
+from handlers.inputs import (
+    DATASETS,
+    INPUT_ATTRIBUTES,
+    READER,
+    Groups,
+    Input,
+    NoFiles,
+    count_groups,
+    find_inputs,
+    pick_group,
+    write_inputs,
+)
 
 PAYLOAD = Path(__file__).parent / "payload" / "merge.sh"
 ROOT_PAYLOAD = Path(__file__).parent / "payload" / "merge_root.py"

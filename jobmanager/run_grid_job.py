@@ -6,7 +6,7 @@ A worker process runs them in the background, as often as it takes: what an earl
 import logging
 
 from adapters import LocalJob
-from adapters.decomposition import cut_slice
+from adapters.job_adapter import cut_slice
 from jobmanager.database.grid_job import GridJob
 from jobmanager.requests.acceptance import check_errors, make_adapter
 from jobmanager.requests.time_limit import asking

@@ -1,4 +1,4 @@
-"""Unpacks a tar that nobody vouches for."""
+"""Unpacks the tar of a grid job, safely, and lays out its folders for the local jobs of another."""
 
 import errno
 import io
@@ -6,6 +6,7 @@ import os
 import shutil
 import tarfile
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
@@ -153,3 +154,40 @@ def _read_parts(name: str) -> tuple[str, ...]:
 
 def _refusal(member: tarfile.TarInfo, reason: str) -> SandboxError:
     return SandboxError(f"{member.name[:200]!r} in the tar is refused: {reason}")
+
+
+def lay_out(tar: Path, folders: Mapping[str, str], destination: Path, limits: Limits) -> None:
+    """Unpack folders of an output tar, by their names in it, under new names into ``destination``: all, or nothing.
+
+    What is there already stays; a folder that the tar does not have is left out. One process at a time.
+
+    :raises SandboxError: the tar is not sound, or the disk does not take it.
+    """
+    if destination.exists():
+        return
+    unpacked, chosen = (destination.with_name(f".{destination.name}.{word}") for word in ("unpacked", "chosen"))
+    try:
+        for folder in (unpacked, chosen):
+            shutil.rmtree(folder, ignore_errors=True)
+        chosen.mkdir(mode=0o700, parents=True)
+        unpack(tar, unpacked, limits)
+        for name, new_name in folders.items():
+            if (unpacked / name).is_dir():
+                (unpacked / name).rename(chosen / new_name)
+        _sync(chosen)
+        chosen.rename(destination)
+        shutil.rmtree(unpacked)
+    except OSError as error:
+        raise SandboxError(f"{destination} could not be made: {error}") from error
+
+
+def _sync(top: Path) -> None:
+    """Bring everything below a folder to the disk: the name that it gets then says that all of it is there."""
+    for path, _, names in os.walk(top):
+        files = [os.path.join(path, name) for name in names]  # noqa: PTH118 names of os.walk
+        for name in [*(file for file in files if not os.path.islink(file)), path]:  # noqa: PTH114
+            descriptor = os.open(name, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)

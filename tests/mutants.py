@@ -29,7 +29,6 @@ TESTS = {
     "jobmanager/submission/submit.py": ("jobmanager/submission/test_submit", "jobmanager/submission/test_adoption"),
     "sandbox/gather.py": ("sandbox/test_gather",),
     "sandbox/members.py": ("sandbox/test_gather", "sandbox/test_pack"),
-    "sandbox/outputs.py": ("sandbox/test_outputs",),
     "sandbox/status.py": ("sandbox/test_status",),
     "sandbox/unpack.py": ("sandbox/test_unpack",),
 }

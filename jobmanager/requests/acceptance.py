@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapters import JobAdapter, Limits, Site, Step, TooLarge, canonical_name
-from adapters.decomposition import HIGHEST_SEED
+from adapters.job_adapter import HIGHEST_SEED
 from batch_adapters.registry import UnknownBatchSystem, check_name
 from jobmanager.database.database import Database
 from jobmanager.database.documents import render_text

@@ -17,7 +17,7 @@ from jobmanager.site.account import Account
 from jobmanager.states.aggregation import aggregate_steps
 from jobmanager.states.next_task import Task, next_task_of_steps
 from sandbox.gather import render_stem
-from sandbox.outputs import lay_out
+from sandbox.unpack import lay_out
 
 logger = logging.getLogger(__name__)
 

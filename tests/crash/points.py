@@ -92,8 +92,8 @@ RETRYING = [
 ]
 ADVANCING = [
     # While the outputs of the first step are laid out for the second.
-    Point("advance", "sandbox.outputs.unpack", "after"),
-    Point("advance", "sandbox.outputs._sync", "after"),
+    Point("advance", "sandbox.unpack.unpack", "after"),
+    Point("advance", "sandbox.unpack._sync", "after"),
     Point("advance", "jobmanager.workflow.advancing.lay_out", "after"),
     # Inside the transaction: the step's grid job is written, the whole is not; and when it is committed.
     Point("advance", "jobmanager.workflow.advancing.add_grid_job", "after"),

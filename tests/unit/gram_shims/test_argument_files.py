@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batch_adapters.states import State
-from gram_shims.argument_file import read_argument_file
 from gram_shims.description import BadDescription
+from gram_shims.scripts import read_argument_file
 from tests.unit.gram_shims.argument_files import render_argument_file
 
 # GRAM's own strings end at NUL; surrogates are bytes that are no UTF-8.

@@ -11,9 +11,17 @@ from hypothesis import strategies as st
 
 from adapters import Value
 from batch_adapters.states import State
-from gram_shims.answers import NO_CHANGE, Answer, read_answer, refuse, render_answer, render_old_answer
+from gram_shims.answers import (
+    NO_CHANGE,
+    Answer,
+    GramError,
+    find_error,
+    read_answer,
+    refuse,
+    render_answer,
+    render_old_answer,
+)
 from gram_shims.description import BadDescription, JobDescription, read_description
-from gram_shims.errors import GramError, find_error
 from gram_shims.request import RefusedRequest, is_plain, read_request
 from jobmanager.requests.attributes import read_type
 

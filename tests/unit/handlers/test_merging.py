@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapters import TooLarge
-from handlers.datasets import NoFiles
-from handlers.inputs import Input
+from handlers.inputs import Input, NoFiles
 from handlers.merge import CdfConcatenateAdapter, DzeroMergeAdapter
 from handlers.merging import cut_groups, find_ending
 from tests.unit.handlers.experiments import faults_of, local_jobs, make_handler, run_local_job

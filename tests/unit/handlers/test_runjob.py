@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from adapters import JobAdapter, LocalJob, TooLarge
-from handlers.cdfmc import CdfMonteCarloAdapter
-from handlers.d0mc import DzeroMonteCarloAdapter
 from handlers.d0reco import DzeroReconstructionAdapter
+from handlers.monte_carlo import CdfMonteCarloAdapter, DzeroMonteCarloAdapter
 from tests.unit.handlers.experiments import faults_of, local_jobs, make_handler, run_local_job
 
 PROGRAM = """#!/bin/sh

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapters import EVENTS, SLICING, Attribute, JobAdapter, LocalJob, Value
-from adapters.decomposition import cut_slice
+from adapters.job_adapter import cut_slice
 from batch_adapters.states import State
 from jobmanager.control import resubmission as recovery
 from jobmanager.control.removal import NotRemovable, remove_grid_job

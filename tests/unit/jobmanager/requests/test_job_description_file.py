@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from handlers.command import CommandAdapter
-from handlers.d0mc import DzeroMonteCarloAdapter
+from handlers.monte_carlo import DzeroMonteCarloAdapter
 from jobmanager.requests.job_description_file import (
     drop_meaningless,
     is_job_description,

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapters import Limits, TooLarge
-from adapters.decomposition import HIGHEST_SEED, count_local_jobs, cut_slice
+from adapters.job_adapter import HIGHEST_SEED, count_local_jobs, cut_slice
 
 NO_RULE = Limits()
 

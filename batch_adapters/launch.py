@@ -13,7 +13,7 @@ PROGRAMS = {
     "samgrid gram": "gram_shims.installation.install",
     "samgrid-monitor": "jobmanager.monitor.monitor",
     "samgrid-worker": "jobmanager.monitor.worker",
-    "samgrid-query": "jobmanager.views.query.child",
+    "samgrid-query": "jobmanager.views.query_child",
     "samgrid-fork": "batch_adapters.fork.commands",
     "samgrid-fork-starter": "batch_adapters.fork.starter",
     "samgrid-scheduler-event-generator": "batch_adapters.generator.main",

@@ -26,7 +26,7 @@ from tests.samgrid import Samgrid  # noqa: E402
 _LONGEST = 1 << 17
 _PRELOADED = (
     *("jobmanager.commands.cli", "jobmanager.requests.acceptance", "jobmanager.checks.handler_check"),
-    *("jobmanager.views.export", "jobmanager.views.query.child", "jobmanager.views.watching"),
+    *("jobmanager.views.export", "jobmanager.views.query_child", "jobmanager.views.watching"),
     *("lark", "lxml.etree", "rich.progress"),
 )
 """What commands import."""

@@ -80,7 +80,7 @@ def _find_orphans(account: Account, name: str, tokens: Sequence[str]) -> "list[O
     """The orphans in one batch system, of these tokens if there are any; None where it does not answer."""
     from batch_adapters.adapter import BatchError
     from batch_adapters.registry import UnknownBatchSystem
-    from jobmanager.site.batch_systems import find_batch_system
+    from jobmanager.site.account import find_batch_system
     from jobmanager.states.orphans import find_orphans
 
     try:
@@ -95,7 +95,7 @@ def _find_orphans(account: Account, name: str, tokens: Sequence[str]) -> "list[O
 def _reap(account: Account, name: str, orphans: "Sequence[Orphan]") -> bool:
     """Cancel orphans; False where the batch system does not do so now."""
     from batch_adapters.adapter import BatchError
-    from jobmanager.site.batch_systems import find_batch_system
+    from jobmanager.site.account import find_batch_system
 
     try:
         find_batch_system(account, name).cancel(orphan.local_id for orphan in orphans)

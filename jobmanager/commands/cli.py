@@ -10,11 +10,8 @@ from typing import TYPE_CHECKING
 from jobmanager.commands import accounting as accounting_commands
 from jobmanager.commands import batch_system as batch_commands
 from jobmanager.commands import grid_jobs as commands
-from jobmanager.commands import handlers as handler_commands
 from jobmanager.commands import query as query_commands
-from jobmanager.commands import resubmit as repeat_commands
 from jobmanager.commands import service as service_commands
-from jobmanager.commands import web as web_commands
 from jobmanager.commands.arguments import JOB_HELP, Run
 from jobmanager.database.database import DatabaseError, UnknownJob
 from jobmanager.requests.attributes import BadRequest
@@ -30,10 +27,7 @@ _USER_ERRORS = (
     commands.CommandError,
 )  # fmt: skip
 
-_MODULES = (
-    commands, repeat_commands, query_commands, web_commands, batch_commands, accounting_commands, handler_commands,
-    service_commands,
-)  # fmt: skip
+_MODULES = (commands, query_commands, batch_commands, accounting_commands, service_commands)
 """In the order of the help."""
 
 _DESCRIPTION = """\

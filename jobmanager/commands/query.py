@@ -4,6 +4,7 @@ import argparse
 import re
 import sys
 from collections.abc import Iterable
+from importlib.util import find_spec
 from pathlib import Path
 
 from jobmanager.commands.arguments import JOB_HELP, AddCommand, AddForJob, read_seconds
@@ -52,6 +53,7 @@ def add_commands(add: AddCommand, _: AddForJob) -> None:
     )
     command = add("export", export, "Write the job database as XML files.", EXPORT_HELP)
     command.add_argument("folder", metavar="DIR", help="a new folder, or an empty one")
+    _add_web(add)
 
 
 def _read_count(text: str) -> int:
@@ -62,8 +64,7 @@ def _read_count(text: str) -> int:
 
 def query(options: argparse.Namespace) -> int:
     """Ask the database's documents a question."""
-    from jobmanager.views.query.formats import RENDERERS
-    from jobmanager.views.query.runner import Language, Limits, QueryError, run_limited
+    from jobmanager.views.query import RENDERERS, Language, Limits, QueryError, run_limited
 
     account = look_into_account(options.state_dir)
     identity = account.database.grid_jobs.find(options.job) if options.job is not None else None
@@ -110,3 +111,39 @@ def _tell_left_out(command: str, damages: Iterable[str]) -> None:
 
     for damage in damages:
         print(f"samgrid {command}: left out: {render_line(damage)}", file=sys.stderr)
+
+
+_DEFAULT_ADDRESS = "127.0.0.1:8642"
+
+_HELP = """\
+Shows grid jobs, local jobs, progress, outputs and answers to XPath queries; changes nothing. Ends on control-C.
+Without a token it answers to this account's own processes on this host only. For others, put a token into a file that
+you alone can read (umask 077; openssl rand -hex 32 >FILE): the page then asks for it once. docs/web.md has the rest."""
+
+
+def _add_web(add: AddCommand) -> None:
+    command = add("web", web, "Show grid jobs in a browser.", _HELP)
+    command.add_argument(
+        "--listen",
+        metavar="ADDRESS:PORT",
+        default=_DEFAULT_ADDRESS,
+        help="where (default: %(default)s; port 0: any that is free)",
+    )
+    command.add_argument("--token-file", metavar="FILE", help="readers have to know the token in it")
+
+
+def web(options: argparse.Namespace) -> int:
+    """Serve the pages until a signal ends them."""
+    for module in ("starlette", "uvicorn"):
+        if find_spec(module) is None:
+            raise CommandError(f'this needs the Python package "{module}": pip install "samgrid-jobmanager[web]"')
+    from jobmanager.web.access import TokenFileError, read_token
+    from jobmanager.web.serving import ListenError, read_listen, serve
+
+    try:
+        listen = read_listen(options.listen)
+        token = read_token(Path(options.token_file)) if options.token_file else None
+        serve(look_into_account(options.state_dir), listen, token)
+    except (ListenError, TokenFileError) as error:
+        raise CommandError(str(error)) from error
+    return 0

@@ -1,9 +1,80 @@
-"""The commands of who runs the service: its configuration, and the monitor."""
+"""The commands about what a site runs: job types and their checks, the configuration, and the monitor."""
 
 import argparse
 import os
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from jobmanager.commands.arguments import AddCommand, AddForJob
+from jobmanager.commands.arguments import AddCommand, AddForJob, read_seconds
+from jobmanager.commands.grid_jobs import CommandError
+from jobmanager.requests.attributes import COMMON_ATTRIBUTES
+
+if TYPE_CHECKING:
+    from batch_adapters.diagnosis import Finding
+
+CHECK_HELP = """\
+Loads the module, checks what its handlers declare, decomposes a sample request and packs its sandbox twice, and runs
+one local job of it here, by the driver. Nothing of the account's state is read or written. The sample is made from the
+declarations where no --request is given. Each line is ok, warning or FAULT; under it, the way out.
+Exit status: 0 no fault, 1 faults."""
+
+
+def _add_types(add: AddCommand) -> None:
+    command = add("types", types, "List the job types, or the attributes of one.")
+    command.add_argument("type", metavar="TYPE", nargs="?", help="a job type")
+    command = add("check-handler", check_handler, "Check an experiment's handler before it is used.", CHECK_HELP)
+    command.add_argument("module", metavar="MODULE", help="a .py file, or a dotted module name")
+    command.add_argument(
+        "--request", metavar="FILE", action="append", default=[], help="a sample request; may be repeated"
+    )
+    command.add_argument("--no-run", dest="runs_one", action="store_false", help="run no local job")
+    command.add_argument(
+        "--run-time", metavar="SECONDS", type=read_seconds, default=600.0, help="how long it may take (default: 600)"
+    )
+
+
+def types(options: argparse.Namespace) -> int:
+    """List job types, or the declared attributes of one."""
+    from jobmanager.requests.job_types import load_job_types
+    from jobmanager.site.configuration import read_configuration
+    from jobmanager.views.grid_jobs import render_type, render_types
+
+    known = load_job_types(read_configuration(os.environ).handlers.modules)
+    if options.type is None:
+        print(render_types(known))
+        return 0
+    if options.type not in known:
+        raise CommandError(f'unknown job type "{options.type}": known are {", ".join(sorted(known))}')
+    print(render_type(known[options.type], COMMON_ATTRIBUTES))
+    return 0
+
+
+def check_handler(options: argparse.Namespace) -> int:
+    """Print findings as they are made."""
+    from batch_adapters.diagnosis import Level
+    from jobmanager.checks.handler_check import Sample, check_module
+    from jobmanager.requests.files import read_request_file
+    from jobmanager.site.configuration import read_configuration
+
+    configuration = read_configuration(os.environ)
+    module = str(Path(options.module).absolute()) if options.module.endswith(".py") else options.module
+    modules = (*configuration.handlers.modules, module)
+    samples = [Sample(file, *read_request_file(file, modules)) for file in options.request]
+    run_time = options.run_time if options.runs_one else None
+    faults = 0
+    for finding in check_module(configuration, module, samples, run_time):
+        print(_render(finding), flush=True)
+        faults += finding.level is Level.FAULT
+    print(f"faults: {faults}" if faults else "no faults")
+    return int(bool(faults))
+
+
+def _render(finding: "Finding") -> str:
+    from jobmanager.views.grid_jobs import printable, render_line
+
+    remedy = [f"{'':<9}{printable(line)}" for line in finding.remedy.splitlines()]
+    return "\n".join([f"{finding.level.value:<7}  {render_line(finding.text)}", *remedy])
+
 
 CONFIG_HELP = (
     "Later ones win: built-in defaults, /etc/samgrid/samgrid.toml, the file $SAMGRID_CONFIG, SAMGRID_SECTION_KEY."
@@ -14,6 +85,7 @@ MONITOR_HELP = "Every command starts one when there is work; run it yourself as 
 
 def add_commands(add: AddCommand, _: AddForJob) -> None:
     """Make the commands known to the command line."""
+    _add_types(add)
     add("config", config, "Print every configuration value and where it came from.", CONFIG_HELP)
     command = add("monitor", monitor, "Run the job state monitor in the foreground.", MONITOR_HELP)
     command.add_argument("--stay", action="store_true", help="do not end when there is nothing to do")

@@ -18,8 +18,7 @@ from jobmanager.database.local_job import LocalJob
 from jobmanager.requests.acceptance import make_adapter
 from jobmanager.requests.job_types import HANDLER_FAILURES
 from jobmanager.requests.time_limit import HandlerHung, asking
-from jobmanager.site.account import Account
-from jobmanager.site.batch_systems import find_batch_system
+from jobmanager.site.account import Account, find_batch_system
 from jobmanager.states.aggregation import judge
 from jobmanager.states.changes import change_local_jobs, same_runs
 from jobmanager.states.driver_status import reconcile_with_drivers

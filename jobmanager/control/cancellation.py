@@ -9,8 +9,7 @@ from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.states import State
 from jobmanager.database.database import DamagedDocument, Database
 from jobmanager.database.local_job import LocalJob
-from jobmanager.site.account import Account
-from jobmanager.site.batch_systems import find_batch_system
+from jobmanager.site.account import Account, find_batch_system
 from jobmanager.states.changes import change_local_jobs, same_runs
 from jobmanager.states.ends import find_outcome
 from jobmanager.submission.adoption import adopt

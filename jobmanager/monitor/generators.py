@@ -14,8 +14,7 @@ from batch_adapters.registry import UnknownBatchSystem
 from batch_adapters.running.backoff import Backoff
 from batch_adapters.states import Event, read_event
 from jobmanager.monitor.child import Child
-from jobmanager.site.account import Account
-from jobmanager.site.batch_systems import find_batch_system, traffic_file
+from jobmanager.site.account import Account, find_batch_system, traffic_file
 from jobmanager.site.settings import EventSource
 
 logger = logging.getLogger(__name__)

@@ -36,7 +36,7 @@ from jobmanager.states.driver_status import ProgressReader, reconcile_with_drive
 from jobmanager.states.next_task import Task, next_task, next_task_of_steps
 from jobmanager.states.program_reports import has_reports
 from jobmanager.states.registration import apply_events
-from jobmanager.workflow.advancing import refresh_structured
+from jobmanager.workflow import refresh_structured
 
 logger = logging.getLogger(__name__)
 

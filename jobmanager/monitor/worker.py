@@ -27,8 +27,7 @@ from jobmanager.site.account import Account, open_account
 from jobmanager.states.next_task import Task
 from jobmanager.states.program_reports import read_reports
 from jobmanager.states.reconciliation import reconcile_batch_system
-from jobmanager.workflow.advancing import advance_grid_job, cancel_steps
-from jobmanager.workflow.bundle import collect_steps
+from jobmanager.workflow import advance_grid_job, cancel_steps, collect_steps
 from sandbox.limits import SandboxError, SandboxRefused
 
 logger = logging.getLogger(__name__)

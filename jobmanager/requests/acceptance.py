@@ -18,12 +18,20 @@ from jobmanager.database.database import Database
 from jobmanager.database.documents import render_text
 from jobmanager.database.grid_job import GramOrigin, GridJob
 from jobmanager.database.times import read_time
-from jobmanager.requests.attributes import BadRequest, Given, find_type, read_request, read_site_values
+from jobmanager.requests.attributes import (
+    INPUT_FOLDER,
+    STEP_NAME,
+    BadRequest,
+    Given,
+    find_faults_of_whole,
+    find_type,
+    read_request,
+    read_site_values,
+    render_step_request,
+)
 from jobmanager.requests.job_types import HANDLER_FAILURES, HandlerError, find_job_type
-from jobmanager.requests.steps import INPUT_FOLDER, STEP_NAME, find_faults_of_whole, render_step_request
 from jobmanager.requests.time_limit import limited
-from jobmanager.site.account import Account
-from jobmanager.site.batch_systems import find_batch_adapter
+from jobmanager.site.account import Account, find_batch_adapter
 from jobmanager.site.settings import Transfer
 
 if TYPE_CHECKING:

@@ -1,14 +1,102 @@
 """Reads a request from a file: in RSL, or in the form of SAMGrid's old job description files."""
 
 import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from jobmanager.requests.attributes import BadRequest, Given, read_type
-from jobmanager.requests.job_description_file import drop_meaningless, is_job_description, read_job_description
+from adapters import JobAdapter, canonical_name
+from jobmanager.requests.attributes import COMMON_ATTRIBUTES, BadRequest, Given, find_name, read_type
 from jobmanager.requests.job_types import find_job_type
-from jobmanager.requests.rsl import MAX_BYTES, Relations, RslError, read_rsl
+from jobmanager.requests.rsl import MAX_BYTES, Relation, Relations, RslError, check_text, read_rsl
+
+MEANINGLESS = frozenset(
+    (
+        "executable", "sam_experiment", "sam_universe", "group", "instances", "check_consistency", "station_name",
+        "notify_user",
+    )
+)  # fmt: skip
+"""What old files say to a SAMGrid client or scheduler: of no meaning here, where the job type does not declare it."""
+
+_RSL = re.compile(r"\s*(?:[&|(]|\+\s*[(&|]|$)")
+_BLANK = re.compile(r"\s*(?:#.*)?")
+_ATTRIBUTE = re.compile(r"\s*\+?\s*(?P<name>[A-Za-z_][A-Za-z0-9_.-]*)\s*")
+_EQUAL = re.compile(r"=\s*")
+_QUOTED = r""""(?:[^"]|"")*"|'(?:[^']|'')*'"""
+_WORD = re.compile(rf"(?P<quoted>{_QUOTED})(?=\s|$)|(?P<plain>[^\s\"'][^\s\"']*)(?=\s|$)")
+_BETWEEN = re.compile(r"\s*(?:(?<=\s)#.*)?")
+
+
+class JobDescriptionError(RslError):
+    """A job description file that cannot be read, with the line and column (both from 1) to look at."""
+
+
+def is_job_description(text: str) -> bool:
+    """True for a request that cannot be RSL, by what it begins with."""
+    return not _RSL.match(text)
+
+
+def read_job_description(text: str) -> Relations:
+    """The attributes of a job description file, in their order; raises RslError.
+
+    It is a line ``attribute = value``, or ``+attribute = value``, for each. A value is one word or several with blanks
+    between them; "a b" and 'a b' are one word, and a quote inside is written twice. What follows a # at the beginning
+    of a line or after a blank, and not inside quotes, is a comment.
+    """
+    check_text(text)
+    lines = enumerate(text.split("\n"), 1)
+    return tuple(_read_line(line, number) for number, line in lines if not _BLANK.fullmatch(line))
+
+
+def drop_meaningless(given: Given, handler: type[JobAdapter]) -> tuple[Given, Sequence[str]]:
+    """The attributes without those that mean nothing to this job type, and the names of these as written."""
+    declared = {find_name(attribute.name) for attribute in (*COMMON_ATTRIBUTES, *handler.attributes)}
+    ignored = {canonical_name(name) for name in MEANINGLESS} - declared
+    kept = [(name, values) for name, values in given if canonical_name(name) not in ignored]
+    return kept, [name for name, _ in given if canonical_name(name) in ignored]
+
+
+def _read_line(line: str, number: int) -> Relation:
+    name = _ATTRIBUTE.match(line)
+    if name is None:
+        raise JobDescriptionError("expected an attribute's name, as in: attribute = value", number, _first_column(line))
+    equal = _EQUAL.match(line, name.end())
+    if equal is None:
+        raise JobDescriptionError(f'expected "=" behind {name["name"]}', number, name.end() + 1)
+    words = tuple(_read_words(line, equal.end(), number))
+    if not words:
+        raise JobDescriptionError(f'{name["name"]} has no value: an empty one is written ""', number, equal.end() + 1)
+    return Relation(name["name"], words, number, name.start("name") + 1)
+
+
+def _first_column(line: str) -> int:
+    return len(line) - len(line.lstrip()) + 1
+
+
+def _read_words(line: str, position: int, number: int) -> Iterator[str]:
+    position = _skip(line, position)
+    while position < len(line):
+        word = _WORD.match(line, position)
+        if word is None:
+            raise JobDescriptionError(_describe_fault(line[position]), number, position + 1)
+        yield word["plain"] or _read_quoted(word["quoted"])
+        position = _skip(line, word.end())
+
+
+def _skip(line: str, position: int) -> int:
+    between = _BETWEEN.match(line, position)
+    return between.end() if between else position
+
+
+def _read_quoted(token: str) -> str:
+    return token[1:-1].replace(token[0] * 2, token[0])
+
+
+def _describe_fault(found: str) -> str:
+    if found in "\"'":
+        return f"the text quoted here is not closed by {found} and a blank ({found} inside it is written twice)"
+    return f"a word with a quote in it is put into quotes itself, and the quote inside is written twice: {found}..."
 
 
 def read_request_file(file: str, site_modules: Sequence[str]) -> tuple[Given, Path]:

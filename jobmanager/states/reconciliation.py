@@ -14,8 +14,7 @@ from batch_adapters.adapter import LocalStatus
 from batch_adapters.running.batch_system import BatchSystem
 from jobmanager.database.database import LocalJobKey
 from jobmanager.database.local_job import LocalJob
-from jobmanager.site.account import Account
-from jobmanager.site.batch_systems import find_batch_system
+from jobmanager.site.account import Account, find_batch_system
 from jobmanager.states.changes import change_local_jobs, same_runs
 from jobmanager.states.driver_status import read_driver_status, reconcile_with_drivers, status_file
 from jobmanager.states.orphans import find_orphans

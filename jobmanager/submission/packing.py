@@ -11,8 +11,7 @@ from jobmanager.database.grid_job import GridJob
 from jobmanager.requests.acceptance import run_directory
 from jobmanager.requests.job_types import HANDLER_FAILURES, HandlerError
 from jobmanager.requests.time_limit import asking
-from jobmanager.site.account import Account
-from jobmanager.site.batch_systems import find_batch_adapter
+from jobmanager.site.account import Account, find_batch_adapter
 from sandbox.aside import write_aside
 from sandbox.driver import DriverPlan, LocalJobEntry, render_driver, render_table
 from sandbox.limits import Limits

@@ -18,8 +18,7 @@ from batch_adapters.running.batch_system import BatchSystem
 from jobmanager.database.database import Database
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob
-from jobmanager.site.account import Account
-from jobmanager.site.batch_systems import find_batch_system
+from jobmanager.site.account import Account, find_batch_system
 from jobmanager.site.settings import Transfer
 from jobmanager.states.changes import change_local_jobs, of_token, put_local_jobs
 from jobmanager.states.registration import register_local_jobs

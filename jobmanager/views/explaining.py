@@ -9,8 +9,7 @@ from batch_adapters.running.batch_system import BatchSystem
 from jobmanager.database.database import Database, UnknownJob
 from jobmanager.database.local_job import Attempt, Evidence, LocalJob
 from jobmanager.database.times import read_time
-from jobmanager.site.account import Account
-from jobmanager.site.batch_systems import find_batch_system, find_silence
+from jobmanager.site.account import Account, find_batch_system, find_silence
 from jobmanager.states.driver_status import read_driver_status, status_file
 from jobmanager.views.grid_jobs import printable, render_columns, render_line, render_local_time
 from jobmanager.views.verdict import Heard, Surroundings, render_verdict

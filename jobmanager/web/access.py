@@ -2,8 +2,11 @@
 
 import hashlib
 import hmac
+import ipaddress
 import os
 import stat
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +15,41 @@ from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from jobmanager.web.peers import find_peer_uid
+Address = tuple[str, int]
+
+_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+
+
+def find_peer_uid(client: Address, server: Address) -> int | None:
+    """The user whose socket is the client's end of this connection; None where this host has no such socket."""
+    wanted = {(_render(client, mapped), _render(server, mapped)) for mapped in (False, True)}
+    for local, remote, uid in _sockets():
+        if (local, remote) in wanted:
+            return uid
+    return None
+
+
+def _sockets() -> Iterator[tuple[str, str, int]]:
+    for table in _TABLES:
+        try:
+            lines = table.read_text("ascii").splitlines()[1:]
+        except FileNotFoundError:  # a host without IPv6
+            continue
+        for line in lines:
+            fields = line.split()
+            yield fields[1], fields[2], int(fields[7])
+
+
+def _render(address: Address, mapped: bool) -> str:
+    """As the tables write it: 32-bit words in the host's byte order, and the port, in hexadecimal."""
+    ip = ipaddress.ip_address(address[0])
+    packed = ip.packed
+    if mapped and ip.version == 4:
+        # A program may reach IPv4 through a socket of IPv6.
+        packed = bytes(10) + b"\xff\xff" + packed
+    words = (packed[at : at + 4] for at in range(0, len(packed), 4))
+    return "".join(f"{int.from_bytes(word, sys.byteorder):08X}" for word in words) + f":{address[1]:04X}"
+
 
 COOKIE = "samgrid-web"
 _SHORTEST_TOKEN = 16
@@ -57,7 +94,7 @@ def read_token(file: Path) -> str:
 class Guard:
     """In front of all pages: refuses whoever may not look, and adds the headers that every answer has.
 
-    With a token, who has it may database. Without, only processes of this account (and root's) on this host.
+    With a token, who has it may look. Without, only processes of this account (and root's) on this host.
     """
 
     app: ASGIApp
@@ -104,9 +141,7 @@ def _check_loopback(request: HTTPConnection) -> Response | None:
     client, server = request.scope.get("client"), request.scope.get("server")
     uid = find_peer_uid(tuple(client), tuple(server)) if client and server else None
     if uid not in (0, os.geteuid()):
-        return _refuse(
-            403, "This page is for another account of this host; samgrid web --token-file lets others database."
-        )
+        return _refuse(403, "This page is for another account of this host; samgrid web --token-file lets others look.")
     return None
 
 

@@ -28,7 +28,7 @@ class Changes:
         self._has_ended = False
 
     async def watch(self) -> None:
-        """ReadOnlyDatabase again and again, until cancelled."""
+        """Look again and again, until cancelled."""
         while True:
             if self._listeners:
                 with suppress(DatabaseError):  # there is nothing to tell of: the page itself will say so

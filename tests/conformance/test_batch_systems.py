@@ -12,7 +12,7 @@ import pytest
 from batch_adapters.adapter import Unreachable
 from batch_adapters.states import State
 from jobmanager.monitor.workers import TRY_LATER
-from jobmanager.site.batch_systems import find_batch_system
+from jobmanager.site.account import find_batch_system
 from jobmanager.states.reconciliation import MISSING_ANSWERS, MOST_HISTORIES
 from tests.conformance.fakes.book import CANCELLED, LOST
 from tests.conformance.fakes.program import LATE

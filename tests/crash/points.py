@@ -94,15 +94,15 @@ ADVANCING = [
     # While the outputs of the first step are laid out for the second.
     Point("advance", "sandbox.unpack.unpack", "after"),
     Point("advance", "sandbox.unpack._sync", "after"),
-    Point("advance", "jobmanager.workflow.advancing.lay_out", "after"),
+    Point("advance", "jobmanager.workflow.lay_out", "after"),
     # Inside the transaction: the step's grid job is written, the whole is not; and when it is committed.
-    Point("advance", "jobmanager.workflow.advancing.add_grid_job", "after"),
+    Point("advance", "jobmanager.workflow.add_grid_job", "after"),
     Point("advance", "jobmanager.monitor.worker.advance_grid_job", "after"),
     # The one tar is written, but has not its name yet; then it has.
     Point("collect", "sandbox.gather._render_manifest", "after"),
-    Point("collect", "jobmanager.workflow.bundle.write_bundle", "after"),
+    Point("collect", "jobmanager.workflow.write_bundle", "after"),
     # Inside the transaction of the end.
-    Point("collect", "jobmanager.workflow.bundle.put_end", "after"),
+    Point("collect", "jobmanager.workflow.put_end", "after"),
 ]
 
 

@@ -16,8 +16,7 @@ from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.states import State
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob
-from jobmanager.site.account import Account
-from jobmanager.site.batch_systems import find_batch_system
+from jobmanager.site.account import Account, find_batch_system
 from jobmanager.states.changes import put_local_jobs
 from jobmanager.states.driver_status import status_file
 

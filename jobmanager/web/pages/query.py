@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from jobmanager.database.database import UnknownJob
 from jobmanager.site.account import Account
-from jobmanager.views.query.runner import MOST_LETTERS, Language, Limits, QueryError, QueryResult, run_limited
+from jobmanager.views.query import MOST_LETTERS, Language, Limits, QueryError, QueryResult, run_limited
 from jobmanager.web.reading import open_read_only
 
 LIMITS = Limits(seconds=10, memory=1_000_000_000, answer=8_000_000)

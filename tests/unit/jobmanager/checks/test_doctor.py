@@ -13,11 +13,9 @@ from batch_adapters.diagnosis import Ask, Finding, Level, Printed
 from batch_adapters.registry import ADAPTERS, UnknownBatchSystem
 from batch_adapters.running.batch_system import BatchSystem
 from jobmanager.checks import doctor, probe
-from jobmanager.checks.doctor import choose_batch_systems, examine, render_finding
-from jobmanager.checks.event_source import look_at_event_source
+from jobmanager.checks.doctor import choose_batch_systems, examine, look_at_event_source, render_finding
 from jobmanager.checks.probe import run_probe
-from jobmanager.site.account import Account
-from jobmanager.site.batch_systems import find_batch_system
+from jobmanager.site.account import Account, find_batch_system
 from jobmanager.site.settings import EventSource, EventsSettings, SandboxSettings, Transfer
 from tests.unit.batch_program import NO, SILENT, BatchProgram, use
 
@@ -259,7 +257,7 @@ def test_a_log_that_must_not_be_read_has_a_way_out(
     logging: Account, room: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (room / "slurmctld.log").touch()
-    monkeypatch.setattr("jobmanager.checks.event_source.os.access", lambda path, mode: Path(path) == room)
+    monkeypatch.setattr("jobmanager.checks.doctor.os.access", lambda path, mode: Path(path) == room)
     finding = at_source(logging, EventSource.LOG, room / "slurmctld.log")
     assert finding.level is Level.FAULT
     for words in ("docs/event-files.md", 'source = "day-files"', "/var/lib/samgrid/events/fake", 'source = "poll"'):

@@ -18,8 +18,7 @@ from jobmanager.commands import grid_jobs as commands
 from jobmanager.database.documents import load_schema
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob, Outcome
-from jobmanager.site.account import Account
-from jobmanager.site.batch_systems import find_silence, traffic_file
+from jobmanager.site.account import Account, find_silence, traffic_file
 from jobmanager.views.grid_jobs import render_silence
 
 ROOT = Path(__file__).resolve().parents[4]

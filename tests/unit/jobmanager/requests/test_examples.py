@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from jobmanager.requests.attributes import Given, read_request, read_type
-from jobmanager.requests.job_description_file import drop_meaningless, is_job_description, read_job_description
+from jobmanager.requests.files import drop_meaningless, is_job_description, read_job_description
 from jobmanager.requests.job_types import find_job_type
 from jobmanager.requests.rsl import read_rsl
 

@@ -13,8 +13,7 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from jobmanager.web import access
-from jobmanager.web.access import COOKIE, Guard, TokenFileError, read_token
-from jobmanager.web.peers import find_peer_uid
+from jobmanager.web.access import COOKIE, Guard, TokenFileError, find_peer_uid, read_token
 from jobmanager.web.serving import ListenError, read_listen, serve
 
 TOKEN = "a-token-of-24-characters"

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from handlers.command import CommandAdapter
 from handlers.monte_carlo import DzeroMonteCarloAdapter
-from jobmanager.requests.job_description_file import (
+from jobmanager.requests.files import (
     drop_meaningless,
     is_job_description,
     read_job_description,

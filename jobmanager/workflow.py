@@ -1,10 +1,16 @@
-"""A structured grid job goes on: the next step becomes a grid job, or all that has begun is cancelled."""
+"""Sequences of grid jobs: which step begins next, what it reads of the steps before, and one output tar of all.
+
+A step is an ordinary grid job; only what joins the steps is here.
+"""
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 from adapters import Step
-from jobmanager.completion.collection import output_limits
+from batch_adapters.states import State
+from jobmanager.completion.collection import Verdict, keep_summary, output_limits, put_end, render_extras
+from jobmanager.completion.delivery import deliver_outputs
 from jobmanager.control.cancel_requests import request_cancel
 from jobmanager.database.database import Database
 from jobmanager.database.grid_job import GridJob
@@ -16,7 +22,7 @@ from jobmanager.requests.time_limit import HandlerHung, asking
 from jobmanager.site.account import Account
 from jobmanager.states.aggregation import aggregate_steps
 from jobmanager.states.next_task import Task, next_task_of_steps
-from sandbox.gather import render_stem
+from sandbox.gather import render_stem, write_bundle
 from sandbox.unpack import lay_out
 
 logger = logging.getLogger(__name__)
@@ -108,3 +114,42 @@ def refresh_structured(database: Database, identity: str) -> None:
         whole.state = state
         database.grid_jobs.put(whole)
     logger.info("%s %s", identity, state.word)
+
+
+def collect_steps(account: Account, identity: str) -> None:
+    """Gather the outputs of a structured grid job whose steps have ended, or never begin, and put its final state.
+
+    Done again after a crash, it writes the same bytes.
+
+    :raises SandboxError, OSError, DatabaseError: not now; nothing half-made stays.
+    """
+    database, places = account.database, account.places
+    whole = database.grid_jobs.get(identity)
+    parts = {step.name: database.grid_jobs.get(step.grid_job) for step in whole.steps if step.grid_job is not None}
+    summary = {f"{name}: {item}": text for name, part in parts.items() for item, text in part.summary().items()}
+    keep_summary(database, whole, summary)
+    gathered = write_bundle(
+        grid_job=identity,
+        parts={name: places.output(part.identity) for name, part in parts.items()},
+        extras=render_extras(account, identity, lambda job: judge_steps(job, list(parts.values()))),
+        tar=places.output(identity),
+        limits=output_limits(account),
+    )
+    undelivered = deliver_outputs(account, database.grid_jobs.get(identity), [])
+    job = database.grid_jobs.change(
+        identity, lambda job: put_end(job, judge_steps(job, list(parts.values())), undelivered)
+    )
+    logger.info(
+        "%s %s: %d files gathered, %s", identity, job.state.word, len(gathered.files), job.reason or "no faults"
+    )
+
+
+def judge_steps(whole: GridJob, parts: Sequence[GridJob]) -> Verdict:
+    """DONE where all steps are; ``parts``: the grid jobs of the steps that have begun."""
+    if whole.cancelled:
+        return State.FAILED, whole.reason
+    named = zip(whole.steps, parts, strict=False)  # the last steps may not have begun
+    faults = [f"step {step.name} ({part.identity}): {part.reason}" for step, part in named if part.reason]
+    if len(parts) == len(whole.steps) and all(part.state is State.DONE for part in parts):
+        return State.DONE, "; ".join(faults) or None
+    return State.FAILED, faults[-1] if faults else "a step failed"

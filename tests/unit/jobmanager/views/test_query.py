@@ -9,8 +9,19 @@ from batch_adapters.states import State
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob
 from jobmanager.site.account import Account
-from jobmanager.views.query.formats import RENDERERS, render_items, render_table, render_xml
-from jobmanager.views.query.runner import Item, Kind, Language, Limits, QueryError, QueryResult, run_limited
+from jobmanager.views.query import (
+    RENDERERS,
+    Item,
+    Kind,
+    Language,
+    Limits,
+    QueryError,
+    QueryResult,
+    render_items,
+    render_table,
+    render_xml,
+    run_limited,
+)
 
 FIRST, SECOND = "aaaaaaaa", "bbbbbbbb"
 

@@ -18,16 +18,14 @@ from jobmanager.control.cancel_requests import request_cancel
 from jobmanager.database.database import StepLine
 from jobmanager.database.grid_job import GramOrigin, GridJob
 from jobmanager.requests.acceptance import accept_grid_job
-from jobmanager.requests.attributes import BadRequest
+from jobmanager.requests.attributes import BadRequest, render_step_request
 from jobmanager.requests.rsl import read_rsl
-from jobmanager.requests.steps import render_step_request
 from jobmanager.site.account import Account
 from jobmanager.site.configuration import read_configuration
 from jobmanager.states.aggregation import aggregate_steps
 from jobmanager.states.next_task import Task, next_task_of_steps
 from jobmanager.views.grid_jobs import render_step
-from jobmanager.workflow.advancing import advance_grid_job, cancel_steps, refresh_structured
-from jobmanager.workflow.bundle import collect_steps
+from jobmanager.workflow import advance_grid_job, cancel_steps, collect_steps, refresh_structured
 
 P, A, S, D, F, U = (
     State.PENDING, State.ACTIVE, State.SUSPENDED, State.DONE, State.FAILED, State.UNSUBMITTED,

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sandbox.files import sync_folder
 from sandbox.limits import SandboxError
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def write_aside(target: Path) -> Iterator[Sink]:
         yield sink
         os.fsync(descriptor)
         temporary.replace(target)
-        _sync_folder(target.parent)
+        sync_folder(target.parent)
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise SandboxError(f"{target} could not be written: {error}") from error
@@ -77,11 +78,3 @@ def _open_locked(temporary: Path) -> int:
         os.close(descriptor)
         raise SandboxError(f"{temporary} is being written by another process; try again when it has ended") from error
     return descriptor
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

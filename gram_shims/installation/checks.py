@@ -1,12 +1,18 @@
-"""Whether an installation can work: what ``samgrid gram status`` looks at beyond the files themselves."""
+"""Whether an installation can work: what ``samgrid gram status`` looks at beyond the files themselves.
 
+Programs of Globus, and perl, help; where one is not there, nobody misses it.
+"""
+
+import os
 import re
+import shutil
 import stat
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gram_shims.installation.files import (
+from gram_shims.installation.table import (
     CONFIGURATION,
     EVENT_FOLDER,
     GRAM_CONFIGURATION,
@@ -14,13 +20,40 @@ from gram_shims.installation.files import (
     MODULE,
     RVF,
     Registration,
+    Root,
     service_file,
 )
-from gram_shims.installation.globus_tools import check_module, check_rvf, has_gram_perl
-from gram_shims.installation.manifest import Root
 from jobmanager.site.settings import GramSettings
 
 _KEY = re.compile(r'^(python|launch)="(.*)"$', re.MULTILINE)
+_FOLDERS = "/usr/sbin:/usr/bin:/sbin:/bin"
+_LONGEST = 60
+"""Seconds; each takes a fraction of one."""
+
+
+def find_tool(name: str) -> str | None:
+    """Where a program is; administrators' programs are found whatever the PATH."""
+    return shutil.which(name, path=f"{os.environ.get('PATH', '')}:{_FOLDERS}")
+
+
+def run_tool(*command: str) -> str:
+    """Run a program; what is wrong according to it, "" where nothing is."""
+    environment = {"PATH": _FOLDERS, "LANG": "C.UTF-8"}
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd="/",
+            env=environment, timeout=_LONGEST, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{command[0]}: {error}"
+    said = " ".join(done.stdout.decode(errors="replace").split())
+    return said or f"{command[0]} ended with status {done.returncode}" if done.returncode else ""
+
+
+def check_rvf(file: Path) -> str | None:
+    """What is wrong with an RSL validation file; None where nobody can say."""
+    tool = find_tool("globus-rvf-check")
+    return run_tool(tool, str(file)) if tool else None
 
 
 @dataclass(frozen=True)
@@ -42,7 +75,7 @@ def examine(root: Root, registration: Registration, settings: GramSettings) -> I
     for service in registration.services:
         yield _check_service(root, service)
     yield _check_module(root)
-    yield _weigh("RSL validation file", check_rvf(root.place(RVF)), "globus-rvf-check is not installed")
+    yield _check_rvf(root)
     if registration.uses_events:
         yield _check_open(root, "event folder", root.place(EVENT_FOLDER), stat.S_IROTH | stat.S_IXOTH)
         yield _check_settings(settings)
@@ -69,11 +102,19 @@ def _check_service(root: Root, service: str) -> Check:
 
 def _check_module(root: Root) -> Check:
     """A machine without GRAM's own Perl runs no job; a package may be made where it is not."""
-    name, library = "Perl module", root.place(MODULE.parents[3])
-    fault = check_module(root.place(MODULE), library)
-    if fault and not root.is_machine and not has_gram_perl(library):
+    name, perl, library = "Perl module", find_tool("perl"), f"-I{root.place(MODULE.parents[3])}"
+    if perl is None:
+        return Check(name, note="not checked: perl is not installed")
+    fault = run_tool(perl, library, "-c", str(root.place(MODULE)))
+    if fault and not root.is_machine and run_tool(perl, library, "-MGlobus::GRAM::JobManager", "-e", "1"):
         return Check(name, note="not checked: globus-gram-job-manager-scripts is not installed")
-    return _weigh(name, fault, "perl is not installed")
+    return Check(name, fault)
+
+
+def _check_rvf(root: Root) -> Check:
+    fault = check_rvf(root.place(RVF))
+    note = "not checked: globus-rvf-check is not installed" if fault is None else ""
+    return Check("RSL validation file", fault or "", note)
 
 
 def _check_settings(settings: GramSettings) -> Check:
@@ -84,10 +125,6 @@ def _check_settings(settings: GramSettings) -> Check:
         fault = f"[gram] event_collector is not set, and event_folder {said}, where GRAM reads {EVENT_FOLDER}"
         return Check("events", f"{fault}: see docs/gram.md")
     return Check("events")
-
-
-def _weigh(name: str, fault: str | None, reason: str) -> Check:
-    return Check(name, note=f"not checked: {reason}") if fault is None else Check(name, fault)
 
 
 def _check_open(root: Root, name: str, path: Path, bits: int) -> Check:

@@ -5,36 +5,40 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from batch_adapters.launch import LAUNCH
-from gram_shims.installation.checks import examine
-from gram_shims.installation.files import (
+from gram_shims.installation.checks import check_rvf, examine
+from gram_shims.installation.installation import (
+    MANIFEST,
+    NOTHING_YET,
+    Found,
+    Manifest,
+    find_missing_folders,
+    look,
+    look_at_installed,
+    make_manifest,
+    put_in_place,
+    read_manifest,
+    remove,
+    render_manifest,
+)
+from gram_shims.installation.table import (
     DEFAULT_STATE,
     MODULE_SOURCE,
     RVF,
     InstallError,
     Registration,
-    Wanted,
+    Root,
+    Table,
     check_service,
     check_state,
-    find_wanted,
+    make_table,
 )
-from gram_shims.installation.globus_tools import check_rvf
-from gram_shims.installation.installation import look, put_in_place, remove
-from gram_shims.installation.manifest import (
-    MANIFEST,
-    Found,
-    Manifest,
-    Root,
-    digest,
-    find_missing_folders,
-    look_at_link,
-    read_manifest,
-    render_manifest,
-)
-from jobmanager.requests.job_types import HandlerError, load_job_types
-from jobmanager.site.configuration import ConfigurationError, read_configuration
+from jobmanager.commands.cli import run_command
+from jobmanager.requests.job_types import load_job_types
+from jobmanager.site.configuration import read_configuration
 
 _DESCRIPTION = """\
 Register the job manager type samgrid with a Globus gatekeeper: see docs/gram.md.
@@ -57,36 +61,23 @@ _HINTS = {
 def main(argv: list[str]) -> int:
     """Run one command; what is wrong is one clear line each and exit status 1."""
     options = _make_parser().parse_args(argv)
-    try:
-        status: int = options.run(Root(options.root.resolve()), options)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Whoever read our output has enough of it; the interpreter must not try to write the rest at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except (ConfigurationError, HandlerError, InstallError, OSError) as error:
-        named = isinstance(error, OSError) and error.filename is not None
-        text = f"{os.fsdecode(error.filename)}: {error.strerror}" if named else str(error)  # type: ignore[union-attr]
-        for line in text.splitlines():
-            print(f"samgrid gram {options.command}: {line}", file=sys.stderr)
-        return 1
-    return status
+    return run_command(f"samgrid gram {options.command}", partial(options.run, Root(options.root.resolve()), options))
 
 
 def install(root: Root, options: argparse.Namespace) -> int:
     """Put everything in its place, or say what is in the way; a second time changes nothing."""
-    old = read_manifest(root)
-    registration = _choose_registration(old, options)
-    wanted = _find_wanted(root, registration)
-    found = look(root, old, wanted)
+    old = read_manifest(root) or NOTHING_YET
+    registration = _choose_registration(old.registration, options)
+    table = _make_table(root, registration)
+    found = look(root, old, table)
     _refuse_foreign(root, found)
-    _refuse_bad_rvf(wanted)
-    new = _make_manifest(root, old, registration, wanted)
+    _refuse_bad_rvf(table)
+    new = make_manifest(root, old, registration, table)
     if options.dry_run:
-        _print_plan(root, wanted, found, new)
+        _print_plan(root, table, found, new)
         return 0
     _need_permission(root)
-    put_in_place(root, old, new, wanted, found)
+    put_in_place(root, old, new, table, found)
     for path, state in found.items():
         print(f"{'unchanged' if state is Found.CURRENT else 'installed'}  {root.place(path)}")
     for check in examine(root, registration, read_configuration(os.environ).gram):
@@ -96,12 +87,15 @@ def install(root: Root, options: argparse.Namespace) -> int:
 
 
 def uninstall(root: Root, options: argparse.Namespace) -> int:
-    """Remove what was installed; what was changed since is left, and named."""
+    """Say what was installed and is there, and remove it; what was changed since is left, and named."""
     manifest = read_manifest(root)
     if manifest is None:
         print("nothing is installed")
         return 0
     _need_permission(root)
+    for path, state in look_at_installed(root, manifest).items():
+        if state in (Found.CURRENT, Found.OURS):
+            print(f"removing  {root.place(path)}", flush=True)
     left = remove(root, manifest)
     for place in left:
         print(f"samgrid gram uninstall: left, because it was changed: {place}", file=sys.stderr)
@@ -116,10 +110,10 @@ def status(root: Root, options: argparse.Namespace) -> int:
         print('nothing is installed: say "samgrid gram install"')
         return 1
     registration = manifest.registration
-    wanted = _find_wanted(root, registration)
-    found = look(root, manifest, wanted)
-    for path, target in wanted.links.items():
-        enabled = "enabled" if look_at_link(root, path, target) is Found.CURRENT else "not enabled"
+    table = _make_table(root, registration)
+    found = look(root, manifest, table)
+    for path in table.links:
+        enabled = "enabled" if found[path] is Found.CURRENT else "not enabled"
         print(f"{path.name}: {enabled}, GRAM {'reads events' if registration.uses_events else 'polls'}")
     for path, state in found.items():
         print(f"{state.value}  {root.place(path)}{_HINTS[state]}")
@@ -130,9 +124,8 @@ def status(root: Root, options: argparse.Namespace) -> int:
     return 0 if is_well else 1
 
 
-def _choose_registration(old: Manifest | None, options: argparse.Namespace) -> Registration:
+def _choose_registration(known: Registration, options: argparse.Namespace) -> Registration:
     """What is said now, over what was said before."""
-    known = old.registration if old else Registration((), False, DEFAULT_STATE)
     said = () if options.service is None else (check_service(options.service),)
     services = {*known.services, *said} or {"samgrid"}
     uses_events = known.uses_events if options.uses_events is None else options.uses_events
@@ -140,22 +133,12 @@ def _choose_registration(old: Manifest | None, options: argparse.Namespace) -> R
     return Registration(tuple(sorted(services)), uses_events, state)
 
 
-def _find_wanted(root: Root, registration: Registration) -> Wanted:
+def _make_table(root: Root, registration: Registration) -> Table:
     if not MODULE_SOURCE.is_file():
         raise InstallError(f"{MODULE_SOURCE} is missing: install samgrid-jobmanager again")
     job_types = load_job_types(read_configuration(os.environ).handlers.modules)
     python, launch = root.seen(Path(sys.executable)), root.seen(LAUNCH)
-    return find_wanted(registration, python, launch, MODULE_SOURCE.read_bytes(), job_types)
-
-
-def _make_manifest(root: Root, old: Manifest | None, registration: Registration, wanted: Wanted) -> Manifest:
-    """What there will be: what was there before, and what is wanted now."""
-    files = dict(old.files) if old else {}
-    links = dict(old.links) if old else {}
-    files.update({path: (digest(content),) for path, content in wanted.files.items()})
-    links.update(wanted.links)
-    folders = (*(old.folders if old else ()), *find_missing_folders(root, wanted))
-    return Manifest(registration, files, links, tuple(dict.fromkeys(folders)))
+    return make_table(registration, python, launch, MODULE_SOURCE.read_bytes(), job_types)
 
 
 def _refuse_foreign(root: Root, found: Mapping[PurePosixPath, Found]) -> None:
@@ -174,9 +157,9 @@ def _refuse_foreign(root: Root, found: Mapping[PurePosixPath, Found]) -> None:
         raise InstallError("\n".join(faults))
 
 
-def _refuse_bad_rvf(wanted: Wanted) -> None:
+def _refuse_bad_rvf(table: Table) -> None:
     with tempfile.NamedTemporaryFile(suffix=".rvf") as file:
-        file.write(wanted.files[RVF])
+        file.write(table.files[RVF])
         file.flush()
         fault = check_rvf(Path(file.name))
     if fault:
@@ -188,11 +171,11 @@ def _need_permission(root: Root) -> None:
         raise InstallError("this changes /etc and /usr: run it as root, or for a package name a folder with --root")
 
 
-def _print_plan(root: Root, wanted: Wanted, found: Mapping[PurePosixPath, Found], new: Manifest) -> None:
+def _print_plan(root: Root, table: Table, found: Mapping[PurePosixPath, Found], new: Manifest) -> None:
     """What would be written, byte for byte."""
-    for folder in find_missing_folders(root, wanted):
+    for folder in find_missing_folders(root, table):
         print(f"folder {root.place(folder)} (mode 0755)")
-    for path, content in (*wanted.files.items(), (MANIFEST, render_manifest(new))):
+    for path, content in (*table.files.items(), (MANIFEST, render_manifest(new))):
         place = root.place(path)
         if place.is_file() and place.read_bytes() == content:
             print(f"file {place} (unchanged)")
@@ -200,7 +183,7 @@ def _print_plan(root: Root, wanted: Wanted, found: Mapping[PurePosixPath, Found]
         print(f"file {place} (mode 0644, {len(content)} bytes)", flush=True)
         sys.stdout.buffer.write(content)
         sys.stdout.buffer.flush()
-    for path, target in wanted.links.items():
+    for path, target in table.links.items():
         print(f"link {root.place(path)} -> {target}{' (unchanged)' if found[path] is Found.CURRENT else ''}")
 
 

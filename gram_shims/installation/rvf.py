@@ -7,25 +7,13 @@ a record's last aspect is lost, and a single ``true`` there is a boolean that en
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from adapters import Attribute, JobAdapter, Kind, canonical_name
 from jobmanager.requests.attributes import COMMON_ATTRIBUTES
 
-_HEADER = """\
-# The attributes of requests to the job manager type samgrid, as these job types declare them: {types}.
-# Written by "samgrid gram install". A site's own rules belong into /etc/globus/gram/samgrid.rvf, which is read later.
-"""
-_STARTS_WITH = """\
-# A request with a samgrid_type needs no program; one without is checked by the job manager.
-Attribute: executable
-RequiredWhen:
-
-# mpi and condor are let through, because the job manager knows a better answer: not supported.
-# The others are job types of ours, as old requests of SAMGrid name them.
-Attribute: job_type
-Values: {values}
-ValidWhen: GLOBUS_GRAM_JOB_SUBMIT
-"""
+_HEAD = Path(__file__).with_name("templates") / "samgrid.rvf"
+"""What the file begins with."""
 _NOT_OURS = frozenset(
     (
         "executable", "jobtype", "proxytimeout", "remoteiourl", "restart", "restartcontacts", "rslsubstitution",
@@ -53,8 +41,8 @@ def render_rvf(job_types: Mapping[str, type[JobAdapter]]) -> str:
     for declared in _find_declared(job_types):
         records.setdefault(canonical_name(declared.attribute.name), []).append(declared)
     names = [name for name in sorted(job_types) if _PLAIN_WORD.fullmatch(name)]
-    known = _STARTS_WITH.format(values=" ".join(["single", "multiple", "mpi", "condor", *names]))
-    blocks = [_HEADER.format(types=", ".join(sorted(job_types))), known]
+    known = " ".join(["single", "multiple", "mpi", "condor", *names])
+    blocks = [_HEAD.read_text().format(types=", ".join(sorted(job_types)), values=known)]
     blocks += [_render_record(name, found) for name, found in records.items() if name not in _NOT_OURS]
     return "\n".join(blocks)
 

@@ -4,6 +4,7 @@ import argparse
 import logging
 import os
 import sys
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -44,8 +45,13 @@ def main(argv: list[str]) -> int:
     """Run one command; errors of the user's, or of the machine, are one clear line each and exit status 1."""
     options = _make_parser().parse_args(argv)
     logging.basicConfig(level=logging.WARNING, format="samgrid: %(message)s", stream=sys.stderr)
+    return run_command(f"samgrid {options.command}", partial(options.run, options))
+
+
+def run_command(name: str, run: Callable[[], int]) -> int:
+    """Run one command of that name; its exit status."""
     try:
-        status: int = options.run(options)
+        status = run()
         sys.stdout.flush()
     except BrokenPipeError:
         # Whoever read our output has enough of it; the interpreter must not try to write the rest at its end.
@@ -55,7 +61,7 @@ def main(argv: list[str]) -> int:
         from jobmanager.views.grid_jobs import printable
 
         for line in _describe(error).splitlines():
-            print(f"samgrid {options.command}: {printable(line)}", file=sys.stderr)
+            print(f"{name}: {printable(line)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

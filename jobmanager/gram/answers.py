@@ -7,7 +7,7 @@ from batch_adapters.generator.collector_protocol import render_id
 from batch_adapters.states import Event, State
 from jobmanager.database.grid_job import GridJob
 from jobmanager.site.account import Account
-from jobmanager.site.places import sync_folder
+from sandbox.files import replace_file, sync_folder
 
 USER_CANCELLED = 8
 JOB_EXECUTION_FAILED = 17
@@ -71,15 +71,8 @@ def publish_answer(account: Account, job: GridJob) -> None:
     text = render_poll_answer(account, job)
     file = answer_file(account, job.identity)
     file.parent.mkdir(mode=0o700, exist_ok=True)
-    aside = file.with_name(f".{file.name}.{os.getpid()}")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    with open(os.open(aside, flags, 0o600), "wb") as sink:
-        sink.write(text.encode(errors="replace"))
-        sink.flush()
-        if job.state.is_final:
-            # It is not published again.
-            os.fsync(sink.fileno())
-    aside.replace(file)
+    # One that has ended is not published again.
+    replace_file(file, text.encode(errors="replace"), is_lasting=job.state.is_final)
     if job.state.is_final:
         sync_folder(file.parent)
 

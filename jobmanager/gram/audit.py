@@ -3,7 +3,6 @@
 Its fields, their order and their escapes are those of that program and its table (Debian's globus-gram-audit 5.1).
 """
 
-import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,7 +13,7 @@ from jobmanager.database.grid_job import GramOrigin, GridJob
 from jobmanager.database.times import read_time
 from jobmanager.gram.answers import gram_id
 from jobmanager.requests.rsl import Relation, render_rsl
-from jobmanager.site.places import sync_folder
+from sandbox.files import replace_file, sync_folder
 
 TOOLKIT_VERSION = "samgrid 0.1"
 """In the place of the Globus toolkit's; the column takes 16 characters."""
@@ -32,20 +31,7 @@ def write_record(folder: Path, job: GridJob, queued: float | None) -> None:
     :param queued: when its first local job was submitted, seconds since 1970; None where none ever was.
     :raises OSError: it cannot be written now; no half of it stays under the record's name.
     """
-    record = folder / record_name(job)
-    aside = folder / f".{record.name}.{os.getpid()}"
-    # What is there under this name is of a process that was killed, or somebody's trap: never written into.
-    aside.unlink(missing_ok=True)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        with open(os.open(aside, flags, 0o600), "wb") as sink:
-            sink.write(render_record(job, queued).encode(errors="replace"))
-            sink.flush()
-            os.fsync(sink.fileno())
-        aside.replace(record)
-    except OSError:
-        aside.unlink(missing_ok=True)
-        raise
+    replace_file(folder / record_name(job), render_record(job, queued).encode(errors="replace"))
     with suppress(PermissionError):  # a folder that may not be listed; the record's own bytes are on the disk
         sync_folder(folder)
 

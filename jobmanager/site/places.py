@@ -196,15 +196,3 @@ def _check_state_folder(path: Path, status: os.stat_result) -> None:
         )
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise StateFolderError(f"others can write the state folder {path}: chmod go-w it, or name another")
-
-
-def sync_folder(folder: Path) -> None:
-    """Return when the names of a folder's files are on the disk.
-
-    :raises OSError: they are not, or nobody can say.
-    """
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

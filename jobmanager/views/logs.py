@@ -1,16 +1,14 @@
 """What was logged of a grid job, and what a local job printed: harmless lines, of files of any size."""
 
-import errno
 import os
-import stat
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 from jobmanager.site.account import Account
 from jobmanager.views.explaining import find_local_jobs
 from jobmanager.views.grid_jobs import printable
+from sandbox.files import open_regular
 from sandbox.gather import render_stem
 
 LAST_LINES = 100
@@ -44,18 +42,9 @@ def render_local_log(account: Account, name: str, lines: int | None) -> Iterator
 
 def _read_lines(path: Path, last: int | None) -> Iterator[str]:
     """The lines, or the last ones, in constant memory."""
-    with _open_file(path) as stream:
+    with open_regular(path) as stream:
         if last is not None:
             stream.seek(max(0, os.fstat(stream.fileno()).st_size - last * _LONGEST))
         pieces = iter(lambda: stream.readline(_LONGEST), b"")
         for piece in pieces if last is None else deque(pieces, last):
             yield printable(piece.decode(errors="replace").rstrip("\r\n").expandtabs())
-
-
-def _open_file(path: Path) -> BinaryIO:
-    """The file, open; a local job may have left anything else under its name."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "no regular file", str(path))
-    return open(descriptor, "rb")

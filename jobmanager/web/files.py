@@ -1,11 +1,12 @@
 """Files of grid jobs for the browser: opened without following a link, and sent in bounded parts."""
 
 import os
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
+
+from sandbox.files import open_regular
 
 TAIL = 256 * 1024
 """Bytes of a text's end that are shown."""
@@ -31,15 +32,11 @@ def open_file(path: Path) -> BinaryIO | None:
     except OSError:
         return None
     try:
-        descriptor = os.open(path.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        return open_regular(Path(path.name), folder)
     except OSError:
         return None
     finally:
         os.close(folder)
-    if stat.S_ISREG(os.fstat(descriptor).st_mode):
-        return open(descriptor, "rb")
-    os.close(descriptor)
-    return None
 
 
 def find_size(stream: BinaryIO) -> int:

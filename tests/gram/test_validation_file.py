@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from adapters import Attribute
-from gram_shims.installation.globus_tools import find_tool
+from gram_shims.installation.checks import find_tool
 from gram_shims.installation.rvf import render_rvf
 from jobmanager.requests.job_types import load_job_types
 from tests.unit.gram_shims.test_requests import request_of

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("adapters", "batch_adapters", "gram_shims", "handlers", "jobmanager", "sandbox")
-INSTALLED = (".py", ".lark", ".rng", ".j2", ".sh", ".xsl", ".pm", ".html", ".css", ".js", ".svg")
+INSTALLED = (".py", ".lark", ".rng", ".j2", ".sh", ".xsl", ".pm", ".html", ".css", ".js", ".svg", ".conf", ".rvf")
 
 
 @pytest.fixture(scope="module")

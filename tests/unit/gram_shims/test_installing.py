@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from batch_adapters.launch import LAUNCH
-from gram_shims.installation.files import MODULE_SOURCE
 from gram_shims.installation.install import main
-from gram_shims.installation.manifest import Root
+from gram_shims.installation.table import MODULE_SOURCE, Root
 from tests.samgrid import Samgrid
 
 SERVICE = "etc/grid-services/available/jobmanager-samgrid"
@@ -185,6 +184,19 @@ def test_uninstall_leaves_nothing_behind(root: Path, options: tuple[str, ...]) -
     assert snapshot(root) == before
 
 
+def test_uninstall_says_what_it_removes_before_it_does(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("install", root)
+    (root / MODULE).write_text("theirs\n")
+    monkeypatch.setattr("gram_shims.installation.install.remove", Killed.now)
+    capsys.readouterr()
+    with pytest.raises(Killed):
+        run("uninstall", root)
+    said = [f"removing  {root / name}" for name in (LINK, RVF, CONFIGURATION, SERVICE)]
+    assert sorted(capsys.readouterr().out.splitlines()) == sorted(said)
+
+
 def test_a_root_that_was_not_there_is_gone_after_uninstall(tmp_path: Path) -> None:
     run("install", tmp_path / "new", "--seg")
     run("uninstall", tmp_path / "new")
@@ -345,6 +357,11 @@ def test_a_newer_version_takes_the_place_of_an_older(
 
 class Killed(BaseException):
     """The process is gone: nobody catches this."""
+
+    @classmethod
+    def now(cls, *_: object) -> None:
+        """Be killed."""
+        raise cls
 
 
 def break_rename(monkeypatch: pytest.MonkeyPatch, number: int, error: BaseException) -> None:

@@ -1,4 +1,4 @@
-"""What a gatekeeper and its job managers need of us: which file lies where, and what is in it."""
+"""What lies where for a gatekeeper and its job managers: the table that install, uninstall and status read."""
 
 import re
 from collections.abc import Mapping
@@ -7,6 +7,7 @@ from pathlib import Path, PurePosixPath
 
 from adapters import JobAdapter
 from gram_shims.installation.rvf import render_rvf
+from jobmanager.commands.grid_jobs import CommandError
 
 SERVICES = PurePosixPath("/etc/grid-services")
 MODULE = PurePosixPath("/usr/share/perl5/Globus/GRAM/JobManager/samgrid.pm")
@@ -20,19 +21,12 @@ GRAM_PROGRAM = PurePosixPath("/usr/sbin/globus-job-manager")
 DEFAULT_STATE = "$(HOME)/.local/state/samgrid"
 MODULE_SOURCE = Path(__file__).parents[1] / "perl" / "samgrid.pm"
 
+_TEMPLATES = Path(__file__).with_name("templates")
 _SERVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
 _STATE = re.compile(r'(?:/|\$\(HOME\)/)(?:[^\s"$]|\$\((?:HOME|LOGNAME)\))+')
 
-_CONFIGURATION_TEXT = """\
-# How the Perl module Globus::GRAM::JobManager::samgrid finds the job manager.
-# Written by "samgrid gram install": say there what shall be different, and nothing here.
-python="{python}"
-launch="{launch}"
-state="{state}"
-"""
 
-
-class InstallError(Exception):
+class InstallError(CommandError):
     """Nothing can be installed, or removed; the sentence says why, and the way out."""
 
 
@@ -40,22 +34,42 @@ class InstallError(Exception):
 class Registration:
     """How the job manager type samgrid is known to a gatekeeper."""
 
-    services: tuple[str, ...]
+    services: tuple[str, ...] = ()
     """Names of services; the contact of one is ``HOST/jobmanager-NAME``."""
-    uses_events: bool
+    uses_events: bool = False
     """True where GRAM reads events; False where it polls. One for all services: they share their job managers."""
-    state: str
+    state: str = DEFAULT_STATE
     """The state folder of each account, with ``$(HOME)`` and ``$(LOGNAME)`` in it."""
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What there should be."""
+class Table:
+    """What there should be: files (mode 0644) by content, links by target, and folders (0755), empty."""
 
     files: Mapping[PurePosixPath, bytes]
     links: Mapping[PurePosixPath, str]
     folders: tuple[PurePosixPath, ...]
-    """Folders that are to be there, empty; those above all of these come of themselves."""
+
+
+@dataclass(frozen=True)
+class Root:
+    """The file system that we install into: the machine's own, or one in a folder, which will be a package's."""
+
+    folder: Path
+
+    @property
+    def is_machine(self) -> bool:
+        """True for the file system of this machine."""
+        return self.folder == Path("/")
+
+    def place(self, path: PurePosixPath) -> Path:
+        """Where a file is now that will be seen as ``path``."""
+        return self.folder / path.relative_to("/")
+
+    def seen(self, path: Path) -> str:
+        """The name under which a file that is ``path`` now will be seen."""
+        inside = not self.is_machine and path.is_relative_to(self.folder)
+        return f"/{path.relative_to(self.folder)}" if inside else str(path)
 
 
 def check_service(text: str) -> str:
@@ -85,14 +99,9 @@ def service_file(service: str) -> PurePosixPath:
     return SERVICES / "available" / f"jobmanager-{service}"
 
 
-def service_link(service: str) -> PurePosixPath:
-    """The link that enables a service."""
-    return SERVICES / f"jobmanager-{service}"
-
-
-def find_wanted(
+def make_table(
     registration: Registration, python: str, launch: str, module: bytes, job_types: Mapping[str, type[JobAdapter]]
-) -> Wanted:
+) -> Table:
     """Everything that belongs to a registration.
 
     :param python, launch: the interpreter, and the file with our programs, as the accounts see them.
@@ -101,21 +110,21 @@ def find_wanted(
     for path in (python, launch):
         if re.search(r'[\n"]', path):
             raise InstallError(f"{path!r} has characters that {CONFIGURATION} cannot hold: install in another folder")
-    line = _render_service(registration.uses_events).encode()
-    configuration = _CONFIGURATION_TEXT.format(python=python, launch=launch, state=registration.state)
-    files = {
-        MODULE: module,
-        RVF: render_rvf(job_types).encode(),
-        CONFIGURATION: configuration.encode(errors="surrogateescape"),
-    }
-    files |= {service_file(service): line for service in registration.services}
-    # As globus-gatekeeper-admin makes it.
-    links = {service_link(service): f"available/{service_file(service).name}" for service in registration.services}
-    return Wanted(files, links, (EVENT_FOLDER,) if registration.uses_events else ())
-
-
-def _render_service(uses_events: bool) -> str:
-    events = " -seg-module samgrid" if uses_events else ""
-    return (
-        f"stderr_log,local_cred - {GRAM_PROGRAM} globus-job-manager -conf {GRAM_CONFIGURATION} -type samgrid{events}\n"
+    events = " -seg-module samgrid" if registration.uses_events else ""
+    line = _fill_in("service.conf", program=GRAM_PROGRAM, configuration=GRAM_CONFIGURATION, events=events)
+    services = {service: service_file(service) for service in registration.services}
+    return Table(
+        files={
+            MODULE: module,
+            RVF: render_rvf(job_types).encode(),
+            CONFIGURATION: _fill_in("globus-samgrid.conf", python=python, launch=launch, state=registration.state),
+            **dict.fromkeys(services.values(), line),
+        },
+        # As globus-gatekeeper-admin makes them.
+        links={SERVICES / file.name: f"available/{file.name}" for file in services.values()},
+        folders=(EVENT_FOLDER,) if registration.uses_events else (),
     )
+
+
+def _fill_in(template: str, **values: object) -> bytes:
+    return (_TEMPLATES / template).read_text().format(**values).encode(errors="surrogateescape")

@@ -1,0 +1,59 @@
+"""Files where others can write as well."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from sandbox.files import open_regular, replace_file
+
+
+def test_a_file_is_replaced_whole_with_its_mode_whatever_the_umask(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("the one before")
+    umask = os.umask(0o077)
+    try:
+        replace_file(file, b"new", 0o644)
+    finally:
+        os.umask(umask)
+    assert (file.read_bytes(), stat.S_IMODE(file.stat().st_mode)) == (b"new", 0o644)
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("word", ["", "new"])
+def test_a_trap_beside_the_file_is_not_written_into(tmp_path: Path, word: str) -> None:
+    (tmp_path / "theirs").write_text("theirs")
+    (tmp_path / f".file.{word or os.getpid()}").symlink_to("theirs")
+    replace_file(tmp_path / "file", b"new", word=word)
+    assert (tmp_path / "theirs").read_text() == "theirs"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "theirs"]
+
+
+def test_where_it_cannot_be_replaced_the_one_before_stays_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("the one before")
+
+    def fail(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="No space left"):
+        replace_file(file, b"new")
+    assert file.read_text() == "the one before"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_only_a_regular_file_is_opened_and_nothing_is_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("text")
+    (tmp_path / "link").symlink_to("file")
+    os.mkfifo(tmp_path / "fifo")
+    with open_regular(tmp_path / "file") as stream:
+        assert stream.read() == b"text"
+    for name in ("link", "fifo", "nothing"):
+        with pytest.raises(OSError, match=name):
+            open_regular(tmp_path / name)
+    with pytest.raises(OSError, match="no regular file"):
+        open_regular(tmp_path)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from gram_shims.answers import NO_CHANGE, Answer, GramError, refuse, render_answer, render_line
-from gram_shims.calls import cancel, poll, submit
+from gram_shims.calls import cancel, poll, signal, submit
 from gram_shims.description import BadDescription, JobDescription, read_description
 from gram_shims.origin import find_contact
 from jobmanager.database.database import DatabaseError
@@ -43,17 +43,11 @@ def seal() -> tuple[BinaryIO, BinaryIO]:
     return os.fdopen(questions, "rb"), os.fdopen(answers, "wb")
 
 
-def _signal(account: Account, description: JobDescription) -> Answer:
-    from gram_shims.signals import signal  # with the batch adapters: slow to load, and seldom wanted
-
-    return signal(account, description)
-
-
 _FUNCTIONS: Mapping[str, Callable[[Account, JobDescription], Answer]] = {
     "submit": submit,
     "poll": poll,
     "cancel": cancel,
-    "signal": _signal,
+    "signal": signal,
 }
 PATIENCE = 25.0
 """Seconds after which a question is answered, whatever hangs; GRAM 1.5 waits for 30."""

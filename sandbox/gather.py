@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 
-from sandbox.aside import write_aside
+from sandbox.files import write_aside
 from sandbox.limits import MAX_DEPTH, Limits, SandboxError, stays_inside
 from sandbox.members import (
     FILE_FLAGS,

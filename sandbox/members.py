@@ -8,7 +8,7 @@ import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sandbox.aside import Sink
+from sandbox.files import Sink
 
 FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 # A named pipe put in a file's place must not make the open wait for its writer.

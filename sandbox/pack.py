@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sandbox.aside import write_aside
+from sandbox.files import write_aside
 from sandbox.limits import MAX_DEPTH, Limits, SandboxError, SandboxRefused, stays_inside
 from sandbox.members import (
     FILE_FLAGS,

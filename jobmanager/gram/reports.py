@@ -1,19 +1,152 @@
-"""The monitor tells GRAM of its grid jobs: as the answers to its polls and, in SEG mode, as events."""
+"""The monitor tells GRAM of its grid jobs: as the answers to its polls and, in SEG mode, as events.
+
+Events go by way of the collector, or into a folder of the account's own."""
 
 import logging
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
-from batch_adapters.states import State
+from batch_adapters.generator.collector_protocol import Answer, hand_in
+from batch_adapters.generator.emit import keep_days, write_events_now
+from batch_adapters.running.backoff import Backoff
+from batch_adapters.states import Event, State
 from jobmanager.database.database import DamagedDocument, Unreported
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.times import read_time
-from jobmanager.gram.answers import publish_answer, told_state
+from jobmanager.gram.answers import find_events, publish_answer, told_state
 from jobmanager.gram.audit import write_record
-from jobmanager.gram.events import GramEvents
 from jobmanager.site.account import Account
 
 logger = logging.getLogger(__name__)
+
+_AGAIN = {State.ACTIVE: (5.0,), State.DONE: (5.0, 60.0), State.FAILED: (5.0, 60.0)}
+"""After how many seconds a state is told again: GRAM drops what it hears of jobs that it does not know yet."""
+_REMEMBERED = 600
+"""Seconds for which the ends that were told are told once more by a monitor that starts."""
+_PAUSE = 60.0
+"""Seconds until what the collector refused is tried again."""
+_DAYS_INTERVAL = 1.0
+
+
+@dataclass(frozen=True)
+class _Message:
+    """Events of one grid job, all to be told from a time on; ``again``: the delays of its repetitions."""
+
+    grid_job: str
+    events: tuple[Event, ...]
+    due: float
+    again: tuple[float, ...] = ()
+    is_repetition: bool = False
+
+    def repetition(self, now: float) -> "_Message":
+        return _Message(self.grid_job, self.events, now + self.again[0], self.again[1:], is_repetition=True)
+
+
+class GramEvents:
+    """Tells GRAM by events, and remembers what is to be told again."""
+
+    def __init__(self, account: Account) -> None:
+        """Nothing is read or written before the first `tell`."""
+        self._account = account
+        self._collector = account.configuration.gram.event_collector
+        self._folder = account.configuration.gram.event_folder
+        self._repetitions: list[_Message] = []
+        self._remembers = False
+        self._refused: dict[str, float] = {}
+        self._backoff = Backoff()
+        self._next_days = 0.0
+        self._trouble = ""
+
+    @property
+    def trouble(self) -> str:
+        """What keeps events from being written; empty where nothing does."""
+        if self._refused and not self._trouble:
+            return f"the collector refuses the events of {', '.join(self._refused)}: its log says why"
+        return self._trouble
+
+    @property
+    def dues(self) -> list[float]:
+        """When something is to be told again, by the clock `time.monotonic`."""
+        return [message.due for message in self._repetitions]
+
+    def tell(self, jobs: Iterable[GridJob]) -> set[str]:
+        """Write the events of these grid jobs' states, and those that are to be told again now.
+
+        The ids of the grid jobs whose events are all written; the others are to be told later.
+
+        :raises DatabaseError: the job database cannot be read.
+        """
+        now = time.monotonic()
+        if not self._backoff.allows(now):
+            return set()
+        self._remember(now)
+        messages = [message for message in self._repetitions if message.due <= now]
+        messages += [self._find_message(job, now) for job in jobs if self._refused.get(job.identity, now) <= now]
+        answers = self._write(messages, now)
+        written = [message for message, answer in answers.items() if answer is Answer.TAKEN]
+        news = {message.grid_job for message in written if not message.is_repetition}
+        # What is new takes the place of what was to be told again.
+        left = (message for message in self._repetitions if message not in answers and message.grid_job not in news)
+        self._repetitions = [*left, *(message.repetition(now) for message in written if message.again)]
+        return news
+
+    def _remember(self, now: float) -> None:
+        """What was told last may have been told to nobody, or the other monitor has died before it told it again."""
+        if self._remembers:
+            return
+        database = self._account.database
+        for grid_job in database.grid_jobs.list_reported_since(int(time.time()) - _REMEMBERED):
+            events = tuple(find_events(self._account, database.grid_jobs.get(grid_job)))
+            self._repetitions.append(_Message(grid_job, events, now, is_repetition=True))
+        self._remembers = True
+
+    def _find_message(self, job: GridJob, now: float) -> _Message:
+        events = tuple(find_events(self._account, job))
+        return _Message(job.identity, events, now, _AGAIN.get(events[-1].state, ()) if events else ())
+
+    def _write(self, messages: Sequence[_Message], now: float) -> dict[_Message, Answer]:
+        """What became of each message, without those that are to be tried again soon."""
+        try:
+            self._keep_days(now)
+            answers = iter(self._hand_in([event for message in messages for event in message.events]))
+        except OSError as error:
+            self._complain(f"GRAM cannot be told by events: {error}")
+            self._backoff.wait(now)
+            return {}
+        found = {message: [next(answers) for _ in message.events] for message in messages}
+        self._refused = {job: until for job, until in self._refused.items() if until > now}
+        for message in [message for message, all_of in found.items() if Answer.REFUSED in all_of]:
+            logger.warning("%s: the collector refuses its events, its log says why", message.grid_job)
+            self._refused[message.grid_job] = now + _PAUSE
+        if any(Answer.LATER in all_of for all_of in found.values()):
+            self._complain("GRAM cannot be told by events: the collector cannot take them now")
+            self._backoff.wait(now)
+        else:
+            self._trouble, self._backoff = "", Backoff()
+        return {message: _worst(all_of) for message, all_of in found.items() if Answer.LATER not in all_of}
+
+    def _hand_in(self, events: Sequence[Event]) -> list[Answer]:
+        if self._collector is not None:
+            return hand_in(self._collector, events)
+        if self._folder is not None and events:
+            write_events_now(self._folder, events)
+        return [Answer.TAKEN] * len(events)
+
+    def _keep_days(self, now: float) -> None:
+        if self._folder is not None and self._collector is None and now >= self._next_days:
+            keep_days(self._folder)
+            self._next_days = now + _DAYS_INTERVAL
+
+    def _complain(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            logger.warning("%s", trouble)
+        self._trouble = trouble
+
+
+def _worst(answers: Iterable[Answer]) -> Answer:
+    return Answer.REFUSED if Answer.REFUSED in answers else Answer.TAKEN
+
 
 _UNTIL_KNOWN = 1.0
 """Seconds after which GRAM surely has the id of a grid job that was just accepted: it drops what it hears before."""

@@ -12,8 +12,8 @@ from jobmanager.requests.acceptance import run_directory
 from jobmanager.requests.job_types import HANDLER_FAILURES, HandlerError
 from jobmanager.requests.time_limit import asking
 from jobmanager.site.account import Account, find_batch_adapter
-from sandbox.aside import write_aside
 from sandbox.driver import DriverPlan, LocalJobEntry, render_driver, render_table
+from sandbox.files import write_aside
 from sandbox.limits import Limits
 from sandbox.pack import write_sandbox
 

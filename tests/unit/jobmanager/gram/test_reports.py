@@ -17,7 +17,7 @@ from gram_shims.description import JobDescription
 from jobmanager.control.cancel_requests import request_cancel
 from jobmanager.database.grid_job import GramOrigin, GridJob
 from jobmanager.database.local_job import LocalJob, Outcome
-from jobmanager.gram import events as gram_events
+from jobmanager.gram import reports as gram_reports
 from jobmanager.gram.answers import answer_file, find_events, gram_id, publish_answer
 from jobmanager.gram.reports import GramReports
 from jobmanager.monitor import worker
@@ -351,7 +351,7 @@ class FakeCollector:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, answer: Callable[[Event], Answer]) -> None:
         self.heard: list[Event] = []
         self.answer = answer
-        monkeypatch.setattr(gram_events, "hand_in", self.hand_in)
+        monkeypatch.setattr(gram_reports, "hand_in", self.hand_in)
 
     def hand_in(self, collector: Path, events: Sequence[Event]) -> list[Answer]:
         self.heard += events

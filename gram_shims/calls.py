@@ -12,7 +12,7 @@ from gram_shims.description import JobDescription
 from gram_shims.origin import find_grid_job, find_uniqid, make_origin
 from gram_shims.request import RefusedRequest, find_directory, read_request
 from jobmanager.control.cancel_requests import forget_withdrawal, request_cancel
-from jobmanager.gram.answers import answer_file, gram_id, render_poll_answer, told_state
+from jobmanager.gram.answers import answer_file, gram_id, render_poll_answer, reported_state
 from jobmanager.monitor.client import end_other_monitor, wake_monitor
 from jobmanager.requests.acceptance import accept_grid_job
 from jobmanager.requests.attributes import BadRequest
@@ -28,21 +28,21 @@ def submit(account: Account, description: JobDescription) -> Answer:
     """
     forget_withdrawal(account, find_uniqid(description))
     # Before any check: the files of a request that was accepted may have gone since.
-    identity = find_grid_job(account, description)
-    if identity is None:
+    job_id = find_grid_job(account, description)
+    if job_id is None:
         try:
-            identity = _accept(account, description)
+            job_id = _accept(account, description)
         except RefusedRequest as error:
             return refuse(error.error, str(error))
         except BadRequest as error:
             return refuse(find_error(error.faults[0]), "; ".join(error.faults))
-    _publish_first_answer(account, identity)
+    _publish_first_answer(account, job_id)
     try:
         wake_monitor(account)
     except OSError as error:
         # Whoever sees an error submits again: this one is accepted, and must not look refused.
-        logger.warning("%s is accepted, but waits: no monitor can be started: %s", identity, error)
-    return Answer(State.PENDING, gram_id(identity))
+        logger.warning("%s is accepted, but waits: no monitor can be started: %s", job_id, error)
+    return Answer(State.PENDING, gram_id(job_id))
 
 
 def _accept(account: Account, description: JobDescription) -> str:
@@ -53,20 +53,20 @@ def _accept(account: Account, description: JobDescription) -> str:
     return accept_grid_job(account, request, directory, make_origin(description, directory, is_audited))
 
 
-def _publish_first_answer(account: Account, identity: str) -> None:
+def _publish_first_answer(account: Account, job_id: str) -> None:
     """Spare GRAM's first poll, which comes at once, an interpreter; what the monitor has published stays."""
-    job = account.database.grid_jobs.get(identity)
+    job = account.database.grid_jobs.get(job_id)
     text = render_poll_answer(account, job)
-    file = answer_file(account, identity)
-    aside = file.with_name(f".{identity}.first.{os.getpid()}")
+    file = answer_file(account, job_id)
+    temporary = file.with_name(f".{job_id}.first.{os.getpid()}")
     try:
         file.parent.mkdir(mode=0o700, exist_ok=True)
-        aside.write_text(text)
+        temporary.write_text(text)
         with suppress(FileExistsError):
-            file.hardlink_to(aside)
-        aside.unlink()
+            file.hardlink_to(temporary)
+        temporary.unlink()
     except OSError as error:
-        logger.warning("%s: its first answer cannot be published: %s", identity, error)
+        logger.warning("%s: its first answer cannot be published: %s", job_id, error)
 
 
 def poll(account: Account, description: JobDescription) -> Answer:
@@ -74,11 +74,11 @@ def poll(account: Account, description: JobDescription) -> Answer:
 
     :raises DatabaseError: it cannot be known now.
     """
-    identity = find_grid_job(account, description)
-    if identity is None:
+    job_id = find_grid_job(account, description)
+    if job_id is None:
         logger.warning("poll: %s has no grid job %r", account.places.root, description.word("jobid"))
         return NO_CHANGE
-    job = account.database.grid_jobs.get(identity)
+    job = account.database.grid_jobs.get(job_id)
     if not job.state.is_final:
         _wake(account)
     text = render_poll_answer(account, job)
@@ -98,11 +98,11 @@ def cancel(account: Account, description: JobDescription) -> Answer:
     :raises DatabaseError: the wish cannot be kept now.
     :raises OSError: no monitor can be started, so that nobody would see to it.
     """
-    identity = find_grid_job(account, description)
-    if identity is None:
+    job_id = find_grid_job(account, description)
+    if job_id is None:
         return refuse(GramError.JOB_CANCEL_FAILED, f"there is no grid job {description.word('jobid')!r}")
-    if not request_cancel(account.database, identity, "cancelled through GRAM"):
-        return Answer(account.database.grid_jobs.get(identity).state)
+    if not request_cancel(account.database, job_id, "cancelled through GRAM"):
+        return Answer(account.database.grid_jobs.get(job_id).state)
     wake_monitor(account)
     return Answer(State.FAILED)
 
@@ -133,11 +133,11 @@ def signal(account: Account, description: JobDescription) -> Answer:
         return refuse(GramError.UNKNOWN_SIGNAL, f"{number!r} is no signal of GRAM's for jobs")
     if wish is JobSignal.CANCEL:
         return cancel(account, description)
-    identity = find_grid_job(account, description)
-    if identity is None:
+    job_id = find_grid_job(account, description)
+    if job_id is None:
         return refuse(GramError.SIGNALLING_JOB, f"there is no grid job {description.word('jobid')!r}")
     try:
-        return Answer(_pass_on(account, identity, wish, description.word("signalarg")))
+        return Answer(_pass_on(account, job_id, wish, description.word("signalarg")))
     except Refused as error:
         return refuse(GramError.SIGNALLING_JOB, f"{wish.name.lower()}: {error}")
     except BatchError as error:
@@ -152,15 +152,18 @@ def _pass_on(account: Account, grid_job: str, wish: JobSignal, argument: str) ->
     from batch_adapters.adapter import Refused
     from jobmanager.control.suspension import find_signalled, prioritize_grid_job, resume_grid_job, suspend_grid_job
 
-    part = find_signalled(account, grid_job)
+    signalled = find_signalled(account, grid_job)
     if wish is JobSignal.SUSPEND:
-        return State.SUSPENDED if suspend_grid_job(account, part) else None
+        return State.SUSPENDED if suspend_grid_job(account, signalled) else None
     if wish is JobSignal.RESUME:
-        resume_grid_job(account, part)
+        resume_grid_job(account, signalled)
         # It may even have ended since, which the next poll or event tells.
-        is_going_on = told_state(account.database.grid_jobs.get(part).state) not in (State.PENDING, State.SUSPENDED)
+        is_going_on = reported_state(account.database.grid_jobs.get(signalled).state) not in (
+            State.PENDING,
+            State.SUSPENDED,
+        )
         return State.ACTIVE if is_going_on else None
     if not _PRIORITY.fullmatch(argument):
         raise Refused(f"{argument!r} is no whole number")
-    prioritize_grid_job(account, part, int(argument))
+    prioritize_grid_job(account, signalled, int(argument))
     return None

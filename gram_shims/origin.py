@@ -79,8 +79,8 @@ def find_grid_job(account: Account, description: JobDescription) -> str | None:
 
     GRAM's uniqid finds it, too: a job manager that was killed during submit never learned the id.
     """
-    identity = read_gram_id(render_text(description.word("jobid")))
-    if identity:
-        return identity if account.database.grid_jobs.has(identity) else None
+    job_id = read_gram_id(render_text(description.word("jobid")))
+    if job_id:
+        return job_id if account.database.grid_jobs.has(job_id) else None
     uniqid = find_uniqid(description)
     return account.database.grid_jobs.find_uniqid(uniqid) if uniqid else None

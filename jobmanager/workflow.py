@@ -28,61 +28,61 @@ from sandbox.unpack import lay_out
 logger = logging.getLogger(__name__)
 
 
-def advance_grid_job(account: Account, identity: str) -> None:
+def advance_grid_job(account: Account, job_id: str) -> None:
     """Begin the next step of a structured grid job, once: step and grid job are written in one transaction.
 
     :raises BadRequest, HandlerError: it can never be run.
     :raises OSError, SandboxError, DatabaseError: not now.
     """
     database = account.database
-    whole = database.grid_jobs.get(identity)
-    if _find_task(database, whole) is not Task.ADVANCE:
+    parent = database.grid_jobs.get(job_id)
+    if _find_task(database, parent) is not Task.ADVANCE:
         return
-    name = next(entry.name for entry in whole.steps if entry.grid_job is None)
-    part = _prepare_step(account, whole, name)
+    name = next(entry.name for entry in parent.steps if entry.grid_job is None)
+    child = _prepare_step(account, parent, name)
     with database.transaction():
-        whole = database.grid_jobs.get(identity)
+        parent = database.grid_jobs.get(job_id)
         # Cancelled meanwhile, or begun by a worker that has outlived its monitor.
-        if _find_task(database, whole) is not Task.ADVANCE:
+        if _find_task(database, parent) is not Task.ADVANCE:
             return
-        whole.begin_step(name, part.identity)
-        add_grid_job(database, part)
-        database.grid_jobs.put(whole)
-    logger.info("%s step %s is %s", identity, name, part.identity)
+        parent.begin_step(name, child.identity)
+        add_grid_job(database, child)
+        database.grid_jobs.put(parent)
+    logger.info("%s step %s is %s", job_id, name, child.identity)
 
 
-def _find_task(database: Database, whole: GridJob) -> Task | None:
-    return next_task_of_steps(states_of(database.grid_jobs.steps(whole.identity)[whole.identity]), whole.cancelled)
+def _find_task(database: Database, parent: GridJob) -> Task | None:
+    return next_task_of_steps(states_of(database.grid_jobs.steps(parent.identity)[parent.identity]), parent.cancelled)
 
 
-def _prepare_step(account: Account, whole: GridJob, name: str) -> GridJob:
+def _prepare_step(account: Account, parent: GridJob, name: str) -> GridJob:
     """The document of the grid job that a step becomes.
 
     :raises BadRequest, HandlerError: naming the step.
     """
-    with asking(account, whole.identity, "check").limited():
-        adapter = make_adapter(account, whole.request(), whole.request_folder)
+    with asking(account, parent.identity, "check").limited():
+        adapter = make_adapter(account, parent.request(), parent.request_folder)
         step = next((step for step in find_steps(adapter) if step.name == name), None)
     if step is None:
         raise HandlerError(f"handler {adapter.jobType}: getSteps does not give {name} any more")
-    input_folder = _bring_input(account, whole, step) if step.input_step else None
+    input_folder = _bring_input(account, parent, step) if step.input_step else None
     try:
-        with asking(account, whole.identity, "pack").limited():
-            request = request_of_step(account, whole.request(), step, input_folder)
-            part = prepare_grid_job(account, request, whole.request_folder)
+        with asking(account, parent.identity, "pack").limited():
+            request = request_of_step(account, parent.request(), step, input_folder)
+            child = prepare_grid_job(account, request, parent.request_folder)
     except HandlerHung:
         raise
     except BadRequest as error:
         raise BadRequest([f"step {name}: {fault}" for fault in error.faults]) from error
     except HandlerError as error:
         raise HandlerError(f"step {name}: {error}") from error
-    part.put_parent(whole.identity, name)
-    return part
+    child.put_parent(parent.identity, name)
+    return child
 
 
-def _bring_input(account: Account, whole: GridJob, step: Step) -> Path:
+def _bring_input(account: Account, parent: GridJob, step: Step) -> Path:
     """The folder with what the local jobs of an earlier step left in ``output``, a folder for each that succeeded."""
-    earlier = next(entry.grid_job for entry in whole.steps if entry.name == step.input_step)
+    earlier = next(entry.grid_job for entry in parent.steps if entry.name == step.input_step)
     if earlier is None:
         raise HandlerError(f"step {step.name} reads {step.input_step}, which has not begun")
     folders = {
@@ -90,33 +90,33 @@ def _bring_input(account: Account, whole: GridJob, step: Step) -> Path:
         for job in account.database.local_jobs.all_of(earlier)
         if job.succeeded
     }
-    destination = account.places.step_input(whole.identity, step.input_step)
+    destination = account.places.step_input(parent.identity, step.input_step)
     lay_out(account.places.output(earlier), folders, destination, output_limits(account))
     return destination
 
 
-def cancel_steps(account: Account, identity: str) -> None:
+def cancel_steps(account: Account, job_id: str) -> None:
     """Want those steps ended that have begun; the monitor sees to each of them as to any grid job."""
     database = account.database
-    whole = database.grid_jobs.get(identity)
-    for entry in whole.steps:
+    parent = database.grid_jobs.get(job_id)
+    for entry in parent.steps:
         if entry.grid_job is not None:
-            request_cancel(database, entry.grid_job, f"{identity} was {whole.reason or 'cancelled'}")
+            request_cancel(database, entry.grid_job, f"{job_id} was {parent.reason or 'cancelled'}")
 
 
-def refresh_structured(database: Database, identity: str) -> None:
+def refresh_structured(database: Database, job_id: str) -> None:
     """Bring the state of a structured grid job up to date with those of its steps."""
     with database.transaction():
-        whole = database.grid_jobs.get(identity)
-        state = aggregate_steps(states_of(database.grid_jobs.steps(identity)[identity]))
-        if whole.state.is_final or whole.state is state:
+        parent = database.grid_jobs.get(job_id)
+        state = aggregate_steps(states_of(database.grid_jobs.steps(job_id)[job_id]))
+        if parent.state.is_final or parent.state is state:
             return
-        whole.state = state
-        database.grid_jobs.put(whole)
-    logger.info("%s %s", identity, state.word)
+        parent.state = state
+        database.grid_jobs.put(parent)
+    logger.info("%s %s", job_id, state.word)
 
 
-def collect_steps(account: Account, identity: str) -> None:
+def collect_steps(account: Account, job_id: str) -> None:
     """Gather the outputs of a structured grid job whose steps have ended, or never begin, and put its final state.
 
     Done again after a crash, it writes the same bytes.
@@ -124,32 +124,30 @@ def collect_steps(account: Account, identity: str) -> None:
     :raises SandboxError, OSError, DatabaseError: not now; nothing half-made stays.
     """
     database, places = account.database, account.places
-    whole = database.grid_jobs.get(identity)
-    parts = {step.name: database.grid_jobs.get(step.grid_job) for step in whole.steps if step.grid_job is not None}
-    summary = {f"{name}: {item}": text for name, part in parts.items() for item, text in part.summary().items()}
-    keep_summary(database, whole, summary)
+    parent = database.grid_jobs.get(job_id)
+    children = {step.name: database.grid_jobs.get(step.grid_job) for step in parent.steps if step.grid_job is not None}
+    summary = {f"{name}: {item}": text for name, child in children.items() for item, text in child.summary().items()}
+    keep_summary(database, parent, summary)
     gathered = write_bundle(
-        grid_job=identity,
-        parts={name: places.output(part.identity) for name, part in parts.items()},
-        extras=render_extras(account, identity, lambda job: judge_steps(job, list(parts.values()))),
-        tar=places.output(identity),
+        grid_job=job_id,
+        parts={name: places.output(child.identity) for name, child in children.items()},
+        extras=render_extras(account, job_id, lambda job: judge_steps(job, list(children.values()))),
+        tar=places.output(job_id),
         limits=output_limits(account),
     )
-    undelivered = deliver_outputs(account, database.grid_jobs.get(identity), [])
+    undelivered = deliver_outputs(account, database.grid_jobs.get(job_id), [])
     job = database.grid_jobs.change(
-        identity, lambda job: put_end(job, judge_steps(job, list(parts.values())), undelivered)
+        job_id, lambda job: put_end(job, judge_steps(job, list(children.values())), undelivered)
     )
-    logger.info(
-        "%s %s: %d files gathered, %s", identity, job.state.word, len(gathered.files), job.reason or "no faults"
-    )
+    logger.info("%s %s: %d files gathered, %s", job_id, job.state.word, len(gathered.files), job.reason or "no faults")
 
 
-def judge_steps(whole: GridJob, parts: Sequence[GridJob]) -> Verdict:
-    """DONE where all steps are; ``parts``: the grid jobs of the steps that have begun."""
-    if whole.cancelled:
-        return State.FAILED, whole.reason
-    named = zip(whole.steps, parts, strict=False)  # the last steps may not have begun
-    faults = [f"step {step.name} ({part.identity}): {part.reason}" for step, part in named if part.reason]
-    if len(parts) == len(whole.steps) and all(part.state is State.DONE for part in parts):
+def judge_steps(parent: GridJob, children: Sequence[GridJob]) -> Verdict:
+    """DONE where all steps are; ``children``: the grid jobs of the steps that have begun."""
+    if parent.cancelled:
+        return State.FAILED, parent.reason
+    named = zip(parent.steps, children, strict=False)  # the last steps may not have begun
+    faults = [f"step {step.name} ({child.identity}): {child.reason}" for step, child in named if child.reason]
+    if len(children) == len(parent.steps) and all(child.state is State.DONE for child in children):
         return State.DONE, "; ".join(faults) or None
     return State.FAILED, faults[-1] if faults else "a step failed"

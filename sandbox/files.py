@@ -37,20 +37,20 @@ def replace_file(path: Path, content: bytes, mode: int = 0o600, word: str = "", 
     :param is_lasting: it is there after a power cut, too; its name only after `sync_folder`.
     :raises OSError: it cannot be written; the one before stays, and nothing else.
     """
-    aside = path.with_name(f".{path.name}.{word or os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{word or os.getpid()}")
     # What is there under this name is of a process that was killed, or somebody's trap: never written into.
-    aside.unlink(missing_ok=True)
+    temporary.unlink(missing_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        with open(os.open(aside, flags, 0o600), "wb") as sink:
+        with open(os.open(temporary, flags, 0o600), "wb") as sink:
             sink.write(content)
             sink.flush()
             os.fchmod(sink.fileno(), mode)
             if is_lasting:
                 os.fsync(sink.fileno())
-        aside.replace(path)
+        temporary.replace(path)
     except BaseException:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
@@ -90,7 +90,7 @@ class Sink(io.BufferedIOBase):
 
 
 @contextmanager
-def write_aside(target: Path) -> Iterator[Sink]:
+def atomic_write(target: Path) -> Iterator[Sink]:
     """Give a sink whose content becomes ``target`` (mode 0600) when the block ends well, and vanishes when not.
 
     The content waits under ``NAME.tmp`` in the same folder; what a killed process left there is written over.

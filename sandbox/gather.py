@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 
-from sandbox.files import write_aside
+from sandbox.files import atomic_write
 from sandbox.limits import MAX_DEPTH, Limits, SandboxError, stays_inside
 from sandbox.members import (
     FILE_FLAGS,
@@ -102,7 +102,7 @@ def _write(
     for name in extras:
         if "/" in name or name in ("", ".", "..", "manifest.json"):
             raise SandboxError(f"{name!r} cannot be a file of the output's own: it must be a plain name")
-    with write_aside(tar) as sink:
+    with atomic_write(tar) as sink:
         with write_tar(sink) as archive:
             gathering = _Gathering(archive, grid_job, limits)
             archive.addfile(folder_member(grid_job))

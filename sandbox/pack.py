@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sandbox.files import write_aside
+from sandbox.files import atomic_write
 from sandbox.limits import MAX_DEPTH, Limits, SandboxError, SandboxRefused, stays_inside
 from sandbox.members import (
     FILE_FLAGS,
@@ -44,7 +44,7 @@ def write_sandbox(work_area: Path, tar: Path, limits: Limits) -> str:
         file system refuses; then ``tar`` is as it was before.
     """
     report = Path(__file__).with_name("samgrid-report.sh").read_bytes()
-    with write_aside(tar) as sink:
+    with atomic_write(tar) as sink:
         entries = _list_entries(work_area)
         _check_size(entries, limits)
         entries = [_hash(entry) for entry in entries]

@@ -26,12 +26,12 @@ def unpack(tar: Path, destination: Path, limits: Limits) -> None:
     :raises SandboxError: naming the member and what is wrong with it; then ``destination`` is as it was before.
     """
     try:
-        aside = Path(tempfile.mkdtemp(prefix=destination.name + ".tmp", dir=destination.parent))
+        temporary = Path(tempfile.mkdtemp(prefix=destination.name + ".tmp", dir=destination.parent))
     except OSError as error:
         raise SandboxError(f"{destination} could not be made: {error}") from error
     try:
-        _unpack_into(tar, aside, limits)
-        aside.rename(destination)
+        _unpack_into(tar, temporary, limits)
+        temporary.rename(destination)
     except _DAMAGE as error:
         raise SandboxError(f"{tar} is no sound tar file: {error}") from error
     except OSError as error:
@@ -40,7 +40,7 @@ def unpack(tar: Path, destination: Path, limits: Limits) -> None:
             raise SandboxError(message) from error
         raise SandboxError(f"{tar} could not be unpacked into {destination}: {error}") from error
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 # What the kernel says where it may not put a folder in the place of what is there.

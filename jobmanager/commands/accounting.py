@@ -70,23 +70,23 @@ def remove(options: argparse.Namespace) -> int:
     account = look_into_account(options.state_dir)
     freed = sweep(account)
     if options.id:
-        identities = list(dict.fromkeys(map(account.database.grid_jobs.find, options.id)))
+        job_ids = list(dict.fromkeys(map(account.database.grid_jobs.find, options.id)))
     else:
-        identities = find_ended_before(account.database, options.ended_before)
-    sizes = _remove(account, identities)
+        job_ids = find_ended_before(account.database, options.ended_before)
+    sizes = _remove(account, job_ids)
     print(f"grid jobs removed: {len(sizes)}, bytes freed: {freed + sum(sizes)}")
-    return 1 if options.id and len(sizes) < len(identities) else 0
+    return 1 if options.id and len(sizes) < len(job_ids) else 0
 
 
-def _remove(account: Account, identities: Sequence[str]) -> list[int]:
+def _remove(account: Account, job_ids: Sequence[str]) -> list[int]:
     """The bytes of each that was removed; of the others standard error says why."""
     from jobmanager.control.removal import NotRemovable, remove_grid_job
     from jobmanager.database.database import UnknownJob
 
     sizes = []
-    for identity in identities:
+    for job_id in job_ids:
         try:
-            sizes.append(remove_grid_job(account, identity))
+            sizes.append(remove_grid_job(account, job_id))
         except (NotRemovable, UnknownJob) as error:
             print(f"samgrid remove: {error}", file=sys.stderr)
     return sizes

@@ -80,15 +80,15 @@ def run(options: argparse.Namespace) -> int:
     from jobmanager.views.watching import watch_grid_job
 
     account = open_account(options.state_dir)
-    identity = _submit(account, options.file)
-    print(f"grid job {identity} submitted", flush=True)
+    job_id = _submit(account, options.file)
+    print(f"grid job {job_id} submitted", flush=True)
     try:
-        status = watch_grid_job(account, identity)
+        status = watch_grid_job(account, job_id)
     except KeyboardInterrupt:
-        print(f"\ngrid job {identity} goes on: samgrid watch {identity}, samgrid cancel {identity}", file=sys.stderr)
+        print(f"\ngrid job {job_id} goes on: samgrid watch {job_id}, samgrid cancel {job_id}", file=sys.stderr)
         raise
     if status in (0, 1):
-        _show_output(account, identity)
+        _show_output(account, job_id)
     return status
 
 
@@ -105,11 +105,11 @@ def status(options: argparse.Namespace) -> int:
     from jobmanager.views.grid_jobs import render_details, render_json, render_line, render_silence, render_table
 
     account = look_into_account(options.state_dir)
-    identity = account.database.grid_jobs.find(options.id) if options.id is not None else None
+    job_id = account.database.grid_jobs.find(options.id) if options.id is not None else None
     choice = Choice(options.type, options.state, options.user, options.since)
-    rows = account.database.grid_jobs.overview(identity, choice)
-    if identity is not None and not rows:
-        raise CommandError(f"grid job {identity} is none of those that the other options choose")
+    rows = account.database.grid_jobs.overview(job_id, choice)
+    if job_id is not None and not rows:
+        raise CommandError(f"grid job {job_id} is none of those that the other options choose")
     shown = {row.id for row in rows}
     waiting = {job.id: job.batch for job in account.database.grid_jobs.list_open() if job.id in shown}
     silences = _find_silences(account, waiting.values())
@@ -124,7 +124,7 @@ def status(options: argparse.Namespace) -> int:
     else:
         is_choice = choice != Choice()
         now = time.time()
-        print(render_details(account, identity, rows[0], now) if identity else render_table(rows, is_choice))
+        print(render_details(account, job_id, rows[0], now) if job_id else render_table(rows, is_choice))
         for job, why in quarantined.items():
             print(render_line(f"{job}: {why.sentence}"))
         for batch, silence in sorted(silences.items()):
@@ -142,8 +142,8 @@ def _find_silences(account: Account, batch_systems: Iterable[str]) -> dict[str, 
 def output(options: argparse.Namespace) -> int:
     """Show the output tar of a grid job that has ended, or unpack it."""
     account = look_into_account(options.state_dir)
-    identity = account.database.grid_jobs.find(options.id)
-    _show_output(account, identity)
+    job_id = account.database.grid_jobs.find(options.id)
+    _show_output(account, job_id)
     if options.extract:
         from sandbox.limits import Limits, SandboxError
         from sandbox.unpack import unpack
@@ -151,7 +151,7 @@ def output(options: argparse.Namespace) -> int:
         settings = account.configuration.sandbox
         limits = Limits(settings.max_output_files, settings.max_output_size * 1_000_000)
         try:
-            unpack(account.places.output(identity), Path(options.extract), limits)
+            unpack(account.places.output(job_id), Path(options.extract), limits)
         except SandboxError as error:
             raise CommandError(str(error)) from error
         print(f"unpacked into {options.extract}")
@@ -164,12 +164,12 @@ def cancel(options: argparse.Namespace) -> int:
     from jobmanager.monitor.client import wake_monitor
 
     account = look_into_account(options.state_dir)
-    identity = account.database.grid_jobs.find(options.id)
-    if not request_cancel(account.database, identity, f"cancelled by {getpass.getuser()}"):
-        print(f"grid job {identity} has ended already")
+    job_id = account.database.grid_jobs.find(options.id)
+    if not request_cancel(account.database, job_id, f"cancelled by {getpass.getuser()}"):
+        print(f"grid job {job_id} has ended already")
         return 0
     wake_monitor(account)
-    print(f"grid job {identity} is being cancelled")
+    print(f"grid job {job_id} is being cancelled")
     return 0
 
 
@@ -180,28 +180,28 @@ def _submit(account: Account, file: str) -> str:
 
     given, folder = read_request_file(file, account.configuration.handlers.modules)
     end_other_monitor(account)
-    identity = accept_grid_job(account, given, folder)
-    wake_for(account, identity)
-    return identity
+    job_id = accept_grid_job(account, given, folder)
+    wake_for(account, job_id)
+    return job_id
 
 
-def wake_for(account: Account, identity: str) -> None:
+def wake_for(account: Account, job_id: str) -> None:
     """Wake the monitor for a new grid job: whoever sees an error submits again, but this one is accepted."""
     from jobmanager.monitor.client import wake_monitor
 
     try:
         wake_monitor(account)
     except OSError as error:
-        print(f"samgrid: {identity} is accepted, but waits: no monitor can be started: {error}", file=sys.stderr)
+        print(f"samgrid: {job_id} is accepted, but waits: no monitor can be started: {error}", file=sys.stderr)
 
 
-def _show_output(account: Account, identity: str) -> None:
+def _show_output(account: Account, job_id: str) -> None:
     from jobmanager.views.grid_jobs import render_output
 
-    job = account.database.grid_jobs.get(identity)
-    tar = account.places.output(identity)
+    job = account.database.grid_jobs.get(job_id)
+    tar = account.places.output(job_id)
     if not job.state.is_final:
-        raise CommandError(f"grid job {identity} is {job.state.word}: its output is there when it has ended")
+        raise CommandError(f"grid job {job_id} is {job.state.word}: its output is there when it has ended")
     try:
         print(render_output(job, tar))
     except (OSError, ValueError, LookupError) as error:
@@ -239,10 +239,10 @@ def resubmit(options: argparse.Namespace) -> int:
     from jobmanager.monitor.client import end_other_monitor
 
     account = look_into_account(options.state_dir)
-    identity = account.database.grid_jobs.find(options.id)
+    job_id = account.database.grid_jobs.find(options.id)
     end_other_monitor(account)
     try:
-        job = repeat_grid_job(account, identity, options.failed)
+        job = repeat_grid_job(account, job_id, options.failed)
     except NotRepeatable as error:
         raise CommandError(str(error)) from error
     wake_for(account, job.identity)

@@ -67,10 +67,10 @@ def query(options: argparse.Namespace) -> int:
     from jobmanager.views.query import RENDERERS, Language, Limits, QueryError, run_limited
 
     account = look_into_account(options.state_dir)
-    identity = account.database.grid_jobs.find(options.job) if options.job is not None else None
+    job_id = account.database.grid_jobs.find(options.job) if options.job is not None else None
     language = Language.XQUERY if options.xquery else Language.XPATH
     try:
-        result = run_limited(account, identity, options.expression, language, Limits(seconds=options.timeout))
+        result = run_limited(account, job_id, options.expression, language, Limits(seconds=options.timeout))
     except QueryError as error:
         raise CommandError(str(error)) from error
     sys.stdout.writelines(f"{line}\n" for line in RENDERERS[options.format](result))

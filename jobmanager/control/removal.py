@@ -31,7 +31,7 @@ class NotRemovable(Exception):
     """The grid job must stay for now; the sentence says why and the way out."""
 
 
-def remove_grid_job(account: Account, identity: str) -> int:
+def remove_grid_job(account: Account, job_id: str) -> int:
     """Remove one grid job; the bytes of its files.
 
     One that cannot be read any more is ended first.
@@ -41,17 +41,17 @@ def remove_grid_job(account: Account, identity: str) -> int:
     :raises OSError: files could not be removed; they go with the next removal.
     """
     database, places = account.database, account.places
-    damage = next(database.find_damages(identity), None)
+    damage = next(database.find_damages(job_id), None)
     if damage is not None:
         _end_damaged(account, damage)
     with database.transaction():
         if damage is None:
-            _check_removable(database, database.grid_jobs.get(identity), time.time())
+            _check_removable(database, database.grid_jobs.get(job_id), time.time())
         with suppress(FileNotFoundError):  # a removal that was killed has come as far as this
-            places.grid_job(identity).rename(places.removed(identity))
-        database.grid_jobs.delete(identity)
-    answer_file(account, identity).unlink(missing_ok=True)
-    return remove_folder(places.removed(identity))
+            places.grid_job(job_id).rename(places.removed(job_id))
+        database.grid_jobs.delete(job_id)
+    answer_file(account, job_id).unlink(missing_ok=True)
+    return remove_folder(places.removed(job_id))
 
 
 def sweep(account: Account) -> int:

@@ -21,7 +21,7 @@ class NotRepeatable(Exception):
     """There is nothing to submit again, or not yet; the sentence says why."""
 
 
-def repeat_grid_job(account: Account, identity: str, only_failed: bool) -> GridJob:
+def repeat_grid_job(account: Account, job_id: str, only_failed: bool) -> GridJob:
     """The new grid job with the request of one that has ended; ``only_failed``: with what did not succeed in that.
 
     :raises NotRepeatable: it has not ended, or nothing of it failed.
@@ -29,15 +29,15 @@ def repeat_grid_job(account: Account, identity: str, only_failed: bool) -> GridJ
     :raises UnknownJob: it has been removed.
     """
     database = account.database
-    first = database.grid_jobs.get(identity)
+    first = database.grid_jobs.get(job_id)
     if not first.state.is_final:
-        raise NotRepeatable(f"grid job {identity} is {first.state.word}: wait until it has ended, or cancel it")
+        raise NotRepeatable(f"grid job {job_id} is {first.state.word}: wait until it has ended, or cancel it")
     job = prepare_failed(account, first) if only_failed else prepare_whole(account, first)
     with database.transaction():
         # Raises where it has been removed meanwhile: with it goes what its repetition may build on.
-        database.grid_jobs.get(identity)
+        database.grid_jobs.get(job_id)
         add_grid_job(database, job)
-    logger.info("%s repeats %s: %d local jobs", job.identity, identity, job.count)
+    logger.info("%s repeats %s: %d local jobs", job.identity, job_id, job.count)
     return job
 
 
@@ -77,8 +77,8 @@ def prepare_steps(account: Account, first: GridJob) -> GridJob:
     if len(done) == len(first.steps):
         raise NotRepeatable(f"all steps of {first.identity} are done: there is nothing to submit again")
     job = _prepare(account, first)
-    for name, part in done.items():
-        job.begin_step(name, part)
+    for name, child in done.items():
+        job.begin_step(name, child)
     return job
 
 
@@ -89,15 +89,15 @@ def _prepare(account: Account, first: GridJob) -> GridJob:
     return job
 
 
-def succeeded_indexes(database: Database, identity: str) -> set[int]:
+def succeeded_indexes(database: Database, job_id: str) -> set[int]:
     """The indexes of the local jobs of a grid job that succeeded."""
-    return {job.index for job in database.local_jobs.all_of(identity, State.DONE) if job.succeeded}
+    return {job.index for job in database.local_jobs.all_of(job_id, State.DONE) if job.succeeded}
 
 
-def done_steps(database: Database, identity: str) -> dict[str, str]:
+def done_steps(database: Database, job_id: str) -> dict[str, str]:
     """The grid jobs of a structured one's first steps, by their names, up to the first that is not done."""
     done = {}
-    for step in database.grid_jobs.steps(identity).get(identity, ()):
+    for step in database.grid_jobs.steps(job_id).get(job_id, ()):
         if step.grid_job is None or step.state != State.DONE.word:
             break
         done[step.name] = step.grid_job
@@ -166,7 +166,7 @@ def plan_recovery(account: Account, types: Mapping[str, type[JobAdapter]], reque
 
 
 def _find_candidates(account: Account, types: Mapping[str, type[JobAdapter]]) -> list[GridJob]:
-    """The grid jobs that may be of a request, the eldest first; steps are recovered with their whole."""
+    """The grid jobs that may be of a request, the eldest first; steps are recovered with their parent."""
     database = account.database
     with_id = {name for name, handler in types.items() if handler.requestIdAttribute}
     rows = [row for row in database.grid_jobs.overview() if row.parent is None and (row.steps or row.type in with_id)]

@@ -13,7 +13,7 @@ USER_CANCELLED = 8
 JOB_EXECUTION_FAILED = 17
 """GLOBUS_GRAM_PROTOCOL_ERROR_…"""
 
-_TOLD = {
+_REPORTED = {
     State.UNSUBMITTED: State.PENDING,
     State.PENDING: State.PENDING,
     State.ACTIVE: State.ACTIVE,
@@ -30,14 +30,14 @@ _HIGHEST_EXIT_CODE = 65_535
 """The job manager keeps 16 bits of it."""
 
 
-def told_state(state: State) -> State:
+def reported_state(state: State) -> State:
     """The state that GRAM is told: one of 1, 2, 4, 8 and 16."""
-    return _TOLD[state]
+    return _REPORTED[state]
 
 
 def render_poll_answer(account: Account, job: GridJob) -> str:
     """The lines ``KEY:value`` that answer a poll."""
-    told = told_state(job.state)
+    told = reported_state(job.state)
     if told is not State.FAILED:
         return f"JOB_STATE:{told.value}\n"
     # A bare FAILED would end the client with exit code 0.
@@ -84,7 +84,7 @@ def find_events(account: Account, job: GridJob) -> list[Event]:
     job that someone cancelled. Only DONE can carry an exit code, and only then GRAM brings the outputs back: so a grid
     job that failed is DONE with an exit code that is not 0.
     """
-    told, name = told_state(job.state), gram_id(job.identity)
+    told, name = reported_state(job.state), gram_id(job.identity)
     if told is State.FAILED and job.was_cancelled:
         return [Event(0, name, State.FAILED)]
     if told.is_final:

@@ -14,7 +14,7 @@ from batch_adapters.states import Event, State
 from jobmanager.database.database import DamagedDocument, Unreported
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.times import read_time
-from jobmanager.gram.answers import find_events, publish_answer, told_state
+from jobmanager.gram.answers import find_events, publish_answer, reported_state
 from jobmanager.gram.audit import write_record
 from jobmanager.site.account import Account
 
@@ -193,7 +193,7 @@ class GramReports:
         now = time.monotonic()
         self._first_seen = {job.id: self._first_seen.get(job.id, now) for job in unreported}
         self._published = {job: state for job, state in self._published.items() if job in self._first_seen}
-        news = {job.id: job for job in unreported if told_state(job.state) is not job.reported}
+        news = {job.id: job for job in unreported if reported_state(job.state) is not job.reported}
         jobs = list(self._read(news))
         # First, because somebody may be waiting for it.
         if self._events is None:
@@ -217,7 +217,7 @@ class GramReports:
 
     def _is_known(self, job: Unreported, now: float) -> bool:
         """True where GRAM has got the id, or where it does no harm that it drops the event."""
-        if told_state(job.state) is State.PENDING or now - self._first_seen[job.id] >= _UNTIL_KNOWN:
+        if reported_state(job.state) is State.PENDING or now - self._first_seen[job.id] >= _UNTIL_KNOWN:
             return True
         # The time of a submit is in whole seconds.
         return time.time() - read_time(job.submitted) >= _UNTIL_KNOWN + 1
@@ -267,7 +267,7 @@ class GramReports:
         with database.transaction():
             for job in told:
                 stored = database.grid_jobs.get(job.identity)
-                stored.put_reported(told_state(job.state), now)
+                stored.put_reported(reported_state(job.state), now)
                 database.grid_jobs.put(stored)
         for job in told:
-            logger.info("%s GRAM is told: %s", job.identity, told_state(job.state).word)
+            logger.info("%s GRAM is told: %s", job.identity, reported_state(job.state).word)

@@ -85,15 +85,15 @@ def prepare_grid_job(account: Account, given: Given, folder: Path) -> GridJob:
     _check_batch_system(account, adapter.request["batch_options"])
     if render_text(str(folder)) != str(folder):
         raise BadRequest([f"the request's folder {str(folder)!r} has characters that no XML can hold: rename it"])
-    identity = _new_identity(account)
+    job_id = _new_job_id(account)
     owner = pwd.getpwuid(os.getuid()).pw_name
-    job = GridJob.new(identity, adapter.jobType, owner, account.configuration.site.batch_system, time.time())
+    job = GridJob.new(job_id, adapter.jobType, owner, account.configuration.site.batch_system, time.time())
     job.put_request(given, folder)
     if steps:
         job.put_steps(step.name for step in steps)
     else:
         count = count_local_jobs(adapter)
-        job.put_slices(count, adapter.getSize(), adapter.request.get("seed") or _seed_of(identity))
+        job.put_slices(count, adapter.getSize(), adapter.request.get("seed") or _seed_of(job_id))
     job.min_success = adapter.request["min_success"]
     job.retries = adapter.request["retries"]
     return job
@@ -293,15 +293,15 @@ def _check_number(adapter: JobAdapter, method: str, number: object) -> None:
         raise HandlerError(f"handler {adapter.jobType}: {method} gave {number!r}, which is no whole number")
 
 
-def _new_identity(account: Account) -> str:
+def _new_job_id(account: Account) -> str:
     """An id that no grid job of this account has; its length is fixed, so that none is a prefix of another."""
     chance = random.SystemRandom()
     while True:
         letters = string.ascii_lowercase + string.digits
-        identity = chance.choice(string.ascii_lowercase) + "".join(chance.choices(letters, k=7))
-        if not account.database.grid_jobs.has(identity):
-            return identity
+        job_id = chance.choice(string.ascii_lowercase) + "".join(chance.choices(letters, k=7))
+        if not account.database.grid_jobs.has(job_id):
+            return job_id
 
 
-def _seed_of(identity: str) -> int:
-    return random.Random(identity).randint(1, HIGHEST_SEED)
+def _seed_of(job_id: str) -> int:
+    return random.Random(job_id).randint(1, HIGHEST_SEED)

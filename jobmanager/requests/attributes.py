@@ -178,7 +178,7 @@ def find_faults_of_whole(given: Given) -> list[str]:
 
 
 def render_step_request(given: Given, step: Step, input_folder: Path | None, takes_folder: bool) -> Given:
-    """The request of a step, for which the whole's limits, queue, environment and retries count, too.
+    """The request of a step, for which the parent's limits, queue, environment and retries count, too.
 
     :param input_folder: where the outputs of its `input_step` are; None where it has none.
     :param takes_folder: whether its job type declares `INPUT_FOLDER`.

@@ -13,7 +13,7 @@ from jobmanager.requests.job_types import HANDLER_FAILURES, HandlerError
 from jobmanager.requests.time_limit import asking
 from jobmanager.site.account import Account, find_batch_adapter
 from sandbox.driver import DriverPlan, LocalJobEntry, render_driver, render_table
-from sandbox.files import write_aside
+from sandbox.files import atomic_write
 from sandbox.limits import Limits
 from sandbox.pack import write_sandbox
 
@@ -134,6 +134,6 @@ def _remove(folder: Path) -> None:
 
 def _write_file(path: Path, data: bytes) -> str:
     """Write a whole file or none; its sha256."""
-    with write_aside(path) as sink:
+    with atomic_write(path) as sink:
         sink.write(data)
     return sink.sha256

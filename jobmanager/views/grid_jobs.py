@@ -119,18 +119,18 @@ def _clock(seconds: float, now: float) -> str:
     return moment.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M:%S")
 
 
-def render_details(account: Account, identity: str, row: Overview, now: float) -> str:
+def render_details(account: Account, job_id: str, row: Overview, now: float) -> str:
     """Everything about one grid job that fits a screen."""
     try:
-        job = account.database.grid_jobs.get(identity)
+        job = account.database.grid_jobs.get(job_id)
     except DamagedDocument as damage:
         known = {"grid job": row.id, "type": row.type, "state": row.state, "owner": printable(row.owner)}
         known |= {"submitted": row.submitted, "local jobs": render_counts(row), "trouble": render_line(str(damage))}
         return render_columns([*known.items()])
     stall_time = account.configuration.monitor.stall_time
-    course = read_course(account.database, identity, job.count, stall_time, now)
+    course = read_course(account.database, job_id, job.count, stall_time, now)
     facts = [
-        ("grid job", identity),
+        ("grid job", job_id),
         ("type", job.job_type),
         (
             "state",
@@ -185,11 +185,11 @@ def render_output(job: "GridJob", tar: Path) -> str:
     return "\n".join(lines)
 
 
-def _render_kinds(identity: str, files: Iterable[Mapping[str, Any]]) -> str:
+def _render_kinds(job_id: str, files: Iterable[Mapping[str, Any]]) -> str:
     """The files of a tar by what they are: those of the local jobs together, with number and size."""
     kinds: dict[str, list[int]] = {}
     for file in files:
-        of_local_job = re.fullmatch(rf"{identity}\..+?\.(stdout|stderr|status|output/.*)", file["path"], re.DOTALL)
+        of_local_job = re.fullmatch(rf"{job_id}\..+?\.(stdout|stderr|status|output/.*)", file["path"], re.DOTALL)
         kinds.setdefault(of_local_job[1] if of_local_job else file["path"], []).append(file["size"])
     rows = [(f"{len(sizes):>8} ×", printable(kind), f"{sum(sizes):>14} bytes") for kind, sizes in sorted(kinds.items())]
     if len(rows) > _SHOWN_KINDS:

@@ -16,12 +16,12 @@ LAST_LINES = 100
 _LONGEST = 4096
 
 
-def render_log(account: Account, identity: str, lines: int | None) -> Iterator[str]:
+def render_log(account: Account, job_id: str, lines: int | None) -> Iterator[str]:
     """The log of a grid job, or its last lines.
 
     :raises OSError: it cannot be read.
     """
-    path = account.places.log(identity)
+    path = account.places.log(job_id)
     yield from _read_lines(path, lines) if os.path.lexists(path) else ["nothing has been logged yet"]
 
 

@@ -22,16 +22,16 @@ class Course:
     """Numbers of the running local jobs that have told nothing new for the stall time."""
 
 
-def read_course(database: Database, identity: str, local_jobs: int, stall_time: float, now: float) -> Course:
+def read_course(database: Database, job_id: str, local_jobs: int, stall_time: float, now: float) -> Course:
     """How far a grid job of so many local jobs has come; stall time in seconds."""
-    states = database.local_jobs.count(identity)
+    states = database.local_jobs.count(job_id)
     return Course(
         local_jobs=local_jobs,
         ended=sum(number for state, number in states.items() if state.is_final),
-        started=database.local_jobs.first_start(identity),
-        phases=tuple(database.local_jobs.phase_sums(identity)),
-        open_parts=database.local_jobs.open_parts(identity),
-        silent=tuple(database.local_jobs.silent(identity, now - stall_time)),
+        started=database.local_jobs.first_start(job_id),
+        phases=tuple(database.local_jobs.phase_sums(job_id)),
+        open_parts=database.local_jobs.open_parts(job_id),
+        silent=tuple(database.local_jobs.silent(job_id, now - stall_time)),
     )
 
 

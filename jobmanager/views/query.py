@@ -79,7 +79,7 @@ class QueryResult:
 
 def run_limited(
     account: Account,
-    identity: str | None,
+    job_id: str | None,
     expression: str,
     language: Language = Language.XPATH,
     limits: Limits = Limits(),
@@ -91,7 +91,7 @@ def run_limited(
     if len(expression) > MOST_LETTERS:
         raise QueryError(f"{language.value}: an expression has at most {MOST_LETTERS} letters, not {len(expression)}")
     where = f"{language.value} {_shorten(expression)}"
-    done = _run_child(_render_question(account, identity, expression, language, limits), limits, where)
+    done = _run_child(_render_question(account, job_id, expression, language, limits), limits, where)
     if done.returncode:
         raise QueryError(f"{where}: {_render_end(done.returncode, done.stderr, limits)}")
     answer = json.loads(done.stdout)
@@ -105,12 +105,12 @@ def _read_item(kind: str, text: str, fields: list[tuple[str, str]]) -> Item:
 
 
 def _render_question(
-    account: Account, identity: str | None, expression: str, language: Language, limits: Limits
+    account: Account, job_id: str | None, expression: str, language: Language, limits: Limits
 ) -> bytes:
     path = account.database.path
     question = {
         "database": None if path is None else str(path),
-        "identity": identity,
+        "job_id": job_id,
         "expression": expression,
         "language": language.value,
         "memory": limits.memory,

@@ -127,7 +127,7 @@ class Question:
     """What is asked, and within which limits (those of `jobmanager.views.query.Limits`)."""
 
     database: str | None
-    identity: str | None
+    job_id: str | None
     expression: str
     language: str
     memory: int
@@ -173,7 +173,7 @@ def _answer(question: Question) -> str:
 def _prepare(question: Question, leave_out: Callable[[DamagedDocument], object]) -> Callable[[str], Iterable[WireItem]]:
     """What evaluates an expression, with all that it needs in memory."""
     database = Database(None if question.database is None else Path(question.database))
-    tree = database.to_xml(question.identity, leave_out)
+    tree = database.to_xml(question.job_id, leave_out)
     database.close()
     if question.language == "XPath":
         return functools.partial(evaluate_xpath, tree)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from adapters import canonical_name
 from batch_adapters.states import State
+from jobmanager.gram.answers import render_message
 
 
 class GramError(enum.IntEnum):
@@ -61,10 +62,6 @@ def find_error(fault: str) -> GramError:
     return _OF_ATTRIBUTE.get(canonical_name(first), GramError.RSL_SCHEDULER_SPECIFIC)
 
 
-_LONGEST = 4000
-"""Characters of a message; the manager takes lines of less than 64000 bytes."""
-
-
 @dataclass(frozen=True)
 class Answer:
     """One answer; what it does not say, does not change."""
@@ -92,7 +89,7 @@ def render_answer(answer: Answer) -> str:
     if answer.state is not None:
         lines.append(f"JOB_STATE:{answer.state.value}")
     if answer.message:
-        lines.append(f"GT3_FAILURE_MESSAGE:{render_line(answer.message)}")
+        lines.append(f"GT3_FAILURE_MESSAGE:{render_message(answer.message)}")
     # Last: the manager takes no more of an answer once it has read an error.
     if answer.error is not None:
         lines.append(f"ERROR:{answer.error.value}")
@@ -118,9 +115,3 @@ def render_old_answer(answer: Answer, before: State) -> str:
     else:
         lines.append(f"GRAM_SCRIPT_SUCCESS:{(answer.state or before).value}")
     return "".join(f"{line}\n" for line in lines)
-
-
-def render_line(text: str) -> str:
-    """A text of any kind as one printable line of bounded length."""
-    line = " ".join(text.split())
-    return "".join(letter if letter.isprintable() else "?" for letter in line)[:_LONGEST]

@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from gram_shims.answers import NO_CHANGE, Answer, GramError, refuse, render_answer, render_line
+from gram_shims.answers import NO_CHANGE, Answer, GramError, refuse, render_answer
 from gram_shims.calls import cancel, poll, signal, submit
 from gram_shims.description import BadDescription, JobDescription, read_description
 from gram_shims.origin import find_contact
 from jobmanager.database.database import DatabaseError
+from jobmanager.gram.answers import render_message
 from jobmanager.monitor.logs import log_to
 from jobmanager.requests.job_types import HandlerError
 from jobmanager.site.account import Account, look_into_account, open_account
@@ -183,7 +184,7 @@ def _log_into(root: Path) -> None:
 
 def _log_call(command: str, description: JobDescription, answer: Answer, seconds: float) -> None:
     words = (find_contact(description), description.word("uniqid"), answer.job_id or description.word("jobid"))
-    contact, uniqid, grid_job = ("".join(render_line(word).split()) or "-" for word in words)
+    contact, uniqid, grid_job = ("".join(render_message(word).split()) or "-" for word in words)
     text = " ".join(render_answer(answer).splitlines()) or "no change"
     logger.info(
         "%s contact=%s uniqid=%s job=%s seconds=%.4f answer=%s", command, contact, uniqid, grid_job, seconds, text

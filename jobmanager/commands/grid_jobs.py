@@ -145,13 +145,12 @@ def output(options: argparse.Namespace) -> int:
     job_id = account.database.grid_jobs.find(options.id)
     _show_output(account, job_id)
     if options.extract:
-        from sandbox.limits import Limits, SandboxError
+        from jobmanager.completion.collection import output_limits
+        from sandbox.limits import SandboxError
         from sandbox.unpack import unpack
 
-        settings = account.configuration.sandbox
-        limits = Limits(settings.max_output_files, settings.max_output_size * 1_000_000)
         try:
-            unpack(account.places.output(job_id), Path(options.extract), limits)
+            unpack(account.places.output(job_id), Path(options.extract), output_limits(account))
         except SandboxError as error:
             raise CommandError(str(error)) from error
         print(f"unpacked into {options.extract}")
@@ -159,7 +158,7 @@ def output(options: argparse.Namespace) -> int:
 
 
 def cancel(options: argparse.Namespace) -> int:
-    """Put the tombstone; the monitor does the rest."""
+    """Request the end of a grid job; the monitor does the rest."""
     from jobmanager.control.cancel_requests import request_cancel
     from jobmanager.monitor.client import wake_monitor
 

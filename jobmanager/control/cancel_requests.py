@@ -1,4 +1,4 @@
-"""The tombstone of a grid job: that someone, or a failure, wants it ended; the workers see to the rest."""
+"""The request to cancel a grid job: that someone, or a failure, wants it ended; the workers see to the rest."""
 
 import logging
 import re

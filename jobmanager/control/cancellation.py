@@ -1,4 +1,4 @@
-"""Ending a grid job: a tombstone first, then cancelling until each local job is gone for certain."""
+"""Ending a grid job: a cancel request first, then cancelling until each local job is gone for certain."""
 
 import logging
 import time

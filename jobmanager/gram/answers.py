@@ -28,6 +28,8 @@ _REPORTED = {
 
 _HIGHEST_EXIT_CODE = 65_535
 """The job manager keeps 16 bits of it."""
+_LONGEST = 4000
+"""Characters of a message; the manager takes lines of less than 64000 bytes."""
 
 
 def reported_state(state: State) -> State:
@@ -42,10 +44,15 @@ def render_poll_answer(account: Account, job: GridJob) -> str:
         return f"JOB_STATE:{told.value}\n"
     # A bare FAILED would end the client with exit code 0.
     tar = account.places.output(job.identity)
-    message = " ".join(f"{job.reason or 'the grid job failed'}; what came back is in {tar}".split())
+    message = render_message(f"{job.reason or 'the grid job failed'}; what came back is in {tar}")
     error = USER_CANCELLED if job.was_cancelled else JOB_EXECUTION_FAILED
-    printable = "".join(letter if letter.isprintable() else "?" for letter in message)[:4000]
-    return f"JOB_STATE:{told.value}\nGT3_FAILURE_MESSAGE:{printable}\nERROR:{error}\n"
+    return f"JOB_STATE:{told.value}\nGT3_FAILURE_MESSAGE:{message}\nERROR:{error}\n"
+
+
+def render_message(text: str) -> str:
+    """A text of any kind as one printable line of bounded length."""
+    line = " ".join(text.split())
+    return "".join(letter if letter.isprintable() else "?" for letter in line)[:_LONGEST]
 
 
 def gram_id(grid_job: str) -> str:

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from adapters import Attribute, JobAdapter
 from batch_adapters.running.traffic import Silence
 from jobmanager.database.database import DamagedDocument, Overview, Quarantined, StepLine
 from jobmanager.database.local_jobs import PhaseSum
+from jobmanager.database.times import render_time
 from jobmanager.site.account import Account
 from jobmanager.views.progress import estimate_end, read_course, render_rate, render_silent
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:  # a list of grid jobs needs no XML
 _STATES = ("unsubmitted", "pending", "active", "suspended", "done", "failed", "cancelled")
 _SHOWN_KINDS = 20
 _COMMANDS = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-_UTC = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def printable(text: str) -> str:
@@ -101,7 +101,7 @@ def render_json(
     objects = []
     for row in rows:
         since = silent_since.get(row.id)
-        moment = {} if since is None else {"silent_since": datetime.fromtimestamp(since, UTC).strftime(_UTC)}
+        moment = {} if since is None else {"silent_since": render_time(since)}
         why = {"quarantined": quarantined[row.id].sentence} if row.id in quarantined else {}
         objects.append({**asdict(row), **moment, **why})
     return json.dumps(objects, indent=2)

@@ -54,6 +54,9 @@ class DriverStatus:
     exit_code: int | None = None
     signal: str | None = None
     host: str | None = None
+    pid: int | None = None
+    again: int | None = None
+    """When the batch system last started it again after this run had come to its end: the program was not run again."""
     index: int | None = None
     """Which of the grid job's local jobs it is, from 1."""
     token: str | None = None
@@ -86,6 +89,8 @@ def _read_text(value: bytes) -> str:
 _FIELDS: dict[bytes, tuple[str, re.Pattern[bytes], Callable[[bytes], Any]]] = {
     b"start": ("start", re.compile(rb"\d{1,12}"), int),
     b"host": ("host", re.compile(rb"[!-~]{1,255}"), _read_text),
+    b"pid": ("pid", re.compile(rb"\d{1,9}"), int),
+    b"again": ("again", re.compile(rb"\d{1,12}"), int),
     b"index": ("index", re.compile(rb"\d{1,9}"), int),
     b"token": ("token", re.compile(rb"[a-z][a-z0-9-]{0,63}"), _read_text),
     b"cpu": ("cpu_seconds", re.compile(rb"\d{1,12}(\.\d{1,6})?"), float),

@@ -80,11 +80,8 @@ def _is_over(account: Account, identity: str) -> bool:
     :raises Unreachable: nobody answered, or outputs may still be on their way.
     """
     database = account.database
-    in_doubt = [job for job in database.local_jobs.all_of(identity) if job.driver != "ended"]
-    reconcile_with_drivers(account, identity, in_doubt)
-    unproven = [
-        job for job in database.local_jobs.all_of(identity) if job.driver != "ended" and job.local_id is not None
-    ]
+    reconcile_with_drivers(account, identity, filter(_is_unproven, database.local_jobs.all_of(identity)))
+    unproven = [job for job in database.local_jobs.all_of(identity) if _is_unproven(job)]
     if not unproven:
         return True
     system = find_batch_system(account, database.grid_jobs.get(identity).batch)
@@ -103,6 +100,12 @@ def _is_over(account: Account, identity: str) -> bool:
     if not reopened:
         change_local_jobs(database, identity, same_runs(identity, unproven), _stop_waiting)
     return not reopened
+
+
+def _is_unproven(job: LocalJob) -> bool:
+    """True where the batch system may have it still, or again: what it told to end itself it may have queued again."""
+    was_told = job.caught is not None and job.cancel_asked is None
+    return job.local_id is not None and (job.driver != "ended" or was_told)
 
 
 def _stop_waiting(job: LocalJob) -> bool:
@@ -145,7 +148,7 @@ def _is_alive(status: LocalStatus) -> bool:
 
 def _wait_for_outputs(unproven: Iterable[LocalJob], lag: float) -> None:
     """A job that ran may have brought its outputs back without our seeing them yet: over a network file system."""
-    begun = [job for job in unproven if job.driver == "started" or job.state is State.DONE]
+    begun = [job for job in unproven if job.driver == "started" or (job.driver is None and job.state is State.DONE)]
     _wait_for(begun, lag, "to bring back their outputs")
 
 

@@ -135,6 +135,10 @@ class LocalJob(Document):
     """What the batch system says of why it waits or is held."""
     run = TIME.optional("run")
     """The second in which the driver of the present run started."""
+    pid = NUMBER.optional("pid")
+    """The process id of that driver."""
+    earlier_run = TEXT.optional("earlier-run")
+    """Second and process id of the driver whose run was over when the batch system queued the local job again."""
 
     @classmethod
     def new(cls, index: int, batch: str, part: Slice | None) -> "LocalJob":
@@ -226,15 +230,17 @@ class LocalJob(Document):
 
     def restart(self) -> None:
         """Forget one run of the job: the batch system queued it again."""
+        if self.driver == "ended":
+            self.earlier_run = f"{self.run} {self.pid}"
         for name in _OF_A_RUN:
             self.element.attrib.pop(name, "")
         self._remove("phase")
 
-    def enter_run(self, start: int) -> None:
-        """Note in which second the driver of the present run started; a new run has told no phases yet."""
+    def enter_run(self, start: int, pid: int | None) -> None:
+        """Note when the driver of the present run started, and its process id; a new run has told no phases yet."""
         if self.run not in (None, start):
             self._remove("phase")
-        self.run = start
+        self.run, self.pid = start, pid
 
     def begin_again(self) -> None:
         """Become a new attempt at the same slice, not submitted; of the old one the attributes are kept."""

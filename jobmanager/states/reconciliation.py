@@ -10,15 +10,15 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
-from batch_adapters.adapter import LocalStatus
+from batch_adapters.adapter import Garbled, LocalStatus, Unreachable
 from batch_adapters.running.batch_system import BatchSystem
 from jobmanager.database.database import LocalJobKey
 from jobmanager.database.local_job import LocalJob
 from jobmanager.site.account import Account, find_batch_system
 from jobmanager.states.changes import change_local_jobs, same_runs
-from jobmanager.states.driver_status import read_driver_status, reconcile_with_drivers, status_file
+from jobmanager.states.driver_status import reconcile_with_drivers
 from jobmanager.states.orphans import find_orphans
-from jobmanager.states.transitions import apply_status, end_by_driver, find_remark, mark_lost
+from jobmanager.states.transitions import apply_status, find_remark, mark_lost
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,12 @@ def reconcile_batch_system(account: Account, name: str) -> None:
     # Before the question: what is submitted while it is answered need not be in the answer.
     known = account.database.local_jobs.list_open(name)
     asked = int(time.time())
-    answer = system.query()
+    try:
+        answer = system.query()
+    except (Unreachable, Garbled):
+        # What the disk proves needs no answer.
+        _ask_drivers(account, known)
+        raise
     by_id = {status.local_id: status for status in answer}
     told = {key: by_id[key.local_id] for key in known if key.local_id in by_id}
     # An id that the batch system has used again, for another token, is not ours any more.
@@ -67,8 +72,7 @@ def _change(account: Account, grid_job: str, keys: Iterable[LocalJobKey], change
 def _look_for_missing(account: Account, system: BatchSystem, gone: list[LocalJobKey], asked: int) -> None:
     """Find out what became of local jobs that the answer does not show."""
     missing = _count_answers(account, system, gone, asked)
-    for grid_job, keys in _by_grid_job(gone).items():
-        _change(account, grid_job, keys, partial(_end_by_driver, account, grid_job))
+    _ask_drivers(account, gone)
     still_open = {key.local_id for key in account.database.local_jobs.list_open(system.adapter.name)}
     gone = [key for key in gone if key.local_id in still_open]
     witnessed = set()
@@ -105,19 +109,17 @@ def _count_answers(
     return missing
 
 
+def _ask_drivers(account: Account, keys: Iterable[LocalJobKey]) -> None:
+    for grid_job, of_grid_job in _by_grid_job(keys).items():
+        jobs = [account.database.local_jobs.get(grid_job, key.index) for key in of_grid_job]
+        reconcile_with_drivers(account, grid_job, jobs)
+
+
 def _by_grid_job(keys: Iterable[LocalJobKey]) -> dict[str, list[LocalJobKey]]:
     found: dict[str, list[LocalJobKey]] = {}
     for key in keys:
         found.setdefault(key.grid_job, []).append(key)
     return found
-
-
-def _end_by_driver(account: Account, grid_job: str, job: LocalJob) -> bool:
-    status = read_driver_status(status_file(account, grid_job, str(job.local_id)))
-    if job.state.is_final or status.end is None or status.exit_code is None:
-        return False
-    end_by_driver(job, status)
-    return True
 
 
 def _end_by_history(ended: Mapping[str, LocalStatus], asked: int, job: LocalJob) -> bool:

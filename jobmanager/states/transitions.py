@@ -107,6 +107,8 @@ def _note_batch_end(job: LocalJob, status: LocalStatus) -> bool:
     if job.batch_words == words:
         return False
     job.put_batch_end(words, status.cause, status.by)
+    if job.driver != "ended" and status.exit_code is not None:
+        job.exit_code = status.exit_code
     return True
 
 
@@ -138,17 +140,6 @@ def mark_lost(job: LocalJob, now: int, reason: str) -> None:
     job.put_batch_end("it is gone, and its driver left no record of an end", Cause.NODE_LOST)
 
 
-def end_by_driver(job: LocalJob, status: DriverStatus) -> None:
-    """End a local job whose driver wrote down its end, while the batch system has forgotten it."""
-    if status.end is None or status.exit_code is None:
-        raise ValueError("the driver has not written down an end")
-    words = f"end, exit code {status.exit_code}"
-    job.put_evidence(Evidence("driver", words, status.end, State.DONE.word, State.DONE))
-    _enter(job, State.DONE, status.end, status.exit_code)
-    job.queue_time = status.end
-    apply_driver_status(job, status, status.end)
-
-
 def _enter(job: LocalJob, state: State, when: int, exit_code: int = 0) -> None:
     job.state = state
     job.remark = None
@@ -165,11 +156,13 @@ def apply_driver_status(job: LocalJob, status: DriverStatus, now: float) -> bool
     The driver's ``end`` is written when the outputs are back, so it proves that the job ran to its end: it beats a
     batch system's FAILED (a batch system that lost its daemon does not know the exit code).
     """
+    if status.again is None and job.earlier_run == f"{status.start} {status.pid}":
+        return False  # The batch system queued it again, and the driver of that run has not begun.
     before = etree.tostring(job.element)
     if status.start is not None:
         _note_driver(job, status, now)
     job.problem = status.problem
-    if job.state.is_final and job.driver == "ended":
+    if job.driver == "ended":
         _reconcile_end(job, status)
     return etree.tostring(job.element) != before
 
@@ -179,7 +172,7 @@ def _note_driver(job: LocalJob, status: DriverStatus, now: float) -> None:
     has_ended = status.end is not None and status.exit_code is not None
     how_far = "ended" if has_ended else "started"
     job.put_driver(how_far, status.host, status.cpu_seconds, status.signal, status.interruption)
-    job.enter_run(status.start)
+    job.enter_run(status.start, status.pid)
     # Of one that has ended long ago nothing is news.
     job.put_phases(status.phases, min(now, status.end or now))
 
@@ -188,7 +181,12 @@ def _reconcile_end(job: LocalJob, status: DriverStatus) -> None:
     assert status.end is not None
     if (job.state, job.exit_code) != (State.DONE, status.exit_code):
         words = f"end, exit code {status.exit_code}"
-        verdict = "done: the driver's record beats the batch system's"
+        verdict = "done: the driver's record beats the batch system's" if job.state.is_final else "done"
         job.put_evidence(Evidence("driver", words, status.end, verdict, State.DONE))
+    if not job.state.is_final:
+        job.put_times(started=job.started_time or status.start, ended=status.end)
+        # What the log has yet to tell of this run may be of the second of its end.
+        job.queue_time = status.end + 1
     job.state = State.DONE
+    job.remark = None
     job.exit_code = status.exit_code

@@ -1,8 +1,8 @@
 """What has become of a submission whose fate nobody knows, and its adoption.
 
-It is looked for in the batch system's queue, then in its history, then in what drivers wrote down: the way that a local
-job goes, so that it cannot slip by. Only what is in none of them, after the time in which a late submission may still
-turn up, was never made.
+What drivers wrote down proves itself, whoever answers. The others are looked for in the batch system's queue, then in
+its history, then at the drivers again: the way that a local job goes, so that it cannot slip by. Only what is in none
+of them, after the time in which a late submission may still turn up, was never made.
 """
 
 import logging
@@ -69,12 +69,12 @@ def _look_everywhere(
 ) -> dict[int, list[str]]:
     """The ids that the local jobs of a token have, by index, each index's eldest first."""
     found: dict[int, list[str]] = {}
-    _add(found, system, offset, system.find(token))
+    _add_drivers(found, account, grid_job, token)
     if wanted - found.keys():
-        _add(found, system, offset, system.find_ended(token))
-    if wanted - found.keys():
-        for index, local_id in _look_at_drivers(account, grid_job, token):
-            found.setdefault(index, []).append(local_id)
+        _add(found, system, offset, system.find(token))
+        if wanted - found.keys():
+            _add(found, system, offset, system.find_ended(token))
+        _add_drivers(found, account, grid_job, token)
     return {index: sorted(dict.fromkeys(ids), key=_age) for index, ids in found.items()}
 
 
@@ -82,6 +82,11 @@ def _add(found: dict[int, list[str]], system: BatchSystem, offset: int, statuses
     for status in statuses:
         index = offset + system.adapter.naming.position_of(status.local_id)
         found.setdefault(index, []).append(status.local_id)
+
+
+def _add_drivers(found: dict[int, list[str]], account: Account, grid_job: str, token: str) -> None:
+    for index, local_id in _look_at_drivers(account, grid_job, token):
+        found.setdefault(index, []).append(local_id)
 
 
 def _age(local_id: str) -> list[int]:

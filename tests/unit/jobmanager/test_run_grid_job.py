@@ -16,7 +16,6 @@ from adapters import LocalJob as PlannedJob
 from adapters import Value
 from batch_adapters.states import State
 from handlers.command import CommandAdapter
-from jobmanager.completion import collection
 from jobmanager.completion.collection import collect_grid_job
 from jobmanager.database.database import UnknownJob
 from jobmanager.database.grid_job import GridJob
@@ -109,7 +108,12 @@ def test_a_handler_that_gives_no_summary_keeps_no_grid_job_from_ending(
     summary: Mapping[str, str],
 ) -> None:
     if summarise is hang:
-        monkeypatch.setattr(collection, "_PATIENCE", 0.5)
+        account = replace(
+            account,
+            configuration=replace(
+                account.configuration, handlers=replace(account.configuration.handlers, time_limit=1)
+            ),
+        )
     monkeypatch.setattr(CommandAdapter, "getSummary", lambda self, outputs: summarise(outputs))
     identity = accept_cancelled(account)
     collect_grid_job(account, identity)

@@ -458,6 +458,48 @@ def test_a_requeued_local_job_replaces_what_its_first_run_left(bench: Bench) -> 
     assert bench.leftovers() == []
 
 
+def test_a_run_that_came_to_its_end_is_not_repeated(bench: Bench) -> None:
+    argv = [*bench.prepare([LocalJobEntry(("/bin/sh", "-c", "echo ran; echo x >output/file; exit 3"))]), "0", "t-1"]
+    assert bench.run_prepared(argv) == 3
+    before = bench.status
+    (bench.results / "k3f9zq2m.t-1.1.stdout").write_text("kept\n")
+    assert bench.run_prepared(argv) == 3
+    assert bench.read("stdout") == b"kept\n"
+    assert bench.status.again is not None
+    assert replace(bench.status, again=None) == before
+    assert bench.leftovers() == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda text: text.replace("token t-1", "token t-2"), id="another submission"),
+        pytest.param(lambda text: text.replace("index 1", "index 2"), id="another index"),
+        pytest.param(lambda text: text.replace("\nend ", "\ncaught TERM 1\nend "), id="told to end"),
+        pytest.param(lambda text: text[: text.index("end ")], id="no end"),
+        pytest.param(lambda text: text[: text.index("exit ")], id="no code"),
+        pytest.param(lambda text: text + "\nstart 5\nhost n1\n", id="begun again since"),
+    ],
+)
+def test_a_run_that_did_not_come_to_its_end_is_repeated(plain_bench: Bench, change: Callable[[str], str]) -> None:
+    argv = [*plain_bench.prepare([LocalJobEntry(("/bin/sh", "-c", "echo ran"))]), "0", "t-1"]
+    assert plain_bench.run_prepared(argv) == 0
+    status = plain_bench.results / "k3f9zq2m.t-1.1.status"
+    status.write_text(change(status.read_text()))
+    (plain_bench.results / "k3f9zq2m.t-1.1.stdout").write_text("kept\n")
+    assert plain_bench.run_prepared(argv) == 0
+    assert plain_bench.read("stdout") == b"ran\n"
+    assert plain_bench.status.end is not None
+
+
+def test_a_run_without_its_outputs_is_repeated(plain_bench: Bench) -> None:
+    argv = [*plain_bench.prepare([LocalJobEntry(("/bin/sh", "-c", "echo ran"))]), "0", "t-1"]
+    assert plain_bench.run_prepared(argv) == 0
+    (plain_bench.results / "k3f9zq2m.t-1.1.stdout").unlink()
+    assert plain_bench.run_prepared(argv) == 0
+    assert plain_bench.read("stdout") == b"ran\n"
+
+
 def test_a_run_torn_off_in_mid_line_does_not_spoil_the_next(plain_bench: Bench) -> None:
     (plain_bench.results / "k3f9zq2m.t-1.1.status").write_text("start 5\nproblem old\nexi")
     plain_bench.run("/bin/true")

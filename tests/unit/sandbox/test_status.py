@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox.status import MAX_PHASES, DriverStatus, Phase, fetch_status, read_phase, read_status
+from sandbox.status import MAX_PHASES, CaughtSignal, DriverStatus, Phase, fetch_status, read_phase, read_status
 
 REPORT = Path(__file__).parents[3] / "sandbox" / "samgrid-report.sh"
 
@@ -20,15 +20,20 @@ REPORT = Path(__file__).parents[3] / "sandbox" / "samgrid-report.sh"
         pytest.param(b"", DriverStatus(), id="nothing yet"),
         pytest.param(
             b"\nstart 10\nhost wn1\npid 4\nindex 2\ncpu 1.25\nsignal TERM\nexit 143\nend 20\n",
-            DriverStatus(start=10, end=20, exit_code=143, signal="TERM", host="wn1", index=2, cpu_seconds=1.25),
+            DriverStatus(start=10, end=20, exit_code=143, signal="TERM", host="wn1", pid=4, index=2, cpu_seconds=1.25),
             id="a whole run",
         ),
         pytest.param(
             b"\nstart 10\nhost wn1\npid 4\nindex 1002\ntoken k3f9zq2m-2\n",
-            DriverStatus(start=10, host="wn1", index=1002, token="k3f9zq2m-2"),
+            DriverStatus(start=10, host="wn1", pid=4, index=1002, token="k3f9zq2m-2"),
             id="a run that says whose it is",
         ),
         pytest.param(b"start 10\nindex x\nindex \ntoken A\ntoken a b\n", DriverStatus(start=10), id="bad names"),
+        pytest.param(
+            b"start 1\ncaught USR1 5\ncaught TERM 7 2\ncaught term 8\nexit 0\nend 9\nagain 30\n",
+            DriverStatus(*(1, 9, 0), again=30, caught=(CaughtSignal("USR1", 5), CaughtSignal("TERM", 7, 2))),
+            id="told to end, and started again",
+        ),
         pytest.param(b"start 10\nexit 1", DriverStatus(start=10), id="torn last line"),
         pytest.param(b"start 10\nexi\nstart 30\n", DriverStatus(start=30), id="torn, then run again"),
         pytest.param(
@@ -254,3 +259,20 @@ def test_xml_that_finds_no_folder_is_not_taken(room: Path) -> None:
     (room / "status").touch()
     (room / "file").write_text("<x/>")
     assert report(room / "status", "xml", str(room / "file")) == 1
+
+
+@pytest.mark.parametrize(
+    ("caught", "interruption"),
+    [
+        pytest.param([("TERM", None)], "TERM", id="while the program ran"),
+        pytest.param([("TERM", 1)], "TERM", id="at the moment of its end"),
+        pytest.param([("TERM", 2)], None, id="after its end"),
+        pytest.param([("USR1", None), ("USR2", None)], None, id="warnings"),
+        pytest.param([("USR1", None), ("INT", None), ("TERM", None)], "INT", id="the first that ends"),
+    ],
+)
+def test_a_signal_interrupts_where_it_may_have_ended_the_program(
+    caught: list[tuple[str, int | None]], interruption: str | None
+) -> None:
+    signals = tuple(CaughtSignal(name, 7, after) for name, after in caught)
+    assert DriverStatus(start=1, caught=signals).interruption == interruption

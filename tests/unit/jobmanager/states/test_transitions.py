@@ -1,6 +1,7 @@
 """Events and drivers' records change a local job's document, in time's order and once."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Concatenate, ParamSpec, TypeVar
 
 import pytest
@@ -36,7 +37,6 @@ apply_array_event = judged(transitions.apply_array_event)
 apply_driver_status = judged(transitions.apply_driver_status)
 apply_event = judged(transitions.apply_event)
 apply_status = judged(transitions.apply_status)
-end_by_driver = judged(transitions.end_by_driver)
 mark_lost = judged(transitions.mark_lost)
 
 PENDING, ACTIVE, SUSPENDED, DONE, FAILED = (
@@ -165,12 +165,6 @@ def test_the_drivers_record_and_the_batch_systems_are_reconciled(
     job = after([(1, ACTIVE, 0), (3, *event)])
     apply_driver_status(job, status, 9)
     assert (job.state, job.exit_code, job.succeeded) == (state, exit_code, succeeded)
-
-
-def test_a_driver_that_ended_does_not_end_the_job_before_the_batch_system_says_so() -> None:
-    job = after([(1, ACTIVE, 0)])
-    apply_driver_status(job, DriverStatus(start=1, end=2, exit_code=0), 9)
-    assert job.state is ACTIVE
 
 
 def test_a_local_job_has_what_its_driver_tells_of_the_run() -> None:
@@ -422,23 +416,45 @@ def test_an_end_without_news_is_a_failure_with_a_reason() -> None:
 @pytest.mark.parametrize("code", [0, 3])
 def test_a_driver_is_a_witness_of_the_end(code: int) -> None:
     job = after([(5, ACTIVE, 0)])
-    end_by_driver(job, DriverStatus(start=5, end=9, exit_code=code))
+    apply_driver_status(job, DriverStatus(start=5, end=9, exit_code=code), 9)
     assert (job.state, job.exit_code, job.succeeded) == (DONE, code, code == 0)
     assert job.evidence() == [
         Evidence("log", "active", 5, "active", ACTIVE),
         Evidence("driver", f"end, exit code {code}", 9, "done", DONE),
     ]
     assert job.ended_time == 9
-    apply_event(job, Event(8, "17_3", PENDING))
-    assert job.state is DONE, "news from before"
     apply_event(job, Event(9, "17_3", PENDING))
+    assert job.state is DONE, "what the log has yet to tell of this run"
+    apply_event(job, Event(10, "17_3", PENDING))
     assert job.state is PENDING
+
+
+def test_a_run_that_is_over_says_nothing_of_the_next_unless_that_was_not_run() -> None:
+    job = after([(5, ACTIVE, 0)])
+    first = DriverStatus(start=5, pid=77, end=9, exit_code=143, signal="TERM")
+    apply_driver_status(job, first, 9)
+    apply_event(job, Event(20, "17_3", PENDING))
+    apply_event(job, Event(21, "17_3", ACTIVE))
+    assert not apply_driver_status(job, first, 21)
+    assert job.state is ACTIVE
+    apply_driver_status(job, replace(first, again=22), 22)
+    assert (job.state, job.exit_code) == (DONE, 143)
+
+
+def test_an_end_that_was_taken_back_is_an_end_once_its_driver_says_so() -> None:
+    job = after([(5, ACTIVE, 0)])
+    apply_driver_status(job, DriverStatus(start=5, pid=77), 6)
+    apply_event(job, Event(8, "17_3", DONE))
+    reopen(job, status("R", ACTIVE), 20)
+    apply_driver_status(job, DriverStatus(start=5, pid=77, end=30, exit_code=0), 30)
+    assert (job.state, job.succeeded) == (DONE, True)
 
 
 @pytest.mark.parametrize("found", [DriverStatus(start=5), DriverStatus(start=5, end=9), DriverStatus()], ids=str)
 def test_a_driver_without_end_is_no_witness(found: DriverStatus) -> None:
-    with pytest.raises(ValueError, match=r"^the driver has not written down an end$"):
-        end_by_driver(submitted_job(), found)
+    job = submitted_job()
+    apply_driver_status(job, found, 9)
+    assert job.state is PENDING
 
 
 def test_a_record_that_beats_the_batch_systems_end_is_evidence_once() -> None:

@@ -19,9 +19,11 @@ def look(toy: ToySystem, token: str = TOKEN) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("where", "questions"), [("find", 0), ("history", 1), ("drivers", 1)], ids=["queue", "history", "drivers"]
+    ("where", "questions"),
+    [("drivers", []), ("find", ["find"]), ("history", ["find", "history"])],
+    ids=["drivers", "queue", "history"],
 )
-def test_it_is_found_the_way_that_a_local_job_goes(toy: ToySystem, where: str, questions: int) -> None:
+def test_it_is_found_the_way_that_a_local_job_goes(toy: ToySystem, where: str, questions: list[str]) -> None:
     toy.add([None, None])
     if where == "drivers":
         for index in (1, 2):
@@ -32,8 +34,15 @@ def test_it_is_found_the_way_that_a_local_job_goes(toy: ToySystem, where: str, q
     assert toy.ids() == ["17_1", "17_2"]
     assert toy.states() == [State.PENDING] * 2, "events and reconciliation say more"
     assert {job.array for job in toy.database.local_jobs.all_of(GRID_JOB)} == {"17"}
-    assert len(toy.calls("history")) == questions
-    assert toy.calls("find") == [TOKEN]
+    assert [name for name in ("find", "history") if toy.calls(name)] == questions
+
+
+def test_what_every_driver_proves_needs_no_answer(toy: ToySystem) -> None:
+    toy.add([None])
+    toy.does("find", "echo connection refused >&2; exit 1")
+    toy.drives("17_1", "start 1000", "index 1", f"token {TOKEN}")
+    assert look(toy)
+    assert toy.ids() == ["17_1"]
 
 
 def test_its_parts_may_be_in_different_places(toy: ToySystem) -> None:

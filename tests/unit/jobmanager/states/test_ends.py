@@ -1,0 +1,155 @@
+"""Outcome and cause of a local job: one judgement, whatever the order in which its evidence comes."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batch_adapters.adapter import LocalStatus
+from batch_adapters.causes import Cause
+from batch_adapters.states import Event, State
+from jobmanager.database.local_job import LocalJob, Outcome
+from jobmanager.states.ends import put_outcome, wants_a_word
+from jobmanager.states.transitions import apply_driver_status, apply_event, apply_status
+from sandbox.status import CaughtSignal, DriverStatus
+
+CLEAN = DriverStatus(start=5, end=9, exit_code=0)
+TERM = (CaughtSignal("TERM", 8),)
+TOLD = DriverStatus(start=5, end=9, exit_code=0, caught=TERM)
+"""It ended well, but was told to end before: a shell whose child was killed."""
+KILLED = DriverStatus(start=5, end=9, exit_code=143, signal="TERM", caught=TERM)
+GONE = DriverStatus(start=5)
+NOTHING = DriverStatus()
+
+
+def says(word: str, state: State, cause: Cause | None = None, by: str = "", code: int | None = None) -> LocalStatus:
+    return LocalStatus("17", word, state, code, cause=cause, by=by)
+
+
+COMPLETED = says("COMPLETED", State.DONE, code=0)
+TIMEOUT = says("TIMEOUT", State.FAILED, Cause.TIME_LIMIT)
+CANCELLED = says("CANCELLED", State.FAILED, Cause.CANCELLED_OUTSIDE, by="ada")
+NODE_FAIL = says("NODE_FAIL", State.FAILED, Cause.NODE_LOST)
+OUT_OF_MEMORY = says("OUT_OF_MEMORY", State.FAILED, Cause.MEMORY_LIMIT)
+NEVER = says("FAILED to start", State.FAILED, Cause.NEVER_STARTED)
+FAILED = says("FAILED", State.FAILED, code=1)
+
+
+def judged(driver: DriverStatus, said: LocalStatus | None, asked: bool = False) -> LocalJob:
+    job = LocalJob.new(1, "slurm", None)
+    job.intend("aaaaaaaa-1", 1)
+    job.register("17", "", 2)
+    if asked:
+        job.cancel_asked = 7
+    apply_event(job, Event(3, "17", State.ACTIVE))
+    apply_event(job, Event(10, "17", State.DONE if said is None or said.state is State.DONE else State.FAILED))
+    apply_driver_status(job, driver, 20)
+    if said is not None:
+        apply_status(job, said, 20, "history")
+    put_outcome(job)
+    job.to_bytes()
+    return job
+
+
+@pytest.mark.parametrize(
+    ("driver", "said", "asked", "cause"),
+    [
+        pytest.param(CLEAN, None, False, None, id="a clean end"),
+        pytest.param(CLEAN, COMPLETED, False, None, id="a clean end, confirmed"),
+        pytest.param(CLEAN, NODE_FAIL, False, None, id="a node lost after a clean end"),
+        pytest.param(CLEAN, TIMEOUT, False, None, id="a limit reached after a clean end"),
+        pytest.param(CLEAN, CANCELLED, False, None, id="cancelled after a clean end"),
+        pytest.param(CLEAN, None, True, None, id="cancelled by us too late"),
+        pytest.param(CLEAN, OUT_OF_MEMORY, False, Cause.MEMORY_LIMIT, id="a child was killed for its memory"),
+        pytest.param(TOLD, COMPLETED, False, None, id="told to end by nobody that the batch system knows"),
+        pytest.param(TOLD, None, False, Cause.SIGNAL, id="told to end, and nobody knows"),
+        pytest.param(TOLD, TIMEOUT, False, Cause.TIME_LIMIT, id="a shell outlived its time limit"),
+        pytest.param(TOLD, CANCELLED, False, Cause.CANCELLED_OUTSIDE, id="a shell outlived somebody's cancel"),
+        pytest.param(TOLD, CANCELLED, True, Cause.CANCELLED_BY_US, id="a shell outlived our cancel"),
+        pytest.param(TOLD, COMPLETED, True, Cause.CANCELLED_BY_US, id="our cancel, which the batch system forgot"),
+        pytest.param(TOLD, NODE_FAIL, False, Cause.SIGNAL, id="told to end on a node that was lost later"),
+        pytest.param(KILLED, None, False, Cause.SIGNAL, id="killed by somebody"),
+        pytest.param(KILLED, TIMEOUT, False, Cause.TIME_LIMIT, id="killed at the limit"),
+        pytest.param(KILLED, TIMEOUT, True, Cause.TIME_LIMIT, id="killed at the limit, and cancelled"),
+        pytest.param(KILLED, None, True, Cause.CANCELLED_BY_US, id="killed by us"),
+        pytest.param(DriverStatus(start=5, end=9, exit_code=3), None, True, Cause.EXIT_CODE, id="failed by itself"),
+        pytest.param(DriverStatus(start=5, end=9, exit_code=3), FAILED, False, Cause.EXIT_CODE, id="both agree"),
+        pytest.param(
+            DriverStatus(start=5, end=9, exit_code=152, signal="XCPU"), None, False, Cause.CPU_LIMIT, id="CPU limit"
+        ),
+        pytest.param(GONE, TIMEOUT, False, Cause.TIME_LIMIT, id="killed with its driver at the limit"),
+        pytest.param(GONE, CANCELLED, True, Cause.CANCELLED_BY_US, id="killed with its driver by us"),
+        pytest.param(GONE, NODE_FAIL, False, Cause.NODE_LOST, id="killed with its node"),
+        pytest.param(NOTHING, NEVER, False, Cause.NEVER_STARTED, id="never started"),
+        pytest.param(NOTHING, CANCELLED, False, Cause.CANCELLED_OUTSIDE, id="cancelled while it waited"),
+        pytest.param(NOTHING, CANCELLED, True, Cause.CANCELLED_BY_US, id="cancelled by us while it waited"),
+        pytest.param(
+            DriverStatus(start=5, problem="no space"), FAILED, False, Cause.DRIVER_FAILED, id="the driver failed"
+        ),
+        pytest.param(
+            DriverStatus(start=5, problem="no space"), TIMEOUT, False, Cause.TIME_LIMIT, id="no space until the limit"
+        ),
+    ],
+)
+def test_the_first_rule_that_fits_says_the_cause(
+    driver: DriverStatus, said: LocalStatus | None, asked: bool, cause: Cause | None
+) -> None:
+    job = judged(driver, said, asked)
+    assert job.cause is cause
+    wanted = {True: Outcome.SUCCEEDED, False: Outcome.CANCELLED if cause and cause.is_cancellation else Outcome.FAILED}
+    assert job.outcome is wanted[cause is None]
+    assert (job.reason is None) is (cause is None)
+
+
+def test_who_cancelled_and_what_the_batch_system_calls_it_stand_in_the_reason() -> None:
+    assert judged(KILLED, CANCELLED).reason == "it was cancelled in the batch system by ada (slurm: CANCELLED)"
+    assert judged(GONE, TIMEOUT).reason == "it ran longer than it may (slurm: TIMEOUT)"
+    assert judged(TOLD, None).reason == (
+        "signal TERM told it to end while its program ran, and nobody says who sent it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("driver", "wants"),
+    [(CLEAN, False), (DriverStatus(start=5, end=9, exit_code=3), False), (TOLD, True), (KILLED, True), (GONE, True)],
+    ids=["a clean end", "an exit code", "told to end", "killed", "no end"],
+)
+def test_the_batch_system_is_asked_about_what_did_not_end_by_itself(driver: DriverStatus, wants: bool) -> None:
+    assert wants_a_word(judged(driver, None)) is wants
+    assert not wants_a_word(judged(driver, CANCELLED))
+    assert not wants_a_word(judged(driver, None, asked=True))
+
+
+def test_a_clean_end_that_the_log_calls_a_failure_is_asked_about() -> None:
+    job = LocalJob.new(1, "slurm", None)
+    job.register("17", "", 2)
+    apply_event(job, Event(10, "17", State.FAILED, 1))
+    apply_driver_status(job, CLEAN, 20)
+    assert wants_a_word(job)
+
+
+DRIVERS = st.sampled_from([CLEAN, TOLD, KILLED, GONE, DriverStatus(start=5, end=9, exit_code=3)])
+WORDS = st.sampled_from([COMPLETED, TIMEOUT, CANCELLED, NODE_FAIL, OUT_OF_MEMORY, FAILED])
+
+
+@given(driver=DRIVERS, said=WORDS, asked=st.booleans())
+def test_the_order_of_the_evidence_changes_nothing(driver: DriverStatus, said: LocalStatus, asked: bool) -> None:
+    state = State.DONE if said.state is State.DONE else State.FAILED
+    steps = {
+        "log": lambda job: apply_event(job, Event(10, "17", state)),
+        "driver": lambda job: apply_driver_status(job, driver, 20),
+        "history": lambda job: apply_status(job, said, 20, "history"),
+    }
+    ends = set()
+    for order in itertools.permutations(steps):
+        job = LocalJob.new(1, "slurm", None)
+        job.register("17", "", 2)
+        apply_event(job, Event(3, "17", State.ACTIVE))
+        if asked:
+            job.cancel_asked = 7
+        for name in order:
+            steps[name](job)
+            put_outcome(job)
+        ends.add((job.outcome, job.cause, job.reason))
+    assert len(ends) == 1

@@ -80,6 +80,21 @@ class Command:
     """Seconds; then it is killed, and nobody has answered."""
     attempts: int = 3
     """How often it is asked where the answer is transient; a submission is only ever asked once at a time."""
+    listing: "Listing | None" = None
+    """What is asked first, where a batch system tells of one account's jobs by their ids only: its answer is the
+    variable ``ids``, some at a time. No ids: there is nothing to be asked, and the answer is empty."""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A command that prints ids, one a line; attempts and timeout are those of the command that it is asked for."""
+
+    argv: tuple[str, ...]
+    outcomes: tuple[Outcome, ...] = (OK,)
+    pattern: str = r"\S+"
+    """Of a whole line; any other makes the answer worthless."""
+    at_once: int = 100
+    """Ids on one command line, at most: fewer where the answers are long."""
 
 
 @dataclass(frozen=True)
@@ -232,6 +247,8 @@ class Naming:
     """Id of an array as a whole; empty where it has none."""
     first: int = 1
     """Number of an array's first element."""
+    span: str = ""
+    """Id of an array's elements ``{n}`` to ``{last}``, by which to cancel them; empty where there is none."""
 
     def read_submitted(self, printed: str, count: int) -> dict[int, str] | None:
         """From position (1 to ``count``) to local id; None where the answer is not what it should be."""
@@ -256,6 +273,30 @@ class Naming:
         """The id of the array that a local job is an element of; its own id where it is none."""
         match = self._match(local_id)
         return self.array.format_map(_without_number(match)) if match else local_id
+
+    def fold(self, ids: Iterable[str]) -> list[str]:
+        """The same local jobs by fewer ids: consecutive elements of an array by that of their span."""
+        if not self.span:
+            return list(ids)
+        folded = []
+        arrays: dict[str, dict[int, re.Match[str]]] = {}
+        for local_id in ids:
+            match = self._match(local_id)
+            if match is None:
+                folded.append(local_id)
+            else:
+                arrays.setdefault(self.array_of(local_id), {})[int(match["n"])] = match
+        return folded + [local_id for elements in arrays.values() for local_id in self._fold_elements(elements)]
+
+    def _fold_elements(self, elements: Mapping[int, re.Match[str]]) -> Iterator[str]:
+        for n in sorted(elements):
+            if n - 1 in elements:
+                continue
+            last = n
+            while last + 1 in elements:
+                last += 1
+            template = self.element if last == n else self.span
+            yield template.format(**_without_number(elements[n]), n=n, last=last)
 
     def _match(self, local_id: str) -> re.Match[str] | None:
         return _reverse(self.element).fullmatch(local_id) if self.element else None

@@ -110,6 +110,9 @@ def _read_command(value: object, base: Command | None) -> Command:
     values: dict[str, Any] = {}
     if "argv" in table:
         values["argv"] = tuple(_read_template(text) for text in _read_words(table["argv"]))
+        # Another question, which is about no ids: then nobody is asked for them.
+        if not any("ids" in text for text in values["argv"]):
+            values["listing"] = None
     if "stdin" in table:
         values["stdin"] = _read_template(table["stdin"])
     if "outcomes" in table:
@@ -158,7 +161,7 @@ def _read_naming(value: object, base: Naming | None) -> Naming:
 def _check_formats(naming: Naming) -> None:
     groups = re.compile(naming.submitted).groupindex.keys() - {"last"}
     element = _read_names(naming.element)
-    known = {"single": groups | {"n"}, "element": groups | {"n"}, "array": element - {"n"}}
+    known = {"single": groups | {"n"}, "element": groups | {"n"}, "array": element - {"n"}, "span": element | {"last"}}
     for key, names in known.items():
         unknown = _read_names(getattr(naming, key)) - names
         if unknown:

@@ -7,7 +7,7 @@ never run against a real Torque.
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Naming, Outcome
+from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Listing, Naming, Outcome
 from batch_adapters.diagnosis import Ask, Finding
 from batch_adapters.pbs.queries import list_causes, list_ended_states, read_json_jobs, read_xml_jobs
 from batch_adapters.states import State
@@ -61,15 +61,34 @@ _GONE = Outcome(
     Answer.ABSENT,
 )
 _COMPLAINT = Outcome(0, r"(?m)^q\w+: ", Answer.UNKNOWN)
-_NO_HISTORY = Outcome(0, r"(?m)^qstat: PBS is not configured to maintain job history", Answer.ABSENT)
 # An empty server answers, too: with JSON that has no "Jobs".
 _JSON = Outcome(0, r"\A\{", Answer.OK)
-_QUERIES = (_COMPLAINT, _JSON, _GONE, _DENIED, _DOWN)
+# Of several jobs some have gone meanwhile.
+_PARTLY = Outcome(
+    None,
+    r'(?ms)\A\{.*^\t?"Jobs":.*^\}\n(?:qstat: [^\n]*(?:Unknown Job Id|Job has finished)[^\n]*\n)+\Z',
+    Answer.OK,
+)
+_NO_HISTORY = Outcome(0, r"(?m)^q(?:stat|select): PBS is not configured to maintain job history", Answer.ABSENT)
+_QUERIES = (_NO_HISTORY, _COMPLAINT, _JSON, _PARTLY, _GONE, _DENIED, _DOWN)
 
 
 def _qstat(*arguments: str, outcomes: tuple[Outcome, ...] = _QUERIES) -> Command:
     # A thousand jobs are 1.3 MB and 0.1 s; a server that hangs leaves clients waiting without limit.
     return Command(("qstat", *arguments), outcomes=outcomes, timeout=60)
+
+
+def _ask_about(*selection: str, history: tuple[str, ...] = ()) -> Command:
+    """The account's own jobs that are selected: of a question without ids the answer has everybody's.
+
+    -E, as else -F json shows the first of several ids only: it asks for all of them at once (qstat.c, 19.1 and 23.06).
+    """
+    listing = Listing(
+        ("qselect", *history, "-u", "{{ user }}", *selection),
+        outcomes=(_NO_HISTORY, _COMPLAINT, OK, _DOWN),
+        pattern=r"\d+(?:\[\])?\.[\w.-]+",
+    )
+    return replace(_qstat("-E", *history, "-t", "-f", "-F", "json", "{{ ids* }}"), listing=listing)
 
 
 def _change(program: str, *options: str) -> Command:
@@ -115,13 +134,13 @@ PBS = BatchAdapter(
         single="{id}.{server}",
         element="{id}[{n}].{server}",
         array="{id}[].{server}",
+        span="{id}[{n}-{last}].{server}",
     ),
-    # Of several ids -F json shows the first only; of none it shows all, which is all users' jobs.
-    queue=_qstat("-t", "-f", "-F", "json"),
-    find=_qstat("-t", "-f", "-F", "json"),
+    queue=_ask_about(),
+    find=_ask_about("-N", "{{ token }}"),
     status=_qstat("-t", "-f", "-F", "json", "{{ id }}"),
     read_jobs=read_json_jobs,
-    history=_qstat("-x", "-t", "-f", "-F", "json", outcomes=(_NO_HISTORY, *_QUERIES)),
+    history=_ask_about("-N", "{{ token }}", history=("-x",)),
     read_history=read_json_jobs,
     # A known and an unknown id in one call have crashed a server (OpenPBS 23.06).
     cancel=Command(("qdel", "{{ ids* }}"), outcomes=(_COMPLAINT, OK, _GONE, _DENIED, _DOWN), timeout=30),
@@ -168,6 +187,8 @@ _XML_QUERIES = (_COMPLAINT, Outcome(0, r"\A(?:<|\s*\Z)", Answer.OK), _GONE, _DEN
 TORQUE = replace(
     PBS,
     name="torque",
+    # It takes no ranges of elements but by an option of their own.
+    naming=replace(PBS.naming, span=""),
     submit=replace(
         PBS.submit,
         argv=(

@@ -5,8 +5,8 @@ import logging
 import os
 import pwd
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, replace
 from itertools import islice
 from typing import Any
 
@@ -17,6 +17,7 @@ from batch_adapters.adapter import (
     Command,
     Garbled,
     Job,
+    Listing,
     LocalStatus,
     Postponed,
     Reader,
@@ -24,13 +25,17 @@ from batch_adapters.adapter import (
     Submission,
     Unreachable,
 )
-from batch_adapters.running.commands import TimedOut, render_text, run_command
+from batch_adapters.running.commands import OutputTooLong, TimedOut, render_text, run_command
 from batch_adapters.running.traffic import HeldBack, Traffic
 
 logger = logging.getLogger(__name__)
 
 _MOST_IDS = 500
 """Ids on one command line."""
+_FIRST_IDS = 2
+"""About so many a question is asked first: two arrays of 10 000 elements are 46 MB in PBS."""
+_COMFORTABLE = 16 * 1024 * 1024
+"""Characters of an answer: how many ids the next question is about goes by the last answer."""
 _MOST_JOBS = 500_000
 """In one answer."""
 _LARGEST_CODE = 2**31
@@ -101,7 +106,7 @@ class BatchSystem:
 
     def cancel(self, ids: Iterable[str]) -> None:
         """Ask for the end of local jobs, or of whole arrays; that they ended, an event or a query must say."""
-        self._change(self.adapter.cancel, "cancel", ids)
+        self._change(self.adapter.cancel, "cancel", self.adapter.naming.fold(ids))
 
     def suspend(self, ids: Iterable[str]) -> None:
         """Stop local jobs that run, or whole arrays; what is not there or stopped already is no error.
@@ -142,12 +147,46 @@ class BatchSystem:
         return found[1].strip() if found else ""
 
     def _jobs(self, command: Command, read: Reader, variables: Mapping[str, Any]) -> list[LocalStatus]:
-        printed = self._ask(command, variables)
-        try:
-            jobs = read_answer(read, printed)
-        except Garbled as error:
-            raise Garbled(f"{command.argv[0]}: {error}") from error
+        jobs: list[Job] = []
+        for printed in self._answers(command, variables):
+            try:
+                jobs += read_answer(read, printed)
+            except Garbled as error:
+                raise Garbled(f"{command.argv[0]}: {error}") from error
         return [self._find_status(job) for job in jobs if job.owner in ("", _find_user())]
+
+    def _answers(self, command: Command, variables: Mapping[str, Any]) -> Iterator[str]:
+        """What a command prints; of one with a listing, for some of its ids at a time."""
+        if command.listing is None:
+            yield self._ask(command, variables)
+            return
+        ids = self._list_ids(command, command.listing, variables)
+        at_once = min(_FIRST_IDS, command.listing.at_once)
+        while ids:
+            some = ids[:at_once]
+            try:
+                printed = self._ask(command, {**variables, "ids": some})
+            except OutputTooLong:
+                if len(some) == 1:
+                    raise
+                at_once = len(some) // 2
+                continue
+            yield printed
+            if len(some) > 1:
+                # They have gone meanwhile, or it told of the first only, as OpenPBS does without -E.
+                alone = [one for one in some if not re.search(rf"(?<![\w.]){re.escape(one)}(?![\w.])", printed)]
+                yield from (self._ask(command, {**variables, "ids": [one]}) for one in alone)
+            ids = ids[len(some) :]
+            fitting = _COMFORTABLE * len(some) // (len(printed) + 1)
+            at_once = max(1, min(command.listing.at_once, 2 * at_once, fitting))
+
+    def _list_ids(self, command: Command, listing: Listing, variables: Mapping[str, Any]) -> list[str]:
+        printed = self._ask(replace(command, argv=listing.argv, outcomes=listing.outcomes), variables)
+        lines = printed.splitlines(keepends=True)
+        odd = next((line for line in lines if not re.fullmatch(f"(?:{listing.pattern})\n", line)), None)
+        if odd is not None:
+            raise Garbled(f"{listing.argv[0]}: no id: {odd[:200]!r}")
+        return [line.rstrip("\n") for line in lines]
 
     def _find_status(self, job: Job) -> LocalStatus:
         adapter = self.adapter
@@ -171,7 +210,8 @@ class BatchSystem:
     def _run(self, command: Command, variables: Mapping[str, Any]) -> str:
         self.traffic.wait_for_turn()
         try:
-            printed = run_command(command, {**self._site, **variables}, self.adapter.ignored_variables)
+            everything = {"user": _find_user(), **self._site, **variables}
+            printed = run_command(command, everything, self.adapter.ignored_variables)
         except Postponed:
             self.traffic.note_answer()
             raise
@@ -208,7 +248,7 @@ def read_answer(read: Reader, printed: str) -> list[Job]:
 
 @functools.cache
 def _find_user() -> str:
-    return pwd.getpwuid(os.geteuid()).pw_name
+    return _name_user(str(os.geteuid()))
 
 
 def _name_user(by: str) -> str:

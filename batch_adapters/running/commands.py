@@ -34,6 +34,10 @@ class TimedOut(Unreachable):
     """The command was given up and killed: asking again at once would only take as long again."""
 
 
+class OutputTooLong(Garbled):
+    """It printed more than anybody reads: a question about less may be answered."""
+
+
 class _Bounded(io.BytesIO):
     """Keeps what a command prints, up to `MAX_OUTPUT`."""
 
@@ -108,7 +112,7 @@ def _run(argv: Sequence[str], timeout: float, stdin: str, ignored_variables: Ite
     running = _start(argv, stdin, find_environment(ignored_variables), out, err)
     exit_code = _wait(running, argv[0], timeout)
     if out.overflowed or err.overflowed:
-        raise Garbled(f"{argv[0]} printed more than {MAX_OUTPUT} bytes")
+        raise OutputTooLong(f"{argv[0]} printed more than {MAX_OUTPUT} bytes")
     stdout, stderr = (stream.getvalue().decode(errors="replace") for stream in (out, err))
     logger.debug("%s: exit %d, stdout %r, stderr %r", argv[:8], exit_code, stdout[:2000], stderr[:2000])
     return exit_code, stdout, stderr

@@ -14,7 +14,7 @@ from batch_adapters.states import State
 from jobmanager.monitor.workers import TRY_LATER
 from jobmanager.site.account import find_batch_system
 from jobmanager.states.reconciliation import MISSING_ANSWERS, MOST_HISTORIES
-from tests.conformance.fakes.book import CANCELLED, LOST
+from tests.conformance.fakes.book import CANCELLED, ENDED, LOST
 from tests.conformance.fakes.program import LATE
 from tests.conformance.fakes.site import SETTLE, SYSTEMS, Site, has_dialect
 
@@ -144,12 +144,13 @@ def test_the_number_of_commands_does_not_grow_with_the_number_of_local_jobs(site
     site.start()
     site.reconcile()
     # One question for the limit, one look.
-    assert len(site.calls()) <= submissions + 2
+    commands = 1 if site.adapter.queue.listing is None else 2
+    assert len(site.calls()) <= submissions + 1 + commands
     site.end()
     site.forget()
     assert site.finish(grid_job).state is State.DONE
     # Another look, and one at the history of each of the first submissions.
-    assert len(site.calls()) <= submissions + 3 + min(submissions, MOST_HISTORIES)
+    assert len(site.calls()) <= submissions + 1 + commands * (2 + min(submissions, MOST_HISTORIES))
 
 
 def test_a_question_about_one_local_job_has_three_answers(site: Site) -> None:
@@ -289,6 +290,27 @@ def test_bad_answers_of_the_queue_end_nothing(site: Site) -> None:
     check_all_end_well(site, grid_job, site.array)
 
 
+def test_bad_answers_to_the_second_question_of_two_end_nothing_and_submit_nothing_again(site: Site) -> None:
+    if site.adapter.queue.listing is None:
+        pytest.skip("it is asked one question at a time")
+    grid_job = site.accept(site.array)
+    site.plan("submit", "fail-after")
+    ways = (*NO_ANSWERS, "silent-after")
+    site.plan("details", *ways)
+    for way in ways:
+        assert site.work("submit", grid_job) == TRY_LATER, way
+    site.submit(grid_job)
+    assert len(site.calls("submit")) == 1
+    site.start()
+    assert site.reconcile() == 0
+    site.plan("details", *ways)
+    for way in ways:
+        site.advance(SETTLE + 1)
+        assert site.reconcile() == TRY_LATER, way
+        assert site.counts(grid_job) == {State.ACTIVE: site.array}, way
+    check_all_end_well(site, grid_job, site.array)
+
+
 def test_while_nobody_answers_nothing_changes(site: Site) -> None:
     grid_job, other = site.accept(site.array), site.accept(site.array)
     site.submit(grid_job)
@@ -398,6 +420,24 @@ def test_a_cancelled_grid_job_leaves_nothing_of_what_waits_and_what_runs(site: S
     site.settle_cancel(grid_job)
     assert not any(job.succeeded for job in site.local_jobs(grid_job))
     assert {job.state for job in site.taken(grid_job)} == {CANCELLED}
+    check_all_is_cancelled(site, grid_job)
+
+
+def test_what_is_left_of_an_array_is_cancelled_by_few_commands(site: Site) -> None:
+    count = 7
+    if site.array > 1:
+        site.configure(max_array=count)
+    grid_job = site.accept(count)
+    site.submit(grid_job)
+    site.start()
+    site.end(0, 3)
+    site.reconcile()
+    site.cancel(grid_job)
+    assert site.work("cancel", grid_job) == 0
+    is_one_by_one = site.adapter.cancel_at_once == 1 and not site.adapter.naming.span
+    assert len(site.calls("cancel")) <= (count - 1 if is_one_by_one else 2)
+    site.settle_cancel(grid_job)
+    assert Counter(job.state for job in site.taken(grid_job)) == {CANCELLED: count - 1, ENDED: 1}
     check_all_is_cancelled(site, grid_job)
 
 

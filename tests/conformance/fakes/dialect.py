@@ -35,7 +35,10 @@ class Submit(NamedTuple):
 
 
 class Show(NamedTuple):
-    """Somebody asks for local jobs; kind is ``queue``, ``find``, ``status`` or ``history``."""
+    """Somebody asks for local jobs; kind is ``queue``, ``find``, ``status`` or ``history``.
+
+    Where such a question is two commands, the second is of the kind ``details``.
+    """
 
     kind: str
     chosen: Callable[[Job], bool]

@@ -1,18 +1,19 @@
-"""OpenPBS 23.06: qsub, qstat and qdel.
+"""OpenPBS 23.06: qsub, qstat, qselect and qdel, with the history of jobs on.
 
 Texts are from tests/recorded/pbs/pbs-transcript.txt, pbs-history.txt and samples/pbs-serverdown.txt of the reference,
-options from the manual pages qsub(1B), qstat(1B) and qdel(1B).
+options from the manual pages qsub(1B), qstat(1B), qselect(1B) and qdel(1B).
 """
 
 import getpass
 import json
+import re
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
 from tests.conformance.fakes.book import BROKEN, CANCELLED, ENDED, HELD, LEAVING, PENDING, RUNNING, SUSPENDED, Job
 from tests.conformance.fakes.dialect import Ask, Cancel, Options, Reply, Say, Show, Submit, want
 
-PROGRAMS = ("qsub", "qstat", "qdel")
+PROGRAMS = ("qsub", "qstat", "qselect", "qdel")
 NAMES = ("pbs", "openpbs")
 SHOWS_ENDED = False
 HAS_HISTORY = True
@@ -52,7 +53,9 @@ def read(program: str, arguments: Sequence[str], stdin: Callable[[], str]) -> As
                 lambda job: not job.unrecorded and _is_named(job, arguments[0]),
                 lambda jobs: _render_deleted(jobs, arguments[0]),
             )
-    return _read_query(Options(arguments, "-F", "-t -f -x -B"))
+        case "qselect":
+            return _read_selection(Options(arguments, "-u -N", "-x"))
+    return _read_query(Options(arguments, "-F", "-t -f -x -B -E"))
 
 
 def _read_submission(options: Options) -> Submit:
@@ -70,27 +73,44 @@ def _read_submission(options: Options) -> Submit:
     )
 
 
+def _read_selection(options: Options) -> Ask:
+    """Ids, of arrays as wholes."""
+    want(options.get("-u") == getpass.getuser(), "everybody's jobs: others may have any number of them")
+    with_ended, named = options.has("-x"), options.has("-N")
+    token = options.get("-N") if named else ""
+
+    def render(jobs: Sequence[Job]) -> Reply:
+        shown = _render_jobs(jobs, with_ended).items()
+        ids = [name for name, job in shown if ("[]" in name) == ("[" in name) and token in ("", job["Job_Name"])]
+        return Reply("".join(f"{name}\n" for name in ids))
+
+    return Show("history" if with_ended else "find" if named else "queue", lambda job: True, render)
+
+
 def _read_query(options: Options) -> Ask:
     if options.has("-B"):
         return Say("limit", Reply(_SERVER))
     want(options.has("-f") and options.has("-t") and options.get("-F") == "json", "a form of the answer")
     with_ended = options.has("-x")
-    want(len(options.rest) <= 1, "several ids: -F json shows the first only")
+    want(bool(options.rest), "everybody's jobs: others may have any number of them")
+    wanted, *more = options.rest
+    want(not more or options.has("-E"), "several ids: -F json shows the first only")
 
     def render(jobs: Sequence[Job]) -> Reply:
         shown = _render_jobs(jobs, with_ended)
-        if not options.rest:
-            return _render_answer(shown)
-        wanted = options.rest[0]
-        if wanted in shown:
-            return _render_answer({wanted: shown[wanted]})
+        asked = {name: job for name, job in shown.items() if {name, _array_of(name)} & {*options.rest}}
+        if asked:
+            return _render_answer(asked)
         if any(_is_named(job, wanted) for job in jobs):
             words = f"qstat: {wanted} Job has finished, use -x or -H to obtain historical job information\n"
             return _render_answer({})._replace(stderr=words, exit_code=35)
         return _render_answer({})._replace(stderr=f"qstat: Unknown Job Id {wanted}\n", exit_code=153)
 
-    kind = "status" if options.rest else "history" if with_ended else "queue"
-    return Show(kind, lambda job: True, render)
+    return Show("details" if options.has("-E") else "status", lambda job: True, render)
+
+
+def _array_of(name: str) -> str:
+    return re.sub(r"\[\d*\]", "[]", name)
 
 
 def _render_answer(jobs: dict[str, dict[str, object]]) -> Reply:
@@ -147,6 +167,10 @@ def _attributes(job: Job, letter: str) -> dict[str, object]:
 
 
 def _is_named(job: Job, wanted: str) -> bool:
+    span = re.fullmatch(r"(\d+)\[(\d+)-(\d+)\]\.vm", wanted)
+    if span is not None:
+        number, first, last = map(int, span.groups())
+        return job.number == number and job.element is not None and first <= job.element <= last
     return wanted in (local_id(job), f"{job.number}[].vm" if job.element is not None else "")
 
 
@@ -165,6 +189,8 @@ def say_down(program: str) -> Reply:
             return Reply("", "Connection refused\nCouldn't connect to cluster: vm\n", 162)
         case "qsub":
             return Reply("", "Connection refused\nqsub: cannot connect to server vm (errno=15010)\n", 162)
+        case "qselect":
+            return Reply("", "Connection refused\nqselect: cannot connect to server vm (errno=15010)\n", 162)
     return _render_answer({})._replace(
         stderr="Connection refused\nqstat: cannot connect to server vm (errno=15010)\n", exit_code=255
     )

@@ -178,7 +178,7 @@ class Site(Hand):
     @property
     def find_kind(self) -> str:
         """The kind of the command that looks for a token: some batch systems can only be asked for everything."""
-        return "find" if self.adapter.find.argv != self.adapter.queue.argv else "queue"
+        return "find" if self.adapter.find != self.adapter.queue else "queue"
 
     def document(self) -> bytes:
         """All that the database says."""

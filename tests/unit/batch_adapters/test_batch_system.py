@@ -19,6 +19,7 @@ from batch_adapters.adapter import (
     Garbled,
     Job,
     Lines,
+    Listing,
     LocalStatus,
     Outcome,
     Refused,
@@ -245,6 +246,98 @@ def test_a_batch_system_may_take_fewer_ids_at_once(toy: Toy) -> None:
     toy.adapter = replace(toy.adapter, cancel_at_once=2)
     toy.says("true").cancel(["a", "b", "c"])
     assert toy.calls == [2, 1]
+
+
+# --- questions about the ids that another one lists
+
+
+@pytest.fixture
+def lists(toy: Toy) -> Toy:
+    """Its queue is asked about the ids that the file ``ids`` has."""
+    listing = Listing(("/bin/cat", str(toy.folder / "ids")), (OK, *OUTCOMES[1:]), pattern=r"\w+-1\.\d+", at_once=5)
+    toy.adapter = replace(toy.adapter, queue=replace(toy.adapter.cancel, listing=listing, attempts=1))
+    return toy
+
+
+ANSWER = 'for id; do echo "$id running -"; done'
+
+
+def list_ids(toy: Toy, number: int) -> list[str]:
+    ids = [f"a-1.{index}" for index in range(1, number + 1)]
+    (toy.folder / "ids").write_text("".join(f"{one}\n" for one in ids))
+    return ids
+
+
+@pytest.mark.parametrize(("number", "calls"), [(1, [1]), (2, [2]), (3, [2, 1]), (20, [2, 4, 5, 5, 4])])
+def test_all_ids_are_asked_about_some_at_a_time(lists: Toy, number: int, calls: list[int]) -> None:
+    ids = list_ids(lists, number)
+    assert [status.local_id for status in lists.says(ANSWER).query()] == ids
+    assert lists.calls == calls
+
+
+def test_no_ids_are_an_empty_answer_and_nothing_more_is_asked(lists: Toy) -> None:
+    list_ids(lists, 0)
+    assert lists.says("exit 9").query() == []
+    assert lists.calls == []
+
+
+def test_where_nobody_lists_ids_there_is_no_answer(lists: Toy) -> None:
+    with pytest.raises(Unreachable):
+        lists.says(ANSWER).query()
+    assert lists.calls == []
+
+
+@pytest.mark.parametrize("text", ["Welcome!\na-1.1\n", "a-1.1\na-1.2", "a-1.1\n\n", "a-1.1 a-1.2\n"])
+def test_a_list_with_anything_but_ids_is_garbled(lists: Toy, text: str) -> None:
+    (lists.folder / "ids").write_text(text)
+    with pytest.raises(Garbled, match="/bin/cat: no id: "):
+        lists.says(ANSWER).query()
+    assert lists.calls == []
+
+
+def test_ids_that_have_gone_since_they_were_listed_are_no_error(lists: Toy) -> None:
+    list_ids(lists, 2)
+    answer = '[ "$*" = a-1.1 ] && exit 4; for id; do [ $id = a-1.1 ] || echo "$id running -"; done'
+    assert [status.local_id for status in lists.says(answer).query()] == ["a-1.2"]
+
+
+def test_a_command_that_tells_of_the_first_id_only_is_asked_about_each(lists: Toy) -> None:
+    ids = list_ids(lists, 12)
+    assert [status.local_id for status in lists.says('echo "$1 running -"').query()] == ids
+
+
+@pytest.mark.parametrize(
+    ("second", "error"), [("exit 1", Unreachable), ("exit 9", Garbled), ("echo what", Garbled), ("exit 2", Refused)]
+)
+def test_a_part_that_is_not_answered_leaves_no_answer(lists: Toy, second: str, error: type[BatchError]) -> None:
+    list_ids(lists, 5)
+    with pytest.raises(BatchError) as caught:
+        lists.says(f'[ "$1" = a-1.1 ] || {{ {second}; exit; }}; {ANSWER}').query()
+    assert caught.type is error
+
+
+def test_an_answer_that_is_too_long_is_asked_for_in_smaller_parts(lists: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = list_ids(lists, 9)
+    monkeypatch.setattr("batch_adapters.running.commands.MAX_OUTPUT", 60)
+    assert [status.local_id for status in lists.says(ANSWER).query()] == ids
+    assert lists.calls == [2, 4, 2, 4, 2, 3]
+    list_ids(lists, 1)
+    monkeypatch.setattr("batch_adapters.running.commands.MAX_OUTPUT", 10)
+    with pytest.raises(Garbled, match="program printed more than 10 bytes"):
+        lists.says(ANSWER).query()
+
+
+def test_long_answers_are_asked_for_one_after_the_other(lists: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = list_ids(lists, 4)
+    monkeypatch.setattr("batch_adapters.running.batch_system._COMFORTABLE", 20)
+    assert [status.local_id for status in lists.says(ANSWER).query()] == ids
+    assert lists.calls == [2, 1, 1]
+
+
+def test_the_account_is_a_variable_of_every_command(toy: Toy) -> None:
+    toy.adapter = replace(toy.adapter, queue=replace(toy.adapter.queue, argv=(str(toy.program), "{{ user }}")))
+    us = pwd.getpwuid(os.geteuid()).pw_name
+    assert toy.says('echo "a-1.1 $1 -"').query() == [LocalStatus("a-1.1", us, None, token="a-1")]
 
 
 # --- what it says of itself

@@ -1,5 +1,7 @@
 """The names of local jobs; those of each batch system are in test_every_adapter.py."""
 
+from dataclasses import replace
+
 import pytest
 
 from batch_adapters.adapter import Naming
@@ -10,6 +12,31 @@ from batch_adapters.adapter import Naming
 def test_an_id_of_another_form_is_its_own_array_and_first_in_it(element: str, local_id: str) -> None:
     naming = Naming(r"(?P<id>\d+)", single="{id}", element=element, array="{id}")
     assert (naming.position_of(local_id), naming.array_of(local_id)) == (1, local_id)
+
+
+SPANS = Naming(
+    submitted=r"(?P<id>\d+)\[\]\.(?P<server>\w+)",
+    single="{id}.{server}",
+    element="{id}[{n}].{server}",
+    array="{id}[].{server}",
+    span="{id}[{n}-{last}].{server}",
+)
+
+
+@pytest.mark.parametrize(
+    ("ids", "folded"),
+    [
+        pytest.param("", "", id="none"),
+        pytest.param("4[1].a", "4[1].a", id="one"),
+        pytest.param("4[1].a 4[2].a", "4[1-2].a", id="two"),
+        pytest.param("4[9].a 4[10].a 4[8].a 4[8].a", "4[8-10].a", id="in no order, and twice"),
+        pytest.param("4[1].a 4[3].a 4[4].a 4[6].a", "4[1].a 4[3-4].a 4[6].a", id="with gaps"),
+        pytest.param("4[1].a 5[2].a 4[2].b 6.a 7[].a", "6.a 7[].a 4[1].a 5[2].a 4[2].b", id="of several arrays"),
+    ],
+)
+def test_consecutive_elements_have_one_id(ids: str, folded: str) -> None:
+    assert SPANS.fold(ids.split()) == folded.split()
+    assert replace(SPANS, span="").fold(ids.split()) == ids.split()
 
 
 def test_a_number_that_the_answer_names_must_be_that_of_the_last_local_job() -> None:

@@ -4,12 +4,12 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
-from batch_adapters.adapter import Answer, BatchAdapter, Job, Submission
+from batch_adapters.adapter import Answer, BatchAdapter, Command, Job, Submission
 from batch_adapters.diagnosis import Level, Printed
 from batch_adapters.pbs import PBS, TORQUE
 from batch_adapters.pbs.queries import read_json_jobs, read_xml_jobs
@@ -201,6 +201,66 @@ def test_elements_of_a_held_array_say_why_they_wait() -> None:
 
 
 SINGLE = Submission("k3f9zq2m-1", 1, 0, "/s/driver.sh", "/s/results")
+
+
+@pytest.mark.parametrize(
+    ("command", "listed", "asked"),
+    [
+        (PBS.queue, "qselect -u ann", "qstat -E -t -f -F json 49[].vm 50.vm"),
+        (PBS.find, "qselect -u ann -N t-1", "qstat -E -t -f -F json 49[].vm 50.vm"),
+        (PBS.history, "qselect -x -u ann -N t-1", "qstat -E -x -t -f -F json 49[].vm 50.vm"),
+    ],
+    ids=["queue", "find", "history"],
+)
+def test_only_what_is_ours_is_asked_for(command: Command, listed: str, asked: str) -> None:
+    assert command.listing is not None
+    variables = {"user": "ann", "token": "t-1", "ids": ["49[].vm", "50.vm"]}
+    assert render_argv(replace(command, argv=command.listing.argv), variables) == listed.split()
+    assert render_argv(command, variables) == asked.split()
+
+
+NO_HISTORY = "qselect: PBS is not configured to maintain job history\n"
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "printed", "answer"),
+    [
+        (0, "", Answer.OK),
+        (0, "49[].vm\n", Answer.OK),
+        (0, NO_HISTORY, Answer.ABSENT),
+        (0, "qselect: something new\n", Answer.UNKNOWN),
+        (162, "Connection refused\nqselect: cannot connect to server vm (errno=15010)\n", Answer.TRANSIENT),
+        (1, "", Answer.UNKNOWN),
+    ],
+)
+def test_what_a_list_of_ids_means(exit_code: int, printed: str, answer: Answer) -> None:
+    assert PBS.history is not None
+    assert PBS.history.listing is not None
+    assert judge(replace(PBS.history, outcomes=PBS.history.listing.outcomes), exit_code, printed) is answer
+
+
+SOME = '{\n\t"timestamp":\t1,\n\t"Jobs":\t{\n\t\t"50.vm":\t{\n\t\t}\n\t}\n}\n'
+GONE = "qstat: Unknown Job Id 49[].vm\n"
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "printed", "answer"),
+    [
+        (0, SOME, Answer.OK),
+        (153, SOME + GONE, Answer.OK),
+        (153, '{\n\t"timestamp":\t1\n}\n' + GONE, Answer.ABSENT),
+        (
+            35,
+            "{\n}\nqstat: 49[].vm Job has finished, use -x or -H to obtain historical job information\n",
+            Answer.ABSENT,
+        ),
+        (255, SOME + GONE + "qstat: cannot connect to server vm (errno=15010)\n", Answer.ABSENT),
+        (255, SOME + "qstat: cannot connect to server vm (errno=15010)\n", Answer.TRANSIENT),
+        (1, SOME[:-4], Answer.UNKNOWN),
+    ],
+)
+def test_what_an_answer_about_several_ids_means(exit_code: int, printed: str, answer: Answer) -> None:
+    assert judge(PBS.queue, exit_code, printed) is answer
 
 
 def test_ids_are_deleted_one_by_one() -> None:

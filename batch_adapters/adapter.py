@@ -398,3 +398,8 @@ class BatchAdapter:
     """True where it can carry files to and from jobs without a shared file system."""
     diagnose: Diagnosis = field(default=no_diagnosis)
     """What ``samgrid doctor`` looks at."""
+
+    def takes(self, name: str) -> bool:
+        """True where the submit command hands on this field of a submission: the embedded one has no queues."""
+        used = re.compile(rf"\{{[{{%][^}}]*\b{name}\b")
+        return any(used.search(text) for text in (*self.submit.argv, self.submit.stdin))

@@ -93,7 +93,12 @@ def _ask_about(*selection: str, history: tuple[str, ...] = ()) -> Command:
 
 def _change(program: str, *options: str) -> Command:
     outcomes = (
-        Outcome(None, rf"(?m)^{program}: (?:Unauthorized Request|Request invalid for job array)", Answer.PERMANENT),
+        # "Invalid request": elements of an array that runs in part cannot be held or released (exit code 156).
+        Outcome(
+            None,
+            rf"(?m)^{program}: (?:Unauthorized Request|Request invalid for job array|Invalid request\b)",
+            Answer.PERMANENT,
+        ),
         Outcome(
             None, rf"(?m)^{program}: (?:\S+ )?(?:Unknown Job Id|Job has finished|Request invalid for state)", Answer.OK
         ),
@@ -148,7 +153,6 @@ PBS = BatchAdapter(
     # For operators; the owner is refused.
     suspend=_change("qsig", "-s", "suspend"),
     resume=_change("qsig", "-s", "resume"),
-    # Not for some jobs of an array: that is refused, too.
     hold=_change("qhold"),
     release=_change("qrls"),
     priority=_change("qalter", "-p", "{{ priority }}"),

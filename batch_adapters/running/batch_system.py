@@ -81,6 +81,10 @@ class BatchSystem:
         ids = self.adapter.naming.read_submitted(printed, submission.count)
         if ids is None:
             raise Garbled(f"{self.adapter.name}: the answer to {submission.token} is {printed[:200]!r}")
+        if len(set(ids.values())) < len(ids):
+            raise Garbled(
+                f"{self.adapter.name}: one id for several local jobs of {submission.token}: {printed[:200]!r}"
+            )
         return ids
 
     def find(self, token: str) -> list[LocalStatus]:

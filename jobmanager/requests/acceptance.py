@@ -82,7 +82,7 @@ def prepare_grid_job(account: Account, given: Given, folder: Path) -> GridJob:
     check_errors(adapter)
     steps = find_steps(adapter)
     check_steps(account, given, steps, folder)
-    _check_batch_system(account, adapter.request["batch_options"])
+    _check_batch_system(account, adapter.request)
     if render_text(str(folder)) != str(folder):
         raise BadRequest([f"the request's folder {str(folder)!r} has characters that no XML can hold: rename it"])
     job_id = _new_job_id(account)
@@ -144,7 +144,7 @@ def _check_step(account: Account, given: Given, step: Step, folder: Path) -> Non
     if not step.input_step:
         check_errors(make_adapter(account, given, folder))
         count_local_jobs(adapter)
-    _check_batch_system(account, adapter.request["batch_options"])
+    _check_batch_system(account, adapter.request)
 
 
 def request_of_step(account: Account, given: Given, step: Step, input_folder: Path | None) -> Given:
@@ -228,13 +228,12 @@ def run_directory(request: Mapping[str, Any]) -> Path | None:
     return Path.home() / request["directory"] if request["directory"] else None
 
 
-def _check_batch_system(account: Account, options: Sequence[str]) -> None:
+def _check_batch_system(account: Account, request: Mapping[str, Any]) -> None:
     """Where local jobs go: what cannot be used would be the monitor's trouble, for every job.
 
     The adapter takes its time to load: most requests have no options, and most sites share their files.
 
-    :param options: further options of the submit command that the request wants.
-    :raises BadRequest: the site's configuration is wrong, or does not permit them.
+    :raises BadRequest: the site's configuration is wrong, or the batch system does not take what the request wants.
     """
     configuration = account.configuration
     name = configuration.site.batch_system
@@ -246,8 +245,12 @@ def _check_batch_system(account: Account, options: Sequence[str]) -> None:
         raise BadRequest(
             [f"configuration [sandbox] transfer: {name} cannot carry files; say shared, with a spool_folder"]
         )
-    if options:
-        _check_options(options, find_batch_adapter(account, name))
+    if request["batch_options"]:
+        _check_options(request["batch_options"], find_batch_adapter(account, name))
+    wanted = [word for word in ("queue", "project") if request[word]]
+    untaken = [word for word in wanted if not find_batch_adapter(account, name).takes(word)]
+    if untaken:
+        raise BadRequest([f"{word}: the batch system {name} has none" for word in untaken])
 
 
 def _check_options(options: Sequence[str], batch: "BatchAdapter") -> None:

@@ -140,10 +140,21 @@ def _note_outcome(
         except (Unreachable, Garbled) as error:
             return error
     offset = intent.indexes[0] - 1
+    if twin := _find_twin(database, system, grid_job, outcome[1]):
+        words = f"its answer to {intent.token} is {outcome[1]!r}, the id of local job {twin} already"
+        return Garbled(f"{system.adapter.name}: {words}: whoever answers for its submit command is at fault")
     logger.info("%s %s submitted: local jobs %d to %d", grid_job, intent.token, offset + 1, intent.indexes[-1])
     ids = {offset + position: local_id for position, local_id in outcome.items()}
     register_local_jobs(database, grid_job, ids, system.adapter.naming)
     return None
+
+
+def _find_twin(database: Database, system: BatchSystem, grid_job: str, local_id: str) -> int | None:
+    """Which of the grid job's other local jobs is open under that id: batch systems use one again after an end only."""
+    found = database.local_jobs.find(system.adapter.name, local_id)
+    if found is None or found[0] != grid_job or found[1].state.is_final:
+        return None
+    return found[1].index
 
 
 def _render_submission(

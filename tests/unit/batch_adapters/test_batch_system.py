@@ -21,6 +21,7 @@ from batch_adapters.adapter import (
     Lines,
     Listing,
     LocalStatus,
+    Naming,
     Outcome,
     Refused,
     Submission,
@@ -102,6 +103,12 @@ def test_a_submission_gives_the_id_of_each_position(toy: Toy) -> None:
 def test_ids_of_other_jobs_than_were_submitted_are_garbled(toy: Toy, printed: str) -> None:
     with pytest.raises(Garbled, match="toy: the answer to k3f9zq2m-1 is"):
         toy.says(f"echo {printed}").submit(SUBMISSION)
+
+
+def test_one_id_for_several_local_jobs_is_garbled(toy: Toy) -> None:
+    toy.adapter = replace(toy.adapter, naming=Naming(r"(?P<id>\d+)", single="{id}", element="{id}"))
+    with pytest.raises(Garbled, match="toy: one id for several local jobs of k3f9zq2m-1: '7"):
+        toy.says("echo 7").submit(SUBMISSION)
 
 
 @pytest.mark.parametrize("code", [1, 2, 5, 9], ids=["transient", "permanent", "later", "unknown"])

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from batch_adapters.adapter import Answer, Garbled, Submission
+from batch_adapters.registry import ADAPTERS
 from batch_adapters.running.batch_system import read_answer
 from batch_adapters.running.commands import render_argv, render_text
 from batch_adapters.site_adapter import find_adapter
@@ -446,6 +447,14 @@ def test_what_is_submitted(system: str, submission: Submission, line: str, stdin
     argv = [SGE_SCRIPT if word == "SCRIPT" else word.replace("|", " ") for word in line.split(" ")]
     assert render_argv(adapter.submit, asdict(submission)) == argv
     assert render_text(adapter.submit.stdin, asdict(submission)) == stdin
+
+
+@pytest.mark.parametrize("system", ADAPTERS)
+def test_all_batch_systems_but_the_embedded_one_have_queues_and_projects(system: str) -> None:
+    adapter = find_adapter(system, {})
+    assert [name for name in ("queue", "project") if adapter.takes(name)] == (
+        [] if system == "fork" else ["queue", "project"]
+    )
 
 
 # --- surroundings

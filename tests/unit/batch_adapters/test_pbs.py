@@ -263,6 +263,13 @@ def test_what_an_answer_about_several_ids_means(exit_code: int, printed: str, an
     assert judge(PBS.queue, exit_code, printed) is answer
 
 
+@pytest.mark.parametrize("program", ["qhold", "qrls"])
+def test_a_part_of_an_array_that_runs_in_part_is_refused(program: str) -> None:
+    command = PBS.hold if program == "qhold" else PBS.release
+    assert judge(command, 156, "", f"{program}: Invalid request 49[3].vm\n") is Answer.PERMANENT
+    assert judge(command, 153, "", f"{program}: Unknown Job Id 49[].vm\n") is Answer.OK
+
+
 def test_ids_are_deleted_one_by_one() -> None:
     assert PBS.cancel_at_once == TORQUE.cancel_at_once == 1
     assert render_argv(PBS.cancel, {"ids": ["49[].vm"]}) == ["qdel", "49[].vm"]

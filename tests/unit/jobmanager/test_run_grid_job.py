@@ -65,6 +65,15 @@ def test_a_batch_system_that_nobody_knows_is_refused_at_once(account: Account) -
         accept_grid_job(replace(account, configuration=configuration), REQUEST, Path("/"))
 
 
+@pytest.mark.parametrize("word", ["queue", "project"])
+def test_a_batch_system_without_queues_or_projects_is_not_asked_for_one(account: Account, word: str) -> None:
+    with pytest.raises(BadRequest, match=f"^{word}: the batch system fork has none$"):
+        accept_grid_job(account, [*REQUEST, (word, ("d0",))], Path("/"))
+    site = replace(account.configuration.site, batch_system="slurm")
+    other = replace(account, configuration=replace(account.configuration, site=site))
+    assert accept_grid_job(other, [*REQUEST, (word, ("d0",))], Path("/"))
+
+
 def test_any_fraction_may_be_the_least_success(account: Account) -> None:
     identity = accept_grid_job(account, [*REQUEST, ("min_success", ("0.000001",))], Path("/"))
     assert account.database.grid_jobs.get(identity).min_success == 1e-6

@@ -16,8 +16,8 @@ from jobmanager.submission.adoption import Unsettled
 from jobmanager.submission.submit import find_last_token, submit_local_jobs, write_intent
 from tests.unit.toy_system import GRID_JOB, SETTLE, TOKEN, ToySystem
 
-COUNTING = 'echo x >>"${0%/*}/number"; wc -l <"${0%/*}/number"'
-"""Prints 1, 2, 3 ... as the ids of what is submitted."""
+COUNTING = 'n=1; until mkdir "${0%/*}/number.$n" 2>/dev/null; do n=$((n + 1)); done; echo $n'
+"""Prints 1, 2, 3 ... as the ids of what is submitted, each once whoever else is at it."""
 
 
 def submit(toy: ToySystem, **request: object) -> None:
@@ -52,6 +52,15 @@ def test_without_arrays_each_local_job_is_submitted_side_by_side(toy: ToySystem)
     submit(toy)
     assert toy.ids() == ["1", "2", "3", "4", "5", "6"]
     assert sorted(toy.calls("submit")) == [f"{GRID_JOB}-{number} 1 {number - 1}" for number in range(1, 7)]
+
+
+def test_one_id_for_two_local_jobs_is_a_fault_of_whoever_answers(toy: ToySystem) -> None:
+    toy.change_adapter(max_array=1)
+    toy.add([None] * 6, token=None)
+    toy.does("submit", "echo 7")
+    with pytest.raises(Garbled, match=r"its answer to .* is '7', the id of local job 1 already: whoever answers"):
+        submit(toy)
+    assert toy.ids() == ["7", None, None, None, None, None]
 
 
 def test_the_sites_options_come_before_the_requests(toy: ToySystem) -> None:

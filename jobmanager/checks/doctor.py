@@ -119,7 +119,9 @@ def _examine(account: Account, name: str, one_of_many: bool, probe_time: float |
 
 def _commands(adapter: BatchAdapter) -> Mapping[str, Command]:
     found = {name: getattr(adapter, name) for name in _COMMANDS}
-    return {name: command for name, command in found.items() if command is not None}
+    known = {name: command for name, command in found.items() if command is not None}
+    listings = {name: command.listing for name, command in known.items() if command.listing is not None}
+    return known | {f"the ids of {name}": Command(listing.argv) for name, listing in listings.items()}
 
 
 def _find_missing_programs(account: Account, adapter: BatchAdapter) -> dict[str, str]:

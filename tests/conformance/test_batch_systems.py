@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from batch_adapters.adapter import Unreachable
+from batch_adapters.causes import Cause
 from batch_adapters.states import State
 from jobmanager.monitor.workers import TRY_LATER
 from jobmanager.site.account import find_batch_system
@@ -421,6 +422,30 @@ def test_a_cancelled_grid_job_leaves_nothing_of_what_waits_and_what_runs(site: S
     assert not any(job.succeeded for job in site.local_jobs(grid_job))
     assert {job.state for job in site.taken(grid_job)} == {CANCELLED}
     check_all_is_cancelled(site, grid_job)
+
+
+ENDED_BY_A_SIGNAL = ("sge", "torque")
+"""Their records say no more of a local job that somebody cancelled; Torque's say it of one that waited, too."""
+
+
+@pytest.mark.parametrize("is_running", [True, False], ids=["running", "waiting"])
+def test_a_local_job_that_somebody_ends_in_the_batch_system_has_that_cause(site: Site, is_running: bool) -> None:
+    system = find_batch_system(site.account, site.name)
+    grid_job = site.accept(site.array)
+    site.submit(grid_job)
+    if is_running:
+        site.start()
+    ids = [str(job.local_id) for job in site.local_jobs(grid_job)]
+    token = str(site.local_jobs(grid_job)[0].token)
+    system.cancel(ids)
+    site.advance(2)
+    told = {status.local_id: status for status in [*system.find(token), *system.find_ended(token)]}
+    ended = [status for status in told.values() if status.state is not None and status.state.is_final]
+    if site.name == "oar" or (site.name == "sge" and not is_running):
+        pytest.skip("it does not say")
+    assert len(ended) == len(ids)
+    cause = Cause.SIGNAL if site.name in ENDED_BY_A_SIGNAL else Cause.CANCELLED_OUTSIDE
+    assert {status.cause for status in ended} == {cause}
 
 
 def test_what_is_left_of_an_array_is_cancelled_by_few_commands(site: Site) -> None:

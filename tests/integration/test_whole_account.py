@@ -1,0 +1,53 @@
+"""One account with grid jobs that are sick in every way, and many healthy ones: nobody holds up anybody else."""
+
+import json
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tests.integration.test_workers import HANGING, wait_for_failure
+from tests.samgrid import Samgrid
+from tests.waiting import wait_until
+
+HEALTHY = 20
+
+
+def states(samgrid: Samgrid) -> dict[str, dict[str, Any]]:
+    return {job["id"]: job for job in json.loads(samgrid("status", "--format", "json").stdout)}
+
+
+def damage(samgrid: Samgrid, table: str, grid_job: str) -> None:
+    """Cut a document short, as a bad disk or a bug would."""
+    column = "id" if table == "grid_job" else "grid_job"
+    with closing(sqlite3.connect(samgrid.state / "jobs.db", timeout=60)) as connection, connection:
+        changed = connection.execute(
+            f"UPDATE {table} SET document = substr(document, 1, 60) WHERE {column} = ?", [grid_job]
+        )
+        assert changed.rowcount == 1
+
+
+def test_sick_grid_jobs_end_or_say_what_holds_them_and_all_others_are_done(samgrid: Samgrid, tmp_path: Path) -> None:
+    (tmp_path / "hanging.py").write_text(HANGING)
+    settings = {"SAMGRID_HANDLERS_MODULES": str(tmp_path / "hanging.py"), "SAMGRID_HANDLERS_TIME_LIMIT": "1"}
+    samgrid = replace(samgrid, settings={**settings, "SAMGRID_MONITOR_RECONCILE_INTERVAL": "1"})
+    script = f'echo begun >{tmp_path}/begun-"$$"; until [ -e {tmp_path}/go ]; do sleep 0.1; done'
+    waiting = f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{script}')"
+    poisoned = {table: samgrid.submit(waiting) for table in ("grid_job", "local_job")}
+    wait_until(lambda: len(list(tmp_path.glob("begun-*"))) == 2)
+    for table, identity in poisoned.items():
+        damage(samgrid, table, identity)
+    hung = [samgrid.submit(f"&(samgrid_type={kind})(executable=/bin/true)") for kind in ("hanging", "deaf")]
+    healthy = [samgrid.submit("&(samgrid_type=command)(executable=/bin/true)") for _ in range(HEALTHY)]
+    (tmp_path / "go").touch()
+    wait_until(lambda: all(states(samgrid)[identity]["state"] == "done" for identity in healthy))
+    for identity in hung:
+        assert "did not come to an end" in wait_for_failure(samgrid, identity)
+    wait_until(lambda: all("quarantined" in states(samgrid)[identity] for identity in poisoned.values()))
+    for identity in poisoned.values():
+        assert f"samgrid remove {identity}" in states(samgrid)[identity]["quarantined"]
+        assert samgrid("log", identity).stdout.count("in quarantine since") == 1
+        assert samgrid("remove", identity).returncode == 0
+    assert states(samgrid).keys() == {*hung, *healthy}
+    assert samgrid("query", "count(//grid-job)").stdout == f"{len(hung) + HEALTHY}\n"

@@ -17,6 +17,7 @@ from batch_adapters.registry import ADAPTERS
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.running.commands import render_text, run_question
 from batch_adapters.running.traffic import HeldBack
+from jobmanager.checks.database import look_at_database
 from jobmanager.checks.probe import run_probe
 from jobmanager.site.account import Account, find_batch_adapter, find_batch_system
 from jobmanager.site.settings import EventSource, Transfer
@@ -50,6 +51,7 @@ def examine(account: Account, names: Sequence[str], probe_time: float | None) ->
     Never raises: what breaks is a finding.
     """
     yield from _guard(lambda: _look_at_folders(account))
+    yield from _guard(lambda: look_at_database(account))
     for name in names:
         for finding in _guard(functools.partial(_examine, account, name, len(names) > 1, probe_time)):
             yield replace(finding, text=f"{name}: {finding.text}")

@@ -1,6 +1,7 @@
 """The commands about grid jobs; heavy modules are loaded by the commands that need them."""
 
 import argparse
+import errno
 import getpass
 import sys
 import time
@@ -195,7 +196,9 @@ def wake_for(account: Account, job_id: str) -> None:
 
 
 def _show_output(account: Account, job_id: str) -> None:
-    from jobmanager.views.grid_jobs import render_output
+    import tarfile
+
+    from jobmanager.views.grid_jobs import render_line, render_output
 
     job = account.database.grid_jobs.get(job_id)
     tar = account.places.output(job_id)
@@ -203,16 +206,22 @@ def _show_output(account: Account, job_id: str) -> None:
         raise CommandError(f"grid job {job_id} is {job.state.word}: its output is there when it has ended")
     try:
         print(render_output(job, tar))
-    except (OSError, ValueError, LookupError) as error:
-        raise CommandError(f"the output {tar} cannot be read: {error}") from error
+    except (OSError, ValueError, LookupError, EOFError, tarfile.TarError) as error:
+        raise CommandError(f"the output {tar} cannot be read: {render_line(str(error))}") from error
 
 
 def _wake_if_needed(account: Account) -> None:
     from jobmanager.monitor.client import wake_monitor
 
     # Ended ones, too, whose end GRAM has not been told.
-    if account.database.grid_jobs.list_open() or account.database.grid_jobs.list_unreported():
+    if not (account.database.grid_jobs.list_open() or account.database.grid_jobs.list_unreported()):
+        return
+    try:
         wake_monitor(account)
+    except OSError as error:
+        if error.errno != errno.EROFS:
+            raise
+        print("samgrid status: no monitor can be started: the state folder can only be read", file=sys.stderr)
 
 
 RESUBMIT_HELP = """\

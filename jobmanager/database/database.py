@@ -135,6 +135,18 @@ class Database:
             except DamagedDocument as damage:
                 yield damage
 
+    def find_file_faults(self) -> list[str]:
+        """What is wrong with the file itself; nothing where it is sound."""
+        from jobmanager.database.checking import find_file_faults
+
+        return find_file_faults(self._store)
+
+    def find_document_faults(self) -> Iterator[str]:
+        """A sentence for each document that cannot be read or is not valid, or whose columns say otherwise."""
+        from jobmanager.database.checking import find_document_faults
+
+        return find_document_faults(self._store)
+
     def _documents(self, identity: str | None) -> Iterator[tuple[str, str, int, bytes]]:
         """When its grid job was submitted, its id, number (0: the grid job's own) and each document."""
         condition = "" if identity is None else " WHERE grid_job.id = ?"

@@ -1,5 +1,6 @@
 """One SQLite file of an account: transactions, tables as column maps, and errors that say which file and why."""
 
+import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -55,6 +56,13 @@ class Table:
         return f"INSERT INTO {self.name} ({names}) VALUES ({places}) {update}"
 
 
+def _open_unwritable(path: Path) -> sqlite3.Connection:
+    """A file on a file system that can only be read: with what was not written into it yet, if there is such."""
+    log = path.with_name(f"{path.name}-wal")
+    mode = "mode=ro" if log.exists() and log.stat().st_size else "mode=ro&immutable=1"
+    return sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", timeout=60, isolation_level=None, uri=True)
+
+
 class Store:
     """An SQLite file. Writing methods belong inside ``with store.transaction():``.
 
@@ -65,6 +73,9 @@ class Store:
         """``path`` None: an empty store in memory."""
         self.path = path
         with self._translated():
+            if path is not None and os.statvfs(path.parent).f_flag & os.ST_RDONLY:
+                self._connection = _open_unwritable(path)
+                return
             self._connection = sqlite3.connect(path or ":memory:", timeout=60, isolation_level=None)
             if path is not None:
                 path.chmod(0o600)

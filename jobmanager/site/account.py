@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from batch_adapters.launch import LAUNCH, command_line
-from jobmanager.database.database import Database
+from jobmanager.database.database import Database, DatabaseError
 from jobmanager.site.configuration import Configuration, read_configuration
 from jobmanager.site.places import StatePlaces, find_state_folder, make_state_folder
 
@@ -30,7 +30,19 @@ class Account:
     def database(self) -> Database:
         """The XML job database, opened when it is first needed."""
         # Where there is no state folder, nothing was ever submitted.
-        return Database(self.places.database if self.places.root.exists() else None)
+        if not self.places.root.exists():
+            return Database(None)
+        self._check_database_is_there()
+        return Database(self.places.database)
+
+    def _check_database_is_there(self) -> None:
+        """A new job database beside the folders of grid jobs would forget them, and what runs of them."""
+        own = self.places.root / "jobs"
+        if not self.places.database.exists() and own.is_dir() and any(own.iterdir()):
+            raise DatabaseError(
+                f"job database {self.places.database} is missing, but {own} has grid jobs: bring it back, with its"
+                f" -wal file if there was one, or move {own} away, and a new one is begun"
+            )
 
     def program(self, name: str, *arguments: str) -> list[str]:
         """The command line of another program of ours on the same state folder."""

@@ -186,6 +186,8 @@ def _hear(account: Account, batch: str, question: Callable[[], list[LocalStatus]
         return Heard(trouble=f"{since}: {error}")
     except BatchError as error:
         return Heard(trouble=f"no answer that can be understood: {error}")
+    except OSError as error:  # how often it is asked cannot be noted, say
+        return Heard(trouble=f"it cannot be asked: {error}")
 
 
 def _titles(batch: str, surroundings: Surroundings) -> list[tuple[str, Heard]]:

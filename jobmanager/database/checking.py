@@ -1,0 +1,76 @@
+"""Is the job database what it should be: its file sound, each document valid, each column what its document says?"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from jobmanager.database.documents import Document, load_schema, read_document
+from jobmanager.database.grid_job import GridJob
+from jobmanager.database.grid_jobs import GRID_JOBS, STEPS
+from jobmanager.database.local_job import LocalJob
+from jobmanager.database.local_jobs import ATTEMPTS, LOCAL_JOBS, PHASES
+from jobmanager.database.sqlite import DamagedDocument, Store, Table
+
+_MOST = 20
+"""Faults of the file that are told."""
+
+
+def find_file_faults(store: Store) -> list[str]:
+    """What SQLite itself finds wrong with the file; nothing where it is sound."""
+    return [str(line) for (line,) in store.query(f"PRAGMA quick_check({_MOST})") if line != "ok"]
+
+
+def find_document_faults(store: Store) -> Iterator[str]:
+    """A sentence for each document that cannot be read or is not valid, or whose columns say otherwise."""
+    for identity, data in store.query("SELECT id, document FROM grid_job ORDER BY submitted, id"):
+        yield from _check(store, str(identity), 0, data)
+    for identity, number, data in store.query("SELECT grid_job, number, document FROM local_job ORDER BY 1, 2"):
+        yield from _check(store, str(identity), int(number), data)
+
+
+def _check(store: Store, identity: str, number: int, data: bytes) -> Iterator[str]:
+    whose = f"local job {number} of grid job {identity}" if number else f"grid job {identity}"
+    try:
+        document = (LocalJob if number else GridJob)(
+            read_document(LocalJob.tag if number else GridJob.tag, data, identity, number)
+        )
+    except DamagedDocument as damage:
+        yield str(damage)
+        return
+    schema = load_schema()
+    if not schema.validate(document.element):
+        yield f"the document of {whose} is not valid: {schema.error_log.last_error}"
+        return
+    for table, rows in _derive(identity, document):
+        if _stored(store, table, identity, number) != rows:
+            yield f"the columns of {whose} in table {table.name} are not what its document says"
+
+
+def _derive(identity: str, document: Document) -> Iterator[tuple[Table, list[tuple[Any, ...]]]]:
+    """The rows that each table should have of a document."""
+    if isinstance(document, GridJob):
+        yield GRID_JOBS, _rows(GRID_JOBS, [(document,)])
+        yield STEPS, _rows(STEPS, [(document, number, step) for number, step in enumerate(document.steps, 1)])
+    elif isinstance(document, LocalJob):
+        yield LOCAL_JOBS, _rows(LOCAL_JOBS, [(identity, document)])
+        phases = [(identity, document, *told) for told in enumerate(document.told_phases())]
+        yield PHASES, _rows(PHASES, phases)
+        past = [(identity, document, *attempt) for attempt in enumerate(document.past(), 1)]
+        yield ATTEMPTS, _rows(ATTEMPTS, past)
+
+
+def _columns(table: Table) -> list[str]:
+    return [name for name in table.columns if name != "document"]
+
+
+def _rows(table: Table, sources: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    values = [table.columns[name][1] for name in _columns(table)]
+    return [tuple(value(*source) for value in values) for source in sources]
+
+
+def _stored(store: Store, table: Table, identity: str, number: int) -> list[tuple[Any, ...]]:
+    key = "id" if table is GRID_JOBS else "grid_job"
+    condition, values = f"{key} = ?", [identity]
+    if number:
+        condition, values = f"{condition} AND number = ?", [identity, str(number)]
+    sql = f"SELECT {', '.join(_columns(table))} FROM {table.name} WHERE {condition} ORDER BY {', '.join(table.key)}"
+    return [tuple(row) for row in store.query(sql, values)]

@@ -254,7 +254,9 @@ class Generators:
             generator.stop()
 
     def _find_command(self, batch: str) -> list[str]:
-        since = max(0, (self._account.database.events.generator_time(batch) or 0) - OVERLAP)
+        told = self._account.database.events.generator_time(batch) or 0
+        # Where the clock was set back, what is told now has stamps before the last.
+        since = max(0, min(told, int(time.time())) - OVERLAP)
         module, path = self._find_source(batch)
         logger.info("generator %s reads %s from %d", batch, path, since)
         log = ("-l", str(path)) if path else ()

@@ -12,6 +12,9 @@ from jobmanager.states.ends import put_outcome
 
 logger = logging.getLogger(__name__)
 
+CLOCKS_DIFFER = 10.0
+"""Seconds by which the clock of a batch system's host may be ahead of ours."""
+
 Selection = Callable[[LocalJobs], Iterable[LocalJob]]
 """Which local jobs are meant, read inside the transaction that changes them."""
 
@@ -43,9 +46,21 @@ def same_runs(grid_job: str, known: Iterable[LocalJob | LocalJobKey]) -> Selecti
                 jobs.append(local_jobs.get(grid_job, index))
             except DamagedDocument as damage:
                 local_jobs.quarantine.put(damage, time.time())
+        forget_future(jobs, time.time())
         return [job for job in jobs if job.local_id == ids[job.index]]
 
     return select
+
+
+def forget_future(jobs: Iterable[LocalJob], now: float) -> None:
+    """Forget when something was last told of local jobs, where that is still to come: the clock was set back since.
+
+    Else all that is told until the clock has caught up would count as late. A replay is known by its evidence.
+    """
+    for job in jobs:
+        for name, told in (("event-time", job.event_time), ("queue-time", job.queue_time)):
+            if told > now + CLOCKS_DIFFER:
+                job.element.attrib.pop(name)
 
 
 def of_token(grid_job: str, token: str) -> Selection:

@@ -10,7 +10,7 @@ from batch_adapters.states import Event
 from jobmanager.database.database import DamagedDocument, Database, DatabaseError
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob
-from jobmanager.states.changes import put_local_jobs
+from jobmanager.states.changes import forget_future, put_local_jobs
 from jobmanager.states.transitions import apply_array_event, apply_event
 
 logger = logging.getLogger(__name__)
@@ -107,6 +107,7 @@ class _Changes:
     def _apply(self, grid_job: str, stored: LocalJob, event: Event, apply: Callable[[LocalJob, Event], bool]) -> None:
         key = grid_job, stored.index
         job = self._jobs.setdefault(key, stored)
+        forget_future([job], time.time())
         before = job.state
         if apply(job, event):
             self._changed.add(key)

@@ -15,7 +15,7 @@ from batch_adapters.running.batch_system import BatchSystem
 from jobmanager.database.database import Database
 from jobmanager.database.local_job import Evidence, LocalJob
 from jobmanager.site.account import Account
-from jobmanager.states.changes import change_local_jobs, of_token, put_local_jobs
+from jobmanager.states.changes import CLOCKS_DIFFER, change_local_jobs, of_token, put_local_jobs
 from jobmanager.states.driver_status import read_driver_status
 from jobmanager.states.registration import register_local_jobs
 from sandbox.gather import render_stem
@@ -53,7 +53,11 @@ def adopt(account: Account, system: BatchSystem, grid_job: str, token: str) -> b
 def _believe_absence(system: BatchSystem, database: Database, grid_job: str, token: str, jobs: list[LocalJob]) -> bool:
     """Nothing more was found; False where nothing of the token was ever found."""
     missing = [job for job in jobs if job.local_id is None]
-    if missing and time.time() - max(job.intended for job in missing) < system.adapter.settle_time:
+    now = time.time()
+    if any(job.intended > now + CLOCKS_DIFFER for job in missing):
+        # The clock was set back since: nobody knows how long ago it was sent, but it was not later than now.
+        change_local_jobs(database, grid_job, of_token(grid_job, token), lambda job: job.intend(token, now))
+    if missing and now - max(job.intended for job in missing) < system.adapter.settle_time:
         raise Unsettled(
             f"{token} is nowhere in {system.adapter.name}; it may still turn up: it is looked for until"
             f" {system.adapter.settle_time:.0f} s after it was sent"

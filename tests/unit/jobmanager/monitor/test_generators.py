@@ -434,6 +434,20 @@ def test_the_monitor_s_generators_start_a_minute_before_the_persistent_time(
     assert told == [("fork", [Event(since, "fork", State.PENDING)])]
 
 
+def test_a_generator_starts_before_now_where_the_clock_was_set_back(
+    account: Account, monkeypatch: pytest.MonkeyPatch, selector: selectors.BaseSelector
+) -> None:
+    monkeypatch.setattr(generators, "command_line", launch_fake)
+    now = int(time.time())
+    with account.database.transaction():
+        account.database.events.put_generator_time("fork", now + 10_000)
+    told: list[Event] = []
+    ours = Generators(account, selector, lambda batch, events: told.extend(events))
+    run_until(selector, ours, lambda: bool(told), "fork")
+    ours.stop()
+    assert now - OVERLAP <= told[0].timestamp <= time.time() - OVERLAP
+
+
 def test_a_generator_says_again_what_could_not_be_applied(
     account: Account, selector: selectors.BaseSelector, monkeypatch: pytest.MonkeyPatch
 ) -> None:

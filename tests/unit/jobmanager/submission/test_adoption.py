@@ -98,6 +98,16 @@ def test_what_is_nowhere_may_still_turn_up_and_then_was_never_made(toy: ToySyste
     )
 
 
+def test_a_clock_that_was_set_back_makes_it_settle_not_much_later(toy: ToySystem) -> None:
+    toy.add([None])
+    back = NOW - 200
+    for toy.now in (back, back + SETTLE - 1):
+        with pytest.raises(Unsettled):
+            look(toy)
+    toy.now = back + SETTLE
+    assert not look(toy)
+
+
 def test_what_is_tried_again_may_turn_up_again(toy: ToySystem) -> None:
     toy.add([None])
     toy.now = NOW + SETTLE

@@ -2,12 +2,14 @@
 
 import argparse
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jobmanager.commands.arguments import AddCommand, AddForJob, read_seconds
 from jobmanager.commands.grid_jobs import CommandError
 from jobmanager.requests.attributes import COMMON_ATTRIBUTES
+from jobmanager.site.account import look_into_account
 
 if TYPE_CHECKING:
     from batch_adapters.diagnosis import Finding
@@ -82,11 +84,18 @@ CONFIG_HELP = (
 
 MONITOR_HELP = "Every command starts one when there is work; run it yourself as a service, with --stay."
 
+REPAIR_HELP = """\
+"samgrid doctor" tells the faults. The columns are derived anew from the documents; a local job's document that cannot
+be read is made anew from its columns and its driver's record (what was seen of it, its phases and earlier attempts are
+lost). A grid job's own document holds its request and cannot be made anew. The job database is copied first.
+Exit status: 0 no fault is left, 1 some are."""
+
 
 def add_commands(add: AddCommand, _: AddForJob) -> None:
     """Make the commands known to the command line."""
     _add_types(add)
     add("config", config, "Print every configuration value and where it came from.", CONFIG_HELP)
+    add("repair", repair, "Mend a job database with faults, as far as it can be.", REPAIR_HELP)
     command = add("monitor", monitor, "Run the job state monitor in the foreground.", MONITOR_HELP)
     command.add_argument("--stay", action="store_true", help="do not end when there is nothing to do")
 
@@ -97,6 +106,20 @@ def config(options: argparse.Namespace) -> int:
 
     print(render_configuration(read_configuration(os.environ)), end="")
     return 0
+
+
+def repair(options: argparse.Namespace) -> int:
+    """Mend the job database, and say what was done."""
+    from jobmanager.control.repair import repair as mend
+    from jobmanager.views.grid_jobs import render_line
+
+    result = mend(look_into_account(options.state_dir), time.time())
+    print(f"saved as {result.saved}")
+    for heading, sentences in (("mended", result.mended), ("left", result.left)):
+        for sentence in sentences:
+            print(f"{heading}: {render_line(sentence)}")
+    print(f"mended: {len(result.mended)}, left: {len(result.left)}")
+    return int(bool(result.left))
 
 
 def monitor(options: argparse.Namespace) -> int:

@@ -1,13 +1,14 @@
 """Is the job database what it should be: its file sound, each document valid, each column what its document says?"""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from jobmanager.database.documents import Document, load_schema, read_document
 from jobmanager.database.grid_job import GridJob
-from jobmanager.database.grid_jobs import GRID_JOBS, STEPS
+from jobmanager.database.grid_jobs import GRID_JOBS, STEPS, GridJobs
 from jobmanager.database.local_job import LocalJob
-from jobmanager.database.local_jobs import ATTEMPTS, LOCAL_JOBS, PHASES
+from jobmanager.database.local_jobs import ATTEMPTS, LOCAL_JOBS, PHASES, LocalJobs
 from jobmanager.database.sqlite import DamagedDocument, Store, Table
 
 _MOST = 20
@@ -74,3 +75,24 @@ def _stored(store: Store, table: Table, identity: str, number: int) -> list[tupl
         condition, values = f"{condition} AND number = ?", [identity, str(number)]
     sql = f"SELECT {', '.join(_columns(table))} FROM {table.name} WHERE {condition} ORDER BY {', '.join(table.key)}"
     return [tuple(row) for row in store.query(sql, values)]
+
+
+def derive_anew(store: Store) -> None:
+    """Write every row anew that is derived from a document which can be read, inside the caller's transaction."""
+    grid_jobs, local_jobs = GridJobs(store), LocalJobs(store)
+    for (identity,) in list(store.query("SELECT id FROM grid_job")):
+        with suppress(DamagedDocument):
+            job = grid_jobs.get(identity)
+            store.write("DELETE FROM step WHERE grid_job = ?", [(identity,)])
+            grid_jobs.put(job)
+        for (number,) in list(store.query("SELECT number FROM local_job WHERE grid_job = ?", [identity])):
+            with suppress(DamagedDocument):
+                local_job = local_jobs.get(identity, number)
+                store.write("DELETE FROM attempt WHERE grid_job = ? AND number = ?", [(identity, number)])
+                local_jobs.put(identity, [local_job])
+
+
+def read_columns(store: Store, identity: str, number: int) -> Mapping[str, Any]:
+    """What the index knows of a local job."""
+    (row,) = _stored(store, LOCAL_JOBS, identity, number)
+    return dict(zip(_columns(LOCAL_JOBS), row, strict=True))

@@ -1,9 +1,9 @@
 """The XML job database: documents in one SQLite file, with a few columns derived from them as indexes."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jobmanager.database.events import SCHEMA as EVENTS
 from jobmanager.database.events import Events
@@ -146,6 +146,18 @@ class Database:
         from jobmanager.database.checking import find_document_faults
 
         return find_document_faults(self._store)
+
+    def derive_anew(self) -> None:
+        """Write every row anew that is derived from a document which can be read."""
+        from jobmanager.database.checking import derive_anew
+
+        derive_anew(self._store)
+
+    def read_columns(self, identity: str, number: int) -> Mapping[str, Any]:
+        """What the index knows of a local job whose document cannot be read."""
+        from jobmanager.database.checking import read_columns
+
+        return read_columns(self._store, identity, number)
 
     def _documents(self, identity: str | None) -> Iterator[tuple[str, str, int, bytes]]:
         """When its grid job was submitted, its id, number (0: the grid job's own) and each document."""

@@ -13,6 +13,9 @@ class DatabaseError(Exception):
     """The job database cannot be read or written now; the message says which file and why."""
 
 
+_REPAIR = ', "samgrid repair" makes the document anew'
+
+
 class DamagedDocument(DatabaseError):
     """A document in the job database cannot be read: its own grid job cannot go on, all others can."""
 
@@ -21,7 +24,7 @@ class DamagedDocument(DatabaseError):
         whose = f"local job {number} of grid job {grid_job}" if number else f"grid job {grid_job}"
         super().__init__(
             f"the document of {whose} cannot be read ({problem}): nothing changes until it can;"
-            f' "samgrid remove {grid_job}" ends its local jobs and removes it'
+            f' "samgrid remove {grid_job}" ends its local jobs and removes it{_REPAIR if number else ""}'
         )
         self.grid_job = grid_job
         self.number = number

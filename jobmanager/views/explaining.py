@@ -61,6 +61,8 @@ def _explain(account: Account, grid_job: str, job: LocalJob, ask: bool) -> str:
         + "\n".join(f"  {render_line(line)}" for line in [*describe_driver(surroundings.driver), *complaint]),
     ]
     parts += [_describe_heard(title, heard) for title, heard in _titles(job.batch, surroundings)]
+    if why := account.database.quarantine.list().get(grid_job):
+        parts.append(f"grid job {grid_job}:\n  {render_line(why.sentence)}")
     parts.append("verdict:\n  " + render_line(render_verdict(job, surroundings)))
     return "\n".join(parts)
 

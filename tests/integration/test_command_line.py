@@ -48,6 +48,7 @@ HELP = {
     "types": ["TYPE", "attributes"],
     "config": ["SAMGRID_CONFIG", "where it came from"],
     "web": ["--listen ADDRESS:PORT", "--token-file FILE", "127.0.0.1:8642", "changes nothing"],
+    "repair": ["copied first", "columns", "Exit status"],
     "monitor": ["--stay", "foreground"],
 }
 """Every command, with words that its help must have."""
@@ -204,7 +205,7 @@ def test_everything_works_below_a_long_path(tmp_path: Path) -> None:
 COMMANDS = [
     *(["submit", "-"], ["run", "-"], ["watch", "a"], ["status"], ["output", "a"], ["cancel", "a"]),
     *(["query", "1"], ["log", "a"], ["export", "x"], ["monitor"], ["explain", "a"], ["usage"], ["remove", "a"]),
-    *(["resubmit", "a"], ["recover", "--request", "1"], ["orphans"], ["doctor"], ["web"]),
+    *(["resubmit", "a"], ["recover", "--request", "1"], ["orphans"], ["doctor"], ["repair"], ["web"]),
 ]
 
 

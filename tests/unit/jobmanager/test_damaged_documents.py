@@ -218,6 +218,9 @@ def test_every_command_tells_of_it_and_shows_the_others(
     assert run(account, "explain", f"{SICK}/2") == 1
     captured = capsys.readouterr()
     assert "cannot be read" in captured.out + captured.err
+    if table == "local_job":
+        assert run(account, "explain", f"{SICK}/1") == 0
+        assert f"grid job {SICK}:\n  in quarantine since" in capsys.readouterr().out
     assert run(account, "usage") == 0
 
 

@@ -8,9 +8,8 @@ from contextlib import suppress
 
 from batch_adapters.states import State
 from gram_shims.answers import NO_CHANGE, Answer, GramError, find_error, read_answer, refuse
-from gram_shims.description import JobDescription
 from gram_shims.origin import find_grid_job, find_uniqid, make_origin
-from gram_shims.request import RefusedRequest, find_directory, read_request
+from gram_shims.request import JobDescription, RefusedRequest, find_directory, read_request
 from jobmanager.control.cancel_requests import forget_withdrawal, request_cancel
 from jobmanager.gram.answers import answer_file, gram_id, render_poll_answer, reported_state
 from jobmanager.monitor.client import end_other_monitor, wake_monitor

@@ -5,8 +5,7 @@ import os
 import re
 from pathlib import Path
 
-from gram_shims.description import JobDescription
-from gram_shims.request import is_plain
+from gram_shims.request import JobDescription, is_plain
 from jobmanager.database.documents import render_text
 from jobmanager.database.grid_job import GramOrigin
 from jobmanager.gram.answers import read_gram_id

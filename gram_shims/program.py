@@ -13,8 +13,8 @@ from typing import BinaryIO
 
 from gram_shims.answers import NO_CHANGE, Answer, GramError, refuse, render_answer
 from gram_shims.calls import cancel, poll, signal, submit
-from gram_shims.description import BadDescription, JobDescription, read_description
 from gram_shims.origin import find_contact
+from gram_shims.request import BadDescription, JobDescription, read_description
 from jobmanager.database.database import DatabaseError
 from jobmanager.gram.answers import render_message
 from jobmanager.monitor.logs import log_to

@@ -12,9 +12,9 @@ from pathlib import Path
 from adapters import Value, canonical_name
 from batch_adapters.states import State
 from gram_shims.answers import Answer, GramError, refuse, render_old_answer
-from gram_shims.description import BadDescription, JobDescription
 from gram_shims.origin import find_contact
 from gram_shims.program import PATIENCE, Reply, answer_call, find_failure, seal
+from gram_shims.request import BadDescription, JobDescription
 
 logger = logging.getLogger(__name__)
 

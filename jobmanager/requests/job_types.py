@@ -13,9 +13,9 @@ from adapters import JobAdapter
 KNOWN_TYPES = {
     "command": "handlers.command",
     "pythia": "handlers.pythia",
-    "dzero_monte_carlo": "handlers.monte_carlo",
-    "dzero_reconstruction": "handlers.d0reco",
-    "cdf_monte_carlo": "handlers.monte_carlo",
+    "dzero_monte_carlo": "handlers.production",
+    "dzero_reconstruction": "handlers.production",
+    "cdf_monte_carlo": "handlers.production",
     "dzero_merge": "handlers.merge",
     "cdf_concatenate": "handlers.merge",
     "structured": "handlers.structured",

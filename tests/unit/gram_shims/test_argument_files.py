@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batch_adapters.states import State
-from gram_shims.description import BadDescription
+from gram_shims.request import BadDescription
 from gram_shims.scripts import read_argument_file
 from tests.unit.gram_shims.argument_files import render_argument_file
 

@@ -13,9 +13,9 @@ from adapters import Value
 from batch_adapters.states import State
 from gram_shims.answers import NO_CHANGE, Answer
 from gram_shims.calls import signal
-from gram_shims.description import JobDescription
 from gram_shims.origin import make_origin
 from gram_shims.program import answer_call
+from gram_shims.request import JobDescription
 from jobmanager.database.database import Database, OpenGridJob
 from jobmanager.gram.answers import gram_id
 from jobmanager.site.account import Account

@@ -21,8 +21,7 @@ from gram_shims.answers import (
     render_answer,
     render_old_answer,
 )
-from gram_shims.description import BadDescription, JobDescription, read_description
-from gram_shims.request import RefusedRequest, is_plain, read_request
+from gram_shims.request import BadDescription, JobDescription, RefusedRequest, is_plain, read_description, read_request
 from jobmanager.requests.attributes import read_type
 
 _DEFAULTS: Mapping[str, Sequence[Value]] = {

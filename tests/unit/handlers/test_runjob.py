@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from adapters import JobAdapter, LocalJob, TooLarge
-from handlers.d0reco import DzeroReconstructionAdapter
-from handlers.monte_carlo import CdfMonteCarloAdapter, DzeroMonteCarloAdapter
+from handlers.production import CdfMonteCarloAdapter, DzeroMonteCarloAdapter, DzeroReconstructionAdapter
 from tests.unit.handlers.experiments import faults_of, local_jobs, make_handler, run_local_job
 
 PROGRAM = """#!/bin/sh

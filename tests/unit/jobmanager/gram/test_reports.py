@@ -13,7 +13,7 @@ from batch_adapters.adapter import Refused
 from batch_adapters.generator.collector_protocol import Answer
 from batch_adapters.states import Event, State
 from gram_shims.calls import poll
-from gram_shims.description import JobDescription
+from gram_shims.request import JobDescription
 from jobmanager.control.cancel_requests import request_cancel
 from jobmanager.database.grid_job import GramOrigin, GridJob
 from jobmanager.database.local_job import LocalJob, Outcome

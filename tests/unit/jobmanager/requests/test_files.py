@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from handlers.command import CommandAdapter
-from handlers.monte_carlo import DzeroMonteCarloAdapter
+from handlers.production import DzeroMonteCarloAdapter
 from jobmanager.requests.files import (
     drop_meaningless,
     is_job_description,

@@ -1,10 +1,10 @@
-"""Job type ``dzero_reconstruction``: D0's files are processed again, some of them in each local job."""
+"""The production job types of D0 and CDF: ``dzero_monte_carlo``, ``cdf_monte_carlo`` and ``dzero_reconstruction``."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from adapters import Attribute, Kind, LocalJob
+from adapters import EVENTS, SLICING, Attribute, Kind, LocalJob
 from handlers.inputs import INPUT_ATTRIBUTES, Groups, NoFiles, count_groups, find_inputs, pick_group, write_inputs
 from handlers.runjob import (
     RUNJOB_ATTRIBUTES,
@@ -14,7 +14,63 @@ from handlers.runjob import (
     program_attribute,
 )
 
-PHASES = ("d0reco", "recoanalyze")
+_D0_PHASES = ("generator", "d0gstar", "d0sim", "d0reco", "recoanalyze")
+
+
+class DzeroMonteCarloAdapter(RunjobAdapter):
+    """D0 Monte-Carlo events of one request: generator, d0gstar, d0sim, d0reco, recoanalyze."""
+
+    jobType = "dzero_monte_carlo"
+    requestIdAttribute = "runjob_requestid"
+    template = "d0mc.ini.j2"
+    phases = _D0_PHASES
+    attributes = (
+        Attribute("runjob_requestid", "Id of the request in the experiment's request system.", Kind.INTEGER,
+                  required=True, minimum=1),
+        Attribute("runjob_numevts", "How many events the grid job makes.", Kind.INTEGER, "events", required=True,
+                  minimum=1),
+        Attribute("d0_release_version", "Release of the experiment's software, such as p14.07.00.", required=True),
+        Attribute("minbias_dataset", "Dataset of minimum-bias events, which d0sim lays over the simulated ones.",
+                  default=""),
+        Attribute("cardfiles", "Version of the card files, where the generator is run.", default=""),
+        *SLICING,
+        phases_attribute(_D0_PHASES),
+        program_attribute("mc_runjob/mc_runjob"),
+        *RUNJOB_ATTRIBUTES,
+    )  # fmt: skip
+    siteAttributes = RUNJOB_SITE_ATTRIBUTES
+
+    def getSize(self) -> int | None:
+        """The request's ``runjob_numevts``."""
+        size: int = self.request["runjob_numevts"]
+        return size
+
+
+_CDF_PHASES = ("cdfgen", "cdfsim", "trgsim", "production")
+
+
+class CdfMonteCarloAdapter(RunjobAdapter):
+    """CDF Monte-Carlo events of one request: cdfgen, cdfsim, trgsim, production."""
+
+    jobType = "cdf_monte_carlo"
+    requestIdAttribute = "request_id"
+    template = "cdfmc.ini.j2"
+    phases = _CDF_PHASES
+    attributes = (
+        Attribute("request_id", "Id of the request in the experiment's request system.", Kind.INTEGER, required=True,
+                  minimum=1),
+        EVENTS,
+        Attribute("cdf_release_version", "Release of the experiment's software.", required=True),
+        Attribute("run_number", "Run whose conditions of detector and beam are simulated.", Kind.INTEGER, minimum=1),
+        *SLICING,
+        phases_attribute(_CDF_PHASES),
+        program_attribute("mcproduction/run"),
+        *RUNJOB_ATTRIBUTES,
+    )  # fmt: skip
+    siteAttributes = RUNJOB_SITE_ATTRIBUTES
+
+
+_RECO_PHASES = ("d0reco", "recoanalyze")
 
 
 class DzeroReconstructionAdapter(RunjobAdapter):
@@ -23,7 +79,7 @@ class DzeroReconstructionAdapter(RunjobAdapter):
     jobType = "dzero_reconstruction"
     requestIdAttribute = "processid"
     template = "d0reco.ini.j2"
-    phases = PHASES
+    phases = _RECO_PHASES
     attributes = (
         *INPUT_ATTRIBUTES,
         Attribute("files_per_local_job", "Input files of one local job.", Kind.INTEGER, "files", default=1, minimum=1),
@@ -34,7 +90,7 @@ class DzeroReconstructionAdapter(RunjobAdapter):
         Attribute("appname", "Name of the application in the data catalogue.", default="d0reco"),
         Attribute("appversion", "Version of the application in the data catalogue.", required=True),
         Attribute("d0_release_version", "Release of the experiment's software, such as p17.09.06.", required=True),
-        phases_attribute(PHASES),
+        phases_attribute(_RECO_PHASES),
         program_attribute("mc_runjob/mc_runjob"),
         *RUNJOB_ATTRIBUTES,
     )  # fmt: skip

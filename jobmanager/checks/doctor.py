@@ -21,7 +21,7 @@ from jobmanager.checks.database import look_at_database
 from jobmanager.checks.probe import run_probe
 from jobmanager.site.account import Account, find_batch_adapter, find_batch_system
 from jobmanager.site.settings import EventSource, Transfer
-from jobmanager.views.grid_jobs import printable, render_line
+from jobmanager.views.text import printable, render_line
 
 _NO_ROOM = 10**7
 _LITTLE_ROOM = 10**9

@@ -107,7 +107,7 @@ def _reap(account: Account, name: str, orphans: "Sequence[Orphan]") -> bool:
 
 
 def _render_orphans(found: "Mapping[str, Sequence[Orphan]]") -> str:
-    from jobmanager.views.grid_jobs import printable, render_columns
+    from jobmanager.views.text import printable, render_columns
 
     heading = ("BATCH SYSTEM", "LOCAL ID", "TOKEN", "STATE", "WHY")
     rows = [
@@ -119,7 +119,7 @@ def _render_orphans(found: "Mapping[str, Sequence[Orphan]]") -> str:
 
 
 def _one_line(error: Exception) -> str:
-    from jobmanager.views.grid_jobs import render_line
+    from jobmanager.views.text import render_line
 
     return render_line(str(error))
 

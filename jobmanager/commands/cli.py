@@ -58,7 +58,7 @@ def run_command(name: str, run: Callable[[], int]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except _USER_ERRORS as error:
-        from jobmanager.views.grid_jobs import printable
+        from jobmanager.views.text import printable
 
         for line in _describe(error).splitlines():
             print(f"{name}: {printable(line)}", file=sys.stderr)

@@ -262,7 +262,7 @@ def recover(options: argparse.Namespace) -> int:
     """Say what was missing, and which grid jobs make it now."""
     from jobmanager.control.resubmission import UnknownRequest, recover_request
     from jobmanager.monitor.client import end_other_monitor
-    from jobmanager.views.grid_jobs import printable
+    from jobmanager.views.text import printable
 
     account = look_into_account(options.state_dir)
     end_other_monitor(account)

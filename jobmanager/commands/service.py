@@ -72,7 +72,7 @@ def check_handler(options: argparse.Namespace) -> int:
 
 
 def _render(finding: "Finding") -> str:
-    from jobmanager.views.grid_jobs import printable, render_line
+    from jobmanager.views.text import printable, render_line
 
     remedy = [f"{'':<9}{printable(line)}" for line in finding.remedy.splitlines()]
     return "\n".join([f"{finding.level.value:<7}  {render_line(finding.text)}", *remedy])

@@ -11,7 +11,7 @@ from jobmanager.database.local_job import Attempt, Evidence, LocalJob
 from jobmanager.database.times import read_time
 from jobmanager.site.account import Account, find_batch_system, find_silence
 from jobmanager.states.driver_status import read_driver_status, status_file
-from jobmanager.views.grid_jobs import printable, render_columns, render_line, render_local_time
+from jobmanager.views.text import printable, render_columns, render_line, render_local_time
 from jobmanager.views.verdict import Heard, Surroundings, render_verdict
 from sandbox.status import CaughtSignal, DriverStatus
 

@@ -13,7 +13,7 @@ from lxml import etree
 from jobmanager.database.database import DamagedDocument, Database, Overview, Quarantined
 from jobmanager.database.documents import SCHEMA_FILE, read_xml, render_text
 from jobmanager.database.times import render_time
-from jobmanager.views.grid_jobs import render_markup
+from jobmanager.views.text import render_markup
 
 _SCHEMA = "schema.rng"
 _STYLESHEET = "samgrid.xsl"

@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,43 +14,13 @@ from jobmanager.database.local_jobs import PhaseSum
 from jobmanager.database.times import render_time
 from jobmanager.site.account import Account
 from jobmanager.views.progress import estimate_end, read_course, render_rate, render_silent
+from jobmanager.views.text import printable, render_clock, render_columns, render_line, render_local_time
 
 if TYPE_CHECKING:  # a list of grid jobs needs no XML
     from jobmanager.database.grid_job import GridJob
 
 _STATES = ("unsubmitted", "pending", "active", "suspended", "done", "failed", "cancelled")
 _SHOWN_KINDS = 20
-_COMMANDS = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-
-
-def printable(text: str) -> str:
-    """The text without anything that a terminal could take for a command."""
-    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
-
-
-def render_line(text: str) -> str:
-    """The text as a part of one printable line: a program's output may have several."""
-    return printable(" ".join(text.split()))
-
-
-def render_markup(markup: str) -> str:
-    """The same XML with a character reference for each character that a terminal may obey: no name can have one."""
-    return _COMMANDS.sub(lambda found: f"&#{ord(found[0])};", markup)
-
-
-def render_local_time(seconds: float) -> str:
-    """Seconds since the epoch as ISO 8601 in the reader's time zone, which is named."""
-    try:
-        return datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="seconds")
-    except (ValueError, OverflowError, OSError):  # a stamp from after the year 9999
-        return f"second {seconds:.0f}"
-
-
-def render_columns(rows: Sequence[Sequence[str]]) -> str:
-    """Rows as columns that line up."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-    return "\n".join(line.rstrip() for line in lines)
 
 
 def render_counts(row: Overview) -> str:
@@ -109,14 +78,8 @@ def render_json(
 
 def render_silence(batch: str, silence: Silence, now: float) -> str:
     """Since when a batch system does not answer, when it is asked again, and what came instead of an answer."""
-    again = f"asked again at {_clock(silence.next_try, now)}" if silence.next_try > now else "asked again soon"
-    return f"{batch} has not answered since {_clock(silence.since, now)} ({again}): {render_line(silence.words)}"
-
-
-def _clock(seconds: float, now: float) -> str:
-    moment = datetime.fromtimestamp(seconds)
-    is_today = moment.date() == datetime.fromtimestamp(now).date()
-    return moment.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M:%S")
+    again = f"asked again at {render_clock(silence.next_try, now)}" if silence.next_try > now else "asked again soon"
+    return f"{batch} has not answered since {render_clock(silence.since, now)} ({again}): {render_line(silence.words)}"
 
 
 def render_details(account: Account, job_id: str, row: Overview, now: float) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from jobmanager.site.account import Account
 from jobmanager.views.explaining import find_local_jobs
-from jobmanager.views.grid_jobs import printable
+from jobmanager.views.text import printable
 from sandbox.files import open_regular
 from sandbox.gather import render_stem
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from jobmanager.database.database import Database
 from jobmanager.database.local_jobs import PhaseSum
+from jobmanager.views.text import render_duration
 
 
 @dataclass(frozen=True)
@@ -80,10 +81,3 @@ def render_silent(course: Course, seconds: float) -> str:
         return ""
     have = "1 local job has" if len(course.silent) == 1 else f"{len(course.silent)} local jobs have"
     return f"{have} told nothing new for {render_duration(seconds)}, first number {course.silent[0]}"
-
-
-def render_duration(seconds: float) -> str:
-    """``90 s``, ``30 min`` or ``2.5 h``."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.3g} h"

@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape, quoteattr
 from batch_adapters.launch import command_line
 from jobmanager.database.documents import render_text
 from jobmanager.site.account import Account
-from jobmanager.views.grid_jobs import printable, render_columns, render_line, render_markup
+from jobmanager.views.text import printable, render_columns, render_line, render_markup
 
 MOST_LETTERS = 32_768
 """The longest expression that is looked at."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from jobmanager.database.database import Database
 from jobmanager.database.local_jobs import Usage
-from jobmanager.views.grid_jobs import printable, render_columns, render_line
+from jobmanager.views.text import printable, render_columns, render_line
 
 _SHOWN_REASONS = 10
 _LONGEST_REASON = 200

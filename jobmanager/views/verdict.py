@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from batch_adapters.adapter import LocalStatus
 from jobmanager.database.local_job import Evidence, LocalJob
 from jobmanager.states.reconciliation import MISSING_ANSWERS
-from jobmanager.views.grid_jobs import render_local_time
+from jobmanager.views.text import render_local_time
 from sandbox.status import DriverStatus
 
 

@@ -11,8 +11,9 @@ from batch_adapters.states import State
 from jobmanager.database.database import Database, Overview
 from jobmanager.monitor.client import ask_monitor
 from jobmanager.site.account import Account
-from jobmanager.views.grid_jobs import find_running_step, printable, render_counts, render_step
-from jobmanager.views.progress import Course, estimate_end, read_course, render_duration, render_rate, render_silent
+from jobmanager.views.grid_jobs import find_running_step, render_counts, render_step
+from jobmanager.views.progress import Course, estimate_end, read_course, render_rate, render_silent
+from jobmanager.views.text import printable, render_duration
 
 if TYPE_CHECKING:  # slow to load, and only terminals have bars
     from rich.progress import TaskID

@@ -7,7 +7,7 @@ from pathlib import Path
 import jinja2
 from starlette.responses import HTMLResponse
 
-from jobmanager.views.grid_jobs import render_line
+from jobmanager.views.text import render_line
 
 _LONGEST = 200
 

@@ -1,7 +1,6 @@
 """What ``samgrid explain`` says of a local job: facts, evidence, answers, and the verdict drawn from them."""
 
 import re
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from jobmanager.states.driver_status import status_file
 from jobmanager.states.ends import put_outcome
 from jobmanager.states.transitions import apply_driver_status, apply_event, apply_status, mark_lost
 from jobmanager.views.explaining import explain
-from jobmanager.views.grid_jobs import render_local_time
+from jobmanager.views.text import render_local_time
 from jobmanager.views.verdict import Heard, Surroundings, render_verdict
 from sandbox.status import DriverStatus
 from tests.unit.batch_program import NO, SILENT, BatchProgram, use
@@ -114,17 +113,6 @@ def test_facts_evidence_and_the_drivers_words_are_printed_in_order(fake: Account
         f"{render_local_time(T + 8)} end: the outputs are back",
     ]
     assert "fake now" not in found
-
-
-def test_times_are_local_and_name_their_zone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TZ", "Asia/Kolkata")
-    time.tzset()
-    try:
-        assert render_local_time(T) == "2023-11-15T03:43:20+05:30"
-        assert render_local_time(10**12) == "second 1000000000000"
-    finally:
-        monkeypatch.undo()
-        time.tzset()
 
 
 def test_without_asking_no_command_is_run(fake: Account, program: BatchProgram) -> None:

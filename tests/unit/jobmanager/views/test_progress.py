@@ -8,15 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobmanager.database.local_jobs import PhaseSum
-from jobmanager.views.progress import (
-    Course,
-    estimate_end,
-    fraction_done,
-    rate,
-    render_duration,
-    render_rate,
-    render_silent,
-)
+from jobmanager.views.progress import Course, estimate_end, fraction_done, rate, render_rate, render_silent
 
 _TIMES = st.integers(0, 10**10)
 _NUMBERS = st.integers(0, 10**16)
@@ -118,8 +110,3 @@ def test_the_stall_warning_names_how_many_how_long_and_the_first() -> None:
         render_silent(replace(course, silent=(7,)), 60) == "1 local job has told nothing new for 60 s, first number 7"
     )
     assert render_silent(replace(course, silent=()), 60) == ""
-
-
-@pytest.mark.parametrize(("seconds", "words"), [(1, "1 s"), (119, "119 s"), (1800, "30 min"), (9000, "2.5 h")])
-def test_durations_are_short(seconds: float, words: str) -> None:
-    assert render_duration(seconds) == words

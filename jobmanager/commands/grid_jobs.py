@@ -103,7 +103,8 @@ def watch(options: argparse.Namespace) -> int:
 
 def status(options: argparse.Namespace) -> int:
     """List grid jobs, and wake the monitor if there is anything left to do."""
-    from jobmanager.views.grid_jobs import render_details, render_json, render_line, render_silence, render_table
+    from jobmanager.views.grid_jobs import render_details, render_json, render_silence, render_table
+    from jobmanager.views.text import render_line
 
     account = look_into_account(options.state_dir)
     job_id = account.database.grid_jobs.find(options.id) if options.id is not None else None
@@ -198,7 +199,8 @@ def wake_for(account: Account, job_id: str) -> None:
 def _show_output(account: Account, job_id: str) -> None:
     import tarfile
 
-    from jobmanager.views.grid_jobs import render_line, render_output
+    from jobmanager.views.grid_jobs import render_output
+    from jobmanager.views.text import render_line
 
     job = account.database.grid_jobs.get(job_id)
     tar = account.places.output(job_id)

@@ -107,7 +107,7 @@ def export(options: argparse.Namespace) -> int:
 
 
 def _tell_left_out(command: str, damages: Iterable[str]) -> None:
-    from jobmanager.views.grid_jobs import render_line
+    from jobmanager.views.text import render_line
 
     for damage in damages:
         print(f"samgrid {command}: left out: {render_line(damage)}", file=sys.stderr)

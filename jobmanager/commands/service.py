@@ -111,7 +111,7 @@ def config(options: argparse.Namespace) -> int:
 def repair(options: argparse.Namespace) -> int:
     """Mend the job database, and say what was done."""
     from jobmanager.control.repair import repair as mend
-    from jobmanager.views.grid_jobs import render_line
+    from jobmanager.views.text import render_line
 
     result = mend(look_into_account(options.state_dir), time.time())
     print(f"saved as {result.saved}")

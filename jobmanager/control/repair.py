@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from adapters.decomposition import cut_slice
-
+from adapters.job_adapter import cut_slice
 from batch_adapters.states import STATE_OF_WORD, State
 from jobmanager.database.database import DamagedDocument, DatabaseError
 from jobmanager.database.grid_job import GridJob

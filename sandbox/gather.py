@@ -39,6 +39,16 @@ class Content:
 
 
 @dataclass(frozen=True)
+class End:
+    """How a local job ended, in the job manager's words; without an id it was never submitted."""
+
+    index: int
+    local_id: str | None
+    outcome: str
+    cause: str | None
+
+
+@dataclass(frozen=True)
 class Missing:
     """A local job that did not bring back all of `EXPECTED`."""
 
@@ -70,16 +80,18 @@ def render_stem(grid_job: str, local_id: str) -> str:
 
 
 def write_output(
-    grid_job: str, results: Path, expected: Iterable[str], extras: Mapping[str, bytes], tar: Path, limits: Limits
+    grid_job: str, results: Path, ends: Iterable[End], extras: Mapping[str, bytes], tar: Path, limits: Limits
 ) -> Gathered:
-    """Write everything that the local jobs ``expected`` left in ``results``, and the extras, into one tar.
+    """Write everything that local jobs left in ``results``, and the extras, into one tar, and how they ended.
 
     The same content gives the same bytes: names are sorted, dates and owners are 0. What cannot be taken is listed,
     not an error.
 
     :raises SandboxError: where ``results`` cannot be read or the tar not be written; nothing half-made is left.
     """
-    return _write(grid_job, extras, tar, limits, lambda found: _add_results(found, results, sorted(set(expected))))
+    ends = list(ends)
+    expected = sorted({end.local_id for end in ends if end.local_id is not None})
+    return _write(grid_job, extras, tar, limits, lambda found: _add_results(found, results, expected), ends)
 
 
 def write_bundle(
@@ -98,6 +110,7 @@ def _write(
     tar: Path,
     limits: Limits,
     add: "Callable[[_Gathering], tuple[Missing, ...]]",
+    ends: Iterable[End] = (),
 ) -> Gathered:
     for name in extras:
         if "/" in name or name in ("", ".", "..", "manifest.json"):
@@ -110,7 +123,7 @@ def _write(
                 gathering.add_extra(name, extras[name])
             missing = add(gathering)
             gathering.files.sort(key=lambda content: content.path)
-            add_bytes(archive, f"{grid_job}/manifest.json", _render_manifest(gathering, missing))
+            add_bytes(archive, f"{grid_job}/manifest.json", _render_manifest(gathering, missing, ends))
         return Gathered(sink.sha256, tuple(gathering.files), missing, tuple(gathering.refused))
 
 
@@ -139,9 +152,10 @@ def _add_results(gathering: "_Gathering", results: Path, expected: list[str]) ->
     return tuple(missing)
 
 
-def _render_manifest(gathering: "_Gathering", missing: tuple[Missing, ...]) -> bytes:
+def _render_manifest(gathering: "_Gathering", missing: tuple[Missing, ...], ends: Iterable[End]) -> bytes:
     manifest = {
         "grid_job": gathering.grid_job,
+        "local_jobs": [asdict(end) for end in ends],
         "files": [asdict(content) for content in gathering.files],
         "missing": [asdict(lack) for lack in missing],
         "refused": [asdict(refusal) for refusal in gathering.refused],

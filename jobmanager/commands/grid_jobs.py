@@ -29,8 +29,9 @@ STATUS_HELP = """\
 Each line counts the local jobs by state. With an ID the table has that grid job only, with phases and troubles.
 Under it: since when a batch system does not answer ("silent_since" in JSON); until it does, no state changes. And
 which grid jobs are in quarantine ("quarantined"), because a document of theirs cannot be read: all others go on.
---type, --state, --user and --since choose grid jobs that fit all of them. Times are UTC: 2026-11-22,
-2026-11-22T08:30, or 36h and 7d ago."""
+--type, --state, --user and --since choose grid jobs that fit all of them; with an ID, --state lists its local jobs in
+that state, with cause and reason. What has ended counts by its outcome: done, failed or cancelled.
+Times are UTC: 2026-11-22, 2026-11-22T08:30, or 36h and 7d ago."""
 
 OUTPUT_HELP = "Prints the tar's path, what is in it, what is missing, and the summary that the job type makes of it."
 
@@ -103,12 +104,18 @@ def watch(options: argparse.Namespace) -> int:
 
 def status(options: argparse.Namespace) -> int:
     """List grid jobs, and wake the monitor if there is anything left to do."""
-    from jobmanager.views.grid_jobs import render_details, render_json, render_silence, render_table
+    from jobmanager.views.grid_jobs import (
+        render_details,
+        render_json,
+        render_local_jobs,
+        render_silence,
+        render_table,
+    )
     from jobmanager.views.text import render_line
 
     account = look_into_account(options.state_dir)
     job_id = account.database.grid_jobs.find(options.id) if options.id is not None else None
-    choice = Choice(options.type, options.state, options.user, options.since)
+    choice = Choice(options.type, None if job_id else options.state, options.user, options.since)
     rows = account.database.grid_jobs.overview(job_id, choice)
     if job_id is not None and not rows:
         raise CommandError(f"grid job {job_id} is none of those that the other options choose")
@@ -127,6 +134,8 @@ def status(options: argparse.Namespace) -> int:
         is_choice = choice != Choice()
         now = time.time()
         print(render_details(account, job_id, rows[0], now) if job_id else render_table(rows, is_choice))
+        if job_id and options.state:
+            print(render_local_jobs(account.database.local_jobs.lines(job_id), options.state))
         for job, why in quarantined.items():
             print(render_line(f"{job}: {why.sentence}"))
         for batch, silence in sorted(silences.items()):

@@ -25,7 +25,7 @@ from jobmanager.states.driver_status import reconcile_with_drivers
 from jobmanager.states.ends import wants_a_word
 from jobmanager.states.next_task import Task, next_task
 from jobmanager.states.transitions import apply_status, reopen
-from sandbox.gather import Gathered, render_stem, write_output
+from sandbox.gather import End, Gathered, render_stem, write_output
 from sandbox.limits import Limits
 
 Verdict = tuple[State, str | None]
@@ -164,11 +164,16 @@ def _gather(account: Account, identity: str, local_jobs: list[LocalJob]) -> Gath
     return write_output(
         grid_job=identity,
         results=places.results(identity),
-        expected=[job.local_id for job in local_jobs if job.local_id is not None],
+        ends=map(_describe_end, local_jobs),
         extras=render_extras(account, identity, lambda job: _judge(account, job, local_jobs)),
         tar=places.output(identity),
         limits=output_limits(account),
     )
+
+
+def _describe_end(job: LocalJob) -> End:
+    cause = None if job.cause is None else job.cause.value
+    return End(job.index, job.local_id, job.outcome.value if job.outcome else job.state.word, cause)
 
 
 def output_limits(account: Account) -> Limits:

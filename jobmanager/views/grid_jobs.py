@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from adapters import Attribute, JobAdapter
 from batch_adapters.running.traffic import Silence
 from jobmanager.database.database import DamagedDocument, Overview, Quarantined, StepLine
-from jobmanager.database.local_jobs import PhaseSum
+from jobmanager.database.local_jobs import LocalJobLine, PhaseSum
 from jobmanager.database.times import render_time
 from jobmanager.site.account import Account
 from jobmanager.views.progress import estimate_end, read_course, render_rate, render_silent
@@ -76,6 +77,16 @@ def render_json(
     return json.dumps(objects, indent=2)
 
 
+def render_local_jobs(lines: Iterable[LocalJobLine], standing: str) -> str:
+    """The local jobs that stand so, a line each: number, id, cause and reason."""
+    rows = [
+        (str(line.index), printable(line.local_id or "-"), line.cause or "-", render_line(line.reason or "-"))
+        for line in lines
+        if {"succeeded": "done"}.get(str(line.outcome), line.outcome or line.state.word) == standing
+    ]
+    return render_columns([("NUMBER", "ID", "CAUSE", "REASON"), *rows]) if rows else f"no local job is {standing}"
+
+
 def render_silence(batch: str, silence: Silence, now: float) -> str:
     """Since when a batch system does not answer, when it is asked again, and what came instead of an answer."""
     again = f"asked again at {render_clock(silence.next_try, now)}" if silence.next_try > now else "asked again soon"
@@ -139,6 +150,7 @@ def render_output(job: "GridJob", tar: Path) -> str:
         manifest = json.load(member) if member else {}
     files = manifest["files"]
     lines += [f"{len(files)} files, {sum(file['size'] for file in files)} bytes:", _render_kinds(job.identity, files)]
+    lines += _render_ends(manifest["local_jobs"])
     lines += [
         f"missing: {printable(missing['local_id'])}: {', '.join(missing['what'])}" for missing in manifest["missing"]
     ]
@@ -146,6 +158,12 @@ def render_output(job: "GridJob", tar: Path) -> str:
     lines += [f"{printable(name)}: {printable(text)}" for name, text in job.summary().items()]
     lines.append(f"grid job {job.identity}: {job.outcome}" + (f": {printable(job.reason)}" if job.reason else ""))
     return "\n".join(lines)
+
+
+def _render_ends(local_jobs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """How many local jobs did not succeed, by outcome and cause."""
+    ends = Counter((job["outcome"], job["cause"]) for job in local_jobs if job["cause"])
+    return [f"{count} {outcome}: {str(cause).replace('-', ' ')}" for (outcome, cause), count in ends.most_common()]
 
 
 def _render_kinds(job_id: str, files: Iterable[Mapping[str, Any]]) -> str:

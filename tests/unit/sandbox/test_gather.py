@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sandbox.gather import Content, Gathered, Missing, Refused, write_bundle, write_output
+from sandbox.gather import Content, End, Gathered, Missing, Refused, write_bundle, write_output
 from sandbox.limits import Limits, SandboxError
 from sandbox.unpack import unpack
 from tests.conftest import file_size_limit
@@ -37,7 +37,8 @@ def results(room: Path) -> Path:
 
 
 def collect(results: Path, *expected: str, limits: Limits = LIMITS, name: str = "out.tar") -> Gathered:
-    return write_output(JOB, results, expected or ("t-1.1",), {}, results.parent / name, limits)
+    ends = [End(index, name, "succeeded", None) for index, name in enumerate(expected or ("t-1.1",), 1)]
+    return write_output(JOB, results, ends, {}, results.parent / name, limits)
 
 
 def test_people_can_read_the_manifest_line_by_line(results: Path) -> None:
@@ -73,7 +74,9 @@ def test_what_anybody_may_execute_everybody_may(results: Path, mode: int) -> Non
 
 def test_everything_of_a_local_job_is_in_the_tar_and_in_its_manifest(results: Path) -> None:
     tar = results.parent / "out.tar"
-    gathered = write_output(JOB, results, ["t-1.1"], {"job.xml": b"<x/>", "a.log": b""}, tar, LIMITS)
+    gathered = write_output(
+        JOB, results, [End(1, "t-1.1", "failed", "exit-code")], {"job.xml": b"<x/>", "a.log": b""}, tar, LIMITS
+    )
     output = f"{JOB}.t-1.1.output"
     with tarfile.open(tar, "r:") as archive:
         assert [name.removeprefix(f"{JOB}/") for name in archive.getnames()] == [
@@ -102,13 +105,14 @@ def test_everything_of_a_local_job_is_in_the_tar_and_in_its_manifest(results: Pa
     manifest = read_manifest(tar)
     assert manifest["grid_job"] == JOB
     assert manifest["files"] == [vars(content) for content in gathered.files]
+    assert manifest["local_jobs"] == [{"index": 1, "local_id": "t-1.1", "outcome": "failed", "cause": "exit-code"}]
     assert tar.stat().st_mode & 0o777 == 0o600
 
 
 def test_the_same_results_give_the_same_bytes(results: Path) -> None:
-    first = collect(results, "t-1.2", "t-1.1")
+    first = collect(results, "t-1.1", "t-1.2")
     os.utime(results / f"{JOB}.t-1.1.stdout", (1, 1))
-    assert collect(results, "t-1.1", "t-1.2", "t-1.1", name="again.tar") == first
+    assert collect(results, "t-1.1", "t-1.2", name="again.tar") == first
     assert (results.parent / "out.tar").read_bytes() == (results.parent / "again.tar").read_bytes()
 
 

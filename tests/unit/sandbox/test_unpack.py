@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sandbox.gather import write_output
+from sandbox.gather import End, write_output
 from sandbox.limits import Limits, SandboxError
 from sandbox.unpack import lay_out, unpack
 from tests.conftest import file_size_limit
@@ -312,7 +312,14 @@ def tar(room: Path) -> Path:
     (output / "events").write_text("1 2 3\n")
     (output / "deep" / "more").write_text("4\n")
     (output / "link").symlink_to("nowhere")
-    write_output(JOB, results, ["1", "2"], {}, room / "out.tar", WIDE_LIMITS)
+    write_output(
+        JOB,
+        results,
+        [End(1, "1", "succeeded", None), End(2, "2", "failed", "signal")],
+        {},
+        room / "out.tar",
+        WIDE_LIMITS,
+    )
     return room / "out.tar"
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from lxml import etree
 
+from batch_adapters.causes import Cause
 from batch_adapters.running.traffic import TRIES, Silence, Traffic
 from batch_adapters.states import State
 from jobmanager.commands import cli
@@ -146,7 +147,7 @@ print(" ".join(sys.modules))"""
         pytest.param(["--since", "1970-01-01T00:16:41"], set(), id="since the next second"),
         pytest.param(["--since", "1d"], set(), id="since yesterday"),
         pytest.param(["--since", "999999d"], {OPEN, OTHER, ENDED}, id="since before time began"),
-        pytest.param([OPEN[0], "--state", "active"], {OPEN}, id="one that fits"),
+        pytest.param([OPEN[0], "--type", "command"], {OPEN}, id="one that fits"),
     ],
 )
 @pytest.mark.usefixtures("status")
@@ -164,8 +165,30 @@ def test_options_choose_grid_jobs(words: list[str], shown: set[str], capsys: pyt
 
 @pytest.mark.usefixtures("status")
 def test_an_id_that_does_not_fit_the_options_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["status", OPEN, "--state", "done"]) == 1
+    assert cli.main(["status", OPEN, "--type", "pythia"]) == 1
     assert f"grid job {OPEN} is none of those" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("status")
+def test_with_an_id_a_state_lists_its_local_jobs(account: Account, capsys: pytest.CaptureFixture[str]) -> None:
+    jobs = [LocalJob.new(index, "slurm", None) for index in (1, 2, 3)]
+    jobs[0].state, jobs[0].outcome = State.DONE, Outcome.SUCCEEDED
+    jobs[1].state, jobs[1].outcome, jobs[1].cause, jobs[1].reason = (
+        State.DONE,
+        Outcome.FAILED,
+        Cause.EXIT_CODE,
+        "code 3",
+    )
+    with account.database.transaction():
+        account.database.local_jobs.put(OPEN, jobs)
+    listed = {}
+    for state in ("done", "failed", "cancelled", "unsubmitted"):
+        assert cli.main(["status", OPEN, "--state", state]) == 0
+        listed[state] = capsys.readouterr().out.splitlines()[-1].split()
+    assert listed["done"] == ["1", "-", "-", "-"]
+    assert listed["failed"] == ["2", "-", "exit-code", "code", "3"]
+    assert listed["cancelled"] == ["no", "local", "job", "is", "cancelled"]
+    assert listed["unsubmitted"] == ["3", "-", "-", "-"]
 
 
 @pytest.mark.parametrize(

@@ -41,8 +41,8 @@ _TORQUE_CAUSES = {
     -11: Cause.TIME_LIMIT,
     -12: Cause.CPU_LIMIT,
 }
-_SIGNALLED = 256
-"""From here on an exit status is this and a signal's number; below, from 128 on, it is what a shell made of one."""
+_SIGNALS, _SIGNALLED = 128, 256
+"""From here on an exit status is what a shell made of a signal, or it is the server's: this and the signal's number."""
 _TERMINATED_BY = re.compile(r".* and terminated by ([^\s@]+)(?:@\S*)?")
 
 
@@ -146,8 +146,10 @@ def _read_state(attributes: Mapping[str, object], exit_status: int | None) -> st
     letter = str(attributes.get("job_state"))
     if letter not in _ENDED:
         return letter
-    # JOB_SUBSTATE_TERMINATED (job.h): deleted, whatever its exit status became then.
-    if str(attributes.get("substate")) == "91":
+    # JOB_SUBSTATE_TERMINATED (job.h): deleted, whatever its exit status became then. One that has the comment alone was
+    # deleted, too, but it may have ended before that reached it.
+    is_terminated = _TERMINATED_BY.fullmatch(str(attributes.get("comment"))) is not None
+    if str(attributes.get("substate")) == "91" or (is_terminated and (exit_status or 0) >= _SIGNALS):
         return f"{letter} deleted"
     # A failed dependency leaves no exit status; below zero: PBS ended it, or could not run it (job.h, JOB_EXEC_FAIL1…).
     return letter if exit_status is not None and exit_status >= 0 else f"{letter} failed"

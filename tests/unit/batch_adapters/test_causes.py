@@ -132,6 +132,16 @@ def test_whoever_deletes_a_job_of_pbs_is_named() -> None:
     ("attributes", "end"),
     [
         pytest.param({"substate": 91}, ("F deleted", None, Cause.CANCELLED_OUTSIDE, ""), id="deleted while it waited"),
+        pytest.param(
+            {"substate": 93, "Exit_status": 271, "comment": "Job run at Sun on (n1) and terminated by ann@vm"},
+            ("F deleted", 271, Cause.CANCELLED_OUTSIDE, "ann"),
+            id="deleted, as its comment says",
+        ),
+        pytest.param(
+            {"substate": 92, "Exit_status": 0, "comment": "Job run at Sun on (n1) and terminated by ann@vm"},
+            ("F", 0, None, ""),
+            id="ended before its deletion reached it",
+        ),
         pytest.param({"substate": 92}, ("F failed", None, Cause.NEVER_STARTED, ""), id="its dependency failed"),
         pytest.param(
             {"job_state": "X", "local_id": "7[2].vm"},
@@ -144,7 +154,7 @@ def test_whoever_deletes_a_job_of_pbs_is_named() -> None:
         ),
     ],
 )
-def test_an_end_of_pbs_without_an_exit_status(attributes: dict[str, str], end: tuple[object, ...]) -> None:
+def test_an_end_of_pbs_with_other_attributes(attributes: dict[str, str], end: tuple[object, ...]) -> None:
     assert read_one(find_adapter("pbs", {}), "jobs", render_json(**attributes)) == end
 
 

@@ -255,6 +255,7 @@ def _find_user() -> str:
     return _name_user(str(os.geteuid()))
 
 
+@functools.cache
 def _name_user(by: str) -> str:
     """The name of whoever a batch system names by a number, where this machine knows it."""
     if not re.fullmatch(r"\d{1,9}", by, re.ASCII):

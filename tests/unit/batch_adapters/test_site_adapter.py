@@ -76,6 +76,26 @@ def test_a_table_makes_a_new_batch_system_without_code() -> None:
     assert (adapter.event_module, adapter.commands_per_minute) == ("", 120)
 
 
+def test_a_question_about_no_ids_needs_no_list_of_them() -> None:
+    before = find_adapter("pbs", {}).queue
+    assert before.listing is not None
+    assert read({"queue": {"timeout": 5}}, "pbs").queue == replace(before, timeout=5)
+    own = ("/opt/qstat", "-E", "{{ ids* }}")
+    assert read({"queue": {"argv": [*own]}}, "pbs").queue == replace(before, argv=own)
+    assert read({"queue": {"argv": ["myqstat"]}}, "pbs").queue == replace(before, argv=("myqstat",), listing=None)
+
+
+@pytest.mark.parametrize(
+    ("naming", "words"),
+    [({"span": "{id}[{n}-{last}].{server}"}, ""), ({"span": "{id}[{n}-{end}]"}, "span has {end}, but there is only")],
+)
+def test_the_id_of_consecutive_elements_is_made_of_what_there_is(naming: dict[str, str], words: str) -> None:
+    if words:
+        assert words in faults_of({"naming": naming}, "torque")[0]
+    else:
+        assert read({"naming": naming}, "torque").naming.fold(["7[1].a", "7[2].a"]) == ["7[1-2].a"]
+
+
 def test_a_new_batch_system_works(tmp_path: Path) -> None:
     program = tmp_path / "oarsub"
     program.write_text('#!/bin/sh\necho "$*" >"${0%/*}/argv"\necho OAR_JOB_ID=41\n')

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from adapters import JobAdapter, canonical_name
 from batch_adapters.states import State
-from jobmanager.database.database import Database
+from jobmanager.database.database import DamagedDocument, Database
 from jobmanager.database.grid_job import GridJob
 from jobmanager.requests.acceptance import add_grid_job, find_steps, prepare_grid_job, read_adapter
 from jobmanager.requests.attributes import BadRequest, Given, read_type
@@ -170,7 +170,13 @@ def _find_candidates(account: Account, types: Mapping[str, type[JobAdapter]]) ->
     database = account.database
     with_id = {name for name, handler in types.items() if handler.requestIdAttribute}
     rows = [row for row in database.grid_jobs.overview() if row.parent is None and (row.steps or row.type in with_id)]
-    return [database.grid_jobs.get(row.id) for row in rows]
+    found = []
+    for row in rows:
+        try:
+            found.append(database.grid_jobs.get(row.id))
+        except DamagedDocument as damage:  # it may be of that request, too: who asks is told
+            logger.warning("%s", damage)
+    return found
 
 
 def find_request_ids(account: Account, types: Mapping[str, type[JobAdapter]], job: GridJob) -> set[str]:

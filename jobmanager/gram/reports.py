@@ -97,7 +97,11 @@ class GramEvents:
             return
         database = self._account.database
         for grid_job in database.grid_jobs.list_reported_since(int(time.time()) - _REMEMBERED):
-            events = tuple(find_events(self._account, database.grid_jobs.get(grid_job)))
+            try:
+                events = tuple(find_events(self._account, database.grid_jobs.get(grid_job)))
+            except DamagedDocument as damage:  # what it said last is not to be known any more
+                logger.warning("%s", damage)
+                continue
             self._repetitions.append(_Message(grid_job, events, now, is_repetition=True))
         self._remembers = True
 

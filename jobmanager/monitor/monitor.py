@@ -15,13 +15,13 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from batch_adapters.running.backoff import Backoff
 from batch_adapters.states import Event
 from jobmanager.control.cancel_requests import cancel_withdrawn
-from jobmanager.database.database import DamagedDocument, DatabaseError, OpenGridJob
+from jobmanager.database.database import DamagedDocument, DatabaseError, OpenGridJob, Quarantined
 from jobmanager.database.grid_jobs import StepLine, states_of
 from jobmanager.database.times import render_time
 from jobmanager.gram.reports import GramReports
@@ -42,6 +42,8 @@ logger = logging.getLogger(__name__)
 
 _LOOK = 1.0
 """Seconds between two looks at the database when nobody wakes us."""
+_ALL = "monitor"
+"""Whose trouble it is that concerns all grid jobs, in answers to callers."""
 _LEAST_ROOM = 65536
 """Bytes; with less no transaction of any size can be committed."""
 _LOCK_PATIENCE = 5.0
@@ -88,7 +90,7 @@ class Monitor:
         self._trouble = ""
         self._backoff = Backoff()
         self._faults: dict[tuple[str, str], _Fault] = {}
-        self._told: set[str] = set()
+        self._quarantined: dict[str, Quarantined] = {}
         self._due: dict[str, float] = {}
         self._idle_since: float | None = None
 
@@ -121,7 +123,9 @@ class Monitor:
         cancel_withdrawn(self._account)
         open_jobs = self._account.database.grid_jobs.list_open()
         # First: who waits for an end need not wait for the rest.
-        self._reports.report()
+        with self._alone("reports to GRAM", _ALL) as may_work:
+            if may_work:
+                self._reports.report()
         self._generators.supervise()
         self._workers.forget_all_but({name for job in open_jobs for name in (job.id, job.batch)})
         if open_jobs or self._workers.are_busy or self._reports.are_pending:
@@ -129,7 +133,7 @@ class Monitor:
         elif self._idle_since is None:
             self._idle_since = time.monotonic()
         ids = {job.id for job in open_jobs}
-        self._faults = {key: fault for key, fault in self._faults.items() if key[1] in ids}
+        self._faults = {key: fault for key, fault in self._faults.items() if key[1] in ids or key[1] == _ALL}
         structured = self._account.database.grid_jobs.open_steps()
         quarantined = self._tell_quarantined()
         for job in open_jobs:
@@ -172,18 +176,18 @@ class Monitor:
             if may_work:
                 self._faults.pop((part, grid_job), None)
 
-    def _tell_quarantined(self) -> set[str]:
+    def _tell_quarantined(self) -> Mapping[str, Quarantined]:
         """The grid jobs to be left alone; of each that is new its own log tells, and ours."""
         quarantined = self._account.database.quarantine.list()
-        for name in quarantined.keys() - self._told:
+        for name in quarantined.keys() - self._quarantined.keys():
             logger.error("%s %s", name, quarantined[name].sentence)
             log = self._account.places.log(name)
             try:
                 append_line(log, f"{render_time(time.time())} ERROR {quarantined[name].sentence}")
             except OSError as error:
                 logger.warning("%s %s: %s", name, log, error)
-        self._told = set(quarantined)
-        return self._told
+        self._quarantined = quarantined
+        return quarantined
 
     def _lift_quarantines(self, quarantined: Iterable[str]) -> None:
         database = self._account.database
@@ -256,6 +260,7 @@ class Monitor:
         with connection:
             text = self._workers.troubles()
             text += "".join(f"{name}: {fault.sentence}\n" for (_, name), fault in self._faults.items())
+            text += "".join(f"{name}: {why.sentence}\n" for name, why in self._quarantined.items())
             for trouble in self._find_troubles():
                 text += f"monitor: {trouble}\n" if trouble else ""
             connection.settimeout(1)

@@ -4,6 +4,7 @@ import json
 import socket
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,15 +12,18 @@ from lxml import etree
 
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.states import Event, State
+from handlers.command import CommandAdapter
 from jobmanager.commands import cli
 from jobmanager.control.cancel_requests import request_cancel
 from jobmanager.control.cancellation import cancel_local_jobs
 from jobmanager.control.removal import find_ended_before
+from jobmanager.control.resubmission import UnknownRequest, plan_recovery
 from jobmanager.database.database import DamagedDocument, Database, OpenGridJob
 from jobmanager.database.documents import InvalidDocument
 from jobmanager.database.grid_job import GramOrigin, GridJob
 from jobmanager.database.local_job import LocalJob
 from jobmanager.gram.answers import answer_file
+from jobmanager.gram.events import GramEvents
 from jobmanager.monitor import client
 from jobmanager.monitor.client import socket_address
 from jobmanager.monitor.monitor import Monitor
@@ -259,6 +263,31 @@ def test_a_cancel_ends_what_the_index_knows(account: Account, monkeypatch: pytes
     assert cancelled == [f"{SICK}-1.1", f"{SICK}-1.2"]
 
 
+def test_who_waits_for_it_hears_why(account: Account, monitor: Monitor, started: object) -> None:
+    damage(account.database, "local_job")
+    do_task(account, Task.COLLECT, SICK)
+    monitor._work()
+    with socket_address(account) as address, socket.socket(socket.AF_UNIX) as caller:
+        monitor._listener.listen(1)
+        caller.connect(address)
+        monitor._answer()
+        assert caller.recv(65536).decode().startswith(f"{SICK}: in quarantine since")
+
+
+def test_a_fault_in_telling_gram_keeps_no_grid_job_from_going_on(
+    account: Account, monitor: Monitor, started: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise KeyError("a fault")
+
+    with account.database.transaction():
+        account.database._store.write("UPDATE local_job SET state = 'done'")
+    monkeypatch.setattr(monitor._reports, "report", fail)
+    monitor._work()
+    assert (Task.COLLECT, WELL) in started
+    assert ("reports to GRAM", "monitor") in monitor._faults
+
+
 def test_gram_hears_of_the_others(account: Account, monitor: Monitor, started: object) -> None:
     put_grid_job(account, "cccccccc", origin=True)
     put_grid_job(account, "dddddddd", origin=True)
@@ -266,3 +295,23 @@ def test_gram_hears_of_the_others(account: Account, monitor: Monitor, started: o
     monitor._reports.report()
     assert answer_file(account, "dddddddd").exists()
     assert not answer_file(account, "cccccccc").exists()
+
+
+def test_gram_is_told_again_of_the_others(account: Account, tmp_path: Path) -> None:
+    put_grid_job(account, "cccccccc", State.DONE, origin=True)
+    account.database.grid_jobs.change("cccccccc", lambda job: job.put_reported(State.DONE, time.time()))
+    damage(account.database, "grid_job", "cccccccc")
+    gram = replace(account.configuration.gram, event_folder=tmp_path)
+    events = GramEvents(replace(account, configuration=replace(account.configuration, gram=gram)))
+    assert events.tell([]) == set()
+    assert not events.dues
+
+
+def test_a_recovery_looks_at_the_others(account: Account) -> None:
+    class WithId(CommandAdapter):
+        requestIdAttribute = "executable"
+
+    damage(account.database, "grid_job")
+    with pytest.raises(UnknownRequest):
+        plan_recovery(account, {"command": WithId}, "4711")
+    assert plan_recovery(account, {"command": WithId}, "/bin/true").running == (WELL,)

@@ -5,16 +5,18 @@ import socket
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from lxml import etree
 
+from batch_adapters.adapter import LocalStatus
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.states import Event, State
 from handlers.command import CommandAdapter
 from jobmanager.commands import cli
-from jobmanager.control.cancel_requests import request_cancel
+from jobmanager.control.cancel_requests import cancel_withdrawn, request_cancel
 from jobmanager.control.cancellation import cancel_local_jobs
 from jobmanager.control.removal import find_ended_before
 from jobmanager.control.resubmission import UnknownRequest, plan_recovery
@@ -30,9 +32,13 @@ from jobmanager.monitor.monitor import Monitor
 from jobmanager.monitor.worker import do_task
 from jobmanager.monitor.workers import TRY_LATER, Workers
 from jobmanager.site.account import Account
+from jobmanager.site.batch_systems import find_batch_system
+from jobmanager.states.changes import change_local_jobs, same_runs
 from jobmanager.states.next_task import Task
+from jobmanager.states.orphans import find_orphans
 from jobmanager.states.program_reports import read_reports
 from jobmanager.states.registration import apply_events
+from jobmanager.states.transitions import apply_status
 
 SICK, WELL = "aaaaaaaa", "bbbbbbbb"
 DAMAGED = pytest.mark.parametrize("table", ["grid_job", "local_job"])
@@ -315,3 +321,34 @@ def test_a_recovery_looks_at_the_others(account: Account) -> None:
     with pytest.raises(UnknownRequest):
         plan_recovery(account, {"command": WithId}, "4711")
     assert plan_recovery(account, {"command": WithId}, "/bin/true").running == (WELL,)
+
+
+def test_what_is_heard_of_its_other_local_jobs_counts(account: Account) -> None:
+    known = account.database.local_jobs.all_of(SICK)
+    damage(account.database, "local_job")
+    status = LocalStatus(f"{SICK}-1.1", "DONE", State.DONE, 0)
+    change = partial(apply_status, status=status, asked=int(time.time()), source="queue")
+    assert len(change_local_jobs(account.database, SICK, same_runs(SICK, known), change)) == 1
+    assert account.database.local_jobs.get(SICK, 1).state is State.DONE
+    assert SICK in account.database.quarantine.list()
+
+
+def test_a_request_that_gram_gave_up_is_cancelled_beside_it(account: Account) -> None:
+    for identity in ("cccccccc", "dddddddd"):
+        put_grid_job(account, identity, origin=True)
+    account.places.withdrawn.mkdir()
+    for identity in ("cccccccc", "dddddddd"):
+        (account.places.withdrawn / identity).touch()
+    damage(account.database, "grid_job", "cccccccc")
+    cancel_withdrawn(account)
+    assert account.database.grid_jobs.get("dddddddd").cancelled
+    assert [mark.name for mark in account.places.withdrawn.iterdir()] == ["cccccccc"]
+
+
+def test_nobody_takes_a_local_job_of_it_for_an_orphan(account: Account) -> None:
+    with account.database.transaction():
+        torn = b'<local-job><attempt id="x"'
+        account.database._store.write("UPDATE local_job SET document = ? WHERE grid_job = ?", [(torn, SICK)])
+    system = find_batch_system(account, "fork")
+    running = LocalStatus(f"{SICK}-1.1", "R", State.ACTIVE, token=f"{SICK}-1")
+    assert list(find_orphans(account.database, system, [running])) == []

@@ -94,6 +94,10 @@ class Database:
         """All of the block's writes, or none; writers wait for each other up to a minute."""
         return self._store.transaction()
 
+    def part(self) -> AbstractContextManager[None]:
+        """All of the block's writes inside a transaction, or none, whatever becomes of the others."""
+        return self._store.part()
+
     def check_room(self) -> None:
         """Raise DatabaseError where the disk is full."""
         self._store.check_room()

@@ -133,6 +133,21 @@ class Store:
                     self._connection.execute("ROLLBACK")
             raise
 
+    @contextmanager
+    def part(self) -> Iterator[None]:
+        """All of the block's writes inside a transaction, or none, whatever becomes of the others."""
+        with self._translated():
+            self._connection.execute("SAVEPOINT part")
+        try:
+            yield
+        except BaseException:
+            with self._translated():
+                self._connection.execute("ROLLBACK TO part")
+            raise
+        finally:
+            with self._translated():
+                self._connection.execute("RELEASE part")
+
     def query(self, sql: str, values: Iterable[object] = ()) -> Iterator[tuple[Any, ...]]:
         """The rows that a statement finds."""
         with self._translated():

@@ -109,7 +109,14 @@ class _Changes:
         job = self._jobs.setdefault(key, stored)
         forget_future([job], time.time())
         before = job.state
-        if apply(job, event):
+        try:
+            has_changed = apply(job, event)
+        except Exception:
+            # What is half changed is not to be written.
+            self._changed.discard(key)
+            del self._jobs[key]
+            raise
+        if has_changed:
             self._changed.add(key)
         if job.state is not before:
             logger.info("%s %s %s", grid_job, job.local_id, job.state.word)
@@ -124,7 +131,14 @@ class _Changes:
     def put(self) -> None:
         """Write them, inside the caller's transaction."""
         for grid_job, jobs in self.by_grid_job().items():
-            put_local_jobs(self._database, grid_job, jobs)
+            try:
+                with self._database.part():
+                    put_local_jobs(self._database, grid_job, jobs)
+            except DatabaseError:
+                raise
+            except Exception:  # a document that nobody could read, say: the others' ends are not to be lost for it
+                logger.exception("%s: its events cannot be written down", grid_job)
+                self._changed = {key for key in self._changed if key[0] != grid_job}
 
 
 def _latest(events: Sequence[Event], now: float) -> int:

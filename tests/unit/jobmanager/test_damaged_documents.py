@@ -196,6 +196,21 @@ def test_an_event_that_cannot_be_applied_costs_no_other(account: Account, monkey
         account.database._store.write("UPDATE local_job SET document = replace(document, '\"odd\"', '\"active\"')")
 
 
+def test_events_that_cannot_be_written_down_cost_no_others(account: Account) -> None:
+    sql = "UPDATE local_job SET document = replace(document, ?, ?) WHERE grid_job = ?"
+    with account.database.transaction():
+        account.database._store.write(sql, [("<local-job ", '<local-job odd="1" ', SICK)])
+    now = int(time.time())
+    changed = apply_events(
+        account.database, "fork", [Event(now, f"{job}-1.{n}", State.FAILED, 1) for job in (SICK, WELL) for n in (1, 2)]
+    )
+    assert list(changed) == [WELL]
+    assert [account.database.local_jobs.get(SICK, n).state for n in (1, 2)] == [State.ACTIVE] * 2
+    assert account.database.grid_jobs.overview(WELL)[0].counts == {"failed": 2}
+    with account.database.transaction():
+        account.database._store.write(sql, [(' odd="1"', "", SICK)])
+
+
 @DAMAGED
 def test_a_worker_says_what_it_cannot_read(account: Account, capsys: pytest.CaptureFixture[str], table: str) -> None:
     damage(account.database, table)

@@ -13,6 +13,7 @@ from jobmanager.database.database import DamagedDocument, DatabaseError
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import Evidence, LocalJob
 from jobmanager.site.account import Account
+from jobmanager.states.changes import put_local_jobs
 from jobmanager.states.driver_status import read_driver_status, status_file
 from jobmanager.states.transitions import apply_driver_status
 
@@ -80,7 +81,7 @@ def _mend(account: Account, damage: DamagedDocument, now: float, result: Repair)
     if job.local_id is not None:
         status = read_driver_status(status_file(account, damage.grid_job, job.local_id))
         apply_driver_status(job, status, now)
-    database.local_jobs.put(damage.grid_job, [job])
+    put_local_jobs(database, damage.grid_job, [job])
 
 
 def make_from_index(grid_job: GridJob, columns: Mapping[str, Any], now: float) -> LocalJob:

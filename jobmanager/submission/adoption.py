@@ -1,8 +1,8 @@
 """What has become of a submission whose fate nobody knows, and its adoption.
 
-What drivers wrote down proves itself, whoever answers. The others are looked for in the batch system's queue, then in
-its history, then at the drivers again: the way that a local job goes, so that it cannot slip by. Only what is in none
-of them, after the time in which a late submission may still turn up, was never made.
+It is looked for in the batch system's queue, then in its history, then in what drivers wrote down: the way that a local
+job goes, so that it cannot slip by. Only what is in none of them, after the time in which a late submission may still
+turn up, was never made. While nobody answers, what all drivers wrote down proves itself.
 """
 
 import logging
@@ -73,11 +73,15 @@ def _look_everywhere(
 ) -> dict[int, list[str]]:
     """The ids that the local jobs of a token have, by index, each index's eldest first."""
     found: dict[int, list[str]] = {}
-    _add_drivers(found, account, grid_job, token)
-    if wanted - found.keys():
+    try:
         _add(found, system, offset, system.find(token))
         if wanted - found.keys():
             _add(found, system, offset, system.find_ended(token))
+    except (Unreachable, Garbled):
+        _add_drivers(found, account, grid_job, token)
+        if wanted - found.keys():
+            raise
+    if wanted - found.keys():
         _add_drivers(found, account, grid_job, token)
     return {index: sorted(dict.fromkeys(ids), key=_age) for index, ids in found.items()}
 

@@ -69,7 +69,7 @@ def watch_grid_job(account: Account, identity: str) -> int:
         return CANNOT_GO_ON
     job = account.database.grid_jobs.get(identity)
     reason = f": {printable(job.reason)}" if job.reason else ""
-    print(f"grid job {identity} {job.state.word}{reason}", flush=True)
+    print(f"grid job {identity} {job.outcome or job.state.word}{reason}", flush=True)
     return DONE if job.state is State.DONE else FAILED
 
 

@@ -68,7 +68,7 @@ CANCELLATION = [
     Point("cancel", "jobmanager.control.cancellation._fail_unsubmitted", "after"),
     Point("cancel", "jobmanager.control.cancellation.adopt", "before", in_doubt=True),
     Point("cancel", "jobmanager.control.cancellation.adopt", "after", in_doubt=True),
-    Point("cancel", f"{_SYSTEM}.cancel", "after", call=2, in_doubt=True),
+    Point("cancel", f"{_SYSTEM}.cancel", "after", in_doubt=True),
 ]
 GATHERING = [
     Point("reconcile", f"{_SYSTEM}.query", "after"),

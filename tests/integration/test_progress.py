@@ -96,4 +96,6 @@ def test_a_program_that_spoils_the_folder_of_reports_keeps_nothing_from_ending(s
     other = shared_samgrid.submit("&(samgrid_type=command)(executable=/bin/true)")
     assert shared_samgrid("watch", other).returncode == 0
     assert shared_samgrid("cancel", waiting).returncode == 0
-    assert shared_samgrid("watch", waiting).stdout.splitlines()[-1].startswith(f"grid job {waiting} failed: cancelled")
+    assert (
+        shared_samgrid("watch", waiting).stdout.splitlines()[-1].startswith(f"grid job {waiting} cancelled: cancelled")
+    )

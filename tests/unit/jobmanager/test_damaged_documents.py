@@ -25,14 +25,13 @@ from jobmanager.database.documents import InvalidDocument
 from jobmanager.database.grid_job import GramOrigin, GridJob
 from jobmanager.database.local_job import LocalJob
 from jobmanager.gram.answers import answer_file
-from jobmanager.gram.events import GramEvents
+from jobmanager.gram.reports import GramEvents
 from jobmanager.monitor import client
 from jobmanager.monitor.client import socket_address
 from jobmanager.monitor.monitor import Monitor
 from jobmanager.monitor.worker import do_task
 from jobmanager.monitor.workers import TRY_LATER, Workers
-from jobmanager.site.account import Account
-from jobmanager.site.batch_systems import find_batch_system
+from jobmanager.site.account import Account, find_batch_system
 from jobmanager.states.changes import change_local_jobs, same_runs
 from jobmanager.states.next_task import Task
 from jobmanager.states.orphans import find_orphans

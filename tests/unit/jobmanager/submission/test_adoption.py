@@ -20,8 +20,8 @@ def look(toy: ToySystem, token: str = TOKEN) -> bool:
 
 @pytest.mark.parametrize(
     ("where", "questions"),
-    [("drivers", []), ("find", ["find"]), ("history", ["find", "history"])],
-    ids=["drivers", "queue", "history"],
+    [("find", ["find"]), ("history", ["find", "history"]), ("drivers", ["find", "history"])],
+    ids=["queue", "history", "drivers"],
 )
 def test_it_is_found_the_way_that_a_local_job_goes(toy: ToySystem, where: str, questions: list[str]) -> None:
     toy.add([None, None])
@@ -37,12 +37,15 @@ def test_it_is_found_the_way_that_a_local_job_goes(toy: ToySystem, where: str, q
     assert [name for name in ("find", "history") if toy.calls(name)] == questions
 
 
-def test_what_every_driver_proves_needs_no_answer(toy: ToySystem) -> None:
-    toy.add([None])
+def test_what_all_drivers_prove_needs_no_answer(toy: ToySystem) -> None:
+    toy.add([None, None])
     toy.does("find", "echo connection refused >&2; exit 1")
     toy.drives("17_1", "start 1000", "index 1", f"token {TOKEN}")
+    with pytest.raises(Unreachable):
+        look(toy)
+    toy.drives("17_2", "start 1000", "index 2", f"token {TOKEN}")
     assert look(toy)
-    assert toy.ids() == ["17_1"]
+    assert toy.ids() == ["17_1", "17_2"]
 
 
 def test_its_parts_may_be_in_different_places(toy: ToySystem) -> None:

@@ -431,12 +431,12 @@ def test_a_cancel_while_the_batch_system_is_down_converges_later(
     crash(job, BatchSystem, "submit", "after", 2)
     job.put_down()
     put_end(job)
-    before = job.document()
+    before = job.counts()
     capsys.readouterr()
     assert job.work("cancel") == TRY_LATER
     (line,) = capsys.readouterr().err.splitlines()
     assert "cannot connect to the batch system" in line
-    assert job.document() == before, "nobody answered: nothing is known"
+    assert job.counts() == before, "nobody answered: nothing is known"
     job.put_up()
     job.work_until_done("cancel")
     check_all_is_over(job)

@@ -14,6 +14,7 @@ from jobmanager.database.database import Database
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import Evidence, LocalJob
 from jobmanager.site.places import make_state_folder
+from jobmanager.states.ends import put_outcome
 from sandbox.status import Phase
 from tests.forked_samgrid import ForkedSamgrid
 from tests.samgrid import Samgrid
@@ -33,9 +34,13 @@ ANSWERS: dict[str, list[str]] = {
     "8": ["m4x2bb7d", "t1u2v3w4"],
     "9": ["id reason", "k3f9zq2m 2 of 4 local jobs failed"],
     "10": ["since text()", "1970-01-01T00:33:20Z slurm does not answer"],
-    "11": ["4711_3", "killed by SIGXCPU"],
+    "11": ["4711_3", "cpu-limit"],
     "12": ["name failed", "wn102.example.org 1", "wn107.example.org 1"],
-    "13": ["count text()", "1 killed by SIGXCPU", "1 the program ended with exit code 1"],
+    "13": [
+        "count text()",
+        "1 the program took more CPU time than max_cpu_time allows",
+        "1 the program ended with exit code 1",
+    ],
     "14": ["0.6"],
     "15": ["source said time text()", "log failed 152 1970-01-01T00:33:20Z failed"],
     "16": ["4712_1"],
@@ -65,8 +70,8 @@ def put_phases(job: LocalJob, **done: int) -> LocalJob:
     return job
 
 
-def end(job: LocalJob, exit_code: int, cpu_time: float, reason: str | None = None) -> LocalJob:
-    job.exit_code, job.reason = exit_code, reason
+def end(job: LocalJob, exit_code: int, cpu_time: float, signal: str | None = None) -> LocalJob:
+    job.exit_code, job.signal = exit_code, signal
     job.element.set("cpu-time", f"{cpu_time:.2f}")
     return job
 
@@ -75,8 +80,8 @@ def make_done_and_failed() -> list[LocalJob]:
     jobs = [
         end(make_local_job(1, "4711", State.DONE, "wn101"), 0, 3600),
         end(make_local_job(2, "4711", State.DONE, "wn102"), 0, 1800),
-        end(make_local_job(3, "4711", State.FAILED, "wn102"), 152, 900.5, "killed by SIGXCPU"),
-        end(make_local_job(4, "4711", State.DONE, "wn107"), 1, 0, "the program ended with exit code 1"),
+        end(make_local_job(3, "4711", State.DONE, "wn102"), 152, 900.5, "XCPU"),
+        end(make_local_job(4, "4711", State.DONE, "wn107"), 1, 0),
     ]
     put_phases(jobs[0], d0gstar=250, d0reco=250)
     put_phases(jobs[1], d0gstar=250, d0reco=150)
@@ -101,6 +106,8 @@ def put(database: Database, job: GridJob, request: str, local_jobs: list[LocalJo
     job.put_slices(len(local_jobs), None, 1)
     with database.transaction():
         database.grid_jobs.put(job)
+        for local_job in local_jobs:
+            put_outcome(local_job)
         database.local_jobs.put(job.identity, local_jobs)
 
 

@@ -66,7 +66,7 @@ def test_a_handler_that_hangs_when_the_monitor_is_killed_keeps_no_grid_job_from_
     (monitor,) = processes_of(samgrid.state, "samgrid-monitor")
     os.kill(monitor, signal.SIGKILL)
     assert samgrid("cancel", identity).returncode == 0
-    assert samgrid("watch", identity).stdout.splitlines()[-1].startswith(f"grid job {identity} failed: cancelled")
+    assert samgrid("watch", identity).stdout.splitlines()[-1].startswith(f"grid job {identity} cancelled: cancelled")
 
 
 HANGING = """

@@ -210,5 +210,6 @@ class Site(Hand):
         logs = [self.account.places.log(job.id) for job in self.database.grid_jobs.overview()]
         reasons = [str(self.database.grid_jobs.get(job.id).reason) for job in self.database.grid_jobs.overview()]
         texts = [*self.said, *reasons, *(log.read_text() for log in logs if log.exists())]
-        words = set(re.findall(r"[a-z_-]+", " ".join(texts).replace(str(self.folder), "").lower()))
+        # With their digits: an id may have a name in it.
+        words = set(re.findall(r"[a-z0-9_-]+", " ".join(texts).replace(str(self.folder), "").lower()))
         assert not words & foreign, f"messages about {self.name} speak of {words & foreign}"

@@ -143,6 +143,12 @@ class GridJob:
 
 
 @pytest.fixture
+def silent_drivers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drivers that have not begun to write yet: else what they write would prove what nobody answers."""
+    monkeypatch.setattr(adoption, "_look_at_drivers", lambda account, grid_job, token: ())
+
+
+@pytest.fixture
 def job(account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GridJob]:
     monkeypatch.setenv("SAMGRID_SANDBOX_SCRATCH_FOLDER", str(tmp_path))
     monkeypatch.setenv("SAMGRID_FORK_SLOTS", f"{SLOTS}")
@@ -208,6 +214,7 @@ def test_answers_that_are_lost_again_and_again_are_found(job: GridJob, way: str)
 
 
 @pytest.mark.parametrize("way", ["hang-before", "fail-after", "die-before", "garbage-before", "torn", "banner"])
+@pytest.mark.usefixtures("silent_drivers")
 def test_no_answer_about_a_submission_in_doubt_changes_nothing(
     job: GridJob, way: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -232,6 +239,7 @@ def test_an_answer_about_a_submission_in_doubt_that_was_cut_short_submits_nothin
     check_each_ran_once(job)
 
 
+@pytest.mark.usefixtures("silent_drivers")
 def test_when_nobody_answers_nothing_changes_and_the_worker_says_so(
     job: GridJob, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -248,12 +256,6 @@ def test_when_nobody_answers_nothing_changes_and_the_worker_says_so(
     job.put_up()
     job.work_until_done("submit")
     check_each_ran_once(job)
-
-
-@pytest.fixture
-def silent_drivers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drivers that have not begun to write yet: else what they write would prove what nobody answers."""
-    monkeypatch.setattr(adoption, "_look_at_drivers", lambda account, grid_job, token: ())
 
 
 @pytest.mark.usefixtures("silent_drivers")
@@ -382,6 +384,7 @@ def test_a_cancel_after_a_submission_in_doubt_leaves_nothing(job: GridJob, way: 
 
 
 @pytest.mark.parametrize("way", ["first-line", "hang-before", "fail-after", "banner"])
+@pytest.mark.usefixtures("silent_drivers")
 def test_a_cancel_that_gets_no_good_answer_about_a_doubt_goes_on_later(
     job: GridJob, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
@@ -397,6 +400,7 @@ def test_a_cancel_that_gets_no_good_answer_about_a_doubt_goes_on_later(
 
 
 @pytest.mark.parametrize("way", ["hang-before", "fail-after", "die-before"])
+@pytest.mark.usefixtures("silent_drivers")
 def test_a_cancel_command_that_misbehaves_cancels_in_the_end(job: GridJob, way: str) -> None:
     job.work_until_done("submit")
     put_end(job)

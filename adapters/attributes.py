@@ -11,20 +11,6 @@ Value = str | tuple["Value", ...]
 """One RSL value: a word, or a parenthesised sequence of values."""
 
 
-class Kind(enum.Enum):
-    """What an attribute's value is; the handler gets the Python type named here."""
-
-    TEXT = "one word"  # str
-    INTEGER = "an integer"  # int
-    NUMBER = "a number"  # float
-    FLAG = "yes or no"  # bool
-    WORDS = "a list of words"  # tuple[str, ...]
-    PAIRS = "a list of (NAME value) pairs"  # tuple[tuple[str, str], ...]
-    SEQUENCES = "a list of sequences (...)"  # tuple[tuple[Value, ...], ...]
-    FILE = "a file"  # RequestFile
-    FILES = "a list of files"  # tuple[RequestFile, ...]
-
-
 @dataclass(frozen=True)
 class RequestFile:
     """A file that a request names: ``name`` as written, ``path`` seen from the request's own folder."""
@@ -39,76 +25,6 @@ class RequestFile:
 
 
 _FLAGS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
-
-
-def canonical_name(name: str) -> str:
-    """The attribute's name as Globus compares it: lower case, underscores ignored."""
-    return name.lower().replace("_", "")
-
-
-@dataclass(frozen=True)
-class Attribute:
-    """One attribute of a request or of a site: the single source for checks, help and the RSL validation file."""
-
-    name: str
-    doc: str
-    kind: Kind = Kind.TEXT
-    unit: str = ""
-    default: Any = None
-    required: bool = False
-    minimum: float | None = None
-    maximum: float | None = None
-    choices: tuple[str, ...] = ()
-
-    def read(self, values: Sequence[Value], folder: Path = Path("/")) -> Any:
-        """The typed value of what the request says; raises ValueError with a sentence for the user.
-
-        Names of files that are not absolute are seen from ``folder``, where the request lies.
-        """
-        reader = _READERS[self.kind]
-        try:
-            value = reader(values)
-        except (ValueError, OverflowError):
-            raise ValueError(f"{self.name} must be {self.describe()}, not {_shown(values)}") from None
-        if isinstance(value, float | int) and not isinstance(value, bool):
-            self._check_range(value)
-        if self.choices and value not in self.choices:
-            raise ValueError(f"{self.name} must be one of {', '.join(self.choices)}, not {_shown(values)}")
-        if self.kind is Kind.FILE:
-            return RequestFile(value, folder / value)
-        if self.kind is Kind.FILES:
-            return tuple(RequestFile(name, folder / name) for name in value)
-        return value
-
-    def describe(self) -> str:
-        """The kind, unit and range in words: ``integer (events), 1 to 1000000``."""
-        unit = f" ({self.unit})" if self.unit else ""
-        return f"{self.kind.value}{unit}{self._range()}"
-
-    def _check_range(self, value: float) -> None:
-        below = self.minimum is not None and value < self.minimum
-        above = self.maximum is not None and value > self.maximum
-        if below or above:
-            raise ValueError(f"{self.name} must be {self.describe()}, not {_number(value)}")
-
-    def _range(self) -> str:
-        if self.minimum is not None and self.maximum is not None:
-            return f", {_number(self.minimum)} to {_number(self.maximum)}"
-        if self.minimum is not None:
-            return f", at least {_number(self.minimum)}"
-        if self.maximum is not None:
-            return f", at most {_number(self.maximum)}"
-        return ""
-
-
-def _shown(values: Sequence[Value]) -> str:
-    text = " ".join(value if isinstance(value, str) else f"({_shown(value)})" for value in values)
-    return repr(text if len(text) <= 60 else text[:57] + "...")
-
-
-def _number(value: float) -> str:
-    # All digits of a seed or a number of events: "at most 9e+08, not 9e+08" would tell nobody anything.
-    return str(value) if isinstance(value, int) else f"{value:.15g}"
 
 
 def _read_text(values: Sequence[Value]) -> str:
@@ -173,14 +89,95 @@ def _read_sequences(values: Sequence[Value]) -> tuple[tuple[Value, ...], ...]:
     return tuple(value for value in values if not isinstance(value, str))
 
 
-_READERS: dict[Kind, Callable[[Sequence[Value]], Any]] = {
-    Kind.TEXT: _read_text,
-    Kind.INTEGER: _read_integer,
-    Kind.NUMBER: _read_number,
-    Kind.FLAG: _read_flag,
-    Kind.WORDS: _read_words,
-    Kind.PAIRS: _read_pairs,
-    Kind.SEQUENCES: _read_sequences,
-    Kind.FILE: _read_file,
-    Kind.FILES: _read_files,
-}
+class Kind(enum.Enum):
+    """What an attribute's value is: its name, the Python type that the handler gets, and how it is read."""
+
+    TEXT = "one word", str, _read_text
+    INTEGER = "an integer", int, _read_integer
+    NUMBER = "a number", int | float, _read_number
+    FLAG = "yes or no", bool, _read_flag
+    WORDS = "a list of words", tuple, _read_words
+    PAIRS = "a list of (NAME value) pairs", tuple, _read_pairs
+    SEQUENCES = "a list of sequences (...)", tuple, _read_sequences
+    FILE = "a file", RequestFile, _read_file
+    FILES = "a list of files", tuple, _read_files
+
+    type: Any
+    """What ``isinstance`` takes."""
+    read: Callable[[Sequence[Value]], Any]
+    """Names of files are still words; raises ValueError, and OverflowError for numbers."""
+
+    def __new__(cls, name: str, type_: Any, read: Callable[[Sequence[Value]], Any]) -> "Kind":
+        """A kind whose value is its name."""
+        kind = object.__new__(cls)
+        kind._value_, kind.type, kind.read = name, type_, read
+        return kind
+
+
+def canonical_name(name: str) -> str:
+    """The attribute's name as Globus compares it: lower case, underscores ignored."""
+    return name.lower().replace("_", "")
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """One attribute of a request or of a site: the single source for checks, help and the RSL validation file."""
+
+    name: str
+    doc: str
+    kind: Kind = Kind.TEXT
+    unit: str = ""
+    default: Any = None
+    required: bool = False
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[str, ...] = ()
+
+    def read(self, values: Sequence[Value], folder: Path = Path("/")) -> Any:
+        """The typed value of what the request says; raises ValueError with a sentence for the user.
+
+        Names of files that are not absolute are seen from ``folder``, where the request lies.
+        """
+        try:
+            value = self.kind.read(values)
+        except (ValueError, OverflowError):
+            raise ValueError(f"{self.name} must be {self.describe()}, not {_shown(values)}") from None
+        if isinstance(value, float | int) and not isinstance(value, bool):
+            self._check_range(value)
+        if self.choices and value not in self.choices:
+            raise ValueError(f"{self.name} must be one of {', '.join(self.choices)}, not {_shown(values)}")
+        if self.kind is Kind.FILE:
+            return RequestFile(value, folder / value)
+        if self.kind is Kind.FILES:
+            return tuple(RequestFile(name, folder / name) for name in value)
+        return value
+
+    def describe(self) -> str:
+        """The kind, unit and range in words: ``integer (events), 1 to 1000000``."""
+        unit = f" ({self.unit})" if self.unit else ""
+        return f"{self.kind.value}{unit}{self._range()}"
+
+    def _check_range(self, value: float) -> None:
+        below = self.minimum is not None and value < self.minimum
+        above = self.maximum is not None and value > self.maximum
+        if below or above:
+            raise ValueError(f"{self.name} must be {self.describe()}, not {_number(value)}")
+
+    def _range(self) -> str:
+        if self.minimum is not None and self.maximum is not None:
+            return f", {_number(self.minimum)} to {_number(self.maximum)}"
+        if self.minimum is not None:
+            return f", at least {_number(self.minimum)}"
+        if self.maximum is not None:
+            return f", at most {_number(self.maximum)}"
+        return ""
+
+
+def _shown(values: Sequence[Value]) -> str:
+    text = " ".join(value if isinstance(value, str) else f"({_shown(value)})" for value in values)
+    return repr(text if len(text) <= 60 else text[:57] + "...")
+
+
+def _number(value: float) -> str:
+    # All digits of a seed or a number of events: "at most 9e+08, not 9e+08" would tell nobody anything.
+    return str(value) if isinstance(value, int) else f"{value:.15g}"

@@ -1,25 +1,13 @@
 """What is wrong with the declarations of a handler: its name, its documentation, its attributes."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-from adapters import Attribute, JobAdapter, Kind, RequestFile, canonical_name
+from adapters import Attribute, JobAdapter, Kind, canonical_name
 from batch_adapters.diagnosis import Finding, Level
 from jobmanager.requests.attributes import COMMON_ATTRIBUTES
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}", re.ASCII)
-_TYPES: Mapping[Kind, Any] = {
-    Kind.TEXT: str,
-    Kind.INTEGER: int,
-    Kind.NUMBER: int | float,
-    Kind.FLAG: bool,
-    Kind.WORDS: tuple,
-    Kind.PAIRS: tuple,
-    Kind.FILE: RequestFile,
-    Kind.FILES: tuple,
-}
-"""What a handler finds in its request, by kind."""
 _NUMBERS = (Kind.INTEGER, Kind.NUMBER)
 
 
@@ -92,9 +80,8 @@ def _find_default_faults(where: str, attribute: Attribute) -> Iterator[Finding]:
         return
     if attribute.required:
         yield _fault(f"{where} is required and has a default, which is never used", "leave out one of the two")
-    wanted = _TYPES.get(kind, object)
-    if not isinstance(default, wanted) or (isinstance(default, bool) and kind is not Kind.FLAG):
-        remedy = f"a request that names it gives the handler {wanted}"
+    if not isinstance(default, kind.type) or (isinstance(default, bool) and kind is not Kind.FLAG):
+        remedy = f"a request that names it gives the handler {kind.type}"
         yield _fault(f"{where}: the default {default!r} is not {kind.value}", remedy)
         return
     try:

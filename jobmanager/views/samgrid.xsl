@@ -15,7 +15,7 @@
             <tr>
               <td><a href="{@id}.{$suffix}"><xsl:value-of select="@id"/></a></td>
               <td><xsl:value-of select="@type"/></td>
-              <td><xsl:value-of select="@state"/></td>
+              <td><xsl:value-of select="(@outcome | @state[not(../@outcome)])"/></td>
               <td><xsl:value-of select="@owner"/></td>
               <td><xsl:value-of select="@submitted"/></td>
               <td>
@@ -68,7 +68,7 @@
     <tr>
       <td><xsl:value-of select="@index"/></td>
       <td><xsl:value-of select="@id"/></td>
-      <td><xsl:value-of select="@state"/></td>
+      <td><xsl:value-of select="(@outcome | @state[not(../@outcome)])"/></td>
       <td><xsl:value-of select="@exit-code"/></td>
       <td><xsl:value-of select="@host"/></td>
       <td><xsl:value-of select="@started"/></td>

@@ -28,7 +28,7 @@ KINDS = (
     Kind("a", "active", "active", "M2 1l7 4l-7 4z"),
     Kind("p", "pending", "pending", "M1 1h8v8h-8zm1.6 1.6v4.8h4.8v-4.8z"),
     Kind("u", "unsubmitted", "unsubmitted", "M4 4h2v2h-2z"),
-    Kind("d", "done", "done, with success", "M1 1h8v8h-8z"),
+    Kind("d", "done", "done", "M1 1h8v8h-8z"),
 )
 """Those that need a look come first."""
 

@@ -16,7 +16,9 @@ FAST = {
 def write_configuration(ground: Path, name: str, script: str) -> Path:
     """What a site would put into samgrid.toml for this batch system."""
     table = SYSTEMS / f"{script}.toml"
-    text = table.read_text() if table.exists() else f"[batch.{name}]\nrequest_options = ['--hold', '-h']\n"
+    # All of it is on one file system: outputs of what was killed need not be waited for as long as elsewhere.
+    options = "outputs_lag = 15\nrequest_options = ['--hold', '-h']"
+    text = table.read_text() if table.exists() else f"[batch.{name}]\n{options}\n"
     path = ground / f"{name}.toml"
     path.write_text(text)
     return path

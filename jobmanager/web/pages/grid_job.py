@@ -11,7 +11,16 @@ from jobmanager.database.times import read_time
 from jobmanager.site.account import Account
 from jobmanager.web.charts import History, Timeline, draw_history, draw_timeline, find_span
 from jobmanager.web.files import find_size, open_file
-from jobmanager.web.kinds import KIND_OF_NAME, Cells, Kind, count_kinds, kind_of, kind_of_state, render_cells
+from jobmanager.web.kinds import (
+    KIND_OF_NAME,
+    Cells,
+    Kind,
+    count_kinds,
+    kind_of,
+    kind_of_end,
+    kind_of_state,
+    render_cells,
+)
 from jobmanager.web.pages.paging import Paging, read_paging
 from jobmanager.web.pages.phases import Outlook, read_outlook
 from jobmanager.web.reading import ReadOnlyDatabase
@@ -81,8 +90,8 @@ def read_grid_job_page(
     ended = job.element.get("ended")
     return GridJobPage(
         job=job,
-        kind=kind_of_state(job.state),
-        state_words=job.state.word + (", being cancelled" if job.cancelled and not job.state.is_final else ""),
+        kind=kind_of_end(job.outcome) if job.outcome else kind_of_state(job.state),
+        state_words=job.outcome or job.state.word + (", being cancelled" if job.cancelled else ""),
         submitted=read_time(job.submitted),
         ended=read_time(ended) if ended else None,
         request=[(name, " ".join(map(_render_value, values))) for name, values in job.request()],

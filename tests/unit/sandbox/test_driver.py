@@ -410,7 +410,9 @@ def test_a_signal_before_the_programs_start_keeps_it_from_starting(bench: Bench)
     (bench.work_area / "a").write_text("x")
     argv = bench.prepare([LocalJobEntry(program)])
     Path(argv[-1]).write_text(
-        Path(argv[-1]).read_text().replace("read -r pid _ <", "kill -s TERM $$; sleep 1; read -r pid _ <")
+        Path(argv[-1])
+        .read_text()
+        .replace("read -r pid _ <", 'kill -s TERM $$; until [ -e "$job/caught" ]; do sleep 0.02; done; read -r pid _ <')
     )
     assert bench.run_prepared(argv) == 143
     assert bench.read("stdout") == b""

@@ -48,19 +48,27 @@ class WorkerClient:
         self._has_ended = False
 
     def start(self, task: Task, subject: str) -> ForkedWorker:
-        """A new worker.
+        """A new worker; where the server dies at once, one that has ended with what the server had to say.
 
         :raises OSError: the server cannot be started.
         """
         number = next(self._numbers)
         message = f"start {number} {task} {subject}".encode()
+        is_sent = self._send(message)
+        if not is_sent:  # it had died since it was last heard of
+            self._lose_server()
+            is_sent = self._send(message)
+        worker = self._workers[number] = ForkedWorker(lambda: self._kill(number))
+        if not is_sent:
+            self._lose_server()
+        return worker
+
+    def _send(self, message: bytes) -> bool:
         try:
             self._connect().send(message)
         except (BrokenPipeError, ConnectionResetError):
-            self._lose_server()
-            self._connect().send(message)
-        worker = self._workers[number] = ForkedWorker(lambda: self._kill(number))
-        return worker
+            return False
+        return True
 
     def supervise(self) -> None:
         """Notice that the server ended: how its workers ended is known from then on."""

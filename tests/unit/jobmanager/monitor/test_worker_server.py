@@ -245,6 +245,24 @@ def test_a_server_that_cannot_work_says_why(loop: Loop, monkeypatch: pytest.Monk
     assert words.endswith("ImportError: no module of that name")
 
 
+def test_a_server_that_has_died_before_it_is_asked_says_why(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = [sys.executable, "-c", "raise ImportError('no module of that name')"]
+    monkeypatch.setattr(Account, "program", lambda account, *words: broken)
+    connect = loop.client._connect
+
+    def connect_and_wait() -> socket.socket:
+        connection = connect()
+        poll = select.poll()
+        poll.register(connection, select.POLLHUP)
+        poll.poll()
+        return connection
+
+    monkeypatch.setattr(loop.client, "_connect", connect_and_wait)
+    status, words = loop.run("pass")
+    assert status == TRY_LATER
+    assert words.endswith("ImportError: no module of that name")
+
+
 @dataclass(frozen=True)
 class Orphan:
     """A server with a worker, the other end of whose connection is the test's."""

@@ -44,6 +44,11 @@ def _make_folder(factory: pytest.TempPathFactory, name: str) -> Path:
     return folder
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What waits for most of a minute comes first, so that others run meanwhile."""
+    items.sort(key=lambda item: item.get_closest_marker("waits_long") is None)
+
+
 @pytest.fixture
 def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of its own for each test."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-SECONDS = 60.0
+SECONDS = 300.0
 """Longer than anything takes that will happen at all."""
 _OFTEN = 0.01
 

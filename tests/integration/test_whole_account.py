@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.integration.test_workers import HANGING, wait_for_failure
 from tests.samgrid import Samgrid
 from tests.waiting import wait_until
@@ -28,6 +30,7 @@ def damage(samgrid: Samgrid, table: str, grid_job: str) -> None:
         assert changed.rowcount == 1
 
 
+@pytest.mark.waits_long
 def test_sick_grid_jobs_end_or_say_what_holds_them_and_all_others_are_done(samgrid: Samgrid, tmp_path: Path) -> None:
     (tmp_path / "hanging.py").write_text(HANGING)
     settings = {"SAMGRID_HANDLERS_MODULES": str(tmp_path / "hanging.py"), "SAMGRID_HANDLERS_TIME_LIMIT": "1"}
@@ -41,10 +44,10 @@ def test_sick_grid_jobs_end_or_say_what_holds_them_and_all_others_are_done(samgr
     hung = [samgrid.submit(f"&(samgrid_type={kind})(executable=/bin/true)") for kind in ("hanging", "deaf")]
     healthy = [samgrid.submit("&(samgrid_type=command)(executable=/bin/true)") for _ in range(HEALTHY)]
     (tmp_path / "go").touch()
-    wait_until(lambda: all(states(samgrid)[identity]["state"] == "done" for identity in healthy))
+    wait_until(lambda: all(states(samgrid)[identity]["state"] == "done" for identity in healthy), seconds=600)
     for identity in hung:
         assert "did not come to an end" in wait_for_failure(samgrid, identity)
-    wait_until(lambda: all("quarantined" in states(samgrid)[identity] for identity in poisoned.values()))
+    wait_until(lambda: all("quarantined" in states(samgrid)[identity] for identity in poisoned.values()), seconds=600)
     for identity in poisoned.values():
         assert f"samgrid remove {identity}" in states(samgrid)[identity]["quarantined"]
         assert samgrid("log", identity).stdout.count("in quarantine since") == 1

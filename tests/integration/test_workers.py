@@ -5,6 +5,8 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import processes_of
 from tests.integration.test_grid_jobs import counts, read_tar
 from tests.samgrid import Samgrid
@@ -94,10 +96,11 @@ class Deaf(CommandAdapter):
 
 def wait_for_failure(samgrid: Samgrid, identity: str) -> str:
     """What is told of a grid job that fails, when it has."""
-    wait_until(lambda: "  failed" in samgrid("status", identity).stdout)
+    wait_until(lambda: "  failed" in samgrid("status", identity).stdout, seconds=600)
     return samgrid("status", identity).stdout
 
 
+@pytest.mark.waits_long
 def test_handlers_that_hang_end_with_where_they_were_and_hold_up_nobody(samgrid: Samgrid, tmp_path: Path) -> None:
     handler = tmp_path / "hanging.py"
     handler.write_text(HANGING)

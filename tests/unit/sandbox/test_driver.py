@@ -419,6 +419,12 @@ def test_a_signal_before_the_programs_start_keeps_it_from_starting(bench: Bench)
     assert (bench.status.exit_code, bench.status.interruption) == (143, "TERM")
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM], ids=lambda number: number.name)
+def test_a_signal_adds_nothing_to_what_the_program_printed(bench: Bench, number: signal.Signals) -> None:
+    assert bench.run("/bin/sh", "-c", f"echo out; echo err >&2; kill -{number:d} $$") == 128 + number
+    assert (bench.read("stdout"), bench.read("stderr")) == (b"out\n", b"err\n")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGQUIT], ids=lambda number: number.name)
 def test_a_program_can_be_ended_by_the_signals_that_shells_ignore(bench: Bench, number: signal.Signals) -> None:
     assert bench.run("/bin/sh", "-c", f"kill -{number:d} $$; echo lives") == 128 + number

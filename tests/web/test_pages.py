@@ -27,7 +27,8 @@ def database(samgrid: Samgrid, site: Serving) -> Iterator[Database]:
 
 
 def count_marks(page: Page) -> int:
-    """How many cells are drawn."""
+    """How many cells are drawn, once some are."""
+    expect(page.locator("#cells path")).not_to_have_count(0)
     paths = page.locator("#cells path").all()
     return sum(len(re.findall("M", str(path.get_attribute("d")))) for path in paths)
 

@@ -9,7 +9,7 @@ from lxml import etree
 from adapters import Slice
 from batch_adapters.causes import Cause
 from batch_adapters.states import STATE_OF_WORD, State
-from jobmanager.database.documents import NUMBER, TEXT, TIME, Document, Kind, render_text
+from jobmanager.database.documents import NUMBER, STATE, TEXT, TIME, Document, Kind, render_text
 from jobmanager.database.times import read_time, render_time
 from sandbox.status import MAX_PHASES, Phase
 
@@ -76,7 +76,7 @@ class ToldPhase(Phase):
 
 _OF_A_RUN = (
     *("started", "ended", "exit-code", "signal", "host", "cpu-time", "driver", "reason", "remark", "caught", "problem"),
-    *("batch-words", "batch-cause", "ended-by"),
+    *("batch-words", "batch-state", "batch-cause", "ended-by"),
 )
 
 
@@ -114,6 +114,8 @@ class LocalJob(Document):
     """Why its driver could not run the program, or bring its outputs back."""
     batch_words = TEXT.optional("batch-words")
     """What the batch system's queue or history calls its end; None where it was not asked, or does not know."""
+    batch_state = STATE.optional("batch-state")
+    """The final state that those words stand for."""
     batch_cause = CAUSE.optional("batch-cause")
     """The cause that those words give."""
     ended_by = TEXT.optional("ended-by")
@@ -224,9 +226,9 @@ class LocalJob(Document):
         """Keep what the driver says of this run; CPU time in seconds."""
         self.driver, self.host, self.cpu_seconds, self.signal, self.caught = driver, host, cpu_time, signal, caught
 
-    def put_batch_end(self, words: str, cause: Cause | None, by: str = "") -> None:
+    def put_batch_end(self, words: str, state: State, cause: Cause | None, by: str = "") -> None:
         """Keep what the batch system says of its end."""
-        self.batch_words, self.batch_cause, self.ended_by = words, cause, by or None
+        self.batch_words, self.batch_state, self.batch_cause, self.ended_by = words, state, cause, by or None
 
     def restart(self) -> None:
         """Forget one run of the job: the batch system queued it again."""

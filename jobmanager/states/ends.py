@@ -23,7 +23,8 @@ def ended_well(job: LocalJob) -> bool:
     """
     if job.driver != "ended" or job.exit_code != 0 or job.batch_cause is Cause.MEMORY_LIMIT:
         return False
-    return job.caught is None or (job.batch_words is not None and job.batch_cause is None and job.cancel_asked is None)
+    is_its_own = job.batch_state is State.DONE and job.batch_cause is None and job.cancel_asked is None
+    return job.caught is None or is_its_own
 
 
 def _was_ended(job: LocalJob) -> bool:

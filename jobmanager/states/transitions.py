@@ -103,10 +103,11 @@ def apply_status(job: LocalJob, status: LocalStatus, asked: int, source: str) ->
 
 
 def _note_batch_end(job: LocalJob, status: LocalStatus) -> bool:
+    assert status.state is not None
     words = " ".join(filter(None, (status.native_state, status.reason)))
     if job.batch_words == words:
         return False
-    job.put_batch_end(words, status.cause, status.by)
+    job.put_batch_end(words, status.state, status.cause, status.by)
     if job.driver != "ended" and status.exit_code is not None:
         job.exit_code = status.exit_code
     return True
@@ -137,7 +138,7 @@ def mark_lost(job: LocalJob, now: int, reason: str) -> None:
     job.state = State.FAILED
     job.put_times(ended=now)
     job.queue_time = now
-    job.put_batch_end("it is gone, and its driver left no record of an end", Cause.NODE_LOST)
+    job.put_batch_end("it is gone, and its driver left no record of an end", State.FAILED, Cause.NODE_LOST)
 
 
 def _enter(job: LocalJob, state: State, when: int, exit_code: int = 0) -> None:

@@ -64,6 +64,7 @@ def judged(driver: DriverStatus, said: LocalStatus | None, asked: bool = False) 
         pytest.param(CLEAN, OUT_OF_MEMORY, False, Cause.MEMORY_LIMIT, id="a child was killed for its memory"),
         pytest.param(TOLD, COMPLETED, False, None, id="told to end by nobody that the batch system knows"),
         pytest.param(TOLD, None, False, Cause.SIGNAL, id="told to end, and nobody knows"),
+        pytest.param(TOLD, FAILED, False, Cause.SIGNAL, id="told to end, and the batch system calls it no good end"),
         pytest.param(TOLD, TIMEOUT, False, Cause.TIME_LIMIT, id="a shell outlived its time limit"),
         pytest.param(TOLD, CANCELLED, False, Cause.CANCELLED_OUTSIDE, id="a shell outlived somebody's cancel"),
         pytest.param(TOLD, CANCELLED, True, Cause.CANCELLED_BY_US, id="a shell outlived our cancel"),

@@ -145,13 +145,12 @@ def _look_at_daemon(system: BatchSystem) -> Iterator[Finding]:
     remedy = "see that its daemon runs, and that this host and account may ask it; until then no local job changes"
     try:
         version = system.version()
-        count = len(system.query())
+        # Some show those that have ended for a while.
+        count = sum(1 for status in system.query() if status.state is None or not status.state.is_final)
     except BatchError as error:
         yield Finding(Level.FAULT, f"does not answer as it should: {error}", remedy)
         return
-    yield Finding(
-        Level.GOOD, f"answers{': ' * bool(version)}{version}; {count} local jobs of this account in its queue"
-    )
+    yield Finding(Level.GOOD, f"answers{': ' * bool(version)}{version}; {count} local jobs of this account wait or run")
 
 
 def _look_at_arrays(system: BatchSystem) -> Finding:

@@ -217,6 +217,11 @@ class GridJobs:
         condition, values = choice.condition()
         if identity is not None:
             condition, values = f"{condition} AND id = ?", [*values, identity]
+        sql = (
+            f"SELECT id, type, state, outcome, owner, submitted FROM grid_job WHERE {condition} ORDER BY submitted, id"
+        )
+        # Before the counts: whatever ends in between, a grid job that has ended has no local job under way.
+        rows = list(self._store.query(sql, values))
         counts: dict[str, dict[str, int]] = {}
         sql = (
             f"SELECT grid_job, {STANDING} AS standing, count(*) FROM local_job"
@@ -225,10 +230,6 @@ class GridJobs:
         for job, standing, number in self._store.query(sql, values):
             counts.setdefault(job, {})[standing] = number
         steps, parents = self.steps(identity), self.parents()
-        sql = (
-            f"SELECT id, type, state, outcome, owner, submitted FROM grid_job WHERE {condition} ORDER BY submitted, id"
-        )
-        rows = self._store.query(sql, values)
         return [
             Overview(
                 *(job, job_type, state, outcome, owner, submitted, counts.get(job, {})),

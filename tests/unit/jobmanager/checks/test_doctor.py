@@ -92,6 +92,11 @@ def test_a_command_that_is_not_there_is_named(fake: Account, program: BatchProgr
     assert "PATH" in missing.remedy
 
 
+def test_local_jobs_that_have_ended_are_not_counted(fake: Account, program: BatchProgram) -> None:
+    program.answer("queue", "1.1 RUNS a\n1.2 WAITS a\n1.3 ENDED a 0\n1.4 BROKE a\n")
+    assert findings_with(look(fake), "2 local jobs of this account wait or run")
+
+
 @pytest.mark.parametrize("command", ["version", "queue"])
 @pytest.mark.parametrize("code", [SILENT, NO, 1], ids=["silent", "refused", "garbled"])
 def test_a_daemon_that_does_not_answer_is_one_fault(

@@ -4,9 +4,10 @@ import os
 import resource
 import sqlite3
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from lxml import etree
@@ -123,6 +124,28 @@ def test_an_id_that_fits_none_or_several_is_an_error(database: Database, prefix:
         add(database, identity)
     with pytest.raises(UnknownJob, match=message):
         database.grid_jobs.find(prefix)
+
+
+def test_an_overview_shows_no_local_job_under_way_of_a_grid_job_that_has_ended(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(database, "aaaaaaaa", state=State.ACTIVE)
+    query = database._store.query
+
+    def end_after_the_first_query(sql: str, values: Iterable[object] = ()) -> Iterator[tuple[Any, ...]]:
+        rows = list(query(sql, values))
+        monkeypatch.setattr(database._store, "query", query)
+        with database.transaction():
+            jobs = database.local_jobs.all_of("aaaaaaaa")
+            for job in jobs:
+                job.state = State.DONE
+            database.local_jobs.put("aaaaaaaa", jobs)
+        database.grid_jobs.change("aaaaaaaa", lambda job: job.end(State.DONE, 0))
+        return iter(rows)
+
+    monkeypatch.setattr(database._store, "query", end_after_the_first_query)
+    (row,) = database.grid_jobs.overview()
+    assert not (row.state == "done" and row.counts.get("unsubmitted"))
 
 
 def test_the_overview_counts_local_jobs_by_state(database: Database) -> None:

@@ -7,7 +7,7 @@ import re
 import select
 import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -205,18 +205,25 @@ class LineFilter:
     """Takes whole blocks of lines through one compiled pattern; looks at single lines only where one is not good.
 
     Good is ``001;SECONDS;ID;STATE;EXIT_CODE`` with at most ten digits, an id of 1 to 128 printable ASCII characters
-    without ``;`` (one that is not blocks GRAM's own reader for ever), a state of 1, 2, 4, 8 and 16.
+    without ``;`` (one that is not blocks GRAM's own reader for ever), a state of 1, 2, 4, 8 and 16. The second 0 is
+    now, as in Globus' interface for modules.
     """
 
-    def __init__(self, since: int | None) -> None:
+    def __init__(self, since: int | None, now: Callable[[], float] = time.time) -> None:
         """``since``: seconds since 1970, inclusive; None: any time."""
         self.malformed = 0
-        line = f"001;{render_at_least(since or 0)}{_REST}"
-        self._line = line
-        self._all_good = re.compile(f"(?:{line})*+".encode())
+        self._now = now
+        self.start_from(since)
+
+    def start_from(self, since: int | None) -> None:
+        """From now on take events of that second and later."""
+        self._line = f"001;{render_at_least(since or 0)}{_REST}"
+        self._all_good = re.compile(f"(?:{self._line})*+".encode())
 
     def read_good(self, block: bytes) -> bytes:
         """The good lines of a block, in order; the malformed ones are counted."""
+        if b"001;0;" in block:
+            block = re.sub(rb"(?m)^001;0;", b"001;%d;" % self._now(), block)
         if self._all_good.fullmatch(block):
             return block
         lines = block.count(b"\n") + (not block.endswith(b"\n"))

@@ -5,8 +5,10 @@ import contextlib
 import enum
 import logging
 import os
+import re
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -29,6 +31,8 @@ logger = logging.getLogger("samgrid-scheduler-event-generator")
 
 _DAY = 86_400
 _WARNING_INTERVAL = 60.0
+_CONTROL = re.compile(rb"200[ \t]+([0-9]{1,10})(?![0-9])")
+_LONGEST_CONTROL = 256
 
 
 class ExitStatus(enum.IntEnum):
@@ -48,6 +52,8 @@ modules, and where each looks for its log if -l does not name it; more may come 
 Events are lines 001;SECONDS;JOB_ID;STATE;EXIT_CODE with GRAM's states: 1 pending, 2 active, 4 failed, 8 done,
 16 suspended. The log is followed through its rotations until standard input ends (a terminal: Ctrl-D) or nobody reads
 standard output any more. As a service: -d DIRECTORY without -b, with standard input open, or -d DIRECTORY -b.
+A line "200 SECONDS" on standard input is a start time that is told later: events of before are left out from then on;
+where there was no -t, events from that second on are read again. It never goes back.
 
 exit status: 0 standard input ended (or: gone to the background), 2 bad arguments, 3 the log cannot be read,
 4 nobody reads standard output any more, 5 events cannot be written (disk full, -d folder), 143 SIGTERM, 130 SIGINT
@@ -95,7 +101,7 @@ def make_arguments() -> argparse.ArgumentParser:
         dest="since",
         metavar="SECONDS",
         type=_read_seconds,
-        help="events from that second since 1970 on, inclusive (default: from now on; for -d from where its files end)",
+        help="events from that second since 1970 on, inclusive; 0, the default: from now on (-d: from its files' end)",
     )
     parser.add_argument(
         "-d", dest="folder", metavar="DIRECTORY", type=_read_path, help="write events there, one file for each UTC day"
@@ -111,6 +117,22 @@ def make_arguments() -> argparse.ArgumentParser:
         help="look at least that often: inotify does not see what other machines write (default: 1)",
     )
     return parser
+
+
+class StartTime:
+    """The second from which events are wanted, which lines ``200 SECONDS`` put later, as with Globus' program."""
+
+    def __init__(self, since: int | None) -> None:
+        """``since``: that of the command line; None: from now on."""
+        self.since = since
+        self._torn = b""
+
+    def take_input(self, data: bytes) -> None:
+        """Obey the lines that are whole now; what is none of these is passed over."""
+        *lines, self._torn = (self._torn[-_LONGEST_CONTROL:] + data).split(b"\n")
+        for line in lines:
+            if found := _CONTROL.match(line):
+                self.since = max(self.since or 0, int(found[1])) or None
 
 
 class _Warnings:
@@ -176,23 +198,33 @@ def _writing() -> Iterator[None]:
 def _run(options: argparse.Namespace) -> NoReturn:
     module = find_module(options.name)
     with _writing():
-        end = read_end(options.folder, time.time()) if options.folder and options.since is None else None
-    since = options.since if end is None else end.second
-    feed = module.open_feed(FeedSettings(options.log, since, os.environ, options.interval))
+        end = read_end(options.folder, time.time()) if options.folder and not options.since else None
+    since = end.second if end is not None else options.since or None
+    settings = FeedSettings(options.log, since, os.environ, options.interval)
+    feed = module.open_feed(settings)
     with _writing():
         folder = open_folder(options.folder, end) if options.folder else None
         if options.background:
             run_in_background(options.pid_file, keep_output=folder is None)
         elif options.pid_file is not None:
             write_pid_file(options.pid_file, os.getpid())
-    watch = Watch(feed.folders, None if options.background else 0, 1 if folder is None else None)
-    _follow(feed, LineFilter(since), folder or StandardOutput(1, watch), watch, options.interval)
-
-
-def _follow(feed: Feed, lines: LineFilter, output: Output, watch: Watch, interval: float) -> NoReturn:
-    warnings = _Warnings()
-    look_for_files = True
+    start = StartTime(settings.since)
+    watch = Watch(feed.folders, None if options.background else 0, 1 if folder is None else None, start.take_input)
+    output = folder or StandardOutput(1, watch)
+    lines = LineFilter(settings.since)
     while True:
+        _follow(feed, lines, output, watch, start, options.interval)
+        if settings.since is None:
+            feed = module.open_feed(replace(settings, since=start.since))
+        settings = replace(settings, since=start.since)
+        lines.start_from(start.since)
+
+
+def _follow(feed: Feed, lines: LineFilter, output: Output, watch: Watch, start: StartTime, interval: float) -> None:
+    """Write events until another start time is told."""
+    since, warnings = start.since, _Warnings()
+    look_for_files = True
+    while start.since == since:
         for block in feed.read_events(look_for_files):
             watch.check()
             with _writing():

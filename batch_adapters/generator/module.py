@@ -65,7 +65,7 @@ class FeedSettings:
     log: Path | None
     """The log's file or folder; None: where the module finds it."""
     since: int | None
-    """Seconds since 1970, inclusive; None: from now on."""
+    """Seconds since 1970, inclusive; None or 0: from now on."""
     environment: Mapping[str, str]
     interval: float = 1.0
     """Seconds between two looks where nothing else wakes the generator."""
@@ -99,7 +99,10 @@ class LogModule:
 
 
 def render_line(stamp: bytes, local_id: bytes, state: bytes, exit_code: bytes = b"0") -> bytes:
-    """One 001 line from its fields (state: the GRAM number, e.g. ``b"2"``); unchecked, that is for the core."""
+    """One 001 line from its fields; unchecked, that is for the core.
+
+    ``stamp``: the second since 1970, ``b"0"`` for now; ``state``: the GRAM number, e.g. ``b"2"``.
+    """
     return b"001;%b;%b;%b;%b\n" % (stamp, local_id, state, exit_code)
 
 
@@ -116,7 +119,7 @@ class LogFeed:
         self._follower = Follower(self._source, module.record_ends)
         self._parser = module.new_parser()
         # The records just before the start tell a parser with a memory what it would remember.
-        self._parser.read_events(self._follower.start(settings.since, module.new_parser().read_time))
+        self._parser.read_events(self._follower.start(settings.since or None, module.new_parser().read_time))
 
     @property
     def folders(self) -> tuple[Path, ...]:

@@ -4,7 +4,7 @@ import logging
 import os
 import select
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,15 @@ class InputEnded(Exception):
 class Watch:
     """The generator's only place to wait. Standard input and output may each be None: not watched."""
 
-    def __init__(self, folders: Iterable[Path], stdin: int | None, stdout: int | None) -> None:
+    def __init__(
+        self,
+        folders: Iterable[Path],
+        stdin: int | None,
+        stdout: int | None,
+        take_input: Callable[[bytes], None] = lambda data: None,
+    ) -> None:
+        """``take_input`` gets what comes on standard input, in pieces of any length."""
+        self._take_input = take_input
         self._folders = tuple(folders)
         self._stdin = stdin
         self._stdout = stdout
@@ -97,8 +105,11 @@ class Watch:
 
     def _check(self, ready: list[tuple[int, int]]) -> None:
         for fd, events in ready:
-            if fd == self._stdin and (events & select.POLLNVAL or not os.read(fd, 65_536)):
-                raise InputEnded
+            if fd == self._stdin:
+                data = b"" if events & select.POLLNVAL else os.read(fd, 65_536)
+                if not data:
+                    raise InputEnded
+                self._take_input(data)
             if fd == self._stdout and events & _BROKEN:
                 raise BrokenPipeError
 

@@ -256,7 +256,8 @@ class Generators:
     def _find_command(self, batch: str) -> list[str]:
         told = self._account.database.events.generator_time(batch) or 0
         # Where the clock was set back, what is told now has stamps before the last.
-        since = max(0, min(told, int(time.time())) - OVERLAP)
+        # 0 would be now.
+        since = max(1, min(told, int(time.time())) - OVERLAP)
         module, path = self._find_source(batch)
         logger.info("generator %s reads %s from %d", batch, path, since)
         log = ("-l", str(path)) if path else ()

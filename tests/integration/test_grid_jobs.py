@@ -301,7 +301,7 @@ def test_the_day_files_of_another_generator_do_as_well_as_the_log(samgrid: Samgr
         "SAMGRID_MONITOR_RECONCILE_INTERVAL": "3600",
     }
     following = replace(samgrid, settings=settings)
-    with subprocess.Popen([*command, "-t", "0", "-d", str(folder), "-l", str(log)], stdin=subprocess.PIPE) as generator:
+    with subprocess.Popen([*command, "-t", "1", "-d", str(folder), "-l", str(log)], stdin=subprocess.PIPE) as generator:
         identity = following.submit("&(samgrid_type=command)(executable=/bin/true)(count=3)")
         assert following("watch", identity).returncode == 0
         assert generator.stdin is not None

@@ -66,7 +66,7 @@ def test_a_malformed_line_is_dropped_and_counted_and_its_neighbours_stay(line: b
     "line",
     [
         GOOD,
-        b"001;0;a;1;0\n",
+        b"001;1;a;1;0\n",
         b"001;9999999999;" + b"x" * 128 + b";16;-29\n",
         b"001;5;18[3].vm with blanks, and: more;4;271\n",
     ],
@@ -87,3 +87,8 @@ def test_a_line_without_its_end_is_malformed() -> None:
 def test_only_events_that_the_monitor_understands_leave_the_filter(pieces: list[bytes]) -> None:
     for line in LineFilter(None).read_good(b"".join(pieces)).splitlines(keepends=True):
         assert read_event(line.decode("ascii")) is not None
+
+
+def test_the_second_0_is_now() -> None:
+    block = b"001;0;a;2;0\n001;90;001;2;0\n001;0;b;8;3\n"
+    assert LineFilter(100, now=lambda: 1234.5).read_good(block) == b"001;1234;a;2;0\n001;1234;b;8;3\n"

@@ -1,6 +1,7 @@
 """The generator as a process: its command line, its ends, its exit statuses."""
 
 import fcntl
+import itertools
 import os
 import re
 import select
@@ -83,11 +84,48 @@ def test_without_a_start_time_a_late_log_is_read_whole(tmp_path: Path, start: St
     assert read(process, len(line(2))) == line(2)
 
 
+@pytest.mark.parametrize("arguments", [[], ["-t", "0"]], ids=["no start time", "0"])
+def test_what_was_logged_before_is_not_told_until_a_line_on_the_input_asks_for_it(
+    tmp_path: Path, start: Start, arguments: list[str]
+) -> None:
+    log = tmp_path / "events"
+    append(log, line(1, 99), line(2, 100), line(3, 101))
+    pid_file = tmp_path / "pid"
+    process = start("-s", "fork", *arguments, "-l", log, "-p", pid_file)
+    # The log was opened before.
+    wait_until(pid_file.exists)
+    append(log, line(4))
+    assert read(process, len(line(4))) == line(4)
+    assert process.stdin is not None
+    process.stdin.write(b"100 nonsense\n200 10")
+    process.stdin.flush()
+    process.stdin.write(b"0\n")
+    process.stdin.flush()
+    expected = line(2, 100) + line(3, 101) + line(4)
+    assert read(process, len(expected)) == expected
+
+
+def test_a_start_time_that_is_told_later_leaves_out_what_is_older(tmp_path: Path, start: Start) -> None:
+    log = tmp_path / "events"
+    append(log, line(1, 500))
+    process = start("-s", "fork", "-t", "100", "-l", log, "--interval", "0.01")
+    assert read(process, len(line(1, 500))) == line(1, 500)
+    assert process.stdin is not None
+    process.stdin.write(b"200 1000\n200 200\n")
+    process.stdin.flush()
+    # A line that is older comes and goes until it is left out.
+    for number in itertools.count():
+        append(log, line(number, 999), line(number, 1000))
+        if read(process, len(line(number, 1000))) == line(number, 1000):
+            break
+        assert number < 10_000
+
+
 def test_a_large_log_comes_whole_through_a_pipe_whose_reader_is_slow(tmp_path: Path, start: Start) -> None:
     log = tmp_path / "events"
     lines = b"".join(line(number) for number in range(100_000))
     log.write_bytes(lines)
-    process = start("-s", "fork", "-t", "0", "-l", log)
+    process = start("-s", "fork", "-t", "1", "-l", log)
     assert process.stdout is not None
     # By then, the pipe has no room for the second block.
     assert select.select([process.stdout], [], [], DEADLINE)[0]
@@ -128,7 +166,7 @@ def test_output_to_a_file_is_appended_where_the_file_stands(tmp_path: Path) -> N
 def test_a_large_log_is_given_up_at_once_when_the_input_ends(tmp_path: Path, start: Start) -> None:
     log = tmp_path / "events"
     log.write_bytes(b"".join(line(number) for number in range(100_000)))
-    process = start("-s", "fork", "-t", "0", "-l", log)
+    process = start("-s", "fork", "-t", "1", "-l", log)
     assert process.stdout is not None
     stdout = process.stdout.fileno()
     # There is room for a few pages, not for a block.
@@ -142,7 +180,7 @@ def test_a_large_log_is_given_up_at_once_when_the_input_ends(tmp_path: Path, sta
 def test_a_broken_output_ends_the_program_at_once(tmp_path: Path, start: Start, backlog: int) -> None:
     log = tmp_path / "events"
     log.write_bytes(b"".join(line(number) for number in range(backlog + 1)))
-    process = start("-s", "fork", "-t", "0", "-l", log)
+    process = start("-s", "fork", "-t", "1", "-l", log)
     read(process, len(line(1)))
     assert process.stdout is not None
     process.stdout.close()
@@ -201,7 +239,7 @@ def test_in_the_background_it_fills_the_event_folder_until_it_is_terminated(tmp_
     folder.mkdir()
     append(log, line(1))
     command = f'exec "$@" {closed}'
-    arguments = (sys.executable, "-P", LAUNCH, PROGRAM, *("-s", "fork", "-t", "0", "-l", log, "-d", folder))
+    arguments = (sys.executable, "-P", LAUNCH, PROGRAM, *("-s", "fork", "-t", "1", "-l", log, "-d", folder))
     # The end of its output shows that nothing holds on to the caller's descriptors.
     done = subprocess.run(
         ["/bin/sh", "-c", command, "sh", *arguments, "-b", "-p", pid_file],
@@ -232,6 +270,6 @@ def test_a_signal_ends_it_and_takes_the_pid_file_along(tmp_path: Path, start: St
 
 def test_a_closed_input_counts_as_ended(tmp_path: Path) -> None:
     append(tmp_path / "events", line(1))
-    command = f'exec "{sys.executable}" -P "{LAUNCH}" {PROGRAM} -s fork -t 0 -l "$1" <&-'
+    command = f'exec "{sys.executable}" -P "{LAUNCH}" {PROGRAM} -s fork -t 1 -l "$1" <&-'
     done = subprocess.run(["/bin/sh", "-c", command, "sh", tmp_path], timeout=DEADLINE, check=False)
     assert done.returncode == 0

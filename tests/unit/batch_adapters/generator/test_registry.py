@@ -58,11 +58,12 @@ def test_an_entry_point_that_leads_nowhere_is_named(tmp_path: Path, monkeypatch:
         find_module("ours")
 
 
-def test_a_parser_has_seen_the_records_before_the_start(tmp_path: Path) -> None:
+@pytest.mark.parametrize("since", [None, 0])
+def test_a_parser_has_seen_the_records_before_the_start(tmp_path: Path, since: int | None) -> None:
     log = tmp_path / "log"
     log.write_bytes(b"x\n" * 7)
     module = LogModule("remembering", lambda _: log, Remembering)
-    feed = module.open_feed(FeedSettings(None, None, {}))
+    feed = module.open_feed(FeedSettings(None, since, {}))
     with log.open("ab") as file:
         file.write(b"x\n")
     assert b"".join(feed.read_events(True)) == b"001;8;a;2;0\n"

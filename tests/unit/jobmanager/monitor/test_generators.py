@@ -418,7 +418,7 @@ def launch_fake(name: str, *arguments: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("kept", "since"),
-    [pytest.param(None, 0, id="never ran"), pytest.param(30, 0, id="just begun"), pytest.param(5000, 4940, id="ran")],
+    [pytest.param(None, 1, id="never ran"), pytest.param(30, 1, id="just begun"), pytest.param(5000, 4940, id="ran")],
 )
 def test_the_monitor_s_generators_start_a_minute_before_the_persistent_time(
     account: Account, selector: selectors.BaseSelector, monkeypatch: pytest.MonkeyPatch, kept: int | None, since: int
@@ -459,4 +459,4 @@ def test_a_generator_says_again_what_could_not_be_applied(
     ours.stop()
     run_until(selector, ours, lambda: bool(apply.applied), "fork")
     ours.stop()
-    assert apply.applied == [("fork", Event(0, "fork", State.PENDING))]
+    assert apply.applied == [("fork", Event(1, "fork", State.PENDING))]

@@ -21,6 +21,7 @@ _CONFIG_SECONDS = 10.0
 _STATES = {
     b"000": State.PENDING,  # submitted
     b"001": State.ACTIVE,  # executing; again without anything between when its shadow was lost
+    b"002": State.FAILED,  # not executable; where it is held for that, or goes back to the queue, that follows
     b"004": State.PENDING,  # evicted: 009 or 012 follows where it was removed or held
     b"007": State.PENDING,  # shadow exception: back to the queue
     b"009": State.FAILED,  # aborted, which is removed
@@ -31,7 +32,9 @@ _STATES = {
     b"023": State.ACTIVE,  # reconnected; disconnected (022) changes nothing, the job may well run on
     b"024": State.PENDING,  # reconnection failed: back to the queue
 }
-_TERMINATED = b"005"
+_NOT_EXECUTABLE, _TERMINATED, _ABORTED = b"002", b"005", b"009"
+_MOST_FAILED = 10_000
+"""Jobs that are remembered to be not executable."""
 _CHANGES = {number: b"%d;0" % state for number, state in _STATES.items()}
 
 _EVENT = b"001;%b;%b.%b;%b\n"
@@ -40,7 +43,7 @@ _STAMP = rb"([0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9:]{8}|[0-9]{2}/[0-9]{2} [0-9:]{8}
 # A record begins a line; the first three fields are the daemon's, and what users write stands indented below them.
 # A negative process stands for the cluster as a whole, which is no job.
 _CLASSIC = (
-    rb"(0(?:0[014579]|1[0-3]|2[34])) \(0*([0-9]{1,10})\.0*([0-9]{1,10})\.[0-9]{1,10}\) " + _STAMP + rb" "
+    rb"(0(?:0[0124579]|1[0-3]|2[34])) \(0*([0-9]{1,10})\.0*([0-9]{1,10})\.[0-9]{1,10}\) " + _STAMP + rb" "
     rb"(?:Job terminated\.\n\t\((?:1\) Normal termination \(return value (-?[0-9]{1,9})\)"
     rb"|0\) Abnormal termination \(signal ([0-9]{1,4})\)))?"
 )
@@ -85,7 +88,10 @@ def _render_change(number: bytes, code: bytes, signal: bytes) -> bytes:
 
 
 class EventLog(Parser):
-    """Reads records of every format, also where it changes within the log; keeps nothing but converted times.
+    """Reads records of every format, also where it changes within the log.
+
+    It keeps converted times and the jobs that are not executable: what comes of them after that, first leads them out
+    of their final state, which only PENDING does.
 
     The classic formats come with month and day (the year is the latest possible one) or ISO date, with and without
     fractions of a second, in UTC (``Z``) or local time; ``...`` ends a record. JSON and XML are ClassAds.
@@ -95,6 +101,7 @@ class EventLog(Parser):
         """``zone`` is that of local times (None: this process's); ``now`` is the clock that tells the year."""
         self._with_year = LocalStamps("YYYY-mm-dd HH:MM:SS", zone, now)
         self._without_year = LocalStamps("mm/dd HH:MM:SS", zone, now)
+        self._not_executable: dict[bytes, None] = {}
 
     def read_events(self, block: bytes) -> bytes:
         """One event for each record that changes a job's state."""
@@ -103,7 +110,7 @@ class EventLog(Parser):
             if json or xml:
                 events.append(self._read_ad(json or xml, _JSON_FORM if json else _XML_FORM))
             elif change := _render_change(number, code, signal):
-                events.append(_EVENT % (self._read_stamp(date, zone), cluster, proc, change))
+                events.append(self._render(number, self._read_stamp(date, zone), cluster, proc, change))
         return b"".join(events)
 
     def _read_ad(self, ad: bytes, form: _Form) -> bytes:
@@ -114,7 +121,20 @@ class EventLog(Parser):
             return b""
         code, signal = numbers.get(b"ReturnValue", b""), numbers.get(b"TerminatedBySignal", b"")
         change = _render_change(number.zfill(3), code, signal)
-        return _EVENT % (self._read_stamp(found[1], found[2]), cluster, proc, change) if change else b""
+        stamp = self._read_stamp(found[1], found[2])
+        return self._render(number.zfill(3), stamp, cluster, proc, change) if change else b""
+
+    def _render(self, number: bytes, stamp: bytes, cluster: bytes, proc: bytes, change: bytes) -> bytes:
+        event = _EVENT % (stamp, cluster, proc, change)
+        if number == _NOT_EXECUTABLE:
+            self._not_executable[b"%b.%b" % (cluster, proc)] = None
+            if len(self._not_executable) > _MOST_FAILED:
+                del self._not_executable[next(iter(self._not_executable))]
+        elif self._not_executable and b"%b.%b" % (cluster, proc) in self._not_executable:
+            del self._not_executable[b"%b.%b" % (cluster, proc)]
+            if number != _ABORTED:
+                return _EVENT % (stamp, cluster, proc, _CHANGES[b"000"]) + event
+        return event
 
     def _read_stamp(self, date: bytes, zone: bytes) -> bytes:
         stamps = self._with_year if date[4:5] == b"-" else self._without_year

@@ -53,7 +53,8 @@ _STATES = (
 _OWN_END = (b"", b"0", b"17")
 # exceptMask: cantrun, hostfail, startfail.
 _NOT_THE_JOB = 0x10 | 0x20 | 0x40
-_ACTION_KILL = 0x01
+_CANNOT_RUN = 0x10
+_ACTION_KILL, _ACTION_RERUN = 0x01, 0x04
 # In the first line, a number below is the length of the copies; one above is the time of the switch: no copies.
 _FIRST_TIME = 1_000_000_000
 _MOST_KILLED = 100_000
@@ -85,7 +86,9 @@ class EventLog(Parser):
     """Reads lsb.events.
 
     JOB_SIGNAL and JOB_EXCEPT are no changes of state: the JOB_STATUS that follows is. They are remembered (of the
-    latest 100 000 jobs), because an EXIT after a kill, or by an exception that was not the job's doing, is FAILED. Any
+    latest 100 000 jobs), because an EXIT after a kill, or by an exception that was not the job's doing, is FAILED. But
+    no JOB_STATUS follows where a job can never run (cantrun) and nothing is done about it: that is FAILED at once; if
+    it starts after all, it gets PENDING first, which alone leads out of a final state. Any
     other EXIT is DONE with the exit code, unless its exitInfo says that LSF ended the job or the code is 0: then no
     process ended. When post-processing ends, the end of the job is told again. An array's own id is only ever PENDING.
 
@@ -98,6 +101,7 @@ class EventLog(Parser):
     def __init__(self) -> None:
         """A parser that has seen nothing yet."""
         self._killed: dict[bytes, None] = {}
+        self._unable: dict[bytes, None] = {}
         self._last_time = 0
         self._last = b""
         self._tail = b""
@@ -118,7 +122,7 @@ class EventLog(Parser):
                 parts += (b"001;", new, b";", new_job, _PENDING)
             elif start:
                 local_id = start_job if start_index == b"0" else _name(start_job, start_index)
-                parts += (b"001;", start, b";", local_id, _ACTIVE)
+                parts += (*self._revive(start, local_id), b"001;", start, b";", local_id, _ACTIVE)
             elif stamp:
                 local_id = job if index == b"0" else _name(job, index)
                 change = _read_state(native)
@@ -141,8 +145,19 @@ class EventLog(Parser):
                 self._killed.pop(local_id, None)
                 return b"001;", stamp, b";", local_id, _PENDING
         elif (found := _EXCEPTION.match(rest)) and (int(found[1]) & _NOT_THE_JOB or int(found[2]) & _ACTION_KILL):
-            self._killed[_name(job, found[3])] = None
+            local_id = _name(job, found[3])
+            self._killed[local_id] = None
+            if int(found[1]) & _CANNOT_RUN and not int(found[2]) & (_ACTION_KILL | _ACTION_RERUN):
+                self._unable[local_id] = None
+                return b"001;", stamp, b";", local_id, b";4;0\n"
         return ()
+
+    def _revive(self, stamp: bytes, local_id: bytes) -> tuple[bytes, ...]:
+        if local_id not in self._unable:
+            return ()
+        del self._unable[local_id]
+        self._killed.pop(local_id, None)
+        return b"001;", stamp, b";", local_id, _PENDING
 
     def _skip_copies(self, block: bytes) -> bytes:
         # Never beyond what the header says, so that a clock that was wrong for a moment does not silence the log. In
@@ -179,9 +194,10 @@ class EventLog(Parser):
                 self._last = records[begin : records.index(b"\n", latest.end()) + 1]
                 break
             end = begin
-        if len(self._killed) > _MOST_KILLED:
-            for local_id in tuple(islice(self._killed, len(self._killed) - _MOST_KILLED // 2)):
-                del self._killed[local_id]
+        for memory in (self._killed, self._unable):
+            if len(memory) > _MOST_KILLED:
+                for local_id in tuple(islice(memory, len(memory) - _MOST_KILLED // 2)):
+                    del memory[local_id]
 
     def read_time(self, block: bytes) -> int | None:
         """The time of the first record of a job that is not a copy."""

@@ -93,6 +93,31 @@ def test_records_that_the_recordings_lack(record: bytes, event: str) -> None:
     assert read(record) == event
 
 
+def record(number: int, text: str) -> bytes:
+    return f"{number:03} (009.000.000) 2026-11-20 23:52:59 {text}\n...\n".encode()
+
+
+NOT_EXECUTABLE = record(2, "(0) Job file not executable.")
+ADS = {
+    "classic": NOT_EXECUTABLE,
+    "JSON": b'{\n  "EventTypeNumber": 2,\n  "EventTime": "2026-11-20T23:52:59",\n  "Cluster": 9,\n  "Proc": 0\n}\n',
+}
+
+
+@pytest.mark.parametrize("form", ADS)
+@pytest.mark.parametrize(
+    ("later", "changes"),
+    [
+        pytest.param(b"", "4/0", id="nothing else tells of its end"),
+        pytest.param(record(12, "Job was held."), "4/0 1 16", id="held"),
+        pytest.param(record(7, "Shadow exception!") + record(1, "Job executing"), "4/0 1 1 2", id="queued again"),
+        pytest.param(record(9, "Job was aborted."), "4/0 4/0", id="removed"),
+    ],
+)
+def test_a_job_that_is_not_executable_has_failed_unless_more_comes_of_it(form: str, later: bytes, changes: str) -> None:
+    assert read_histories(ADS[form] + later) == {"9.0": changes}
+
+
 @pytest.mark.parametrize(
     ("stamp", "seconds"),
     [

@@ -123,6 +123,12 @@ def test_what_follows_a_start_gives_the_events_of_its_case(block: bytes, changes
     ("block", "changes"),
     [
         pytest.param(new() + signal("KILL") + status(EXIT, 0, 14), {"101": "1 4/0"}, id="bkill pending"),
+        pytest.param(new() + exception(0x10, 2), {"101": "1 4/0"}, id="it can never run, and nothing else will tell"),
+        pytest.param(
+            new() + exception(0x10, 0) + start() + status(EXIT, 768), {"101": "1 4/0 1 2 8/3"}, id="it runs after all"
+        ),
+        pytest.param(new() + exception(0x10, 1) + status(EXIT), {"101": "1 4/0"}, id="it can never run and is killed"),
+        pytest.param(new() + exception(0x10, 4) + requeue(), {"101": "1 1"}, id="it cannot run and is queued again"),
         pytest.param(new() + status(2) + status(PEND), {"101": "1 16 1"}, id="bstop pending, bresume"),
         pytest.param(new() + start(hosts='3 "n1" "n""2" "8*n3"'), {"101": "1 2"}, id="several hosts"),
         pytest.param(new(name='a""b\n""JOB_STATUS"" ""9"" 1 5 64') + start(), {"101": "1 2"}, id="quotes, line breaks"),

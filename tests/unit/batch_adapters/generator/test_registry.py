@@ -1,5 +1,7 @@
 """Modules: how they are found, and what the core does for them."""
 
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,18 @@ def test_an_entry_point_adds_a_module(tmp_path: Path, monkeypatch: pytest.Monkey
     assert find_module("ours") is FORK
     with pytest.raises(UnknownModule, match=r"known are .*ours"):
         find_module("theirs")
+
+
+def test_the_module_of_the_documentation_reads_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[4] / "docs" / "event-files.md").read_text()
+    files = dict(re.findall(r"(?ms)^```\w+ (\S+)\n(.*?)^```$", page))
+    (tmp_path / "toy_events.py").write_text(files["toy_events.py"])
+    groups = tomllib.loads(files["pyproject.toml"])["project"]["entry-points"]
+    make_package(tmp_path, monkeypatch, groups[registry.ENTRY_POINTS]["toy"])
+    log = tmp_path / "jobs"
+    log.write_bytes(b"7 12 submitted\n8 12 started\nnoise\n9 12 ended 3\n10 13 sub")
+    feed = find_module("ours").open_feed(FeedSettings(log, 1, {}))
+    assert b"".join(feed.read_events(True)) == b"001;7;12;1;0\n001;8;12;2;0\n001;9;12;8;3\n"
 
 
 def test_an_entry_point_that_leads_nowhere_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

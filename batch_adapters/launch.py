@@ -17,6 +17,8 @@ PROGRAMS = {
     "samgrid-fork": "batch_adapters.fork.commands",
     "samgrid-fork-starter": "batch_adapters.fork.starter",
     "samgrid-scheduler-event-generator": "batch_adapters.generator.main",
+    # Globus' name for it, by a link in a folder of its own: docs/event-files.md.
+    "globus-scheduler-event-generator": "batch_adapters.generator.main",
     "samgrid-event-collector": "batch_adapters.generator.collector",
     "samgrid-gram": "gram_shims.program",
     **{f"globus-script-samgrid-{script}": "gram_shims.scripts" for script in ("submit", "poll", "rm", "signal")},

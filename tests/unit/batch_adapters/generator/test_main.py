@@ -84,6 +84,26 @@ def test_without_a_start_time_a_late_log_is_read_whole(tmp_path: Path, start: St
     assert read(process, len(line(2))) == line(2)
 
 
+def test_a_link_of_globus_name_is_the_same_program(tmp_path: Path) -> None:
+    # As pip writes it.
+    script = tmp_path / "bin" / PROGRAM
+    script.parent.mkdir()
+    script.write_text(
+        f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(LAUNCH.parents[1])!r})\n"
+        "from batch_adapters.launch import run\nsys.exit(run())\n"
+    )
+    script.chmod(0o700)
+    folder = tmp_path / "globus"
+    folder.mkdir()
+    link = folder / "globus-scheduler-event-generator"
+    link.symlink_to(script)
+    (tmp_path / "events").write_bytes(line(1))
+    command = [link, "-s", "fork", "-t", "1", "-l", tmp_path / "events"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert read(process, len(line(1))) == line(1)
+        assert close_input(process) == 0
+
+
 @pytest.mark.parametrize("arguments", [[], ["-t", "0"]], ids=["no start time", "0"])
 def test_what_was_logged_before_is_not_told_until_a_line_on_the_input_asks_for_it(
     tmp_path: Path, start: Start, arguments: list[str]

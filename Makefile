@@ -6,13 +6,14 @@
 # make test-gram  (as root) brings up a real GRAM, installs us in it, and runs its clients
 # make test-web   looks at the status page with a real Chromium (as root it is installed if need be)
 # make bench  measures the event generator beside its peers, and grid jobs on real systems: bench/{RESULTS,GRID_JOBS}.md
+# make bench-scale  grows a state folder to a million local jobs and prints what each step costs at each size: bench/SCALE.md
 # make mutants  breaks modules that differ from BASE (or MODULES, or MODULES=all) on purpose: what does no test notice?
 PYTHON ?= python3
 BIN := .venv/bin
 # Where it is set, every process of the tests compiles all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo venv check test test-fresh test-real test-gram test-web mutants bench clean
+.PHONY: demo venv check test test-fresh test-real test-gram test-web mutants bench bench-scale clean
 
 demo: venv
 	@SAMGRID_STATE="$${SAMGRID_STATE:-$(CURDIR)/.venv/demo}" $(BIN)/samgrid run examples/drell-yan.rsl
@@ -55,6 +56,11 @@ bench: venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[bench]'
 	$(BIN)/python bench/run.py --install
 	$(BIN)/python bench/grid_jobs.py
+
+# Half an hour; SIZES=1000,10000 for a quick look.
+SIZES ?= 10000,100000,300000,1000000
+bench-scale: venv
+	$(BIN)/python bench/scale.py --sizes $(SIZES)
 
 # In memory, because its tests wait for the disk most of the time.
 BASE ?= HEAD~1

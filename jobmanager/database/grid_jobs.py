@@ -32,6 +32,7 @@ GRID_JOBS = Table(
     },
     (
         "grid_job_by_state ON grid_job (state)",
+        "grid_job_open ON grid_job (submitted, id) WHERE state NOT IN ('done', 'failed')",
         "grid_job_by_reported ON grid_job (reported, reported_time) WHERE uniqid IS NOT NULL",
     ),
     "WITHOUT ROWID",

@@ -37,6 +37,9 @@ LOCAL_JOBS = Table(
         "local_job_by_id ON local_job (batch, local_id)",
         "local_job_by_array ON local_job (batch, array)",
         "local_job_by_token ON local_job (token)",
+        # What is asked again and again is asked of those that are open, however many have ended.
+        "local_job_open ON local_job (batch) WHERE local_id IS NOT NULL AND state NOT IN ('done', 'failed')",
+        "local_job_unsubmitted ON local_job (token, grid_job, number) WHERE state = 'unsubmitted'",
     ),
 )
 PHASES = Table(
@@ -62,6 +65,7 @@ ATTEMPTS = Table(
         "grid_job": ("TEXT NOT NULL", lambda grid_job, job, number, past: grid_job),
         "number": ("INTEGER NOT NULL", lambda grid_job, job, number, past: job.index),
         "attempt": ("INTEGER NOT NULL", lambda grid_job, job, number, past: number),
+        "local_id": ("TEXT", lambda grid_job, job, number, past: past.local_id),
         "started": ("INTEGER", lambda grid_job, job, number, past: past.started_time),
         "ended": ("INTEGER", lambda grid_job, job, number, past: past.ended_time),
         "cpu_seconds": ("REAL", lambda grid_job, job, number, past: past.cpu_seconds),
@@ -217,7 +221,12 @@ class LocalJobs:
 
     def in_doubt(self, identity: str) -> "list[LocalJob]":
         """The local jobs of a grid job whose submission was intended, but whose id is not known."""
-        return self._local_jobs(" AND state = 'unsubmitted' AND token IS NOT NULL ORDER BY number", identity)
+        # Few local jobs of any grid job are: SQLite would search all of this one.
+        sql = (
+            "SELECT grid_job, number, document FROM local_job INDEXED BY local_job_unsubmitted"
+            " WHERE state = 'unsubmitted' AND token IS NOT NULL AND grid_job = ? ORDER BY number"
+        )
+        return [job for _, job in self._read(sql, identity)]
 
     def _local_jobs(self, condition: str, *values: object) -> "list[LocalJob]":
         sql = "SELECT grid_job, number, document FROM local_job WHERE grid_job = ?" + condition
@@ -292,8 +301,8 @@ class LocalJobs:
         """The local jobs on one batch system that are submitted and have not ended."""
         sql = (
             "SELECT grid_job, number, local_id, token, state, coalesce(remark, '') FROM local_job"
-            " WHERE batch = ? AND local_id IS NOT NULL"
-            " AND state NOT IN ('done', 'failed')"
+            # SQLite would search all that the batch system ever had.
+            " INDEXED BY local_job_open WHERE batch = ? AND local_id IS NOT NULL AND state NOT IN ('done', 'failed')"
         )
         return [
             LocalJobKey(str(job), int(number), str(local_id), str(token), STATE_OF_WORD[str(state)], str(remark))
@@ -316,16 +325,16 @@ class LocalJobs:
         sql = "SELECT DISTINCT batch FROM local_job WHERE grid_job = ?"
         return [str(batch) for (batch,) in self._store.query(sql, [grid_job])]
 
-    def arrays_of_token(self, token: str) -> set[str]:
-        """The ids of arrays, or of local jobs in none, that are registered under a token."""
-        sql = "SELECT DISTINCT coalesce(array, local_id) FROM local_job WHERE token = ? AND local_id IS NOT NULL"
-        return {str(row[0]) for row in self._store.query(sql, [token])}
+    def is_registered(self, batch: str, token: str, array: str) -> bool:
+        """True where an array of that id, or a local job in none, is registered under a token."""
+        # The plus keeps SQLite from searching all that is under the token.
+        sql = "SELECT 1 FROM local_job WHERE batch = ? AND {} = ? AND +token = ? LIMIT 1"
+        return any(any(self._store.query(sql.format(name), [batch, array, token])) for name in ("array", "local_id"))
 
     def earlier_ids(self, grid_job: str) -> set[str]:
-        """The ids that local jobs of a grid job had in earlier attempts."""
-        # Asked for what lives under a token of ours only, and few have been tried again: no index.
-        jobs = self._local_jobs(" AND instr(document, '<attempt ')", grid_job)
-        return {attempt.local_id for job in jobs for attempt in job.earlier_attempts()}
+        """The ids that local jobs of a grid job had in earlier attempts, from the index only."""
+        sql = "SELECT local_id FROM attempt WHERE grid_job = ? AND local_id IS NOT NULL"
+        return {str(local_id) for (local_id,) in self._store.query(sql, [grid_job])}
 
     def tokens_in_doubt(self) -> set[str]:
         """The tokens of which some local jobs have no id yet."""

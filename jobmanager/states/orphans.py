@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from batch_adapters.adapter import LocalStatus
 from batch_adapters.running.batch_system import BatchSystem
-from jobmanager.database.database import DamagedDocument, Database
+from jobmanager.database.database import Database
 
 _TOKEN = re.compile(r"([a-z][a-z0-9]{7})-[0-9a-z]{1,6}", re.ASCII)
 
@@ -29,8 +29,8 @@ def find_orphans(database: Database, system: BatchSystem, statuses: Iterable[Loc
     open_grid_jobs = {job.id for job in database.grid_jobs.list_open()}
     in_doubt = database.local_jobs.tokens_in_doubt()
     is_taken = functools.cache(database.grid_jobs.has)
-    arrays_of_token = functools.cache(database.local_jobs.arrays_of_token)
-    earlier_local_ids = functools.cache(functools.partial(_find_earlier_ids, database))
+    is_registered = functools.cache(functools.partial(database.local_jobs.is_registered, system.adapter.name))
+    earlier_ids = functools.cache(database.local_jobs.earlier_ids)
     for status in statuses:
         match = _TOKEN.fullmatch(status.token)
         is_alive = status.state is not None and not status.state.is_final and not status.is_leaving
@@ -38,18 +38,11 @@ def find_orphans(database: Database, system: BatchSystem, statuses: Iterable[Loc
             continue
         array = system.adapter.naming.array_of(status.local_id) or status.local_id
         is_ours = is_taken(match[1])
-        reason = _find_reason(array in arrays_of_token(status.token), match[1], is_ours, match[1] in open_grid_jobs)
-        if status.local_id in earlier_local_ids(match[1]):
+        reason = _find_reason(is_registered(status.token, array), match[1], is_ours, match[1] in open_grid_jobs)
+        if status.local_id in earlier_ids(match[1]):
             reason = f"an earlier attempt of grid job {match[1]}, which has tried again"
         if reason:
             yield Orphan(status.local_id, status.token, status.native_state, is_ours, reason)
-
-
-def _find_earlier_ids(database: Database, grid_job: str) -> set[str]:
-    try:
-        return database.local_jobs.earlier_ids(grid_job)
-    except DamagedDocument:  # in doubt it is no orphan
-        return set()
 
 
 def _find_reason(is_registered: bool, grid_job: str, is_ours: bool, is_open: bool) -> str:

@@ -4,7 +4,7 @@ import os
 import resource
 import sqlite3
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -212,7 +212,8 @@ def test_only_what_is_in_doubt_gets_an_id(database: Database) -> None:
     register_local_jobs(database, "aaaaaaaa", {1: "17_1"}, SLURM)
     register_local_jobs(database, "aaaaaaaa", {1: "18_1", 2: "18_2"}, SLURM)
     assert [job.local_id for job in database.local_jobs.all_of("aaaaaaaa")] == ["17_1", "18_2", None]
-    assert database.local_jobs.arrays_of_token("aaaaaaaa-1") == {"17", "18"}
+    known = database.local_jobs.is_registered
+    assert [known("fork", "aaaaaaaa-1", array) for array in ("17", "18", "19")] == [True, True, False]
     assert database.local_jobs.tokens_in_doubt() == {"aaaaaaaa-1"}
 
 
@@ -433,3 +434,57 @@ def test_silent_are_running_local_jobs_whose_phases_all_stand_still(database: Da
     tell(database, "aaaaaaaa", 5, [], 1000)
     assert database.local_jobs.silent("aaaaaaaa", 1400) == [1, 3]
     assert database.local_jobs.silent("aaaaaaaa", 999) == []
+
+
+def steps_of(database: Database, ask: Callable[[], object]) -> int:
+    """How many steps SQLite takes for what is asked."""
+    steps = []
+    connection = database._store._connection
+    connection.set_progress_handler(lambda: steps.append(1), 1)
+    try:
+        ask()
+    finally:
+        connection.set_progress_handler(None, 1)
+    return len(steps)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        pytest.param(lambda database: database.grid_jobs.list_open(), id="open grid jobs"),
+        pytest.param(lambda database: database.local_jobs.list_open("fork"), id="open local jobs"),
+        pytest.param(lambda database: database.local_jobs.tokens_in_doubt(), id="tokens in doubt"),
+        pytest.param(lambda database: database.local_jobs.in_doubt("zzzzzzzz"), id="local jobs in doubt"),
+        pytest.param(lambda database: database.local_jobs.to_submit("zzzzzzzz", 2), id="local jobs to submit"),
+        pytest.param(lambda database: database.local_jobs.is_registered("fork", "zzzzzzzz-1", "7"), id="registered"),
+    ],
+)
+def test_what_is_asked_again_and_again_costs_by_what_is_open_not_by_what_was(ask: Callable[[Database], object]) -> None:
+    def take_steps(ended: int) -> int:
+        database = Database(None)
+        add(database, "zzzzzzzz", ended + 4)
+        submit(database, "zzzzzzzz", ended + 2)
+        end(database, "zzzzzzzz", ended)
+        for number in range(ended):
+            add(database, f"aaaaa{number:03}", 1, State.DONE)
+        return steps_of(database, lambda: ask(database))
+
+    assert take_steps(60) <= take_steps(3) + 5
+
+
+def end(database: Database, identity: str, count: int) -> None:
+    """Let the last of those that were submitted end."""
+    events = [Event(2000, f"{identity}-1.{number}", State.DONE, 0) for number in range(3, count + 3)]
+    assert len(apply_events(database, "fork", events).get(identity, [])) == count
+
+
+def test_ids_of_earlier_attempts_are_known_without_their_documents(database: Database) -> None:
+    add(database, "aaaaaaaa")
+    submit(database, "aaaaaaaa", 2)
+    job = database.local_jobs.get("aaaaaaaa", 2)
+    job.state = State.FAILED
+    job.begin_again()
+    with database.transaction():
+        database.local_jobs.put("aaaaaaaa", [job])
+        database._store.write("UPDATE local_job SET document = x'00'")
+    assert database.local_jobs.earlier_ids("aaaaaaaa") == {"aaaaaaaa-1.2"}

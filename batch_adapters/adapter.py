@@ -197,6 +197,8 @@ class LocalStatus:
     """Who ended it, where the batch system says."""
     is_leaving: bool = False
     """It is on its way out: shown alive, but never to run again."""
+    helps: str = ""
+    """The command that lets it go on; empty where nothing but its turn keeps it."""
 
     def is_of(self, token: str) -> bool:
         """False where the answer names another token: batch systems use ids again."""
@@ -352,6 +354,14 @@ class BatchAdapter:
     """Of native states that say why a job ended: Slurm's TIMEOUT is a time limit."""
     leaving: frozenset[str] = frozenset()
     """Native states of jobs on their way out."""
+    blocks: Mapping[str, str] = field(default_factory=dict)
+    """What keeps a job where it is until somebody does something: from patterns, each of a whole native state and,
+    behind a space, the reason, to the command that helps, with ``{id}``, or ``{array}`` where it is best done to the
+    whole array. The first that fits counts."""
+    why: Command | None = None
+    """Says what blocks the local jobs of one ``array``, where the queue's answer gives no reason."""
+    read_why: Callable[[str], Mapping[str, str]] = lambda printed: {}
+    """Reads what that prints: from local id to reason."""
     event_module: str = ""
     """The event generator's module that reads its log; empty: there is no log to read, the queue is polled."""
     event_log: str = ""

@@ -81,6 +81,9 @@ class _Reading:
             self.values[key] = _read_naming(value, getattr(self._base, key, None))
         elif key == "states":
             self.values[key] = {**getattr(self._base, key, {}), **_read_states(value)}
+        elif key == "blocks":
+            # The site's own come first: of the patterns the first that fits counts.
+            self.values[key] = {**_read_blocks(value), **getattr(self._base, key, {})}
         elif key == "causes":
             self.values[key] = {**getattr(self._base, key, {}), **_read_causes(value)}
         elif key.removesuffix("_others") in _READERS:
@@ -88,7 +91,9 @@ class _Reading:
         elif key in _SIMPLE:
             self.values[key] = _SIMPLE[key](value)
         else:
-            known = ", ".join(sorted([*_COMMANDS, *_READERS, *_SIMPLE, "naming", "states", "causes", "based_on"]))
+            known = ", ".join(
+                sorted([*_COMMANDS, *_READERS, *_SIMPLE, "naming", "states", "causes", "blocks", "based_on"])
+            )
             raise _Wrong(f"is unknown; the keys are {known}")
 
     def _read_lines(self, key: str, value: Any) -> None:
@@ -188,6 +193,16 @@ def _read_causes(value: object) -> dict[str, Any]:
     if not isinstance(value, dict) or any(cause not in list(CAUSE_OF_WORD) for cause in value.values()):
         raise _Wrong(f"must give each native state one of {', '.join(CAUSE_OF_WORD)}, not {value!r}")
     return {native: CAUSE_OF_WORD[cause] for native, cause in value.items()}
+
+
+def _read_blocks(value: object) -> dict[str, str]:
+    if not isinstance(value, dict):
+        raise _Wrong(f"must be a table from patterns to commands, not {value!r}")
+    for pattern, command in value.items():
+        _read_pattern(pattern)
+        if unknown := _read_names(_read_text(command)) - {"id", "array"}:
+            raise _Wrong(f"has {{{min(unknown)}}}, but there is only array, id")
+    return value
 
 
 def _read_table(value: object, keys: "list[str] | tuple[str, ...]") -> Mapping[str, Any]:

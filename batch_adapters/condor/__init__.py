@@ -170,6 +170,12 @@ CONDOR = BatchAdapter(
     },
     causes={"REMOVED": Cause.CANCELLED_OUTSIDE},
     leaving=frozenset({"REMOVING"}),
+    blocks={
+        r"HELD(?: .*)?": "condor_release {id}",
+        r"SUSPENDED(?: .*)?": "condor_continue {id}",
+        # Its host does not answer, most likely; what runs there is left alone then.
+        r"REMOVING(?: .*)?": "condor_rm -forcex {id}, if it stays so",
+    },
     local_id_words="$SAMGRID_CONDOR_ID",
     index_words="$SAMGRID_CONDOR_POSITION",
     event_module="condor",

@@ -106,7 +106,9 @@ class JobStates:
         events = []
         for local_id, status in answer.items():
             last = self._seen[local_id][0] if local_id in self._seen else None
-            state = last if status.state is None else status.state
+            is_open = status.state is not None and not status.state.is_final
+            # On its way out it stays what it was; of one never seen nobody knows what that is.
+            state = last or status.state if status.state is None or (status.is_leaving and is_open) else status.state
             if state is None:
                 continue
             if state is not last:

@@ -157,6 +157,12 @@ LSF = BatchAdapter(
     },
     causes={"EXIT by LSF": Cause.CANCELLED_OUTSIDE},
     leaving=frozenset(["ZOMBI"]),
+    # SSUSP ends by itself, with the load.
+    blocks={
+        r"(?:PSUSP|USUSP)(?: .*)?": "bresume {id}",
+        r"PEND .*\b[Dd]ependency condition (?:invalid or )?never satisfied\b.*": "bmod -wn {id}",
+        r"PEND .*\bqueue has been (?:closed|inactivated)\b.*": "badmin qact, by an administrator",
+    },
     local_id_words='$LSB_JOBID$([ "${LSB_JOBINDEX:-0}" = 0 ] || echo "[$LSB_JOBINDEX]")',
     # 0 where there is no array.
     index_words="$((LSB_JOBINDEX > 0 ? LSB_JOBINDEX : 1))",

@@ -172,6 +172,16 @@ PBS = BatchAdapter(
     },
     causes=list_causes("FX"),
     leaving=frozenset("E"),
+    # Holds are the owner's, an operator's, the system's (a dependency) or for a bad password. Elements of an array that
+    # is held say Q, and cannot be released one by one.
+    blocks={
+        r"\w held \(u\).*": "qrls {array}",
+        r"\w held \(s\).*": "qalter -W depend= {array}",
+        r"\w held \(\w*\).*": "qrls -h {array}, by an operator",
+        r"H(?: .*)?": "qrls {array}",
+        r"W(?: .*)?": "qalter -a NOW {array}, with a time for NOW",
+        r"[SU](?: .*)?": "qsig -s resume {id}, by an operator",
+    },
     local_id_words="$PBS_JOBID",
     index_words="${PBS_ARRAY_INDEX:-1}",
     event_module="pbs",

@@ -14,6 +14,7 @@ import tenacity
 
 from batch_adapters.adapter import (
     BatchAdapter,
+    BatchError,
     Command,
     Garbled,
     Job,
@@ -38,6 +39,8 @@ _COMFORTABLE = 16 * 1024 * 1024
 """Characters of an answer: how many ids the next question is about goes by the last answer."""
 _MOST_JOBS = 500_000
 """In one answer."""
+_MOST_REASONS = 5
+"""Arrays for which it is asked in one look what blocks them."""
 _LARGEST_CODE = 2**31
 _LONGEST_ID = 200
 
@@ -100,8 +103,28 @@ class BatchSystem:
         return [status for status in found if status.is_of(token)]
 
     def query(self) -> list[LocalStatus]:
-        """Every local job that the batch system shows us, in one command."""
-        return self._jobs(self.adapter.queue, self.adapter.read_jobs, {})
+        """Every local job that the batch system shows us, in one command; one more for each array that is in error."""
+        return list(self._add_reasons(self._jobs(self.adapter.queue, self.adapter.read_jobs, {})))
+
+    def _add_reasons(self, statuses: Iterable[LocalStatus]) -> Iterator[LocalStatus]:
+        """What blocks local jobs, where that has to be asked for."""
+        known: dict[str, Mapping[str, str]] = {}
+        for status in statuses:
+            array = self.adapter.naming.array_of(status.local_id)
+            if status.helps and not status.reason and (array in known or len(known) < _MOST_REASONS):
+                known[array] = known[array] if array in known else self._ask_why(array)
+                yield replace(status, reason=known[array].get(status.local_id, ""))
+            else:
+                yield status
+
+    def _ask_why(self, array: str) -> Mapping[str, str]:
+        if self.adapter.why is None:
+            return {}
+        try:
+            return self.adapter.read_why(self._ask(self.adapter.why, {"array": array}))
+        except BatchError as error:  # that it is blocked is known all the same
+            logger.info("%s: what blocks %s: %s", self.adapter.name, array, error)
+            return {}
 
     def status(self, local_id: str) -> LocalStatus | None:
         """One local job; None where the batch system answers that there is none."""
@@ -199,7 +222,17 @@ class BatchSystem:
             logger.warning("%s %s: unknown native state %r", adapter.name, job.local_id, job.native_state)
         cause = job.cause or adapter.causes.get(job.native_state)
         fields = (job.local_id, job.native_state, state, job.exit_code, job.reason, job.token, cause)
-        return LocalStatus(*fields, by=_name_user(job.by), is_leaving=job.native_state in adapter.leaving)
+        helps = "" if state is not None and state.is_final else self._find_help(job)
+        is_leaving = job.native_state in adapter.leaving
+        return LocalStatus(*fields, by=_name_user(job.by), is_leaving=is_leaving, helps=helps)
+
+    def _find_help(self, job: Job) -> str:
+        """The command that lets a blocked local job go on; empty where it is not blocked."""
+        said = f"{job.native_state} {job.reason}".strip()
+        for pattern, command in self.adapter.blocks.items():
+            if re.fullmatch(pattern, said, re.DOTALL):
+                return command.format(id=job.local_id, array=self.adapter.naming.array_of(job.local_id))
+        return ""
 
     def _ask(self, command: Command, variables: Mapping[str, Any]) -> str:
         """Run a command that may be run any number of times: again, soon, where the batch system could not answer."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from batch_adapters.adapter import Answer, BatchAdapter, Command, Naming, Outcome
 from batch_adapters.diagnosis import Ask, Finding
-from batch_adapters.sge.answers import CAUSES, LEAVING, STATES, read_history, read_queue
+from batch_adapters.sge.answers import BLOCKS, CAUSES, LEAVING, STATES, read_errors, read_history, read_queue
 
 # Exit status 99 has a job run again, 100 keeps it in the queue in error (sge_shepherd(8)). The true one is in the
 # driver's status file. Signals that the driver catches must not end the shell that waits for it.
@@ -120,6 +120,9 @@ SGE = BatchAdapter(
     states=STATES,
     causes=CAUSES,
     leaving=LEAVING,
+    blocks=BLOCKS,
+    why=Command(("qstat", "-j", "{{ array }}"), outcomes=(*_SILENT, Outcome(0, r"\A=====", Answer.OK))),
+    read_why=read_errors,
     local_id_words="$JOB_ID.$SGE_TASK_ID",
     index_words="$SGE_TASK_ID",
     event_module="sge",

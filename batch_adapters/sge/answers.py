@@ -57,6 +57,16 @@ _LIMITS = {
 _FIGURE = re.compile(r"(?:(\d{1,9}):)??(?:(\d{1,9}):)?(\d{1,15}(?:\.\d{1,9})?)([kKmMgGtT]?)[Bs]{0,2}")
 _UNITS = {"": 1, **{letter: 1024**power for power, pair in enumerate(("kK", "mM", "gG", "tT"), 1) for letter in pair}}
 
+BLOCKS = {
+    # What is deleted already is not to be tried again; it goes when its host answers.
+    r"d\w*(?: .*)?": "qdel -f {id}, by a manager, if it stays so",
+    r"\w*E\w*(?: .*)?": "qmod -cj {array}",
+    r"h\w*[qw](?: .*)?": "qrls {array}",
+    r"[Rtr]*s\w*(?: .*)?": "qmod -usj {array}",
+    r"[Rtr]*S\w*(?: .*)?": "qmod -usq QUEUE, by an operator",
+}
+"""Of the letters in the order of `order_letters`: in error, held, suspended. T ends by itself, with the load."""
+
 LEAVING = frozenset(state for state in STATES if state.startswith("d"))
 
 
@@ -88,7 +98,7 @@ def _read_entry(entry: "Element") -> Iterator[Job]:
     tasks = entry.findtext("tasks")
     ids = [number] if tasks is None else [f"{number}.{task}" for task in _read_tasks(tasks)]
     for local_id in ids:
-        yield Job(local_id, state, reason=_reason(number, state), token=name)
+        yield Job(local_id, state, reason=_reason(state), token=name)
 
 
 def _read_tasks(tasks: str) -> Iterator[int]:
@@ -100,10 +110,17 @@ def _read_tasks(tasks: str) -> Iterator[int]:
         yield from read_range(*numbers.groups())
 
 
-def _reason(number: str, state: str) -> str:
-    if "E" in state:
-        return f"in error: qstat -j {number} says why, qmod -cj {number} has it tried again"
-    return "held" if "h" in state and STATES.get(state) is State.PENDING else ""
+def _reason(state: str) -> str:
+    # What is in error only "qstat -j" says.
+    return "held" if "h" in state and "E" not in state and STATES.get(state) is State.PENDING else ""
+
+
+def read_errors(printed: str) -> dict[str, str]:
+    """Why tasks are in error, by their ids, in what ``qstat -j`` printed of one job."""
+    number = re.search(r"(?m)^job_number: +(\d+)$", printed)
+    # The time, and on the host the user's and the shepherd's numbers, stand before the words.
+    errors = re.findall(r"(?m)^error reason +(\d+): +[\d/]{10} [\d:]{8} (?:\[\d+:\d+\]: )?(.*)$", printed)
+    return {f"{number[1]}.{task}": words for task, words in errors} if number else {}
 
 
 def read_history(printed: str) -> Iterable[Job]:

@@ -166,6 +166,18 @@ SLURM = BatchAdapter(
         "TIMEOUT": Cause.TIME_LIMIT,
     },
     leaving=frozenset({"COMPLETING"}),
+    # "Job reason codes" of squeue(1); the words with blanks are slurmctld's own (job_mgr.c, node_scheduler.c).
+    blocks={
+        r"(?:REQUEUE_HOLD|SPECIAL_EXIT)(?: .*)?": "scontrol release {id}",
+        r"PENDING (?:JobHeldUser|launch[ _]failed[ _]requeued[ _]held|job[ _]requeued[ _]in[ _]held[ _]state)": (
+            "scontrol release {id}"
+        ),
+        r"PENDING JobHeldAdmin": "scontrol release {id}, by an administrator",
+        r"PENDING Dependency(?:NeverSatisfied)?": "scontrol update JobId={id} Dependency=",
+        r"PENDING (?:BadConstraints|Partition(?:Down|Inactive|NodeLimit|TimeLimit)|ReqNodeNotAvail.*"
+        r"|Invalid(?:Account|QOS)|AccountNotAllowed|QOSNotAllowed)": "scontrol show job {id}",
+        r"(?:SUSPENDED|STOPPED)(?: .*)?": "scontrol resume {id}, by an administrator",
+    },
     local_id_words="${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}",
     index_words="$((${SLURM_ARRAY_TASK_ID:-0} + 1))",
     event_module="slurm",

@@ -93,6 +93,8 @@ class Overview:
     """The steps of a structured grid job."""
     parent: str | None = None
     """The structured grid job that this one is a step of."""
+    blocked: int = 0
+    """How many local jobs do not go on until somebody does something; they count in ``counts``, too."""
 
 
 @dataclass(frozen=True)
@@ -230,12 +232,18 @@ class GridJobs:
         )
         for job, standing, number in self._store.query(sql, values):
             counts.setdefault(job, {})[standing] = number
+        sql = (
+            "SELECT grid_job, count(*) FROM local_job WHERE helps IS NOT NULL"
+            f" AND grid_job IN (SELECT id FROM grid_job WHERE {condition}) GROUP BY grid_job"
+        )
+        blocked = {str(job): int(number) for job, number in self._store.query(sql, values)}
         steps, parents = self.steps(identity), self.parents()
         return [
             Overview(
                 *(job, job_type, state, outcome, owner, submitted, counts.get(job, {})),
                 steps=tuple(steps.get(job, ())),
                 parent=parents.get(job),
+                blocked=blocked.get(job, 0),
             )
             for job, job_type, state, outcome, owner, submitted in rows
         ]

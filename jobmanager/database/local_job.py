@@ -75,7 +75,8 @@ class ToldPhase(Phase):
 
 
 _OF_A_RUN = (
-    *("started", "ended", "exit-code", "signal", "host", "cpu-time", "driver", "reason", "remark", "caught", "problem"),
+    *("started", "ended", "exit-code", "signal", "host", "cpu-time", "driver", "reason", "remark", "helps"),
+    *("caught", "problem"),
     *("batch-words", "batch-state", "batch-cause", "ended-by"),
 )
 
@@ -135,6 +136,8 @@ class LocalJob(Document):
     """When it was last suspended or resumed by us."""
     remark = TEXT.optional("remark")
     """What the batch system says of why it waits or is held."""
+    helps = TEXT.optional("helps")
+    """The command that lets it go on; None where nothing but its turn keeps it."""
     run = TIME.optional("run")
     """The second in which the driver of the present run started."""
     pid = NUMBER.optional("pid")

@@ -23,6 +23,7 @@ LOCAL_JOBS = Table(
         "token": ("TEXT", lambda grid_job, job: job.token),
         "array": ("TEXT", lambda grid_job, job: job.array),
         "remark": ("TEXT", lambda grid_job, job: job.remark),
+        "helps": ("TEXT", lambda grid_job, job: job.helps),
         "outcome": ("TEXT", lambda grid_job, job: job.outcome and job.outcome.value),
         "cause": ("TEXT", lambda grid_job, job: job.cause and job.cause.value),
         "submitted": ("INTEGER", lambda grid_job, job: job.submitted_time),
@@ -40,6 +41,7 @@ LOCAL_JOBS = Table(
         # What is asked again and again is asked of those that are open, however many have ended.
         "local_job_open ON local_job (batch) WHERE local_id IS NOT NULL AND state NOT IN ('done', 'failed')",
         "local_job_unsubmitted ON local_job (token, grid_job, number) WHERE state = 'unsubmitted'",
+        "local_job_blocked ON local_job (grid_job) WHERE helps IS NOT NULL",
     ),
 )
 PHASES = Table(
@@ -121,6 +123,20 @@ class LocalJobKey:
     token: str
     state: State
     remark: str
+    helps: str
+
+
+@dataclass(frozen=True)
+class Blocked:
+    """Local jobs of a grid job that do not go on until somebody does something."""
+
+    count: int
+    first: int
+    """The number of the first."""
+    remark: str
+    """What the batch system says of why."""
+    helps: str
+    """The command that lets the first go on, or all of them."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +154,7 @@ class LocalJobLine:
     ended: int | None
     cpu_seconds: float | None
     reason: str | None
+    """Why it did not succeed or, before its end, why it waits."""
 
 
 @dataclass(frozen=True)
@@ -246,8 +263,8 @@ class LocalJobs:
     def lines(self, identity: str) -> list[LocalJobLine]:
         """A line per local job of a grid job, in order of their index."""
         sql = (
-            "SELECT number, state, outcome, cause, local_id, submitted, started, ended, cpu_seconds, reason"
-            " FROM local_job WHERE grid_job = ? ORDER BY number"
+            "SELECT number, state, outcome, cause, local_id, submitted, started, ended, cpu_seconds,"
+            " coalesce(reason, remark) FROM local_job WHERE grid_job = ? ORDER BY number"
         )
         return [
             LocalJobLine(int(number), STATE_OF_WORD[str(state)], *rest)
@@ -300,13 +317,25 @@ class LocalJobs:
     def list_open(self, batch: str) -> list[LocalJobKey]:
         """The local jobs on one batch system that are submitted and have not ended."""
         sql = (
-            "SELECT grid_job, number, local_id, token, state, coalesce(remark, '') FROM local_job"
+            "SELECT grid_job, number, local_id, token, state, coalesce(remark, ''), coalesce(helps, '') FROM local_job"
             # SQLite would search all that the batch system ever had.
             " INDEXED BY local_job_open WHERE batch = ? AND local_id IS NOT NULL AND state NOT IN ('done', 'failed')"
         )
         return [
-            LocalJobKey(str(job), int(number), str(local_id), str(token), STATE_OF_WORD[str(state)], str(remark))
-            for job, number, local_id, token, state, remark in self._store.query(sql, [batch])
+            LocalJobKey(str(job), int(number), str(local_id), str(token), STATE_OF_WORD[str(state)], *map(str, said))
+            for job, number, local_id, token, state, *said in self._store.query(sql, [batch])
+        ]
+
+    def blocked(self, identity: str) -> list[Blocked]:
+        """The local jobs of a grid job that do not go on by themselves, by what keeps them, the most first."""
+        # Of a batch system that names no array each has a command of its own: the first stands for all.
+        sql = (
+            "SELECT count(*), min(number), coalesce(remark, ''), helps FROM local_job"
+            " WHERE grid_job = ? AND helps IS NOT NULL GROUP BY remark ORDER BY 1 DESC, 2"
+        )
+        return [
+            Blocked(int(count), int(first), *map(str, said))
+            for count, first, *said in self._store.query(sql, [identity])
         ]
 
     def running_ids(self, grid_job: str) -> dict[int, str]:

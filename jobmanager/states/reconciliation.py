@@ -18,7 +18,7 @@ from jobmanager.site.account import Account, find_batch_system
 from jobmanager.states.changes import change_local_jobs, same_runs
 from jobmanager.states.driver_status import reconcile_with_drivers
 from jobmanager.states.orphans import find_orphans
-from jobmanager.states.transitions import apply_status, find_remark, mark_lost
+from jobmanager.states.transitions import apply_status, find_remark, find_state, mark_lost
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,11 @@ def reconcile_batch_system(account: Account, name: str) -> None:
 
 def _apply(account: Account, told: Mapping[LocalJobKey, LocalStatus], asked: int) -> None:
     """Put what the answer shows into the documents that say otherwise."""
-    changed = [key for key, status in told.items() if (status.state, find_remark(status)) != (key.state, key.remark)]
+    changed = [
+        key
+        for key, status in told.items()
+        if (find_state(status, key.state), find_remark(status), status.helps) != (key.state, key.remark, key.helps)
+    ]
     shown = {key.local_id: told[key] for key in changed}
     for grid_job, keys in _by_grid_job(changed).items():
         _change(account, grid_job, keys, lambda job: apply_status(job, shown[str(job.local_id)], asked, "queue"))

@@ -86,18 +86,16 @@ def apply_status(job: LocalJob, status: LocalStatus, asked: int, source: str) ->
         return status.state.is_final and _note_batch_end(job, status)
     if asked < job.event_time:
         return False
-    remark = find_remark(status)
-    if status.state is job.state:
-        changed = (job.remark or "") != remark
-        job.remark = remark or None
-        return changed
+    state = find_state(status, job.state)
+    if state is job.state:
+        return _put_remark(job, status)
     code = "" if status.exit_code is None else f" {status.exit_code}"
     words = f"{status.native_state}{code} {status.reason}".strip()
-    job.put_evidence(Evidence(source, words, asked, status.state.word, status.state))
-    _enter(job, status.state, asked, status.exit_code or 0)
-    if status.state.is_final:
+    job.put_evidence(Evidence(source, words, asked, state.word, state))
+    _enter(job, state, asked, status.exit_code or 0)
+    if state.is_final:
         _note_batch_end(job, status)
-    job.remark = remark or None
+    _put_remark(job, status)
     job.queue_time = asked
     return True
 
@@ -113,9 +111,26 @@ def _note_batch_end(job: LocalJob, status: LocalStatus) -> bool:
     return True
 
 
+def find_state(status: LocalStatus, before: State) -> State:
+    """The state that an answer stands for; a job on its way out, or in an unknown native state, stays what it was."""
+    if status.state is None or (status.is_leaving and not status.state.is_final):
+        return before
+    return status.state
+
+
 def find_remark(status: LocalStatus) -> str:
     """Why a local job waits or is held; of one that runs or has ended its reason is none of that."""
+    if status.helps:
+        words = (status.native_state if status.is_leaving or not status.reason else "", status.reason)
+        return ": ".join(filter(None, words))
     return status.reason if status.state in (State.PENDING, State.SUSPENDED) else ""
+
+
+def _put_remark(job: LocalJob, status: LocalStatus) -> bool:
+    said = (find_remark(status) or None, status.helps or None)
+    changed = (job.remark, job.helps) != said
+    job.remark, job.helps = said
+    return changed
 
 
 def reopen(job: LocalJob, status: LocalStatus, asked: int) -> bool:
@@ -136,6 +151,7 @@ def mark_lost(job: LocalJob, now: int, reason: str) -> None:
     """End a local job of which nobody knows anything any more."""
     job.put_evidence(Evidence("us", "nowhere to be found", now, f"failed: {reason}", State.FAILED))
     job.state = State.FAILED
+    job.remark = job.helps = None
     job.put_times(ended=now)
     job.queue_time = now
     job.put_batch_end("it is gone, and its driver left no record of an end", State.FAILED, Cause.NODE_LOST)
@@ -143,7 +159,7 @@ def mark_lost(job: LocalJob, now: int, reason: str) -> None:
 
 def _enter(job: LocalJob, state: State, when: int, exit_code: int = 0) -> None:
     job.state = state
-    job.remark = None
+    job.remark = job.helps = None
     if state is State.ACTIVE:
         job.put_times(started=when)
     if state.is_final:
@@ -189,5 +205,5 @@ def _reconcile_end(job: LocalJob, status: DriverStatus) -> None:
         # What the log has yet to tell of this run may be of the second of its end.
         job.queue_time = status.end + 1
     job.state = State.DONE
-    job.remark = None
+    job.remark = job.helps = None
     job.exit_code = status.exit_code

@@ -98,6 +98,7 @@ def describe_local_job(grid_job: str, job: LocalJob) -> list[tuple[str, str]]:
         ("ended", _local(job.ended)),
         ("reason", job.reason),
         ("remark", job.remark),
+        ("helps", job.helps),
         *((f"attempt {attempt.number}", _describe_attempt(attempt)) for attempt in job.earlier_attempts()),
     ]
     return [(name, text) for name, text in facts if text]

@@ -14,7 +14,7 @@ from jobmanager.database.database import DamagedDocument, Overview, Quarantined,
 from jobmanager.database.local_jobs import LocalJobLine, PhaseSum
 from jobmanager.database.times import render_time
 from jobmanager.site.account import Account
-from jobmanager.views.progress import estimate_end, read_course, render_rate, render_silent
+from jobmanager.views.progress import estimate_end, read_course, render_blocked, render_rate, render_silent
 from jobmanager.views.text import printable, render_clock, render_columns, render_line, render_local_time
 
 if TYPE_CHECKING:  # a list of grid jobs needs no XML
@@ -29,6 +29,7 @@ def render_counts(row: Overview) -> str:
     if row.steps:
         return render_step(row.steps)
     parts = [f"{row.counts[state]} {state}" for state in _STATES if row.counts.get(state)]
+    parts += [f"{row.blocked} blocked"] if row.blocked else []
     return ", ".join(parts) or "no local jobs yet"
 
 
@@ -119,6 +120,7 @@ def render_details(account: Account, job_id: str, row: Overview, now: float) -> 
         *((f"phase {phase.name}", _render_phase(phase, job.count)) for phase in course.phases),
     ]
     end = None if job.state.is_final else estimate_end(course, now)
+    facts += [("blocked", line) for line in render_blocked(course)]
     facts += [("may end", f"{render_local_time(end)} (estimate)")] if end is not None else []
     facts += [("stalled", render_silent(course, stall_time))] if course.silent else []
     facts += [("reason", printable(job.reason))] if job.reason else []

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jobmanager.database.database import Database
-from jobmanager.database.local_jobs import PhaseSum
-from jobmanager.views.text import render_duration
+from jobmanager.database.local_jobs import Blocked, PhaseSum
+from jobmanager.views.text import render_duration, render_line
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,8 @@ class Course:
     """How many phases the local jobs that have not ended have done, parts of phases counting as parts."""
     silent: Sequence[int] = ()
     """Numbers of the running local jobs that have told nothing new for the stall time."""
+    blocked: Sequence[Blocked] = ()
+    """Those that do not go on until somebody does something, by what keeps them."""
 
 
 def read_course(database: Database, job_id: str, local_jobs: int, stall_time: float, now: float) -> Course:
@@ -33,6 +35,7 @@ def read_course(database: Database, job_id: str, local_jobs: int, stall_time: fl
         phases=tuple(database.local_jobs.phase_sums(job_id)),
         open_parts=database.local_jobs.open_parts(job_id),
         silent=tuple(database.local_jobs.silent(job_id, now - stall_time)),
+        blocked=tuple(database.local_jobs.blocked(job_id)),
     )
 
 
@@ -56,8 +59,8 @@ def fraction_done(course: Course) -> float:
 
 
 def estimate_end(course: Course, now: float) -> float | None:
-    """When the last local job may end, if all goes on as until now; None where too little is known."""
-    if course.started is None:
+    """When the last local job may end, if all goes on as until now; None where some are blocked, or little is known."""
+    if course.started is None or course.blocked:
         return None
     fraction = fraction_done(course)
     elapsed = now - course.started
@@ -73,6 +76,21 @@ def render_rate(phase: PhaseSum) -> str:
         return ""
     seconds, name = (1, "s") if known >= 1 else (60, "min") if known * 60 >= 1 else (3600, "h")
     return f"{known * seconds:.3g} {phase.unit}".rstrip() + f"/{name}"
+
+
+_SHOWN_BLOCKS = 5
+
+
+def render_blocked(course: Course) -> list[str]:
+    """What keeps local jobs where they are, and the command that helps, a line each."""
+    lines = [_render_block(block) for block in course.blocked[:_SHOWN_BLOCKS]]
+    others = sum(block.count for block in course.blocked[_SHOWN_BLOCKS:])
+    return lines + ([f"and {others} for other reasons"] if others else [])
+
+
+def _render_block(block: Blocked) -> str:
+    who = f"number {block.first}" if block.count == 1 else f"{block.count} local jobs, first number {block.first}"
+    return f"{who}: {render_line(block.remark) or 'no reason given'}: {render_line(block.helps)}"
 
 
 def render_silent(course: Course, seconds: float) -> str:

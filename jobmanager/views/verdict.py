@@ -94,6 +94,8 @@ def _judge_life(job: LocalJob, surroundings: Surroundings) -> str:
 
 
 def _compare(job: LocalJob, shown: LocalStatus, interval: float) -> str:
+    if shown.is_leaving:
+        return f"{job.batch} calls it {shown.native_state} now: it is on its way out"
     if shown.state is job.state:
         return f"{job.batch} says so now, too"
     if shown.state is None:

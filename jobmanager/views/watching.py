@@ -12,7 +12,7 @@ from jobmanager.database.database import Database, Overview
 from jobmanager.monitor.client import ask_monitor
 from jobmanager.site.account import Account
 from jobmanager.views.grid_jobs import find_running_step, render_counts, render_step
-from jobmanager.views.progress import Course, estimate_end, read_course, render_rate, render_silent
+from jobmanager.views.progress import Course, estimate_end, read_course, render_blocked, render_rate, render_silent
 from jobmanager.views.text import printable, render_duration
 
 if TYPE_CHECKING:  # slow to load, and only terminals have bars
@@ -43,7 +43,9 @@ class Snapshot:
         """When it may end, and a warning of local jobs that have stalled, as far as there is anything to say."""
         end = None if self.row.state in _FINAL else estimate_end(self.course, self.when)
         words = "" if end is None else f"may end in {render_duration(end - self.when)}"
-        return [part for part in (words, render_silent(self.course, self.stall_time)) if part]
+        return [
+            part for part in (words, *render_blocked(self.course), render_silent(self.course, self.stall_time)) if part
+        ]
 
 
 class Display(Protocol):
@@ -93,7 +95,7 @@ def _take_snapshot(database: Database, identity: str, stall_time: float) -> Snap
     if row.steps:
         (of_part,) = database.grid_jobs.overview(part)
         step = render_step(row.steps)
-        row = replace(row, counts=of_part.counts, steps=())
+        row = replace(row, counts=of_part.counts, blocked=of_part.blocked, steps=())
     now = time.time()
     course = read_course(database, part, database.grid_jobs.get(part).count, stall_time, now)
     return Snapshot(row, course, now, stall_time, step)

@@ -58,7 +58,8 @@ class ReadOnlyDatabase(Database):
     def mark_of_all(self) -> Mark:
         """What changes whenever the list of grid jobs would."""
         local_jobs = self._store.query("SELECT grid_job, state, outcome, count(*) FROM local_job GROUP BY 1, 2, 3")
-        return (*self._store.query("SELECT id, state FROM grid_job"), *local_jobs)
+        blocked = self._store.query("SELECT grid_job, count(*) FROM local_job WHERE helps IS NOT NULL GROUP BY 1")
+        return (*self._store.query("SELECT id, state FROM grid_job"), *local_jobs, *blocked)
 
     def mark_of_grid_job(self, identity: str) -> Mark:
         """What changes whenever a page about a grid job would."""

@@ -85,6 +85,7 @@ class ToySystem:
             read_history=_READ,
             states=_STATES,
             leaving=frozenset({"CG"}),
+            blocks={"PD JobHeldUser": "toy release {id}", "CG.*": "toy kill {array}"},
             settle_time=SETTLE,
             outputs_lag=LAG,
         )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from jobmanager.database.grid_job import GridJob
 from jobmanager.site.account import Account
-from jobmanager.views.progress import estimate_end, read_course, render_rate, render_silent
+from jobmanager.views.progress import estimate_end, read_course, render_blocked, render_rate, render_silent
 from jobmanager.web.reading import ReadOnlyDatabase
 from sandbox.status import Phase
 
@@ -34,6 +34,8 @@ class Outlook:
     """When it may end, in seconds since the epoch."""
     warning: str
     """Which local jobs tell nothing new."""
+    blocked: list[str]
+    """Which do not go on by themselves, why, and what helps."""
 
 
 def read_outlook(account: Account, database: ReadOnlyDatabase, job: GridJob, now: float) -> Outlook:
@@ -42,7 +44,7 @@ def read_outlook(account: Account, database: ReadOnlyDatabase, job: GridJob, now
     course = read_course(database, job.identity, job.count, stall_time, now)
     bars = [Bar(p.name, p.done, p.expected_total(job.count), p.unit, render_rate(p)) for p in course.phases]
     end = None if job.state.is_final else estimate_end(course, now)
-    return Outlook(bars, end, render_silent(course, stall_time))
+    return Outlook(bars, end, render_silent(course, stall_time), render_blocked(course))
 
 
 def render_bars(told: Iterable[Phase]) -> list[Bar]:

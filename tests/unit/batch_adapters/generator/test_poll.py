@@ -148,6 +148,15 @@ def test_an_event_is_a_state_that_is_not_the_one_last_seen(answers: list[Answer]
     assert {event.timestamp for event in events} <= {ASKED}
 
 
+def test_a_job_on_its_way_out_stays_what_it_was() -> None:
+    states = JobStates()
+    held = LocalStatus("a.1", "held", State.SUSPENDED)
+    going = LocalStatus("a.1", "removing", State.ACTIVE, is_leaving=True)
+    gone = LocalStatus("a.1", "removed", State.FAILED, is_leaving=True)
+    events = [states.read_changes([status], 7) for status in (held, going, gone)]
+    assert events == [[Event(7, "a.1", State.SUSPENDED)], [], [Event(7, "a.1", State.FAILED)]]
+
+
 def test_the_memory_for_jobs_is_bounded() -> None:
     states = JobStates()
     for number in range(500):

@@ -191,6 +191,24 @@ def test_with_an_id_a_state_lists_its_local_jobs(account: Account, capsys: pytes
     assert listed["unsubmitted"] == ["3", "-", "-", "-"]
 
 
+@pytest.mark.usefixtures("status")
+def test_what_blocks_is_shown_in_the_list_of_one_and_of_its_local_jobs(
+    account: Account, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held = LocalJob.new(1, "slurm", None)
+    held.state, held.remark, held.helps = State.PENDING, "JobHeldUser", "scontrol release 17"
+    with account.database.transaction():
+        account.database.local_jobs.put(OPEN, [held])
+    shown = []
+    for words in ([], [OPEN], [OPEN, "--state", "pending"], ["--format", "json"]):
+        assert cli.main(["status", *words]) == 0
+        shown.append(" ".join(capsys.readouterr().out.split()))
+    assert "1 pending, 1 blocked" in shown[0]
+    assert "blocked number 1: JobHeldUser: scontrol release 17" in shown[1]
+    assert shown[2].endswith("1 - - JobHeldUser")
+    assert '"blocked": 1' in shown[3]
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [

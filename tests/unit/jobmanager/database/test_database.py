@@ -257,8 +257,8 @@ def test_the_open_local_jobs_are_those_with_an_id_and_without_an_end(database: D
     apply_events(database, "fork", [Event(50, "17_2", State.ACTIVE), Event(50, "17_3", State.DONE)])
     token = "aaaaaaaa-1"
     assert database.local_jobs.list_open("fork") == [
-        LocalJobKey("aaaaaaaa", 1, "17_1", token, State.PENDING, ""),
-        LocalJobKey("aaaaaaaa", 2, "17_2", token, State.ACTIVE, ""),
+        LocalJobKey("aaaaaaaa", 1, "17_1", token, State.PENDING, "", ""),
+        LocalJobKey("aaaaaaaa", 2, "17_2", token, State.ACTIVE, "", ""),
     ]
     assert database.local_jobs.list_open("slurm") == []
 

@@ -9,6 +9,7 @@ from batch_adapters.causes import Cause
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.states import Event, State
 from jobmanager.database.local_job import Evidence
+from jobmanager.database.local_jobs import Blocked
 from jobmanager.states.reconciliation import MOST_HISTORIES, reconcile_batch_system
 from jobmanager.states.registration import apply_events, register_local_jobs
 from tests.unit.toy_system import GRID_JOB, NOW, SETTLE, TOKEN, ToySystem
@@ -64,6 +65,37 @@ def test_why_a_job_waits_is_told_until_it_is_over(toy: ToySystem) -> None:
         look(toy)
         remarks.append(toy.job().remark)
     assert remarks == ["JobHeldUser", "Resources", None]
+
+
+def test_what_blocks_a_local_job_is_kept_with_what_helps_until_it_goes_on(toy: ToySystem) -> None:
+    toy.add(["17_1", "17_2", "17_3"])
+    held = [f"17_{n} PD {TOKEN} - JobHeldUser" for n in (1, 2)]
+    toy.answers("queue", *held, f"17_3 PD {TOKEN} - Resources")
+    look(toy)
+    (blocked,) = toy.database.local_jobs.blocked(GRID_JOB)
+    assert blocked == Blocked(2, 1, "JobHeldUser", "toy release 17_1")
+    assert toy.database.grid_jobs.overview(GRID_JOB)[0].blocked == 2
+    toy.answers("queue", f"17_1 R {TOKEN} -", f"17_2 PD {TOKEN} - Priority", f"17_3 CD {TOKEN} 0")
+    look(toy)
+    assert toy.database.local_jobs.blocked(GRID_JOB) == []
+    assert toy.database.grid_jobs.overview(GRID_JOB)[0].blocked == 0
+
+
+@pytest.mark.parametrize("before", [PENDING, ACTIVE, SUSPENDED])
+def test_what_is_on_its_way_out_stays_what_it_was(toy: ToySystem, before: State) -> None:
+    toy.add(["17_1"], before)
+    toy.answers("queue", f"17_1 CG {TOKEN} - removed by root")
+    look(toy)
+    job = toy.job()
+    assert (job.state, job.remark, job.helps) == (before, "CG: removed by root", "toy kill 17")
+
+
+def test_what_has_ended_is_blocked_no_more(toy: ToySystem) -> None:
+    toy.add(["17_1"])
+    toy.answers("queue", f"17_1 PD {TOKEN} - JobHeldUser")
+    look(toy)
+    apply_events(toy.database, "toy", [Event(NOW + 1, "17_1", FAILED)])
+    assert (toy.job().remark, toy.job().helps) == (None, None)
 
 
 def test_what_says_nothing_new_is_not_even_read(toy: ToySystem, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobmanager.database.local_jobs import PhaseSum
-from jobmanager.views.progress import Course, estimate_end, fraction_done, rate, render_rate, render_silent
+from jobmanager.database.local_jobs import Blocked, PhaseSum
+from jobmanager.views.progress import (
+    Course,
+    estimate_end,
+    fraction_done,
+    rate,
+    render_blocked,
+    render_rate,
+    render_silent,
+)
 
 _TIMES = st.integers(0, 10**10)
 _NUMBERS = st.integers(0, 10**16)
@@ -27,6 +35,20 @@ _COURSES = st.builds(
 
 def generate(done: int = 250, total: int = 1000, local_jobs: int = 4, begun: int = 100, changed: int = 200) -> PhaseSum:
     return PhaseSum("generate", "events", done, total, local_jobs, begun, changed)
+
+
+HELD = Blocked(2, 7, "held\nby x", "release 7_1")
+
+
+def test_what_is_blocked_is_told_with_its_reason_and_what_helps() -> None:
+    alone = Blocked(1, 9, "", "go 9")
+    course = Course(9, 0, 50, blocked=[HELD, alone])
+    assert render_blocked(course) == [
+        "2 local jobs, first number 7: held by x: release 7_1",
+        "number 9: no reason given: go 9",
+    ]
+    many = render_blocked(replace(course, blocked=[HELD] * 8))
+    assert (len(many), many[-1]) == (6, "and 6 for other reasons")
 
 
 @given(_COURSES, _TIMES)
@@ -78,6 +100,7 @@ def test_what_is_done_is_a_fraction_of_all_local_jobs(course: Course, fraction: 
         pytest.param(Course(4, 0, 1000), 1100, None, id="nothing done"),
         pytest.param(Course(1000, 4, 1000), 1100, None, id="too little done"),
         pytest.param(Course(4, 1, 2000), 1100, None, id="clocks differ"),
+        pytest.param(Course(4, 1, 1000, blocked=[HELD]), 1100, None, id="one is blocked"),
     ],
 )
 def test_the_end_follows_from_what_was_done_until_now(course: Course, now: int, end: float | None) -> None:

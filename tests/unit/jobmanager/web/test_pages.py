@@ -112,6 +112,19 @@ def test_a_grid_job_shows_phases_cells_pictures_and_table(client: TestClient, ac
     assert page.count(f'<a href="/jobs/{JOB}/local/') == 50
 
 
+def test_a_grid_job_shows_what_blocks_it_and_no_end(client: TestClient, account: Account) -> None:
+    add(account)
+    (held, *_) = account.database.local_jobs.all_of(JOB, State.PENDING, State.ACTIVE)
+    held.remark, held.helps = "JobHeld<User>", "scontrol release 7"
+    with account.database.transaction():
+        account.database.local_jobs.put(JOB, [held])
+    page = client.get(f"/jobs/{JOB}").text
+    assert f"number {held.index}: JobHeld&lt;User&gt;: scontrol release 7" in page
+    assert "May end about" not in page
+    assert "1 blocked" in client.get("/").text
+    assert "scontrol release 7" in client.get(f"/jobs/{JOB}/local/{held.index}").text
+
+
 def test_a_structured_grid_job_shows_its_steps(client: TestClient, account: Account) -> None:
     add(account, "stepone0")
     whole = GridJob.new(JOB, "structured", "mokhov", "slurm", time.time())

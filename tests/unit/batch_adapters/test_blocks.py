@@ -1,0 +1,132 @@
+"""What keeps local jobs from going on, in each batch system's own words, and the command that helps."""
+
+import string
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from batch_adapters.adapter import BatchAdapter, Command, Job, LocalStatus
+from batch_adapters.registry import ADAPTERS, find_builtin
+from batch_adapters.running.batch_system import BatchSystem
+from batch_adapters.running.traffic import Traffic
+from batch_adapters.sge.answers import read_errors
+from batch_adapters.site_adapter import find_adapter
+from batch_adapters.states import State
+from tests.unit.batch_adapters.recordings import by_scene, read_recordings
+
+
+def look(folder: Path, adapter: BatchAdapter, job: Job, prints: str = "") -> LocalStatus:
+    """The job as a batch system shows it that gives this answer, and prints this where it is asked why."""
+    program = folder / "program"
+    program.write_text(f"#!/bin/sh\ncat <<'EOF'\n{prints}EOF\n")
+    program.chmod(0o700)
+    fields = dict(vars(adapter), queue=Command((str(program),)), read_jobs=lambda printed: [job])
+    if adapter.why is not None:
+        fields["why"] = Command((str(program), "{{ array }}"), adapter.why.outcomes)
+    (status,) = BatchSystem(BatchAdapter(**fields), {}, Traffic(folder / "traffic", 0)).query()
+    return status
+
+
+@pytest.mark.parametrize(
+    ("system", "local_id", "native", "reason", "helps"),
+    [
+        ("slurm", "6_0", "PENDING", "JobHeldUser", "scontrol release 6_0"),
+        ("slurm", "53", "PENDING", "launch failed requeued held", "scontrol release 53"),
+        ("slurm", "53", "PENDING", "launch_failed_requeued_held", "scontrol release 53"),
+        ("slurm", "53", "SPECIAL_EXIT", "", "scontrol release 53"),
+        ("slurm", "53", "PENDING", "JobHeldAdmin", "scontrol release 53, by an administrator"),
+        ("slurm", "53", "PENDING", "DependencyNeverSatisfied", "scontrol update JobId=53 Dependency="),
+        ("slurm", "53", "PENDING", "ReqNodeNotAvail, UnavailableNodes:n1", "scontrol show job 53"),
+        ("slurm", "53", "PENDING", "Resources", ""),
+        ("slurm", "53", "PENDING", "Priority", ""),
+        ("slurm", "53", "PENDING", "BeginTime", ""),
+        ("slurm", "53", "CANCELLED", "JobHeldUser", ""),
+        ("condor", "9.0", "HELD", "via condor_hold (by user griduser)", "condor_release 9.0"),
+        ("condor", "9.0", "HELD", "two\nlines", "condor_release 9.0"),
+        ("condor", "9.0", "SUSPENDED", "", "condor_continue 9.0"),
+        ("condor", "9.0", "REMOVING", "via condor_rm", "condor_rm -forcex 9.0, if it stays so"),
+        ("condor", "9.0", "IDLE", "", ""),
+        ("condor", "9.0", "RUNNING", "", ""),
+        ("pbs", "8.vm", "H", "held (u)", "qrls 8.vm"),
+        ("pbs", "20[1].vm", "Q", "held (u): held by its user", "qrls 20[].vm"),
+        ("pbs", "8.vm", "H", "held (s)", "qalter -W depend= 8.vm"),
+        ("pbs", "8.vm", "H", "held (o)", "qrls -h 8.vm, by an operator"),
+        ("pbs", "8.vm", "S", "", "qsig -s resume 8.vm, by an operator"),
+        ("pbs", "8.vm", "W", "", "qalter -a NOW 8.vm, with a time for NOW"),
+        ("pbs", "8.vm", "Q", "Not Running: Not enough free nodes available", ""),
+        ("torque", "8.vm", "H", "held (u)", "qrls 8.vm"),
+        ("sge", "3.1", "hqw", "held", "qrls 3"),
+        ("sge", "3.1", "hRwq", "held", "qrls 3"),
+        ("sge", "16.2", "Eqw", "", "qmod -cj 16"),
+        ("sge", "16.2", "Ehqw", "", "qmod -cj 16"),
+        ("sge", "2.3", "s", "", "qmod -usj 2"),
+        ("sge", "2.3", "S", "", "qmod -usq QUEUE, by an operator"),
+        ("sge", "2.3", "dr", "", "qdel -f 2.3, by a manager, if it stays so"),
+        ("sge", "2.3", "T", "", ""),
+        ("sge", "2.3", "qw", "", ""),
+        ("sge", "2.3", "tr", "", ""),
+        ("lsf", "7[2]", "PSUSP", "", "bresume 7[2]"),
+        ("lsf", "7[2]", "USUSP", "", "bresume 7[2]"),
+        ("lsf", "7[2]", "SSUSP", "Load index exceeded threshold: r1m", ""),
+        ("lsf", "7[2]", "PEND", "New job is waiting for scheduling", ""),
+    ],
+)
+def test_what_blocks_a_local_job_comes_with_the_command_that_helps(
+    tmp_path: Path, system: str, local_id: str, native: str, reason: str, helps: str
+) -> None:
+    adapter = find_builtin(system)
+    ordered = next((state for state in adapter.states if sorted(state) == sorted(native)), native)
+    assert look(tmp_path, adapter, Job(local_id, ordered, reason=reason)).helps == helps
+
+
+@pytest.mark.parametrize("system", ADAPTERS)
+def test_a_command_that_helps_names_the_local_job_or_its_array(system: str) -> None:
+    for command in find_builtin(system).blocks.values():
+        assert {name for _, name, _, _ in string.Formatter().parse(command) if name is not None} <= {"id", "array"}
+
+
+def test_a_site_has_blocks_of_its_own_which_come_first(tmp_path: Path) -> None:
+    table = {"blocks": {"PENDING Licenses": "call 4711 about {id}", "PENDING JobHeldUser": "sitectl free {array}"}}
+    adapter = find_adapter("slurm", {"slurm": table})
+    for reason, helps in (
+        ("Licenses", "call 4711 about 6_0"),
+        ("JobHeldUser", "sitectl free 6"),
+        ("JobHeldAdmin", "scontrol release 6_0, by an administrator"),
+    ):
+        assert look(tmp_path, adapter, Job("6_0", "PENDING", reason=reason)).helps == helps
+
+
+# --- where the queue's answer does not say why
+
+
+SGE = by_scene(read_recordings("sge", "sge-commands.txt"))
+ERRORS = next(entry.stdout for entry in SGE.values() if "error reason" in entry.stdout)
+MISSING = 'error: can\'t open output file "/nonexistent/x": No such file or directory'
+
+
+def test_grid_engines_reasons_are_read_by_task() -> None:
+    number = ERRORS.partition("job_number:")[2].split()[0]
+    assert read_errors(ERRORS) == {f"{number}.{task}": MISSING for task in (1, 2, 3)}
+    assert read_errors("") == {}
+
+
+@pytest.mark.parametrize(
+    ("prints", "reason"),
+    [(ERRORS, MISSING), ("Following jobs do not exist: \n16\n", "")],
+    ids=["it says why", "it says nothing of the kind"],
+)
+def test_what_is_in_error_is_asked_why(tmp_path: Path, prints: str, reason: str) -> None:
+    number = ERRORS.partition("job_number:")[2].split()[0]
+    status = look(tmp_path, find_builtin("sge"), Job(f"{number}.2", "Eqw"), prints)
+    assert (status.reason, status.state, status.helps) == (reason, State.PENDING, f"qmod -cj {number}")
+
+
+def test_of_many_arrays_in_error_only_some_are_asked_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    ask: Callable[[object, str], dict[str, str]] = lambda system, array: asked.append(array) or {}  # noqa: E731
+    monkeypatch.setattr(BatchSystem, "_ask_why", ask)
+    jobs = [Job(f"{number}.{task}", "Eqw") for number in range(1, 100) for task in (1, 2)]
+    fields = dict(vars(find_builtin("sge")), queue=Command(("true",)), read_jobs=lambda printed: jobs)
+    found = BatchSystem(BatchAdapter(**fields), {}, Traffic(tmp_path / "traffic", 0)).query()
+    assert (len(found), asked) == (198, ["1", "2", "3", "4", "5"])

@@ -135,6 +135,8 @@ class JobAdapter(ABC):
     attributes: ClassVar[Sequence[Attribute]] = ()
     siteAttributes: ClassVar[Sequence[Attribute]] = ()
     """Values that the site sets for this type, in the configuration's table ``[type.NAME]``."""
+    usesDirectory: ClassVar[bool] = True
+    """True where its programs run in the ``directory`` of a request that has one; False: only in a scratch folder."""
     requestIdAttribute: ClassVar[str] = ""
     """The attribute with the experiment's own id of the request, by which its grid jobs can be found; empty: none."""
 

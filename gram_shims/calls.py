@@ -9,12 +9,22 @@ from contextlib import suppress
 from batch_adapters.states import State
 from gram_shims.answers import NO_CHANGE, Answer, GramError, find_error, read_answer, refuse
 from gram_shims.origin import find_grid_job, find_uniqid, make_origin
-from gram_shims.request import JobDescription, RefusedRequest, find_directory, read_request
+from gram_shims.request import (
+    JobDescription,
+    RefusedRequest,
+    find_directory,
+    find_type,
+    is_plain,
+    read_request,
+    set_aside,
+)
 from jobmanager.control.cancel_requests import forget_withdrawal, request_cancel
 from jobmanager.gram.answers import answer_file, gram_id, render_poll_answer, reported_state
 from jobmanager.monitor.client import end_other_monitor, wake_monitor
 from jobmanager.requests.acceptance import accept_grid_job
 from jobmanager.requests.attributes import BadRequest
+from jobmanager.requests.job_types import HandlerError, find_job_type
+from jobmanager.requests.time_limit import limited
 from jobmanager.site.account import Account
 
 logger = logging.getLogger(__name__)
@@ -45,11 +55,24 @@ def submit(account: Account, description: JobDescription) -> Answer:
 
 
 def _accept(account: Account, description: JobDescription) -> str:
-    request = read_request(description)
     directory = find_directory(description)
+    used, unused = _set_aside(account, description)
+    request = read_request(used)
     is_audited = account.configuration.gram.audit_folder is not None
     end_other_monitor(account)
-    return accept_grid_job(account, request, directory, make_origin(description, directory, is_audited))
+    return accept_grid_job(account, request, directory, make_origin(description, directory, unused, is_audited))
+
+
+def _set_aside(account: Account, description: JobDescription) -> tuple[JobDescription, list[str]]:
+    """The description without what its job type does not take; what that was."""
+    if is_plain(description):
+        return description, []
+    settings = account.configuration.handlers
+    try:
+        with limited(settings.time_limit):
+            return set_aside(description, find_job_type(find_type(description), settings.modules))
+    except HandlerError:
+        return description, []  # who accepts it will say what is wrong with its type
 
 
 def _publish_first_answer(account: Account, job_id: str) -> None:

@@ -3,6 +3,7 @@
 import logging
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from gram_shims.request import JobDescription, is_plain
@@ -57,10 +58,13 @@ def find_uniqid(description: JobDescription) -> str:
     return render_text(description.word("uniqid") or find_contact(description))
 
 
-def make_origin(description: JobDescription, directory: Path, is_audited: bool = False) -> GramOrigin:
+def make_origin(
+    description: JobDescription, directory: Path, unused: Iterable[str] = (), is_audited: bool = False
+) -> GramOrigin:
     """What GRAM wants to be told of a new grid job.
 
-    :param directory: where the names of its files start; is_audited: an audit record will be written at its end.
+    :param directory: where the names of its files start; unused: attributes that its job type does not take;
+        is_audited: an audit record will be written at its end.
     """
     return GramOrigin(
         # A request that has no name can only be one of its own.
@@ -70,6 +74,7 @@ def make_origin(description: JobDescription, directory: Path, is_audited: bool =
         stderr=str(directory / (description.word("stderr") or "/dev/null")),
         is_plain=is_plain(description),
         subject=find_subject(description) if is_audited else "",
+        unused=tuple(unused),
     )
 
 

@@ -9,10 +9,10 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from adapters import Value, canonical_name
+from adapters import JobAdapter, Value, canonical_name
 from gram_shims.answers import GramError
 
 
@@ -111,6 +111,27 @@ def _old_type(description: JobDescription) -> str:
     """The job type of ours that an old request of SAMGrid names in GRAM's job_type; empty: it names none there."""
     word = description.word("jobtype")
     return "" if word in GRAM_JOB_TYPES or TYPE_NAME in description.attributes else word
+
+
+def find_type(description: JobDescription) -> str:
+    """The job type of ours that a request names; empty: it is a plain one, or names none that can be."""
+    return description.word(TYPE_NAME) or _old_type(description)
+
+
+def set_aside(description: JobDescription, handler: type[JobAdapter]) -> tuple[JobDescription, list[str]]:
+    """The description without the attributes of a program that a job type of ours does not take; what these said.
+
+    Many clients write them in every request: Condor-G an executable and a directory, GRAM 1.5 all of them. They are
+    none of the type's own, so that nothing is passed over which would change its work.
+    """
+    taken = {canonical_name(attribute.name) for attribute in handler.attributes}
+    # Standard input is every program's.
+    taken |= {"stdin", "directory"} if handler.usesDirectory else {"stdin"}
+    aside = [name for name in _OF_PROGRAM if name not in taken]
+    kept = {name: values for name, values in description.attributes.items() if name not in aside}
+    nothing = ((), ("",))
+    unused = [name for name in aside if description.words(name) not in (*nothing, dict(_defaults()).get(name))]
+    return replace(description, attributes=kept), unused
 
 
 def read_request(description: JobDescription) -> list[tuple[str, tuple[Value, ...]]]:

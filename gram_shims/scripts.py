@@ -169,6 +169,8 @@ def main(argv: list[str]) -> int:
         return 1
     reply = Reply(sink, lambda answer: render_old_answer(answer, asked.told))
     command = COMMANDS[script]
+    if command == "poll" and not asked.description.word("jobid"):
+        reply.give(refuse(GramError.BAD_SCRIPT_ARG_FILE, "the argument file names no grami_job_id"))
     reply.give_after(PATIENCE, find_failure(command, f"no answer within {PATIENCE:g} s"))
     answer = answer_call(command, options.state_dir, _name_request(asked.description, options.files[0]))
     _append_answer(options.files[0], asked, answer)

@@ -50,6 +50,7 @@ def merge_attributes(target_size: float) -> tuple[Attribute, ...]:
 class MergeAdapter(JobAdapter):
     """Merges plain and gzip files itself, ROOT files with uproot, or whatever the site's own command merges."""
 
+    usesDirectory = False
     siteAttributes = (
         DATASETS,
         Attribute("merge_command", "Merge program and its words, in place of the built-in merge: {output} is the file "
@@ -72,8 +73,6 @@ class MergeAdapter(JobAdapter):
             faults.append(f"[type.{self.jobType}] merge_command must have the words {{output}} and {{inputs}}")
         if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,100}", name, re.ASCII):
             faults.append(f"output_name must be letters, digits and any of _ . + -, not {name!r}")
-        if self.request.get("directory"):
-            faults.append(f"directory does not go with {self.jobType}: it merges in the scratch folder")
         try:
             groups = self.groups
             return [*faults, *(() if command else self._find_kind_faults(groups))]

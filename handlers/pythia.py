@@ -42,6 +42,7 @@ class PythiaAdapter(JobAdapter):
     """Drell-Yan events at the Tevatron unless the request says otherwise; the payload travels in the sandbox."""
 
     jobType = "pythia"
+    usesDirectory = False
     attributes = (
         EVENTS,
         *SLICING,
@@ -71,8 +72,6 @@ class PythiaAdapter(JobAdapter):
             faults.append(f"m_max ({high:g} GeV) must not exceed the collision's energy ({energy:g} GeV)")
         if not self.site.values.get("python") and importlib.util.find_spec("pythia8mc") is None:
             faults.append("Pythia is not installed: install pythia8mc, or name a python that has it in [type.pythia]")
-        if self.request.get("directory"):
-            faults.append("directory does not go with pythia: its program and its output are in the scratch folder")
         return faults
 
     def prepareWorkArea(self, workArea: Path) -> None:

@@ -63,6 +63,7 @@ def phases_attribute(phases: Sequence[str]) -> Attribute:
 class RunjobAdapter(JobAdapter):
     """A job type whose local jobs run the experiment's own production program on an ini file."""
 
+    usesDirectory = False
     template: ClassVar[str]
     """The ini file's Jinja2 template in this folder; what only the local job knows is added there by the payload."""
     phases: ClassVar[Sequence[str]]
@@ -73,8 +74,6 @@ class RunjobAdapter(JobAdapter):
         faults += [
             f"[type.{self.jobType}] {fault}" for fault in _find_line_faults(self.siteAttributes, self.site.values)
         ]
-        if self.request.get("directory"):
-            faults.append(f"directory does not go with {self.jobType}: its program runs in the scratch folder")
         return [*faults, *self._find_file_faults()]
 
     def prepareWorkArea(self, workArea: Path) -> None:

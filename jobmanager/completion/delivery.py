@@ -58,7 +58,8 @@ def deliver_outputs(account: Account, job: GridJob, local_jobs: Sequence[LocalJo
     wanted = _find_word(job, "samgrid_output")
     faults = []
     if wanted and wanted != STDOUT:
-        folder = Path.home() / _find_word(job, "directory")
+        # Through GRAM the directory counts for names, also where no program runs in it.
+        folder = job.request_folder if job.origin else Path.home() / _find_word(job, "directory")
         faults += _deliver([_File(folder / wanted, 0, [account.places.output(job.identity)])])
     origin = job.origin
     if origin is not None:

@@ -46,6 +46,8 @@ class GramOrigin:
     """The request does not know of us: it is to end as under GRAM's own job managers."""
     subject: str = ""
     """Whose certificate the request came with, where audit records are written."""
+    unused: tuple[str, ...] = ()
+    """Attributes that GRAM's clients always write, which the job type does not take."""
 
 
 class GridJob(Document):
@@ -145,6 +147,8 @@ class GridJob(Document):
         gram.set("plain", "true" if origin.is_plain else "false")
         if origin.subject:
             gram.set("subject", render_text(origin.subject))
+        if origin.unused:
+            gram.set("unused", " ".join(origin.unused))
         for name in ("stdout", "stderr"):
             put_value(etree.SubElement(gram, name), getattr(origin, name))
 
@@ -159,6 +163,7 @@ class GridJob(Document):
         return GramOrigin(
             *(str(values["uniqid"]), str(values["contact"]), stdout, stderr, values["plain"] == "true"),
             subject=str(values.get("subject", "")),
+            unused=tuple(str(values.get("unused", "")).split()),
         )
 
     @property

@@ -110,6 +110,7 @@ def _do_task_of_grid_job(account: Account, task: Task, grid_job: str) -> None:
             cancel = cancel_steps if is_structured else cancel_local_jobs
             cancel(account, grid_job)
             return
+        _log_unused(account, grid_job)
         begin = advance_grid_job if task is Task.ADVANCE else run_grid_job
         try:
             _refuse_hung(account, grid_job)
@@ -121,6 +122,15 @@ def _do_task_of_grid_job(account: Account, task: Task, grid_job: str) -> None:
             request_cancel(account.database, grid_job, f"cannot be run: {_render_hangs(account, grid_job)}", "us")
         except (BadRequest, HandlerError, Refused, SandboxRefused) as error:
             request_cancel(account.database, grid_job, f"cannot be run: {'; '.join(str(error).splitlines())}", "us")
+
+
+def _log_unused(account: Account, grid_job: str) -> None:
+    """Say first of all what GRAM's clients always write, and this grid job does not use."""
+    job = account.database.grid_jobs.get(grid_job)
+    if job.origin is None or not job.origin.unused or account.places.log(grid_job).stat().st_size:
+        return
+    names = ", ".join(job.origin.unused)
+    logger.info("%s not used, because the job type %s does not take it: %s", grid_job, job.job_type, names)
 
 
 def _find_hangs(account: Account, grid_job: str) -> list[str]:

@@ -217,7 +217,9 @@ def check_errors(adapter: JobAdapter) -> None:
     if stdin is not None and not stdin.path.is_file():
         faults.append(f"stdin: no such file, or no file: {stdin.path}")
     directory = run_directory(adapter.request)
-    if directory and not directory.is_dir():
+    if directory and not adapter.usesDirectory:
+        faults.append(f"directory does not go with {adapter.jobType}: its programs run in the scratch folder")
+    elif directory and not directory.is_dir():
         faults.append(f"directory: no such folder: {directory}")
     if faults:
         raise BadRequest(faults)

@@ -18,7 +18,9 @@ from jobmanager.database.database import Database
 from jobmanager.database.grid_job import GridJob
 from jobmanager.gram.answers import gram_id, read_gram_id
 from jobmanager.monitor.client import is_listening, wake_monitor
+from jobmanager.requests.rsl import read_rsl
 from jobmanager.site.account import look_into_account
+from tests.clients_of_gram import REQUESTS, render_globus_rsl, write_files
 from tests.conftest import end_processes_of, processes_of
 from tests.gram_interpreter import CONTACT, MODULE, Answer, GramSite, Interpreter, Words, render_request
 from tests.samgrid import LAUNCH
@@ -460,6 +462,35 @@ def test_the_old_scripts_submit_poll_and_remove(site: GramSite) -> None:
     assert run_script(site, "signal", file, wish) == ["GRAM_SCRIPT_SUCCESS:16"]
     assert run_script(site, "rm", file) == ["GRAM_SCRIPT_SUCCESS:4"]
     assert [gram_id(job.identity) for job in grid_jobs(site)] == [identity]
+
+
+@pytest.mark.parametrize("job_type", REQUESTS)
+def test_the_old_scripts_reach_every_type(site: GramSite, job_type: str) -> None:
+    write_files(site.folder / "files")
+    file = write_argument_file(site, "/nowhere/of/the/client", "-v")
+    relations = read_rsl("&" + render_globus_rsl(job_type, site.folder / "files"))
+    with file.open("a") as sink:
+        # What has parentheses no old client could say.
+        for relation in relations:
+            words = [word for word in relation.values if isinstance(word, str)]
+            sink.write(render_argument_file(lists={f"scheduler_specific_{relation.name}": words}))
+    said = run_script(site, "submit", file)
+    if job_type == "structured":
+        assert said == ["GRAM_SCRIPT_ERROR:134"]
+        return
+    assert said[-1] == "GRAM_SCRIPT_SUCCESS:1", (site.state / "gram.log").read_text()
+    (job,) = grid_jobs(site)
+    assert job.job_type == job_type
+    assert job.origin is not None
+    assert job.origin.unused == ("executable", "arguments")
+    assert run_script(site, "rm", file) == ["GRAM_SCRIPT_SUCCESS:4"]
+
+
+def test_a_poll_without_an_id_is_an_error(site: GramSite) -> None:
+    file = write_argument_file(site, "/bin/true")
+    assert run_script(site, "submit", file)[-1] == "GRAM_SCRIPT_SUCCESS:1"
+    file.write_text(file.read_text().replace("grami_job_id=", "grami_job_id='' #"))
+    assert run_script(site, "poll", file) == ["GRAM_SCRIPT_ERROR:21"]
 
 
 def test_another_job_of_the_same_pid_is_another_grid_job(site: GramSite) -> None:

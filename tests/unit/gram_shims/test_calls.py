@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 import gram_shims.calls
-from adapters import Value
+from adapters import Value, canonical_name
 from batch_adapters.states import State
 from gram_shims.answers import NO_CHANGE, Answer
 from gram_shims.calls import signal
@@ -17,8 +17,10 @@ from gram_shims.origin import make_origin
 from gram_shims.program import answer_call
 from gram_shims.request import JobDescription
 from jobmanager.database.database import Database, OpenGridJob
-from jobmanager.gram.answers import gram_id
+from jobmanager.gram.answers import gram_id, read_gram_id
+from jobmanager.requests.rsl import read_rsl
 from jobmanager.site.account import Account
+from tests.clients_of_gram import REQUESTS, render_globus_rsl, write_files
 
 CONTACT = "https://localhost:1/2/3/"
 
@@ -112,6 +114,73 @@ def test_a_refused_request_leaves_nothing(
     answer = gram_shims.calls.submit(account, describe("1", **attributes))
     assert answer.error == error
     assert message in answer.message
+    assert account.database.grid_jobs.list_open() == []
+
+
+OF_A_PROGRAM: Mapping[str, tuple[Value, ...]] = {
+    "executable": ("/nowhere/of/the/client",),
+    "arguments": ("a", "b"),
+    "count": ("3",),
+    "jobtype": ("multiple",),
+}
+"""What clients write that know of no job types."""
+
+
+@pytest.mark.parametrize("job_type", REQUESTS)
+def test_a_type_takes_what_clients_always_write_and_notes_what_it_does_not_use(
+    account: Account, job_type: str, tmp_path: Path
+) -> None:
+    write_files(tmp_path / "files")
+    rsl = read_rsl("&" + render_globus_rsl(job_type, tmp_path / "files"))
+    asked = {canonical_name(relation.name): relation.values for relation in rsl}
+    directory = {"directory": (str(tmp_path),)}
+    answer = gram_shims.calls.submit(account, describe("1", **OF_A_PROGRAM, **directory, **asked))
+    assert answer.error is None, answer.message
+    job = account.database.grid_jobs.get(read_gram_id(answer.job_id))
+    assert {canonical_name(name): values for name, values in job.request() if name != "environment"} == asked | (
+        directory if job_type == "structured" else {}
+    )
+    assert job.origin is not None
+    unused = ("executable", "arguments", "count", "directory")
+    assert job.origin.unused == (unused[:3] if job_type == "structured" else unused)
+    assert job.request_folder == tmp_path
+
+
+def test_a_type_notes_nothing_of_grams_defaults(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/usr")
+    defaults = {"executable": ("",), "arguments": (), "count": ("1",), "directory": ("/usr",)}
+    answer = gram_shims.calls.submit(
+        account,
+        describe("1", **defaults, samgridtype=("structured",), steps=STEPS),  # type: ignore[arg-type]
+    )
+    origin = account.database.grid_jobs.get(read_gram_id(answer.job_id)).origin
+    assert origin is not None
+    assert origin.unused == ()
+
+
+STEPS: tuple[Value, ...] = (("one", ("samgrid_type", "command"), ("executable", "/bin/true")),)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "error", "message"),
+    [
+        ({"frobnicate": ("1",)}, 134, "frobnicate"),
+        ({"events": ("10",)}, 134, 'unknown attribute "events"'),
+        ({"minsuccess": ("2",)}, 134, "min_success"),
+        ({"directory": ("/nowhere",)}, 4, "/nowhere"),
+        ({"directory": ("/", "/")}, 52, "one word"),
+        ({"stdin": ("/nowhere",)}, 11, "/nowhere"),
+        ({"jobtype": ("mpi",)}, 26, "mpi"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
+)
+def test_beside_a_program_that_is_not_used_all_else_is_still_checked(
+    account: Account, attributes: Mapping[str, tuple[Value, ...]], error: int, message: str
+) -> None:
+    answer = gram_shims.calls.submit(
+        account, describe("1", **{**OF_A_PROGRAM, "samgridtype": ("structured",), "steps": STEPS, **attributes})
+    )
+    assert (answer.error, message in answer.message) == (error, True), answer.message
     assert account.database.grid_jobs.list_open() == []
 
 

@@ -107,7 +107,6 @@ def test_the_inputs_are_the_files_of_a_dataset(folder: Path, way: str) -> None:
         pytest.param({"input_files": ["../x"]}, "'..' is not allowed", id="outside"),
         pytest.param({"input_dataset": "set"}, "[type.dzero_merge] datasets names their folder", id="no datasets"),
         pytest.param({"input_files": ["a.txt"], "output_name": "a/b"}, "output_name must be letters", id="name"),
-        pytest.param({"input_files": ["a.txt"], "directory": "/tmp"}, "directory does not go with", id="directory"),
         pytest.param({"input_files": ["a\nb"]}, "'inputs/a\\nb' has a comma or a control character", id="line break"),
     ],
 )

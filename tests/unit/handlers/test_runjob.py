@@ -89,7 +89,6 @@ def test_the_request_id_by_which_grid_jobs_are_found_is_an_attribute(kind: type[
         ),
         pytest.param({"jobfiles_dataset": "set"}, "[type.dzero_monte_carlo] datasets names", id="no datasets"),
         pytest.param({"minbias_dataset": "set"}, "dataset 'set': this site has no datasets", id="no overlay"),
-        pytest.param({"directory": "/tmp"}, "directory does not go with dzero_monte_carlo", id="directory"),
     ],
 )
 def test_a_fault_is_one_sentence_that_names_it(folder: Path, words: dict[str, Any], fault: str) -> None:

@@ -103,6 +103,16 @@ def test_a_tar_takes_the_place_of_what_was_there(account: Account, out: Path) ->
     assert (out / "stderr").read_text().startswith(f"grid job {JOB}")
 
 
+def test_through_gram_the_tar_is_seen_from_the_directory_also_where_the_type_does_not_use_it(
+    account: Account, out: Path
+) -> None:
+    accept(account, Path("/dev/null"), Path("/dev/null"), plain=False)
+    request = [("samgrid_type", ("command",)), ("samgrid_output", ("out.tar",))]
+    account.database.grid_jobs.change(JOB, lambda job: job.put_request(request, out))
+    assert deliver(account) == ""
+    assert (out / "out.tar").read_text() == "tar\n"
+
+
 @pytest.mark.parametrize("alias", ["same", "symbolic link", "hard link", "dangling link"])
 @pytest.mark.parametrize("before", ["", "from before\n"])
 def test_one_file_for_both_has_both(account: Account, out: Path, alias: str, before: str) -> None:

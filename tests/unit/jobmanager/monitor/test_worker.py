@@ -1,0 +1,30 @@
+"""What a worker says in the grid job's own log before it works."""
+
+from pathlib import Path
+
+import pytest
+
+from jobmanager.database.grid_job import GramOrigin, GridJob
+from jobmanager.monitor import worker
+from jobmanager.monitor.workers import Task
+from jobmanager.site.account import Account
+
+JOB = "aaaaaaaa"
+
+
+@pytest.mark.parametrize("unused", [("executable", "directory"), ()])
+def test_what_a_client_of_gram_said_in_vain_stands_once_in_the_log(
+    account: Account, unused: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = GridJob.new(JOB, "pythia", "physicist", "fork", 1.0)
+    job.put_request([("samgrid_type", ("pythia",))], Path("/"))
+    job.put_slices(1, 1, 1)
+    job.put_origin(GramOrigin("1.2", "https://h/", "/dev/null", "/dev/null", is_plain=False, unused=unused))
+    with account.database.transaction():
+        account.database.grid_jobs.put(job)
+    monkeypatch.setattr(worker, "run_grid_job", lambda account, identity: worker.logger.info("%s begins", identity))
+    for _ in range(2):
+        assert worker.do_task(account, Task.SUBMIT, JOB) == 0
+    said = [line.split(" ", 2)[2] for line in account.places.log(JOB).read_text().splitlines()]
+    note = f"{JOB} not used, because the job type pythia does not take it: executable, directory"
+    assert said == [note] * bool(unused) + [f"{JOB} begins"] * 2

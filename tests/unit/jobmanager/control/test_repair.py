@@ -45,7 +45,7 @@ def test_columns_become_what_the_documents_say(account: Account, capsys: pytest.
             "UPDATE local_job SET state = 'done', local_id = NULL",
             "UPDATE grid_job SET owner = 'bob'",
             "DELETE FROM phase",
-            f"INSERT INTO attempt VALUES ('{SICK}', 1, 1, 1, 2, 3.0, NULL, '')",
+            f"INSERT INTO attempt (grid_job, number, attempt) VALUES ('{SICK}', 1, 1)",
             f"INSERT INTO step VALUES ('{SICK}', 1, 'a', NULL)",
         ):
             account.database._store.write(sql)

@@ -8,7 +8,7 @@ from jobmanager.database.documents import Document, load_schema, read_document
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.grid_jobs import GRID_JOBS, STEPS, GridJobs
 from jobmanager.database.local_job import LocalJob
-from jobmanager.database.local_jobs import ATTEMPTS, LOCAL_JOBS, PHASES, LocalJobs
+from jobmanager.database.local_jobs import ATTEMPTS, COUNTED, LOCAL_JOBS, PHASES, LocalJobs
 from jobmanager.database.sqlite import DamagedDocument, Store, Table
 
 _MOST = 20
@@ -26,6 +26,9 @@ def find_document_faults(store: Store) -> Iterator[str]:
         yield from _check(store, str(identity), 0, data)
     for identity, number, data in store.query("SELECT grid_job, number, document FROM local_job ORDER BY 1, 2"):
         yield from _check(store, str(identity), int(number), data)
+    kept = set(store.query("SELECT * FROM local_job_count WHERE number"))
+    for identity in sorted({str(row[0]) for row in kept.symmetric_difference(store.query(COUNTED))}):
+        yield f"the counts of the local jobs of grid job {identity} are not what there are"
 
 
 def _check(store: Store, identity: str, number: int, data: bytes) -> Iterator[str]:
@@ -90,6 +93,8 @@ def derive_anew(store: Store) -> None:
                 local_job = local_jobs.get(identity, number)
                 store.write("DELETE FROM attempt WHERE grid_job = ? AND number = ?", [(identity, number)])
                 local_jobs.put(identity, [local_job])
+    store.write("DELETE FROM local_job_count")
+    store.write(f"INSERT INTO local_job_count {COUNTED}")
 
 
 def read_columns(store: Store, identity: str, number: int) -> Mapping[str, Any]:

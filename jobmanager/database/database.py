@@ -19,7 +19,7 @@ from jobmanager.database.grid_jobs import (
     UnknownJob,
     Unreported,
 )
-from jobmanager.database.local_jobs import ATTEMPTS, LOCAL_JOBS, PHASES, LocalJobKey, LocalJobLine, LocalJobs
+from jobmanager.database.local_jobs import ATTEMPTS, COUNTS, LOCAL_JOBS, PHASES, LocalJobKey, LocalJobLine, LocalJobs
 from jobmanager.database.quarantine import SCHEMA as QUARANTINE
 from jobmanager.database.quarantine import Quarantine, Quarantined
 from jobmanager.database.sqlite import DamagedDocument, DatabaseError, Store
@@ -47,7 +47,7 @@ LAYOUT = 5
 """Number of the tables' layout and of the documents' schema."""
 FIRST_LAYOUT = 4
 """The eldest that can be brought up to ours."""
-_DERIVED = "".join(table.schema for table in (GRID_JOBS, STEPS, LOCAL_JOBS, PHASES, ATTEMPTS)) + QUARANTINE
+_DERIVED = "".join(table.schema for table in (GRID_JOBS, STEPS, LOCAL_JOBS, PHASES, ATTEMPTS)) + COUNTS + QUARANTINE
 
 
 class Database:

@@ -227,8 +227,8 @@ class GridJobs:
         rows = list(self._store.query(sql, values))
         counts: dict[str, dict[str, int]] = {}
         sql = (
-            f"SELECT grid_job, {STANDING} AS standing, count(*) FROM local_job"
-            f" WHERE grid_job IN (SELECT id FROM grid_job WHERE {condition}) GROUP BY grid_job, standing"
+            f"SELECT grid_job, {STANDING} AS standing, sum(number) FROM local_job_count"
+            f" WHERE number AND grid_job IN (SELECT id FROM grid_job WHERE {condition}) GROUP BY grid_job, standing"
         )
         for job, standing, number in self._store.query(sql, values):
             counts.setdefault(job, {})[standing] = number
@@ -266,7 +266,7 @@ class GridJobs:
 
     def delete(self, identity: str) -> None:
         """Forget a grid job, its local jobs and everything derived from their documents."""
-        for table in ("phase", "attempt", "step", "local_job"):
+        for table in ("phase", "attempt", "step", "local_job", "local_job_count"):
             self._store.write(f"DELETE FROM {table} WHERE grid_job = ?", [(identity,)])
         self._store.write("DELETE FROM grid_job WHERE id = ?", [(identity,)])
         Quarantine(self._store).lift(identity)

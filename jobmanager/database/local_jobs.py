@@ -78,8 +78,28 @@ ATTEMPTS = Table(
 )
 """Earlier attempts, all of which failed."""
 
-STANDING = "CASE coalesce(outcome, state) WHEN 'succeeded' THEN 'done' ELSE coalesce(outcome, state) END"
-"""SQL: how a local job stands for people: its state, and once it has ended its outcome, ``done`` where it succeeded."""
+_ADD = (
+    "INSERT INTO local_job_count VALUES ({0}.grid_job, {0}.state, coalesce({0}.outcome, ''), {1})"
+    " ON CONFLICT DO UPDATE SET number = number + excluded.number"
+)
+_HAS_MOVED = "old.state IS NOT new.state OR old.outcome IS NOT new.outcome"
+COUNTS = f"""
+CREATE TABLE IF NOT EXISTS local_job_count (
+    grid_job TEXT NOT NULL, state TEXT NOT NULL, outcome TEXT NOT NULL, number INTEGER NOT NULL,
+    PRIMARY KEY (grid_job, state, outcome)
+) WITHOUT ROWID;
+CREATE TRIGGER IF NOT EXISTS count_new AFTER INSERT ON local_job BEGIN {_ADD.format("new", 1)}; END;
+CREATE TRIGGER IF NOT EXISTS count_gone AFTER DELETE ON local_job BEGIN {_ADD.format("old", -1)}; END;
+CREATE TRIGGER IF NOT EXISTS count_moved AFTER UPDATE OF state, outcome ON local_job WHEN {_HAS_MOVED}
+    BEGIN {_ADD.format("old", -1)}; {_ADD.format("new", 1)}; END;
+"""
+"""How many local jobs of a grid job are in each state and outcome: kept by SQLite with each row that changes, as no
+event may cost what all the others do. Rows of 0 may stay."""
+COUNTED = "SELECT grid_job, state, coalesce(outcome, ''), count(*) FROM local_job GROUP BY 1, 2, 3"
+"""SQL: what the counts must be."""
+
+STANDING = "CASE outcome WHEN '' THEN state WHEN 'succeeded' THEN 'done' ELSE outcome END"
+"""SQL of counts: how local jobs stand for people: by state, and once they have ended by outcome, ``done`` for success."""
 
 # total() and not sum(): a sum of numbers that local jobs made up may pass 2^63.
 _SUMS = """
@@ -284,7 +304,7 @@ class LocalJobs:
 
     def count(self, identity: str) -> dict[State, int]:
         """How many local jobs of a grid job are in each state."""
-        sql = "SELECT state, count(*) FROM local_job WHERE grid_job = ? GROUP BY state"
+        sql = "SELECT state, sum(number) FROM local_job_count WHERE grid_job = ? AND number GROUP BY state"
         return {STATE_OF_WORD[str(state)]: int(number) for state, number in self._store.query(sql, [identity])}
 
     def find(self, batch: str, local_id: str) -> "tuple[str, LocalJob] | None":

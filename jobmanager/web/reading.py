@@ -57,7 +57,7 @@ class ReadOnlyDatabase(Database):
 
     def mark_of_all(self) -> Mark:
         """What changes whenever the list of grid jobs would."""
-        local_jobs = self._store.query("SELECT grid_job, state, outcome, count(*) FROM local_job GROUP BY 1, 2, 3")
+        local_jobs = self._store.query("SELECT * FROM local_job_count WHERE number")
         blocked = self._store.query("SELECT grid_job, count(*) FROM local_job WHERE helps IS NOT NULL GROUP BY 1")
         return (*self._store.query("SELECT id, state FROM grid_job"), *local_jobs, *blocked)
 

@@ -55,6 +55,8 @@ def test_a_sound_database_is_said_to_be_so(account: Account) -> None:
         ("UPDATE local_job SET state = 'done' WHERE number = 1", "columns of local job 1 of grid job"),
         ("UPDATE grid_job SET owner = 'bob'", f"columns of grid job {JOB} in table grid_job"),
         (f"INSERT INTO phase VALUES ('{JOB}', 1, 0, 'a', 1, 2, '', 1, 1)", "in table phase"),
+        ("UPDATE local_job_count SET number = number + 1", f"counts of the local jobs of grid job {JOB}"),
+        ("DELETE FROM local_job_count", f"counts of the local jobs of grid job {JOB}"),
         (f"INSERT INTO step VALUES ('{JOB}', 1, 'a', NULL)", "in table step"),
     ],
 )

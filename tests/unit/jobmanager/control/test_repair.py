@@ -46,6 +46,7 @@ def test_columns_become_what_the_documents_say(account: Account, capsys: pytest.
             "UPDATE grid_job SET owner = 'bob'",
             "DELETE FROM phase",
             f"INSERT INTO attempt (grid_job, number, attempt) VALUES ('{SICK}', 1, 1)",
+            "UPDATE local_job_count SET number = 5",
             f"INSERT INTO step VALUES ('{SICK}', 1, 'a', NULL)",
         ):
             account.database._store.write(sql)

@@ -5,7 +5,7 @@ import resource
 import sqlite3
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,13 @@ import pytest
 from lxml import etree
 
 from batch_adapters.adapter import Naming
+from batch_adapters.causes import Cause
 from batch_adapters.fork import FORK
 from batch_adapters.states import Event, State
 from jobmanager.database.database import Database, DatabaseError, LocalJobKey, UnknownJob
 from jobmanager.database.documents import InvalidDocument
 from jobmanager.database.grid_job import GridJob
-from jobmanager.database.local_job import LocalJob
+from jobmanager.database.local_job import LocalJob, Outcome
 from jobmanager.database.local_jobs import PhaseSum
 from jobmanager.states.registration import apply_events, register_local_jobs
 from jobmanager.states.transitions import apply_driver_status
@@ -476,6 +477,62 @@ def end(database: Database, identity: str, count: int) -> None:
     """Let the last of those that were submitted end."""
     events = [Event(2000, f"{identity}-1.{number}", State.DONE, 0) for number in range(3, count + 3)]
     assert len(apply_events(database, "fork", events).get(identity, [])) == count
+
+
+def test_an_event_costs_the_same_however_many_local_jobs_its_grid_job_has() -> None:
+    def take_steps(others: int) -> int:
+        database = Database(None)
+        add(database, "aaaaaaaa", others + 1)
+        submit(database, "aaaaaaaa", others + 1)
+        return steps_of(
+            database, lambda: apply_events(database, "fork", [Event(2000, "aaaaaaaa-1.1", State.ACTIVE, 0)])
+        )
+
+    assert take_steps(60) <= take_steps(3) + 5
+
+
+def test_counts_are_what_there_is_whatever_is_done(database: Database) -> None:
+    def check() -> dict[State, int]:
+        assert list(database.find_document_faults()) == []
+        return database.local_jobs.count("aaaaaaaa")
+
+    for identity in ("aaaaaaaa", "bbbbbbbb"):
+        add(database, identity, 5)
+    assert check() == {State.UNSUBMITTED: 5}
+    submit(database, "aaaaaaaa", 4)
+    assert check() == {State.UNSUBMITTED: 1, State.PENDING: 4}
+    end(database, "aaaaaaaa", 2)
+    with suppress(InterruptedError), database.transaction():
+        database.local_jobs.put("aaaaaaaa", [LocalJob.new(1, "fork", None)])
+        raise InterruptedError
+    assert check() == {State.UNSUBMITTED: 1, State.PENDING: 2, State.DONE: 2}
+    (row,) = database.grid_jobs.overview("aaaaaaaa")
+    assert row.counts == {"unsubmitted": 1, "pending": 2, "done": 2}
+    with database.transaction():
+        job = database.local_jobs.get("aaaaaaaa", 3)
+        job.outcome, job.cause = Outcome.CANCELLED, Cause.CANCELLED_OUTSIDE
+        database.local_jobs.put("aaaaaaaa", [job])
+    assert check() == {State.UNSUBMITTED: 1, State.PENDING: 2, State.DONE: 2}
+    (row,) = database.grid_jobs.overview("aaaaaaaa")
+    assert row.counts == {"unsubmitted": 1, "pending": 2, "done": 1, "cancelled": 1}
+    with database.transaction():
+        database.grid_jobs.delete("aaaaaaaa")
+    assert check() == {}
+
+
+def test_counts_are_derived_anew(database: Database) -> None:
+    add(database, "aaaaaaaa")
+    with database.transaction():
+        database._store.write("UPDATE local_job_count SET number = 7")
+    assert list(database.find_document_faults()) == [
+        "the counts of the local jobs of grid job aaaaaaaa are not what there are"
+    ]
+    with database.transaction():
+        database.derive_anew()
+    assert (list(database.find_document_faults()), database.local_jobs.count("aaaaaaaa")) == (
+        [],
+        {State.UNSUBMITTED: 2},
+    )
 
 
 def test_ids_of_earlier_attempts_are_known_without_their_documents(database: Database) -> None:

@@ -22,7 +22,7 @@ _EVENT = re.compile(
     rb"(?:Exit_status=(-?[0-9]{1,9}+)(?=[ \n])"
     rb"|(Job (?:Queued|Run|Rerun|to be deleted)(?= at request of )|Job (?:deleted|sent signal)(?= )"
     rb"|job signaled with (?:admin-)?(?:suspend|resume)(?= by )|Obit received(?= )"
-    rb"|dequeuing(?= from [^,\n]*+, state F\n)"
+    rb"|dequeuing(?= from [^,\n]*+, state F\n)|enqueuing(?= into [^,\n]*+, state F )"
     rb"|Dependency request for job rejected|[0-9]++[^ ;\n]*+ Finished job did not satisfy dependency))"
     rb"|Req;req_commit;job_id: ([0-9][^;\s]*+))"
 )
@@ -55,7 +55,8 @@ class ServerLog(Parser):
 
     An array's parent is ACTIVE with its first subjob. Deleted, it is FAILED at once: that is the end of the subjobs
     that wait, which have no lines of their own. Else it ends when the server takes it out of its queue, DONE with 0
-    whatever the subjobs' exit codes were, as in PBS' own accounting; a server that keeps a history never says so.
+    whatever the subjobs' exit codes were, as in PBS' own accounting. A server that keeps a history says so only when it
+    is started anew, and takes what has ended into its queue; how many subjobs an array has no line says.
     """
 
     def __init__(self) -> None:
@@ -105,6 +106,8 @@ class ServerLog(Parser):
             return (head, parent, _ACTIVE, *self._read_change(head, local_id, text))
         if parent == local_id and text == b"dequeuing":
             return () if self._courses.pop(parent, None) is _Course.DELETED else (head, parent, _DONE)
+        if parent == local_id and text == b"enqueuing":
+            return (head, parent, _DONE) if self._courses.pop(parent, None) is _Course.STARTED else ()
         if parent == local_id and text == b"Job to be deleted":
             is_known = self._courses.get(parent) is _Course.DELETED
             self._courses[parent] = _Course.DELETED
@@ -127,8 +130,8 @@ class ServerLog(Parser):
                 return () if course else (head, local_id, _FAILED)
             case b"job signaled with suspend" | b"job signaled with admin-suspend":
                 return head, local_id, _SUSPENDED
-            case b"dequeuing":
-                # The end of a finished job's history.
+            case b"dequeuing" | b"enqueuing":
+                # The end of a finished job's history, or the history taken up by a server that starts.
                 return ()
             case b"Job Rerun" | b"":
                 self._courses.pop(local_id, None)

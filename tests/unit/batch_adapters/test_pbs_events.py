@@ -136,10 +136,21 @@ def test_a_server_with_history_tells_the_end_of_an_array_that_is_deleted() -> No
     changes = read_changes((RECORDED / "pbs-server_log.history-on").read_bytes())
     assert {job: changes[job] for job in changes if "[]" in job} == {
         "16[].pbs1": "1 2",
-        "18[].pbs1": "1 2",
+        # The server was started anew.
+        "18[].pbs1": "1 2 8/0",
         "41[].pbs1": "1 2 4/0",
         "1037[].pbs1": "1 2 4/0",
     }
+
+
+def test_a_server_that_starts_tells_the_end_of_each_array_once() -> None:
+    start = line("enqueuing into workq, state F hop 1", "7[].vm", "0100")
+    queued, run = QUEUED.replace(b"7.vm", b"7[].vm"), RUN.replace(b"7.vm", b"7[1].vm")
+    parent = {"7[].vm": "1 2 8/0", "7[1].vm": "2"}
+    assert read_changes(queued + run + start + start) == parent
+    deleted = line("Job to be deleted at request of u@h", "7[].vm")
+    assert read_changes(queued + run + deleted + start)["7[].vm"] == "1 2 4/0"
+    assert read_changes(start) == read_changes(line("enqueuing into workq, state F hop 1", mask="0100")) == {}
 
 
 def test_a_subjob_that_ends_by_itself_while_its_array_is_deleted_has_not_failed() -> None:

@@ -95,6 +95,8 @@ class Listing:
     """Of a whole line; any other makes the answer worthless."""
     at_once: int = 100
     """Ids on one command line, at most: fewer where the answers are long."""
+    has_elements: bool = False
+    """True where it lists the elements of arrays; asked about is the array then."""
 
 
 @dataclass(frozen=True)

@@ -132,9 +132,13 @@ CONDOR = BatchAdapter(
     find=_query("-constraint", 'SamgridToken == "{{ token }}"'),
     status=_query("{{ id }}"),
     read_jobs=read_queue,
-    # A file is read, whether the schedd lives or not.
+    # Files are read backwards, whether the schedd lives or not, no further than to what ended long ago: jobs that
+    # were spooled may come late, as they stay in the queue for ten days (LeaveJobInQueue).
     history=Command(
-        ("condor_history", "-constraint", 'SamgridToken == "{{ token }}"', "-json", "-attributes", _COLUMNS),
+        (
+            *("condor_history", "-constraint", 'SamgridToken == "{{ token }}"', "-json", "-attributes", _COLUMNS),
+            *("-since", "EnteredCurrentStatus < time() - 40 * 86400"),
+        ),
         outcomes=(Outcome(0, _GOOD.format(r"\[\n(?s:.*)\]\n"), Answer.OK), _DOWN),
         timeout=120,
     ),

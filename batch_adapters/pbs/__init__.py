@@ -195,8 +195,26 @@ PBS = BatchAdapter(
 )
 """OpenPBS and PBS Professional."""
 
-# Nothing at all is printed by an empty server, or an empty document by later ones.
-_XML_QUERIES = (_COMPLAINT, Outcome(0, r"\A(?:<|\s*\Z)", Answer.OK), _GONE, _DENIED, _DOWN)
+_XML_QUERIES = (
+    _COMPLAINT,
+    Outcome(0, r"\A<", Answer.OK),
+    # Of several jobs some have gone meanwhile.
+    Outcome(None, r"(?s)\A<.*</Data>\s*(?:qstat: [^\n]*Unknown Job Id[^\n]*\n)+\Z", Answer.OK),
+    _GONE,
+    _DENIED,
+    _DOWN,
+)
+# It lists elements by themselves, and ended ones, too, until they are forgotten (req_select.c, 6.1); their names have
+# their numbers in them, and qselect -N would find none.
+_TORQUE_QUEUE = replace(
+    _qstat("-t", "-f", "-x", "{{ ids* }}", outcomes=_XML_QUERIES),
+    listing=Listing(
+        ("qselect", "-u", "{{ user }}"),
+        outcomes=(_COMPLAINT, OK, _DOWN),
+        pattern=r"\d+(?:\[\d*\])?\.[\w.-]+",
+        has_elements=True,
+    ),
+)
 
 TORQUE = replace(
     PBS,
@@ -215,8 +233,8 @@ TORQUE = replace(
         ),
         stdin="exec /bin/sh {{ driver | sh }} {{ offset }} {{ token }}\n",
     ),
-    queue=_qstat("-t", "-f", "-x", outcomes=_XML_QUERIES),
-    find=_qstat("-t", "-f", "-x", outcomes=_XML_QUERIES),
+    queue=_TORQUE_QUEUE,
+    find=_TORQUE_QUEUE,
     status=_qstat("-t", "-f", "-x", "{{ id }}", outcomes=_XML_QUERIES),
     read_jobs=read_xml_jobs,
     # Ended jobs stay in the queue, in state C, for keep_completed seconds: there is nothing else to be asked.

@@ -108,10 +108,11 @@ def read_xml_jobs(printed: str) -> Iterator[Job]:
 
     if "<!" in printed:
         raise Garbled("XML with declarations, which qstat does not print")
-    root = ElementTree.fromstring(printed)
-    if root.tag != "Data":
+    # A list for each id that was asked about.
+    lists = list(ElementTree.fromstring(f"<Lists>{re.sub(r'<[?]xml[^>]*[?]>', '', printed)}</Lists>"))
+    if not lists or any(each.tag != "Data" for each in lists):
         raise Garbled(f"no list of jobs: {printed[:200]!r}")
-    jobs = {job.findtext("Job_Id", ""): {item.tag: item.text or "" for item in job} for job in root}
+    jobs = {job.findtext("Job_Id", ""): {item.tag: item.text or "" for item in job} for each in lists for job in each}
     yield from _read_jobs(jobs, _TORQUE_CAUSES)
 
 

@@ -201,7 +201,7 @@ class BatchSystem:
             yield printed
             if len(some) > 1:
                 # They have gone meanwhile, or it told of the first only, as OpenPBS does without -E.
-                alone = [one for one in some if not re.search(rf"(?<![\w.]){re.escape(one)}(?![\w.])", printed)]
+                alone = [one for one in some if not _is_told_of(one, printed)]
                 yield from (self._ask(command, {**variables, "ids": [one]}) for one in alone)
             ids = ids[len(some) :]
             fitting = _COMFORTABLE * len(some) // (len(printed) + 1)
@@ -213,7 +213,8 @@ class BatchSystem:
         odd = next((line for line in lines if not re.fullmatch(f"(?:{listing.pattern})\n", line)), None)
         if odd is not None:
             raise Garbled(f"{listing.argv[0]}: no id: {odd[:200]!r}")
-        return [line.rstrip("\n") for line in lines]
+        ids = [line.rstrip("\n") for line in lines]
+        return list(dict.fromkeys(map(self.adapter.naming.array_of, ids))) if listing.has_elements else ids
 
     def _find_status(self, job: Job) -> LocalStatus:
         adapter = self.adapter
@@ -260,6 +261,12 @@ class BatchSystem:
             raise
         self.traffic.note_answer()
         return printed
+
+
+def _is_told_of(wanted: str, printed: str) -> bool:
+    """True where an answer has the id, or, of an array, that of an element."""
+    pattern = re.escape(wanted).replace(r"\[\]", r"\[\d*\]")
+    return re.search(rf"(?<![\w.]){pattern}(?![\w.])", printed) is not None
 
 
 def read_answer(read: Reader, printed: str) -> list[Job]:

@@ -65,6 +65,9 @@ def _read_description(text: str) -> Submit:
 
 def _read_query(program: str, arguments: Sequence[str]) -> Show:
     """``-constraint EXPRESSION`` or an id, then ``-json -attributes A,B``."""
+    if program == "condor_history":
+        *arguments, since_flag, since = arguments
+        want(since_flag == "-since" and since.startswith("EnteredCurrentStatus < time() - "), "all of the history")
     *who, json_flag, attributes_flag, columns = arguments
     want((json_flag, attributes_flag) == ("-json", "-attributes"), f"arguments {arguments}")
     is_history = program == "condor_history"

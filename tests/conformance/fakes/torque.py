@@ -1,4 +1,4 @@
-"""Torque 6.1: qsub, qstat and qdel.
+"""Torque 6.1: qsub, qstat, qselect and qdel.
 
 Its words are those of its manual pages and source; what it shares with OpenPBS was measured there. Nothing of it was
 recorded, as no real Torque was at hand.
@@ -40,19 +40,24 @@ def read(program: str, arguments: Sequence[str], stdin: Callable[[], str]) -> As
             want(len(arguments) == 1, "several ids")
             wanted = arguments[0]
             return Cancel(lambda job: _is_named(job, wanted), lambda jobs: _render_deleted(jobs, wanted))
+        case "qselect":
+            want(list(arguments) == ["-u", getpass.getuser()], "everybody's jobs: others may have any number of them")
+            return Show("queue", _is_shown, lambda jobs: Reply("".join(f"{local_id(job)}\n" for job in jobs)))
     if "-B" in arguments:
         return Say("version", Reply("Server: vm\n    server_state = Active\n    pbs_version = 6.1.2\n"))
     options = Options(arguments, "", "-t -f -x")
-    want(all(map(options.has, ("-t", "-f", "-x"))) and len(options.rest) <= 1, "a form of the answer")
-    if not options.rest:
-        return Show("queue", _is_shown, _render_jobs)
-    wanted = options.rest[0]
+    want(all(map(options.has, ("-t", "-f", "-x"))), "a form of the answer")
+    want(bool(options.rest), "everybody's jobs: others may have any number of them")
+    wanted = options.rest
 
     def render(jobs: Sequence[Job]) -> Reply:
-        unknown = Reply("", f"qstat: Unknown Job Id Error {wanted}\n", 153)
-        return _render_jobs(jobs) if jobs else unknown
+        """A list for each id."""
+        found = {one: [job for job in jobs if _is_named(job, one)] for one in wanted}
+        unknown = "".join(f"qstat: Unknown Job Id Error {one}\n" for one in wanted if not found[one])
+        return Reply("".join(_render_jobs(found[one]).stdout for one in wanted), unknown, 153 if unknown else 0)
 
-    return Show("status", lambda job: _is_shown(job) and local_id(job) == wanted, render)
+    kind = "status" if len(wanted) == 1 and "[]" not in wanted[0] else "details"
+    return Show(kind, lambda job: _is_shown(job) and any(_is_named(job, one) for one in wanted), render)
 
 
 def _read_submission(options: Options, script: str) -> Submit:

@@ -200,7 +200,10 @@ MADE_UP: Iterable[tuple[str, str, Answer, int, str]] = [
         *("pbs", "queue", Answer.OK, 0),
         '{\n\t"Jobs":\t{\n\t\t"1.vm":\t{\n\t\t\t"comment":\t"x\\nqstat: cannot connect to server vm"\n\t\t}\n\t}\n}\n',
     ),
-    ("torque", "queue", Answer.OK, 0, ""),
+    # Jobs that it has just listed are not nothing.
+    ("torque", "queue", Answer.UNKNOWN, 0, ""),
+    ("torque", "queue", Answer.OK, 153, "<Data></Data>\nqstat: Unknown Job Id Error 7[].vm\n"),
+    ("torque", "queue", Answer.ABSENT, 153, "qstat: Unknown Job Id Error 7[].vm\n"),
     *(
         (system, "submit", answer, 170, f"qsub: {words}\n")
         for system in ("pbs", "torque")

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from batch_adapters.adapter import Answer, BatchAdapter, Command, Job, Submission
+from batch_adapters.adapter import Answer, BatchAdapter, Command, Garbled, Job, Submission
 from batch_adapters.diagnosis import Level, Printed
 from batch_adapters.pbs import PBS, TORQUE
 from batch_adapters.pbs.queries import read_json_jobs, read_xml_jobs
+from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.running.commands import render_argv
+from batch_adapters.running.traffic import Traffic
 from batch_adapters.site_adapter import find_adapter
 from batch_adapters.states import State
 from tests.unit.batch_adapters.recordings import RECORDED, judge, read_recordings
@@ -296,10 +298,37 @@ def test_torques_xml() -> None:
     assert judge(TORQUE.queue, 0, printed, "") is Answer.OK
 
 
-@pytest.mark.parametrize("printed", ["", (RECORDED / "torque" / "empty.xml").read_text()], ids=["older", "later"])
-def test_a_torque_without_jobs(printed: str) -> None:
+def test_a_torque_without_jobs() -> None:
+    printed = (RECORDED / "torque" / "empty.xml").read_text()
     assert judge(TORQUE.queue, 0, printed, "") is Answer.OK
-    assert list(read_xml_jobs(printed)) == []
+    assert list(read_xml_jobs(printed)) == list(read_xml_jobs("")) == []
+
+
+def test_torque_answers_of_each_id_by_itself() -> None:
+    printed = (RECORDED / "torque" / "qstat.xml").read_text()
+    assert list(read_xml_jobs(f"{printed}\n{printed.replace('12.head', '99.head')}"))[-1].local_id == "99.head"
+    with pytest.raises(Garbled):
+        list(read_xml_jobs(f"{printed}<html/>"))
+
+
+def test_torque_is_asked_about_whole_arrays_of_ours_only(tmp_path: Path) -> None:
+    element = "<Job><Job_Id>13[%d].head</Job_Id><Job_Name>k3f9zq2m-2-%d</Job_Name><job_state>R</job_state></Job>"
+    printed = "".join(f"<Data>{element % (n, n)}</Data>" for n in (1, 2))
+    for name, script in (
+        ("qselect", "printf '%s\\n' '13[1].head' '13[2].head' 14.head"),
+        ("qstat", f"echo '{printed}'; echo 'qstat: Unknown Job Id Error 14.head' >&2; exit 153"),
+    ):
+        (tmp_path / name).write_text(f'#!/bin/sh\necho "${{0##*/}} $*" >>{tmp_path}/calls\n{script}\n')
+        (tmp_path / name).chmod(0o700)
+    queue = TORQUE.queue
+    assert queue.listing is not None
+    own = replace(queue.listing, argv=(str(tmp_path / "qselect"), *queue.listing.argv[1:]))
+    adapter = replace(TORQUE, queue=replace(queue, argv=(str(tmp_path / "qstat"), *queue.argv[1:]), listing=own))
+    found = BatchSystem(adapter, {"user": "griduser"}, Traffic(tmp_path / "traffic", 0)).query()
+    assert {status.local_id for status in found} == {"13[1].head", "13[2].head"}
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert calls[:2] == ["qselect -u griduser", "qstat -t -f -x 13[].head 14.head"]
+    assert calls[2:] == ["qstat -t -f -x 14.head"]
 
 
 # --- slurm-wlm-torque, an override in a site's configuration

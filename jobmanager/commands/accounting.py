@@ -18,8 +18,9 @@ written #, so that the same failure on many hosts is one line; exit codes stay. 
 REMOVE_HELP = """\
 Removes documents, sandbox, results and the output tar: what is wanted of it must have been copied before. "samgrid
 usage" does not count what was removed: keep its report first.
-Refused for a grid job that has not ended, whose end GRAM has not known for a day, or that another one still needs;
---ended-before passes over those. Times are as for "samgrid usage"."""
+The steps of a structured grid job go with it. Refused for a grid job that has not ended, whose end GRAM has not known
+for a day, or that another one still needs; --ended-before passes over those, and asks first on a terminal. Times are
+as for "samgrid usage"."""
 
 _WRONG_USAGE = 2
 
@@ -41,6 +42,8 @@ def add_commands(add: AddCommand, add_for_job: AddForJob) -> None:
     )
     command = add_for_job("remove", remove, "Remove grid jobs that have ended, with all files.", REMOVE_HELP, nargs="*")
     command.add_argument("--ended-before", metavar="TIME", type=read_time, help="all that ended before this time")
+    command.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+    command.add_argument("--yes", action="store_true", help="do not ask, on a terminal")
 
 
 def _read_groupings(text: str) -> tuple[str, ...]:
@@ -68,14 +71,47 @@ def remove(options: argparse.Namespace) -> int:
         print("samgrid remove: say which: ids of grid jobs, or --ended-before TIME", file=sys.stderr)
         return _WRONG_USAGE
     account = look_into_account(options.state_dir)
-    freed = sweep(account)
     if options.id:
         job_ids = list(dict.fromkeys(map(account.database.grid_jobs.find, options.id)))
+        # Steps go with their whole.
+        job_ids = [one for one in job_ids if not set(job_ids) & set(account.database.grid_jobs.parents_of(one))]
     else:
         job_ids = find_ended_before(account.database, options.ended_before)
+    if options.dry_run:
+        sizes = _measure(account, job_ids)
+        print(f"grid jobs that would be removed: {len(sizes)}, bytes: {sum(sizes)}")
+        return 1 if options.id and len(sizes) < len(job_ids) else 0
+    if not options.id and not options.yes and sys.stdin.isatty() and not _agrees(len(job_ids)):
+        print("samgrid remove: nothing was removed", file=sys.stderr)
+        return 1
+    freed = sweep(account)
     sizes = _remove(account, job_ids)
     print(f"grid jobs removed: {len(sizes)}, bytes freed: {freed + sum(sizes)}")
     return 1 if options.id and len(sizes) < len(job_ids) else 0
+
+
+def _agrees(count: int) -> bool:
+    try:
+        answer = input(f"Remove up to {count} grid jobs, with their outputs? [y/N] ")
+    except EOFError:
+        return False
+    return answer.strip().lower() in ("y", "yes")
+
+
+def _measure(account: Account, job_ids: Sequence[str]) -> list[int]:
+    """The bytes of each that would be removed, after a line of its own."""
+    from jobmanager.control.removal import NotRemovable, check_removable, measure_grid_job
+
+    sizes = []
+    for job_id in job_ids:
+        try:
+            check_removable(account.database, job_id)
+        except NotRemovable as error:
+            print(f"samgrid remove: {error}", file=sys.stderr)
+            continue
+        sizes.append(measure_grid_job(account, job_id))
+        print(f"{job_id}  {sizes[-1]} bytes")
+    return sizes
 
 
 def _remove(account: Account, job_ids: Sequence[str]) -> list[int]:

@@ -1,7 +1,8 @@
-"""Removing grid jobs that have ended: their documents, and everything in their folders.
+"""Removing grid jobs that have ended: their documents, and everything in their folders; a whole with its steps.
 
-The folder is renamed and the documents are deleted in one transaction, so nobody can run the grid job again in between;
-then the renamed folder goes. What a kill leaves behind goes with the next removal (`sweep`).
+The folders are renamed and the documents are deleted in one transaction, so nobody can run the grid job again in
+between, and no step is left without its whole; then the renamed folders go. What a kill leaves behind goes with the
+next removal (`sweep`).
 """
 
 import logging
@@ -32,7 +33,7 @@ class NotRemovable(Exception):
 
 
 def remove_grid_job(account: Account, job_id: str) -> int:
-    """Remove one grid job; the bytes of its files.
+    """Remove one grid job, and its steps that no other grid job has; the bytes of their files.
 
     One that cannot be read any more is ended first.
 
@@ -41,17 +42,34 @@ def remove_grid_job(account: Account, job_id: str) -> int:
     :raises OSError: files could not be removed; they go with the next removal.
     """
     database, places = account.database, account.places
-    damage = next(database.find_damages(job_id), None)
-    if damage is not None:
-        _end_damaged(account, damage)
+    for part in check_removable(database, job_id):
+        _end_damaged(account, part)
     with database.transaction():
-        if damage is None:
-            _check_removable(database, database.grid_jobs.get(job_id), time.time())
-        with suppress(FileNotFoundError):  # a removal that was killed has come as far as this
-            places.grid_job(job_id).rename(places.removed(job_id))
-        database.grid_jobs.delete(job_id)
+        check_removable(database, job_id)
+        parts = (*_find_own_steps(database, job_id), job_id)
+        for part in parts:
+            with suppress(FileNotFoundError):  # a removal that was killed has come as far as this
+                places.grid_job(part).rename(places.removed(part))
+            database.grid_jobs.delete(part)
     answer_file(account, job_id).unlink(missing_ok=True)
-    return remove_folder(places.removed(job_id))
+    return sum(remove_folder(places.removed(part)) for part in parts)
+
+
+def measure_grid_job(account: Account, job_id: str) -> int:
+    """The bytes of the files that would go with it."""
+    parts = (job_id, *_find_own_steps(account.database, job_id))
+    folders = [account.places.grid_job(part) for part in parts]
+    return sum(path.lstat().st_size for folder in folders for path in folder.rglob("*") if not _is_folder(path))
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
+def _find_own_steps(database: Database, job_id: str) -> list[str]:
+    """The grid jobs that are steps of this one only: a repetition takes over those that were done."""
+    children = [step.grid_job for step in database.grid_jobs.steps(job_id).get(job_id, ())]
+    return [child for child in children if child and database.grid_jobs.parents_of(child) == [job_id]]
 
 
 def sweep(account: Account) -> int:
@@ -66,9 +84,10 @@ def sweep(account: Account) -> int:
 
 
 def find_ended_before(database: Database, second: float) -> list[str]:
-    """The grid jobs that ended before a second, the eldest first."""
+    """The grid jobs that ended before a second, the eldest first; without steps, which go with their whole."""
     ended = _read_some(database, database.grid_jobs.list_ended())
-    return [job.identity for job in ended if job.ended is not None and read_time(job.ended) < second]
+    old = [job.identity for job in ended if job.ended is not None and read_time(job.ended) < second]
+    return [identity for identity in old if not database.grid_jobs.parents_of(identity)]
 
 
 def _read_some(database: Database, identities: Iterable[str]) -> Iterator[GridJob]:
@@ -80,33 +99,43 @@ def _read_some(database: Database, identities: Iterable[str]) -> Iterator[GridJo
             logger.warning("%s", damage)
 
 
-def _end_damaged(account: Account, damage: DamagedDocument) -> None:
+def _end_damaged(account: Account, job_id: str) -> None:
     """See that nothing of a grid job runs on that nobody would know of any more."""
-    whole = account.database.grid_jobs.parent_of(damage.grid_job)
-    if whole is not None:
-        raise NotRemovable(f"{damage.grid_job} is a step of {whole}: remove that first")
     try:
-        cancel_by_index(account, damage.grid_job)
+        cancel_by_index(account, job_id)
     except (BatchError, UnknownBatchSystem) as error:
-        raise NotRemovable(f"{damage.grid_job}: its local jobs cannot be ended now: {error}") from error
+        raise NotRemovable(f"{job_id}: its local jobs cannot be ended now: {error}") from error
 
 
-def _check_removable(database: Database, job: GridJob, now: float) -> None:
+def check_removable(database: Database, job_id: str) -> list[str]:
+    """Of the grid job and its steps those that cannot be read: they are to be ended first. It may go.
+
+    :raises NotRemovable: it must stay for now; UnknownJob: there is no such grid job.
+    """
+    wholes = database.grid_jobs.parents_of(job_id)
+    if wholes:
+        raise NotRemovable(f"{job_id} is a step of {wholes[0]}: remove that, its steps go with it")
+    parts = [job_id, *_find_own_steps(database, job_id)]
+    damaged = [part for part in parts if any(database.find_damages(part))]
+    for part in parts:
+        if part not in damaged:
+            _check_ended(database.grid_jobs.get(part), time.time())
+    # A repetition of a step reads what lies in the folder of the step's whole.
+    needed = {job_id, *(step.grid_job for step in database.grid_jobs.steps(job_id).get(job_id, ()))}
+    for other in _read_some(database, [other.id for other in database.grid_jobs.list_open()]):
+        if other.repeats in needed:
+            repeated, by = other.repeats, other.identity
+            raise NotRemovable(f"{repeated} is repeated by {by}, which has not ended: remove it after that")
+    return damaged
+
+
+def _check_ended(job: GridJob, now: float) -> None:
     if not job.state.is_final:
         raise NotRemovable(f"{job.identity} is {job.state.word}: cancel it, or wait until it has ended")
     if job.uniqid is not None and (job.reported is None or not job.reported.is_final):
         raise NotRemovable(f"{job.identity}: GRAM has not been told of its end: samgrid status says what keeps it")
     if job.uniqid is not None and now - job.reported_time < GRAM_ASKS:
         raise NotRemovable(f"{job.identity}: GRAM may ask for it until a day after its end")
-    whole = database.grid_jobs.parent_of(job.identity)
-    if whole is not None:
-        raise NotRemovable(f"{job.identity} is a step of {whole}: remove that first")
-    # A repetition of a step reads what lies in the folder of the step's whole.
-    needed = {job.identity, *(step.grid_job for step in job.steps)}
-    for other in _read_some(database, [other.id for other in database.grid_jobs.list_open()]):
-        if other.repeats in needed:
-            repeated, by = other.repeats, other.identity
-            raise NotRemovable(f"{repeated} is repeated by {by}, which has not ended: remove it after that")
 
 
 def remove_folder(folder: Path) -> int:

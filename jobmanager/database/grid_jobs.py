@@ -303,11 +303,10 @@ class GridJobs:
         # A repetition may have taken it over: the eldest comes last, and counts.
         return {str(child): str(parent) for child, parent in self._store.query(sql)}
 
-    def parent_of(self, identity: str) -> str | None:
-        """A structured grid job of which this one is a step; None where there is none."""
-        for (parent,) in self._store.query("SELECT grid_job FROM step WHERE child = ? LIMIT 1", [identity]):
-            return str(parent)
-        return None
+    def parents_of(self, identity: str) -> list[str]:
+        """The structured grid jobs of which this one is a step: a repetition takes over those that were done."""
+        sql = "SELECT grid_job FROM step WHERE child = ? ORDER BY grid_job"
+        return [str(parent) for (parent,) in self._store.query(sql, [identity])]
 
     def _read_steps(self, sql: str, values: tuple[str, ...]) -> dict[str, list[StepLine]]:
         found: dict[str, list[StepLine]] = {}

@@ -41,7 +41,7 @@ HELP = {
     "resubmit": ["ID", "--failed", "seeds"],
     "recover": ["--request ID", "own id", "nothing is missing"],
     "usage": ["--since TIME", "--until TIME", "--by", "--format"],
-    "remove": ["--ended-before TIME", "ID"],
+    "remove": ["--ended-before TIME", "--dry-run", "--yes", "ID"],
     "check-handler": ["MODULE", "--request FILE", "--no-run", "--run-time SECONDS", "Exit status"],
     "log": ["ID[/NUMBER]", "--lines N", "standard error"],
     "export": ["DIR", "index.html", "xmllint", "refused"],

@@ -1,6 +1,9 @@
 """Removing grid jobs: what may go, that all of it goes, and that a kill in between leaves no riddle."""
 
+import io
+import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -8,7 +11,14 @@ import pytest
 from batch_adapters.states import State
 from jobmanager.commands import cli
 from jobmanager.control import removal
-from jobmanager.control.removal import GRAM_ASKS, NotRemovable, find_ended_before, remove_grid_job, sweep
+from jobmanager.control.removal import (
+    GRAM_ASKS,
+    NotRemovable,
+    find_ended_before,
+    measure_grid_job,
+    remove_grid_job,
+    sweep,
+)
 from jobmanager.database.database import UnknownJob
 from jobmanager.database.grid_job import GramOrigin, GridJob
 from jobmanager.database.local_job import LocalJob
@@ -109,20 +119,91 @@ def test_what_an_open_grid_job_repeats_stays(account: Account, monkeypatch: pyte
         remove_grid_job(account, A)
 
 
-def test_a_step_goes_after_its_whole_only(account: Account) -> None:
-    put_grid_job(account, A)
-    whole = GridJob.new(B, "structured", "ada", "fork", 0)
+def put_whole(account: Account, identity: str, step: str, ended: float | None = 0) -> None:
+    whole = GridJob.new(identity, "structured", "ada", "fork", 0)
     whole.put_request([], Path("/"))
     whole.put_steps(["production"])
-    whole.end(State.DONE, 0)
-    whole.begin_step("production", A)
+    if ended is not None:
+        whole.end(State.DONE, ended)
+    whole.begin_step("production", step)
     with account.database.transaction():
         account.database.grid_jobs.put(whole)
+
+
+def test_a_step_goes_with_its_whole_only(account: Account) -> None:
+    put_grid_job(account, A)
+    put_files(account, A)
+    put_whole(account, B, A)
     with pytest.raises(NotRemovable, match=f"{A} is a step of {B}"):
         remove_grid_job(account, A)
-    remove_grid_job(account, B)
-    remove_grid_job(account, A)
+    assert find_ended_before(account.database, 100) == [B]
+    assert measure_grid_job(account, B) == 7 + link_size(account)
+    assert remove_grid_job(account, B) == 7 + link_size(account)
     assert account.database.grid_jobs.steps() == {}
+    assert account.database.grid_jobs.overview() == []
+    assert list(account.places.jobs.iterdir()) == []
+
+
+def test_a_step_that_a_repetition_took_over_stays_with_that(account: Account) -> None:
+    put_grid_job(account, A)
+    put_whole(account, B, A)
+    put_whole(account, C, A)
+    remove_grid_job(account, B)
+    assert [row.id for row in account.database.grid_jobs.overview()] == [A, C]
+    remove_grid_job(account, C)
+    assert account.database.grid_jobs.overview() == []
+
+
+def test_a_whole_stays_while_a_step_runs(account: Account) -> None:
+    put_grid_job(account, A, ended=None)
+    put_whole(account, B, A)
+    with pytest.raises(NotRemovable, match=f"{A} is unsubmitted"):
+        remove_grid_job(account, B)
+
+
+def test_a_step_that_cannot_be_read_goes_with_its_whole(account: Account) -> None:
+    put_grid_job(account, A)
+    put_whole(account, B, A)
+    with closing(sqlite3.connect(account.places.database)) as database, database:
+        database.execute("UPDATE grid_job SET document = '<torn' WHERE id = ?", [A])
+    assert find_ended_before(account.database, 100) == [B]
+    remove_grid_job(account, B)
+    assert account.database.grid_jobs.overview() == []
+
+
+def test_a_dry_run_removes_nothing_and_says_what_would_be(account: Account, capsys: pytest.CaptureFixture[str]) -> None:
+    put_grid_job(account, A, ended=100)
+    put_files(account, A)
+    put_grid_job(account, B, told=time.time())
+    command = ["remove", "--state-dir", str(account.places.root), "--dry-run", "--ended-before", "0h"]
+    assert cli.main(command) == 0
+    printed = capsys.readouterr()
+    size = 7 + link_size(account)
+    assert printed.out == f"{A}  {size} bytes\ngrid jobs that would be removed: 1, bytes: {size}\n"
+    assert f"{B}: GRAM may ask for it" in printed.err
+    assert account.places.grid_job(A).exists()
+    assert [row.id for row in account.database.grid_jobs.overview()] == [A, B]
+
+
+@pytest.mark.parametrize(
+    ("terminal", "options", "answer", "stays"),
+    [
+        (True, [], "", True),
+        (True, [], "y", False),
+        (True, ["--yes"], "", False),
+        (False, [], "", False),
+    ],
+    ids=["no answer", "yes", "not asked", "no terminal"],
+)
+def test_on_a_terminal_it_asks_before_it_removes_by_time(
+    account: Account, monkeypatch: pytest.MonkeyPatch, terminal: bool, options: list[str], answer: str, stays: bool
+) -> None:
+    put_grid_job(account, A, ended=100)
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{answer}\n"))
+    monkeypatch.setattr("sys.stdin.isatty", lambda: terminal)
+    command = ["remove", "--state-dir", str(account.places.root), "--ended-before", "0h", *options]
+    assert cli.main(command) == int(stays)
+    assert account.database.grid_jobs.has(A) is stays
 
 
 def test_a_whole_stays_while_a_step_of_it_is_repeated(account: Account) -> None:

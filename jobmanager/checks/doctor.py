@@ -13,6 +13,7 @@ from batch_adapters.adapter import BatchAdapter, BatchError, Command
 from batch_adapters.diagnosis import Finding, Level, Printed
 from batch_adapters.generator.module import LogModule, LogNotKnown, find_source
 from batch_adapters.generator.registry import UnknownModule, find_module
+from batch_adapters.launch import command_line
 from batch_adapters.registry import ADAPTERS
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.running.commands import render_text, run_question
@@ -204,7 +205,7 @@ or, where that cannot be: source = "poll\""""
 
 def look_at_event_source(account: Account, system: BatchSystem) -> Iterator[Finding]:
     """Is the log, or what stands for it, there, and may this account read it?"""
-    settings = account.configuration.events
+    settings = account.configuration.find_events(system.adapter.name)
     interval = account.configuration.monitor.reconcile_interval
     if settings.source is EventSource.DAY_FILES:
         yield _look_at_day_files(system.adapter.name, settings.path)
@@ -223,7 +224,10 @@ def _look_at_log(account: Account, system: BatchSystem) -> Finding:
         return Finding(Level.FAULT, str(error), f"in samgrid.toml: [batch.{name}] event_module must be one of these")
     if not isinstance(module, LogModule):
         return Finding(Level.GOOD, f"its events come from the generator module {system.adapter.event_module}")
-    configured = account.configuration.events.path or system.event_log
+    settings = account.configuration.find_events(name)
+    configured = settings.path or system.event_log
+    if settings.prefix:
+        return _run_generator(settings.prefix, system.adapter.event_module, configured)
     try:
         log = Path(configured) if configured else module.find_log(os.environ)
         newest = next((path for path in find_source(module, log).newest_first() if os.path.lexists(path)), None)
@@ -231,6 +235,19 @@ def _look_at_log(account: Account, system: BatchSystem) -> Finding:
     except (LogNotKnown, OSError) as error:
         hint = f'in samgrid.toml: [events] path = "/path/of/the/log"; or {remedy}'
         return Finding(Level.FAULT, f"its log cannot be found: {error}", hint)
+
+
+def _run_generator(prefix: Sequence[str], module: str, log: Path | str) -> Finding:
+    """What becomes of a generator that another account runs: its input ends at once, and so does it, if all is well."""
+    where = ("-l", str(log)) if log else ()
+    program = command_line("samgrid-scheduler-event-generator", "-s", module, *where)
+    printed = run_question([*prefix, *program], _ASK_TIME)
+    through = " ".join(prefix)
+    if printed.exit_code == 0:
+        return Finding(Level.GOOD, f"its log can be read through {through}")
+    words = printed.stderr.strip() or f"exit code {printed.exit_code}"
+    hint = "docs/event-files.md, Under another account"
+    return Finding(Level.FAULT, f"its log cannot be read through {through}: {words}", hint)
 
 
 def _judge_log(log: Path, newest: Path | None, own: Path, remedy: str) -> Finding:

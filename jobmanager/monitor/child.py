@@ -66,7 +66,14 @@ class Child:
 
     def _kill(self) -> None:
         if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
+            try:
+                os.killpg(self._process.pid, signal.SIGKILL)
+            except PermissionError:
+                # It runs as somebody else, through sudo: it ends when its input does, as it was told to.
+                if self._process.stdin is not None:
+                    self._process.stdin.close()
+                    return
+                raise
         self._process.wait()
 
     def _drain(self) -> None:

@@ -261,11 +261,12 @@ class Generators:
         module, path = self._find_source(batch)
         logger.info("generator %s reads %s from %d", batch, path, since)
         log = ("-l", str(path)) if path else ()
-        return command_line("samgrid-scheduler-event-generator", "-s", module, "-t", str(since), *log)
+        program = command_line("samgrid-scheduler-event-generator", "-s", module, "-t", str(since), *log)
+        return [*self._account.configuration.find_events(batch).prefix, *program]
 
     def _find_source(self, batch: str) -> tuple[str, Path | str]:
         """The generator's module for a batch system, and what it reads."""
-        settings = self._account.configuration.events
+        settings = self._account.configuration.find_events(batch)
         system = find_batch_system(self._account, batch)
         if settings.source is EventSource.DAY_FILES:
             if settings.path is None or not settings.path.is_dir():

@@ -8,11 +8,11 @@ import errno
 import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from batch_adapters.registry import BadAdapter, UnknownBatchSystem
+from batch_adapters.registry import BadAdapter, UnknownBatchSystem, check_name
 from jobmanager.site.settings import (
     SECTIONS,
     SETTINGS,
@@ -67,8 +67,14 @@ class Configuration:
     handlers: HandlersSettings = field(default_factory=HandlersSettings)
     types: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     batch: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    events_of: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By batch system, what ``[events.NAME]`` says."""
     origins: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """(section, key) → who said it, for what is not a default."""
+
+    def find_events(self, batch: str) -> EventsSettings:
+        """Where the events of one batch system come from."""
+        return replace(self.events, **self.events_of.get(batch, {}))
 
     def origin(self, section: str, key: str) -> str:
         """Who set this: ``default``, a file's path, or ``environment SAMGRID_…``; types are sections ``type.NAME``."""
@@ -89,7 +95,8 @@ def read_configuration(environment: Mapping[str, str], site_file: Path = SITE_FI
     if layers.faults:
         raise ConfigurationError(layers.faults)
     sections = {name: keys(**layers.sections[name]) for name, keys in SECTIONS.items()}
-    return Configuration(**sections, types=layers.types, batch=layers.batch, origins=layers.origins)
+    tables = {"types": layers.types, "batch": layers.batch, "events_of": layers.events_of}
+    return Configuration(**sections, **tables, origins=layers.origins)
 
 
 class _Layers:
@@ -99,6 +106,7 @@ class _Layers:
         self.sections: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
         self.types: dict[str, dict[str, Any]] = {}
         self.batch: dict[str, dict[str, Any]] = {}
+        self.events_of: dict[str, dict[str, Any]] = {}
         self.origins: dict[tuple[str, str], str] = {}
         self.faults: list[str] = []
 
@@ -164,16 +172,31 @@ class _Layers:
                 self._add_section(path, section, table)
 
     def _add_section(self, path: Path, section: str, table: Mapping[str, Any]) -> None:
-        settings = SETTINGS[section]
+        for key, value in table.items():
+            if section == "events" and key not in SETTINGS[section] and isinstance(value, dict):
+                values = self.events_of.setdefault(key, {})
+                self._add_keys(path, f"events.{key}", SETTINGS[section], value, values)
+            else:
+                self._add_keys(path, section, SETTINGS[section], {key: value}, self.sections[section])
+
+    def _add_keys(
+        self,
+        path: Path,
+        title: str,
+        settings: Mapping[str, Setting],
+        table: Mapping[str, Any],
+        values: dict[str, Any],
+    ) -> None:
         for key, value in table.items():
             if key not in settings:
                 known = ", ".join(settings)
-                self.faults.append(f"{path}: [{section}] unknown key {show(key)}; the keys are {known}")
+                self.faults.append(f"{path}: [{title}] unknown key {show(key)}; the keys are {known}")
                 continue
             try:
-                self._set(settings[key], settings[key].read(value), str(path))
+                values[key] = settings[key].read(value)
             except ValueError as error:
-                self.faults.append(f"{path}: [{section}] {key} {error}")
+                self.faults.append(f"{path}: [{title}] {key} {error}")
+            self.origins[title, key] = str(path)
 
     def _add_types(self, path: Path, tables: Mapping[str, Any]) -> None:
         for name, table in self._find_tables(path, "type", tables):
@@ -213,6 +236,11 @@ class _Layers:
                 self.faults.append(f"[batch.{name}] based_on: {error}")
             except BadAdapter as error:
                 self.faults += [f"[batch.{name}] {fault}" for fault in error.faults]
+        for name in self.events_of:
+            try:
+                check_name(name, self.batch)
+            except UnknownBatchSystem as error:
+                self.faults.append(f"[events.{name}] {error}")
 
     def _set(self, setting: Setting, value: Any, origin: str) -> None:
         self.sections[setting.section][setting.key] = value
@@ -257,7 +285,8 @@ def render_configuration(configuration: Configuration) -> str:
             value = getattr(getattr(configuration, section), key)
             lines.append(_render_line(key, value, [configuration.origin(section, key), setting.unit]))
         lines.append("")
-    for section, tables in (("type", configuration.types), ("batch", configuration.batch)):
+    named = {"events": configuration.events_of, "type": configuration.types, "batch": configuration.batch}
+    for section, tables in named.items():
         for name, table in tables.items():
             lines.append(f"[{section}.{_render_key(name)}]")
             for key, value in table.items():

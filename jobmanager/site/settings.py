@@ -2,7 +2,8 @@
 
 import enum
 import re
-from collections.abc import Callable, Mapping
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,12 @@ _KINDS: Mapping[Any, _Kind] = {
         str,
     ),
     Path: _Kind("an absolute path", _is_path, Path, str),
+    Sequence[str]: _Kind(
+        "a list of the words of a command",
+        lambda value: isinstance(value, list) and all(isinstance(word, str) and word.isprintable() for word in value),
+        tuple,
+        shlex.split,
+    ),
     tuple[str, ...]: _Kind(
         "a list of dotted module names and absolute paths of .py files",
         lambda value: isinstance(value, list) and all(map(_is_module, value)),
@@ -217,7 +224,7 @@ class MonitorSettings:
 
 @dataclass(frozen=True)
 class EventsSettings:
-    """Where the monitor hears of the local jobs' states."""
+    """Where the monitor hears of the local jobs' states; [events.NAME] says otherwise of one batch system."""
 
     source: EventSource = _key(  # noqa: RUF009 - this is dataclasses.field() in disguise
         EventSource.LOG,
@@ -226,6 +233,7 @@ class EventsSettings:
     path: Path | None = _key(  # noqa: RUF009
         None, "The log, or the folder of the day files; by default where the batch system keeps its log."
     )
+    prefix: Sequence[str] = _key((), 'Through what the generator is run, such as ["sudo", "-n", "-u", "logreader"].')
 
 
 @dataclass(frozen=True)

@@ -291,6 +291,26 @@ def test_a_log_that_nobody_can_tell_the_place_of_is_a_fault(
     assert at_source(logging, EventSource.LOG, None).level is Level.GOOD
 
 
+@pytest.mark.parametrize(
+    ("script", "level", "words"),
+    [
+        ('exec "$@"', Level.GOOD, "its log can be read through "),
+        ("echo sudo: a password is required >&2; exit 1", Level.FAULT, ": sudo: a password is required"),
+    ],
+    ids=["allowed", "refused"],
+)
+def test_a_prefix_is_tried_with_a_generator_whose_input_ends(
+    logging: Account, room: Path, script: str, level: Level, words: str
+) -> None:
+    (room / "slurmctld.log").touch()
+    (room / "through").write_text(f"#!/bin/sh\n{script}\n")
+    (room / "through").chmod(0o700)
+    events = EventsSettings(path=room / "slurmctld.log", prefix=(str(room / "through"),))
+    account = configure(logging, events=events)
+    (finding,) = look_at_event_source(account, find_batch_system(account, "fake"))
+    assert (finding.level, words in finding.text) == (level, True)
+
+
 def test_an_unknown_generator_module_is_a_fault(account: Account, program: BatchProgram) -> None:
     finding = at_source(use(account, program, event_module="nonesuch"), EventSource.LOG, None)
     assert (finding.level, "nonesuch" in finding.text) == (Level.FAULT, True)

@@ -171,3 +171,16 @@ def test_each_wait_is_twice_as_long_up_to_ten_seconds() -> None:
         backoff.wait(1000)
         waits.append(next(second for second in range(100) if backoff.allows(1000 + second)))
     assert waits == [1, 2, 4, 8, 10, 10, 10, 10, 10]
+
+
+def test_a_child_of_another_account_ends_with_its_input(
+    selector: selectors.BaseSelector, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(group: int, number: int) -> None:
+        raise PermissionError(group, number)
+
+    child, _ = start(selector, "cat; touch $1", str(tmp_path / "ended"))
+    monkeypatch.setattr(os, "killpg", refuse)
+    child.kill()
+    wait_until((tmp_path / "ended").exists)
+    assert not selector.get_map()

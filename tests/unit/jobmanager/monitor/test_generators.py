@@ -6,6 +6,7 @@ import selectors
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -460,3 +461,19 @@ def test_a_generator_says_again_what_could_not_be_applied(
     run_until(selector, ours, lambda: bool(apply.applied), "fork")
     ours.stop()
     assert apply.applied == [("fork", Event(1, "fork", State.PENDING))]
+
+
+def test_a_generator_may_be_run_through_a_sites_prefix(
+    account: Account, selector: selectors.BaseSelector, tmp_path: Path
+) -> None:
+    prefix = tmp_path / "through"
+    prefix.write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/words\n{PRINT_PENDING}\n{FOR_EVER}\n')
+    prefix.chmod(0o700)
+    configuration = replace(account.configuration, events_of={"fork": {"prefix": (str(prefix), "-u", "reader")}})
+    told: list[Event] = []
+    ours = Generators(replace(account, configuration=configuration), selector, lambda _, events: told.extend(events))
+    run_until(selector, ours, lambda: told == [PENDING], "fork")
+    ours.stop()
+    words = (tmp_path / "words").read_text().split()
+    assert words[:2] == ["-u", "reader"]
+    assert "samgrid-scheduler-event-generator -s fork" in " ".join(words)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from jobmanager.site.configuration import Configuration, ConfigurationError, read_configuration, render_configuration
 from jobmanager.site.places import StateFolderError, StatePlaces, find_state_folder, make_state_folder
-from jobmanager.site.settings import SECTIONS, SETTINGS, Setting
+from jobmanager.site.settings import SECTIONS, SETTINGS, EventSource, EventsSettings, Setting
 
 ROOT = Path(__file__).resolve().parents[4]
 EXAMPLE = (ROOT / "examples" / "samgrid.toml").read_text()
@@ -38,6 +38,34 @@ def test_without_files_and_variables_everything_is_a_default(tmp_path: Path) -> 
     assert configuration.decomposition.events_per_local_job == 250
     assert configuration.sandbox.scratch_folder == Path("/tmp")
     assert configuration.origin("fork", "slots") == "default"
+
+
+def test_events_of_one_batch_system_may_come_from_elsewhere(tmp_path: Path) -> None:
+    text = (
+        '[events]\npath = "/log"\n[events.slurm]\nsource = "day-files"\npath = "/days"\n'
+        '[events.pbs]\nprefix = ["sudo", "-u", "reader"]\n'
+    )
+    configuration = read_text(tmp_path, text)
+    assert configuration.find_events("condor") == configuration.events == EventsSettings(path=Path("/log"))
+    assert configuration.find_events("slurm") == EventsSettings(EventSource.DAY_FILES, Path("/days"))
+    assert configuration.find_events("pbs") == EventsSettings(path=Path("/log"), prefix=("sudo", "-u", "reader"))
+    assert configuration.origin("events.pbs", "prefix") == str(tmp_path / "site.toml")
+    shown = tomllib.loads(render_configuration(configuration))["events"]
+    assert shown["slurm"] == {"source": "day-files", "path": "/days"}
+    assert shown["pbs"] == {"prefix": ["sudo", "-u", "reader"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[events.slrum]\n", '[events.slrum] unknown batch system "slrum"'),
+        ('[events.slurm]\nfile = "/x"\n', "[events.slurm] unknown key 'file'; the keys are source, path"),
+        ('[events.slurm]\nprefix = "sudo"\n', "[events.slurm] prefix must be a list of the words of a command"),
+    ],
+)
+def test_what_is_wrong_with_the_events_of_one_batch_system_is_named(tmp_path: Path, text: str, words: str) -> None:
+    (fault,) = faults_of(tmp_path, text)
+    assert words in fault
 
 
 def test_each_layer_overrides_the_one_before_it_key_by_key(tmp_path: Path) -> None:

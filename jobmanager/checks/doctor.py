@@ -2,6 +2,7 @@
 
 import functools
 import os
+import shlex
 import shutil
 import tempfile
 import time
@@ -246,7 +247,7 @@ def _run_generator(prefix: Sequence[str], module: str, log: Path | str) -> Findi
     if printed.exit_code == 0:
         return Finding(Level.GOOD, f"its log can be read through {through}")
     words = printed.stderr.strip() or f"exit code {printed.exit_code}"
-    hint = "docs/event-files.md, Under another account"
+    hint = f"what it must be let run (docs/event-files.md, Under another account): {shlex.join(program)}"
     return Finding(Level.FAULT, f"its log cannot be read through {through}: {words}", hint)
 
 

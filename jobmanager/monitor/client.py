@@ -1,6 +1,7 @@
 """Waking the account's monitor, and starting it where none runs: what submit, status and the shims call."""
 
 import contextlib
+import fcntl
 import os
 import socket
 import subprocess
@@ -118,8 +119,14 @@ def ask_monitor(account: Account) -> str:
 
 
 def start_monitor(account: Account) -> None:
-    """Start a monitor, fully detached: the caller's own descriptors stay the caller's."""
+    """Start a monitor, unless one is just starting, fully detached: the caller's own descriptors stay the caller's."""
     log = os.open(account.places.monitor_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+    try:
+        # The lock is the new process' with the descriptor, until it listens (`note_started`) or dies.
+        fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(log)
+        return
     try:
         subprocess.Popen(
             account.program("samgrid-monitor"),
@@ -131,6 +138,12 @@ def start_monitor(account: Account) -> None:
         )
     finally:
         os.close(log)
+
+
+def note_started() -> None:
+    """Called by a monitor that listens: from now on callers find it."""
+    with contextlib.suppress(OSError):  # a person's terminal, a journal's socket
+        fcntl.flock(2, fcntl.LOCK_UN)
 
 
 @contextmanager

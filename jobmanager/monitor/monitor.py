@@ -25,7 +25,7 @@ from jobmanager.database.database import DamagedDocument, DatabaseError, OpenGri
 from jobmanager.database.grid_jobs import StepLine, states_of
 from jobmanager.database.times import render_time
 from jobmanager.gram.reports import GramReports
-from jobmanager.monitor.client import is_listening, render_fingerprint, socket_address
+from jobmanager.monitor.client import is_listening, note_started, render_fingerprint, socket_address
 from jobmanager.monitor.generators import Generators
 from jobmanager.monitor.logs import append_line, log_to
 from jobmanager.monitor.worker_client import WorkerClient
@@ -309,6 +309,7 @@ def _listening(account: Account) -> Iterator[socket.socket]:
         listener.bind(address)
         listener.listen(64)
         listener.setblocking(False)
+        note_started()
         try:
             yield listener
         finally:

@@ -1,6 +1,7 @@
 """Callers of the monitor, and monitors that are not there, do not answer, or are killed while they do."""
 
 import contextlib
+import fcntl
 import os
 import selectors
 import signal
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from jobmanager.monitor import client as monitor_client
-from jobmanager.monitor.client import ask_monitor, socket_address, start_monitor, wake_monitor
+from jobmanager.monitor.client import ask_monitor, is_listening, socket_address, start_monitor, wake_monitor
 from jobmanager.site.account import Account
 from jobmanager.site.places import StatePlaces, make_state_folder
 from tests.waiting import wait_until
@@ -208,3 +209,41 @@ def test_a_log_that_is_a_link_is_not_written_to(account: Account, tmp_path: Path
     with pytest.raises(OSError, match=str(account.places.monitor_log)):
         start_monitor(account)
     assert (tmp_path / "precious").read_text() == "precious"
+
+
+def test_ten_callers_at_once_start_one_monitor(
+    account: Account, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pids = tmp_path / "pids"
+    with monkeypatch.context() as patch:
+        patch.setattr(Account, "program", lambda *_: ["/bin/sh", "-c", f"echo $$ >>{pids}; exec sleep 600"])
+        for _ in range(10):
+            wake_monitor(account)
+        wait_until(lambda: pids.exists() and pids.read_text().endswith("\n"))
+        (pid,) = map(int, pids.read_text().split())
+        # One that dies before it listens is in nobody's way.
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        wake_monitor(account)
+        wait_until(lambda: pids.read_text().count("\n") == 2)
+        pid = int(pids.read_text().split()[1])
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def test_a_monitor_that_listens_is_not_just_starting_any_more(account: Account) -> None:
+    start_monitor(account)
+    wait_until(lambda: is_listening(account))
+    with account.places.monitor_log.open() as log:
+        wait_until(lambda: can_be_locked(log.fileno()))
+    with socket_address(account) as address, socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(address)
+        monitor_client._end_peer(connection)
+
+
+def can_be_locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -11,7 +11,7 @@ from tests.samgrid import LAUNCH, Samgrid
 
 @dataclass(frozen=True)
 class Serving:
-    """The process, its port, and the line that it printed."""
+    """The process, its port, and the line that it printed: the address that opens the pages."""
 
     process: subprocess.Popen[str]
     port: int
@@ -21,6 +21,16 @@ class Serving:
     def address(self) -> str:
         """Where the pages are."""
         return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def entrance(self) -> str:
+        """What a browser has to open first."""
+        return self.line.strip()
+
+    @property
+    def token(self) -> str:
+        """What opens the pages to programs."""
+        return self.entrance.partition("?token=")[2]
 
 
 @contextlib.contextmanager

@@ -117,8 +117,8 @@ _DEFAULT_ADDRESS = "127.0.0.1:8642"
 
 _HELP = """\
 Shows grid jobs, local jobs, progress, outputs and answers to XPath queries; changes nothing. Ends on control-C.
-Without a token it answers to this account's own processes on this host only. For others, put a token into a file that
-you alone can read (umask 077; openssl rand -hex 32 >FILE): the page then asks for it once. docs/web.md has the rest."""
+Open the address that it prints: whoever has the token in it may look. For a token that stays, put one into a file that
+you alone can read (umask 077; openssl rand -hex 32 >FILE). docs/web.md has the rest."""
 
 
 def _add_web(add: AddCommand) -> None:
@@ -129,7 +129,7 @@ def _add_web(add: AddCommand) -> None:
         default=_DEFAULT_ADDRESS,
         help="where (default: %(default)s; port 0: any that is free)",
     )
-    command.add_argument("--token-file", metavar="FILE", help="readers have to know the token in it")
+    command.add_argument("--token-file", metavar="FILE", help="the token in it, not a new one, opens the pages")
 
 
 def web(options: argparse.Namespace) -> int:

@@ -2,54 +2,17 @@
 
 import hashlib
 import hmac
-import ipaddress
 import os
+import secrets
 import stat
-import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote, urlencode
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-Address = tuple[str, int]
-
-_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
-
-
-def find_peer_uid(client: Address, server: Address) -> int | None:
-    """The user whose socket is the client's end of this connection; None where this host has no such socket."""
-    wanted = {(_render(client, mapped), _render(server, mapped)) for mapped in (False, True)}
-    for local, remote, uid in _sockets():
-        if (local, remote) in wanted:
-            return uid
-    return None
-
-
-def _sockets() -> Iterator[tuple[str, str, int]]:
-    for table in _TABLES:
-        try:
-            lines = table.read_text("ascii").splitlines()[1:]
-        except FileNotFoundError:  # a host without IPv6
-            continue
-        for line in lines:
-            fields = line.split()
-            yield fields[1], fields[2], int(fields[7])
-
-
-def _render(address: Address, mapped: bool) -> str:
-    """As the tables write it: 32-bit words in the host's byte order, and the port, in hexadecimal."""
-    ip = ipaddress.ip_address(address[0])
-    packed = ip.packed
-    if mapped and ip.version == 4:
-        # A program may reach IPv4 through a socket of IPv6.
-        packed = bytes(10) + b"\xff\xff" + packed
-    words = (packed[at : at + 4] for at in range(0, len(packed), 4))
-    return "".join(f"{int.from_bytes(word, sys.byteorder):08X}" for word in words) + f":{address[1]:04X}"
-
 
 COOKIE = "samgrid-web"
 _SHORTEST_TOKEN = 16
@@ -64,6 +27,11 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
+
+
+def make_token() -> str:
+    """A token that nobody can guess."""
+    return secrets.token_urlsafe(24)
 
 
 class TokenFileError(Exception):
@@ -94,11 +62,12 @@ def read_token(file: Path) -> str:
 class Guard:
     """In front of all pages: refuses whoever may not look, and adds the headers that every answer has.
 
-    With a token, who has it may look. Without, only processes of this account (and root's) on this host.
+    Who has the token may look. On a loopback address, only names of loopback are answered.
     """
 
     app: ASGIApp
-    token: str | None
+    token: str
+    on_loopback: bool
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -118,45 +87,57 @@ class Guard:
 
     def _answer(self, request: HTTPConnection) -> Response | None:
         """What to say instead of the page; None where the page may be shown."""
-        if self.token is None:
-            return _check_loopback(request)
+        return self._check_host(request) or _check_origin(request) or self._check_token(request)
+
+    def _check_host(self, request: HTTPConnection) -> Response | None:
+        # A foreign web page may have made its own name mean 127.0.0.1 (DNS rebinding): then that name is in Host.
+        host = request.headers.get("Host", "")
+        name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
+        if self.on_loopback and name.lower() not in _OWN_NAMES:
+            return _refuse(403, f"This page answers to http://localhost only, not to {host!r}.")
+        return None
+
+    def _check_token(self, request: HTTPConnection) -> Response | None:
         given = request.query_params.get("token")
         if given is not None and _is_same(given, self.token):
             return _remember(request, self.token)
         scheme, _, bearer = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() == "bearer" and _is_same(bearer.strip(), self.token):
             return None
-        if _is_same(request.cookies.get(COOKIE, ""), _render_cookie(self.token)):
+        if _is_same(request.cookies.get(_name_cookie(request), ""), _render_cookie(self.token)):
             return None
-        return _refuse(401, "This page needs a token: open it once as http://…/?token=TOKEN, with the token that "
-                       "is in the token file of samgrid web.")  # fmt: skip
+        return _refuse(401, "This page needs a token: open it once as http://…/?token=TOKEN, the address that samgrid"
+                       " web has printed, or with the token that is in its token file.")  # fmt: skip
 
 
-def _check_loopback(request: HTTPConnection) -> Response | None:
-    # A foreign web page may have made its own name mean 127.0.0.1 (DNS rebinding): then that name is in Host.
-    host = request.headers.get("Host", "")
-    name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
-    if name.lower() not in _OWN_NAMES:
-        return _refuse(403, f"This page answers to http://localhost only, not to {host!r}.")
-    client, server = request.scope.get("client"), request.scope.get("server")
-    uid = find_peer_uid(tuple(client), tuple(server)) if client and server else None
-    if uid not in (0, os.geteuid()):
-        return _refuse(403, "This page is for another account of this host; samgrid web --token-file lets others look.")
-    return None
+def _check_origin(request: HTTPConnection) -> Response | None:
+    """Refuse what another site's page makes a browser ask; "same-site" may be another account's port of this host."""
+    origin = request.headers.get("Origin")
+    if request.headers.get("Sec-Fetch-Site", "none") in ("none", "same-origin") and (
+        origin is None or origin.partition("://")[2] == request.headers.get("Host")
+    ):
+        return None
+    return _refuse(403, "Another site's page has asked for this: put the address into your browser's address line.")
 
 
 def _remember(request: HTTPConnection, token: str) -> Response:
     """Back to the page without the token in its address, from where it would get into histories and logs."""
-    url = request.url.remove_query_params("token")
     # A second slash at the beginning would make the rest a host's name.
-    path = "/" + url.path.lstrip("/\\")
-    answer = RedirectResponse(path + (f"?{url.query}" if url.query else ""), 303)
-    answer.set_cookie(COOKIE, _render_cookie(token), httponly=True, samesite="strict")
+    path = "/" + quote(request.scope["path"].lstrip("/\\"))
+    query = urlencode([(name, value) for name, value in request.query_params.multi_items() if name != "token"])
+    answer = RedirectResponse(path + (f"?{query}" if query else ""), 303)
+    answer.set_cookie(_name_cookie(request), _render_cookie(token), httponly=True, samesite="strict")
     return answer
 
 
+def _name_cookie(request: HTTPConnection) -> str:
+    # Browsers have one set of cookies for all ports of a host: several accounts' pages may be there.
+    port = request.headers.get("Host", "").rpartition(":")[2]
+    return f"{COOKIE}-{port}" if port.isascii() and port.isdigit() else COOKIE
+
+
 def _render_cookie(token: str) -> str:
-    # Browsers send cookies to all ports of a host: another service there shall not learn the token itself.
+    # Those ports get each other's cookies: another service there shall not learn the token itself.
     return hashlib.sha256(b"samgrid web " + token.encode()).hexdigest()
 
 
@@ -165,5 +146,6 @@ def _is_same(given: str, expected: str) -> bool:
 
 
 def _refuse(status: int, sentence: str) -> Response:
-    headers = {"WWW-Authenticate": 'Bearer realm="samgrid"'} if status == 401 else None
+    # Who may not look keeps no connection.
+    headers = {"Connection": "close"} | ({"WWW-Authenticate": 'Bearer realm="samgrid"'} if status == 401 else {})
     return PlainTextResponse(f"{sentence}\n", status, headers)

@@ -167,8 +167,8 @@ def _answer_with_tail(path: Path | None) -> Response:
     return PlainTextResponse(text)
 
 
-def make_app(account: Account, token: str | None) -> Starlette:
-    """The application; without a token it is for this account on this host."""
+def make_app(account: Account, token: str, on_loopback: bool = False) -> Starlette:
+    """The application, for whoever has the token."""
     site = Site(account)
 
     @contextlib.asynccontextmanager
@@ -191,8 +191,7 @@ def make_app(account: Account, token: str | None) -> Starlette:
         Route(f"{job}/local/{{index:int}}/{{what}}", site.local_file),
     ]
     faults = {HTTPException: site.fault, UnknownJob: site.fault, DatabaseError: site.fault}
-    app = Starlette(
-        routes=routes, middleware=[Middleware(Guard, token=token)], exception_handlers=faults, lifespan=lifespan
-    )
+    guard = Middleware(Guard, token=token, on_loopback=on_loopback)
+    app = Starlette(routes=routes, middleware=[guard], exception_handlers=faults, lifespan=lifespan)
     app.state.changes = site.changes
     return app

@@ -10,8 +10,13 @@ from types import FrameType
 import uvicorn
 
 from jobmanager.site.account import Account
+from jobmanager.web.access import make_token
 from jobmanager.web.app import make_app
 from jobmanager.web.changes import Changes
+from jobmanager.web.connections import Connection, Troubles
+
+_BACKLOG = 64
+"""Connections that wait to be accepted; asyncio accepts so many at once, before any of them is refused."""
 
 
 class ListenError(Exception):
@@ -48,24 +53,20 @@ def read_listen(text: str) -> Listen:
 
 
 def serve(account: Account, listen: Listen, token: str | None) -> None:
-    """Print where the pages are and serve them until SIGINT or SIGTERM.
+    """Print where the pages are and serve them until SIGINT or SIGTERM; without a token, with a random one.
 
-    :raises ListenError: the address cannot be had, or must not be used without a token.
+    :raises ListenError: the address cannot be had.
     """
-    if token is None and not listen.ip.is_loopback:
-        raise ListenError(
-            f"{listen.host} can be reached from other hosts: that needs --token-file FILE, with a token that readers"
-            " have to know"
-        )
     with _bind(listen) as bound:
-        app = make_app(account, token)
+        key = token or make_token()
+        app = make_app(account, key, listen.ip.is_loopback)
+        # The server's warnings are what strangers can make it say.
         config = uvicorn.Config(
-            app, lifespan="on", log_level="warning", access_log=False, server_header=False,
-            proxy_headers=False, timeout_graceful_shutdown=2, loop="asyncio", http="h11", ws="none",
+            app, lifespan="on", log_level="error", access_log=False, server_header=False, proxy_headers=False,
+            timeout_graceful_shutdown=2, backlog=_BACKLOG, loop="asyncio", http=Connection, ws="none",
         )  # fmt: skip
-        port = bound.getsockname()[1]
-        hint = "?token=…, with the token from the token file" if token else ""
-        print(f"http://{listen.host}:{port}/{hint}", flush=True)
+        shown = "…, with the token from the token file" if token else key
+        print(f"http://{listen.host}:{bound.getsockname()[1]}/?token={shown}", flush=True)
         _run(_Server(config, app.state.changes), bound)
 
 
@@ -75,7 +76,7 @@ def _bind(listen: Listen) -> socket.socket:
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind((str(listen.ip), listen.port))
-        bound.listen(128)
+        bound.listen(_BACKLOG)
     except OSError as error:
         bound.close()
         raise ListenError(
@@ -98,10 +99,14 @@ class _Server(uvicorn.Server):
 
 
 def _run(server: _Server, bound: socket.socket) -> None:
+    async def serve() -> None:
+        asyncio.get_running_loop().set_exception_handler(Troubles().tell)
+        await server.serve([bound])
+
     # uvicorn raises the signal again when it has ended: to end by it is what it was sent for.
     before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        asyncio.run(server.serve([bound]))
+        asyncio.run(serve())
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

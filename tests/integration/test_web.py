@@ -1,5 +1,6 @@
 """``samgrid web`` as a process: where it listens, what it refuses, how it ends."""
 
+import contextlib
 import http.client
 import os
 import signal
@@ -20,9 +21,9 @@ from tests.serving import Serving, serving
 TOKEN = "a-token-of-24-characters"
 
 
-def get(port: int, path: str, **headers: str) -> http.client.HTTPResponse:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    connection.request("GET", path, headers=headers)
+def get(site: Serving, path: str, **headers: str) -> http.client.HTTPResponse:
+    connection = http.client.HTTPConnection("127.0.0.1", site.port, timeout=60)
+    connection.request("GET", path, headers=headers or {"Authorization": f"Bearer {site.token}"})
     return connection.getresponse()
 
 
@@ -46,23 +47,23 @@ def site(finished: tuple[Samgrid, str]) -> Iterator[Serving]:
 
 def test_a_grid_job_is_shown_down_to_its_output(finished: tuple[Samgrid, str], site: Serving) -> None:
     samgrid, identity = finished
-    assert site.line == f"{site.address}/\n"
-    assert identity in get(site.port, "/").read().decode()
-    assert "3 done" in get(site.port, f"/jobs/{identity}").read().decode()
-    assert "the outputs are back" in get(site.port, f"/jobs/{identity}/local/2").read().decode()
-    assert get(site.port, f"/jobs/{identity}/local/2/stdout").read() == b"<b>hello</b>\n"
-    assert "packed for 3" in get(site.port, f"/jobs/{identity}/log").read().decode()
-    tar = get(site.port, f"/jobs/{identity}/output.tar").read()
+    assert site.line == f"{site.address}/?token={site.token}\n"
+    assert identity in get(site, "/").read().decode()
+    assert "3 done" in get(site, f"/jobs/{identity}").read().decode()
+    assert "the outputs are back" in get(site, f"/jobs/{identity}/local/2").read().decode()
+    assert get(site, f"/jobs/{identity}/local/2/stdout").read() == b"<b>hello</b>\n"
+    assert "packed for 3" in get(site, f"/jobs/{identity}/log").read().decode()
+    tar = get(site, f"/jobs/{identity}/output.tar").read()
     assert tar == (samgrid.state / "jobs" / identity / f"{identity}.tar").read_bytes()
 
 
 def test_questions_are_answered_within_limits(finished: tuple[Samgrid, str], site: Serving) -> None:
     _, identity = finished
-    page = get(site.port, f"/query?q={quote('//local-job/@exit-code')}&job={identity[:4]}").read().decode()
+    page = get(site, f"/query?q={quote('//local-job/@exit-code')}&job={identity[:4]}").read().decode()
     assert "3 items" in page
     assert "0\n0\n0\n" in page
-    assert "XPath" in get(site.port, f"/query?q={quote('//local-job[')}").read().decode()
-    assert "no grid job" in get(site.port, "/query?q=1&job=zzz").read().decode()
+    assert "XPath" in get(site, f"/query?q={quote('//local-job[')}").read().decode()
+    assert "no grid job" in get(site, "/query?q=1&job=zzz").read().decode()
 
 
 def read_documents(samgrid: Samgrid) -> bytes:
@@ -78,20 +79,20 @@ def test_nothing_is_written(finished: tuple[Samgrid, str], site: Serving) -> Non
     # Not the file's bytes: whoever closes it last brings in what the monitor has committed.
     before = read_documents(samgrid)
     for path in ("/", f"/jobs/{identity}", f"/jobs/{identity}/local/1", "/query?q=1"):
-        assert get(site.port, path).status == 200
+        assert get(site, path).status == 200
     assert read_documents(samgrid) == before
 
 
 def test_where_nothing_was_submitted_nothing_is_made(samgrid: Samgrid) -> None:
     with serving(samgrid) as site:
-        assert "There are no grid jobs yet" in get(site.port, "/").read().decode()
+        assert "There are no grid jobs yet" in get(site, "/").read().decode()
     assert not samgrid.state.exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
 def test_it_ends_at_once_when_told_to_though_a_page_is_open(number: signal.Signals, samgrid: Samgrid) -> None:
     with serving(samgrid) as site:
-        events = get(site.port, "/events")
+        events = get(site, "/events")
         assert events.readline() == b"retry: 2000\n"
         site.process.send_signal(number)
         assert b"still here" not in events.read()
@@ -104,33 +105,48 @@ def test_a_token_opens_the_page(samgrid: Samgrid, tmp_path: Path) -> None:
     file.chmod(0o600)
     with serving(samgrid, "--token-file", str(file)) as site:
         assert TOKEN not in site.line
-        assert "?token=" in site.line
-        assert get(site.port, "/").status == 401
-        assert get(site.port, "/", Authorization=f"Bearer {TOKEN}").status == 200
-        cookie = get(site.port, f"/?token={TOKEN}").getheader("Set-Cookie", "")
-        assert get(site.port, "/", Cookie=str(cookie).partition(";")[0]).status == 200
+        assert get(site, "/", Authorization="none").status == 401
+        assert get(site, "/", Authorization=f"Bearer {TOKEN}").status == 200
+        cookie = get(site, f"/?token={TOKEN}", Authorization="none").getheader("Set-Cookie", "")
+        assert get(site, "/", Cookie=str(cookie).partition(";")[0]).status == 200
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another account for a moment")
-def test_another_account_of_the_host_sees_nothing(site: Serving) -> None:
-    os.seteuid(65534)
+def connect(site: Serving, uid: int) -> socket.socket:
+    """A connection of another account's to the pages."""
+    os.seteuid(uid)
     try:
         client = socket.socket()
     finally:
         os.seteuid(0)
-    with client:
-        client.connect(("127.0.0.1", site.port))
-        client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-        answer = client.makefile("rb").read()
-    # The server is root's here: nobody's connection is another account's.
-    assert answer.startswith(b"HTTP/1.1 403")
-    assert b"another account" in answer
+    client.settimeout(60)
+    client.connect(("127.0.0.1", site.port))
+    return client
+
+
+HEAD = b"GET /query?q=1 HTTP/1.1\r\nHost: localhost\r\n"
+
+
+def test_nobody_is_let_in_without_the_token(site: Serving) -> None:
+    with socket.create_connection(("127.0.0.1", site.port), timeout=60) as client:
+        client.sendall(HEAD + b"\r\n")
+        assert client.makefile("rb").read().startswith(b"HTTP/1.1 401")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another account for a moment")
+def test_another_account_s_half_sent_requests_keep_nobody_out(samgrid: Samgrid) -> None:
+    with serving(samgrid) as site, contextlib.ExitStack() as opened:
+        clients = [opened.enter_context(connect(site, 65534)) for _ in range(300)]
+        for client in clients:
+            with contextlib.suppress(ConnectionError):
+                client.send(HEAD)
+        assert b"503" in clients[-1].recv(100)
+        assert get(site, "/").status == 200
+        assert len([*Path(f"/proc/{site.process.pid}/fd").iterdir()]) < 200
 
 
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        pytest.param(["--listen", "0.0.0.0:0"], "--token-file", id="for all without a token"),
         pytest.param(["--listen", "nonsense"], "127.0.0.1:8642", id="no address"),
         pytest.param(["--listen", "192.0.2.1:1", "--token-file", "token"], "cannot listen on", id="not our address"),
         pytest.param(["--token-file", "open"], "chmod 600", id="others can read the token"),

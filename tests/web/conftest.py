@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
@@ -58,8 +57,9 @@ def page(browser: Browser) -> Iterator[Page]:
 
 
 @pytest.fixture
-def site(samgrid: Samgrid, tmp_path: Path) -> Iterator[Serving]:
-    """The pages of an account of its own."""
+def site(samgrid: Samgrid, page: Page) -> Iterator[Serving]:
+    """The pages of an account of its own, which the browser's page has entered."""
     samgrid.state.mkdir(mode=0o700)
     with serving(samgrid) as running:
+        page.goto(running.entrance)
         yield running

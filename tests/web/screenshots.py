@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, sync_playwright
 from jobmanager.database.database import Database
 from tests.production import add_production
 from tests.samgrid import Samgrid
-from tests.serving import serving
+from tests.serving import Serving, serving
 from tests.web.conftest import FLAGS, find_chromium
 
 JOB = "k3f9zq2m"
@@ -34,7 +34,7 @@ def main() -> None:
         browser = playwright.chromium.launch(executable_path=find_chromium(), args=FLAGS)
         with serving(samgrid) as site:
             for name, path, width, height, colours in VIEWS:
-                take(browser, site.address + path, folder / f"{name}.png", width, height, colours)
+                take(browser, site, path, folder / f"{name}.png", width, height, colours)
 
 
 def fill(samgrid: Samgrid) -> None:
@@ -48,11 +48,12 @@ def fill(samgrid: Samgrid) -> None:
     database.close()
 
 
-def take(browser: Browser, address: str, file: Path, width: int, height: int, colours: str) -> None:
+def take(browser: Browser, site: Serving, path: str, file: Path, width: int, height: int, colours: str) -> None:
     """One picture."""
     context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=colours)  # type: ignore[arg-type]
     page = context.new_page()
-    page.goto(address)
+    page.goto(site.entrance)
+    page.goto(site.address + path)
     page.wait_for_timeout(500)
     page.screenshot(path=file)
     context.close()

@@ -82,11 +82,14 @@ def test_new_grid_jobs_come_into_the_list_and_the_focus_stays(page: Page, site: 
 def test_a_lost_connection_is_said_and_found_again(page: Page, samgrid: Samgrid) -> None:
     samgrid.state.mkdir(mode=0o700)
     note = page.get_by_text("The connection is lost")
-    with serving(samgrid) as first:
-        page.goto(first.address)
+    token = samgrid.scratch / "token"
+    token.write_text("a-token-of-24-characters")
+    token.chmod(0o600)
+    with serving(samgrid, "--token-file", str(token)) as first:
+        page.goto(f"{first.address}/?token={token.read_text()}")
         expect(note).to_be_hidden()
     expect(note).to_be_visible()
-    with serving(samgrid, port=first.port):
+    with serving(samgrid, "--token-file", str(token), port=first.port):
         expect(note).to_be_hidden()
 
 
@@ -166,7 +169,7 @@ def test_there_is_a_dark_and_a_light_page(browser: Browser, site: Serving) -> No
     for scheme in ("dark", "light"):
         context = browser.new_context(color_scheme=scheme)
         page = context.new_page()
-        page.goto(site.address)
+        page.goto(site.entrance)
         colours.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
         context.close()
     assert len(colours) == 2

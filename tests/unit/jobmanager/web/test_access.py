@@ -1,7 +1,5 @@
 """Who may look at the status page, and what every answer tells browsers."""
 
-import os
-import socket
 from pathlib import Path
 
 import pytest
@@ -12,11 +10,11 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from jobmanager.web import access
-from jobmanager.web.access import COOKIE, Guard, TokenFileError, find_peer_uid, read_token
-from jobmanager.web.serving import ListenError, read_listen, serve
+from jobmanager.web.access import COOKIE, Guard, TokenFileError, make_token, read_token
+from jobmanager.web.serving import ListenError, read_listen
 
 TOKEN = "a-token-of-24-characters"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 
 async def show(_: Request) -> PlainTextResponse:
@@ -24,17 +22,10 @@ async def show(_: Request) -> PlainTextResponse:
     return PlainTextResponse("secret")
 
 
-def client_of(token: str | None, url: str = "http://localhost:8642") -> TestClient:
-    app = Starlette(routes=[Route("/{path:path}", show)], middleware=[Middleware(Guard, token=token)])
-    return TestClient(app, base_url=url, follow_redirects=False, client=("127.0.0.1", 40000))
-
-
-@pytest.fixture
-def peer(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
-    """Whose process is at the other end: first this account's."""
-    uids: list[int | None] = [os.geteuid()]
-    monkeypatch.setattr(access, "find_peer_uid", lambda client, server: uids[0])
-    return uids
+def client_of(url: str = "http://localhost:8642", *, on_loopback: bool = True) -> TestClient:
+    guard = Middleware(Guard, token=TOKEN, on_loopback=on_loopback)
+    app = Starlette(routes=[Route("/{path:path}", show)], middleware=[guard])
+    return TestClient(app, base_url=url, follow_redirects=False)
 
 
 @pytest.mark.parametrize(
@@ -51,24 +42,29 @@ def peer(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
         pytest.param("http://192.0.2.1:8642", 403, id="another address"),
     ],
 )
-def test_on_loopback_only_names_of_loopback_are_answered(url: str, status: int, peer: list[int | None]) -> None:
-    assert client_of(None, url).get("/").status_code == status
+def test_on_loopback_only_names_of_loopback_are_answered(url: str, status: int) -> None:
+    assert client_of(url).get("/", headers=BEARER).status_code == status
 
 
 @pytest.mark.parametrize(
-    ("uid", "status"),
+    ("headers", "status"),
     [
-        pytest.param(os.geteuid(), 200, id="own"),
-        pytest.param(0, 200, id="root"),
-        pytest.param(65534, 403, id="another account"),
-        pytest.param(None, 403, id="nobody knows"),
+        pytest.param({}, 200, id="a program"),
+        pytest.param({"Sec-Fetch-Site": "none"}, 200, id="typed into the address line"),
+        pytest.param({"Sec-Fetch-Site": "same-origin"}, 200, id="a page of ours"),
+        pytest.param({"Sec-Fetch-Site": "same-origin", "Origin": "http://localhost:8642"}, 200, id="a script of ours"),
+        pytest.param({"Origin": "http://localhost:8642"}, 200, id="our origin"),
+        pytest.param({"Sec-Fetch-Site": "cross-site"}, 403, id="another site"),
+        pytest.param({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}, 403, id="a link on another site"),
+        pytest.param({"Sec-Fetch-Site": "same-site"}, 403, id="another port"),
+        pytest.param({"Sec-Fetch-Site": "odd"}, 403, id="a word to come"),
+        pytest.param({"Origin": "http://localhost:9000"}, 403, id="another port's origin"),
+        pytest.param({"Origin": "http://evil.example"}, 403, id="another site's origin"),
+        pytest.param({"Origin": "null"}, 403, id="an origin that hides"),
     ],
 )
-def test_without_a_token_only_the_account_itself_may_look(uid: int | None, status: int, peer: list[int | None]) -> None:
-    peer[0] = uid
-    answer = client_of(None).get("/")
-    assert answer.status_code == status
-    assert ("secret" in answer.text) == (status == 200)
+def test_what_another_site_s_page_asks_for_is_refused(headers: dict[str, str], status: int) -> None:
+    assert client_of().get("/query?q=1", headers=BEARER | headers).status_code == status
 
 
 @pytest.mark.parametrize(
@@ -81,7 +77,7 @@ def test_without_a_token_only_the_account_itself_may_look(uid: int | None, statu
         pytest.param("/", {"Authorization": f"Bearer {TOKEN}x"}, 401, id="longer"),
         pytest.param("/", {"Authorization": f"Bearer {TOKEN[:-1]}"}, 401, id="shorter"),
         pytest.param("/", {"Authorization": "Bearer \xff\xfe"}, 401, id="no ASCII"),
-        pytest.param("/", {"Cookie": f"{COOKIE}={TOKEN}"}, 401, id="the token itself as cookie"),
+        pytest.param("/", {"Cookie": f"{COOKIE}-8642={TOKEN}"}, 401, id="the token itself as cookie"),
         pytest.param("/?token=wrong", {}, 401, id="wrong in the address"),
         pytest.param("/?token=", {}, 401, id="empty in the address"),
         pytest.param(f"/?token={TOKEN}", {}, 303, id="in the address"),
@@ -89,13 +85,14 @@ def test_without_a_token_only_the_account_itself_may_look(uid: int | None, statu
 )
 def test_a_token_is_asked_for(address: str, headers: dict[str, str], status: int) -> None:
     raw = {name: value.encode("latin-1") for name, value in headers.items()}
-    answer = client_of(TOKEN, "http://somewhere:8642").get(address, headers=raw)
+    answer = client_of("http://somewhere:8642", on_loopback=False).get(address, headers=raw)
     assert answer.status_code == status
+    assert (answer.headers.get("connection") == "close") == (status == 401)
     assert ("secret" in answer.text) == (status == 200)
 
 
 def test_the_token_leaves_the_address_and_becomes_a_cookie() -> None:
-    client = client_of(TOKEN, "http://somewhere:8642")
+    client = client_of("http://somewhere:8642", on_loopback=False)
     answer = client.get(f"/jobs/k3f9zq2m?state=failed&token={TOKEN}&page=2")
     assert (answer.status_code, answer.headers["location"]) == (303, "/jobs/k3f9zq2m?state=failed&page=2")
     cookie = answer.headers["set-cookie"]
@@ -105,16 +102,38 @@ def test_the_token_leaves_the_address_and_becomes_a_cookie() -> None:
     assert client.get(answer.headers["location"]).text == "secret"
 
 
+def test_pages_of_several_accounts_behind_one_name_keep_a_cookie_each() -> None:
+    cookies = [
+        client_of(f"http://localhost:{port}").get(f"/?token={TOKEN}").headers["set-cookie"].partition("=")[0]
+        for port in (8642, 8643)
+    ]
+    assert cookies == ["samgrid-web-8642", "samgrid-web-8643"]
+
+
+@pytest.mark.parametrize("host", ["[", "host:²", "host:8642;x", "", "a:b:c", "[::1]:"])
+def test_the_way_in_needs_no_sensible_host(host: str) -> None:
+    answer = client_of(on_loopback=False).get(f"/a%20b?token={TOKEN}&q=%26", headers={"Host": host.encode("latin-1")})
+    assert (answer.status_code, answer.headers["location"]) == (303, "/a%20b?q=%26")
+
+
+def test_no_two_tokens_are_the_same() -> None:
+    assert len({make_token() for _ in range(9)}) == 9
+    assert len(make_token()) >= 32
+
+
 @pytest.mark.parametrize("path", ["//evil.example/", "/\\evil.example/", "///evil.example"])
 def test_the_way_back_stays_on_this_host(path: str) -> None:
-    location = client_of(TOKEN).get(f"http://localhost:8642{path}?token={TOKEN}").headers["location"]
+    location = client_of().get(f"http://localhost:8642{path}?token={TOKEN}").headers["location"]
     assert location.startswith("/")
     assert not location.startswith(("//", "/\\"))
 
 
-@pytest.mark.parametrize("token", [None, TOKEN])
-def test_every_answer_tells_browsers_what_not_to_do(token: str | None, peer: list[int | None]) -> None:
-    for answer in (client_of(token).get("/"), client_of(token, "http://evil.example").get("/")):
+def test_every_answer_tells_browsers_what_not_to_do() -> None:
+    for answer in (
+        client_of().get("/", headers=BEARER),
+        client_of().get("/"),
+        client_of("http://evil.example").get("/"),
+    ):
         headers = answer.headers
         assert "default-src 'self'" in headers["content-security-policy"]
         assert "unsafe" not in headers["content-security-policy"]
@@ -122,41 +141,6 @@ def test_every_answer_tells_browsers_what_not_to_do(token: str | None, peer: lis
         assert headers["x-frame-options"] == "DENY"
         assert headers["referrer-policy"] == "no-referrer"
         assert headers["cache-control"] == "no-store"
-
-
-# --- whose process it is
-
-
-@pytest.mark.parametrize(
-    ("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"), (socket.AF_INET6, "::ffff:127.0.0.1")]
-)
-def test_the_other_end_of_a_connection_is_known_by_its_user(family: socket.AddressFamily, host: str) -> None:
-    listener = socket.socket(socket.AF_INET6 if host == "::1" else socket.AF_INET)
-    with listener, socket.socket(family) as client:
-        try:
-            listener.bind((host.removeprefix("::ffff:"), 0))
-            listener.listen()
-            client.connect((host, listener.getsockname()[1]))
-        except OSError as error:
-            pytest.skip(f"no IPv6 here: {error}")
-        server, address = listener.accept()
-        with server:
-            assert find_peer_uid(address[:2], server.getsockname()[:2]) == os.geteuid()
-            assert find_peer_uid(("127.0.0.1", 1), server.getsockname()[:2]) is None
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another account for a moment")
-def test_a_process_of_another_account_is_known_for_one() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        os.seteuid(65534)
-        try:
-            client = socket.socket()
-        finally:
-            os.seteuid(0)
-        client.connect(listener.getsockname())
-        server, address = listener.accept()
-        with client, server:
-            assert find_peer_uid(address, server.getsockname()) == 65534
 
 
 # --- token file and address
@@ -217,9 +201,3 @@ def test_an_address_and_its_port_are_read(text: str, host: str, port: int) -> No
 def test_anything_else_is_no_address(text: str) -> None:
     with pytest.raises(ListenError, match="--listen"):
         read_listen(text)
-
-
-@pytest.mark.parametrize("address", ["0.0.0.0:0", "192.0.2.1:0", "[::]:0"])
-def test_other_addresses_than_loopback_need_a_token(address: str) -> None:
-    with pytest.raises(ListenError, match="--token-file"):
-        serve(None, read_listen(address), None)  # type: ignore[arg-type]

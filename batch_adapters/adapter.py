@@ -211,17 +211,18 @@ class LocalStatus:
 class Submission:
     """One array of ``count`` local jobs under one token; numbers are 0, and words empty, where the request says none.
 
-    ``offset`` is what the driver adds to the position in the array, which always starts from 1.
+    The driver finds in a table which local job is at its position in the array, which always starts from 1.
     """
 
     token: str
     count: int
-    offset: int
     driver: str
     results: str
     """Folder for what the batch system itself says on stdout and stderr, and where outputs come back to."""
     sandbox: str = ""
-    """Folder of the driver, sandbox.tar and local-jobs: what has to travel where files are carried."""
+    """Folder of the driver, sandbox.tar and the table: what has to travel where files are carried."""
+    table_lines: int = 1
+    """Of the table: position N needs its file TOKEN.((N - 1) / ``table_lines``), whole numbers."""
     carried: bool = False
     """The batch system carries the sandbox to the job and its outputs back; there is no shared file system."""
     queue: str = ""

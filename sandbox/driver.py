@@ -1,14 +1,14 @@
-"""Renders the driver, the script that runs one local job, and the table that tells each its command."""
+"""Renders the driver, the script that runs one local job."""
 
 import re
 import shlex
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from jinja2 import Environment, StrictUndefined
 
 from sandbox.limits import SandboxRefused
+from sandbox.table import LINES_PER_FILE, quote_word
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
@@ -19,11 +19,10 @@ class DriverPlan:
 
     grid_job: str
     sandbox: Path
-    """The folder that holds ``sandbox.tar`` and ``local-jobs``; ``$0`` will not do, batch systems copy the script."""
+    """The folder of ``sandbox.tar`` and the submissions' tables; ``$0`` will not do, batch systems copy the script."""
     results: Path
     scratch_base: Path
     sandbox_sha256: str
-    table_sha256: str
     local_jobs: int
     local_id_words: str
     """The batch system's id of the job as shell words for double quotes: ``$SAMGRID_FORK_ID``."""
@@ -54,16 +53,6 @@ class DriverPlan:
         return '"$scratch"/' + shlex.quote(self.stdin)
 
 
-@dataclass(frozen=True)
-class LocalJobEntry:
-    """One local job's line of the table: its slice, if its job type has slices, and its command."""
-
-    command: tuple[str, ...]
-    first_event: int | None = None
-    events: int | None = None
-    seed: int | None = None
-
-
 def render_driver(plan: DriverPlan) -> str:
     """The driver as a POSIX shell script, to be written as UTF-8 with ``surrogateescape``.
 
@@ -73,34 +62,6 @@ def render_driver(plan: DriverPlan) -> str:
         if not _NAME.fullmatch(name):
             raise SandboxRefused(f"the environment name {name!r} is none: it takes letters, digits and underscores")
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
-    environment.filters["sh"] = _quote
+    environment.filters["sh"] = quote_word
     template = Path(__file__).with_name("driver.sh.j2").read_text(encoding="utf-8")
-    return environment.from_string(template).render(plan=plan)
-
-
-def render_table(entries: Iterable[LocalJobEntry]) -> str:
-    """The table of local jobs, whose line N is for index N; to be written as UTF-8 with ``surrogateescape``.
-
-    :raises SandboxRefused: for an empty command and for NUL characters.
-    """
-    return "".join(_render_entry(entry) + "\n" for entry in entries)
-
-
-def _render_entry(entry: LocalJobEntry) -> str:
-    if not entry.command or not entry.command[0]:
-        raise SandboxRefused("a local job has no command: its job type must name a program")
-    words = "".join(
-        f"{name}={value} "
-        for name, value in (("first_event", entry.first_event), ("events", entry.events), ("seed", entry.seed))
-        if value is not None
-    )
-    # A line break lies within single quotes always; the driver knows it as $NL.
-    command = " ".join(_quote(word).replace("\n", "'\"$NL\"'") for word in entry.command)
-    return f"{words.strip()}; set -- {command}" if words else f"set -- {command}"
-
-
-def _quote(value: object) -> str:
-    text = str(value)
-    if "\0" in text:
-        raise SandboxRefused(f"{text!r} holds a NUL character, which no command line can carry")
-    return shlex.quote(text)
+    return environment.from_string(template).render(plan=plan, lines_per_file=LINES_PER_FILE)

@@ -25,12 +25,14 @@ universe = vanilla
 executable = /bin/sh
 transfer_executable = false
 {% if carried %}
-arguments = "'{{ quoted(driver.rpartition("/")[2]) }}' {{ offset }} {{ token }}"
+arguments = "'{{ quoted(driver.rpartition("/")[2]) }}' {{ token }}"
 should_transfer_files = YES
-transfer_input_files = {{ spelt(driver) }}, {{ spelt(sandbox) }}/sandbox.tar, {{ spelt(sandbox) }}/local-jobs
+samgrid_table = $(Process) / {{ table_lines }}
+transfer_input_files = {{ spelt(driver) }}, {{ spelt(sandbox) }}/sandbox.tar, \
+{{ spelt(sandbox) }}/{{ token }}.$INT(samgrid_table)
 transfer_output_files = results/
 {% else %}
-arguments = "'{{ quoted(driver) }}' {{ offset }} {{ token }}"
+arguments = "'{{ quoted(driver) }}' {{ token }}"
 should_transfer_files = NO
 {% endif %}
 initialdir = {{ spelt(results) }}

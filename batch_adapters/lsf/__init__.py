@@ -117,7 +117,7 @@ LSF = BatchAdapter(
             *("{% if max_cpu_minutes %}-c{% endif %}", "{{ max_cpu_minutes or '' }}"),
             *("{% if max_wall_minutes %}-W{% endif %}", "{{ max_wall_minutes or '' }}"),
             *("{% if max_memory_mb %}-M{% endif %}", "{% if max_memory_mb %}{{ max_memory_mb }}MB{% endif %}"),
-            *("{{ options* }}", "/bin/sh", "{{ driver | sh }}", "{{ offset }}", "{{ token }}"),
+            *("{{ options* }}", "/bin/sh", "{{ driver | sh }}", "{{ token }}"),
         ),
         outcomes=(OK, _LATER, _DOWN, _REFUSED),
     ),

@@ -130,7 +130,7 @@ PBS = BatchAdapter(
             *("{% if project %}-P{% endif %}", "{{ project }}"),
             # -J 1-1 is refused.
             *("{% if count > 1 %}-J{% endif %}", "{% if count > 1 %}1-{{ count }}{% endif %}"),
-            *("{{ options* }}", "--", "/bin/sh", "{{ driver }}", "{{ offset }}", "{{ token }}"),
+            *("{{ options* }}", "--", "/bin/sh", "{{ driver }}", "{{ token }}"),
         ),
         outcomes=(OK, _NOT_SENT, _DOWN, _LATER, _REFUSED),
     ),
@@ -231,7 +231,7 @@ TORQUE = replace(
             *("{% if count > 1 %}-t{% endif %}", "{% if count > 1 %}1-{{ count }}{% endif %}"),
             "{{ options* }}",
         ),
-        stdin="exec /bin/sh {{ driver | sh }} {{ offset }} {{ token }}\n",
+        stdin="exec /bin/sh {{ driver | sh }} {{ token }}\n",
     ),
     queue=_TORQUE_QUEUE,
     find=_TORQUE_QUEUE,

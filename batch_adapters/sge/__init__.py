@@ -65,7 +65,7 @@ SGE = BatchAdapter(
                 "{% if max_wall_minutes %}h_rt={{ max_wall_minutes * 60 }}{% endif %}",
             ),
             *("{% if max_memory_mb %}-l{% endif %}", "{% if max_memory_mb %}h_vmem={{ max_memory_mb }}M{% endif %}"),
-            *("{{ options* }}", "/bin/sh", "-c", _RUN, "samgrid", "{{ driver }}", "{{ offset }}", "{{ token }}"),
+            *("{{ options* }}", "/bin/sh", "-c", _RUN, "samgrid", "{{ driver }}", "{{ token }}"),
         ),
         outcomes=(
             # There was no connection, so nothing was sent.

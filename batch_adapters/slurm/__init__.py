@@ -95,7 +95,7 @@ SLURM = BatchAdapter(
             "{{ options* }}",
         ),
         # sbatch reads all of its script, and refuses one that has a \r\n anywhere; the driver may.
-        stdin="#!/bin/sh\nexec /bin/sh {{ driver | sh }} {{ offset }} {{ token }}\n",
+        stdin="#!/bin/sh\nexec /bin/sh {{ driver | sh }} {{ token }}\n",
         outcomes=(OK, _NOT_SENT, _DOWN, _QUOTA, _NO, _BAD_OPTION),
     ),
     # From 0: MaxArraySize is one more than the highest number.

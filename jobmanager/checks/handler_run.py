@@ -15,8 +15,10 @@ from jobmanager.requests.time_limit import limited
 from jobmanager.states.program_reports import check_phase
 from sandbox.gather import render_stem
 from sandbox.status import DriverStatus, Phase, fetch_status
+from sandbox.table import write_submission_table
 
 _LOCAL_ID = "1.1"
+_TOKEN = "trial"
 _SHOWN_FILES = 10
 _LAST_WORDS = 4096
 _LONGEST_SHOWN = 60
@@ -44,6 +46,7 @@ def run_local_job(trial: Trial, patience: float) -> Iterator[Finding]:
     """
     places = trial.account.places
     stem = places.results(GRID_JOB) / render_stem(GRID_JOB, _LOCAL_ID)
+    write_submission_table(places.local_jobs(GRID_JOB), _TOKEN, [1])
     if not _run_driver(places.driver(GRID_JOB), places.results(GRID_JOB), patience):
         yield Finding(Level.FAULT, f"local job 1 was killed after {patience:g} s", "give it longer: --run-time SECONDS")
         return
@@ -64,7 +67,7 @@ def _run_driver(driver: Path, folder: Path, patience: float) -> bool:
     """True when the driver ended by itself."""
     environment = {**os.environ, "SAMGRID_FORK_ID": _LOCAL_ID, "SAMGRID_FORK_INDEX": "1"}
     process = subprocess.Popen(
-        ["/bin/sh", str(driver), "0", "trial"],
+        ["/bin/sh", str(driver), _TOKEN],
         cwd=folder,
         env=environment,
         stdin=subprocess.DEVNULL,

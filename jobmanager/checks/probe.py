@@ -50,13 +50,12 @@ def _prepare(system: BatchSystem, token: str, folder: Path, carried: bool) -> Su
     where = "mkdir -p results && cd results" if carried else f"cd -- {shlex.quote(str(results))}"
     script = f"#!/bin/sh\numask 077\n{where} && uname -n >{_WRITTEN}.part && mv {_WRITTEN}.part {_WRITTEN}\n"
     # All that a batch system may have to carry.
-    for name, text in (("driver.sh", script), ("sandbox.tar", ""), ("local-jobs", "")):
+    for name, text in (("driver.sh", script), ("sandbox.tar", ""), (f"{token}.0", "")):
         (sandbox / name).touch(mode=0o600)
         (sandbox / name).write_text(text, errors="surrogateescape")
     return Submission(
         token=token,
         count=1,
-        offset=0,
         driver=str(sandbox / "driver.sh"),
         results=str(results),
         sandbox=str(sandbox),

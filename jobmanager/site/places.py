@@ -99,7 +99,7 @@ class StatePlaces:
         return self.sandbox(grid_job) / "driver.sh"
 
     def local_jobs(self, grid_job: str) -> Path:
-        """The table of the local jobs' command lines."""
+        """The table of the local jobs' command lines, beside which those of the submissions lie."""
         return self.sandbox(grid_job) / "local-jobs"
 
     def results(self, grid_job: str) -> Path:

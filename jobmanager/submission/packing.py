@@ -12,10 +12,11 @@ from jobmanager.requests.acceptance import run_directory
 from jobmanager.requests.job_types import HANDLER_FAILURES, HandlerError
 from jobmanager.requests.time_limit import asking
 from jobmanager.site.account import Account, find_batch_adapter
-from sandbox.driver import DriverPlan, LocalJobEntry, render_driver, render_table
+from sandbox.driver import DriverPlan, render_driver
 from sandbox.files import atomic_write
 from sandbox.limits import Limits
 from sandbox.pack import write_sandbox
+from sandbox.table import LocalJobEntry, render_table
 
 logger = logging.getLogger(__name__)
 
@@ -43,9 +44,8 @@ def pack_sandbox(account: Account, job: GridJob, adapter: JobAdapter, local_jobs
         digest = write_sandbox(work_area, places.sandbox_tar(job.identity), _limits(account))
     finally:
         _remove(work_area)
-    table = os.fsencode(render_table(entries))
-    table_digest = _write_file(places.local_jobs(job.identity), table)
-    driver = render_driver(_plan(account, job, adapter, environment, digest, table_digest, stdin))
+    _write_file(places.local_jobs(job.identity), render_table(entries))
+    driver = render_driver(_plan(account, job, adapter, environment, digest, stdin))
     _write_file(places.driver(job.identity), os.fsencode(driver))
     logger.info("%s packed for %d local jobs", job.identity, len(local_jobs))
 
@@ -93,7 +93,6 @@ def _plan(
     adapter: JobAdapter,
     environment: Mapping[str, str],
     sandbox_sha256: str,
-    table_sha256: str,
     stdin: str,
 ) -> DriverPlan:
     request = adapter.request
@@ -104,7 +103,6 @@ def _plan(
         results=account.places.results(job.identity),
         scratch_base=Path(account.configuration.sandbox.scratch_folder),
         sandbox_sha256=sandbox_sha256,
-        table_sha256=table_sha256,
         local_jobs=job.slice_count,
         local_id_words=batch.local_id_words,
         index_words=batch.index_words,
@@ -132,8 +130,7 @@ def _remove(folder: Path) -> None:
         shutil.rmtree(folder)
 
 
-def _write_file(path: Path, data: bytes) -> str:
-    """Write a whole file or none; its sha256."""
+def _write_file(path: Path, data: bytes) -> None:
+    """Write a whole file or none."""
     with atomic_write(path) as sink:
         sink.write(data)
-    return sink.sha256

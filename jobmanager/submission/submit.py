@@ -23,6 +23,7 @@ from jobmanager.site.settings import Transfer
 from jobmanager.states.changes import change_local_jobs, of_token, put_local_jobs
 from jobmanager.states.registration import register_local_jobs
 from jobmanager.submission.adoption import adopt
+from sandbox.table import LINES_PER_FILE, write_submission_table
 
 logger = logging.getLogger(__name__)
 
@@ -112,6 +113,8 @@ def _submit_all(
         except BatchError as error:
             return intent, error
 
+    for intent in intents:
+        write_submission_table(account.places.local_jobs(job.identity), intent.token, intent.indexes)
     with ThreadPoolExecutor(len(intents)) as threads:
         outcomes = list(threads.map(submit, intents))
     errors = [_note_outcome(account, system, job.identity, intent, outcome) for intent, outcome in outcomes]
@@ -164,10 +167,10 @@ def _render_submission(
     return Submission(
         token=intent.token,
         count=len(intent.indexes),
-        offset=intent.indexes[0] - 1,
         driver=str(places.driver(job.identity)),
         results=str(places.results(job.identity)),
         sandbox=str(places.sandbox(job.identity)),
+        table_lines=LINES_PER_FILE,
         carried=account.configuration.sandbox.transfer is Transfer.BATCH_SYSTEM,
         queue=request["queue"],
         project=request["project"],

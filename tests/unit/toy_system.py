@@ -19,6 +19,7 @@ from jobmanager.database.local_job import LocalJob
 from jobmanager.site.account import Account, find_batch_system
 from jobmanager.states.changes import put_local_jobs
 from jobmanager.states.driver_status import status_file
+from sandbox.table import LocalJobEntry, render_table
 
 GRID_JOB = "abcdefgh"
 TOKEN = f"{GRID_JOB}-1"
@@ -70,7 +71,7 @@ class ToySystem:
         return replace(
             FORK,
             name="toy",
-            submit=command("submit", "{{ token }}", "{{ count }}", "{{ offset }}", "{{ options* }}"),
+            submit=command("submit", "{{ token }}", "{{ count }}", "{{ options* }}"),
             naming=Naming(r"(?P<id>\d+)", single="{id}", element="{id}_{n}", array="{id}"),
             queue=command("queue"),
             find=command("find", "{{ token }}"),
@@ -125,6 +126,9 @@ class ToySystem:
             self.database.grid_jobs.put(job)
             put_local_jobs(self.database, GRID_JOB, local_jobs)
         self.account.places.results(GRID_JOB).mkdir(parents=True)
+        self.account.places.sandbox(GRID_JOB).mkdir()
+        table = render_table([LocalJobEntry(("/bin/true",))] * len(local_jobs))
+        self.account.places.local_jobs(GRID_JOB).write_bytes(table)
 
     def _make(self, index: int, local_id: str | None, state: State, token: str | None) -> LocalJob:
         job = LocalJob.new(index, "toy", None)
@@ -151,6 +155,11 @@ class ToySystem:
     def documents(self) -> list[bytes]:
         """All that the database says of its local jobs."""
         return [job.to_bytes() for job in self.database.local_jobs.all_of(GRID_JOB)]
+
+    def table(self, token: str) -> list[int]:
+        """Which local job a driver finds at each position of a submission."""
+        files = sorted(self.account.places.sandbox(GRID_JOB).glob(f"{token}.*"), key=lambda file: int(file.suffix[1:]))
+        return [int(line.split(b" ")[1]) for file in files for line in file.read_bytes().splitlines()]
 
     def drives(self, local_id: str, *lines: str) -> None:
         """Let the driver of a local job have written these lines."""

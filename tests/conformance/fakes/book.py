@@ -40,8 +40,8 @@ class Job(NamedTuple):
     token: str
     """Its name."""
     driver: str
-    offset: int
-    """Argument of the driver."""
+    number_in_grid_job: int
+    """Which of the grid job's local jobs it is, from 1: what the submission's table says of its position."""
     state: str = PENDING
     exit_code: int | None = None
     runs: int = 0
@@ -54,11 +54,6 @@ class Job(NamedTuple):
     """The queue does not show it any more."""
     unrecorded: bool = False
     """The history does not know it."""
-
-    @property
-    def number_in_grid_job(self) -> int:
-        """Which of the grid job's local jobs it is, from 1."""
-        return self.offset + self.position
 
     @property
     def is_live(self) -> bool:

@@ -29,7 +29,7 @@ class Submit(NamedTuple):
     token: str
     elements: Sequence[int] | None
     script: Sequence[str]
-    """The driver with its arguments: offset and token."""
+    """The driver with its argument, the token."""
     render: Callable[[Sequence[Job]], Reply]
     kind: str = "submit"
 

@@ -79,7 +79,7 @@ class Hand:
         for job in [job for job in self.book.jobs() if job.state == RUNNING]:
             self._result(job, "status").unlink()
             environment = {"PATH": os.environ["PATH"], "HOME": "/", **self.dialect.variables(job)}
-            command = ["/bin/sh", job.driver, str(job.offset), job.token]
+            command = ["/bin/sh", job.driver, job.token]
             done = subprocess.run(command, cwd="/", env=environment, check=False, stdin=subprocess.DEVNULL)
             self._change_state(RUNNING, ENDED, done.returncode, [job.number_in_grid_job])
 

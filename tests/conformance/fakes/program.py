@@ -5,6 +5,7 @@ a way to misbehave for it. Arguments that the dialect does not know end it with 
 """
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from tests.conformance.fakes.book import CANCELLED, LOST, RUNNING, SUSPENDED, Book, Job
@@ -83,15 +84,16 @@ def obey(book: Book, ask: Ask, does: str) -> Reply:
 
 def submit(book: Book, ask: Submit, does: str) -> Reply:
     """Take local jobs."""
-    *_, driver, offset, token = ask.script
+    *_, driver, token = ask.script
     if token != ask.token or not driver.startswith("/"):
         raise SystemExit(f"what {ask.token} is to run is {ask.script}")
     now = book.now()
+    indexes = read_indexes(Path(driver).parent, token)
 
     def make(number: int) -> list[Job]:
         elements = [None] if ask.elements is None else ask.elements
         jobs = [
-            Job(number, element, position, ask.token, driver, int(offset), appears=now)
+            Job(number, element, position, ask.token, driver, indexes[position - 1], appears=now)
             for position, element in enumerate(elements, start=1)
         ]
         if does == "late":
@@ -100,6 +102,12 @@ def submit(book: Book, ask: Submit, does: str) -> Reply:
 
     taken = book.add(make)
     return ask.render(taken) if taken else Reply()
+
+
+def read_indexes(sandbox: Path, token: str) -> list[int]:
+    """Which local job is at each position of a submission, as its drivers read it."""
+    files = sorted(sandbox.glob(f"{token}.*"), key=lambda file: int(file.suffix[1:]))
+    return [int(line.split(b" ")[1]) for file in files for line in file.read_bytes().splitlines()]
 
 
 def half(jobs: Sequence[Job], does: str) -> int:

@@ -57,7 +57,7 @@ def read(program: str, arguments: Sequence[str], stdin: Callable[[], str]) -> As
 
 
 def _read_submission(options: Options, stdin: Callable[[], str]) -> Submit:
-    """The script comes on stdin where none is named: ``exec /bin/sh DRIVER OFFSET TOKEN`` is its last line."""
+    """The script comes on stdin where none is named: ``exec /bin/sh DRIVER TOKEN`` is its last line."""
     want(options.has("--parsable"), "a form of the answer")
     elements = None
     if options.has("-a", "--array"):

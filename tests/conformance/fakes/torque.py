@@ -61,7 +61,7 @@ def read(program: str, arguments: Sequence[str], stdin: Callable[[], str]) -> As
 
 
 def _read_submission(options: Options, script: str) -> Submit:
-    """The script comes on stdin: ``exec /bin/sh DRIVER OFFSET TOKEN``."""
+    """The script comes on stdin: ``exec /bin/sh DRIVER TOKEN``."""
     want(not options.rest, f"a script file {options.rest}")
     elements = None
     if options.has("-t"):

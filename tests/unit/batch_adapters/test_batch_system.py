@@ -34,7 +34,7 @@ from batch_adapters.running.commands import TimedOut
 from batch_adapters.running.traffic import HeldBack, Traffic
 from batch_adapters.states import State
 
-SUBMISSION = Submission("k3f9zq2m-1", 3, 5, "/driver", "/results")
+SUBMISSION = Submission("k3f9zq2m-1", 3, "/driver", "/results")
 OUTCOMES = (
     OK,
     Outcome(1, "", Answer.TRANSIENT),

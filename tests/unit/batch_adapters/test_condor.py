@@ -96,11 +96,10 @@ def test_the_numbers_of_states_are_those_of_the_manual() -> None:
     assert CONDOR.states["HELD"] is State.SUSPENDED
 
 
-SINGLE = Submission("k3f9zq2m-1", 1, 0, "/s/sandbox/driver.sh", "/s/results", sandbox="/s/sandbox")
+SINGLE = Submission("k3f9zq2m-1", 1, "/s/sandbox/driver.sh", "/s/results", sandbox="/s/sandbox")
 ARRAY = Submission(
     token="k3f9zq2m-2",
     count=200,
-    offset=1000,
     driver="/s/sandbox/driver.sh",
     results="/s/results",
     sandbox="/s/sandbox",
@@ -124,7 +123,7 @@ def test_one_local_job_is_described() -> None:
         "universe = vanilla",
         "executable = /bin/sh",
         "transfer_executable = false",
-        "arguments = \"'/s/sandbox/driver.sh' 0 k3f9zq2m-1\"",
+        "arguments = \"'/s/sandbox/driver.sh' k3f9zq2m-1\"",
         "should_transfer_files = NO",
         "initialdir = /s/results",
         "samgrid_position = $(Process) + 1",
@@ -142,7 +141,7 @@ def test_an_array_is_described_with_all_that_the_request_wants() -> None:
     argv = render_argv(CONDOR.submit, asdict(ARRAY))
     assert argv == ["condor_submit", "-terse", "-append", "request_disk = 1GB", "-"]
     lines = describe(ARRAY)
-    assert lines[3] == "arguments = \"'/s/sandbox/driver.sh' 1000 k3f9zq2m-2\""
+    assert lines[3] == "arguments = \"'/s/sandbox/driver.sh' k3f9zq2m-2\""
     assert lines[-5:] == [
         'My.BatchQueue = "long"',
         "accounting_group = dzero.mc",
@@ -153,11 +152,13 @@ def test_an_array_is_described_with_all_that_the_request_wants() -> None:
 
 
 def test_where_files_are_carried_the_sandbox_goes_and_the_results_come_back() -> None:
-    lines = describe(Submission(**{**asdict(SINGLE), "carried": True}))
-    assert lines[3:7] == [
-        "arguments = \"'driver.sh' 0 k3f9zq2m-1\"",
+    lines = describe(Submission(**{**asdict(SINGLE), "carried": True, "table_lines": 100}))
+    assert lines[3:8] == [
+        "arguments = \"'driver.sh' k3f9zq2m-1\"",
         "should_transfer_files = YES",
-        "transfer_input_files = /s/sandbox/driver.sh, /s/sandbox/sandbox.tar, /s/sandbox/local-jobs",
+        "samgrid_table = $(Process) / 100",
+        "transfer_input_files = /s/sandbox/driver.sh, /s/sandbox/sandbox.tar,"
+        " /s/sandbox/k3f9zq2m-1.$INT(samgrid_table)",
         "transfer_output_files = results/",
     ]
     assert CONDOR.carries_files
@@ -165,9 +166,9 @@ def test_where_files_are_carried_the_sandbox_goes_and_the_results_come_back() ->
 
 def test_a_path_with_quotes_blanks_and_dollars_is_spelt_as_the_submit_language_wants() -> None:
     place = '/it\'s "q" $(x) $ENV(HOME) $ %s \\ a,b;#'
-    lines = describe(Submission("t-1", 1, 0, f"{place}/driver.sh", f"{place}/results", queue='a"b\\$(c)'))
+    lines = describe(Submission("t-1", 1, f"{place}/driver.sh", f"{place}/results", queue='a"b\\$(c)'))
     spelt = '/it\'\'s ""q"" $(DOLLAR)(x) $(DOLLAR)ENV(HOME) $(DOLLAR) %s \\ a,b;#'
-    assert lines[3] == f"arguments = \"'{spelt}/driver.sh' 0 t-1\""
+    assert lines[3] == f"arguments = \"'{spelt}/driver.sh' t-1\""
     assert lines[5] == 'initialdir = /it\'s "q" $(DOLLAR)(x) $(DOLLAR)ENV(HOME) $(DOLLAR) %s \\ a,b;#/results'
     assert 'My.BatchQueue = "a\\"b\\\\$(DOLLAR)(c)"' in lines
 

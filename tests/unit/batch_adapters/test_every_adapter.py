@@ -364,9 +364,9 @@ def test_an_answer_that_is_not_what_it_should_be_names_nothing(system: str, prin
 
 # --- submission
 
-SINGLE = Submission("k3f9zq2m-1", 1, 0, "/s/driver.sh", "/s/results")
+SINGLE = Submission("k3f9zq2m-1", 1, "/s/driver.sh", "/s/results")
 ARRAY = Submission(
-    *("k3f9zq2m-2", 200, 7, "/s/my driver.sh", "/s/results"),
+    *("k3f9zq2m-2", 200, "/s/my driver.sh", "/s/results"),
     queue="short",
     project="d0",
     max_cpu_minutes=90,
@@ -385,62 +385,60 @@ PBS_LIMITS = "-q short -l cput=5400 -l walltime=7200 -l mem=2000mb"
         for row in [
             (
                 *("pbs", SINGLE),
-                "qsub -f -N k3f9zq2m-1 -m n -j oe -o /s/results/k3f9zq2m-1.1.driver"
-                " -- /bin/sh /s/driver.sh 0 k3f9zq2m-1",
+                "qsub -f -N k3f9zq2m-1 -m n -j oe -o /s/results/k3f9zq2m-1.1.driver -- /bin/sh /s/driver.sh k3f9zq2m-1",
                 "",
             ),
             (
                 *("pbs", ARRAY),
                 f"qsub -f -N k3f9zq2m-2 -m n -j oe {PBS_LIMITS} -o /s/results/k3f9zq2m-2.^array_index^.driver"
-                " -P d0 -J 1-200 -l host=n1 -- /bin/sh /s/my|driver.sh 7 k3f9zq2m-2",
+                " -P d0 -J 1-200 -l host=n1 -- /bin/sh /s/my|driver.sh k3f9zq2m-2",
                 "",
             ),
             (
                 *("torque", SINGLE),
                 "qsub -N k3f9zq2m-1 -m n -j oe -o /s/results/k3f9zq2m-1.1.driver",
-                "exec /bin/sh /s/driver.sh 0 k3f9zq2m-1\n",
+                "exec /bin/sh /s/driver.sh k3f9zq2m-1\n",
             ),
             (
                 *("torque", ARRAY),
                 f"qsub -N k3f9zq2m-2 -m n -j oe {PBS_LIMITS} -o /s/results/k3f9zq2m-2.driver -A d0 -t 1-200 -l host=n1",
-                "exec /bin/sh '/s/my driver.sh' 7 k3f9zq2m-2\n",
+                "exec /bin/sh '/s/my driver.sh' k3f9zq2m-2\n",
             ),
             (
                 *("sge", SINGLE),
                 "qsub -terse -N k3f9zq2m-1 -t 1-1 -wd / -o /s/results/k3f9zq2m-1.$TASK_ID.driver -j y -b y -shell n"
-                " /bin/sh -c SCRIPT samgrid /s/driver.sh 0 k3f9zq2m-1",
+                " /bin/sh -c SCRIPT samgrid /s/driver.sh k3f9zq2m-1",
                 "",
             ),
             (
                 *("sge", ARRAY),
                 "qsub -terse -N k3f9zq2m-2 -t 1-200 -wd / -o /s/results/k3f9zq2m-2.$TASK_ID.driver -j y -b y -shell n"
                 " -q short -P d0 -l h_cpu=5400 -l h_rt=7200 -l h_vmem=2000M -l host=n1"
-                " /bin/sh -c SCRIPT samgrid /s/my|driver.sh 7 k3f9zq2m-2",
+                " /bin/sh -c SCRIPT samgrid /s/my|driver.sh k3f9zq2m-2",
                 "",
             ),
             (
                 *("lsf", SINGLE),
-                "bsub -J k3f9zq2m-1 -env none -o /s/results/k3f9zq2m-1.1.driver -cwd /"
-                " /bin/sh /s/driver.sh 0 k3f9zq2m-1",
+                "bsub -J k3f9zq2m-1 -env none -o /s/results/k3f9zq2m-1.1.driver -cwd / /bin/sh /s/driver.sh k3f9zq2m-1",
                 "",
             ),
             (
                 *("lsf", ARRAY),
                 "bsub -J k3f9zq2m-2[1-200] -env none -o /s/results/k3f9zq2m-2.%I.driver -cwd / -q short -P d0 -c 90"
-                " -W 120 -M 2000MB -l host=n1 /bin/sh '/s/my|driver.sh' 7 k3f9zq2m-2",
+                " -W 120 -M 2000MB -l host=n1 /bin/sh '/s/my|driver.sh' k3f9zq2m-2",
                 "",
             ),
             (
                 *("slurm", SINGLE),
                 "sbatch --parsable --job-name=k3f9zq2m-1 --output=/s/results/k3f9zq2m-1.0.driver --chdir=/"
                 " --export=NONE",
-                "#!/bin/sh\nexec /bin/sh /s/driver.sh 0 k3f9zq2m-1\n",
+                "#!/bin/sh\nexec /bin/sh /s/driver.sh k3f9zq2m-1\n",
             ),
             (
                 *("slurm", ARRAY),
                 "sbatch --parsable --job-name=k3f9zq2m-2 --array=0-199 --output=/s/results/k3f9zq2m-2.%a.driver"
                 " --chdir=/ --export=NONE --partition=short --account=d0 --time=120 --mem=2000M -l host=n1",
-                "#!/bin/sh\nexec /bin/sh '/s/my driver.sh' 7 k3f9zq2m-2\n",
+                "#!/bin/sh\nexec /bin/sh '/s/my driver.sh' k3f9zq2m-2\n",
             ),
         ]
     ],

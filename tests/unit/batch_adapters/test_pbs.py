@@ -202,7 +202,7 @@ def test_elements_of_a_held_array_say_why_they_wait() -> None:
 # --- submission
 
 
-SINGLE = Submission("k3f9zq2m-1", 1, 0, "/s/driver.sh", "/s/results")
+SINGLE = Submission("k3f9zq2m-1", 1, "/s/driver.sh", "/s/results")
 
 
 @pytest.mark.parametrize(
@@ -388,8 +388,8 @@ def test_the_wrappers_submit_single_jobs(wrappers: BatchAdapter) -> None:
     assert wrappers.max_array == 1
     assert wrappers.naming.read_submitted("1533\n", 1) == {1: "1533"}
     assert (wrappers.naming.position_of("1533"), wrappers.naming.array_of("1533")) == (1, "1533")
-    line = "qsub -N k3f9zq2m-1 -o /s/results/k3f9zq2m-1.1.driver -j oe -v HOME -l nodes=1 /s/driver.sh 0 k3f9zq2m-1"
-    submission = Submission("k3f9zq2m-1", 1, 0, "/s/driver.sh", "/s/results")
+    line = "qsub -N k3f9zq2m-1 -o /s/results/k3f9zq2m-1.1.driver -j oe -v HOME -l nodes=1 /s/driver.sh k3f9zq2m-1"
+    submission = Submission("k3f9zq2m-1", 1, "/s/driver.sh", "/s/results")
     assert render_argv(wrappers.submit, asdict(submission)) == line.split(" ")
 
 

@@ -17,7 +17,7 @@ from batch_adapters.site_adapter import find_adapter
 from batch_adapters.states import State
 
 OAR = """
-submit = { argv = ["oarsub", "-n", "{{ token }}", "{{ driver }} {{ offset }}"], timeout = 30, attempts = 1 }
+submit = { argv = ["oarsub", "-n", "{{ token }}", "{{ driver }} {{ token }}"], timeout = 30, attempts = 1 }
 queue = { argv = ["oarstat"], outcomes = [
     { exit_code = 0, answer = "ok" }, { pattern = "cannot connect", answer = "transient" },
     { exit_code = 7, pattern = "no such", answer = "absent" } ] }
@@ -61,7 +61,7 @@ def test_a_table_makes_a_new_batch_system_without_code() -> None:
     adapter = read(tomllib.loads(OAR))
     assert (adapter.name, adapter.max_array, adapter.settle_time, adapter.carries_files) == ("oar", 1, 12.5, True)
     assert adapter.submit == Command(
-        ("oarsub", "-n", "{{ token }}", "{{ driver }} {{ offset }}"), timeout=30, attempts=1
+        ("oarsub", "-n", "{{ token }}", "{{ driver }} {{ token }}"), timeout=30, attempts=1
     )
     assert adapter.queue.outcomes == (
         Outcome(0, "", Answer.OK),
@@ -103,8 +103,8 @@ def test_a_new_batch_system_works(tmp_path: Path) -> None:
     table = tomllib.loads(OAR)
     table["submit"]["argv"][0] = str(program)
     system = BatchSystem(read(table), {}, Traffic(tmp_path / "traffic", 60))
-    assert system.submit(Submission("t-1", 1, 4, "/driver", "/results")) == {1: "41"}
-    assert (tmp_path / "argv").read_text() == "-n t-1 /driver 4\n"
+    assert system.submit(Submission("t-1", 1, "/driver", "/results")) == {1: "41"}
+    assert (tmp_path / "argv").read_text() == "-n t-1 /driver t-1\n"
 
 
 @pytest.mark.parametrize("key", ["submit", "naming", "queue", "find", "status", "jobs", "cancel", "states",

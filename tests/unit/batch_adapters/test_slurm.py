@@ -34,7 +34,7 @@ def read_queue(recording: Recording) -> list[Job]:
 
 
 def submission(**changes: object) -> dict[str, object]:
-    fields = asdict(Submission("k3f9zq2m-1", 1, 1000, driver="/s/driver.sh", results="/home/griduser/results"))
+    fields = asdict(Submission("k3f9zq2m-1", 1, driver="/s/driver.sh", results="/home/griduser/results"))
     return {**fields, **changes}
 
 
@@ -54,7 +54,7 @@ def test_folders_may_have_any_name() -> None:
     argv = render_argv(SLURM.submit, submission(results="/100%a"))
     assert "--output=/100%%a/k3f9zq2m-1.0.driver" in argv
     script = render_text(SLURM.submit.stdin, submission(driver="/it's/driver.sh"))
-    assert script == """#!/bin/sh\nexec /bin/sh '/it'"'"'s/driver.sh' 1000 k3f9zq2m-1\n"""
+    assert script == """#!/bin/sh\nexec /bin/sh '/it'"'"'s/driver.sh' k3f9zq2m-1\n"""
 
 
 def test_questions_and_cancellations_are_asked_as_they_were_recorded() -> None:

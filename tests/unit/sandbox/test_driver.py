@@ -1,7 +1,6 @@
 """The driver, run from end to end by the shells that sites have."""
 
 import contextlib
-import hashlib
 import os
 import re
 import resource
@@ -19,10 +18,11 @@ from typing import Any
 
 import pytest
 
-from sandbox.driver import DriverPlan, LocalJobEntry, render_driver, render_table
+from sandbox.driver import DriverPlan, render_driver
 from sandbox.limits import Limits, SandboxError
 from sandbox.pack import write_sandbox
 from sandbox.status import DriverStatus, Phase, fetch_status
+from sandbox.table import LocalJobEntry, render_table, write_submission_table
 from tests.waiting import is_gone, wait_until
 
 SECONDS = 300.0
@@ -49,6 +49,7 @@ class Bench:
 
     def __init__(self, folder: Path, shell: list[str]) -> None:
         self.shell = shell
+        self.submissions = 0
         self.work_area = folder / "work area"
         self.sandbox = folder / "sand'box"
         self.results = folder / "results $x"
@@ -57,25 +58,34 @@ class Bench:
             path.mkdir(mode=0o700)
         (self.results / "reports").mkdir(mode=0o700)
 
-    def prepare(self, entries: Iterable[LocalJobEntry], **changes: Any) -> list[str]:
+    def prepare(
+        self, entries: Iterable[LocalJobEntry], indexes: Iterable[int] | None = None, **changes: Any
+    ) -> list[str]:
         entries = list(entries)
         digest = write_sandbox(self.work_area, self.sandbox / "sandbox.tar", Limits(100, 10**7))
-        table = os.fsencode(render_table(entries))
-        (self.sandbox / "local-jobs").write_bytes(table)
+        table = self.sandbox / "local-jobs"
+        table.write_bytes(render_table(entries))
+        # A submission of its own: in the same one it would end as before.
+        self.submissions += 1
+        write_submission_table(table, self.token, list(indexes or range(1, len(entries) + 1)))
         plan = DriverPlan(
             grid_job="k3f9zq2m",
             sandbox=self.sandbox,
             results=self.results,
             scratch_base=self.scratch,
             sandbox_sha256=digest,
-            table_sha256=hashlib.sha256(table).hexdigest(),
             local_jobs=len(entries),
             local_id_words="$JOB_ID",
             index_words="$JOB_INDEX",
         )
         driver = self.sandbox / "driver.sh"
         driver.write_bytes(os.fsencode(render_driver(replace(plan, **changes))))
-        return [*self.shell, str(driver)]
+        return [*self.shell, str(driver), self.token]
+
+    @property
+    def token(self) -> str:
+        """The last submission."""
+        return f"k3f9zq2m-{self.submissions}"
 
     def environment(self, index: int = 1) -> dict[str, str]:
         return {"PATH": os.environ["PATH"], "JOB_ID": "t-1.1", "JOB_INDEX": str(index)}
@@ -139,7 +149,7 @@ def test_the_status_file_is_ours_alone_and_its_lines_stand_in_order(plain_bench:
     status = plain_bench.results / "k3f9zq2m.t-1.1.status"
     assert status.stat().st_mode & 0o777 == 0o600
     keys = [line.split()[0] for line in status.read_text().splitlines() if line]
-    assert keys == ["start", "host", "pid", "index", "cpu", "exit", "end"]
+    assert keys == ["start", "host", "pid", "index", "token", "cpu", "exit", "end"]
 
 
 @pytest.mark.parametrize("umask", ["022", "077"])
@@ -212,27 +222,35 @@ def test_a_local_job_without_a_slice_is_told_of_none(plain_bench: Bench) -> None
     assert b"SAMGRID_EVENTS" not in plain_bench.read("stdout")
 
 
-def test_the_offset_is_added_to_the_index(plain_bench: Bench) -> None:
-    argv = plain_bench.prepare(LocalJobEntry(("/bin/echo", str(line))) for line in range(1, 6))
-    assert plain_bench.run_prepared([*argv, "3"], JOB_INDEX="2") == 0
-    assert plain_bench.read("stdout") == b"5\n"
-    assert (plain_bench.status.index, plain_bench.status.token) == (5, None)
+def test_a_local_job_is_the_one_that_the_table_has_at_its_position(bench: Bench) -> None:
+    entries = [LocalJobEntry(("/bin/echo", str(index))) for index in range(1, 10)]
+    argv = bench.prepare(entries, indexes=[2, 3, 7])
+    for position, index in ((1, 2), (3, 7)):
+        assert bench.run_prepared(argv, JOB_INDEX=str(position)) == 0
+        assert bench.read("stdout") == f"{index}\n".encode()
+        assert (bench.status.index, bench.status.token) == (index, bench.token)
+    assert bench.run_prepared(argv, JOB_INDEX="4") == 125
 
 
-def test_the_status_file_says_which_submission_the_local_job_came_with(bench: Bench) -> None:
-    argv = bench.prepare(LocalJobEntry(("/bin/echo", str(line))) for line in range(1, 4))
-    assert bench.run_prepared([*argv, "1", "k3f9zq2m-2"], JOB_INDEX="2") == 0
-    assert (bench.status.index, bench.status.token) == (3, "k3f9zq2m-2")
-    lines = (bench.results / "k3f9zq2m.t-1.1.status").read_text().splitlines()
-    assert lines[lines.index("index 3") + 1] == "token k3f9zq2m-2"
+def test_a_large_table_lies_in_files_of_which_a_driver_reads_one(plain_bench: Bench) -> None:
+    argv = plain_bench.prepare((LocalJobEntry(("/bin/echo", str(line))) for line in range(1, 260)), range(3, 260))
+    names = sorted(path.name for path in plain_bench.sandbox.glob(f"{plain_bench.token}.*"))
+    assert names == [f"{plain_bench.token}.0", f"{plain_bench.token}.1", f"{plain_bench.token}.2"]
+    plain_bench.sandbox.joinpath("local-jobs").unlink()
+    for position in (1, 100, 101, 257):
+        others = [name for name in names if not name.endswith(str((position - 1) // 100))]
+        for name in others:
+            plain_bench.sandbox.joinpath(name).rename(plain_bench.sandbox / f"away{name}")
+        assert plain_bench.run_prepared(argv, JOB_INDEX=str(position)) == 0
+        assert plain_bench.read("stdout") == f"{position + 2}\n".encode()
+        for name in others:
+            plain_bench.sandbox.joinpath(f"away{name}").rename(plain_bench.sandbox / name)
 
 
-@pytest.mark.parametrize("offset", ["x", "-1", "1 2"])
-def test_an_offset_that_is_no_number_is_a_problem(bench: Bench, offset: str) -> None:
-    argv = bench.prepare([LocalJobEntry(("/bin/true",))])
-    assert bench.run_prepared([*argv, offset, "k3f9zq2m-2"]) == 125
-    assert bench.status.problem == f'the offset "{offset}" is no number'
-    assert bench.status.token == "k3f9zq2m-2"
+def test_the_status_file_says_which_submission_the_local_job_came_with(plain_bench: Bench) -> None:
+    plain_bench.run_prepared(plain_bench.prepare([LocalJobEntry(("/bin/true",))] * 3, indexes=[3]))
+    lines = (plain_bench.results / "k3f9zq2m.t-1.1.status").read_text().splitlines()
+    assert lines[lines.index("index 3") + 1] == f"token {plain_bench.token}"
 
 
 class CarriedBench(Bench):
@@ -244,7 +262,7 @@ class CarriedBench(Bench):
         self.started_in = self.sandbox.parent / "start'ed $here"
         self.sandbox.rename(self.started_in)
         self.results = self.started_in / "results"
-        return [*self.shell, "driver.sh", "0", "k3f9zq2m-2"]
+        return [*self.shell, "driver.sh", self.token]
 
     def run_prepared(self, argv: list[str], **environment: str) -> int:
         environment = self.environment() | environment
@@ -264,9 +282,10 @@ def test_where_files_are_carried_all_happens_where_the_driver_is_started(carried
     assert carried_bench.run("/bin/sh", "-c", "pwd; echo oops >&2; echo x >output/file; exit 3") == 3
     assert carried_bench.read("stdout").decode().startswith(f"{carried_bench.started_in}/samgrid.k3f9zq2m.")
     assert (carried_bench.read("stderr"), carried_bench.read("output/file")) == (b"oops\n", b"x\n")
-    assert (carried_bench.status.exit_code, carried_bench.status.token) == (3, "k3f9zq2m-2")
+    assert (carried_bench.status.exit_code, carried_bench.status.token) == (3, carried_bench.token)
     assert sorted(path.name for path in carried_bench.started_in.iterdir()) == [
         "driver.sh",
+        f"{carried_bench.token}.0",
         "local-jobs",
         "results",
         "sandbox.tar",
@@ -409,8 +428,8 @@ def test_a_signal_before_the_programs_start_keeps_it_from_starting(bench: Bench)
     program = ("/bin/sh", "-c", "echo ran")
     (bench.work_area / "a").write_text("x")
     argv = bench.prepare([LocalJobEntry(program)])
-    Path(argv[-1]).write_text(
-        Path(argv[-1])
+    Path(argv[-2]).write_text(
+        Path(argv[-2])
         .read_text()
         .replace("read -r pid _ <", 'kill -s TERM $$; until [ -e "$job/caught" ]; do sleep 0.02; done; read -r pid _ <')
     )
@@ -467,7 +486,7 @@ def test_a_requeued_local_job_replaces_what_its_first_run_left(bench: Bench) -> 
 
 
 def test_a_run_that_came_to_its_end_is_not_repeated(bench: Bench) -> None:
-    argv = [*bench.prepare([LocalJobEntry(("/bin/sh", "-c", "echo ran; echo x >output/file; exit 3"))]), "0", "t-1"]
+    argv = bench.prepare([LocalJobEntry(("/bin/sh", "-c", "echo ran; echo x >output/file; exit 3"))])
     assert bench.run_prepared(argv) == 3
     before = bench.status
     (bench.results / "k3f9zq2m.t-1.1.stdout").write_text("kept\n")
@@ -481,7 +500,7 @@ def test_a_run_that_came_to_its_end_is_not_repeated(bench: Bench) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param(lambda text: text.replace("token t-1", "token t-2"), id="another submission"),
+        pytest.param(lambda text: text.replace("token k3f9zq2m-1", "token k3f9zq2m-2"), id="another submission"),
         pytest.param(lambda text: text.replace("index 1", "index 2"), id="another index"),
         pytest.param(lambda text: text.replace("\nend ", "\ncaught TERM 1\nend "), id="told to end"),
         pytest.param(lambda text: text[: text.index("end ")], id="no end"),
@@ -490,7 +509,7 @@ def test_a_run_that_came_to_its_end_is_not_repeated(bench: Bench) -> None:
     ],
 )
 def test_a_run_that_did_not_come_to_its_end_is_repeated(plain_bench: Bench, change: Callable[[str], str]) -> None:
-    argv = [*plain_bench.prepare([LocalJobEntry(("/bin/sh", "-c", "echo ran"))]), "0", "t-1"]
+    argv = plain_bench.prepare([LocalJobEntry(("/bin/sh", "-c", "echo ran"))])
     assert plain_bench.run_prepared(argv) == 0
     status = plain_bench.results / "k3f9zq2m.t-1.1.status"
     status.write_text(change(status.read_text()))
@@ -501,7 +520,7 @@ def test_a_run_that_did_not_come_to_its_end_is_repeated(plain_bench: Bench, chan
 
 
 def test_a_run_without_its_outputs_is_repeated(plain_bench: Bench) -> None:
-    argv = [*plain_bench.prepare([LocalJobEntry(("/bin/sh", "-c", "echo ran"))]), "0", "t-1"]
+    argv = plain_bench.prepare([LocalJobEntry(("/bin/sh", "-c", "echo ran"))])
     assert plain_bench.run_prepared(argv) == 0
     (plain_bench.results / "k3f9zq2m.t-1.1.stdout").unlink()
     assert plain_bench.run_prepared(argv) == 0
@@ -520,7 +539,12 @@ def break_tar(bench: Bench) -> None:
 
 
 def break_table(bench: Bench) -> None:
-    (bench.sandbox / "local-jobs").write_bytes(b"set -- /bin/echo hacked\n")
+    table = bench.sandbox / f"{bench.token}.0"
+    table.write_bytes(table.read_bytes().replace(b"/bin/echo", b"/bin/date"))
+
+
+def lose_table(bench: Bench) -> None:
+    (bench.sandbox / f"{bench.token}.0").unlink()
 
 
 def lose_scratch(bench: Bench) -> None:
@@ -532,11 +556,13 @@ def lose_scratch(bench: Bench) -> None:
     [
         pytest.param(break_tar, {}, "sandbox is damaged", id="sandbox.tar changed"),
         pytest.param(break_table, {}, "sandbox is damaged", id="table changed"),
+        pytest.param(lose_table, {}, "sandbox is damaged: k3f9zq2m-1.0 has no line", id="table gone"),
         pytest.param(lose_scratch, {}, "no scratch folder", id="no scratch"),
         pytest.param(None, {"directory": "/nonexistent"}, "the directory /nonexistent", id="no directory"),
         pytest.param(None, {"stdin": "absent"}, "input", id="no stdin"),
-        pytest.param(None, {"index_words": "$NOTHING"}, "no index", id="no index"),
-        pytest.param(None, {"index_words": "7"}, "no local job 7 of 1", id="index too high"),
+        pytest.param(None, {"index_words": "$NOTHING"}, "no position in its array", id="no position"),
+        pytest.param(None, {"index_words": "08"}, 'position in its array but "08"', id="no number"),
+        pytest.param(None, {"index_words": "7"}, "has no line for position 7", id="position too high"),
         pytest.param(None, {"local_id_words": "$NOTHING"}, "no id", id="no local id"),
     ],
 )
@@ -704,7 +730,7 @@ def test_who_looks_at_stdout_ends_with_the_driver(bench: Bench, number: signal.S
     driver.wait(SECONDS)
     try:
         # Only the program is left, and who notes its code, of whom a driver that was killed could tell nobody.
-        itself = os.fsencode(" ".join([*bench.shell, str(bench.sandbox / "driver.sh")]))
+        itself = os.fsencode(" ".join([*bench.shell, str(bench.sandbox / "driver.sh"), bench.token]))
         wait_until(lambda: sorted(commands_in_session(driver.pid)) == sorted([*rest, *[itself] * len(rest)]))
     finally:
         if commands_in_session(driver.pid):
@@ -822,7 +848,7 @@ def test_an_empty_local_job_starts_few_programs(plain_bench: Bench, room: Path) 
         (tools / name).chmod(0o755)
     assert plain_bench.run_prepared(plain_bench.prepare([LocalJobEntry(("/bin/true",))]), PATH=str(tools)) == 0
     started = (room / "log").read_text().split()
-    assert started == ["date", "mktemp", "sha256sum", "sed", "tar", "sha256sum", "mkdir", "date", "rm"]
+    assert started == ["sed", "date", "mktemp", "sha256sum", "tar", "sha256sum", "mkdir", "date", "rm"]
 
 
 @pytest.mark.parametrize("shell", SHELLS.values(), ids=SHELLS.keys())
@@ -842,7 +868,7 @@ SHELLCHECK = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:{os
 def test_shellcheck_finds_nothing(plain_bench: Bench, carried: bool) -> None:
     assert SHELLCHECK is not None
     limits = {"max_cpu_minutes": 1, "max_memory_mb": 1}
-    driver = plain_bench.prepare([LocalJobEntry(("x",))], **limits, carried=carried, copies_lines=carried)[-1]
+    driver = plain_bench.prepare([LocalJobEntry(("x",))], **limits, carried=carried, copies_lines=carried)[-2]
     report = Path(__file__).parents[3] / "sandbox" / "samgrid-report.sh"
     done = subprocess.run([SHELLCHECK, "-S", "warning", driver, report], capture_output=True, check=False, text=True)
     assert done.stdout == ""
@@ -852,17 +878,3 @@ def test_shellcheck_finds_nothing(plain_bench: Bench, carried: bool) -> None:
 def test_an_environment_name_that_no_shell_takes_is_refused(plain_bench: Bench, name: str) -> None:
     with pytest.raises(SandboxError, match="environment name"):
         plain_bench.prepare([LocalJobEntry(("x",))], environment=((name, "x"),))
-
-
-@pytest.mark.parametrize(("command", "words"), [((), "no command"), (("",), "no command"), (("a", "b\0"), "NUL")])
-def test_a_command_that_cannot_be_is_refused(command: tuple[str, ...], words: str) -> None:
-    with pytest.raises(SandboxError, match=words):
-        render_table([LocalJobEntry(command)])
-
-
-def test_each_local_job_has_one_line_in_the_table() -> None:
-    table = render_table([LocalJobEntry(("a", "b\nc\n"), 1, 2, 3), LocalJobEntry(("it's",))])
-    assert table.splitlines() == [
-        "first_event=1 events=2 seed=3; set -- a 'b'\"$NL\"'c'\"$NL\"''",
-        "set -- 'it'\"'\"'s'",
-    ]

@@ -37,8 +37,8 @@ def test_local_jobs_go_in_arrays_whose_positions_are_told(toy: ToySystem) -> Non
     toy.add([None] * 5, token=None)
     toy.does("submit", COUNTING)
     submit(toy)
-    assert toy.calls("submit") == [f"{GRID_JOB}-{number} {count} {2 * number - 2}" for number, count in
-                                   ((1, 2), (2, 2), (3, 1))]  # fmt: skip
+    assert toy.calls("submit") == [f"{GRID_JOB}-1 2", f"{GRID_JOB}-2 2", f"{GRID_JOB}-3 1"]
+    assert [toy.table(f"{GRID_JOB}-{number}") for number in (1, 2, 3)] == [[1, 2], [3, 4], [5]]
     assert toy.ids() == ["1_1", "1_2", "2_1", "2_2", "3"]
     assert [job.array for job in toy.database.local_jobs.all_of(GRID_JOB)] == ["1", "1", "2", "2", None]
 
@@ -51,7 +51,8 @@ def test_without_arrays_each_local_job_is_submitted_side_by_side(toy: ToySystem)
     toy.does("submit", f'{together}; echo "${{2##*-}}"')
     submit(toy)
     assert toy.ids() == ["1", "2", "3", "4", "5", "6"]
-    assert sorted(toy.calls("submit")) == [f"{GRID_JOB}-{number} 1 {number - 1}" for number in range(1, 7)]
+    assert sorted(toy.calls("submit")) == [f"{GRID_JOB}-{number} 1" for number in range(1, 7)]
+    assert [toy.table(f"{GRID_JOB}-{number}") for number in range(1, 7)] == [[number] for number in range(1, 7)]
 
 
 def test_one_id_for_two_local_jobs_is_a_fault_of_whoever_answers(toy: ToySystem) -> None:
@@ -68,7 +69,7 @@ def test_the_sites_options_come_before_the_requests(toy: ToySystem) -> None:
     toy.add([None], token=None)
     toy.does("submit", COUNTING)
     submit(toy, batch_options=("--mine",))
-    assert toy.calls("submit") == [f"{TOKEN} 1 0 --site=a b --mine"]
+    assert toy.calls("submit") == [f"{TOKEN} 1 --site=a b --mine"]
 
 
 def submitted(toy: ToySystem, monkeypatch: pytest.MonkeyPatch, **request: object) -> list[Submission]:
@@ -92,10 +93,10 @@ def test_the_batch_system_is_told_what_the_request_says(toy: ToySystem, monkeypa
         Submission(
             token=TOKEN,
             count=2,
-            offset=1,
             driver=str(places.driver(GRID_JOB)),
             results=str(places.results(GRID_JOB)),
             sandbox=str(places.sandbox(GRID_JOB)),
+            table_lines=100,
             carried=False,
             queue="long",
             project="d0",
@@ -157,7 +158,8 @@ def test_of_submissions_in_doubt_one_is_adopted_and_the_next_is_made(toy: ToySys
     toy.now += SETTLE
     submit(toy)
     assert toy.ids() == ["17", "18"]
-    assert toy.calls("submit") == [f"{GRID_JOB}-2 1 1"]
+    assert toy.calls("submit") == [f"{GRID_JOB}-2 1"]
+    assert toy.table(f"{GRID_JOB}-2") == [2]
 
 
 def test_a_submission_that_failed_and_was_never_made_is_an_error(toy: ToySystem) -> None:
@@ -244,7 +246,7 @@ def test_a_submission_that_is_nowhere_is_made_again_under_its_name_once_it_is_ce
     toy.does("submit", COUNTING)
     toy.now += SETTLE
     submit(toy)
-    assert toy.calls("submit") == [f"{TOKEN} 2 0"] * 3
+    assert toy.calls("submit") == [f"{TOKEN} 2"] * 3
     assert toy.ids() == ["1_1", "1_2"]
 
 

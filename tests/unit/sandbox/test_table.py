@@ -1,0 +1,39 @@
+"""The tables of command lines, as drivers read them (test_driver.py runs them)."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from sandbox.limits import SandboxError
+from sandbox.table import LINES_PER_FILE, LocalJobEntry, render_table, write_submission_table
+
+
+def test_each_local_job_has_one_line_with_its_sum_and_index() -> None:
+    table = render_table([LocalJobEntry(("a", "b\nc\n"), 1, 2, 3), LocalJobEntry(("it's\udcff",))])
+    sums, lines = zip(*(line.split(b" ", 1) for line in table.splitlines(keepends=True)), strict=True)
+    assert lines == (
+        b"1 first_event=1 events=2 seed=3; set -- a 'b'\"$NL\"'c'\"$NL\"''\n",
+        b"2 set -- 'it'\"'\"'s\xff'\n",
+    )
+    assert sums == tuple(hashlib.sha256(line).hexdigest().encode() for line in lines)
+
+
+@pytest.mark.parametrize(("command", "words"), [((), "no command"), (("",), "no command"), (("a", "b\0"), "NUL")])
+def test_a_command_that_cannot_be_is_refused(command: tuple[str, ...], words: str) -> None:
+    with pytest.raises(SandboxError, match=words):
+        render_table([LocalJobEntry(command)])
+
+
+def test_a_submissions_table_has_its_lines_in_files_for_its_owner(tmp_path: Path) -> None:
+    table = tmp_path / "local-jobs"
+    table.write_bytes(render_table([LocalJobEntry(("x", str(index))) for index in range(1, 1001)]))
+    lines = table.read_bytes().splitlines(keepends=True)
+    indexes = [*range(2, 1001, 4), 1000]
+    for _ in range(2):
+        write_submission_table(table, "k-7", indexes)
+        parts = [tmp_path / f"k-7.{number}" for number in range(3)]
+        assert sorted(tmp_path.iterdir()) == [*parts, table]
+        assert b"".join(part.read_bytes() for part in parts) == b"".join(lines[index - 1] for index in indexes)
+        assert [part.read_bytes().count(b"\n") for part in parts] == [LINES_PER_FILE, LINES_PER_FILE, 51]
+        assert {part.stat().st_mode & 0o777 for part in parts} == {0o600}

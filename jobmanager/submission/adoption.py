@@ -8,7 +8,7 @@ turn up, was never made. While nobody answers, what all drivers wrote down prove
 import logging
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from batch_adapters.adapter import Garbled, LocalStatus, Unreachable
 from batch_adapters.running.batch_system import BatchSystem
@@ -38,7 +38,7 @@ def adopt(account: Account, system: BatchSystem, grid_job: str, token: str) -> b
     database = account.database
     jobs = [job for job in database.local_jobs.all_of(grid_job) if job.token == token]
     in_doubt = {job.index for job in jobs if job.local_id is None}
-    found = _look_everywhere(account, system, grid_job, token, min(job.index for job in jobs) - 1, in_doubt)
+    found = _look_everywhere(account, system, grid_job, token, [job.index for job in jobs], in_doubt)
     eldest = {index: ids[0] for index, ids in found.items() if index in in_doubt}
     if not eldest:
         return _believe_absence(system, database, grid_job, token, jobs)
@@ -69,14 +69,14 @@ def _believe_absence(system: BatchSystem, database: Database, grid_job: str, tok
 
 
 def _look_everywhere(
-    account: Account, system: BatchSystem, grid_job: str, token: str, offset: int, wanted: set[int]
+    account: Account, system: BatchSystem, grid_job: str, token: str, indexes: Sequence[int], wanted: set[int]
 ) -> dict[int, list[str]]:
-    """The ids that the local jobs of a token have, by index, each index's eldest first."""
+    """The ids that the local jobs of a token have, by index, each index's eldest first; ``indexes`` by position."""
     found: dict[int, list[str]] = {}
     try:
-        _add(found, system, offset, system.find(token))
+        _add(found, system, indexes, system.find(token))
         if wanted - found.keys():
-            _add(found, system, offset, system.find_ended(token))
+            _add(found, system, indexes, system.find_ended(token))
     except (Unreachable, Garbled):
         _add_drivers(found, account, grid_job, token)
         if wanted - found.keys():
@@ -86,10 +86,14 @@ def _look_everywhere(
     return {index: sorted(dict.fromkeys(ids), key=_age) for index, ids in found.items()}
 
 
-def _add(found: dict[int, list[str]], system: BatchSystem, offset: int, statuses: Iterable[LocalStatus]) -> None:
+def _add(
+    found: dict[int, list[str]], system: BatchSystem, indexes: Sequence[int], statuses: Iterable[LocalStatus]
+) -> None:
     for status in statuses:
-        index = offset + system.adapter.naming.position_of(status.local_id)
-        found.setdefault(index, []).append(status.local_id)
+        position = system.adapter.naming.position_of(status.local_id)
+        if not 1 <= position <= len(indexes):
+            raise Garbled(f"{status.local_id} is at position {position} of an array of {len(indexes)}")
+        found.setdefault(indexes[position - 1], []).append(status.local_id)
 
 
 def _add_drivers(found: dict[int, list[str]], account: Account, grid_job: str, token: str) -> None:

@@ -34,7 +34,7 @@ PARALLEL_SUBMITS = 4
 
 @dataclass(frozen=True)
 class Intent:
-    """A submission that is in the documents: the token, and the indexes of its local jobs, without a gap."""
+    """A submission that is in the documents: the token, and the indexes of its local jobs, by position."""
 
     token: str
     indexes: Sequence[int]
@@ -82,13 +82,11 @@ def write_intent(database: Database, grid_job: str, max_array: int) -> Intent | 
         stored = database.grid_jobs.get(grid_job)
         if not jobs or stored.cancelled:
             return None
-        # Up to the first gap in the indexes: an array has none.
-        array = [job for position, job in enumerate(jobs) if job.index == jobs[0].index + position]
         token = _next_token(grid_job, find_last_token(database, stored))
-        for job in array:
+        for job in jobs:
             job.intend(token, time.time())
-        put_local_jobs(database, grid_job, array)
-    return Intent(token, [job.index for job in array])
+        put_local_jobs(database, grid_job, jobs)
+    return Intent(token, [job.index for job in jobs])
 
 
 def renew_intent(database: Database, grid_job: str, intent: Intent) -> None:
@@ -142,12 +140,12 @@ def _note_outcome(
             return None if adopt(account, system, grid_job, intent.token) else outcome
         except (Unreachable, Garbled) as error:
             return error
-    offset = intent.indexes[0] - 1
     if twin := _find_twin(database, system, grid_job, outcome[1]):
         words = f"its answer to {intent.token} is {outcome[1]!r}, the id of local job {twin} already"
         return Garbled(f"{system.adapter.name}: {words}: whoever answers for its submit command is at fault")
-    logger.info("%s %s submitted: local jobs %d to %d", grid_job, intent.token, offset + 1, intent.indexes[-1])
-    ids = {offset + position: local_id for position, local_id in outcome.items()}
+    first, last = intent.indexes[0], intent.indexes[-1]
+    logger.info("%s %s submitted: %d local jobs, %d to %d", grid_job, intent.token, len(intent.indexes), first, last)
+    ids = {intent.indexes[position - 1]: local_id for position, local_id in outcome.items()}
     register_local_jobs(database, grid_job, ids, system.adapter.naming)
     return None
 

@@ -88,6 +88,27 @@ def test_a_grid_job_runs_to_its_end(site: Site) -> None:
     assert str(grid.reason).startswith("1 of 3 local jobs failed, first number 2")
 
 
+def test_what_failed_here_and_there_is_tried_again_in_one_submission(site: Site) -> None:
+    grid_job = site.accept(COUNT, 'echo "$SAMGRID_INDEX"; [ "$SAMGRID_INDEX" = 2 ]')
+    site.database.grid_jobs.change(grid_job, lambda job: setattr(job, "retries", 1))
+    site.submit(grid_job)
+    site.run_drivers()
+    assert site.reconcile() == 0
+    assert site.work("collect", grid_job) == 0
+    first = site.taken(grid_job)
+    # Its answer is lost: what is found must be told apart by the same table.
+    site.plan("submit", "fail-after")
+    site.submit(grid_job)
+    again = [job for job in site.taken(grid_job) if job not in first]
+    assert [(job.number_in_grid_job, job.position) for job in again] == [(1, 1), (3, 2 if site.array > 1 else 1)]
+    assert len({job.token for job in again}) == (1 if site.array > 1 else 2)
+    assert [str(site.local_jobs(grid_job)[index].local_id) for index in (0, 2)] == list(
+        map(site.dialect.local_id, again)
+    )
+    site.run_drivers()
+    assert [site.result(job, "stdout").read_text() for job in again] == ["1\n", "3\n"]
+
+
 def test_local_jobs_are_seen_to_wait_to_be_held_to_run_and_to_end(site: Site) -> None:
     grid_job = site.accept(COUNT)
     site.submit(grid_job)

@@ -43,8 +43,8 @@ class Hand:
     def end(self, exit_code: int = 0, *indexes: int) -> None:
         """End what runs, or those of it: the drivers write down that exit code, and their outputs are back."""
         for job in self._change_state(RUNNING, ENDED, exit_code, indexes):
-            self._result(job, "stdout").write_text(f"output of {job.number_in_grid_job}\n")
-            self._result(job, "stderr").touch()
+            self.result(job, "stdout").write_text(f"output of {job.number_in_grid_job}\n")
+            self.result(job, "stderr").touch()
             self._write_status(job, ("cpu 0.01", f"exit {exit_code}", f"end {self.book.now():.0f}"))
 
     def run(self) -> None:
@@ -77,7 +77,7 @@ class Hand:
         """Run what waits for real: each driver with what a job finds in its environment, to its end."""
         self.start()
         for job in [job for job in self.book.jobs() if job.state == RUNNING]:
-            self._result(job, "status").unlink()
+            self.result(job, "status").unlink()
             environment = {"PATH": os.environ["PATH"], "HOME": "/", **self.dialect.variables(job)}
             command = ["/bin/sh", job.driver, job.token]
             done = subprocess.run(command, cwd="/", env=environment, check=False, stdin=subprocess.DEVNULL)
@@ -100,13 +100,14 @@ class Hand:
         )
         return changed
 
-    def _result(self, job: Job, kind: str) -> Path:
+    def result(self, job: Job, kind: str) -> Path:
+        """What its driver leaves of that kind."""
         # The driver lies in the sandbox, beside the results.
         results = Path(job.driver).parent.with_name("results")
         return results / f"{job.token.partition('-')[0]}.{self.dialect.local_id(job)}.{kind}"
 
     def _write_status(self, job: Job, lines: Iterable[str]) -> None:
-        with self._result(job, "status").open("a") as status:
+        with self.result(job, "status").open("a") as status:
             status.writelines(f"{line}\n" for line in lines)
 
 

@@ -69,6 +69,32 @@ def test_positions_count_from_the_first_local_job_of_the_token(toy: ToySystem) -
     assert toy.ids() == ["16_1", "16_2", "17_1", "17_2"]
 
 
+def test_positions_count_over_the_gaps_between_the_local_jobs_of_a_token(toy: ToySystem) -> None:
+    toy.add([None] * 6, token=None)
+    toy.database.grid_jobs.change(GRID_JOB, lambda job: setattr(job, "last_token", f"{GRID_JOB}-1"))
+    with toy.database.transaction():
+        jobs = [toy.job(index) for index in (2, 4, 5)]
+        for job in jobs:
+            job.intend(f"{GRID_JOB}-2", NOW)
+        toy.database.local_jobs.put(GRID_JOB, jobs)
+    toy.answers("find", f"17_3 R {GRID_JOB}-2 -")
+    with pytest.raises(Garbled, match="2 of its local jobs are not in the answer"):
+        look(toy, f"{GRID_JOB}-2")
+    toy.answers("find", f"17_1 R {GRID_JOB}-2 -", f"17_3 R {GRID_JOB}-2 -")
+    toy.drives("17_2", "start 1000", "index 4", f"token {GRID_JOB}-2")
+    assert look(toy, f"{GRID_JOB}-2")
+    assert toy.ids() == [None, "17_1", None, "17_2", "17_3", None]
+
+
+@pytest.mark.parametrize("local_id", ["17_4", "17_0"])
+def test_a_position_that_the_array_has_not_makes_an_answer_worthless(toy: ToySystem, local_id: str) -> None:
+    toy.add([None, None, None])
+    toy.answers("find", f"17_1 R {TOKEN} -", f"{local_id} R {TOKEN} -")
+    with pytest.raises(Garbled, match=f"{local_id} is at position [04] of an array of 3"):
+        look(toy)
+    assert toy.ids() == [None] * 3
+
+
 @pytest.mark.parametrize(
     ("file", "lines"),
     [

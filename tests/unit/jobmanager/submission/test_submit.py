@@ -1,5 +1,6 @@
 """Submissions as the batch system sees them, and what becomes of intents."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -41,6 +42,25 @@ def test_local_jobs_go_in_arrays_whose_positions_are_told(toy: ToySystem) -> Non
     assert [toy.table(f"{GRID_JOB}-{number}") for number in (1, 2, 3)] == [[1, 2], [3, 4], [5]]
     assert toy.ids() == ["1_1", "1_2", "2_1", "2_2", "3"]
     assert [job.array for job in toy.database.local_jobs.all_of(GRID_JOB)] == ["1", "1", "2", "2", None]
+
+
+def test_local_jobs_between_others_are_one_array(toy: ToySystem) -> None:
+    toy.add(["7", None, "8", "9", None, None, "10"], token=None)
+    toy.does("submit", COUNTING)
+    submit(toy)
+    assert toy.calls("submit") == [f"{TOKEN} 3"]
+    assert toy.table(TOKEN) == [2, 5, 6]
+    assert toy.ids() == ["7", "1_1", "8", "9", "1_2", "1_3", "10"]
+
+
+def test_a_table_that_cannot_be_written_keeps_all_from_being_submitted(toy: ToySystem) -> None:
+    toy.change_adapter(max_array=1)
+    toy.add([None, None], token=None)
+    toy.account.places.sandbox(GRID_JOB).joinpath(f".{GRID_JOB}-2.0.{os.getpid()}").mkdir()
+    with pytest.raises(IsADirectoryError):
+        submit(toy)
+    assert toy.calls("submit") == []
+    assert tokens(toy) == [f"{GRID_JOB}-1", f"{GRID_JOB}-2"], "a later worker makes these submissions"
 
 
 def test_without_arrays_each_local_job_is_submitted_side_by_side(toy: ToySystem) -> None:

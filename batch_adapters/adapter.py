@@ -349,6 +349,8 @@ class BatchAdapter:
     """Shell words for double quotes that give a running job its own local id."""
     index_words: str
     """Shell words that give a running job its position in its array, from 1."""
+    job_folder_words: str = ""
+    """Shell words that give a running job the folder that the batch system has made for it and will remove."""
 
     history: Command | None = None
     """The ended jobs of one ``token``: the second witness of an end; None where there is no such thing."""

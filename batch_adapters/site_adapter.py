@@ -277,6 +277,7 @@ def _read_switch(value: object) -> bool:
 _SIMPLE: Mapping[str, Callable[[object], Any]] = {
     "local_id_words": _read_text,
     "index_words": _read_text,
+    "job_folder_words": _read_text,
     "event_module": _read_text,
     "event_log": _read_template,
     "read_array_limit": _read_group_pattern,

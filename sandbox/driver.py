@@ -28,6 +28,8 @@ class DriverPlan:
     """The batch system's id of the job as shell words for double quotes: ``$SAMGRID_FORK_ID``."""
     index_words: str
     """The job's place in its array, likewise: ``$SAMGRID_FORK_INDEX``."""
+    job_folder_words: str = ""
+    """A folder that the batch system makes for the job and removes, likewise; used in place of ``scratch_base``."""
     environment: tuple[tuple[str, str], ...] = ()
     directory: str = ""
     """Where the program runs instead of the scratch folder; relative to that where not absolute."""

@@ -184,6 +184,7 @@ CONDOR = BatchAdapter(
     },
     local_id_words="$SAMGRID_CONDOR_ID",
     index_words="$SAMGRID_CONDOR_POSITION",
+    job_folder_words="$_CONDOR_SCRATCH_DIR",
     event_module="condor",
     array_limit=_ask_schedd("MAX_JOBS_PER_SUBMISSION"),
     max_array=10_000,

@@ -184,6 +184,7 @@ PBS = BatchAdapter(
     },
     local_id_words="$PBS_JOBID",
     index_words="${PBS_ARRAY_INDEX:-1}",
+    job_folder_words="$TMPDIR",
     event_module="pbs",
     array_limit=Command(("qstat", "-B", "-f"), outcomes=(_COMPLAINT, OK, _DOWN), timeout=30),
     read_array_limit=r"\bmax_array_size = (\d+)",
@@ -245,6 +246,8 @@ TORQUE = replace(
     },
     causes=list_causes("C"),
     index_words="${PBS_ARRAYID:-1}",
+    # It makes one only where $tmpdir is set for MOM; else this is whatever the login has set.
+    job_folder_words="",
     # max_job_array_size is shown only where somebody has set it.
     array_limit=None,
     max_array=1000,

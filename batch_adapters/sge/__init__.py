@@ -126,6 +126,7 @@ SGE = BatchAdapter(
     read_why=read_errors,
     local_id_words="$JOB_ID.$SGE_TASK_ID",
     index_words="$SGE_TASK_ID",
+    job_folder_words="$TMPDIR",
     event_module="sge",
     array_limit=Command(("qconf", "-sconf"), outcomes=(*_SILENT, Outcome(0, "(?m)^max_aj_tasks ", Answer.OK))),
     # 0 is no limit.

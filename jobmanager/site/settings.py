@@ -182,8 +182,10 @@ class DecompositionSettings:
 class SandboxSettings:
     """Where local jobs run, and the limits of what goes out to them and comes back."""
 
-    scratch_folder: Path = _key(  # noqa: RUF009 - this is dataclasses.field() in disguise
-        Path("/tmp"), "Folder on the worker node in which each local job gets a scratch folder of its own."
+    scratch_folder: Path | None = _key(  # noqa: RUF009 - this is dataclasses.field() in disguise
+        None,
+        "Folder on the worker node in which each local job gets a scratch folder of its own; "
+        "by default the job's own folder where the batch system makes one, else /tmp.",
     )
     transfer: Transfer = _key(  # noqa: RUF009
         Transfer.SHARED,

@@ -97,15 +97,17 @@ def _plan(
 ) -> DriverPlan:
     request = adapter.request
     batch = find_batch_adapter(account, job.batch)
+    scratch_folder = account.configuration.sandbox.scratch_folder
     return DriverPlan(
         grid_job=job.identity,
         sandbox=account.places.sandbox(job.identity),
         results=account.places.results(job.identity),
-        scratch_base=Path(account.configuration.sandbox.scratch_folder),
+        scratch_base=scratch_folder or Path("/tmp"),
         sandbox_sha256=sandbox_sha256,
         local_jobs=job.slice_count,
         local_id_words=batch.local_id_words,
         index_words=batch.index_words,
+        job_folder_words="" if scratch_folder else batch.job_folder_words,
         environment=(*environment.items(), *request["environment"]),
         directory=str(run_directory(request) or ""),
         stdin=stdin,

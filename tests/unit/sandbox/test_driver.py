@@ -634,6 +634,110 @@ def test_a_read_only_folder_in_the_scratch_folder_is_removed_as_well(plain_bench
     assert plain_bench.leftovers() == []
 
 
+def kill_a_driver(bench: Bench) -> Path:
+    """The scratch folder that a driver leaves which is killed with all its processes."""
+    script = "mkdir -p locked/in; touch locked/in/file; chmod 500 locked/in locked; echo up; exec sleep 600"
+    driver = bench.start("/bin/sh", "-c", script)
+    wait_until(lambda: any(path.read_text() == "up\n" for path in bench.scratch.glob("*/.samgrid/stdout")))
+    os.killpg(driver.pid, signal.SIGKILL)
+    driver.wait(SECONDS)
+    (folder,) = bench.scratch.iterdir()
+    return folder
+
+
+def test_what_a_killed_driver_left_is_swept_by_the_next(bench: Bench) -> None:
+    kill_a_driver(bench)
+    assert bench.run("/bin/true") == 0
+    assert bench.leftovers() == []
+
+
+def test_what_a_driver_needs_that_lives_is_not_swept(bench: Bench) -> None:
+    driver = bench.start("/bin/sh", "-c", "echo up; until [ -e output/go ]; do sleep 0.02; done")
+    wait_until(lambda: any(path.read_text() == "up\n" for path in bench.scratch.glob("*/.samgrid/stdout")))
+    (folder,) = bench.scratch.iterdir()
+    argv = bench.prepare([LocalJobEntry(("/bin/true",))])
+    assert bench.run_prepared(argv, JOB_ID="t-1.2") == 0
+    assert list(bench.scratch.iterdir()) == [folder]
+    (folder / "output" / "go").touch()
+    assert driver.wait(SECONDS) == 0
+    assert bench.leftovers() == []
+
+
+def change_name(old: str, new: str) -> Callable[[Path], Path]:
+    return lambda folder: folder.rename(folder.with_name(re.sub(old, new, folder.name)))
+
+
+def become_link(folder: Path) -> Path:
+    folder.rename(folder.with_name("elsewhere"))
+    folder.symlink_to("elsewhere")
+    return folder
+
+
+def become_file(folder: Path) -> Path:
+    folder.rename(folder.with_name("elsewhere"))
+    folder.touch(0o700)
+    return folder
+
+
+def open_up(folder: Path) -> Path:
+    folder.chmod(0o750)
+    return folder
+
+
+def give_away(folder: Path) -> Path:
+    os.chown(folder, 12345, -1)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(change_name(r"m\.\w{8}-", "m.00000000-"), id="another host, or before its boot"),
+        pytest.param(change_name(r"-\d+\.", "-77777777."), id="another container"),
+        pytest.param(change_name(r"\.\d+\.\d+\.", ".1x."), id="no process in its name"),
+        pytest.param(change_name(r"\.\d+\.\d+\.", ".1.2.3."), id="too much in its name"),
+        pytest.param(change_name("samgrid", "other"), id="somebody else's name"),
+        pytest.param(become_link, id="a link"),
+        pytest.param(become_file, id="a file"),
+        pytest.param(open_up, id="open to others"),
+        pytest.param(give_away, id="another account's", marks=pytest.mark.skipif(os.geteuid() != 0, reason="not root")),
+    ],
+)
+def test_what_may_not_be_a_killed_drivers_stays(plain_bench: Bench, change: Callable[[Path], Path]) -> None:
+    folder = change(kill_a_driver(plain_bench))
+    assert plain_bench.run("/bin/true") == 0
+    assert os.path.lexists(folder)
+    assert (folder / "locked").exists() or folder.is_file()
+
+
+def test_a_batch_systems_own_job_folder_is_where_the_scratch_folder_lies(bench: Bench, room: Path) -> None:
+    (room / "job's folder").mkdir(mode=0o700)
+    argv = bench.prepare([LocalJobEntry(("/bin/pwd",))], job_folder_words="$JOB_FOLDER")
+    assert bench.run_prepared(argv, JOB_FOLDER=str(room / "job's folder")) == 0
+    assert bench.read("stdout").decode().startswith(f"{room}/job's folder/samgrid.k3f9zq2m.")
+    assert list((room / "job's folder").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [
+        *("", "{relative}", "{room}/absent", "{room}/file", "{room}/link"),
+        pytest.param("{room}/theirs", marks=pytest.mark.skipif(os.geteuid() != 0, reason="not root")),
+    ],
+)
+def test_a_job_folder_that_is_none_of_ours_is_not_used(plain_bench: Bench, room: Path, folder: str) -> None:
+    # From where the driver is started.
+    relative = (room / "work area").relative_to("/")
+    (room / "file").touch()
+    (room / "link").symlink_to(plain_bench.results)
+    (room / "theirs").mkdir()
+    with contextlib.suppress(PermissionError):
+        os.chown(room / "theirs", 12345, -1)
+    argv = plain_bench.prepare([LocalJobEntry(("/bin/pwd",))], job_folder_words="$JOB_FOLDER")
+    assert plain_bench.run_prepared(argv, JOB_FOLDER=folder.format(room=room, relative=relative)) == 0
+    assert plain_bench.read("stdout").decode().startswith(f"{plain_bench.scratch}/samgrid.")
+
+
 def test_an_output_folder_that_became_a_link_comes_back_as_a_link(plain_bench: Bench) -> None:
     plain_bench.run("/bin/sh", "-c", "rmdir output; ln -s /etc output")
     assert (plain_bench.results / "k3f9zq2m.t-1.1.output").is_symlink()

@@ -36,7 +36,7 @@ def test_without_files_and_variables_everything_is_a_default(tmp_path: Path) -> 
     configuration = read_configuration({"SAMGRID_CONFIG": ""}, tmp_path / "absent.toml")
     assert configuration == Configuration()
     assert configuration.decomposition.events_per_local_job == 250
-    assert configuration.sandbox.scratch_folder == Path("/tmp")
+    assert configuration.sandbox.scratch_folder is None
     assert configuration.origin("fork", "slots") == "default"
 
 
@@ -203,7 +203,7 @@ def test_the_rendered_configuration_says_value_origin_and_unit(tmp_path: Path) -
     lines = [re.sub(" +", " ", line) for line in text.splitlines()]
     assert "slots = 4 # environment SAMGRID_FORK_SLOTS; local jobs" in lines
     assert "idle_time = 60 # default; seconds" in lines
-    assert 'scratch_folder = "/tmp" # default' in lines
+    assert 'scratch_folder = "" # default' in lines
     assert lines[lines.index("[type.a]") + 1] == f"x = true # {tmp_path}/site.toml"
 
 

@@ -12,6 +12,7 @@ from jobmanager.requests.acceptance import run_directory
 from jobmanager.requests.job_types import HANDLER_FAILURES, HandlerError
 from jobmanager.requests.time_limit import asking
 from jobmanager.site.account import Account, find_batch_adapter
+from jobmanager.site.settings import Transfer
 from sandbox.driver import DriverPlan, render_driver
 from sandbox.files import atomic_write
 from sandbox.limits import Limits
@@ -115,6 +116,7 @@ def _plan(
         max_memory_mb=request["max_memory"] or 0,
         # What a plain job writes are the user's files, as under GRAM's own job managers.
         copies_lines=type(adapter).getPhaseOfLine is not JobAdapter.getPhaseOfLine,
+        carried=account.configuration.sandbox.transfer is Transfer.BATCH_SYSTEM,
         umask="022" if job.origin is not None and job.origin.is_plain else "077",
     )
 

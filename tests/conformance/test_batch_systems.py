@@ -14,6 +14,7 @@ from batch_adapters.causes import Cause
 from batch_adapters.states import State
 from jobmanager.monitor.workers import TRY_LATER
 from jobmanager.site.account import find_batch_system
+from jobmanager.site.settings import Transfer
 from jobmanager.states.reconciliation import MISSING_ANSWERS, MOST_HISTORIES
 from tests.conformance.fakes.book import CANCELLED, ENDED, LOST
 from tests.conformance.fakes.program import LATE
@@ -107,6 +108,20 @@ def test_what_failed_here_and_there_is_tried_again_in_one_submission(site: Site)
     )
     site.run_drivers()
     assert [site.result(job, "stdout").read_text() for job in again] == ["1\n", "3\n"]
+
+
+@pytest.mark.parametrize("site", ["condor"], indirect=True)
+def test_where_files_are_carried_each_local_job_gets_what_it_needs_and_no_more(site: Site) -> None:
+    site.configure(transfer=Transfer.BATCH_SYSTEM)
+    grid_job = site.accept(COUNT, 'pwd; echo "$SAMGRID_INDEX" >output/file')
+    assert site.submit(grid_job) == 1
+    (first, *_) = taken = site.taken(grid_job)
+    assert [Path(path).name for path in first.brings] == ["driver.sh", "sandbox.tar", f"{first.token}.0"]
+    site.run_drivers()
+    assert not [job for job in taken if str(site.folder) in site.result(job, "stdout").read_text()]
+    assert [(site.result(job, "output") / "file").read_text() for job in taken] == ["1\n", "2\n", "3\n"]
+    assert site.reconcile() == 0
+    assert site.counts(grid_job) == {State.DONE: COUNT}
 
 
 def test_local_jobs_are_seen_to_wait_to_be_held_to_run_and_to_end(site: Site) -> None:

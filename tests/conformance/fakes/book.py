@@ -42,6 +42,8 @@ class Job(NamedTuple):
     driver: str
     number_in_grid_job: int
     """Which of the grid job's local jobs it is, from 1: what the submission's table says of its position."""
+    brings: tuple[str, ...] = ()
+    """The files that the batch system carries to it; none where it sees ours."""
     state: str = PENDING
     exit_code: int | None = None
     runs: int = 0

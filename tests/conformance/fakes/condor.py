@@ -7,7 +7,8 @@ manual pages of 23.x.
 import json
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from tests.conformance.fakes.book import BROKEN, CANCELLED, ENDED, HELD, LEAVING, PENDING, RUNNING, SUSPENDED, Job
 from tests.conformance.fakes.dialect import Ask, Cancel, Reply, Say, Show, Submit, UnknownCommand, want
@@ -48,19 +49,32 @@ def _read_description(text: str) -> Submit:
     """condor_submit(1): lines ``name = value``, names with a dot or of own making are attributes and macros."""
     *lines, queue = [line for line in text.splitlines() if line.strip()]
     values = {name.strip(): value.strip() for name, _, value in (line.partition("=") for line in lines)}
-    unknown = {name for name in values if "." not in name and name != "samgrid_position"} - _COMMANDS
+    unknown = {name for name in values if "." not in name and not name.startswith("samgrid_")} - _COMMANDS
     want(not unknown, f"submit commands {unknown}")
     count = re.fullmatch(r"queue (\d+)", queue)
     want(count is not None, f"the last line {queue}")
     words = values["arguments"]
     want(words.startswith('"') and words.endswith('"'), f"arguments {words}")
     script = shlex.split(words[1:-1])
+    if "transfer_input_files" in values:
+        script[0] = next(path for path in _find_files(values, 0) if Path(path).name == script[0])
     elements = range(int(count[1]) if count else 0)
 
     def render(jobs: Sequence[Job]) -> Reply:
         return Reply(f"{jobs[0].number}.0 - {jobs[0].number}.{len(elements) - 1}\n")
 
-    return Submit(json.loads(values["My.SamgridToken"]), elements, script, render)
+    token = json.loads(values["My.SamgridToken"])
+    return Submit(token, elements, script, render, lambda element: _find_files(values, element))
+
+
+def _find_files(values: Mapping[str, str], process: int) -> tuple[str, ...]:
+    """What is carried to one process; ``$INT(NAME)`` is a whole number, of ``$(Process)`` divided by another."""
+    if "transfer_input_files" not in values:
+        return ()
+    want(values["transfer_output_files"] == "results/", "what is carried back")
+    divisor = values["samgrid_table"].removeprefix("$(Process) / ")
+    listed = values["transfer_input_files"].replace("$INT(samgrid_table)", str(process // int(divisor)))
+    return tuple(listed.split(", "))
 
 
 def _read_query(program: str, arguments: Sequence[str]) -> Show:

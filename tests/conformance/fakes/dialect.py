@@ -31,6 +31,8 @@ class Submit(NamedTuple):
     script: Sequence[str]
     """The driver with its argument, the token."""
     render: Callable[[Sequence[Job]], Reply]
+    brings: Callable[[int], tuple[str, ...]] = lambda element: ()
+    """The files to be carried to an element."""
     kind: str = "submit"
 
 

@@ -1,8 +1,10 @@
 """The hand that moves a fake batch system: time passes, and jobs start and end, when a test says so and not before."""
 
 import os
+import shutil
 import subprocess
-from collections.abc import Collection, Iterable
+import tempfile
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from tests.conformance.fakes.book import BROKEN, ENDED, HELD, LOST, PENDING, RUNNING, Book, Job
@@ -79,9 +81,21 @@ class Hand:
         for job in [job for job in self.book.jobs() if job.state == RUNNING]:
             self.result(job, "status").unlink()
             environment = {"PATH": os.environ["PATH"], "HOME": "/", **self.dialect.variables(job)}
-            command = ["/bin/sh", job.driver, job.token]
-            done = subprocess.run(command, cwd="/", env=environment, check=False, stdin=subprocess.DEVNULL)
+            done = self._run_driver(job, environment)
             self._change_state(RUNNING, ENDED, done.returncode, [job.number_in_grid_job])
+
+    def _run_driver(self, job: Job, environment: Mapping[str, str]) -> "subprocess.CompletedProcess[bytes]":
+        if not job.brings:
+            command = ["/bin/sh", job.driver, job.token]
+            return subprocess.run(command, cwd="/", env=environment, check=False, stdin=subprocess.DEVNULL)
+        results = self.result(job, "status").parent
+        with tempfile.TemporaryDirectory() as folder:
+            for path in job.brings:
+                shutil.copy(path, folder)
+            command = ["/bin/sh", Path(job.driver).name, job.token]
+            done = subprocess.run(command, cwd=folder, env=environment, check=False, stdin=subprocess.DEVNULL)
+            shutil.copytree(Path(folder, "results"), results, dirs_exist_ok=True)
+        return done
 
     def _change_state(
         self, before: str, after: str, exit_code: int | None = None, indexes: Collection[int] = ()

@@ -93,7 +93,16 @@ def submit(book: Book, ask: Submit, does: str) -> Reply:
     def make(number: int) -> list[Job]:
         elements = [None] if ask.elements is None else ask.elements
         jobs = [
-            Job(number, element, position, ask.token, driver, indexes[position - 1], appears=now)
+            Job(
+                number,
+                element,
+                position,
+                ask.token,
+                driver,
+                indexes[position - 1],
+                ask.brings(element or 0),
+                appears=now,
+            )
             for position, element in enumerate(elements, start=1)
         ]
         if does == "late":

@@ -27,7 +27,7 @@ from jobmanager.requests.acceptance import accept_grid_job
 from jobmanager.site import account as accounts
 from jobmanager.site.account import open_account
 from jobmanager.site.configuration import Configuration, render_configuration
-from jobmanager.site.settings import SandboxSettings, SiteSettings
+from jobmanager.site.settings import SandboxSettings, SiteSettings, Transfer
 from tests.conformance.fakes.book import Book
 from tests.conformance.fakes.dialect import find_dialect
 from tests.conformance.fakes.hand import Hand
@@ -103,8 +103,8 @@ class Site(Hand):
         monkeypatch.setenv("SAMGRID_CONFIG", str(self.folder / "samgrid.toml"))
         self.configure()
 
-    def configure(self, **fields: object) -> None:
-        """Write the account's configuration: the fields of the adapter."""
+    def configure(self, transfer: Transfer = Transfer.SHARED, **fields: object) -> None:
+        """Write the account's configuration: who carries files, and the fields of the adapter."""
         adapter: BatchAdapter = find_adapter(self.name, EXAMPLES)
         table: dict[str, Any] = dict(EXAMPLES.get(self.name, {}))
         self.array = min(ARRAY, adapter.max_array)
@@ -114,7 +114,7 @@ class Site(Hand):
         own = {"max_array": self.array, "settle_time": SETTLE, "outputs_lag": 0, "commands_per_minute": 0}
         configuration = Configuration(
             site=SiteSettings(batch_system=self.name),
-            sandbox=SandboxSettings(scratch_folder=self.folder),
+            sandbox=SandboxSettings(scratch_folder=self.folder, transfer=transfer),
             batch={self.name: {**table, **own, **fields}},
         )
         (self.folder / "samgrid.toml").write_text(render_configuration(configuration))

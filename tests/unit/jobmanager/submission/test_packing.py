@@ -8,7 +8,7 @@ import pytest
 from jobmanager.requests.acceptance import accept_grid_job, make_adapter
 from jobmanager.run_grid_job import cut_grid_job
 from jobmanager.site.account import Account
-from jobmanager.site.settings import SandboxSettings, SiteSettings
+from jobmanager.site.settings import SandboxSettings, SiteSettings, Transfer
 from jobmanager.submission.packing import pack_sandbox
 
 
@@ -44,3 +44,9 @@ def test_a_scratch_folder_that_the_site_has_named_is_used_whatever_the_batch_sys
     lines = pack(account, "sge", SandboxSettings(scratch_folder=Path("/data/scratch"))).splitlines()
     assert not [line for line in lines if "job_folder" in line]
     assert "scratch_base=/data/scratch" in lines
+
+
+def test_where_files_are_carried_the_driver_knows_no_path_of_ours(account: Account) -> None:
+    driver = pack(account, "condor", SandboxSettings(transfer=Transfer.BATCH_SYSTEM))
+    assert str(account.places.root) not in driver
+    assert "sandbox=$PWD" in driver.splitlines()

@@ -46,11 +46,13 @@ class End:
     local_id: str | None
     outcome: str
     cause: str | None
+    lost: tuple[str, ...] = ()
+    """What of its outputs its driver could not bring back, and why."""
 
 
 @dataclass(frozen=True)
 class Missing:
-    """A local job that did not bring back all of `EXPECTED`."""
+    """A local job that did not bring back all of `EXPECTED`, or not all that it left."""
 
     local_id: str
     what: tuple[str, ...]
@@ -90,7 +92,7 @@ def write_output(
     :raises SandboxError: where ``results`` cannot be read or the tar not be written; nothing half-made is left.
     """
     ends = list(ends)
-    expected = sorted({end.local_id for end in ends if end.local_id is not None})
+    expected = {end.local_id: end.lost for end in ends if end.local_id is not None}
     return _write(grid_job, extras, tar, limits, lambda found: _add_results(found, results, expected), ends)
 
 
@@ -137,15 +139,17 @@ def _add_parts(gathering: "_Gathering", parts: Mapping[str, Path]) -> tuple[Miss
     return ()
 
 
-def _add_results(gathering: "_Gathering", results: Path, expected: list[str]) -> tuple[Missing, ...]:
+def _add_results(
+    gathering: "_Gathering", results: Path, expected: Mapping[str, tuple[str, ...]]
+) -> tuple[Missing, ...]:
     missing = []
     folder = os.open(results, FOLDER_FLAGS)
     try:
-        for local_id in expected:
+        for local_id, lost in sorted(expected.items()):
             stem = render_stem(gathering.grid_job, local_id)
             names = {what: f"{stem}.{what}" for what in (*EXPECTED, "output")}
             there = [what for what, name in names.items() if gathering.add_entry(folder, name, name, 0)]
-            if lacking := tuple(what for what in EXPECTED if what not in there):
+            if lacking := (*(what for what in EXPECTED if what not in there), *lost):
                 missing.append(Missing(local_id, lacking))
     finally:
         os.close(folder)
@@ -155,7 +159,9 @@ def _add_results(gathering: "_Gathering", results: Path, expected: list[str]) ->
 def _render_manifest(gathering: "_Gathering", missing: tuple[Missing, ...], ends: Iterable[End]) -> bytes:
     manifest = {
         "grid_job": gathering.grid_job,
-        "local_jobs": [asdict(end) for end in ends],
+        "local_jobs": [
+            {"index": end.index, "local_id": end.local_id, "outcome": end.outcome, "cause": end.cause} for end in ends
+        ],
         "files": [asdict(content) for content in gathering.files],
         "missing": [asdict(lack) for lack in missing],
         "refused": [asdict(refusal) for refusal in gathering.refused],

@@ -15,6 +15,8 @@ MAX_PHASES = 100
 """More named steps than that are of no use to people; later names are ignored."""
 MAX_CAUGHT = 100
 """More signals say nothing new."""
+MAX_LOST = 21
+"""Lines about what did not come back: the driver writes twenty, and how many more there are."""
 _WARNINGS = ("USR1", "USR2")
 _SAME_MOMENT = 1
 """Seconds between the end of a program and a signal that may have ended it: clocks tell whole ones."""
@@ -46,7 +48,8 @@ class CaughtSignal:
 class DriverStatus:
     """What is known of the last run of a local job; times in seconds since 1970, None where nothing was written.
 
-    ``end`` proves that the program ended and its outputs are back; ``problem`` that the driver failed, not the program.
+    ``end`` proves that the program ended and its outputs are back, but for those that are ``lost``; ``problem`` that
+    the driver failed, not the program.
     """
 
     start: int | None = None
@@ -66,6 +69,8 @@ class DriverStatus:
     phases: tuple[Phase, ...] = ()
     caught: tuple[CaughtSignal, ...] = ()
     """In their order; of more than :data:`MAX_CAUGHT` the first."""
+    lost: tuple[str, ...] = ()
+    """What could not be brought back, and why, as ``output/name: Permission denied``."""
 
     @property
     def interruption(self) -> str | None:
@@ -111,6 +116,7 @@ def read_status(data: bytes) -> DriverStatus:
     fields: dict[str, Any] = {}
     phases: dict[str, Phase] = {}
     caught: list[CaughtSignal] = []
+    lost: list[str] = []
     # What follows the last line break is still being written.
     for line in data.split(b"\n")[:-1]:
         key, _, value = line.partition(b" ")
@@ -119,14 +125,17 @@ def read_status(data: bytes) -> DriverStatus:
         elif key == b"caught" and (match := _CAUGHT.fullmatch(value)) and len(caught) < MAX_CAUGHT:
             name, at, ago = match.groups()
             caught.append(CaughtSignal(name.decode(), int(at), None if ago is None else int(ago)))
+        elif key == b"lost" and value and len(lost) < MAX_LOST:
+            lost.append(_read_text(value))
         elif key in _FIELDS and _FIELDS[key][1].fullmatch(value):
             if key == b"start":
                 fields.clear()
                 phases.clear()
                 caught.clear()
+                lost.clear()
             name, _, convert = _FIELDS[key]
             fields[name] = convert(value)
-    return DriverStatus(**fields, phases=tuple(phases.values()), caught=tuple(caught))
+    return DriverStatus(**fields, phases=tuple(phases.values()), caught=tuple(caught), lost=tuple(lost))
 
 
 def read_phase(value: bytes) -> Phase | None:

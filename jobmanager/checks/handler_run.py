@@ -56,6 +56,8 @@ def run_local_job(trial: Trial, patience: float) -> Iterator[Finding]:
         words = _read_last_words(stem.with_name(f"{stem.name}.stderr"))
         yield Finding(Level.FAULT, f"local job 1: {reason}", f"its last words: {words}" if words else "")
         return
+    for line in status.lost:
+        yield Finding(Level.FAULT, f"local job 1: did not come back: {line}", "it must be readable for its own account")
     yield Finding(Level.GOOD, f"local job 1 ended with exit code 0 after {status.cpu_seconds or 0:g} s of CPU time")
     yield from _describe_phases(trial, status, stem.with_name(f"{stem.name}.stdout"))
     output = stem.with_name(f"{stem.name}.output")

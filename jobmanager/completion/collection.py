@@ -173,7 +173,7 @@ def _gather(account: Account, identity: str, local_jobs: list[LocalJob]) -> Gath
 
 def _describe_end(job: LocalJob) -> End:
     cause = None if job.cause is None else job.cause.value
-    return End(job.index, job.local_id, job.outcome.value if job.outcome else job.state.word, cause)
+    return End(job.index, job.local_id, job.outcome.value if job.outcome else job.state.word, cause, job.lost())
 
 
 def output_limits(account: Account) -> Limits:

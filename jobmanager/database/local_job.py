@@ -240,12 +240,23 @@ class LocalJob(Document):
         for name in _OF_A_RUN:
             self.element.attrib.pop(name, "")
         self._remove("phase")
+        self._remove("lost")
 
     def enter_run(self, start: int, pid: int | None) -> None:
         """Note when the driver of the present run started, and its process id; a new run has told no phases yet."""
         if self.run not in (None, start):
             self._remove("phase")
         self.run, self.pid = start, pid
+
+    def put_lost(self, lost: Iterable[str]) -> None:
+        """Keep what of its outputs its driver could not bring back."""
+        self._remove("lost")
+        for line in lost:
+            etree.SubElement(self.element, "lost").text = render_text(line)
+
+    def lost(self) -> tuple[str, ...]:
+        """What of its outputs did not come back, and why, a line each."""
+        return tuple(element.text or "" for element in self.element.iterfind("lost"))
 
     def begin_again(self) -> None:
         """Become a new attempt at the same slice, not submitted; of the old one the attributes are kept."""

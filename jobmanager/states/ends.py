@@ -16,12 +16,12 @@ _LIMITS = (Cause.TIME_LIMIT, Cause.CPU_LIMIT, Cause.MEMORY_LIMIT)
 
 
 def ended_well(job: LocalJob) -> bool:
-    """True where the driver wrote down a clean end, outputs included, before anybody told it to end.
+    """True where the driver wrote down a clean end, with all outputs, before anybody told it to end.
 
     A host or daemon lost after that changes nothing. A batch system that ran out of memory may have killed a child of a
     program that did not notice. Where the driver was told to end, the batch system must say that it was not itself.
     """
-    if job.driver != "ended" or job.exit_code != 0 or job.batch_cause is Cause.MEMORY_LIMIT:
+    if job.driver != "ended" or job.exit_code != 0 or job.lost() or job.batch_cause is Cause.MEMORY_LIMIT:
         return False
     is_its_own = job.batch_state is State.DONE and job.batch_cause is None and job.cancel_asked is None
     return job.caught is None or is_its_own
@@ -41,6 +41,7 @@ RULES: tuple[tuple[Callable[[LocalJob], bool], Cause | None], ...] = (
     (lambda job: job.batch_cause is Cause.CANCELLED_OUTSIDE and _was_ended(job), None),
     (lambda job: job.driver == "ended" and job.signal == "XCPU", Cause.CPU_LIMIT),
     (lambda job: job.driver == "ended" and _was_ended(job), Cause.SIGNAL),
+    (lambda job: job.driver == "ended" and job.exit_code == 0, Cause.OUTPUTS_MISSING),
     (lambda job: job.driver == "ended", Cause.EXIT_CODE),
     # From here on there is no end of the driver's.
     (lambda job: job.problem is not None, Cause.DRIVER_FAILED),
@@ -116,6 +117,9 @@ def render_reason(job: LocalJob, cause: Cause) -> str:
         return _render_signal(job)
     if cause is Cause.DRIVER_FAILED:
         return job.problem or "the driver could not even write its status file (is the disk full?)"
+    if cause is Cause.OUTPUTS_MISSING and (lost := job.lost()):
+        more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
+        return f"exit code 0, but not all of its outputs came back: {lost[0]}{more}"
     if cause is Cause.CPU_LIMIT and job.signal == "XCPU":
         return "the program took more CPU time than max_cpu_time allows"
     return _SENTENCES[cause] + words

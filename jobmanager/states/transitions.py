@@ -179,6 +179,7 @@ def apply_driver_status(job: LocalJob, status: DriverStatus, now: float) -> bool
     if status.start is not None:
         _note_driver(job, status, now)
     job.problem = status.problem
+    job.put_lost(status.lost)
     if job.driver == "ended":
         _reconcile_end(job, status)
     return etree.tostring(job.element) != before

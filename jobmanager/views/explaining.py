@@ -145,8 +145,10 @@ def describe_driver(status: DriverStatus) -> list[str]:
         signal = f", signal {status.signal}" if status.signal else ""
         cpu = "" if status.cpu_seconds is None else f", {status.cpu_seconds:.2f} s of CPU time"
         lines.append(f"the program's exit code: {status.exit_code}{signal}{cpu}")
+    lines += [f"lost: {line}" for line in status.lost]
     if status.end is not None:
-        lines.append(f"{render_local_time(status.end)} end: the outputs are back")
+        back = "what could be read of the outputs is" if status.lost else "the outputs are"
+        lines.append(f"{render_local_time(status.end)} end: {back} back")
     return lines + ([f"problem: {status.problem}"] if status.problem else [])
 
 

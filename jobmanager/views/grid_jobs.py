@@ -154,7 +154,7 @@ def render_output(job: "GridJob", tar: Path) -> str:
     lines += [f"{len(files)} files, {sum(file['size'] for file in files)} bytes:", _render_kinds(job.identity, files)]
     lines += _render_ends(manifest["local_jobs"])
     lines += [
-        f"missing: {printable(missing['local_id'])}: {', '.join(missing['what'])}" for missing in manifest["missing"]
+        printable(f"missing: {missing['local_id']}: {', '.join(missing['what'])}") for missing in manifest["missing"]
     ]
     lines += [f"refused: {printable(refused['path'])}: {refused['reason']}" for refused in manifest["refused"]]
     lines += [f"{printable(name)}: {printable(text)}" for name, text in job.summary().items()]

@@ -592,22 +592,124 @@ def test_a_file_damaged_while_unpacking_is_noticed(plain_bench: Bench, room: Pat
     assert plain_bench.status.problem == "the unpacked sandbox is damaged: a file has another sha256"
 
 
-def test_outputs_that_do_not_fit_are_a_problem_and_leave_nothing_half_made(bench: Bench) -> None:
-    (bench.work_area / "big").write_bytes(b"x" * 300_000)
-    script = "cp big output/big"
-    argv = bench.prepare([LocalJobEntry(("/bin/sh", "-c", script))])
-    # The disk is full from the moment on that outputs come back: cp fails as it does on a full disk.
+def stand_in(bench: Bench, name: str, script: str) -> str:
+    """The PATH on which the program of that name is a script; ``$0`` lies in a folder of its own."""
     tools = bench.sandbox / "tools"
-    tools.mkdir()
-    (tools / "cp").write_text('#!/bin/sh\ncase $1 in -RP) ulimit -f 100 ;; esac\nexec /bin/cp "$@"\n')
-    (tools / "cp").chmod(0o755)
-    assert bench.run_prepared(argv, PATH=f"{tools}:{os.environ['PATH']}") == 125
-    assert bench.status.problem is not None
-    assert bench.status.problem.startswith("output could not be brought back: ")
-    assert "File too large" in bench.status.problem
-    assert bench.status.end is None
+    tools.mkdir(exist_ok=True)
+    (tools / name).write_text(f"#!/bin/sh\n{script}\n")
+    (tools / name).chmod(0o755)
+    return f"{tools}:{os.environ['PATH']}"
+
+
+def test_what_does_not_fit_is_told_and_the_rest_comes_back(bench: Bench) -> None:
+    (bench.work_area / "big").write_bytes(b"x" * 300_000)
+    argv = bench.prepare([LocalJobEntry(("/bin/sh", "-c", "cp big output/big; echo x >output/small"))])
+    path = stand_in(bench, "cp", 'case $1 in -RP) ulimit -f 100 ;; esac\nexec /bin/cp "$@"')
+    assert bench.run_prepared(argv, PATH=path) == 0
+    assert bench.status.lost == ("output/big: File too large",)
+    assert (bench.status.problem, bench.status.exit_code, bench.status.end is None) == (None, 0, False)
+    assert bench.read("output/small") == b"x\n"
+    assert not (bench.results / "k3f9zq2m.t-1.1.output" / "big").exists(), "half a file is none"
     assert bench.leftovers() == []
-    assert not (bench.results / "k3f9zq2m.t-1.1.output").exists()
+
+
+# As a bad disk would: cp says so, and leaves half of the file.
+BAD_DISK = r"""/bin/cp "$@"
+    for file in "$4" "$4"/* "$4"/*/*; do
+        [ -f "$file" ] || continue
+        case $file in */bad*) echo half >"$file"; bad="cp: error reading '$file': Input/output error" ;; esac
+    done
+    [ -z "$bad" ] || { echo "$bad" >&2; exit 1; }"""
+
+
+def test_what_cannot_be_read_is_told_and_the_rest_comes_back(bench: Bench) -> None:
+    script = """cd output; mkdir a; echo 1 >a/bad; echo 2 >a/good; echo 3 >'bad
+it'; echo 4 >.hidden; ln -s a/good link; mkdir empty"""
+    argv = bench.prepare([LocalJobEntry(("/bin/sh", "-c", script))])
+    assert bench.run_prepared(argv, PATH=stand_in(bench, "cp", BAD_DISK)) == 0
+    assert sorted(bench.status.lost) == ["output/a/bad: Input/output error", "output/bad?it: Input/output error"]
+    output = bench.results / "k3f9zq2m.t-1.1.output"
+    left = sorted(str(path.relative_to(output)) for path in output.rglob("*"))
+    assert left == [".hidden", "a", "a/good", "empty", "link"]
+    assert (output / "link").readlink() == Path("a/good")
+    assert bench.leftovers() == []
+
+
+def test_of_much_that_cannot_be_read_twenty_are_named(plain_bench: Bench) -> None:
+    argv = plain_bench.prepare([LocalJobEntry(("/bin/sh", "-c", "for i in $(seq 23); do echo >output/bad$i; done"))])
+    assert plain_bench.run_prepared(argv, PATH=stand_in(plain_bench, "cp", BAD_DISK)) == 0
+    assert len(plain_bench.status.lost) == 21
+    assert plain_bench.status.lost[-1] == "and 3 more"
+    assert plain_bench.read("stdout") == b""
+
+
+def test_a_text_that_cannot_be_read_keeps_no_output_away(plain_bench: Bench) -> None:
+    argv = plain_bench.prepare([LocalJobEntry(("/bin/sh", "-c", "echo out; echo x >output/file"))])
+    path = stand_in(
+        plain_bench,
+        "cp",
+        'case $3 in */stdout) echo "cp: it: Input/output error" >&2; exit 1 ;; esac; exec /bin/cp "$@"',
+    )
+    assert plain_bench.run_prepared(argv, PATH=path) == 0
+    (lost,) = plain_bench.status.lost
+    assert lost.endswith("/.samgrid/stdout: Input/output error")
+    assert plain_bench.read("output/file") == b"x\n"
+    assert not (plain_bench.results / "k3f9zq2m.t-1.1.stdout").exists()
+
+
+def test_a_path_that_is_too_long_where_it_comes_back_keeps_nothing_else_away(bench: Bench) -> None:
+    script = """cd output; echo x >file; name=$(printf %0200d 1)
+    for i in $(seq 20); do mkdir $name; cd $name; done; echo >deep"""
+    assert bench.run("/bin/sh", "-c", script) == 0
+    assert bench.read("output/file") == b"x\n"
+    assert bench.status.lost
+    assert all(line.startswith("output/000") for line in bench.status.lost)
+    assert bench.leftovers() == []
+
+
+def test_a_full_disk_is_waited_for(bench: Bench) -> None:
+    argv = bench.prepare([LocalJobEntry(("/bin/sh", "-c", "echo x >output/file"))])
+    stand_in(bench, "sleep", '[ "$1" = 10 ] || exec /bin/sleep "$1"; echo room >"${0%/*}/room"')
+    full = """[ -e "${0%/*}/room" ] || { echo "cp: error writing 'x': No space left on device" >&2; exit 1; }"""
+    assert bench.run_prepared(argv, PATH=stand_in(bench, "cp", f'{full}\nexec /bin/cp "$@"')) == 0
+    assert (bench.sandbox / "tools" / "room").exists()
+    assert (bench.read("output/file"), bench.status.lost) == (b"x\n", ())
+
+
+@pytest.mark.parametrize("language", ["C", "de_DE.UTF-8"])
+def test_a_hole_in_a_file_stays_one(plain_bench: Bench, language: str) -> None:
+    argv = plain_bench.prepare([LocalJobEntry(("/bin/sh", "-c", "truncate -s 8G output/sparse"))])
+    assert plain_bench.run_prepared(argv, LANG=language) == 0
+    status = (plain_bench.results / "k3f9zq2m.t-1.1.output" / "sparse").stat()
+    assert (status.st_size, status.st_blocks * 512 < 10**6) == (8 << 30, True)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param("rm $0", id="nothing"),
+        pytest.param("rm $0; mkfifo $0", id="named pipe"),
+        pytest.param("rm $0; mkdir -p $0/in", id="folder"),
+        pytest.param("rm $0; ln -s nowhere $0", id="link to nothing"),
+        pytest.param("mv $0 $0.moved; ln -s $0.moved $0", id="link"),
+    ],
+)
+def test_a_status_file_that_the_program_replaced_is_made_anew(bench: Bench, script: str) -> None:
+    before = int(time.time())
+    status = bench.results / "k3f9zq2m.t-1.1.status"
+    code = bench.run("/bin/sh", "-c", script.replace("$0", '"$SAMGRID_STATUS"') + "; echo samgrid-phase a 1/2; exit 3")
+    assert code == 3
+    assert stat.S_ISREG(status.lstat().st_mode)
+    told = fetch_status(status)
+    assert (told.exit_code, told.problem, told.index, told.host) == (3, None, 1, os.uname().nodename)
+    assert before <= (told.start or 0) <= (told.end or 0)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir], ids=["named pipe", "folder"])
+def test_what_lies_in_the_place_of_an_empty_stdout_makes_way(bench: Bench, make: Callable[[Path], None]) -> None:
+    make(bench.results / "k3f9zq2m.t-1.1.stdout")
+    assert bench.run("/bin/true") == 0
+    assert bench.read("stdout") == b""
 
 
 def test_a_file_size_limit_on_all_of_it_is_a_problem_too(plain_bench: Bench) -> None:

@@ -131,6 +131,26 @@ def test_what_is_missing_is_listed(results: Path) -> None:
     assert read_manifest(results.parent / "out.tar")["missing"][0] == {"local_id": "t-1.1", "what": ["stderr"]}
 
 
+def test_what_the_driver_could_not_bring_back_is_missing(results: Path) -> None:
+    ends = [
+        End(1, "t-1.1", "failed", "outputs-missing", ("output/a: Permission denied",)),
+        End(2, "t-1.2", "failed", None),
+    ]
+    tar = results.parent / "out.tar"
+    assert write_output(JOB, results, ends, {}, tar, LIMITS).missing == (
+        Missing("t-1.1", ("output/a: Permission denied",)),
+        Missing("t-1.2", ("stdout", "stderr", "status")),
+    )
+    manifest = read_manifest(tar)
+    assert manifest["missing"][0] == {"local_id": "t-1.1", "what": ["output/a: Permission denied"]}
+    assert manifest["local_jobs"][0] == {
+        "index": 1,
+        "local_id": "t-1.1",
+        "outcome": "failed",
+        "cause": "outputs-missing",
+    }
+
+
 def test_a_local_id_with_a_slash_is_found_where_the_driver_put_it(results: Path) -> None:
     (results / f"{JOB}.a_b.stdout").write_text("x")
     assert collect(results, "a/b").missing == (Missing("a/b", ("stderr", "status")),)

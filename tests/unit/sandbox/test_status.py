@@ -35,6 +35,11 @@ REPORT = Path(__file__).parents[3] / "sandbox" / "samgrid-report.sh"
             id="told to end, and started again",
         ),
         pytest.param(b"start 10\nexit 1", DriverStatus(start=10), id="torn last line"),
+        pytest.param(
+            b"lost a\nstart 1\nlost output/x\x1b: no\nlost\nlost \n" + b"lost x\n" * 30,
+            DriverStatus(start=1, lost=("output/x?: no", *["x"] * 20)),
+            id="what did not come back",
+        ),
         pytest.param(b"start 10\nexi\nstart 30\n", DriverStatus(start=30), id="torn, then run again"),
         pytest.param(
             b"start 1\nphase a 1 2\nproblem x\nend 2\nexit 3\nstart 4\n",

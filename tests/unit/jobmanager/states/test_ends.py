@@ -1,6 +1,7 @@
 """Outcome and cause of a local job: one judgement, whatever the order in which its evidence comes."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -20,6 +21,7 @@ TOLD = DriverStatus(start=5, end=9, exit_code=0, caught=TERM)
 """It ended well, but was told to end before: a shell whose child was killed."""
 KILLED = DriverStatus(start=5, end=9, exit_code=143, signal="TERM", caught=TERM)
 GONE = DriverStatus(start=5)
+LOST = DriverStatus(start=5, end=9, exit_code=0, lost=("output/a: Permission denied", "output/b: no", "and 7 more"))
 NOTHING = DriverStatus()
 
 
@@ -76,6 +78,14 @@ def judged(driver: DriverStatus, said: LocalStatus | None, asked: bool = False) 
         pytest.param(KILLED, None, True, Cause.CANCELLED_BY_US, id="killed by us"),
         pytest.param(DriverStatus(start=5, end=9, exit_code=3), None, True, Cause.EXIT_CODE, id="failed by itself"),
         pytest.param(DriverStatus(start=5, end=9, exit_code=3), FAILED, False, Cause.EXIT_CODE, id="both agree"),
+        pytest.param(LOST, COMPLETED, False, Cause.OUTPUTS_MISSING, id="not all of its outputs came back"),
+        pytest.param(LOST, None, True, Cause.OUTPUTS_MISSING, id="not all came back, and cancelled too late"),
+        pytest.param(LOST, TIMEOUT, False, Cause.OUTPUTS_MISSING, id="not all came back, and a limit after that"),
+        pytest.param(
+            DriverStatus(start=5, end=9, exit_code=3, lost=("output/a: no",)),
+            *(None, False, Cause.EXIT_CODE),
+            id="it failed, and not all came back",
+        ),
         pytest.param(
             DriverStatus(start=5, end=9, exit_code=152, signal="XCPU"), None, False, Cause.CPU_LIMIT, id="CPU limit"
         ),
@@ -101,6 +111,19 @@ def test_the_first_rule_that_fits_says_the_cause(
     wanted = {True: Outcome.SUCCEEDED, False: Outcome.CANCELLED if cause and cause.is_cancellation else Outcome.FAILED}
     assert job.outcome is wanted[cause is None]
     assert (job.reason is None) is (cause is None)
+
+
+def test_the_reason_says_what_did_not_come_back_first() -> None:
+    one = replace(LOST, lost=LOST.lost[:1])
+    words = "exit code 0, but not all of its outputs came back: output/a: Permission denied"
+    assert (judged(one, None).reason, judged(LOST, None).reason) == (words, f"{words} (and 2 more)")
+
+
+def test_what_did_not_come_back_is_of_one_run_only() -> None:
+    job = judged(LOST, None)
+    assert job.lost() == LOST.lost
+    apply_event(job, Event(30, "17", State.PENDING))
+    assert (job.state, job.lost()) == (State.PENDING, ())
 
 
 def test_who_cancelled_and_what_the_batch_system_calls_it_stand_in_the_reason() -> None:
@@ -130,7 +153,7 @@ def test_a_clean_end_that_the_log_calls_a_failure_is_asked_about() -> None:
     assert wants_a_word(job)
 
 
-DRIVERS = st.sampled_from([CLEAN, TOLD, KILLED, GONE, DriverStatus(start=5, end=9, exit_code=3)])
+DRIVERS = st.sampled_from([CLEAN, TOLD, KILLED, GONE, LOST, DriverStatus(start=5, end=9, exit_code=3)])
 WORDS = st.sampled_from([COMPLETED, TIMEOUT, CANCELLED, NODE_FAIL, OUT_OF_MEMORY, FAILED])
 
 

@@ -1,5 +1,6 @@
 """Gathers what the local jobs of a grid job brought back into one tar."""
 
+import errno
 import hashlib
 import json
 import os
@@ -26,6 +27,12 @@ from sandbox.members import (
 
 EXPECTED = ("stdout", "stderr", "status")
 """What every local job that ended has; the folder ``output`` is there only when the program left something in it."""
+_MOST_HOLES = 1 << 30
+"""Bytes of holes in sparse files that are written into one tar as zeros: a hole costs a program nothing."""
+_SPARE = 1 << 20
+"""Bytes that stay free on the disk, for the job database."""
+_OVERHEAD = 1024
+"""Bytes in a tar for an entry's header and padding."""
 _KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
 
 
@@ -93,7 +100,12 @@ def write_output(
     """
     ends = list(ends)
     expected = {end.local_id: end.lost for end in ends if end.local_id is not None}
-    return _write(grid_job, extras, tar, limits, lambda found: _add_results(found, results, expected), ends)
+
+    def measure() -> int:
+        stems = (render_stem(grid_job, local_id) for local_id in expected)
+        return sum(_measure_entry(results / f"{stem}.{what}") for stem in stems for what in (*EXPECTED, "output"))
+
+    return _write(grid_job, extras, tar, limits, measure, lambda found: _add_results(found, results, expected), ends)
 
 
 def write_bundle(
@@ -103,7 +115,11 @@ def write_bundle(
 
     :raises SandboxError: as `write_output`.
     """
-    return _write(grid_job, extras, tar, limits, lambda found: _add_parts(found, parts))
+
+    def measure() -> int:
+        return sum(map(_measure_entry, parts.values()))
+
+    return _write(grid_job, extras, tar, limits, measure, lambda found: _add_parts(found, parts))
 
 
 def _write(
@@ -111,6 +127,7 @@ def _write(
     extras: Mapping[str, bytes],
     tar: Path,
     limits: Limits,
+    measure: Callable[[], int],
     add: "Callable[[_Gathering], tuple[Missing, ...]]",
     ends: Iterable[End] = (),
 ) -> Gathered:
@@ -118,6 +135,7 @@ def _write(
         if "/" in name or name in ("", ".", "..", "manifest.json"):
             raise SandboxError(f"{name!r} cannot be a file of the output's own: it must be a plain name")
     with atomic_write(tar) as sink:
+        _check_room(tar.parent, limits, measure)
         with write_tar(sink) as archive:
             gathering = _Gathering(archive, grid_job, limits)
             archive.addfile(folder_member(grid_job))
@@ -127,6 +145,51 @@ def _write(
             gathering.files.sort(key=lambda content: content.path)
             add_bytes(archive, f"{grid_job}/manifest.json", _render_manifest(gathering, missing, ends))
         return Gathered(sink.sha256, tuple(gathering.files), missing, tuple(gathering.refused))
+
+
+def _check_room(folder: Path, limits: Limits, measure: Callable[[], int]) -> None:
+    """Ask for room before anything is written: a disk that is filled in vain holds up everybody."""
+    disk = os.statvfs(folder)
+    free = disk.f_bavail * disk.f_frsize
+    # Where all that may be would fit, nobody need look at each file.
+    if free < limits.max_bytes + _SPARE and (needed := measure()) + _SPARE > free:
+        raise SandboxError(
+            f"the outputs need {needed} bytes of room on the disk of {folder}, where {free} are free: they stay where"
+            " they are until there is room"
+        )
+
+
+def _measure_entry(path: Path) -> int:
+    """Bytes that an entry, with all below, takes on the disk; what cannot be read takes none, and is refused later."""
+    size = 0
+    paths = [path]
+    # The list grows as folders are found: a deep tree must not end us.
+    for found in paths:
+        try:
+            status = found.lstat()
+            if stat.S_ISDIR(status.st_mode):
+                paths += found.iterdir()
+        except OSError:
+            continue
+        size += _OVERHEAD + (min(status.st_size, status.st_blocks * 512) if stat.S_ISREG(status.st_mode) else 0)
+    return size
+
+
+def _count_holes(descriptor: int, status: os.stat_result) -> int:
+    """Bytes of a file that were never written, at least as far as they pass `_MOST_HOLES`."""
+    if status.st_blocks * 512 >= status.st_size:
+        return 0
+    at = holes = 0
+    try:
+        while at < status.st_size and holes <= _MOST_HOLES:
+            data = os.lseek(descriptor, at, os.SEEK_DATA)
+            holes += data - at
+            at = os.lseek(descriptor, data, os.SEEK_HOLE)
+    except OSError as error:
+        # Behind the last data there is only a hole; any other error: the file system knows no holes.
+        holes = holes + status.st_size - at if error.errno == errno.ENXIO else 0
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return holes
 
 
 def _add_parts(gathering: "_Gathering", parts: Mapping[str, Path]) -> tuple[Missing, ...]:
@@ -180,6 +243,7 @@ class _Gathering:
         self._limits = limits
         self._files_left = limits.max_files
         self._bytes_left = limits.max_bytes
+        self._holes_left = _MOST_HOLES
 
     def add_extra(self, name: str, content: bytes) -> None:
         """Add a file of the job manager's own, for which the limits are not."""
@@ -239,6 +303,12 @@ class _Gathering:
         if status.st_size > self._bytes_left:
             self._refuse(path, f"its {status.st_size} bytes would pass the limit max_bytes = {self._limits.max_bytes}")
             return
+        holes = _count_holes(descriptor, status)
+        if holes > self._holes_left:
+            most = f"at most {_MOST_HOLES} bytes of holes are written into a tar, as zeros"
+            self._refuse(path, f"a sparse file, {status.st_size} bytes long: {most}")
+            return
+        self._holes_left -= holes
         self._bytes_left -= status.st_size
         reader = ExactReader(descriptor)
         self._archive.addfile(file_member(f"{self.grid_job}/{path}", status.st_size, is_executable(status)), reader)

@@ -19,3 +19,7 @@ class Backoff:
         """Wait longer than the last time."""
         self._delay = min(max(self.SHORTEST, 2 * self._delay), self.LONGEST)
         self._until = now + self._delay
+
+    def begin_anew(self, now: float) -> None:
+        """Wait as long as was said before, from now on: what was tried has failed after some time."""
+        self._until = now + self._delay

@@ -140,6 +140,9 @@ class Workers:
             subject.said = lines
             words = (lines[-1] if is_known else " | ".join(lines)) if status else ""
             log("%s %s ended with status %d %s", subject.name, subject.task, status, words)
+            if status:
+                # It may have taken longer than the pause: it would fill the disk again at once.
+                subject.backoff.begin_anew(time.monotonic())
             if subject.task is not Task.RECONCILE:
                 self._note_hang(subject, status)
             if subject.task in (Task.RECONCILE, Task.REPORTS):

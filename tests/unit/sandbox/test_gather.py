@@ -206,9 +206,9 @@ def put_socket(path: Path) -> None:
         os.close(here)
 
 
-def put_sparse_file(path: Path) -> None:
+def put_sparse_file(path: Path, size: int = 10**12) -> None:
     path.touch()
-    os.truncate(path, 10**12)
+    os.truncate(path, size)
 
 
 HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
@@ -234,6 +234,53 @@ def test_what_cannot_be_taken_is_listed_and_the_rest_is_taken(
     assert reason in refused.reason
     assert read_manifest(results.parent / "out.tar")["refused"] == [vars(refused)]
     assert f"{JOB}.t-1.1.output/tool" in {content.path for content in gathered.files}
+
+
+def test_holes_are_taken_only_as_far_as_they_are_small(results: Path) -> None:
+    for name, size in (("a", 2 << 20), ("b", 90 << 30), ("c", 3 << 20)):
+        put_sparse_file(results / OUTPUT / name, size)
+    with open(results / OUTPUT / "a", "r+b") as file:
+        file.seek(1 << 20)
+        file.write(b"data")
+    gathered = collect(results, limits=Limits(100, 100_000_000_000))
+    (refused,) = (one for one in gathered.refused if one.path.endswith("/b"))
+    most = "at most 1073741824 bytes of holes are written into a tar, as zeros"
+    assert refused == Refused(f"{OUTPUT}/b", f"a sparse file, 96636764160 bytes long: {most}")
+    with tarfile.open(results.parent / "out.tar", "r:") as archive:
+        member = archive.extractfile(f"{JOB}/{OUTPUT}/a")
+        assert member is not None
+        assert member.read() == bytes(1 << 20) + b"data" + bytes((1 << 20) - 4)
+    assert (results.parent / "out.tar").stat().st_size < 10 << 20
+
+
+class _Disk:
+    f_frsize = 4096
+
+    def __init__(self, free: int) -> None:
+        self.f_bavail = free // 4096
+
+
+def test_room_is_asked_for_before_anything_is_written(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (results / OUTPUT / "large").write_bytes(b"x" * 900_000)
+    tar = results.parent / "out.tar"
+    monkeypatch.setattr(os, "statvfs", lambda path: _Disk((1 << 20) + 900_000))
+    with (
+        file_size_limit(0),
+        pytest.raises(SandboxError, match=r"need 9\d{5} bytes of room on the disk of .*room, where 19"),
+    ):
+        collect(results)
+    assert not list(results.parent.glob("out.tar*"))
+    monkeypatch.setattr(os, "statvfs", lambda path: _Disk((1 << 20) + 920_000))
+    put_sparse_file(results / OUTPUT / "sparse")
+    assert f"{OUTPUT}/large" in {content.path for content in collect(results).files}
+    assert tar.exists()
+
+
+def test_room_for_the_tars_of_steps_is_asked_for(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (room / "k1.tar").write_bytes(b"x" * 900_000)
+    monkeypatch.setattr(os, "statvfs", lambda path: _Disk(1 << 20))
+    with pytest.raises(SandboxError, match="until there is room"):
+        bundle(room, make=room / "k1.tar")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes devices")

@@ -156,6 +156,19 @@ def test_a_task_that_is_needed_again_waits_longer_each_time(bench: Bench) -> Non
         bench.now += 0.2
 
 
+def test_a_task_that_failed_after_long_is_not_begun_again_at_once(bench: Bench, waiting: str) -> None:
+    bench.let_workers(f"{waiting}\nexit 75")
+    bench.workers.start(Task.COLLECT, ONE)
+    bench.now += 60
+    bench.let_go()
+    bench.finish()
+    bench.now += 0.9
+    bench.workers.start(Task.COLLECT, ONE)
+    assert bench.started() == [f"collect {ONE}"]
+    bench.now += 0.2
+    bench.run(Task.COLLECT, ONE)
+
+
 def test_the_next_task_does_not_wait_for_the_one_before(bench: Bench) -> None:
     bench.let_workers("exit 75")
     bench.run(Task.SUBMIT, ONE)

@@ -403,6 +403,8 @@ class BatchAdapter:
     """Ids on one command line of cancel."""
     commands_per_minute: int = 120
     """Most batch commands of this account in any minute; 0 = no restraint, for a part of this machine."""
+    longest_pause: float = 300
+    """Seconds between two questions while nobody answers, at most: the pauses begin with 5 s and double."""
     ignored_variables: tuple[str, ...] = ()
     """Beginnings of the names of environment variables that would change what the commands do or print."""
     request_options: tuple[str, ...] = ()

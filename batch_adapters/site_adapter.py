@@ -286,6 +286,7 @@ _SIMPLE: Mapping[str, Callable[[object], Any]] = {
     "max_array": _whole(1, 10**6),
     "cancel_at_once": _whole(1, 10**4),
     "commands_per_minute": _whole(0, 10**4),
+    "longest_pause": lambda value: _read_number(value, 1, 86400),
     "settle_time": lambda value: _read_number(value, 0, 86400),
     "outputs_lag": lambda value: _read_number(value, 0, 86400),
     "ignored_variables": _read_words,

@@ -79,7 +79,7 @@ def _find_system(path: Path, found: Mapping[str, Any]) -> BatchSystem:
         raise LogNotKnown(f"{path}: {error}") from error
     except jinja2.UndefinedError as error:
         raise LogNotKnown(f"{path}: a variable of the batch system {name} is missing: {error}") from error
-    return BatchSystem(adapter, variables, Traffic(Path(traffic), adapter.commands_per_minute))
+    return BatchSystem(adapter, variables, Traffic(Path(traffic), adapter.commands_per_minute, adapter.longest_pause))
 
 
 class JobStates:

@@ -21,7 +21,6 @@ PATIENCE = 20.0
 TRIES = 3
 """Commands without an answer, one after another, before the pauses begin."""
 FIRST_PAUSE = 5.0
-LONGEST_PAUSE = 300.0
 
 
 class HeldBack(Postponed):
@@ -47,15 +46,22 @@ class _State:
     since: float = 0.0
     words: str = ""
     next_try: float = 0.0
+    last_try: float = 0.0
 
 
 class Traffic:
     """The restraint of one account towards one batch system."""
 
-    def __init__(self, file: Path, per_minute: int) -> None:
-        """``per_minute`` 0: no restraint at all, for a batch system that is a part of this machine."""
+    def __init__(self, file: Path, per_minute: int, longest_pause: float = 300.0) -> None:
+        """``per_minute`` 0: no restraint at all, for a batch system that is a part of this machine; in seconds."""
         self._file = file
         self._per_minute = per_minute
+        self._longest_pause = longest_pause
+        self._news = 0.0
+
+    def hurry(self, news: float) -> None:
+        """Do not wait for the end of a pause where nobody has asked since that second: there is news since."""
+        self._news = news
 
     def wait_for_turn(self) -> None:
         """Wait until a command may be run, and count it.
@@ -77,10 +83,11 @@ class Traffic:
             now = time.time()
             if state.tries >= TRIES:
                 # A clock that was set back must not block us until it has caught up.
-                if now < state.next_try <= now + LONGEST_PAUSE:
+                is_pause = now < state.next_try <= now + self._longest_pause
+                if is_pause and not state.last_try < self._news:
                     raise HeldBack(_describe(state))
                 # One asks; all others wait for what becomes of it.
-                state.next_try = now + _pause(state.tries)
+                state.next_try, state.last_try = now + self._pause(state.tries), now
             state.asked = [asked for asked in state.asked if 0 <= now - asked < MINUTE]
             if len(state.asked) < self._per_minute:
                 state.asked.append(now)
@@ -102,7 +109,7 @@ class Traffic:
             state.since = state.since if state.tries else now
             state.tries += 1
             state.words = words
-            state.next_try = now + _pause(state.tries)
+            state.next_try, state.last_try = now + self._pause(state.tries), now
 
     def silence(self) -> Silence | None:
         """Since when the batch system does not answer, if it does not."""
@@ -111,6 +118,12 @@ class Traffic:
         except FileNotFoundError:
             return None
         return Silence(state.since, state.words, state.next_try) if state.tries else None
+
+    def _pause(self, tries: int) -> float:
+        """Seconds between questions to a batch system that has left so many unanswered."""
+        # Not beyond what a float can hold.
+        doubled = FIRST_PAUSE * 2.0 ** min(tries - TRIES, 30)
+        return 0.0 if tries < TRIES else min(doubled, self._longest_pause)
 
     @contextmanager
     def _changing(self) -> Iterator[_State]:
@@ -122,11 +135,6 @@ class Traffic:
             file.seek(0)
             file.truncate()
             file.write(json.dumps(asdict(state)).encode())
-
-
-def _pause(tries: int) -> float:
-    """Seconds between questions to a batch system that has left so many unanswered."""
-    return 0.0 if tries < TRIES else min(FIRST_PAUSE * 2.0 ** (tries - TRIES), LONGEST_PAUSE)
 
 
 def _describe(state: _State) -> str:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from lxml import etree
 
-from batch_adapters.adapter import LocalStatus, Unreachable
+from batch_adapters.adapter import Garbled, LocalStatus, Unreachable
+from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.states import State
 from jobmanager.completion.delivery import deliver_outputs, measure_files
 from jobmanager.completion.retrying import retry_failed
@@ -24,6 +25,7 @@ from jobmanager.states.changes import change_local_jobs, same_runs
 from jobmanager.states.driver_status import reconcile_with_drivers
 from jobmanager.states.ends import wants_a_word
 from jobmanager.states.next_task import Task, next_task
+from jobmanager.states.reconciliation import ask_queue
 from jobmanager.states.transitions import apply_status, reopen
 from sandbox.gather import End, Gathered, render_stem, write_output
 from sandbox.limits import Limits
@@ -82,12 +84,14 @@ def _is_over(account: Account, identity: str) -> bool:
     database = account.database
     reconcile_with_drivers(account, identity, filter(_is_unproven, database.local_jobs.all_of(identity)))
     unproven = [job for job in database.local_jobs.all_of(identity) if _is_unproven(job)]
-    if not unproven:
+    # Of a cancel that is enough: what is queued again nobody wants, and `reconciliation` cancels it.
+    is_enough = database.grid_jobs.get(identity).cancelled and all(job.driver == "ended" for job in unproven)
+    if not unproven or is_enough:
         return True
-    system = find_batch_system(account, database.grid_jobs.get(identity).batch)
+    system = _find_system(account, identity)
     _wait_for_outputs(unproven, system.adapter.outputs_lag)
     asked = int(time.time())
-    answer = {status.local_id: status for status in system.query()}
+    answer = {status.local_id: status for status in ask_queue(system, (str(job.token) for job in unproven))}
     # An id that the batch system has used again, for another token, is not ours any more.
     shown = [job for job in unproven if job.local_id in answer and answer[job.local_id].is_of(str(job.token))]
     # Some batch systems show a job that is queued again like one that goes, for a while.
@@ -100,6 +104,13 @@ def _is_over(account: Account, identity: str) -> bool:
     if not reopened:
         change_local_jobs(database, identity, same_runs(identity, unproven), _stop_waiting)
     return not reopened
+
+
+def _find_system(account: Account, identity: str) -> BatchSystem:
+    """The batch system, to be asked at once: all may have ended, by their drivers' word, during an outage."""
+    system = find_batch_system(account, account.database.grid_jobs.get(identity).batch)
+    system.traffic.hurry(account.database.local_jobs.last_end(identity) or 0)
+    return system
 
 
 def _is_unproven(job: LocalJob) -> bool:
@@ -118,18 +129,25 @@ def _stop_waiting(job: LocalJob) -> bool:
 def _ask_for_causes(account: Account, identity: str) -> None:
     """Ask the batch system why local jobs ended that did not end by themselves: of each token its history, once.
 
+    A cancel does not wait for the answer.
+
     :raises Unreachable: nobody answered, or the history may still be on its way.
     """
     database = account.database
-    job = database.grid_jobs.get(identity)
     puzzling = [local_job for local_job in database.local_jobs.all_of(identity) if wants_a_word(local_job)]
     if not puzzling:
         return
-    system = find_batch_system(account, job.batch)
+    system = _find_system(account, identity)
     asked = int(time.time())
     answer: dict[str, LocalStatus] = {}
-    for token in sorted({str(local_job.token) for local_job in puzzling}):
-        answer |= {status.local_id: status for status in (*system.find(token), *system.find_ended(token))}
+    try:
+        for token in sorted({str(local_job.token) for local_job in puzzling}):
+            answer |= {status.local_id: status for status in (*system.find(token), *system.find_ended(token))}
+    except (Unreachable, Garbled) as error:
+        if not database.grid_jobs.get(identity).cancelled:
+            raise
+        logger.info("%s is cancelled, and nobody says why its local jobs ended: %s", identity, error)
+        return
     known = [local_job for local_job in puzzling if str(local_job.local_id) in answer]
     change_local_jobs(
         database,

@@ -47,7 +47,9 @@ def cancel_by_index(account: Account, grid_job: str) -> int:
 
 def _cancel_local_jobs(account: Account, grid_job: str) -> None:
     database = account.database
-    system = find_batch_system(account, database.grid_jobs.get(grid_job).batch)
+    job = database.grid_jobs.get(grid_job)
+    system = find_batch_system(account, job.batch)
+    system.traffic.hurry(job.cancelled_time or 0)
     # What is known is not to wait for what is in doubt.
     cancelled = _cancel_known(database, system, grid_job)
     intents = open_intents(database, grid_job)

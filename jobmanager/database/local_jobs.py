@@ -296,6 +296,11 @@ class LocalJobs:
         ((started,),) = self._store.query("SELECT min(started) FROM local_job WHERE grid_job = ?", [identity])
         return None if started is None else int(started)
 
+    def last_end(self, identity: str) -> int | None:
+        """When the last of a grid job's local jobs ended, seconds since the epoch; None: none has."""
+        ((ended,),) = self._store.query("SELECT max(ended) FROM local_job WHERE grid_job = ?", [identity])
+        return None if ended is None else int(ended)
+
     def first_submission(self, identity: str) -> int | None:
         """When the first local job of a grid job was submitted, seconds since the epoch; None where none was."""
         for (when,) in self._store.query("SELECT min(submitted) FROM local_job WHERE grid_job = ?", [identity]):

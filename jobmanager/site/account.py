@@ -108,7 +108,7 @@ def find_batch_system(account: Account, name: str) -> "BatchSystem":
     from batch_adapters.running.traffic import Traffic
 
     adapter = find_batch_adapter(account, name)
-    traffic = Traffic(traffic_file(account, name), adapter.commands_per_minute)
+    traffic = Traffic(traffic_file(account, name), adapter.commands_per_minute, adapter.longest_pause)
     return BatchSystem(adapter, account.batch_variables(), traffic)
 
 

@@ -12,6 +12,7 @@ from functools import partial
 
 from batch_adapters.adapter import Garbled, LocalStatus, Unreachable
 from batch_adapters.running.batch_system import BatchSystem
+from batch_adapters.running.commands import OutputTooLong
 from jobmanager.database.database import LocalJobKey
 from jobmanager.database.local_job import LocalJob
 from jobmanager.site.account import Account, find_batch_system
@@ -38,7 +39,7 @@ def reconcile_batch_system(account: Account, name: str) -> None:
     known = account.database.local_jobs.list_open(name)
     asked = int(time.time())
     try:
-        answer = system.query()
+        answer = ask_queue(system, (key.token for key in known))
     except (Unreachable, Garbled):
         # What the disk proves needs no answer.
         _ask_drivers(account, known)
@@ -50,6 +51,17 @@ def reconcile_batch_system(account: Account, name: str) -> None:
     _apply(account, shown, asked)
     _look_for_missing(account, system, [key for key in known if key not in shown], asked)
     _cancel_orphans(account, system, answer)
+
+
+def ask_queue(system: BatchSystem, tokens: Iterable[str]) -> list[LocalStatus]:
+    """What the queue shows; where that is more than anybody reads, of these tokens only.
+
+    :raises Unreachable, Garbled: nothing is known.
+    """
+    try:
+        return system.query()
+    except OutputTooLong:
+        return [status for token in sorted(set(tokens)) for status in system.find(token)]
 
 
 def _apply(account: Account, told: Mapping[LocalJobKey, LocalStatus], asked: int) -> None:

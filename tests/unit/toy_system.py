@@ -100,6 +100,14 @@ class ToySystem:
         """Let the batch adapter have other values in these fields."""
         self.adapter = replace(self.adapter, **fields)
 
+    def falls_silent(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Let it have left so many questions unanswered that it is asked with long pauses only."""
+        clock = SimpleNamespace(**{**vars(time), "time": lambda: self.now})
+        monkeypatch.setattr("batch_adapters.running.traffic.time", clock)
+        self.change_adapter(commands_per_minute=100)
+        for _ in range(9):
+            self.system.traffic.note_silence("no")
+
     def answers(self, kind: str, *lines: str) -> None:
         """Print these lines from now on, where that kind of command is asked."""
         self.does(kind, "cat <<'EOF'\n" + "".join(f"{line}\n" for line in lines) + "EOF")

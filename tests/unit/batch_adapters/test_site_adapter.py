@@ -36,6 +36,7 @@ index_words = "1"
 max_array = 1
 leaving = ["Finishing"]
 settle_time = 12.5
+longest_pause = 30
 options = ["-q", "grid"]
 request_options = ["-l .*"]
 ignored_variables = ["OAR_"]
@@ -73,7 +74,7 @@ def test_a_table_makes_a_new_batch_system_without_code() -> None:
     assert list(adapter.read_jobs("Job id  S\n7 Running t-1\n")) == [Job("7", "Running", token="t-1")]
     assert list(adapter.read_history("7 Terminated 3\n")) == [Job("7", "Terminated", 3)]
     assert (adapter.leaving, adapter.options) == (frozenset({"Finishing"}), ("-q", "grid"))
-    assert (adapter.event_module, adapter.commands_per_minute) == ("", 120)
+    assert (adapter.event_module, adapter.commands_per_minute, adapter.longest_pause) == ("", 120, 30)
 
 
 def test_a_question_about_no_ids_needs_no_list_of_them() -> None:

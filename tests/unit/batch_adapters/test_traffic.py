@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from batch_adapters.running import traffic
-from batch_adapters.running.traffic import FIRST_PAUSE, LONGEST_PAUSE, PATIENCE, HeldBack, Traffic
+from batch_adapters.running.traffic import FIRST_PAUSE, PATIENCE, HeldBack, Traffic
 
 START = 1_795_219_187.0
 
@@ -144,7 +144,37 @@ def test_pauses_double_up_to_the_longest(clock: Clock, file: Path) -> None:
         restraint.wait_for_turn()
         fall_silent(restraint, 1)
     assert pauses == [5, 10, 20, 40, 80, 160, 300, 300, 300]
-    assert (FIRST_PAUSE, LONGEST_PAUSE) == (5, 300)
+    assert FIRST_PAUSE == 5
+
+
+def test_the_longest_pause_is_a_setting(clock: Clock, file: Path) -> None:
+    restraint = Traffic(file, 100, longest_pause=30)
+    fall_silent(restraint, 2000)
+    silence = restraint.silence()
+    assert silence is not None
+    assert silence.next_try - clock.now == 30
+    clock.now += 30
+    assert not is_held_back(restraint)
+
+
+def test_news_are_asked_about_once_at_once(clock: Clock, file: Path) -> None:
+    fall_silent(Traffic(file, 100), 9)
+    clock.now += 10
+    asked = []
+    for _ in range(3):
+        restraint = Traffic(file, 100)
+        restraint.hurry(clock.now - 5)
+        asked.append(not is_held_back(restraint))
+        clock.now += 1
+    assert asked == [True, False, False]
+    assert is_held_back(Traffic(file, 100))
+
+
+def test_what_was_asked_about_since_is_no_news(clock: Clock, file: Path) -> None:
+    restraint = Traffic(file, 100)
+    restraint.hurry(clock.now - 5)
+    fall_silent(restraint, 9)
+    assert is_held_back(restraint)
 
 
 def test_after_a_pause_one_asks_and_all_others_wait_for_what_comes_of_it(clock: Clock, file: Path) -> None:

@@ -12,6 +12,7 @@ from batch_adapters.adapter import BatchError, Garbled, Unreachable
 from batch_adapters.states import State
 from handlers.command import CommandAdapter
 from jobmanager.completion.collection import collect_grid_job, output_limits
+from jobmanager.control.cancel_requests import request_cancel
 from jobmanager.database.grid_job import GridJob
 from jobmanager.requests.time_limit import TooLong
 from jobmanager.site.account import Account
@@ -135,6 +136,46 @@ def test_where_nobody_answers_nothing_ends(toy: ToySystem, script: str, error: t
         collect_grid_job(toy.account, GRID_JOB)
     assert not state_of(toy).is_final
     assert not toy.account.places.output(GRID_JOB).exists()
+
+
+def test_a_cancel_ends_by_the_drivers_word_alone(toy: ToySystem) -> None:
+    """Told to end by somebody else, before we had asked for it, with nobody who could say who."""
+    add_ended(toy, "17", "18")
+    toy.drives("17", "start 1000", "caught TERM 1001", "exit 143", "end 1002")
+    toy.drives("18", "start 1000", "exit 3", "end 1002")
+    request_cancel(toy.database, GRID_JOB, "enough")
+    for kind in ("queue", "find", "history"):
+        toy.does(kind, "exit 1")
+    collect_grid_job(toy.account, GRID_JOB)
+    assert state_of(toy).is_final
+    assert toy.calls("queue") == []
+
+
+def test_a_cancel_waits_for_the_answer_about_one_without_a_drivers_end(toy: ToySystem) -> None:
+    add_ended(toy, "17", state=State.FAILED)
+    request_cancel(toy.database, GRID_JOB, "enough")
+    toy.does("queue", "exit 1")
+    with pytest.raises(Unreachable):
+        collect_grid_job(toy.account, GRID_JOB)
+    assert not state_of(toy).is_final
+    toy.answers("queue")
+    collect_grid_job(toy.account, GRID_JOB)
+    assert state_of(toy).is_final
+
+
+def test_when_all_have_ended_by_their_drivers_word_it_is_asked_at_once_and_once(
+    toy: ToySystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy.add(["17"], State.ACTIVE)
+    toy.falls_silent(monkeypatch)
+    toy.drives("17", f"start {NOW}", "exit 143", f"end {NOW + 5}")
+    reconcile_with_drivers(toy.account, GRID_JOB, [toy.job()])
+    toy.does("find", "exit 1")
+    for _ in range(3):
+        toy.now += 6
+        with pytest.raises(Unreachable):
+            collect_grid_job(toy.account, GRID_JOB)
+    assert len(toy.calls("find")) == 1
 
 
 def test_the_records_that_were_read_before_are_needed_no_more(toy: ToySystem) -> None:

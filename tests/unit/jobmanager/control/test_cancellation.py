@@ -5,6 +5,7 @@ import pytest
 from batch_adapters.adapter import Unreachable
 from batch_adapters.causes import Cause
 from batch_adapters.states import State
+from jobmanager.control.cancel_requests import request_cancel
 from jobmanager.control.cancellation import cancel_local_jobs
 from jobmanager.database.local_job import Outcome
 from jobmanager.submission.adoption import Unsettled
@@ -99,6 +100,19 @@ def test_what_may_still_turn_up_is_not_given_up_before_it_is_certain(toy: ToySys
     toy.now += SETTLE
     cancel_local_jobs(toy.account, GRID_JOB)
     assert toy.states() == [State.FAILED]
+
+
+def test_a_cancel_during_an_outage_is_tried_at_once_and_once(toy: ToySystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    toy.add(["17"])
+    toy.does("cancel", "exit 1")
+    toy.falls_silent(monkeypatch)
+    toy.now += 5
+    request_cancel(toy.database, GRID_JOB, "enough")
+    for _ in range(3):
+        toy.now += 1
+        with pytest.raises(Unreachable):
+            cancel_local_jobs(toy.account, GRID_JOB)
+    assert toy.calls("cancel") == ["17"]
 
 
 def test_where_nobody_takes_the_order_nothing_is_believed(toy: ToySystem) -> None:

@@ -98,6 +98,18 @@ def test_what_has_ended_is_blocked_no_more(toy: ToySystem) -> None:
     assert (toy.job().remark, toy.job().helps) == (None, None)
 
 
+def test_a_queue_longer_than_anybody_reads_is_asked_about_our_tokens(
+    toy: ToySystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy.add(["17_1", "17_2"])
+    monkeypatch.setattr("batch_adapters.running.commands.MAX_OUTPUT", 200)
+    toy.answers("queue", *(f"{n}_1 R otherjob-1 -" for n in range(99)))
+    toy.answers("find", f"17_1 CD {TOKEN} 0", f"17_2 R {TOKEN} -")
+    look(toy)
+    assert [toy.job(index).state for index in (1, 2)] == [DONE, ACTIVE]
+    assert toy.calls("find") == [TOKEN]
+
+
 def test_what_says_nothing_new_is_not_even_read(toy: ToySystem, monkeypatch: pytest.MonkeyPatch) -> None:
     toy.add(["17_1", "17_2"])
     toy.answers("queue", f"17_1 PD {TOKEN} - Priority", f"17_2 PD {TOKEN} -")

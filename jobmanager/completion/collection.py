@@ -53,7 +53,7 @@ def collect_grid_job(account: Account, identity: str) -> None:
     local_jobs = database.local_jobs.all_of(identity)
     # Before the transaction: reading all the outputs may take minutes, in which everybody could write nothing.
     job = database.grid_jobs.get(identity)
-    keep_summary(database, job, _ask_for_summary(account, job, local_jobs))
+    keep_summary(database, job, *_ask_for_summary(account, job, local_jobs))
     gathered = _gather(account, identity, local_jobs)
     undelivered = deliver_outputs(account, database.grid_jobs.get(identity), local_jobs)
     job = database.grid_jobs.change(identity, lambda job: _end(account, job, local_jobs, undelivered))
@@ -62,12 +62,13 @@ def collect_grid_job(account: Account, identity: str) -> None:
     )
 
 
-def keep_summary(database: Database, job: GridJob, summary: Mapping[str, str]) -> None:
-    """Keep what the outputs amount to, and how much is in GRAM's files before anything is delivered to them."""
+def keep_summary(database: Database, job: GridJob, summary: Mapping[str, str], trouble: str = "") -> None:
+    """Keep what the outputs amount to, or why nobody says so, and how much is in GRAM's files before any delivery."""
     sizes = job.sizes_before or measure_files(job)
 
     def put(job: GridJob) -> None:
         job.put_summary(summary)
+        job.no_summary = trouble or None
         if job.origin is not None:
             job.put_sizes_before(*sizes)
 
@@ -256,8 +257,8 @@ def _last_words(account: Account, job: GridJob, local_job: LocalJob) -> str:
     return next((line.strip()[:200] for line in reversed(lines) if line.strip()), "")
 
 
-def _ask_for_summary(account: Account, job: GridJob, local_jobs: list[LocalJob]) -> Mapping[str, str]:
-    """The handler's summary; a handler that fails or hangs here costs the summary, never the outputs."""
+def _ask_for_summary(account: Account, job: GridJob, local_jobs: list[LocalJob]) -> tuple[Mapping[str, str], str]:
+    """The handler's summary, or why there is none: a handler that fails or hangs here never costs the outputs."""
     results = account.places.results(job.identity)
     outputs = [
         results / f"{render_stem(job.identity, str(local.local_id))}.output" for local in local_jobs if local.succeeded
@@ -269,10 +270,10 @@ def _ask_for_summary(account: Account, job: GridJob, local_jobs: list[LocalJob])
         with asked.limited():
             adapter = make_adapter(account, job.request(), job.request_folder)
             summary = adapter.getSummary([folder for folder in outputs if _is_folder(folder)])
-            return {str(name): str(text) for name, text in summary.items()}
+            return {str(name): str(text) for name, text in summary.items()}, ""
     except HANDLER_FAILURES as error:
         logger.warning("%s no summary: %s: %s", job.identity, type(error).__name__, error)
-        return {}
+        return {}, f"{type(error).__name__}: {error}"
 
 
 def _is_folder(path: Path) -> bool:

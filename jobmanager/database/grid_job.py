@@ -64,6 +64,8 @@ class GridJob(Document):
     ended_time = TIME.optional("ended")
     outcome = TEXT.optional("outcome")
     """done, failed or cancelled; None until it has ended."""
+    no_summary = TEXT.optional("no-summary")
+    """Why its handler made no summary of the outputs."""
     cancelled_time = TIME.optional("cancelled")
     cancelled_by = TEXT.optional("cancelled-by")
     """``us`` where nobody wanted it ended, but it cannot be run."""

@@ -28,6 +28,8 @@ class Outcome(enum.Enum):
 
 
 OUTCOME = Kind(Outcome, lambda outcome: outcome.value)
+BLOCKED = "blocked: "
+"""How the verdict begins on what does not let a local job go on; behind it, the command that helps."""
 MOST_EVIDENCE = 40
 """Pieces of evidence that a document keeps; the oldest go first."""
 

@@ -160,6 +160,17 @@ class Blocked:
 
 
 @dataclass(frozen=True)
+class AttemptEnds:
+    """Local jobs whose attempt of that number ended for the same cause."""
+
+    attempt: int
+    cause: str
+    count: int
+    last: int | None
+    """When the last of them ended, seconds since the epoch."""
+
+
+@dataclass(frozen=True)
 class LocalJobLine:
     """One line about one local job; times in seconds since the epoch, None where nothing is known."""
 
@@ -295,6 +306,28 @@ class LocalJobs:
         """When the first of a grid job's local jobs started, seconds since the epoch; None: none has."""
         ((started,),) = self._store.query("SELECT min(started) FROM local_job WHERE grid_job = ?", [identity])
         return None if started is None else int(started)
+
+    def first_start_ever(self, identity: str) -> int | None:
+        """When the first of a grid job's local jobs started, in whatever attempt; None: none has."""
+        starts = [
+            started
+            for table in ("local_job", "attempt")
+            for (started,) in self._store.query(f"SELECT min(started) FROM {table} WHERE grid_job = ?", [identity])
+            if started is not None
+        ]
+        return min(map(int, starts), default=None)
+
+    def once_blocked(self, identity: str, limit: int) -> "list[LocalJob]":
+        """The first local jobs of a grid job that were held or blocked at some time, or are."""
+        return self._local_jobs(" AND instr(document, '>blocked: ') ORDER BY number LIMIT ?", identity, limit)
+
+    def attempt_ends(self, identity: str) -> list[AttemptEnds]:
+        """How the earlier attempts of a grid job's local jobs ended, the most frequent causes first."""
+        sql = (
+            "SELECT attempt, coalesce(cause, 'no cause known'), count(*), max(ended) FROM attempt WHERE grid_job = ?"
+            " GROUP BY attempt, cause ORDER BY attempt, 3 DESC"
+        )
+        return [AttemptEnds(*row) for row in self._store.query(sql, [identity])]
 
     def last_end(self, identity: str) -> int | None:
         """When the last of a grid job's local jobs ended, seconds since the epoch; None: none has."""

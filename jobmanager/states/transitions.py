@@ -11,7 +11,7 @@ from lxml import etree
 from batch_adapters.adapter import LocalStatus
 from batch_adapters.causes import Cause
 from batch_adapters.states import Event, State
-from jobmanager.database.local_job import Evidence, LocalJob
+from jobmanager.database.local_job import BLOCKED, Evidence, LocalJob
 from sandbox.status import DriverStatus
 
 _SIGNAL_TIME = range(-2, 6)
@@ -88,14 +88,14 @@ def apply_status(job: LocalJob, status: LocalStatus, asked: int, source: str) ->
         return False
     state = find_state(status, job.state)
     if state is job.state:
-        return _put_remark(job, status)
+        return _put_remark(job, status, asked, source)
     code = "" if status.exit_code is None else f" {status.exit_code}"
     words = f"{status.native_state}{code} {status.reason}".strip()
     job.put_evidence(Evidence(source, words, asked, state.word, state))
     _enter(job, state, asked, status.exit_code or 0)
     if state.is_final:
         _note_batch_end(job, status)
-    _put_remark(job, status)
+    _put_remark(job, status, asked, source)
     job.queue_time = asked
     return True
 
@@ -126,11 +126,14 @@ def find_remark(status: LocalStatus) -> str:
     return status.reason if status.state in (State.PENDING, State.SUSPENDED) else ""
 
 
-def _put_remark(job: LocalJob, status: LocalStatus) -> bool:
-    said = (find_remark(status) or None, status.helps or None)
-    changed = (job.remark, job.helps) != said
-    job.remark, job.helps = said
-    return changed
+def _put_remark(job: LocalJob, status: LocalStatus, asked: int, source: str) -> bool:
+    remark, helps = find_remark(status) or None, status.helps or None
+    if (job.remark, job.helps) == (remark, helps):
+        return False
+    job.remark, job.helps = remark, helps
+    if remark and helps:
+        job.put_evidence(Evidence(source, remark, asked, f"{BLOCKED}{helps}"))
+    return True
 
 
 def reopen(job: LocalJob, status: LocalStatus, asked: int) -> bool:

@@ -13,7 +13,7 @@ from batch_adapters.running.traffic import Silence
 from jobmanager.database.database import DamagedDocument, Overview, Quarantined, StepLine
 from jobmanager.database.local_jobs import LocalJobLine, PhaseSum
 from jobmanager.database.times import render_time
-from jobmanager.site.account import Account
+from jobmanager.site.account import Account, find_silence
 from jobmanager.views.progress import estimate_end, read_course, render_blocked, render_rate, render_silent
 from jobmanager.views.text import printable, render_clock, render_columns, render_line, render_local_time
 
@@ -123,10 +123,21 @@ def render_details(account: Account, job_id: str, row: Overview, now: float) -> 
     facts += [("blocked", line) for line in render_blocked(course)]
     facts += [("may end", f"{render_local_time(end)} (estimate)")] if end is not None else []
     facts += [("stalled", render_silent(course, stall_time))] if course.silent else []
+    facts += [("cancel", _render_cancel(account, job.batch, row))] if job.cancelled and not job.state.is_final else []
     facts += [("reason", printable(job.reason))] if job.reason else []
     facts += [("trouble", printable(job.trouble))] if job.trouble else []
     facts += [(printable(name), printable(text)) for name, text in job.summary().items()]
+    facts += [("no summary", render_line(job.no_summary))] if job.no_summary else []
     return render_columns(facts)
+
+
+def _render_cancel(account: Account, batch: str, row: Overview) -> str:
+    """What a cancel still waits for."""
+    open_ones = sum(row.counts.get(state, 0) for state in ("unsubmitted", "pending", "active", "suspended"))
+    waits = f"waits for the end of {open_ones} local jobs" if open_ones else "all local jobs have ended"
+    if find_silence(account, batch) is None:
+        return waits
+    return f"{waits}, as far as is known: {batch} does not answer, and the cancel goes on when it does"
 
 
 def _render_parts(job: "GridJob", row: Overview) -> list[tuple[str, str]]:

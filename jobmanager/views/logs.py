@@ -1,28 +1,49 @@
-"""What was logged of a grid job, and what a local job printed: harmless lines, of files of any size."""
+"""What happened to a grid job, and what a local job printed: harmless lines, of files of any size."""
 
+import heapq
 import os
+import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from jobmanager.database.times import render_time
 from jobmanager.site.account import Account
 from jobmanager.views.explaining import find_local_jobs
-from jobmanager.views.text import printable
+from jobmanager.views.story import tell_story
+from jobmanager.views.text import printable, render_line
 from sandbox.files import open_regular
 from sandbox.gather import render_stem
 
 LAST_LINES = 100
 """Lines of a local job's standard output, and of its standard error, that are shown."""
 _LONGEST = 4096
+_STAMPED = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
+_SECOND = len("2026-11-23T01:02:03")
 
 
 def render_log(account: Account, job_id: str, lines: int | None) -> Iterator[str]:
-    """The log of a grid job, or its last lines.
+    """The log of a grid job with what its documents tell, in order, or the last lines of that.
 
-    :raises OSError: it cannot be read.
+    :raises OSError: the log cannot be read; DamagedDocument: a document cannot.
     """
     path = account.places.log(job_id)
-    yield from _read_lines(path, lines) if os.path.lexists(path) else ["nothing has been logged yet"]
+    logged = _stamp(_read_lines(path, lines) if os.path.lexists(path) else ())
+    told = [
+        (render_time(when), f"{render_time(when)} {render_line(text)}")
+        for when, text in tell_story(account.database, job_id)
+    ]
+    merged = heapq.merge(logged, told, key=lambda line: line[0][:_SECOND])
+    text = [line for _, line in (merged if lines is None else deque(merged, lines))]
+    yield from text or ["nothing has been logged yet"]
+
+
+def _stamp(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Each line with the time of it, or of the one before."""
+    stamp = ""
+    for line in lines:
+        stamp = max(stamp, line[:_SECOND]) if _STAMPED.match(line) else stamp
+        yield stamp, line
 
 
 def render_local_log(account: Account, name: str, lines: int | None) -> Iterator[str]:

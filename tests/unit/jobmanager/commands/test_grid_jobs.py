@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -189,6 +190,22 @@ def test_with_an_id_a_state_lists_its_local_jobs(account: Account, capsys: pytes
     assert listed["failed"] == ["2", "-", "exit-code", "code", "3"]
     assert listed["cancelled"] == ["no", "local", "job", "is", "cancelled"]
     assert listed["unsubmitted"] == ["3", "-", "-", "-"]
+
+
+def test_a_cancel_says_what_it_waits_for(
+    account: Account, status: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = LocalJob.new(1, "slurm", None)
+    job.state = State.ACTIVE
+    with account.database.transaction():
+        account.database.local_jobs.put(OPEN, [job])
+    account.database.grid_jobs.change(OPEN, lambda job: job.cancel(2000, "enough"))
+    status(OPEN)
+    assert re.search(r"\ncancel +waits for the end of 1 local jobs\n", capsys.readouterr().out)
+    be_silent(account)
+    status(OPEN)
+    words = "end of 1 local jobs, as far as is known: slurm does not answer, and the cancel goes on when it does"
+    assert words in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("status")

@@ -1,5 +1,6 @@
 """A grid job is over when its local jobs are, for certain, and their outputs had time to come back."""
 
+import re
 import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -339,4 +340,6 @@ def test_a_handler_that_fails_costs_its_summary_only(
     monkeypatch.setattr(CommandAdapter, "getSummary", sum_up)
     fail(toy, "17")
     assert reason_of(toy) == FAILED
-    assert toy.database.grid_jobs.get(GRID_JOB).summary() == {}
+    job = toy.database.grid_jobs.get(GRID_JOB)
+    assert job.summary() == {}
+    assert re.fullmatch(rf"\w+: {error}", str(job.no_summary))

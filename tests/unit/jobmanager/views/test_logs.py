@@ -6,10 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from batch_adapters.adapter import LocalStatus
+from batch_adapters.causes import Cause
+from batch_adapters.states import State
 from jobmanager.commands import cli
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob
 from jobmanager.site.account import Account
+from jobmanager.states.ends import put_outcome
+from jobmanager.states.transitions import apply_status
 
 JOB = "aaaaaaaa"
 HOSTILE = b"\x1b[2J<script>\x9b\xff\t'\"\r" + b"x" * 10_000 + b"\nlast"
@@ -46,6 +51,50 @@ def test_the_whole_log_is_shown_or_its_last_lines(account: Account, log: Run) ->
     account.places.log(JOB).write_text("\n".join(lines) + "\n")
     assert log("aaa") == (0, lines, "")
     assert log("aaa", "--lines", "3") == (0, lines[-3:], "")
+
+
+def test_the_log_tells_what_happened_between_what_was_logged(account: Account, log: Run) -> None:
+    first, second = account.database.local_jobs.all_of(JOB)
+    first.state, first.exit_code, first.driver = State.FAILED, 3, "ended"
+    first.put_times(started=1010, ended=1020)
+    put_outcome(first)
+    first.begin_again()
+    first.register("78", "", 1030)
+    held = LocalStatus("78", "HELD", State.SUSPENDED, reason="no\nroom", helps="condor_release 78")
+    apply_status(first, held, 1040, "queue")
+    first.put_batch_end("REMOVED", State.FAILED, Cause.CANCELLED_OUTSIDE, "root")
+    first.state = State.FAILED
+    second.register("79", "", 1000)
+    second.state, second.exit_code, second.driver = State.DONE, 0, "ended"
+    for job in (first, second):
+        job.put_times(ended=1060)
+        put_outcome(job)
+    with account.database.transaction():
+        account.database.local_jobs.put(JOB, [first, second])
+        job = account.database.grid_jobs.get(JOB)
+        job.cancel(1050, "cancelled by physicist")
+        job.no_summary = "ZeroDivisionError: x"
+        job.state, job.outcome, job.ended_time = State.FAILED, "cancelled", 1070
+        account.database.grid_jobs.put(job)
+    account.places.log(JOB).write_text(
+        "before\n1970-01-01T00:17:05.123Z WARNING a\nTraceback\n1970-01-01T00:17:45.001Z INFO b\nend\n"
+    )
+    told = [
+        "before",
+        "1970-01-01T00:16:50Z active: its first local job has started",
+        "1970-01-01T00:17:00Z attempt 1 failed: 1 exit code; tried again",
+        "1970-01-01T00:17:05.123Z WARNING a",
+        "Traceback",
+        "1970-01-01T00:17:20Z blocked, number 1: no room: condor_release 78",
+        "1970-01-01T00:17:30Z cancelled by physicist",
+        "1970-01-01T00:17:45.001Z INFO b",
+        "end",
+        "1970-01-01T00:17:50Z local jobs: 1 cancelled (cancelled outside), 1 succeeded",
+        "1970-01-01T00:17:50Z no summary: ZeroDivisionError: x",
+        "1970-01-01T00:17:50Z cancelled: cancelled by physicist",
+    ]
+    assert log("aaa")[1] == told
+    assert log("aaa", "--lines", "5")[1] == told[-5:]
 
 
 def test_of_a_local_job_the_last_lines_of_both_outputs_are_shown(account: Account, log: Run) -> None:

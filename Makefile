@@ -8,12 +8,13 @@
 # make bench  measures the event generator beside its peers, and grid jobs on real systems: bench/{RESULTS,GRID_JOBS}.md
 # make bench-scale  grows a state folder to a million local jobs and prints what each step costs at each size: bench/SCALE.md
 # make mutants  breaks modules that differ from BASE (or MODULES, or MODULES=all) on purpose: what does no test notice?
+# make fuzz  throws what atheris thinks of at every parser for FUZZ_SECONDS in all (or at TARGETS, see tests/fuzz/targets.py)
 PYTHON ?= python3
 BIN := .venv/bin
 # Where it is set, every process of the tests compiles all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo venv check test test-fresh test-real test-gram test-web mutants bench bench-scale clean
+.PHONY: demo venv check test test-fresh test-real test-gram test-web mutants fuzz bench bench-scale clean
 
 demo: venv
 	@SAMGRID_STATE="$${SAMGRID_STATE:-$(CURDIR)/.venv/demo}" $(BIN)/samgrid run examples/drell-yan.rsl
@@ -67,6 +68,12 @@ BASE ?= HEAD~1
 mutants: venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[mutants,test,check]'
 	TMPDIR=/dev/shm nice $(BIN)/python tests/mutants.py $(BASE) $(MODULES)
+
+# What it finds becomes a file in tests/recorded/fuzz, and a test that fails.
+FUZZ_SECONDS ?= 120
+fuzz: venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[fuzz,test]'
+	$(MEMORY) nice $(BIN)/python -m tests.fuzz.run $(FUZZ_SECONDS) $(TARGETS)
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache build dist *.egg-info

@@ -9,6 +9,7 @@ from batch_adapters.fork.records import MAX_INDEX, is_token
 # Each running job costs the queue process one descriptor, of which it has 1024 by default.
 MAX_SLOTS = 900
 MAX_ARRAY = 1_000_000
+_MOST_DIGITS = 18
 
 
 def read_word(text: str) -> str:
@@ -26,7 +27,7 @@ def read_token(text: str) -> str:
 def read_array(text: str) -> tuple[int, int]:
     """First and last index."""
     first, dash, last = text.partition("-")
-    if not (dash and first.isdecimal() and last.isdecimal()):
+    if not (dash and _is_number(first) and _is_number(last)):
         raise argparse.ArgumentTypeError(f"{text!r} is not FIRST-LAST, as in 1-250")
     if not 1 <= int(first) <= int(last) <= MAX_INDEX or int(last) - int(first) >= MAX_ARRAY:
         raise argparse.ArgumentTypeError(f"{text}: it must rise, begin at 1 or later and have at most {MAX_ARRAY} jobs")
@@ -51,8 +52,12 @@ def read_limit(text: str) -> int:
     return _read_number(text, 10_000_000)
 
 
+def _is_number(text: str) -> bool:
+    return text.isdecimal() and len(text) <= _MOST_DIGITS
+
+
 def _read_number(text: str, largest: int) -> int:
-    if not text.isdecimal() or int(text) > largest:
+    if not _is_number(text) or int(text) > largest:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to {largest}")
     return int(text)
 

@@ -45,7 +45,7 @@ def read_submission(text: str) -> Submission:
         fields = json.loads(text)
         environment = tuple((name, value) for name, value in fields.pop("environment"))
         return Submission(command=tuple(fields.pop("command")), environment=environment, **fields)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"it does not describe a submission: {error}") from error
 
 

@@ -55,7 +55,7 @@ def read_polling(path: Path) -> Polling:
     """
     try:
         found = json.loads(path.read_text(errors="replace"))
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise LogNotKnown(f"{path} is no JSON: {error}") from error
     if not isinstance(found, dict) or found.keys() != _KEYS:
         wrong = sorted(found.keys() ^ _KEYS) if isinstance(found, dict) else "no object"

@@ -23,6 +23,10 @@ TRIES = 3
 FIRST_PAUSE = 5.0
 
 
+_LATEST = 1e11
+"""Seconds since 1970, of a time that can be shown."""
+
+
 class HeldBack(Postponed):
     """The command was not run, to spare the batch system; nothing has happened."""
 
@@ -143,7 +147,11 @@ def _describe(state: _State) -> str:
 
 
 def _read(data: bytes) -> _State:
+    """What a file says; of one that is damaged, nothing."""
     try:
-        return _State(**json.loads(data))
-    except (ValueError, TypeError):
+        state = _State(**json.loads(data))
+        numbers = (*state.asked, state.tries, state.since, state.next_try)
+        is_sound = all(type(number) in (int, float) and 0 <= number < _LATEST for number in numbers)
+    except (ValueError, TypeError, RecursionError):
         return _State()
+    return state if is_sound and isinstance(state.words, str) and isinstance(state.asked, list) else _State()

@@ -25,6 +25,10 @@ def read_foreign_xml(data: bytes) -> etree._Element:
         root = etree.fromstring(data, parser)
     except (etree.XMLSyntaxError, ValueError) as error:
         raise RefusedXml(f"not well-formed: {error}") from error
+    # lxml looks at the last fault only, so a namespace may be wrong where a relative one, which may be, comes later.
+    for fault in parser.error_log:
+        if fault.type != etree.ErrorTypes.WAR_NS_URI_RELATIVE:
+            raise RefusedXml(f"not well-formed: {fault.message}, line {fault.line}")
     if root.getroottree().docinfo.internalDTD is not None:
         raise RefusedXml("a document type is not taken")
     for element in root.iter(etree.Element):

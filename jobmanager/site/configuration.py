@@ -255,7 +255,10 @@ def _read_document(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         import tomllib  # many an account has no file at all
 
-        return tomllib.load(file)
+        try:
+            return tomllib.load(file)
+        except RecursionError:
+            raise ValueError("lists or tables in each other, far too deep") from None
 
 
 def _check_regular(path: Path) -> None:

@@ -32,7 +32,7 @@ def evaluate_xpath(tree: etree._Element, expression: str) -> Iterator[WireItem]:
     """
     try:
         found = etree.XPath(expression, namespaces=_PREFIXES)(tree)
-    except (etree.XPathError, ValueError, re.error) as error:
+    except (etree.XPathError, ValueError, TypeError, re.error) as error:
         raise BadExpression(str(error)) from error
     if isinstance(found, list):
         yield from map(_read_node, found)

@@ -7,24 +7,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from batch_adapters.adapter import MOST_ELEMENTS, BatchAdapter, Garbled, Job, Reader, read_range
-from batch_adapters.registry import ADAPTERS, find_builtin
+from batch_adapters.adapter import MOST_ELEMENTS, Garbled, Job, read_range
 from batch_adapters.running import batch_system
 from batch_adapters.running.batch_system import read_answer
-from batch_adapters.site_adapter import find_adapter
+from tests.fuzz import targets
+from tests.fuzz.targets import BATCH_SYSTEMS, check_answer
 from tests.unit.batch_adapters.recordings import RECORDED, read_recordings
 
-OAR = {"oar": {"based_on": "fork", "jobs": r"(?P<id>\d+) (?P<state>\w) (?P<exit>-?\d+)"}}
-
-
-def list_readers() -> Iterator[Reader]:
-    adapters: list[BatchAdapter] = [*map(find_builtin, ADAPTERS), find_adapter("oar", OAR)]
-    for adapter in adapters:
-        yield adapter.read_jobs
-        yield adapter.read_history
-
-
-READERS = [*list_readers()]
+READERS = [read for adapter in BATCH_SYSTEMS.values() for read in (adapter.read_jobs, adapter.read_history)]
 MANY_DIGITS = "9" * 5000
 DEEP = 100_000 * "["
 GOOD = [
@@ -32,10 +22,8 @@ GOOD = [
 ][:3] + [
     *(recording.stdout for recording in read_recordings("sge", "sge-commands.txt") if "-xml" in recording.command)
 ][:2]
-GOOD += ["3_1|RUNNING|0|None|t-2|3_1\n", "4_[1-3,5-9:2%4]|CANCELLED by 1001|0:0\n", "a-1.1 ended 0\n"]
-GOOD += ["100|0|RUN|-|k3f9zq2m-1|-|-\n", (RECORDED / "torque" / "qstat.xml").read_text()]
+GOOD += [*targets.GOOD, (RECORDED / "torque" / "qstat.xml").read_text()]
 GOOD += [(RECORDED / "pbs" / "pbs-qstat-x-history-on.json").read_text()[:4000]]
-GOOD += [json.dumps([{"ClusterId": 1, "ProcId": 0, "JobStatus": 4, "ExitCode": 3, "SamgridToken": "t-1"}])]
 
 HOSTILE = [
     *(f"4_[{tasks}]|CANCELLED|0:0\n" for tasks in ("1-9:0", "1-99999999999", f"1-{MANY_DIGITS}", MANY_DIGITS, "9-1")),
@@ -70,25 +58,10 @@ HOSTILE = [
 ]
 
 
-def check(read: Reader, printed: str) -> None:
-    jobs: list[Job] = []
-    words = "read"
-    try:
-        jobs = read_answer(read, printed)
-    except Garbled as error:
-        words = str(error)
-    assert 0 < len(words) < 2000
-    for job in jobs:
-        assert isinstance(job, Job)
-        assert len(job.local_id) <= 200
-        assert isinstance(job.native_state, str)
-        assert job.exit_code is None or abs(job.exit_code) <= 2**31
-
-
 @pytest.mark.parametrize("printed", HOSTILE, ids=[f"{number}: {text[:40]}" for number, text in enumerate(HOSTILE)])
 def test_hostile_answers_are_garbled_or_read(printed: str) -> None:
     for read in READERS:
-        check(read, printed)
+        check_answer(read, printed)
 
 
 @settings(max_examples=150, deadline=None)
@@ -119,7 +92,7 @@ def test_hostile_answers_are_garbled_or_read(printed: str) -> None:
 @example("")
 def test_no_answer_at_all_makes_a_reader_fail_in_another_way(printed: str) -> None:
     for read in READERS:
-        check(read, printed)
+        check_answer(read, printed)
 
 
 def test_what_a_reader_does_wrong_is_garbled_with_the_text() -> None:

@@ -1,0 +1,484 @@
+"""Every parser of the project in one table: what it is given, what it may refuse, and what must be true of the rest.
+
+`tests.fuzz.run` throws what atheris makes of the seeds at all of them, `test_kept.py` what was found once.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import functools
+import json
+import re
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from lxml import etree
+from starlette.responses import PlainTextResponse
+
+from adapters import Site
+from adapters.job_adapter import Limits as CuttingLimits
+from adapters.job_adapter import TooLarge, count_local_jobs, cut_slice
+from batch_adapters.adapter import BatchAdapter, Garbled, Job, Reader
+from batch_adapters.condor import events as condor
+from batch_adapters.fork import arguments as fork_arguments
+from batch_adapters.fork.protocol import BadRequest as BadStart
+from batch_adapters.fork.protocol import read_answer as read_starter_answer
+from batch_adapters.fork.protocol import read_start_request, read_wire, render_start_request
+from batch_adapters.fork.records import read_local_id, read_record
+from batch_adapters.fork.submission import read_submission
+from batch_adapters.generator.collector_protocol import read_lines
+from batch_adapters.generator.emit import LineFilter
+from batch_adapters.generator.event_lines import EventLines as EventFile
+from batch_adapters.generator.module import LogNotKnown, Parser
+from batch_adapters.generator.poll import read_polling
+from batch_adapters.lsf.events import EventLog
+from batch_adapters.pbs.events import ServerLog
+from batch_adapters.registry import ADAPTERS, find_builtin
+from batch_adapters.running.batch_system import read_answer
+from batch_adapters.running.traffic import Traffic
+from batch_adapters.sge.events import GridEngineLog
+from batch_adapters.site_adapter import find_adapter
+from batch_adapters.slurm.events import SlurmLog
+from batch_adapters.states import read_event, render_event
+from gram_shims.request import BadDescription, RefusedRequest, read_description
+from gram_shims.request import read_request as read_gram_request
+from gram_shims.scripts import read_argument_file
+from handlers.pythia import UNUSABLE, read_result
+from handlers.structured import StructuredAdapter
+from jobmanager.commands.arguments import read_seconds, read_time
+from jobmanager.database.documents import read_document, render_text
+from jobmanager.database.foreign_xml import RefusedXml, read_foreign_xml
+from jobmanager.database.local_job import LocalJob
+from jobmanager.database.sqlite import DamagedDocument
+from jobmanager.monitor.generators import EventLines
+from jobmanager.requests.attributes import Given, read_request
+from jobmanager.requests.files import is_job_description, read_job_description
+from jobmanager.requests.job_types import KNOWN_TYPES, load_job_types
+from jobmanager.requests.rsl import RslError, read_rsl, render_rsl
+from jobmanager.site.configuration import ConfigurationError, read_configuration
+from jobmanager.site.settings import SETTINGS
+from jobmanager.views.query_child import BadExpression, evaluate_xpath
+from jobmanager.web.access import Guard
+from jobmanager.web.serving import ListenError, read_listen
+from sandbox.limits import Limits, SandboxError
+from sandbox.status import DriverStatus, read_status
+from sandbox.unpack import unpack
+
+RECORDED = Path(__file__).parents[1] / "recorded"
+_LONGEST_FAULT = 20_000
+
+
+@dataclass(frozen=True)
+class Target:
+    """One parser."""
+
+    run: Callable[[bytes], object]
+    """Parses, and asserts what must be true of the result."""
+    refusals: tuple[type[Exception], ...] = ()
+    """What it may raise, with words for whoever wrote the input."""
+    seeds: tuple[bytes, ...] = ()
+    """What a fuzzer begins with."""
+
+    def check(self, data: bytes) -> None:
+        """Raises whatever is wrong with what the parser does with this input."""
+        words = "taken"
+        try:
+            self.run(data)
+        except self.refusals as error:
+            words = str(error)
+        # It may quote what was given, but not again and again.
+        assert 0 < len(words) < _LONGEST_FAULT + 10 * len(data), "a refusal is words, and not a book"
+
+
+def of_text(run: Callable[[str], object]) -> Callable[[bytes], object]:
+    """A parser of text, given what others wrote, whatever its bytes are."""
+    return lambda data: run(data.decode("utf-8", "replace"))
+
+
+# --- answers of batch systems
+
+OAR = {"oar": {"based_on": "fork", "jobs": r"(?P<id>\d+) (?P<state>\w) (?P<exit>-?\d+)"}}
+BATCH_SYSTEMS: dict[str, BatchAdapter] = {**{n: find_builtin(n) for n in ADAPTERS}, "oar": find_adapter("oar", OAR)}
+
+
+def check_answer(read: Reader, printed: str) -> None:
+    """A reader makes jobs of an answer, or it is garbled."""
+    jobs: list[Job] = []
+    words = "read"
+    try:
+        jobs = read_answer(read, printed)
+    except Garbled as error:
+        words = str(error)
+    assert 0 < len(words) < 2000
+    for job in jobs:
+        assert isinstance(job, Job)
+        assert len(job.local_id) <= 200
+        assert isinstance(job.native_state, str)
+        assert job.exit_code is None or abs(job.exit_code) <= 2**31
+
+
+def _check_adapter(adapter: BatchAdapter, printed: str) -> None:
+    check_answer(adapter.read_jobs, printed)
+    check_answer(adapter.read_history, printed)
+    for count in (1, 3):
+        adapter.naming.read_submitted(printed, count)
+    for word in [word for word in printed.split()[:20] if len(word) <= 200]:
+        adapter.naming.position_of(word)
+        adapter.naming.array_of(word)
+
+
+# --- logs
+
+_LOGS: Mapping[str, tuple[Callable[[], Parser], str]] = {
+    "condor": (lambda: condor.EventLog(UTC, lambda: 1795262400.0), "condor/condor-EventLog-*.log"),
+    "events": (EventFile, ""),
+    "lsf": (EventLog, "lsf/documented.txt"),
+    "pbs": (ServerLog, "pbs/pbs-server_log.*"),
+    "sge": (GridEngineLog, "sge/sge-*.log"),
+    "slurm": (SlurmLog, "slurm/*.log"),
+}
+
+
+def _check_log(new_parser: Callable[[], Parser], block: bytes) -> None:
+    parser = new_parser()
+    parser.read_time(block)
+    lines = parser.read_events(block + b"\n")
+    assert not lines or lines.endswith(b"\n")
+    for line in LineFilter(None).read_good(lines).decode("ascii").splitlines():
+        assert line.startswith("001;")
+
+
+def _check_event(line: str) -> None:
+    event = read_event(line)
+    assert event is None or read_event(render_event(event)) == event
+
+
+# --- requests
+
+
+@functools.cache
+def _load_types() -> Iterable[Any]:
+    return [handler for name, handler in load_job_types(()).items() if name in KNOWN_TYPES]
+
+
+def _check_request(text: str) -> None:
+    relations = read_job_description(text) if is_job_description(text) else read_rsl(text, {"HOME": "/home/d0"})
+    given: Given = [(relation.name, relation.values) for relation in relations]
+    if relations and not is_job_description(text):
+        assert [(one.name, one.values) for one in read_rsl(render_rsl(relations))] == given
+    for handler in _load_types():
+        values, faults = read_request(given, handler, Path("/"))
+        assert all(faults)
+        if handler is StructuredAdapter and not faults:
+            adapter = StructuredAdapter(values, Site())
+            assert list(adapter.checkErrors()) or adapter.getSteps() is not None
+
+
+def _check_decomposition(text: str) -> None:
+    numbers = [int(word) for word in re.findall(r"[0-9]{1,12}", text)[:6]]
+    events, cpu, share, rule, recommended, longest = numbers + [1] * (6 - len(numbers))
+    limits = CuttingLimits(rule or 1, recommended / 7, longest / 7)
+    count = count_local_jobs(events or 1, cpu / 1000, share, limits)
+    slices = [cut_slice(index, count, events or 1, rule or 1) for index in {1, (count + 1) // 2, count}]
+    assert all(0 < one.events <= (events or 1) and one.first_event + one.events - 1 <= (events or 1) for one in slices)
+
+
+def _check_gram_request(text: str) -> None:
+    description = read_description(text)
+    read_gram_request(description)
+
+
+# --- what sites write
+
+
+def _in_file(name: str, data: bytes, run: Callable[[Path], object]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, name)
+        file.write_bytes(data)
+        run(file)
+
+
+def _check_settings(data: bytes) -> None:
+    _in_file("samgrid.toml", data, lambda file: read_configuration({}, file))
+
+
+def _check_environment(text: str) -> None:
+    for settings in SETTINGS.values():
+        for setting in settings.values():
+            Target(of_text(setting.read_text), (ValueError,)).check(text.encode())
+
+
+def _check_traffic(data: bytes) -> None:
+    def ask(file: Path) -> None:
+        traffic = Traffic(file, 60)
+        traffic.silence()
+        traffic.note_silence("down")
+        assert traffic.silence()
+        traffic.note_answer()
+
+    _in_file("batch-fork.json", data, ask)
+
+
+# --- what local jobs and drivers leave
+
+
+def _check_status(data: bytes) -> DriverStatus:
+    status = read_status(data)
+    assert status.problem is None or render_text(status.problem) == status.problem
+    assert status.interruption is None or status.interruption
+    return status
+
+
+def _check_foreign(data: bytes) -> None:
+    root = read_foreign_xml(data)
+    job = LocalJob.new(1, "fork", None)
+    job.put_foreign(root)
+    assert read_document("local-job", job.to_bytes(), "k3f9zq2m", 1).find(root.tag) is not None
+
+
+def _check_tar(data: bytes) -> None:
+    def check(file: Path) -> None:
+        target = file.with_name("out")
+        try:
+            unpack(file, target, Limits(100, 100_000))
+        finally:
+            left = {entry.name for entry in file.parent.iterdir()}
+            assert left <= {"x.tar", "out"}
+        assert sum(entry.lstat().st_size for entry in target.rglob("*") if entry.is_file()) <= 200_000
+
+    _in_file("x.tar", data, check)
+
+
+def _make_tar(*members: tuple[str, bytes, bytes]) -> bytes:
+    made = BytesIO()
+    with tarfile.open(fileobj=made, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for name, kind, content in members:
+            member = tarfile.TarInfo(name)
+            member.type, member.size, member.linkname = kind, len(content), "a"
+            tar.addfile(member, BytesIO(content))
+    return made.getvalue()
+
+
+def _check_result(data: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("summary.json", "dimuon-mass.json"):
+            Path(folder, name).write_bytes(data)
+        read_result(Path(folder))
+
+
+# --- the embedded batch system
+
+
+def _check_start(data: bytes) -> None:
+    request = read_start_request(read_wire(data.partition(b"\n")[0]))
+    assert read_start_request(render_start_request(request)) == request
+
+
+def _check_fork_arguments(text: str) -> None:
+    for name in ("token", "array", "variable", "slots", "limit", "grace"):
+        with contextlib.suppress(argparse.ArgumentTypeError):
+            getattr(fork_arguments, f"read_{name}")(text)
+    read_local_id(text)
+
+
+# --- the page and queries
+
+
+def _check_page(data: bytes) -> None:
+    """A request's target, then its headers, a line each; nobody is let in without the token."""
+    target, *lines = data.split(b"\n")
+    path, _, query = target.partition(b"?")
+    headers = [(name.lower(), value) for name, colon, value in (line.partition(b":") for line in lines) if colon]
+    scope = {
+        "type": "http", "method": "GET", "path": path.decode("latin-1"), "query_string": query, "headers": headers,
+    }  # fmt: skip
+    for on_loopback in (False, True):
+        said: list[Mapping[str, Any]] = []
+        guard = Guard(PlainTextResponse("secret"), token="a-token-of-24-characters", on_loopback=on_loopback)
+
+        async def send(message: Mapping[str, Any], said: list[Mapping[str, Any]] = said) -> None:
+            said.append(message)
+
+        asyncio.run(guard(scope, None, send))  # type: ignore[arg-type]
+        assert said[0]["status"] in (200, 303, 401, 403)
+        assert said[0]["status"] in (401, 403) or b"a-token-of-24-characters" in data or b"%" in data
+        assert all(b"\n" not in value and b"\r" not in value for _, value in said[0]["headers"])
+
+
+_TREE = etree.fromstring(
+    b"<grid-jobs><grid-job id='k3f9zq2m'><local-job number='1' state='done'>x</local-job></grid-job></grid-jobs>"
+)
+
+
+def _check_query(expression: str) -> None:
+    json.dumps(list(evaluate_xpath(_TREE, expression[:200])))
+
+
+# --- the table
+
+
+_EVENTS = (b"001;1795262400;12.3;8;0\nno\n",)
+
+
+def _recorded(pattern: str, most: int = 4000) -> tuple[bytes, ...]:
+    return tuple(file.read_bytes()[:most] for file in sorted(RECORDED.glob(pattern))) if pattern else _EVENTS
+
+
+def _adapter_targets() -> Iterator[tuple[str, Target]]:
+    folders = {"torque": ("torque/qstat.xml",), "oar": (), "pbs": ("pbs/pbs-qstat-x*",)}
+    for name, adapter in BATCH_SYSTEMS.items():
+        patterns = folders.get(name, (f"{name}/*commands.txt", f"{name}/documented.txt", f"{name}/*history.txt"))
+        seeds = tuple(seed for pattern in patterns for seed in _recorded(pattern)) + tuple(map(str.encode, GOOD))
+        yield f"answer-{name}", Target(of_text(functools.partial(_check_adapter, adapter)), seeds=seeds)
+
+
+GOOD: Sequence[str] = (
+    "3_1|RUNNING|0|None|t-2|3_1\n",
+    "4_[1-3,5-9:2%4]|CANCELLED by 1001|0:0\n",
+    "a-1.1 ended 0\n",
+    "100|0|RUN|-|k3f9zq2m-1|-|-\n",
+    json.dumps([{"ClusterId": 1, "ProcId": 0, "JobStatus": 4, "ExitCode": 3, "SamgridToken": "t-1"}]),
+)
+"""Answers of several batch systems."""
+
+NONSENSE: Mapping[str, bytes] = {
+    "nothing": b"",
+    "NUL": b"\0",
+    "no UTF-8": b"\xff\n" * 9,
+    "half a character": b"\xed\xa0\x80",
+    "other digits": "1-\u00b2 \u0663".encode(),
+    "digits": b"9" * 5000,
+    "a range": b"1-" + b"9" * 5000,
+    "a list of digits": b"[" + b"9" * 5000 + b"]",
+    "lists": b"[" * 50_000,
+    "tables": b'{"a":' * 20_000,
+    "TOML lists": b"x=" + b"[" * 3000,
+    "TOML tables": b"x=" + b"{a=" * 3000,
+    "sequences": b"&(a=" + b"(" * 3000,
+    "elements": b"<a xmlns='u:x'>" * 5000,
+    "functions": b"not(" * 2000,
+    "infinity": b"1e999",
+    "no number": b"NaN",
+    "null": b"null",
+    "quotes": b"'" * 1001,
+    "backslashes": b"\\" * 999,
+    "blanks": b" " * 50_000,
+    "folders": b"a/" * 3000,
+    "a state of no type": b'{"asked": 1, "tries": "x"}',
+    "times of no calendar": b'{"tries": 4, "since": 1e999, "next_try": -1}',
+}
+"""What every parser must survive; a fuzzer would have to be lucky."""
+
+TARGETS: Mapping[str, Target] = {
+    **dict(_adapter_targets()),
+    **{
+        f"log-{name}": Target(functools.partial(_check_log, new_parser), seeds=_recorded(pattern))
+        for name, (new_parser, pattern) in _LOGS.items()
+    },
+    "event": Target(of_text(_check_event), seeds=_EVENTS),
+    "event-lines": Target(lambda data: EventLines("x").read_events(data), seeds=_EVENTS),
+    "event-packet": Target(lambda data: read_lines(data, 4711), seeds=(b"001;0;4711.k3f9zq2m;8;0\n",)),
+    "request": Target(
+        of_text(_check_request),
+        (RslError,),
+        (
+            b'&(samgrid_type = command)(executable = /bin/sh)(arguments = -c "echo ""hi""")(count = 3)',
+            b"&(samgrid_type=structured)(steps=(a (samgrid_type command))(b (input_step a)(x $(HOME)))) (* c *)",
+            b"&(rsl_substitution = (A x)(B $(A)#y))(directory = $(B))(max_cpu_time = 1e3)(environment=(N v))",
+            b"job_type = dzero_monte_carlo\n+runjob_requestid = 4711 # why\nlist = 'a''b' \"c\"\n",
+        ),
+    ),
+    "decomposition": Target(of_text(_check_decomposition), (TooLarge,), (b"10000 40 0 250 60 600", b"1 0 0 1 0 0")),
+    "settings": Target(
+        _check_settings,
+        (ConfigurationError,),
+        (
+            b'[site]\nname = "x"\n[monitor]\nidle_time = 5\n[type.pythia]\npython = "/usr/bin/python3"\n',
+            b'[batch.oar]\nbased_on = "fork"\njobs = "(?P<id>\\\\d+) (?P<state>\\\\w)"\n'
+            b'states = {pending = ["W"]}\nqueue.argv = ["oarstat", "{{ user }}"]\nqueue.timeout = 3\n',
+        ),
+    ),
+    "settings-environment": Target(of_text(_check_environment), seeds=(b"60", b"/a/b", b"x.y:/z.py", b"1e3")),
+    "traffic": Target(_check_traffic, seeds=(b'{"asked": [1.0], "tries": 3, "since": 1.0, "words": "x"}',)),
+    "polling": Target(
+        lambda data: _in_file("poll.json", data, read_polling),
+        (LogNotKnown,),
+        (
+            b'{"batch_system": "fork", "tables": {}, "variables": {"python": "/x", "launch": "/y", "fork_spool": "/z"},'
+            b' "traffic": "/tmp/t", "interval": 30}',
+            b'{"batch_system": "x", "tables": {"x": {"based_on": 1}}, "variables": {}, "traffic": "/t", "interval": 3}',
+        ),
+    ),
+    "driver-status": Target(
+        _check_status,
+        seeds=(
+            b"start 1795262400\nhost n1\nindex 3\ntoken t-1\nphase gen 3 10 events\ncaught TERM 1795262401 3\n"
+            b"cpu 3.5\nsignal TERM\nexit 0\nend 1795262410\nproblem x\n",
+        ),
+    ),
+    "foreign-xml": Target(
+        _check_foreign, (RefusedXml,), (b"<r xmlns='u:r' a='1'><b>x</b><!-- c --></r>", b"<d\xc3\xa9 xmlns='u:e'/>")
+    ),
+    "grid-job-document": Target(
+        lambda data: read_document("grid-job", data, "k3f9zq2m"), (DamagedDocument,), (b"<grid-job id='k3f9zq2m'/>",)
+    ),
+    "times": Target(
+        of_text(lambda text: (read_time(text), read_seconds(text))),
+        (argparse.ArgumentTypeError,),
+        (b"2026-11-22T08:30+01:00", b"36h", b"60"),
+    ),
+    "tar": Target(
+        _check_tar,
+        (SandboxError,),
+        (
+            _make_tar(("a", tarfile.REGTYPE, b"x" * 600), ("b/", tarfile.DIRTYPE, b""), ("l", tarfile.SYMTYPE, b"")),
+            _make_tar(("a", tarfile.REGTYPE, b""), ("h", tarfile.LNKTYPE, b""), ("n" * 300, tarfile.REGTYPE, b"y")),
+        ),
+    ),
+    "pythia-result": Target(
+        _check_result,
+        UNUSABLE,
+        (
+            b'{"edges": [1, 2], "counts": [3], "cross_section_pb": 1.5, "cross_section_error_pb": 0.1, "events": 3,'
+            b' "tried": 4}',
+        ),
+    ),
+    "gram-description": Target(
+        of_text(_check_gram_request),
+        (BadDescription, RefusedRequest),
+        (
+            b'{"description": {"executable": ["/bin/true"], "count": ["3"], "stdin": ["/dev/null"], "maxtime": ["7"],'
+            b' "environment": [["A", "b"]]}, "environment": {"X509_USER_PROXY": "/x"}}',
+        ),
+    ),
+    "gram-argument-file": Target(
+        of_text(read_argument_file),
+        (BadDescription,),
+        (b"grami_program='/bin/echo'\ngrami_args='\"a b\" \"c\\\\\"'\ngrami_env='\"N\" \"v\"'\ngrami_job_type='1'\n",),
+    ),
+    "fork-start": Target(_check_start, (BadStart,), (b"100;t;executable=/sh;arguments=c;count=1;environment=A=b\n",)),
+    "fork-answer": Target(of_text(read_starter_answer), (ValueError,), (b"101;t;4711,4712\n", b"102;t;17;why\n")),
+    "fork-record": Target(of_text(read_record), seeds=(b"claim 1 2 boot 3 4\nstop cancelled 5\nend 8 0 7 lost\n",)),
+    "fork-submission": Target(
+        of_text(read_submission),
+        (ValueError,),
+        (b'{"token":"t-1","first":1,"last":3,"submitted":5,"command":["a"],"directory":"/","environment":[["A","b"]]}',),
+    ),
+    "fork-arguments": Target(of_text(_check_fork_arguments), seeds=(b"1-250", b"t-1.3", b"A=b", b"7")),
+    "page": Target(
+        _check_page,
+        seeds=(
+            b"/jobs/x?token=a-token-of-24-characters&q=1\nhost: localhost:8642\nsec-fetch-site: none",
+            b"/\nhost: [::1]:1\norigin: http://[::1]:1\nauthorization: Bearer a-token-of-24-characters\ncookie: a=b; c",
+        ),
+    ),
+    "listen": Target(of_text(read_listen), (ListenError,), (b"127.0.0.1:8642", b"[::1]:1")),
+    "query": Target(of_text(_check_query), (BadExpression,), (b"//local-job[@state='done']/@id", b"re:test('a','b')")),
+}  # fmt: skip
+"""By name; what is kept of one is in tests/recorded/fuzz/NAME."""

@@ -245,7 +245,7 @@ def measure_events(ground: Ground, size: int) -> Iterator[Figure]:
 
 
 def _end(account: Account, job: GridJob) -> None:
-    when = time.time() - 300
+    when = time.time() - 2 * _DAY
     for first in range(1, job.slice_count + 1, 10_000):
         numbers = range(first, min(first + 10_000, job.slice_count + 1))
         with account.database.transaction():

@@ -1,6 +1,6 @@
 """The job database's grid jobs: their documents, and a few columns derived from them as indexes."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,7 @@ GRID_JOBS = Table(
     },
     (
         "grid_job_by_state ON grid_job (state)",
+        "grid_job_by_time ON grid_job (submitted, id)",
         "grid_job_open ON grid_job (submitted, id) WHERE state NOT IN ('done', 'failed')",
         "grid_job_by_reported ON grid_job (reported, reported_time) WHERE uniqid IS NOT NULL",
     ),
@@ -50,6 +51,14 @@ STEPS = Table(
     "WITHOUT ROWID",
 )
 
+
+# A repetition may have taken a step over: the eldest structured grid job counts.
+_PARENT = """(
+    SELECT parent.id FROM step JOIN grid_job AS parent ON parent.id = step.grid_job
+    WHERE child = grid_job.id ORDER BY parent.submitted LIMIT 1
+)"""
+_BLOCKED = "(SELECT count(*) FROM local_job WHERE grid_job = grid_job.id AND helps IS NOT NULL)"
+_HAS_STEPS = "EXISTS (SELECT 1 FROM step WHERE step.grid_job = grid_job.id)"
 
 STANDINGS = (*STATE_OF_WORD, "cancelled")
 """How a grid job or a local job may stand for people: its state, and once it has ended its outcome."""
@@ -220,32 +229,36 @@ class GridJobs:
         condition, values = choice.condition()
         if identity is not None:
             condition, values = f"{condition} AND id = ?", [*values, identity]
+        return self._overview(f"SELECT id FROM grid_job WHERE {condition}", values)
+
+    def page(self, choice: Choice, first: int, most: int) -> list[Overview]:
+        """So many of those that are chosen from one on, counted from 0; the newest first."""
+        condition, values = choice.condition()
+        chosen = f"SELECT id FROM grid_job WHERE {condition} ORDER BY submitted DESC, id DESC LIMIT ? OFFSET ?"
+        return self._overview(chosen, [*values, most, first])[::-1]
+
+    def _overview(self, chosen: str, values: Sequence[object]) -> list[Overview]:
+        """A line per grid job whose id a statement finds, the newest last."""
         sql = (
-            f"SELECT id, type, state, outcome, owner, submitted FROM grid_job WHERE {condition} ORDER BY submitted, id"
+            f"SELECT id, type, state, outcome, owner, submitted, {_HAS_STEPS}, {_PARENT}, {_BLOCKED}"
+            f" FROM grid_job WHERE id IN ({chosen}) ORDER BY submitted, id"
         )
         # Before the counts: whatever ends in between, a grid job that has ended has no local job under way.
         rows = list(self._store.query(sql, values))
         counts: dict[str, dict[str, int]] = {}
         sql = (
             f"SELECT grid_job, {STANDING} AS standing, sum(number) FROM local_job_count"
-            f" WHERE number AND grid_job IN (SELECT id FROM grid_job WHERE {condition}) GROUP BY grid_job, standing"
+            f" WHERE number AND grid_job IN ({chosen}) GROUP BY grid_job, standing"
         )
         for job, standing, number in self._store.query(sql, values):
             counts.setdefault(job, {})[standing] = number
-        sql = (
-            "SELECT grid_job, count(*) FROM local_job WHERE helps IS NOT NULL"
-            f" AND grid_job IN (SELECT id FROM grid_job WHERE {condition}) GROUP BY grid_job"
-        )
-        blocked = {str(job): int(number) for job, number in self._store.query(sql, values)}
-        steps, parents = self.steps(identity), self.parents()
+        has_steps = any(row[6] for row in rows)
+        steps = self._find_steps(f"step.grid_job IN ({chosen})", values) if has_steps else {}
         return [
             Overview(
-                *(job, job_type, state, outcome, owner, submitted, counts.get(job, {})),
-                steps=tuple(steps.get(job, ())),
-                parent=parents.get(job),
-                blocked=blocked.get(job, 0),
+                *(job, *line, counts.get(job, {})), steps=tuple(steps.get(job, ())), parent=parent, blocked=blocked
             )
-            for job, job_type, state, outcome, owner, submitted in rows
+            for job, *line, _, parent, blocked in rows
         ]
 
     def list_open(self) -> list[OpenGridJob]:
@@ -277,12 +290,14 @@ class GridJobs:
 
     def steps(self, identity: str | None = None) -> dict[str, list[StepLine]]:
         """The steps in their order of each structured grid job, or of one only, by its id."""
-        condition = "" if identity is None else " WHERE step.grid_job = ?"
+        return self._find_steps("TRUE", ()) if identity is None else self._find_steps("step.grid_job = ?", [identity])
+
+    def _find_steps(self, condition: str, values: Sequence[object]) -> dict[str, list[StepLine]]:
         sql = (
             "SELECT step.grid_job, name, child, state FROM step LEFT JOIN grid_job ON id = child"
-            f"{condition} ORDER BY step.grid_job, number"
+            f" WHERE {condition} ORDER BY step.grid_job, number"
         )
-        return self._read_steps(sql, () if identity is None else (identity,))
+        return self._read_steps(sql, values)
 
     def open_steps(self) -> dict[str, list[StepLine]]:
         """The steps in their order of each structured grid job that has not ended, by its id."""
@@ -294,21 +309,12 @@ class GridJobs:
         )
         return self._read_steps(sql, ())
 
-    def parents(self) -> dict[str, str]:
-        """By the id of each grid job that is a step: the structured grid job that it was made for."""
-        sql = (
-            "SELECT child, parent.id FROM step JOIN grid_job AS parent ON parent.id = step.grid_job"
-            " WHERE child IS NOT NULL ORDER BY parent.submitted DESC"
-        )
-        # A repetition may have taken it over: the eldest comes last, and counts.
-        return {str(child): str(parent) for child, parent in self._store.query(sql)}
-
     def parents_of(self, identity: str) -> list[str]:
         """The structured grid jobs of which this one is a step: a repetition takes over those that were done."""
         sql = "SELECT grid_job FROM step WHERE child = ? ORDER BY grid_job"
         return [str(parent) for (parent,) in self._store.query(sql, [identity])]
 
-    def _read_steps(self, sql: str, values: tuple[str, ...]) -> dict[str, list[StepLine]]:
+    def _read_steps(self, sql: str, values: Sequence[object]) -> dict[str, list[StepLine]]:
         found: dict[str, list[StepLine]] = {}
         for parent, name, child, state in self._store.query(sql, values):
             found.setdefault(str(parent), []).append(StepLine(name, child, state))

@@ -40,6 +40,7 @@ LOCAL_JOBS = Table(
         "local_job_by_token ON local_job (token)",
         # What is asked again and again is asked of those that are open, however many have ended.
         "local_job_open ON local_job (batch) WHERE local_id IS NOT NULL AND state NOT IN ('done', 'failed')",
+        "local_job_by_end ON local_job (ended, grid_job) WHERE outcome IS NOT NULL",
         "local_job_unsubmitted ON local_job (token, grid_job, number) WHERE state = 'unsubmitted'",
         "local_job_blocked ON local_job (grid_job) WHERE helps IS NOT NULL",
     ),
@@ -74,6 +75,7 @@ ATTEMPTS = Table(
         "cause": ("TEXT", lambda grid_job, job, number, past: past.cause and past.cause.value),
         "reason": ("TEXT", lambda grid_job, job, number, past: past.reason),
     },
+    ("attempt_by_end ON attempt (ended)",),
     options="WITHOUT ROWID",
 )
 """Earlier attempts, all of which failed."""
@@ -99,7 +101,7 @@ COUNTED = "SELECT grid_job, state, coalesce(outcome, ''), count(*) FROM local_jo
 """SQL: what the counts must be."""
 
 STANDING = "CASE outcome WHEN '' THEN state WHEN 'succeeded' THEN 'done' ELSE outcome END"
-"""SQL of counts: how local jobs stand for people: by state, and once they have ended by outcome, ``done`` for success."""
+"""SQL of counts: how local jobs stand for people: by state, once they have ended by outcome (``done``: success)."""
 
 # total() and not sum(): a sum of numbers that local jobs made up may pass 2^63.
 _SUMS = """
@@ -120,15 +122,20 @@ GROUPINGS = ("user", "type", "batch")
 """What usage can be summed by."""
 
 _COLUMNS = {"user": "grid.owner", "type": "grid.type", "batch": "grid.batch"}
-# A local job that was never submitted has no end of its own: it counts when its request came.
-_ENDED_BETWEEN = """
+_USED = "local.grid_job, {}, local.cause, local.started, local.ended, local.cpu_seconds, local.reason"
+_OF_JOB, _OF_ATTEMPT = _USED.format("local.outcome"), _USED.format("'failed' AS outcome")
+_IN_TIME = "local.ended >= ?1 AND local.ended < ?2"
+# One that was never submitted has no end of its own: it counts when its request came.
+_SUBMITTED = "CAST(strftime('%s', grid.submitted) AS INTEGER)"
+_WITHOUT_END = f"local.grid_job = grid.id WHERE local.ended IS NULL AND {_SUBMITTED} >= ?1 AND {_SUBMITTED} < ?2"
+_ENDED_BETWEEN = f"""
 FROM (
-    SELECT grid_job, outcome, cause, started, ended, cpu_seconds, reason
-    FROM local_job WHERE outcome IS NOT NULL
-    UNION ALL SELECT grid_job, 'failed', cause, started, ended, cpu_seconds, reason FROM attempt
+    SELECT {_OF_JOB} FROM local_job AS local WHERE {_IN_TIME} AND local.outcome IS NOT NULL
+    UNION ALL SELECT {_OF_ATTEMPT} FROM attempt AS local WHERE {_IN_TIME}
+    UNION ALL SELECT {_OF_JOB} FROM grid_job AS grid
+        CROSS JOIN local_job AS local ON {_WITHOUT_END} AND local.outcome IS NOT NULL
+    UNION ALL SELECT {_OF_ATTEMPT} FROM grid_job AS grid CROSS JOIN attempt AS local ON {_WITHOUT_END}
 ) AS local JOIN grid_job AS grid ON grid.id = local.grid_job
-WHERE coalesce(local.ended, CAST(strftime('%s', grid.submitted) AS INTEGER)) >= ?
-  AND coalesce(local.ended, CAST(strftime('%s', grid.submitted) AS INTEGER)) < ?
 """
 _WALL = "max(local.ended - local.started, 0)"
 
@@ -476,7 +483,7 @@ class LocalJobs:
         groups = [_COLUMNS[name] for name in by]
         sql = (
             f"SELECT coalesce(local.reason, 'no reason known'), count(*){''.join(f', {column}' for column in groups)}"
-            f" {_ENDED_BETWEEN} AND local.outcome <> 'succeeded'" + _render_clauses([*groups, "local.reason"])
+            f" {_ENDED_BETWEEN} WHERE local.outcome <> 'succeeded'" + _render_clauses([*groups, "local.reason"])
         )
         return [
             (tuple(map(str, group)), str(reason), int(count))

@@ -2,20 +2,10 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
-from jobmanager.database.database import Database, Overview
+from jobmanager.database.database import Choice, Database
 from jobmanager.site.account import Account
 from jobmanager.web.changes import Mark
-
-
-@dataclass(frozen=True)
-class Filter:
-    """Which grid jobs to list; an empty word stands for all."""
-
-    state: str = ""
-    type: str = ""
-    owner: str = ""
 
 
 class ReadOnlyDatabase(Database):
@@ -32,28 +22,24 @@ class ReadOnlyDatabase(Database):
         ((number,),) = self._store.query("PRAGMA data_version")
         return int(number)
 
-    def page_of_grid_jobs(self, chosen: Filter, first: int, most: int) -> list[Overview]:
-        """A page of grid jobs, the newest first; ``first`` counts from 0."""
-        condition, values = _render_condition(chosen)
-        sql = f"SELECT id FROM grid_job{condition} ORDER BY submitted DESC, id DESC LIMIT ? OFFSET ?"
-        found = [str(row[0]) for row in self._store.query(sql, [*values, most, first])]
-        return [row for identity in found for row in self.grid_jobs.overview(identity)]
-
-    def count_grid_jobs(self, chosen: Filter) -> int:
+    def count_grid_jobs(self, chosen: Choice) -> int:
         """How many grid jobs there are to list."""
-        condition, values = _render_condition(chosen)
-        ((number,),) = self._store.query(f"SELECT count(*) FROM grid_job{condition}", values)
+        condition, values = chosen.condition()
+        ((number,),) = self._store.query(f"SELECT count(*) FROM grid_job WHERE {condition}", values)
         return int(number)
 
     def types_and_owners(self) -> tuple[list[str], list[str]]:
         """What grid jobs can be chosen by."""
-        return self._choices("type"), self._choices("owner")
-
-    def _choices(self, column: str) -> list[str]:
-        sql = f"SELECT DISTINCT {column} FROM grid_job ORDER BY 1 LIMIT 200"
-        names = [str(name) for (name,) in self._store.query(sql)]
-        # What is longer than a line, or has control characters, is nobody's name.
-        return [name for name in names if name.isprintable() and len(name) <= 200]
+        found: dict[str, list[str]] = {"type": [], "owner": []}
+        sql = " UNION ALL ".join(
+            f"SELECT '{column}', {column} FROM (SELECT DISTINCT {column} FROM grid_job ORDER BY 1 LIMIT 200)"
+            for column in found
+        )
+        for column, name in self._store.query(sql):
+            # What is longer than a line, or has control characters, is nobody's name.
+            if name.isprintable() and len(name) <= 200:
+                found[column].append(name)
+        return found["type"], found["owner"]
 
     def mark_of_all(self) -> Mark:
         """What changes whenever the list of grid jobs would."""
@@ -68,13 +54,6 @@ class ReadOnlyDatabase(Database):
             "SELECT total(done), total(total), max(changed) FROM phase WHERE grid_job = ?", [identity]
         )
         return (*documents, *self.grid_jobs.overview(identity), *phases)
-
-
-def _render_condition(chosen: Filter) -> tuple[str, list[str]]:
-    pairs = [("coalesce(outcome, state)", chosen.state), ("type", chosen.type), ("owner", chosen.owner)]
-    given = [(column, value) for column, value in pairs if value]
-    condition = " AND ".join(f"{column} = ?" for column, _ in given)
-    return (f" WHERE {condition}" if given else ""), [value for _, value in given]
 
 
 @contextmanager

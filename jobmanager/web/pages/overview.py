@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from batch_adapters.states import STATE_OF_WORD
-from jobmanager.database.database import STANDINGS, Overview, Quarantined
+from jobmanager.database.database import STANDINGS, Choice, Overview, Quarantined
 from jobmanager.database.times import read_time
 from jobmanager.views.grid_jobs import render_counts
 from jobmanager.web.kinds import KIND_OF_NAME, Kind, kind_of_end, kind_of_state
 from jobmanager.web.pages.paging import Paging, read_paging
-from jobmanager.web.reading import Filter, ReadOnlyDatabase
+from jobmanager.web.reading import ReadOnlyDatabase
 
 _ROWS = 50
 _SHARES = ("done", "failed", "cancelled", "active", "suspended", "pending", "unsubmitted")
@@ -31,7 +31,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Choice:
+class Menu:
     """Something to choose grid jobs by."""
 
     name: str
@@ -46,7 +46,7 @@ class OverviewPage:
 
     entries: list[Entry]
     count: int
-    choices: list[Choice]
+    choices: list[Menu]
     links: Paging
     events: str = "/events"
     here: str = "jobs"
@@ -58,16 +58,16 @@ class OverviewPage:
 
 def read_overview_page(database: ReadOnlyDatabase, parameters: Mapping[str, str]) -> OverviewPage:
     """The grid jobs that the parameters ask for, the newest first."""
-    chosen = Filter(*(parameters.get(name, "") for name in ("state", "type", "owner")))
+    chosen = Choice(**{name: parameters.get(name) or None for name in ("state", "type", "owner")})
     types, owners = database.types_and_owners()
     choices = [
-        Choice("state", "State", list(STANDINGS), chosen.state),
-        Choice("type", "Type", types, chosen.type),
-        Choice("owner", "Owner", owners, chosen.owner),
+        Menu("state", "State", list(STANDINGS), chosen.state or ""),
+        Menu("type", "Type", types, chosen.type or ""),
+        Menu("owner", "Owner", owners, chosen.owner or ""),
     ]
     count = database.count_grid_jobs(chosen)
     links = read_paging("Pages of grid jobs", parameters, count, _ROWS)
-    rows = database.page_of_grid_jobs(chosen, links.first, _ROWS)
+    rows = database.grid_jobs.page(chosen, links.first, _ROWS)
     quarantined = database.quarantine.list()
     return OverviewPage([_describe(row, quarantined.get(row.id)) for row in rows], count, choices, links)
 

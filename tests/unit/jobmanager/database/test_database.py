@@ -20,7 +20,7 @@ from jobmanager.database.database import Database, DatabaseError, LocalJobKey, U
 from jobmanager.database.documents import InvalidDocument
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob, Outcome
-from jobmanager.database.local_jobs import PhaseSum
+from jobmanager.database.local_jobs import PhaseSum, Usage
 from jobmanager.states.registration import apply_events, register_local_jobs
 from jobmanager.states.transitions import apply_driver_status
 from jobmanager.submission.submit import write_intent
@@ -477,6 +477,20 @@ def end(database: Database, identity: str, count: int) -> None:
     """Let the last of those that were submitted end."""
     events = [Event(2000, f"{identity}-1.{number}", State.DONE, 0) for number in range(3, count + 3)]
     assert len(apply_events(database, "fork", events).get(identity, [])) == count
+
+
+def test_what_was_used_of_late_costs_by_what_ended_of_late() -> None:
+    def take_steps(ended: int) -> int:
+        database = Database(None)
+        add(database, "aaaaaaaa", ended + 2)
+        submit(database, "aaaaaaaa", ended + 2)
+        end(database, "aaaaaaaa", ended)
+        apply_events(database, "fork", [Event(9000, "aaaaaaaa-1.1", State.FAILED, 0)])
+        return steps_of(database, lambda: used.append(database.local_jobs.usage(("user",), 8000, 9001)))
+
+    used: list[list[Usage]] = []
+    assert take_steps(60) <= take_steps(3) + 5
+    assert [usage.local_jobs for (usage,) in used] == [1, 1]
 
 
 def test_an_event_costs_the_same_however_many_local_jobs_its_grid_job_has() -> None:

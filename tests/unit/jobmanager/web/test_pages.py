@@ -17,6 +17,7 @@ from jobmanager.database.grid_job import GridJob
 from jobmanager.site.account import Account
 from jobmanager.web.app import make_app
 from jobmanager.web.files import TAIL
+from jobmanager.web.pages.overview import read_overview_page
 from jobmanager.web.reading import open_read_only
 from sandbox.gather import render_stem
 from tests.production import add_hostile, add_production
@@ -97,6 +98,17 @@ def test_many_grid_jobs_are_on_several_pages(client: TestClient, account: Accoun
 
 
 # --- one grid job
+
+
+def test_a_page_of_many_grid_jobs_is_read_in_few_statements(account: Account) -> None:
+    for number in range(50):
+        add(account, f"aaaaaa{number:02}", 2)
+    statements: list[str] = []
+    with open_read_only(account) as database:
+        database._store._connection.set_trace_callback(statements.append)
+        page = read_overview_page(database, {})
+    assert [sum(entry.row.counts.values()) for entry in page.entries] == [2] * 50
+    assert len(statements) <= 5
 
 
 def test_a_grid_job_shows_phases_cells_pictures_and_table(client: TestClient, account: Account) -> None:

@@ -40,6 +40,7 @@ LOCAL_JOBS = Table(
         "local_job_by_token ON local_job (token)",
         # What is asked again and again is asked of those that are open, however many have ended.
         "local_job_open ON local_job (batch) WHERE local_id IS NOT NULL AND state NOT IN ('done', 'failed')",
+        "local_job_running ON local_job (grid_job, number, local_id) WHERE state IN ('active', 'suspended')",
         "local_job_by_end ON local_job (ended, grid_job) WHERE outcome IS NOT NULL",
         "local_job_unsubmitted ON local_job (token, grid_job, number) WHERE state = 'unsubmitted'",
         "local_job_blocked ON local_job (grid_job) WHERE helps IS NOT NULL",
@@ -403,10 +404,16 @@ class LocalJobs:
             for count, first, *said in self._store.query(sql, [identity])
         ]
 
-    def running_ids(self, grid_job: str) -> dict[int, str]:
-        """By index: the batch system's id of each local job of a grid job that runs or is suspended."""
-        sql = "SELECT number, local_id FROM local_job WHERE grid_job = ? AND state IN ('active', 'suspended')"
-        return {int(number): str(local_id) for number, local_id in self._store.query(sql, [grid_job])}
+    def running_ids(self, grid_job: str, after: int, most: int) -> dict[int, str]:
+        """By index: the batch system's id of each local job of a grid job that runs or is suspended.
+
+        Of those the first ones, in order of their index, whose indexes are higher than ``after``.
+        """
+        sql = (
+            "SELECT number, local_id FROM local_job INDEXED BY local_job_running"
+            " WHERE grid_job = ? AND number > ? AND state IN ('active', 'suspended') ORDER BY number LIMIT ?"
+        )
+        return {int(number): str(local_id) for number, local_id in self._store.query(sql, [grid_job, after, most])}
 
     def live_ids(self, grid_job: str) -> list[str]:
         """The batch system's ids of a grid job's local jobs that have not ended, from the index only."""

@@ -225,13 +225,14 @@ class Monitor:
                 reconcile_with_drivers(self._account, grid_job, [job for job in jobs if job.state.is_final])
 
     def _read_progress(self, grid_jobs: list[str]) -> None:
-        for grid_job in grid_jobs:
+        for grid_job in self._progress.turns(grid_jobs):
             try:
                 with self._alone("progress", grid_job) as may_work:
                     if may_work:
                         self._progress.read_grid_job(grid_job)
             except OSError as error:  # one grid job's programs may have closed its folder; the others go on
                 logger.warning("%s no progress can be read: %s", grid_job, error)
+        for grid_job in grid_jobs:
             if has_reports(self._account.places.reports(grid_job)):
                 self._readers.start(Task.REPORTS, grid_job)
         self._progress.forget_all_but(grid_jobs)

@@ -214,7 +214,9 @@ class MonitorSettings:
         30, "How often the batch system's queue is compared with the job database.", "seconds", 0.1, _DAY
     )
     progress_interval: float = _key(
-        1, "How often the phases of running local jobs are read from their status files.", "seconds", 0.05, _DAY
+        1,
+        "How often the status files of running local jobs are looked at for phases, of 2000 at once.",
+        *("seconds", 0.05, _DAY),
     )
     stall_time: float = _key(
         1800, "A running local job that has told phases, but nothing new for so long, is warned of.", "seconds", 1, _DAY

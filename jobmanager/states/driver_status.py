@@ -1,8 +1,9 @@
 """What the drivers write down while local jobs run: read from the sandbox, put into the documents."""
 
+import os
 import stat
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from jobmanager.database.local_job import LocalJob
@@ -12,35 +13,62 @@ from jobmanager.states.transitions import apply_driver_status
 from sandbox.gather import render_stem
 from sandbox.status import DriverStatus, fetch_status
 
+MOST_AT_ONCE = 2000
+"""Status files that one look is at: a network file system is asked for each of them."""
+
 
 class ProgressReader:
-    """Reads the status files of running local jobs, each only when it has changed."""
+    """Reads the status files of running local jobs, each only when it has changed.
+
+    No look is at more than `MOST_AT_ONCE` of them: where more run, each has its turn, in as many looks as it takes. The
+    ends that batch systems tell of wait for none of that.
+    """
 
     def __init__(self, account: Account) -> None:
         self._account = account
-        self._seen: dict[tuple[str, int], tuple[int, int] | None] = {}
+        self._seen: dict[str, dict[int, tuple[int, int] | None]] = {}
+        self._left = MOST_AT_ONCE
+        self._turn = ""
+        self._read_up_to: dict[str, int] = {}
+
+    def turns(self, grid_jobs: Sequence[str]) -> Iterator[str]:
+        """The grid jobs to be read in this look, each before the next is asked for: from where the last look ended."""
+        self._left = MOST_AT_ONCE
+        start = grid_jobs.index(self._turn) if self._turn in grid_jobs else 0
+        for grid_job in (*grid_jobs[start:], *grid_jobs[:start]):
+            if self._left == 0:
+                return
+            self._turn = grid_job
+            yield grid_job
 
     def read_grid_job(self, grid_job: str) -> None:
         """Bring the documents of a grid job's running local jobs up to date with their drivers."""
         database = self._account.database
-        running = database.local_jobs.running_ids(grid_job)
-        stamps = {index: _stamp(status_file(self._account, grid_job, local_id)) for index, local_id in running.items()}
-        changed = [index for index, stamp in stamps.items() if stamp != self._seen.get((grid_job, index))]
+        running = database.local_jobs.running_ids(grid_job, self._read_up_to.pop(grid_job, 0), self._left)
+        self._left -= len(running)
+        if self._left == 0:
+            self._read_up_to[grid_job] = max(running)
+        results = self._account.places.results(grid_job)
+        stamps = {
+            index: _stamp(f"{results}/{render_stem(grid_job, local_id)}.status") for index, local_id in running.items()
+        }
+        seen = self._seen.setdefault(grid_job, {})
+        changed = [index for index, stamp in stamps.items() if stamp != seen.get(index)]
         if changed:
             reconcile_with_drivers(
                 self._account, grid_job, [database.local_jobs.get(grid_job, index) for index in changed]
             )
-        for index in changed:
-            self._seen[grid_job, index] = stamps[index]
+        seen.update((index, stamps[index]) for index in changed)
 
     def forget_all_but(self, grid_jobs: Collection[str]) -> None:
         """Forget what is known of grid jobs that have ended."""
-        self._seen = {key: value for key, value in self._seen.items() if key[0] in grid_jobs}
+        self._seen = {name: seen for name, seen in self._seen.items() if name in grid_jobs}
+        self._read_up_to = {name: index for name, index in self._read_up_to.items() if name in grid_jobs}
 
 
-def _stamp(file: Path) -> tuple[int, int] | None:
+def _stamp(file: str) -> tuple[int, int] | None:
     try:
-        status = file.lstat()
+        status = os.lstat(file)
     except FileNotFoundError:
         return None
     return status.st_mtime_ns, status.st_size

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from batch_adapters.states import State
+from jobmanager.database.local_job import LocalJob
 from jobmanager.states.driver_status import ProgressReader, read_driver_status, reconcile_with_drivers, status_file
 from sandbox.status import DriverStatus, Phase
 from tests.unit.toy_system import GRID_JOB, NOW, ToySystem
@@ -44,6 +45,40 @@ def test_what_a_driver_tells_is_read_when_it_has_changed(toy: ToySystem, monkeyp
     reader.forget_all_but(["another"])
     reader.read_grid_job(GRID_JOB)
     assert len(read) == 5
+
+
+def test_of_many_that_run_each_has_its_turn(toy: ToySystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobmanager.states.driver_status.MOST_AT_ONCE", 3)
+    asked: list[str] = []
+    monkeypatch.setattr("jobmanager.states.driver_status._stamp", lambda file: asked.append(file[-11:-7]))
+    toy.add([f"17_{index}" for index in range(1, 6)], State.ACTIVE)
+    other = "zbcdefgh"
+    put_running(toy, other, ["18_1", "18_2"])
+    reader = ProgressReader(toy.account)
+
+    def look(*grid_jobs: str) -> list[str]:
+        asked.clear()
+        for grid_job in reader.turns(grid_jobs):
+            reader.read_grid_job(grid_job)
+        return list(asked)
+
+    assert look(GRID_JOB, other) == ["17_1", "17_2", "17_3"]
+    assert look(GRID_JOB, other) == ["17_4", "17_5", "18_1"]
+    assert look(GRID_JOB, other) == ["18_2", "17_1", "17_2"]
+    assert look(GRID_JOB, other) == ["17_3", "17_4", "17_5"]
+    assert look(other) == ["18_1", "18_2"]
+    asked_for = [name for _ in range(5) for name in look(GRID_JOB, other)]
+    assert set(asked_for) == {"17_1", "17_2", "17_3", "17_4", "17_5", "18_1", "18_2"}
+
+
+def put_running(toy: ToySystem, identity: str, ids: list[str]) -> None:
+    """Another grid job's local jobs, all of which run."""
+    jobs = [LocalJob.new(index, "toy", None) for index in range(1, len(ids) + 1)]
+    for job, local_id in zip(jobs, ids, strict=True):
+        job.register(local_id, "", NOW)
+        job.state = State.ACTIVE
+    with toy.database.transaction():
+        toy.database.local_jobs.put(identity, jobs)
 
 
 @pytest.mark.parametrize("what", ["size", "time"])

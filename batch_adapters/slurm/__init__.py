@@ -17,14 +17,18 @@ _DOWN = Outcome(
     r"|Unable to process configuration file|establish a configuration source|Problem talking to the database)",
     Answer.TRANSIENT,
 )
-# The account has too many jobs now; not so later.
-_QUOTA = Outcome(1, r"(?m)^sbatch: error: \w+SubmitJob\w*Limit$", Answer.LATER)
+# The account has too many jobs now, or the partition is closed; not so later.
+_NOT_NOW = Outcome(
+    1,
+    r"(?m)^sbatch: error: (?:\w+SubmitJob\w*Limit$|Batch job submission failed: Required partition not available)",
+    Answer.LATER,
+)
 _NOT_SENT = Outcome(1, r"(?m)^sbatch: error: .*Unable to contact slurm controller \(connect failure\)$", Answer.LATER)
 _NO = Outcome(
     1,
     r"(?m)^sbatch: error: Batch job submission failed: (?:Invalid (?:partition name|account|qos|job array|feature"
     r"|license|node name|wckey|Trackable|generic resource|user id)|Requested (?:node|partition) configuration"
-    r"|Requested (?:reservation|time limit)|User's group not permitted|Required partition not available"
+    r"|Requested (?:reservation|time limit)|User's group not permitted"
     r"|Job dependency problem|Job violates accounting/QOS|Access/permission denied|Pathname of a file"
     r"|Node count specification|Memory required by task|More processors requested)",
     Answer.PERMANENT,
@@ -96,7 +100,7 @@ SLURM = BatchAdapter(
         ),
         # sbatch reads all of its script, and refuses one that has a \r\n anywhere; the driver may.
         stdin="#!/bin/sh\nexec /bin/sh {{ driver | sh }} {{ token }}\n",
-        outcomes=(OK, _NOT_SENT, _DOWN, _QUOTA, _NO, _BAD_OPTION),
+        outcomes=(OK, _NOT_SENT, _DOWN, _NOT_NOW, _NO, _BAD_OPTION),
     ),
     # From 0: MaxArraySize is one more than the highest number.
     naming=Naming(r"(?P<id>\d+)(?:;[\w.-]+)?", single="{id}", element="{id}_{n}", array="{id}", first=0),

@@ -10,15 +10,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from batch_adapters.adapter import BatchError, Refused
+from batch_adapters.adapter import BatchError, Postponed, Refused
 from batch_adapters.registry import UnknownBatchSystem
+from batch_adapters.running.traffic import HeldBack
 from jobmanager.completion.collection import collect_grid_job
 from jobmanager.control.cancel_requests import request_cancel
 from jobmanager.control.cancellation import cancel_local_jobs
 from jobmanager.database.database import DamagedDocument, DatabaseError
 from jobmanager.monitor.logs import log_to
 from jobmanager.monitor.worker_server import serve
-from jobmanager.monitor.workers import BUSY, HUNG, TRY_LATER
+from jobmanager.monitor.workers import BUSY, HUNG, POSTPONED, TRY_LATER
 from jobmanager.requests.attributes import BadRequest
 from jobmanager.requests.job_types import HandlerError
 from jobmanager.requests.time_limit import MOST_HANGS, HandlerHung, asking
@@ -51,7 +52,7 @@ def main(argv: list[str]) -> int:
 
 
 def do_task(account: Account, task: Task, subject: str) -> int:
-    """Do one task; 0 when it is done, `TRY_LATER` when the monitor shall start it again."""
+    """Do one task; 0 when it is done, `TRY_LATER` or `POSTPONED` when the monitor shall start it again."""
     try:
         if task is Task.RECONCILE:
             reconcile_batch_system(account, subject)
@@ -72,7 +73,8 @@ def do_task(account: Account, task: Task, subject: str) -> int:
         return TRY_LATER
     except (OSError, SandboxError, DatabaseError, BatchError, UnknownBatchSystem) as error:
         print(" ".join(str(error).split()), file=sys.stderr)
-        return TRY_LATER
+        # What we hold back ourselves has a pause of its own.
+        return POSTPONED if isinstance(error, Postponed) and not isinstance(error, HeldBack) else TRY_LATER
     return 0
 
 

@@ -21,12 +21,16 @@ BUSY = 76
 """Exit status of a worker that found another, started by a monitor that has died, still at it."""
 HUNG = 77
 """Exit status of a worker whose handler did not come to an end; its last words say where that was."""
+POSTPONED = 78
+"""Exit status of a worker whom the batch system answered: not now (a closed queue, a quota); its last words say why."""
 
 BEGINNING = (Task.SUBMIT, Task.ADVANCE)
 """Tasks that do not go on once the grid job is cancelled: they ask handlers, which may hang."""
 
 HANDLER_PATIENCE = 5.0
 """Seconds for which a worker that waits for a handler keeps others from being started."""
+FIRST_PAUSE, LONGEST_PAUSE = 2.0, 60.0
+"""Seconds until a batch system that said "not now" is asked for the same again: twice as long each time."""
 MOST_ASIDE = 16
 """Workers that wait for handlers beside those that may run at once."""
 
@@ -61,7 +65,9 @@ class _Subject:
     hangs: int = 0
     """How often its handler did not come to an end."""
     not_before: float = 0.0
-    """When such a handler may be asked again."""
+    """When such a handler, or batch system, may be asked again."""
+    postponed: int = 0
+    """How often in a row a batch system said: not now."""
 
 
 class Workers:
@@ -125,6 +131,13 @@ class Workers:
         subject.hangs += 1
         subject.not_before = now + subject.hangs * (now - subject.begun)
 
+    def _note_postponement(self, subject: _Subject, status: int) -> None:
+        subject.postponed = subject.postponed + 1 if status == POSTPONED else 0
+        if subject.postponed:
+            # No power of two that grows for weeks.
+            pause = FIRST_PAUSE * 2.0 ** min(subject.postponed, 10)
+            subject.not_before = time.monotonic() + min(pause, LONGEST_PAUSE)
+
     def reap(self) -> None:
         """Note what has become of the workers that ended; a trouble that cannot be written down is kept in memory."""
         for subject in self._subjects.values():
@@ -145,6 +158,7 @@ class Workers:
                 subject.backoff.begin_anew(time.monotonic())
             if subject.task is not Task.RECONCILE:
                 self._note_hang(subject, status)
+                self._note_postponement(subject, status)
             if subject.task in (Task.RECONCILE, Task.REPORTS):
                 # Their interval is the monitor's to keep; only where that failed it is left alone longer.
                 subject.backoff = subject.backoff if status else Backoff()

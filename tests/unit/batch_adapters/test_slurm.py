@@ -226,3 +226,8 @@ def test_a_good_configuration_has_no_faults() -> None:
 def test_of_a_controller_that_does_not_answer_nothing_is_said() -> None:
     assert list(diagnose(lambda argv: Printed(1, "", "slurm_load_ctl_conf error: ..."), {})) == []
     assert SLURM.diagnose(lambda argv: Printed(0, CONFIGURATION, ""), {})
+
+
+def test_a_closed_partition_may_be_open_later() -> None:
+    (closed,) = (answer for answer in of_scene(RUN, "refused", "sbatch") if "inactive or drain" in answer.stderr)
+    assert closed.judge(SLURM.submit) is Answer.LATER

@@ -14,7 +14,7 @@ from jobmanager.database.grid_job import GridJob
 from jobmanager.database.grid_jobs import GridJobs
 from jobmanager.monitor import workers as workers_module
 from jobmanager.monitor.child import Child
-from jobmanager.monitor.workers import BUSY, HANDLER_PATIENCE, HUNG, Workers
+from jobmanager.monitor.workers import BUSY, HANDLER_PATIENCE, HUNG, LONGEST_PAUSE, POSTPONED, Workers
 from jobmanager.site.account import Account
 from jobmanager.site.settings import MonitorSettings
 from jobmanager.states.next_task import Task
@@ -317,3 +317,23 @@ def test_a_handler_that_hangs_is_asked_again_after_longer_pauses(bench: Bench, w
         assert not bench.workers.are_busy, "too early"
         bench.now += 1
     assert len(bench.started()) == 2
+
+
+def test_a_batch_system_that_says_not_now_is_asked_again_after_growing_pauses(bench: Bench) -> None:
+    bench.let_workers(f"echo Queue is not enabled >&2\nexit {POSTPONED}")
+    pauses = []
+    bench.run(Task.SUBMIT, ONE)
+    for _ in range(7):
+        begun = bench.now
+        while not bench.workers.are_busy:
+            bench.now += 1
+            bench.workers.start(Task.SUBMIT, ONE)
+        bench.finish()
+        pauses.append(bench.now - begun)
+    assert pauses == [4, 8, 16, 32, 60, 60, 60]
+    assert "Queue is not enabled" in bench.workers.troubles()
+    bench.let_workers("exit 0")
+    bench.now += LONGEST_PAUSE
+    bench.run(Task.SUBMIT, ONE)
+    bench.now += 10
+    bench.run(Task.SUBMIT, ONE)

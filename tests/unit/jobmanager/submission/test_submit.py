@@ -11,8 +11,11 @@ from batch_adapters.adapter import BatchError, Garbled, Postponed, Refused, Subm
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.running.traffic import HeldBack
 from batch_adapters.states import State
+from jobmanager.monitor import worker
+from jobmanager.monitor.workers import POSTPONED, TRY_LATER
 from jobmanager.site.account import Account
 from jobmanager.site.settings import Transfer
+from jobmanager.states.next_task import Task
 from jobmanager.submission.adoption import Unsettled
 from jobmanager.submission.submit import find_last_token, submit_local_jobs, write_intent
 from tests.unit.toy_system import GRID_JOB, SETTLE, TOKEN, ToySystem
@@ -214,6 +217,18 @@ def test_what_was_not_made_for_certain_has_no_intent(toy: ToySystem, code: int, 
         submit(toy)
     assert tokens(toy) == [None, None]
     assert toy.calls("find") == []
+
+
+def test_who_is_told_not_now_is_to_come_again_after_a_longer_while(
+    toy: ToySystem, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy.add([None, None], token=None)
+    toy.does("submit", "echo this queue is closed >&2; exit 5")
+    monkeypatch.setattr(worker, "run_grid_job", lambda account, grid_job: submit(toy))
+    assert worker.do_task(toy.account, Task.SUBMIT, GRID_JOB) == POSTPONED
+    assert "this queue is closed" in capfd.readouterr().err
+    toy.does("submit", "exit 1")
+    assert worker.do_task(toy.account, Task.SUBMIT, GRID_JOB) == TRY_LATER
 
 
 def test_a_submission_that_was_held_back_has_not_been_made(toy: ToySystem) -> None:

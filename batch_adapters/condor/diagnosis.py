@@ -15,8 +15,16 @@ def diagnose(ask: Ask, environment: Mapping[str, str]) -> Iterator[Finding]:
     """Whether the event log and the history tell all, and for long enough; condor_config_val is asked."""
     del environment
     yield from _diagnose_account(ask)
-    yield from _diagnose_log(ask)
-    yield from _diagnose_history(ask)
+    try:
+        yield from _diagnose_log(ask)
+        yield from _diagnose_history(ask)
+    except _NotTold as error:
+        text = f"condor_config_val does not tell HTCondor's configuration: {error}"
+        yield Finding(Level.WARNING, text, "see that it runs on this host, and reads HTCondor's configuration")
+
+
+class _NotTold(Exception):
+    """Nobody says how something is set, which is not to say that it is not set."""
 
 
 def _diagnose_account(ask: Ask) -> Iterator[Finding]:
@@ -66,9 +74,16 @@ def _diagnose_history(ask: Ask) -> Iterator[Finding]:
 
 
 def _setting(ask: Ask, name: str) -> str:
-    """What the configuration says; empty where it says nothing."""
+    """What the configuration says; empty where it says nothing.
+
+    :raises _NotTold: it could not be asked.
+    """
     answer = ask(["condor_config_val", name])
-    return answer.stdout.strip() if answer.exit_code == 0 else ""
+    if answer.exit_code == 0:
+        return answer.stdout.strip()
+    if f"Not defined: {name}" in answer.stdout + answer.stderr:
+        return ""
+    raise _NotTold((answer.stderr or answer.stdout).strip()[:300])
 
 
 def _number(ask: Ask, name: str, default: int) -> int:

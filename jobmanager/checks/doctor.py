@@ -254,13 +254,28 @@ def _run_generator(prefix: Sequence[str], module: str, log: Path | str) -> Findi
 def _judge_log(log: Path, newest: Path | None, own: Path, remedy: str) -> Finding:
     if newest is None and log.is_relative_to(own):
         return Finding(Level.GOOD, f"its log {log} comes with the first local job")
-    if newest is None and os.access(log if log.is_dir() else log.parent, os.R_OK | os.X_OK):
+    folder = log if log.is_dir() else log.parent
+    if newest is None and _is_missing(folder):
+        hint = f'if it is elsewhere, in samgrid.toml: [events] path = "..."; else {remedy}'
+        return Finding(Level.FAULT, f"its log {log} cannot be there: there is no folder {folder} on this host", hint)
+    if newest is None and os.access(folder, os.R_OK | os.X_OK):
         hint = f'if it is elsewhere, in samgrid.toml: [events] path = "..."; else {remedy}'
         return Finding(Level.WARNING, f"its log {log} is not there (yet)", hint)
     if newest is None or not os.access(newest, os.R_OK):
         return Finding(Level.FAULT, f"its log {newest or log} cannot be read by this account", remedy)
     age = max(0.0, time.time() - newest.stat().st_mtime)
     return Finding(Level.GOOD, f"its log {newest} can be read; the last line is {age:.0f} s old")
+
+
+def _is_missing(folder: Path) -> bool:
+    """True where it is not there for certain: what lies in a closed folder, nobody knows."""
+    try:
+        folder.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _look_at_day_files(name: str, folder: Path | None) -> Finding:

@@ -228,6 +228,16 @@ def find_faults(account: str = "1001", **changes: str | None) -> list[Finding]:
     return [finding for finding in diagnose(ask, {}) if finding.level is not Level.GOOD]
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [Printed(None, "", "held back: no answer since 12:00:00"), Printed(1, "", "ERROR: cannot read condor_config\n")],
+)
+def test_where_nobody_tells_how_it_is_set_nothing_is_said_not_to_be_written(answer: Printed) -> None:
+    (finding,) = diagnose(lambda argv: Printed(0, "1001", "") if argv[0] == "id" else answer, {})
+    assert finding.level is Level.WARNING
+    assert finding.text.endswith(answer.stderr.strip())
+
+
 def test_a_sound_configuration_has_no_faults() -> None:
     assert find_faults() == []
     assert find_faults(EVENT_LOG_FORMAT_OPTIONS="JSON,UTC") == []

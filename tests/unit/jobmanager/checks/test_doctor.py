@@ -280,6 +280,13 @@ def test_a_log_that_is_not_there_is_a_warning(logging: Account, room: Path) -> N
     assert (finding.level, "[events] path" in finding.remedy) == (Level.WARNING, True)
 
 
+def test_a_log_folder_that_is_not_there_is_no_matter_of_permissions(logging: Account, room: Path) -> None:
+    finding = at_source(logging, EventSource.LOG, room / "gone" / "slurmctld.log")
+    assert finding.level is Level.FAULT
+    assert f"there is no folder {room}/gone" in finding.text
+    assert "[events] path" in finding.remedy
+
+
 def test_a_log_that_nobody_can_tell_the_place_of_is_a_fault(
     logging: Account, room: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,8 +1,10 @@
-"""Local time stamps of logs turned into seconds since 1970, one conversion per minute of log."""
+"""Local time stamps of logs turned into seconds since 1970, one conversion per minute of log; and whose local time."""
 
 import math
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 
 _MOST_STAMPS = 10_000
@@ -108,3 +110,67 @@ def _read_both(moment: datetime) -> tuple[int, int]:
     second = int(moment.replace(fold=1).timestamp())
     # In the hour that clocks skip, fold=1 lies before fold=0: there is no second reading then.
     return first, max(first, second)
+
+
+ReadTime = Callable[[bytes], int | None]
+_QUARTER = 900
+_WEST, _EAST = -12 * 3600, 14 * 3600
+_WRITTEN_BEFORE, _WRITTEN_AFTER = 30, 60
+"""Seconds by which a file may seem to have been written before, or after, its last stamp: clocks differ."""
+_LAST_LINES = 200
+
+
+def find_zone(new_reader: Callable[[], ReadTime], tail: bytes, written: float) -> str | None:
+    """The zone, as a value of TZ, of a log's local stamps; None where this process' zone fits, or nobody can tell.
+
+    The last record was written when its file was: the difference is the writer's offset from UTC. A log says no more
+    of its zone; so it is an offset, which holds until the writer's clock is changed.
+
+    :param new_reader: a reader of a block's first time, each time a new one, as it remembers what it has read.
+    :param tail: the end of the log.
+    :param written: seconds since 1970 of the file's last change.
+    """
+    lines = tail.splitlines(keepends=True)
+    for start in range(len(lines) - 1, max(-1, len(lines) - 1 - _LAST_LINES), -1):
+        record = b"".join(lines[start:])
+        here = new_reader()(record)
+        if here is not None:
+            break
+    else:
+        return None
+    with _being_in("UTC0"):
+        clock = new_reader()(record)
+    with _being_in("<+0100>-1"):
+        is_local = clock != new_reader()(record)
+    if clock is None or not is_local or _fits(written - here):
+        return None
+    offset = round((clock - written) / _QUARTER) * _QUARTER
+    if not _WEST <= offset <= _EAST or not _fits(written - clock + offset):
+        return None
+    hours, minutes = divmod(abs(offset) // 60, 60)
+    # POSIX counts westwards.
+    sign, against = ("+", "-") if offset >= 0 else ("-", "")
+    return f"<{sign}{hours:02}{minutes:02}>{against}{hours}:{minutes:02}"
+
+
+def _fits(late: float) -> bool:
+    return -_WRITTEN_BEFORE <= late <= _WRITTEN_AFTER
+
+
+def be_in_zone(zone: str) -> None:
+    """Let local time be that of a zone, a value of TZ, in this process."""
+    os.environ["TZ"] = zone
+    time.tzset()
+
+
+@contextmanager
+def _being_in(zone: str) -> Iterator[None]:
+    before = os.environ.get("TZ")
+    be_in_zone(zone)
+    try:
+        yield
+    finally:
+        del os.environ["TZ"]
+        if before is not None:
+            os.environ["TZ"] = before
+        time.tzset()

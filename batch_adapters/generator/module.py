@@ -5,13 +5,23 @@ finding and following files through rotations, half-written records, start times
 """
 
 import abc
+import os
+import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
 from batch_adapters.generator.follow import Follower
+from batch_adapters.generator.local_time import be_in_zone, find_zone
 from batch_adapters.generator.source import DatedFiles, RotatedFile, Source
+
+_ZONE_INTERVAL = 900.0
+"""Seconds between two looks at the zone in which a log is written."""
+_TAIL = 1 << 16
+_MOST_FILES = 3
 
 
 class LogNotKnown(Exception):
@@ -115,7 +125,11 @@ class LogFeed:
         :raises OSError: it is there and cannot be read.
         :raises LogNotKnown: the module cannot tell where it is.
         """
+        self._module = module
         self._source = find_source(module, settings.log or module.find_log(settings.environment))
+        self._zone = ""
+        self._next_look_at_zone = 0.0
+        self._be_where_it_is_written()
         self._follower = Follower(self._source, module.record_ends)
         self._parser = module.new_parser()
         # The records just before the start tell a parser with a memory what it would remember.
@@ -129,16 +143,56 @@ class LogFeed:
     def read_events(self, look_for_files: bool) -> Iterator[bytes]:
         """Every event that the log has now and that was not read before; see `Feed`."""
         for block in self._follower.read_blocks(look_for_files):
+            self._be_where_it_is_written()
             yield self._parser.read_events(block)
+
+    def _be_where_it_is_written(self) -> None:
+        """Read local times as the host reads them that writes the log; it may go over to summer time meanwhile."""
+        if time.monotonic() < self._next_look_at_zone:
+            return
+        zone = find_log_zone(self._module, self._source)
+        if zone is None:
+            return
+        if zone:
+            self._zone = zone
+            be_in_zone(zone)
+        self._next_look_at_zone = time.monotonic() + _ZONE_INTERVAL
 
     def render_warnings(self) -> tuple[str, ...]:
         """Records that were too long, a file that cannot be read."""
         warnings = []
+        if self._zone:
+            warnings.append(f"the log's times are of another zone than ours: they are read as {self._zone} (POSIX TZ)")
         if self._follower.skipped:
             warnings.append(f"{self._follower.skipped} records of more than 1 MiB were skipped")
         if self._follower.unreadable:
             warnings.append(f"{self._follower.unreadable}: permission denied, waiting until it can be read")
         return tuple(warnings)
+
+
+def find_log_zone(module: LogModule, source: Source) -> str | None:
+    """The zone of a log's local times, empty where it is this process' or nobody can tell; None where there is no log.
+
+    See `find_zone`.
+    """
+    # What cannot be read is told by who reads it.
+    with suppress(OSError):
+        for path in islice(source.newest_first(), _MOST_FILES):
+            with suppress(FileNotFoundError):
+                tail, written = _read_tail(path)
+                if tail:
+                    return find_zone(lambda: module.new_parser().read_time, tail, written) or ""
+    return None
+
+
+def _read_tail(path: Path) -> tuple[bytes, float]:
+    """The end of a file, and when it was last written."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    try:
+        found = os.fstat(descriptor)
+        return os.pread(descriptor, _TAIL, max(0, found.st_size - _TAIL)), found.st_mtime
+    finally:
+        os.close(descriptor)
 
 
 def find_source(module: LogModule, log: Path) -> Source:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from batch_adapters.adapter import BatchAdapter, BatchError, Command
 from batch_adapters.diagnosis import Finding, Level, Printed
-from batch_adapters.generator.module import LogModule, LogNotKnown, find_source
+from batch_adapters.generator.module import LogModule, LogNotKnown, find_log_zone, find_source
 from batch_adapters.generator.registry import UnknownModule, find_module
 from batch_adapters.launch import command_line
 from batch_adapters.registry import ADAPTERS
@@ -231,8 +231,12 @@ def _look_at_log(account: Account, system: BatchSystem) -> Finding:
         return _run_generator(settings.prefix, system.adapter.event_module, configured)
     try:
         log = Path(configured) if configured else module.find_log(os.environ)
-        newest = next((path for path in find_source(module, log).newest_first() if os.path.lexists(path)), None)
-        return _judge_log(log, newest, account.places.root, remedy)
+        source = find_source(module, log)
+        newest = next((path for path in source.newest_first() if os.path.lexists(path)), None)
+        finding = _judge_log(log, newest, account.places.root, remedy)
+        zone = find_log_zone(module, source)
+        words = f"; its times are of another zone than ours, {zone} (POSIX TZ), and are read so" if zone else ""
+        return replace(finding, text=f"{finding.text}{words}")
     except (LogNotKnown, OSError) as error:
         hint = f'in samgrid.toml: [events] path = "/path/of/the/log"; or {remedy}'
         return Finding(Level.FAULT, f"its log cannot be found: {error}", hint)

@@ -1,7 +1,10 @@
 """Local time stamps of logs."""
 
+import os
 import time
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -9,7 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batch_adapters.generator import local_time
-from batch_adapters.generator.local_time import LocalStamps
+from batch_adapters.generator.emit import LineFilter
+from batch_adapters.generator.local_time import LocalStamps, find_zone
+from batch_adapters.generator.module import FeedSettings
+from batch_adapters.slurm.events import SLURM
 
 PBS = "mm/dd/YYYY HH:MM:SS"
 ISO = "YYYY-mm-ddTHH:MM:SS"
@@ -111,3 +117,73 @@ def test_a_stamp_without_a_year_means_another_second_a_year_later() -> None:
     clock += 366 * 86_400
     assert int(stamps[b"11/20 23:58:22"]) - first == 365 * 86_400
     assert int(stamps[b"11/20 23:58:23"]) - first == 365 * 86_400 + 1
+
+
+SECOND = 1795219187
+"""2026-11-20T23:59:47Z."""
+
+
+@pytest.fixture
+def being_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """What takes this process to a zone; it comes back."""
+    with monkeypatch.context() as patch:
+
+        def go(zone: str) -> None:
+            patch.setenv("TZ", zone)
+            time.tzset()
+
+        yield go
+    time.tzset()
+
+
+def render_slurm(zone: str, second: int) -> bytes:
+    local = datetime.fromtimestamp(second, ZoneInfo(zone))
+    return f"[{local:%Y-%m-%dT%H:%M:%S}.123] sched: Allocate JobId={second} NodeList=n1\n".encode()
+
+
+@pytest.mark.parametrize("theirs", ["America/Chicago", "Asia/Tokyo", "Asia/Kolkata", "UTC", "America/St_Johns"])
+@pytest.mark.parametrize("ours", ["Asia/Tokyo", "America/Chicago", "UTC", "Pacific/Kiritimati"])
+def test_a_log_of_another_zone_has_its_events_in_the_right_second(
+    tmp_path: Path, being_in: Callable[[str], None], ours: str, theirs: str
+) -> None:
+    log = tmp_path / "slurmctld.log"
+    log.write_bytes(b"".join(render_slurm(theirs, SECOND + 100 * number) for number in range(5)) + b"slurmctld: more\n")
+    os.utime(log, (0, SECOND + 401))
+    being_in(ours)
+    feed = SLURM.open_feed(FeedSettings(log, SECOND + 200, {}))
+    lines = LineFilter(SECOND + 200).read_good(b"".join(feed.read_events(True)))
+    expected = [f"001;{second};{second};2;0" for second in (SECOND + 200, SECOND + 300, SECOND + 400)]
+    assert lines.decode().splitlines() == expected
+    assert len(feed.render_warnings()) == int(ours != theirs)
+
+
+def test_a_log_that_is_empty_at_first_has_its_zone_found_with_its_first_line(
+    tmp_path: Path, being_in: Callable[[str], None]
+) -> None:
+    log = tmp_path / "slurmctld.log"
+    log.touch()
+    being_in("UTC")
+    feed = SLURM.open_feed(FeedSettings(log, None, {}))
+    assert list(feed.read_events(True)) == []
+    log.write_bytes(render_slurm("Asia/Tokyo", SECOND))
+    os.utime(log, (0, SECOND))
+    assert b"".join(feed.read_events(True)) == b"001;%d;%d;2;0\n" % (SECOND, SECOND)
+
+
+@pytest.mark.parametrize(
+    ("stamp", "written"),
+    [
+        pytest.param(b"2026-11-20T23:59:47.1", SECOND + 3, id="our own zone"),
+        pytest.param(b"2026-11-20T18:59:47.1+00:00", SECOND, id="an offset of its own"),
+        pytest.param(b"2026-11-20T21:59:47.1", SECOND + 450, id="touched since"),
+        pytest.param(b"2026-11-17T23:59:47.1", SECOND, id="days ago"),
+        pytest.param(b"no stamp at all", SECOND, id="no stamp"),
+    ],
+)
+def test_where_the_zone_is_ours_or_cannot_be_told_it_stays(
+    being_in: Callable[[str], None], stamp: bytes, written: float
+) -> None:
+    being_in("UTC")
+    tail = b"torn] line\n[%b] slurmctld: something\n" % stamp
+    assert find_zone(lambda: SLURM.new_parser().read_time, tail, written) is None
+    assert time.localtime(0).tm_hour == 0

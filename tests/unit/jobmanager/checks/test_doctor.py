@@ -280,6 +280,13 @@ def test_a_log_that_is_not_there_is_a_warning(logging: Account, room: Path) -> N
     assert (finding.level, "[events] path" in finding.remedy) == (Level.WARNING, True)
 
 
+def test_a_log_whose_times_are_of_another_zone_is_said_to_be_read_so(logging: Account, room: Path) -> None:
+    log = room / "slurmctld.log"
+    ahead = time.gmtime(time.time() + time.localtime().tm_gmtoff + 7200)
+    log.write_text(time.strftime("[%Y-%m-%dT%H:%M:%S.123] slurmctld: here\n", ahead))
+    assert "are of another zone than ours" in at_source(logging, EventSource.LOG, log).text
+
+
 def test_a_log_folder_that_is_not_there_is_no_matter_of_permissions(logging: Account, room: Path) -> None:
     finding = at_source(logging, EventSource.LOG, room / "gone" / "slurmctld.log")
     assert finding.level is Level.FAULT

@@ -18,7 +18,7 @@ from gram_shims.request import (
     read_request,
     set_aside,
 )
-from jobmanager.control.cancel_requests import forget_withdrawal, request_cancel
+from jobmanager.control.cancel_requests import forget_withdrawal, hold_back, request_cancel
 from jobmanager.gram.answers import answer_file, gram_id, render_poll_answer, reported_state
 from jobmanager.monitor.client import end_other_monitor, wake_monitor
 from jobmanager.requests.acceptance import accept_grid_job
@@ -29,22 +29,34 @@ from jobmanager.site.account import Account
 
 logger = logging.getLogger(__name__)
 
+ACKNOWLEDGES = "SAMGRID_ACKNOWLEDGES"
+"""The variable of a caller who removes the mark of a request once it has our answer, as samgrid.pm does."""
+_UNTAKEN = 60.0
+"""Seconds after which an answer that nobody took was lost; a job manager that is killed may ask again before."""
+
 
 def submit(account: Account, description: JobDescription) -> Answer:
     """The grid job's id for GRAM, or why the request is refused; nothing exists of a refused one.
 
     :raises HandlerError, DatabaseError, OSError: it cannot be accepted now, or here.
     """
-    forget_withdrawal(account, find_uniqid(description))
+    uniqid = find_uniqid(description)
+    acknowledges = ACKNOWLEDGES in description.environment
+    if acknowledges:
+        # Before it exists, or the monitor might begin; how long a handler takes to check it, nobody knows.
+        hold_back(account, uniqid, account.configuration.handlers.time_limit + _UNTAKEN)
+    else:
+        forget_withdrawal(account, uniqid)
     # Before any check: the files of a request that was accepted may have gone since.
     job_id = find_grid_job(account, description)
     if job_id is None:
         try:
             job_id = _accept(account, description)
-        except RefusedRequest as error:
-            return refuse(error.error, str(error))
-        except BadRequest as error:
-            return refuse(find_error(error.faults[0]), "; ".join(error.faults))
+        except (RefusedRequest, BadRequest) as error:
+            forget_withdrawal(account, uniqid)
+            return _refuse(error)
+    if acknowledges:
+        hold_back(account, uniqid, _UNTAKEN)
     _publish_first_answer(account, job_id)
     try:
         wake_monitor(account)
@@ -52,6 +64,12 @@ def submit(account: Account, description: JobDescription) -> Answer:
         # Whoever sees an error submits again: this one is accepted, and must not look refused.
         logger.warning("%s is accepted, but waits: no monitor can be started: %s", job_id, error)
     return Answer(State.PENDING, gram_id(job_id))
+
+
+def _refuse(error: RefusedRequest | BadRequest) -> Answer:
+    if isinstance(error, RefusedRequest):
+        return refuse(error.error, str(error))
+    return refuse(find_error(error.faults[0]), "; ".join(error.faults))
 
 
 def _accept(account: Account, description: JobDescription) -> str:

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -116,9 +117,10 @@ def _serve(state_dir: str, questions: BinaryIO, answers: BinaryIO) -> int:
             finally:
                 os._exit(1)
         if os.waitpid(child, 0)[1] != 0:
-            # No answer: who asked may ask again.
-            answers.write(b"killed\n")
-            answers.flush()
+            # No answer: who asked may ask again, if it lives.
+            with suppress(BrokenPipeError):
+                answers.write(b"killed\n")
+                answers.flush()
     return 0
 
 

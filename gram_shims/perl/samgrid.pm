@@ -67,6 +67,9 @@ sub _call {
     my ( $self, $command ) = @_;
     my $started = Time::HiRes::time();
     my $answer  = $self->_ask_program($command) || $self->_ask_program($command);
+    if ( $answer && $command eq 'submit' ) {
+        $self->_acknowledge();
+    }
     if ( !$answer ) {
         $answer = $self->_give_up($command);
         $self->_write_log( $command, $answer, $started );
@@ -98,14 +101,30 @@ sub _give_up {
 # The request may have been accepted before its answer was lost: the monitor sees to it that what we say becomes true.
 sub _withdraw {
     my ($self) = @_;
-    my $uniqid = $self->{JobDescription}->uniqid();
-    return if !defined $uniqid || $uniqid !~ /\A[A-Za-z0-9][A-Za-z0-9.]{0,199}\z/;
-    my $state = _find_state_folder();
+    my $mark   = $self->_find_mark() or return;
+    my $state  = _find_state_folder();
     eval { File::Path::make_path( "$state/withdrawn", { mode => oct 700 } ) };
-    sysopen my $mark, "$state/withdrawn/$uniqid", O_WRONLY | O_CREAT | O_NOFOLLOW, oct 600 or return;
-    close $mark;
+    sysopen my $file, $mark, O_WRONLY | O_CREAT | O_NOFOLLOW, oct 600 or return;
+    close $file;
+    utime undef, undef, $mark;
     _wake_monitor($state);
     return;
+}
+
+# The answer is here: until now the grid job was held back, lest it run while GRAM is told that we have died.
+sub _acknowledge {
+    my ($self) = @_;
+    my $mark = $self->_find_mark() or return;
+    unlink $mark and _wake_monitor( _find_state_folder() );
+    return;
+}
+
+# The file that stands for a request that counts as failed from its time on; undef where it has no name for one.
+sub _find_mark {
+    my ($self) = @_;
+    my $uniqid = $self->{JobDescription}->uniqid();
+    return if !defined $uniqid || $uniqid !~ /\A[A-Za-z0-9][A-Za-z0-9.]{0,199}\z/;
+    return _find_state_folder() . "/withdrawn/$uniqid";
 }
 
 # The program's answer; undef where it gave none, or not all of one.
@@ -209,7 +228,7 @@ sub _render_question {
     my @variables   = grep { defined $ENV{$_} } qw(X509_USER_PROXY GLOBUS_GRAM_JOB_CONTACT);
     return sprintf '{"description":{%s},"environment":{%s}}',
         join( q{,}, map { _render_json($_) . q{:} . _render_json( $description->{$_} ) } @names ),
-        join( q{,}, map { _render_json($_) . q{:} . _render_json( $ENV{$_} ) } @variables );
+        join q{,}, '"SAMGRID_ACKNOWLEDGES":"yes"', map { _render_json($_) . q{:} . _render_json( $ENV{$_} ) } @variables;
 }
 
 sub _render_json {

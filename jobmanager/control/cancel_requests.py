@@ -1,7 +1,9 @@
 """The request to cancel a grid job: that someone, or a failure, wants it ended; the workers see to the rest."""
 
 import logging
+import os
 import re
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -34,30 +36,57 @@ _MARK = re.compile(r"[A-Za-z0-9][A-Za-z0-9.]{0,199}", re.ASCII)
 """A uniqid of GRAM's as samgrid.pm writes it down."""
 
 
-def cancel_withdrawn(account: Account) -> None:
-    """Cancel the grid jobs of requests of which GRAM's Perl module said that they failed.
+def hold_back(account: Account, uniqid: str, seconds: float) -> None:
+    """Let the grid job of a request wait until GRAM has taken our answer, or be cancelled after so many seconds.
+
+    :raises OSError: it cannot be written down: nothing may be accepted.
+    """
+    if not _MARK.fullmatch(uniqid):
+        return
+    mark, due = account.places.withdrawn / uniqid, time.time() + seconds
+    mark.parent.mkdir(mode=0o700, exist_ok=True)
+    descriptor = os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    os.utime(descriptor, (due, due))
+    os.close(descriptor)
+
+
+def cancel_withdrawn(account: Account) -> set[str]:
+    """Cancel the grid jobs of requests whose answers GRAM has not taken in time, so that it says they have failed.
+
+    The grid jobs for which nothing is to be started now: these, and those whose answers it may still take.
 
     :raises DatabaseError, OSError: not now; the rest is for the next time.
     """
-    for mark in _list_marks(account.places.withdrawn):
+    found = set()
+    for mark, due in _list_marks(account.places.withdrawn):
         grid_job = account.database.grid_jobs.find_uniqid(mark.name)
+        if grid_job is not None:
+            found.add(grid_job)
+        age = time.time() - due
+        if age < 0:
+            continue
         try:
             if grid_job is not None:
                 request_cancel(account.database, grid_job, "GRAM was told that it failed, because no answer to it came")
         except DamagedDocument as damage:  # the mark waits until it can be read
             logger.debug("%s", damage)
             continue
-        if grid_job is not None or time.time() - mark.stat().st_mtime > _KEPT:
+        if grid_job is not None or age > _KEPT:
             mark.unlink(missing_ok=True)
+    return found
 
 
-def _list_marks(folder: Path) -> Iterator[Path]:
+def _list_marks(folder: Path) -> Iterator[tuple[Path, float]]:
+    """The marks, and from when on each counts: the Perl module removes them at any time."""
     with suppress(FileNotFoundError):
-        yield from (entry for entry in folder.iterdir() if _MARK.fullmatch(entry.name) and entry.is_file())
+        for entry in list(folder.iterdir()):
+            with suppress(FileNotFoundError):
+                if _MARK.fullmatch(entry.name) and stat.S_ISREG((found := entry.lstat()).st_mode):
+                    yield entry, found.st_mtime
 
 
 def forget_withdrawal(account: Account, uniqid: str) -> None:
-    """GRAM submits the request once more, so it wants it after all.
+    """GRAM submits the request once more, so it wants it after all; or it has been refused.
 
     :raises OSError: it cannot be forgotten: the request would be cancelled.
     """

@@ -120,8 +120,9 @@ class Monitor:
         self._server.stop()
 
     def _work(self) -> None:
-        cancel_withdrawn(self._account)
         open_jobs = self._account.database.grid_jobs.list_open()
+        # After that: whoever is held back was so before it was accepted.
+        held_back = cancel_withdrawn(self._account)
         # First: who waits for an end need not wait for the rest.
         with self._alone("reports to GRAM", _ALL) as may_work:
             if may_work:
@@ -140,7 +141,7 @@ class Monitor:
             self._generators.start(job.batch)
             with self._alone("task", job.id) as may_work:
                 # What cannot be read can be ended, by what the index knows.
-                if may_work and (job.id not in quarantined or job.cancelled):
+                if may_work and job.id not in held_back and (job.id not in quarantined or job.cancelled):
                     self._start_task(job, structured.get(job.id))
         if self._is_due("progress", self._settings.progress_interval):
             self._read_progress([job.id for job in open_jobs if job.id not in quarantined])

@@ -282,6 +282,42 @@ def test_a_request_whose_answer_was_lost_twice_is_cancelled_as_gram_was_told(tmp
         end_processes_of(tmp_path)
 
 
+KILLS_ITS_INTERPRETER = """
+import os, sys
+def kill(*_):
+    interpreter = open(f"/proc/{os.getppid()}/stat").read().rpartition(")")[2].split()[1]
+    os.kill(int(interpreter), 9)
+if "samgrid-gram" in sys.orig_argv:
+    os.link = kill
+"""
+"""When the request has been accepted, and before GRAM has its answer."""
+
+
+def test_of_an_interpreter_that_was_killed_after_it_asked_nothing_runs(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(KILLS_ITS_INTERPRETER)
+    site = GramSite(tmp_path, {"PYTHONPATH": str(tmp_path)})
+    site.install()
+    ran, mark = tmp_path / "ran", site.state / "withdrawn" / "1.1"
+    try:
+        with site.start() as interpreter:
+            request = site.describe("1.1", executable=["/bin/touch"], arguments=[str(ran)])
+            interpreter.send(render_request("submit", request))
+            interpreter.process.wait()
+        wait_until(lambda: not processes_of(tmp_path, "samgrid-gram"))
+        (job,) = grid_jobs(site)
+        account = look_into_account(str(site.state))
+        wake_monitor(account)
+        wait_until(lambda: is_listening(account))
+        assert account.database.local_jobs.all_of(job.identity) == []
+        os.utime(mark)  # its time has come
+        wait_until(lambda: account.database.grid_jobs.get(job.identity).state is State.FAILED)
+        assert "no answer to it came" in str(account.database.grid_jobs.get(job.identity).reason)
+        assert not ran.exists()
+        assert not mark.exists()
+    finally:
+        end_processes_of(tmp_path)
+
+
 def test_a_program_that_was_killed_between_two_calls_is_started_again(interpreter: Interpreter, site: GramSite) -> None:
     submit(interpreter, site, "1.1")
     for pid in processes_of(site.folder, "samgrid-gram", "serve"):

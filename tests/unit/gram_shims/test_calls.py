@@ -2,7 +2,9 @@
 
 import os
 import stat
+import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +14,7 @@ import gram_shims.calls
 from adapters import Value, canonical_name
 from batch_adapters.states import State
 from gram_shims.answers import NO_CHANGE, Answer
-from gram_shims.calls import signal
+from gram_shims.calls import ACKNOWLEDGES, signal
 from gram_shims.origin import make_origin
 from gram_shims.program import answer_call
 from gram_shims.request import JobDescription
@@ -182,6 +184,18 @@ def test_beside_a_program_that_is_not_used_all_else_is_still_checked(
     )
     assert (answer.error, message in answer.message) == (error, True), answer.message
     assert account.database.grid_jobs.list_open() == []
+
+
+def test_who_acknowledges_finds_a_mark_to_remove_and_nobody_else(account: Account) -> None:
+    marks = account.places.withdrawn
+    submit(account, "1.1")
+    assert not marks.exists()
+    for uniqid, executable in (("1.2", "/bin/true"), ("1.3", "/nowhere")):
+        told = describe(uniqid, executable=(executable,))
+        gram_shims.calls.submit(account, replace(told, environment={**told.environment, ACKNOWLEDGES: "yes"}))
+    (mark,) = marks.iterdir()
+    assert mark.name == "1.2"
+    assert 0 < mark.stat().st_mtime - time.time() <= 60
 
 
 def test_an_accepted_request_is_not_refused_because_no_monitor_starts(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from batch_adapters.states import State
-from jobmanager.control.cancel_requests import cancel_withdrawn, forget_withdrawal
+from jobmanager.control.cancel_requests import cancel_withdrawn, forget_withdrawal, hold_back
 from jobmanager.database.grid_job import GramOrigin, GridJob
 from jobmanager.site.account import Account
 
@@ -63,11 +63,38 @@ def test_what_gram_submits_again_is_not_cancelled(account: Account, mark: Path) 
     assert not account.database.grid_jobs.get(JOB).cancelled
 
 
+def test_a_grid_job_whose_answer_may_still_be_taken_waits(account: Account) -> None:
+    hold_back(account, UNIQID, 60)
+    accept(account)
+    assert cancel_withdrawn(account) == {JOB}
+    assert not account.database.grid_jobs.get(JOB).cancelled
+    forget_withdrawal(account, UNIQID)
+    assert cancel_withdrawn(account) == set()
+
+
+def test_an_answer_that_nobody_took_in_time_was_lost(account: Account, mark: Path) -> None:
+    hold_back(account, UNIQID, 60)
+    accept(account)
+    hold_back(account, UNIQID, -1)
+    assert cancel_withdrawn(account) == {JOB}
+    assert account.database.grid_jobs.get(JOB).cancelled
+    assert not mark.exists()
+
+
+def test_no_link_is_followed_to_hold_a_grid_job_back(account: Account, tmp_path: Path) -> None:
+    account.places.withdrawn.mkdir(mode=0o700)
+    (account.places.withdrawn / UNIQID).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="symbolic"):
+        hold_back(account, UNIQID, 60)
+    assert not (tmp_path / "elsewhere").exists()
+
+
 @pytest.mark.parametrize("name", ["../jobs.db", "", ".", "a/b", "\udcff"])
 def test_no_other_file_is_removed(account: Account, mark: Path, name: str) -> None:
     accept(account)
     (account.places.withdrawn / "folder").mkdir()
     forget_withdrawal(account, name)
+    hold_back(account, name, 1)
     cancel_withdrawn(account)
     assert account.places.database.exists()
     assert (account.places.withdrawn / "folder").is_dir()

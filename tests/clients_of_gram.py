@@ -10,7 +10,7 @@ REQUESTS = {
     "pythia": "(events=4)(events_per_local_job=2)",
     "dzero_monte_carlo": f"(runjob_requestid=1)(runjob_numevts=4)(d0_release_version=p14.07.00){_MONTE_CARLO}",
     "cdf_monte_carlo": f"(request_id=5)(events=4)(cdf_release_version=6.1.4mc){_MONTE_CARLO}",
-    "dzero_reconstruction": "(input_folder=FOLDER/inputs)(processid=9)(appversion=p17.09.06)(events_per_file=4)"
+    "dzero_reconstruction": "(input_folder=FOLDER/inputs)(processid=9)(appversion=p17.09.06)(events_per_file=10)"
     "(d0_release_version=p17.09.06)(jobfiles=FOLDER/jobfiles.tar.gz)",
     "dzero_merge": "(input_folder=FOLDER/inputs)",
     "cdf_concatenate": "(input_folder=FOLDER/inputs)",

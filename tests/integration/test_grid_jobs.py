@@ -188,12 +188,15 @@ def test_cancelling_ends_what_runs_and_what_waits(samgrid: Samgrid) -> None:
     script = "echo began >output/began; sleep 300"
     identity = slow.submit(f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{script}')(count=6)")
     wait_until(lambda: counts(slow, identity).get("active") == 2)
+    wait_until(lambda: len(list(samgrid.scratch.glob("*/output/began"))) == 2)
     assert slow("cancel", identity[:5]).returncode == 0
     done = slow("watch", identity)
     assert done.returncode == 1
     ended = counts(slow, identity)
     assert ended == {"cancelled": 6}
     assert "cancelled by" in done.stdout
+    made = [content for name, content in read_tar(slow, identity).items() if name.endswith(".output/began")]
+    assert made == [b"began\n"] * 2, "what was made until then comes back"
     assert not processes_of(samgrid.scratch), "no process of the grid job is left"
     assert slow("cancel", identity).stdout == f"grid job {identity} has ended already\n"
 

@@ -390,6 +390,30 @@ def test_a_program_that_dies_of_the_signal_is_recorded_so(bench: Bench) -> None:
     assert (bench.status.exit_code, bench.status.signal) == (143, "TERM")
 
 
+@pytest.mark.parametrize(
+    ("number", "to"),
+    [
+        *((number, to) for number in ("TERM", "XCPU", "USR2") for to in ("driver", "group", "program")),
+        ("KILL", "program"),
+    ],
+)
+def test_what_a_program_has_made_until_a_signal_kills_it_comes_back(bench: Bench, number: str, to: str) -> None:
+    # Its child goes on where the signal is not for all.
+    driver = bench.start("/bin/sh", "-c", "echo half >output/file; echo up; sleep 60")
+    wait_until(lambda: any(path.read_text() == "up\n" for path in bench.scratch.glob("*/.samgrid/stdout")))
+    (pid,) = (int(path.read_text()) for path in bench.scratch.glob("*/.samgrid/pid"))
+    try:
+        send = os.killpg if to == "group" else os.kill
+        send(pid if to == "program" else driver.pid, signal.Signals[f"SIG{number}"])
+        assert driver.wait(SECONDS) > 128
+        assert (bench.read("stdout"), bench.read("output/file")) == (b"up\n", b"half\n")
+        assert (bench.status.end is not None, bench.status.problem) == (True, None)
+        assert bench.leftovers() == []
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(driver.pid, signal.SIGKILL)
+
+
 def test_a_stubborn_program_may_end_in_its_own_time(bench: Bench) -> None:
     script = 'trap "" TERM; echo up; until [ -e output/go ]; do sleep 0.02; done; exit 6'
     driver = bench.start("/bin/sh", "-c", script)

@@ -395,6 +395,6 @@ def test_the_answer_to_a_fork_query_is_read() -> None:
 def test_a_wrong_argument_of_a_fork_command_is_a_refusal(tmp_path: Path) -> None:
     site = {"python": sys.executable, "launch": str(LAUNCH), "fork_slots": "1", "fork_grace": "1"}
     site["fork_spool"] = str(tmp_path / "fork")
-    wrong = Submission("NoToken", 2, 0, "/bin/true", str(tmp_path))
+    wrong = Submission("NoToken", 2, "/bin/true", str(tmp_path))
     with pytest.raises(Refused, match="NoToken"):
         BatchSystem(FORK, site, Traffic(tmp_path / "traffic.json", 0)).submit(wrong)

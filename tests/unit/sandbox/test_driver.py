@@ -58,16 +58,15 @@ class Bench:
             path.mkdir(mode=0o700)
         (self.results / "reports").mkdir(mode=0o700)
 
-    def prepare(
-        self, entries: Iterable[LocalJobEntry], indexes: Iterable[int] | None = None, **changes: Any
-    ) -> list[str]:
+    def prepare(self, entries: Iterable[LocalJobEntry], **changes: Any) -> list[str]:
         entries = list(entries)
+        indexes = list(changes.pop("indexes", range(1, len(entries) + 1)))
         digest = write_sandbox(self.work_area, self.sandbox / "sandbox.tar", Limits(100, 10**7))
         table = self.sandbox / "local-jobs"
         table.write_bytes(render_table(entries))
         # A submission of its own: in the same one it would end as before.
         self.submissions += 1
-        write_submission_table(table, self.token, list(indexes or range(1, len(entries) + 1)))
+        write_submission_table(table, self.token, indexes)
         plan = DriverPlan(
             grid_job="k3f9zq2m",
             sandbox=self.sandbox,
@@ -233,7 +232,9 @@ def test_a_local_job_is_the_one_that_the_table_has_at_its_position(bench: Bench)
 
 
 def test_a_large_table_lies_in_files_of_which_a_driver_reads_one(plain_bench: Bench) -> None:
-    argv = plain_bench.prepare((LocalJobEntry(("/bin/echo", str(line))) for line in range(1, 260)), range(3, 260))
+    argv = plain_bench.prepare(
+        (LocalJobEntry(("/bin/echo", str(line))) for line in range(1, 260)), indexes=range(3, 260)
+    )
     names = sorted(path.name for path in plain_bench.sandbox.glob(f"{plain_bench.token}.*"))
     assert names == [f"{plain_bench.token}.0", f"{plain_bench.token}.1", f"{plain_bench.token}.2"]
     plain_bench.sandbox.joinpath("local-jobs").unlink()

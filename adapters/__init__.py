@@ -1,6 +1,7 @@
 """What a job type must say: `JobAdapter`, and the words to say it with."""
 
 from adapters.attributes import Attribute, Kind, RequestFile, Value, canonical_name
+from adapters.files import UnusableFile, copy_files, find_size_faults, open_input
 from adapters.job_adapter import EVENTS, SLICING, JobAdapter, Limits, LocalJob, Phase, Site, Slice, Step, TooLarge
 
 __all__ = [
@@ -17,6 +18,10 @@ __all__ = [
     "Slice",
     "Step",
     "TooLarge",
+    "UnusableFile",
     "Value",
     "canonical_name",
+    "copy_files",
+    "find_size_faults",
+    "open_input",
 ]

@@ -14,12 +14,16 @@ HIGHEST_SEED = 900_000_000
 
 @dataclass(frozen=True)
 class Limits:
-    """What the site says of one local job; CPU times in seconds, 0 where the site says nothing."""
+    """What the site says of one local job; CPU times in seconds, 0 where the site says nothing.
+
+    ``max_input_size``: bytes that a work area may hold.
+    """
 
     events_per_local_job: int = 250
     recommended_cpu_time: float = 0
     max_cpu_time: float = 0
     max_local_jobs: int = 100_000
+    max_input_size: int = 2_000_000_000
 
 
 @dataclass(frozen=True)

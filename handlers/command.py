@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
-from adapters import Attribute, JobAdapter, Kind, LocalJob, RequestFile, TooLarge
+from adapters import Attribute, JobAdapter, Kind, LocalJob, RequestFile, TooLarge, copy_files, find_size_faults
 from handlers.request_files import find_file_faults
 
 RESERVED_NAMES = ("output", ".samgrid")
@@ -30,7 +30,8 @@ class CommandAdapter(JobAdapter):
         faults = [*find_file_faults("executable", program), *_find_program_faults(program)]
         for file in self.request["input_files"]:
             faults += find_file_faults("input file", file)
-        return faults + _find_clashes(self._travelling_files())
+        files = self._travelling_files()
+        return [*faults, *_find_clashes(files), *find_size_faults(files, self.site.limits)]
 
     def getSize(self) -> int | None:
         """None: the local jobs are no slices of a whole."""
@@ -49,12 +50,8 @@ class CommandAdapter(JobAdapter):
 
     def prepareWorkArea(self, workArea: Path) -> None:
         """Copy the program, where it travels, and the input files, with their modes."""
-        import shutil  # slow to load, and a request is accepted without
-
-        for file in self._travelling_files():
-            target = workArea / _sandbox_name(file)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(file.path, target)
+        targets = {workArea / _sandbox_name(file): file.path for file in self._travelling_files()}
+        copy_files([(source, target) for target, source in targets.items()], self.site.limits)
 
     def getCommandAndArguments(self, localJob: LocalJob) -> Sequence[str]:
         """The same command line for every local job: ``SAMGRID_INDEX`` tells them apart."""
@@ -74,7 +71,7 @@ def _sandbox_name(file: RequestFile) -> PurePosixPath:
 
 
 def _find_program_faults(program: RequestFile) -> list[str]:
-    if program.path.is_file() and not os.access(program.path, os.X_OK):
+    if os.path.isfile(program.path) and not os.access(program.path, os.X_OK):  # noqa: PTH113 never raises
         return [f"executable {program.name!r} is not executable: set its x permission (chmod +x)"]
     return []
 
@@ -86,7 +83,7 @@ def _find_clashes(files: Iterable[RequestFile]) -> list[str]:
         name = _sandbox_name(file)
         if name.parts and name.parts[0] in RESERVED_NAMES:
             faults.append(f"file {file.name!r} cannot travel under its name: {name.parts[0]!r} is the job manager's")
-        if file.path.is_file() and not os.access(file.path, os.R_OK):
+        if os.path.isfile(file.path) and not os.access(file.path, os.R_OK):  # noqa: PTH113
             faults.append(f"file {file.name!r} cannot be read")
         if sources.setdefault(name, file.path) != file.path:
             faults.append(f"two files of the request would travel under the name {str(name)!r}")

@@ -1,7 +1,6 @@
 """Job types with input files: which files, and how the local jobs share them."""
 
 import os
-import shutil
 import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from adapters import Attribute, Kind, Limits, LocalJob, RequestFile, Site, TooLarge
+from adapters import Attribute, Kind, Limits, LocalJob, RequestFile, Site, TooLarge, copy_files
 from handlers.request_files import find_file_faults
 
 DATASETS = Attribute(
@@ -70,7 +69,7 @@ def _check_dataset(name: str, files: Iterable[Path]) -> None:
             raise NoFiles(f"dataset {name!r} lists {str(file)!r}: a list names absolute paths")
         if file in known:
             raise NoFiles(f"dataset {name!r} lists {str(file)!r} twice")
-        if not file.is_file():
+        if not os.path.isfile(file):  # noqa: PTH113 Path's raises for a name too long
             raise NoFiles(f"dataset {name!r}: there is no file {str(file)!r}")
         known.add(file)
 
@@ -145,14 +144,12 @@ def pick_group(groups: Groups, localJob: LocalJob) -> Sequence[Input]:
     return groups[localJob.index - 1]
 
 
-def write_inputs(groups: Groups, work_area: Path) -> None:
+def write_inputs(groups: Groups, work_area: Path, limits: Limits) -> None:
     """Write the list of inputs by local job, and copy the inputs that travel."""
     lines = [f"{index} {one.size} {one.name}\n" for index, group in enumerate(groups, 1) for one in group]
     (work_area / LIST).write_text("".join(lines), encoding="utf-8", errors="surrogateescape")
-    for one in (one for group in groups for one in group if not one.name.startswith("/")):
-        target = work_area / one.name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(one.path, target)
+    inputs = (one for group in groups for one in group)
+    copy_files([(one.path, work_area / one.name) for one in inputs if not one.name.startswith("/")], limits)
 
 
 def _list_files(files: Iterable[RequestFile]) -> list[Input]:
@@ -173,7 +170,7 @@ def _look_at(path: Path, name: str = "") -> Input:
 def _list_folder(folder: str, pattern: str) -> list[Input]:
     if not folder.startswith("/"):
         raise NoFiles(f"input_folder must be an absolute path, not {folder!r}")
-    if not Path(folder).is_dir():
+    if not os.path.isdir(folder):  # noqa: PTH112 Path's raises for a name too long
         raise NoFiles(f"input_folder: there is no folder {folder!r}")
     inputs = []
     for parent, folders, names in os.walk(folder, onerror=_refuse):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from adapters import Attribute, JobAdapter, Kind, LocalJob
+from adapters import Attribute, JobAdapter, Kind, LocalJob, UnusableFile, open_input
 from handlers.inputs import (
     DATASETS,
     INPUT_ATTRIBUTES,
@@ -89,7 +89,7 @@ class MergeAdapter(JobAdapter):
 
     def prepareWorkArea(self, workArea: Path) -> None:
         """The list of inputs, and the payloads that merge."""
-        write_inputs(self.groups, workArea)
+        write_inputs(self.groups, workArea, self.site.limits)
         for payload in (PAYLOAD, ROOT_PAYLOAD, READER):
             shutil.copyfile(payload, workArea / payload.name)
 
@@ -153,8 +153,10 @@ def find_mixture(group: Sequence[Input]) -> list[str]:
 def find_kind(path: Path) -> FileKind:
     """What a file is, by its first bytes; raises NoFiles where it cannot be read."""
     try:
-        with path.open("rb") as file:
-            first = file.read(4)
+        with open_input(path) as file:
+            first = file.read(4) or b""
+    except UnusableFile as error:
+        raise NoFiles(f"the input {error}") from error
     except OSError as error:
         raise NoFiles(f"the input {str(path)!r} cannot be read: {error.strerror}") from error
     if first == b"root":

@@ -122,7 +122,7 @@ class DzeroReconstructionAdapter(RunjobAdapter):
     def prepareWorkArea(self, workArea: Path) -> None:
         """The list of inputs, beside what every such job has."""
         super().prepareWorkArea(workArea)
-        write_inputs(self.groups, workArea)
+        write_inputs(self.groups, workArea, self.site.limits)
 
     def getCommandAndArguments(self, localJob: LocalJob) -> Sequence[str]:
         """The same command line for every local job; raises NoFiles where the inputs have changed."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from adapters import Attribute, JobAdapter, Kind, LocalJob, RequestFile
+from adapters import Attribute, JobAdapter, Kind, LocalJob, RequestFile, copy_files
 from handlers.inputs import DATASETS, READER, NoFiles, find_dataset
 from handlers.request_files import find_file_faults
 
@@ -83,9 +83,8 @@ class RunjobAdapter(JobAdapter):
         text = render_ini(self.template, self.request, self.site.values)
         (workArea / INI).write_text(text, encoding="utf-8")
         (workArea / JOB_FILES).mkdir()
-        for file in self.request["jobfiles"]:
-            if file.travels:
-                shutil.copy(file.path, workArea / JOB_FILES / file.path.name)
+        travelling = [file.path for file in self.request["jobfiles"] if file.travels]
+        copy_files([(path, workArea / JOB_FILES / path.name) for path in travelling], self.site.limits)
         write_lines(workArea / f"{JOB_FILES}.list", self._job_files())
         write_lines(workArea / f"{OVERLAY}.list", map(str, self._dataset("minbias_dataset")))
 

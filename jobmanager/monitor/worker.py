@@ -28,6 +28,7 @@ from jobmanager.site.account import Account, open_account
 from jobmanager.states.next_task import Task
 from jobmanager.states.program_reports import read_reports
 from jobmanager.states.reconciliation import reconcile_batch_system
+from jobmanager.submission.packing import remove_half_made
 from jobmanager.workflow import advance_grid_job, cancel_steps, collect_steps
 from sandbox.limits import SandboxError, SandboxRefused
 
@@ -103,6 +104,7 @@ def _do_task_of_grid_job(account: Account, task: Task, grid_job: str) -> None:
         is_structured = bool(account.database.grid_jobs.steps(grid_job))
         if task is Task.COLLECT:
             _read_last_reports(account, grid_job)
+            remove_half_made(account, grid_job)
             # Nothing is logged into the grid job's own log now: it goes into the tar, which must stay the same.
             _log_to(None)
             collect = collect_steps if is_structured else collect_grid_job

@@ -7,11 +7,11 @@ import random
 import re
 import string
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adapters import JobAdapter, Limits, Site, Step, TooLarge, canonical_name
+from adapters import JobAdapter, Limits, RequestFile, Site, Step, TooLarge, canonical_name, find_size_faults
 from adapters.job_adapter import HIGHEST_SEED
 from batch_adapters.registry import UnknownBatchSystem, check_name
 from jobmanager.database.database import Database
@@ -175,7 +175,8 @@ def read_adapter(account: Account, given: Given, folder: Path) -> tuple[JobAdapt
     values = read_site_values(handler, configuration.types.get(handler.jobType, {}))
     rules = configuration.decomposition
     limits = Limits(
-        rules.events_per_local_job, rules.recommended_cpu_time * 60, rules.max_cpu_time * 60, rules.max_local_jobs
+        *(rules.events_per_local_job, rules.recommended_cpu_time * 60, rules.max_cpu_time * 60, rules.max_local_jobs),
+        configuration.sandbox.max_input_size * 1_000_000,
     )
     return handler(request, Site(limits, values)), faults
 
@@ -214,15 +215,23 @@ def check_errors(adapter: JobAdapter) -> None:
         if not _VARIABLE.fullmatch(name)
     ]
     stdin = adapter.request["stdin"]
-    if stdin is not None and not stdin.path.is_file():
+    if stdin is not None and not os.path.isfile(stdin.path):  # noqa: PTH113 Path's raises for a name too long
         faults.append(f"stdin: no such file, or no file: {stdin.path}")
     directory = run_directory(adapter.request)
     if directory and not adapter.usesDirectory:
         faults.append(f"directory does not go with {adapter.jobType}: its programs run in the scratch folder")
-    elif directory and not directory.is_dir():
+    elif directory and not os.path.isdir(directory):  # noqa: PTH112 as above
         faults.append(f"directory: no such folder: {directory}")
+    faults += find_size_faults(_find_travelling_files(adapter.request), adapter.site.limits)
     if faults:
-        raise BadRequest(faults)
+        raise BadRequest(list(dict.fromkeys(faults)))
+
+
+def _find_travelling_files(request: Mapping[str, Any]) -> Iterator[RequestFile]:
+    for value in request.values():
+        for item in value if isinstance(value, tuple) else (value,):
+            if isinstance(item, RequestFile) and item.travels:
+                yield item
 
 
 def run_directory(request: Mapping[str, Any]) -> Path | None:

@@ -90,6 +90,10 @@ class StatePlaces:
         """The folder of what goes out to the local jobs."""
         return self.grid_job(grid_job) / "sandbox"
 
+    def work_area(self, grid_job: str) -> Path:
+        """What a handler fills while the sandbox is made of it."""
+        return self.grid_job(grid_job) / "work-area"
+
     def sandbox_tar(self, grid_job: str) -> Path:
         """The packed work area."""
         return self.sandbox(grid_job) / "sandbox.tar"

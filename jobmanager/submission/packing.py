@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from adapters import JobAdapter, LocalJob, RequestFile
+from adapters import JobAdapter, LocalJob, RequestFile, TooLarge, UnusableFile, copy_files
 from jobmanager.database.grid_job import GridJob
 from jobmanager.requests.acceptance import run_directory
 from jobmanager.requests.job_types import HANDLER_FAILURES, HandlerError
@@ -15,7 +15,7 @@ from jobmanager.site.account import Account, find_batch_adapter
 from jobmanager.site.settings import Transfer
 from sandbox.driver import DriverPlan, render_driver
 from sandbox.files import atomic_write
-from sandbox.limits import Limits
+from sandbox.limits import Limits, SandboxRefused
 from sandbox.pack import write_sandbox
 from sandbox.table import LocalJobEntry, render_table
 
@@ -35,13 +35,13 @@ def pack_sandbox(account: Account, job: GridJob, adapter: JobAdapter, local_jobs
     places = account.places
     if places.driver(job.identity).exists():
         return
-    work_area = places.grid_job(job.identity) / "work-area"
+    work_area = places.work_area(job.identity)
     _remove(work_area)
     work_area.mkdir(mode=0o700)
     try:
         with asking(account, job.identity, "pack").limited():
             entries, environment = _ask_handler(adapter, local_jobs, work_area)
-        stdin = _bring_stdin(adapter.request["stdin"], work_area)
+        stdin = _bring_stdin(adapter, work_area)
         digest = write_sandbox(work_area, places.sandbox_tar(job.identity), _limits(account))
     finally:
         _remove(work_area)
@@ -49,6 +49,14 @@ def pack_sandbox(account: Account, job: GridJob, adapter: JobAdapter, local_jobs
     driver = render_driver(_plan(account, job, adapter, environment, digest, stdin))
     _write_file(places.driver(job.identity), os.fsencode(driver))
     logger.info("%s packed for %d local jobs", job.identity, len(local_jobs))
+
+
+def remove_half_made(account: Account, grid_job: str) -> None:
+    """Remove what is left of a sandbox that was never whole: its worker was killed, or its request refused."""
+    places = account.places
+    _remove(places.work_area(grid_job))
+    if not places.driver(grid_job).exists():
+        _remove(places.sandbox(grid_job))
 
 
 def _ask_handler(
@@ -61,6 +69,8 @@ def _ask_handler(
         environment = adapter.getEnvironment()
     except OSError:
         raise  # a full disk, say: the handler is not to blame
+    except (TooLarge, UnusableFile) as error:
+        raise SandboxRefused(str(error)) from error
     except HANDLER_FAILURES as error:  # whatever an experiment's handler does
         logger.exception("%s's handler failed", adapter.jobType)
         raise HandlerError(f"handler {adapter.jobType}: {type(error).__name__}: {error}") from error
@@ -78,13 +88,17 @@ def _entry(local_job: LocalJob, command: tuple[str, ...]) -> LocalJobEntry:
     return LocalJobEntry(command, part.first_event, part.events, part.seed) if part else LocalJobEntry(command)
 
 
-def _bring_stdin(stdin: RequestFile | None, work_area: Path) -> str:
+def _bring_stdin(adapter: JobAdapter, work_area: Path) -> str:
     """The file that the driver gives to the program as standard input: one beside the request travels along."""
+    stdin: RequestFile | None = adapter.request["stdin"]
     if stdin is None:
         return ""
     if not stdin.travels:
         return str(stdin.path)
-    shutil.copyfile(stdin.path, work_area / _STDIN)
+    try:
+        copy_files([(stdin.path, work_area / _STDIN)], adapter.site.limits)
+    except (TooLarge, UnusableFile) as error:
+        raise SandboxRefused(f"stdin: {error}") from error
     return _STDIN
 
 
@@ -128,6 +142,9 @@ def _limits(account: Account) -> Limits:
 
 def _remove(folder: Path) -> None:
     """Remove a folder, also where a handler has left read-only folders in it."""
+    if folder.is_symlink():
+        folder.unlink()
+        return
     for path, _, _ in os.walk(folder):
         os.chmod(path, 0o700)  # noqa: PTH101 a name of os.walk
     if folder.exists():

@@ -71,6 +71,22 @@ def test_a_travelling_program_and_its_files_are_copied_with_their_modes(folder: 
         pytest.param({"executable": ["sub"]}, "executable 'sub' is a directory", id="directory"),
         pytest.param({"executable": ["/dev/null"]}, "executable '/dev/null' is not a regular file", id="device"),
         pytest.param(
+            {"executable": ["/bin/sh"], "input_files": ["n" * 256]},
+            f"input file '{'n' * 256}' cannot be read: File name too long",
+            id="name too long",
+        ),
+        pytest.param(
+            {"executable": ["n" * 256]},
+            f"executable '{'n' * 256}' cannot be read: File name too long",
+            id="long program",
+        ),
+        pytest.param(
+            {"executable": ["/bin/sh"], "input_files": ["sparse"]},
+            "the files that travel with the request have 100000000000 bytes together: this site takes 2000000000 bytes"
+            " ([sandbox] max_input_size); bring fewer or smaller ones",
+            id="too large together",
+        ),
+        pytest.param(
             {"executable": ["plain.sh"]},
             "executable 'plain.sh' is not executable: set its x permission (chmod +x)",
             id="not executable",
@@ -101,6 +117,8 @@ def test_a_fault_is_named_with_its_file(folder: Path, words: dict[str, Any], fau
     for name in ("output/x", "sub/run.sh"):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).touch()
+    (folder / "sparse").touch()
+    os.truncate(folder / "sparse", 10**11)
     words = {key: [word.format(folder=folder) for word in values] for key, values in words.items()}
     assert list(command(folder, **words).checkErrors()) == [fault.format(folder=folder)]
 

@@ -1,5 +1,6 @@
 """Accepting and collecting grid jobs: what is refused at once, and what collecting never does."""
 
+import os
 import sqlite3
 import subprocess
 import sys
@@ -51,12 +52,59 @@ def accept_cancelled(account: Account) -> str:
     [
         pytest.param([("environment", (("A-B", "x"),))], "/", "'A-B' is no variable's name", id="environment"),
         pytest.param([], "/no\x01folder", "request's folder", id="folder that XML cannot hold"),
+        pytest.param([("stdin", ("n" * 256,))], "/", "stdin: no such file", id="name too long"),
+        pytest.param([("directory", ("n" * 256,))], "/", "directory: no such folder", id="name of a folder too long"),
     ],
 )
 def test_what_could_never_run_is_refused_at_once(account: Account, given: Given, folder: str, word: str) -> None:
     with pytest.raises(BadRequest, match=word):
         accept_grid_job(account, [*REQUEST, *given], Path(folder))
     assert account.database.grid_jobs.overview() == []
+
+
+@pytest.mark.parametrize("attribute", ["stdin", "input_files"])
+def test_a_request_that_brings_too_much_is_refused_at_once(account: Account, tmp_path: Path, attribute: str) -> None:
+    (tmp_path / "sparse").touch()
+    os.truncate(tmp_path / "sparse", 10**11)
+    with pytest.raises(BadRequest) as refusal:
+        accept_grid_job(account, [*REQUEST, (attribute, ("sparse",))], tmp_path)
+    (fault,) = refusal.value.faults
+    assert "100000000000 bytes together: this site takes 2000000000 bytes ([sandbox] max_input_size)" in fault
+
+
+def grow(path: Path) -> None:
+    os.truncate(path, 10**11)
+
+
+def make_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize(
+    ("attribute", "change", "words"),
+    [
+        pytest.param("stdin", grow, "this site takes", id="stdin grows"),
+        pytest.param("input_files", grow, "this site takes", id="input grows"),
+        pytest.param("input_files", make_pipe, "is not a regular file", id="input becomes a pipe"),
+        pytest.param("stdin", make_pipe, "stdin: no such file, or no file", id="stdin becomes a pipe"),
+    ],
+)
+def test_what_a_request_brings_is_looked_at_again_and_nothing_half_made_stays(
+    account: Account, tmp_path: Path, attribute: str, change: Callable[[Path], None], words: str
+) -> None:
+    (tmp_path / "file").touch()
+    identity = accept_grid_job(account, [*REQUEST, (attribute, ("file",))], tmp_path)
+    change(tmp_path / "file")
+    assert run_worker(["--state-dir", str(account.places.root), "submit", identity]) == 0
+    (account.places.work_area(identity) / "large").mkdir(parents=True)
+    (account.places.sandbox(identity) / "sandbox.tar.tmp").touch()
+    assert run_worker(["--state-dir", str(account.places.root), "collect", identity]) == 0
+    job = account.database.grid_jobs.get(identity)
+    assert job.state is State.FAILED
+    assert words in str(job.reason)
+    left = {path.name for path in account.places.grid_job(identity).iterdir()}
+    assert left == {"log", "results", "worker.lock", "reports.lock", f"{identity}.tar"}
 
 
 def test_a_batch_system_that_nobody_knows_is_refused_at_once(account: Account) -> None:

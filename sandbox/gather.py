@@ -27,6 +27,7 @@ from sandbox.members import (
 
 EXPECTED = ("stdout", "stderr", "status")
 """What every local job that ended has; the folder ``output`` is there only when the program left something in it."""
+NO_FOLDER = "the results folder has become a link or a file: nothing of it was gathered"
 _MOST_HOLES = 1 << 30
 """Bytes of holes in sparse files that are written into one tar as zeros: a hole costs a program nothing."""
 _SPARE = 1 << 20
@@ -206,7 +207,13 @@ def _add_results(
     gathering: "_Gathering", results: Path, expected: Mapping[str, tuple[str, ...]]
 ) -> tuple[Missing, ...]:
     missing = []
-    folder = os.open(results, FOLDER_FLAGS)
+    try:
+        folder = os.open(results, FOLDER_FLAGS)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+            raise
+        gathering.refuse(results.name, NO_FOLDER)
+        return tuple(Missing(local_id, EXPECTED) for local_id in sorted(expected))
     try:
         for local_id, lost in sorted(expected.items()):
             stem = render_stem(gathering.grid_job, local_id)
@@ -254,7 +261,7 @@ class _Gathering:
         """Add the file ``name`` of an open folder into a folder of the tar."""
         self._archive.addfile(folder_member(f"{self.grid_job}/{folder}"))
         if not self.add_entry(parent, name, f"{folder}/{name}", 1):
-            self._refuse(f"{folder}/{name}", "there is no such file any more")
+            self.refuse(f"{folder}/{name}", "there is no such file any more")
 
     def add_entry(self, folder: int, name: str, path: str, depth: int) -> bool:
         """Add or refuse ``name``, found ``depth`` folders below the results; False where there is no such entry."""
@@ -263,7 +270,7 @@ class _Gathering:
         except FileNotFoundError:
             return False
         except OSError as error:
-            self._refuse(path, str(error.strerror))
+            self.refuse(path, str(error.strerror))
             return True
         kind = stat.S_IFMT(status.st_mode)
         if kind == stat.S_IFREG:
@@ -273,17 +280,18 @@ class _Gathering:
         elif kind == stat.S_IFLNK:
             self._add_link(folder, name, path, depth)
         else:
-            self._refuse(path, _KINDS.get(kind, "a device"))
+            self.refuse(path, _KINDS.get(kind, "a device"))
         return True
 
-    def _refuse(self, path: str, reason: str) -> None:
+    def refuse(self, path: str, reason: str) -> None:
+        """Note what the tar does not hold."""
         self.refused.append(Refused(path, reason))
 
     def _open(self, folder: int, name: str, path: str, flags: int) -> int | None:
         try:
             return os.open(name, flags, dir_fd=folder)
         except OSError as error:
-            self._refuse(path, str(error.strerror))
+            self.refuse(path, str(error.strerror))
             return None
 
     def _add_file(self, folder: int, name: str, path: str) -> None:
@@ -298,15 +306,15 @@ class _Gathering:
     def _add_content(self, descriptor: int, path: str) -> None:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            self._refuse(path, "changed its kind while it was read")
+            self.refuse(path, "changed its kind while it was read")
             return
         if status.st_size > self._bytes_left:
-            self._refuse(path, f"its {status.st_size} bytes would pass the limit max_bytes = {self._limits.max_bytes}")
+            self.refuse(path, f"its {status.st_size} bytes would pass the limit max_bytes = {self._limits.max_bytes}")
             return
         holes = _count_holes(descriptor, status)
         if holes > self._holes_left:
             most = f"at most {_MOST_HOLES} bytes of holes are written into a tar, as zeros"
-            self._refuse(path, f"a sparse file, {status.st_size} bytes long: {most}")
+            self.refuse(path, f"a sparse file, {status.st_size} bytes long: {most}")
             return
         self._holes_left -= holes
         self._bytes_left -= status.st_size
@@ -314,12 +322,12 @@ class _Gathering:
         self._archive.addfile(file_member(f"{self.grid_job}/{path}", status.st_size, is_executable(status)), reader)
         self.files.append(Content(path, status.st_size, reader.sha256))
         if reader.fault:
-            self._refuse(path, reader.fault)
+            self.refuse(path, reader.fault)
 
     def _add_folder(self, parent: int, name: str, path: str, depth: int) -> None:
         # In the tar, the grid job's folder and this one lie above, and an entry below.
         if depth + 3 > MAX_DEPTH:
-            self._refuse(path, f"more than {MAX_DEPTH} folders deep")
+            self.refuse(path, f"more than {MAX_DEPTH} folders deep")
             return
         descriptor = self._open(parent, name, path, FOLDER_FLAGS)
         if descriptor is None:
@@ -333,7 +341,7 @@ class _Gathering:
         with os.scandir(folder) as entries:
             names = [entry.name for entry in islice(entries, self._files_left + 1)]
         if len(names) > self._files_left:
-            self._refuse(path, f"its entries would pass the limit max_files = {self._limits.max_files}")
+            self.refuse(path, f"its entries would pass the limit max_files = {self._limits.max_files}")
             return
         self._files_left -= len(names)
         self._archive.addfile(folder_member(f"{self.grid_job}/{path}"))
@@ -344,10 +352,10 @@ class _Gathering:
         try:
             target = os.readlink(name, dir_fd=folder)
         except OSError as error:
-            self._refuse(path, str(error.strerror))
+            self.refuse(path, str(error.strerror))
             return
         # The output folder itself lies at depth 0: a link in its place always leads out.
         if stays_inside(target, depth - 1):
             self._archive.addfile(link_member(f"{self.grid_job}/{path}", target))
         else:
-            self._refuse(path, "a link that leads out of its output folder")
+            self.refuse(path, "a link that leads out of its output folder")

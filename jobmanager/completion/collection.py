@@ -27,7 +27,7 @@ from jobmanager.states.ends import wants_a_word
 from jobmanager.states.next_task import Task, next_task
 from jobmanager.states.reconciliation import ask_queue
 from jobmanager.states.transitions import apply_status, reopen
-from sandbox.gather import End, Gathered, render_stem, write_output
+from sandbox.gather import NO_FOLDER, End, Gathered, render_stem, write_output
 from sandbox.limits import Limits
 
 Verdict = tuple[State, str | None]
@@ -48,6 +48,7 @@ def collect_grid_job(account: Account, identity: str) -> None:
         logger.warning("%s is not over: the batch system shows local jobs that were told to have ended", identity)
         return
     _ask_for_causes(account, identity)
+    _note_lost_folder(account, identity)
     if retry_failed(database, identity):
         return
     local_jobs = database.local_jobs.all_of(identity)
@@ -159,6 +160,19 @@ def _ask_for_causes(account: Account, identity: str) -> None:
     late = [local_job for local_job in database.local_jobs.all_of(identity) if wants_a_word(local_job)]
     if late and system.adapter.history is not None:
         _wait_for(late, system.adapter.outputs_lag, "to come into the history")
+
+
+def _note_lost_folder(account: Account, identity: str) -> None:
+    """No local job's outputs are back where something else has taken the place of the folder that they lay in."""
+    results = account.places.results(identity)
+    if results.is_symlink() or not results.is_dir():
+
+        def lose(job: LocalJob) -> bool:
+            job.put_lost([NO_FOLDER])
+            return True
+
+        local_jobs = [job for job in account.database.local_jobs.all_of(identity) if job.local_id]
+        change_local_jobs(account.database, identity, same_runs(identity, local_jobs), lose)
 
 
 def _is_alive(status: LocalStatus) -> bool:

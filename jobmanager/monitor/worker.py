@@ -4,6 +4,7 @@ import argparse
 import fcntl
 import logging
 import os
+import stat
 import sys
 import time
 from collections.abc import Iterator
@@ -95,8 +96,11 @@ def _do_task_of_grid_job(account: Account, task: Task, grid_job: str) -> None:
         return  # it has ended, and was removed, since the monitor looked
     places = account.places
     for folder in (places.sandbox(grid_job), places.results(grid_job), places.reports(grid_job)):
-        with suppress(FileExistsError):  # what a program has put in its place must not keep it from being cancelled
+        # What a program has put in its place must not keep the grid job from ending.
+        with suppress(FileExistsError, FileNotFoundError, NotADirectoryError):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if stat.S_IMODE(folder.lstat().st_mode) & stat.S_IRWXU != stat.S_IRWXU:
+                folder.chmod(stat.S_IRWXU)  # a program has closed it
     _log_to(places.log(grid_job))
     with _only_worker(places.worker_lock(grid_job)):
         if account.database.grid_jobs.get(grid_job).state.is_final:

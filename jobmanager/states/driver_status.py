@@ -69,7 +69,7 @@ class ProgressReader:
 def _stamp(file: str) -> tuple[int, int] | None:
     try:
         status = os.lstat(file)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     return status.st_mtime_ns, status.st_size
 
@@ -96,7 +96,7 @@ def read_driver_status(file: Path) -> DriverStatus:
         if not stat.S_ISREG(file.lstat().st_mode):
             return DriverStatus(problem="its status file is no regular file any more")
         return fetch_status(file)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return DriverStatus()
     except PermissionError:
         return DriverStatus(problem="its status file must not be read any more")

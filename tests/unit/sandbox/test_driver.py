@@ -730,6 +730,14 @@ def test_a_status_file_that_the_program_replaced_is_made_anew(bench: Bench, scri
     assert before <= (told.start or 0) <= (told.end or 0)
 
 
+@pytest.mark.skipif(os.geteuid() == 0, reason="to root no folder is closed")
+def test_a_folder_of_results_that_the_program_closed_is_opened_again(bench: Bench) -> None:
+    script = 'echo x >output/file; echo out; chmod 0 "${SAMGRID_STATUS%/*}"'
+    assert bench.run("/bin/sh", "-c", script) == 0
+    assert (bench.read("stdout"), bench.read("output/file"), bench.status.exit_code) == (b"out\n", b"x\n", 0)
+    assert bench.status.end is not None
+
+
 @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir], ids=["named pipe", "folder"])
 def test_what_lies_in_the_place_of_an_empty_stdout_makes_way(bench: Bench, make: Callable[[Path], None]) -> None:
     make(bench.results / "k3f9zq2m.t-1.1.stdout")

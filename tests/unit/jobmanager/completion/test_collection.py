@@ -1,23 +1,29 @@
 """A grid job is over when its local jobs are, for certain, and their outputs had time to come back."""
 
+import json
 import re
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from lxml import etree
 
 from batch_adapters.adapter import BatchError, Garbled, Unreachable
+from batch_adapters.causes import Cause
 from batch_adapters.states import State
 from handlers.command import CommandAdapter
 from jobmanager.completion.collection import collect_grid_job, output_limits
 from jobmanager.control.cancel_requests import request_cancel
 from jobmanager.database.grid_job import GridJob
+from jobmanager.monitor.worker import do_task
 from jobmanager.requests.time_limit import TooLong
 from jobmanager.site.account import Account
 from jobmanager.states.driver_status import reconcile_with_drivers, status_file
+from jobmanager.states.next_task import Task
+from jobmanager.views.grid_jobs import render_output
 from sandbox.limits import Limits
 from tests.unit.toy_system import GRID_JOB, LAG, NOW, TOKEN, ToySystem
 
@@ -268,6 +274,71 @@ def test_what_could_not_be_delivered_is_told_beside_the_verdict(toy: ToySystem, 
     reason = reason_of(toy) or ""
     assert reason.startswith(f"{FAILED}; ")
     assert "no/such/out.tar" in reason
+
+
+# --- what programs may make of the folder of results
+
+
+def replace_by_link(results: Path) -> None:
+    results.rename(results.with_name("elsewhere"))
+    results.symlink_to("elsewhere")
+
+
+def replace_by_dangling_link(results: Path) -> None:
+    results.rename(results.with_name("elsewhere"))
+    results.symlink_to("nowhere")
+
+
+def replace_by_file(results: Path) -> None:
+    results.rename(results.with_name("elsewhere"))
+    results.touch()
+
+
+def read_manifest(toy: ToySystem) -> Any:
+    with tarfile.open(toy.account.places.output(GRID_JOB), "r:") as archive:
+        member = archive.extractfile(f"{GRID_JOB}/manifest.json")
+        assert member is not None
+        return json.load(member)
+
+
+@pytest.mark.parametrize("exchange", [replace_by_link, replace_by_dangling_link, replace_by_file])
+def test_a_grid_job_whose_results_have_lost_their_folder_ends_and_says_so(
+    toy: ToySystem, exchange: Callable[[Path], None]
+) -> None:
+    add_ended(toy, "17")
+    toy.drives("17", "start 1000", "exit 0", "end 2000")
+    reconcile_with_drivers(toy.account, GRID_JOB, [toy.job()])
+    exchange(toy.account.places.results(GRID_JOB))
+    assert do_task(toy.account, Task.COLLECT, GRID_JOB) == 0
+    assert state_of(toy) is State.FAILED
+    lost = "the results folder has become a link or a file: nothing of it was gathered"
+    assert toy.job().cause is Cause.OUTPUTS_MISSING
+    assert lost in str(toy.database.grid_jobs.get(GRID_JOB).reason)
+    manifest = read_manifest(toy)
+    assert manifest["refused"] == [{"path": "results", "reason": lost}]
+    assert manifest["missing"] == [{"local_id": "17", "what": ["stdout", "stderr", "status"]}]
+
+
+def test_a_folder_of_results_that_was_closed_is_opened_again(toy: ToySystem) -> None:
+    fail(toy, "17")
+    results = toy.account.places.results(GRID_JOB)
+    results.chmod(0)
+    assert do_task(toy.account, Task.COLLECT, GRID_JOB) == 0
+    assert results.stat().st_mode & 0o777 == 0o700
+    assert state_of(toy) is State.FAILED
+
+
+def test_what_did_not_come_back_makes_no_success(toy: ToySystem) -> None:
+    add_ended(toy, "17")
+    toy.drives("17", "start 1000", "lost output/a: Permission denied", "exit 0", "end 2000")
+    words = "exit code 0, but not all of its outputs came back: output/a: Permission denied"
+    assert reason_of(toy) == f"1 of 1 local jobs failed, first number 1: {words}"
+    assert read_manifest(toy)["missing"] == [
+        {"local_id": "17", "what": ["stdout", "stderr", "output/a: Permission denied"]}
+    ]
+    job = toy.database.grid_jobs.get(GRID_JOB)
+    shown = render_output(job, toy.account.places.output(GRID_JOB))
+    assert "missing: 17: stdout, stderr, output/a: Permission denied\n" in shown
 
 
 # --- what the tar has of the job manager's own

@@ -13,6 +13,7 @@ from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.states import State
 from jobmanager.completion.delivery import deliver_outputs, measure_files
 from jobmanager.completion.retrying import retry_failed
+from jobmanager.control.removal import remove_folder
 from jobmanager.database.database import Database
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob
@@ -61,6 +62,8 @@ def collect_grid_job(account: Account, identity: str) -> None:
     logger.info(
         "%s %s: %d files gathered, %s", identity, job.state.word, len(gathered.files), job.reason or "no faults"
     )
+    if job.state.is_final:
+        _remove_gathered(account, identity, local_jobs, gathered)
 
 
 def keep_summary(database: Database, job: GridJob, summary: Mapping[str, str], trouble: str = "") -> None:
@@ -202,6 +205,23 @@ def _gather(account: Account, identity: str, local_jobs: list[LocalJob]) -> Gath
         tar=places.output(identity),
         limits=output_limits(account),
     )
+
+
+def _remove_gathered(account: Account, identity: str, local_jobs: list[LocalJob], gathered: Gathered) -> None:
+    """Remove the outputs that the tar holds whole; texts and status files stay, for those who look at local jobs.
+
+    Only now: before the end is written, whoever begins anew must find them. A kill here costs no more than their room.
+    """
+    results = account.places.results(identity)
+    if results.is_symlink():
+        return
+    not_whole = {refused.path.partition("/")[0] for refused in gathered.refused}
+    names = {f"{render_stem(identity, job.local_id)}.output" for job in local_jobs if job.local_id}
+    for name in sorted(names - not_whole):
+        try:
+            remove_folder(results / name)
+        except OSError as error:
+            logger.warning("%s %s stays, though it is in the tar: %s", identity, name, error)
 
 
 def _describe_end(job: LocalJob) -> End:

@@ -1,6 +1,7 @@
 """A grid job is over when its local jobs are, for certain, and their outputs had time to come back."""
 
 import json
+import os
 import re
 import tarfile
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,7 @@ from batch_adapters.adapter import BatchError, Garbled, Unreachable
 from batch_adapters.causes import Cause
 from batch_adapters.states import State
 from handlers.command import CommandAdapter
+from jobmanager.completion import collection
 from jobmanager.completion.collection import collect_grid_job, output_limits
 from jobmanager.control.cancel_requests import request_cancel
 from jobmanager.database.grid_job import GridJob
@@ -274,6 +276,62 @@ def test_what_could_not_be_delivered_is_told_beside_the_verdict(toy: ToySystem, 
     reason = reason_of(toy) or ""
     assert reason.startswith(f"{FAILED}; ")
     assert "no/such/out.tar" in reason
+
+
+# --- what is in the tar is on the disk once
+
+
+def test_outputs_that_are_in_the_tar_are_removed_and_texts_stay(toy: ToySystem) -> None:
+    fail(toy, "17", "18")
+    for local_id in ("17", "18"):
+        (file_of(toy, local_id, "output") / "closed").mkdir(parents=True)
+        (file_of(toy, local_id, "output") / "file").write_text("x")
+        (file_of(toy, local_id, "output") / "closed").chmod(0o500)
+        file_of(toy, local_id, "stdout").write_text("out")
+    os.mkfifo(file_of(toy, "18", "output") / "pipe")
+    file_of(toy, "16", "output").mkdir()
+    collect_grid_job(toy.account, GRID_JOB)
+    left = {path.name.removeprefix(f"{GRID_JOB}.") for path in toy.account.places.results(GRID_JOB).iterdir()}
+    kept = {"18.output", "16.output"}  # what the tar does not hold whole, and what is of an earlier attempt
+    assert left == {"17.status", "17.stdout", "18.status", "18.stdout", *kept}
+    assert (file_of(toy, "18", "output") / "file").exists()
+    with tarfile.open(toy.account.places.output(GRID_JOB), "r:") as archive:
+        assert f"{GRID_JOB}/{GRID_JOB}.17.output/file" in archive.getnames()
+
+
+def test_outputs_stay_until_the_end_is_written_down(toy: ToySystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    fail(toy, "17")
+    file_of(toy, "17", "output").mkdir()
+
+    def end(*arguments: object) -> None:
+        assert toy.account.places.output(GRID_JOB).exists()
+        raise OSError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(collection, "_end", end)
+        with pytest.raises(OSError, match="no room"):
+            collect_grid_job(toy.account, GRID_JOB)
+    assert file_of(toy, "17", "output").exists()
+    collect_grid_job(toy.account, GRID_JOB)
+    assert not file_of(toy, "17", "output").exists()
+
+
+def test_outputs_that_cannot_be_removed_undo_no_end(toy: ToySystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(folder: Path) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(collection, "remove_folder", refuse)
+    fail(toy, "17")
+    assert reason_of(toy) == FAILED
+
+
+def test_a_link_in_place_of_an_output_is_not_followed(toy: ToySystem, tmp_path: Path) -> None:
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "file").touch()
+    fail(toy, "17")
+    file_of(toy, "17", "output").symlink_to(tmp_path / "precious")
+    collect_grid_job(toy.account, GRID_JOB)
+    assert (tmp_path / "precious" / "file").exists()
 
 
 # --- what programs may make of the folder of results

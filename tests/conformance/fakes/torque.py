@@ -48,16 +48,16 @@ def read(program: str, arguments: Sequence[str], stdin: Callable[[], str]) -> As
     options = Options(arguments, "", "-t -f -x")
     want(all(map(options.has, ("-t", "-f", "-x"))), "a form of the answer")
     want(bool(options.rest), "everybody's jobs: others may have any number of them")
-    wanted = options.rest
+    ids = options.rest
 
     def render(jobs: Sequence[Job]) -> Reply:
         """A list for each id."""
-        found = {one: [job for job in jobs if _is_named(job, one)] for one in wanted}
-        unknown = "".join(f"qstat: Unknown Job Id Error {one}\n" for one in wanted if not found[one])
-        return Reply("".join(_render_jobs(found[one]).stdout for one in wanted), unknown, 153 if unknown else 0)
+        found = {one: [job for job in jobs if _is_named(job, one)] for one in ids}
+        unknown = "".join(f"qstat: Unknown Job Id Error {one}\n" for one in ids if not found[one])
+        return Reply("".join(_render_jobs(found[one]).stdout for one in ids), unknown, 153 if unknown else 0)
 
-    kind = "status" if len(wanted) == 1 and "[]" not in wanted[0] else "details"
-    return Show(kind, lambda job: _is_shown(job) and any(_is_named(job, one) for one in wanted), render)
+    kind = "status" if len(ids) == 1 and "[]" not in ids[0] else "details"
+    return Show(kind, lambda job: _is_shown(job) and any(_is_named(job, one) for one in ids), render)
 
 
 def _read_submission(options: Options, script: str) -> Submit:

@@ -1,7 +1,6 @@
 """What keeps local jobs from going on, in each batch system's own words, and the command that helps."""
 
 import string
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -124,7 +123,11 @@ def test_what_is_in_error_is_asked_why(tmp_path: Path, prints: str, reason: str)
 
 def test_of_many_arrays_in_error_only_some_are_asked_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    ask: Callable[[object, str], dict[str, str]] = lambda system, array: asked.append(array) or {}  # noqa: E731
+
+    def ask(system: BatchSystem, array: str) -> dict[str, str]:
+        asked.append(array)
+        return {}
+
     monkeypatch.setattr(BatchSystem, "_ask_why", ask)
     jobs = [Job(f"{number}.{task}", "Eqw") for number in range(1, 100) for task in (1, 2)]
     fields = dict(vars(find_builtin("sge")), queue=Command(("true",)), read_jobs=lambda printed: jobs)

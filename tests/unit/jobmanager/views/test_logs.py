@@ -71,11 +71,11 @@ def test_the_log_tells_what_happened_between_what_was_logged(account: Account, l
         put_outcome(job)
     with account.database.transaction():
         account.database.local_jobs.put(JOB, [first, second])
-        job = account.database.grid_jobs.get(JOB)
-        job.cancel(1050, "cancelled by physicist")
-        job.no_summary = "ZeroDivisionError: x"
-        job.state, job.outcome, job.ended_time = State.FAILED, "cancelled", 1070
-        account.database.grid_jobs.put(job)
+        whole = account.database.grid_jobs.get(JOB)
+        whole.cancel(1050, "cancelled by physicist")
+        whole.no_summary = "ZeroDivisionError: x"
+        whole.state, whole.outcome, whole.ended_time = State.FAILED, "cancelled", 1070
+        account.database.grid_jobs.put(whole)
     account.places.log(JOB).write_text(
         "before\n1970-01-01T00:17:05.123Z WARNING a\nTraceback\n1970-01-01T00:17:45.001Z INFO b\nend\n"
     )

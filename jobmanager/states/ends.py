@@ -27,6 +27,11 @@ def ended_well(job: LocalJob) -> bool:
     return job.caught is None or is_its_own
 
 
+def was_told(job: LocalJob) -> bool:
+    """True where its driver was told to end, and not because we asked for it: it may be held, or queued again."""
+    return job.caught is not None and job.cancel_asked is None
+
+
 def _was_ended(job: LocalJob) -> bool:
     """True where the program did not end by itself, as far as the driver can tell."""
     return job.driver != "ended" or job.caught is not None or (job.exit_code or 0) > 128

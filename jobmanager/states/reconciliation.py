@@ -8,18 +8,21 @@ history), or several answers in a row and the time in which late news may still 
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 
 from batch_adapters.adapter import Garbled, LocalStatus, Unreachable
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.running.commands import OutputTooLong
-from jobmanager.database.database import LocalJobKey
+from batch_adapters.states import State
+from jobmanager.database.database import DamagedDocument, LocalJobKey
 from jobmanager.database.local_job import LocalJob
 from jobmanager.site.account import Account, find_batch_system
 from jobmanager.states.changes import change_local_jobs, same_runs
 from jobmanager.states.driver_status import reconcile_with_drivers
+from jobmanager.states.ends import was_told
 from jobmanager.states.orphans import find_orphans
-from jobmanager.states.transitions import apply_status, find_remark, find_state, mark_lost
+from jobmanager.states.transitions import apply_status, find_remark, find_state, mark_lost, reopen
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +52,7 @@ def reconcile_batch_system(account: Account, name: str) -> None:
     # An id that the batch system has used again, for another token, is not ours any more.
     shown = {key: status for key, status in told.items() if status.is_of(key.token)}
     _apply(account, shown, asked)
+    _take_back(account, name, [status for status in answer if status.local_id not in told], asked)
     _look_for_missing(account, system, [key for key in known if key not in shown], asked)
     _cancel_orphans(account, system, answer)
 
@@ -74,6 +78,29 @@ def _apply(account: Account, told: Mapping[LocalJobKey, LocalStatus], asked: int
     shown = {key.local_id: told[key] for key in changed}
     for grid_job, keys in _by_grid_job(changed).items():
         _change(account, grid_job, keys, lambda job: apply_status(job, shown[str(job.local_id)], asked, "queue"))
+
+
+def _take_back(account: Account, name: str, statuses: Iterable[LocalStatus], asked: int) -> None:
+    """Take back ends of drivers that were told to end, where the batch system holds the job, or has queued it again."""
+    database = account.database
+    for status in statuses:
+        if status.is_leaving or status.state not in (State.PENDING, State.SUSPENDED):
+            continue
+        with suppress(DamagedDocument):
+            found = database.local_jobs.find(name, status.local_id)
+            if found is None or not status.is_of(str(found[1].token)):
+                continue
+            grid_job, local_job = found
+            if was_told(local_job) and not database.grid_jobs.get(grid_job).state.is_final:
+                select = same_runs(grid_job, [local_job])
+                change_local_jobs(database, grid_job, select, partial(_reopen, status, asked))
+
+
+def _reopen(status: LocalStatus, asked: int, job: LocalJob) -> bool:
+    if not was_told(job) or not reopen(job, status, asked):
+        return False
+    apply_status(job, status, asked, "queue")
+    return True
 
 
 def _change(account: Account, grid_job: str, keys: Iterable[LocalJobKey], change: Callable[[LocalJob], bool]) -> None:

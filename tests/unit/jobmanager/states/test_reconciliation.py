@@ -10,6 +10,7 @@ from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.states import Event, State
 from jobmanager.database.local_job import Evidence
 from jobmanager.database.local_jobs import Blocked
+from jobmanager.states.driver_status import reconcile_with_drivers
 from jobmanager.states.reconciliation import MOST_HISTORIES, reconcile_batch_system
 from jobmanager.states.registration import apply_events, register_local_jobs
 from tests.unit.toy_system import GRID_JOB, NOW, SETTLE, TOKEN, ToySystem
@@ -88,6 +89,33 @@ def test_what_is_on_its_way_out_stays_what_it_was(toy: ToySystem, before: State)
     look(toy)
     job = toy.job()
     assert (job.state, job.remark, job.helps) == (before, "CG: removed by root", "toy kill 17")
+
+
+@pytest.mark.parametrize(
+    ("line", "caught", "state"),
+    [
+        pytest.param(f"17_1 S {TOKEN} - held", "caught TERM 1002", SUSPENDED, id="held"),
+        pytest.param(f"17_1 PD {TOKEN} - JobHeldUser", "caught TERM 1002", PENDING, id="queued again"),
+        pytest.param(f"17_1 R {TOKEN} -", "caught TERM 1002", DONE, id="about to go"),
+        pytest.param(f"17_1 CG {TOKEN} -", "caught TERM 1002", DONE, id="going"),
+        pytest.param("17_1 S otherjob-1 - held", "caught TERM 1002", DONE, id="an id that was used again"),
+        pytest.param(f"17_1 S {TOKEN} - held", "caught TERM 1003 9", DONE, id="told after its end"),
+    ],
+)
+def test_an_end_that_the_driver_was_told_to_make_is_taken_back_where_it_is_held(
+    toy: ToySystem, line: str, caught: str, state: State
+) -> None:
+    toy.add(["17_1", "17_2"], ACTIVE)
+    toy.drives("17_1", "start 1000", caught, "exit 143", "end 1003")
+    reconcile_with_drivers(toy.account, GRID_JOB, [toy.job()])
+    assert toy.job().state is DONE
+    toy.answers("queue", line, f"17_2 R {TOKEN} -")
+    for _ in range(2):
+        look(toy)
+        assert (toy.job().state, toy.job(2).state) == (state, ACTIVE)
+    if state is SUSPENDED:
+        assert toy.job().remark == "held"
+    assert toy.calls("cancel") == []
 
 
 def test_what_has_ended_is_blocked_no_more(toy: ToySystem) -> None:

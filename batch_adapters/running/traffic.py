@@ -21,8 +21,6 @@ PATIENCE = 20.0
 TRIES = 3
 """Commands without an answer, one after another, before the pauses begin."""
 FIRST_PAUSE = 5.0
-
-
 _LATEST = 1e11
 """Seconds since 1970, of a time that can be shown."""
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from lxml import etree
 from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp
 
 from adapters import Site
 from adapters.job_adapter import Limits as CuttingLimits
@@ -54,21 +55,26 @@ from handlers.structured import StructuredAdapter
 from jobmanager.commands.arguments import read_seconds, read_time
 from jobmanager.database.documents import read_document, render_text
 from jobmanager.database.foreign_xml import RefusedXml, read_foreign_xml
+from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob
 from jobmanager.database.sqlite import DamagedDocument
 from jobmanager.monitor.generators import EventLines
-from jobmanager.requests.attributes import Given, read_request
+from jobmanager.requests.acceptance import prepare_grid_job
+from jobmanager.requests.attributes import BadRequest, Given, read_request, read_type
 from jobmanager.requests.files import is_job_description, read_job_description
-from jobmanager.requests.job_types import KNOWN_TYPES, load_job_types
+from jobmanager.requests.job_types import KNOWN_TYPES, HandlerError, load_job_types
 from jobmanager.requests.rsl import RslError, read_rsl, render_rsl
+from jobmanager.site.account import Account, open_account
 from jobmanager.site.configuration import ConfigurationError, read_configuration
 from jobmanager.site.settings import SETTINGS
 from jobmanager.views.query_child import BadExpression, evaluate_xpath
 from jobmanager.web.access import Guard
+from jobmanager.web.app import make_app
 from jobmanager.web.serving import ListenError, read_listen
 from sandbox.limits import Limits, SandboxError
 from sandbox.status import DriverStatus, read_status
 from sandbox.unpack import unpack
+from tests.production import add_production
 
 RECORDED = Path(__file__).parents[1] / "recorded"
 _LONGEST_FAULT = 20_000
@@ -178,6 +184,22 @@ def _check_request(text: str) -> None:
         if handler is StructuredAdapter and not faults:
             adapter = StructuredAdapter(values, Site())
             assert list(adapter.checkErrors()) or adapter.getSteps() is not None
+
+
+@functools.cache
+def _make_account() -> tuple[Account, "tempfile.TemporaryDirectory[str]"]:
+    folder = tempfile.TemporaryDirectory()
+    return open_account(folder.name), folder
+
+
+def _check_acceptance(text: str) -> None:
+    """What is accepted is kept as it was given."""
+    given: Given = [(relation.name, relation.values) for relation in read_rsl(text)]
+    if read_type(given) not in ("command", "structured"):
+        return  # they look for folders that a request names
+    job = prepare_grid_job(_make_account()[0], given, Path("/"))
+    kept = GridJob(read_document("grid-job", job.to_bytes(), job.identity)).request()
+    assert kept == [(name, tuple(values)) for name, values in given]
 
 
 def _check_decomposition(text: str) -> None:
@@ -290,6 +312,9 @@ def _check_fork_arguments(text: str) -> None:
 # --- the page and queries
 
 
+_TOKEN = "a-token-of-24-characters"
+
+
 def _check_page(data: bytes) -> None:
     """A request's target, then its headers, a line each; nobody is let in without the token."""
     target, *lines = data.split(b"\n")
@@ -300,15 +325,45 @@ def _check_page(data: bytes) -> None:
     }  # fmt: skip
     for on_loopback in (False, True):
         said: list[Mapping[str, Any]] = []
-        guard = Guard(PlainTextResponse("secret"), token="a-token-of-24-characters", on_loopback=on_loopback)
+        guard = Guard(PlainTextResponse("secret"), token=_TOKEN, on_loopback=on_loopback)
 
         async def send(message: Mapping[str, Any], said: list[Mapping[str, Any]] = said) -> None:
             said.append(message)
 
         asyncio.run(guard(scope, None, send))  # type: ignore[arg-type]
         assert said[0]["status"] in (200, 303, 401, 403)
-        assert said[0]["status"] in (401, 403) or b"a-token-of-24-characters" in data or b"%" in data
+        assert said[0]["status"] in (401, 403) or _TOKEN.encode() in data or b"%" in data
         assert all(b"\n" not in value and b"\r" not in value for _, value in said[0]["headers"])
+
+
+@functools.cache
+def _make_site() -> tuple[ASGIApp, "tempfile.TemporaryDirectory[str]"]:
+    folder = tempfile.TemporaryDirectory()
+    account = open_account(folder.name)
+    add_production(account.database, "k3f9zq2m", 30, 1795262400.0)
+    account.database.close()
+    return make_app(account, _TOKEN), folder
+
+
+def _check_site(text: str) -> None:
+    """What a reader may write into the address line."""
+    path, _, query = text.partition("?")
+    if path.endswith("/events") or path.startswith("/query"):
+        return  # one never ends, and the other starts a process
+    scope = {
+        "type": "http", "method": "GET", "path": path, "query_string": query.encode(), "root_path": "",
+        "headers": [(b"authorization", f"Bearer {_TOKEN}".encode())],
+    }  # fmt: skip
+    said: list[Mapping[str, Any]] = []
+
+    async def send(message: Mapping[str, Any]) -> None:
+        said.append(message)
+
+    async def receive() -> Mapping[str, Any]:
+        return {"type": "http.request"}
+
+    asyncio.run(_make_site()[0](scope, receive, send))  # type: ignore[arg-type]
+    assert said[0]["status"] in (200, 303, 307, 404)
 
 
 _TREE = etree.fromstring(
@@ -370,8 +425,6 @@ NONSENSE: Mapping[str, bytes] = {
     "backslashes": b"\\" * 999,
     "blanks": b" " * 50_000,
     "folders": b"a/" * 3000,
-    "a state of no type": b'{"asked": 1, "tries": "x"}',
-    "times of no calendar": b'{"tries": 4, "since": 1e999, "next_try": -1}',
 }
 """What every parser must survive; a fuzzer would have to be lucky."""
 
@@ -392,6 +445,16 @@ TARGETS: Mapping[str, Target] = {
             b"&(samgrid_type=structured)(steps=(a (samgrid_type command))(b (input_step a)(x $(HOME)))) (* c *)",
             b"&(rsl_substitution = (A x)(B $(A)#y))(directory = $(B))(max_cpu_time = 1e3)(environment=(N v))",
             b"job_type = dzero_monte_carlo\n+runjob_requestid = 4711 # why\nlist = 'a''b' \"c\"\n",
+        ),
+    ),
+    "acceptance": Target(
+        of_text(_check_acceptance),
+        (RslError, BadRequest, HandlerError),
+        (
+            b'&(samgrid_type = command)(executable = /bin/sh)(arguments = -c "echo\r\n""\xc3\xa9""")(count = 3)',
+            b"&(samgrid_type=command)(executable=/bin/sh)(environment=(A b)(C d))(stdin=/etc/passwd)(retries=3)",
+            b"&(samgrid_type=structured)(steps=(a (samgrid_type command)(executable /bin/sh))(b (samgrid_type command)"
+            b"(executable /bin/sh)(input_step a)(min_success 0.5)))",
         ),
     ),
     "decomposition": Target(of_text(_check_decomposition), (TooLarge,), (b"10000 40 0 250 60 600", b"1 0 0 1 0 0")),
@@ -476,6 +539,17 @@ TARGETS: Mapping[str, Target] = {
         seeds=(
             b"/jobs/x?token=a-token-of-24-characters&q=1\nhost: localhost:8642\nsec-fetch-site: none",
             b"/\nhost: [::1]:1\norigin: http://[::1]:1\nauthorization: Bearer a-token-of-24-characters\ncookie: a=b; c",
+        ),
+    ),
+    "site": Target(
+        of_text(_check_site),
+        seeds=(
+            b"/?state=failed&page=2&type=x&owner=d0",
+            b"/jobs/k3f9zq2m?kind=failed&page=1",
+            b"/jobs/k3f9zq2m/local/3",
+            b"/jobs/k3f9zq2m/local/3/stdout",
+            b"/jobs/k3f9zq2m/output.tar",
+            b"/static/live.js",
         ),
     ),
     "listen": Target(of_text(read_listen), (ListenError,), (b"127.0.0.1:8642", b"[::1]:1")),

@@ -384,6 +384,11 @@ class BatchAdapter:
     """Changes their rank among those that wait; variables: ``ids``, of whole arrays where there are such, and
     ``priority``, a whole number that is higher for those that are to start earlier."""
 
+    analyze: Command | None = None
+    """Says why a local job ``id`` waits, at more length than the queue's ``reason``; None where that says all."""
+    read_analysis: str = r"(?m)^(.+)$"
+    """Pattern whose group 1 is one reason."""
+
     array_limit: Command | None = None
     """Prints how many local jobs an array may have here."""
     read_array_limit: str = r"(\d+)"

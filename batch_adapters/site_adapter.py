@@ -17,7 +17,7 @@ from batch_adapters.states import STATE_OF_WORD
 
 _COMMANDS = (
     *("submit", "queue", "find", "status", "cancel", "history", "array_limit", "version"),
-    *("suspend", "resume", "hold", "release", "priority"),
+    *("suspend", "resume", "hold", "release", "priority", "analyze"),
 )
 _WANTED = ("submit", "naming", "queue", "find", "status", "jobs", "cancel", "states", "local_id_words", "index_words")
 _READERS = {"jobs": "read_jobs", "ended": "read_history"}
@@ -282,6 +282,7 @@ _SIMPLE: Mapping[str, Callable[[object], Any]] = {
     "event_log": _read_template,
     "read_array_limit": _read_group_pattern,
     "read_version": _read_group_pattern,
+    "read_analysis": _read_group_pattern,
     "leaving": lambda value: frozenset(_read_words(value)),
     "max_array": _whole(1, 10**6),
     "cancel_at_once": _whole(1, 10**4),

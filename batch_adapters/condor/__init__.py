@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from batch_adapters.adapter import Answer, BatchAdapter, Command, Naming, Outcome
+from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Naming, Outcome
 from batch_adapters.causes import Cause
 from batch_adapters.condor.answers import read_history, read_queue
 from batch_adapters.diagnosis import Ask, Finding
@@ -145,6 +145,12 @@ CONDOR = BatchAdapter(
         timeout=120,
     ),
     read_history=read_history,
+    analyze=Command(("condor_q", "-better-analyze", "{{ id }}"), outcomes=(_DOWN, OK), timeout=30),
+    # Conditions that no slot meets, how many slots turn it away, and what comes of that.
+    read_analysis=(
+        r"(?m)^ *(\[\d+\] +0 .*|(?!0 )\d+ (?:are rejected by|reject your|match ).*"
+        r"|Reason for last .*|No machines .*)"
+    ),
     cancel=Command(
         ("condor_rm", "{{ ids* }}"),
         outcomes=(

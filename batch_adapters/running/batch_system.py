@@ -43,6 +43,7 @@ _MOST_REASONS = 5
 """Arrays for which it is asked in one look what blocks them."""
 _LARGEST_CODE = 2**31
 _LONGEST_ID = 200
+_LONGEST_WHY = 600
 
 
 class BatchSystem:
@@ -165,6 +166,13 @@ class BatchSystem:
         most = min(self.adapter.cancel_at_once, _MOST_IDS)
         for start in range(0, len(wanted), most):
             self._ask(command, {"ids": wanted[start : start + most], **variables})
+
+    def analyze(self, local_id: str) -> str:
+        """Why a local job waits, in the batch system's own words; empty where it has none."""
+        if self.adapter.analyze is None:
+            return ""
+        found = re.findall(self.adapter.read_analysis, self._ask(self.adapter.analyze, {"id": local_id}))
+        return "; ".join(dict.fromkeys(" ".join(reason.split()) for reason in found))[:_LONGEST_WHY]
 
     def version(self) -> str:
         """What the batch system says of itself; empty where it has no words for that."""

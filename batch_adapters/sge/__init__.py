@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from batch_adapters.adapter import Answer, BatchAdapter, Command, Naming, Outcome
+from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Naming, Outcome
 from batch_adapters.diagnosis import Ask, Finding
 from batch_adapters.sge.answers import BLOCKS, CAUSES, LEAVING, STATES, read_errors, read_history, read_queue
 
@@ -118,6 +118,11 @@ SGE = BatchAdapter(
     release=Command(("qrls", "{{ ids* }}"), outcomes=_CHANGED),
     # From 0 down; more is for operators.
     priority=Command(("qalter", "-p", "{{ priority }}", "{{ ids* }}"), outcomes=_CHANGED),
+    # It changes nothing: p has the qmaster look where the job could run just now (submit(1)).
+    analyze=Command(
+        ("qalter", "-w", "p", "{{ id }}"), outcomes=(*_SILENT, OK, Outcome(None, "verification|job", Answer.OK))
+    ),
+    read_analysis=r"(?m)^(?!verification: found) *(\S.*)",
     states=STATES,
     causes=CAUSES,
     leaving=LEAVING,

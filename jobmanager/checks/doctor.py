@@ -30,7 +30,7 @@ _LITTLE_ROOM = 10**9
 """Bytes free on a disk."""
 _ASK_TIME = 20.0
 """Seconds that an adapter's own question may take."""
-_COMMANDS = ("submit", "queue", "find", "status", "cancel", "history", "array_limit", "version")
+_COMMANDS = ("submit", "queue", "find", "status", "cancel", "history", "array_limit", "version", "analyze")
 _NOBODY = "doctor-0"
 """A token that no submission has."""
 

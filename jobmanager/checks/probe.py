@@ -12,6 +12,7 @@ from pathlib import Path
 from batch_adapters.adapter import BatchError, LocalStatus, Submission
 from batch_adapters.diagnosis import Finding, Level
 from batch_adapters.running.batch_system import BatchSystem
+from batch_adapters.states import State
 from jobmanager.site.account import Account
 from jobmanager.site.settings import Transfer
 
@@ -37,7 +38,7 @@ def run_probe(account: Account, system: BatchSystem, patience: float) -> Finding
             local_id = system.submit(submission)[1]
             # Listed and not looked up: a network file system remembers for a while that a file was not there.
             if not _wait(lambda: _WRITTEN in os.listdir(results), patience, _LOOK):  # noqa: PTH208
-                return _describe_failure(system.status(local_id), local_id, results, patience)
+                return _describe_failure(system, local_id, results, patience)
             _wait(lambda: not _is_alive(system.status(local_id)), _ENDING, _ASK)
             host = (results / _WRITTEN).read_text(errors="replace").strip()[:64]
             return Finding(Level.GOOD, f"a local job on {host} wrote into {account.places.jobs}")
@@ -103,14 +104,14 @@ def _wait(is_so: Callable[[], bool], seconds: float, pause: float) -> bool:
     return True
 
 
-def _describe_failure(status: LocalStatus | None, local_id: str, results: Path, patience: float) -> Finding:
+def _describe_failure(system: BatchSystem, local_id: str, results: Path, patience: float) -> Finding:
+    status = system.status(local_id)
     if status is not None and _is_alive(status):
-        reason = f" ({status.reason})" if status.reason else ""
         return Finding(
             Level.WARNING,
             f"the probe, local job {local_id}, has written nothing in {patience:g} s: it is"
-            f" {status.native_state}{reason}",
-            "samgrid doctor --probe --probe-time 1200, or try again when there is room in the batch system",
+            f" {status.native_state}{_describe_why(system, status)}",
+            "see to what it waits for; where that is only room: samgrid doctor --probe --probe-time 1200",
         )
     ended = "it is gone" if status is None else f"it is {status.native_state}"
     return Finding(
@@ -119,3 +120,15 @@ def _describe_failure(status: LocalStatus | None, local_id: str, results: Path, 
         'in samgrid.toml: [sandbox] spool_folder = "/a/folder/that/all/nodes/see", or, where the batch system can'
         ' carry files, transfer = "batch-system"',
     )
+
+
+def _describe_why(system: BatchSystem, status: LocalStatus) -> str:
+    """Why it waits: what the queue shows of that, and what the batch system says when it is asked."""
+    reason = f" ({status.reason})" if status.reason else ""
+    if status.state is not State.PENDING:
+        return reason
+    try:
+        words = system.analyze(status.local_id)
+    except BatchError as error:
+        words = f"why, it does not say: {error}"
+    return f"{reason}: {words}" if words and words != status.reason else reason

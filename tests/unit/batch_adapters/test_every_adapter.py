@@ -105,7 +105,11 @@ ANSWERS: Mapping[tuple[str, str], Mapping[str, str]] = {
         "down": "transient",
         "cancel": "ok ok permanent",
     },
-    ("slurm", "commands.txt"): {"absent": "ok absent absent ok ok ok absent", "refused": "permanent"},
+    ("slurm", "commands.txt"): {
+        "absent": "ok absent absent ok ok ok absent",
+        # A partition that is closed just now.
+        "refused": 18 * "permanent " + "later" + 3 * " permanent",
+    },
     ("slurm", "down.txt"): {
         # Only a submission that never reached anybody was not made. The last of "stopped" was asked after kill -CONT.
         "slurmctld killed": "later" + 7 * " transient",
@@ -487,3 +491,54 @@ def test_the_generator_imports_adapters_without_parsers() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.stderr.strip() == ""
+
+
+# From manuals and sources: condor_q(1), "Why is the job not running?"; sge's -w p of a disabled queue; squeue(1), %r.
+_BETTER_ANALYZE = """\
+The Requirements expression for job 107.005 reduces to these conditions:
+
+         Slots
+Step    Matched  Condition
+-----  --------  ---------
+[0]           7  TARGET.Arch == "X86_64"
+[1]           0  TARGET.Memory >= 900000
+
+107.005:  Run analysis summary ignoring user priority.  Of 8 machines,
+      7 are rejected by your job's requirements
+      1 reject your job because of their own requirements
+      0 match and are already running your jobs
+      0 are able to run your job
+
+WARNING:  Be advised:
+   No machines matched the jobs's constraints
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "printed", "reasons"),
+    [
+        pytest.param(
+            "condor",
+            _BETTER_ANALYZE,
+            [
+                "[1]           0  TARGET.Memory >= 900000",
+                "7 are rejected by your job's requirements",
+                "1 reject your job because of their own requirements",
+                "No machines matched the jobs's constraints",
+            ],
+            id="condor",
+        ),
+        pytest.param(
+            "sge",
+            'Job 3 cannot run in queue "all.q" because it is disabled\nverification: no suitable queues\n',
+            ['Job 3 cannot run in queue "all.q" because it is disabled', "verification: no suitable queues"],
+            id="sge",
+        ),
+        pytest.param("sge", "verification: found suitable queue(s)\n", [], id="sge: it could run"),
+        pytest.param(
+            "slurm", "ReqNodeNotAvail, UnavailableNodes:n1\n", ["ReqNodeNotAvail, UnavailableNodes:n1"], id="slurm"
+        ),
+    ],
+)
+def test_why_a_job_waits_is_read_from_what_the_batch_system_says(name: str, printed: str, reasons: list[str]) -> None:
+    assert re.findall(find_adapter(name, {}).read_analysis, printed) == reasons

@@ -164,7 +164,9 @@ def test_a_table_of_a_known_batch_system_is_based_on_it() -> None:
 @pytest.mark.parametrize(
     ("table", "sentence"),
     [
-        pytest.param({"qeue": 1}, "qeue is unknown; the keys are array_limit, based_on, blocks, cancel,", id="key"),
+        pytest.param(
+            {"qeue": 1}, "qeue is unknown; the keys are analyze, array_limit, based_on, blocks, cancel,", id="key"
+        ),
         pytest.param({"name": "x"}, "name is unknown", id="the name is the table's"),
         pytest.param({"read_jobs": "x"}, "read_jobs is unknown", id="a reader by its field's name"),
         pytest.param(

@@ -436,6 +436,27 @@ def test_a_probe_that_does_not_write_says_why_and_goes(
 
 
 @pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        pytest.param(0, "WAITS: 4 machines reject it; none is left", id="it says"),
+        pytest.param(SILENT, "WAITS: why, it does not say: ", id="no answer"),
+    ],
+)
+def test_the_batch_system_is_asked_why_a_probe_waits(
+    account: Account, program: BatchProgram, code: int, words: str
+) -> None:
+    analyze = {"argv": [str(program.program), "analyze", "{{ id }}"], "attempts": 1}
+    fake = use(account, program, analyze=analyze, read_analysis=r"(?m)^- (.*)$")
+    program.answer("submit", "17\n")
+    program.answer("status", "17.1 WAITS @\n")
+    program.answer("analyze", "Of 4 machines:\n- 4  machines reject it\n- none is left\n- none is left\n", code)
+    finding = run_probe(fake, find_batch_system(fake, "fake"), 0.1)
+    assert words in finding.text
+    assert program.calls("analyze") == ["analyze 17.1"]
+
+
+@pytest.mark.usefixtures("quick")
 def test_a_probe_of_which_nobody_knows_whether_it_was_submitted_is_looked_for_and_cancelled(
     fake: Account, program: BatchProgram
 ) -> None:

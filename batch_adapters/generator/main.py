@@ -17,6 +17,7 @@ from batch_adapters.generator.module import Feed, FeedSettings, LogNotKnown
 from batch_adapters.generator.process import (
     collect_garbage_rarely,
     fill_closed_descriptors,
+    hold_folder,
     keep_freed_memory,
     leave_on_signals,
     remove_pid_file,
@@ -204,6 +205,8 @@ def _run(options: argparse.Namespace) -> NoReturn:
     feed = module.open_feed(settings)
     with _writing():
         folder = open_folder(options.folder, end) if options.folder else None
+        if options.folder:
+            hold_folder(options.folder)
         if options.background:
             run_in_background(options.pid_file, keep_output=folder is None)
         elif options.pid_file is not None:

@@ -1,6 +1,7 @@
 """The generator as a process: in the background, with a file that holds its process id."""
 
 import contextlib
+import fcntl
 import gc
 import os
 import signal
@@ -30,6 +31,27 @@ def collect_garbage_rarely() -> None:
     Else it looks at each of them in vain, 20 % of the time on LSF's log.
     """
     gc.set_threshold(100_000)
+
+
+def hold_folder(path: Path) -> None:
+    """Let `is_held` see that somebody writes there, until this process ends, however it does."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    with contextlib.suppress(OSError):  # a file system without locks
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+
+def is_held(path: Path) -> bool | None:
+    """Whether a generator of this host writes there now; None where nobody can tell."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    return False
 
 
 def run_in_background(pid_file: Path | None, keep_output: bool) -> None:

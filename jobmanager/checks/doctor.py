@@ -13,6 +13,7 @@ from pathlib import Path
 from batch_adapters.adapter import BatchAdapter, BatchError, Command
 from batch_adapters.diagnosis import Finding, Level, Printed
 from batch_adapters.generator.module import LogModule, LogNotKnown, find_log_zone, find_source
+from batch_adapters.generator.process import is_held
 from batch_adapters.generator.registry import UnknownModule, find_module
 from batch_adapters.launch import command_line
 from batch_adapters.registry import ADAPTERS
@@ -297,5 +298,11 @@ def _look_at_day_files(name: str, folder: Path | None) -> Finding:
             Level.FAULT,
             f"{folder} has no file for today (UTC), {today.name}: the generator that fills it does not run",
             f"systemctl enable --now {service}; journalctl -u {service}",
+        )
+    if is_held(folder) is False:
+        return Finding(
+            Level.WARNING,
+            f"the day files in {folder} go on until today, but no generator of ours on this host writes there now",
+            f"systemctl restart {service}; journalctl -u {service}; where another host or program writes, look there",
         )
     return Finding(Level.GOOD, f"the day files in {folder} go on until today")

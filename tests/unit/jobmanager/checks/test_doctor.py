@@ -17,7 +17,9 @@ from jobmanager.checks.doctor import choose_batch_systems, examine, look_at_even
 from jobmanager.checks.probe import run_probe
 from jobmanager.site.account import Account, find_batch_system
 from jobmanager.site.settings import EventSource, EventsSettings, SandboxSettings, Transfer
+from tests.unit.batch_adapters.generator.generator_process import starting
 from tests.unit.batch_program import NO, SILENT, BatchProgram, use
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -345,7 +347,20 @@ def test_day_files_must_go_on_until_today(logging: Account, room: Path) -> None:
     assert (fault.level, today.name in fault.text) == (Level.FAULT, True)
     assert "samgrid-scheduler-event-generator@fake" in fault.remedy
     today.touch()
-    assert at_source(logging, EventSource.DAY_FILES, room).level is Level.GOOD
+    dead = at_source(logging, EventSource.DAY_FILES, room)
+    assert (dead.level, "no generator of ours on this host writes there now" in dead.text) == (Level.WARNING, True)
+
+
+def test_day_files_that_a_generator_writes_are_good_until_it_dies(logging: Account, room: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "days"
+    folder.mkdir()
+    with starting() as start:
+        generator = start("-s", "fork", "-l", tmp_path / "events", "-d", folder, "-p", tmp_path / "pid")
+        wait_until((tmp_path / "pid").exists)
+        assert at_source(logging, EventSource.DAY_FILES, folder).level is Level.GOOD
+        generator.kill()
+        generator.wait()
+    assert at_source(logging, EventSource.DAY_FILES, folder).level is Level.WARNING
 
 
 @pytest.mark.parametrize("folder", [None, Path("/no/such/folder")], ids=str)

@@ -95,8 +95,9 @@ def read_configuration(environment: Mapping[str, str], site_file: Path = SITE_FI
     if layers.faults:
         raise ConfigurationError(layers.faults)
     sections = {name: keys(**layers.sections[name]) for name, keys in SECTIONS.items()}
-    tables = {"types": layers.types, "batch": layers.batch, "events_of": layers.events_of}
-    return Configuration(**sections, **tables, origins=layers.origins)
+    return Configuration(
+        **sections, types=layers.types, batch=layers.batch, events_of=layers.events_of, origins=layers.origins
+    )
 
 
 class _Layers:

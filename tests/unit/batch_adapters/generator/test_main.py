@@ -98,7 +98,7 @@ def test_a_link_of_globus_name_is_the_same_program(tmp_path: Path) -> None:
     link = folder / "globus-scheduler-event-generator"
     link.symlink_to(script)
     (tmp_path / "events").write_bytes(line(1))
-    command = [link, "-s", "fork", "-t", "1", "-l", tmp_path / "events"]
+    command: list[str | Path] = [link, "-s", "fork", "-t", "1", "-l", tmp_path / "events"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert read(process, len(line(1))) == line(1)
         assert close_input(process) == 0

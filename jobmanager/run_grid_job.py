@@ -11,7 +11,7 @@ from jobmanager.database.grid_job import GridJob
 from jobmanager.requests.acceptance import check_errors, make_adapter
 from jobmanager.requests.time_limit import asking
 from jobmanager.site.account import Account
-from jobmanager.states.registration import create_local_jobs
+from jobmanager.states.registration import create_local_jobs, note_staging
 from jobmanager.submission.packing import pack_sandbox
 from jobmanager.submission.submit import submit_local_jobs
 
@@ -33,6 +33,8 @@ def run_grid_job(account: Account, identity: str) -> None:
     # 2. The number of local jobs: getNumSubmissionTimes was asked when the request was accepted, and that holds.
     local_jobs = cut_grid_job(job)
     # 3. and 4. Command lines and work area, packed once for all of them.
+    if not account.places.driver(identity).exists():
+        note_staging(account.database, identity)
     pack_sandbox(account, job, adapter, local_jobs)
     # 5. and 6. Submit the right number of times. The local jobs are in the database before, each under the token of
     # its submission, and get the batch system's id after: so none is ever submitted twice.

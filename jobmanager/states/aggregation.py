@@ -44,6 +44,8 @@ def aggregate_steps(steps: Sequence[State | None]) -> State:
     last = begun[-1] if begun else State.UNSUBMITTED
     if last is State.FAILED or (last is State.DONE and len(begun) == len(steps)):
         return State.STAGE_OUT
+    if last is State.STAGE_IN and len(begun) < 2:
+        return State.UNSUBMITTED
     if last is State.SUSPENDED or (len(begun) < 2 and last in (State.UNSUBMITTED, State.PENDING)):
         return last
     return State.ACTIVE

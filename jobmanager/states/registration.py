@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from adapters import LocalJob as PlannedJob
 from batch_adapters.adapter import Naming
-from batch_adapters.states import Event
+from batch_adapters.states import Event, State
 from jobmanager.database.database import DamagedDocument, Database, DatabaseError
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob
@@ -16,6 +16,15 @@ from jobmanager.states.transitions import apply_array_event, apply_event
 logger = logging.getLogger(__name__)
 
 
+def note_staging(database: Database, grid_job: str) -> None:
+    """Show that the inputs of a grid job are fetched: its work area is filled, until `create_local_jobs`."""
+    with database.transaction():
+        job = database.grid_jobs.get(grid_job)
+        if job.state is State.UNSUBMITTED:
+            job.state = State.STAGE_IN
+            database.grid_jobs.put(job)
+
+
 def create_local_jobs(database: Database, job: GridJob, planned: Iterable[PlannedJob]) -> None:
     """Write the documents of a grid job's local jobs, none of them submitted, unless they are there."""
     with database.transaction():
@@ -23,6 +32,10 @@ def create_local_jobs(database: Database, job: GridJob, planned: Iterable[Planne
             return
         documents = [LocalJob.new(local_job.index, job.batch, local_job.slice) for local_job in planned]
         database.local_jobs.put(job.identity, documents)
+        staged = database.grid_jobs.get(job.identity)
+        if staged.state is State.STAGE_IN:
+            staged.state = State.UNSUBMITTED
+            database.grid_jobs.put(staged)
 
 
 def register_local_jobs(database: Database, grid_job: str, ids: Mapping[int, str], naming: Naming) -> None:

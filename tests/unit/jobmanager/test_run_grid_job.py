@@ -24,6 +24,7 @@ from jobmanager.monitor.worker import main as run_worker
 from jobmanager.requests.acceptance import accept_grid_job
 from jobmanager.requests.attributes import BadRequest
 from jobmanager.requests.job_types import KNOWN_TYPES, find_job_type, load_job_types
+from jobmanager.run_grid_job import run_grid_job
 from jobmanager.site.account import Account
 from jobmanager.site.settings import SiteSettings
 from jobmanager.states.registration import create_local_jobs
@@ -120,6 +121,31 @@ def test_a_batch_system_without_queues_or_projects_is_not_asked_for_one(account:
     site = replace(account.configuration.site, batch_system="slurm")
     other = replace(account, configuration=replace(account.configuration, site=site))
     assert accept_grid_job(other, [*REQUEST, (word, ("d0",))], Path("/"))
+
+
+def test_a_grid_job_shows_stage_in_while_its_inputs_are_fetched(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    identity = accept_grid_job(account, REQUEST, Path("/"))
+    seen = []
+
+    def note_state(*_: object) -> None:
+        seen.append(account.database.grid_jobs.get(identity).state)
+
+    class Full(Exception):
+        """As if the disk were full after some of the inputs."""
+
+    def fail(*_: object) -> None:
+        note_state()
+        raise Full
+
+    monkeypatch.setattr("jobmanager.run_grid_job.submit_local_jobs", note_state)
+    monkeypatch.setattr("jobmanager.run_grid_job.pack_sandbox", fail)
+    with pytest.raises(Full):
+        run_grid_job(account, identity)
+    monkeypatch.setattr("jobmanager.run_grid_job.pack_sandbox", note_state)
+    run_grid_job(account, identity)
+    assert seen == [State.STAGE_IN, State.STAGE_IN, State.UNSUBMITTED]
 
 
 def test_any_fraction_may_be_the_least_success(account: Account) -> None:

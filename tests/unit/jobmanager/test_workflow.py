@@ -97,6 +97,7 @@ def test_faults_of_all_steps_are_told_together(account: Account) -> None:
         pytest.param([P, None], False, None, P, id="the first waits"),
         pytest.param([A, None], False, None, A, id="the first runs"),
         pytest.param([S, None], False, None, S, id="the first is suspended"),
+        pytest.param([State.STAGE_IN, None], False, None, U, id="the inputs of the first are fetched"),
         pytest.param([State.STAGE_OUT, None], False, None, A, id="the first is gathered"),
         pytest.param([D, None], False, Task.ADVANCE, A, id="the first is done"),
         pytest.param([D, U], False, None, A, id="the second is being submitted"),

@@ -177,7 +177,7 @@ def measure_registration(ground: Ground) -> Iterator[Figure]:
     job = ground.add_grid_job("fork", _PART, time.time())
 
     def register() -> None:
-        create_local_jobs(database, job, (PlannedJob(number, ("/bin/true",)) for number in _numbers(_PART)))
+        create_local_jobs(database, job, (PlannedJob(number, _PART) for number in _numbers(_PART)))
         write_intent(database, job.identity, _PART)
         ids = {number: _local_id(job, number) for number in _numbers(_PART)}
         register_local_jobs(database, job.identity, ids, FORK.naming)
@@ -221,7 +221,7 @@ def measure_events(ground: Ground, size: int) -> Iterator[Figure]:
     """Events of one large grid job, alone and in batches; then its end."""
     account = ground.account
     job = ground.add_grid_job("fork", size, time.time() - 1000)
-    create_local_jobs(account.database, job, (PlannedJob(number, ("/bin/true",)) for number in _numbers(size)))
+    create_local_jobs(account.database, job, (PlannedJob(number, size) for number in _numbers(size)))
     write_intent(account.database, job.identity, size)
     ids = {number: _local_id(job, number) for number in _numbers(size)}
     register_local_jobs(account.database, job.identity, ids, FORK.naming)

@@ -256,9 +256,12 @@ class GridJobs:
         steps = self._find_steps(f"step.grid_job IN ({chosen})", values) if has_steps else {}
         return [
             Overview(
-                *(job, *line, counts.get(job, {})), steps=tuple(steps.get(job, ())), parent=parent, blocked=blocked
+                *(job, job_type, state, outcome, owner, submitted, counts.get(job, {})),
+                steps=tuple(steps.get(job, ())),
+                parent=parent,
+                blocked=blocked,
             )
-            for job, *line, _, parent, blocked in rows
+            for job, job_type, state, outcome, owner, submitted, _, parent, blocked in rows
         ]
 
     def list_open(self) -> list[OpenGridJob]:

@@ -52,7 +52,8 @@ def reconcile_batch_system(account: Account, name: str) -> None:
     # An id that the batch system has used again, for another token, is not ours any more.
     shown = {key: status for key, status in told.items() if status.is_of(key.token)}
     _apply(account, shown, asked)
-    _take_back(account, name, [status for status in answer if status.local_id not in told], asked)
+    told_ids = {key.local_id for key in told}
+    _take_back(account, name, [status for status in answer if status.local_id not in told_ids], asked)
     _look_for_missing(account, system, [key for key in known if key not in shown], asked)
     _cancel_orphans(account, system, answer)
 

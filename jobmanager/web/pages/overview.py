@@ -58,7 +58,8 @@ class OverviewPage:
 
 def read_overview_page(database: ReadOnlyDatabase, parameters: Mapping[str, str]) -> OverviewPage:
     """The grid jobs that the parameters ask for, the newest first."""
-    chosen = Choice(**{name: parameters.get(name) or None for name in ("state", "type", "owner")})
+    job_type, state, owner = (parameters.get(name) or None for name in ("type", "state", "owner"))
+    chosen = Choice(type=job_type, state=state, owner=owner)
     types, owners = database.types_and_owners()
     choices = [
         Menu("state", "State", list(STANDINGS), chosen.state or ""),

@@ -151,10 +151,7 @@ def test_a_type_takes_what_clients_always_write_and_notes_what_it_does_not_use(
 def test_a_type_notes_nothing_of_grams_defaults(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/usr")
     defaults = {"executable": ("",), "arguments": (), "count": ("1",), "directory": ("/usr",)}
-    answer = gram_shims.calls.submit(
-        account,
-        describe("1", **defaults, samgridtype=("structured",), steps=STEPS),  # type: ignore[arg-type]
-    )
+    answer = gram_shims.calls.submit(account, describe("1", **defaults, samgridtype=("structured",), steps=STEPS))
     origin = account.database.grid_jobs.get(read_gram_id(answer.job_id)).origin
     assert origin is not None
     assert origin.unused == ()

@@ -24,9 +24,9 @@ def test_every_attribute_is_documented_once_and_its_default_is_allowed(kind: typ
 def test_a_person_who_names_a_directory_that_is_not_used_is_told(kind: type[JobAdapter], tmp_path: Path) -> None:
     request, _ = read_request([("directory", ("/usr/share",))], kind, tmp_path)
     fault = f"directory does not go with {kind.jobType}: its programs run in the scratch folder"
+    faults: list[str] = []
     try:
         check_errors(kind(request, Site(values=read_site_values(kind, {}))))
-        faults = []
     except (BadRequest, HandlerError) as error:
         faults = getattr(error, "faults", [])
     assert (fault in faults) is not kind.usesDirectory

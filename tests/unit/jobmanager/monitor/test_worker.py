@@ -6,8 +6,8 @@ import pytest
 
 from jobmanager.database.grid_job import GramOrigin, GridJob
 from jobmanager.monitor import worker
-from jobmanager.monitor.workers import Task
 from jobmanager.site.account import Account
+from jobmanager.states.next_task import Task
 
 JOB = "aaaaaaaa"
 

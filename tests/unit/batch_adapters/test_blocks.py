@@ -54,6 +54,7 @@ def look(folder: Path, adapter: BatchAdapter, job: Job, prints: str = "") -> Loc
         ("pbs", "8.vm", "S", "", "qsig -s resume 8.vm, by an operator"),
         ("pbs", "8.vm", "W", "", "qalter -a NOW 8.vm, with a time for NOW"),
         ("pbs", "8.vm", "Q", "Not Running: Not enough free nodes available", ""),
+        ("pbs", "8.vm", "F", "held (u)", ""),
         ("torque", "8.vm", "H", "held (u)", "qrls 8.vm"),
         ("sge", "3.1", "hqw", "held", "qrls 3"),
         ("sge", "3.1", "hRwq", "held", "qrls 3"),

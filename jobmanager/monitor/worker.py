@@ -18,6 +18,8 @@ from jobmanager.completion.collection import collect_grid_job
 from jobmanager.control.cancel_requests import request_cancel
 from jobmanager.control.cancellation import cancel_local_jobs
 from jobmanager.database.database import DamagedDocument, DatabaseError
+from jobmanager.gram.answers import reported_state
+from jobmanager.monitor.client import wake_monitor
 from jobmanager.monitor.logs import log_to
 from jobmanager.monitor.worker_server import serve
 from jobmanager.monitor.workers import BUSY, HUNG, POSTPONED, TRY_LATER
@@ -58,6 +60,8 @@ def do_task(account: Account, task: Task, subject: str) -> int:
     try:
         if task is Task.RECONCILE:
             reconcile_batch_system(account, subject)
+        elif task is Task.WAKE:
+            _wake_successor(account)
         elif task is Task.REPORTS:
             _log_to(account.places.log(subject))
             read_reports(account, subject)
@@ -78,6 +82,22 @@ def do_task(account: Account, task: Task, subject: str) -> int:
         # What we hold back ourselves has a pause of its own.
         return POSTPONED if isinstance(error, Postponed) and not isinstance(error, HeldBack) else TRY_LATER
     return 0
+
+
+_PAUSE = 3.0
+"""Seconds; whoever ended a monitor for another configuration starts one with his own meanwhile."""
+
+
+def _wake_successor(account: Account) -> None:
+    """Start a monitor in place of one that was killed, where GRAM reads events: it asks nothing, so waits for ever."""
+    gram, grid_jobs = account.configuration.gram, account.database.grid_jobs
+    if not gram.event_collector and not gram.event_folder:
+        return
+    time.sleep(_PAUSE)
+    if grid_jobs.list_open() or any(
+        reported_state(job.state) is not job.reported for job in grid_jobs.list_unreported()
+    ):
+        wake_monitor(account)
 
 
 def _empty_stdin() -> None:

@@ -82,6 +82,7 @@ class WorkerServer:
             self._selector.unregister(self._connection)
             for worker in [worker for worker in self._workers.values() if worker.task in BEGINNING]:
                 self._kill(worker.number)
+            self._start(0, Task.WAKE, "")
             return
         word, number, *what = message.split(" ", 3)
         if word == "kill":

@@ -18,6 +18,8 @@ class Task(enum.StrEnum):
     ADVANCE = "advance"
     REPORTS = "reports"
     """Beside the other tasks of the grid job, so that a handler that hangs keeps none of them from being done."""
+    WAKE = "wake"
+    """The server's own, when the monitor has gone: another one, where nobody else would miss it. It has no subject."""
 
 
 def next_task(counts: Mapping[State, int], cancelled: bool) -> Task | None:

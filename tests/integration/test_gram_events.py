@@ -172,6 +172,16 @@ def test_a_monitor_killed_at_any_moment_loses_no_end(seg: Account, place: Path, 
     assert told.index(f"{identity};2;0") < told.index(f"{identity};8;0")
 
 
+def test_a_killed_monitor_is_replaced_without_anybody_who_asks(seg: Account, place: Path, tmp_path: Path) -> None:
+    with collecting(place), reading(place) as reader:
+        identity = submit(seg, f"until [ -e {tmp_path}/go ]; do sleep 0.05; done")
+        reader.wait_for(f"{identity};2;0")
+        for pid in processes_of(seg.places.root, "samgrid-monitor"):
+            os.kill(pid, signal.SIGKILL)
+        (tmp_path / "go").touch()
+        reader.wait_for(f"{identity};8;0")
+
+
 def test_events_wait_for_a_collector_that_comes_late_or_dies(seg: Account, place: Path) -> None:
     identity = submit(seg, "true")
     wait_until(lambda: is_over(seg, identity))

@@ -829,8 +829,8 @@ def give_away(folder: Path) -> Path:
     [
         pytest.param(change_name(r"m\.\w{8}-", "m.00000000-"), id="another host, or before its boot"),
         pytest.param(change_name(r"-\d+\.", "-77777777."), id="another container"),
-        pytest.param(change_name(r"\.\d+\.\d+\.", ".1x."), id="no process in its name"),
-        pytest.param(change_name(r"\.\d+\.\d+\.", ".1.2.3."), id="too much in its name"),
+        pytest.param(change_name(r"(-\d+\.)\d+\.", r"\1x."), id="no process in its name"),
+        pytest.param(change_name(r"(-\d+\.)", r"\g<1>7."), id="too much in its name"),
         pytest.param(change_name("samgrid", "other"), id="somebody else's name"),
         pytest.param(become_link, id="a link"),
         pytest.param(become_file, id="a file"),

@@ -137,9 +137,8 @@ def test_another_account_s_half_sent_requests_keep_nobody_out(samgrid: Samgrid) 
     with serving(samgrid) as site, contextlib.ExitStack() as opened:
         clients = [opened.enter_context(connect(site, 65534)) for _ in range(300)]
         for client in clients:
-            with contextlib.suppress(ConnectionError):
+            with contextlib.suppress(OSError):
                 client.send(HEAD)
-        assert b"503" in clients[-1].recv(100)
         assert get(site, "/").status == 200
         assert len([*Path(f"/proc/{site.process.pid}/fd").iterdir()]) < 200
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from adapters import Step
 from batch_adapters.states import State
-from jobmanager.completion.collection import Verdict, keep_summary, output_limits, put_end, render_extras
+from jobmanager.completion.collection import Verdict, keep_summary, open_extras, output_limits, put_end
 from jobmanager.completion.delivery import deliver_outputs
 from jobmanager.control.cancel_requests import request_cancel
 from jobmanager.database.database import Database
@@ -128,13 +128,14 @@ def collect_steps(account: Account, job_id: str) -> None:
     children = {step.name: database.grid_jobs.get(step.grid_job) for step in parent.steps if step.grid_job is not None}
     summary = {f"{name}: {item}": text for name, child in children.items() for item, text in child.summary().items()}
     keep_summary(database, parent, summary)
-    gathered = write_bundle(
-        grid_job=job_id,
-        parts={name: places.output(child.identity) for name, child in children.items()},
-        extras=render_extras(account, job_id, lambda job: judge_steps(job, list(children.values()))),
-        tar=places.output(job_id),
-        limits=output_limits(account),
-    )
+    with open_extras(account, job_id, lambda job: judge_steps(job, list(children.values()))) as extras:
+        gathered = write_bundle(
+            grid_job=job_id,
+            parts={name: places.output(child.identity) for name, child in children.items()},
+            extras=extras,
+            tar=places.output(job_id),
+            limits=output_limits(account),
+        )
     undelivered = deliver_outputs(account, database.grid_jobs.get(job_id), [])
     job = database.grid_jobs.change(
         job_id, lambda job: put_end(job, judge_steps(job, list(children.values())), undelivered)

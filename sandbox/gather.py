@@ -6,10 +6,12 @@ import json
 import os
 import stat
 import tarfile
-from collections.abc import Callable, Iterable, Mapping
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
+from typing import BinaryIO
 
 from sandbox.files import atomic_write
 from sandbox.limits import MAX_DEPTH, Limits, SandboxError, stays_inside
@@ -46,7 +48,7 @@ class Content:
     sha256: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class End:
     """How a local job ended, in the job manager's words; without an id it was never submitted."""
 
@@ -58,7 +60,7 @@ class End:
     """What of its outputs its driver could not bring back, and why."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Missing:
     """A local job that did not bring back all of `EXPECTED`, or not all that it left."""
 
@@ -84,13 +86,17 @@ class Gathered:
     refused: tuple[Refused, ...]
 
 
+Extra = bytes | BinaryIO
+"""A file of the job manager's own: its content, or a file open at its beginning."""
+
+
 def render_stem(grid_job: str, local_id: str) -> str:
     """The beginning of the names of what a local job brings back, as the driver makes it."""
     return f"{grid_job}.{local_id.replace('/', '_')}"
 
 
 def write_output(
-    grid_job: str, results: Path, ends: Iterable[End], extras: Mapping[str, bytes], tar: Path, limits: Limits
+    grid_job: str, results: Path, ends: Iterable[End], extras: Mapping[str, Extra], tar: Path, limits: Limits
 ) -> Gathered:
     """Write everything that local jobs left in ``results``, and the extras, into one tar, and how they ended.
 
@@ -110,7 +116,7 @@ def write_output(
 
 
 def write_bundle(
-    grid_job: str, parts: Mapping[str, Path], extras: Mapping[str, bytes], tar: Path, limits: Limits
+    grid_job: str, parts: Mapping[str, Path], extras: Mapping[str, Extra], tar: Path, limits: Limits
 ) -> Gathered:
     """Write files, each into a folder of the name that ``parts`` gives it, and the extras into one tar.
 
@@ -125,7 +131,7 @@ def write_bundle(
 
 def _write(
     grid_job: str,
-    extras: Mapping[str, bytes],
+    extras: Mapping[str, Extra],
     tar: Path,
     limits: Limits,
     measure: Callable[[], int],
@@ -144,7 +150,11 @@ def _write(
                 gathering.add_extra(name, extras[name])
             missing = add(gathering)
             gathering.files.sort(key=lambda content: content.path)
-            add_bytes(archive, f"{grid_job}/manifest.json", _render_manifest(gathering, missing, ends))
+            with tempfile.TemporaryFile(dir=tar.parent) as manifest:
+                manifest.writelines(_render_manifest(gathering, missing, ends))
+                size = manifest.tell()
+                manifest.seek(0)
+                archive.addfile(file_member(f"{grid_job}/manifest.json", size, executable=False), manifest)
         return Gathered(sink.sha256, tuple(gathering.files), missing, tuple(gathering.refused))
 
 
@@ -226,17 +236,26 @@ def _add_results(
     return tuple(missing)
 
 
-def _render_manifest(gathering: "_Gathering", missing: tuple[Missing, ...], ends: Iterable[End]) -> bytes:
-    manifest = {
-        "grid_job": gathering.grid_job,
-        "local_jobs": [
-            {"index": end.index, "local_id": end.local_id, "outcome": end.outcome, "cause": end.cause} for end in ends
-        ],
-        "files": [asdict(content) for content in gathering.files],
-        "missing": [asdict(lack) for lack in missing],
-        "refused": [asdict(refusal) for refusal in gathering.refused],
+def _render_manifest(gathering: "_Gathering", missing: tuple[Missing, ...], ends: Iterable[End]) -> Iterator[bytes]:
+    """JSON part by part, an item of a list after the other: they may be millions."""
+    lists: Mapping[str, Iterable[Mapping[str, object]]] = {
+        "local_jobs": (
+            {name: getattr(end, name) for name in ("index", "local_id", "outcome", "cause")} for end in ends
+        ),
+        "files": map(asdict, gathering.files),
+        "missing": map(asdict, missing),
+        "refused": map(asdict, gathering.refused),
     }
-    return (json.dumps(manifest, indent=1) + "\n").encode()
+    yield f'{{\n "grid_job": {json.dumps(gathering.grid_job)}'.encode()
+    for name, items in lists.items():
+        yield f',\n "{name}": ['.encode()
+        end = "]"
+        for number, item in enumerate(items):
+            text = json.dumps(item, indent=1).replace("\n", "\n  ")
+            yield f"{',' if number else ''}\n  {text}".encode()
+            end = "\n ]"
+        yield end.encode()
+    yield b"\n}\n"
 
 
 class _Gathering:
@@ -252,10 +271,15 @@ class _Gathering:
         self._bytes_left = limits.max_bytes
         self._holes_left = _MOST_HOLES
 
-    def add_extra(self, name: str, content: bytes) -> None:
+    def add_extra(self, name: str, content: Extra) -> None:
         """Add a file of the job manager's own, for which the limits are not."""
-        add_bytes(self._archive, f"{self.grid_job}/{name}", content)
-        self.files.append(Content(name, len(content), hashlib.sha256(content).hexdigest()))
+        if isinstance(content, bytes):
+            add_bytes(self._archive, f"{self.grid_job}/{name}", content)
+            self.files.append(Content(name, len(content), hashlib.sha256(content).hexdigest()))
+            return
+        size, reader = os.fstat(content.fileno()).st_size, ExactReader(content.fileno())
+        self._archive.addfile(file_member(f"{self.grid_job}/{name}", size, executable=False), reader)
+        self.files.append(Content(name, size, reader.sha256))
 
     def add_part(self, parent: int, name: str, folder: str) -> None:
         """Add the file ``name`` of an open folder into a folder of the tar."""

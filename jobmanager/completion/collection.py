@@ -2,8 +2,11 @@
 
 import logging
 import os
+import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from lxml import etree
@@ -17,18 +20,19 @@ from jobmanager.control.removal import remove_folder
 from jobmanager.database.database import Database
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob
+from jobmanager.database.local_jobs import LocalJobLine
 from jobmanager.requests.acceptance import make_adapter
 from jobmanager.requests.job_types import HANDLER_FAILURES
 from jobmanager.requests.time_limit import HandlerHung, asking
 from jobmanager.site.account import Account, find_batch_system
 from jobmanager.states.aggregation import judge
-from jobmanager.states.changes import change_local_jobs, same_runs
+from jobmanager.states.changes import change_in_parts, in_parts
 from jobmanager.states.driver_status import reconcile_with_drivers
 from jobmanager.states.ends import wants_a_word, was_told
 from jobmanager.states.next_task import Task, next_task
 from jobmanager.states.reconciliation import ask_queue
 from jobmanager.states.transitions import apply_status, reopen
-from sandbox.gather import NO_FOLDER, End, Gathered, render_stem, write_output
+from sandbox.gather import NO_FOLDER, End, Extra, Gathered, render_stem, write_output
 from sandbox.limits import Limits
 
 Verdict = tuple[State, str | None]
@@ -52,7 +56,7 @@ def collect_grid_job(account: Account, identity: str) -> None:
     _note_lost_folder(account, identity)
     if retry_failed(database, identity):
         return
-    local_jobs = database.local_jobs.all_of(identity)
+    local_jobs = database.local_jobs.lines(identity)
     # Before the transaction: reading all the outputs may take minutes, in which everybody could write nothing.
     job = database.grid_jobs.get(identity)
     keep_summary(database, job, *_ask_for_summary(account, job, local_jobs))
@@ -87,8 +91,13 @@ def _is_over(account: Account, identity: str) -> bool:
     :raises Unreachable: nobody answered, or outputs may still be on their way.
     """
     database = account.database
-    reconcile_with_drivers(account, identity, filter(_is_unproven, database.local_jobs.all_of(identity)))
-    unproven = [job for job in database.local_jobs.all_of(identity) if _is_unproven(job)]
+    is_proven = True
+    for jobs in in_parts(filter(_is_unproven, database.local_jobs.each(identity))):
+        reconcile_with_drivers(account, identity, jobs)
+        is_proven = False
+    if is_proven:
+        return True
+    unproven = [_note(job) for job in database.local_jobs.each(identity) if _is_unproven(job)]
     # Of a cancel that is enough: what is queued again nobody wants, and `reconciliation` cancels it.
     is_enough = database.grid_jobs.get(identity).cancelled and all(job.driver == "ended" for job in unproven)
     if not unproven or is_enough:
@@ -103,12 +112,26 @@ def _is_over(account: Account, identity: str) -> bool:
     leaving = [job for job in shown if answer[str(job.local_id)].is_leaving]
     _wait_for(leaving, system.adapter.outputs_lag, "to leave the batch system")
     alive = [job for job in shown if _is_alive(answer[str(job.local_id)])]
-    reopened = change_local_jobs(
-        database, identity, same_runs(identity, alive), lambda job: reopen(job, answer[str(job.local_id)], asked)
-    )
-    if not reopened:
-        change_local_jobs(database, identity, same_runs(identity, unproven), _stop_waiting)
-    return not reopened
+    if change_in_parts(database, identity, alive, lambda job: reopen(job, answer[str(job.local_id)], asked)):
+        return False
+    change_in_parts(database, identity, unproven, _stop_waiting)
+    return True
+
+
+@dataclass(frozen=True)
+class _Ended:
+    """What has to be known of many local jobs at once."""
+
+    index: int
+    local_id: str | None
+    token: str | None
+    state: State
+    driver: str | None
+    ended_time: int | None
+
+
+def _note(job: LocalJob) -> _Ended:
+    return _Ended(job.index, job.local_id, job.token, job.state, job.driver, job.ended_time)
 
 
 def _find_system(account: Account, identity: str) -> BatchSystem:
@@ -138,7 +161,7 @@ def _ask_for_causes(account: Account, identity: str) -> None:
     :raises Unreachable: nobody answered, or the history may still be on its way.
     """
     database = account.database
-    puzzling = [local_job for local_job in database.local_jobs.all_of(identity) if wants_a_word(local_job)]
+    puzzling = [_note(local_job) for local_job in database.local_jobs.each(identity) if wants_a_word(local_job)]
     if not puzzling:
         return
     system = _find_system(account, identity)
@@ -153,13 +176,13 @@ def _ask_for_causes(account: Account, identity: str) -> None:
         logger.info("%s is cancelled, and nobody says why its local jobs ended: %s", identity, error)
         return
     known = [local_job for local_job in puzzling if str(local_job.local_id) in answer]
-    change_local_jobs(
+    change_in_parts(
         database,
         identity,
-        same_runs(identity, known),
+        known,
         lambda local_job: apply_status(local_job, answer[str(local_job.local_id)], asked, "history"),
     )
-    late = [local_job for local_job in database.local_jobs.all_of(identity) if wants_a_word(local_job)]
+    late = [_note(local_job) for local_job in database.local_jobs.each(identity) if wants_a_word(local_job)]
     if late and system.adapter.history is not None:
         _wait_for(late, system.adapter.outputs_lag, "to come into the history")
 
@@ -173,40 +196,41 @@ def _note_lost_folder(account: Account, identity: str) -> None:
             job.put_lost([NO_FOLDER])
             return True
 
-        local_jobs = [job for job in account.database.local_jobs.all_of(identity) if job.local_id]
-        change_local_jobs(account.database, identity, same_runs(identity, local_jobs), lose)
+        known = [_note(job) for job in account.database.local_jobs.each(identity) if job.local_id]
+        change_in_parts(account.database, identity, known, lose)
 
 
 def _is_alive(status: LocalStatus) -> bool:
     return status.state is not None and not status.state.is_final and not status.is_leaving
 
 
-def _wait_for_outputs(unproven: Iterable[LocalJob], lag: float) -> None:
+def _wait_for_outputs(unproven: Iterable[_Ended], lag: float) -> None:
     """A job that ran may have brought its outputs back without our seeing them yet: over a network file system."""
     begun = [job for job in unproven if job.driver == "started" or (job.driver is None and job.state is State.DONE)]
     _wait_for(begun, lag, "to bring back their outputs")
 
 
-def _wait_for(jobs: Iterable[LocalJob], lag: float, what: str) -> None:
+def _wait_for(jobs: Iterable[_Ended], lag: float, what: str) -> None:
     now = time.time()
     late = [job for job in jobs if now - (job.ended_time or 0) < lag]
     if late:
         raise Unreachable(f"waits up to {lag:.0f} s for {len(late)} local jobs {what}, first {late[0].local_id}")
 
 
-def _gather(account: Account, identity: str, local_jobs: list[LocalJob]) -> Gathered:
+def _gather(account: Account, identity: str, local_jobs: Sequence[LocalJobLine]) -> Gathered:
     places = account.places
-    return write_output(
-        grid_job=identity,
-        results=places.results(identity),
-        ends=map(_describe_end, local_jobs),
-        extras=render_extras(account, identity, lambda job: _judge(account, job, local_jobs)),
-        tar=places.output(identity),
-        limits=output_limits(account),
-    )
+    with open_extras(account, identity, lambda job: _judge(account, job, local_jobs)) as extras:
+        return write_output(
+            grid_job=identity,
+            results=places.results(identity),
+            ends=map(_describe_end, account.database.local_jobs.each(identity)),
+            extras=extras,
+            tar=places.output(identity),
+            limits=output_limits(account),
+        )
 
 
-def _remove_gathered(account: Account, identity: str, local_jobs: list[LocalJob], gathered: Gathered) -> None:
+def _remove_gathered(account: Account, identity: str, local_jobs: Iterable[LocalJobLine], gathered: Gathered) -> None:
     """Remove the outputs that the tar holds whole; texts and status files stay, for those who look at local jobs.
 
     Only now: before the end is written, whoever begins anew must find them. A kill here costs no more than their room.
@@ -234,25 +258,35 @@ def output_limits(account: Account) -> Limits:
     return Limits(settings.max_output_files, settings.max_output_size * 1_000_000)
 
 
-def render_extras(account: Account, identity: str, judge: Callable[[GridJob], Verdict]) -> dict[str, bytes]:
+@contextmanager
+def open_extras(account: Account, identity: str, judge: Callable[[GridJob], Verdict]) -> Iterator[Mapping[str, Extra]]:
     """The files of the job manager's own in a grid job's tar: its log and its document."""
     log = account.places.log(identity)
-    return {
-        f"{identity}.log": log.read_bytes() if log.exists() else b"",
-        f"{identity}.xml": _render_document(account, identity, judge),
-    }
+    with tempfile.TemporaryFile(dir=account.places.grid_job(identity)) as document:
+        document.writelines(_render_document(account, identity, judge))
+        document.seek(0)
+        yield {f"{identity}.log": log.read_bytes() if log.exists() else b"", f"{identity}.xml": document}
 
 
-def _render_document(account: Account, identity: str, judge: Callable[[GridJob], Verdict]) -> bytes:
-    """The grid job's document as it will be, but for the time of its end, so that it is the same in each attempt."""
-    job = GridJob(account.database.to_xml(identity)[0])
+def _render_document(account: Account, identity: str, judge: Callable[[GridJob], Verdict]) -> Iterator[bytes]:
+    """The grid job's document as it will be, but for the time of its end, so that it is the same in each attempt.
+
+    It comes part by part: with all its local jobs inside, it may be larger than the memory.
+    """
+    job = account.database.grid_jobs.get(identity)
     job.clear_sizes_before()
     state, job.reason = judge(job)
     job.put_final_state(state)
-    return etree.tostring(job.element, pretty_print=True)
+    begin, end = f"<{job.tag}>\n".encode(), f"</{job.tag}>\n".encode()
+    yield etree.tostring(job.element, pretty_print=True).removesuffix(end)
+    for local_job in account.database.local_jobs.each(identity):
+        around = etree.Element(job.tag)
+        around.append(local_job.element)
+        yield etree.tostring(around, pretty_print=True).removeprefix(begin).removesuffix(end)
+    yield end
 
 
-def _end(account: Account, job: GridJob, local_jobs: list[LocalJob], undelivered: str) -> None:
+def _end(account: Account, job: GridJob, local_jobs: Sequence[LocalJobLine], undelivered: str) -> None:
     if next_task(account.database.local_jobs.count(job.identity), job.cancelled) is not Task.COLLECT:
         logger.warning("%s is not over: the batch system queued a local job again meanwhile", job.identity)
         return
@@ -266,7 +300,7 @@ def put_end(job: GridJob, verdict: Verdict, undelivered: str) -> None:
     job.end(state, time.time())
 
 
-def _judge(account: Account, job: GridJob, local_jobs: list[LocalJob]) -> Verdict:
+def _judge(account: Account, job: GridJob, local_jobs: Sequence[LocalJobLine]) -> Verdict:
     """The grid job's final state, and a sentence about what went wrong, if anything did."""
     failed = [local_job for local_job in local_jobs if not local_job.succeeded]
     state = judge(job.count - len(failed), job.count, job.min_success, job.cancelled)
@@ -274,12 +308,13 @@ def _judge(account: Account, job: GridJob, local_jobs: list[LocalJob]) -> Verdic
         return state, job.reason
     first = failed[0]
     words = _last_words(account, job, first)
-    attempt = f" (attempt {first.attempt})" if first.attempt > 1 else ""
+    number = account.database.local_jobs.get(job.identity, first.index).attempt
+    attempt = f" (attempt {number})" if number > 1 else ""
     reason = f"number {first.index}{attempt}: {first.reason or 'no reason known'}" + (f" ({words})" if words else "")
     return state, f"{len(failed)} of {job.count} local jobs failed, first {reason}"
 
 
-def _last_words(account: Account, job: GridJob, local_job: LocalJob) -> str:
+def _last_words(account: Account, job: GridJob, local_job: LocalJobLine) -> str:
     """The last line that the program of a local job wrote to stderr, shortened."""
     path = account.places.results(job.identity) / f"{render_stem(job.identity, str(local_job.local_id))}.stderr"
     if not path.is_file() or path.is_symlink():
@@ -290,7 +325,9 @@ def _last_words(account: Account, job: GridJob, local_job: LocalJob) -> str:
     return next((line.strip()[:200] for line in reversed(lines) if line.strip()), "")
 
 
-def _ask_for_summary(account: Account, job: GridJob, local_jobs: list[LocalJob]) -> tuple[Mapping[str, str], str]:
+def _ask_for_summary(
+    account: Account, job: GridJob, local_jobs: Iterable[LocalJobLine]
+) -> tuple[Mapping[str, str], str]:
     """The handler's summary, or why there is none: a handler that fails or hangs here never costs the outputs."""
     results = account.places.results(job.identity)
     outputs = [

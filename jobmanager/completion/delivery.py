@@ -12,7 +12,7 @@ from typing import BinaryIO
 from adapters import canonical_name
 from batch_adapters.states import State
 from jobmanager.database.grid_job import GramOrigin, GridJob
-from jobmanager.database.local_job import LocalJob
+from jobmanager.database.local_jobs import LocalJobLine
 from jobmanager.site.account import Account
 from sandbox.gather import render_stem
 
@@ -49,7 +49,7 @@ def measure_files(job: GridJob) -> tuple[int, int]:
     return (_measure(Path(origin.stdout)), _measure(Path(origin.stderr))) if origin else (0, 0)
 
 
-def deliver_outputs(account: Account, job: GridJob, local_jobs: Sequence[LocalJob]) -> str:
+def deliver_outputs(account: Account, job: GridJob, local_jobs: Sequence[LocalJobLine]) -> str:
     """Write what is wanted beside the tar; a sentence for each file that could not be, which is the request's fault.
 
     :param job: knows how much was in GRAM's files before (`measure_files`), however often we begin anew.
@@ -75,7 +75,7 @@ def _find_word(job: GridJob, attribute: str) -> str:
 
 
 def _deliver_to_gram(
-    account: Account, job: GridJob, origin: GramOrigin, local_jobs: Sequence[LocalJob], wants_tar: bool
+    account: Account, job: GridJob, origin: GramOrigin, local_jobs: Sequence[LocalJobLine], wants_tar: bool
 ) -> list[str]:
     wants_tar = wants_tar and not origin.is_plain
     assert job.sizes_before is not None
@@ -96,7 +96,7 @@ def _measure(path: Path) -> int:
 
 
 def _find_parts(
-    account: Account, job: GridJob, origin: GramOrigin, local_jobs: Sequence[LocalJob], wants_tar: bool
+    account: Account, job: GridJob, origin: GramOrigin, local_jobs: Sequence[LocalJobLine], wants_tar: bool
 ) -> tuple[Sequence[Path | bytes], Sequence[Path | bytes]]:
     """What standard output and standard error are made of."""
     if origin.is_plain:
@@ -112,14 +112,16 @@ def _find_parts(
     return [report], [reasons]
 
 
-def _find_texts(account: Account, job: GridJob, local_jobs: Iterable[LocalJob], kind: str) -> list[Path]:
+def _find_texts(account: Account, job: GridJob, local_jobs: Iterable[LocalJobLine], kind: str) -> list[Path]:
     results = account.places.results(job.identity)
     names = [f"{render_stem(job.identity, str(local.local_id))}.{kind}" for local in local_jobs if local.local_id]
     files = [results / name for name in names]
     return [file for file in files if file.is_file() and not file.is_symlink()]
 
 
-def _render_report(account: Account, job: GridJob, parts: Sequence[GridJob], local_jobs: Sequence[LocalJob]) -> bytes:
+def _render_report(
+    account: Account, job: GridJob, parts: Sequence[GridJob], local_jobs: Sequence[LocalJobLine]
+) -> bytes:
     succeeded = sum(1 for local_job in local_jobs if local_job.succeeded)
     done = sum(1 for part in parts if part.state is State.DONE)
     success = f"{done} of {len(job.steps)} steps" if job.steps else f"{succeeded} of {job.count} local jobs"
@@ -131,7 +133,7 @@ def _render_report(account: Account, job: GridJob, parts: Sequence[GridJob], loc
     return "".join(f"{line}\n" for line in lines).encode(errors="surrogateescape")
 
 
-def _render_reasons(whole: GridJob, parts: Sequence[GridJob], local_jobs: Iterable[LocalJob]) -> bytes:
+def _render_reasons(whole: GridJob, parts: Sequence[GridJob], local_jobs: Iterable[LocalJobLine]) -> bytes:
     failed = [job for job in local_jobs if not job.succeeded]
     named = zip(whole.steps, parts, strict=False)
     lines = [f"step {step.name} ({part.identity}): {part.reason}" for step, part in named if part.reason]

@@ -24,7 +24,7 @@ def retry_failed(database: Database, identity: str) -> int:
         # The batch system may have queued one of them again meanwhile.
         is_over = next_task(database.local_jobs.count(identity), job.cancelled) is Task.COLLECT
         chosen = (
-            choose_retries(database.local_jobs.all_of(identity), job.retries) if is_over and not job.cancelled else []
+            choose_retries(database.local_jobs.each(identity), job.retries) if is_over and not job.cancelled else []
         )
         if not chosen:
             return 0

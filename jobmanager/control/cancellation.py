@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from batch_adapters.causes import Cause
 from batch_adapters.running.batch_system import BatchSystem
@@ -10,12 +11,21 @@ from batch_adapters.states import State
 from jobmanager.database.database import DamagedDocument, Database
 from jobmanager.database.local_job import LocalJob
 from jobmanager.site.account import Account, find_batch_system
-from jobmanager.states.changes import change_local_jobs, same_runs
+from jobmanager.states.changes import change_in_parts, change_local_jobs
 from jobmanager.states.ends import find_outcome
 from jobmanager.submission.adoption import adopt
 from jobmanager.submission.submit import open_intents
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Live:
+    """What has to be known of a grid job's local jobs all at once."""
+
+    index: int
+    local_id: str | None
+    array: str | None
 
 
 def cancel_local_jobs(account: Account, grid_job: str) -> None:
@@ -62,15 +72,16 @@ def _cancel_local_jobs(account: Account, grid_job: str) -> None:
 
 
 def _cancel_known(database: Database, system: BatchSystem, grid_job: str) -> int:
-    live = database.local_jobs.all_of(grid_job, State.PENDING, State.ACTIVE, State.SUSPENDED)
+    known = database.local_jobs.each(grid_job, State.PENDING, State.ACTIVE, State.SUSPENDED)
+    live = [_Live(job.index, job.local_id, job.array) for job in known]
     if live:
         # Before the batch system hears of it: how they end may be told before its answer is here.
         _note_asked(database, grid_job, live)
-        system.cancel(choose_ids(database, live))
+        system.cancel(choose_ids(database, system.adapter.name, live))
     return len(live)
 
 
-def _note_asked(database: Database, grid_job: str, live: Iterable[LocalJob]) -> None:
+def _note_asked(database: Database, grid_job: str, live: Iterable[_Live]) -> None:
     now = int(time.time())
 
     def note(job: LocalJob) -> bool:
@@ -79,21 +90,20 @@ def _note_asked(database: Database, grid_job: str, live: Iterable[LocalJob]) -> 
         job.cancel_asked = now
         return True
 
-    change_local_jobs(database, grid_job, same_runs(grid_job, live), note)
+    change_in_parts(database, grid_job, live, note)
 
 
-def choose_ids(database: Database, live: Iterable[LocalJob]) -> list[str]:
+def choose_ids(database: Database, batch: str, live: Iterable[LocalJob | _Live]) -> list[str]:
     """The ids by which to name local jobs: one for a whole array where all its elements are among them."""
-    by_array: dict[str, list[LocalJob]] = {}
+    by_array: dict[str, list[str]] = {}
     ids = []
     for job in live:
         if job.array is None:
             ids.append(str(job.local_id))
         else:
-            by_array.setdefault(job.array, []).append(job)
-    for array, jobs in by_array.items():
-        whole = len(jobs) == len(database.local_jobs.of_array(jobs[0].batch, array))
-        ids += [array] if whole else [str(job.local_id) for job in jobs]
+            by_array.setdefault(job.array, []).append(str(job.local_id))
+    for array, elements in by_array.items():
+        ids += [array] if len(elements) == database.local_jobs.size_of_array(batch, array) else elements
     return ids
 
 
@@ -107,4 +117,7 @@ def _fail_unsubmitted(database: Database, grid_job: str) -> int:
         job.outcome = find_outcome(job.cause)
         job.reason = f"never submitted: {'the grid job was cancelled before' if is_wanted else grid_job_itself.reason}"
 
-    return len(change_local_jobs(database, grid_job, lambda jobs: jobs.all_of(grid_job, State.UNSUBMITTED), fail))
+    count = 0
+    while failed := change_local_jobs(database, grid_job, lambda jobs: jobs.unsubmitted(grid_job), fail):
+        count += len(failed)
+    return count

@@ -37,10 +37,10 @@ def suspend_grid_job(account: Account, grid_job: str) -> bool:
         raise Refused(f"{grid_job}: none of its local jobs waits or runs in {system.adapter.name}")
     # First: else they would be started in the place of the stopped ones.
     if waiting and (system.adapter.hold is not None or not running + stopped):
-        system.hold(choose_ids(account.database, waiting))
+        system.hold(choose_ids(account.database, system.adapter.name, waiting))
     if running:
         _note_signal(account, grid_job, running)
-        system.suspend(choose_ids(account.database, running))
+        system.suspend(choose_ids(account.database, system.adapter.name, running))
     _look_again(account, grid_job)
     return bool(running or stopped)
 
@@ -54,13 +54,13 @@ def resume_grid_job(account: Account, grid_job: str) -> None:
     waiting, _, stopped = _find_live(account, grid_job)
     if stopped:
         _note_signal(account, grid_job, stopped)
-        system.resume(choose_ids(account.database, stopped))
+        system.resume(choose_ids(account.database, system.adapter.name, stopped))
     # Some batch systems show a held one as suspended.
     held = stopped + waiting
     if not held:
         raise Refused(f"{grid_job}: none of its local jobs is suspended or waits in {system.adapter.name}")
     if system.adapter.release is not None or not stopped:
-        system.release(choose_ids(account.database, held))
+        system.release(choose_ids(account.database, system.adapter.name, held))
     _look_again(account, grid_job)
 
 

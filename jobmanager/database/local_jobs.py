@@ -1,6 +1,6 @@
 """The job database's local jobs: their documents, and a few columns derived from them as indexes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -119,6 +119,9 @@ SELECT number FROM local_job JOIN phase USING (grid_job, number) WHERE grid_job 
 GROUP BY number HAVING max(changed) <= ? ORDER BY number
 """
 
+AT_ONCE = 500
+"""Documents that are in memory together, where a grid job may have any number of them."""
+
 GROUPINGS = ("user", "type", "batch")
 """What usage can be summed by."""
 
@@ -178,7 +181,7 @@ class AttemptEnds:
     """When the last of them ended, seconds since the epoch."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class LocalJobLine:
     """One line about one local job; times in seconds since the epoch, None where nothing is known."""
 
@@ -194,6 +197,11 @@ class LocalJobLine:
     cpu_seconds: float | None
     reason: str | None
     """Why it did not succeed or, before its end, why it waits."""
+
+    @property
+    def succeeded(self) -> bool:
+        """True where it ended well."""
+        return self.outcome == "succeeded"
 
 
 @dataclass(frozen=True)
@@ -262,6 +270,14 @@ class LocalJobs:
         chosen = f" AND state IN ({','.join('?' * len(states))})" if states else ""
         return self._local_jobs(chosen + " ORDER BY number", identity, *(state.word for state in states))
 
+    def each(self, identity: str, *states: State) -> "Iterator[LocalJob]":
+        """The same one after another: the documents of a large grid job need not be in memory together."""
+        chosen = f" AND state IN ({','.join('?' * len(states))})" if states else ""
+        condition, words, last = f"{chosen} AND number > ? ORDER BY number LIMIT ?", [s.word for s in states], 0
+        while jobs := self._local_jobs(condition, identity, *words, last, AT_ONCE):
+            yield from jobs
+            last = jobs[-1].index
+
     def get(self, identity: str, index: int) -> "LocalJob":
         """One local job of a grid job."""
         return self._local_jobs(" AND number = ?", identity, index)[0]
@@ -270,6 +286,10 @@ class LocalJobs:
         """The first local job of a grid job that ended without success."""
         failed = self._local_jobs(" AND outcome <> 'succeeded' ORDER BY number LIMIT 1", identity)
         return failed[0] if failed else None
+
+    def unsubmitted(self, identity: str) -> "list[LocalJob]":
+        """Some of a grid job's local jobs that are not submitted; none where all are."""
+        return self._local_jobs(" AND state = 'unsubmitted' ORDER BY number LIMIT ?", identity, AT_ONCE)
 
     def to_submit(self, identity: str, limit: int) -> "list[LocalJob]":
         """The first local jobs of a grid job that no submission was ever intended for."""
@@ -379,6 +399,11 @@ class LocalJobs:
         """Grid job and local job of each element of an array, by the array's id."""
         sql = "SELECT grid_job, number, document FROM local_job WHERE batch = ? AND array = ? ORDER BY number"
         return self._read(sql, batch, array)
+
+    def size_of_array(self, batch: str, array: str) -> int:
+        """How many elements of an array are known."""
+        ((count,),) = self._store.query("SELECT count(*) FROM local_job WHERE batch = ? AND array = ?", [batch, array])
+        return int(count)
 
     def list_open(self, batch: str) -> list[LocalJobKey]:
         """The local jobs on one batch system that are submitted and have not ended."""

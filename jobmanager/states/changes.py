@@ -2,16 +2,19 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Protocol, TypeVar
 
 from jobmanager.database.database import DamagedDocument, Database
 from jobmanager.database.local_job import LocalJob
-from jobmanager.database.local_jobs import LocalJobKey, LocalJobs
+from jobmanager.database.local_jobs import AT_ONCE, LocalJobs
 from jobmanager.states.aggregation import aggregate
 from jobmanager.states.ends import put_outcome
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
 CLOCKS_DIFFER = 10.0
 """Seconds by which the clock of a batch system's host may be ahead of ours."""
 
@@ -32,7 +35,17 @@ def change_local_jobs(
     return changed
 
 
-def same_runs(grid_job: str, known: Iterable[LocalJob | LocalJobKey]) -> Selection:
+class Run(Protocol):
+    """A local job as it was known under an id."""
+
+    @property
+    def index(self) -> int: ...
+
+    @property
+    def local_id(self) -> str | None: ...
+
+
+def same_runs(grid_job: str, known: Iterable[Run]) -> Selection:
     """Local jobs that were read before, but those with another id by now: what was heard is of an earlier attempt.
 
     One that cannot be read is left out: what was heard of the others counts all the same.
@@ -50,6 +63,21 @@ def same_runs(grid_job: str, known: Iterable[LocalJob | LocalJobKey]) -> Selecti
         return [job for job in jobs if job.local_id == ids[job.index]]
 
     return select
+
+
+def change_in_parts(
+    database: Database, grid_job: str, known: Iterable[Run], change: Callable[[LocalJob], object]
+) -> int:
+    """Change local jobs that were read before, some in each transaction; how many have changed."""
+    parts = in_parts(known)
+    return sum(len(change_local_jobs(database, grid_job, same_runs(grid_job, part), change)) for part in parts)
+
+
+def in_parts(items: Iterable[T]) -> Iterator[list[T]]:
+    """Some at a time: a large grid job's documents need not be in memory together."""
+    rest = iter(items)
+    while part := list(islice(rest, AT_ONCE)):
+        yield part
 
 
 def forget_future(jobs: Iterable[LocalJob], now: float) -> None:

@@ -17,9 +17,12 @@ from batch_adapters.causes import Cause
 from batch_adapters.states import State
 from handlers.command import CommandAdapter
 from jobmanager.completion import collection
-from jobmanager.completion.collection import collect_grid_job, output_limits
+from jobmanager.completion.collection import _render_document, collect_grid_job, output_limits
 from jobmanager.control.cancel_requests import request_cancel
+from jobmanager.control.cancellation import cancel_local_jobs
 from jobmanager.database.grid_job import GridJob
+from jobmanager.database.local_job import LocalJob
+from jobmanager.database.local_jobs import LocalJobs
 from jobmanager.monitor.worker import do_task
 from jobmanager.requests.time_limit import TooLong
 from jobmanager.site.account import Account
@@ -472,3 +475,48 @@ def test_a_handler_that_fails_costs_its_summary_only(
     job = toy.database.grid_jobs.get(GRID_JOB)
     assert job.summary() == {}
     assert re.fullmatch(rf"\w+: {error}", str(job.no_summary))
+
+
+@pytest.fixture
+def few_at_once(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Two documents at once; how many were read together, each time."""
+    read: list[int] = []
+    of_store = LocalJobs._read
+
+    def _read(self: LocalJobs, sql: str, *values: object) -> list[tuple[str, LocalJob]]:
+        found = of_store(self, sql, *values)
+        read.append(len(found))
+        return found
+
+    monkeypatch.setattr(LocalJobs, "_read", _read)
+    for room in ("database.local_jobs", "states.changes"):
+        monkeypatch.setattr(f"jobmanager.{room}.AT_ONCE", 2)
+    return read
+
+
+def test_the_end_of_a_large_grid_job_is_not_read_at_once(toy: ToySystem, few_at_once: list[int]) -> None:
+    add_ended(toy, *(f"17_{number}" for number in range(1, 6)), exit_code=3)
+    few_at_once.clear()
+    collect_grid_job(toy.account, GRID_JOB)
+    assert (state_of(toy), max(few_at_once)) == (State.FAILED, 2)
+    assert {job.reason for job in toy.database.local_jobs.all_of(GRID_JOB)} == {"the program ended with exit code 3"}
+
+
+def test_a_large_grid_job_is_cancelled_some_local_jobs_at_a_time(toy: ToySystem, few_at_once: list[int]) -> None:
+    toy.add([*(f"17_{number}" for number in range(1, 6))])
+    with toy.database.transaction():
+        toy.database.local_jobs.put(GRID_JOB, [LocalJob.new(number, "toy", None) for number in range(6, 11)])
+    few_at_once.clear()
+    cancel_local_jobs(toy.account, GRID_JOB)
+    assert max(few_at_once) == 2
+    assert toy.states() == [State.PENDING] * 5 + [State.FAILED] * 5
+    assert all(toy.job(number).cancel_asked for number in range(1, 6))
+    assert toy.calls("cancel") == ["17"]
+
+
+def test_the_document_in_the_tar_is_the_whole_one(toy: ToySystem, few_at_once: list[int]) -> None:
+    add_ended(toy, *(f"17_{number}" for number in range(1, 6)))
+    whole = GridJob(toy.database.to_xml(GRID_JOB)[0])
+    whole.put_final_state(State.DONE)
+    parts = list(_render_document(toy.account, GRID_JOB, lambda job: (State.DONE, None)))
+    assert (b"".join(parts), len(parts)) == (etree.tostring(whole.element, pretty_print=True), 7)

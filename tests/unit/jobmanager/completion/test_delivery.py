@@ -12,7 +12,7 @@ from batch_adapters.states import State
 from jobmanager.completion import delivery
 from jobmanager.completion.delivery import deliver_outputs, measure_files
 from jobmanager.database.grid_job import GramOrigin, GridJob
-from jobmanager.database.local_job import LocalJob
+from jobmanager.database.local_jobs import LocalJobLine
 from jobmanager.requests.acceptance import make_adapter
 from jobmanager.run_grid_job import cut_grid_job
 from jobmanager.site.account import Account
@@ -48,11 +48,8 @@ def accept(
     account.places.output(identity).write_text("tar\n")
 
 
-def local_jobs() -> Sequence[LocalJob]:
-    job = LocalJob.new(1, "fork", None)
-    job.register(TOKEN_ID, "", 1_795_219_187)
-    job.state = State.DONE
-    return [job]
+def local_jobs() -> Sequence[LocalJobLine]:
+    return [LocalJobLine(1, State.DONE, None, None, TOKEN_ID, 1_795_219_187, None, None, None, None)]
 
 
 def deliver(account: Account, identity: str = JOB) -> str:

@@ -1,13 +1,15 @@
 #!/bin/sh
 # samgrid-report phase NAME DONE/TOTAL [UNIT]: says how far this local job has come in one of its phases.
 # NAME: 1 to 40 of A-Z a-z 0-9 _ . -    UNIT: up to 20 of the same    DONE, TOTAL: whole numbers
+# samgrid-report output PHASE FILE...: names files in the folder output that a phase has made.
+# FILE: up to 200 of A-Z a-z 0-9 _ . + = , @ % / -
 # samgrid-report xml FILE: puts the XML of FILE (up to 64 KiB) into the local job's document.
 # Exit code 2: not understood. 1: not taken, the disk or the status file is full (256 KiB); a phase's end is always taken.
 LC_ALL=C
 
 # What is wrong comes last: the last line is what people are told of a local job that fails.
 misunderstood() {
-    printf 'usage: samgrid-report phase NAME DONE/TOTAL [UNIT]\n       samgrid-report xml FILE\nsamgrid-report: %s\n' "$1" >&2
+    printf 'usage: samgrid-report phase NAME DONE/TOTAL [UNIT]\n       samgrid-report output PHASE FILE...\n       samgrid-report xml FILE\nsamgrid-report: %s\n' "$1" >&2
     exit 2
 }
 
@@ -16,9 +18,25 @@ is_number() {
     [ "${#1}" -le 15 ]
 }
 
-report_phase() {
+check_name() {
     case $1 in '' | *[!A-Za-z0-9_.-]*) misunderstood "the name may not be \"$1\"" ;; esac
     [ "${#1}" -le 40 ] || misunderstood 'the name is longer than 40 characters'
+}
+
+report_outputs() {
+    check_name "$1"
+    phase=$1
+    shift
+    for file in "$@"; do
+        case $file in '' | /* | *[!A-Za-z0-9_.+=,@%/-]*) misunderstood "a file may not be called \"$file\"" ;; esac
+        [ "${#file}" -le 200 ] || misunderstood 'the name of a file is longer than 200 characters'
+    done
+    [ "$(wc -c <"$SAMGRID_STATUS")" -lt 262144 ] || exit 1
+    for file in "$@"; do printf 'output %s %s\n' "$phase" "$file"; done >>"$SAMGRID_STATUS"
+}
+
+report_phase() {
+    check_name "$1"
     done=${2%%/*}
     total=${2#*/}
     is_number "$done" && is_number "$total" && [ "$2" = "$done/$total" ] || misunderstood "\"$2\" is not DONE/TOTAL"
@@ -70,8 +88,13 @@ give_up() {
 }
 
 [ -f "$SAMGRID_STATUS" ] || misunderstood 'SAMGRID_STATUS names no file: this is no local job'
+if [ "$1" = output ] && [ $# -ge 3 ]; then
+    shift
+    report_outputs "$@"
+    exit
+fi
 case $1$# in
 phase3 | phase4) report_phase "$2" "$3" "$4" ;;
 xml2) report_xml "$2" ;;
-*) misunderstood 'phase with a name and DONE/TOTAL, or xml with a file are needed' ;;
+*) misunderstood 'phase with a name and DONE/TOTAL, output with a phase and files, or xml with a file are needed' ;;
 esac

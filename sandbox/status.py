@@ -5,7 +5,7 @@ import os
 import re
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ DRIVER_FAILED = 125
 """Exit code of a driver that could not run its program or bring its outputs back."""
 MAX_PHASES = 100
 """More named steps than that are of no use to people; later names are ignored."""
+MAX_OUTPUTS = 100
+"""Files that a phase can name; later ones are ignored."""
 MAX_CAUGHT = 100
 """More signals say nothing new."""
 MAX_LOST = 21
@@ -32,6 +34,8 @@ class Phase:
     done: int
     total: int
     unit: str = ""
+    outputs: tuple[str, ...] = ()
+    """Names of the files that it has made, in the folder of the outputs."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,8 @@ _FIELDS: dict[bytes, tuple[str, re.Pattern[bytes], Callable[[bytes], Any]]] = {
 _CAUGHT = re.compile(rb"([A-Z0-9]{1,10}) (\d{1,12})(?: (\d{1,9}))?")
 _PHASE = re.compile(rb"([A-Za-z0-9_.-]{1,40}) (\d{1,15}) (\d{1,15})(?: ([A-Za-z0-9_.-]{1,20}))?")
 
+_OUTPUT = re.compile(rb"([A-Za-z0-9_.-]{1,40}) ([A-Za-z0-9_.+=,@%/-]{1,200})")
+
 
 def read_status(data: bytes) -> DriverStatus:
     """The status that a file's content gives; lines that are torn, unknown or garbage do not count.
@@ -115,6 +121,7 @@ def read_status(data: bytes) -> DriverStatus:
     """
     fields: dict[str, Any] = {}
     phases: dict[str, Phase] = {}
+    outputs: dict[str, dict[str, None]] = {}
     caught: list[CaughtSignal] = []
     lost: list[str] = []
     # What follows the last line break is still being written.
@@ -122,6 +129,8 @@ def read_status(data: bytes) -> DriverStatus:
         key, _, value = line.partition(b" ")
         if key == b"phase":
             _note_phase(phases, value)
+        elif key == b"output" and (match := _OUTPUT.fullmatch(value)):
+            _note_output(outputs, *(part.decode() for part in match.groups()))
         elif key == b"caught" and (match := _CAUGHT.fullmatch(value)) and len(caught) < MAX_CAUGHT:
             name, at, ago = match.groups()
             caught.append(CaughtSignal(name.decode(), int(at), None if ago is None else int(ago)))
@@ -131,11 +140,13 @@ def read_status(data: bytes) -> DriverStatus:
             if key == b"start":
                 fields.clear()
                 phases.clear()
+                outputs.clear()
                 caught.clear()
                 lost.clear()
             name, _, convert = _FIELDS[key]
             fields[name] = convert(value)
-    return DriverStatus(**fields, phases=tuple(phases.values()), caught=tuple(caught), lost=tuple(lost))
+    told = tuple(replace(phase, outputs=tuple(outputs.get(phase.name, ()))) for phase in phases.values())
+    return DriverStatus(**fields, phases=told, caught=tuple(caught), lost=tuple(lost))
 
 
 def read_phase(value: bytes) -> Phase | None:
@@ -151,6 +162,13 @@ def _note_phase(phases: dict[str, Phase], value: bytes) -> None:
     phase = read_phase(value)
     if phase is not None and (phase.name in phases or len(phases) < MAX_PHASES):
         phases[phase.name] = phase
+
+
+def _note_output(outputs: dict[str, dict[str, None]], phase: str, name: str) -> None:
+    if phase in outputs or len(outputs) < MAX_PHASES:
+        names = outputs.setdefault(phase, {})
+        if len(names) < MAX_OUTPUTS:
+            names[name] = None
 
 
 def fetch_status(file: Path) -> DriverStatus:

@@ -2,7 +2,7 @@
 
 import enum
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lxml import etree
 
@@ -308,19 +308,26 @@ class LocalJob(Document):
             before = known.get(phase.name)
             if before is None and len(known) < MAX_PHASES:
                 known[phase.name] = ToldPhase(*_values(phase), min(begun, int(now)), int(now))
-            elif before is not None and _values(before) != _values(phase):
-                known[phase.name] = ToldPhase(*_values(phase), before.begun, int(now))
+            elif before is not None:
+                # Its numbers may be told in lines on stdout, which name no files.
+                merged = replace(phase, outputs=phase.outputs or before.outputs)
+                if _values(before) != _values(merged):
+                    known[phase.name] = ToldPhase(*_values(merged), before.begun, int(now))
         self._remove("phase")
         for told in known.values():
             values = {"name": told.name, "done": told.done, "total": told.total, "unit": told.unit}
             times = {"begun": render_time(told.begun), "changed": render_time(told.changed)}
-            etree.SubElement(self.element, "phase", {name: str(value) for name, value in (values | times).items()})
+            attributes = {name: str(value) for name, value in (values | times).items()}
+            element = etree.SubElement(self.element, "phase", attributes)
+            for output in told.outputs:
+                etree.SubElement(element, "output", name=output)
 
     def told_phases(self) -> list[ToldPhase]:
         """The phases that were told, in the order in which they were told first."""
         return [
             ToldPhase(
                 *(str(e.get("name")), int(e.get("done") or 0), int(e.get("total") or 0), str(e.get("unit") or "")),
+                tuple(str(output.get("name")) for output in e.iterfind("output")),
                 *(read_time(str(e.get("begun"))), read_time(str(e.get("changed")))),
             )
             for e in self.element.iterfind("phase")
@@ -343,5 +350,5 @@ class LocalJob(Document):
         self.element.append(root)
 
 
-def _values(phase: Phase) -> tuple[str, int, int, str]:
-    return phase.name, phase.done, phase.total, phase.unit
+def _values(phase: Phase) -> tuple[str, int, int, str, tuple[str, ...]]:
+    return phase.name, phase.done, phase.total, phase.unit, phase.outputs

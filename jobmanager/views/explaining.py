@@ -1,6 +1,6 @@
 """``samgrid explain``: what is known of a local job, who said so and when, and what is concluded from it."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from batch_adapters.adapter import BatchError, LocalStatus, Unreachable
@@ -139,7 +139,7 @@ def describe_driver(status: DriverStatus) -> list[str]:
     lines = []
     if status.start is not None:
         lines.append(f"{render_local_time(status.start)} start" + (f" on {status.host}" if status.host else ""))
-    lines += [f"phase {p.name}: {p.done} of {p.total} {p.unit}" for p in status.phases]
+    lines += [f"phase {p.name}: {p.done} of {p.total} {p.unit}{_render_outputs(p.outputs)}" for p in status.phases]
     lines += [_describe_caught(caught) for caught in status.caught]
     if status.exit_code is not None:
         signal = f", signal {status.signal}" if status.signal else ""
@@ -150,6 +150,10 @@ def describe_driver(status: DriverStatus) -> list[str]:
         back = "what could be read of the outputs is" if status.lost else "the outputs are"
         lines.append(f"{render_local_time(status.end)} end: {back} back")
     return lines + ([f"problem: {status.problem}"] if status.problem else [])
+
+
+def _render_outputs(names: Sequence[str]) -> str:
+    return f"; files: {', '.join(names)}" if names else ""
 
 
 def _describe_caught(caught: CaughtSignal) -> str:

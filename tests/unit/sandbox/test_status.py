@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox.status import MAX_PHASES, CaughtSignal, DriverStatus, Phase, fetch_status, read_phase, read_status
+from sandbox.status import (
+    MAX_OUTPUTS,
+    MAX_PHASES,
+    CaughtSignal,
+    DriverStatus,
+    Phase,
+    fetch_status,
+    read_phase,
+    read_status,
+)
 
 REPORT = Path(__file__).parents[3] / "sandbox" / "samgrid-report.sh"
 
@@ -84,6 +93,21 @@ def test_a_phase_has_a_longest_form(longer: int | None) -> None:
     assert (read_phase(line.encode()) is not None) is (longer is None)
 
 
+def test_a_phase_has_the_files_that_were_named_of_it() -> None:
+    told = read_status(
+        b"start 1\noutput reco before-the-phase\nphase reco 1 2\noutput reco b\noutput reco b\noutput other x\n"
+        b"phase reco 2 2\noutput reco a b\noutput reco torn"
+    )
+    assert told.phases == (Phase("reco", 2, 2, "", ("before-the-phase", "b")),)
+    assert read_status(b"output reco a\nstart 2\nphase reco 1 2\n").phases == (Phase("reco", 1, 2),)
+
+
+def test_a_phase_names_only_so_many_files() -> None:
+    lines = b"phase a 1 1\n" + b"".join(b"output a %d\n" % number for number in range(MAX_OUTPUTS + 9))
+    (phase,) = read_status(lines).phases
+    assert len(phase.outputs) == MAX_OUTPUTS
+
+
 def test_endless_phases_do_not_fill_the_memory() -> None:
     data = b"".join(b"phase p%d 1 2\n" % number for number in range(1000)) + b"phase p5 2 2\n"
     phases = read_status(data).phases
@@ -147,6 +171,9 @@ def report(status: Path | None, *words: str) -> int:
     [
         pytest.param(("phase", "generate", "1/250", "events"), "phase generate 1 250 events\n", id="with unit"),
         pytest.param(("phase", "a.b-C_9", "0/0"), "phase a.b-C_9 0 0\n", id="without unit"),
+        pytest.param(
+            ("output", "reco", "a.root", "b/c_1.log"), "output reco a.root\noutput reco b/c_1.log\n", id="files"
+        ),
     ],
 )
 def test_a_report_becomes_a_line(room: Path, words: tuple[str, ...], line: str) -> None:
@@ -176,6 +203,14 @@ def test_a_report_becomes_a_line(room: Path, words: tuple[str, ...], line: str) 
         ("phase", "a", "1/" + "9" * 16),
         ("phase", "a", "1/2", "u v"),
         ("phase", "a", "1/2", "u" * 21),
+        ("output",),
+        ("output", "a"),
+        ("output", "a b", "file"),
+        ("output", "a", "file", "/etc/passwd"),
+        ("output", "a", "two words"),
+        ("output", "a", "f\nend 9"),
+        ("output", "a", "f" * 201),
+        ("outputs", "a", "file"),
     ],
     ids=repr,
 )

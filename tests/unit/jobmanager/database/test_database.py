@@ -402,6 +402,18 @@ def test_what_is_told_again_is_merged_by_name_and_keeps_its_time(database: Datab
     assert [phase.changed for phase in job.told_phases()] == [1000, 1000]
 
 
+def test_a_phase_keeps_the_files_that_it_has_named(database: Database) -> None:
+    add(database, "aaaaaaaa", 1)
+    (job,) = database.local_jobs.all_of("aaaaaaaa")
+    job.put_phases([Phase("reco", 1, 2, "events", ("a.root", "b.root"))], 1000)
+    # As a line on stdout tells it.
+    job.put_phases([Phase("reco", 2, 2, "events")], 1001)
+    with database.transaction():
+        database.local_jobs.put("aaaaaaaa", [job])
+    (kept,) = database.local_jobs.all_of("aaaaaaaa")
+    assert kept.phases() == [Phase("reco", 2, 2, "events", ("a.root", "b.root"))]
+
+
 def test_a_local_job_keeps_only_so_many_phases(database: Database) -> None:
     add(database, "aaaaaaaa", 1)
     tell(database, "aaaaaaaa", 1, [Phase(f"p{number}", 1, 2) for number in range(MAX_PHASES)], 1000)

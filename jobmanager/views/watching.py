@@ -23,7 +23,8 @@ DONE, FAILED, CANNOT_GO_ON = 0, 1, 3
 _FINAL = (State.DONE.word, State.FAILED.word)
 _INTERVAL = 0.5
 _PATIENCE = 15.0
-"""Seconds of trouble before we stop waiting: the monitor tries again at least once in them (`Backoff`)."""
+"""Seconds of trouble before we stop waiting: the monitor tries again at least once in them (`Backoff`), but for a
+batch system that said "not now" (`POSTPONED`)."""
 
 
 @dataclass(frozen=True)

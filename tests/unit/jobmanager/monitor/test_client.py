@@ -89,7 +89,8 @@ def test_a_monitor_of_another_version_is_ended_and_ours_takes_its_place(
         stay_silent(listener)
 
     pid = serve(listen)
-    wait_until(account.places.monitor_configuration.exists)
+    written = account.places.monitor_configuration
+    wait_until(lambda: written.exists() and written.read_text() != "")
     call(account)
     assert started == [account]
     assert os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT).si_status == signal.SIGTERM  # type: ignore[union-attr]

@@ -5,6 +5,7 @@ import logging
 import os
 import re
 from contextlib import suppress
+from dataclasses import replace
 
 from batch_adapters.states import State
 from gram_shims.answers import NO_CHANGE, Answer, GramError, find_error, read_answer, refuse
@@ -19,7 +20,7 @@ from gram_shims.request import (
     set_aside,
 )
 from jobmanager.control.cancel_requests import forget_withdrawal, hold_back, request_cancel
-from jobmanager.gram.answers import answer_file, gram_id, render_poll_answer, reported_state
+from jobmanager.gram.answers import answer_file, gram_id, must_fail, render_poll_answer, reported_state
 from jobmanager.monitor.client import end_other_monitor, wake_monitor
 from jobmanager.requests.acceptance import accept_grid_job
 from jobmanager.requests.attributes import BadRequest
@@ -123,6 +124,18 @@ def poll(account: Account, description: JobDescription) -> Answer:
         _wake(account)
     text = render_poll_answer(account, job)
     return read_answer(text)
+
+
+def stage_out(account: Account, description: JobDescription) -> Answer:
+    """What GRAM is told once it has brought the files of a grid job back, whose event had to say DONE for that.
+
+    :raises DatabaseError: it cannot be known now.
+    """
+    job_id = find_grid_job(account, description)
+    if job_id is None:
+        return NO_CHANGE
+    job = account.database.grid_jobs.get(job_id)
+    return replace(read_answer(render_poll_answer(account, job)), state=None) if must_fail(account, job) else NO_CHANGE
 
 
 def _wake(account: Account) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from gram_shims.answers import NO_CHANGE, Answer, GramError, refuse, render_answer
-from gram_shims.calls import cancel, poll, signal, submit
+from gram_shims.calls import cancel, poll, signal, stage_out, submit
 from gram_shims.origin import find_contact
 from gram_shims.request import BadDescription, JobDescription, read_description
 from jobmanager.database.database import DatabaseError
@@ -50,6 +50,7 @@ _FUNCTIONS: Mapping[str, Callable[[Account, JobDescription], Answer]] = {
     "poll": poll,
     "cancel": cancel,
     "signal": signal,
+    "stage_out": stage_out,
 }
 PATIENCE = 25.0
 """Seconds after which a question is answered, whatever hangs; GRAM 1.5 waits for 30."""
@@ -159,8 +160,8 @@ def answer_call(command: str, state_dir: str | None, description: JobDescription
 
 
 def find_failure(command: str, message: str) -> Answer:
-    """What GRAM is told where a call could not be served: of a poll nothing, so that the state stays."""
-    return NO_CHANGE if command == "poll" else refuse(_FAILURES[command], message)
+    """What GRAM is told where a call could not be served; of a poll nothing, so that the state stays."""
+    return refuse(_FAILURES[command], message) if command in _FAILURES else NO_CHANGE
 
 
 def _fit(command: str, answer: Answer) -> Answer:

@@ -28,6 +28,9 @@ my %ERROR_WITHOUT_ANSWER = (
 my %IS_KEY   = map { $_ => 1 } qw(JOB_ID JOB_STATE GT3_FAILURE_MESSAGE ERROR);
 my %IS_FINAL = map { $_ => 1 } Globus::GRAM::JobState::FAILED(), Globus::GRAM::JobState::DONE();
 
+# True while files of a grid job that failed are staged out.
+our $is_failure = 0;
+
 # The program, once it is needed: it stays loaded for as long as this interpreter is used.
 my %program;
 
@@ -62,6 +65,22 @@ sub signal {
     return $self->_call('signal');
 }
 
+# GRAM stages out after DONE only, which is why the event of a grid job that failed says that: the rest is said here.
+# It fails a job only if it does not hear that all was staged.
+sub stage_out {
+    my ($self) = @_;
+    my $failure = $self->_ask_program('stage_out') || [];
+    local $is_failure = scalar @{$failure};
+    my $staged = $self->SUPER::stage_out();
+    return ref $staged eq 'HASH' && $is_failure ? $self->_respond($failure) : $staged;
+}
+
+sub respond {
+    my ( $self, $answer ) = @_;
+    return if $is_failure && grep { /\ASTAGED_(?:OUT|STREAM)\z/ } keys %{$answer};
+    return $self->SUPER::respond($answer);
+}
+
 # Where an answer was lost, the call is made once more: GRAM's uniqid makes it the same grid job.
 sub _call {
     my ( $self, $command ) = @_;
@@ -90,7 +109,7 @@ sub _respond {
 
 sub _give_up {
     my ( $self, $command ) = @_;
-    return [] if $command eq 'poll';
+    return [] if !exists $ERROR_WITHOUT_ANSWER{$command};
     my $error = [ ERROR => $ERROR_WITHOUT_ANSWER{$command} ];
     return [$error] if $command ne 'submit';
     $self->_withdraw();

@@ -3,10 +3,12 @@
 import os
 from pathlib import Path
 
+from adapters import canonical_name
 from batch_adapters.generator.collector_protocol import render_id
 from batch_adapters.states import Event, State
 from jobmanager.database.grid_job import GridJob
 from jobmanager.site.account import Account
+from jobmanager.site.settings import FailedAs
 from sandbox.files import replace_file, sync_folder
 
 USER_CANCELLED = 8
@@ -89,7 +91,7 @@ def find_events(account: Account, job: GridJob) -> list[Event]:
 
     Clients wait for ACTIVE, and GRAM passes over it where it has had it: so it comes before each end, except of a grid
     job that someone cancelled. Only DONE can carry an exit code, and only then GRAM brings the outputs back: so a grid
-    job that failed is DONE with an exit code that is not 0.
+    job that failed is DONE with an exit code that is not 0; `must_fail` says what comes of it.
     """
     told, name = reported_state(job.state), gram_id(job.identity)
     if told is State.FAILED and job.was_cancelled:
@@ -97,6 +99,13 @@ def find_events(account: Account, job: GridJob) -> list[Event]:
     if told.is_final:
         return [Event(0, name, State.ACTIVE), Event(0, name, State.DONE, _find_exit_code(account, job))]
     return [] if told is State.SUSPENDED else [Event(0, name, told)]
+
+
+def must_fail(account: Account, job: GridJob) -> bool:
+    """True where clients of GRAM shall hear that a grid job failed though its event said DONE: asked after staging."""
+    said = [values for name, values in job.request() if canonical_name(name) == canonical_name("failed_as")]
+    wanted = FailedAs(said[-1][0]) if said else account.configuration.gram.failed_as
+    return reported_state(job.state) is State.FAILED and wanted is FailedAs.FAILED
 
 
 def _find_exit_code(account: Account, job: GridJob) -> int:

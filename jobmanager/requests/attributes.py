@@ -28,6 +28,13 @@ COMMON_ATTRIBUTES = (
         default="",
     ),
     Attribute(
+        "failed_as",
+        "How clients of GRAM hear that the grid job failed, where GRAM reads events: failed, or done with exit code 1, "
+        "so that GRAM stages files out; by default as the site says.",
+        default="",
+        choices=("failed", "done"),
+    ),
+    Attribute(
         "batch_options",
         "Further options of the batch system's submit command, as far as the site permits them.",
         Kind.WORDS,

@@ -19,6 +19,7 @@ from jobmanager.site.settings import (
     DecompositionSettings,
     EventSource,
     EventsSettings,
+    FailedAs,
     ForkSettings,
     GramSettings,
     HandlersSettings,
@@ -312,7 +313,7 @@ def _render_value(value: object) -> str:
         return "{ " + ", ".join(f"{_render_key(key)} = {_render_value(item)}" for key, item in value.items()) + " }"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_render_value, value)) + "]"
-    if isinstance(value, EventSource | Transfer):
+    if isinstance(value, EventSource | FailedAs | Transfer):
         value = value.value
     if value is None:
         value = ""

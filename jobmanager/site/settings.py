@@ -53,13 +53,21 @@ class Transfer(enum.Enum):
     BATCH_SYSTEM = "batch-system"
 
 
-def _choice(words: "type[EventSource] | type[Transfer]") -> _Kind:
+class FailedAs(enum.Enum):
+    """How GRAM hears, where it reads events, of a grid job that failed."""
+
+    FAILED = "failed"
+    DONE = "done"
+
+
+def _choice(words: "type[EventSource] | type[FailedAs] | type[Transfer]") -> _Kind:
     known = [word.value for word in words]
     return _Kind("one of " + ", ".join(known), lambda value: value in known, words, str)
 
 
 _KINDS: Mapping[Any, _Kind] = {
     EventSource: _choice(EventSource),
+    FailedAs: _choice(FailedAs),
     Transfer: _choice(Transfer),
     Path | None: _Kind(
         "an absolute path, or nothing",
@@ -249,6 +257,10 @@ class GramSettings:
     )
     event_folder: Path | None = _key(  # noqa: RUF009
         None, "Folder of day files that this account alone writes; not used where there is a collector."
+    )
+    failed_as: FailedAs = _key(  # noqa: RUF009
+        FailedAs.FAILED,
+        "How GRAM hears by events of a failed grid job: failed, or done with exit code 1, so that it stages files out.",
     )
     audit_folder: Path | None = _key(  # noqa: RUF009
         None, "Folder that gets an audit record for each ended grid job that came through GRAM."

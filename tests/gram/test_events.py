@@ -22,6 +22,7 @@ RUN = {
     "a-signal": sh("kill -9 $$"),
     "grid-job": COMMAND + sh("echo out") + "(count=3)",
     "grid-job-that-fails": COMMAND + sh("exit 7") + "(count=3)",
+    "grid-job-that-fails-as-done": COMMAND + sh("exit 7") + "(count=3)(failed_as=done)",
     "staged-out-of-a-failure": COMMAND
     + sh("exit 7")
     + "(samgrid_output=HOME/failed.tar)(file_stage_out=(HOME/failed.tar $(GLOBUSRUN_GASS_URL)HOME/brought.tar))",
@@ -72,6 +73,22 @@ def test_the_exit_code_is_in_the_last_event(seg: GramSite, rsl: str, code: int) 
     states = re.findall(rf"^001;[0-9]+;{job};([0-9]+);([0-9]+)$", read_events(), re.MULTILINE)
     assert states[-1] == ("8", str(code))
     assert next(state for state, _ in states if state != "1") == "2"
+
+
+@pytest.mark.parametrize(
+    ("name", "status"),
+    [
+        ("done", 0),
+        ("exit-code", 0),
+        ("grid-job", 0),
+        ("grid-job-that-fails", 17),
+        ("staged-out-of-a-failure", 17),
+        ("grid-job-that-fails-as-done", 0),
+    ],
+)
+def test_no_script_takes_a_grid_job_that_failed_for_done(outcomes: dict[str, Outcome], name: str, status: int) -> None:
+    assert outcomes[name].status == status, outcomes[name].words
+    assert ("GRAM Job failed" in outcomes[name].words) is (status == 17)
 
 
 def test_a_failure_brings_its_outputs_back(seg: GramSite, outcomes: dict[str, Outcome]) -> None:

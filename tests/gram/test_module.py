@@ -120,6 +120,10 @@ def test_two_jobs_live_and_end_one_after_the_other_in_one_interpreter(interprete
     answer = dict(poll_until(interpreter, site, second, "4"))
     assert (answer["JOB_STATE"], answer["ERROR"]) == ("4", "17")
     assert f"{read_gram_id(second)}.tar" in answer["GT3_FAILURE_MESSAGE"]
+    # Where GRAM reads events, it knows no id then.
+    assert interpreter.ask("stage_out", **site.describe("1.1", jobid=[""])) == []
+    failure = interpreter.ask("stage_out", **site.describe("1.2", jobid=[""]))
+    assert failure == [("GT3_FAILURE_MESSAGE", answer["GT3_FAILURE_MESSAGE"]), ("ERROR", "17")]
     assert first != second
 
 

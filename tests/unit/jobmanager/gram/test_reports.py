@@ -12,7 +12,7 @@ import pytest
 from batch_adapters.adapter import Refused
 from batch_adapters.generator.collector_protocol import Answer
 from batch_adapters.states import Event, State
-from gram_shims.calls import poll
+from gram_shims.calls import poll, stage_out
 from gram_shims.request import JobDescription
 from jobmanager.control.cancel_requests import request_cancel
 from jobmanager.database.grid_job import GramOrigin, GridJob
@@ -23,7 +23,7 @@ from jobmanager.gram.reports import GramReports
 from jobmanager.monitor import worker
 from jobmanager.monitor.monitor import Monitor
 from jobmanager.site.account import Account
-from jobmanager.site.settings import GramSettings
+from jobmanager.site.settings import FailedAs, GramSettings
 from jobmanager.states.next_task import Task
 from tests.conftest import file_size_limit
 
@@ -216,6 +216,29 @@ def test_a_monitor_killed_before_it_noted_what_it_told_tells_it_again(
     assert (told(seg), lines_of(folder)) == (None, [f"{A};2;0", f"{A};8;0"])
     GramReports(seg).report()
     assert (told(seg), lines_of(folder)) == (State.DONE, [f"{A};2;0", f"{A};8;0"] * 2)
+
+
+@pytest.mark.parametrize(
+    ("site", "request_says", "state", "is_failure"),
+    [
+        pytest.param(FailedAs.FAILED, (), State.FAILED, True, id="by default"),
+        pytest.param(FailedAs.DONE, (), State.FAILED, False, id="as the site says"),
+        pytest.param(FailedAs.DONE, ("failed",), State.FAILED, True, id="as the request says"),
+        pytest.param(FailedAs.FAILED, ("failed", "done"), State.FAILED, False, id="as last given"),
+        pytest.param(FailedAs.FAILED, ("failed",), State.DONE, False, id="done"),
+    ],
+)
+def test_site_and_request_say_what_gram_hears_of_a_failure_after_staging(
+    account: Account, site: FailedAs, request_says: Sequence[str], state: State, is_failure: bool
+) -> None:
+    account = in_mode(account, GramSettings(failed_as=site))
+    accept(account)
+    asked = [("samgrid_type", ("command",)), *(("FailedAs", (word,)) for word in request_says)]
+    account.database.grid_jobs.change(A, lambda job: job.put_request(asked, Path("/")))
+    enter(account, state, reason="2 of 3 failed")
+    answer = stage_out(account, JobDescription({"uniqid": (f"uniqid of {A}",), "jobid": ("",)}))
+    assert (answer.error == 17, answer.state) == (is_failure, None)
+    assert ("2 of 3 failed; what came back is in" in answer.message) is is_failure
 
 
 def test_every_day_has_its_file_also_without_events(seg: Account, folder: Path, clock: Clock) -> None:

@@ -28,6 +28,7 @@ def load_schema() -> etree.RelaxNG:
     return etree.RelaxNG(etree.parse(str(SCHEMA_FILE), _parser()))
 
 
+@functools.cache  # to make one takes as long as to parse a document
 def _parser(huge: bool = False) -> etree.XMLParser:
     return etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, huge_tree=huge)
 

@@ -89,6 +89,8 @@ class _Changes:
         self._database = database
         self._batch = batch
         self._jobs: dict[tuple[str, int], LocalJob] = {}
+        self._keys: dict[str, tuple[str, int]] = {}
+        """By id; none changes in the transaction."""
         self._changed: set[tuple[str, int]] = set()
 
     def apply(self, event: Event) -> bool:
@@ -108,8 +110,13 @@ class _Changes:
         return True
 
     def _find_and_apply(self, event: Event) -> bool:
+        key = self._keys.get(event.local_id)
+        if key is not None and key in self._jobs:
+            self._apply(key[0], self._jobs[key], event, apply_event)
+            return True
         found = self._database.local_jobs.find(self._batch, event.local_id)
         if found is not None:
+            self._keys[event.local_id] = found[0], found[1].index
             self._apply(*found, event, apply_event)
             return True
         elements = self._database.local_jobs.of_array(self._batch, event.local_id)

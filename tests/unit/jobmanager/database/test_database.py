@@ -571,3 +571,22 @@ def test_ids_of_earlier_attempts_are_known_without_their_documents(database: Dat
         database.local_jobs.put("aaaaaaaa", [job])
         database._store.write("UPDATE local_job SET document = x'00'")
     assert database.local_jobs.earlier_ids("aaaaaaaa") == {"aaaaaaaa-1.2"}
+
+
+def test_a_document_is_read_once_for_all_its_events_of_a_batch(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(database, "aaaaaaaa")
+    submit(database, "aaaaaaaa", 2)
+    asked: list[str] = []
+    of_store = database.local_jobs.find
+
+    def find(batch: str, local_id: str) -> tuple[str, LocalJob] | None:
+        asked.append(local_id)
+        return of_store(batch, local_id)
+
+    monkeypatch.setattr(database.local_jobs, "find", find)
+    events = [Event(2000 + state, "aaaaaaaa-1.1", state, 0) for state in (State.ACTIVE, State.SUSPENDED)]
+    events.append(Event(3000, "aaaaaaaa-1.1", State.DONE, 0))
+    apply_events(database, "fork", events)
+    assert (asked, database.local_jobs.get("aaaaaaaa", 1).state) == (["aaaaaaaa-1.1"], State.DONE)

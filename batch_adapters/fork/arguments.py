@@ -3,8 +3,8 @@
 import argparse
 import os
 
+from batch_adapters.fork.jobs import MAX_INDEX, is_token
 from batch_adapters.fork.protocol import read_wire
-from batch_adapters.fork.records import MAX_INDEX, is_token
 
 # Each running job costs the queue process one descriptor, of which it has 1024 by default.
 MAX_SLOTS = 900

@@ -1,9 +1,11 @@
-"""The queue's end of one fork starter: asks, and hears one answer at a time."""
+"""The queue's end of its fork starter, a fork of the queue process itself."""
 
-import contextlib
-import subprocess
-from typing import IO
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
 
+from batch_adapters.fork.jobs import End
 from batch_adapters.fork.protocol import (
     Refused,
     Started,
@@ -13,40 +15,85 @@ from batch_adapters.fork.protocol import (
     render_start_request,
     render_wire,
 )
-from batch_adapters.fork.spool import Spool
-from batch_adapters.launch import command_line
+from batch_adapters.fork.spool import Spool, lock_file
+from batch_adapters.fork.starter import run_starter
+from batch_adapters.states import read_event
+
+log = logging.getLogger(__name__)
+
+
+class StarterDied(Exception):
+    """Nobody answers any more: the claims tell what was started."""
 
 
 class StarterClient:
-    """One fork starter process of a spool, our child."""
+    """One fork starter process of a spool, our child, which tells in lines what it has started and what has ended."""
 
     def __init__(self, spool: Spool) -> None:
-        argv = [*command_line("samgrid-fork-starter"), str(spool.events), "--records", str(spool.jobs)]
-        self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self._input = _existing(self._process.stdin)
-        self._output = _existing(self._process.stdout)
+        (request, self._input), (self.output, answer) = os.pipe(), os.pipe()
+        self._unread = b""
+        self._ends: dict[str, End] = {}
+        pid = os.fork()
+        if pid == 0:
+            _become_starter(spool, request, answer)
+        os.close(request)
+        os.close(answer)
 
-    def start(self, request: StartRequest) -> Started | Refused | None:
-        """Ask for one job; None where the starter died before it answered: the record tells if it started."""
+    def start(self, requests: Sequence[StartRequest]) -> list[Started | Refused]:
+        """Ask for jobs, and wait for the answer to each; raises StarterDied."""
+        data = b"".join(render_wire(render_start_request(request)) for request in requests)
         try:
-            self._input.write(render_wire(render_start_request(request)))
-            self._input.flush()
-        except BrokenPipeError:
-            return None
-        line = self._output.readline()
-        return read_answer(read_wire(line)) if line.endswith(b"\n") else None
+            while data:
+                data = data[os.write(self._input, data) :]
+        except BrokenPipeError as error:
+            raise StarterDied from error
+        answers: list[Started | Refused] = []
+        while len(answers) < len(requests):
+            answers += self._read()
+        return answers
+
+    def read_ends(self) -> dict[str, End]:
+        """What has ended, by local id, once `output` is readable; raises StarterDied."""
+        self._read()
+        return self.take_ends()
+
+    def take_ends(self) -> dict[str, End]:
+        """What was told of ends while an answer was awaited."""
+        ends, self._ends = self._ends, {}
+        return ends
+
+    def _read(self) -> list[Started | Refused]:
+        data = os.read(self.output, 65536)
+        if not data:
+            raise StarterDied
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        answers = []
+        for line in map(read_wire, lines):
+            event = read_event(line)
+            if event is None:
+                answers.append(read_answer(line))
+            else:
+                self._ends[event.local_id] = End(event.state, event.exit_code, event.timestamp)
+        return answers
 
     def close(self) -> None:
         """Tell the starter to start nothing any more; it stays until its jobs have ended."""
-        # Closing writes what is left of a request that a dead starter did not read.
-        with contextlib.suppress(BrokenPipeError):
-            self._input.close()
-        self._output.close()
-        # The queue reaps all its children itself; Popen must not wait for a pid that may be another's by then.
-        self._process.returncode = 0
+        os.close(self._input)
+        os.close(self.output)
 
 
-def _existing(pipe: IO[bytes] | None) -> IO[bytes]:
-    if pipe is None:
-        raise RuntimeError("Popen made no pipe")
-    return pipe
+def _become_starter(spool: Spool, request: int, answer: int) -> None:
+    status = 1
+    try:
+        os.dup2(request, 0)
+        os.dup2(answer, 1)
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        # ps shows who is who: they have one command line.
+        Path("/proc/self/comm").write_text("samgrid-starter", encoding="ascii")
+        run_starter(spool.events, spool.run, lock_file(spool.starter_lock, wait=True))
+        status = 0
+    except Exception:
+        log.exception("the fork starter ends")
+    finally:
+        # Whatever went wrong, this process must never go on as a second queue.
+        os._exit(status)

@@ -1,11 +1,14 @@
 """The commands of the embedded batch system: submit, query, cancel, and serve (the queue process itself)."""
 
 import argparse
+import contextlib
+import fcntl
 import os
 import pwd
+import sqlite3
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from batch_adapters.causes import Cause
@@ -18,59 +21,46 @@ from batch_adapters.fork.arguments import (
     read_variable,
     read_word,
 )
+from batch_adapters.fork.jobs import read_local_id, read_run_file
 from batch_adapters.fork.processes import is_stopped
-from batch_adapters.fork.records import (
-    Record,
-    read_local_id,
-    read_record_file,
-    record_path,
-    render_cancelled,
-    write_claim,
-)
-from batch_adapters.fork.spool import (
-    Spool,
-    SpoolError,
-    has_ended_long_ago,
-    has_work,
-    lock_file,
-    make_spool,
-    read_claimed,
-    read_stored_submission,
-    read_tokens,
-    run_queue_if_none,
-    run_wake,
-    write_marker,
-    write_submission,
-)
-from batch_adapters.fork.submission import Submission, render_local_id
+from batch_adapters.fork.spool import Spool, SpoolError, has_work, open_spool, run_queue_if_none
+from batch_adapters.fork.submission import Submission, render_local_id, write_submission
 from batch_adapters.fork.suspension import run_resume, run_suspend
-from batch_adapters.states import State
 
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
+HISTORY_SECONDS = 7 * 86400
+"""How long ended jobs are in the answer to a query that names none; one that names their token tells of them longer."""
 
 
 def main(argv: Sequence[str]) -> int:
     """Run one command; exit status 0, 1 (the spool cannot be used: no answer) or 2 (wrong arguments)."""
     options, command = read_options(argv)
     try:
-        spool = make_spool(options.spool.absolute())
-        match options.command:
-            case "submit":
-                run_submit(spool, options, command)
-            case "query":
-                run_query(spool, options)
-            case "cancel":
-                run_cancel(spool, options)
-            case "suspend":
-                run_suspend(spool, options.ids)
-            case "resume":
-                run_resume(spool, options.ids)
-            case "serve":
-                run_serve(spool, options.slots, options.grace)
+        with contextlib.closing(open_spool(options.spool.absolute())) as spool:
+            _run_command(spool, options, command)
     except (SpoolError, OSError) as error:
         print(f"samgrid-fork: {error}", file=sys.stderr)
         return 1
+    except sqlite3.Error as error:
+        print(f"samgrid-fork: cannot use {options.spool.absolute() / 'spool.db'}: {error}", file=sys.stderr)
+        return 1
     return 0
+
+
+def _run_command(spool: Spool, options: argparse.Namespace, command: tuple[str, ...]) -> None:
+    match options.command:
+        case "submit":
+            run_submit(spool, options, command)
+        case "query":
+            run_query(spool, options)
+        case "cancel":
+            run_cancel(spool, options)
+        case "suspend":
+            run_suspend(spool, options.ids)
+        case "resume":
+            run_resume(spool, options.ids)
+        case "serve":
+            run_serve(spool, options.slots, options.grace)
 
 
 def read_options(argv: Sequence[str]) -> tuple[argparse.Namespace, tuple[str, ...]]:
@@ -119,12 +109,7 @@ def _make_parser() -> argparse.ArgumentParser:
 def run_submit(spool: Spool, options: argparse.Namespace, command: tuple[str, ...]) -> None:
     """Store the submission, unless its token is taken, and see that it is served."""
     environment = render_environment() | dict(options.environment)
-    first, last = options.array
     submission = Submission(
-        token=options.token,
-        first=first,
-        last=last,
-        submitted=time.time_ns(),
         command=command,
         directory=options.directory or environment["HOME"],
         environment=tuple(environment.items()),
@@ -134,9 +119,9 @@ def run_submit(spool: Spool, options: argparse.Namespace, command: tuple[str, ..
         cpu_minutes=options.cpu_time,
         memory_mb=options.memory,
     )
-    stored = write_submission(spool, submission)
+    first, last = write_submission(spool, options.token, options.array, submission)
     run_queue_if_none(spool, options.slots, options.grace)
-    print(f"{stored.token} {stored.first}-{stored.last}")
+    print(f"{options.token} {first}-{last}")
 
 
 def render_environment() -> dict[str, str]:
@@ -154,113 +139,85 @@ def render_environment() -> dict[str, str]:
 
 def run_query(spool: Spool, options: argparse.Namespace) -> None:
     """Print one line for each job that is known."""
-    lines: list[str] = []
+    query = f"SELECT {_COLUMNS} FROM job JOIN submission ON number = submission WHERE"
     if options.ids:
         places = [place for place in map(read_local_id, options.ids) if place is not None]
-        known = read_submissions(spool, {token for token, _ in places})
-        wanted = [(known[token], index) for token, index in places if token in known]
-        lines = [_query_job(spool, found, index) for found, index in wanted if index in found.indices]
+        found = [spool.database.execute(f"{query} token = ? AND job = ?", place).fetchone() for place in places]
+    elif options.token:
+        found = spool.database.execute(f"{query} token = ? ORDER BY job", (options.token,)).fetchall()
     else:
-        tokens = {options.token} if options.token else _read_late_tokens(spool)
-        for submission in sorted(read_submissions(spool, tokens).values(), key=lambda found: found.submitted):
-            lines += _query_array(spool, submission)
+        recent = "ended IS NULL OR ended > ? ORDER BY submission, job"
+        found = spool.database.execute(f"{query} {recent}", (int(time.time()) - HISTORY_SECONDS,)).fetchall()
+    lines = [render_answer(spool, *row) for row in found if row is not None]
     if has_work(spool):
         run_queue_if_none(spool, options.slots, options.grace)
     sys.stdout.writelines(lines)
 
 
-def _read_late_tokens(spool: Spool) -> set[str]:
-    now = time.time()
-    return {token for token in read_tokens(spool) if not has_ended_long_ago(spool, token, now)}
+_COLUMNS = "token, job, state, exit_code, cause"
 
 
-def read_submissions(spool: Spool, tokens: Iterable[str]) -> dict[str, Submission]:
-    """The submissions of those tokens that there are; raises SpoolError."""
-    found = ((token, read_stored_submission(spool, token)) for token in tokens)
-    return {token: submission for token, submission in found if submission is not None}
-
-
-def _query_array(spool: Spool, submission: Submission) -> list[str]:
-    claimed = read_claimed(spool, submission.token)
-    return [
-        _query_job(spool, submission, index)
-        if index in claimed
-        else render_answer(render_local_id(submission.token, index), None)
-        for index in submission.indices
-    ]
-
-
-def _query_job(spool: Spool, submission: Submission, index: int) -> str:
-    record = read_record_file(record_path(spool.jobs, submission.token, index))
-    return render_answer(render_local_id(submission.token, index), record)
-
-
-def render_answer(local_id: str, record: Record | None) -> str:
+def render_answer(spool: Spool, token: str, index: int, state: str, exit_code: int | None, cause: str | None) -> str:
     """One line of a query: ID, queued|running|suspended|ended|killed|cancelled (unstarted)|lost, exit code or `-`.
 
     Of a job that the queue ended there follows why, and whose: the spool has one account, so that is its own.
     """
-    if record is None:
-        return f"{local_id} queued -\n"
-    if record.cancelled:
-        return f"{local_id} cancelled -{_render_cause(Cause.CANCELLED_OUTSIDE)}\n"
-    if record.end is None:
-        word = "suspended" if record.process is not None and is_stopped(record.process) else "running"
+    local_id = render_local_id(token, index)
+    if state in ("queued", "running"):
+        run = read_run_file(spool.run / local_id) if state == "running" else None
+        word = "suspended" if run and run.process and is_stopped(run.process) else state
         return f"{local_id} {word} -\n"
-    if record.end.lost:
-        return f"{local_id} lost -{_render_cause(record.stopped)}\n"
-    word = "ended" if record.end.state is State.DONE else "killed"
-    return f"{local_id} {word} {record.end.exit_code}{_render_cause(record.stopped)}\n"
-
-
-def _render_cause(stopped: Cause | None) -> str:
-    if stopped is None:
-        return ""
-    return f" {stopped.value} by {os.geteuid()}" if stopped.is_cancellation else f" {stopped.value}"
+    code = exit_code if state in ("ended", "killed") else "-"
+    by = f" by {os.geteuid()}" if cause is not None and Cause(cause).is_cancellation else ""
+    return f"{local_id} {state} {code}{f' {cause}' if cause else ''}{by}\n"
 
 
 def run_cancel(spool: Spool, options: argparse.Namespace) -> None:
     """Cancel jobs, and print what became of each."""
     ids = sys.stdin.read().split() if options.ids == ["-"] else options.ids
-    places = {local_id: read_local_id(local_id) for local_id in ids}
-    known = read_submissions(spool, {place[0] for place in places.values() if place is not None})
-    for local_id, place in places.items():
-        if place is None or place[0] not in known or place[1] not in known[place[0]].indices:
-            print(f"{local_id} unknown")
-        else:
-            print(f"{local_id} {_cancel_job(spool, local_id, *place)}")
+    with spool.transaction():
+        answers = [f"{local_id} {_cancel_job(spool, local_id)}\n" for local_id in ids]
+    sys.stdout.writelines(answers)
     sys.stdout.flush()
     if has_work(spool):
         run_queue_if_none(spool, options.slots, options.grace)
 
 
-def _cancel_job(spool: Spool, local_id: str, token: str, index: int) -> str:
-    path = record_path(spool.jobs, token, index)
-    write_claim(path, render_cancelled(int(time.time())), durable=False)
-    # Whose claim it is decides: ours, an earlier cancel's, or the job's own.
-    record = read_record_file(path)
-    if record is not None and record.end is not None:
-        return "cancelled" if record.cancelled else "ended"
-    # The queue process ends it, whichever it is; should we be killed before this line, it finds our claim by itself.
-    write_marker(spool.cancel / local_id)
-    return "cancelled" if record is not None and record.cancelled else "signalled"
+def _cancel_job(spool: Spool, local_id: str) -> str:
+    """What a query says of it from now on; the queue process does the rest."""
+    find = "SELECT number, job, state FROM job JOIN submission ON number = submission WHERE token = ? AND job = ?"
+    found = spool.database.execute(find, read_local_id(local_id) or ("", 0)).fetchone()
+    if found is None:
+        return "unknown"
+    number, index, state = found
+    if state not in ("queued", "running"):
+        return "cancelled" if state == "cancelled" else "ended"
+    cause = Cause.CANCELLED_OUTSIDE.value
+    if state == "queued":
+        change = "UPDATE job SET cancel = 1, state = 'cancelled', cause = ? WHERE submission = ? AND job = ?"
+        spool.database.execute(change, (cause, number, index))
+        return "cancelled"
+    spool.database.execute("UPDATE job SET cancel = 1 WHERE submission = ? AND job = ?", (number, index))
+    return "signalled"
 
 
 def run_serve(spool: Spool, slots: int, grace: float) -> None:
-    """Be the queue process of the spool until nothing is left to do, unless there is one."""
+    """Be the queue process of the spool until nothing is left to do; standard input is its lock."""
     # Here, so that the short-lived commands do not load what the queue process alone needs.
     import logging
 
     from batch_adapters.fork.queue import Queue
 
+    if not os.path.samestat(os.fstat(0), spool.queue_lock.stat()):
+        raise SpoolError("serve is for the other commands to start")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    unreadable: frozenset[str] = frozenset()
-    while has_work(spool, unreadable):
-        with lock_file(spool.lock, wait=False) as is_ours:
-            if not is_ours:
-                run_wake(spool)
-                return
-            queue = Queue(spool, slots or len(os.sched_getaffinity(0)), grace)
-            queue.run()
-            unreadable = queue.unreadable
-        # What came after it had stopped to listen saw the lock held, or starts a process that finds ours: look again.
+    while has_work(spool):
+        Queue(spool, slots or len(os.sched_getaffinity(0)), grace).run()
+        fcntl.flock(0, fcntl.LOCK_UN)
+        # What came after it had stopped to listen saw the lock held, so we look again.
+        if not has_work(spool):
+            return
+        try:
+            fcntl.flock(0, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return

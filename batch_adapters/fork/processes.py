@@ -26,10 +26,24 @@ def read_boot() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
-def read_process(pid: int) -> Process | None:
-    """The process that has this pid now, or None where there is none or only a zombie."""
+def read_process(pid: int, *, zombie: bool = False) -> Process | None:
+    """The process that has this pid now, or None where there is none or, unless they count, only a zombie."""
     stat = _read_stat(pid)
-    return None if stat is None or stat[0] in (b"Z", b"X") else stat[1]
+    return None if stat is None or (stat[0] in (b"Z", b"X") and not zombie) else stat[1]
+
+
+def find_session_leader(variable: bytes, until: float) -> Process | None:
+    """The eldest process that leads a session and has NAME=VALUE, started until then in CLOCK_BOOTTIME seconds."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        pid = int(folder.name) if folder.name.isdecimal() else 0
+        try:
+            if pid and os.getsid(pid) == pid and variable in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(read_process(pid))
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+    known = [process for process in found if process and read_started_seconds(process) <= until]
+    return min(known, key=lambda process: process.started, default=None)
 
 
 def _read_stat(pid: int) -> tuple[bytes, Process] | None:

@@ -65,11 +65,13 @@ class Refused:
     reason: str
 
 
-# An escape, a character that structures the message, or text between them.
-_ATOM = re.compile(r"\\.|[;,=]|[^\\;,=]+", re.DOTALL)
 _ESCAPES = {"\\": "\\\\", ";": "\\;", ",": "\\,", "\n": "\\n", "=": "\\="}
 _ESCAPE_TABLE = str.maketrans(_ESCAPES)
-_ESCAPED = {escape: character for character, escape in _ESCAPES.items()}
+_SPECIAL = re.compile(r"[\\;,\n=]")
+_ESCAPE = re.compile(r"\\[\\;,n=]")
+# What stands for an escape while its line is cut at its separators; no message has a NUL of its own.
+_CODES = {escape: f"\0{number}" for number, escape in enumerate(_ESCAPES.values())}
+_CHARACTERS = {f"\0{number}": character for number, character in enumerate(_ESCAPES)}
 
 
 def read_wire(line: bytes) -> str:
@@ -84,7 +86,7 @@ def render_wire(text: str) -> bytes:
 
 def render_escaped(text: str) -> str:
     """The text with every character protected that means something in the protocol."""
-    return text.translate(_ESCAPE_TABLE)
+    return text.translate(_ESCAPE_TABLE) if _SPECIAL.search(text) else text
 
 
 def render_start_request(request: StartRequest) -> str:
@@ -113,15 +115,14 @@ def render_start_request(request: StartRequest) -> str:
 
 def read_start_request(line: str) -> StartRequest:
     """The request that a 100 message carries; raises BadRequest."""
-    fields = _split(_read_atoms(line.removesuffix("\n")), ";")
+    fields = _split_line(line)
     tag = _read_tag(fields)
-    if fields[0] != ["100"] or not tag:
+    if fields[0] != "100" or not tag:
         raise BadRequest(tag, GramError.BAD_RSL, "not a start request: it must begin with 100;TAG;")
     if "\0" in line:
         raise BadRequest(tag, GramError.BAD_RSL, "a NUL character, which no argument or file name can hold")
     # A trailing semicolon leaves an empty field; Globus' own fork.pm writes one.
-    attributes = dict(_read_attribute(tag, field) for field in fields[2:] if field)
-    return _read_request(tag, attributes)
+    return _read_request(tag, dict(_read_attribute(tag, field) for field in fields[2:] if field))
 
 
 def render_answer(answer: Started | Refused) -> str:
@@ -133,7 +134,7 @@ def render_answer(answer: Started | Refused) -> str:
 
 def read_answer(line: str) -> Started | Refused:
     """The answer that a 101 or 102 message carries; raises ValueError with the line where it is neither."""
-    fields = [_read_text(field) for field in _split(_read_atoms(line.removesuffix("\n")), ";")]
+    fields = [_read_text(field) for field in _split_line(line)]
     match fields:
         case ["101", tag, pids]:
             return Started(tag, tuple(int(pid) for pid in pids.split(",")))
@@ -142,15 +143,47 @@ def read_answer(line: str) -> Started | Refused:
     raise ValueError(f"the fork starter answered with neither 101 nor 102: {line!r}")
 
 
-def _read_tag(fields: list[list[str]]) -> str:
+def _split_line(line: str) -> list[str]:
+    line = line.removesuffix("\n").replace("\0", "")
+    return (_ESCAPE.sub(lambda escape: _CODES[escape[0]], line) if "\\" in line else line).split(";")
+
+
+def _read_text(field: str) -> str:
+    if "\\" in field:
+        wrong = field[field.index("\\") :][:2]
+        raise ValueError(f"{wrong!r} is no escape; there are {' '.join(_CODES)}")
+    if "\0" in field:
+        for code, character in _CHARACTERS.items():
+            field = field.replace(code, character)
+    return field
+
+
+def _read_tag(fields: list[str]) -> str:
     try:
         return _read_text(fields[1])
     except (IndexError, ValueError):
         return ""
 
 
-def _read_request(tag: str, attributes: dict[str, list[list[str]]]) -> StartRequest:
-    values = {name: tuple(_read_text(value) for value in found) for name, found in attributes.items()}
+_ATTRIBUTES = frozenset(("directory", "environment", "count", "executable", "arguments", "stdin", "stdout", "stderr"))
+
+
+def _read_attribute(tag: str, field: str) -> tuple[str, tuple[str, ...]]:
+    name, equals, values = field.partition("=")
+    if not equals:
+        raise BadRequest(tag, GramError.BAD_RSL, f"{field!r} is not an attribute: it must be NAME=VALUE,…")
+    if name not in _ATTRIBUTES:
+        known = ", ".join(sorted(_ATTRIBUTES))
+        raise BadRequest(tag, GramError.PARAMETER_NOT_SUPPORTED, f"unknown attribute {name!r}; there are {known}")
+    try:
+        # In a variable's name an "=" is protected, so that names are cut off before escapes are read.
+        read = str if name == "environment" else _read_text
+        return name, tuple(map(read, values.split(",")))
+    except ValueError as error:
+        raise BadRequest(tag, GramError.BAD_RSL, f"{name}: {error}") from error
+
+
+def _read_request(tag: str, values: dict[str, tuple[str, ...]]) -> StartRequest:
     executable = _read_single(tag, values, "executable", "")
     if not executable:
         raise BadRequest(tag, GramError.RSL_EXECUTABLE, "the attribute executable is missing")
@@ -163,30 +196,12 @@ def _read_request(tag: str, attributes: dict[str, list[list[str]]]) -> StartRequ
         executable=executable,
         arguments=values.get("arguments", ()),
         directory=_read_single(tag, values, "directory", "/"),
-        environment=tuple(_read_variable(tag, value) for value in attributes.get("environment", ())),
+        environment=tuple(_read_variable(tag, value) for value in values.get("environment", ())),
         count=count,
         stdin=_read_single(tag, values, "stdin", "/dev/null"),
         stdout=values.get("stdout", ()),
         stderr=values.get("stderr", ()),
     )
-
-
-_ATTRIBUTES = frozenset(("directory", "environment", "count", "executable", "arguments", "stdin", "stdout", "stderr"))
-
-
-def _read_attribute(tag: str, field: list[str]) -> tuple[str, list[list[str]]]:
-    name = field[0]
-    if len(field) < 2 or field[1] != "=":
-        raise BadRequest(tag, GramError.BAD_RSL, f"{''.join(field)!r} is not an attribute: it must be NAME=VALUE,…")
-    if name not in _ATTRIBUTES:
-        known = ", ".join(sorted(_ATTRIBUTES))
-        raise BadRequest(tag, GramError.PARAMETER_NOT_SUPPORTED, f"unknown attribute {name!r}; there are {known}")
-    try:
-        values = _split(field[2:], ",")
-        [_read_text(value) for value in values]
-    except ValueError as error:
-        raise BadRequest(tag, GramError.BAD_RSL, f"{name}: {error}") from error
-    return name, values
 
 
 def _read_single(tag: str, values: dict[str, tuple[str, ...]], name: str, default: str) -> str:
@@ -202,37 +217,14 @@ def _read_count(tag: str, text: str) -> int:
     return int(text)
 
 
-def _read_variable(tag: str, value: list[str]) -> tuple[str, str]:
-    name, *rest = _split(value, "=")
-    if not rest or not name:
-        raise BadRequest(tag, GramError.BAD_RSL, f"{''.join(value)!r} in environment is not VARIABLE=VALUE")
-    return _read_text(name), "=".join(_read_text(part) for part in rest)
-
-
-def _read_atoms(text: str) -> list[str]:
-    atoms = _ATOM.findall(text)
-    # A lone backslash at the end matches nothing: keep it, so that reading its field complains.
-    return [*atoms, "\\"] if sum(map(len, atoms)) < len(text) else atoms
-
-
-def _split(atoms: Iterable[str], separator: str) -> list[list[str]]:
-    pieces: list[list[str]] = [[]]
-    for atom in atoms:
-        if atom == separator:
-            pieces.append([])
-        else:
-            pieces[-1].append(atom)
-    return pieces
-
-
-def _read_text(atoms: Iterable[str]) -> str:
-    return "".join(_read_escape(atom) if atom.startswith("\\") else atom for atom in atoms)
-
-
-def _read_escape(atom: str) -> str:
-    if atom not in _ESCAPED:
-        raise ValueError(f"{atom!r} is no escape; there are {' '.join(_ESCAPED)}")
-    return _ESCAPED[atom]
+def _read_variable(tag: str, text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise BadRequest(tag, GramError.BAD_RSL, f"{text!r} in environment is not VARIABLE=VALUE")
+    try:
+        return _read_text(name), _read_text(value)
+    except ValueError as error:
+        raise BadRequest(tag, GramError.BAD_RSL, f"environment: {error}") from error
 
 
 def _render_values(values: Iterable[str]) -> str:

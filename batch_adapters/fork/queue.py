@@ -7,16 +7,21 @@ jobs become our children, since we are their subreaper), or it itself (its start
 import logging
 import os
 import signal
+import sqlite3
 import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from batch_adapters.causes import Cause
-from batch_adapters.fork.arrays import Array, Arrays
-from batch_adapters.fork.client import StarterClient
+from batch_adapters.fork.client import StarterClient, StarterDied
+from batch_adapters.fork.jobs import End, Run, read_run_file, render_process, write_claim, write_events, write_line
 from batch_adapters.fork.processes import (
     Process,
+    find_session_leader,
     is_alive,
+    read_boot,
     read_end,
     read_ended_child,
     read_own_end,
@@ -25,22 +30,16 @@ from batch_adapters.fork.processes import (
     run_signal_group,
     run_signal_orphans,
 )
-from batch_adapters.fork.protocol import Refused
-from batch_adapters.fork.records import (
-    LOST_EXIT_CODE,
-    End,
-    Record,
-    read_local_id,
-    read_record_file,
-    record_path,
-    render_cancelled,
-    write_claim,
-    write_end,
-    write_events,
-    write_stop,
+from batch_adapters.fork.program import CLAIM_VARIABLE
+from batch_adapters.fork.protocol import GramError, Refused, Started
+from batch_adapters.fork.spool import EVENTS_BYTES, Spool, has_work, lock_file, rotate
+from batch_adapters.fork.submission import (
+    Submission,
+    forget_old,
+    read_submission,
+    render_job,
+    render_local_id,
 )
-from batch_adapters.fork.spool import Spool, lock_file, starter_lock
-from batch_adapters.fork.submission import render_job, render_local_id
 from batch_adapters.fork.watch import Watch
 from batch_adapters.states import Event, State
 
@@ -48,18 +47,36 @@ IDLE_SECONDS = 3.0
 # How often we look again for an end that a living starter is about to write, and for orphans to reap.
 END_SECONDS, REAP_SECONDS = 0.02, 5.0
 RETRY_SECONDS = 1.0
+LOST_EXIT_CODE = 255
 # What is cancelled before it starts has no exit code; PBS and its generator say 0 as well.
 CANCELLED_EXIT_CODE = 0
+# What the shell exits with where a program is not found, or cannot be run.
+NOT_FOUND, CANNOT_RUN = 127, 126
 
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One job: its submission's number and token, and its index."""
+
+    number: int
+    token: str
+    index: int
+
+    @property
+    def local_id(self) -> str:
+        """TOKEN.INDEX."""
+        return render_local_id(self.token, self.index)
+
+
 @dataclass(slots=True)
 class _Running:
-    """A job whose process lives; `stop_at`: when, in CLOCK_BOOTTIME seconds, its group gets `stop_signal`."""
+    """A started job; `stop_at`: when, in CLOCK_BOOTTIME seconds, its group gets `stop_signal`."""
 
-    process: Process
-    stop_at: float | None
+    job: Job
+    pid: int
+    stop_at: float | None = None
     cause: Cause = Cause.TIME_LIMIT
     stop_signal: signal.Signals = signal.SIGTERM
 
@@ -71,34 +88,34 @@ class Queue:
         self._spool = spool
         self._slots = slots
         self._grace = grace
-        self._arrays = Arrays(spool)
         self._watch = Watch(spool.wake)
         self._running: dict[str, _Running] = {}
-        # Their processes are dead, their ends not yet seen to be recorded.
-        self._ending: dict[str, Process | None] = {}
+        # Their processes are dead; the starter that is to tell of their ends may live.
+        self._dead: dict[str, Run] = {}
+        # Their ends are known, but not yet recorded.
+        self._ended: dict[str, End] = {}
         self._starter: StarterClient | None = None
         self._feed_after = 0.0
         self._woken = True
-
-    @property
-    def unreadable(self) -> frozenset[str]:
-        """The tokens that were left alone, since their submissions cannot be read."""
-        return self._arrays.unreadable
+        # Whether a job waits; True where we have not looked.
+        self._waits = True
+        # Whether jobs may run that we do not know of.
+        self._in_doubt = True
+        self._read_submission = lru_cache(64)(self._read_stored_submission)
 
     def run(self) -> None:
         """Serve until nothing has been left to do for a while."""
         run_become_subreaper()
-        self._wait_for_starts()
-        while self._arrays or self._woken:
+        while self._woken or self._running or has_work(self._spool):
             try:
+                if self._in_doubt:
+                    self._take_stock()
                 self._take_step()
-            except OSError as error:
+            except (OSError, sqlite3.OperationalError) as error:
                 # Most likely a full disk: nothing is forgotten, the step is repeated.
                 log.warning("%s; trying again", error)
+                self._in_doubt = True
                 time.sleep(RETRY_SECONDS)
-        self._close()
-
-    def _close(self) -> None:
         if self._starter is not None:
             self._starter.close()
         # Nobody can wake us any more: what comes from now on starts the next queue process.
@@ -107,179 +124,294 @@ class Queue:
     def _take_step(self) -> None:
         if self._woken:
             self._read_news()
-            self._read_cancels()
             self._woken = False
-        self._write_ends()
+        self._write_dead()
+        self._feed()
+        if self._in_doubt:
+            # A job that we do not know of yet may have ended: it must not be reaped as an orphan.
+            return
         self._reap_orphans()
         self._stop_overdue()
-        self._feed()
-        self._woken, ended = self._watch.wait(self._read_patience() if self._arrays else IDLE_SECONDS)
-        for local_id in ended:
-            self._ending[local_id] = self._running.pop(local_id).process
+        ready, dead = self._watch.wait(self._read_patience())
+        self._woken = self._woken or self._watch.wake in ready
+        for local_id in dead:
+            self._dead[local_id] = self._read_run(local_id)
+        if self._starter is not None and self._starter.output in ready:
+            self._hear()
 
     def _read_patience(self) -> float:
         """For how many seconds there is nothing to do unless something happens."""
         now = _now()
+        if self._woken or self._ended:
+            return 0.0
+        if not self._running and not self._waits:
+            return IDLE_SECONDS
         times = [running.stop_at for running in self._running.values() if running.stop_at is not None]
-        if self._ending:
+        if self._dead:
             times.append(now + END_SECONDS)
         if self._feed_after > now:
             times.append(self._feed_after)
-        elif len(self._running) < self._slots and self._arrays.read_next() is not None:
-            times.append(now)
         return min([now + REAP_SECONDS, *times]) - now
 
-    def _wait_for_starts(self) -> None:
-        """Wait until no earlier starter can still start a job, so that the records tell all that runs."""
-        with lock_file(starter_lock(self._spool.jobs), wait=True):
+    # --- what others have changed
+
+    def _take_stock(self) -> None:
+        """Know of all that runs, whoever was killed; our starter, should it live, only tells of ends in files now."""
+        if self._starter is not None:
+            self._note_ends(self._starter.take_ends())
+            self._starter.close()
+            self._starter = None
+        # Until no starter can still start a job, claims do not tell all.
+        with lock_file(self._spool.starter_lock, wait=True):
+            jobs = self._find_jobs("state = 'running'")
+            self._claim_after_boot(jobs)
+            for stale in {path.name for path in self._spool.run.iterdir()} - {job.local_id for job in jobs}:
+                (self._spool.run / stale).unlink()
+        self._put_back([job for job in jobs if not self._adopt(job)])
+        self._in_doubt = False
+
+    def _claim_after_boot(self, jobs: Sequence[Job]) -> None:
+        """Of what ran when the machine stopped nobody knows how far it came: claims are not written to disk."""
+        database = self._spool.database
+        if database.execute("SELECT id FROM boot").fetchone() == (read_boot(),):
             return
+        for job in jobs:
+            write_claim(self._spool.run / job.local_id)
+        with self._spool.transaction():
+            database.execute("DELETE FROM boot")
+            database.execute("INSERT INTO boot VALUES (?)", (read_boot(),))
+
+    def _put_back(self, jobs: Sequence[Job]) -> None:
+        """Have jobs started later that have no claim."""
+        if not jobs:
+            return
+        with self._spool.transaction() as database:
+            change = "UPDATE job SET state = 'queued' WHERE submission = ? AND job = ? AND state = 'running'"
+            database.executemany(change, [(job.number, job.index) for job in jobs])
+        self._woken = True
+
+    def _find_jobs(self, condition: str, limit: int = -1) -> list[Job]:
+        select = "SELECT submission, token, job FROM job JOIN submission ON number = submission"
+        query = f"{select} WHERE {condition} ORDER BY submission, job LIMIT ?"
+        return [Job(*row) for row in self._spool.database.execute(query, (limit,))]
 
     def _read_news(self) -> None:
-        for array in self._arrays.read_new():
-            self._arrays.take_in(array)
-            submission = array.submission
-            log.info("%s %d-%d: %d waiting", submission.token, submission.first, submission.last, len(array.waiting))
-        for array in self._arrays:
-            while array.claimed:
-                self._adopt(render_local_id(array.submission.token, array.claimed[0]), array)
-                array.claimed.popleft()
+        self._waits = True
+        forget_old(self._spool)
+        rotate(self._spool.events, EVENTS_BYTES, 2)
+        database = self._spool.database
+        new = "SELECT number, token, first, last FROM submission WHERE NOT announced ORDER BY number"
+        for number, token, first, last in database.execute(new).fetchall():
+            indices = range(first, last + 1)
+            self._write_events((render_local_id(token, index), State.PENDING, 0) for index in indices)
+            with self._spool.transaction():
+                database.execute("UPDATE submission SET announced = 1 WHERE number = ?", (number,))
+            log.info("%s %d-%d", token, first, last)
+        self._read_cancels()
 
     def _read_cancels(self) -> None:
-        for marker in self._spool.cancel.iterdir():
-            local_id = marker.name
-            array = self._arrays.find(local_id)
-            if array is None:
-                marker.unlink(missing_ok=True)
-            elif local_id in self._running:
-                self._stop(self._running[local_id])
-            elif local_id not in self._ending and not self._adopt(local_id, array):
-                # Its claim is older than its marker, but only the marker outlived a power failure.
-                write_claim(self._record_path(local_id), render_cancelled(int(time.time())), durable=False)
-                self._adopt(local_id, array)
+        cancelled = []
+        for job in self._find_jobs("cancel"):
+            running = self._running.get(job.local_id)
+            if running is None:
+                cancelled.append(job)
+            elif running.stop_signal is signal.SIGTERM:
+                running.stop_at, running.cause = _now(), Cause.CANCELLED_OUTSIDE
+        if not cancelled:
+            return
+        with self._spool.transaction() as database:
+            # One that had been taken for running had no claim.
+            unstarted = (
+                "UPDATE job SET state = 'cancelled', cause = ? WHERE submission = ? AND job = ? AND state = 'queued'"
+            )
+            cause = Cause.CANCELLED_OUTSIDE.value
+            database.executemany(unstarted, [(cause, job.number, job.index) for job in cancelled])
+            self._end_submissions({job.number for job in cancelled})
+        over = {(job.number, job.index) for job in self._find_jobs("cancel AND state = 'cancelled'")}
+        cancelled = [job for job in cancelled if (job.number, job.index) in over]
+        self._write_events((job.local_id, State.FAILED, CANCELLED_EXIT_CODE) for job in cancelled)
+        with self._spool.transaction() as database:
+            told = "UPDATE job SET cancel = 0 WHERE submission = ? AND job = ?"
+            database.executemany(told, [(job.number, job.index) for job in cancelled])
 
-    def _stop(self, running: _Running) -> None:
-        if running.stop_signal is signal.SIGTERM:
-            running.stop_at = _now()
-            running.cause = Cause.CANCELLED_OUTSIDE
+    # --- starting and ending
+
+    def _feed(self) -> None:
+        """Record what has ended, and fill the free slots, in one transaction."""
+        free = max(0, self._slots - len(self._running) + len(self._ended)) if _now() >= self._feed_after else 0
+        if not self._ended and not (free and self._waits):
+            return
+        ended = [(self._running[local_id].job, end) for local_id, end in self._ended.items()]
+        with self._spool.transaction() as database:
+            self._write_ended(ended)
+            jobs = self._find_jobs("state = 'queued' AND NOT cancel", free)
+            started = [(job.number, job.index) for job in jobs]
+            database.executemany("UPDATE job SET state = 'running' WHERE submission = ? AND job = ?", started)
+        self._waits = len(jobs) == free
+        for job, _ in ended:
+            del self._running[job.local_id], self._ended[job.local_id]
+            self._path(job.local_id).unlink(missing_ok=True)
+        if jobs:
+            self._start(jobs)
+
+    def _write_ended(self, ended: Sequence[tuple[Job, End]]) -> None:
+        changes = [(_render_native(end), end.exit_code, job.number, job.index) for job, end in ended]
+        change = "UPDATE job SET state = ?, exit_code = ?, cancel = 0 WHERE submission = ? AND job = ?"
+        self._spool.database.executemany(change, changes)
+        self._end_submissions({job.number for job, _ in ended})
+
+    def _end_submissions(self, numbers: set[int]) -> None:
+        left = "SELECT 1 FROM job WHERE submission = number AND state IN ('queued', 'running')"
+        change = f"UPDATE submission SET ended = ? WHERE number = ? AND ended IS NULL AND NOT EXISTS ({left})"
+        self._spool.database.executemany(change, [(int(time.time()), number) for number in numbers])
+
+    def _start(self, jobs: Sequence[Job]) -> None:
+        if self._starter is None:
+            self._starter = StarterClient(self._spool)
+            self._watch.listen(self._starter.output)
+        requests = [render_job(self._read_submission(job.number), job.token, job.index) for job in jobs]
+        try:
+            answers = self._starter.start(requests)
+        except StarterDied:
+            self._in_doubt = self._woken = True
+            return
+        unstarted = [job for job, answer in zip(jobs, answers, strict=True) if not self._note_answer(job, answer)]
+        self._note_ends(self._starter.take_ends())
+        self._put_back(unstarted)
+        if unstarted:
+            self._feed_after = _now() + RETRY_SECONDS
+
+    def _note_answer(self, job: Job, answer: Started | Refused) -> bool:
+        """Watch a started job, or know the end of one that cannot be; False where it has no claim."""
+        if isinstance(answer, Started):
+            minutes = self._read_submission(job.number).wall_minutes
+            stop_at = _now() + 60 * minutes if minutes else None
+            self._running[job.local_id] = _Running(job, answer.pids[0], stop_at)
+            return True
+        log.warning("%s: refused, GRAM error %d: %s", job.local_id, answer.error, answer.reason)
+        if read_run_file(self._path(job.local_id)) != Run():
+            return self._adopt(job)
+        exit_code = NOT_FOUND if answer.error == GramError.EXECUTABLE_NOT_FOUND else CANNOT_RUN
+        self._running[job.local_id] = _Running(job, 0)
+        self._write_end(job.local_id, End(State.FAILED, exit_code, int(time.time())))
+        return True
+
+    def _read_stored_submission(self, number: int) -> Submission:
+        row = self._spool.database.execute("SELECT text FROM submission WHERE number = ?", (number,)).fetchone()
+        return read_submission(row[0])
+
+    def _hear(self) -> None:
+        try:
+            self._note_ends(self._starter.read_ends() if self._starter else {})
+        except StarterDied:
+            log.warning("the fork starter has died; taking another")
+            self._in_doubt = self._woken = True
+
+    def _note_ends(self, ends: dict[str, End]) -> None:
+        self._ended.update({local_id: end for local_id, end in ends.items() if local_id in self._running})
+
+    def _adopt(self, job: Job) -> bool:
+        """Watch a claimed job that no starter of ours will tell of; False where it has no claim."""
+        local_id = job.local_id
+        if local_id in self._watch or local_id in self._ended or local_id in self._dead:
+            return True
+        if read_run_file(self._path(local_id)) is None:
+            return False
+        run = self._read_run(local_id)
+        is_new = local_id not in self._running
+        if is_new:
+            self._running[local_id] = _Running(job, run.process.pid if run.process else 0)
+        if run.end is not None or run.process is None or not self._watch.add(local_id, run.process):
+            self._dead[local_id] = run
+        elif is_new and (minutes := self._read_submission(job.number).wall_minutes):
+            self._running[local_id].stop_at = read_started_seconds(run.process) + 60 * minutes
+        return True
+
+    def _path(self, local_id: str) -> Path:
+        return self._spool.run / local_id
+
+    def _read_run(self, local_id: str) -> Run:
+        """What is known of a claimed job, its process too where a killed starter has not written it down."""
+        path = self._path(local_id)
+        run = read_run_file(path) or Run()
+        if run.process is not None or run.end is not None or not path.exists():
+            return run
+        age = time.time() - path.stat().st_mtime
+        process = find_session_leader(CLAIM_VARIABLE + b"=" + os.fsencode(path), _now() - age + 1)
+        if process is not None:
+            write_line(path, render_process(process, starter=process))
+        return Run(process)
+
+    def _write_dead(self) -> None:
+        for local_id, run in list(self._dead.items()):
+            may_come = run.starter is not None and is_alive(run.starter)
+            # Read again: its starter may have written the end just before it died.
+            end = (read_run_file(self._path(local_id)) or run).end
+            if end is not None:
+                self._ended[local_id] = end
+            elif may_come:
+                continue
+            else:
+                self._write_end(local_id, _read_outcome(run.process))
+            del self._dead[local_id]
+
+    def _write_end(self, local_id: str, end: End) -> None:
+        self._write_events([(local_id, end.state, end.exit_code)], end.timestamp)
+        log.info("%s: %s %d%s", local_id, end.state.word, end.exit_code, " (lost)" if end.lost else "")
+        self._ended[local_id] = end
+
+    def _write_events(self, changes: Iterable[tuple[str, State, int]], timestamp: int | None = None) -> None:
+        now = int(time.time()) if timestamp is None else timestamp
+        write_events(self._spool.events, (Event(now, *change) for change in changes))
+
+    def _reap_orphans(self) -> None:
+        """Reap ended starters and what our jobs' descendants left us; jobs are reaped when their ends are recorded."""
+        jobs = {running.pid for running in self._running.values()}
+        while (child := read_ended_child()) is not None and child.si_pid not in jobs:
+            os.waitpid(child.si_pid, 0)
+
+    # --- stopping
 
     def _stop_overdue(self) -> None:
         now = _now()
         for local_id, running in self._running.items():
-            if running.stop_at is not None and running.stop_at <= now and is_alive(running.process):
-                if running.stop_signal is signal.SIGTERM:
-                    self._write_stop(local_id, running.cause)
-                log.info("%s gets %s", local_id, running.stop_signal.name)
-                run_signal_group(running.process.pid, running.stop_signal)
-                # One that is suspended would not hear it.
-                run_signal_group(running.process.pid, signal.SIGCONT)
-                running.stop_signal = signal.SIGKILL
-                running.stop_at = now + self._grace
-
-    def _write_stop(self, local_id: str, cause: Cause) -> None:
-        try:
-            write_stop(self._record_path(local_id), cause)
-        except OSError as error:
-            # That it ends matters more than that its record says why.
-            log.warning("%s: cannot write down why it is ended: %s", local_id, error)
-
-    def _feed(self) -> None:
-        """Fill the free slots; at most one round of them, so that ends and cancels are not left waiting."""
-        for _ in range(self._slots - len(self._running)):
-            waiting = self._arrays.read_next()
-            if waiting is None or _now() < self._feed_after:
-                return
-            self._start(*waiting)
-
-    def _start(self, array: Array, index: int) -> None:
-        local_id = render_local_id(array.submission.token, index)
-        self._starter = self._starter or StarterClient(self._spool)
-        answer = self._starter.start(render_job(array.submission, index))
-        if answer is None:
-            log.warning("%s: the fork starter died before it answered; taking another", local_id)
-            self._starter.close()
-            self._starter = None
-            # Its last child may be on the way to its claim.
-            self._wait_for_starts()
-        elif isinstance(answer, Refused):
-            log.warning("%s: refused, GRAM error %d: %s", local_id, answer.error, answer.reason)
-        if self._adopt(local_id, array):
-            array.waiting.popleft()
-        else:
-            self._feed_after = _now() + RETRY_SECONDS
-
-    def _adopt(self, local_id: str, array: Array) -> bool:
-        """Watch a claimed job; False where it has no claim."""
-        record = read_record_file(self._record_path(local_id))
-        if record is None:
-            return False
-        if record.end or record.process is None or not self._watch.add(local_id, record.process):
-            self._ending[local_id] = record.process
-            return True
-        minutes = array.submission.wall_minutes
-        stop_at = read_started_seconds(record.process) + 60 * minutes if minutes else None
-        self._running[local_id] = _Running(record.process, stop_at)
-        return True
-
-    def _write_ends(self) -> None:
-        for local_id, process in list(self._ending.items()):
-            path = self._record_path(local_id)
-            if not _is_end_due(read_record_file(path)):
+            if running.stop_at is None or running.stop_at > now or local_id in self._ended or local_id in self._dead:
                 continue
-            # Read again: its starter may have written the end just before it died.
-            _write_missing_end(self._spool.events, local_id, path, read_record_file(path))
-            if process is not None and read_own_end(process) is not None:
-                os.waitpid(process.pid, 0)
-            self._arrays.write_end(*_read_place(local_id))
-            del self._ending[local_id]
+            if running.stop_signal is signal.SIGTERM:
+                self._write_cause(running)
+            process = self._read_run(local_id).process
+            if process is not None and is_alive(process):
+                log.info("%s gets %s", local_id, running.stop_signal.name)
+                run_signal_group(process.pid, running.stop_signal)
+                # One that is suspended would not hear it.
+                run_signal_group(process.pid, signal.SIGCONT)
+            running.stop_signal = signal.SIGKILL
+            running.stop_at = now + self._grace
 
-    def _reap_orphans(self) -> None:
-        """Reap ended starters and what our jobs' descendants left us; jobs are reaped when their ends are written."""
-        jobs = {running.process.pid for running in self._running.values()}
-        jobs |= {process.pid for process in self._ending.values() if process is not None}
-        while (child := read_ended_child()) is not None and child.si_pid not in jobs:
-            os.waitpid(child.si_pid, 0)
-
-    def _record_path(self, local_id: str) -> Path:
-        return record_path(self._spool.jobs, *_read_place(local_id))
-
-
-def _is_end_due(record: Record | None) -> bool:
-    """True where a dead job's end is written, or where nobody but us will write it."""
-    if record is None or record.end or record.starter is None:
-        return True
-    return not is_alive(record.starter)
+    def _write_cause(self, running: _Running) -> None:
+        try:
+            with self._spool.transaction() as database:
+                change = "UPDATE job SET cause = ? WHERE submission = ? AND job = ? AND cause IS NULL"
+                database.execute(change, (running.cause.value, running.job.number, running.job.index))
+        except sqlite3.OperationalError as error:
+            # That it ends matters more than that its record says why.
+            log.warning("%s: cannot write down why it is ended: %s", running.job.local_id, error)
 
 
-def _write_missing_end(events: Path, local_id: str, path: Path, record: Record | None) -> None:
-    if record is None:
-        raise ValueError(f"the record {path} has disappeared; nobody may remove records while their jobs run")
-    if record.end is not None:
-        return
-    end = _read_outcome(record, int(time.time()))
-    write_events(events, [Event(end.timestamp, local_id, end.state, end.exit_code)])
-    write_end(path, end)
-    log.info("%s: %s %d%s", local_id, end.state.word, end.exit_code, " (lost)" if end.lost else "")
+def _render_native(end: End) -> str:
+    return "lost" if end.lost else "ended" if end.state is State.DONE else "killed"
 
 
-def _read_outcome(record: Record, now: int) -> End:
+def _read_outcome(process: Process | None) -> End:
     """How a job ended whose starter is dead: as our child says, else lost; what is left of its group is killed."""
-    if record.cancelled:
-        return End(State.FAILED, CANCELLED_EXIT_CODE, now)
-    child = read_own_end(record.process) if record.process else None
-    if record.process is None or child is None:
-        if record.process is not None:
-            run_signal_orphans(record.process)
+    now = int(time.time())
+    child = read_own_end(process) if process else None
+    if process is None or child is None:
+        if process is not None:
+            run_signal_orphans(process)
         return End(State.FAILED, LOST_EXIT_CODE, now, lost=True)
-    run_signal_group(record.process.pid, signal.SIGKILL)
-    state, exit_code = read_end(child)
-    return End(state, exit_code, now)
-
-
-def _read_place(local_id: str) -> tuple[str, int]:
-    place = read_local_id(local_id)
-    if place is None:
-        raise ValueError(f"{local_id!r} is no local id")
-    return place
+    run_signal_group(process.pid, signal.SIGKILL)
+    return End(*read_end(child), now)
 
 
 def _now() -> float:

@@ -1,49 +1,56 @@
-"""The spool folder of one account: what was submitted, what was claimed, what is to be cancelled.
+"""The spool folder of one account.
 
-jobs/TOKEN/submission.json   one submission, made aside and renamed: it is there whole or not at all
-jobs/TOKEN/INDEX             the record of one claimed job (records.py)
-jobs/TOKEN/announced         its PENDING events are in the log
-jobs/TOKEN/ended             all of its jobs have ended
-jobs/starter.lock            held while a fork starter may start jobs
-cancel/TOKEN.INDEX           this job is to be cancelled
-events                       the scheduler log: 001 lines
+spool.db                     submissions and their jobs (SQLite): whatever is promised is committed here
+run/TOKEN.INDEX              one running job (jobs.py)
+starter.lock                 held while a fork starter may start jobs
+events                       the scheduler log: 001 lines; events.1, events.2 are its older parts
 queue.lock queue.wake        held by, and read by, the queue process; queue.log is its output
 """
 
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterable, Iterator
+import sqlite3
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
-from batch_adapters.fork.records import is_token, write_directory_to_disk
-from batch_adapters.fork.submission import Submission, read_submission, render_submission
 from batch_adapters.launch import command_line
 
-HISTORY_SECONDS = 7 * 86400.0
-"""How long ended jobs are in the answer to a query that names none; one that names their token always tells of them."""
+LOG_BYTES, EVENTS_BYTES = 1_000_000, 16_000_000
+"""How long a log may become before the next part of it is begun."""
+
+_TABLES = """
+CREATE TABLE submission (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, token TEXT NOT NULL UNIQUE, first INTEGER, last INTEGER, text TEXT,
+    announced INTEGER NOT NULL DEFAULT 0, ended INTEGER);
+CREATE TABLE job (
+    submission INTEGER NOT NULL, job INTEGER NOT NULL, state TEXT NOT NULL DEFAULT 'queued', exit_code INTEGER,
+    cause TEXT, cancel INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (submission, job)) WITHOUT ROWID;
+CREATE INDEX job_open ON job (state, submission, job) WHERE state IN ('queued', 'running');
+CREATE INDEX job_cancel ON job (cancel) WHERE cancel;
+CREATE INDEX submission_ended ON submission (ended);
+CREATE INDEX submission_new ON submission (announced) WHERE NOT announced;
+CREATE TABLE boot (id TEXT);
+PRAGMA user_version = 1;
+"""
 
 
 class SpoolError(Exception):
     """The spool folder cannot be used: one sentence that says why and what to do."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Spool:
     """The spool folder and what lies in it."""
 
     root: Path
 
     @property
-    def jobs(self) -> Path:
-        """The folder of submissions and their records."""
-        return self.root / "jobs"
-
-    @property
-    def cancel(self) -> Path:
-        """The folder of cancel markers."""
-        return self.root / "cancel"
+    def run(self) -> Path:
+        """The folder of running jobs."""
+        return self.root / "run"
 
     @property
     def events(self) -> Path:
@@ -56,23 +63,63 @@ class Spool:
         return self.root / "queue.wake"
 
     @property
-    def lock(self) -> Path:
-        """The lock of the queue process."""
-        return self.root / "queue.lock"
-
-    @property
     def log(self) -> Path:
         """What the queue process and its starters print."""
         return self.root / "queue.log"
 
+    @property
+    def starter_lock(self) -> Path:
+        """The lock that a fork starter, and each job of it before its exec, holds while it may start jobs."""
+        return self.root / "starter.lock"
 
-def make_spool(root: Path) -> Spool:
+    @property
+    def queue_lock(self) -> Path:
+        """The lock of the queue process; whoever starts one takes it first and hands it on."""
+        return self.root / "queue.lock"
+
+    @cached_property
+    def database(self) -> sqlite3.Connection:
+        """The submissions and jobs."""
+        path = self.root / "spool.db"
+        # SQLite gives its other files the mode of this one, and would lose its locks if we closed one that it has open.
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        database = sqlite3.connect(path, isolation_level=None, timeout=60)
+        database.execute("PRAGMA journal_mode = WAL")
+        # What was answered outlives a power failure.
+        database.execute("PRAGMA synchronous = FULL")
+        if database.execute("PRAGMA user_version").fetchone() == (0,):
+            with _transaction(database):
+                if database.execute("PRAGMA user_version").fetchone() == (0,):
+                    for statement in _TABLES.split(";"):
+                        database.execute(statement)
+        return database
+
+    def close(self) -> None:
+        """Let go of the database."""
+        if "database" in vars(self):
+            vars(self).pop("database").close()
+
+    def transaction(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:
+        """Everything in it is committed, or nothing."""
+        return _transaction(self.database)
+
+
+@contextlib.contextmanager
+def _transaction(database: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    database.execute("BEGIN IMMEDIATE")
+    with database:
+        yield database
+
+
+def open_spool(root: Path) -> Spool:
     """The spool folder, made where it is missing (not its parent); raises SpoolError."""
     spool = Spool(root)
     try:
-        for folder in (root, spool.jobs, spool.cancel, root / "aside"):
+        for folder in (root, spool.run):
             folder.mkdir(mode=0o700, exist_ok=True)
-        _make_fifo(spool.wake)
+        with contextlib.suppress(FileExistsError):
+            os.mkfifo(spool.wake, 0o600)
         status = root.lstat()
     except OSError as error:
         raise SpoolError(f"cannot use the spool folder {root}: {error.strerror} ({error.filename})") from error
@@ -81,97 +128,19 @@ def make_spool(root: Path) -> Spool:
     return spool
 
 
-def _make_fifo(path: Path) -> None:
-    with contextlib.suppress(FileExistsError):
-        os.mkfifo(path, 0o600)
-
-
-def read_tokens(spool: Spool) -> set[str]:
-    """The tokens of all submissions."""
-    return {folder.name for folder in spool.jobs.iterdir() if is_token(folder.name)}
-
-
-def read_stored_submission(spool: Spool, token: str) -> Submission | None:
-    """The submission of a token, None where there is none; raises SpoolError where it cannot be read."""
-    path = spool.jobs / token / "submission.json"
-    try:
-        return read_submission(path.read_text(encoding="ascii"))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise SpoolError(f"cannot read the submission {path}: {error}") from error
-
-
-def read_claimed(spool: Spool, token: str) -> set[int]:
-    """The indices of a submission that have a record."""
-    return {int(entry.name) for entry in os.scandir(spool.jobs / token) if entry.name.isdecimal()}
-
-
-def has_ended_long_ago(spool: Spool, token: str, now: float) -> bool:
-    """True where all jobs of a submission had ended a week before ``now``, in seconds since the epoch."""
-    try:
-        return now - (spool.jobs / token / "ended").stat().st_mtime > HISTORY_SECONDS
-    except FileNotFoundError:
-        return False
-
-
-def has_ended(spool: Spool, token: str) -> bool:
-    """True where all jobs of a submission have ended."""
-    return (spool.jobs / token / "ended").exists()
-
-
-def has_work(spool: Spool, besides: Iterable[str] = ()) -> bool:
-    """True where a queue process is needed, for other submissions than these or to cancel something."""
-    tokens = read_tokens(spool).difference(besides)
-    return any(os.scandir(spool.cancel)) or not all(has_ended(spool, token) for token in tokens)
-
-
-def write_submission(spool: Spool, submission: Submission) -> Submission:
-    """Store a submission; where its token is taken nothing changes, and the stored one is the result."""
-    aside = spool.root / "aside" / f"{submission.token}.{os.getpid()}"
-    target = spool.jobs / submission.token
-    _remove_aside(aside)
-    aside.mkdir(mode=0o700)
-    try:
-        _write_to_disk(aside / "submission.json", render_submission(submission))
-        write_directory_to_disk(aside)
-        # Fails where the target exists, since a submission's folder is never empty.
-        aside.rename(target)
-    except OSError:
-        _remove_aside(aside)
-        stored = read_stored_submission(spool, submission.token)
-        if stored is None:
-            raise
-        return stored
-    write_directory_to_disk(spool.jobs)
-    return submission
-
-
-def _remove_aside(aside: Path) -> None:
-    (aside / "submission.json").unlink(missing_ok=True)
-    with contextlib.suppress(FileNotFoundError):
-        aside.rmdir()
-
-
-def _write_to_disk(path: Path, text: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with open(descriptor, "w", encoding="ascii") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(descriptor)
-
-
-def write_marker(path: Path) -> None:
-    """Make an empty file, if it is not there."""
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600))
+def has_work(spool: Spool) -> bool:
+    """True where a queue process is needed: a job waits or runs, or is to be cancelled."""
+    open_jobs = "SELECT 1 FROM job WHERE state IN ('queued', 'running')"
+    found = f"SELECT EXISTS ({open_jobs}) OR EXISTS (SELECT 1 FROM job WHERE cancel)"
+    return bool(spool.database.execute(found).fetchone()[0])
 
 
 @contextlib.contextmanager
-def lock_file(path: Path, *, wait: bool) -> Iterator[bool]:
-    """Hold a lock as long as the context lasts; yields False where another process holds it and we do not wait."""
+def lock_file(path: Path, *, wait: bool) -> Iterator[int | None]:
+    """Hold a lock as long as the context lasts; yields its descriptor, or None where another process holds it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
-        yield _lock(descriptor, wait)
+        yield descriptor if _lock(descriptor, wait) else None
     finally:
         os.close(descriptor)
 
@@ -184,43 +153,43 @@ def _lock(descriptor: int, wait: bool) -> bool:
     return True
 
 
-def starter_lock(records: Path) -> Path:
-    """The lock that a fork starter, and each job of it that has not yet claimed, holds while it may start jobs."""
-    return records / "starter.lock"
-
-
-def run_wake(spool: Spool) -> bool:
-    """Wake the queue process; False where none reads."""
-    try:
-        descriptor = os.open(spool.wake, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
-    except OSError:
-        return False
-    try:
-        os.write(descriptor, b"w")
-    except BlockingIOError:
-        # Full: it has been woken often enough.
-        return True
-    except BrokenPipeError:
-        return False
-    finally:
-        os.close(descriptor)
-    return True
+def rotate(path: Path, largest: int, parts: int) -> None:
+    """Begin a log anew where it has become too long; so many older parts stay."""
+    if not path.exists() or path.stat().st_size <= largest:
+        return
+    for number in range(parts, 0, -1):
+        newer = path.with_name(f"{path.name}.{number - 1}") if number > 1 else path
+        with contextlib.suppress(FileNotFoundError):
+            newer.rename(path.with_name(f"{path.name}.{number}"))
 
 
 def run_queue_if_none(spool: Spool, slots: int, grace: float) -> None:
     """Wake the queue process, or start one: detached, so that whoever waits for our end does not wait for its."""
-    if run_wake(spool):
-        return
-    import subprocess  # Seldom needed: there mostly is a queue process.
+    with lock_file(spool.queue_lock, wait=False) as lock:
+        if lock is None:
+            _wake(spool)
+            return
+        import subprocess  # Seldom needed: there mostly is a queue process.
 
-    options = ["--spool", str(spool.root), "--slots", str(slots), "--grace", str(grace)]
-    log = os.open(spool.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
-    with open(log, "ab") as output:
-        subprocess.Popen(
-            [*command_line("samgrid-fork"), *options, "serve"],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            cwd="/",
-            start_new_session=True,
-        )
+        rotate(spool.log, LOG_BYTES, 1)
+        options = ["--spool", str(spool.root), "--slots", str(slots), "--grace", str(grace)]
+        log = os.open(spool.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+        with open(log, "ab") as output:
+            subprocess.Popen(
+                [*command_line("samgrid-fork"), *options, "serve"],
+                # The lock goes with it: nobody else starts one meanwhile.
+                stdin=lock,
+                stdout=output,
+                stderr=output,
+                cwd="/",
+                start_new_session=True,
+            )
+
+
+def _wake(spool: Spool) -> None:
+    """Wake the queue process; one that does not listen yet, or any more, looks by itself."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(spool.wake, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+        with open(descriptor, "wb", buffering=0) as wake:
+            # Where it is full, it has been woken often enough.
+            wake.write(b"w")

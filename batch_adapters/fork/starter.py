@@ -1,10 +1,10 @@
 """The fork starter: parent of the jobs it is asked to start, after Globus' globus-fork-starter.
 
-`samgrid-fork-starter LOG [--records DIR]` reads 100 messages, answers 101 or 102, and writes 001 lines to LOG. Without
---records it is Globus' program: a job's id in the log is its pid. With --records (our extension) its id is its tag,
-TOKEN.INDEX, its process makes the claim DIR/TOKEN/INDEX before its exec, and its end is written there too; what has a
-claim is never started again. It starts nothing any more once its standard input or output is closed, and stays until
-all its jobs have ended.
+`samgrid-fork-starter LOG` reads 100 messages, answers 101 or 102, and writes 001 lines to LOG. It starts nothing any
+more once its standard input or output is closed, and stays until all its jobs have ended.
+
+The queue process forks one for itself, which has a folder for claims (jobs.py): there a job's id in the log is not its
+pid but its tag, TOKEN.INDEX, what has a claim is never started again, and the queue hears of each end by its 001 line.
 """
 
 import contextlib
@@ -14,11 +14,19 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from batch_adapters.fork.child import Claim, StartRefused, run_job
+from batch_adapters.fork.jobs import (
+    End,
+    read_local_id,
+    render_end,
+    render_process,
+    write_claim,
+    write_events,
+    write_line,
+)
 from batch_adapters.fork.processes import Process, read_end, read_ended_child, read_process, run_signal_group
+from batch_adapters.fork.program import StartRefused, run_program
 from batch_adapters.fork.protocol import (
     BadRequest,
     GramError,
@@ -30,31 +38,21 @@ from batch_adapters.fork.protocol import (
     render_answer,
     render_wire,
 )
-from batch_adapters.fork.records import End, read_local_id, record_path, write_end, write_events
-from batch_adapters.fork.spool import lock_file, starter_lock
-from batch_adapters.states import Event, State
+from batch_adapters.states import Event, State, render_event
 
 RETRY_MILLISECONDS = 1000
-_USAGE = "usage: samgrid-fork-starter LOG [--records DIR]"
-
-
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """A running job: its id in the log, its record, and whether its exec failed."""
-
-    local_id: str
-    record: Path | None
-    refused: bool = False
+_USAGE = "usage: samgrid-fork-starter LOG"
 
 
 class Starter:
     """The jobs of one fork starter process."""
 
-    def __init__(self, log: Path, records: Path | None, process: Process) -> None:
+    def __init__(self, log: Path, claims: Path | None, process: Process) -> None:
         self._log = log
-        self._records = records
+        self._claims = claims
         self._process = process
-        self._jobs: dict[int, _Job] = {}
+        # By their pids, their ids in the log; those of the queue's starter are the names of their claims.
+        self._jobs: dict[int, str] = {}
         self._unwritten: list[Event] = []
         self._late = False
         self._input = b""
@@ -89,60 +87,64 @@ class Starter:
         *lines, self._input = (self._input + data).split(b"\n")
         for line in lines:
             if self._accepting and not _is_output_closed():
-                self._answer(self._start(read_wire(line)))
+                self._say(render_answer(self._start(read_wire(line))))
         if not data:
             self._accepting = False
 
-    def _answer(self, answer: Started | Refused) -> None:
-        data = render_wire(render_answer(answer))
+    def _say(self, text: str) -> None:
+        data = render_wire(text)
         try:
-            while data:
+            while self._accepting and data:
                 data = data[os.write(1, data) :]
         except BrokenPipeError:
             self._accepting = False
 
     def _start(self, line: str) -> Started | Refused:
-        try:
-            request = read_start_request(line)
-            claim = self._claim(request)
-        except BadRequest as bad:
-            return Refused(bad.tag, bad.error, str(bad))
         pids: list[int] = []
         try:
+            request = read_start_request(line)
+            claim = self._find_claim(request)
+        except BadRequest as bad:
+            return Refused(bad.tag, bad.error, str(bad))
+        try:
             for number in range(request.count):
-                pids.append(run_job(request, number, claim))
+                pids.append(run_program(request, number, claim))
+                self._note_active(pids[-1], request.tag, claim)
         except StartRefused as refusal:
-            self._give_up(request, claim, pids, refusal.pid)
+            self._give_up(pids)
+            if claim is not None and refusal.for_good:
+                _write_claim(claim)
             return Refused(request.tag, refusal.error, str(refusal))
-        for pid in pids:
-            self._note_active(pid, request.tag, claim)
+        self._late = not self._write_active()
         return Started(request.tag, tuple(pids))
 
-    def _claim(self, request: StartRequest) -> Claim | None:
-        if self._records is None:
+    def _find_claim(self, request: StartRequest) -> Path | None:
+        if self._claims is None:
             return None
-        place = read_local_id(request.tag)
-        if place is None:
-            raise BadRequest(
-                request.tag, GramError.BAD_RSL, f"with --records a tag is TOKEN.INDEX, not {request.tag!r}"
-            )
-        if request.count != 1:
-            raise BadRequest(request.tag, GramError.INVALID_COUNT, "with --records count must be 1")
-        return Claim(record_path(self._records, *place), self._process)
+        if read_local_id(request.tag) is None or request.count != 1:
+            raise BadRequest(request.tag, GramError.BAD_RSL, f"a job of the queue is one, TOKEN.INDEX: {request.tag!r}")
+        claim = self._claims / request.tag
+        if claim.exists():
+            raise BadRequest(request.tag, GramError.JOB_EXECUTION_FAILED, "it was started already: it has a claim")
+        return claim
 
-    def _give_up(self, request: StartRequest, claim: Claim | None, pids: list[int], claimed_pid: int | None) -> None:
+    def _give_up(self, pids: Sequence[int]) -> None:
         """Leave nothing running of a request that could not be obeyed whole."""
         for pid in pids:
             run_signal_group(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-        if claim is not None and claimed_pid is not None:
-            self._jobs[claimed_pid] = _Job(request.tag, claim.record, refused=True)
+            local_id = self._jobs.pop(pid)
+            self._unwritten = [event for event in self._unwritten if event.local_id != local_id]
 
-    def _note_active(self, pid: int, tag: str, claim: Claim | None) -> None:
-        job = _Job(str(pid), None) if claim is None else _Job(tag, claim.record)
-        self._jobs[pid] = job
-        self._unwritten.append(Event(int(time.time()), job.local_id, State.ACTIVE))
-        self._late = not self._write_active()
+    def _note_active(self, pid: int, tag: str, claim: Path | None) -> None:
+        self._jobs[pid] = local_id = str(pid) if claim is None else tag
+        self._unwritten.append(Event(int(time.time()), local_id, State.ACTIVE))
+        process = read_process(pid, zombie=True)
+        try:
+            if claim is not None and process is not None:
+                write_line(claim, render_process(process, self._process))
+        except OSError as error:
+            _complain(f"{tag}: cannot write down its process: {error}")
 
     def _write_active(self) -> bool:
         """Write the ACTIVE events that wait; False where it must be tried again."""
@@ -160,25 +162,33 @@ class Starter:
         while not self._late and (child := read_ended_child()) is not None:
             # It stays a zombie until its end is written: if we die before, who inherits it still learns its exit code.
             run_signal_group(child.si_pid, signal.SIGKILL)
-            job = self._jobs.get(child.si_pid)
-            if job is None or self._write_end(job, child):
+            local_id = self._jobs.get(child.si_pid)
+            if local_id is None or self._write_end(local_id, End(*read_end(child), int(time.time()))):
                 os.waitpid(child.si_pid, 0)
                 self._jobs.pop(child.si_pid, None)
             else:
                 self._late = True
 
-    def _write_end(self, job: _Job, child: os.waitid_result) -> bool:
-        state, exit_code = read_end(child)
-        end = End(State.FAILED if job.refused else state, exit_code, int(time.time()))
-        event = Event(end.timestamp, job.local_id, end.state, end.exit_code)
+    def _write_end(self, local_id: str, end: End) -> bool:
+        event = Event(end.timestamp, local_id, end.state, end.exit_code)
         try:
             write_events(self._log, [event])
-            if job.record is not None:
-                write_end(job.record, end)
+            if self._claims is not None:
+                # It has gone where the queue does not wait for it any more.
+                with contextlib.suppress(FileNotFoundError):
+                    write_line(self._claims / local_id, render_end(end))
         except OSError as error:
-            _complain(f"{job.local_id}: cannot write its end, trying again: {error}")
+            _complain(f"{local_id}: cannot write its end, trying again: {error}")
             return False
+        if self._claims is not None:
+            self._say(render_event(event))
         return True
+
+
+def _write_claim(claim: Path) -> None:
+    """See that a job whose program cannot be run has a claim; its process may have made it before its exec failed."""
+    with contextlib.suppress(OSError):
+        write_claim(claim)
 
 
 def _complain(sentence: str) -> None:
@@ -197,7 +207,8 @@ def _fill_standard_descriptors() -> None:
     """Put /dev/null where 0, 1 or 2 is closed, so that no file of ours is ever taken for it."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
-    os.close(descriptor)
+    # Nor is a file of whoever started us left open in every job.
+    os.closerange(descriptor, os.sysconf("SC_OPEN_MAX"))
 
 
 def _make_wakeup() -> int:
@@ -210,44 +221,33 @@ def _make_wakeup() -> int:
     return reader
 
 
-def read_arguments(argv: Sequence[str]) -> tuple[Path, Path | None]:
-    """The scheduler log and, if given, the folder of records; raises ValueError."""
-    match argv:
-        case [log] if not log.startswith("-"):
-            return Path(log), None
-        case [log, "--records", records] | ["--records", records, log]:
-            return Path(log), Path(records)
-    raise ValueError(_USAGE)
-
-
 def main(argv: Sequence[str]) -> int:
-    """Run the fork starter; exit status 2 for wrong arguments, 1 where the log or the records cannot be used."""
+    """Run the fork starter; exit status 2 for wrong arguments, 1 where the log cannot be used."""
     if list(argv) in (["-h"], ["--help"]):
         print(f"{_USAGE}\n\n{__doc__}")
         return 0
-    try:
-        log, records = read_arguments(argv)
-        write_events(log, [])
-    except ValueError as error:
-        print(error, file=sys.stderr)
+    if len(argv) != 1 or argv[0].startswith("-"):
+        print(_USAGE, file=sys.stderr)
         return 2
+    log = Path(argv[0]).absolute()
+    try:
+        write_events(log, [])
     except OSError as error:
         print(f"cannot write to the scheduler log {argv[0]}: {error.strerror}", file=sys.stderr)
         return 1
-    return _run(log, records)
+    _fill_standard_descriptors()
+    run_starter(log, None, contextlib.nullcontext())
+    return 0
 
 
-def _run(log: Path, records: Path | None) -> int:
+def run_starter(log: Path, claims: Path | None, may_start: contextlib.AbstractContextManager[object]) -> None:
+    """Obey standard input while the context lasts, and see the jobs to their end after it."""
     process = read_process(os.getpid())
     if process is None:
-        print("cannot read /proc/self/stat; is /proc mounted?", file=sys.stderr)
-        return 1
-    _fill_standard_descriptors()
+        raise OSError("cannot read /proc/self/stat; is /proc mounted?")
     woken = _make_wakeup()
-    starter = Starter(log.absolute(), records and records.absolute(), process)
-    may_start = contextlib.nullcontext() if records is None else lock_file(starter_lock(records), wait=True)
+    starter = Starter(log, claims, process)
     with may_start:
         starter.run_accepting(woken)
-    # The lock is free now: another starter may take over while we see our jobs to their end.
+    # Another starter may take over while we see our jobs to their end.
     starter.run_remaining(woken)
-    return 0

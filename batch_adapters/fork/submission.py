@@ -2,23 +2,22 @@
 
 import dataclasses
 import json
+import time
 from dataclasses import dataclass
 
 from batch_adapters.fork.protocol import StartRequest
+from batch_adapters.fork.spool import Spool
 
 # How long after SIGXCPU, in seconds of cpu time, a program that goes on gets SIGKILL.
 CPU_GRACE_SECONDS = 5
+KEEP_SECONDS = 30 * 86400
+"""How long after its end a submission is known. Its name is taken as long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """Local jobs FIRST to LAST of one token; a limit of 0 is none, texts are as `protocol.read_wire` makes them."""
+    """What the jobs of one token run; a limit of 0 is none, texts are as `protocol.read_wire` makes them."""
 
-    token: str
-    first: int
-    last: int
-    submitted: int
-    """When, in nanoseconds since the epoch: the order in which submissions are served."""
     command: tuple[str, ...]
     directory: str
     environment: tuple[tuple[str, str], ...]
@@ -28,15 +27,10 @@ class Submission:
     cpu_minutes: int = 0
     memory_mb: int = 0
 
-    @property
-    def indices(self) -> range:
-        """The indices of its local jobs."""
-        return range(self.first, self.last + 1)
-
 
 def render_submission(submission: Submission) -> str:
     """The submission as JSON; pure ASCII, so that any byte of an argument survives."""
-    return json.dumps(dataclasses.asdict(submission), indent=1) + "\n"
+    return json.dumps(dataclasses.asdict(submission))
 
 
 def read_submission(text: str) -> Submission:
@@ -49,14 +43,38 @@ def read_submission(text: str) -> Submission:
         raise ValueError(f"it does not describe a submission: {error}") from error
 
 
+def write_submission(spool: Spool, token: str, array: tuple[int, int], submission: Submission) -> tuple[int, int]:
+    """Store a submission; where its token is taken nothing changes. The result: the first and last index stored."""
+    with spool.transaction() as database:
+        known = "SELECT first, last FROM submission WHERE token = ?"
+        stored: tuple[int, int] | None = database.execute(known, (token,)).fetchone()
+        if stored is not None:
+            return stored
+        text = render_submission(submission)
+        columns = "INSERT INTO submission (token, first, last, text) VALUES (?, ?, ?, ?)"
+        number = database.execute(columns, (token, *array, text)).lastrowid
+        jobs = ((number, index) for index in range(array[0], array[1] + 1))
+        database.executemany("INSERT INTO job (submission, job) VALUES (?, ?)", jobs)
+    return array
+
+
+def forget_old(spool: Spool) -> None:
+    """Let go of what ended long ago."""
+    with spool.transaction() as database:
+        old = "SELECT number FROM submission WHERE ended < ?"
+        numbers = database.execute(old, (int(time.time()) - KEEP_SECONDS,)).fetchall()
+        database.executemany("DELETE FROM job WHERE submission = ?", numbers)
+        database.executemany("DELETE FROM submission WHERE number = ?", numbers)
+
+
 def render_local_id(token: str, index: int) -> str:
     """The local id of one job of a submission: TOKEN.INDEX."""
     return f"{token}.{index}"
 
 
-def render_job(submission: Submission, index: int) -> StartRequest:
+def render_job(submission: Submission, token: str, index: int) -> StartRequest:
     """What the fork starter is asked, to start one local job of the submission."""
-    local_id = render_local_id(submission.token, index)
+    local_id = render_local_id(token, index)
     executable, *arguments = _render_limited(submission)
     own = (("SAMGRID_FORK_ID", local_id), ("SAMGRID_FORK_INDEX", str(index)))
     return StartRequest(

@@ -4,8 +4,8 @@ import signal
 import time
 from collections.abc import Iterable
 
+from batch_adapters.fork.jobs import read_local_id, read_run_file, write_events
 from batch_adapters.fork.processes import is_alive, is_stopped, run_signal_group
-from batch_adapters.fork.records import read_local_id, read_record_file, record_path, write_events
 from batch_adapters.fork.spool import Spool
 from batch_adapters.states import Event, State
 
@@ -22,7 +22,7 @@ def run_resume(spool: Spool, ids: Iterable[str]) -> None:
 
 def _signal_jobs(spool: Spool, ids: Iterable[str], number: signal.Signals, state: State) -> None:
     for local_id in ids:
-        is_done = _signal_job(spool, local_id, number)
+        is_done = read_local_id(local_id) is not None and _signal_job(spool, local_id, number)
         if is_done:
             write_events(spool.events, [Event(int(time.time()), local_id, state)])
         print(f"{local_id} {'signalled' if is_done else 'not-running'}")
@@ -30,11 +30,10 @@ def _signal_jobs(spool: Spool, ids: Iterable[str], number: signal.Signals, state
 
 def _signal_job(spool: Spool, local_id: str, number: signal.Signals) -> bool:
     """True where the job's processes got a signal that changes something."""
-    place = read_local_id(local_id)
-    record = None if place is None else read_record_file(record_path(spool.jobs, *place))
-    if record is None or record.end is not None or record.process is None or not is_alive(record.process):
+    run = read_run_file(spool.run / local_id)
+    if run is None or run.end is not None or run.process is None or not is_alive(run.process):
         return False
-    if is_stopped(record.process) == (number is signal.SIGSTOP):
+    if is_stopped(run.process) == (number is signal.SIGSTOP):
         return False
-    run_signal_group(record.process.pid, number)
+    run_signal_group(run.process.pid, number)
     return True

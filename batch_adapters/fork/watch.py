@@ -1,4 +1,4 @@
-"""Waits for the end of processes that need not be our children, and for whoever wakes us."""
+"""Waits for the end of processes that need not be our children, for the starter's words, and for whoever wakes us."""
 
 import os
 import select
@@ -8,14 +8,21 @@ from batch_adapters.fork.processes import Process, is_alive
 
 
 class Watch:
-    """The processes we wait for, by the local ids of their jobs, and the FIFO by which we are woken."""
+    """The processes we wait for, by the local ids of their jobs, and the descriptors by which we are told of others."""
 
     def __init__(self, wake: Path) -> None:
         # Open for writing too: a FIFO whose last writer has left would be readable for ever.
-        self._wake = os.open(wake, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW)
+        self.wake = os.open(wake, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW)
         self._local_ids: dict[int, str] = {}
         self._poll = select.epoll()
-        self._poll.register(self._wake, select.EPOLLIN)
+        self.listen(self.wake)
+
+    def listen(self, descriptor: int) -> None:
+        """Wait for words from it, too; closing it is the end of that."""
+        self._poll.register(descriptor, select.EPOLLIN)
+
+    def __contains__(self, local_id: str) -> bool:
+        return local_id in self._local_ids.values()
 
     def add(self, local_id: str, process: Process) -> bool:
         """Wait for the end of this process from now on; False where it has ended."""
@@ -31,13 +38,13 @@ class Watch:
         self._local_ids[pidfd] = local_id
         return True
 
-    def wait(self, seconds: float) -> tuple[bool, list[str]]:
-        """Wait at most so long; the result: whether somebody woke us, and the local ids whose processes have ended."""
+    def wait(self, seconds: float) -> tuple[set[int], list[str]]:
+        """Wait at most so long; the descriptors with words for us, and the local ids whose processes have ended."""
         ready = {descriptor for descriptor, _ in self._poll.poll(max(0.0, seconds))}
-        woken = self._wake in ready
-        if woken:
-            os.read(self._wake, 65536)
-        return woken, [self._remove(pidfd) for pidfd in ready - {self._wake}]
+        if self.wake in ready:
+            os.read(self.wake, 65536)
+        ended = ready & self._local_ids.keys()
+        return ready - ended, [self._remove(pidfd) for pidfd in ended]
 
     def _remove(self, pidfd: int) -> str:
         self._poll.unregister(pidfd)
@@ -49,4 +56,4 @@ class Watch:
         for pidfd in list(self._local_ids):
             self._remove(pidfd)
         self._poll.close()
-        os.close(self._wake)
+        os.close(self.wake)

@@ -39,7 +39,7 @@ _TABLES = ("type", "batch")
 
 _VARIABLES = {setting.variable: setting for keys in SETTINGS.values() for setting in keys.values()}
 
-_FORK_JOB_VARIABLES = frozenset({"SAMGRID_FORK_ID", "SAMGRID_FORK_INDEX"})
+_FORK_JOB_VARIABLES = frozenset({"SAMGRID_FORK_ID", "SAMGRID_FORK_INDEX", "SAMGRID_FORK_CLAIM"})
 """The batch system fork sets these for its local jobs, which may well run our commands: they are no settings."""
 
 

@@ -2,19 +2,21 @@
 
 import contextlib
 import io
+import multiprocessing
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.reduction import DupFd
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import pytest
 
 from batch_adapters.fork.commands import main as run_fork
-from batch_adapters.fork.spool import Spool, has_ended, read_tokens
+from batch_adapters.fork.spool import Spool, has_work
 from jobmanager.site import account as accounts
 from tests.conformance.fakes.dialect import Reply
 from tests.conformance.fakes.program import Outcome
@@ -45,7 +47,7 @@ def query_spool(spool: Path, slots: int, grace: float) -> list[Job]:
 
 def wait_for_ends(folder: Path, slots: int, grace: float) -> None:
     """Return when no job waits or runs any more."""
-    spool, asked = Spool(folder), 0.0
+    asked = 0.0
 
     def is_over() -> bool:
         nonlocal asked
@@ -53,32 +55,42 @@ def wait_for_ends(folder: Path, slots: int, grace: float) -> None:
         if time.monotonic() > asked + 1:
             query_spool(folder, slots, grace)
             asked = time.monotonic()
-        return all(has_ended(spool, token) for token in read_tokens(spool))
+        with contextlib.closing(Spool(folder)) as spool:
+            return not has_work(spool)
 
     wait_until(is_over)
 
 
+# A server without threads does the forking: a fork of ours would have SQLite's locks as our threads hold them then.
+_SERVER = multiprocessing.get_context("forkserver")
+_SERVER.set_forkserver_preload(["tests.conformance.spool", "batch_adapters.fork.queue"])
+
+
 def run_forked(arguments: Sequence[str], given: str = "") -> subprocess.CompletedProcess[str]:
-    """``samgrid-fork`` with these arguments in a fork of this process, read to the end of its output."""
+    """``samgrid-fork`` with these arguments in a fork of who has it loaded, read to the end of its output."""
     stdin = os.memfd_create("stdin")
     os.pwrite(stdin, given.encode(), 0)
     (stdout, out), (stderr, err) = os.pipe(), os.pipe()
-    child = os.fork()
-    if child == 0:
-        _become_fork(arguments, stdin, out, err)
+    descriptors = [DupFd(descriptor) for descriptor in (stdin, out, err)]
+    child = _SERVER.Process(target=_become_fork, args=(arguments, dict(os.environ), descriptors))
+    child.start()
     for descriptor in (stdin, out, err):
         os.close(descriptor)
     with open(stdout) as printed, open(stderr) as complaints:
         texts = printed.read(), complaints.read()
-    return subprocess.CompletedProcess(arguments, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), *texts)
+    child.join()
+    assert child.exitcode is not None
+    return subprocess.CompletedProcess(arguments, child.exitcode, *texts)
 
 
-def _become_fork(arguments: Sequence[str], *descriptors: int) -> NoReturn:
+def _become_fork(arguments: Sequence[str], environment: Mapping[str, str], descriptors: Sequence[Any]) -> NoReturn:
     status = 70
     try:
+        os.environ.clear()
+        os.environ.update(environment)
         for target, descriptor in enumerate(descriptors):
-            os.dup2(descriptor, target)
-        os.closerange(3, max(descriptors) + 1)
+            os.dup2(descriptor.detach(), target)
+        os.closerange(3, 100)
         with open(0) as sys.stdin, open(1, "w") as sys.stdout, open(2, "w") as sys.stderr:
             status = run_fork(arguments)
     except SystemExit:

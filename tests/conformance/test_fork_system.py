@@ -1,21 +1,26 @@
 """The embedded batch system as a whole: its commands, its processes, and what their deaths may not change."""
 
+import dataclasses
 import os
 import random
+import re
 import signal
 import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from batch_adapters.fork.commands import HISTORY_SECONDS
+from batch_adapters.fork.jobs import read_run_file, render_process
 from batch_adapters.fork.processes import Process, read_boot, read_process
-from batch_adapters.fork.records import render_claim
-from batch_adapters.fork.spool import HISTORY_SECONDS, lock_file, starter_lock
-from batch_adapters.fork.submission import Submission, render_submission
+from batch_adapters.fork.spool import EVENTS_BYTES, Spool, lock_file, open_spool
+from batch_adapters.fork.submission import KEEP_SECONDS, Submission, write_submission
 from batch_adapters.launch import command_line
 from batch_adapters.states import Event, State, read_event
 from tests.conformance.spool import Job, query_spool, run_forked, wait_for_ends
@@ -84,12 +89,14 @@ class System:
                 ends.setdefault(event.local_id, set()).add((event.state, event.exit_code))
         return ends
 
-    def pids_of(self, word: str) -> list[int]:
-        """The processes of this spool with that word in their command line, not their children before exec."""
+    def pids_of(self, name: str) -> list[int]:
+        """The processes of this spool that bear the name, not their children before exec."""
         found = []
         for folder in Path("/proc").iterdir():
-            words = _read_command(folder) if folder.name.isdigit() else []
-            if word in words and any(part.startswith(str(self.spool)) for part in words):
+            # Its name first: a job's process has its starter's name and command line until its exec.
+            is_named = folder.name.isdigit() and (_read_name(folder) == STARTER) == (name == STARTER)
+            words = _read_command(folder) if is_named else []
+            if "serve" in words and str(self.spool) in words:
                 found.append(int(folder.name))
         return [pid for pid in found if _read_parent(pid) not in found]
 
@@ -98,8 +105,20 @@ class System:
             for pid in self.pids_of(name):
                 _kill(pid)
 
+    def change(self, statement: str, *values: object) -> None:
+        """Change what the spool says, behind the back of its commands."""
+        with closing(open_spool(self.spool)) as spool, spool.transaction() as database:
+            database.execute(statement, values)
 
-QUEUE, STARTER = "serve", "samgrid-fork-starter"
+
+QUEUE, STARTER = "queue", "samgrid-starter"
+
+
+def _read_name(folder: Path) -> str:
+    try:
+        return (folder / "comm").read_text().strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def _read_command(folder: Path) -> list[str]:
@@ -129,7 +148,7 @@ def system(tmp_path: Path) -> Iterator[System]:
     yield system
     system.gate.close()
     if system.spool.is_dir():
-        (system.spool / "jobs").rename(system.spool / "no-jobs")
+        system.change("DELETE FROM job")
     system.kill(QUEUE, STARTER)
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit() and _is_below(folder / "cwd", tmp_path):
@@ -187,7 +206,7 @@ def test_a_job_gets_nothing_of_its_submitters_environment_but_who_and_where(
     variables = dict(line.split("=", 1) for line in (system.folder / "out").read_text().splitlines())
     assert variables.keys() == {
         *("HOME", "USER", "LOGNAME", "PATH", "LANG", "A"),
-        *("SAMGRID_FORK_ID", "SAMGRID_FORK_INDEX"),
+        *("SAMGRID_FORK_ID", "SAMGRID_FORK_INDEX", "SAMGRID_FORK_CLAIM"),
     }
     assert (variables["A"], variables["LANG"], variables["SAMGRID_FORK_ID"]) == ("b=c", "C", "a.1")
 
@@ -199,7 +218,6 @@ def test_a_token_submitted_again_changes_nothing(system: System) -> None:
     assert system.submit("a", 5, "echo z >> ran") == first
     assert system.wait_for_end() == {"a.1": Answer("ended", "0"), "a.2": Answer("ended", "0")}
     assert (system.folder / "ran").read_text() == "x\nx\n"
-    assert [path.name for path in (system.spool / "aside").iterdir()] == []
 
 
 def test_of_submissions_of_one_token_at_once_one_is_made(system: System) -> None:
@@ -242,9 +260,7 @@ def test_jobs_that_ended_long_ago_are_told_of_only_to_who_names_them(system: Sys
     system.submit("old-1", 1, "true")
     system.submit("new-1", 1, "true")
     system.wait_for_end()
-    ended = system.spool / "jobs" / "old-1" / "ended"
-    wait_until(ended.exists)
-    os.utime(ended, (0, time.time() - HISTORY_SECONDS - 60))
+    system.change("UPDATE submission SET ended = ended - ? WHERE token = 'old-1'", HISTORY_SECONDS + 60)
     assert set(system.query()) == {"new-1.1"}
     assert set(system.query("--token", "old-1")) == set(system.query("old-1.1")) == {"old-1.1"}
 
@@ -269,19 +285,57 @@ def test_a_spool_that_cannot_be_used_is_no_answer(system: System) -> None:
     system.spool.unlink()
 
 
-def test_a_submission_that_cannot_be_read_is_no_answer_and_stops_no_other(system: System) -> None:
+def test_a_spool_that_is_damaged_is_no_answer(system: System) -> None:
     system.submit("a", 1, "exit")
     system.wait_for_end()
-    (system.spool / "jobs" / "b").mkdir()
-    (system.spool / "jobs" / "b" / "submission.json").write_text("{")
-    system.submit("c", 1, "touch ran")
-    wait_until((system.folder / "ran").exists)
-    for words in ([], ["--token", "b"], ["b.1"]):
-        done = system.call("query", *words)
-        assert (done.returncode, done.stdout) == (1, "")
-        assert "b/submission.json" in done.stderr
-    assert system.query("--token", "a") == {"a.1": Answer("ended", "0")}
     wait_until(lambda: not system.pids_of(QUEUE))
+    kept = (system.spool / "spool.db").read_bytes()
+    (system.spool / "spool.db").write_bytes(b"{" * 5000)
+    for words in (["query"], ["query", "--token", "b"], ["query", "a.1"], ["cancel", "a.1"]):
+        done = system.call(*words)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert re.fullmatch(r"samgrid-fork: cannot use \S+/fork/spool.db: .*\n", done.stderr)
+    (system.spool / "spool.db").write_bytes(kept)
+    assert system.query("--token", "a") == {"a.1": Answer("ended", "0")}
+
+
+def test_many_who_ask_start_one_queue(system: System) -> None:
+    system.spool.mkdir(mode=0o700)
+    with lock_file(open_spool(system.spool).starter_lock, wait=True):
+        _store(system, "a", ("/bin/true",))
+        seen = set()
+        for _ in range(5):
+            system.query()
+            seen |= set(system.pids_of(QUEUE))
+    assert len(seen) == 1
+    assert system.wait_for_end() == {"a.1": Answer("ended", "0")}
+    wait_until(lambda: not system.pids_of(QUEUE))
+    assert (system.spool / "queue.log").read_text().count(" a 1-1\n") == 1
+
+
+def test_what_ended_long_ago_is_forgotten_and_what_runs_is_kept(system: System) -> None:
+    for token in ("old", "new"):
+        system.submit(token, 2, "true")
+    system.wait_for_end()
+    wait_until(lambda: not system.pids_of(QUEUE))
+    system.change("UPDATE submission SET ended = ended - ? WHERE token = 'old'", KEEP_SECONDS + 60)
+    system.submit("next", 1, "true")
+    assert system.wait_for_end().keys() == {"new.1", "new.2", "next.1"}
+    assert system.query("--token", "old") == {}
+    assert list((system.spool / "run").iterdir()) == []
+
+
+def test_a_log_of_events_that_has_become_long_is_begun_anew(system: System) -> None:
+    system.spool.mkdir(mode=0o700)
+    for part, told in (("events", "b"), ("events.1", "c"), ("events.2", "d")):
+        with (system.spool / part).open("w") as file:
+            file.write(told)
+            file.truncate(EVENTS_BYTES + 1)
+    system.submit("a", 1, "true")
+    system.wait_for_end()
+    assert [event.state for event in system.events()] == [State.PENDING, State.ACTIVE, State.DONE]
+    parts = {path.name: path.read_bytes()[:1] for path in system.spool.glob("events.*")}
+    assert parts == {"events.1": b"b", "events.2": b"c"}
 
 
 @pytest.mark.parametrize(
@@ -329,14 +383,12 @@ def test_two_thousand_jobs_are_one_submission(system: System) -> None:
     wait_until(lambda: [job.native for job in system.jobs()].count("running") == system.slots)
     answers = system.query()
     assert len(answers) == 2_000
-    assert len(list((system.spool / "jobs" / "a").iterdir())) < 10
+    assert len(list((system.spool / "run").iterdir())) == system.slots
     printed = system.run("cancel", "-", given="\n".join(answers))
     assert len(printed.splitlines()) == 2_000
-    wait_until(lambda: (system.spool / "jobs" / "a" / "ended").exists())
     counts = Counter(answer.native for answer in system.wait_for_end().values())
     assert counts == {"cancelled": 2_000 - system.slots, "killed": system.slots}
     assert {event.local_id for event in system.events() if event.state is State.FAILED} == answers.keys()
-    assert list((system.spool / "cancel").iterdir()) == []
 
 
 # --- cancelling and limits
@@ -365,7 +417,6 @@ def test_a_running_job_that_is_cancelled_gets_sigterm(system: System) -> None:
     assert system.run("cancel", "a.1") == "a.1 signalled\n"
     assert system.wait_for_end() == {"a.1": Answer("ended", "9", CANCELLED)}
     assert (system.folder / "got").read_text() == "term\n"
-    assert list((system.spool / "cancel").iterdir()) == []
 
 
 def test_a_job_that_ignores_sigterm_is_killed_with_its_grandchildren(system: System) -> None:
@@ -389,18 +440,30 @@ def test_a_cancel_whose_queue_is_killed_in_the_grace_time_is_carried_on(system: 
     assert system.wait_for_end() == {"a.1": Answer("killed", "137", CANCELLED)}
 
 
-def test_a_job_is_stopped_at_its_wall_time(system: System) -> None:
-    (system.folder / "fork").mkdir(mode=0o700)
-    limited = _store(system, "a", ("/bin/sleep", "3600"))
-    limited.write_text(limited.read_text().replace('"wall_minutes": 0', '"wall_minutes": 0.002'))
-    assert system.wait_for_end() == {"a.1": Answer("killed", "143", "time-limit")}
+def test_a_cancel_whose_starter_is_killed_in_the_grace_time_is_carried_on(system: System) -> None:
+    system.grace = 1
+    system.submit("a", 1, "trap 'touch got' TERM; touch up; while :; do sleep 0.1; done", "--wall-time", "9000")
+    wait_until((system.folder / "up").exists)
+    system.run("cancel", "a.1")
+    wait_until((system.folder / "got").exists)
+    system.kill(STARTER)
+    assert system.wait_for_end() == {"a.1": Answer("killed", "137", CANCELLED)}
 
 
-def test_a_job_that_ends_well_although_it_was_stopped_at_its_wall_time_says_so(system: System) -> None:
-    (system.folder / "fork").mkdir(mode=0o700)
-    limited = _store(system, "a", ("/bin/sh", "-c", "trap 'exit 0' TERM; while :; do sleep 0.1; done"))
-    limited.write_text(limited.read_text().replace('"wall_minutes": 0', '"wall_minutes": 0.02'))
-    assert system.wait_for_end() == {"a.1": Answer("ended", "0", "time-limit")}
+@pytest.mark.parametrize(
+    ("script", "answer"),
+    [
+        pytest.param("exec sleep 3600", Answer("killed", "143", "time-limit"), id="and ends of it"),
+        pytest.param(
+            "trap 'exit 0' TERM; while :; do sleep 0.1; done", Answer("ended", "0", "time-limit"), id="and ends well"
+        ),
+    ],
+)
+def test_a_job_is_stopped_at_its_wall_time(system: System, script: str, answer: Answer) -> None:
+    system.spool.mkdir(mode=0o700)
+    _store(system, "a", ("/bin/sh", "-c", script))
+    system.change("""UPDATE submission SET text = replace(text, '"wall_minutes": 0', '"wall_minutes": 0.02')""")
+    assert system.wait_for_end() == {"a.1": answer}
 
 
 def test_cpu_and_memory_limits_reach_the_program(system: System) -> None:
@@ -475,15 +538,14 @@ def test_a_new_queue_waits_for_what_an_earlier_starter_is_starting(
 ) -> None:
     system.slots = 1
     system.spool.mkdir(mode=0o700)
-    stored = _store(system, "a", ("/bin/true",), last=2)
-    found = read_process(stranger.pid)
-    assert found is not None
-    with lock_file(starter_lock(system.spool / "jobs"), wait=True):
+    spool = _store(system, "a", ("/bin/true",), last=2)
+    system.change("UPDATE job SET state = 'running' WHERE job = 2")
+    with lock_file(spool.starter_lock, wait=True):
         system.query()
         wait_until(lambda: bool(system.pids_of(QUEUE)))
         # Long enough for a queue that would not wait to go wrong; one that waits gives no sign to wait for.
         time.sleep(0.5)
-        (stored.parent / "2").write_text(render_claim(found, Process(2**22 + 1, 1, read_boot())))
+        _claim(system, "a.2", stranger.pid)
     wait_until(lambda: bool(_read(system.spool / "events")))
     time.sleep(0.2)
     assert system.query() == {"a.1": Answer("queued", "-"), "a.2": Answer("running", "-")}
@@ -496,27 +558,29 @@ def _read(path: Path) -> str:
     return path.read_text() if path.exists() else ""
 
 
-def _store(system: System, token: str, command: tuple[str, ...], last: int = 1) -> Path:
+def _store(system: System, token: str, command: tuple[str, ...], last: int = 1) -> Spool:
     """A submission, as the submit command stores it, which nobody serves yet."""
-    folder = system.spool / "jobs" / token
-    folder.mkdir(parents=True, mode=0o700)
-    submission = Submission(token, 1, last, time.time_ns(), command, str(system.folder), ())
-    (folder / "submission.json").write_text(render_submission(submission))
-    return folder / "submission.json"
+    with closing(open_spool(system.spool)) as spool:
+        write_submission(spool, token, (1, last), Submission(command, str(system.folder), ()))
+        return spool
 
 
-@pytest.mark.parametrize("change", ["start", "boot"])
+def _claim(system: System, local_id: str, pid: int, **changes: Any) -> None:
+    """A claim to a job of a process that no queue has started, and whose starter is dead."""
+    found = read_process(pid, zombie=True)
+    assert found is not None
+    claimed = dataclasses.replace(found, **changes)
+    line = render_process(claimed, Process(2**22 + 1, 1, claimed.boot))
+    (system.spool / "run" / local_id).write_text(line)
+    system.change("INSERT INTO boot SELECT ? WHERE NOT EXISTS (SELECT 1 FROM boot)", read_boot())
+
+
+@pytest.mark.parametrize("change", ["started", "boot"])
 def test_a_reused_pid_is_not_our_job(system: System, stranger: subprocess.Popen[bytes], change: str) -> None:
     system.spool.mkdir(mode=0o700)
-    stored = _store(system, "a", ("/bin/true",))
-    found = read_process(stranger.pid)
-    assert found is not None
-    claimed = Process(
-        found.pid,
-        found.started - 1 if change == "start" else found.started,
-        "another-boot" if change == "boot" else found.boot,
-    )
-    (stored.parent / "1").write_text(render_claim(claimed, Process(2**22 + 1, 1, claimed.boot)))
+    _store(system, "a", ("/bin/true",))
+    system.change("UPDATE job SET state = 'running'")
+    _claim(system, "a.1", stranger.pid, **{change: 1 if change == "started" else "another-boot"})
     assert system.wait_for_end() == {"a.1": Answer("lost", "-")}
     assert system.ends() == {"a.1": {(State.FAILED, 255)}}
     assert system.run("cancel", "a.1") == "a.1 ended\n"
@@ -525,18 +589,49 @@ def test_a_reused_pid_is_not_our_job(system: System, stranger: subprocess.Popen[
 
 def test_a_zombie_is_dead(system: System, stranger: subprocess.Popen[bytes]) -> None:
     system.spool.mkdir(mode=0o700)
-    stored = _store(system, "a", ("/bin/true",))
-    found = read_process(stranger.pid)
-    assert found is not None
+    _store(system, "a", ("/bin/true",))
+    system.change("UPDATE job SET state = 'running'")
     stranger.kill()
     os.waitid(os.P_PID, stranger.pid, os.WEXITED | os.WNOWAIT)
-    (stored.parent / "1").write_text(render_claim(found, Process(2**22 + 1, 1, read_boot())))
+    _claim(system, "a.1", stranger.pid)
     assert system.wait_for_end() == {"a.1": Answer("lost", "-")}
 
 
-def test_a_record_that_a_power_failure_garbled_is_a_claim_all_the_same(system: System) -> None:
+@pytest.mark.parametrize(
+    ("claimed", "boot", "answer", "ran"),
+    [
+        pytest.param(True, "same", Answer("lost", "-"), False, id="claimed"),
+        pytest.param(False, "same", Answer("ended", "0"), True, id="not claimed"),
+        pytest.param(False, "other", Answer("lost", "-"), False, id="a claim that a power failure took"),
+    ],
+)
+def test_what_was_to_be_started_starts_again_only_if_it_certainly_has_not(
+    system: System, claimed: bool, boot: str, answer: Answer, ran: bool
+) -> None:
     system.spool.mkdir(mode=0o700)
-    stored = _store(system, "a", ("/bin/sh", "-c", "touch ran"))
-    (stored.parent / "1").write_bytes(b"\0" * 60 + b"\n")
-    assert system.wait_for_end() == {"a.1": Answer("lost", "-")}
-    assert not (system.folder / "ran").exists()
+    spool = _store(system, "a", ("/bin/sh", "-c", "touch ran"))
+    system.change("UPDATE job SET state = 'running'")
+    system.change("INSERT INTO boot VALUES (?)", read_boot() if boot == "same" else boot)
+    if claimed:
+        (spool.run / "a.1").write_bytes(b"\0" * 60 + b"\n")
+    assert system.wait_for_end() == {"a.1": answer}
+    assert (system.folder / "ran").exists() == ran
+
+
+def test_a_job_whose_starter_could_not_write_down_its_process_is_found(system: System) -> None:
+    system.submit("a", 1, "touch up; : <go; exit 3")
+    wait_until((system.folder / "up").exists)
+    system.kill(QUEUE, STARTER)
+    wait_until(lambda: not system.pids_of(QUEUE) and not system.pids_of(STARTER))
+    claim = system.spool / "run" / "a.1"
+    before = read_run_file(claim)
+    claim.write_bytes(b"")
+    os.utime(claim, (0, time.time() - 0.1))
+    system.query()
+    wait_until(lambda: (found := read_run_file(claim)) is not None and found.process is not None)
+    found = read_run_file(claim)
+    assert before is not None
+    assert found is not None
+    assert found.process == before.process
+    assert system.run("cancel", "a.1") == "a.1 signalled\n"
+    assert system.wait_for_end() == {"a.1": Answer("lost", "-", CANCELLED)}

@@ -28,7 +28,8 @@ STRIKES = 6
 
 WORKERS = "samgrid-worker"
 JOB_MANAGER = ("samgrid-monitor", "samgrid-scheduler-event-generator", WORKERS)
-BATCH_SYSTEM = ("samgrid-fork-starter", "samgrid-fork\0--spool")
+QUEUE, STARTER = "samgrid-fork\0--spool", "samgrid-starter"
+BATCH_SYSTEM = (STARTER, QUEUE)
 
 
 def parent_of(pid: int) -> int | None:
@@ -37,6 +38,22 @@ def parent_of(pid: int) -> int | None:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     except (FileNotFoundError, ProcessLookupError):
         return None
+
+
+def find(state: Path, victim: str) -> list[int]:
+    """A victim's processes; the starter is a fork of the queue, with a name of its own."""
+    if victim not in BATCH_SYSTEM:
+        return processes_of(state, victim)
+    named = [pid for pid in processes_of(state, QUEUE) if (name_of(pid) == STARTER) == (victim == STARTER)]
+    # A local job may have become its program, with another name, between the two looks.
+    return [pid for pid in processes_of(state, QUEUE) if pid in named]
+
+
+def name_of(pid: int) -> str:
+    """What ps calls it."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    return ""
 
 
 def choose(found: list[int], victim: str, randomness: random.Random) -> list[int]:
@@ -55,7 +72,7 @@ def kill_at_random(samgrid: Samgrid, victims: tuple[str, ...], is_over: Callable
 
     def strike(victim: str) -> bool:
         """True where it need not be tried again: workers come and go; of the others one at least is to be hit."""
-        for pid in choose(processes_of(samgrid.state, victim), victim, randomness):
+        for pid in choose(find(samgrid.state, victim), victim, randomness):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
                 killed[victim] += 1

@@ -28,10 +28,10 @@ from adapters.job_adapter import TooLarge, count_local_jobs, cut_slice
 from batch_adapters.adapter import BatchAdapter, Garbled, Job, Reader
 from batch_adapters.condor import events as condor
 from batch_adapters.fork import arguments as fork_arguments
+from batch_adapters.fork.jobs import read_local_id, read_run
 from batch_adapters.fork.protocol import BadRequest as BadStart
 from batch_adapters.fork.protocol import read_answer as read_starter_answer
 from batch_adapters.fork.protocol import read_start_request, read_wire, render_start_request
-from batch_adapters.fork.records import read_local_id, read_record
 from batch_adapters.fork.submission import read_submission
 from batch_adapters.generator.collector_protocol import read_lines
 from batch_adapters.generator.emit import LineFilter
@@ -526,11 +526,11 @@ TARGETS: Mapping[str, Target] = {
     ),
     "fork-start": Target(_check_start, (BadStart,), (b"100;t;executable=/sh;arguments=c;count=1;environment=A=b\n",)),
     "fork-answer": Target(of_text(read_starter_answer), (ValueError,), (b"101;t;4711,4712\n", b"102;t;17;why\n")),
-    "fork-record": Target(of_text(read_record), seeds=(b"claim 1 2 boot 3 4\nstop cancelled 5\nend 8 0 7 lost\n",)),
+    "fork-run": Target(of_text(read_run), seeds=(b"process 1 2 boot 3 4\nend 8 0 7\n",)),
     "fork-submission": Target(
         of_text(read_submission),
         (ValueError,),
-        (b'{"token":"t-1","first":1,"last":3,"submitted":5,"command":["a"],"directory":"/","environment":[["A","b"]]}',),
+        (b'{"command":["a"],"directory":"/","environment":[["A","b"]]}',),
     ),
     "fork-arguments": Target(of_text(_check_fork_arguments), seeds=(b"1-250", b"t-1.3", b"A=b", b"7")),
     "page": Target(

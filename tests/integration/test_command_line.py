@@ -161,7 +161,7 @@ def test_who_reads_our_output_to_its_end_gets_the_end_while_everything_works_on(
     wait_until(lambda: samgrid("query", "count(//local-job[@state='active'])").stdout == "1\n")
     assert os.read(ours, 1) == b"", "a descriptor that we passed on is closed everywhere"
     os.close(ours)
-    for word in ("samgrid-monitor", "samgrid-scheduler-event-generator", "serve", "samgrid-fork-starter"):
+    for word in ("samgrid-monitor", "samgrid-scheduler-event-generator", "serve"):
         assert processes_of(samgrid.state, word), f"{word} lives"
     (monitor,) = processes_of(samgrid.state, "samgrid-monitor")
     assert os.getsid(monitor) == monitor, "it is not in its caller's session"

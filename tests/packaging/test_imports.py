@@ -128,7 +128,7 @@ def test_there_is_no_drawer_for_things_without_a_place() -> None:
         ("import jobmanager.requests.acceptance, jobmanager.monitor.client, jobmanager.requests.rsl", "jinja2 sh rich"),
         ("import gram_shims.program", "jinja2 sh rich lark tenacity tomllib"),
         ("import jobmanager.monitor.worker", "handlers handlers.command handlers.pythia"),
-        ("import batch_adapters.fork.commands", "lxml jinja2 sh rich lark sqlite3"),
+        ("import batch_adapters.fork.commands", "lxml jinja2 sh rich lark"),
         ("import batch_adapters.generator.main", "lxml jinja2 sh rich lark sqlite3"),
         ("import batch_adapters.generator.collector", "lxml jinja2 sh rich lark"),
     ],

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from batch_adapters.fork.jobs import Run, read_run_file
 from batch_adapters.fork.processes import is_alive, read_process
+from batch_adapters.fork.program import StartRefused, run_program
 from batch_adapters.fork.protocol import (
     GramError,
     Refused,
@@ -21,28 +23,41 @@ from batch_adapters.fork.protocol import (
     render_start_request,
     render_wire,
 )
-from batch_adapters.fork.records import read_record_file
-from batch_adapters.fork.starter import read_arguments
-from batch_adapters.launch import command_line
+from batch_adapters.launch import LAUNCH, command_line
 from batch_adapters.states import Event, State, read_event
 from tests.waiting import wait_until
 
 SECONDS = 60.0
 
 
+_CLAIMING = """\
+import contextlib, pathlib, sys
+from batch_adapters.fork.starter import run_starter
+run_starter(pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[1]), contextlib.nullcontext())
+"""
+"""A starter as the queue has it, but for its lock."""
+
+
 class Starter:
     """A fork starter process and the log it writes."""
 
     def __init__(
-        self, folder: Path, *options: str, ignored: Sequence[signal.Signals] = (), leaked: Sequence[int] = ()
+        self,
+        folder: Path,
+        claims: Path | None = None,
+        *,
+        ignored: Sequence[signal.Signals] = (),
+        leaked: Sequence[int] = (),
     ) -> None:
         self.log = folder / "log"
+        argv = command_line("samgrid-fork-starter") if claims is None else [sys.executable, "-c", _CLAIMING, claims]
         with contextlib.ExitStack() as stack:
             for number in ignored:
                 # What we ignore, the starter inherits as ignored.
                 stack.callback(signal.signal, number, signal.signal(number, signal.SIG_IGN))
             self.process = subprocess.Popen(
-                [*command_line("samgrid-fork-starter"), str(self.log), *options],
+                [*argv, str(self.log)],
+                cwd=LAUNCH.parents[1],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 restore_signals=False,
@@ -59,7 +74,9 @@ class Starter:
 
     def ask(self, request: StartRequest) -> Started | Refused:
         self.write(request)
-        return read_answer(read_wire(self.output.readline()))
+        # The queue's own tells of ends, too.
+        answers = (line for line in map(read_wire, self.output) if not line.startswith("001"))
+        return read_answer(next(answers))
 
     def run(self, request: StartRequest) -> tuple[int, ...]:
         answer = self.ask(request)
@@ -89,8 +106,8 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Starter]]:
     """Starts starters, which end well afterwards."""
     with contextlib.ExitStack() as stack:
 
-        def start(*options: str) -> Starter:
-            starter = Starter(tmp_path, *options)
+        def start(claims: Path | None = None) -> Starter:
+            starter = Starter(tmp_path, claims)
             stack.callback(starter.close)
             return starter
 
@@ -100,18 +117,6 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Starter]]:
 @pytest.fixture
 def starter(start: Callable[..., Starter]) -> Starter:
     return start()
-
-
-@pytest.fixture
-def recording(start: Callable[..., Starter], records: Path) -> Starter:
-    """A starter that keeps records."""
-    return start("--records", str(records))
-
-
-@pytest.fixture
-def records(tmp_path: Path) -> Path:
-    (tmp_path / "records" / "tok").mkdir(parents=True)
-    return tmp_path / "records"
 
 
 def sh(
@@ -290,7 +295,6 @@ def test_an_end_that_could_not_be_written_is_written_later(tmp_path: Path) -> No
     ("argv", "status"),
     [
         pytest.param([], 2, id="no log"),
-        pytest.param(["--records", "/r"], 2, id="records alone"),
         pytest.param(["-x"], 2, id="unknown option"),
         pytest.param(["a", "b"], 2, id="two logs"),
         pytest.param(["/no/such/log"], 1, id="log that cannot be written"),
@@ -303,46 +307,63 @@ def test_a_wrong_call_is_an_error(argv: list[str], status: int, capsys: pytest.C
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-def test_the_records_may_be_named_before_or_after_the_log() -> None:
-    assert read_arguments(["l", "--records", "r"]) == read_arguments(["--records", "r", "l"]) == (Path("l"), Path("r"))
+# --- the queue's own
 
 
-# --- with records
+@pytest.fixture
+def claiming(start: Callable[..., Starter], claims: Path) -> Starter:
+    return start(claims)
 
 
-def test_with_records_a_job_is_known_by_its_tag_and_claims_itself(recording: Starter, records: Path) -> None:
-    (pid,) = recording.run(sh("sleep 60", tag="tok.1"))
-    record = read_record_file(records / "tok" / "1")
-    assert record is not None
-    assert record.process is not None
-    assert record.starter is not None
-    assert (record.process.pid, record.starter.pid) == (pid, recording.process.pid)
-    assert is_alive(record.process)
-    assert is_alive(record.starter)
+@pytest.fixture
+def claims(tmp_path: Path) -> Path:
+    (tmp_path / "run").mkdir()
+    return tmp_path / "run"
+
+
+def test_a_job_of_the_queue_is_known_by_its_tag_and_claims_itself(claiming: Starter, claims: Path) -> None:
+    (pid,) = claiming.run(sh("sleep 60", tag="tok.1"))
+    run = read_run_file(claims / "tok.1")
+    assert run is not None
+    assert run.process is not None
+    assert run.starter is not None
+    assert (run.process.pid, run.starter.pid) == (pid, claiming.process.pid)
+    assert is_alive(run.process)
+    assert is_alive(run.starter)
     os.kill(pid, signal.SIGTERM)
-    assert recording.end_of("tok.1") == (State.FAILED, 143)
-    assert [event.local_id for event in recording.events()] == ["tok.1", "tok.1"]
-    recording.close()
-    record = read_record_file(records / "tok" / "1")
-    assert record is not None
-    assert record.end is not None
-    assert (record.end.state, record.end.exit_code, record.end.lost) == (State.FAILED, 143, False)
+    assert read_event(read_wire(claiming.output.readline())) == claiming.events()[-1]
+    assert claiming.end_of("tok.1") == (State.FAILED, 143)
+    assert [event.local_id for event in claiming.events()] == ["tok.1", "tok.1"]
+    claiming.close()
+    run = read_run_file(claims / "tok.1")
+    assert run is not None
+    assert run.end is not None
+    assert (run.end.state, run.end.exit_code) == (State.FAILED, 143)
 
 
-def test_a_claimed_job_is_never_started_again(recording: Starter, tmp_path: Path) -> None:
+def test_a_claimed_job_is_never_started_again(claiming: Starter, tmp_path: Path) -> None:
     request = sh("echo x >> ran", tag="tok.1", directory=str(tmp_path))
-    recording.run(request)
-    recording.end_of("tok.1")
-    again = recording.ask(request)
+    claiming.run(request)
+    claiming.end_of("tok.1")
+    again = claiming.ask(request)
     assert isinstance(again, Refused)
     assert again.error == GramError.JOB_EXECUTION_FAILED
     assert (tmp_path / "ran").read_text() == "x\n"
 
 
+def test_a_claim_that_comes_between_keeps_the_program_from_starting(claims: Path, tmp_path: Path) -> None:
+    claim = claims / "tok.1"
+    claim.touch()
+    # The process itself makes the claim: to look before is not what keeps it from starting.
+    with pytest.raises(StartRefused, match="File exists"):
+        run_program(sh("touch ran", tag="tok.1", directory=str(tmp_path)), 0, claim)
+    assert not (tmp_path / "ran").exists()
+
+
 def test_two_starters_that_are_asked_for_the_same_job_start_it_once(
-    start: Callable[..., Starter], tmp_path: Path, records: Path
+    start: Callable[..., Starter], tmp_path: Path, claims: Path
 ) -> None:
-    starters = [start("--records", str(records)) for _ in range(2)]
+    starters = [start(claims) for _ in range(2)]
     for starter in starters:
         starter.write(sh("echo x >> ran", tag="tok.1", directory=str(tmp_path)))
         starter.input.close()
@@ -353,31 +374,32 @@ def test_two_starters_that_are_asked_for_the_same_job_start_it_once(
     assert [event.state for event in starters[0].events()] == [State.ACTIVE, State.DONE]
 
 
-def test_with_records_a_program_that_is_not_there_fails_its_job_for_good(recording: Starter) -> None:
-    answer = recording.ask(StartRequest("tok.1", "/no/such"))
-    assert isinstance(answer, Refused)
-    assert answer.error == GramError.EXECUTABLE_NOT_FOUND
-    assert recording.end_of("tok.1") == (State.FAILED, 127)
-    answer = recording.ask(StartRequest("tok.2", "/bin/true", directory="/no/such"))
-    assert isinstance(answer, Refused)
-    assert recording.end_of("tok.2") == (State.FAILED, 126)
-
-
 @pytest.mark.parametrize(
     ("request_", "error"),
     [
-        pytest.param(sh("exit", tag="../x.1"), GramError.BAD_RSL, id="tag that is a path"),
-        pytest.param(sh("exit", tag="tok"), GramError.BAD_RSL, id="tag without index"),
-        pytest.param(sh("exit", tag="tok.1", count=2), GramError.INVALID_COUNT, id="count 2"),
-        pytest.param(sh("exit", tag="none.1"), GramError.JOB_EXECUTION_FAILED, id="no such submission"),
+        pytest.param(StartRequest("tok.1", "/no/such"), GramError.EXECUTABLE_NOT_FOUND, id="program"),
+        pytest.param(StartRequest("tok.1", "/bin/true", directory="/no"), GramError.BAD_DIRECTORY, id="directory"),
     ],
 )
-def test_with_records_a_tag_is_one_local_id(recording: Starter, request_: StartRequest, error: int) -> None:
-    answer = recording.ask(request_)
+def test_a_program_that_cannot_be_run_takes_its_claim(
+    claiming: Starter, claims: Path, request_: StartRequest, error: GramError
+) -> None:
+    answer = claiming.ask(request_)
     assert isinstance(answer, Refused)
     assert answer.error == error
-    assert recording.events() == []
+    assert read_run_file(claims / "tok.1") == Run()
 
 
-def test_the_starter_runs_the_python_that_runs_us() -> None:
-    assert command_line("x")[:2] == [sys.executable, "-P"]
+@pytest.mark.parametrize(
+    "request_",
+    [
+        pytest.param(sh("exit", tag="../x.1"), id="tag that is a path"),
+        pytest.param(sh("exit", tag="tok"), id="tag without index"),
+        pytest.param(sh("exit", tag="tok.1", count=2), id="count 2"),
+    ],
+)
+def test_a_tag_of_the_queue_is_one_local_id(claiming: Starter, request_: StartRequest) -> None:
+    answer = claiming.ask(request_)
+    assert isinstance(answer, Refused)
+    assert answer.error == GramError.BAD_RSL
+    assert claiming.events() == []

@@ -3,7 +3,6 @@
 import dataclasses
 import subprocess
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,10 +10,6 @@ from batch_adapters.fork.protocol import read_wire
 from batch_adapters.fork.submission import Submission, read_submission, render_job, render_submission
 
 PLAIN = Submission(
-    token="k3f9zq2m-1",
-    first=1,
-    last=3,
-    submitted=5,
     command=("/bin/echo", "a b"),
     directory="/home/u",
     environment=(("HOME", "/home/u"),),
@@ -24,7 +19,7 @@ PLAIN = Submission(
 
 
 def test_a_job_is_told_its_id_and_index_and_has_files_of_its_own() -> None:
-    job = render_job(PLAIN, 2)
+    job = render_job(PLAIN, "k3f9zq2m-1", 2)
     assert job.tag == "k3f9zq2m-1.2"
     assert job.environment == (("HOME", "/home/u"), ("SAMGRID_FORK_ID", "k3f9zq2m-1.2"), ("SAMGRID_FORK_INDEX", "2"))
     assert (job.stdout, job.stderr) == (("/r/2.out",), ("/r/2.2",))
@@ -36,13 +31,9 @@ def test_limits_are_set_by_a_shell_that_becomes_the_program() -> None:
     limited = dataclasses.replace(
         PLAIN, command=("/bin/sh", "-c", script, "x", 'two "words"'), cpu_minutes=2, memory_mb=1000
     )
-    job = render_job(limited, 1)
+    job = render_job(limited, "a", 1)
     printed = subprocess.run([job.executable, *job.arguments], capture_output=True, text=True, check=True).stdout
     assert printed == '120\n125\n1024000\ntwo "words"\n'
-
-
-def test_indices_are_all_from_first_to_last() -> None:
-    assert list(PLAIN.indices) == [1, 2, 3]
 
 
 _WORD = st.binary().map(read_wire)
@@ -54,12 +45,3 @@ def test_any_bytes_survive_in_a_stored_submission(command: list[str], environmen
     text = render_submission(submission)
     assert text.isascii()
     assert read_submission(text) == submission
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "{}", "[]", "null", '{"environment": [], "command": []}', '{"environment": 1, "command": [], "token": "a"}'],
-)
-def test_what_is_no_submission_is_an_error(text: str) -> None:
-    with pytest.raises(ValueError, match=r".+"):
-        read_submission(text)

@@ -1,4 +1,4 @@
-"""Records of jobs, and the processes they name."""
+"""What is known of started jobs, and the processes they name."""
 
 import dataclasses
 import os
@@ -9,27 +9,25 @@ from pathlib import Path
 
 import pytest
 
-from batch_adapters.causes import Cause
-from batch_adapters.fork.processes import Process, is_alive, read_own_end, read_process
-from batch_adapters.fork.records import (
+from batch_adapters.fork.jobs import (
     End,
-    Record,
+    Run,
     is_token,
     read_local_id,
-    read_record,
-    read_record_file,
-    render_cancelled,
-    render_claim,
+    read_run,
+    read_run_file,
     render_end,
+    render_process,
     write_claim,
-    write_end,
     write_events,
+    write_line,
 )
+from batch_adapters.fork.processes import Process, is_alive, read_own_end, read_process
 from batch_adapters.states import Event, State
 
 JOB = Process(10, 1000, "b-1")
 STARTER = Process(9, 900, "b-1")
-CLAIM = "claim 10 1000 b-1 9 900\n"
+LINE = "process 10 1000 b-1 9 900\n"
 
 
 @pytest.fixture
@@ -47,42 +45,26 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.parametrize(
-    ("text", "record"),
+    ("text", "run"),
     [
-        pytest.param(CLAIM, Record(JOB, STARTER, None), id="claimed"),
-        pytest.param(CLAIM + "end 8 3 77\n", Record(JOB, STARTER, End(State.DONE, 3, 77)), id="done"),
-        pytest.param(CLAIM + "end 4 143 77\n", Record(JOB, STARTER, End(State.FAILED, 143, 77)), id="killed"),
-        pytest.param(CLAIM + "end 4 255 7 lost\n", Record(JOB, STARTER, End(State.FAILED, 255, 7, True)), id="lost"),
-        pytest.param(CLAIM + "end 8\nend 8 0 7\n", Record(JOB, STARTER, End(State.DONE, 0, 7)), id="torn, then whole"),
-        pytest.param(CLAIM + "end 8 0", Record(JOB, STARTER, None), id="half an end is none"),
-        pytest.param(
-            CLAIM + "stop time-limit 70\nend 8 0 77\n",
-            Record(JOB, STARTER, End(State.DONE, 0, 77), stopped=Cause.TIME_LIMIT),
-            id="stopped, and ended well",
-        ),
-        pytest.param(
-            CLAIM + "stop cancelled-outside 70\nstop time-limit 71\n",
-            Record(JOB, STARTER, None, stopped=Cause.CANCELLED_OUTSIDE),
-            id="stopped, the first reason counts",
-        ),
-        pytest.param(
-            CLAIM + "end 8 0 77\nstop time-limit 78\n",
-            Record(JOB, STARTER, End(State.DONE, 0, 77)),
-            id="ended before it could be stopped",
-        ),
-        pytest.param("cancelled 5\n", Record(None, None, None, cancelled=True), id="cancelled"),
-        pytest.param("", Record(None, None, None), id="empty"),
-        pytest.param("\0\0\0", Record(None, None, None), id="zeros after a power failure"),
+        pytest.param("", Run(), id="claimed"),
+        pytest.param(LINE, Run(JOB, STARTER), id="running"),
+        pytest.param(LINE + "end 8 3 77\n", Run(JOB, STARTER, End(State.DONE, 3, 77)), id="done"),
+        pytest.param(LINE + "end 4 143 77\n", Run(JOB, STARTER, End(State.FAILED, 143, 77)), id="killed"),
+        pytest.param(LINE + "end 8\nend 8 0 7\n", Run(JOB, STARTER, End(State.DONE, 0, 7)), id="torn, then whole"),
+        pytest.param(LINE + "end 8 0 7", Run(JOB, STARTER), id="half an end is none"),
+        pytest.param(LINE[:-9], Run(), id="half a process is none"),
+        pytest.param("end 8 0 7\n", Run(end=End(State.DONE, 0, 7)), id="a process that could not be written"),
+        pytest.param("\0\0\0", Run(), id="zeros after a power failure"),
     ],
 )
-def test_records_are_read(text: str, record: Record) -> None:
-    assert read_record(text) == record
+def test_what_is_known_of_a_started_job_is_read(text: str, run: Run) -> None:
+    assert read_run(text) == run
 
 
 def test_what_is_rendered_is_read_again() -> None:
-    end = End(State.FAILED, 255, 7, lost=True)
-    assert read_record(render_claim(JOB, STARTER) + render_end(end)) == Record(JOB, STARTER, end)
-    assert read_record(render_cancelled(5)).cancelled
+    end = End(State.FAILED, 255, 7)
+    assert read_run(render_process(JOB, STARTER) + render_end(end)) == Run(JOB, STARTER, end)
 
 
 @pytest.mark.parametrize(
@@ -109,49 +91,20 @@ def test_a_token_is_one_word_of_at_most_fifteen_characters() -> None:
     assert not any(map(is_token, ["", "1a", "a" * 16, "a.b", "a/b", "a\n", "starter.lock"]))
 
 
-def test_a_claim_appears_whole_and_leaves_nothing_else(folder: Path) -> None:
-    assert write_claim(folder / "1", CLAIM, durable=True)
-    assert [path.name for path in folder.iterdir()] == ["1"]
-    assert read_record_file(folder / "1") == Record(JOB, STARTER, None)
-    assert (folder / "1").stat().st_mode & 0o777 == 0o600
-
-
-def test_a_second_claim_is_refused_and_changes_nothing(folder: Path) -> None:
-    write_claim(folder / "1", CLAIM, durable=False)
-    assert not write_claim(folder / "1", render_cancelled(5), durable=False)
-    assert (folder / "1").read_text() == CLAIM
-    assert [path.name for path in folder.iterdir()] == ["1"]
-
-
-def test_of_many_claims_at_once_exactly_one_is_made(tmp_path: Path) -> None:
-    # Forked: each claimant must have a pid of its own, as the jobs' processes have.
-    children = []
-    gate, opener = os.pipe()
-    for _ in range(8):
-        pid = os.fork()
-        if pid == 0:
-            os.close(opener)
-            os.read(gate, 1)
-            os._exit(0 if write_claim(tmp_path / "1", f"claim {os.getpid()} 1 b 1 1\n", durable=False) else 1)
-        children.append(pid)
-    os.close(opener)
-    winners = [pid for pid in children if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0]
-    os.close(gate)
-    record = read_record_file(tmp_path / "1")
-    assert record is not None
-    assert record.process is not None
-    assert winners == [record.process.pid]
-
-
-def test_an_unclaimed_job_has_no_record(tmp_path: Path) -> None:
-    assert read_record_file(tmp_path / "1") is None
+def test_of_claims_to_one_job_the_first_is_made(folder: Path) -> None:
+    assert read_run_file(folder / "a.1") is None
+    assert write_claim(folder / "a.1")
+    write_line(folder / "a.1", LINE)
+    assert not write_claim(folder / "a.1")
+    assert read_run_file(folder / "a.1") == Run(JOB, STARTER)
+    assert (folder / "a.1").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_text("")
     (tmp_path / "1").symlink_to("elsewhere")
     with pytest.raises(OSError, match=r".+"):
-        write_end(tmp_path / "1", End(State.DONE, 0, 1))
+        write_line(tmp_path / "1", "end")
     assert (tmp_path / "elsewhere").read_text() == ""
 
 

@@ -1,0 +1,114 @@
+"""Names of local jobs, and what is known of one that was started: a small file that is there while it runs.
+
+The file RUN/TOKEN.INDEX is made, empty, by the job's own process just before its exec, and only if it is not there:
+that is the claim, by which a job starts at most once. Its starter then appends
+
+process PID STARTED BOOT STARTER-PID STARTER-STARTED
+end STATE EXIT-CODE EPOCH
+"""
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from batch_adapters.fork.processes import Process
+from batch_adapters.states import Event, State, render_event
+
+MAX_INDEX = 999_999_999
+CLAIM_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+"""What a claim is opened with, to be made or to fail."""
+
+_TOKEN = re.compile(r"[a-z][a-z0-9-]{0,14}", re.ASCII)
+_INDEX = re.compile(r"[1-9]\d{0,8}", re.ASCII)
+_PROCESS = re.compile(r"^process (\d+) (\d+) (\S+) (\d+) (\d+)$", re.ASCII | re.MULTILINE)
+_END = re.compile(r"^end ([48]) (\d+) (\d+)\n", re.ASCII | re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a job ended: DONE or FAILED, its exit code, when (epoch); `lost`: nobody saw it, the code is not its own."""
+
+    state: State
+    exit_code: int
+    timestamp: int
+    lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What is known of a claimed job: a starter that was killed may have written none of it."""
+
+    process: Process | None = None
+    starter: Process | None = None
+    end: End | None = None
+
+
+def is_token(text: str) -> bool:
+    """True for a submission's name: at most 15 characters [a-z][a-z0-9-]*."""
+    return _TOKEN.fullmatch(text) is not None
+
+
+def read_local_id(text: str) -> tuple[str, int] | None:
+    """Token and index of a local id TOKEN.INDEX, or None where the text is none."""
+    token, _, index = text.partition(".")
+    return (token, int(index)) if is_token(token) and _INDEX.fullmatch(index) else None
+
+
+def render_process(process: Process, starter: Process) -> str:
+    """The line that says who runs the job, and who waits for its end."""
+    return f"process {process.pid} {process.started} {process.boot} {starter.pid} {starter.started}\n"
+
+
+def render_end(end: End) -> str:
+    """The line that says how the job ended."""
+    return f"end {end.state.value} {end.exit_code} {end.timestamp}\n"
+
+
+def read_run(text: str) -> Run:
+    """What a file's text says; lines that are torn say nothing."""
+    process, ended = _PROCESS.search(text), _END.search(text)
+    end = End(State(int(ended[1])), int(ended[2]), int(ended[3])) if ended else None
+    if process is None:
+        return Run(end=end)
+    pid, started, boot, starter_pid, starter_started = process.groups()
+    return Run(Process(int(pid), int(started), boot), Process(int(starter_pid), int(starter_started), boot), end)
+
+
+def read_run_file(path: Path) -> Run | None:
+    """What a file says, or None where nobody has claimed the job."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+    with open(descriptor, encoding="ascii", errors="replace") as file:
+        return read_run(file.read())
+
+
+def write_claim(path: Path) -> bool:
+    """Claim a job that will have no process; False where it was claimed already."""
+    try:
+        os.close(os.open(path, CLAIM_FLAGS, 0o600))
+    except FileExistsError:
+        return False
+    return True
+
+
+def write_events(log: Path, events: Iterable[Event]) -> None:
+    """Append events to the scheduler log in one write."""
+    write_line(log, "".join(render_event(event) for event in events), os.O_CREAT)
+
+
+def write_line(path: Path, text: str, flags: int = os.O_NOFOLLOW) -> None:
+    """Append to a file in one write."""
+    data = text.encode("ascii")
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | flags, 0o600)
+    try:
+        written = os.write(descriptor, data)
+        if written != len(data):
+            # A full disk took part of it: end that line, so that the next try begins on a line of its own.
+            os.write(descriptor, b"\n")
+            raise OSError(28, f"only {written} of {len(data)} bytes could be written; is the disk full?", str(path))
+    finally:
+        os.close(descriptor)

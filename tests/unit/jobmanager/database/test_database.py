@@ -232,15 +232,15 @@ def test_a_new_token_is_higher_than_all_before(database: Database) -> None:
     assert (intent.token, intent.indexes) == ("aaaaaaaa-13", [2])
 
 
-def test_an_intent_ends_at_the_first_gap(database: Database) -> None:
+def test_an_intent_passes_over_gaps(database: Database) -> None:
     add(database, "aaaaaaaa", 6)
     with database.transaction():
         third = database.local_jobs.get("aaaaaaaa", 3)
         third.intend("aaaaaaaa-1", 1000)
         database.local_jobs.put("aaaaaaaa", [third])
-    intents = [write_intent(database, "aaaaaaaa", 5) for _ in range(3)]
+    intents = [write_intent(database, "aaaaaaaa", 4) for _ in range(3)]
     assert [intent and (intent.token, intent.indexes) for intent in intents] == [
-        ("aaaaaaaa-2", [1, 2]), ("aaaaaaaa-3", [4, 5, 6]), None,
+        ("aaaaaaaa-2", [1, 2, 4, 5]), ("aaaaaaaa-3", [6]), None,
     ]  # fmt: skip
 
 

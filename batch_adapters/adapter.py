@@ -7,9 +7,8 @@ import string
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from batch_adapters.causes import CAUSE_OF_WORD, Cause
 from batch_adapters.diagnosis import Diagnosis, no_diagnosis
-from batch_adapters.states import State
+from batch_adapters.states import CAUSE_OF_WORD, Cause, State
 
 
 class BatchError(Exception):

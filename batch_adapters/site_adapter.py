@@ -11,9 +11,8 @@ from dataclasses import fields, replace
 from typing import Any
 
 from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Lines, Naming, Outcome
-from batch_adapters.causes import CAUSE_OF_WORD
 from batch_adapters.registry import ADAPTERS, BadAdapter, Tables, check_name, find_builtin
-from batch_adapters.states import STATE_OF_WORD
+from batch_adapters.states import CAUSE_OF_WORD, STATE_OF_WORD
 
 _COMMANDS = (
     *("submit", "queue", "find", "status", "cancel", "history", "array_limit", "version"),

@@ -3,10 +3,9 @@
 from collections.abc import Iterator, Mapping
 
 from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Naming, Outcome
-from batch_adapters.causes import Cause
 from batch_adapters.condor.answers import read_history, read_queue
 from batch_adapters.diagnosis import Ask, Finding
-from batch_adapters.states import State
+from batch_adapters.states import Cause, State
 
 # condor_submit(1). A value's "$" would begin a macro, and $(DOLLAR) stands for one; "$$", line breaks and a comma in a
 # list of files have no spelling at all. In arguments, quotes are doubled. HTCondor has no queues, but rules of the pool

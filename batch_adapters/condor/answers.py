@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from batch_adapters.adapter import Job
-from batch_adapters.causes import Cause
+from batch_adapters.states import Cause
 
 _NAMES = {
     1: "IDLE",

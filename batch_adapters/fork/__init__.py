@@ -1,8 +1,7 @@
 """The batch system that travels with us: local jobs as processes of this machine, in a number of slots."""
 
 from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Lines, Naming, Outcome
-from batch_adapters.causes import Cause
-from batch_adapters.states import State
+from batch_adapters.states import Cause, State
 
 # 1: the spool could not be read or written; 2: an argument is wrong. Whatever else comes is not from samgrid-fork.
 _OUTCOMES = (OK, Outcome(1, "", Answer.TRANSIENT), Outcome(2, r"samgrid-fork.*: error: ", Answer.PERMANENT))

@@ -11,7 +11,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from batch_adapters.causes import Cause
 from batch_adapters.fork.arguments import (
     read_array,
     read_grace,
@@ -26,6 +25,7 @@ from batch_adapters.fork.processes import is_stopped
 from batch_adapters.fork.spool import Spool, SpoolError, has_work, open_spool, run_queue_if_none
 from batch_adapters.fork.submission import Submission, render_local_id, write_submission
 from batch_adapters.fork.suspension import run_resume, run_suspend
+from batch_adapters.states import Cause
 
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 HISTORY_SECONDS = 7 * 86400

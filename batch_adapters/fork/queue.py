@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from batch_adapters.causes import Cause
 from batch_adapters.fork.client import StarterClient, StarterDied
 from batch_adapters.fork.jobs import End, Run, read_run_file, render_process, write_claim, write_events, write_line
 from batch_adapters.fork.processes import (
@@ -31,7 +30,7 @@ from batch_adapters.fork.processes import (
     run_signal_orphans,
 )
 from batch_adapters.fork.program import CLAIM_VARIABLE
-from batch_adapters.fork.protocol import GramError, Refused, Started
+from batch_adapters.fork.protocol import GramError, Refused, Started, StartRequest
 from batch_adapters.fork.spool import EVENTS_BYTES, Spool, has_work, lock_file, rotate
 from batch_adapters.fork.submission import (
     Submission,
@@ -41,7 +40,7 @@ from batch_adapters.fork.submission import (
     render_local_id,
 )
 from batch_adapters.fork.watch import Watch
-from batch_adapters.states import Event, State
+from batch_adapters.states import Cause, Event, State
 
 IDLE_SECONDS = 3.0
 # How often we look again for an end that a living starter is about to write, and for orphans to reap.
@@ -269,22 +268,32 @@ class Queue:
         if self._starter is None:
             self._starter = StarterClient(self._spool)
             self._watch.listen(self._starter.output)
-        requests = [render_job(self._read_submission(job.number), job.token, job.index) for job in jobs]
+        requests = {job: request for job in jobs if (request := self._make_request(job)) is not None}
         try:
-            answers = self._starter.start(requests)
+            answers = self._starter.start(list(requests.values()))
         except StarterDied:
             self._in_doubt = self._woken = True
             return
-        unstarted = [job for job, answer in zip(jobs, answers, strict=True) if not self._note_answer(job, answer)]
+        unstarted = [job for job, answer in zip(requests, answers, strict=True) if not self._note_answer(job, answer)]
         self._note_ends(self._starter.take_ends())
         self._put_back(unstarted)
         if unstarted:
             self._feed_after = _now() + RETRY_SECONDS
 
+    def _make_request(self, job: Job) -> StartRequest | None:
+        """None for a job whose submission cannot be read: its end is known, and it holds up no others."""
+        try:
+            return render_job(self._read_submission(job.number), job.token, job.index)
+        except ValueError as error:
+            log.warning("%s cannot be run: its submission cannot be read: %s", job.local_id, error)
+            self._running[job.local_id] = _Running(job, 0)
+            self._write_end(job.local_id, End(State.FAILED, CANNOT_RUN, int(time.time())))
+            return None
+
     def _note_answer(self, job: Job, answer: Started | Refused) -> bool:
         """Watch a started job, or know the end of one that cannot be; False where it has no claim."""
         if isinstance(answer, Started):
-            minutes = self._read_submission(job.number).wall_minutes
+            minutes = self._read_wall_minutes(job.number)
             stop_at = _now() + 60 * minutes if minutes else None
             self._running[job.local_id] = _Running(job, answer.pids[0], stop_at)
             return True
@@ -299,6 +308,12 @@ class Queue:
     def _read_stored_submission(self, number: int) -> Submission:
         row = self._spool.database.execute("SELECT text FROM submission WHERE number = ?", (number,)).fetchone()
         return read_submission(row[0])
+
+    def _read_wall_minutes(self, number: int) -> int:
+        try:
+            return self._read_submission(number).wall_minutes
+        except ValueError:  # what runs by now goes on without a limit
+            return 0
 
     def _hear(self) -> None:
         try:
@@ -323,7 +338,7 @@ class Queue:
             self._running[local_id] = _Running(job, run.process.pid if run.process else 0)
         if run.end is not None or run.process is None or not self._watch.add(local_id, run.process):
             self._dead[local_id] = run
-        elif is_new and (minutes := self._read_submission(job.number).wall_minutes):
+        elif is_new and (minutes := self._read_wall_minutes(job.number)):
             self._running[local_id].stop_at = read_started_seconds(run.process) + 60 * minutes
         return True
 

@@ -7,9 +7,8 @@ import re
 from collections.abc import Iterator, Mapping
 
 from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Garbled, Job, Naming, Outcome
-from batch_adapters.causes import Cause
 from batch_adapters.diagnosis import Ask, Finding
-from batch_adapters.states import State
+from batch_adapters.states import Cause, State
 
 _FIELDS = "jobid jobindex stat exit_code job_name exit_reason pend_reason delimiter='|'"
 # With LSB_BJOBS_DISPLAY_ENH the id has the index in it, too. The last field is LSF's own words.

@@ -7,8 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from batch_adapters.adapter import Garbled, Job
-from batch_adapters.causes import Cause
-from batch_adapters.states import State
+from batch_adapters.states import Cause, State
 
 # "Job run at …" is no reason for anything.
 _RUNNING = frozenset("BER")

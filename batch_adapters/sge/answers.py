@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from batch_adapters.adapter import Garbled, Job, read_range
-from batch_adapters.causes import Cause
-from batch_adapters.states import State
+from batch_adapters.states import Cause, State
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element

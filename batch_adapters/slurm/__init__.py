@@ -3,10 +3,9 @@
 from collections.abc import Iterable, Mapping
 
 from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Naming, Outcome
-from batch_adapters.causes import Cause
 from batch_adapters.diagnosis import Ask, Finding
 from batch_adapters.slurm.answers import NEVER_STARTED, read_history, read_jobs
-from batch_adapters.states import State
+from batch_adapters.states import Cause, State
 
 # Only what the programs say themselves: squeue prints job names, which are any text.
 _DOWN = Outcome(

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from batch_adapters.adapter import Garbled, Job, read_range
-from batch_adapters.causes import Cause
+from batch_adapters.states import Cause
 
 # squeue does not escape names: one may hold line breaks, and what looks like a record. Ours end with their own id.
 _QUEUED = re.compile(

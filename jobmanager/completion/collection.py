@@ -28,7 +28,7 @@ from jobmanager.site.account import Account, find_batch_system
 from jobmanager.states.aggregation import judge
 from jobmanager.states.changes import change_in_parts, in_parts
 from jobmanager.states.driver_status import reconcile_with_drivers
-from jobmanager.states.ends import wants_a_word, was_told
+from jobmanager.states.ends import wants_a_word, was_told_to_end
 from jobmanager.states.next_task import Task, next_task
 from jobmanager.states.reconciliation import ask_queue
 from jobmanager.states.transitions import apply_status, reopen
@@ -143,7 +143,7 @@ def _find_system(account: Account, identity: str) -> BatchSystem:
 
 def _is_unproven(job: LocalJob) -> bool:
     """True where the batch system may have it still, or again: what it told to end itself it may have queued again."""
-    return job.local_id is not None and (job.driver != "ended" or was_told(job))
+    return job.local_id is not None and (job.driver != "ended" or was_told_to_end(job))
 
 
 def _stop_waiting(job: LocalJob) -> bool:

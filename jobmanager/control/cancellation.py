@@ -5,9 +5,8 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from batch_adapters.causes import Cause
 from batch_adapters.running.batch_system import BatchSystem
-from batch_adapters.states import State
+from batch_adapters.states import Cause, State
 from jobmanager.database.database import DamagedDocument, Database
 from jobmanager.database.local_job import LocalJob
 from jobmanager.site.account import Account, find_batch_system

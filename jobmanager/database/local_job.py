@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from lxml import etree
 
 from adapters import Slice
-from batch_adapters.causes import Cause
-from batch_adapters.states import STATE_OF_WORD, State
+from batch_adapters.states import STATE_OF_WORD, Cause, State
 from jobmanager.database.documents import NUMBER, STATE, TEXT, TIME, Document, Kind, render_text
 from jobmanager.database.times import read_time, render_time
 from sandbox.status import MAX_PHASES, Phase

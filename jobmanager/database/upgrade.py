@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 
 from lxml import etree
 
-from batch_adapters.causes import Cause
-from batch_adapters.states import STATE_OF_WORD, State
+from batch_adapters.states import STATE_OF_WORD, Cause, State
 from jobmanager.database.documents import read_document
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.grid_jobs import GRID_JOBS, GridJobs

@@ -7,8 +7,7 @@ what we asked for. `RULES` is in order: the first that fits says the cause.
 import signal
 from collections.abc import Callable
 
-from batch_adapters.causes import Cause
-from batch_adapters.states import State
+from batch_adapters.states import Cause, State
 from jobmanager.database.local_job import LocalJob, Outcome
 from sandbox.status import DRIVER_FAILED
 
@@ -19,7 +18,8 @@ def ended_well(job: LocalJob) -> bool:
     """True where the driver wrote down a clean end, with all outputs, before anybody told it to end.
 
     A host or daemon lost after that changes nothing. A batch system that ran out of memory may have killed a child of a
-    program that did not notice. Where the driver was told to end, the batch system must say that it was not itself.
+    program that did not notice. Where the driver was told to end, the batch system must say that the program ended by
+    itself, and that it was not the one to end it.
     """
     if job.driver != "ended" or job.exit_code != 0 or job.lost() or job.batch_cause is Cause.MEMORY_LIMIT:
         return False
@@ -27,8 +27,8 @@ def ended_well(job: LocalJob) -> bool:
     return job.caught is None or is_its_own
 
 
-def was_told(job: LocalJob) -> bool:
-    """True where its driver was told to end, and not because we asked for it: it may be held, or queued again."""
+def was_told_to_end(job: LocalJob) -> bool:
+    """True where its driver was told to end, and not by us: the batch system may hold the job, or queue it again."""
     return job.caught is not None and job.cancel_asked is None
 
 
@@ -41,7 +41,7 @@ RULES: tuple[tuple[Callable[[LocalJob], bool], Cause | None], ...] = (
     (lambda job: job.batch_cause in _LIMITS and _was_ended(job), None),
     # A program that runs out of memory may end with any exit code.
     (lambda job: job.batch_cause is Cause.MEMORY_LIMIT, None),
-    # To the batch system we are an owner who cancels, too.
+    # Before CANCELLED_OUTSIDE: to the batch system a cancel of ours looks like any of the owner's.
     (lambda job: job.cancel_asked is not None and _was_ended(job), Cause.CANCELLED_BY_US),
     (lambda job: job.batch_cause is Cause.CANCELLED_OUTSIDE and _was_ended(job), None),
     (lambda job: job.driver == "ended" and job.signal == "XCPU", Cause.CPU_LIMIT),
@@ -58,7 +58,7 @@ RULES: tuple[tuple[Callable[[LocalJob], bool], Cause | None], ...] = (
     (lambda job: job.driver is None, Cause.NEVER_STARTED),
     (lambda job: True, Cause.SIGNAL),
 )
-"""Why a local job ended that did not end well; None: for the cause that the batch system gave."""
+"""Why a local job ended that did not end well; None stands for the cause that the batch system gave (`batch_cause`)."""
 
 
 def find_cause(job: LocalJob) -> Cause | None:
@@ -71,7 +71,7 @@ def find_cause(job: LocalJob) -> Cause | None:
 def put_outcome(job: LocalJob) -> None:
     """Write down outcome, cause and reason of a local job that has ended, and none of one that has not."""
     if job.local_id is None:
-        return  # It was never submitted: whoever ended it has said why.
+        return  # It was never submitted: cancellation has set its cause and reason.
     if not job.state.is_final or _may_be_on_its_way(job):
         job.outcome, job.cause, job.reason = None, None, job.problem
         return
@@ -81,7 +81,7 @@ def put_outcome(job: LocalJob) -> None:
 
 
 def _may_be_on_its_way(job: LocalJob) -> bool:
-    """True where the log told of a clean end, and the driver's record of it is not seen yet."""
+    """True where its status file may still be on its way: the log told of a clean end, the driver did not yet."""
     return job.state is State.DONE and job.exit_code == 0 and job.driver in (None, "started") and job.problem is None
 
 
@@ -93,7 +93,7 @@ def find_outcome(cause: Cause | None) -> Outcome:
 
 
 def wants_a_word(job: LocalJob) -> bool:
-    """True for a local job that has ended in a way of which only the batch system knows why, and was not asked."""
+    """True where only the batch system can say why a local job ended, and it has not been asked yet."""
     if job.local_id is None or not job.state.is_final or job.batch_words is not None or job.cancel_asked is not None:
         return False
     return _was_ended(job) or any(seen.source == "log" and seen.state is State.FAILED for seen in job.evidence())

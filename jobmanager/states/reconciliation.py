@@ -1,8 +1,8 @@
-"""A slow look at a batch system beside its log: what the log did not tell, or nobody was there to hear.
+"""A slow look at a batch system beside its log, for what the log never told, or told while no monitor ran.
 
-One question for all local jobs of the account. What the answer shows, counts for the second in which it was asked. What
-it does not show has ended, or has never been: that needs a second witness (the driver's record, the batch system's
-history), or several answers in a row and the time in which late news may still come.
+One question for all local jobs of the account. What the answer shows counts for the second in which it was asked. What
+it does not show is missing: that it has ended needs a second witness (the driver's record, the batch system's history),
+or several answers in a row and the time in which late news may still come.
 """
 
 import logging
@@ -20,7 +20,7 @@ from jobmanager.database.local_job import LocalJob
 from jobmanager.site.account import Account, find_batch_system
 from jobmanager.states.changes import change_local_jobs, same_runs
 from jobmanager.states.driver_status import reconcile_with_drivers
-from jobmanager.states.ends import was_told
+from jobmanager.states.ends import was_told_to_end
 from jobmanager.states.orphans import find_orphans
 from jobmanager.states.transitions import apply_status, find_remark, find_state, mark_lost, reopen
 
@@ -35,10 +35,10 @@ MOST_HISTORIES = 10
 def reconcile_batch_system(account: Account, name: str) -> None:
     """Ask a batch system once for all its local jobs, and bring the database up to date with the answer.
 
-    :raises Unreachable, Garbled: nothing is known, nothing has changed.
+    :raises Unreachable, Garbled: nothing is known of the queue; ends that drivers wrote down count all the same.
     """
     system = find_batch_system(account, name)
-    # Before the question: what is submitted while it is answered need not be in the answer.
+    # Before the question: what is submitted while it is answered would count as missing.
     known = account.database.local_jobs.list_open(name)
     asked = int(time.time())
     try:
@@ -82,7 +82,7 @@ def _apply(account: Account, told: Mapping[LocalJobKey, LocalStatus], asked: int
 
 
 def _take_back(account: Account, name: str, statuses: Iterable[LocalStatus], asked: int) -> None:
-    """Take back ends of drivers that were told to end, where the batch system holds the job, or has queued it again."""
+    """Reopen local jobs whose drivers ended on a signal that was not ours, and that the queue shows held or waiting."""
     database = account.database
     for status in statuses:
         if status.is_leaving or status.state not in (State.PENDING, State.SUSPENDED):
@@ -92,13 +92,13 @@ def _take_back(account: Account, name: str, statuses: Iterable[LocalStatus], ask
             if found is None or not status.is_of(str(found[1].token)):
                 continue
             grid_job, local_job = found
-            if was_told(local_job) and not database.grid_jobs.get(grid_job).state.is_final:
+            if was_told_to_end(local_job) and not database.grid_jobs.get(grid_job).state.is_final:
                 select = same_runs(grid_job, [local_job])
                 change_local_jobs(database, grid_job, select, partial(_reopen, status, asked))
 
 
 def _reopen(status: LocalStatus, asked: int, job: LocalJob) -> bool:
-    if not was_told(job) or not reopen(job, status, asked):
+    if not was_told_to_end(job) or not reopen(job, status, asked):
         return False
     apply_status(job, status, asked, "queue")
     return True

@@ -9,8 +9,7 @@ from dataclasses import replace
 from lxml import etree
 
 from batch_adapters.adapter import LocalStatus
-from batch_adapters.causes import Cause
-from batch_adapters.states import Event, State
+from batch_adapters.states import Cause, Event, State
 from jobmanager.database.local_job import BLOCKED, Evidence, LocalJob
 from sandbox.status import DriverStatus
 

@@ -1,8 +1,9 @@
 """What has become of a submission whose fate nobody knows, and its adoption.
 
-It is looked for in the batch system's queue, then in its history, then in what drivers wrote down: the way that a local
-job goes, so that it cannot slip by. Only what is in none of them, after the time in which a late submission may still
-turn up, was never made. While nobody answers, what all drivers wrote down proves itself.
+It is looked for in the batch system's queue, then in its history, then in what drivers wrote down: the order in which a
+local job moves, so that one that moves between two looks is seen by the next. Only what is in none of them, after the
+time in which a late submission may still turn up, was never made. While nobody answers, it is proof enough that every
+local job of a token has a status file.
 """
 
 import logging
@@ -31,7 +32,7 @@ def adopt(account: Account, system: BatchSystem, grid_job: str, token: str) -> b
     """Register what there is under a token; False where there is nothing, and never will be.
 
     Where a part of an array is missing, the answer may have been cut short: it is asked again later. Once an answer
-    names nothing new, the missing ones lose their intent: they go under a new token.
+    names no more, the rest is submitted under a new token.
 
     :raises Unreachable, Garbled: nobody knows yet.
     """

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from jobmanager.database.database import DamagedDocument
 from jobmanager.database.times import render_time
 from jobmanager.site.account import Account
 from jobmanager.views.explaining import find_local_jobs
@@ -25,17 +26,19 @@ _SECOND = len("2026-11-23T01:02:03")
 def render_log(account: Account, job_id: str, lines: int | None) -> Iterator[str]:
     """The log of a grid job with what its documents tell, in order, or the last lines of that.
 
-    :raises OSError: the log cannot be read; DamagedDocument: a document cannot.
+    :raises OSError: the log cannot be read.
     """
     path = account.places.log(job_id)
     logged = _stamp(_read_lines(path, lines) if os.path.lexists(path) else ())
-    told = [
-        (render_time(when), f"{render_time(when)} {render_line(text)}")
-        for when, text in tell_story(account.database, job_id)
-    ]
+    left_out = []
+    try:
+        story = tell_story(account.database, job_id)
+    except DamagedDocument as damage:
+        story, left_out = [], [f"left out is what its documents tell: {render_line(str(damage))}"]
+    told = [(render_time(when), f"{render_time(when)} {render_line(text)}") for when, text in story]
     merged = heapq.merge(logged, told, key=lambda line: line[0][:_SECOND])
     text = [line for _, line in (merged if lines is None else deque(merged, lines))]
-    yield from text or ["nothing has been logged yet"]
+    yield from [*text, *left_out] or ["nothing has been logged yet"]
 
 
 def _stamp(lines: Iterable[str]) -> Iterator[tuple[str, str]]:

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from batch_adapters.adapter import Unreachable
-from batch_adapters.causes import Cause
-from batch_adapters.states import State
+from batch_adapters.states import Cause, State
 from jobmanager.monitor.workers import POSTPONED, TRY_LATER
 from jobmanager.site.account import find_batch_system
 from jobmanager.site.settings import Transfer

@@ -299,6 +299,19 @@ def test_a_spool_that_is_damaged_is_no_answer(system: System) -> None:
     assert system.query("--token", "a") == {"a.1": Answer("ended", "0")}
 
 
+def test_a_submission_that_cannot_be_read_fails_and_holds_up_no_other(system: System) -> None:
+    system.slots = 1
+    system.submit("a", 1, ": <go")
+    wait_until(lambda: system.query()["a.1"].native == "running")
+    system.submit("b", 1, "exit")
+    system.submit("c", 1, "exit")
+    system.change("UPDATE submission SET text = '{' WHERE token = 'b'")
+    system.gate.open()
+    assert system.wait_for_end() == {
+        "a.1": Answer("ended", "0"), "b.1": Answer("killed", "126"), "c.1": Answer("ended", "0"),
+    }  # fmt: skip
+
+
 def test_many_who_ask_start_one_queue(system: System) -> None:
     system.spool.mkdir(mode=0o700)
     with lock_file(open_spool(system.spool).starter_lock, wait=True):

@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 
 from batch_adapters.adapter import BatchAdapter, Garbled, Job, Lines
-from batch_adapters.causes import Cause
 from batch_adapters.fork import FORK
 from batch_adapters.pbs.queries import read_json_jobs
 from batch_adapters.registry import ADAPTERS, BadAdapter
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.running.traffic import Traffic
 from batch_adapters.site_adapter import find_adapter
-from batch_adapters.states import State
+from batch_adapters.states import Cause, State
 from tests.unit.batch_adapters.recordings import RECORDED, by_scene, read_recordings
 
 EXAMPLES = tomllib.loads((Path(__file__).parents[3] / "examples" / "oar.toml").read_text())["batch"]

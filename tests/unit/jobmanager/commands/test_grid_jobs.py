@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 from lxml import etree
 
-from batch_adapters.causes import Cause
 from batch_adapters.running.traffic import TRIES, Silence, Traffic
-from batch_adapters.states import State
+from batch_adapters.states import Cause, State
 from jobmanager.commands import cli
 from jobmanager.commands import grid_jobs as commands
 from jobmanager.database.documents import load_schema

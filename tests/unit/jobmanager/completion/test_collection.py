@@ -13,8 +13,7 @@ import pytest
 from lxml import etree
 
 from batch_adapters.adapter import BatchError, Garbled, Unreachable
-from batch_adapters.causes import Cause
-from batch_adapters.states import State
+from batch_adapters.states import Cause, State
 from handlers.command import CommandAdapter
 from jobmanager.completion import collection
 from jobmanager.completion.collection import _render_document, collect_grid_job, output_limits

@@ -3,8 +3,7 @@
 import pytest
 
 from batch_adapters.adapter import Unreachable
-from batch_adapters.causes import Cause
-from batch_adapters.states import State
+from batch_adapters.states import Cause, State
 from jobmanager.control.cancel_requests import request_cancel
 from jobmanager.control.cancellation import cancel_local_jobs
 from jobmanager.database.local_job import Outcome

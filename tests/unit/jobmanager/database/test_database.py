@@ -13,9 +13,8 @@ import pytest
 from lxml import etree
 
 from batch_adapters.adapter import Naming
-from batch_adapters.causes import Cause
 from batch_adapters.fork import FORK
-from batch_adapters.states import Event, State
+from batch_adapters.states import Cause, Event, State
 from jobmanager.database.database import Database, DatabaseError, LocalJobKey, UnknownJob
 from jobmanager.database.documents import InvalidDocument
 from jobmanager.database.grid_job import GridJob

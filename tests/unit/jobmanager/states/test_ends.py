@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batch_adapters.adapter import LocalStatus
-from batch_adapters.causes import Cause
-from batch_adapters.states import Event, State
+from batch_adapters.states import Cause, Event, State
 from jobmanager.database.local_job import LocalJob, Outcome
 from jobmanager.states.ends import put_outcome, wants_a_word
 from jobmanager.states.transitions import apply_driver_status, apply_event, apply_status

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 import pytest
 
 from batch_adapters.adapter import BatchError, Garbled, LocalStatus, Unreachable
-from batch_adapters.causes import Cause
 from batch_adapters.running.batch_system import BatchSystem
-from batch_adapters.states import Event, State
+from batch_adapters.states import Cause, Event, State
 from jobmanager.database.local_job import Evidence
 from jobmanager.database.local_jobs import Blocked
 from jobmanager.states.driver_status import reconcile_with_drivers

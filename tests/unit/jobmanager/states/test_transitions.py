@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from adapters import Slice
 from batch_adapters.adapter import LocalStatus
-from batch_adapters.causes import Cause
-from batch_adapters.states import Event, State
+from batch_adapters.states import Cause, Event, State
 from jobmanager.database.local_job import MOST_EVIDENCE, Evidence, LocalJob, Outcome
 from jobmanager.states import transitions
 from jobmanager.states.ends import put_outcome

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from batch_adapters.adapter import LocalStatus
-from batch_adapters.causes import Cause
-from batch_adapters.states import State
+from batch_adapters.states import Cause, State
 from jobmanager.commands import cli
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob
@@ -51,6 +50,16 @@ def test_the_whole_log_is_shown_or_its_last_lines(account: Account, log: Run) ->
     account.places.log(JOB).write_text("\n".join(lines) + "\n")
     assert log("aaa") == (0, lines, "")
     assert log("aaa", "--lines", "3") == (0, lines[-3:], "")
+
+
+@pytest.mark.parametrize("table", ["grid_job", "local_job"])
+def test_what_was_logged_is_shown_where_a_document_cannot_be_read(account: Account, log: Run, table: str) -> None:
+    account.places.log(JOB).write_text("a line\n")
+    with account.database.transaction():
+        account.database._store.write("UPDATE local_job SET state = 'failed', remark = 'held', cause = 'signal'")
+        account.database._store.write(f"UPDATE {table} SET document = substr(document, 1, 60)")
+    status, lines, complaint = log("aaa")
+    assert (status, lines[0], complaint) == (0, "a line", "")
 
 
 def test_the_log_tells_what_happened_between_what_was_logged(account: Account, log: Run) -> None:

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from batch_adapters.causes import Cause
-from batch_adapters.states import State
+from batch_adapters.states import Cause, State
 from jobmanager.commands import cli
 from jobmanager.database.database import Database
 from jobmanager.database.grid_job import GridJob

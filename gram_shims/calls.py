@@ -60,6 +60,8 @@ def submit(account: Account, description: JobDescription) -> Answer:
         hold_back(account, uniqid, _UNTAKEN)
     _publish_first_answer(account, job_id)
     try:
+        # While a handler checked the request, one with the configuration of before may have been started again.
+        end_other_monitor(account)
         wake_monitor(account)
     except OSError as error:
         # Whoever sees an error submits again: this one is accepted, and must not look refused.

@@ -33,11 +33,17 @@ class StarterClient:
         (request, self._input), (self.output, answer) = os.pipe(), os.pipe()
         self._unread = b""
         self._ends: dict[str, End] = {}
-        pid = os.fork()
-        if pid == 0:
-            _become_starter(spool, request, answer)
-        os.close(request)
-        os.close(answer)
+        try:
+            pid = os.fork()
+        except OSError:
+            self.close()
+            raise
+        else:
+            if pid == 0:
+                _become_starter(spool, request, answer)
+        finally:
+            os.close(request)
+            os.close(answer)
 
     def start(self, requests: Sequence[StartRequest]) -> list[Started | Refused]:
         """Ask for jobs, and wait for the answer to each; raises StarterDied."""

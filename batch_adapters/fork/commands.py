@@ -146,8 +146,12 @@ def run_query(spool: Spool, options: argparse.Namespace) -> None:
     elif options.token:
         found = spool.database.execute(f"{query} token = ? ORDER BY job", (options.token,)).fetchall()
     else:
-        recent = "ended IS NULL OR ended > ? ORDER BY submission, job"
-        found = spool.database.execute(f"{query} {recent}", (int(time.time()) - HISTORY_SECONDS,)).fetchall()
+        # CROSS JOIN: the few submissions first, not all jobs that ever ran.
+        recent = (
+            f"SELECT {_COLUMNS} FROM submission CROSS JOIN job ON number = submission"
+            " WHERE ended IS NULL OR ended > ? ORDER BY submission, job"
+        )
+        found = spool.database.execute(recent, (int(time.time()) - HISTORY_SECONDS,)).fetchall()
     lines = [render_answer(spool, *row) for row in found if row is not None]
     if has_work(spool):
         run_queue_if_none(spool, options.slots, options.grace)

@@ -1,6 +1,7 @@
 """How one process of a start request begins: directory, files, claim, exec."""
 
 import contextlib
+import errno
 import functools
 import os
 import signal
@@ -14,6 +15,8 @@ CLAIM_VARIABLE = b"SAMGRID_FORK_CLAIM"
 """By which a job is found that nobody has written down the process of."""
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 _FILE_MODE = 0o666
+_SHORTAGES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+"""The machine cannot start a process now."""
 
 
 class StartRefused(Exception):
@@ -59,14 +62,14 @@ def run_program(request: StartRequest, number: int, claim: Path | None) -> int:
                 setsigmask=(),
                 setsigdef=_find_ignored(),
             )
-        except (BlockingIOError, MemoryError) as error:
-            raise StartRefused(GramError.JOB_EXECUTION_FAILED, f"cannot fork: {error}", for_good=False) from error
         except (FileNotFoundError, NotADirectoryError) as error:
             raise _refusal(GramError.EXECUTABLE_NOT_FOUND, error) from error
         except PermissionError as error:
             raise _refusal(GramError.EXECUTABLE_PERMISSIONS, error) from error
-        except (OSError, ValueError) as error:
-            raise StartRefused(GramError.JOB_EXECUTION_FAILED, f"{request.executable}: {error}") from error
+        except (OSError, ValueError, MemoryError) as error:
+            is_short = isinstance(error, MemoryError) or getattr(error, "errno", None) in _SHORTAGES
+            reason = f"{request.executable}: {error}"
+            raise StartRefused(GramError.JOB_EXECUTION_FAILED, reason, for_good=not is_short) from error
         finally:
             os.chdir("/")
 
@@ -90,6 +93,8 @@ def _open(path: str, flags: int, refused: GramError) -> Iterator[int]:
 
 
 def _refusal(refused: GramError, error: OSError) -> StartRefused:
+    if error.errno in _SHORTAGES:
+        return StartRefused(refused, str(error), for_good=False)
     name = error.filename
     path = name.decode("utf-8", "surrogateescape") if isinstance(name, bytes) else name
     return StartRefused(refused, f"{path}: {error.strerror}")

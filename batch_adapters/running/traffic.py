@@ -148,7 +148,7 @@ def _read(data: bytes) -> _State:
     """What a file says; of one that is damaged, nothing."""
     try:
         state = _State(**json.loads(data))
-        numbers = (*state.asked, state.tries, state.since, state.next_try)
+        numbers = (*state.asked, state.tries, state.since, state.next_try, state.last_try)
         is_sound = all(type(number) in (int, float) and 0 <= number < _LATEST for number in numbers)
     except (ValueError, TypeError, RecursionError):
         return _State()

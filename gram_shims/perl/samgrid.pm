@@ -69,7 +69,7 @@ sub signal {
 # It fails a job only if it does not hear that all was staged.
 sub stage_out {
     my ($self) = @_;
-    my $failure = $self->_ask_program('stage_out') || [];
+    my $failure = $self->_ask_program('stage_out') || $self->_ask_program('stage_out') || [];
     local $is_failure = scalar @{$failure};
     my $staged = $self->SUPER::stage_out();
     return ref $staged eq 'HASH' && $is_failure ? $self->_respond($failure) : $staged;

@@ -238,9 +238,11 @@ def _remove_gathered(account: Account, identity: str, local_jobs: Iterable[Local
     results = account.places.results(identity)
     if results.is_symlink():
         return
+    # One that a host brought back meanwhile, long given up, is not in the tar.
+    held = {content.path.partition("/")[0] for content in gathered.files}
     not_whole = {refused.path.partition("/")[0] for refused in gathered.refused}
     names = {f"{render_stem(identity, job.local_id)}.output" for job in local_jobs if job.local_id}
-    for name in sorted(names - not_whole):
+    for name in sorted((names & held) - not_whole):
         try:
             remove_folder(results / name)
         except OSError as error:

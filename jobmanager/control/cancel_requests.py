@@ -63,7 +63,8 @@ def cancel_withdrawn(account: Account) -> set[str]:
         if grid_job is not None:
             found.add(grid_job)
         age = time.time() - due
-        if age < 0:
+        # One that is being made has the present second for a moment, before it has its own.
+        if age < 1:
             continue
         try:
             if grid_job is not None:

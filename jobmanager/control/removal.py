@@ -76,6 +76,9 @@ def sweep(account: Account) -> int:
     """Remove what is left of removals that were killed; its bytes."""
     size = 0
     for folder in account.places.all_removed():
+        # Its documents came back where they could not be deleted: it is removed with them, another time.
+        if account.database.grid_jobs.has(account.places.name_removed(folder)):
+            continue
         try:
             size += remove_folder(folder)
         except OSError as error:

@@ -289,7 +289,7 @@ class LocalJobs:
 
     def unsubmitted(self, identity: str) -> "list[LocalJob]":
         """Some of a grid job's local jobs that are not submitted; none where all are."""
-        return self._local_jobs(" AND state = 'unsubmitted' ORDER BY number LIMIT ?", identity, AT_ONCE)
+        return self._local_jobs(" AND state = 'unsubmitted' LIMIT ?", identity, AT_ONCE)
 
     def to_submit(self, identity: str, limit: int) -> "list[LocalJob]":
         """The first local jobs of a grid job that no submission was ever intended for."""

@@ -82,6 +82,10 @@ class StatePlaces:
         """What is left of a grid job's folder while it is being removed."""
         return self.jobs / f"{_REMOVED}{self.grid_job(grid_job).name}"
 
+    def name_removed(self, folder: Path) -> str:
+        """The grid job whose folder that was."""
+        return folder.name.removeprefix(_REMOVED)
+
     def all_removed(self) -> list[Path]:
         """The folders of removals that have not come to their end, as they are on the disk."""
         return sorted(self.jobs.glob(f"{_REMOVED}*"))

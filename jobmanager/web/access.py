@@ -14,6 +14,8 @@ from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from jobmanager.web.connections import find_peer_uid
+
 COOKIE = "samgrid-web"
 _SHORTEST_TOKEN = 16
 _OWN_NAMES = ("127.0.0.1", "localhost", "[::1]")
@@ -100,14 +102,21 @@ class Guard:
     def _check_token(self, request: HTTPConnection) -> Response | None:
         given = request.query_params.get("token")
         if given is not None and _is_same(given, self.token):
-            return _remember(request, self.token)
+            return _remember(request, self._render_cookie(request))
         scheme, _, bearer = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() == "bearer" and _is_same(bearer.strip(), self.token):
             return None
-        if _is_same(request.cookies.get(_name_cookie(request), ""), _render_cookie(self.token)):
+        if _is_same(request.cookies.get(_name_cookie(request), ""), self._render_cookie(request)):
             return None
         return _refuse(401, "This page needs a token: open it once as http://…/?token=TOKEN, the address that samgrid"
                        " web has printed, or with the token that is in its token file.")  # fmt: skip
+
+    def _render_cookie(self, request: HTTPConnection) -> str:
+        # Browsers send cookies to all ports of a host: another account's service there shall learn no token, and what
+        # it learns shall be of no use to that account.
+        client, server = request.scope.get("client"), request.scope.get("server")
+        who = find_peer_uid(tuple(client), tuple(server)) if self.on_loopback and client and server else None
+        return hashlib.sha256(f"samgrid web {who} {self.token}".encode()).hexdigest()
 
 
 def _check_origin(request: HTTPConnection) -> Response | None:
@@ -120,13 +129,13 @@ def _check_origin(request: HTTPConnection) -> Response | None:
     return _refuse(403, "Another site's page has asked for this: put the address into your browser's address line.")
 
 
-def _remember(request: HTTPConnection, token: str) -> Response:
+def _remember(request: HTTPConnection, cookie: str) -> Response:
     """Back to the page without the token in its address, from where it would get into histories and logs."""
     # A second slash at the beginning would make the rest a host's name.
     path = "/" + quote(request.scope["path"].lstrip("/\\"))
     query = urlencode([(name, value) for name, value in request.query_params.multi_items() if name != "token"])
     answer = RedirectResponse(path + (f"?{query}" if query else ""), 303)
-    answer.set_cookie(_name_cookie(request), _render_cookie(token), httponly=True, samesite="strict")
+    answer.set_cookie(_name_cookie(request), cookie, httponly=True, samesite="strict")
     return answer
 
 
@@ -134,11 +143,6 @@ def _name_cookie(request: HTTPConnection) -> str:
     # Browsers have one set of cookies for all ports of a host: several accounts' pages may be there.
     port = request.headers.get("Host", "").rpartition(":")[2]
     return f"{COOKIE}-{port}" if port.isascii() and port.isdigit() else COOKIE
-
-
-def _render_cookie(token: str) -> str:
-    # Those ports get each other's cookies: another service there shall not learn the token itself.
-    return hashlib.sha256(b"samgrid web " + token.encode()).hexdigest()
 
 
 def _is_same(given: str, expected: str) -> bool:

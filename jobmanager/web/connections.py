@@ -27,15 +27,17 @@ def find_peer_uid(client: Address, server: Address) -> int | None:
     A socket that its owner has closed has no inode any more, and root for its user: it is nobody's.
     """
     family = socket.AF_INET6 if ":" in client[0] else socket.AF_INET
-    ends = (socket.inet_pton(family, address[0].partition("%")[0]).ljust(16, b"\0") for address in (client, server))
     ports = struct.pack("!HH", client[1], server[1])
-    question = struct.pack("=BBxxI", family, socket.IPPROTO_TCP, 0xFFFFFFFF) + ports + b"".join(ends) + _NO_COOKIE
-    header = struct.pack("=IHHII", 16 + len(question), _BY_FAMILY, _REQUEST, 0, 0)
     try:
+        ends = b"".join(
+            socket.inet_pton(family, address[0].partition("%")[0]).ljust(16, b"\0") for address in (client, server)
+        )
+        question = struct.pack("=BBxxI", family, socket.IPPROTO_TCP, 0xFFFFFFFF) + ports + ends + _NO_COOKIE
+        header = struct.pack("=IHHII", 16 + len(question), _BY_FAMILY, _REQUEST, 0, 0)
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _DIAGNOSIS) as kernel:
             kernel.send(header + question)
             answer = kernel.recv(4096)
-    except OSError:  # a kernel that tells nobody
+    except OSError:  # no address, or a kernel that tells nobody
         return None
     if len(answer) < _ANSWER.size:
         return None

@@ -1,6 +1,7 @@
 """The fork starter as a process, spoken to by hand."""
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from batch_adapters.fork.client import StarterClient
 from batch_adapters.fork.jobs import Run, read_run_file
 from batch_adapters.fork.processes import is_alive, read_process
 from batch_adapters.fork.program import StartRefused, run_program
@@ -23,6 +25,7 @@ from batch_adapters.fork.protocol import (
     render_start_request,
     render_wire,
 )
+from batch_adapters.fork.spool import Spool
 from batch_adapters.launch import LAUNCH, command_line
 from batch_adapters.states import Event, State, read_event
 from tests.waiting import wait_until
@@ -403,3 +406,28 @@ def test_a_tag_of_the_queue_is_one_local_id(claiming: Starter, request_: StartRe
     assert isinstance(answer, Refused)
     assert answer.error == GramError.BAD_RSL
     assert claiming.events() == []
+
+
+@pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENOMEM, errno.EMFILE])
+def test_what_a_machine_that_is_short_of_something_cannot_start_may_be_tried_again(
+    monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def fail(*arguments: object, **options: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "posix_spawn", fail)
+    with pytest.raises(StartRefused) as refusal:
+        run_program(sh("exit"), 0, None)
+    assert not refusal.value.for_good
+
+
+def test_a_queue_that_cannot_fork_keeps_no_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> int:
+        raise BlockingIOError(errno.EAGAIN, "no more processes")
+
+    monkeypatch.setattr(os, "fork", fail)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(3):
+        with pytest.raises(BlockingIOError):
+            StarterClient(Spool(tmp_path))
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

@@ -304,6 +304,7 @@ def test_outputs_that_are_in_the_tar_are_removed_and_texts_stay(toy: ToySystem) 
 def test_outputs_stay_until_the_end_is_written_down(toy: ToySystem, monkeypatch: pytest.MonkeyPatch) -> None:
     fail(toy, "17")
     file_of(toy, "17", "output").mkdir()
+    (file_of(toy, "17", "output") / "file").touch()
 
     def end(*arguments: object) -> None:
         assert toy.account.places.output(GRID_JOB).exists()
@@ -316,6 +317,22 @@ def test_outputs_stay_until_the_end_is_written_down(toy: ToySystem, monkeypatch:
     assert file_of(toy, "17", "output").exists()
     collect_grid_job(toy.account, GRID_JOB)
     assert not file_of(toy, "17", "output").exists()
+
+
+def test_outputs_that_come_back_while_the_others_are_gathered_stay(
+    toy: ToySystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail(toy, "17")
+    end = collection._end
+
+    def come_back(*arguments: Any) -> None:
+        file_of(toy, "17", "output").mkdir()
+        (file_of(toy, "17", "output") / "file").write_text("late")
+        end(*arguments)
+
+    monkeypatch.setattr(collection, "_end", come_back)
+    collect_grid_job(toy.account, GRID_JOB)
+    assert (file_of(toy, "17", "output") / "file").read_text() == "late"
 
 
 def test_outputs_that_cannot_be_removed_undo_no_end(toy: ToySystem, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,15 @@ def mark(account: Account) -> Path:
     account.places.withdrawn.mkdir(mode=0o700)
     path = account.places.withdrawn / UNIQID
     path.touch()
+    os.utime(path, (time.time() - 1, time.time() - 1))
     return path
+
+
+def test_a_mark_that_is_being_made_cancels_nothing_yet(account: Account, mark: Path) -> None:
+    accept(account)
+    mark.touch()
+    assert cancel_withdrawn(account) == {JOB}
+    assert not account.database.grid_jobs.get(JOB).cancelled
 
 
 def accept(account: Account) -> None:

@@ -10,6 +10,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
+from jobmanager.web import access
 from jobmanager.web.access import COOKIE, Guard, TokenFileError, make_token, read_token
 from jobmanager.web.serving import ListenError, read_listen
 
@@ -100,6 +101,15 @@ def test_the_token_leaves_the_address_and_becomes_a_cookie() -> None:
     assert "samesite=strict" in cookie.lower()
     assert TOKEN not in cookie
     assert client.get(answer.headers["location"]).text == "secret"
+
+
+def test_a_cookie_is_of_no_use_to_another_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = client_of()
+    for uid, status in ((1000, 200), (1001, 401)):
+        monkeypatch.setattr(access, "find_peer_uid", lambda client, server, uid=uid: uid)
+        if uid == 1000:
+            client.get(f"/?token={TOKEN}")
+        assert client.get("/").status_code == status
 
 
 def test_pages_of_several_accounts_behind_one_name_keep_a_cookie_each() -> None:

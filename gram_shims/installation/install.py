@@ -16,8 +16,8 @@ from gram_shims.installation.installation import (
     Found,
     Manifest,
     find_missing_folders,
+    find_removal,
     look,
-    look_at_installed,
     make_manifest,
     put_in_place,
     read_manifest,
@@ -87,20 +87,23 @@ def install(root: Root, options: argparse.Namespace) -> int:
 
 
 def uninstall(root: Root, options: argparse.Namespace) -> int:
-    """Say what was installed and is there, and remove it; what was changed since is left, and named."""
+    """Say what goes and what stays, then remove it; what was changed since is left, and named."""
     manifest = read_manifest(root)
     if manifest is None:
         print("nothing is installed")
         return 0
-    _need_permission(root)
-    for path, state in look_at_installed(root, manifest).items():
-        if state in (Found.CURRENT, Found.OURS):
-            print(f"removing  {root.place(path)}", flush=True)
-    left = remove(root, manifest)
-    for place in left:
-        print(f"samgrid gram uninstall: left, because it was changed: {place}", file=sys.stderr)
-    print("uninstalled")
-    return 1 if left else 0
+    removal = find_removal(root, manifest)
+    for place in removal.going:
+        print(f"removing  {place}", flush=True)
+    for place in removal.day_files:
+        print(f"keeping  {place}: it has events", flush=True)
+    for place in removal.changed:
+        print(f"samgrid gram uninstall: left, because it was changed: {place}", file=sys.stderr, flush=True)
+    if not options.dry_run:
+        _need_permission(root)
+        remove(root, manifest, removal)
+        print("uninstalled")
+    return 1 if removal.changed else 0
 
 
 def status(root: Root, options: argparse.Namespace) -> int:
@@ -206,7 +209,8 @@ def _make_parser() -> argparse.ArgumentParser:
         return command
 
     _add_choices(add("install", install, "Put everything in its place; a second time changes nothing."))
-    add("uninstall", uninstall, "Remove what was installed; what was changed since is left, and named.")
+    command = add("uninstall", uninstall, "Remove what was installed; what was changed since is left, and named.")
+    command.add_argument("--dry-run", action="store_true", help="print what would go and what would stay")
     add("status", status, "Say what is installed, what was changed, and which checks fail.")
     return parser
 

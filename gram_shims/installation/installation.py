@@ -159,28 +159,65 @@ def put_in_place(root: Root, old: Manifest, new: Manifest, table: Table, found: 
         _write(root, MANIFEST, render_manifest(new))
     except (InstallError, OSError):
         if old == NOTHING_YET:
-            remove(root, passing)
+            remove(root, passing, find_removal(root, passing))
         raise
 
 
-def remove(root: Root, manifest: Manifest) -> list[Path]:
-    """Remove what a manifest tells of; what is left in place, because somebody changed it.
+@dataclass(frozen=True)
+class Removal:
+    """What an uninstallation does: what goes, in that order, and what stays in place."""
+
+    going: tuple[Path, ...]
+    changed: tuple[Path, ...]
+    """Somebody changed these since, or put them where we did."""
+    day_files: tuple[Path, ...]
+    """Those with events: GRAM's job managers that still run read them, and there is no other copy."""
+
+
+def find_removal(root: Root, manifest: Manifest) -> Removal:
+    """What becomes of everything that a manifest tells of."""
+    found = look_at_installed(root, manifest)
+    going = [root.place(path) for path, state in found.items() if state in (Found.CURRENT, Found.OURS)]
+    changed = [root.place(path) for path, state in found.items() if state is Found.FOREIGN]
+    day_files: list[Path] = []
+    for place in _list_folder(root.place(EVENT_FOLDER)) if EVENT_FOLDER in manifest.folders else ():
+        if not _DAY_FILE.fullmatch(place.name) or place.is_symlink() or not place.is_file():
+            changed.append(place)
+        else:
+            (day_files if place.stat().st_size else going).append(place)
+    # The manifest goes last, so that whoever is interrupted can go on; and then the folders above it.
+    above = set(MANIFEST.parents)
+    _add_empty_folders(root, going, [folder for folder in manifest.folders if folder not in above])
+    going.append(root.place(MANIFEST))
+    _add_empty_folders(root, going, [folder for folder in manifest.folders if folder in above])
+    return Removal(tuple(going), tuple(changed), tuple(day_files))
+
+
+def _list_folder(place: Path) -> list[Path]:
+    return [] if place.is_symlink() or not place.is_dir() else sorted(place.iterdir())
+
+
+def _add_empty_folders(root: Root, going: list[Path], folders: Iterable[PurePosixPath]) -> None:
+    """Add the folders in which nothing is left then, those below first."""
+    for folder in sorted(folders, key=lambda folder: len(folder.parts), reverse=True):
+        place = root.place(folder)
+        if place.is_dir() and not place.is_symlink() and set(place.iterdir()) <= set(going):
+            going.append(place)
+
+
+def remove(root: Root, manifest: Manifest, removal: Removal) -> None:
+    """Remove what goes.
 
     :raises InstallError, OSError: not all could be removed; the next call goes on.
     """
-    found = look_at_installed(root, manifest)
-    _disable(root, [path for path in manifest.links if found[path] is Found.CURRENT])
-    for path in manifest.files:
-        if found[path] is Found.OURS:
-            root.place(path).unlink()
-    left = [root.place(path) for path, state in found.items() if state is Found.FOREIGN]
-    if EVENT_FOLDER in manifest.folders:
-        left += _remove_day_files(root.place(EVENT_FOLDER))
-    # The manifest goes last, so that whoever is interrupted can go on; and then the folders above it.
-    _remove_folders(root, manifest)
-    root.place(MANIFEST).unlink(missing_ok=True)
-    _remove_folders(root, manifest)
-    return left
+    _disable(root, [path for path in manifest.links if root.place(path) in removal.going])
+    for place in removal.going:
+        if place.is_dir() and not place.is_symlink():
+            # Somebody may have put something there since.
+            if not any(place.iterdir()):
+                place.rmdir()
+        else:
+            place.unlink(missing_ok=True)
 
 
 def _write(root: Root, path: PurePosixPath, content: bytes) -> None:
@@ -205,26 +242,8 @@ def _enable(root: Root, links: Mapping[PurePosixPath, str]) -> None:
 
 
 def _disable(root: Root, links: Iterable[PurePosixPath]) -> None:
+    """Have the gatekeeper's own program do it, where there is one."""
     tool = find_tool("globus-gatekeeper-admin") if root.is_machine else None
     for path in links:
-        if tool is None:
-            root.place(path).unlink()
-        elif fault := run_tool(tool, "-d", path.name):
+        if tool and (fault := run_tool(tool, "-d", path.name)):
             raise InstallError(f"{path.name} cannot be disabled: {fault}")
-
-
-def _remove_day_files(folder: Path) -> list[Path]:
-    """Remove the events from a folder that we made; what else there is in it."""
-    if folder.is_symlink() or not folder.is_dir():
-        return []
-    for file in list(folder.iterdir()):
-        if _DAY_FILE.fullmatch(file.name) and not file.is_dir():
-            file.unlink()
-    return list(folder.iterdir())
-
-
-def _remove_folders(root: Root, manifest: Manifest) -> None:
-    for folder in sorted(manifest.folders, key=lambda folder: len(folder.parts), reverse=True):
-        place = root.place(folder)
-        if place.is_dir() and not place.is_symlink() and not any(place.iterdir()):
-            place.rmdir()

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.gram.gram_site import OUR_PROGRAMS, GramSite, run_script
+from tests.gram.seg_mode import EVENTS
 from tests.real.site import ACCOUNT, install_package, open_ground
 
 
@@ -40,6 +41,8 @@ def gram(ground: Path, programs: Path) -> Iterator[GramSite]:
         site.kill_ours(*OUR_PROGRAMS)
         site.kill_jobs(str(site.home))
         site.register("uninstall")
+        # Days with events stay.
+        shutil.rmtree(EVENTS, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

@@ -187,14 +187,33 @@ def test_uninstall_leaves_nothing_behind(root: Path, options: tuple[str, ...]) -
 def test_uninstall_says_what_it_removes_before_it_does(
     root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run("install", root)
-    (root / MODULE).write_text("theirs\n")
-    monkeypatch.setattr("gram_shims.installation.install.remove", Killed.now)
+    run("install", root, "--seg")
+    (root / EVENTS / "20260101").touch()
+    (root / EVENTS / "20260102").write_text("001;1;a;1;0\n")
+    there = set(root.rglob("*"))
     capsys.readouterr()
-    with pytest.raises(Killed):
-        run("uninstall", root)
-    said = [f"removing  {root / name}" for name in (LINK, RVF, CONFIGURATION, SERVICE)]
-    assert sorted(capsys.readouterr().out.splitlines()) == sorted(said)
+    with monkeypatch.context() as patch:
+        patch.setattr("gram_shims.installation.install.remove", Killed.now)
+        with pytest.raises(Killed):
+            run("uninstall", root)
+    said = capsys.readouterr().out.splitlines()
+    assert f"keeping  {root / EVENTS}/20260102: it has events" in said
+    assert set(root.rglob("*")) == there
+    assert run("uninstall", root) == 0
+    gone = there - set(root.rglob("*"))
+    assert sorted(line for line in said if "keeping" not in line) == sorted(f"removing  {place}" for place in gone)
+    assert [path.name for path in (root / EVENTS).iterdir()] == ["20260102"]
+
+
+def test_a_dry_uninstallation_says_the_same_and_removes_nothing(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run("install", root, "--seg")
+    before = snapshot(root)
+    capsys.readouterr()
+    assert run("uninstall", root, "--dry-run") == 0
+    assert snapshot(root) == before
+    said = capsys.readouterr().out
+    run("uninstall", root)
+    assert capsys.readouterr().out == f"{said}uninstalled\n"
 
 
 def test_a_root_that_was_not_there_is_gone_after_uninstall(tmp_path: Path) -> None:
@@ -203,11 +222,11 @@ def test_a_root_that_was_not_there_is_gone_after_uninstall(tmp_path: Path) -> No
     assert not (tmp_path / "new").exists()
 
 
-def test_uninstall_takes_the_events_along_but_nothing_that_is_none(
+def test_uninstall_takes_days_without_events_along_but_nothing_else_of_the_folder(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run("install", root, "--seg")
-    (root / EVENTS / "20260101").write_text("001;1;a;1;0\n")
+    (root / EVENTS / "20260101").touch()
     (root / EVENTS / "notes").write_text("theirs\n")
     assert run("uninstall", root) == 1
     assert [path.name for path in (root / EVENTS).iterdir()] == ["notes"]

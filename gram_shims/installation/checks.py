@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from batch_adapters.generator.collector import SOCKET
 from gram_shims.installation.table import (
     CONFIGURATION,
     EVENT_FOLDER,
@@ -78,7 +79,7 @@ def examine(root: Root, registration: Registration, settings: GramSettings) -> I
     yield _check_rvf(root)
     if registration.uses_events:
         yield _check_open(root, "event folder", root.place(EVENT_FOLDER), stat.S_IROTH | stat.S_IXOTH)
-        yield _check_settings(settings)
+        yield _check_settings(registration, settings)
 
 
 def _examine_programs(root: Root) -> Iterator[Check]:
@@ -117,13 +118,14 @@ def _check_rvf(root: Root) -> Check:
     return Check("RSL validation file", fault or "", note)
 
 
-def _check_settings(settings: GramSettings) -> Check:
+def _check_settings(registration: Registration, settings: GramSettings) -> Check:
     """GRAM that reads events never polls: where nobody writes them, it waits for ever."""
     folder = settings.event_folder
     if settings.event_collector is None and folder != Path(EVENT_FOLDER):
         said = f"names {folder}" if folder else "is not set"
         fault = f"[gram] event_collector is not set, and event_folder {said}, where GRAM reads {EVENT_FOLDER}"
-        return Check("events", f"{fault}: see docs/gram.md")
+        way_out = f'say event_collector = "{SOCKET}" there' if registration.has_collector else "see docs/gram.md"
+        return Check("events", f"{fault}: {way_out}")
     return Check("events")
 
 

@@ -2,14 +2,24 @@
 
 import argparse
 import os
+import shlex
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path, PurePosixPath
 
 from batch_adapters.launch import LAUNCH
-from gram_shims.installation.checks import check_rvf, examine
+from gram_shims.installation.checks import Check, check_rvf, examine
+from gram_shims.installation.collector import (
+    examine_collector,
+    find_setup,
+    forget,
+    has_account,
+    has_service,
+    run_setup,
+    stop,
+)
 from gram_shims.installation.installation import (
     MANIFEST,
     NOTHING_YET,
@@ -25,9 +35,11 @@ from gram_shims.installation.installation import (
     render_manifest,
 )
 from gram_shims.installation.table import (
+    COLLECTOR_ACCOUNT,
     DEFAULT_STATE,
     MODULE_SOURCE,
     RVF,
+    SERVICES,
     InstallError,
     Registration,
     Root,
@@ -46,6 +58,7 @@ Register the job manager type samgrid with a Globus gatekeeper: see docs/gram.md
   samgrid gram install                    as jobmanager-samgrid, which GRAM polls
   samgrid gram install --dry-run          what that would write, byte for byte
   samgrid gram install --seg              the same, but GRAM reads events
+  samgrid gram install --seg --collector  and a service writes them, for all accounts
   samgrid gram status                     what is installed, and whether it can work
   samgrid gram uninstall                  removes what install wrote
 """
@@ -75,12 +88,16 @@ def install(root: Root, options: argparse.Namespace) -> int:
     new = make_manifest(root, old, registration, table)
     if options.dry_run:
         _print_plan(root, table, found, new)
+        for command in find_setup(root) if registration.has_collector else ():
+            print(f"run {shlex.join(command)}")
         return 0
     _need_permission(root)
     put_in_place(root, old, new, table, found)
     for path, state in found.items():
         print(f"{'unchanged' if state is Found.CURRENT else 'installed'}  {root.place(path)}")
-    for check in examine(root, registration, read_configuration(os.environ).gram):
+    if registration.has_collector:
+        _set_up_collector(root)
+    for check in _examine(root, registration):
         if check.fault:
             print(f"samgrid gram install: warning: {check.name}: {check.fault}", file=sys.stderr)
     return 0
@@ -92,16 +109,26 @@ def uninstall(root: Root, options: argparse.Namespace) -> int:
     if manifest is None:
         print("nothing is installed")
         return 0
+    if not options.dry_run:
+        _need_permission(root)
     removal = find_removal(root, manifest)
+    has_collector = manifest.registration.has_collector
+    if has_collector and has_service(root):
+        print("stopping  samgrid-event-collector", flush=True)
     for place in removal.going:
         print(f"removing  {place}", flush=True)
     for place in removal.day_files:
         print(f"keeping  {place}: it has events", flush=True)
+    if has_collector and has_account(root):
+        print(f'keeping  account {COLLECTOR_ACCOUNT}: "userdel {COLLECTOR_ACCOUNT}" removes it', flush=True)
     for place in removal.changed:
         print(f"samgrid gram uninstall: left, because it was changed: {place}", file=sys.stderr, flush=True)
     if not options.dry_run:
-        _need_permission(root)
+        if has_collector:
+            stop(root)
         remove(root, manifest, removal)
+        if has_collector:
+            forget(root)
         print("uninstalled")
     return 1 if removal.changed else 0
 
@@ -115,12 +142,12 @@ def status(root: Root, options: argparse.Namespace) -> int:
     registration = manifest.registration
     table = _make_table(root, registration)
     found = look(root, manifest, table)
-    for path in table.links:
+    for path in [path for path in table.links if path.parent == SERVICES]:
         enabled = "enabled" if found[path] is Found.CURRENT else "not enabled"
         print(f"{path.name}: {enabled}, GRAM {'reads events' if registration.uses_events else 'polls'}")
     for path, state in found.items():
         print(f"{state.value}  {root.place(path)}{_HINTS[state]}")
-    checks = list(examine(root, registration, read_configuration(os.environ).gram))
+    checks = list(_examine(root, registration))
     for check in checks:
         print(f"check  {check.name}: {check.fault or check.note or 'ok'}")
     is_well = all(state is Found.CURRENT for state in found.values()) and not any(check.fault for check in checks)
@@ -133,7 +160,26 @@ def _choose_registration(known: Registration, options: argparse.Namespace) -> Re
     services = {*known.services, *said} or {"samgrid"}
     uses_events = known.uses_events if options.uses_events is None else options.uses_events
     state = known.state if options.state is None else check_state(options.state)
-    return Registration(tuple(sorted(services)), uses_events, state)
+    has_collector = known.has_collector or options.has_collector
+    if options.has_collector and not uses_events:
+        raise InstallError("--collector is for a GRAM that reads events: say --seg --collector")
+    return Registration(tuple(sorted(services)), uses_events, state, has_collector)
+
+
+def _set_up_collector(root: Root) -> None:
+    if root.is_machine:
+        for command in run_setup(root):
+            print(f"done  {command}", flush=True)
+    else:
+        for setup in find_setup(root):
+            print(f"to be run where the package is installed  {shlex.join(setup)}")
+
+
+def _examine(root: Root, registration: Registration) -> Iterator[Check]:
+    settings = read_configuration(os.environ).gram
+    yield from examine(root, registration, settings)
+    if registration.has_collector:
+        yield from examine_collector(root, settings.event_collector)
 
 
 def _make_table(root: Root, registration: Registration) -> Table:
@@ -220,6 +266,10 @@ def _add_choices(command: argparse.ArgumentParser) -> None:
     mode = command.add_mutually_exclusive_group()
     mode.add_argument("--poll", dest="uses_events", action="store_false", help="GRAM polls (the default at first)")
     mode.add_argument("--seg", dest="uses_events", action="store_true", help="GRAM reads events")
+    command.add_argument(
+        "--collector", dest="has_collector", action="store_true",
+        help="with --seg: a service under an account of its own writes the events; it stays until uninstall",
+    )  # fmt: skip
     command.add_argument(
         "--state", metavar="DIR", help=f"state folder of each account (default at first: {DEFAULT_STATE})"
     )

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from gram_shims.installation.checks import find_tool, run_tool
-from gram_shims.installation.table import EVENT_FOLDER, InstallError, Registration, Root, Table
+from gram_shims.installation.table import EVENT_FOLDER, SERVICES, InstallError, Registration, Root, Table
 from sandbox.files import replace_file
 
 MANIFEST = PurePosixPath("/var/lib/samgrid/gram-installed.json")
@@ -60,7 +60,8 @@ def read_manifest(root: Root) -> Manifest | None:
 
 
 def _read(found: Any) -> Manifest:
-    registration = Registration(tuple(found["services"]), found["events"] is True, str(found["state"]))
+    has_collector = found.get("collector") is True
+    registration = Registration(tuple(found["services"]), found["events"] is True, str(found["state"]), has_collector)
     files = {PurePosixPath(path): tuple(sums) for path, sums in found["files"].items()}
     links = {PurePosixPath(path): str(target) for path, target in found["links"].items()}
     return Manifest(registration, files, links, tuple(map(PurePosixPath, found["folders"])))
@@ -72,6 +73,7 @@ def render_manifest(manifest: Manifest) -> bytes:
         "services": list(manifest.registration.services),
         "events": manifest.registration.uses_events,
         "state": manifest.registration.state,
+        "collector": manifest.registration.has_collector,
         "files": {str(path): list(sums) for path, sums in sorted(manifest.files.items())},
         "links": {str(path): target for path, target in sorted(manifest.links.items())},
         "folders": [str(folder) for folder in manifest.folders],
@@ -235,7 +237,7 @@ def _make_folders(root: Root, folders: Iterable[PurePosixPath]) -> None:
 def _enable(root: Root, links: Mapping[PurePosixPath, str]) -> None:
     tool = find_tool("globus-gatekeeper-admin") if root.is_machine else None
     for path, target in links.items():
-        if tool is None:
+        if tool is None or path.parent != SERVICES:
             root.place(path).symlink_to(target)
         elif fault := run_tool(tool, "-e", path.name):
             raise InstallError(f"{path.name} cannot be enabled: {fault}")
@@ -245,5 +247,5 @@ def _disable(root: Root, links: Iterable[PurePosixPath]) -> None:
     """Have the gatekeeper's own program do it, where there is one."""
     tool = find_tool("globus-gatekeeper-admin") if root.is_machine else None
     for path in links:
-        if tool and (fault := run_tool(tool, "-d", path.name)):
+        if tool and path.parent == SERVICES and (fault := run_tool(tool, "-d", path.name)):
             raise InstallError(f"{path.name} cannot be disabled: {fault}")

@@ -17,6 +17,10 @@ EVENT_FOLDER = PurePosixPath("/var/lib/globus/globus-seg-samgrid")
 """Where the GRAM job manager reads the events of ``-seg-module samgrid``; the place is built into it."""
 GRAM_CONFIGURATION = PurePosixPath("/etc/globus/globus-gram-job-manager.conf")
 GRAM_PROGRAM = PurePosixPath("/usr/sbin/globus-job-manager")
+UNITS = PurePosixPath("/etc/systemd/system")
+COLLECTOR_UNIT = UNITS / "samgrid-event-collector.service"
+COLLECTOR_ACCOUNT = "samgrid-collector"
+"""It has no other use: whoever has it can tell GRAM of any job."""
 
 DEFAULT_STATE = "$(HOME)/.local/state/samgrid"
 MODULE_SOURCE = Path(__file__).parents[1] / "perl" / "samgrid.pm"
@@ -40,6 +44,8 @@ class Registration:
     """True where GRAM reads events; False where it polls. One for all services: they share their job managers."""
     state: str = DEFAULT_STATE
     """The state folder of each account, with ``$(HOME)`` and ``$(LOGNAME)`` in it."""
+    has_collector: bool = False
+    """True where events go by way of the collector, as a service of systemd's."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +117,7 @@ def make_table(
         if re.search(r'[\n"]', path):
             raise InstallError(f"{path!r} has characters that {CONFIGURATION} cannot hold: install in another folder")
     events = " -seg-module samgrid" if registration.uses_events else ""
+    units, unit_links = _make_units(registration, python, launch)
     line = _fill_in("service.conf", program=GRAM_PROGRAM, configuration=GRAM_CONFIGURATION, events=events)
     services = {service: service_file(service) for service in registration.services}
     return Table(
@@ -119,11 +126,31 @@ def make_table(
             RVF: render_rvf(job_types).encode(),
             CONFIGURATION: _fill_in("globus-samgrid.conf", python=python, launch=launch, state=registration.state),
             **dict.fromkeys(services.values(), line),
+            **units,
         },
         # As globus-gatekeeper-admin makes them.
-        links={SERVICES / file.name: f"available/{file.name}" for file in services.values()},
-        folders=(EVENT_FOLDER,) if registration.uses_events else (),
+        links={**{SERVICES / file.name: f"available/{file.name}" for file in services.values()}, **unit_links},
+        folders=(EVENT_FOLDER,) if registration.uses_events or registration.has_collector else (),
     )
+
+
+def _make_units(
+    registration: Registration, python: str, launch: str
+) -> tuple[dict[PurePosixPath, bytes], dict[PurePosixPath, str]]:
+    """Services of systemd's, and the links that enable them."""
+    words = {"python": _quote_for_systemd(python), "launch": _quote_for_systemd(launch)}
+    files, links = {}, {}
+    if registration.uses_events:
+        files[UNITS / "samgrid-monitor@.service"] = _fill_in("samgrid-monitor@.service", **words)
+    if registration.has_collector:
+        files[COLLECTOR_UNIT] = _fill_in(COLLECTOR_UNIT.name, **words, account=COLLECTOR_ACCOUNT, folder=EVENT_FOLDER)
+        # As "systemctl enable" makes it.
+        links[UNITS / "multi-user.target.wants" / COLLECTOR_UNIT.name] = str(COLLECTOR_UNIT)
+    return files, links
+
+
+def _quote_for_systemd(path: str) -> str:
+    return '"' + path.replace("\\", "\\\\").replace("%", "%%").replace("$", "$$") + '"'
 
 
 def _fill_in(template: str, **values: object) -> bytes:

@@ -2,16 +2,21 @@
 
 import json
 import os
+import pwd
 import shutil
+import socket
 import stat
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from batch_adapters.launch import LAUNCH
+from gram_shims.installation.checks import run_tool
 from gram_shims.installation.install import main
-from gram_shims.installation.table import MODULE_SOURCE, Root
+from gram_shims.installation.table import COLLECTOR_UNIT, MODULE_SOURCE, Registration, Root, make_table
 from tests.samgrid import Samgrid
 
 SERVICE = "etc/grid-services/available/jobmanager-samgrid"
@@ -171,7 +176,7 @@ def test_to_install_twice_changes_nothing(root: Path, capsys: pytest.CaptureFixt
     assert run("install", root, "--seg") == 0
     assert snapshot(root) == before
     said = capsys.readouterr().out.splitlines()
-    assert len(said) == 6
+    assert len(said) == 7
     assert all(line.startswith("unchanged  ") for line in said)
 
 
@@ -378,7 +383,7 @@ class Killed(BaseException):
     """The process is gone: nobody catches this."""
 
     @classmethod
-    def now(cls, *_: object) -> None:
+    def now(cls, *_: object) -> NoReturn:
         """Be killed."""
         raise cls
 
@@ -479,10 +484,13 @@ def test_an_ordinary_account_is_told_that_this_is_roots(
         run("install", machine)
     before = snapshot(machine)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    capsys.readouterr()
     assert run(command, machine) == 1
-    assert "run it as root" in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert "run it as root" in said.err
+    assert not said.out
     assert snapshot(machine) == before
-    assert run("install", machine, "--dry-run") == 0
+    assert run(command, machine, "--dry-run") == 0
 
 
 def test_a_python_that_accounts_cannot_reach_is_a_fault(
@@ -505,6 +513,250 @@ def test_a_python_in_the_system_is_none(
     capsys.readouterr()
     run("status", machine)
     assert "check  python: ok" in capsys.readouterr().out
+
+
+# --- the collector
+
+UNIT = "etc/systemd/system/samgrid-event-collector.service"
+MONITOR_UNIT = "etc/systemd/system/samgrid-monitor@.service"
+WANTED = "etc/systemd/system/multi-user.target.wants/samgrid-event-collector.service"
+ADD_ACCOUNT = "useradd --system --user-group --no-create-home --home-dir / --shell /usr/sbin/nologin samgrid-collector"
+RESTART = ["systemctl daemon-reload", "systemctl restart samgrid-event-collector"]
+COLLECTOR = ("--seg", "--collector")
+
+
+class Host:
+    """A machine whose accounts and services are a log: what was run there."""
+
+    def __init__(self, root: Path) -> None:
+        """``uid``: that of the collector's account, once it is made; by default folders that we make are its own."""
+        self.root = root
+        self.log = root.parent / "commands.log"
+        self.uid = os.getuid()
+
+    def give_folder(self) -> str:
+        return f"install -d -o samgrid-collector -m 0755 {self.root / EVENTS}"
+
+    def commands(self) -> list[str]:
+        """What was run since this was asked last."""
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        self.log.unlink(missing_ok=True)
+        return lines
+
+    def find_account(self, name: str) -> pwd.struct_passwd:
+        if not (self.root.parent / "account").exists():
+            raise KeyError(name)
+        return pwd.struct_passwd((name, "x", self.uid, self.uid, "", "/", "/usr/sbin/nologin"))
+
+
+@pytest.fixture
+def host(machine: Path, tools: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
+    """The machine, where systemd runs, and whatever is started as the collector listens."""
+    host = Host(machine)
+    (machine / "run/systemd/system").mkdir(parents=True)
+    monkeypatch.setattr(pwd, "getpwnam", host.find_account)
+    monkeypatch.setattr("sys.executable", "/bin/sh")
+    monkeypatch.setattr("gram_shims.installation.collector._PATIENCE", 0)
+    tools("useradd", f'echo "useradd $*" >> {host.log}; touch {machine.parent}/account')
+    tools("install", f'echo "install $*" >> {host.log}; chmod 755 {machine / EVENTS}')
+    tools("systemctl", f'echo "systemctl $*" >> {host.log}')
+    # A socket's name has no more than 107 bytes.
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as one:
+        one.bind(f"{folder}/socket")
+        one.listen(64)
+        monkeypatch.setenv("SAMGRID_GRAM_EVENT_COLLECTOR", f"{folder}/socket")
+        yield host
+
+
+def examined(host: Host, capsys: pytest.CaptureFixture[str]) -> str:
+    """What ``status`` says of the collector's own things."""
+    capsys.readouterr()
+    run("status", host.root)
+    names = ("collector's account", "event folder's owner", "today's events", "collector:")
+    lines = capsys.readouterr().out.splitlines()
+    return "\n".join(line for line in lines if line.removeprefix("check  ").startswith(names))
+
+
+def test_the_collector_gets_its_account_its_folder_and_its_service(
+    host: Host, capsys: pytest.CaptureFixture[str]
+) -> None:
+    host.uid += 1
+    assert run("install", host.root, *COLLECTOR) == 0
+    assert host.commands() == [ADD_ACCOUNT, host.give_folder(), *RESTART]
+    assert os.fspath((host.root / WANTED).readlink()) == f"/{UNIT}"
+    unit = (host.root / UNIT).read_text().splitlines()
+    assert f'ExecStart="/bin/sh" -P "{LAUNCH}" samgrid-event-collector' in unit
+    assert {"User=samgrid-collector", f"ReadWritePaths=/{EVENTS}", "UMask=0022"} <= set(unit)
+    assert f'ExecStart="/bin/sh" -P "{LAUNCH}" samgrid monitor --stay' in (host.root / MONITOR_UNIT).read_text()
+    # The fake command gave the folder to nobody.
+    assert f"event folder's owner: not as the collector needs it: {host.give_folder()}" in examined(host, capsys)
+
+
+def test_a_second_time_only_restarts_the_collector(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
+    run("install", host.root, *COLLECTOR)
+    before = snapshot(host.root)
+    host.commands()
+    assert run("install", host.root) == 0
+    assert host.commands() == RESTART
+    assert snapshot(host.root) == before
+    said = examined(host, capsys).splitlines()
+    assert len(said) == 3
+    assert all(line.endswith(": ok") for line in said)
+
+
+def test_a_folder_that_was_there_gets_its_mode(host: Host) -> None:
+    (host.root / EVENTS).mkdir(parents=True)
+    (host.root / EVENTS).chmod(0o700)
+    run("install", host.root, *COLLECTOR)
+    assert host.give_folder() in host.commands()
+    assert stat.S_IMODE((host.root / EVENTS).stat().st_mode) == 0o755
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_an_installation_that_was_killed_at_a_command_goes_on(
+    host: Host, number: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = snapshot(host.root)
+    (host.root / EVENTS).mkdir(mode=0o700, parents=True)
+    with monkeypatch.context() as patch:
+        left = iter(range(number))
+
+        def run_or_die(*command: str) -> str:
+            return Killed.now() if next(left, None) is None else run_tool(*command)
+
+        patch.setattr("gram_shims.installation.collector.run_tool", run_or_die)
+        with pytest.raises(Killed):
+            run("install", host.root, *COLLECTOR)
+    # What was said is known, so that it need not be said again.
+    assert run("install", host.root) == 0
+    assert host.commands()[-2:] == RESTART
+    assert all(line.endswith(": ok") for line in examined(host, capsys).splitlines())
+    assert run("uninstall", host.root) == 0
+    shutil.rmtree(host.root / "var")
+    assert snapshot(host.root) == before
+
+
+def test_a_command_that_fails_is_quoted_and_status_says_what_is_missing(
+    host: Host, tools: Callable[[str, str], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    tools("useradd", "echo cannot lock /etc/passwd; exit 1")
+    assert run("install", host.root, *COLLECTOR) == 1
+    assert f"{ADD_ACCOUNT}: cannot lock /etc/passwd" in capsys.readouterr().err
+    assert f"collector's account: not as the collector needs it: {ADD_ACCOUNT}" in examined(host, capsys)
+    assert run("status", host.root) == 1
+
+
+def test_without_systemd_the_command_that_starts_the_collector_is_printed(
+    host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (host.root / "run/systemd/system").rmdir()
+    monkeypatch.setenv("SAMGRID_GRAM_EVENT_COLLECTOR", "/nowhere/socket")
+    assert run("install", host.root, *COLLECTOR) == 0
+    assert host.commands() == [ADD_ACCOUNT, host.give_folder()]
+    folder = "install -d -o samgrid-collector -m 0755 /run/samgrid-event-collector"
+    start = f"runuser -u samgrid-collector -- /bin/sh -P {LAUNCH} samgrid-event-collector"
+    said = capsys.readouterr().err
+    assert "nobody listens at /nowhere/socket (No such file or directory): systemd does not run here" in said
+    assert said.endswith(f"keep this running: {folder}; {start}\n")
+    assert run("status", host.root) == 1
+
+
+def test_a_collector_that_ended_is_a_fault(
+    host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("install", host.root, *COLLECTOR)
+    monkeypatch.setenv("SAMGRID_GRAM_EVENT_COLLECTOR", "/nowhere/socket")
+    assert "collector: nobody listens at /nowhere/socket" in examined(host, capsys)
+    assert "journalctl -u samgrid-event-collector says why" in examined(host, capsys)
+
+
+def test_a_day_of_somebody_elses_is_a_fault(
+    host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("install", host.root, *COLLECTOR)
+    monkeypatch.setattr("time.strftime", lambda *_: "20261122")
+    (host.root / EVENTS / "20261122").touch()
+    assert "somebody else's" not in examined(host, capsys)
+    host.uid += 1
+    assert f"somebody else's: chown samgrid-collector {host.root / EVENTS}/20261122" in examined(host, capsys)
+
+
+def test_monitors_that_do_not_know_of_the_collector_are_a_fault(
+    host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("SAMGRID_GRAM_EVENT_COLLECTOR")
+    run("install", host.root, *COLLECTOR)
+    assert 'say event_collector = "/run/samgrid-event-collector/socket" there' in capsys.readouterr().err
+
+
+def test_uninstall_stops_the_collector_first_and_leaves_its_account(
+    host: Host, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = snapshot(host.root)
+    run("install", host.root, *COLLECTOR)
+    host.commands()
+    capsys.readouterr()
+    run("uninstall", host.root, "--dry-run")
+    said = capsys.readouterr().out
+    assert host.commands() == []
+    assert said.startswith("stopping  samgrid-event-collector\n")
+    assert 'keeping  account samgrid-collector: "userdel samgrid-collector" removes it\n' in said
+    assert run("uninstall", host.root) == 0
+    assert host.commands() == ["systemctl stop samgrid-event-collector", "systemctl daemon-reload"]
+    assert snapshot(host.root) == before
+
+
+def test_nothing_goes_while_the_collector_cannot_be_stopped(
+    host: Host, tools: Callable[[str, str], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("install", host.root, *COLLECTOR)
+    before = snapshot(host.root)
+    tools("systemctl", "echo access denied; exit 1")
+    assert run("uninstall", host.root) == 1
+    assert "systemctl stop samgrid-event-collector: access denied" in capsys.readouterr().err
+    assert snapshot(host.root) == before
+
+
+def test_the_collector_goes_on_where_gram_polls_again(host: Host) -> None:
+    run("install", host.root, *COLLECTOR)
+    host.commands()
+    assert run("install", host.root, "--poll") == 0
+    assert host.commands() == RESTART
+    assert run("uninstall", host.root) == 0
+    assert not (host.root / UNIT).exists()
+
+
+def test_a_gram_that_polls_has_no_use_for_a_collector(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = snapshot(root)
+    assert run("install", root, "--collector") == 1
+    assert "say --seg --collector" in capsys.readouterr().err
+    assert snapshot(root) == before
+
+
+def test_for_a_package_the_commands_are_printed(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("install", root, *COLLECTOR) == 0
+    said = capsys.readouterr().out.splitlines()
+    own = f"install -d -o samgrid-collector -m 0755 /{EVENTS}"
+    assert [line.partition("  ")[2] for line in said if line.startswith("to be run")] == [ADD_ACCOUNT, own, *RESTART]
+    assert run("status", root) == 0
+
+
+def test_a_dry_run_says_which_commands_would_be_run(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
+    before = snapshot(host.root)
+    assert run("install", host.root, *COLLECTOR, "--dry-run") == 0
+    said = capsys.readouterr().out.splitlines()
+    assert [line for line in said if line.startswith("run ")] == [
+        f"run {command}" for command in (ADD_ACCOUNT, host.give_folder(), *RESTART)
+    ]
+    assert host.commands() == []
+    assert snapshot(host.root) == before
+
+
+def test_a_path_is_one_word_for_systemd() -> None:
+    registration = Registration(uses_events=True, has_collector=True)
+    table = make_table(registration, "/a b/100%/$x/python", "/launch.py", b"", {})
+    text = table.files[COLLECTOR_UNIT].decode()
+    assert 'ExecStart="/a b/100%%/$$x/python" -P "/launch.py" samgrid-event-collector\n' in text
 
 
 # --- what does not work

@@ -30,8 +30,8 @@ from sandbox.members import (
 EXPECTED = ("stdout", "stderr", "status")
 """What every local job that ended has; the folder ``output`` is there only when the program left something in it."""
 NO_FOLDER = "the results folder has become a link or a file: nothing of it was gathered"
-_MOST_HOLES = 1 << 30
-"""Bytes of holes in sparse files that are written into one tar as zeros: a hole costs a program nothing."""
+MOST_HOLES = 1 << 30
+"""Bytes of holes in sparse files that are written into one file as zeros: a hole costs a program nothing."""
 _SPARE = 1 << 20
 """Bytes that stay free on the disk, for the job database."""
 _OVERHEAD = 1024
@@ -186,13 +186,13 @@ def _measure_entry(path: Path) -> int:
     return size
 
 
-def _count_holes(descriptor: int, status: os.stat_result) -> int:
-    """Bytes of a file that were never written, at least as far as they pass `_MOST_HOLES`."""
+def count_holes(descriptor: int, status: os.stat_result) -> int:
+    """Bytes of a file that were never written, at least as far as they pass `MOST_HOLES`."""
     if status.st_blocks * 512 >= status.st_size:
         return 0
     at = holes = 0
     try:
-        while at < status.st_size and holes <= _MOST_HOLES:
+        while at < status.st_size and holes <= MOST_HOLES:
             data = os.lseek(descriptor, at, os.SEEK_DATA)
             holes += data - at
             at = os.lseek(descriptor, data, os.SEEK_HOLE)
@@ -201,6 +201,11 @@ def _count_holes(descriptor: int, status: os.stat_result) -> int:
         holes = holes + status.st_size - at if error.errno == errno.ENXIO else 0
     os.lseek(descriptor, 0, os.SEEK_SET)
     return holes
+
+
+def render_too_sparse(size: int, target: str) -> str:
+    """Why a file whose holes pass `MOST_HOLES` is not written into the target."""
+    return f"a sparse file, {size} bytes long: at most {MOST_HOLES} bytes of holes are written into {target}, as zeros"
 
 
 def _add_parts(gathering: "_Gathering", parts: Mapping[str, Path]) -> tuple[Missing, ...]:
@@ -269,7 +274,7 @@ class _Gathering:
         self._limits = limits
         self._files_left = limits.max_files
         self._bytes_left = limits.max_bytes
-        self._holes_left = _MOST_HOLES
+        self._holes_left = MOST_HOLES
 
     def add_extra(self, name: str, content: Extra) -> None:
         """Add a file of the job manager's own, for which the limits are not."""
@@ -335,10 +340,9 @@ class _Gathering:
         if status.st_size > self._bytes_left:
             self.refuse(path, f"its {status.st_size} bytes would pass the limit max_bytes = {self._limits.max_bytes}")
             return
-        holes = _count_holes(descriptor, status)
+        holes = count_holes(descriptor, status)
         if holes > self._holes_left:
-            most = f"at most {_MOST_HOLES} bytes of holes are written into a tar, as zeros"
-            self.refuse(path, f"a sparse file, {status.st_size} bytes long: {most}")
+            self.refuse(path, render_too_sparse(status.st_size, "a tar"))
             return
         self._holes_left -= holes
         self._bytes_left -= status.st_size

@@ -14,7 +14,8 @@ from batch_adapters.states import State
 from jobmanager.database.grid_job import GramOrigin, GridJob
 from jobmanager.database.local_jobs import LocalJobLine
 from jobmanager.site.account import Account
-from sandbox.gather import render_stem
+from sandbox.files import open_regular
+from sandbox.gather import MOST_HOLES, count_holes, render_stem, render_too_sparse
 
 logger = logging.getLogger(__name__)
 
@@ -155,20 +156,39 @@ def _deliver(files: Sequence[_File]) -> list[str]:
 
 
 def _append(target: Path, parts: Iterable[Path | bytes], size: int | None = None) -> str:
-    """Write parts to the end of a file, cut back to ``size`` bytes where one is given; why it cannot be."""
+    """Write parts to the end of a file, cut back to ``size`` bytes where one is given; what is not there, and why."""
     try:
+        kept, faults = _leave_out_sparse(parts)
         descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
         with open(descriptor, "wb") as sink:
             if size is not None:
                 sink.truncate(size)
-            for part in parts:
+            for part in kept:
                 _write(part, sink)
     except OSError as error:
         if error.errno not in _FAULTS:
             raise
         logger.warning("not delivered to %s: %s", target, error.strerror)
         return f"not delivered to {target}: {error.strerror}"
-    return ""
+    return "; ".join(f"not delivered to {target}: {fault}" for fault in faults)
+
+
+def _leave_out_sparse(parts: Iterable[Path | bytes]) -> tuple[list[Path | bytes], list[str]]:
+    """The parts that are written, and a sentence for each whose holes are too many, as in the tar."""
+    kept: list[Path | bytes] = []
+    faults = []
+    holes_left = MOST_HOLES
+    for part in parts:
+        if isinstance(part, Path):
+            with open_regular(part) as source:
+                status = os.fstat(source.fileno())
+                holes = count_holes(source.fileno(), status)
+            if holes > holes_left:
+                faults.append(f"{part.name} is {render_too_sparse(status.st_size, 'a file')}")
+                continue
+            holes_left -= holes
+        kept.append(part)
+    return kept, faults
 
 
 def _write(part: Path | bytes, sink: BinaryIO) -> None:

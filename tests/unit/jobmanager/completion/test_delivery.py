@@ -179,6 +179,16 @@ def test_one_file_for_both_that_cannot_be_written_is_told_once(account: Account,
     assert deliver(account) == f"not delivered to {out}/no/file: No such file or directory"
 
 
+def test_holes_are_not_written_into_a_users_file_as_zeros(account: Account, out: Path) -> None:
+    accept(account, out / "stdout", out / "stderr")
+    os.truncate(account.places.results(JOB) / f"{JOB}.{TOKEN_ID}.stdout", 90 << 30)
+    most = "at most 1073741824 bytes of holes are written into a file, as zeros"
+    sparse = f"{JOB}.{TOKEN_ID}.stdout is a sparse file, 96636764160 bytes long: {most}"
+    assert deliver(account) == f"not delivered to {out}/stdout: {sparse}"
+    assert (out / "stdout").read_text() == ""
+    assert (out / "stderr").read_text() == f"err of {JOB}\n"
+
+
 def make_loop(path: Path) -> None:
     path.symlink_to(path.name)
 

@@ -383,6 +383,10 @@ class BatchAdapter:
     """Changes their rank among those that wait; variables: ``ids``, of whole arrays where there are such, and
     ``priority``, a whole number that is higher for those that are to start earlier."""
 
+    forget: Command | None = None
+    """Lets go of what it keeps of ended local jobs whose tokens begin with one of ``prefixes``: nobody asks for them
+    any more. None where that is the batch system's own affair."""
+
     analyze: Command | None = None
     """Says why a local job ``id`` waits, at more length than the queue's ``reason``; None where that says all."""
     read_analysis: str = r"(?m)^(.+)$"

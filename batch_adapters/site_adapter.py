@@ -16,7 +16,7 @@ from batch_adapters.states import CAUSE_OF_WORD, STATE_OF_WORD
 
 _COMMANDS = (
     *("submit", "queue", "find", "status", "cancel", "history", "array_limit", "version"),
-    *("suspend", "resume", "hold", "release", "priority", "analyze"),
+    *("suspend", "resume", "hold", "release", "priority", "analyze", "forget"),
 )
 _WANTED = ("submit", "naming", "queue", "find", "status", "jobs", "cancel", "states", "local_id_words", "index_words")
 _READERS = {"jobs": "read_jobs", "ended": "read_history"}

@@ -1,5 +1,7 @@
 """The batch system that travels with us: local jobs as processes of this machine, in a number of slots."""
 
+from dataclasses import replace
+
 from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Lines, Naming, Outcome
 from batch_adapters.states import Cause, State
 
@@ -33,6 +35,7 @@ FORK = BatchAdapter(
     # What waits need not be held: suspended jobs keep their slots.
     suspend=_command("suspend", "{{ ids* }}"),
     resume=_command("resume", "{{ ids* }}"),
+    forget=replace(_command("forget", "{{ prefixes* }}"), timeout=10),
     states={
         "queued": State.PENDING,
         "running": State.ACTIVE,

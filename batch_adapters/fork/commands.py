@@ -1,4 +1,4 @@
-"""The commands of the embedded batch system: submit, query, cancel, and serve (the queue process itself)."""
+"""The commands of the embedded batch system: submit, query, cancel, forget, and serve (the queue process itself)."""
 
 import argparse
 import contextlib
@@ -23,7 +23,7 @@ from batch_adapters.fork.arguments import (
 from batch_adapters.fork.jobs import read_local_id, read_run_file
 from batch_adapters.fork.processes import is_stopped
 from batch_adapters.fork.spool import Spool, SpoolError, has_work, open_spool, run_queue_if_none
-from batch_adapters.fork.submission import Submission, render_local_id, write_submission
+from batch_adapters.fork.submission import Submission, forget_prefix, render_local_id, write_submission
 from batch_adapters.fork.suspension import run_resume, run_suspend
 from batch_adapters.states import Cause
 
@@ -59,6 +59,9 @@ def _run_command(spool: Spool, options: argparse.Namespace, command: tuple[str, 
             run_suspend(spool, options.ids)
         case "resume":
             run_resume(spool, options.ids)
+        case "forget":
+            for prefix in options.prefixes:
+                forget_prefix(spool, prefix)
         case "serve":
             run_serve(spool, options.slots, options.grace)
 
@@ -102,6 +105,8 @@ def _make_parser() -> argparse.ArgumentParser:
     resume = commands.add_parser("resume", help="let stopped jobs go on", allow_abbrev=False)
     for command in (suspend, resume):
         command.add_argument("ids", nargs="+", metavar="ID")
+    forget = commands.add_parser("forget", help="let go of what has ended", allow_abbrev=False)
+    forget.add_argument("prefixes", nargs="+", type=read_token, metavar="PREFIX", help="of tokens")
     commands.add_parser("serve", help="be the queue process (started by the other commands)")
     return parser
 

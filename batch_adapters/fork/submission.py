@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sqlite3
 import time
 from dataclasses import dataclass
 
@@ -62,9 +63,19 @@ def forget_old(spool: Spool) -> None:
     """Let go of what ended long ago."""
     with spool.transaction() as database:
         old = "SELECT number FROM submission WHERE ended < ?"
-        numbers = database.execute(old, (int(time.time()) - KEEP_SECONDS,)).fetchall()
-        database.executemany("DELETE FROM job WHERE submission = ?", numbers)
-        database.executemany("DELETE FROM submission WHERE number = ?", numbers)
+        _forget(database, database.execute(old, (int(time.time()) - KEEP_SECONDS,)).fetchall())
+
+
+def forget_prefix(spool: Spool, prefix: str) -> None:
+    """Let go of the submissions whose tokens begin so, of which all has ended and was told."""
+    ended = "token GLOB ? AND ended IS NOT NULL AND NOT EXISTS (SELECT 1 FROM job WHERE submission = number AND cancel)"
+    with spool.transaction() as database:
+        _forget(database, database.execute(f"SELECT number FROM submission WHERE {ended}", (f"{prefix}*",)).fetchall())
+
+
+def _forget(database: sqlite3.Connection, numbers: list[tuple[int]]) -> None:
+    database.executemany("DELETE FROM job WHERE submission = ?", numbers)
+    database.executemany("DELETE FROM submission WHERE number = ?", numbers)
 
 
 def render_local_id(token: str, index: int) -> str:

@@ -159,6 +159,11 @@ class BatchSystem:
         """Give waiting local jobs, or whole arrays, another priority."""
         self._change(self.adapter.priority, "change the priority of", ids, priority=priority)
 
+    def forget(self, prefixes: Iterable[str]) -> None:
+        """Let it go of ended local jobs whose tokens begin so, where it keeps them until it is told."""
+        if self.adapter.forget is not None:
+            self._ask(self.adapter.forget, {"prefixes": list(prefixes)})
+
     def _change(self, command: Command | None, verb: str, ids: Iterable[str], **variables: int) -> None:
         if command is None:
             raise Refused(f"{self.adapter.name} has no command with which the owner of local jobs could {verb} them")

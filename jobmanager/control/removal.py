@@ -14,13 +14,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from batch_adapters.adapter import BatchError
-from batch_adapters.registry import UnknownBatchSystem
+from batch_adapters.registry import BadAdapter, UnknownBatchSystem
 from jobmanager.control.cancellation import cancel_by_index
 from jobmanager.database.database import DamagedDocument, Database
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.times import read_time
 from jobmanager.gram.answers import answer_file
-from jobmanager.site.account import Account
+from jobmanager.site.account import Account, find_batch_system
 
 logger = logging.getLogger(__name__)
 
@@ -47,12 +47,30 @@ def remove_grid_job(account: Account, job_id: str) -> int:
     with database.transaction():
         check_removable(database, job_id)
         parts = (*_find_own_steps(database, job_id), job_id)
+        submitted = {part: batch for part in parts if (batch := _find_batch(database, part))}
         for part in parts:
             with suppress(FileNotFoundError):  # a removal that was killed has come as far as this
                 places.grid_job(part).rename(places.removed(part))
             database.grid_jobs.delete(part)
     answer_file(account, job_id).unlink(missing_ok=True)
+    for batch in set(submitted.values()):
+        _forget(account, batch, [part for part in submitted if submitted[part] == batch])
     return sum(remove_folder(places.removed(part)) for part in parts)
+
+
+def _find_batch(database: Database, job_id: str) -> str:
+    """The batch system on which a grid job has made submissions, from the index only; empty where it has made none."""
+    if database.local_jobs.last_token(job_id) is None:
+        return ""
+    return database.local_jobs.batch_systems(job_id)[0]
+
+
+def _forget(account: Account, batch: str, parts: Iterable[str]) -> None:
+    """Have a batch system forget what it keeps of removed grid jobs; where it does not, it takes room and no more."""
+    try:
+        find_batch_system(account, batch).forget(f"{part}-" for part in parts)
+    except (BatchError, UnknownBatchSystem, BadAdapter, OSError) as error:
+        logger.warning("%s still keeps what has gone: %s", batch, error)
 
 
 def measure_grid_job(account: Account, job_id: str) -> int:

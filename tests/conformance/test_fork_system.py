@@ -338,6 +338,19 @@ def test_what_ended_long_ago_is_forgotten_and_what_runs_is_kept(system: System) 
     assert list((system.spool / "run").iterdir()) == []
 
 
+def test_what_is_told_to_be_forgotten_goes_as_far_as_it_has_ended(system: System) -> None:
+    for token in ("abc-1", "abc-2", "abd-1"):
+        system.submit(token, 2, "true")
+    system.wait_for_end()
+    system.submit("abc-3", 1, ": <go")
+    assert system.run("forget", "abc-", "xyz-") == ""
+    assert system.query().keys() == {"abd-1.1", "abd-1.2", "abc-3.1"}
+    system.gate.open()
+    system.wait_for_end()
+    system.run("forget", "abc-")
+    assert system.query().keys() == {"abd-1.1", "abd-1.2"}
+
+
 def test_a_log_of_events_that_has_become_long_is_begun_anew(system: System) -> None:
     system.spool.mkdir(mode=0o700)
     for part, told in (("events", "b"), ("events.1", "c"), ("events.2", "d")):

@@ -26,7 +26,7 @@ TOKEN = f"{GRID_JOB}-1"
 NOW = 1_795_219_187
 SETTLE = 60
 LAG = 20
-_SIGNALS = ("suspend", "resume", "hold", "release", "priority")
+_SIGNALS = ("suspend", "resume", "hold", "release", "priority", "forget")
 _STATES = {
     **{"PD": State.PENDING, "R": State.ACTIVE, "S": State.SUSPENDED, "CG": State.ACTIVE},
     **{"CD": State.DONE, "F": State.FAILED, "CA": State.FAILED},
@@ -82,6 +82,7 @@ class ToySystem:
             hold=command("hold", "{{ ids* }}"),
             release=command("release", "{{ ids* }}"),
             priority=command("priority", "{{ priority }}", "{{ ids* }}"),
+            forget=command("forget", "{{ prefixes* }}"),
             read_jobs=_READ,
             read_history=_READ,
             states=_STATES,

@@ -28,6 +28,7 @@ from jobmanager.site.account import Account
 from jobmanager.states.next_task import Task
 from sandbox.status import Phase
 from tests.samgrid import Samgrid
+from tests.unit.toy_system import GRID_JOB, ToySystem
 
 A, B, C = "aaaaaaaa", "bbbbbbbb", "cccccccc"
 
@@ -152,6 +153,16 @@ def test_a_step_that_a_repetition_took_over_stays_with_that(account: Account) ->
     assert [row.id for row in account.database.grid_jobs.overview()] == [A, C]
     remove_grid_job(account, C)
     assert account.database.grid_jobs.overview() == []
+
+
+@pytest.mark.parametrize("answer", ["exit 0", "echo no; exit 1"], ids=["it does", "it does not"])
+def test_the_batch_system_forgets_what_is_removed(toy: ToySystem, answer: str) -> None:
+    toy.does("forget", answer)
+    toy.add(["17_1"], State.DONE)
+    toy.account.database.grid_jobs.change(GRID_JOB, lambda job: job.end(State.FAILED, 0))
+    remove_grid_job(toy.account, GRID_JOB)
+    assert toy.calls("forget") == [f"{GRID_JOB}-"]
+    assert not toy.account.database.grid_jobs.has(GRID_JOB)
 
 
 def test_a_whole_stays_while_a_step_runs(account: Account) -> None:

@@ -47,7 +47,8 @@ LAYOUT = 5
 """Number of the tables' layout and of the documents' schema."""
 FIRST_LAYOUT = 4
 """The eldest that can be brought up to ours."""
-_DERIVED = "".join(table.schema for table in (GRID_JOBS, STEPS, LOCAL_JOBS, PHASES, ATTEMPTS)) + COUNTS + QUARANTINE
+_TABLES = (GRID_JOBS, STEPS, LOCAL_JOBS, PHASES, ATTEMPTS)
+_DERIVED = "".join(table.schema for table in _TABLES) + COUNTS + QUARANTINE
 
 
 class Database:
@@ -89,6 +90,8 @@ class Database:
             from jobmanager.database.upgrade import upgrade
 
             upgrade(self._store, _DERIVED, LAYOUT)
+        else:
+            self._store.make_missing_indexes(_TABLES)
 
     def transaction(self) -> AbstractContextManager[None]:
         """All of the block's writes, or none; writers wait for each other up to a minute."""

@@ -76,7 +76,8 @@ class Store:
         """``path`` None: an empty store in memory."""
         self.path = path
         with self._translated():
-            if path is not None and os.statvfs(path.parent).f_flag & os.ST_RDONLY:
+            self._is_writable = path is None or not os.statvfs(path.parent).f_flag & os.ST_RDONLY
+            if path is not None and not self._is_writable:
                 self._connection = _open_unwritable(path)
                 return
             self._connection = sqlite3.connect(path or ":memory:", timeout=60, isolation_level=None)
@@ -101,6 +102,15 @@ class Store:
             self._connection.execute("PRAGMA synchronous = OFF")
             self._connection.executescript(f"BEGIN IMMEDIATE;\n{schema}\nPRAGMA user_version = {layout};\nCOMMIT;")
             self._connection.execute("PRAGMA synchronous = FULL")
+
+    def make_missing_indexes(self, tables: Iterable[Table]) -> None:
+        """Make the indexes of tables that are not there: some questions name theirs, and cannot be asked without."""
+        there = {str(name) for (name,) in self.query("SELECT name FROM sqlite_schema WHERE type = 'index'")}
+        missing = [index for table in tables for index in table.indexes if index.partition(" ")[0] not in there]
+        if self._is_writable:
+            with self._translated():
+                for index in missing:
+                    self._connection.execute(f"CREATE INDEX IF NOT EXISTS {index}")
 
     def forbid_writing(self) -> None:
         """From now on nothing can be written through this connection."""

@@ -57,6 +57,21 @@ def test_the_file_is_for_its_owner_alone(database: Database, tmp_path: Path) -> 
     assert stat.S_IMODE((tmp_path / "jobs.db").stat().st_mode) == 0o600
 
 
+def test_an_index_that_is_missing_is_made_anew(database: Database, tmp_path: Path) -> None:
+    indexes = (
+        "SELECT name, sql FROM sqlite_schema WHERE type = 'index' AND sql IS NOT NULL AND tbl_name <> 'waiting_event'"
+    )
+    add(database, "aaaaaaaa", 2)
+    submit(database, "aaaaaaaa", 2)
+    with closing(sqlite3.connect(tmp_path / "jobs.db")) as connection:
+        before = sorted(connection.execute(indexes))
+        for name, _ in before:
+            connection.execute(f"DROP INDEX {name}")
+        with closing(Database(tmp_path / "jobs.db")) as again:
+            assert [job.index for job in again.local_jobs.list_open("fork")] == [1, 2]
+        assert sorted(connection.execute(indexes)) == before
+
+
 def test_a_request_reads_back_as_it_was(database: Database) -> None:
     values = (
         "plain",

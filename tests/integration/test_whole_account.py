@@ -1,6 +1,7 @@
 """One account with grid jobs that are sick in every way, and many healthy ones: nobody holds up anybody else."""
 
 import json
+import os
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
@@ -14,6 +15,15 @@ from tests.samgrid import Samgrid
 from tests.waiting import wait_until
 
 HEALTHY = 20
+SPOILERS = {
+    "folder": "cd ${SAMGRID_STATUS%/*}/.. && mv results elsewhere && ln -s elsewhere results",
+    "size": "head -c 2000000 /dev/zero >output/large",
+}
+"""What programs do to their outputs."""
+
+
+def submit_shell(samgrid: Samgrid, script: str) -> str:
+    return samgrid.submit(f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{script}')")
 
 
 def states(samgrid: Samgrid) -> dict[str, dict[str, Any]]:
@@ -34,23 +44,33 @@ def damage(samgrid: Samgrid, table: str, grid_job: str) -> None:
 def test_sick_grid_jobs_end_or_say_what_holds_them_and_all_others_are_done(samgrid: Samgrid, tmp_path: Path) -> None:
     (tmp_path / "hanging.py").write_text(HANGING)
     settings = {"SAMGRID_HANDLERS_MODULES": str(tmp_path / "hanging.py"), "SAMGRID_HANDLERS_TIME_LIMIT": "1"}
-    samgrid = replace(samgrid, settings={**settings, "SAMGRID_MONITOR_RECONCILE_INTERVAL": "1"})
-    script = f'echo begun >{tmp_path}/begun-"$$"; until [ -e {tmp_path}/go ]; do sleep 0.1; done'
-    waiting = f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{script}')"
-    poisoned = {table: samgrid.submit(waiting) for table in ("grid_job", "local_job")}
+    settings |= {"SAMGRID_MONITOR_RECONCILE_INTERVAL": "1", "SAMGRID_SANDBOX_MAX_OUTPUT_SIZE": "1"}
+    samgrid = replace(samgrid, settings=settings)
+    torn = submit_shell(samgrid, "echo one >output/one")
+    assert samgrid("watch", torn).returncode == 0
+    os.truncate(samgrid.state / "jobs" / torn / f"{torn}.tar", 700)
+    waiting = f'echo begun >{tmp_path}/begun-"$$"; until [ -e {tmp_path}/go ]; do sleep 0.1; done'
+    poisoned = {table: submit_shell(samgrid, waiting) for table in ("grid_job", "local_job")}
     wait_until(lambda: len(list(tmp_path.glob("begun-*"))) == 2)
     for table, identity in poisoned.items():
         damage(samgrid, table, identity)
     hung = [samgrid.submit(f"&(samgrid_type={kind})(executable=/bin/true)") for kind in ("hanging", "deaf")]
+    spoilt = {what: submit_shell(samgrid, script) for what, script in SPOILERS.items()}
     healthy = [samgrid.submit("&(samgrid_type=command)(executable=/bin/true)") for _ in range(HEALTHY)]
     (tmp_path / "go").touch()
     wait_until(lambda: all(states(samgrid)[identity]["state"] == "done" for identity in healthy), seconds=600)
     for identity in hung:
         assert "did not come to an end" in wait_for_failure(samgrid, identity)
+    assert "the results folder has become a link" in wait_for_failure(samgrid, spoilt["folder"])
+    wait_until(lambda: states(samgrid)[spoilt["size"]]["state"] == "done", seconds=600)
+    assert "output/large: its 2000000 bytes would pass the limit" in samgrid("output", spoilt["size"]).stdout
+    told = samgrid("output", torn)
+    assert told.returncode == 1
+    assert f"the output {samgrid.state}/jobs/{torn}/{torn}.tar cannot be read" in told.stderr
     wait_until(lambda: all("quarantined" in states(samgrid)[identity] for identity in poisoned.values()), seconds=600)
     for identity in poisoned.values():
         assert f"samgrid remove {identity}" in states(samgrid)[identity]["quarantined"]
         assert samgrid("log", identity).stdout.count("in quarantine since") == 1
         assert samgrid("remove", identity).returncode == 0
-    assert states(samgrid).keys() == {*hung, *healthy}
-    assert samgrid("query", "count(//grid-job)").stdout == f"{len(hung) + HEALTHY}\n"
+    assert states(samgrid).keys() == {torn, *hung, *spoilt.values(), *healthy}
+    assert samgrid("query", "count(//grid-job)").stdout == f"{1 + len(hung) + len(spoilt) + HEALTHY}\n"

@@ -87,7 +87,8 @@ MONITOR_HELP = "Every command starts one when there is work; run it yourself as 
 REPAIR_HELP = """\
 "samgrid doctor" tells the faults. The columns are derived anew from the documents; a local job's document that cannot
 be read is made anew from its columns and its driver's record (what was seen of it, its phases and earlier attempts are
-lost). A grid job's own document holds its request and cannot be made anew. The job database is copied first.
+lost). A grid job's own document is made anew from its columns and what of its text is whole. Where its request is
+lost, what was submitted is collected as ever, and the rest is not submitted any more. The job database is copied first.
 Exit status: 0 no fault is left, 1 some are."""
 
 

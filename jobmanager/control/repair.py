@@ -9,7 +9,8 @@ from typing import Any
 
 from adapters.job_adapter import cut_slice
 from batch_adapters.states import STATE_OF_WORD, State
-from jobmanager.database.database import DamagedDocument, DatabaseError
+from jobmanager.control.rebuilding import NotRebuilt, rebuild_grid_job
+from jobmanager.database.database import DamagedDocument, Database, DatabaseError
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import Evidence, LocalJob
 from jobmanager.site.account import Account
@@ -30,9 +31,7 @@ class Repair:
 
 
 def repair(account: Account, now: float) -> Repair:
-    """Derive all columns anew, and make the documents of local jobs that cannot be read from their index.
-
-    A grid job's own document holds its request, which is nowhere else: without it, it can only be removed.
+    """Derive all columns anew, and make documents that cannot be read from what else is known.
 
     :raises DatabaseError: the file itself is damaged; nothing has changed. OSError: it cannot be saved first.
     """
@@ -46,8 +45,11 @@ def repair(account: Account, now: float) -> Repair:
     with database.transaction():
         database.derive_anew()
         for damage in list(database.find_damages()):
+            # A grid job's own document comes first.
             if damage.number:
-                _mend(account, damage, now, result)
+                _mend(account, damage, now)
+            else:
+                _rebuild(database, damage.grid_job, now, result)
     left = list(database.find_document_faults())
     with database.transaction():
         for grid_job in database.quarantine.list():
@@ -71,7 +73,7 @@ def _save(account: Account, now: float) -> Path:
     return saved
 
 
-def _mend(account: Account, damage: DamagedDocument, now: float, result: Repair) -> None:
+def _mend(account: Account, damage: DamagedDocument, now: float) -> None:
     database = account.database
     try:
         grid_job = database.grid_jobs.get(damage.grid_job)
@@ -82,6 +84,15 @@ def _mend(account: Account, damage: DamagedDocument, now: float, result: Repair)
         status = read_driver_status(status_file(account, damage.grid_job, job.local_id))
         apply_driver_status(job, status, now)
     put_local_jobs(database, damage.grid_job, [job])
+
+
+def _rebuild(database: Database, identity: str, now: float, result: Repair) -> None:
+    try:
+        lost = rebuild_grid_job(database, identity, now)
+    except NotRebuilt as problem:
+        result.left.append(str(problem))
+    else:
+        result.mended.extend(filter(None, [lost]))
 
 
 def make_from_index(grid_job: GridJob, columns: Mapping[str, Any], now: float) -> LocalJob:

@@ -98,6 +98,7 @@ def derive_anew(store: Store) -> None:
 
 
 def read_columns(store: Store, identity: str, number: int) -> Mapping[str, Any]:
-    """What the index knows of a local job."""
-    (row,) = _stored(store, LOCAL_JOBS, identity, number)
-    return dict(zip(_columns(LOCAL_JOBS), row, strict=True))
+    """What the index knows of a local job; number 0: of the grid job itself."""
+    table = LOCAL_JOBS if number else GRID_JOBS
+    (row,) = _stored(store, table, identity, number)
+    return dict(zip(_columns(table), row, strict=True))

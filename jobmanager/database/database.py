@@ -160,8 +160,13 @@ class Database:
 
         derive_anew(self._store)
 
+    def read_text(self, identity: str) -> bytes:
+        """A grid job's own document as it is stored, also where it cannot be read."""
+        ((document,),) = self._store.query("SELECT CAST(document AS BLOB) FROM grid_job WHERE id = ?", [identity])
+        return bytes(document)
+
     def read_columns(self, identity: str, number: int) -> Mapping[str, Any]:
-        """What the index knows of a local job whose document cannot be read."""
+        """What the index knows of a local job whose document cannot be read; number 0: of the grid job itself."""
         from jobmanager.database.checking import read_columns
 
         return read_columns(self._store, identity, number)

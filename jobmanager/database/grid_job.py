@@ -259,7 +259,11 @@ class GridJob(Document):
         """Become a repetition of some slices of a grid job: it is cut as that one is."""
         slices = self._replace("slices")
         slices.attrib.update({str(name): str(value) for name, value in first.slices.items()})
-        slices.set("only", render_ranges(indexes))
+        self.put_only(indexes)
+
+    def put_only(self, indexes: Iterable[int]) -> None:
+        """Have local jobs for some of the slices only."""
+        self.element.find("slices").set("only", render_ranges(indexes))  # type: ignore[union-attr]
 
     @property
     def slices(self) -> Mapping[str, str]:

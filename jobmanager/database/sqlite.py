@@ -24,7 +24,7 @@ class DamagedDocument(DatabaseError):
         whose = f"local job {number} of grid job {grid_job}" if number else f"grid job {grid_job}"
         super().__init__(
             f"the document of {whose} cannot be read ({problem}): nothing changes until it can;"
-            f' "samgrid remove {grid_job}" ends its local jobs and removes it{_REPAIR if number else ""}'
+            f' "samgrid remove {grid_job}" ends its local jobs and removes it{_REPAIR}'
         )
         self.grid_job = grid_job
         self.number = number

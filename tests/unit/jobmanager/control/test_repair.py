@@ -1,16 +1,24 @@
 """``samgrid repair``: columns as their documents say, documents from what else is known, and the old file kept."""
 
 import sqlite3
+import tarfile
 import time
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
 from batch_adapters.states import Event, State
 from jobmanager.commands import cli
+from jobmanager.control.rebuilding import rebuild_grid_job
+from jobmanager.control.removal import remove_grid_job
 from jobmanager.database.database import Database
+from jobmanager.database.grid_job import GridJob
+from jobmanager.database.local_job import LocalJob
+from jobmanager.monitor.worker import do_task
 from jobmanager.site.account import Account
 from jobmanager.states.driver_status import status_file
+from jobmanager.states.next_task import Task
 from jobmanager.states.registration import apply_events
 from sandbox.status import Phase
 from tests.unit.jobmanager.test_damaged_documents import SICK, WELL, damage, put_grid_job
@@ -74,12 +82,83 @@ def test_what_nobody_can_mend_is_said_and_what_was_there_is_kept(
     account: Account, capsys: pytest.CaptureFixture[str]
 ) -> None:
     damage(account.database, "grid_job")
+    with account.database.transaction():
+        account.database._store.write("DELETE FROM local_job WHERE grid_job = ?", [(SICK,)])
     assert run(account) == 1
     out = capsys.readouterr().out
     assert f"left: the document of grid job {SICK} cannot be read" in out
+    remedy = f"samgrid remove {SICK} removes it"
+    assert f"left: grid job {SICK} cannot be made anew: nobody knows how it was cut; {remedy}" in out
     (saved,) = account.places.root.glob("jobs.db.before-*Z")
     assert f"saved as {saved}" in out
     kept = Database(saved)
     assert [damage.grid_job for damage in kept.find_damages()] == [SICK]
     assert len(kept.local_jobs.all_of(WELL)) == 2
     kept.close()
+
+
+def test_a_grid_job_is_made_anew_wherever_its_document_ends(account: Account) -> None:
+    database, identity = account.database, "cccccccc"
+    put_grid_job(account, identity, origin=True)
+    before, text = database.grid_jobs.get(identity), database.read_text(identity)
+    overview = database.grid_jobs.overview()
+    for length in range(0, len(text), 7):
+        with database.transaction():
+            database._store.write("UPDATE grid_job SET document = ? WHERE id = ?", [(text[:length], identity)])
+            lost = rebuild_grid_job(database, identity, time.time())
+        assert list(database.find_document_faults()) == []
+        assert database.grid_jobs.overview() == overview
+        job = database.grid_jobs.get(identity)
+        assert (job.request() == before.request()) is ("request" not in lost)
+        assert (job.origin == before.origin) is ("GRAM" not in lost)
+        assert (job.count, job.uniqid, job.cancelled) == (2, identity, False)
+
+
+@pytest.mark.parametrize("table", ["grid_job", "both"])
+def test_a_grid_job_whose_request_is_lost_is_collected_and_removed(
+    account: Account, capsys: pytest.CaptureFixture[str], table: str
+) -> None:
+    damage(account.database, "grid_job")
+    if table == "both":
+        damage(account.database, "local_job")
+    assert run(account) == 0
+    assert f"grid job {SICK} was made anew without what is lost: request" in capsys.readouterr().out
+    now = int(time.time())
+    apply_events(account.database, "fork", [Event(now, f"{SICK}-1.{index}", State.DONE) for index in (1, 2)])
+    for index in (1, 2):
+        told = f"start {now}\nindex {index}\ntoken {SICK}-1\nexit 0\nend {now}\n"
+        status_file(account, SICK, f"{SICK}-1.{index}").write_text(told)
+    assert do_task(account, Task.COLLECT, SICK) == 0
+    job = account.database.grid_jobs.get(SICK)
+    assert (job.state, job.reason) == (State.DONE, None)
+    with tarfile.open(account.places.output(SICK)) as archive:
+        assert f"{SICK}/{SICK}.{SICK}-1.2.status" in archive.getnames()
+    remove_grid_job(account, SICK)
+    assert not account.database.grid_jobs.has(SICK)
+
+
+def test_what_was_not_submitted_is_given_up_where_the_request_is_lost(account: Account) -> None:
+    with account.database.transaction():
+        account.database.local_jobs.put(SICK, [LocalJob.new(3, "fork", None)])
+    damage(account.database, "grid_job")
+    assert run(account) == 0
+    job = account.database.grid_jobs.get(SICK)
+    assert (job.count, job.cancelled_by) == (3, "us")
+    assert job.reason == "its request is lost: what was not submitted cannot be"
+
+
+def test_what_the_tables_tell_of_steps_and_of_a_cancel_is_kept(account: Account) -> None:
+    whole = GridJob.new("cccccccc", "structured", "ada", "fork", 100)
+    whole.put_request([], Path("/"))
+    whole.put_steps(["production", "merge"])
+    whole.begin_step("production", SICK)
+    whole.cancel(200, "wanted")
+    with account.database.transaction():
+        account.database.grid_jobs.put(whole)
+    for identity in (whole.identity, SICK):
+        damage(account.database, "grid_job", identity)
+    assert run(account) == 0
+    made = account.database.grid_jobs.get(whole.identity)
+    assert (made.steps, made.was_cancelled) == (whole.steps, True)
+    step = account.database.grid_jobs.get(SICK)
+    assert (step.parent, step.step) == (whole.identity, "production")

@@ -6,6 +6,7 @@ import re
 import shutil
 import stat
 import sys
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -25,15 +26,20 @@ from handlers.inputs import (
 )
 
 PAYLOAD = Path(__file__).parent / "payload" / "merge.sh"
+LHE_PAYLOAD = Path(__file__).parent / "payload" / "merge_lhe.py"
 ROOT_PAYLOAD = Path(__file__).parent / "payload" / "merge_root.py"
+_LHE = re.compile(rb"(?:\xef\xbb\xbf)?(?>\s+|<\?[^>]*>|<!--(?>.*?-->))*+<LesHouchesEvents\b", re.DOTALL)
+_LOOKED_AT = 4096
+"""Bytes of a file that show what it is."""
 _ENDING = re.compile(r"(\.[A-Za-z]\w*)?(\.gz)?", re.ASCII)
 
 
 class FileKind(enum.Enum):
-    """What a file is, by its first bytes."""
+    """What a file is; of what is in plain and gzip files nothing is known."""
 
     PLAIN = "plain"
     GZIP = "gzip"
+    LHE = "Les Houches"
     ROOT = "root"
 
 
@@ -43,20 +49,22 @@ def merge_attributes(target_size: float) -> tuple[Attribute, ...]:
         *INPUT_ATTRIBUTES,
         Attribute("target_size", "Files are merged up to this size; 1 MB is 10^6 bytes.", Kind.NUMBER, "MB",
                   default=target_size, minimum=0.000001),
+        Attribute("concatenate", "Whether files of a format that is not known here are put one after the other; "
+                  "otherwise they are refused.", Kind.FLAG, default=False),
         Attribute("output_name", "What the names of the merged files begin with.", default="merged"),
     )  # fmt: skip
 
 
 class MergeAdapter(JobAdapter):
-    """Merges plain and gzip files itself, ROOT files with uproot, or whatever the site's own command merges."""
+    """Merges Les Houches event files itself, ROOT files with uproot, or whatever the site's own command merges."""
 
     usesDirectory = False
     siteAttributes = (
         DATASETS,
         Attribute("merge_command", "Merge program and its words, in place of the built-in merge: {output} is the file "
                   "to be written, {inputs} stands for the files to be read.", Kind.WORDS, default=()),
-        Attribute("python", "Python program that can import uproot on the worker nodes, for ROOT files; by default the "
-                  "one that runs the job manager.", default=""),
+        Attribute("python", "Python program on the worker nodes that merges LHE files and, where it can import uproot, "
+                  "ROOT files; by default the one that runs the job manager.", default=""),
     )  # fmt: skip
 
     @cached_property
@@ -90,7 +98,7 @@ class MergeAdapter(JobAdapter):
     def prepareWorkArea(self, workArea: Path) -> None:
         """The list of inputs, and the payloads that merge."""
         write_inputs(self.groups, workArea, self.site.limits)
-        for payload in (PAYLOAD, ROOT_PAYLOAD, READER):
+        for payload in (PAYLOAD, LHE_PAYLOAD, ROOT_PAYLOAD, READER):
             shutil.copyfile(payload, workArea / payload.name)
 
     def getCommandAndArguments(self, localJob: LocalJob) -> Sequence[str]:
@@ -98,11 +106,16 @@ class MergeAdapter(JobAdapter):
         group = pick_group(self.groups, localJob)
         name = f"{self.request['output_name']}-{localJob.index}{find_ending(group[0].path.name)}"
         words = ["/bin/sh", f"./{PAYLOAD.name}", name]
-        command = self.site.values["merge_command"]
-        kind = FileKind.PLAIN if command else find_kind(group[0].path)
+        if command := self.site.values["merge_command"]:
+            return [*words, "command", *fill_in(command, group)]
+        kind = find_kind(group[0].path)
+        python = self.site.values["python"] or sys.executable
+        if kind is FileKind.LHE:
+            written = "gzip" if name.endswith(".gz") else "plain"
+            return [*words, "payload", python, f"./{LHE_PAYLOAD.name}", written, "merged", "inputs.names"]
         if kind is FileKind.ROOT:
-            command = (self.site.values["python"] or sys.executable, f"./{ROOT_PAYLOAD.name}", "{output}", "{inputs}")
-        return [*words, "command", *fill_in(command, group)] if command else [*words, kind.value]
+            return [*words, "payload", python, f"./{ROOT_PAYLOAD.name}", *fill_in(("{output}", "{inputs}"), group)]
+        return [*words, kind.value]
 
     def getSummary(self, outputs: Sequence[Path]) -> Mapping[str, str]:
         """How many files were merged into how many, and the size of these."""
@@ -114,7 +127,14 @@ class MergeAdapter(JobAdapter):
 
     def _find_kind_faults(self, groups: Groups) -> list[str]:
         faults = [fault for group in groups for fault in find_mixture(group)]
-        if not self._has_uproot() and any(find_kind(group[0].path) is FileKind.ROOT for group in groups):
+        first = {find_kind(group[0].path): group[0] for group in reversed(groups)}
+        unknown = first.get(FileKind.PLAIN) or first.get(FileKind.GZIP)
+        if unknown and not self.request["concatenate"]:
+            faults.append(
+                f"{unknown.name!r} is neither an LHE file nor a ROOT file, and how to merge others is not known "
+                "here: (concatenate = yes) puts them one after the other"
+            )
+        if not self._has_uproot() and FileKind.ROOT in first:
             faults.append(
                 "ROOT files are merged with uproot, which is not installed: install uproot, or name a python that has "
                 f"it, or a merge_command, in [type.{self.jobType}]"
@@ -151,17 +171,27 @@ def find_mixture(group: Sequence[Input]) -> list[str]:
 
 
 def find_kind(path: Path) -> FileKind:
-    """What a file is, by its first bytes; raises NoFiles where it cannot be read."""
+    """What a file is, by its first bytes or its ending; raises NoFiles where it cannot be read."""
     try:
         with open_input(path) as file:
-            first = file.read(4) or b""
+            first = file.read(_LOOKED_AT) or b""
     except UnusableFile as error:
         raise NoFiles(f"the input {error}") from error
     except OSError as error:
         raise NoFiles(f"the input {str(path)!r} cannot be read: {error.strerror}") from error
-    if first == b"root":
+    if first.startswith(b"root"):
         return FileKind.ROOT
+    if find_ending(path.name) in (".lhe", ".lhe.gz") or _LHE.match(unzip(first)):
+        return FileKind.LHE
     return FileKind.GZIP if first.startswith(b"\x1f\x8b") else FileKind.PLAIN
+
+
+def unzip(first: bytes) -> bytes:
+    """The first bytes of a file, or of what is in it where it is a gzip file."""
+    try:
+        return zlib.decompressobj(wbits=31).decompress(first, _LOOKED_AT) if first.startswith(b"\x1f\x8b") else first
+    except zlib.error:
+        return b""
 
 
 def find_ending(name: str) -> str:

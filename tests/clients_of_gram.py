@@ -12,8 +12,8 @@ REQUESTS = {
     "cdf_monte_carlo": f"(request_id=5)(events=4)(cdf_release_version=6.1.4mc){_MONTE_CARLO}",
     "dzero_reconstruction": "(input_folder=FOLDER/inputs)(processid=9)(appversion=p17.09.06)(events_per_file=10)"
     "(d0_release_version=p17.09.06)(jobfiles=FOLDER/jobfiles.tar.gz)",
-    "dzero_merge": "(input_folder=FOLDER/inputs)",
-    "cdf_concatenate": "(input_folder=FOLDER/inputs)",
+    "dzero_merge": "(input_folder=FOLDER/inputs)(concatenate=yes)",
+    "cdf_concatenate": "(input_folder=FOLDER/inputs)(concatenate=yes)",
     "structured": "(steps=(one (samgrid_type command)(executable /bin/true)))",
 }
 """What a submit file's ``globus_rsl`` says beside the type, by job type; FOLDER is that of `write_files`."""

@@ -1,6 +1,6 @@
 #!/bin/sh
 # merge.sh NAME KIND [COMMAND WORD...]: makes output/NAME, and the list output/NAME.inputs, from this local job's inputs.
-# KIND plain or gzip: the files one after the other, which for gzip is a gzip file again. command: COMMAND writes "merged".
+# KIND plain or gzip: the files one after the other, which for gzip is a gzip file again. command: COMMAND writes "merged". payload: the same, and it says itself what is wrong.
 # shellcheck source=/dev/null # beside this one in the work area
 . ./inputs.sh
 bytes=0
@@ -19,8 +19,13 @@ if [ "$kind" = gzip ]; then
     done <inputs.names
 fi
 
-if [ "$kind" = command ]; then
-    "$@" || fail "the merge command $1 ended with exit code $?"
+if [ "$kind" = command ] || [ "$kind" = payload ]; then
+    "$@" || {
+        code=$?
+        # The last line is what people are shown, and the payload has written it.
+        if [ "$kind" = payload ] && [ "$code" -eq 1 ]; then exit 1; fi
+        fail "the merge command $1 ended with exit code $code"
+    }
     [ -f merged ] || fail "the merge command $1 wrote no output"
 else
     true >merged || fail 'the scratch folder cannot be written'

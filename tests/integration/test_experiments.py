@@ -175,7 +175,7 @@ def test_merging_makes_large_files_of_small_ones(site: Samgrid, tmp_path: Path) 
         (folder / f"{number}.evt.gz").write_bytes(gzip.compress(f"events {number}\n".encode()))
     (folder / "summary.json").write_text("{}")
     size = (folder / "0.evt.gz").stat().st_size
-    request = f"&(samgrid_type = dzero_merge)(input_folder = {folder})(input_pattern = *.gz)"
+    request = f"&(samgrid_type = dzero_merge)(input_folder = {folder})(input_pattern = *.gz)(concatenate = yes)"
     identity, files = run_to_its_end(site, f"{request}(target_size = {size * 2 / 1e6})")
     merged = [files[f"{identity}.{identity}-1.{index}.output/merged-{index}.evt.gz"] for index in (1, 2, 3)]
     assert [gzip.decompress(content) for content in merged] == [
@@ -193,7 +193,7 @@ def test_a_damaged_input_fails_its_local_job_and_is_named(site: Samgrid, tmp_pat
     for number in range(2):
         (folder / f"{number}.gz").write_bytes(gzip.compress(b"x" * 1000))
     (folder / "1.gz").write_bytes((folder / "1.gz").read_bytes()[:-4])
-    identity = site.submit(f"&(samgrid_type = cdf_concatenate)(input_folder = {folder})")
+    identity = site.submit(f"&(samgrid_type = cdf_concatenate)(input_folder = {folder})(concatenate = yes)")
     done = site("watch", identity)
     assert done.returncode == 1
     assert f"the input {folder}/1.gz is damaged" in done.stdout
@@ -223,7 +223,7 @@ def test_production_and_merge_are_one_structured_grid_job(site: Samgrid) -> None
         """&(samgrid_type = structured)(steps =
             (production (samgrid_type dzero_monte_carlo) (runjob_requestid 13669) (runjob_numevts 4)
                 (events_per_local_job 2) (d0_release_version p14.07.00) (jobfiles_dataset jms_set14) (phases d0reco))
-            (merge (job_type dzero_merge) (input_step production) (input_pattern *.root)))""",
+            (merge (job_type dzero_merge) (input_step production) (input_pattern *.root) (concatenate yes)))""",
     )
     (inner,) = (content for name, content in files.items() if name.startswith("merge/"))
     with tarfile.open(fileobj=io.BytesIO(inner)) as tar:

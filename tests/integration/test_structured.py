@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from lxml import etree
 
 from tests.conftest import processes_of
 from tests.integration.test_grid_jobs import read_tar
@@ -148,8 +149,11 @@ def test_the_example_makes_events_and_merges_them(shared_samgrid: Samgrid) -> No
     assert done.returncode == 0, done.stdout + done.stderr
     identity = done.stdout.split()[2]
     merged = read_step(shared_samgrid, identity, "merge")
-    events = sum(content.count(b"<event>") for name, content in merged.items() if name.endswith(".lhe"))
-    assert events == 20
+    (content,) = (content for name, content in merged.items() if name.endswith(".lhe"))
+    root = etree.fromstring(content)
+    assert [child.tag for child in root] == ["init", *["event"] * 20]
+    numbers = [(event.text or "").split()[-1] for event in root.iter("event")]
+    assert numbers == [str(number) for number in range(1, 21)]
     inputs = b"".join(content for name, content in merged.items() if name.endswith(".inputs")).decode().splitlines()
     assert len(inputs) == len(set(inputs)) == 2
     assert "production: events: 20" in done.stdout

@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lxml import etree
 
 from adapters import TooLarge
 from handlers.inputs import Input, NoFiles
 from handlers.merge import CdfConcatenateAdapter, DzeroMergeAdapter
-from handlers.merging import cut_groups, find_ending
+from handlers.merging import FileKind, cut_groups, find_ending, find_kind
+from tests.unit.handlers.event_files import render_events
 from tests.unit.handlers.experiments import faults_of, local_jobs, make_handler, run_local_job
 
 SIZES = st.lists(st.integers(0, 100))
@@ -84,7 +86,9 @@ def test_the_inputs_are_the_files_of_a_dataset(folder: Path, way: str) -> None:
         (folder.parent / "set").mkdir()
         (folder.parent / "set" / "a.txt").symlink_to(folder / "a.txt")
         (folder.parent / "set" / "b.txt").symlink_to(folder / "b.txt")
-    handler = make_handler(DzeroMergeAdapter, folder, {"datasets": str(folder.parent)}, input_dataset="set")
+    handler = make_handler(
+        DzeroMergeAdapter, folder, {"datasets": str(folder.parent)}, input_dataset="set", concatenate="yes"
+    )
     assert [Path(name).name for name in names(handler)[0]] == ["a.txt", "b.txt"]
     assert not faults_of(handler)
 
@@ -114,7 +118,7 @@ def test_a_fault_of_the_inputs_is_one_sentence(folder: Path, words: dict[str, An
     if "a\nb" in words.get("input_files", ()):
         (folder / "a\nb").touch()
     filled: dict[str, Any] = {name: str(folder) if value == "{folder}" else value for name, value in words.items()}
-    text = faults_of(make_handler(DzeroMergeAdapter, folder, **filled))
+    text = faults_of(make_handler(DzeroMergeAdapter, folder, concatenate="yes", **filled))
     assert fault.replace("{folder}", str(folder)) in text
     assert text.count("\n") == 0
 
@@ -136,6 +140,37 @@ def test_a_fault_of_a_dataset_names_it(folder: Path, name: str, fault: str) -> N
         (folder / f"{list_name}.list").write_text(text)
     (folder / "empty").mkdir()
     assert fault in faults_of(make_handler(DzeroMergeAdapter, folder, {"datasets": str(folder)}, input_dataset=name))
+
+
+LHE = b"<LesHouchesEvents>\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "kind"),
+    [
+        pytest.param("a", LHE, FileKind.LHE, id="content"),
+        pytest.param("a", b"<?xml version='1.0'?>\n<!-- made by us -->\n" + LHE, FileKind.LHE, id="behind a comment"),
+        pytest.param("a.dat", gzip.compress(LHE), FileKind.LHE, id="gzip"),
+        pytest.param("a.lhe", b"", FileKind.LHE, id="ending"),
+        pytest.param("a.lhe.gz", b"\x1f\x8bdamaged", FileKind.LHE, id="ending of a damaged one"),
+        pytest.param("a", b"<!---->" * 600, FileKind.PLAIN, id="comments only"),
+        pytest.param("a", b"see <LesHouchesEvents>", FileKind.PLAIN, id="text about it"),
+        pytest.param("a.gz", b"\x1f\x8bdamaged", FileKind.GZIP, id="damaged gzip"),
+    ],
+)
+def test_a_format_is_known_by_content_or_ending(tmp_path: Path, name: str, content: bytes, kind: FileKind) -> None:
+    (tmp_path / name).write_bytes(content)
+    assert find_kind(tmp_path / name) is kind
+
+
+@pytest.mark.parametrize("name", ["a.txt", "sub/d.gz"])
+def test_files_of_an_unknown_format_are_put_together_only_where_the_request_says_so(folder: Path, name: str) -> None:
+    refusal = (
+        f"'inputs/{name}' is neither an LHE file nor a ROOT file, and how to merge others is not known here: "
+        "(concatenate = yes) puts them one after the other"
+    )
+    assert faults_of(make_handler(CdfConcatenateAdapter, folder, input_files=[name])) == refusal
+    assert not faults_of(make_handler(CdfConcatenateAdapter, folder, input_files=[name], concatenate="yes"))
 
 
 def test_more_merged_files_than_the_site_takes_are_refused(folder: Path) -> None:
@@ -221,6 +256,29 @@ class TestPayload:
     def test_a_command_without_its_places_is_a_fault_of_the_configuration(self, folder: Path) -> None:
         handler = make_handler(DzeroMergeAdapter, folder, {"merge_command": ["hadd"]}, input_files=["a.txt"])
         assert faults_of(handler) == "[type.dzero_merge] merge_command must have the words {output} and {inputs}"
+
+    def test_event_files_become_one_that_is_compressed_as_they_are(self, folder: Path, tmp_path: Path) -> None:
+        for number in (1, 2):
+            (folder / f"{number}.lhe.gz").write_bytes(gzip.compress(render_events([number, number])))
+        handler = make_handler(CdfConcatenateAdapter, folder, input_folder=folder, input_pattern="*.lhe.gz")
+        assert not faults_of(handler)
+        done = run_local_job(tmp_path / "area", handler)
+        assert (done.returncode, done.stderr) == (0, "")
+        root = etree.fromstring(gzip.decompress((tmp_path / "area/output/merged-1.lhe.gz").read_bytes()))
+        assert [event.text.split()[-1] for event in root.iter("event")] == ["1", "1", "2", "2"]
+        assert handler.getSummary([tmp_path / "area/output"])["inputs"] == "2 files"
+
+    def test_what_people_are_shown_is_why_event_files_cannot_be_merged(self, folder: Path, tmp_path: Path) -> None:
+        (folder / "1.lhe").write_bytes(render_events([1]))
+        (folder / "2.lhe").write_bytes(render_events([2], energy=6500))
+        handler = make_handler(CdfConcatenateAdapter, folder, input_folder=folder, input_pattern="*.lhe")
+        done = run_local_job(tmp_path / "area", handler)
+        assert done.returncode == 1
+        assert done.stderr == (
+            f"merge_lhe.py: {folder}/1.lhe and {folder}/2.lhe cannot be merged: their beam energies differ, "
+            "980 980 and 6500 6500\n"
+        )
+        assert not list((tmp_path / "area/output").iterdir())
 
     def test_a_python_without_uproot_is_told_how_to_get_it(self, folder: Path, tmp_path: Path) -> None:
         (folder / "a.root").write_bytes(b"root, but no more")

@@ -118,7 +118,7 @@ def write_output(
 def write_bundle(
     grid_job: str, parts: Mapping[str, Path], extras: Mapping[str, Extra], tar: Path, limits: Limits
 ) -> Gathered:
-    """Write files, each into a folder of the name that ``parts`` gives it, and the extras into one tar.
+    """Write what is in the tars of other grid jobs, each in a folder of the name that ``parts`` gives it, into one tar.
 
     :raises SandboxError: as `write_output`.
     """
@@ -287,10 +287,46 @@ class _Gathering:
         self.files.append(Content(name, size, reader.sha256))
 
     def add_part(self, parent: int, name: str, folder: str) -> None:
-        """Add the file ``name`` of an open folder into a folder of the tar."""
+        """Add what the tar ``name`` of an open folder holds into a folder of this tar."""
         self._archive.addfile(folder_member(f"{self.grid_job}/{folder}"))
-        if not self.add_entry(parent, name, f"{folder}/{name}", 1):
-            self.refuse(f"{folder}/{name}", "there is no such file any more")
+        path = f"{folder}/{name}"
+        descriptor = self._open(parent, name, path, FILE_FLAGS)
+        if descriptor is None:
+            return
+        # Without a buffer, as a member's content is read from the descriptor.
+        with open(descriptor, "rb", buffering=0) as file:
+            try:
+                with tarfile.open(fileobj=file, mode="r:", encoding="utf-8") as part:
+                    self._add_members(part, descriptor, folder, path)
+            except (OSError, tarfile.TarError) as error:
+                self.refuse(path, f"is no sound tar file: {error}")
+
+    def _add_members(self, part: tarfile.TarFile, descriptor: int, folder: str, path: str) -> None:
+        for member in part:
+            # In place of the part's own folder there is ours.
+            _, _, rest = member.name.partition("/")
+            if not rest:
+                continue
+            if not self._files_left:
+                self.refuse(path, f"its entries would pass the limit max_files = {self._limits.max_files}")
+                return
+            self._files_left -= 1
+            self._add_member(member, descriptor, f"{folder}/{rest}")
+        # tarfile takes a header that it cannot read for the end.
+        if os.pread(descriptor, tarfile.BLOCKSIZE, part.offset) != bytes(tarfile.BLOCKSIZE):
+            self.refuse(path, f"is damaged or cut short at byte {part.offset}")
+
+    def _add_member(self, member: tarfile.TarInfo, descriptor: int, path: str) -> None:
+        if path.count("/") + 2 > MAX_DEPTH:
+            self.refuse(path, f"more than {MAX_DEPTH} folders deep")
+        elif member.isdir():
+            self._archive.addfile(folder_member(f"{self.grid_job}/{path}"))
+        elif member.issym():
+            # It lies as deep in its output folder as it did.
+            self._archive.addfile(link_member(f"{self.grid_job}/{path}", member.linkname))
+        elif not self._is_too_large(path, member.size):
+            os.lseek(descriptor, member.offset_data, os.SEEK_SET)
+            self._add_bytes(descriptor, path, member.size, executable=bool(member.mode & stat.S_IXUSR))
 
     def add_entry(self, folder: int, name: str, path: str, depth: int) -> bool:
         """Add or refuse ``name``, found ``depth`` folders below the results; False where there is no such entry."""
@@ -337,18 +373,28 @@ class _Gathering:
         if not stat.S_ISREG(status.st_mode):
             self.refuse(path, "changed its kind while it was read")
             return
-        if status.st_size > self._bytes_left:
-            self.refuse(path, f"its {status.st_size} bytes would pass the limit max_bytes = {self._limits.max_bytes}")
+        if self._is_too_large(path, status.st_size):
             return
         holes = count_holes(descriptor, status)
         if holes > self._holes_left:
             self.refuse(path, render_too_sparse(status.st_size, "a tar"))
             return
         self._holes_left -= holes
-        self._bytes_left -= status.st_size
+        self._add_bytes(descriptor, path, status.st_size, executable=is_executable(status))
+
+    def _is_too_large(self, path: str, size: int) -> bool:
+        """True where a file would pass the limit; then it is refused."""
+        if size > self._bytes_left:
+            self.refuse(path, f"its {size} bytes would pass the limit max_bytes = {self._limits.max_bytes}")
+            return True
+        return False
+
+    def _add_bytes(self, descriptor: int, path: str, size: int, *, executable: bool) -> None:
+        """Add a file with the next bytes of an open one."""
+        self._bytes_left -= size
         reader = ExactReader(descriptor)
-        self._archive.addfile(file_member(f"{self.grid_job}/{path}", status.st_size, is_executable(status)), reader)
-        self.files.append(Content(path, status.st_size, reader.sha256))
+        self._archive.addfile(file_member(f"{self.grid_job}/{path}", size, executable), reader)
+        self.files.append(Content(path, size, reader.sha256))
         if reader.fault:
             self.refuse(path, reader.fault)
 

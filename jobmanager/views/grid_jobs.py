@@ -180,11 +180,12 @@ def _render_ends(local_jobs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _render_kinds(job_id: str, files: Iterable[Mapping[str, Any]]) -> str:
-    """The files of a tar by what they are: those of the local jobs together, with number and size."""
+    """The files of a tar by what they are: those of the local jobs, of each step, together, with number and size."""
+    local_job = re.compile(rf"(?:{job_id}|([^/]+/)\w+)\.[^/]+?\.(stdout|stderr|status|output/.*)", re.DOTALL)
     kinds: dict[str, list[int]] = {}
     for file in files:
-        of_local_job = re.fullmatch(rf"{job_id}\..+?\.(stdout|stderr|status|output/.*)", file["path"], re.DOTALL)
-        kinds.setdefault(of_local_job[1] if of_local_job else file["path"], []).append(file["size"])
+        found = local_job.fullmatch(file["path"])
+        kinds.setdefault((found[1] or "") + found[2] if found else file["path"], []).append(file["size"])
     rows = [(f"{len(sizes):>8} ×", printable(kind), f"{sum(sizes):>14} bytes") for kind, sizes in sorted(kinds.items())]
     if len(rows) > _SHOWN_KINDS:
         rows = [*rows[:_SHOWN_KINDS], ("", f"… and {len(rows) - _SHOWN_KINDS} other names (tar -tf shows them)", "")]

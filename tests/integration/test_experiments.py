@@ -2,7 +2,6 @@
 
 import configparser
 import gzip
-import io
 import re
 import shutil
 import tarfile
@@ -225,8 +224,5 @@ def test_production_and_merge_are_one_structured_grid_job(site: Samgrid) -> None
                 (events_per_local_job 2) (d0_release_version p14.07.00) (jobfiles_dataset jms_set14) (phases d0reco))
             (merge (job_type dzero_merge) (input_step production) (input_pattern *.root) (concatenate yes)))""",
     )
-    (inner,) = (content for name, content in files.items() if name.startswith("merge/"))
-    with tarfile.open(fileobj=io.BytesIO(inner)) as tar:
-        (merged,) = (tar.extractfile(one) for one in tar if one.name.endswith("/merged-1.root"))
-        assert merged is not None
-        assert merged.read() == b"d0recod0reco"
+    (merged,) = (content for name, content in files.items() if re.fullmatch("merge/.*/merged-1.root", name))
+    assert merged == b"d0recod0reco"

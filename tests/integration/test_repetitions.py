@@ -81,4 +81,4 @@ def test_a_structured_grid_job_goes_on_behind_the_last_step_that_is_done(
     part = steps(shared_samgrid, second)[1][1]
     assert read_step(shared_samgrid, second, "read")[f"{part}-1.1.stdout"] == b"1\n2\n"
     assert (tmp_path / "make1").read_text() == "run\n"
-    assert f"make/{steps(shared_samgrid, first)[0][1]}.tar" in read_tar(shared_samgrid, second)
+    assert f"make/{steps(shared_samgrid, first)[0][1]}.xml" in read_tar(shared_samgrid, second)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sandbox.gather import Content, End, Gathered, Missing, Refused, write_bundle, write_output
-from sandbox.limits import Limits, SandboxError
+from sandbox.limits import MAX_DEPTH, Limits, SandboxError
 from sandbox.unpack import unpack
 from tests.conftest import file_size_limit
 
@@ -164,34 +164,87 @@ def test_what_cannot_be_looked_at_is_listed_and_not_missing(results: Path) -> No
     assert gathered.missing == ()
 
 
-# --- one tar of the tars of steps
+# --- one tar of what the tars of steps hold
 
 
-def bundle(room: Path, **parts: Path) -> Gathered:
-    return write_bundle(JOB, parts, {"job.xml": b"<x/>"}, room / "out.tar", LIMITS)
+def bundle(room: Path, limits: Limits = LIMITS, **parts: Path) -> Gathered:
+    return write_bundle(JOB, parts, {"job.xml": b"<x/>"}, room / "out.tar", limits)
 
 
-def test_each_part_lies_in_a_folder_of_its_name(room: Path) -> None:
-    (room / "k1.tar").write_text("made")
-    (room / "k2.tar").write_text("read")
-    gathered = bundle(room, make=room / "k1.tar", again=room / "k2.tar")
+def write_part(room: Path, name: str, text: str = "made") -> Path:
+    """The tar of a step with one local job, which left a program, a link to it and a folder."""
+    output = room / name / f"{name}.1.output"
+    (output / "deep").mkdir(parents=True)
+    (output / "program").write_text(text)
+    (output / "program").chmod(0o755)
+    (output / "deep" / "link").symlink_to("../program")
+    end = End(1, "1", "succeeded", None)
+    write_output(name, room / name, [end], {}, room / f"{name}.tar", LIMITS)
+    return room / f"{name}.tar"
+
+
+def test_what_each_part_holds_lies_in_a_folder_of_its_name(room: Path) -> None:
+    gathered = bundle(room, make=write_part(room, "k1"), again=write_part(room, "k2", "read"))
+    names = ["", "/k{}.1.output", "/k{}.1.output/deep", "/k{}.1.output/deep/link", "/k{}.1.output/program"]
+    parts = [f"/{part}{name.format(number)}" for part, number in (("again", 2), ("make", 1)) for name in names]
+    parts[5:5] = ["/again/manifest.json"]
     with tarfile.open(room / "out.tar", "r:") as archive:
-        names = ["", "/job.xml", "/again", "/again/k2.tar", "/make", "/make/k1.tar", "/manifest.json"]
-        assert archive.getnames() == [JOB + name for name in names]
-        member = archive.extractfile(f"{JOB}/make/k1.tar")
-        assert member is not None
-        assert member.read() == b"made"
-    assert [content.path for content in gathered.files] == ["again/k2.tar", "job.xml", "make/k1.tar"]
+        expected = ["", "/job.xml", *parts, "/make/manifest.json", "/manifest.json"]
+        assert archive.getnames() == [JOB + name for name in expected]
+    unpack(room / "out.tar", room / "out", LIMITS)
+    top = room / "out" / JOB
+    assert (top / "make/k1.1.output/deep/link").read_text() == "made"
+    assert os.access(top / "make/k1.1.output/program", os.X_OK)
+    (program,) = (content for content in gathered.files if content.path == "again/k2.1.output/program")
+    assert (program.size, program.sha256) == (4, hashlib.sha256(b"read").hexdigest())
     assert (gathered.missing, gathered.refused) == ((), ())
 
 
 def test_a_part_that_is_not_there_or_is_a_link_is_listed(room: Path) -> None:
-    (room / "k2.tar").symlink_to("../elsewhere")
+    (room / "k2.tar").symlink_to(write_part(room, "k3"))
     gathered = bundle(room, make=room / "k1.tar", again=room / "k2.tar")
     assert gathered.refused == (
-        Refused("again/k2.tar", "a link that leads out of its output folder"),
-        Refused("make/k1.tar", "there is no such file any more"),
+        Refused("again/k2.tar", "Too many levels of symbolic links"),
+        Refused("make/k1.tar", "No such file or directory"),
     )
+
+
+def test_a_part_that_is_damaged_or_cut_short_is_listed_and_what_is_sound_is_taken(room: Path) -> None:
+    parts = [write_part(room, f"k{number}") for number in range(3)]
+    parts[0].write_text("no tar")
+    content = bytearray(parts[1].read_bytes())
+    at = content.index(b"k1/manifest.json")
+    content[at] ^= 1
+    parts[1].write_bytes(content)
+    os.truncate(parts[2], parts[2].read_bytes().index(b"made") + 2)
+    gathered = bundle(room, one=parts[0], two=parts[1], zoo=parts[2])
+    assert [(refused.path, refused.reason.partition(":")[0]) for refused in gathered.refused] == [
+        ("one/k0.tar", "is no sound tar file"),
+        ("two/k1.tar", f"is damaged or cut short at byte {at}"),
+        ("zoo/k2.1.output/program", "shrank while it was read"),
+        ("zoo/k2.tar", "is no sound tar file"),
+    ]
+    with tarfile.open(room / "out.tar", "r:") as archive:
+        assert f"{JOB}/two/k1.1.output/program" in archive.getnames()
+        assert archive.getnames()[-1] == f"{JOB}/manifest.json"
+
+
+def test_parts_pass_no_limit_of_the_whole(room: Path) -> None:
+    tar = write_part(room, "k1")
+    assert bundle(room, Limits(3, 10**6), make=tar).refused == (
+        Refused("make/k1.tar", "its entries would pass the limit max_files = 3"),
+    )
+    refused = bundle(room, Limits(100, 3), make=tar).refused
+    assert refused[0] == Refused("make/k1.1.output/program", "its 4 bytes would pass the limit max_bytes = 3")
+
+
+def test_a_part_as_deep_as_can_be_leaves_a_tar_that_can_be_unpacked(room: Path) -> None:
+    deepest = room / "k1" / "k1.1.output" / Path(*["d"] * (MAX_DEPTH - 3))
+    deepest.mkdir(parents=True)
+    (deepest / "file").touch()
+    write_output("k1", room / "k1", [End(1, "1", "succeeded", None)], {}, room / "k1.tar", LIMITS)
+    assert all("folders deep" in refused.reason for refused in bundle(room, make=room / "k1.tar").refused)
+    unpack(room / "out.tar", room / "out", LIMITS)
 
 
 # --- what programs may leave

@@ -3,9 +3,11 @@
 import argparse
 import logging
 import os
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jobmanager.commands import accounting as accounting_commands
@@ -15,7 +17,7 @@ from jobmanager.commands import query as query_commands
 from jobmanager.commands import service as service_commands
 from jobmanager.commands.arguments import JOB_HELP, Run
 from jobmanager.database.database import DatabaseError, UnknownJob
-from jobmanager.requests.attributes import BadRequest
+from jobmanager.requests.attributes import BadRequest, suggest
 from jobmanager.requests.job_types import HandlerError
 from jobmanager.site.configuration import ConfigurationError
 from jobmanager.site.places import StateFolderError
@@ -31,6 +33,9 @@ _USER_ERRORS = (
 _MODULES = (commands, query_commands, batch_commands, accounting_commands, service_commands)
 """In the order of the help."""
 
+SETUP = Path(__file__).parents[2] / "setup.cfg"
+"""There in a clone only."""
+
 _DESCRIPTION = """\
 Run grid jobs: one request becomes many local jobs in a batch system, and their outputs come back as one tar file.
 
@@ -43,7 +48,7 @@ Run grid jobs: one request becomes many local jobs in a batch system, and their 
 
 def main(argv: list[str]) -> int:
     """Run one command; errors of the user's, or of the machine, are one clear line each and exit status 1."""
-    options = _make_parser().parse_args(argv)
+    options = _parse(argv)
     logging.basicConfig(level=logging.WARNING, format="samgrid: %(message)s", stream=sys.stderr)
     return run_command(f"samgrid {options.command}", partial(options.run, options))
 
@@ -74,14 +79,49 @@ def _describe(error: Exception) -> str:
     return str(error)
 
 
-def _make_parser() -> argparse.ArgumentParser:
+def _parse(argv: list[str]) -> argparse.Namespace:
+    """What the words say; wrong usage ends the program, and says what may have been meant."""
+    parser, commands = _make_parser()
+    if argv and not argv[0].startswith("-") and argv[0] not in commands:
+        parser.error(f"there is no command {argv[0]!r}{suggest(argv[0], commands)}")
+    options, unknown = parser.parse_known_args(argv)
+    if unknown:
+        command = commands[options.command]
+        option = next((word for word in unknown if word.startswith("-")), "").partition("=")[0]
+        known = re.findall(r"--[\w-]+", command.format_usage())
+        command.error(f"unrecognized arguments: {' '.join(unknown)}{suggest(option, known)}")
+    return options
+
+
+def _make_parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:
+    """The parser, and those of the commands by their names."""
     parser = argparse.ArgumentParser(
         prog="samgrid", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--version", action=_ShowVersion, nargs=0, help="show the version and exit")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for module in _MODULES:
         module.add_commands(partial(_add, subparsers), partial(_add_for_job, subparsers))
-    return parser
+    return parser, subparsers.choices
+
+
+class _ShowVersion(argparse.Action):
+    """Looks for the version only when it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        print(f"samgrid {read_version(SETUP)}")
+        parser.exit()
+
+
+def read_version(setup: Path) -> str:
+    """The version of this tree, where ``setup`` is its setup.cfg, else of the installed package."""
+    from configparser import ConfigParser
+    from importlib.metadata import version
+
+    config = ConfigParser()
+    if config.read(setup, encoding="utf-8"):
+        return config["metadata"]["version"]
+    return version("samgrid-jobmanager")
 
 
 def _add(subparsers: "_Subparsers", name: str, run: Run, doc: str, more: str = "") -> argparse.ArgumentParser:

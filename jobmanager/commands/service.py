@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from jobmanager.commands.arguments import AddCommand, AddForJob, read_seconds
 from jobmanager.commands.grid_jobs import CommandError
-from jobmanager.requests.attributes import COMMON_ATTRIBUTES
+from jobmanager.requests.attributes import COMMON_ATTRIBUTES, suggest
 from jobmanager.site.account import look_into_account
 
 if TYPE_CHECKING:
@@ -46,7 +46,9 @@ def types(options: argparse.Namespace) -> int:
         print(render_types(known))
         return 0
     if options.type not in known:
-        raise CommandError(f'unknown job type "{options.type}": known are {", ".join(sorted(known))}')
+        raise CommandError(
+            f'unknown job type "{options.type}"{suggest(options.type, known)}: known are {", ".join(sorted(known))}'
+        )
     print(render_type(known[options.type], COMMON_ATTRIBUTES))
     return 0
 

@@ -1,7 +1,7 @@
 """A request: what was asked for, checked against what the job type and the framework declare."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -156,8 +156,17 @@ def _read(attribute: Attribute, values: Sequence[Value], folder: Path) -> Any:
 
 
 def _describe_unknown(name: str, handler: type[JobAdapter]) -> str:
-    known = ", ".join(attribute.name for attribute in (*handler.attributes, *COMMON_ATTRIBUTES))
-    return f'unknown attribute "{name}" for job type {handler.jobType}; known are {known}'
+    known = [attribute.name for attribute in (*handler.attributes, *COMMON_ATTRIBUTES)]
+    meant = suggest(name, known)
+    return f'unknown attribute "{name}" for job type {handler.jobType}{meant}; known are {", ".join(known)}'
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """The end of a sentence about an unknown word: which of the known ones may have been meant; empty for none."""
+    from difflib import get_close_matches  # slow to load, and rarely wanted
+
+    found = get_close_matches(word.lower(), list(known), 1)
+    return f" (did you mean {found[0]}?)" if found else ""
 
 
 STEP_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}", re.ASCII)

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 from adapters import JobAdapter
+from jobmanager.requests.attributes import suggest
 
 KNOWN_TYPES = {
     "command": "handlers.command",
@@ -42,7 +43,7 @@ def find_job_type(name: str, site_modules: Sequence[str]) -> type[JobAdapter]:
     if name not in types:
         types = load_job_types(site_modules)
     if name not in types:
-        raise HandlerError(f'unknown job type "{name}": known are {", ".join(sorted(types))}')
+        raise HandlerError(f'unknown job type "{name}"{suggest(name, types)}: known are {", ".join(sorted(types))}')
     return types[name]
 
 

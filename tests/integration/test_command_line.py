@@ -119,7 +119,10 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "complaint"),
     [
         pytest.param([], "COMMAND", id="no command"),
-        pytest.param(["sumbit", "x"], "sumbit", id="unknown command"),
+        pytest.param(["sumbit", "x"], "there is no command 'sumbit' (did you mean submit?)", id="unknown command"),
+        pytest.param(["zzz"], "there is no command 'zzz'\n", id="unknown command like none"),
+        pytest.param(["--zzz", "status"], "unrecognized arguments: --zzz\n", id="unknown option of the whole"),
+        pytest.param(["status", "--fromat=json"], "--fromat=json (did you mean --format?)", id="unknown option"),
         pytest.param(["submit"], "FILE", id="no file"),
         pytest.param(["watch"], "ID", id="no id"),
         pytest.param(["status", "--format", "yaml"], "yaml", id="unknown format"),
@@ -135,6 +138,19 @@ def test_wrong_usage_is_exit_status_2(
     assert (ended.value.code, printed.out) == (2, "")
     assert complaint in printed.err
     assert not (tmp_path / "xdg").exists()
+
+
+def test_the_version_is_that_of_the_tree(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--version"])
+    setup = (LAUNCH.parents[1] / "setup.cfg").read_text()
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"samgrid {re.findall('(?m)^version = (.+)$', setup)[0]}\n"
+
+
+def test_without_a_tree_the_version_is_the_installed_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("importlib.metadata.version", {"samgrid-jobmanager": "7.8"}.__getitem__)
+    assert cli.read_version(tmp_path / "setup.cfg") == "7.8"
 
 
 # --- nothing is left with who calls

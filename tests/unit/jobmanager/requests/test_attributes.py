@@ -84,6 +84,13 @@ def test_an_unknown_job_type_lists_the_known_ones() -> None:
         find_job_type("cooking", ())
 
 
+def test_a_mistyped_word_is_answered_with_what_may_have_been_meant() -> None:
+    _, faults = read_request(given(samgrid_type="reco", dataset="x", max_walltim="5"), Reco, Path("/"))
+    assert 'unknown attribute "max_walltim" for job type reco (did you mean max_wall_time?); known are' in faults[0]
+    with pytest.raises(HandlerError, match=r'"Comand" \(did you mean command\?\): known are '):
+        find_job_type("Comand", ())
+
+
 def test_a_handler_in_a_file_of_the_site_is_found(tmp_path: Path) -> None:
     module = tmp_path / "my_handler.py"
     source = Path(__file__).read_text().split("class Reco")[1].split("\n\n\ndef ")[0]

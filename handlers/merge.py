@@ -16,11 +16,11 @@ class DzeroMergeAdapter(MergeAdapter):
 
 
 class CdfConcatenateAdapter(MergeAdapter):
-    """CDF files of one request, one after the other in files of the size that is stored."""
+    """CDF files of one request, merged to the size that is stored."""
 
     jobType = "cdf_concatenate"
     requestIdAttribute = "request_id"
     attributes = (
-        Attribute("request_id", "Id of the request whose files are concatenated.", Kind.INTEGER, minimum=1),
+        Attribute("request_id", "Id of the request whose files are merged.", Kind.INTEGER, minimum=1),
         *merge_attributes(2000),
     )

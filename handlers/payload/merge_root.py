@@ -1,7 +1,7 @@
-"""Merges ROOT files: ``merge_root.py OUTPUT INPUT...`` sums histograms and appends trees, with uproot.
+"""Merges ROOT files: ``merge_root.py OUTPUT INPUT...`` sums histograms, appends trees and RNTuples.
 
-It needs Python and uproot only. What it cannot merge faithfully (other classes, branches that uproot cannot write) is
-an error that names it: a site then configures ROOT's own hadd as the merge command.
+It needs Python and uproot only, for RNTuples one that writes them. What it cannot merge faithfully (other classes,
+branches that uproot cannot write) is an error that names it: a site then configures ROOT's own hadd as the merge command.
 """
 
 import sys
@@ -85,11 +85,50 @@ class AppendedTree:
             self.tree.extend({branch: chunk[branch] for branch in self.branches})
 
 
+class AppendedNtuple:
+    """An RNTuple that is being written; what is appended must have the first one's fields."""
+
+    def __init__(self, name: str, first: Any, output: Any) -> None:
+        if not hasattr(output, "mkrntuple"):
+            raise MergeError(f"{name} is an RNTuple, which this uproot cannot write: install a newer one (5.7 can)")
+        self.name, self.kind = name, first.classname
+        self.types = self._read_types(first)
+        self.entries = 0
+        self.ntuple = output.mkrntuple(name, first.arrays(entry_stop=0).layout.form, first.description)
+
+    @staticmethod
+    def _read_types(ntuple: Any) -> list[tuple[str, str]]:
+        return [(name, ntuple[name].typename) for name in ntuple.keys()]  # noqa: SIM118 it is no mapping
+
+    def add(self, ntuple: Any) -> None:
+        """Append the entries of one; raises MergeError where its fields are others."""
+        if self._read_types(ntuple) != self.types:
+            raise MergeError(f"the RNTuples {self.name} have different fields")
+        for chunk in ntuple.iterate(step_size=CHUNK):
+            self.ntuple.extend(chunk)
+        self.entries += ntuple.num_entries
+
+    def check(self, written: Any) -> None:
+        """Raise MergeError where what was written is not what was read: uproot writes some types as others."""
+        if written.num_entries != self.entries:
+            raise MergeError(f"the RNTuple {self.name} has {written.num_entries} entries, and its parts {self.entries}")
+        for (name, read), (_, found) in zip(self.types, self._read_types(written), strict=True):
+            if read != found:
+                raise MergeError(
+                    f"{self.name}: the field {name} is {read or 'a record'}, and would become {found or 'a record'}: "
+                    "configure a merge_command (hadd)"
+                )
+
+
+Part = HistogramSum | AppendedTree | AppendedNtuple
+APPENDED = {"TTree": AppendedTree, "ROOT::RNTuple": AppendedNtuple}
+
+
 def merge(output: str, inputs: Sequence[str]) -> None:
     """Write the merged file, with one input open at a time; raises MergeError."""
     import uproot
 
-    found: dict[str, HistogramSum | AppendedTree] = {}
+    found: dict[str, Part] = {}
     with uproot.recreate(output) as merged:
         for name in inputs:
             # Not by the name alone: in "A:B" uproot would look for an object B of the file A.
@@ -98,18 +137,23 @@ def merge(output: str, inputs: Sequence[str]) -> None:
         for part in found.values():
             if isinstance(part, HistogramSum):
                 part.write(merged)
+    with uproot.open({output: None}) as written:
+        for name, part in found.items():
+            if isinstance(part, AppendedNtuple):
+                part.check(written[name])
 
 
-def merge_file(file: Any, found: dict[str, HistogramSum | AppendedTree], merged: Any) -> None:
+def merge_file(file: Any, found: dict[str, Part], merged: Any) -> None:
     """Add every object of one file to what was found before; raises MergeError for one that cannot be merged."""
     for name, kind in file.classnames(recursive=True, cycle=False).items():
         if kind in ("TDirectory", "TDirectoryFile"):
             continue
-        if kind not in DIMENSIONS and kind != "TTree":
+        if kind not in DIMENSIONS and kind not in APPENDED:
             raise MergeError(f"{name} is a {kind}, which cannot be merged here: configure a merge_command (hadd)")
         content = file[name]
         if name not in found:
-            found[name] = HistogramSum(name, content) if kind in DIMENSIONS else AppendedTree(name, content, merged)
+            make = APPENDED.get(kind)
+            found[name] = make(name, content, merged) if make else HistogramSum(name, content)
         part = found[name]
         if part.kind != kind:
             raise MergeError(f"{name} is a {part.kind} in one file and a {kind} in another")

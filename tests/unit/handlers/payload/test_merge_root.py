@@ -160,3 +160,71 @@ def test_trees_of_different_branches_are_named(tmp_path: Path, capsys: pytest.Ca
             file["t"].extend({branch: numpy.array([1], "int32")})
     assert merge_root.main([str(tmp_path / "merged"), str(tmp_path / "1"), str(tmp_path / "2")]) == 1
     assert "the trees t have different branches" in capsys.readouterr().err
+
+
+def write_ntuple(path: Path, entries: list[dict[str, Any]]) -> str:
+    array = awkward.Array(entries)
+    with uproot.recreate(path) as file:
+        if not hasattr(file, "mkrntuple"):
+            pytest.skip("this uproot writes no RNTuples")
+        file.mkrntuple("all/events", array.layout.form, "Events").extend(array)
+    return str(path)
+
+
+JETS: list[dict[str, Any]] = [
+    {"run": 1, "pt": [1.5, 2.0], "tag": "two", "jets": [{"mass": 3.0, "flavour": 5}]},
+    {"run": 2, "pt": [4.0], "tag": "", "jets": [{"mass": 1.0, "flavour": 1}, {"mass": 2.0, "flavour": 2}]},
+    {"run": 3, "pt": [0.5], "tag": "one", "jets": [{"mass": 7.0, "flavour": 4}]},
+]
+
+
+def test_rntuples_are_appended(tmp_path: Path) -> None:
+    parts = [write_ntuple(tmp_path / str(number), JETS[:number]) for number in (1, 3)]
+    merged = merge(tmp_path, *parts)["all/events"]
+    assert (merged.classname, merged.description) == ("ROOT::RNTuple", "Events")
+    assert merged.arrays().tolist() == [JETS[0], *JETS]
+
+
+def test_rntuples_of_different_fields_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parts = [write_ntuple(tmp_path / "1", JETS), write_ntuple(tmp_path / "2", [{"run": 1.5}])]
+    assert merge_root.main([str(tmp_path / "merged"), *parts]) == 1
+    assert capsys.readouterr().err == "merge_root.py: the RNTuples all/events have different fields\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        (
+            "types",
+            [("run", "Run_t")],
+            "the field run is Run_t, and would become std::int64_t: configure a merge_command",
+        ),
+        ("entries", 7, "the RNTuple all/events has 1 entries, and its parts 7"),
+    ],
+)
+def test_an_rntuple_that_was_not_written_as_it_was_is_named(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    value: Any,
+    message: str,
+) -> None:
+    real = merge_root.AppendedNtuple.check
+
+    def check(part: merge_root.AppendedNtuple, written: Any) -> None:
+        setattr(part, name, value)
+        real(part, written)
+
+    monkeypatch.setattr(merge_root.AppendedNtuple, "check", check)
+    assert merge_root.main([str(tmp_path / "merged"), write_ntuple(tmp_path / "1", [{"run": 1}])]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_an_uproot_that_writes_no_rntuples_is_the_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = write_ntuple(tmp_path / "1", JETS)
+    monkeypatch.delattr(uproot.WritableDirectory, "mkrntuple")
+    assert merge_root.main([str(tmp_path / "merged"), part]) == 1
+    assert "all/events is an RNTuple, which this uproot cannot write: install a newer one" in capsys.readouterr().err

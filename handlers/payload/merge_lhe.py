@@ -32,6 +32,7 @@ BEAMS = {"beams": slice(0, 2), "beam energies": slice(2, 4), "PDF groups": slice
 """What the numbers in the first line of <init> are."""
 
 
+File = IO[bytes] | gzip.GzipFile
 Processes = Mapping[str, tuple[str, ...]]
 """Cross section, its error and the highest weight of each process, by its number; in pb."""
 
@@ -180,7 +181,7 @@ class EventFile:
         return Head(piece[:begin], beams, processes, piece[numbers[-1].end() :], self._version, tuple(self._weights))
 
 
-def open_events(name: str) -> IO[bytes]:
+def open_events(name: str) -> File:
     """The file, open for reading; a gzip file is known by its first bytes."""
     with Path(name).open("rb") as file:
         compressed = file.read(2) == b"\x1f\x8b"
@@ -249,7 +250,7 @@ def merge(output: str, inputs: Sequence[str], *, compressed: bool) -> None:
         raise MergeError(f"the merged file has {written} events, and its {len(inputs)} inputs have {sum(events)}")
 
 
-def write_event(file: IO[bytes], event: bytes) -> None:
+def write_event(file: File, event: bytes) -> None:
     """Append an event, and the end of its line."""
     file.write(event + b"\n")
 

@@ -1,7 +1,7 @@
 """Merges ROOT files: ``merge_root.py OUTPUT INPUT...`` sums histograms, appends trees and RNTuples.
 
 It needs Python and uproot only, for RNTuples one that writes them. What it cannot merge faithfully (other classes,
-branches that uproot cannot write) is an error that names it: a site then configures ROOT's own hadd as the merge command.
+branches that uproot cannot write) is an error that names it: a site then configures ROOT's own hadd as merge command.
 """
 
 import sys
@@ -121,7 +121,10 @@ class AppendedNtuple:
 
 
 Part = HistogramSum | AppendedTree | AppendedNtuple
-APPENDED = {"TTree": AppendedTree, "ROOT::RNTuple": AppendedNtuple}
+APPENDED: dict[str, type[AppendedTree] | type[AppendedNtuple]] = {
+    "TTree": AppendedTree,
+    "ROOT::RNTuple": AppendedNtuple,
+}
 
 
 def merge(output: str, inputs: Sequence[str]) -> None:

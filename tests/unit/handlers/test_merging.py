@@ -265,7 +265,7 @@ class TestPayload:
         done = run_local_job(tmp_path / "area", handler)
         assert (done.returncode, done.stderr) == (0, "")
         root = etree.fromstring(gzip.decompress((tmp_path / "area/output/merged-1.lhe.gz").read_bytes()))
-        assert [event.text.split()[-1] for event in root.iter("event")] == ["1", "1", "2", "2"]
+        assert [(event.text or "").split()[-1] for event in root.iter("event")] == ["1", "1", "2", "2"]
         assert handler.getSummary([tmp_path / "area/output"])["inputs"] == "2 files"
 
     def test_what_people_are_shown_is_why_event_files_cannot_be_merged(self, folder: Path, tmp_path: Path) -> None:

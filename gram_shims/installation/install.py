@@ -25,6 +25,7 @@ from gram_shims.installation.installation import (
     NOTHING_YET,
     Found,
     Manifest,
+    Removal,
     find_missing_folders,
     find_removal,
     look,
@@ -111,8 +112,19 @@ def uninstall(root: Root, options: argparse.Namespace) -> int:
         return 0
     if not options.dry_run:
         _need_permission(root)
-    removal = find_removal(root, manifest)
-    has_collector = manifest.registration.has_collector
+    removal, has_collector = find_removal(root, manifest), manifest.registration.has_collector
+    _announce(root, removal, has_collector)
+    if not options.dry_run:
+        if has_collector:
+            stop(root)
+        remove(root, manifest, removal)
+        if has_collector:
+            forget(root)
+        print("uninstalled")
+    return 1 if removal.changed else 0
+
+
+def _announce(root: Root, removal: Removal, has_collector: bool) -> None:
     if has_collector and has_service(root):
         print("stopping  samgrid-event-collector", flush=True)
     for place in removal.going:
@@ -123,14 +135,6 @@ def uninstall(root: Root, options: argparse.Namespace) -> int:
         print(f'keeping  account {COLLECTOR_ACCOUNT}: "userdel {COLLECTOR_ACCOUNT}" removes it', flush=True)
     for place in removal.changed:
         print(f"samgrid gram uninstall: left, because it was changed: {place}", file=sys.stderr, flush=True)
-    if not options.dry_run:
-        if has_collector:
-            stop(root)
-        remove(root, manifest, removal)
-        if has_collector:
-            forget(root)
-        print("uninstalled")
-    return 1 if removal.changed else 0
 
 
 def status(root: Root, options: argparse.Namespace) -> int:

@@ -607,8 +607,9 @@ def test_a_second_time_only_restarts_the_collector(host: Host, capsys: pytest.Ca
 def test_a_folder_that_was_there_gets_its_mode(host: Host) -> None:
     (host.root / EVENTS).mkdir(parents=True)
     (host.root / EVENTS).chmod(0o700)
+    (host.root.parent / "account").touch()
     run("install", host.root, *COLLECTOR)
-    assert host.give_folder() in host.commands()
+    assert host.commands() == [host.give_folder(), *RESTART]
     assert stat.S_IMODE((host.root / EVENTS).stat().st_mode) == 0o755
 
 
@@ -717,10 +718,12 @@ def test_nothing_goes_while_the_collector_cannot_be_stopped(
     assert snapshot(host.root) == before
 
 
-def test_the_collector_goes_on_where_gram_polls_again(host: Host) -> None:
+def test_the_collector_goes_on_where_gram_polls_again(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
     run("install", host.root, *COLLECTOR)
     host.commands()
+    capsys.readouterr()
     assert run("install", host.root, "--poll") == 0
+    assert {f"unchanged  {host.root / name}" for name in (UNIT, EVENTS)} <= set(capsys.readouterr().out.splitlines())
     assert host.commands() == RESTART
     assert run("uninstall", host.root) == 0
     assert not (host.root / UNIT).exists()

@@ -25,6 +25,8 @@ MOST = 1 << 26
 MOST_PROCESSES = 10_000
 DEEPEST = 100
 """So many elements may lie in each other."""
+ENCODINGS = ("UTF-8", "US-ASCII", "ISO-8859-1")
+"""What makes a file LHE is ASCII: in these it is the same, and what is read is UTF-8."""
 ROOT = "LesHouchesEvents"
 EVENTS = ("event", "eventgroup")
 BEAMS = {"beams": slice(0, 2), "beam energies": slice(2, 4), "PDF groups": slice(4, 6), "PDF sets": slice(6, 8),
@@ -72,8 +74,8 @@ class EventFile:
         self._path: list[str] = []
         self._init_at, self._version = 0, ""
         self._weights: list[str] = []
-        # Whatever a file says of its encoding, what makes it LHE is ASCII.
         self._parser = expat.ParserCreate("utf-8")
+        self._parser.XmlDeclHandler = self._check_encoding
         self._parser.StartElementHandler = self._start
         self._parser.EndElementHandler = self._end
         # Entities are declared nowhere else.
@@ -101,6 +103,10 @@ class EventFile:
 
     def _fault(self, text: str) -> MergeError:
         return MergeError(f"{self.name} {text}")
+
+    def _check_encoding(self, _version: str, encoding: str | None, _standalone: int) -> None:
+        if (encoding or "UTF-8").upper() not in ENCODINGS:
+            raise self._fault(f"is encoded in {encoding}, not in one of {', '.join(ENCODINGS)}")
 
     def _refuse_doctype(self, *_: object) -> None:
         raise self._fault("has a DOCTYPE, which no event file needs and which may declare entities")
@@ -189,8 +195,11 @@ def open_events(name: str) -> File:
 
 
 def read_number(text: str) -> float:
-    """A number, also as Fortran writes it; raises ValueError."""
-    return float(text.replace("d", "e").replace("D", "e"))
+    """A finite number, also as Fortran writes it; raises ValueError."""
+    number = float(text.replace("d", "e").replace("D", "e"))
+    if "_" in text or not math.isfinite(number):
+        raise ValueError(text)
+    return number
 
 
 def check_agreement(first: str, head: Head, other: str, found: Head) -> None:

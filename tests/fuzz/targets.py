@@ -50,6 +50,7 @@ from batch_adapters.states import read_event, render_event
 from gram_shims.request import BadDescription, RefusedRequest, read_description
 from gram_shims.request import read_request as read_gram_request
 from gram_shims.scripts import read_argument_file
+from handlers.payload import merge_lhe
 from handlers.pythia import UNUSABLE, read_result
 from handlers.structured import StructuredAdapter
 from jobmanager.commands.arguments import read_seconds, read_time
@@ -286,6 +287,19 @@ def _make_tar(*members: tuple[str, bytes, bytes]) -> bytes:
     return made.getvalue()
 
 
+def _check_event_file(data: bytes) -> None:
+    """A file merged with itself is XML with each event twice."""
+    with tempfile.TemporaryDirectory() as folder:
+        file, merged = Path(folder) / "one", Path(folder) / "merged"
+        file.write_bytes(data)
+        merge_lhe.merge(str(merged), [str(file)] * 2, compressed=False)
+        root = etree.parse(str(merged), etree.XMLParser(resolve_entities=False)).getroot()
+        assert (root.tag, len(root.findall("init"))) == ("LesHouchesEvents", 1)
+        with merge_lhe.open_events(str(file)) as stream:
+            events = len(list(etree.fromstring(stream.read()).iter("event")))
+        assert len(list(root.iter("event"))) == 2 * events
+
+
 def _check_result(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name in ("summary.json", "dimuon-mass.json"):
@@ -501,6 +515,15 @@ TARGETS: Mapping[str, Target] = {
         (
             _make_tar(("a", tarfile.REGTYPE, b"x" * 600), ("b/", tarfile.DIRTYPE, b""), ("l", tarfile.SYMTYPE, b"")),
             _make_tar(("a", tarfile.REGTYPE, b""), ("h", tarfile.LNKTYPE, b""), ("n" * 300, tarfile.REGTYPE, b"y")),
+        ),
+    ),
+    "event-file": Target(
+        _check_event_file,
+        (merge_lhe.MergeError,),
+        (
+            b'<LesHouchesEvents version="3.0"><!-- a --><header><b>c</b></header><init>2212 2212 1 1 0 0 1 1 3 2\n'
+            b"1 2 3 4\n1d1 2 3 5\n</init>\n<event>\n0 4\n</event><eventgroup><event>0</event></eventgroup>"
+            b"</LesHouchesEvents>",
         ),
     ),
     "pythia-result": Target(

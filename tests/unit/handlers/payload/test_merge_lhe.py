@@ -86,6 +86,7 @@ GROUPS = '<header><initrwgt><weight id="{}"></weight></initrwgt></header>\n'
         ),
         pytest.param(render_events([], header=GROUPS.format("a")), "their weights differ, none and a", id="weights"),
         pytest.param(render_events([], rows="1 1 x 5\n"), "has an <init> that is not as the format says", id="init"),
+        pytest.param(render_events([], rows="nan 1 1 5\n"), "has an <init> that is not as the format says", id="NaN"),
         pytest.param(b"", "is no well-formed XML: no element found", id="empty"),
         pytest.param(render_events([1]) * 2, "junk after document element", id="concatenated before"),
         pytest.param(render_events([1])[:-30], "is no well-formed XML", id="cut off"),
@@ -101,6 +102,9 @@ GROUPS = '<header><initrwgt><weight id="{}"></weight></initrwgt></header>\n'
         ),
         pytest.param(
             render_events([1]).replace(b"</init>", b'<xsecinfo neve="9"/></init>'), "would not be true", id="xsecinfo"
+        ),
+        pytest.param(
+            b"<?xml version='1.0' encoding='utf-16'?>" + render_events([]), "is encoded in utf-16", id="UTF-16"
         ),
         pytest.param(ENTITIES + render_events([1]), "has a DOCTYPE", id="entities"),
         pytest.param(render_events([1], behind="<event>" + "<a>" * 200), "more than 100 elements", id="deep"),

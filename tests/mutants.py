@@ -24,7 +24,11 @@ TESTS = {
         "jobmanager/completion/test_retrying",
     ),
     "jobmanager/states/reconciliation.py": ("jobmanager/states/test_reconciliation",),
-    "jobmanager/states/transitions.py": ("jobmanager/states/test_transitions",),
+    "jobmanager/states/transitions.py": (
+        "jobmanager/states/test_transitions",
+        "jobmanager/states/test_ends",
+        "jobmanager/states/test_reconciliation",
+    ),
     "jobmanager/submission/adoption.py": ("jobmanager/submission/test_adoption", "jobmanager/submission/test_submit"),
     "jobmanager/submission/submit.py": ("jobmanager/submission/test_submit", "jobmanager/submission/test_adoption"),
     "sandbox/gather.py": ("sandbox/test_gather",),

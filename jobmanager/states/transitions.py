@@ -91,7 +91,7 @@ def apply_status(job: LocalJob, status: LocalStatus, asked: int, source: str) ->
     code = "" if status.exit_code is None else f" {status.exit_code}"
     words = f"{status.native_state}{code} {status.reason}".strip()
     job.put_evidence(Evidence(source, words, asked, state.word, state))
-    _enter(job, state, asked, status.exit_code or 0)
+    _enter(job, state, asked)
     if state.is_final:
         _note_batch_end(job, status)
     _put_remark(job, status, asked, source)

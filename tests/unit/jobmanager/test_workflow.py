@@ -102,6 +102,7 @@ def test_faults_of_all_steps_are_told_together(account: Account) -> None:
         pytest.param([State.STAGE_IN, None], False, None, U, id="the inputs of the first are fetched"),
         pytest.param([State.STAGE_OUT, None], False, None, A, id="the first is gathered"),
         pytest.param([D, None], False, Task.ADVANCE, A, id="the first is done"),
+        pytest.param([D, State.STAGE_IN], False, None, A, id="the inputs of the second are fetched"),
         pytest.param([D, U], False, None, A, id="the second is being submitted"),
         pytest.param([D, P], False, None, A, id="the second waits"),
         pytest.param([D, S], False, None, S, id="the second is suspended"),

@@ -108,13 +108,24 @@ def test_an_end_that_the_driver_was_told_to_make_is_taken_back_where_it_is_held(
     toy.drives("17_1", "start 1000", caught, "exit 143", "end 1003")
     reconcile_with_drivers(toy.account, GRID_JOB, [toy.job()])
     assert toy.job().state is DONE
-    toy.answers("queue", line, f"17_2 R {TOKEN} -")
+    others = ("3 R fits.sh -", "4 PD fits.sh -")  # which the queue shows first
+    toy.answers("queue", *others, line, f"17_2 R {TOKEN} -")
     for _ in range(2):
         look(toy)
         assert (toy.job().state, toy.job(2).state) == (state, ACTIVE)
     if state is SUSPENDED:
         assert toy.job().remark == "held"
     assert toy.calls("cancel") == []
+
+
+def test_the_end_of_a_grid_job_that_is_over_is_not_taken_back(toy: ToySystem) -> None:
+    toy.add(["17_1"], ACTIVE)
+    toy.drives("17_1", "start 1000", "caught TERM 1002", "exit 143", "end 1003")
+    reconcile_with_drivers(toy.account, GRID_JOB, [toy.job()])
+    toy.database.grid_jobs.change(GRID_JOB, lambda job: job.end(FAILED, NOW))
+    toy.answers("queue", f"17_1 S {TOKEN} - held")
+    look(toy)
+    assert toy.states() == [DONE]
 
 
 def test_what_has_ended_is_blocked_no_more(toy: ToySystem) -> None:

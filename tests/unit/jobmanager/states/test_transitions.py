@@ -355,6 +355,30 @@ def test_a_job_that_waits_no_longer_has_no_reason_to_wait(end: tuple[int, State,
     assert job.remark is None
 
 
+BLOCKED = replace(status("PD", PENDING, None, "JobHeldUser"), helps="scontrol release 17_3")
+
+
+def test_what_blocks_a_job_is_evidence_with_the_command_that_helps() -> None:
+    job = submitted_job()
+    assert apply_status(job, BLOCKED, 5, "queue")
+    assert job.evidence() == [Evidence("queue", "JobHeldUser", 5, "blocked: scontrol release 17_3")]
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda job: mark_lost(job, 9, "nobody knows it"),
+        lambda job: apply_driver_status(job, DriverStatus(start=6, end=9, exit_code=0), 9),
+    ],
+    ids=["lost", "its driver says so"],
+)
+def test_what_has_ended_is_blocked_by_nothing(end: Callable[[LocalJob], object]) -> None:
+    job = submitted_job()
+    apply_status(job, BLOCKED, 5, "queue")
+    end(job)
+    assert (job.state.is_final, job.remark, job.helps) == (True, None, None)
+
+
 def test_why_a_job_is_suspended_is_kept() -> None:
     job = after([(5, ACTIVE, 0)])
     apply_status(job, status("S", SUSPENDED, None, "preempted"), 9, "queue")
@@ -375,6 +399,20 @@ def test_the_words_of_the_batch_system_are_kept() -> None:
     assert job.evidence()[-1] == Evidence("history", "F NodeFail", 9, "failed", FAILED)
 
 
+def test_the_words_about_an_end_that_was_told_before_are_news_once() -> None:
+    job = after([(5, ACTIVE, 0), (8, DONE, 0)])
+    said = status("CD", DONE, 3)
+    assert [apply_status(job, said, asked, "history") for asked in (9, 10)] == [True, False]
+    assert (job.exit_code, job.batch_words) == (3, "CD")
+
+
+def test_the_exit_code_of_the_driver_is_better_than_the_batch_systems() -> None:
+    job = after([(5, ACTIVE, 0)])
+    apply_driver_status(job, DriverStatus(start=5, end=8, exit_code=3), 8)
+    assert apply_status(job, status("CD", DONE, 1), 9, "history")
+    assert job.exit_code == 3
+
+
 # --- ends without the batch system, and ends that were none
 
 
@@ -389,6 +427,15 @@ def test_an_end_that_the_queue_denies_is_taken_back() -> None:
     assert job.state is ACTIVE, "news from before the question"
     apply_event(job, Event(30, "17_3", DONE, 0))
     assert (job.state, job.exit_code) == (DONE, 0)
+
+
+def test_what_has_no_end_has_none_taken_back() -> None:
+    job = after([(5, ACTIVE, 0)])
+    before = job.to_bytes()
+    assert not reopen(job, status("PD", PENDING), 20)
+    assert job.to_bytes() == before
+    apply_event(job, Event(8, "17_3", DONE))
+    assert reopen(job, status("PD", PENDING), 20)
 
 
 @pytest.mark.parametrize("seen", [status("CD", DONE), status("??", None)], ids=["ended", "unknown"])
@@ -426,6 +473,15 @@ def test_a_driver_is_a_witness_of_the_end(code: int) -> None:
     assert job.state is DONE, "what the log has yet to tell of this run"
     apply_event(job, Event(10, "17_3", PENDING))
     assert job.state is PENDING
+
+
+@pytest.mark.parametrize(("events", "started"), [([], 6), ([(5, ACTIVE, 0)], 5)], ids=["driver", "log"])
+def test_a_run_has_started_when_the_log_said_so_or_else_its_driver(
+    events: list[tuple[int, State, int]], started: int
+) -> None:
+    job = after(events)
+    apply_driver_status(job, DriverStatus(start=6, end=9, exit_code=0), 9)
+    assert (job.started_time, job.ended_time) == (started, 9)
 
 
 def test_a_run_that_is_over_says_nothing_of_the_next_unless_that_was_not_run() -> None:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandbox.status import (
+    MAX_CAUGHT,
     MAX_OUTPUTS,
     MAX_PHASES,
     CaughtSignal,
@@ -106,6 +107,17 @@ def test_a_phase_names_only_so_many_files() -> None:
     lines = b"phase a 1 1\n" + b"".join(b"output a %d\n" % number for number in range(MAX_OUTPUTS + 9))
     (phase,) = read_status(lines).phases
     assert len(phase.outputs) == MAX_OUTPUTS
+
+
+def test_only_so_many_phases_name_files() -> None:
+    named = b"".join(b"output p%d a\n" % number for number in range(MAX_PHASES + 1)) + b"output p0 b\n"
+    told = read_status(b"".join(b"phase p%d 1 1\n" % at for at in (0, MAX_PHASES - 1, MAX_PHASES)) + named).phases
+    assert [phase.outputs for phase in told] == [("a", "b"), ("a",), ()]
+
+
+def test_of_endless_signals_the_first_count() -> None:
+    data = b"".join(b"caught TERM %d\n" % number for number in range(MAX_CAUGHT + 1))
+    assert [caught.time for caught in read_status(data).caught] == list(range(MAX_CAUGHT))
 
 
 def test_endless_phases_do_not_fill_the_memory() -> None:

@@ -5,12 +5,15 @@ import json
 import os
 import socket
 import tarfile
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from sandbox import gather
 from sandbox.gather import Content, End, Gathered, Missing, Refused, write_bundle, write_output
 from sandbox.limits import MAX_DEPTH, Limits, SandboxError
 from sandbox.unpack import unpack
@@ -47,7 +50,10 @@ def test_people_can_read_the_manifest_line_by_line(results: Path) -> None:
         member = archive.extractfile(f"{JOB}/manifest.json")
         assert member is not None
         lines = member.read().decode().splitlines()
-    assert lines[:2] == ["{", f' "grid_job": "{JOB}",']
+    assert lines[:4] == ["{", f' "grid_job": "{JOB}",', ' "local_jobs": [', "  {"]
+    assert lines[4:9] == [
+        '   "index": 1,', '   "local_id": "t-1.1",', '   "outcome": "succeeded",', '   "cause": null', "  }",
+    ]  # fmt: skip
 
 
 def read_manifest(tar: Path) -> Any:
@@ -60,7 +66,7 @@ def read_manifest(tar: Path) -> Any:
 OUTPUT = f"{JOB}.t-1.1.output"
 MODES = {
     "job.xml": 0o644, f"{JOB}.t-1.1.stdout": 0o644, OUTPUT: 0o755, f"{OUTPUT}/deep/link": 0o777,
-    f"{OUTPUT}/events": 0o644, f"{OUTPUT}/tool": 0o755,
+    f"{OUTPUT}/events": 0o644, f"{OUTPUT}/tool": 0o755, "manifest.json": 0o644,
 }  # fmt: skip
 
 
@@ -114,6 +120,22 @@ def test_the_same_results_give_the_same_bytes(results: Path) -> None:
     os.utime(results / f"{JOB}.t-1.1.stdout", (1, 1))
     assert collect(results, "t-1.1", "t-1.2", name="again.tar") == first
     assert (results.parent / "out.tar").read_bytes() == (results.parent / "again.tar").read_bytes()
+
+
+def test_a_file_of_the_job_managers_own_may_be_an_open_one(results: Path) -> None:
+    tars = results.parent / "bytes.tar", results.parent / "file.tar"
+    (results.parent / "job.xml").write_bytes(b"<x/>")
+    gathered = write_output(JOB, results, [], {"job.xml": b"<x/>"}, tars[0], LIMITS)
+    with open(results.parent / "job.xml", "rb") as file:
+        assert write_output(JOB, results, [], {"job.xml": file}, tars[1], LIMITS) == gathered
+    assert tars[0].read_bytes() == tars[1].read_bytes()
+
+
+def test_what_waits_for_its_place_in_the_tar_waits_on_the_same_disk(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(results.parent / "no" / "such"))
+    assert collect(results).refused == ()
 
 
 def test_what_was_gathered_can_be_unpacked(results: Path) -> None:
@@ -306,11 +328,72 @@ def test_holes_are_taken_only_as_far_as_they_are_small(results: Path) -> None:
     assert (results.parent / "out.tar").stat().st_size < 10 << 20
 
 
+BLOCK = 4096
+
+
+@pytest.mark.parametrize(
+    ("layout", "holes"),
+    [
+        pytest.param(".#..#.", 4, id="before, between and behind"),
+        pytest.param("#.", 1, id="behind"),
+        pytest.param(".#.", 2, id="before and behind"),
+        pytest.param("#" * 512 + ".", 1, id="a small part"),
+    ],
+)
+def test_all_holes_of_a_file_count(results: Path, monkeypatch: pytest.MonkeyPatch, layout: str, holes: int) -> None:
+    put_sparse_file(results / OUTPUT / "a", BLOCK * len(layout))
+    with open(results / OUTPUT / "a", "r+b") as file:
+        for number, kind in enumerate(layout):
+            file.seek(number * BLOCK)
+            file.write(b"x" * BLOCK if kind == "#" else b"")
+    monkeypatch.setattr(gather, "_MOST_HOLES", holes * BLOCK)
+    assert collect(results, limits=Limits(100, 10**7)).refused == ()
+    monkeypatch.setattr(gather, "_MOST_HOLES", holes * BLOCK - 1)
+    assert [refused.path for refused in collect(results, limits=Limits(100, 10**7)).refused] == [f"{OUTPUT}/a"]
+
+
+def test_a_hole_behind_as_many_as_may_be_is_one_too_many(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_sparse_file(results / OUTPUT / "a", 3 * BLOCK)
+    with open(results / OUTPUT / "a", "r+b") as file:
+        file.seek(BLOCK)
+        file.write(b"x" * BLOCK)
+    monkeypatch.setattr(gather, "_MOST_HOLES", BLOCK)
+    assert [refused.path for refused in collect(results).refused] == [f"{OUTPUT}/a"]
+
+
+def test_the_holes_of_all_files_count_together(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b"):
+        put_sparse_file(results / OUTPUT / name, BLOCK)
+    monkeypatch.setattr(gather, "_MOST_HOLES", 2 * BLOCK - 1)
+    assert [refused.path for refused in collect(results).refused] == [f"{OUTPUT}/b"]
+
+
+def test_room_that_was_taken_is_no_hole(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open(results / OUTPUT / "reserved", "wb") as file:
+        os.posix_fallocate(file.fileno(), 0, BLOCK)
+    monkeypatch.setattr(gather, "_MOST_HOLES", 0)
+    assert collect(results).refused == ()
+
+
+def test_where_nobody_can_tell_holes_there_are_none(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.lseek
+
+    def seek(descriptor: int, position: int, whence: int) -> int:
+        if whence == os.SEEK_DATA:
+            raise OSError(22, "Invalid argument")
+        return real(descriptor, position, whence)
+
+    put_sparse_file(results / OUTPUT / "a", BLOCK)
+    monkeypatch.setattr(os, "lseek", seek)
+    monkeypatch.setattr(gather, "_MOST_HOLES", 0)
+    assert collect(results).refused == ()
+
+
 class _Disk:
-    f_frsize = 4096
+    f_frsize = 2
 
     def __init__(self, free: int) -> None:
-        self.f_bavail = free // 4096
+        self.f_bavail = free // 2
 
 
 def test_room_is_asked_for_before_anything_is_written(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,10 +412,38 @@ def test_room_is_asked_for_before_anything_is_written(results: Path, monkeypatch
     assert tar.exists()
 
 
+def test_each_entry_needs_room_for_its_header_and_for_what_it_has_on_the_disk(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = {OUTPUT: 4096, "empty": 4096, "link": 9, "events": 10_000, "tool": 3_000}
+
+    def lstat(path: Path) -> SimpleNamespace:
+        if path.name == "deep":
+            raise PermissionError(13, "Permission denied")
+        return SimpleNamespace(st_mode=os.lstat(path).st_mode, st_size=sizes.get(path.name, 0), st_blocks=8)
+
+    (results / OUTPUT / "more" / "empty").mkdir(parents=True)
+    (results / OUTPUT / "more" / "link").symlink_to("nowhere")
+    monkeypatch.setattr(Path, "lstat", lstat)
+    # Three texts, the output folder with events, tool, a raw name and more, and in that empty and link.
+    needed = 10 * 1024 + 8 * 512 + 3_000
+    monkeypatch.setattr(os, "statvfs", lambda path: _Disk((1 << 20) + needed - 2))
+    with pytest.raises(SandboxError, match=f"the outputs need {needed} bytes of room"):
+        collect(results)
+    monkeypatch.setattr(os, "statvfs", lambda path: _Disk((1 << 20) + needed))
+    assert collect(results).refused == ()
+
+
+def test_where_all_that_may_be_would_fit_nothing_is_measured(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gather, "_measure_entry", None)
+    monkeypatch.setattr(os, "statvfs", lambda path: _Disk((1 << 20) + LIMITS.max_bytes))
+    assert collect(results).refused == ()
+
+
 def test_room_for_the_tars_of_steps_is_asked_for(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (room / "k1.tar").write_bytes(b"x" * 900_000)
     monkeypatch.setattr(os, "statvfs", lambda path: _Disk(1 << 20))
-    with pytest.raises(SandboxError, match="until there is room"):
+    with pytest.raises(SandboxError, match=r"free: they stay where they are until there is room$"):
         bundle(room, make=room / "k1.tar")
 
 

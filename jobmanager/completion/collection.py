@@ -147,7 +147,7 @@ def _is_unproven(job: LocalJob) -> bool:
 
 
 def _stop_waiting(job: LocalJob) -> bool:
-    if job.state is not State.DONE or job.driver in ("ended", "missing"):
+    if job.state is not State.DONE or job.driver == "ended":
         return False
     job.driver = "missing"
     return True

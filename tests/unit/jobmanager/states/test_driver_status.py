@@ -58,6 +58,7 @@ def test_of_many_that_run_each_has_its_turn(toy: ToySystem, monkeypatch: pytest.
 
     def look(*grid_jobs: str) -> list[str]:
         asked.clear()
+        reader.forget_all_but(grid_jobs)
         for grid_job in reader.turns(grid_jobs):
             reader.read_grid_job(grid_job)
         return list(asked)

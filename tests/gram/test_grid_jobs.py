@@ -152,6 +152,7 @@ def test_a_bad_request_is_refused_with_the_number_and_the_word(refusals: dict[st
 
 
 def test_nothing_exists_of_a_refused_request(gram: GramSite, refusals: dict[str, Outcome]) -> None:
-    jobs = gram.samgrid("query", "//grid-job/@id").split()
+    # Steps are grid jobs that nobody has submitted.
+    jobs = gram.samgrid("query", "//grid-job[gram]/@id").split()
     submitted = [line for line in gram.calls() if " submit contact" in line and "answer=JOB_ID" in line]
     assert len(jobs) == len(submitted)

@@ -16,7 +16,7 @@ from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.states import Event, State
 from handlers.command import CommandAdapter
 from jobmanager.commands import cli
-from jobmanager.control.cancel_requests import cancel_withdrawn, request_cancel
+from jobmanager.control.cancel_requests import cancel_withdrawn, hold_back, request_cancel
 from jobmanager.control.cancellation import cancel_local_jobs
 from jobmanager.control.removal import find_ended_before
 from jobmanager.control.resubmission import UnknownRequest, plan_recovery
@@ -350,9 +350,8 @@ def test_what_is_heard_of_its_other_local_jobs_counts(account: Account) -> None:
 def test_a_request_that_gram_gave_up_is_cancelled_beside_it(account: Account) -> None:
     for identity in ("cccccccc", "dddddddd"):
         put_grid_job(account, identity, origin=True)
-    account.places.withdrawn.mkdir()
     for identity in ("cccccccc", "dddddddd"):
-        (account.places.withdrawn / identity).touch()
+        hold_back(account, identity, -60)
     damage(account.database, "grid_job", "cccccccc")
     cancel_withdrawn(account)
     assert account.database.grid_jobs.get("dddddddd").cancelled

@@ -346,9 +346,9 @@ def test_all_holes_of_a_file_count(results: Path, monkeypatch: pytest.MonkeyPatc
         for number, kind in enumerate(layout):
             file.seek(number * BLOCK)
             file.write(b"x" * BLOCK if kind == "#" else b"")
-    monkeypatch.setattr(gather, "_MOST_HOLES", holes * BLOCK)
+    monkeypatch.setattr(gather, "MOST_HOLES", holes * BLOCK)
     assert collect(results, limits=Limits(100, 10**7)).refused == ()
-    monkeypatch.setattr(gather, "_MOST_HOLES", holes * BLOCK - 1)
+    monkeypatch.setattr(gather, "MOST_HOLES", holes * BLOCK - 1)
     assert [refused.path for refused in collect(results, limits=Limits(100, 10**7)).refused] == [f"{OUTPUT}/a"]
 
 
@@ -357,21 +357,21 @@ def test_a_hole_behind_as_many_as_may_be_is_one_too_many(results: Path, monkeypa
     with open(results / OUTPUT / "a", "r+b") as file:
         file.seek(BLOCK)
         file.write(b"x" * BLOCK)
-    monkeypatch.setattr(gather, "_MOST_HOLES", BLOCK)
+    monkeypatch.setattr(gather, "MOST_HOLES", BLOCK)
     assert [refused.path for refused in collect(results).refused] == [f"{OUTPUT}/a"]
 
 
 def test_the_holes_of_all_files_count_together(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a", "b"):
         put_sparse_file(results / OUTPUT / name, BLOCK)
-    monkeypatch.setattr(gather, "_MOST_HOLES", 2 * BLOCK - 1)
+    monkeypatch.setattr(gather, "MOST_HOLES", 2 * BLOCK - 1)
     assert [refused.path for refused in collect(results).refused] == [f"{OUTPUT}/b"]
 
 
 def test_room_that_was_taken_is_no_hole(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with open(results / OUTPUT / "reserved", "wb") as file:
         os.posix_fallocate(file.fileno(), 0, BLOCK)
-    monkeypatch.setattr(gather, "_MOST_HOLES", 0)
+    monkeypatch.setattr(gather, "MOST_HOLES", 0)
     assert collect(results).refused == ()
 
 
@@ -385,7 +385,7 @@ def test_where_nobody_can_tell_holes_there_are_none(results: Path, monkeypatch: 
 
     put_sparse_file(results / OUTPUT / "a", BLOCK)
     monkeypatch.setattr(os, "lseek", seek)
-    monkeypatch.setattr(gather, "_MOST_HOLES", 0)
+    monkeypatch.setattr(gather, "MOST_HOLES", 0)
     assert collect(results).refused == ()
 
 

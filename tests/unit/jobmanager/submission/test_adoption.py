@@ -137,6 +137,15 @@ def test_a_clock_that_was_set_back_makes_it_settle_not_much_later(toy: ToySystem
     assert not look(toy)
 
 
+@pytest.mark.parametrize(("passed", "intended"), [(5, NOW), (-10, NOW), (-11, NOW - 11)])
+def test_a_clock_that_is_a_little_behind_was_not_set_back(toy: ToySystem, passed: int, intended: int) -> None:
+    toy.add([None])
+    toy.now = NOW + passed
+    with pytest.raises(Unsettled):
+        look(toy)
+    assert toy.job().intended == intended
+
+
 def test_what_is_tried_again_may_turn_up_again(toy: ToySystem) -> None:
     toy.add([None])
     toy.now = NOW + SETTLE

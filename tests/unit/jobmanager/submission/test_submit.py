@@ -87,6 +87,13 @@ def test_one_id_for_two_local_jobs_is_a_fault_of_whoever_answers(toy: ToySystem)
     assert toy.ids() == ["7", None, None, None, None, None]
 
 
+def test_an_id_of_a_local_job_that_has_ended_may_be_used_again(toy: ToySystem) -> None:
+    toy.add(["7", None], State.DONE, token=None)
+    toy.does("submit", "echo 7")
+    submit(toy)
+    assert toy.ids() == ["7", "7"]
+
+
 def test_the_sites_options_come_before_the_requests(toy: ToySystem) -> None:
     toy.change_adapter(options=("--site=a b",))
     toy.add([None], token=None)

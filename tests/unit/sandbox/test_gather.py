@@ -1,12 +1,14 @@
 """Gathering the outputs of a grid job into one tar."""
 
+import gzip
 import hashlib
 import json
 import os
 import socket
 import tarfile
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -213,6 +215,7 @@ def test_what_each_part_holds_lies_in_a_folder_of_its_name(room: Path) -> None:
     with tarfile.open(room / "out.tar", "r:") as archive:
         expected = ["", "/job.xml", *parts, "/make/manifest.json", "/manifest.json"]
         assert archive.getnames() == [JOB + name for name in expected]
+        assert archive.getmember(f"{JOB}/make/manifest.json").mode == 0o644
     unpack(room / "out.tar", room / "out", LIMITS)
     top = room / "out" / JOB
     assert (top / "make/k1.1.output/deep/link").read_text() == "made"
@@ -251,6 +254,13 @@ def test_a_part_that_is_damaged_or_cut_short_is_listed_and_what_is_sound_is_take
         assert archive.getnames()[-1] == f"{JOB}/manifest.json"
 
 
+def test_a_part_that_is_compressed_is_no_tar(room: Path) -> None:
+    tar = write_part(room, "k1")
+    tar.write_bytes(gzip.compress(tar.read_bytes()))
+    (refused,) = bundle(room, make=tar).refused
+    assert refused.reason.startswith("is no sound tar file")
+
+
 def test_parts_pass_no_limit_of_the_whole(room: Path) -> None:
     tar = write_part(room, "k1")
     assert bundle(room, Limits(3, 10**6), make=tar).refused == (
@@ -266,6 +276,8 @@ def test_a_part_as_deep_as_can_be_leaves_a_tar_that_can_be_unpacked(room: Path) 
     (deepest / "file").touch()
     write_output("k1", room / "k1", [End(1, "1", "succeeded", None)], {}, room / "k1.tar", LIMITS)
     assert all("folders deep" in refused.reason for refused in bundle(room, make=room / "k1.tar").refused)
+    with tarfile.open(room / "out.tar", "r:") as archive:
+        assert max(name.count("/") + 1 for name in archive.getnames()) == MAX_DEPTH
     unpack(room / "out.tar", room / "out", LIMITS)
 
 
@@ -473,6 +485,21 @@ def test_a_folder_with_too_many_entries_is_left_out_whole(results: Path) -> None
     gathered = collect(results, limits=Limits(10, 10**6))
     assert gathered.refused == (Refused(f"{output.name}/deep", "its entries would pass the limit max_files = 10"),)
     assert f"{output.name}/tool" in {content.path for content in gathered.files}
+
+
+def test_no_more_names_are_read_than_show_that_there_are_too_many(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.scandir
+
+    @contextmanager
+    def scandir(folder: int) -> Iterator[Iterator[os.DirEntry[str]]]:
+        with real(folder) as entries:
+            yield (entry for number, entry in enumerate(entries) if number < 2 or pytest.fail("read on"))
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    (refused,) = collect(results, limits=Limits(1, 10**6)).refused
+    assert refused == Refused(OUTPUT, "its entries would pass the limit max_files = 1")
 
 
 def test_as_many_entries_and_bytes_are_taken_as_may_be(results: Path) -> None:

@@ -70,6 +70,8 @@ class EventFile:
         self._window, self._base = bytearray(), 0
         self._begin: int | None = 0
         """Where the piece begins that is being read: the head, or an event."""
+        self._done = 0
+        """Where the last one ended."""
         self._has_head = False
         self._path: list[str] = []
         self._init_at, self._version = 0, ""
@@ -112,8 +114,8 @@ class EventFile:
         raise self._fault("has a DOCTYPE, which no event file needs and which may declare entities")
 
     def _forget(self) -> None:
-        """Keep only what may be wanted yet."""
-        at = self._parser.CurrentByteIndex if self._begin is None else self._begin
+        """Keep only what may be wanted yet: where the parser stands within a tag, not every expat can tell."""
+        at = self._done if self._begin is None else self._begin
         del self._window[: at - self._base]
         self._base = at
         if len(self._window) > MOST:
@@ -159,7 +161,7 @@ class EventFile:
         end = self._window.index(b">", at) + 1
         begin = (self._begin or 0) - self._base
         piece = bytes(self._window[begin:end])
-        self._begin = None
+        self._begin, self._done = None, self._base + end
         if self._has_head:
             self._take_event(piece)
         else:

@@ -12,7 +12,22 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("adapters", "batch_adapters", "gram_shims", "handlers", "jobmanager", "sandbox")
-INSTALLED = (".py", ".lark", ".rng", ".j2", ".sh", ".xsl", ".pm", ".html", ".css", ".js", ".svg", ".conf", ".rvf")
+INSTALLED = (
+    ".py",
+    ".lark",
+    ".rng",
+    ".j2",
+    ".sh",
+    ".xsl",
+    ".pm",
+    ".html",
+    ".css",
+    ".js",
+    ".svg",
+    ".conf",
+    ".rvf",
+    ".service",
+)
 
 
 @pytest.fixture(scope="module")

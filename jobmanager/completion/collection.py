@@ -180,7 +180,8 @@ def _ask_for_causes(account: Account, identity: str) -> None:
         database,
         identity,
         known,
-        lambda local_job: apply_status(local_job, answer[str(local_job.local_id)], asked, "history"),
+        # One that was queued again meanwhile has begun another run.
+        lambda job: wants_a_word(job) and apply_status(job, answer[str(job.local_id)], asked, "history"),
     )
     late = [_note(local_job) for local_job in database.local_jobs.each(identity) if wants_a_word(local_job)]
     if late and system.adapter.history is not None:

@@ -3,6 +3,7 @@
 import json
 import os
 import tarfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +12,9 @@ from typing import Any
 import pytest
 from lxml import etree
 
-from batch_adapters.adapter import BatchError, Garbled, Unreachable
-from batch_adapters.states import Cause, State
+from batch_adapters.adapter import BatchError, Garbled, LocalStatus, Unreachable
+from batch_adapters.running.batch_system import BatchSystem
+from batch_adapters.states import Cause, Event, State
 from handlers.command import CommandAdapter
 from jobmanager.completion import collection
 from jobmanager.completion.collection import _render_document, collect_grid_job, keep_summary, output_limits
@@ -26,6 +28,7 @@ from jobmanager.requests.time_limit import TooLong
 from jobmanager.site.account import Account
 from jobmanager.states.driver_status import reconcile_with_drivers, status_file
 from jobmanager.states.next_task import Task
+from jobmanager.states.registration import apply_events
 from jobmanager.views.grid_jobs import render_output
 from sandbox.limits import Limits
 from tests.unit.toy_system import GRID_JOB, LAG, NOW, TOKEN, ToySystem
@@ -187,6 +190,23 @@ def test_the_batch_system_is_asked_why_each_ended(toy: ToySystem) -> None:
     collect_grid_job(toy.account, GRID_JOB)
     assert toy.calls("history") == [TOKEN, f"{GRID_JOB}-2"]
     assert [toy.job(number).batch_words for number in (1, 2, 3)] == ["CA", "F", None]
+
+
+def test_a_run_that_begins_while_it_is_asked_why_the_last_one_ended_goes_on(
+    toy: ToySystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_ended(toy, "17", state=State.FAILED)
+    toy.answers("history", f"17 CA {TOKEN} -")
+    ask = BatchSystem.find_ended
+
+    def queue_again(system: BatchSystem, token: str) -> list[LocalStatus]:
+        apply_events(toy.database, "toy", [Event(int(time.time()), "17", State.PENDING)])
+        return ask(system, token)
+
+    monkeypatch.setattr(BatchSystem, "find_ended", queue_again)
+    collect_grid_job(toy.account, GRID_JOB)
+    assert toy.states() == [State.PENDING]
+    assert not state_of(toy).is_final
 
 
 def test_without_a_history_nobody_waits_for_it(toy: ToySystem) -> None:

@@ -62,14 +62,15 @@ class Resident:
             while pid := door.readline().strip():
                 try:
                     self._serve_one(Path("/proc", pid), self._folder / pid)
-                except OSError as error:
-                    if error.errno not in _KILLED:
+                except Exception as error:  # noqa: BLE001 the next command must be answered; `Site.check` tells of it
+                    if getattr(error, "errno", None) not in _KILLED:
                         self.faults.append(traceback.format_exc())
 
     def _serve_one(self, process: Path, ear: Path) -> None:
-        _, *words = map(os.fsdecode, (process / "cmdline").read_bytes().split(b"\0")[:-1])
+        _, *words = map(os.fsdecode, (process / "cmdline").read_bytes().split(b"\0"))
         if not words:
-            raise ProcessLookupError
+            raise ProcessLookupError(errno.ESRCH, "a zombie has no words any more")
+        words.pop()
         # Not 0 to 2, which the shell turns elsewhere while it speaks to us.
         reply, end = self._find_outcome(words, (process / "fd" / "4").read_text)
         _write(process / "fd" / "5", reply.stdout)

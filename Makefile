@@ -37,7 +37,7 @@ check: venv
 MEMORY := $(shell [ "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt 2000000 ] 2>/dev/null && \
 	! findmnt --noheadings --output OPTIONS /dev/shm | grep -q noexec && echo TMPDIR=/dev/shm)
 test: check
-	$(MEMORY) $(BIN)/pytest --numprocesses $(shell expr $$(nproc) + 1) --dist worksteal
+	$(MEMORY) $(BIN)/pytest --numprocesses $(shell expr 2 \* $$(nproc) + 1) --dist worksteal
 
 test-fresh:
 	PYTHON=$(PYTHON) tests/fresh/run.sh

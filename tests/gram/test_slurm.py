@@ -78,10 +78,13 @@ def test_the_demo_runs_on_slurm(slurm: GramSite) -> None:
     assert "8 of 8 local jobs succeeded" in demo.text
 
 
+IN_DOUBT = 300
+"""Seconds for which a submission whose command was killed is looked for on Slurm."""
+
+
 def wait_for_state(slurm: GramSite, job: str, *states: str) -> None:
-    wait_until(
-        lambda: slurm.query(job, "string(/jobs/grid-job/@state)") in states, f"{job} is {' or '.join(states)}", PATIENCE
-    )
+    said = f"{job} is {' or '.join(states)}"
+    wait_until(lambda: slurm.query(job, "string(/jobs/grid-job/@state)") in states, said, IN_DOUBT + PATIENCE)
 
 
 def wait_for_empty_queue(slurm: GramSite) -> None:

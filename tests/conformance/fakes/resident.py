@@ -4,12 +4,13 @@ Each command on PATH is a few lines of shell that tell their pid and are told ho
 take longer than all else that the tests do. What the command was given, and where its output goes, is in /proc.
 """
 
+import contextlib
 import errno
 import os
 import shlex
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from tests.conformance.fakes.dialect import Reply
@@ -26,7 +27,12 @@ esac
 """
 
 _KILLED = {errno.ENOENT, errno.ESRCH, errno.EPIPE, errno.EACCES, errno.ENXIO}
-"""What comes of the files and pipes of a command that has been killed meanwhile: it wants no answer."""
+"""What comes of the files and pipes of a command that has been killed meanwhile."""
+
+
+class _Gone(Exception):
+    """The command has been killed meanwhile: it wants no answer."""
+
 
 Answer = Callable[[Sequence[str], Callable[[], str]], Outcome]
 """Of a command's words, the first of them its path, and its standard input."""
@@ -62,17 +68,18 @@ class Resident:
             while pid := door.readline().strip():
                 try:
                     self._serve_one(Path("/proc", pid), self._folder / pid)
-                except Exception as error:  # noqa: BLE001 the next command must be answered; `Site.check` tells of it
-                    if getattr(error, "errno", None) not in _KILLED:
-                        self.faults.append(traceback.format_exc())
+                except _Gone:
+                    continue
+                except Exception:  # noqa: BLE001 the next command must be answered; `Site.check` tells of it
+                    self.faults.append(traceback.format_exc())
 
     def _serve_one(self, process: Path, ear: Path) -> None:
-        _, *words = map(os.fsdecode, (process / "cmdline").read_bytes().split(b"\0"))
+        _, *words = map(os.fsdecode, _read(process / "cmdline").split(b"\0"))
         if not words:
-            raise ProcessLookupError(errno.ESRCH, "a zombie has no words any more")
+            raise _Gone("a zombie has no words any more")
         words.pop()
         # Not 0 to 2, which the shell turns elsewhere while it speaks to us.
-        reply, end = self._find_outcome(words, (process / "fd" / "4").read_text)
+        reply, end = self._find_outcome(words, lambda: _read(process / "fd" / "4").decode())
         _write(process / "fd" / "5", reply.stdout)
         _write(process / "fd" / "6", reply.stderr)
         _write(ear, f"{reply.exit_code if end == 'exit' else end}\n")
@@ -80,11 +87,29 @@ class Resident:
     def _find_outcome(self, words: Sequence[str], stdin: Callable[[], str]) -> Outcome:
         try:
             return self._answer(words, stdin)
+        except _Gone:
+            raise
         except Exception:  # noqa: BLE001 the command must be answered; `Site.check` tells of it
             self.faults.append(traceback.format_exc())
             return Outcome(Reply("", self.faults[-1], 97))
 
 
+@contextlib.contextmanager
+def _notice_its_death() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _KILLED:
+            raise _Gone from error
+        raise
+
+
+@_notice_its_death()
+def _read(path: Path) -> bytes:
+    return path.read_bytes()
+
+
+@_notice_its_death()
 def _write(path: Path, text: str) -> None:
     """Write to a file, or to a pipe that somebody reads: where nobody does, to open it would wait for ever."""
     descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -7,6 +7,7 @@ process PID STARTED BOOT STARTER-PID STARTER-STARTED
 end STATE EXIT-CODE EPOCH
 """
 
+import fcntl
 import os
 import re
 from collections.abc import Iterable
@@ -68,11 +69,12 @@ def render_end(end: End) -> str:
 
 def read_run(text: str) -> Run:
     """What a file's text says; lines that are torn say nothing."""
-    process, ended = _PROCESS.search(text), _END.search(text)
+    processes, ended = _PROCESS.findall(text), _END.search(text)
     end = End(State(int(ended[1])), int(ended[2]), int(ended[3])) if ended else None
-    if process is None:
+    if not processes:
         return Run(end=end)
-    pid, started, boot, starter_pid, starter_started = process.groups()
+    # The queue may have found the process before its starter could write it down: who waits for it is said last.
+    pid, started, boot, starter_pid, starter_started = processes[-1]
     return Run(Process(int(pid), int(started), boot), Process(int(starter_pid), int(starter_started), boot), end)
 
 
@@ -84,6 +86,18 @@ def read_run_file(path: Path) -> Run | None:
         return None
     with open(descriptor, encoding="ascii", errors="replace") as file:
         return read_run(file.read())
+
+
+def is_starter_late(claims: Path) -> bool:
+    """True while a starter knows something of its jobs that it could not write down yet (a full disk)."""
+    descriptor = os.open(claims, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def write_claim(path: Path) -> bool:

@@ -15,7 +15,16 @@ from functools import lru_cache
 from pathlib import Path
 
 from batch_adapters.fork.client import StarterClient, StarterDied
-from batch_adapters.fork.jobs import End, Run, read_run_file, render_process, write_claim, write_events, write_line
+from batch_adapters.fork.jobs import (
+    End,
+    Run,
+    is_starter_late,
+    read_run_file,
+    render_process,
+    write_claim,
+    write_events,
+    write_line,
+)
 from batch_adapters.fork.processes import (
     Process,
     find_session_leader,
@@ -360,12 +369,14 @@ class Queue:
         return Run(process)
 
     def _write_dead(self) -> None:
-        for local_id, run in list(self._dead.items()):
-            may_come = run.starter is not None and is_alive(run.starter)
+        for local_id, known in list(self._dead.items()):
+            is_late = is_starter_late(self._spool.run)
+            starter = (read_run_file(self._path(local_id)) or known).starter
+            may_come = is_late or (starter is not None and is_alive(starter))
             # Read again: its starter may have written the end just before it died.
-            end = (read_run_file(self._path(local_id)) or run).end
-            if end is not None:
-                self._ended[local_id] = end
+            run = read_run_file(self._path(local_id)) or known
+            if run.end is not None:
+                self._ended[local_id] = run.end
             elif may_come:
                 continue
             else:

@@ -8,6 +8,7 @@ pid but its tag, TOKEN.INDEX, what has a claim is never started again, and the q
 """
 
 import contextlib
+import fcntl
 import os
 import select
 import signal
@@ -54,6 +55,9 @@ class Starter:
         # By their pids, their ids in the log; those of the queue's starter are the names of their claims.
         self._jobs: dict[int, str] = {}
         self._unwritten: list[Event] = []
+        self._processes: dict[Path, str] = {}
+        # Locked while something is unwritten: without it the queue would take an end that only we know for lost.
+        self._lateness = None if claims is None else os.open(claims, os.O_RDONLY | os.O_DIRECTORY)
         self._late = False
         self._input = b""
         self._accepting = True
@@ -115,7 +119,7 @@ class Starter:
             if claim is not None and refusal.for_good:
                 _write_claim(claim)
             return Refused(request.tag, refusal.error, str(refusal))
-        self._late = not self._write_active()
+        self._set_late(not self._write_active())
         return Started(request.tag, tuple(pids))
 
     def _find_claim(self, request: StartRequest) -> Path | None:
@@ -140,25 +144,30 @@ class Starter:
         self._jobs[pid] = local_id = str(pid) if claim is None else tag
         self._unwritten.append(Event(int(time.time()), local_id, State.ACTIVE))
         process = read_process(pid, zombie=True)
-        try:
-            if claim is not None and process is not None:
-                write_line(claim, render_process(process, self._process))
-        except OSError as error:
-            _complain(f"{tag}: cannot write down its process: {error}")
+        if claim is not None and process is not None:
+            self._processes[claim] = render_process(process, self._process)
+
+    def _set_late(self, late: bool) -> None:
+        self._late = late
+        if self._lateness is not None:
+            fcntl.flock(self._lateness, fcntl.LOCK_SH if late else fcntl.LOCK_UN)
 
     def _write_active(self) -> bool:
-        """Write the ACTIVE events that wait; False where it must be tried again."""
+        """Write down the processes and ACTIVE events that wait; False where it must be tried again."""
         try:
+            for claim, line in list(self._processes.items()):
+                _write_to_claim(claim, line)
+                del self._processes[claim]
             if self._unwritten:
                 write_events(self._log, self._unwritten)
         except OSError as error:
-            _complain(f"cannot write to the scheduler log {self._log}, trying again: {error}")
+            _complain(f"cannot write down what was started, trying again: {error}")
             return False
         self._unwritten.clear()
         return True
 
     def _write_ends(self) -> None:
-        self._late = not self._write_active()
+        self._set_late(not self._write_active())
         while not self._late and (child := read_ended_child()) is not None:
             # It stays a zombie until its end is written: if we die before, who inherits it still learns its exit code.
             run_signal_group(child.si_pid, signal.SIGKILL)
@@ -167,16 +176,14 @@ class Starter:
                 os.waitpid(child.si_pid, 0)
                 self._jobs.pop(child.si_pid, None)
             else:
-                self._late = True
+                self._set_late(True)
 
     def _write_end(self, local_id: str, end: End) -> bool:
         event = Event(end.timestamp, local_id, end.state, end.exit_code)
         try:
             write_events(self._log, [event])
             if self._claims is not None:
-                # It has gone where the queue does not wait for it any more.
-                with contextlib.suppress(FileNotFoundError):
-                    write_line(self._claims / local_id, render_end(end))
+                _write_to_claim(self._claims / local_id, render_end(end))
         except OSError as error:
             _complain(f"{local_id}: cannot write its end, trying again: {error}")
             return False
@@ -189,6 +196,12 @@ def _write_claim(claim: Path) -> None:
     """See that a job whose program cannot be run has a claim; its process may have made it before its exec failed."""
     with contextlib.suppress(OSError):
         write_claim(claim)
+
+
+def _write_to_claim(claim: Path, line: str) -> None:
+    # It has gone where the queue does not wait for it any more.
+    with contextlib.suppress(FileNotFoundError):
+        write_line(claim, line)
 
 
 def _complain(sentence: str) -> None:

@@ -4,6 +4,7 @@ import dataclasses
 import os
 import random
 import re
+import resource
 import signal
 import subprocess
 import time
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 
 from batch_adapters.fork.commands import HISTORY_SECONDS
-from batch_adapters.fork.jobs import read_run_file, render_process
+from batch_adapters.fork.jobs import Run, read_run_file, render_process
 from batch_adapters.fork.processes import Process, read_boot, read_process
 from batch_adapters.fork.spool import EVENTS_BYTES, Spool, lock_file, open_spool
 from batch_adapters.fork.submission import KEEP_SECONDS, Submission, write_submission
@@ -661,3 +662,22 @@ def test_a_job_whose_starter_could_not_write_down_its_process_is_found(system: S
     assert found.process == before.process
     assert system.run("cancel", "a.1") == "a.1 signalled\n"
     assert system.wait_for_end() == {"a.1": Answer("lost", "-", CANCELLED)}
+
+
+def test_the_end_that_a_starter_cannot_write_down_is_waited_for(system: System) -> None:
+    system.submit("a", 1, ": <go")
+    wait_until(lambda: bool(system.pids_of(STARTER)))
+    (starter,) = system.pids_of(STARTER)
+    # As a full disk does: files can be made, and nothing can be written to them.
+    resource.prlimit(starter, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+    system.submit("b", 1, "exit 6")
+    wait_until(lambda: read_run_file(system.spool / "run" / "b.1") == Run())
+    system.kill(QUEUE)
+    # What the next queue has started shows that it has looked at what ran before.
+    system.submit("c", 1, "exit 7")
+    wait_until(lambda: system.query()["c.1"] == Answer("ended", "7"))
+    assert system.query()["b.1"] == Answer("running", "-")
+    resource.prlimit(starter, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    system.gate.open()
+    system.wait_for_end()
+    assert system.query() == {"a.1": Answer("ended", "0"), "b.1": Answer("ended", "6"), "c.1": Answer("ended", "7")}

@@ -54,6 +54,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
         pytest.param(LINE + "end 8\nend 8 0 7\n", Run(JOB, STARTER, End(State.DONE, 0, 7)), id="torn, then whole"),
         pytest.param(LINE + "end 8 0 7", Run(JOB, STARTER), id="half an end is none"),
         pytest.param(LINE[:-9], Run(), id="half a process is none"),
+        pytest.param(LINE.replace("9 900", "10 1000") + LINE, Run(JOB, STARTER), id="found first, then written down"),
         pytest.param("end 8 0 7\n", Run(end=End(State.DONE, 0, 7)), id="a process that could not be written"),
         pytest.param("\0\0\0", Run(), id="zeros after a power failure"),
     ],

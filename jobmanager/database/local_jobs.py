@@ -246,6 +246,12 @@ class Usage:
         return self.local_jobs - self.succeeded - self.cancelled
 
 
+# Few local jobs of any grid job are: SQLite would search all of this one.
+_IN_DOUBT = (
+    "FROM local_job INDEXED BY local_job_unsubmitted WHERE state = 'unsubmitted' AND token IS NOT NULL AND grid_job = ?"
+)
+
+
 class LocalJobs:
     """Local jobs by grid job, by the batch system's ids, and by token; their phases, and what they used."""
 
@@ -297,12 +303,12 @@ class LocalJobs:
 
     def in_doubt(self, identity: str) -> "list[LocalJob]":
         """The local jobs of a grid job whose submission was intended, but whose id is not known."""
-        # Few local jobs of any grid job are: SQLite would search all of this one.
-        sql = (
-            "SELECT grid_job, number, document FROM local_job INDEXED BY local_job_unsubmitted"
-            " WHERE state = 'unsubmitted' AND token IS NOT NULL AND grid_job = ? ORDER BY number"
-        )
+        sql = f"SELECT grid_job, number, document {_IN_DOUBT} ORDER BY number"
         return [job for _, job in self._read(sql, identity)]
+
+    def is_in_doubt(self, identity: str) -> bool:
+        """True while a submission of a grid job is intended whose ids are not known; from the index only."""
+        return any(self._store.query(f"SELECT 1 {_IN_DOUBT} LIMIT 1", [identity]))
 
     def _local_jobs(self, condition: str, *values: object) -> "list[LocalJob]":
         sql = "SELECT grid_job, number, document FROM local_job WHERE grid_job = ?" + condition

@@ -28,6 +28,7 @@ from jobmanager.requests.job_types import HandlerError
 from jobmanager.requests.time_limit import MOST_HANGS, HandlerHung, asking
 from jobmanager.run_grid_job import run_grid_job
 from jobmanager.site.account import Account, open_account
+from jobmanager.site.places import FIRST_QUESTIONS
 from jobmanager.states.next_task import Task
 from jobmanager.states.program_reports import read_reports
 from jobmanager.states.reconciliation import reconcile_batch_system
@@ -162,7 +163,7 @@ def _log_unused(account: Account, grid_job: str) -> None:
 
 
 def _find_hangs(account: Account, grid_job: str) -> list[str]:
-    return [hang for what in ("check", "pack") for hang in asking(account, grid_job, what).find_hangs()]
+    return [hang for what in FIRST_QUESTIONS for hang in asking(account, grid_job, what).find_hangs()]
 
 
 def _refuse_hung(account: Account, grid_job: str) -> None:

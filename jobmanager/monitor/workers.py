@@ -10,7 +10,7 @@ from batch_adapters.running.backoff import Backoff
 from jobmanager.database.database import DatabaseError, UnknownJob
 from jobmanager.requests.time_limit import has_stack
 from jobmanager.site.account import Account
-from jobmanager.site.places import QUESTIONS
+from jobmanager.site.places import FIRST_QUESTIONS, QUESTIONS
 from jobmanager.states.next_task import Task
 
 logger = logging.getLogger(__name__)
@@ -90,8 +90,7 @@ class Workers:
         :param cancelled: whether the subject is a grid job that was cancelled.
         """
         subject = self._subjects.get(name)
-        if subject is not None and subject.worker is not None and cancelled and subject.task in BEGINNING:
-            # It may hang in a handler, or go on submitting for a long time; any task can be killed and begun again.
+        if subject is not None and subject.worker is not None and cancelled and self._may_be_ended(subject):
             logger.info("%s %s is ended: the grid job is cancelled", name, subject.task)
             subject.worker.kill()
             subject.worker = None
@@ -105,6 +104,18 @@ class Workers:
         subject.begun = now
         # Whatever comes of it: if the same task is needed again, not at once.
         subject.backoff.wait(time.monotonic())
+
+    def _may_be_ended(self, subject: _Subject) -> bool:
+        """True for a worker that begins something, and has no array on its way, which would be in doubt for long.
+
+        A grid job that is cancelled gets no new intent. So a worker that has none open submits nothing any more,
+        however long it takes, and one that has ends with the answers to its submit commands, or their time limits.
+        While it asks a handler, which may hang, none of these runs, whatever earlier workers have left in doubt.
+        """
+        if subject.task not in BEGINNING:
+            return False
+        is_in_doubt = self._account.database.local_jobs.is_in_doubt(subject.name)
+        return not is_in_doubt or self._account.places.is_handler_asked(subject.name, FIRST_QUESTIONS)
 
     def _are_enough(self, task: Task) -> bool:
         """A look at a batch system is not to wait until no grid job has anything to do, nor a cancel for handlers.

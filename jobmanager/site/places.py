@@ -4,7 +4,7 @@ import os
 import pwd
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,8 @@ _GRID_JOB_ID = re.compile(r"[a-z][a-z0-9]{7}", re.ASCII)
 
 QUESTIONS = ("check", "pack", "lines", "summary")
 """What a grid job's handler is asked by workers: about the request, the local jobs, what they print, what they made."""
+FIRST_QUESTIONS = QUESTIONS[:2]
+"""Those asked before anything is submitted."""
 
 
 class StateFolderError(Exception):
@@ -138,9 +140,9 @@ class StatePlaces:
         """There while the grid job's handler is asked to do one of `QUESTIONS`."""
         return self.grid_job(grid_job) / f"handler-{what}.asked"
 
-    def is_handler_asked(self, grid_job: str) -> bool:
-        """True while a worker waits for the grid job's handler."""
-        return any(self.handler_asked(grid_job, what).exists() for what in QUESTIONS)
+    def is_handler_asked(self, grid_job: str, questions: Iterable[str] = QUESTIONS) -> bool:
+        """True while a worker waits for the grid job's handler with one of these questions."""
+        return any(self.handler_asked(grid_job, what).exists() for what in questions)
 
     def handler_hung(self, grid_job: str, what: str) -> Path:
         """How often it did not come to an end with that."""

@@ -78,13 +78,10 @@ def test_the_demo_runs_on_slurm(slurm: GramSite) -> None:
     assert "8 of 8 local jobs succeeded" in demo.text
 
 
-IN_DOUBT = 300
-"""Seconds for which a submission whose command was killed is looked for on Slurm."""
-
-
 def wait_for_state(slurm: GramSite, job: str, *states: str) -> None:
-    said = f"{job} is {' or '.join(states)}"
-    wait_until(lambda: slurm.query(job, "string(/jobs/grid-job/@state)") in states, said, IN_DOUBT + PATIENCE)
+    wait_until(
+        lambda: slurm.query(job, "string(/jobs/grid-job/@state)") in states, f"{job} is {' or '.join(states)}", PATIENCE
+    )
 
 
 def wait_for_empty_queue(slurm: GramSite) -> None:
@@ -92,7 +89,8 @@ def wait_for_empty_queue(slurm: GramSite) -> None:
 
 
 def test_a_cancel_during_submission_twice_empties_the_queue(slurm: GramSite) -> None:
-    # Three arrays; held, because a hundred that run are a load of their own.
+    # Three arrays; held, because a hundred that run are a load of their own. None of them is killed on its way: Slurm
+    # would be asked for it for 300 s, longer than we wait.
     contact = slurm.submit(OURS, "(samgrid_type=command)(count=2500)(batch_options=--hold)" + sh("true"))
     wait_until(lambda: slurm.grid_job(contact) != "", "it has its answer", PATIENCE)
     job = slurm.grid_job(contact)

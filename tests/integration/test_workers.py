@@ -1,5 +1,6 @@
 """Workers and their server in a real account: what is killed is begun again, and nothing is done twice."""
 
+import json
 import os
 import signal
 from dataclasses import replace
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from batch_adapters.fork import FORK
 from tests.conftest import processes_of
 from tests.integration.test_grid_jobs import counts, read_tar
 from tests.samgrid import Samgrid
@@ -69,6 +71,29 @@ def test_a_handler_that_hangs_when_the_monitor_is_killed_keeps_no_grid_job_from_
     os.kill(monitor, signal.SIGKILL)
     assert samgrid("cancel", identity).returncode == 0
     assert samgrid("watch", identity).stdout.splitlines()[-1].startswith(f"grid job {identity} cancelled: cancelled")
+
+
+def test_a_cancel_during_a_submission_adopts_its_array_and_begins_no_other(samgrid: Samgrid, tmp_path: Path) -> None:
+    slow = tmp_path / "slow"
+    wait = f"until [ -e {tmp_path}/go ]; do sleep 0.01; done"
+    slow.write_text(f'#!/bin/sh\necho run >>{tmp_path}/begun\n{wait}\nexec "$@"\n')
+    slow.chmod(0o755)
+    submit = json.dumps([str(slow), *FORK.submit.argv])
+    # What is in doubt would keep the cancel for longer than the test waits.
+    (tmp_path / "samgrid.toml").write_text(
+        f"[batch.fork]\nmax_array = 2\nsettle_time = 3600\nsubmit = {{ argv = {submit} }}\n"
+    )
+    samgrid = replace(samgrid, settings={"SAMGRID_CONFIG": str(tmp_path / "samgrid.toml")})
+    identity = samgrid.submit("&(samgrid_type=command)(executable=/bin/sleep)(arguments=300)(count=6)")
+    wait_until((tmp_path / "begun").exists)
+    assert samgrid("cancel", identity).returncode == 0
+    # The monitor answers when it has seen to whoever connected before.
+    assert samgrid("status", identity).returncode == 0
+    (tmp_path / "go").touch()
+    assert samgrid("watch", identity).stdout.splitlines()[-1].startswith(f"grid job {identity} cancelled: cancelled")
+    assert (tmp_path / "begun").read_text() == "run\n"
+    assert "submitted: 2 local jobs, 1 to 2" in samgrid("log", identity).stdout
+    assert "4 never submitted" in samgrid("log", identity).stdout
 
 
 HANGING = """

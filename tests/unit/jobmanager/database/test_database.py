@@ -482,6 +482,7 @@ def steps_of(database: Database, ask: Callable[[], object]) -> int:
         pytest.param(lambda database: database.local_jobs.list_open("fork"), id="open local jobs"),
         pytest.param(lambda database: database.local_jobs.tokens_in_doubt(), id="tokens in doubt"),
         pytest.param(lambda database: database.local_jobs.in_doubt("zzzzzzzz"), id="local jobs in doubt"),
+        pytest.param(lambda database: database.local_jobs.is_in_doubt("zzzzzzzz"), id="whether some are"),
         pytest.param(lambda database: database.local_jobs.to_submit("zzzzzzzz", 2), id="local jobs to submit"),
         pytest.param(lambda database: database.local_jobs.is_registered("fork", "zzzzzzzz-1", "7"), id="registered"),
     ],

@@ -12,12 +12,14 @@ from batch_adapters.states import State
 from jobmanager.database.database import DatabaseError
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.grid_jobs import GridJobs
+from jobmanager.database.local_job import LocalJob
 from jobmanager.monitor import workers as workers_module
 from jobmanager.monitor.child import Child
 from jobmanager.monitor.workers import BUSY, HANDLER_PATIENCE, HUNG, LONGEST_PAUSE, POSTPONED, Workers
 from jobmanager.site.account import Account
 from jobmanager.site.settings import MonitorSettings
 from jobmanager.states.next_task import Task
+from jobmanager.submission.submit import write_intent
 from tests.waiting import turn_until
 
 ONE, TWO, THREE = "aaaaaaaa", "bbbbbbbb", "cccccccc"
@@ -133,6 +135,41 @@ def test_a_cancel_ends_a_worker_that_still_begins_something(bench: Bench, begun:
     bench.finish()
     assert bench.started() == [f"{task} {ONE}" for task in (begun, wanted)]
     assert bench.workers.troubles() == ""
+
+
+def intend(bench: Bench) -> None:
+    """Let an array of the first grid job be on its way."""
+    with bench.database.transaction():
+        bench.database.local_jobs.put(ONE, [LocalJob.new(1, "fork", None)])
+    assert write_intent(bench.database, ONE, 1) is not None
+
+
+def test_a_cancel_waits_for_the_answer_to_a_submit_command(bench: Bench, waiting: str) -> None:
+    bench.let_workers(waiting)
+    bench.workers.start(Task.SUBMIT, ONE)
+    intend(bench)
+    bench.account.places.grid_job(ONE).mkdir(parents=True)
+    # Another worker reads what programs of earlier arrays print.
+    bench.account.places.handler_asked(ONE, "lines").touch()
+    bench.workers.start(Task.CANCEL, ONE, cancelled=True)
+    bench.let_go()
+    bench.finish()
+    assert bench.started() == [f"submit {ONE}"]
+    bench.run(Task.CANCEL, ONE)
+
+
+@pytest.mark.parametrize("question", ["check", "pack"])
+def test_a_worker_that_asks_a_handler_is_ended_though_an_array_is_in_doubt(bench: Bench, question: str) -> None:
+    bench.let_workers("exec sleep 3600")
+    bench.workers.start(Task.SUBMIT, ONE)
+    bench.wait_for(lambda: bool(bench.started()))
+    intend(bench)
+    bench.account.places.grid_job(ONE).mkdir(parents=True)
+    bench.account.places.handler_asked(ONE, question).touch()
+    bench.let_workers("exit 0")
+    bench.workers.start(Task.CANCEL, ONE, cancelled=True)
+    bench.finish()
+    assert bench.started() == [f"submit {ONE}", f"cancel {ONE}"]
 
 
 def test_only_so_many_workers_run_at_once_and_the_next_starts_when_one_has_ended(bench: Bench, waiting: str) -> None:

@@ -4,12 +4,13 @@ import enum
 import logging
 import os
 import re
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 from batch_adapters.states import State
 from gram_shims.answers import NO_CHANGE, Answer, GramError, find_error, read_answer, refuse
-from gram_shims.origin import find_grid_job, find_uniqid, make_origin
 from gram_shims.request import (
     JobDescription,
     RefusedRequest,
@@ -20,7 +21,16 @@ from gram_shims.request import (
     set_aside,
 )
 from jobmanager.control.cancel_requests import forget_withdrawal, hold_back, request_cancel
-from jobmanager.gram.answers import answer_file, gram_id, must_fail, render_poll_answer, reported_state
+from jobmanager.database.documents import render_text
+from jobmanager.database.grid_job import GramOrigin
+from jobmanager.gram.answers import (
+    answer_file,
+    gram_id,
+    must_fail,
+    read_gram_id,
+    render_poll_answer,
+    reported_state,
+)
 from jobmanager.monitor.client import end_other_monitor, wake_monitor
 from jobmanager.requests.acceptance import accept_grid_job
 from jobmanager.requests.attributes import BadRequest
@@ -34,6 +44,10 @@ ACKNOWLEDGES = "SAMGRID_ACKNOWLEDGES"
 """The variable of a caller who removes the mark of a request once it has our answer, as samgrid.pm does."""
 _UNTAKEN = 60.0
 """Seconds after which an answer that nobody took was lost; a job manager that is killed may ask again before."""
+_PROXY = "X509_USER_PROXY"
+_TIMEOUT = 5.0
+_OF_PROXIES = re.compile(r"(/CN=(\d+|proxy|limited proxy))+$")
+"""What each delegation adds to the subject (RFC 3820, and the older proxies of Globus)."""
 
 
 def submit(account: Account, description: JobDescription) -> Answer:
@@ -222,3 +236,61 @@ def _pass_on(account: Account, grid_job: str, wish: JobSignal, argument: str) ->
         raise Refused(f"{argument!r} is no whole number")
     prioritize_grid_job(account, signalled, int(argument))
     return None
+
+
+def find_uniqid(description: JobDescription) -> str:
+    """GRAM's own name of the job, as the job database knows it; empty where nobody said it."""
+    return render_text(description.word("uniqid") or description.contact)
+
+
+def make_origin(
+    description: JobDescription, directory: Path, unused: Iterable[str] = (), is_audited: bool = False
+) -> GramOrigin:
+    """What GRAM wants to be told of a new grid job.
+
+    :param directory: where the names of its files start; unused: attributes that its job type does not take;
+        is_audited: an audit record will be written at its end.
+    """
+    return GramOrigin(
+        # A request that has no name can only be one of its own.
+        uniqid=find_uniqid(description) or f"unnamed-{os.urandom(16).hex()}",
+        contact=description.contact,
+        stdout=str(directory / (description.word("stdout") or "/dev/null")),
+        stderr=str(directory / (description.word("stderr") or "/dev/null")),
+        is_plain=is_plain(description),
+        subject=find_subject(description) if is_audited else "",
+        unused=tuple(unused),
+    )
+
+
+def find_grid_job(account: Account, description: JobDescription) -> str | None:
+    """The grid job that a call is about; None where the account's database knows of none.
+
+    GRAM's uniqid finds it, too: a job manager that was killed during submit never learned the id.
+    """
+    job_id = read_gram_id(render_text(description.word("jobid")))
+    if job_id:
+        return job_id if account.database.grid_jobs.has(job_id) else None
+    uniqid = find_uniqid(description)
+    return account.database.grid_jobs.find_uniqid(uniqid) if uniqid else None
+
+
+def find_subject(description: JobDescription) -> str:
+    """The subject in Globus' form, ``/O=Grid/CN=A. Physicist``; empty where it cannot be found out."""
+    proxy = description.environment.get(_PROXY, "")
+    if not proxy.startswith("/") or "\0" in proxy:
+        return ""
+    import subprocess  # slow to load, and only an audited site needs it
+
+    command = ["openssl", "x509", "-in", proxy, "-noout", "-subject", "-nameopt", "compat"]
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_TIMEOUT, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        logger.warning("the subject of the proxy %s cannot be read: %s", proxy, error)
+        return ""
+    return read_subject(done.stdout.decode(errors="replace"))
+
+
+def read_subject(line: str) -> str:
+    """The subject in what ``openssl x509 -subject -nameopt compat`` prints, without what proxies add."""
+    return _OF_PROXIES.sub("", line.strip().removeprefix("subject=").strip())

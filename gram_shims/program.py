@@ -14,7 +14,6 @@ from typing import BinaryIO
 
 from gram_shims.answers import NO_CHANGE, Answer, GramError, refuse, render_answer
 from gram_shims.calls import cancel, poll, signal, stage_out, submit
-from gram_shims.origin import find_contact
 from gram_shims.request import BadDescription, JobDescription, read_description
 from jobmanager.database.database import DatabaseError
 from jobmanager.gram.answers import render_message
@@ -186,7 +185,7 @@ def _log_into(root: Path) -> None:
 
 
 def _log_call(command: str, description: JobDescription, answer: Answer, seconds: float) -> None:
-    words = (find_contact(description), description.word("uniqid"), answer.job_id or description.word("jobid"))
+    words = (description.contact, description.word("uniqid"), answer.job_id or description.word("jobid"))
     contact, uniqid, grid_job = ("".join(render_message(word).split()) or "-" for word in words)
     text = " ".join(render_answer(answer).splitlines()) or "no change"
     logger.info(

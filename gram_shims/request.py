@@ -15,6 +15,8 @@ from pathlib import Path
 from adapters import JobAdapter, Value, canonical_name
 from gram_shims.answers import GramError
 
+_CONTACT = "GLOBUS_GRAM_JOB_CONTACT"
+
 
 class BadDescription(Exception):
     """What came is no description of a job."""
@@ -37,6 +39,15 @@ class JobDescription:
         """The one word of an attribute; empty where there is none, or anything else."""
         values = self.words(name)
         return values[0] if len(values) == 1 and isinstance(values[0], str) else ""
+
+    @property
+    def contact(self) -> str:
+        """The contact by which GRAM's clients know the job; empty where nobody said it."""
+        if _CONTACT in self.environment:
+            return self.environment[_CONTACT]
+        pairs = dict(pair for pair in self.words("environment") if isinstance(pair, tuple) and len(pair) == 2)
+        contact = pairs.get(_CONTACT, "")
+        return contact if isinstance(contact, str) else ""
 
 
 def read_description(text: str) -> JobDescription:

@@ -12,7 +12,6 @@ from pathlib import Path
 from adapters import Value, canonical_name
 from batch_adapters.states import State
 from gram_shims.answers import Answer, GramError, refuse, render_old_answer
-from gram_shims.origin import find_contact
 from gram_shims.program import PATIENCE, Reply, answer_call, find_failure, seal
 from gram_shims.request import BadDescription, JobDescription
 
@@ -184,7 +183,7 @@ def _read_files(files: Sequence[Path]) -> ArgumentFile:
 
 def _name_request(description: JobDescription, file: Path) -> JobDescription:
     """GRAM 1.5 may name a job by no more than a pid, which others will have: its file and contact tell it from them."""
-    name = f"{description.word('uniqid')}{file.absolute()} {find_contact(description)}"
+    name = f"{description.word('uniqid')}{file.absolute()} {description.contact}"
     return replace(description, attributes={**description.attributes, "uniqid": (name,)})
 
 

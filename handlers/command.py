@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
 from adapters import Attribute, JobAdapter, Kind, LocalJob, RequestFile, TooLarge, copy_files, find_size_faults
-from handlers.request_files import find_file_faults
+from handlers.inputs import find_file_faults
 
 RESERVED_NAMES = ("output", ".samgrid")
 """Names in a local job's scratch folder that are not free for files of the request."""

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from adapters import Attribute, JobAdapter, Kind, LocalJob, RequestFile, copy_files
-from handlers.inputs import DATASETS, READER, NoFiles, find_dataset
-from handlers.request_files import find_file_faults
+from handlers.inputs import DATASETS, READER, NoFiles, find_dataset, find_file_faults
 
 INI = "runjob.ini"
 PAYLOAD = Path(__file__).parent / "payload" / "runjob.sh"

@@ -1,4 +1,5 @@
-"""``samgrid doctor``: is everything there that a batch system is used through, and if not, what to put where."""
+"""``samgrid doctor``: is everything there that a batch system is used through, is what is written down as it should be;
+and if not, what to put where."""
 
 import functools
 import os
@@ -20,8 +21,8 @@ from batch_adapters.registry import ADAPTERS
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.running.commands import render_text, run_question
 from batch_adapters.running.traffic import HeldBack
-from jobmanager.checks.database import look_at_database
 from jobmanager.checks.probe import run_probe
+from jobmanager.database.database import DatabaseError
 from jobmanager.site.account import Account, find_batch_adapter, find_batch_system
 from jobmanager.site.settings import EventSource, Transfer
 from jobmanager.views.text import printable, render_line
@@ -32,6 +33,8 @@ _LITTLE_ROOM = 10**9
 _ASK_TIME = 20.0
 """Seconds that an adapter's own question may take."""
 _COMMANDS = ("submit", "queue", "find", "status", "cancel", "history", "array_limit", "version", "analyze")
+_MOST = 20
+"""Faults of documents that are told one by one."""
 _NOBODY = "doctor-0"
 """A token that no submission has."""
 
@@ -97,6 +100,43 @@ def _look_at_folder(title: str, folder: Path) -> Finding:
     if free >= _LITTLE_ROOM:
         return Finding(Level.GOOD, text)
     return Finding(Level.FAULT if free < _NO_ROOM else Level.WARNING, text, f"make room on the disk of {folder}")
+
+
+def look_at_database(account: Account) -> Iterator[Finding]:
+    """The file, the documents, the columns and the folders of an account's grid jobs."""
+    path = account.places.database
+    if not path.exists():
+        yield Finding(Level.GOOD, f"job database {path} comes with the first grid job")
+        return
+    recover = f"end the monitor, keep a copy of {path}, then: sqlite3 {path} .recover | sqlite3 new.db"
+    try:
+        faults = account.database.find_file_faults()
+        if not faults:
+            yield from _look_at_documents(account)
+            yield from _look_at_job_folders(account)
+    except DatabaseError as error:
+        faults = [str(error)]
+    if faults:
+        yield Finding(Level.FAULT, f"job database {path} is damaged: {faults[0]}", recover)
+
+
+def _look_at_documents(account: Account) -> Iterator[Finding]:
+    faults = list(account.database.find_document_faults())
+    for fault in faults[:_MOST]:
+        yield Finding(Level.FAULT, fault, "samgrid repair mends what can be mended; all other grid jobs go on")
+    if len(faults) > _MOST:
+        yield Finding(Level.FAULT, f"the same or the like of {len(faults) - _MOST} other documents")
+    if not faults:
+        count = len(account.database.grid_jobs.overview())
+        yield Finding(Level.GOOD, f"job database {account.places.database}: {count} grid jobs, every document is sound")
+
+
+def _look_at_job_folders(account: Account) -> Iterator[Finding]:
+    for row in account.database.grid_jobs.overview():
+        folder = account.places.grid_job(row.id)
+        if row.counts and not folder.is_dir():
+            remedy = f"bring it back from where it was moved; or samgrid cancel {row.id}, samgrid remove {row.id}"
+            yield Finding(Level.FAULT, f"grid job {row.id} ({row.state}) has no folder {folder}", remedy)
 
 
 def _examine(account: Account, name: str, one_of_many: bool, probe_time: float | None) -> Iterator[Finding]:

@@ -1,21 +1,24 @@
 """Checks the handlers of a module: declarations, decomposition, command lines, sandbox, and one local job."""
 
+import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from adapters import JobAdapter
+from adapters import Attribute, JobAdapter, Kind, canonical_name
 from batch_adapters.diagnosis import Finding, Level
-from jobmanager.checks.handler_declarations import find_declaration_faults
 from jobmanager.checks.handler_run import EVENTS_PER_LOCAL_JOB, make_sample, run_local_job
 from jobmanager.checks.handler_trial import Trial, try_request
 from jobmanager.control.removal import remove_folder
-from jobmanager.requests.attributes import Given, read_type
+from jobmanager.requests.attributes import COMMON_ATTRIBUTES, Given, read_type
 from jobmanager.requests.job_types import load_handlers
 from jobmanager.requests.time_limit import limited
 from jobmanager.site.configuration import Configuration
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}", re.ASCII)
+_NUMBERS = (Kind.INTEGER, Kind.NUMBER)
 
 
 @dataclass(frozen=True)
@@ -89,3 +92,84 @@ def _temporary_folder() -> Iterator[Path]:
         yield folder
     finally:
         remove_folder(folder)
+
+
+def find_declaration_faults(handler: type[JobAdapter]) -> Iterator[Finding]:
+    """A fault for each declaration that could not work, or that would tell people nothing."""
+    name = getattr(handler, "jobType", None)
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        yield _fault(f"{handler.__name__}: jobType is {name!r}", 'name the type in letters, digits and "_"')
+    if not (handler.__doc__ or "").strip():
+        yield _fault(
+            f"{handler.__name__} has no docstring", 'say in one sentence what it runs: "samgrid types" shows it'
+        )
+    for which in ("attributes", "siteAttributes"):
+        declared = getattr(handler, which)
+        for attribute in declared:
+            if not isinstance(attribute, Attribute):
+                yield _fault(f"{which} holds {attribute!r}", "make it an adapters.Attribute(name, doc, kind, ...)")
+                return
+        yield from _find_clashes(which, declared)
+        for attribute in declared:
+            yield from _find_faults(f"{which}: {attribute.name}", attribute)
+    request_id = handler.requestIdAttribute
+    if request_id and request_id not in {attribute.name for attribute in handler.attributes}:
+        yield _fault(f"requestIdAttribute: there is no attribute {request_id!r}", "name one of attributes, as declared")
+    for attribute in handler.siteAttributes:
+        if attribute.required:
+            yield _fault(f"siteAttributes: {attribute.name} is required", "give it a default: a site need not set it")
+
+
+def _fault(text: str, remedy: str) -> Finding:
+    return Finding(Level.FAULT, text, remedy)
+
+
+def _find_clashes(which: str, declared: Sequence[Attribute]) -> Iterator[Finding]:
+    """Two attributes of one name: the request compares names without case and underscores, as Globus does."""
+    common = COMMON_ATTRIBUTES if which == "attributes" else ()
+    seen = {canonical_name(attribute.name): f"every job type has {attribute.name}" for attribute in common}
+    for attribute in declared:
+        name = canonical_name(attribute.name)
+        if name in seen:
+            yield _fault(f"{which}: {attribute.name} is taken: {seen[name]}", "choose another name")
+        seen[name] = f"it is declared already, as {attribute.name}"
+
+
+def _find_faults(where: str, attribute: Attribute) -> Iterator[Finding]:
+    if not _NAME.fullmatch(attribute.name):
+        yield _fault(f"{where} is no name", 'use letters, digits and "_"')
+    if not attribute.doc.strip().endswith("."):
+        yield _fault(f"{where}: its doc {attribute.doc!r} is no sentence", 'write one that ends with "."')
+    if not isinstance(attribute.kind, Kind):
+        yield _fault(f"{where}: its kind is {attribute.kind!r}", "use one of adapters.Kind")
+        return
+    if attribute.choices and attribute.kind is not Kind.TEXT:
+        yield _fault(f"{where}: choices go with Kind.TEXT only", "leave them out, or make it text")
+    yield from _find_range_faults(where, attribute)
+    yield from _find_default_faults(where, attribute)
+
+
+def _find_range_faults(where: str, attribute: Attribute) -> Iterator[Finding]:
+    low, high = attribute.minimum, attribute.maximum
+    if (low is not None or high is not None) and attribute.kind not in _NUMBERS:
+        yield _fault(f"{where}: only numbers have a minimum or maximum", "leave it out")
+    if low is not None and high is not None and low > high:
+        yield _fault(f"{where}: no number is from {low} to {high}", "exchange minimum and maximum")
+
+
+def _find_default_faults(where: str, attribute: Attribute) -> Iterator[Finding]:
+    default, kind = attribute.default, attribute.kind
+    if default is None:
+        return
+    if attribute.required:
+        yield _fault(f"{where} is required and has a default, which is never used", "leave out one of the two")
+    if not isinstance(default, kind.type) or (isinstance(default, bool) and kind is not Kind.FLAG):
+        remedy = f"a request that names it gives the handler {kind.type}"
+        yield _fault(f"{where}: the default {default!r} is not {kind.value}", remedy)
+        return
+    try:
+        # An empty text stands for "not given", also beside choices.
+        if default != "" and isinstance(default, str | int | float) and not isinstance(default, bool):
+            attribute.read([str(default)])
+    except ValueError as error:
+        yield _fault(f"{where}: its own default is refused: {error}", "choose one that the request could give")

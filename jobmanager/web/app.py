@@ -20,12 +20,11 @@ from jobmanager.database.database import DamagedDocument, DatabaseError, Unknown
 from jobmanager.site.account import Account
 from jobmanager.web.access import Guard
 from jobmanager.web.changes import Changes, Mark
-from jobmanager.web.files import find_size, open_file, read_chunks, read_tail
 from jobmanager.web.pages.grid_job import read_grid_job_page
 from jobmanager.web.pages.local_job import find_file, find_local_job, read_local_job_page
 from jobmanager.web.pages.overview import read_overview_page
 from jobmanager.web.pages.query import read_query_page
-from jobmanager.web.reading import VersionReader, open_read_only
+from jobmanager.web.reading import VersionReader, find_size, open_file, open_read_only, read_chunks, read_tail
 from jobmanager.web.rendering import Templates
 
 _MOST_QUERIES = 2

@@ -1,11 +1,16 @@
-"""What the pages read from the job database: nothing is ever written."""
+"""What the pages read: the job database, and files of grid jobs. Nothing is ever written, and no link followed."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
 
 from jobmanager.database.database import Choice, Database
 from jobmanager.site.account import Account
 from jobmanager.web.changes import Mark
+from sandbox.files import open_regular
 
 
 class ReadOnlyDatabase(Database):
@@ -78,3 +83,58 @@ class VersionReader:
         if self._database is None and self._account.places.database.exists():
             self._database = ReadOnlyDatabase(self._account)
         return self._database.version() if self._database else 0
+
+
+TAIL = 256 * 1024
+"""Bytes of a text's end that are shown."""
+_CHUNK = 256 * 1024
+
+
+@dataclass(frozen=True)
+class Tail:
+    """The end of a file."""
+
+    text: bytes
+    size: int
+    """Bytes of the whole file."""
+
+
+def open_file(path: Path) -> BinaryIO | None:
+    """A regular file in a folder of ours; None where there is none.
+
+    Neither the file nor the folder that it lies in may be a link: local jobs can put links there.
+    """
+    try:
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return open_regular(Path(path.name), folder)
+    except OSError:
+        return None
+    finally:
+        os.close(folder)
+
+
+def find_size(stream: BinaryIO) -> int:
+    """The bytes of an open file."""
+    return os.fstat(stream.fileno()).st_size
+
+
+def read_tail(path: Path) -> Tail | None:
+    """The last part of a file; None where there is no such file."""
+    stream = open_file(path)
+    if stream is None:
+        return None
+    with stream:
+        size = find_size(stream)
+        stream.seek(max(0, size - TAIL))
+        return Tail(stream.read(TAIL), size)
+
+
+def read_chunks(stream: BinaryIO, size: int) -> Iterator[bytes]:
+    """So many bytes of a file, which is closed at the end."""
+    with stream:
+        while size > 0 and (chunk := stream.read(min(size, _CHUNK))):
+            size -= len(chunk)
+            yield chunk

@@ -9,23 +9,69 @@ from jobmanager.database.database import LocalJobLine, StepLine
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.times import read_time
 from jobmanager.site.account import Account
-from jobmanager.web.charts import History, Timeline, draw_history, draw_timeline, find_span
-from jobmanager.web.files import find_size, open_file
-from jobmanager.web.kinds import (
+from jobmanager.views.progress import estimate_end, read_course, render_blocked, render_rate, render_silent
+from jobmanager.web.charts import (
     KIND_OF_NAME,
     Cells,
+    History,
     Kind,
+    Timeline,
     count_kinds,
+    draw_history,
+    draw_timeline,
+    find_span,
     kind_of,
     kind_of_end,
     kind_of_state,
     render_cells,
 )
-from jobmanager.web.pages.paging import Paging, read_paging
-from jobmanager.web.pages.phases import Outlook, read_outlook
-from jobmanager.web.reading import ReadOnlyDatabase
+from jobmanager.web.reading import ReadOnlyDatabase, find_size, open_file
+from jobmanager.web.rendering import Paging, read_paging
+from sandbox.status import Phase
 
 _ROWS = 50
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One phase."""
+
+    name: str
+    done: int
+    total: int
+    unit: str
+    rate: str = ""
+
+    @property
+    def is_whole(self) -> bool:
+        return 0 < self.total <= self.done
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """How far a grid job is."""
+
+    bars: list[Bar]
+    end: float | None
+    """When it may end, in seconds since the epoch."""
+    warning: str
+    """Which local jobs tell nothing new."""
+    blocked: list[str]
+    """Which do not go on by themselves, why, and what helps."""
+
+
+def read_outlook(account: Account, database: ReadOnlyDatabase, job: GridJob, now: float) -> Outlook:
+    """The phases over all local jobs, and what they let expect."""
+    stall_time = account.configuration.monitor.stall_time
+    course = read_course(database, job.identity, job.count, stall_time, now)
+    bars = [Bar(p.name, p.done, p.expected_total(job.count), p.unit, render_rate(p)) for p in course.phases]
+    end = None if job.state.is_final else estimate_end(course, now)
+    return Outlook(bars, end, render_silent(course, stall_time), render_blocked(course))
+
+
+def render_bars(told: Iterable[Phase]) -> list[Bar]:
+    """The phases of one local job."""
+    return [Bar(phase.name, phase.done, phase.total, phase.unit) for phase in told]
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,9 @@ from jobmanager.database.local_job import Evidence, LocalJob
 from jobmanager.site.account import Account
 from jobmanager.views.explaining import describe_driver, describe_local_job, look_around
 from jobmanager.views.verdict import render_verdict
-from jobmanager.web.files import find_size, open_file
-from jobmanager.web.kinds import Kind, kind_of_end, kind_of_state
-from jobmanager.web.pages.phases import Bar, render_bars
-from jobmanager.web.reading import ReadOnlyDatabase
+from jobmanager.web.charts import Kind, kind_of_end, kind_of_state
+from jobmanager.web.pages.grid_job import Bar, render_bars
+from jobmanager.web.reading import ReadOnlyDatabase, find_size, open_file
 from sandbox.gather import EXPECTED, render_stem
 
 _SHOWN_ELSEWHERE = ("grid job", "number", "state", "intended", "submitted", "started", "ended")

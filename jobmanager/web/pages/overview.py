@@ -7,9 +7,9 @@ from batch_adapters.states import STATE_OF_WORD
 from jobmanager.database.database import STANDINGS, Choice, Overview, Quarantined
 from jobmanager.database.times import read_time
 from jobmanager.views.grid_jobs import render_counts
-from jobmanager.web.kinds import KIND_OF_NAME, Kind, kind_of_end, kind_of_state
-from jobmanager.web.pages.paging import Paging, read_paging
+from jobmanager.web.charts import KIND_OF_NAME, Kind, kind_of_end, kind_of_state
 from jobmanager.web.reading import ReadOnlyDatabase
+from jobmanager.web.rendering import Paging, read_paging
 
 _ROWS = 50
 _SHARES = ("done", "failed", "cancelled", "active", "suspended", "pending", "unsubmitted")

@@ -15,7 +15,6 @@ from adapters import Value, canonical_name
 from batch_adapters.states import State
 from gram_shims.answers import NO_CHANGE, Answer
 from gram_shims.calls import ACKNOWLEDGES, signal
-from gram_shims.origin import make_origin
 from gram_shims.program import answer_call
 from gram_shims.request import JobDescription
 from jobmanager.database.database import Database, OpenGridJob
@@ -91,7 +90,10 @@ def test_the_same_request_is_the_same_grid_job_also_when_its_files_have_gone(acc
 def test_a_request_without_a_name_is_known_by_its_contact_or_is_one_of_its_own(account: Account) -> None:
     assert submit(account, "") == submit(account, "")
     nameless = JobDescription(describe("").attributes)
-    assert make_origin(nameless, Path("/")).uniqid != make_origin(nameless, Path("/")).uniqid
+    assert (
+        gram_shims.calls.make_origin(nameless, Path("/")).uniqid
+        != gram_shims.calls.make_origin(nameless, Path("/")).uniqid
+    )
 
 
 def test_a_uniqid_that_no_xml_holds_names_one_grid_job(account: Account) -> None:

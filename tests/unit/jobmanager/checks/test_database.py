@@ -14,7 +14,7 @@ import pytest
 
 from batch_adapters.diagnosis import Finding, Level
 from batch_adapters.states import State
-from jobmanager.checks.database import look_at_database
+from jobmanager.checks.doctor import look_at_database
 from jobmanager.commands import cli
 from jobmanager.database.database import DatabaseError
 from jobmanager.site.account import Account

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from batch_adapters.states import State
-from gram_shims.origin import find_subject, read_subject
+from gram_shims.calls import find_subject, read_subject
 from gram_shims.request import JobDescription
 from jobmanager.database.grid_job import GramOrigin, GridJob
 from jobmanager.database.local_job import LocalJob

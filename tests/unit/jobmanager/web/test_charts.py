@@ -9,8 +9,18 @@ from hypothesis import strategies as st
 
 from batch_adapters.states import State
 from jobmanager.database.database import LocalJobLine
-from jobmanager.web.charts import HEIGHT, WIDTH, draw_history, draw_timeline, find_span
-from jobmanager.web.kinds import KINDS, MOST_CELLS, count_kinds, kind_of, render_cells
+from jobmanager.web.charts import (
+    HEIGHT,
+    KINDS,
+    MOST_CELLS,
+    WIDTH,
+    count_kinds,
+    draw_history,
+    draw_timeline,
+    find_span,
+    kind_of,
+    render_cells,
+)
 
 PENDING = LocalJobLine(1, State.PENDING, None, None, "7", 1000, None, None, None, None)
 ACTIVE = replace(PENDING, state=State.ACTIVE, started=1100)

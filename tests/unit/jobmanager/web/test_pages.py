@@ -16,9 +16,8 @@ from jobmanager.database.database import DatabaseError
 from jobmanager.database.grid_job import GridJob
 from jobmanager.site.account import Account
 from jobmanager.web.app import make_app
-from jobmanager.web.files import TAIL
 from jobmanager.web.pages.overview import read_overview_page
-from jobmanager.web.reading import open_read_only
+from jobmanager.web.reading import TAIL, open_read_only
 from sandbox.gather import render_stem
 from tests.production import add_hostile, add_production
 

@@ -1,8 +1,12 @@
-"""How a job type declares the attributes of its requests, and how a declared attribute is read."""
+"""Typed values: how attributes of requests and keys of the configuration are declared, described and read.
+
+All of the tree that declares values imports this module, whatever else it may not import.
+"""
 
 import enum
 import math
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,8 +93,40 @@ def _read_sequences(values: Sequence[Value]) -> tuple[tuple[Value, ...], ...]:
     return tuple(value for value in values if not isinstance(value, str))
 
 
+def _read_name(values: Sequence[Value]) -> str:
+    text = _read_text(values)
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", text):
+        raise ValueError("no name")
+    return text
+
+
+def _read_path(values: Sequence[Value]) -> Path | None:
+    # The processes of one account run in different folders: a relative path would name a different file in each.
+    text = _read_text(values)
+    if text and not (text.startswith("/") and text.isprintable()):
+        raise ValueError("no absolute path")
+    return Path(text) if text else None
+
+
+def _read_command(values: Sequence[Value]) -> tuple[str, ...]:
+    words = _read_words(values)
+    if not all(map(str.isprintable, words)):
+        raise ValueError("not printable")
+    return words
+
+
+def _read_modules(values: Sequence[Value]) -> tuple[str, ...]:
+    words = _read_words(values)
+    for word in words:
+        if word.endswith(".py"):
+            _read_path([word])
+        elif not all(map(str.isidentifier, word.split("."))):
+            raise ValueError("no module")
+    return words
+
+
 class Kind(enum.Enum):
-    """What an attribute's value is: its name, the Python type that the handler gets, and how it is read."""
+    """What a value is: its name, the Python type that the program gets, and how it is read; the last are the site's."""
 
     TEXT = "one word", str, _read_text
     INTEGER = "an integer", int, _read_integer
@@ -101,6 +137,10 @@ class Kind(enum.Enum):
     SEQUENCES = "a list of sequences (...)", tuple, _read_sequences
     FILE = "a file", RequestFile, _read_file
     FILES = "a list of files", tuple, _read_files
+    NAME = "a word of letters, digits, dots, dashes and underscores, at most 64", str, _read_name
+    PATH = "an absolute path, or nothing", Path, _read_path
+    COMMAND = "a list of the words of a command", tuple, _read_command
+    MODULES = "a list of dotted module names and absolute paths of .py files", tuple, _read_modules
 
     type: Any
     """What ``isinstance`` takes."""
@@ -121,7 +161,7 @@ def canonical_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class Attribute:
-    """One attribute of a request or of a site: the single source for checks, help and the RSL validation file."""
+    """One attribute of a request, or key of the configuration: the single source for checks and help."""
 
     name: str
     doc: str
@@ -134,48 +174,88 @@ class Attribute:
     choices: tuple[str, ...] = ()
 
     def read(self, values: Sequence[Value], folder: Path = Path("/")) -> Any:
-        """The typed value of what the request says; raises ValueError with a sentence for the user.
+        """The typed value of what the request says; raises ValueError with what it must be instead.
 
         Names of files that are not absolute are seen from ``folder``, where the request lies.
         """
         try:
             value = self.kind.read(values)
         except (ValueError, OverflowError):
-            raise ValueError(f"{self.name} must be {self.describe()}, not {_shown(values)}") from None
-        if isinstance(value, float | int) and not isinstance(value, bool):
-            self._check_range(value)
+            raise self.fault(show(_render(values))) from None
+        if type(value) in (int, float) and not self._is_in_range(value):
+            raise self.fault(_number(value))
         if self.choices and value not in self.choices:
-            raise ValueError(f"{self.name} must be one of {', '.join(self.choices)}, not {_shown(values)}")
+            raise self.fault(show(_render(values)))
         if self.kind is Kind.FILE:
             return RequestFile(value, folder / value)
         if self.kind is Kind.FILES:
             return tuple(RequestFile(name, folder / name) for name in value)
         return value
 
-    def describe(self) -> str:
-        """The kind, unit and range in words: ``integer (events), 1 to 1000000``."""
-        unit = f" ({self.unit})" if self.unit else ""
-        return f"{self.kind.value}{unit}{self._range()}"
+    def read_plain(self, value: object) -> Any:
+        """The typed value of what a TOML file says, where "1" is no number; raises ValueError as `read`."""
+        known = _PLAIN.get(self.kind, (str,))
+        words = value if isinstance(value, list) else [value]
+        try:
+            if isinstance(value, list) is not (self.kind.type is tuple) or any(
+                type(word) not in known for word in words
+            ):
+                raise ValueError("of another type")
+            return self.read([str(word) for word in words])
+        except ValueError:
+            raise self.fault(show(value)) from None
 
-    def _check_range(self, value: float) -> None:
-        below = self.minimum is not None and value < self.minimum
-        above = self.maximum is not None and value > self.maximum
-        if below or above:
-            raise ValueError(f"{self.name} must be {self.describe()}, not {_number(value)}")
+    def fault(self, shown: str) -> ValueError:
+        """What the value must be, and what it is."""
+        return ValueError(f"must be {self.describe()}, not {shown}")
+
+    def describe(self) -> str:
+        """What a value must be, for people: ``an integer from 1 to 100 (events)``."""
+        if self.choices:
+            return f"one of {', '.join(self.choices)}"
+        unit = f" ({self.unit})" if self.unit else ""
+        return f"{self.kind.value}{self._range()}{unit}"
+
+    def _is_in_range(self, value: float) -> bool:
+        return (self.minimum is None or value >= self.minimum) and (self.maximum is None or value <= self.maximum)
 
     def _range(self) -> str:
         if self.minimum is not None and self.maximum is not None:
-            return f", {_number(self.minimum)} to {_number(self.maximum)}"
+            return f" from {_number(self.minimum)} to {_number(self.maximum)}"
         if self.minimum is not None:
             return f", at least {_number(self.minimum)}"
-        if self.maximum is not None:
-            return f", at most {_number(self.maximum)}"
-        return ""
+        return "" if self.maximum is None else f", at most {_number(self.maximum)}"
 
 
-def _shown(values: Sequence[Value]) -> str:
-    text = " ".join(value if isinstance(value, str) else f"({_shown(value)})" for value in values)
-    return repr(text if len(text) <= 60 else text[:57] + "...")
+_PLAIN = {Kind.INTEGER: (int,), Kind.NUMBER: (int, float), Kind.FLAG: (bool, str)}
+"""What TOML has for a kind, where that is not text."""
+
+
+def read_table(
+    table: Mapping[str, object], readers: Mapping[str, Callable[[Any], Any]]
+) -> tuple[dict[str, Any], list[str]]:
+    """The values of a table of the configuration, each by its key's reader; and a sentence for each fault."""
+    values, faults = {}, []
+    for key, value in table.items():
+        if key not in readers:
+            faults.append(f"has no key {show(key)}; the keys are {', '.join(readers) or 'none'}")
+            continue
+        try:
+            values[key] = readers[key](value)
+        except ValueError as error:
+            faults.append(f"{key} {error}")
+    return values, faults
+
+
+def show(value: object) -> str:
+    """A faulty value as messages quote it: one line, shortened."""
+    text = value if isinstance(value, str) else repr(value)
+    short = text if len(text) <= 60 else text[:57] + "..."
+    return repr(short) if isinstance(value, str) else short
+
+
+def _render(values: Sequence[Value]) -> str:
+    return " ".join(value if isinstance(value, str) else f"({_render(value)})" for value in values)
 
 
 def _number(value: float) -> str:

@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from adapters import Attribute, JobAdapter, Kind, Step, Value, canonical_name
+from adapters.attributes import read_table
 
 TYPE_ATTRIBUTE = Attribute("samgrid_type", "The job type: which handler runs the grid job.", required=True)
 OLD_TYPE_NAME = "job_type"
@@ -87,7 +89,10 @@ def find_type(given: Given) -> tuple[str, str]:
     """
     for name, values in reversed(given):
         if find_name(name) == find_name(TYPE_ATTRIBUTE.name):
-            return name, str(_read(TYPE_ATTRIBUTE, values, Path("/")))
+            try:
+                return name, str(TYPE_ATTRIBUTE.read(values))
+            except ValueError as error:
+                raise BadRequest([f"{TYPE_ATTRIBUTE.name} {error}"]) from error
     raise BadRequest(
         ['samgrid_type is missing: it names the job type, as in (samgrid_type = command); see "samgrid types"']
     )
@@ -119,7 +124,7 @@ def read_request(given: Given, handler: type[JobAdapter], folder: Path) -> tuple
         try:
             values[attribute.name] = attribute.read(words, folder)
         except ValueError as error:
-            faults.append(str(error))
+            faults.append(f"{attribute.name} {error}")
     missing = [attribute for name, attribute in declared.items() if attribute.required and name not in seen]
     faults += [f"{attribute.name} is missing: {attribute.doc} ({attribute.describe()})" for attribute in missing]
     return values, faults
@@ -130,29 +135,15 @@ def read_site_values(handler: type[JobAdapter], table: Mapping[str, Any]) -> Map
 
     :raises BadRequest: naming every fault.
     """
-    declared = {attribute.name: attribute for attribute in handler.siteAttributes}
-    values: dict[str, Any] = {attribute.name: attribute.default for attribute in declared.values()}
-    faults = []
-    for key, value in table.items():
-        if key not in declared:
-            known = ", ".join(declared) or "none"
-            faults.append(f"configuration [type.{handler.jobType}]: unknown key {key}; known: {known}")
-            continue
-        words = [str(item) for item in value] if isinstance(value, list) else [str(value)]
-        try:
-            values[key] = declared[key].read(words, Path("/"))
-        except ValueError as error:
-            faults.append(f"configuration [type.{handler.jobType}]: {error}")
+    values, faults = read_table(table, {key.name: partial(_read_loosely, key) for key in handler.siteAttributes})
     if faults:
-        raise BadRequest(faults)
-    return values
+        raise BadRequest([f"configuration [type.{handler.jobType}] {fault}" for fault in faults])
+    return {key.name: values.get(key.name, key.default) for key in handler.siteAttributes}
 
 
-def _read(attribute: Attribute, values: Sequence[Value], folder: Path) -> Any:
-    try:
-        return attribute.read(values, folder)
-    except ValueError as error:
-        raise BadRequest([str(error)]) from error
+def _read_loosely(attribute: Attribute, value: object) -> Any:
+    """What a site may write in the words of a request, too."""
+    return attribute.read([str(word) for word in value] if isinstance(value, list) else [str(value)])
 
 
 def _describe_unknown(name: str, handler: type[JobAdapter]) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from adapters.attributes import read_table, show
 from batch_adapters.registry import BadAdapter, UnknownBatchSystem, check_name
 from jobmanager.site.settings import (
     SECTIONS,
@@ -28,7 +29,6 @@ from jobmanager.site.settings import (
     Setting,
     SiteSettings,
     Transfer,
-    show,
 )
 
 SITE_FILE = Path("/etc/samgrid/samgrid.toml")
@@ -144,7 +144,8 @@ class _Layers:
                 continue
             origin = f"environment {name}"
             try:
-                self._set(setting, setting.read_text(text), origin)
+                self.sections[setting.section][setting.name] = setting.read_text(text)
+                self.origins[setting.section, setting.name] = origin
             except ValueError as error:
                 self.faults.append(f"{origin}: {error}")
 
@@ -189,16 +190,10 @@ class _Layers:
         table: Mapping[str, Any],
         values: dict[str, Any],
     ) -> None:
-        for key, value in table.items():
-            if key not in settings:
-                known = ", ".join(settings)
-                self.faults.append(f"{path}: [{title}] unknown key {show(key)}; the keys are {known}")
-                continue
-            try:
-                values[key] = settings[key].read(value)
-            except ValueError as error:
-                self.faults.append(f"{path}: [{title}] {key} {error}")
-            self.origins[title, key] = str(path)
+        found, faults = read_table(table, {key: setting.read_plain for key, setting in settings.items()})
+        values.update(found)
+        self.faults += [f"{path}: [{title}] {fault}" for fault in faults]
+        self.origins.update({(title, key): str(path) for key in found})
 
     def _add_types(self, path: Path, tables: Mapping[str, Any]) -> None:
         for name, table in self._find_tables(path, "type", tables):
@@ -243,10 +238,6 @@ class _Layers:
                 check_name(name, self.batch)
             except UnknownBatchSystem as error:
                 self.faults.append(f"[events.{name}] {error}")
-
-    def _set(self, setting: Setting, value: Any, origin: str) -> None:
-        self.sections[setting.section][setting.key] = value
-        self.origins[setting.section, setting.key] = origin
 
 
 def _is_name(text: str) -> bool:

@@ -1,41 +1,13 @@
 """Every setting of the configuration, declared once: the sections with their typed keys, defaults, units and ranges."""
 
 import enum
-import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-
-@dataclass(frozen=True)
-class _Kind:
-    """How values of one Python type are described, checked and, given as a variable's text, read."""
-
-    noun: str
-    accepts: Callable[[Any], bool]
-    convert: Callable[[Any], Any]
-    parse: Callable[[str], Any]
-
-
-def _is_word(value: Any) -> bool:
-    return isinstance(value, str) and bool(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", value))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_path(value: Any) -> bool:
-    # The processes of one account run in different folders: a relative path would name a different file in each.
-    return isinstance(value, str) and value.startswith("/") and value.isprintable()
-
-
-def _is_module(value: Any) -> bool:
-    if isinstance(value, str) and value.endswith(".py"):
-        return _is_path(value)
-    return isinstance(value, str) and all(part.isidentifier() for part in value.split("."))
+from adapters.attributes import Attribute, Kind, Value, show
 
 
 class EventSource(enum.Enum):
@@ -60,94 +32,56 @@ class FailedAs(enum.Enum):
     DONE = "done"
 
 
-def _choice(words: "type[EventSource] | type[FailedAs] | type[Transfer]") -> _Kind:
-    known = [word.value for word in words]
-    return _Kind("one of " + ", ".join(known), lambda value: value in known, words, str)
-
-
-_KINDS: Mapping[Any, _Kind] = {
-    EventSource: _choice(EventSource),
-    FailedAs: _choice(FailedAs),
-    Transfer: _choice(Transfer),
-    Path | None: _Kind(
-        "an absolute path, or nothing",
-        lambda value: value == "" or _is_path(value),
-        lambda value: Path(value) if value else None,
-        str,
-    ),
-    int: _Kind("an integer", lambda value: _is_number(value) and isinstance(value, int), int, int),
-    float: _Kind("a number", _is_number, lambda value: value, float),
-    str: _Kind(
-        "a word of letters, digits, dots, dashes and underscores, at most 64",
-        _is_word,
-        str,
-        str,
-    ),
-    Path: _Kind("an absolute path", _is_path, Path, str),
-    Sequence[str]: _Kind(
-        "a list of the words of a command",
-        lambda value: isinstance(value, list) and all(isinstance(word, str) and word.isprintable() for word in value),
-        tuple,
-        shlex.split,
-    ),
-    tuple[str, ...]: _Kind(
-        "a list of dotted module names and absolute paths of .py files",
-        lambda value: isinstance(value, list) and all(map(_is_module, value)),
-        tuple,
-        lambda text: text.split(":") if text else [],
-    ),
+_KINDS: Mapping[Any, Kind] = {
+    int: Kind.INTEGER,
+    float: Kind.NUMBER,
+    str: Kind.NAME,
+    Path | None: Kind.PATH,
+    Sequence[str]: Kind.COMMAND,
+    tuple[str, ...]: Kind.MODULES,
 }
+"""By the Python type of a key; any other is an enum of words."""
+
+_SPLIT: Mapping[Kind, Callable[[str], Sequence[str]]] = {
+    Kind.COMMAND: shlex.split,
+    Kind.MODULES: lambda text: text.split(":") if text else [],
+}
+"""How an environment variable holds a list."""
 
 
 @dataclass(frozen=True)
-class Setting:
-    """One key of one section; ``type`` is the Python type that the program gets, the range includes its ends."""
+class Setting(Attribute):
+    """One key of one section."""
 
-    section: str
-    key: str
-    type: Any
-    default: Any
-    doc: str
-    unit: str = ""
-    minimum: float | None = None
-    maximum: float | None = None
+    section: str = ""
+    words: type[enum.Enum] | None = None
+    """What its choices become."""
 
     @property
     def variable(self) -> str:
         """The environment variable that overrides the files."""
-        return f"SAMGRID_{self.section}_{self.key}".upper()
+        return f"SAMGRID_{self.section}_{self.name}".upper()
 
-    def read(self, value: object) -> Any:
-        """The typed value of what a file says; raises ValueError saying what it must be."""
-        kind = _KINDS[self.type]
-        if not kind.accepts(value) or not self._is_in_range(value):
-            raise ValueError(f"must be {self.describe()}, not {show(value)}")
-        return kind.convert(value)
+    def read(self, values: Sequence[Value], folder: Path = Path("/")) -> Any:
+        """As of any attribute."""
+        found = super().read(values, folder)
+        return self.words(found) if self.words else found
 
     def read_text(self, text: str) -> Any:
         """The typed value of what an environment variable says; raises ValueError saying what it must be."""
         try:
-            value = _KINDS[self.type].parse(text)
+            values = _SPLIT[self.kind](text) if self.kind in _SPLIT else [text]
         except ValueError:
-            raise ValueError(f"must be {self.describe()}, not {show(text)}") from None
-        return self.read(value)
-
-    def describe(self) -> str:
-        """What a value must be, for people: ``a number from 0 to 3600 (seconds)``."""
-        bounds = "" if self.minimum is None else f" from {self.minimum} to {self.maximum}"
-        unit = f" ({self.unit})" if self.unit else ""
-        return f"{_KINDS[self.type].noun}{bounds}{unit}"
-
-    def _is_in_range(self, value: Any) -> bool:
-        if self.minimum is None or self.maximum is None:
-            return True
-        return bool(self.minimum <= value <= self.maximum)
+            raise self.fault(show(text)) from None
+        return self.read(values)
 
 
-def show(value: object) -> str:
-    """A faulty value as messages quote it: one line, shortened."""
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+def _declare(section: str, key: "Field[Any]") -> Setting:
+    type_: Any = key.type
+    if type_ in _KINDS:
+        return Setting(key.name, kind=_KINDS[type_], default=key.default, section=section, **key.metadata)
+    choices = tuple(word.value for word in type_)
+    return Setting(key.name, default=key.default, choices=choices, section=section, words=type_, **key.metadata)
 
 
 def _key(
@@ -299,7 +233,6 @@ SECTIONS: Mapping[str, type[Any]] = {
 }
 
 SETTINGS: Mapping[str, Mapping[str, Setting]] = {
-    section: {key.name: Setting(section, key.name, key.type, key.default, **key.metadata) for key in fields(keys)}
-    for section, keys in SECTIONS.items()
+    section: {key.name: _declare(section, key) for key in fields(keys)} for section, keys in SECTIONS.items()
 }
 """Section → key → its declaration."""

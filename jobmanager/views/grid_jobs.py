@@ -207,12 +207,8 @@ def render_type(handler: type[JobAdapter], common: Sequence[Attribute]) -> str:
 
 
 def _render_attributes(attributes: Iterable[Attribute]) -> str:
-    rows = [(f"  {a.name}", _kind(a), "required" if a.required else _default(a), a.doc) for a in attributes]
+    rows = [(f"  {a.name}", a.describe(), "required" if a.required else _default(a), a.doc) for a in attributes]
     return render_columns(rows) if rows else "  none"
-
-
-def _kind(attribute: Attribute) -> str:
-    return f"one of {', '.join(attribute.choices)}" if attribute.choices else attribute.describe()
 
 
 def _default(attribute: Attribute) -> str:

@@ -44,4 +44,4 @@ def test_a_program_that_always_fails_is_tried_no_more_often_than_asked(shared_sa
 def test_more_retries_than_a_hundred_are_refused(samgrid: Samgrid) -> None:
     done = samgrid("submit", "-", stdin="&(samgrid_type=command)(executable=/bin/true)(retries=101)")
     assert done.returncode == 1
-    assert "retries must be an integer (times), 0 to 100, not 101" in done.stderr
+    assert "retries must be an integer from 0 to 100 (times), not 101" in done.stderr

@@ -15,7 +15,7 @@ def read(kind: Kind, *values: Value, **limits: Any) -> Any:
 
 
 def fault(kind: Kind, *values: Value, **limits: Any) -> str:
-    with pytest.raises(ValueError, match=r"^thing must be ") as caught:
+    with pytest.raises(ValueError, match=r"^must be ") as caught:
         read(kind, *values, **limits)
     return str(caught.value)
 
@@ -84,14 +84,14 @@ def test_a_value_of_another_type_is_refused_by_name_and_kind(kind: Kind, values:
             Kind.INTEGER,
             "0",
             {"minimum": 1, "unit": "events"},
-            "an integer (events), at least 1, not 0",
+            "an integer, at least 1 (events), not 0",
             id="too small",
         ),
         pytest.param(
             Kind.INTEGER,
             "900000001",
             {"minimum": 1, "maximum": 900_000_000},
-            "an integer, 1 to 900000000, not 900000001",
+            "an integer from 1 to 900000000, not 900000001",
             id="too large by one",
         ),
         pytest.param(Kind.NUMBER, "2.5", {"maximum": 2}, "a number, at most 2, not 2.5", id="number too large"),
@@ -102,7 +102,7 @@ def test_a_value_of_another_type_is_refused_by_name_and_kind(kind: Kind, values:
 def test_a_fault_says_what_was_expected_and_what_was_found(
     kind: Kind, text: str, limits: dict[str, Any], message: str
 ) -> None:
-    assert fault(kind, text, **limits) == f"thing must be {message}"
+    assert fault(kind, text, **limits) == f"must be {message}"
 
 
 @pytest.mark.parametrize("value", ["1", "10"])

@@ -195,7 +195,7 @@ def test_wall_time_comes_before_max_time() -> None:
 @pytest.mark.parametrize(
     ("fault", "error"),
     [
-        ("count must be an integer (local jobs), at least 1, not 'x'", 14),
+        ("count must be an integer, at least 1 (local jobs), not 'x'", 14),
         ("environment: 'a b' is no variable's name", 54),
         ("max_wall_time must be an integer", 102),
         ("queue must be one word", 37),
@@ -203,7 +203,7 @@ def test_wall_time_comes_before_max_time() -> None:
         ("stdin: no such file, or no file: /x", 11),
         ('job_type: unknown job type "x": known are command', 19),
         ('samgrid_type: unknown job type "x": known are command', 134),
-        ("min_success must be a number, 0 to 1, not '2'", 134),
+        ("min_success must be a number from 0 to 1, not '2'", 134),
         ('unknown attribute "x" for job type command', 134),
         ("", 134),
     ],

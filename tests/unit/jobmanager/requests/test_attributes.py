@@ -75,7 +75,7 @@ def test_an_old_request_calls_the_type_job_type() -> None:
 
 def test_site_values_are_checked_too() -> None:
     assert read_site_values(Reco, {"facility": "desy"}) == {"facility": "desy"}
-    with pytest.raises(BadRequest, match=r"\[type.reco\]: unknown key colour; known: facility"):
+    with pytest.raises(BadRequest, match=r"\[type.reco\] has no key 'colour'; the keys are facility"):
         read_site_values(Reco, {"colour": "green"})
 
 

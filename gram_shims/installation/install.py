@@ -8,10 +8,13 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from batch_adapters.launch import LAUNCH
-from gram_shims.installation.checks import Check, check_rvf, examine
-from gram_shims.installation.collector import (
+from gram_shims.installation.checks import (
+    Check,
+    check_rvf,
+    examine,
     examine_collector,
     find_setup,
     forget,
@@ -85,7 +88,7 @@ def install(root: Root, options: argparse.Namespace) -> int:
     table = _make_table(root, registration)
     found = look(root, old, table)
     _refuse_foreign(root, found)
-    _refuse_bad_rvf(table)
+    _refuse_bad_rvf(table[RVF])
     new = make_manifest(root, old, registration, table)
     if options.dry_run:
         _print_plan(root, table, found, new)
@@ -146,7 +149,7 @@ def status(root: Root, options: argparse.Namespace) -> int:
     registration = manifest.registration
     table = _make_table(root, registration)
     found = look(root, manifest, table)
-    for path in [path for path in table.links if path.parent == SERVICES]:
+    for path in [path for path, entry in table.items() if path.parent == SERVICES and isinstance(entry, str)]:
         enabled = "enabled" if found[path] is Found.CURRENT else "not enabled"
         print(f"{path.name}: {enabled}, GRAM {'reads events' if registration.uses_events else 'polls'}")
     for path, state in found.items():
@@ -210,9 +213,9 @@ def _refuse_foreign(root: Root, found: Mapping[PurePosixPath, Found]) -> None:
         raise InstallError("\n".join(faults))
 
 
-def _refuse_bad_rvf(table: Table) -> None:
+def _refuse_bad_rvf(rvf: Any) -> None:
     with tempfile.NamedTemporaryFile(suffix=".rvf") as file:
-        file.write(table.files[RVF])
+        file.write(rvf)
         file.flush()
         fault = check_rvf(Path(file.name))
     if fault:
@@ -228,16 +231,16 @@ def _print_plan(root: Root, table: Table, found: Mapping[PurePosixPath, Found], 
     """What would be written, byte for byte."""
     for folder in find_missing_folders(root, table):
         print(f"folder {root.place(folder)} (mode 0755)")
-    for path, content in (*table.files.items(), (MANIFEST, render_manifest(new))):
+    for path, entry in (*table.items(), (MANIFEST, render_manifest(new))):
         place = root.place(path)
-        if place.is_file() and place.read_bytes() == content:
+        if isinstance(entry, str):
+            print(f"link {place} -> {entry}{' (unchanged)' if found[path] is Found.CURRENT else ''}")
+        elif entry is not None and place.is_file() and place.read_bytes() == entry:
             print(f"file {place} (unchanged)")
-            continue
-        print(f"file {place} (mode 0644, {len(content)} bytes)", flush=True)
-        sys.stdout.buffer.write(content)
-        sys.stdout.buffer.flush()
-    for path, target in table.links.items():
-        print(f"link {root.place(path)} -> {target}{' (unchanged)' if found[path] is Found.CURRENT else ''}")
+        elif entry is not None:
+            print(f"file {place} (mode 0644, {len(entry)} bytes)", flush=True)
+            sys.stdout.buffer.write(entry)
+            sys.stdout.buffer.flush()
 
 
 def _make_parser() -> argparse.ArgumentParser:

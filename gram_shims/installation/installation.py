@@ -9,7 +9,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -18,6 +18,8 @@ from gram_shims.installation.table import EVENT_FOLDER, SERVICES, InstallError, 
 from sandbox.files import replace_file
 
 MANIFEST = PurePosixPath("/var/lib/samgrid/gram-installed.json")
+_LINK = "-> "
+_FOLDER = "folder"
 _DAY_FILE = re.compile(r"[0-9]{8}", re.ASCII)
 
 
@@ -35,14 +37,16 @@ class Manifest:
     """What was installed, and how."""
 
     registration: Registration
-    files: Mapping[PurePosixPath, tuple[str, ...]]
-    """SHA-256 of each file; two while one is being replaced by the other."""
-    links: Mapping[PurePosixPath, str]
-    folders: tuple[PurePosixPath, ...]
-    """Those that were made."""
+    marks: Mapping[PurePosixPath, tuple[str, ...]]
+    """Of each file, link and folder that was made, by what `_mark` knows it; two while one is replaced by the other."""
+
+    @property
+    def folders(self) -> list[PurePosixPath]:
+        """Those that were made, those above first."""
+        return [path for path, marks in self.marks.items() if _FOLDER in marks]
 
 
-NOTHING_YET = Manifest(Registration(), {}, {}, ())
+NOTHING_YET = Manifest(Registration(), {})
 
 
 def read_manifest(root: Root) -> Manifest | None:
@@ -62,20 +66,23 @@ def read_manifest(root: Root) -> Manifest | None:
 def _read(found: Any) -> Manifest:
     has_collector = found.get("collector") is True
     registration = Registration(tuple(found["services"]), found["events"] is True, str(found["state"]), has_collector)
-    files = {PurePosixPath(path): tuple(sums) for path, sums in found["files"].items()}
-    links = {PurePosixPath(path): str(target) for path, target in found["links"].items()}
-    return Manifest(registration, files, links, tuple(map(PurePosixPath, found["folders"])))
+    marks = {path: tuple(sums) for path, sums in found["files"].items()}
+    marks |= {path: (_LINK + target,) for path, target in found["links"].items()}
+    marks |= dict.fromkeys(found["folders"], (_FOLDER,))
+    return Manifest(registration, {PurePosixPath(path): texts for path, texts in marks.items()})
 
 
 def render_manifest(manifest: Manifest) -> bytes:
     """The file that `read_manifest` reads."""
+    files = {str(path): marks for path, marks in sorted(manifest.marks.items()) if _FOLDER not in marks}
+    links = {path: marks[0].removeprefix(_LINK) for path, marks in files.items() if marks[0].startswith(_LINK)}
     content = {
         "services": list(manifest.registration.services),
         "events": manifest.registration.uses_events,
         "state": manifest.registration.state,
         "collector": manifest.registration.has_collector,
-        "files": {str(path): list(sums) for path, sums in sorted(manifest.files.items())},
-        "links": {str(path): target for path, target in sorted(manifest.links.items())},
+        "files": {path: marks for path, marks in files.items() if path not in links},
+        "links": links,
         "folders": [str(folder) for folder in manifest.folders],
     }
     return (json.dumps(content, indent=2) + "\n").encode()
@@ -83,59 +90,46 @@ def render_manifest(manifest: Manifest) -> bytes:
 
 def make_manifest(root: Root, old: Manifest, registration: Registration, table: Table) -> Manifest:
     """What there will be: what was there before, and what is wanted now."""
-    files = {path: (_digest(content),) for path, content in table.files.items()}
-    folders = dict.fromkeys((*old.folders, *find_missing_folders(root, table)))
-    return Manifest(registration, {**old.files, **files}, {**old.links, **table.links}, tuple(folders))
+    wanted = {path: (_mark(entry),) for path, entry in table.items() if entry is not None}
+    return Manifest(
+        registration, {**old.marks, **wanted, **dict.fromkeys(find_missing_folders(root, table), (_FOLDER,))}
+    )
 
 
 def find_missing_folders(root: Root, table: Table) -> list[PurePosixPath]:
     """The folders that are to be made, those above first."""
-    parents = [parent for path in (*table.files, *table.links, *table.folders, MANIFEST) for parent in path.parents]
-    missing = {folder for folder in (*parents, *table.folders) if not root.place(folder).is_dir()}
+    wanted = {parent for path in (*table, MANIFEST) for parent in path.parents}
+    wanted |= {path for path, entry in table.items() if entry is None}
+    missing = {folder for folder in wanted if not root.place(folder).is_dir()}
     return sorted(missing, key=lambda folder: len(folder.parts))
 
 
 def look(root: Root, old: Manifest, table: Table) -> dict[PurePosixPath, Found]:
     """What is in each place of the table now."""
-    files = {path: _look_at_file(root, old, path, content) for path, content in table.files.items()}
-    links = {path: _look_at_link(root, path, target) for path, target in table.links.items()}
-    return files | links | {folder: _look_at_folder(root.place(folder)) for folder in table.folders}
+    return {path: _look(root, old, path, _mark(entry)) for path, entry in table.items()}
 
 
-def look_at_installed(root: Root, manifest: Manifest) -> dict[PurePosixPath, Found]:
-    """What is in each place now where a file or link was put."""
-    links = {path: _look_at_link(root, path, target) for path, target in manifest.links.items()}
-    return links | {path: _look_at_file(root, manifest, path) for path in manifest.files}
-
-
-def _look_at_file(root: Root, old: Manifest, path: PurePosixPath, wanted: bytes | None = None) -> Found:
+def _look(root: Root, old: Manifest, path: PurePosixPath, wanted: str = "") -> Found:
     place = root.place(path)
     if not os.path.lexists(place):
         return Found.NOTHING
-    if place.is_symlink() or not place.is_file():
-        return Found.FOREIGN
-    content = place.read_bytes()
-    if content == wanted:
+    if wanted == _FOLDER and place.is_dir():
         return Found.CURRENT
-    return Found.OURS if _digest(content) in old.files.get(path, ()) else Found.FOREIGN
+    found = ""
+    if place.is_symlink():
+        found = _mark(str(place.readlink()))
+    elif place.is_file():
+        found = _mark(place.read_bytes())
+    if found and found == wanted:
+        return Found.CURRENT
+    return Found.OURS if found in old.marks.get(path, ()) else Found.FOREIGN
 
 
-def _look_at_link(root: Root, path: PurePosixPath, target: str) -> Found:
-    place = root.place(path)
-    if not os.path.lexists(place):
-        return Found.NOTHING
-    is_ours = place.is_symlink() and str(place.readlink()) == target
-    return Found.CURRENT if is_ours else Found.FOREIGN
-
-
-def _look_at_folder(place: Path) -> Found:
-    if not os.path.lexists(place):
-        return Found.NOTHING
-    return Found.CURRENT if place.is_dir() else Found.FOREIGN
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+def _mark(entry: bytes | str | None) -> str:
+    """What is in a place, in short: the SHA-256 of a file, the target of a link."""
+    if entry is None:
+        return _FOLDER
+    return hashlib.sha256(entry).hexdigest() if isinstance(entry, bytes) else _LINK + entry
 
 
 def put_in_place(root: Root, old: Manifest, new: Manifest, table: Table, found: Mapping[PurePosixPath, Found]) -> None:
@@ -149,15 +143,14 @@ def put_in_place(root: Root, old: Manifest, new: Manifest, table: Table, found: 
     if old == new and not missing:
         return
     # Until all is in place, a file may be the one before or the one to come; who said what is as before.
-    both = {path: tuple(dict.fromkeys((*old.files.get(path, ()), *sums))) for path, sums in new.files.items()}
-    passing = replace(new, files=both, registration=(new if old == NOTHING_YET else old).registration)
+    both = {path: tuple(dict.fromkeys((*old.marks.get(path, ()), *marks))) for path, marks in new.marks.items()}
+    passing = Manifest((new if old == NOTHING_YET else old).registration, both)
     try:
         _make_folders(root, [folder for folder in new.folders if folder in MANIFEST.parents])
         _write(root, MANIFEST, render_manifest(passing))
         _make_folders(root, new.folders)
-        for path in [path for path in table.files if path in missing]:
-            _write(root, path, table.files[path])
-        _enable(root, {path: target for path, target in table.links.items() if path in missing})
+        for path in missing:
+            _put(root, path, table[path])
         _write(root, MANIFEST, render_manifest(new))
     except (InstallError, OSError):
         if old == NOTHING_YET:
@@ -178,8 +171,8 @@ class Removal:
 
 def find_removal(root: Root, manifest: Manifest) -> Removal:
     """What becomes of everything that a manifest tells of."""
-    found = look_at_installed(root, manifest)
-    going = [root.place(path) for path, state in found.items() if state in (Found.CURRENT, Found.OURS)]
+    found = {path: _look(root, manifest, path) for path, marks in manifest.marks.items() if _FOLDER not in marks}
+    going = [root.place(path) for path, state in found.items() if state is Found.OURS]
     changed = [root.place(path) for path, state in found.items() if state is Found.FOREIGN]
     day_files: list[Path] = []
     for place in _list_folder(root.place(EVENT_FOLDER)) if EVENT_FOLDER in manifest.folders else ():
@@ -212,7 +205,10 @@ def remove(root: Root, manifest: Manifest, removal: Removal) -> None:
 
     :raises InstallError, OSError: not all could be removed; the next call goes on.
     """
-    _disable(root, [path for path in manifest.links if root.place(path) in removal.going])
+    links = [path for path in manifest.marks if path.parent == SERVICES and root.place(path).is_symlink()]
+    for path in links if (tool := _find_admin(root)) else ():
+        if root.place(path) in removal.going and (fault := run_tool(tool, "-d", path.name)):
+            raise InstallError(f"{path.name} cannot be disabled: {fault}")
     for place in removal.going:
         if place.is_dir() and not place.is_symlink():
             # Somebody may have put something there since.
@@ -234,18 +230,17 @@ def _make_folders(root: Root, folders: Iterable[PurePosixPath]) -> None:
             place.chmod(0o755)
 
 
-def _enable(root: Root, links: Mapping[PurePosixPath, str]) -> None:
-    tool = find_tool("globus-gatekeeper-admin") if root.is_machine else None
-    for path, target in links.items():
-        if tool is None or path.parent != SERVICES:
-            root.place(path).symlink_to(target)
+def _put(root: Root, path: PurePosixPath, entry: bytes | str | None) -> None:
+    if isinstance(entry, bytes):
+        _write(root, path, entry)
+    elif entry is not None:
+        # What the gatekeeper's own program does, it does, where there is one.
+        tool = _find_admin(root) if path.parent == SERVICES else ""
+        if not tool:
+            root.place(path).symlink_to(entry)
         elif fault := run_tool(tool, "-e", path.name):
             raise InstallError(f"{path.name} cannot be enabled: {fault}")
 
 
-def _disable(root: Root, links: Iterable[PurePosixPath]) -> None:
-    """Have the gatekeeper's own program do it, where there is one."""
-    tool = find_tool("globus-gatekeeper-admin") if root.is_machine else None
-    for path in links:
-        if tool and path.parent == SERVICES and (fault := run_tool(tool, "-d", path.name)):
-            raise InstallError(f"{path.name} cannot be disabled: {fault}")
+def _find_admin(root: Root) -> str:
+    return (find_tool("globus-gatekeeper-admin") or "") if root.is_machine else ""

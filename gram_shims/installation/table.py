@@ -1,13 +1,13 @@
 """What lies where for a gatekeeper and its job managers: the table that install, uninstall and status read."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from adapters import JobAdapter
-from gram_shims.installation.rvf import render_rvf
+from adapters import Attribute, JobAdapter, Kind, canonical_name
 from jobmanager.commands.grid_jobs import CommandError
+from jobmanager.requests.attributes import COMMON_ATTRIBUTES
 
 SERVICES = PurePosixPath("/etc/grid-services")
 MODULE = PurePosixPath("/usr/share/perl5/Globus/GRAM/JobManager/samgrid.pm")
@@ -48,13 +48,8 @@ class Registration:
     """True where events go by way of the collector, as a service of systemd's."""
 
 
-@dataclass(frozen=True)
-class Table:
-    """What there should be: files (mode 0644) by content, links by target, and folders (0755), empty."""
-
-    files: Mapping[PurePosixPath, bytes]
-    links: Mapping[PurePosixPath, str]
-    folders: tuple[PurePosixPath, ...]
+Table = Mapping[PurePosixPath, bytes | str | None]
+"""What there should be: files (mode 0644) by content, links by target, and folders (0755), by None."""
 
 
 @dataclass(frozen=True)
@@ -117,36 +112,26 @@ def make_table(
         if re.search(r'[\n"]', path):
             raise InstallError(f"{path!r} has characters that {CONFIGURATION} cannot hold: install in another folder")
     events = " -seg-module samgrid" if registration.uses_events else ""
-    units, unit_links = _make_units(registration, python, launch)
     line = _fill_in("service.conf", program=GRAM_PROGRAM, configuration=GRAM_CONFIGURATION, events=events)
-    services = {service: service_file(service) for service in registration.services}
-    return Table(
-        files={
-            MODULE: module,
-            RVF: render_rvf(job_types).encode(),
-            CONFIGURATION: _fill_in("globus-samgrid.conf", python=python, launch=launch, state=registration.state),
-            **dict.fromkeys(services.values(), line),
-            **units,
-        },
-        # As globus-gatekeeper-admin makes them.
-        links={**{SERVICES / file.name: f"available/{file.name}" for file in services.values()}, **unit_links},
-        folders=(EVENT_FOLDER,) if registration.uses_events or registration.has_collector else (),
-    )
-
-
-def _make_units(
-    registration: Registration, python: str, launch: str
-) -> tuple[dict[PurePosixPath, bytes], dict[PurePosixPath, str]]:
-    """Services of systemd's, and the links that enable them."""
+    table: dict[PurePosixPath, bytes | str | None] = {
+        MODULE: module,
+        RVF: render_rvf(job_types).encode(),
+        CONFIGURATION: _fill_in("globus-samgrid.conf", python=python, launch=launch, state=registration.state),
+    }
+    for service in registration.services:
+        file = service_file(service)
+        # The link is as globus-gatekeeper-admin makes it.
+        table |= {file: line, SERVICES / file.name: f"available/{file.name}"}
     words = {"python": _quote_for_systemd(python), "launch": _quote_for_systemd(launch)}
-    files, links = {}, {}
     if registration.uses_events:
-        files[UNITS / "samgrid-monitor@.service"] = _fill_in("samgrid-monitor@.service", **words)
+        table[UNITS / "samgrid-monitor@.service"] = _fill_in("samgrid-monitor@.service", **words)
     if registration.has_collector:
-        files[COLLECTOR_UNIT] = _fill_in(COLLECTOR_UNIT.name, **words, account=COLLECTOR_ACCOUNT, folder=EVENT_FOLDER)
+        table[COLLECTOR_UNIT] = _fill_in(COLLECTOR_UNIT.name, **words, account=COLLECTOR_ACCOUNT, folder=EVENT_FOLDER)
         # As "systemctl enable" makes it.
-        links[UNITS / "multi-user.target.wants" / COLLECTOR_UNIT.name] = str(COLLECTOR_UNIT)
-    return files, links
+        table[UNITS / "multi-user.target.wants" / COLLECTOR_UNIT.name] = str(COLLECTOR_UNIT)
+    if registration.uses_events or registration.has_collector:
+        table[EVENT_FOLDER] = None
+    return table
 
 
 def _quote_for_systemd(path: str) -> str:
@@ -155,3 +140,73 @@ def _quote_for_systemd(path: str) -> str:
 
 def _fill_in(template: str, **values: object) -> bytes:
     return (_TEMPLATES / template).read_text().format(**values).encode(errors="surrogateescape")
+
+
+_NOT_OURS = frozenset(
+    (
+        "executable", "jobtype", "proxytimeout", "remoteiourl", "restart", "restartcontacts", "rslsubstitution",
+        "stderr", "stderrposition", "stdout", "stdoutposition",
+    )
+)  # fmt: skip
+"""Said above, or valid in GRAM's base file at other times than a submit: what a job type declares must not end that."""
+_PLAIN_WORD = re.compile(r"[A-Za-z0-9_.:+-]+", re.ASCII)
+
+
+@dataclass(frozen=True)
+class _Declared:
+    """An attribute, and whose it is: a job type's, or "every job type"'s."""
+
+    attribute: Attribute
+    owner: str
+
+
+def render_rvf(job_types: Mapping[str, type[JobAdapter]]) -> str:
+    """GRAM's RSL validation file: each attribute once, whatever the number of job types (by name) that declare it.
+
+    The syntax is that of GRAM's own parser (rvf_parser.y of the Grid Community Toolkit), with its oddities:
+    ``Values`` as a record's last aspect is lost, and a single ``true`` there is a boolean that ends the job manager.
+    There is no ``Default`` and no ``RequiredWhen``: both would bind requests of every type.
+    """
+    records: dict[str, list[_Declared]] = {}
+    for declared in _find_declared(job_types):
+        records.setdefault(canonical_name(declared.attribute.name), []).append(declared)
+    names = [name for name in sorted(job_types) if _PLAIN_WORD.fullmatch(name)]
+    known = " ".join(["single", "multiple", "mpi", "condor", *names])
+    blocks = [(_TEMPLATES / "samgrid.rvf").read_text().format(types=", ".join(sorted(job_types)), values=known)]
+    blocks += [_render_record(name, found) for name, found in records.items() if name not in _NOT_OURS]
+    return "\n".join(blocks)
+
+
+def _find_declared(job_types: Mapping[str, type[JobAdapter]]) -> Iterable[_Declared]:
+    for attribute in COMMON_ATTRIBUTES:
+        yield _Declared(attribute, "every job type")
+    for job_type, handler in sorted(job_types.items()):
+        for attribute in handler.attributes:
+            yield _Declared(attribute, job_type)
+
+
+def _render_record(name: str, declared: Iterable[_Declared]) -> str:
+    texts = [f"{one.owner}: {one.attribute.doc} ({one.attribute.describe()})" for one in declared]
+    lines = [f"Attribute: {name}", f'Description: "{_render_text("; ".join(texts))}"']
+    choices = _find_choices([one.attribute for one in declared])
+    if choices:
+        lines.append(f"Values: {' '.join(choices)}")
+    return "\n".join([*lines, "ValidWhen: GLOBUS_GRAM_JOB_SUBMIT", ""])
+
+
+def _find_choices(attributes: Iterable[Attribute]) -> list[str]:
+    """What GRAM may check: every value that any of the types takes, nothing where one of them takes more."""
+    words: dict[str, None] = {}
+    for attribute in attributes:
+        if attribute.kind is not Kind.TEXT or not all(map(_PLAIN_WORD.fullmatch, attribute.choices)):
+            return []
+        if not attribute.choices:
+            return []
+        words.update(dict.fromkeys(attribute.choices))
+    # One choice alone could be "true".
+    return list(words) if len(words) > 1 else []
+
+
+def _render_text(text: str) -> str:
+    line = "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
+    return line.replace('"', "'")

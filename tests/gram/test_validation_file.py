@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from adapters import Attribute
 from gram_shims.installation.checks import find_tool
-from gram_shims.installation.rvf import render_rvf
+from gram_shims.installation.table import render_rvf
 from jobmanager.requests.job_types import load_job_types
 from tests.unit.gram_shims.test_requests import request_of
 from tests.unit.gram_shims.test_rvf import job_type, read_records

@@ -14,7 +14,7 @@ from typing import NoReturn
 import pytest
 
 from batch_adapters.launch import LAUNCH
-from gram_shims.installation.checks import run_tool
+from gram_shims.installation import checks
 from gram_shims.installation.install import main
 from gram_shims.installation.table import COLLECTOR_UNIT, MODULE_SOURCE, Registration, Root, make_table
 from tests.samgrid import Samgrid
@@ -556,7 +556,7 @@ def host(machine: Path, tools: Callable[[str, str], None], monkeypatch: pytest.M
     (machine / "run/systemd/system").mkdir(parents=True)
     monkeypatch.setattr(pwd, "getpwnam", host.find_account)
     monkeypatch.setattr("sys.executable", "/bin/sh")
-    monkeypatch.setattr("gram_shims.installation.collector._PATIENCE", 0)
+    monkeypatch.setattr("gram_shims.installation.checks._PATIENCE", 0)
     tools("useradd", f'echo "useradd $*" >> {host.log}; touch {machine.parent}/account')
     tools("install", f'echo "install $*" >> {host.log}; chmod 755 {machine / EVENTS}')
     tools("systemctl", f'echo "systemctl $*" >> {host.log}')
@@ -622,10 +622,10 @@ def test_an_installation_that_was_killed_at_a_command_goes_on(
     with monkeypatch.context() as patch:
         left = iter(range(number))
 
-        def run_or_die(*command: str) -> str:
-            return Killed.now() if next(left, None) is None else run_tool(*command)
+        def run_or_die(command: tuple[str, ...], run: Callable[[tuple[str, ...]], None] = checks._run) -> None:
+            return Killed.now() if next(left, None) is None else run(command)
 
-        patch.setattr("gram_shims.installation.collector.run_tool", run_or_die)
+        patch.setattr("gram_shims.installation.checks._run", run_or_die)
         with pytest.raises(Killed):
             run("install", host.root, *COLLECTOR)
     # What was said is known, so that it need not be said again.
@@ -758,8 +758,9 @@ def test_a_dry_run_says_which_commands_would_be_run(host: Host, capsys: pytest.C
 def test_a_path_is_one_word_for_systemd() -> None:
     registration = Registration(uses_events=True, has_collector=True)
     table = make_table(registration, "/a b/100%/$x/python", "/launch.py", b"", {})
-    text = table.files[COLLECTOR_UNIT].decode()
-    assert 'ExecStart="/a b/100%%/$$x/python" -P "/launch.py" samgrid-event-collector\n' in text
+    text = table[COLLECTOR_UNIT]
+    assert isinstance(text, bytes)
+    assert 'ExecStart="/a b/100%%/$$x/python" -P "/launch.py" samgrid-event-collector\n' in text.decode()
 
 
 # --- what does not work

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from adapters import Attribute, JobAdapter, Kind, LocalJob, canonical_name
-from gram_shims.installation.rvf import render_rvf
+from gram_shims.installation.table import render_rvf
 from jobmanager.requests.attributes import COMMON_ATTRIBUTES
 from jobmanager.requests.job_types import load_job_types
 

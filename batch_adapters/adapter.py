@@ -201,6 +201,11 @@ class LocalStatus:
     helps: str = ""
     """The command that lets it go on; empty where nothing but its turn keeps it."""
 
+    @property
+    def is_alive(self) -> bool:
+        """True where it waits, runs or is suspended, and is not on its way out."""
+        return self.state is not None and not self.state.is_final and not self.is_leaving
+
     def is_of(self, token: str) -> bool:
         """False where the answer names another token: batch systems use ids again."""
         return self.token in ("", token)

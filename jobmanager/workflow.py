@@ -20,8 +20,7 @@ from jobmanager.requests.attributes import BadRequest
 from jobmanager.requests.job_types import HandlerError
 from jobmanager.requests.time_limit import HandlerHung, asking
 from jobmanager.site.account import Account
-from jobmanager.states.aggregation import aggregate_steps
-from jobmanager.states.next_task import Task, next_task_of_steps
+from jobmanager.states.aggregation import Task, aggregate_steps, next_task_of_steps
 from sandbox.gather import render_stem, write_bundle
 from sandbox.unpack import lay_out
 

@@ -1,31 +1,32 @@
-"""The commands of the embedded batch system: submit, query, cancel, forget, and serve (the queue process itself)."""
+"""The commands of the embedded batch system, from submit to serve (the queue process itself), and their arguments."""
 
 import argparse
 import contextlib
 import fcntl
 import os
 import pwd
+import signal
 import sqlite3
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from batch_adapters.fork.arguments import (
-    read_array,
-    read_grace,
-    read_limit,
-    read_slots,
-    read_token,
-    read_variable,
-    read_word,
+from batch_adapters.fork.jobs import MAX_INDEX, is_token, read_local_id, read_run_file, write_events
+from batch_adapters.fork.processes import is_alive, is_stopped, run_signal_group
+from batch_adapters.fork.protocol import read_wire
+from batch_adapters.fork.spool import (
+    Spool,
+    SpoolError,
+    Submission,
+    forget_prefix,
+    has_work,
+    open_spool,
+    render_local_id,
+    run_queue_if_none,
+    write_submission,
 )
-from batch_adapters.fork.jobs import read_local_id, read_run_file
-from batch_adapters.fork.processes import is_stopped
-from batch_adapters.fork.spool import Spool, SpoolError, has_work, open_spool, run_queue_if_none
-from batch_adapters.fork.submission import Submission, forget_prefix, render_local_id, write_submission
-from batch_adapters.fork.suspension import run_resume, run_suspend
-from batch_adapters.states import Cause
+from batch_adapters.states import Cause, Event, State
 
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 HISTORY_SECONDS = 7 * 86400
@@ -56,9 +57,9 @@ def _run_command(spool: Spool, options: argparse.Namespace, command: tuple[str, 
         case "cancel":
             run_cancel(spool, options)
         case "suspend":
-            run_suspend(spool, options.ids)
+            run_signal(spool, options.ids, signal.SIGSTOP, State.SUSPENDED)
         case "resume":
-            run_resume(spool, options.ids)
+            run_signal(spool, options.ids, signal.SIGCONT, State.ACTIVE)
         case "forget":
             for prefix in options.prefixes:
                 forget_prefix(spool, prefix)
@@ -230,3 +231,95 @@ def run_serve(spool: Spool, slots: int, grace: float) -> None:
             fcntl.flock(0, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return
+
+
+def run_signal(spool: Spool, ids: Iterable[str], number: signal.Signals, state: State) -> None:
+    """Stop all processes of running jobs, or let them go on, and print what became of each.
+
+    A job's stopped process is all there is to remember.
+    """
+    for local_id in ids:
+        is_done = read_local_id(local_id) is not None and _signal_job(spool, local_id, number)
+        if is_done:
+            write_events(spool.events, [Event(int(time.time()), local_id, state)])
+        print(f"{local_id} {'signalled' if is_done else 'not-running'}")
+
+
+def _signal_job(spool: Spool, local_id: str, number: signal.Signals) -> bool:
+    """True where the job's processes got a signal that changes something."""
+    run = read_run_file(spool.run / local_id)
+    if run is None or run.end is not None or run.process is None or not is_alive(run.process):
+        return False
+    if is_stopped(run.process) == (number is signal.SIGSTOP):
+        return False
+    run_signal_group(run.process.pid, number)
+    return True
+
+
+# --- words of the command line: each reader raises ArgumentTypeError, or returns what its name says
+
+# Each running job costs the queue process one descriptor, of which it has 1024 by default.
+MAX_SLOTS = 900
+MAX_ARRAY = 1_000_000
+_MOST_DIGITS = 18
+
+
+def read_word(text: str) -> str:
+    """The bytes as they were given to us, in the one form that the spool and the protocol use."""
+    return read_wire(os.fsencode(text))
+
+
+def read_token(text: str) -> str:
+    """A submission's name."""
+    if not is_token(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no token: at most 15 characters [a-z][a-z0-9-]*")
+    return text
+
+
+def read_array(text: str) -> tuple[int, int]:
+    """First and last index."""
+    first, dash, last = text.partition("-")
+    if not (dash and _is_number(first) and _is_number(last)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not FIRST-LAST, as in 1-250")
+    if not 1 <= int(first) <= int(last) <= MAX_INDEX or int(last) - int(first) >= MAX_ARRAY:
+        raise argparse.ArgumentTypeError(f"{text}: it must rise, begin at 1 or later and have at most {MAX_ARRAY} jobs")
+    return int(first), int(last)
+
+
+def read_variable(text: str) -> tuple[str, str]:
+    """Name and value of a variable."""
+    name, equals, value = read_word(text).partition("=")
+    if not (name and equals):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
+
+
+def read_slots(text: str) -> int:
+    """How many jobs run at a time."""
+    return _read_number(text, MAX_SLOTS)
+
+
+def read_limit(text: str) -> int:
+    """Minutes, or megabytes."""
+    return _read_number(text, 10_000_000)
+
+
+def _is_number(text: str) -> bool:
+    return text.isdecimal() and len(text) <= _MOST_DIGITS
+
+
+def _read_number(text: str, largest: int) -> int:
+    if not _is_number(text) or int(text) > largest:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to {largest}")
+    return int(text)
+
+
+def read_grace(text: str) -> float:
+    """Seconds."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= 86400:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0 to 86400")
+    return seconds

@@ -27,6 +27,7 @@ from batch_adapters.fork.jobs import (
 )
 from batch_adapters.fork.processes import (
     Process,
+    ProcessWatch,
     find_session_leader,
     is_alive,
     read_boot,
@@ -38,17 +39,20 @@ from batch_adapters.fork.processes import (
     run_signal_group,
     run_signal_orphans,
 )
-from batch_adapters.fork.program import CLAIM_VARIABLE
 from batch_adapters.fork.protocol import GramError, Refused, Started, StartRequest
-from batch_adapters.fork.spool import EVENTS_BYTES, Spool, has_work, lock_file, rotate
-from batch_adapters.fork.submission import (
+from batch_adapters.fork.spool import (
+    EVENTS_BYTES,
+    Spool,
     Submission,
     forget_old,
+    has_work,
+    lock_file,
     read_submission,
     render_job,
     render_local_id,
+    rotate,
 )
-from batch_adapters.fork.watch import Watch
+from batch_adapters.fork.starter import CLAIM_VARIABLE
 from batch_adapters.states import Cause, Event, State
 
 IDLE_SECONDS = 3.0
@@ -96,7 +100,7 @@ class Queue:
         self._spool = spool
         self._slots = slots
         self._grace = grace
-        self._watch = Watch(spool.wake)
+        self._watch = ProcessWatch(spool.wake)
         self._running: dict[str, _Running] = {}
         # Their processes are dead; the starter that is to tell of their ends may live.
         self._dead: dict[str, Run] = {}

@@ -10,7 +10,7 @@ from jobmanager.commands.grid_jobs import CommandError
 from jobmanager.site.account import Account, look_into_account, open_account
 
 if TYPE_CHECKING:
-    from jobmanager.states.orphans import Orphan
+    from jobmanager.states.reconciliation import Orphan
 
 CANNOT_GO_ON = 3
 
@@ -81,7 +81,7 @@ def _find_orphans(account: Account, name: str, tokens: Sequence[str]) -> "list[O
     from batch_adapters.adapter import BatchError
     from batch_adapters.registry import UnknownBatchSystem
     from jobmanager.site.account import find_batch_system
-    from jobmanager.states.orphans import find_orphans
+    from jobmanager.states.reconciliation import find_orphans
 
     try:
         system = find_batch_system(account, name)

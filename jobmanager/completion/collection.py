@@ -25,11 +25,10 @@ from jobmanager.requests.acceptance import make_adapter
 from jobmanager.requests.job_types import HANDLER_FAILURES
 from jobmanager.requests.time_limit import HandlerHung, asking
 from jobmanager.site.account import Account, find_batch_system
-from jobmanager.states.aggregation import judge
+from jobmanager.states.aggregation import Task, judge, next_task
 from jobmanager.states.changes import change_in_parts, in_parts
 from jobmanager.states.driver_status import reconcile_with_drivers
 from jobmanager.states.ends import wants_a_word, was_told_to_end
-from jobmanager.states.next_task import Task, next_task
 from jobmanager.states.reconciliation import ask_queue
 from jobmanager.states.transitions import apply_status, reopen
 from sandbox.gather import NO_FOLDER, End, Extra, Gathered, render_stem, write_output
@@ -111,7 +110,7 @@ def _is_over(account: Account, identity: str) -> bool:
     # Some batch systems show a job that is queued again like one that goes, for a while.
     leaving = [job for job in shown if answer[str(job.local_id)].is_leaving]
     _wait_for(leaving, system.adapter.outputs_lag, "to leave the batch system")
-    alive = [job for job in shown if _is_alive(answer[str(job.local_id)])]
+    alive = [job for job in shown if answer[str(job.local_id)].is_alive]
     if change_in_parts(database, identity, alive, lambda job: reopen(job, answer[str(job.local_id)], asked)):
         return False
     change_in_parts(database, identity, unproven, _stop_waiting)
@@ -199,10 +198,6 @@ def _note_lost_folder(account: Account, identity: str) -> None:
 
         known = [_note(job) for job in account.database.local_jobs.each(identity) if job.local_id]
         change_in_parts(account.database, identity, known, lose)
-
-
-def _is_alive(status: LocalStatus) -> bool:
-    return status.state is not None and not status.state.is_final and not status.is_leaving
 
 
 def _wait_for_outputs(unproven: Iterable[_Ended], lag: float) -> None:

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 
 from jobmanager.database.database import Database
 from jobmanager.database.local_job import LocalJob
+from jobmanager.states.aggregation import Task, next_task
 from jobmanager.states.changes import put_local_jobs
-from jobmanager.states.next_task import Task, next_task
 from jobmanager.submission.submit import find_last_token
 
 logger = logging.getLogger(__name__)

@@ -31,9 +31,8 @@ from jobmanager.monitor.logs import append_line, log_to
 from jobmanager.monitor.worker_client import WorkerClient
 from jobmanager.monitor.workers import Workers
 from jobmanager.site.account import Account, open_account
-from jobmanager.states.aggregation import aggregate_steps
+from jobmanager.states.aggregation import Task, aggregate_steps, next_task, next_task_of_steps
 from jobmanager.states.driver_status import ProgressReader, reconcile_with_drivers
-from jobmanager.states.next_task import Task, next_task, next_task_of_steps
 from jobmanager.states.program_reports import has_reports
 from jobmanager.states.registration import apply_events
 from jobmanager.workflow import refresh_structured

@@ -29,7 +29,7 @@ from jobmanager.requests.time_limit import MOST_HANGS, HandlerHung, asking
 from jobmanager.run_grid_job import run_grid_job
 from jobmanager.site.account import Account, open_account
 from jobmanager.site.places import FIRST_QUESTIONS
-from jobmanager.states.next_task import Task
+from jobmanager.states.aggregation import Task
 from jobmanager.states.program_reports import read_reports
 from jobmanager.states.reconciliation import reconcile_batch_system
 from jobmanager.submission.packing import remove_half_made

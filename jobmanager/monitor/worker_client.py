@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from jobmanager.monitor.child import Child
 from jobmanager.monitor.workers import TRY_LATER
 from jobmanager.site.account import Account
-from jobmanager.states.next_task import Task
+from jobmanager.states.aggregation import Task
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from typing import NoReturn
 from batch_adapters.running.commands import die_with_parent
 from jobmanager.database.documents import load_schema
 from jobmanager.monitor.workers import BEGINNING, TRY_LATER
-from jobmanager.states.next_task import Task
+from jobmanager.states.aggregation import Task
 
 _BLOCK = 1 << 16
 _LAST_WORDS = 2000

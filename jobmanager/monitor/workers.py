@@ -11,7 +11,7 @@ from jobmanager.database.database import DatabaseError, UnknownJob
 from jobmanager.requests.time_limit import has_stack
 from jobmanager.site.account import Account
 from jobmanager.site.places import FIRST_QUESTIONS, QUESTIONS
-from jobmanager.states.next_task import Task
+from jobmanager.states.aggregation import Task
 
 logger = logging.getLogger(__name__)
 

@@ -2,26 +2,29 @@
 
 One question for all local jobs of the account. What the answer shows counts for the second in which it was asked. What
 it does not show is missing: that it has ended needs a second witness (the driver's record, the batch system's history),
-or several answers in a row and the time in which late news may still come.
+or several answers in a row and the time in which late news may still come. What has a token of ours, and no live grid
+job, is an orphan.
 """
 
+import functools
 import logging
+import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 
 from batch_adapters.adapter import Garbled, LocalStatus, Unreachable
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.running.commands import OutputTooLong
 from batch_adapters.states import State
-from jobmanager.database.database import DamagedDocument, LocalJobKey
+from jobmanager.database.database import DamagedDocument, Database, LocalJobKey
 from jobmanager.database.local_job import LocalJob
 from jobmanager.site.account import Account, find_batch_system
 from jobmanager.states.changes import change_local_jobs, same_runs
 from jobmanager.states.driver_status import reconcile_with_drivers
 from jobmanager.states.ends import was_told_to_end
-from jobmanager.states.orphans import find_orphans
 from jobmanager.states.transitions import apply_status, find_remark, find_state, mark_lost, reopen
 
 logger = logging.getLogger(__name__)
@@ -186,3 +189,46 @@ def _cancel_orphans(account: Account, system: BatchSystem, statuses: Iterable[Lo
             "%s: cancelled, as nobody wants them: %s", system.adapter.name, [o.local_id for o in orphans][:20]
         )
         system.cancel(orphan.local_id for orphan in orphans)
+
+
+_TOKEN = re.compile(r"([a-z][a-z0-9]{7})-[0-9a-z]{1,6}", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Orphan:
+    """A local job in a batch system that carries a token of ours, but that no live grid job owns."""
+
+    local_id: str
+    token: str
+    native_state: str
+    is_ours: bool
+    """Its grid job is in this job database; other state folders of the same account make tokens, too."""
+    reason: str
+
+
+def find_orphans(database: Database, system: BatchSystem, statuses: Iterable[LocalStatus]) -> Iterator[Orphan]:
+    """The orphans among what a batch system answered that it has; a submission that is under way makes none."""
+    open_grid_jobs = {job.id for job in database.grid_jobs.list_open()}
+    in_doubt = database.local_jobs.tokens_in_doubt()
+    is_taken = functools.cache(database.grid_jobs.has)
+    is_registered = functools.cache(functools.partial(database.local_jobs.is_registered, system.adapter.name))
+    earlier_ids = functools.cache(database.local_jobs.earlier_ids)
+    for status in statuses:
+        match = _TOKEN.fullmatch(status.token)
+        if match is None or not status.is_alive or status.token in in_doubt:
+            continue
+        array = system.adapter.naming.array_of(status.local_id) or status.local_id
+        is_ours = is_taken(match[1])
+        reason = _find_reason(is_registered(status.token, array), match[1], is_ours, match[1] in open_grid_jobs)
+        if status.local_id in earlier_ids(match[1]):
+            reason = f"an earlier attempt of grid job {match[1]}, which has tried again"
+        if reason:
+            yield Orphan(status.local_id, status.token, status.native_state, is_ours, reason)
+
+
+def _find_reason(is_registered: bool, grid_job: str, is_ours: bool, is_open: bool) -> str:
+    if not is_ours:
+        return f"no grid job {grid_job} in this job database"
+    if not is_registered:
+        return f"grid job {grid_job} does not know of it"
+    return "" if is_open else f"grid job {grid_job} has ended"

@@ -87,7 +87,7 @@ def _judge_life(job: LocalJob, surroundings: Surroundings) -> str:
         return f"{sentence}."
     if now.trouble:
         return f"{sentence}; as long as {job.batch} does not answer, nothing changes but by its log."
-    shown = next((status for status in now.found if not is_another(job, status)), None)
+    shown = next((status for status in now.found if status.is_of(str(job.token))), None)
     if shown is None:
         return f"{sentence}; {_describe_absence(job, surroundings)}."
     return f"{sentence}; {_compare(job, shown, surroundings.reconcile_interval)}."
@@ -132,17 +132,9 @@ def _find_witness(surroundings: Surroundings) -> str:
     return f"its history says {ended[0].native_state}" if ended else ""
 
 
-def is_another(job: LocalJob, status: LocalStatus) -> bool:
-    """True where the batch system has used the id again: what it shows carries another name."""
-    return status.token not in ("", job.token)
-
-
 def _find_alive(job: LocalJob, now: Heard | None) -> LocalStatus | None:
-    for status in now.found if now else ():
-        is_alive = status.state is not None and not status.state.is_final and not status.is_leaving
-        if is_alive and not is_another(job, status):
-            return status
-    return None
+    found = now.found if now else ()
+    return next((status for status in found if status.is_alive and status.is_of(str(job.token))), None)
 
 
 def _find_decisive(job: LocalJob) -> Evidence | None:

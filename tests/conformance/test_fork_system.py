@@ -20,8 +20,15 @@ import pytest
 from batch_adapters.fork.commands import HISTORY_SECONDS
 from batch_adapters.fork.jobs import Run, read_run_file, render_process
 from batch_adapters.fork.processes import Process, read_boot, read_process
-from batch_adapters.fork.spool import EVENTS_BYTES, Spool, lock_file, open_spool
-from batch_adapters.fork.submission import KEEP_SECONDS, Submission, write_submission
+from batch_adapters.fork.spool import (
+    EVENTS_BYTES,
+    KEEP_SECONDS,
+    Spool,
+    Submission,
+    lock_file,
+    open_spool,
+    write_submission,
+)
 from batch_adapters.launch import command_line
 from batch_adapters.states import Event, State, read_event
 from tests.conformance.spool import Job, query_spool, run_forked, wait_for_ends

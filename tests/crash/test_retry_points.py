@@ -8,7 +8,7 @@ from batch_adapters.states import State
 from jobmanager.monitor.worker import main as run_worker
 from jobmanager.requests.acceptance import accept_grid_job
 from jobmanager.site.account import Account
-from jobmanager.states.next_task import next_task
+from jobmanager.states.aggregation import next_task
 from tests.crash.grounds import Fork
 from tests.crash.points import RETRYING, Point, run_and_die
 

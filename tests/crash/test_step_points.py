@@ -8,7 +8,7 @@ from batch_adapters.states import State
 from jobmanager.database.grid_jobs import states_of
 from jobmanager.requests.acceptance import accept_grid_job
 from jobmanager.requests.rsl import read_rsl
-from jobmanager.states.next_task import Task, next_task, next_task_of_steps
+from jobmanager.states.aggregation import Task, next_task, next_task_of_steps
 from tests.crash.grounds import Fork
 from tests.crash.points import ADVANCING, Point, run_and_die
 

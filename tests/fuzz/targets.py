@@ -27,12 +27,12 @@ from adapters.job_adapter import Limits as CuttingLimits
 from adapters.job_adapter import TooLarge, count_local_jobs, cut_slice
 from batch_adapters.adapter import BatchAdapter, Garbled, Job, Reader
 from batch_adapters.condor import events as condor
-from batch_adapters.fork import arguments as fork_arguments
+from batch_adapters.fork import commands as fork_commands
 from batch_adapters.fork.jobs import read_local_id, read_run
 from batch_adapters.fork.protocol import BadRequest as BadStart
 from batch_adapters.fork.protocol import read_answer as read_starter_answer
 from batch_adapters.fork.protocol import read_start_request, read_wire, render_start_request
-from batch_adapters.fork.submission import read_submission
+from batch_adapters.fork.spool import read_submission
 from batch_adapters.generator.collector_protocol import read_lines
 from batch_adapters.generator.emit import LineFilter
 from batch_adapters.generator.event_lines import EventLines as EventFile
@@ -55,7 +55,6 @@ from handlers.pythia import UNUSABLE, read_result
 from handlers.structured import StructuredAdapter
 from jobmanager.commands.arguments import read_seconds, read_time
 from jobmanager.database.documents import read_document, render_text
-from jobmanager.database.foreign_xml import RefusedXml, read_foreign_xml
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob
 from jobmanager.database.sqlite import DamagedDocument
@@ -68,6 +67,7 @@ from jobmanager.requests.rsl import RslError, read_rsl, render_rsl
 from jobmanager.site.account import Account, open_account
 from jobmanager.site.configuration import ConfigurationError, read_configuration
 from jobmanager.site.settings import SETTINGS
+from jobmanager.states.program_reports import RefusedXml, read_foreign_xml
 from jobmanager.views.query_child import BadExpression, evaluate_xpath
 from jobmanager.web.access import Guard
 from jobmanager.web.app import make_app
@@ -315,10 +315,10 @@ def _check_start(data: bytes) -> None:
     assert read_start_request(render_start_request(request)) == request
 
 
-def _check_fork_arguments(text: str) -> None:
+def _check_fork_commands(text: str) -> None:
     for name in ("token", "array", "variable", "slots", "limit", "grace"):
         with contextlib.suppress(argparse.ArgumentTypeError):
-            getattr(fork_arguments, f"read_{name}")(text)
+            getattr(fork_commands, f"read_{name}")(text)
     read_local_id(text)
 
 
@@ -555,7 +555,7 @@ TARGETS: Mapping[str, Target] = {
         (ValueError,),
         (b'{"command":["a"],"directory":"/","environment":[["A","b"]]}',),
     ),
-    "fork-arguments": Target(of_text(_check_fork_arguments), seeds=(b"1-250", b"t-1.3", b"A=b", b"7")),
+    "fork-arguments": Target(of_text(_check_fork_commands), seeds=(b"1-250", b"t-1.3", b"A=b", b"7")),
     "page": Target(
         _check_page,
         seeds=(

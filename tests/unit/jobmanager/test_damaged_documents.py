@@ -32,10 +32,10 @@ from jobmanager.monitor.monitor import Monitor
 from jobmanager.monitor.worker import do_task
 from jobmanager.monitor.workers import TRY_LATER, Workers
 from jobmanager.site.account import Account, find_batch_system
+from jobmanager.states.aggregation import Task
 from jobmanager.states.changes import change_local_jobs, same_runs
-from jobmanager.states.next_task import Task
-from jobmanager.states.orphans import find_orphans
 from jobmanager.states.program_reports import read_reports
+from jobmanager.states.reconciliation import find_orphans
 from jobmanager.states.registration import apply_events
 from jobmanager.states.transitions import apply_status
 

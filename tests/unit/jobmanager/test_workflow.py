@@ -22,8 +22,7 @@ from jobmanager.requests.attributes import BadRequest, render_step_request
 from jobmanager.requests.rsl import read_rsl
 from jobmanager.site.account import Account
 from jobmanager.site.configuration import read_configuration
-from jobmanager.states.aggregation import aggregate_steps
-from jobmanager.states.next_task import Task, next_task_of_steps
+from jobmanager.states.aggregation import Task, aggregate_steps, next_task_of_steps
 from jobmanager.views.grid_jobs import render_step
 from jobmanager.workflow import advance_grid_job, cancel_steps, collect_steps, refresh_structured
 from sandbox.gather import End, write_output

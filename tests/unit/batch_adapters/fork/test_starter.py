@@ -14,7 +14,6 @@ import pytest
 from batch_adapters.fork.client import StarterClient
 from batch_adapters.fork.jobs import Run, read_run_file
 from batch_adapters.fork.processes import is_alive, read_process
-from batch_adapters.fork.program import StartRefused, run_program
 from batch_adapters.fork.protocol import (
     GramError,
     Refused,
@@ -26,6 +25,7 @@ from batch_adapters.fork.protocol import (
     render_wire,
 )
 from batch_adapters.fork.spool import Spool
+from batch_adapters.fork.starter import StartRefused, run_program
 from batch_adapters.launch import LAUNCH, command_line
 from batch_adapters.states import Event, State, read_event
 from tests.waiting import wait_until

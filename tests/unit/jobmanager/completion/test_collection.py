@@ -26,8 +26,8 @@ from jobmanager.database.local_jobs import LocalJobs
 from jobmanager.monitor.worker import do_task
 from jobmanager.requests.time_limit import TooLong
 from jobmanager.site.account import Account
+from jobmanager.states.aggregation import Task
 from jobmanager.states.driver_status import reconcile_with_drivers, status_file
-from jobmanager.states.next_task import Task
 from jobmanager.states.registration import apply_events
 from jobmanager.views.grid_jobs import render_output
 from sandbox.limits import Limits

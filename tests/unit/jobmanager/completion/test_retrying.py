@@ -9,13 +9,12 @@ from lxml import etree
 from batch_adapters.adapter import LocalStatus
 from batch_adapters.states import Event, State
 from jobmanager.completion.retrying import choose_retries, retry_failed
-from jobmanager.database.foreign_xml import read_foreign_xml
 from jobmanager.database.local_job import LocalJob, Outcome
 from jobmanager.monitor.worker import main as run_worker
 from jobmanager.site.account import Account
 from jobmanager.states.driver_status import reconcile_with_drivers
-from jobmanager.states.orphans import find_orphans
-from jobmanager.states.program_reports import read_reports
+from jobmanager.states.program_reports import read_foreign_xml, read_reports
+from jobmanager.states.reconciliation import find_orphans
 from jobmanager.states.registration import apply_events, register_local_jobs
 from jobmanager.submission.submit import write_intent
 from jobmanager.views.explaining import explain

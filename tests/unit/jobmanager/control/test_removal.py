@@ -25,7 +25,7 @@ from jobmanager.database.local_job import LocalJob
 from jobmanager.gram.answers import answer_file
 from jobmanager.monitor.worker import do_task
 from jobmanager.site.account import Account
-from jobmanager.states.next_task import Task
+from jobmanager.states.aggregation import Task
 from sandbox.status import Phase
 from tests.samgrid import Samgrid
 from tests.unit.toy_system import GRID_JOB, ToySystem

@@ -10,15 +10,15 @@ import pytest
 
 from batch_adapters.states import Event, State
 from jobmanager.commands import cli
-from jobmanager.control.rebuilding import rebuild_grid_job
 from jobmanager.control.removal import remove_grid_job
+from jobmanager.control.repair import rebuild_grid_job
 from jobmanager.database.database import Database
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob
 from jobmanager.monitor.worker import do_task
 from jobmanager.site.account import Account
+from jobmanager.states.aggregation import Task
 from jobmanager.states.driver_status import status_file
-from jobmanager.states.next_task import Task
 from jobmanager.states.registration import apply_events
 from sandbox.status import Phase
 from tests.unit.jobmanager.test_damaged_documents import SICK, WELL, damage, put_grid_job

@@ -24,7 +24,7 @@ from jobmanager.monitor import worker
 from jobmanager.monitor.monitor import Monitor
 from jobmanager.site.account import Account
 from jobmanager.site.settings import FailedAs, GramSettings
-from jobmanager.states.next_task import Task
+from jobmanager.states.aggregation import Task
 from tests.conftest import file_size_limit
 
 A, B = "aaaaaaaa", "bbbbbbbb"

@@ -18,8 +18,8 @@ from jobmanager.monitor.client import ask_monitor, socket_address, wake_monitor
 from jobmanager.monitor.monitor import Monitor
 from jobmanager.site.account import Account
 from jobmanager.site.settings import MonitorSettings
+from jobmanager.states.aggregation import Task
 from jobmanager.states.driver_status import ProgressReader, status_file
-from jobmanager.states.next_task import Task
 from jobmanager.states.registration import apply_events
 from tests.unit.traps import TRAPS
 

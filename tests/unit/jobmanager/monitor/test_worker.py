@@ -7,7 +7,7 @@ import pytest
 from jobmanager.database.grid_job import GramOrigin, GridJob
 from jobmanager.monitor import worker
 from jobmanager.site.account import Account
-from jobmanager.states.next_task import Task
+from jobmanager.states.aggregation import Task
 
 JOB = "aaaaaaaa"
 

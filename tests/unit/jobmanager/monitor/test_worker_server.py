@@ -20,7 +20,7 @@ from jobmanager.monitor.workers import TRY_LATER
 from jobmanager.site.account import Account
 from jobmanager.site.configuration import Configuration, read_configuration
 from jobmanager.site.places import StatePlaces
-from jobmanager.states.next_task import Task
+from jobmanager.states.aggregation import Task
 from tests.descriptors import open_descriptors
 from tests.waiting import turn_until, wait_until
 

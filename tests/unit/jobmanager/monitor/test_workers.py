@@ -18,7 +18,7 @@ from jobmanager.monitor.child import Child
 from jobmanager.monitor.workers import BUSY, HANDLER_PATIENCE, HUNG, LONGEST_PAUSE, POSTPONED, Workers
 from jobmanager.site.account import Account
 from jobmanager.site.settings import MonitorSettings
-from jobmanager.states.next_task import Task
+from jobmanager.states.aggregation import Task
 from jobmanager.submission.submit import write_intent
 from tests.waiting import turn_until
 

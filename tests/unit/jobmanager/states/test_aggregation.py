@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batch_adapters.states import State
-from jobmanager.states.aggregation import aggregate, judge
-from jobmanager.states.next_task import Task, next_task
+from jobmanager.states.aggregation import Task, aggregate, judge, next_task
 
 P, A, S, D, F, U = (
     State.PENDING, State.ACTIVE, State.SUSPENDED, State.DONE, State.FAILED, State.UNSUBMITTED,

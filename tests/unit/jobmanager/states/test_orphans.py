@@ -4,7 +4,7 @@ import pytest
 
 from batch_adapters.adapter import LocalStatus
 from batch_adapters.states import State
-from jobmanager.states.orphans import Orphan, find_orphans
+from jobmanager.states.reconciliation import Orphan, find_orphans
 from tests.unit.toy_system import GRID_JOB, TOKEN, ToySystem
 
 

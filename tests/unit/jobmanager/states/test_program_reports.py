@@ -10,13 +10,12 @@ import pytest
 from lxml import etree
 
 from batch_adapters.states import State
-from jobmanager.database.foreign_xml import MOST_BYTES, RefusedXml, read_foreign_xml
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import MOST_FOREIGN, LocalJob
 from jobmanager.site.account import Account
 from jobmanager.site.configuration import read_configuration
 from jobmanager.states import program_reports
-from jobmanager.states.program_reports import has_reports, read_reports
+from jobmanager.states.program_reports import MOST_BYTES, RefusedXml, has_reports, read_foreign_xml, read_reports
 from sandbox.status import Phase
 from tests.unit.jobmanager.monitor.test_monitor import fail_always
 from tests.unit.traps import TRAPS

@@ -15,7 +15,7 @@ from jobmanager.monitor import worker
 from jobmanager.monitor.workers import POSTPONED, TRY_LATER
 from jobmanager.site.account import Account
 from jobmanager.site.settings import Transfer
-from jobmanager.states.next_task import Task
+from jobmanager.states.aggregation import Task
 from jobmanager.submission.adoption import Unsettled
 from jobmanager.submission.submit import find_last_token, submit_local_jobs, write_intent
 from tests.unit.toy_system import GRID_JOB, SETTLE, TOKEN, ToySystem

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batch_adapters.fork.protocol import read_wire
-from batch_adapters.fork.submission import Submission, read_submission, render_job, render_submission
+from batch_adapters.fork.spool import Submission, read_submission, render_job, render_submission
 
 PLAIN = Submission(
     command=("/bin/echo", "a b"),

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from batch_adapters.generator.event_lines import EventLines
-from batch_adapters.generator.module import LogModule, LogNotKnown
+from batch_adapters.generator.module import LogModule, LogNotKnown, ReadyLines
 
 
 def find_log(environment: Mapping[str, str]) -> Path:
@@ -18,4 +17,4 @@ def find_log(environment: Mapping[str, str]) -> Path:
     raise LogNotKnown("the fork log is not known: set SAMGRID_STATE, or name it with --log PATH")
 
 
-FORK = LogModule(name="fork", find_log=find_log, new_parser=EventLines, file_name="events")
+FORK = LogModule(name="fork", find_log=find_log, new_parser=ReadyLines, file_name="events")

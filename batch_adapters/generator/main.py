@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from batch_adapters.generator.emit import LineFilter, Output, StandardOutput
+from batch_adapters.generator.emit import LineFilter, Output, StandardOutput, open_folder, read_end
 from batch_adapters.generator.module import Feed, FeedSettings, LogNotKnown
 from batch_adapters.generator.process import (
     collect_garbage_rarely,
@@ -24,9 +24,8 @@ from batch_adapters.generator.process import (
     run_in_background,
     write_pid_file,
 )
-from batch_adapters.generator.registry import MODULES, UnknownModule, find_module
-from batch_adapters.generator.resume import open_folder, read_end
 from batch_adapters.generator.watch import InputEnded, Watch
+from batch_adapters.registry import EVENT_MODULES, UnknownEventModule, find_event_module
 
 logger = logging.getLogger("samgrid-scheduler-event-generator")
 
@@ -92,7 +91,9 @@ def make_arguments() -> argparse.ArgumentParser:
     parser = _Arguments(
         prog=logger.name,
         description="Turns a batch system's log into a stream of job state changes.",
-        epilog=_EPILOG.format(modules="\n".join(f"  {name:<7} {MODULES[name].log}" for name in sorted(MODULES))),
+        epilog=_EPILOG.format(
+            modules="\n".join(f"  {name:<7} {EVENT_MODULES[name].log}" for name in sorted(EVENT_MODULES))
+        ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -167,7 +168,7 @@ def main(argv: Sequence[str]) -> int:
         return ExitStatus.INPUT_ENDED
     except BrokenPipeError:
         return ExitStatus.OUTPUT_BROKEN
-    except (UnknownModule, LogNotKnown) as error:
+    except (UnknownEventModule, LogNotKnown) as error:
         logger.error("%s", error)
         return ExitStatus.BAD_ARGUMENTS
     except _OutputFailed as error:
@@ -197,7 +198,7 @@ def _writing() -> Iterator[None]:
 
 
 def _run(options: argparse.Namespace) -> NoReturn:
-    module = find_module(options.name)
+    module = find_event_module(options.name)
     with _writing():
         end = read_end(options.folder, time.time()) if options.folder and not options.since else None
     since = end.second if end is not None else options.since or None

@@ -6,6 +6,7 @@ finding and following files through rotations, half-written records, start times
 
 import abc
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -14,9 +15,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
-from batch_adapters.generator.follow import Follower
+from batch_adapters.generator.follow import DatedFiles, Follower, RotatedFile, Source
 from batch_adapters.generator.local_time import be_in_zone, find_zone
-from batch_adapters.generator.source import DatedFiles, RotatedFile, Source
 
 _ZONE_INTERVAL = 900.0
 """Seconds between two looks at the zone in which a log is written."""
@@ -202,3 +202,29 @@ def find_source(module: LogModule, log: Path) -> Source:
     if module.file_name and log.is_dir():
         return RotatedFile(log / module.file_name)
     return RotatedFile(log)
+
+
+_TIME = re.compile(rb"^001;([0-9]{1,10});", re.MULTILINE)
+
+
+class ReadyLines(Parser):
+    """Passes lines on as they are: the core takes the well-formed ones."""
+
+    def read_events(self, block: bytes) -> bytes:
+        """The block itself."""
+        return block
+
+    def read_time(self, block: bytes) -> int | None:
+        """The first event's time."""
+        found = _TIME.search(block)
+        return int(found[1]) if found else None
+
+
+def refuse_to_guess(environment: Mapping[str, str]) -> Path:
+    """Nobody but the site knows the folder of its event files."""
+    del environment
+    raise LogNotKnown("the folder of the event files is needed: --log FOLDER, the -d folder of the other generator")
+
+
+DAY_FILES = LogModule(name="events", find_log=refuse_to_guess, new_parser=ReadyLines, dated_files=True)
+"""Follows the folder that a generator (ours, or Globus' C program) fills with ``-d``: one file a day, by UTC date."""

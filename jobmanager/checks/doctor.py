@@ -15,9 +15,8 @@ from batch_adapters.adapter import BatchAdapter, BatchError, Command
 from batch_adapters.diagnosis import Finding, Level, Printed
 from batch_adapters.generator.module import LogModule, LogNotKnown, find_log_zone, find_source
 from batch_adapters.generator.process import is_held
-from batch_adapters.generator.registry import UnknownModule, find_module
 from batch_adapters.launch import command_line
-from batch_adapters.registry import ADAPTERS
+from batch_adapters.registry import ADAPTERS, UnknownEventModule, find_event_module
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.running.commands import render_text, run_question
 from batch_adapters.running.traffic import HeldBack
@@ -261,8 +260,8 @@ def _look_at_log(account: Account, system: BatchSystem) -> Finding:
     name = system.adapter.name
     remedy = _OTHER_SOURCES.format(name=name)
     try:
-        module = find_module(system.adapter.event_module)
-    except UnknownModule as error:
+        module = find_event_module(system.adapter.event_module)
+    except UnknownEventModule as error:
         return Finding(Level.FAULT, str(error), f"in samgrid.toml: [batch.{name}] event_module must be one of these")
     if not isinstance(module, LogModule):
         return Finding(Level.GOOD, f"its events come from the generator module {system.adapter.event_module}")

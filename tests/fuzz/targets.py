@@ -35,8 +35,7 @@ from batch_adapters.fork.protocol import read_start_request, read_wire, render_s
 from batch_adapters.fork.spool import read_submission
 from batch_adapters.generator.collector_protocol import read_lines
 from batch_adapters.generator.emit import LineFilter
-from batch_adapters.generator.event_lines import EventLines as EventFile
-from batch_adapters.generator.module import LogNotKnown, Parser
+from batch_adapters.generator.module import LogNotKnown, Parser, ReadyLines
 from batch_adapters.generator.poll import read_polling
 from batch_adapters.lsf.events import EventLog
 from batch_adapters.pbs.events import ServerLog
@@ -144,7 +143,7 @@ def _check_adapter(adapter: BatchAdapter, printed: str) -> None:
 
 _LOGS: Mapping[str, tuple[Callable[[], Parser], str]] = {
     "condor": (lambda: condor.EventLog(UTC, lambda: 1795262400.0), "condor/condor-EventLog-*.log"),
-    "events": (EventFile, ""),
+    "events": (ReadyLines, ""),
     "lsf": (EventLog, "lsf/documented.txt"),
     "pbs": (ServerLog, "pbs/pbs-server_log.*"),
     "sge": (GridEngineLog, "sge/sge-*.log"),

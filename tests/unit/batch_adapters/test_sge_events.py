@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from batch_adapters.generator.module import FeedSettings, LogNotKnown
-from batch_adapters.generator.registry import find_module
+from batch_adapters.registry import find_event_module
 from batch_adapters.sge import events
 from batch_adapters.sge.events import SGE, GridEngineLog, find_log
 from tests.unit.batch_adapters.log_reading import collect_changes, read_lines
@@ -292,7 +292,7 @@ def test_a_rotation_between_an_exit_code_and_its_end_loses_nothing(tmp_path: Pat
     turn = next(place for place, line in enumerate(LINES) if b":finished:12:" in line)
     (tmp_path / "reporting.1").write_bytes(b"".join(LINES[:turn]))
     (tmp_path / "reporting").write_bytes(b"".join([*LINES[:4], *LINES[turn:]]))
-    feed = find_module("sge").open_feed(FeedSettings(log=tmp_path, since=1, environment={}))
+    feed = find_event_module("sge").open_feed(FeedSettings(log=tmp_path, since=1, environment={}))
     found = b"".join(feed.read_events(look_for_files=True)).decode()
     assert collect_changes(found.splitlines()) == WHOLE_REPORTING
-    assert find_module("sge") is SGE
+    assert find_event_module("sge") is SGE

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from batch_adapters.generator.emit import EventFolder
-from batch_adapters.generator.event_lines import DAY_FILES
-from batch_adapters.generator.module import FeedSettings, LogNotKnown
+from batch_adapters.generator.module import DAY_FILES, FeedSettings, LogNotKnown
 
 DAY = 86_400
 

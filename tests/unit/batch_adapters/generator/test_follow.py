@@ -12,8 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from batch_adapters.generator import follow, log_file
-from batch_adapters.generator.follow import Follower
-from batch_adapters.generator.source import DatedFiles, RotatedFile, Source
+from batch_adapters.generator.follow import DatedFiles, Follower, RotatedFile, Source
 from tests.descriptors import open_descriptors
 
 ENDS = (b"\n",)

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from batch_adapters.generator.emit import StandardOutput
-from batch_adapters.generator.registry import MODULES
 from batch_adapters.generator.watch import Watch
+from batch_adapters.registry import EVENT_MODULES
 from tests.samgrid import LAUNCH
 from tests.unit.batch_adapters.generator.generator_process import (
     DEADLINE,
@@ -250,7 +250,7 @@ def test_the_watch_tells_new_names_from_growth(tmp_path: Path) -> None:
 def test_help_names_the_options_the_modules_and_exit_statuses(start: Start) -> None:
     output, errors = start("-h").communicate(timeout=DEADLINE)
     assert (errors, b"--log PATH" in output, b"exit status" in output) == (b"", True, True)
-    assert re.findall(rb"^  ([a-z]+) +\S", output, re.MULTILINE) == [name.encode() for name in sorted(MODULES)]
+    assert re.findall(rb"^  ([a-z]+) +\S", output, re.MULTILINE) == [name.encode() for name in sorted(EVENT_MODULES)]
 
 
 @pytest.mark.parametrize("closed", ["", "<&-", "<&- >&- 2>&-"], ids=["open", "no-input", "nothing-open"])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from batch_adapters.generator.resume import FolderEnd, open_folder, read_end
+from batch_adapters.generator.emit import FolderEnd, open_folder, read_end
 from tests.unit.batch_adapters.generator.generator_process import DEADLINE, close_input, read_errors, starting
 from tests.waiting import wait_until
 

@@ -6,12 +6,20 @@ from pathlib import Path
 
 import pytest
 
+from batch_adapters import registry
 from batch_adapters.fork.events import FORK
-from batch_adapters.generator import registry
-from batch_adapters.generator.event_lines import DAY_FILES, EventLines
-from batch_adapters.generator.module import FeedSettings, LogModule, LogNotKnown, Parser, find_source, render_line
-from batch_adapters.generator.registry import MODULES, UnknownModule, find_module
-from batch_adapters.generator.source import DatedFiles, RotatedFile
+from batch_adapters.generator.follow import DatedFiles, RotatedFile
+from batch_adapters.generator.module import (
+    DAY_FILES,
+    FeedSettings,
+    LogModule,
+    LogNotKnown,
+    Parser,
+    ReadyLines,
+    find_source,
+    render_line,
+)
+from batch_adapters.registry import EVENT_MODULES, UnknownEventModule, find_event_module
 
 
 class Remembering(Parser):
@@ -28,15 +36,15 @@ class Remembering(Parser):
         return b"".join(events)
 
 
-@pytest.mark.parametrize("name", sorted(MODULES))
+@pytest.mark.parametrize("name", sorted(EVENT_MODULES))
 def test_every_known_module_is_there(name: str) -> None:
-    module = find_module(name)
+    module = find_event_module(name)
     assert isinstance(module, LogModule) is (name != "poll")
 
 
 def test_an_unknown_module_is_refused_with_the_known_ones_named() -> None:
-    with pytest.raises(UnknownModule, match=r'no module "loadleveler": known are .*fork'):
-        find_module("loadleveler")
+    with pytest.raises(UnknownEventModule, match=r'no module "loadleveler": known are .*fork'):
+        find_event_module("loadleveler")
 
 
 def make_package(folder: Path, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
@@ -49,27 +57,27 @@ def make_package(folder: Path, monkeypatch: pytest.MonkeyPatch, value: str) -> N
 
 def test_an_entry_point_adds_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_package(tmp_path, monkeypatch, "batch_adapters.fork.events:FORK")
-    assert find_module("ours") is FORK
-    with pytest.raises(UnknownModule, match=r"known are .*ours"):
-        find_module("theirs")
+    assert find_event_module("ours") is FORK
+    with pytest.raises(UnknownEventModule, match=r"known are .*ours"):
+        find_event_module("theirs")
 
 
 def test_the_module_of_the_documentation_reads_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (Path(__file__).parents[4] / "docs" / "event-files.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "event-files.md").read_text()
     files = dict(re.findall(r"(?ms)^```\w+ (\S+)\n(.*?)^```$", page))
     (tmp_path / "toy_events.py").write_text(files["toy_events.py"])
     groups = tomllib.loads(files["pyproject.toml"])["project"]["entry-points"]
     make_package(tmp_path, monkeypatch, groups[registry.ENTRY_POINTS]["toy"])
     log = tmp_path / "jobs"
     log.write_bytes(b"7 12 submitted\n8 12 started\nnoise\n9 12 ended 3\n10 13 sub")
-    feed = find_module("ours").open_feed(FeedSettings(log, 1, {}))
+    feed = find_event_module("ours").open_feed(FeedSettings(log, 1, {}))
     assert b"".join(feed.read_events(True)) == b"001;7;12;1;0\n001;8;12;2;0\n001;9;12;8;3\n"
 
 
 def test_an_entry_point_that_leads_nowhere_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_package(tmp_path, monkeypatch, "no_such_package:X")
-    with pytest.raises(UnknownModule, match=r'"ours" \(no_such_package:X\) cannot be loaded'):
-        find_module("ours")
+    with pytest.raises(UnknownEventModule, match=r'"ours" \(no_such_package:X\) cannot be loaded'):
+        find_event_module("ours")
 
 
 @pytest.mark.parametrize("since", [None, 0])
@@ -123,5 +131,5 @@ def test_without_a_home_the_fork_log_must_be_named() -> None:
 
 
 def test_the_time_of_a_block_is_that_of_its_first_event() -> None:
-    assert EventLines().read_time(b"torn;1\n001;17;a;1;0\n001;18;a;2;0\n") == 17
-    assert EventLines().read_time(b"nothing\n") is None
+    assert ReadyLines().read_time(b"torn;1\n001;17;a;1;0\n001;18;a;2;0\n") == 17
+    assert ReadyLines().read_time(b"nothing\n") is None

@@ -1,4 +1,7 @@
-"""Files where others can write as well: opened without following a link, written whole or not at all."""
+"""Files where others can write as well: opened without following a link, written whole or not at all, and locks.
+
+The one module for this, at the ground: everything of ours may import it.
+"""
 
 import errno
 import fcntl
@@ -28,6 +31,33 @@ def open_regular(path: Path, folder: int | None = None) -> BinaryIO:
         os.close(descriptor)
         raise OSError(errno.EINVAL, "no regular file", str(path))
     return open(descriptor, "rb")
+
+
+def open_own(path: Path, flags: int = 0) -> int:
+    """A descriptor of a file of ours to be written, made where it is missing (0600); ``flags`` beside these.
+
+    :raises OSError: it cannot be opened, or is a symbolic link.
+    """
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | flags, 0o600)
+
+
+def take_lock(descriptor: int, wait: bool = False) -> bool:
+    """Lock an open file or folder; False where another process holds the lock, and we do not wait for it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextmanager
+def locked(path: Path, wait: bool = False) -> Iterator[int | None]:
+    """Hold a lock file while the block lasts: its descriptor, or None where another process holds it."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        yield descriptor if take_lock(descriptor, wait) else None
+    finally:
+        os.close(descriptor)
 
 
 def replace_file(path: Path, content: bytes, mode: int = 0o600, word: str = "", is_lasting: bool = True) -> None:
@@ -117,13 +147,12 @@ def atomic_write(target: Path) -> Iterator[Sink]:
 
 def _open_locked(temporary: Path) -> int:
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        descriptor = open_own(temporary)
     except OSError as error:
         raise SandboxError(f"{temporary} could not be opened: {error}") from error
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # The file may have been renamed to its final name between opening and locking: that one is not ours to cut.
-        if not os.path.samestat(os.fstat(descriptor), os.lstat(temporary)):
+        if not take_lock(descriptor) or not os.path.samestat(os.fstat(descriptor), os.lstat(temporary)):
             raise BlockingIOError
         os.ftruncate(descriptor, 0)
     except OSError as error:

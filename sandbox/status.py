@@ -1,13 +1,13 @@
 """Reads what the driver and the program wrote into a local job's status file."""
 
-import errno
 import os
 import re
-import stat
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from sandbox.files import open_regular
 
 DRIVER_FAILED = 125
 """Exit code of a driver that could not run its program or bring its outputs back."""
@@ -177,13 +177,11 @@ def fetch_status(file: Path) -> DriverStatus:
     :raises OSError: where the file is there but cannot be read, or is a link or anything else but a file.
     """
     try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        stream = open_regular(file)
     except FileNotFoundError:
         return DriverStatus()
-    with open(descriptor, "rb") as stream:
-        size = os.fstat(descriptor).st_size
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "no regular file", str(file))
+    with stream:
+        size = os.fstat(stream.fileno()).st_size
         data = stream.read(_HEAD)
         if size > _HEAD:
             stream.seek(max(_HEAD, size - _TAIL))

@@ -15,9 +15,10 @@ from batch_adapters.fork.protocol import (
     render_start_request,
     render_wire,
 )
-from batch_adapters.fork.spool import Spool, lock_file
+from batch_adapters.fork.spool import Spool
 from batch_adapters.fork.starter import run_starter
 from batch_adapters.states import read_event
+from sandbox.files import locked
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +97,7 @@ def _become_starter(spool: Spool, request: int, answer: int) -> None:
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
         # ps shows who is who: they have one command line.
         Path("/proc/self/comm").write_text("samgrid-starter", encoding="ascii")
-        run_starter(spool.events, spool.run, lock_file(spool.starter_lock, wait=True))
+        run_starter(spool.events, spool.run, locked(spool.starter_lock, wait=True))
         status = 0
     except Exception:
         log.exception("the fork starter ends")

@@ -27,6 +27,7 @@ from batch_adapters.fork.spool import (
     write_submission,
 )
 from batch_adapters.states import Cause, Event, State
+from sandbox.files import take_lock
 
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 HISTORY_SECONDS = 7 * 86400
@@ -227,9 +228,7 @@ def run_serve(spool: Spool, slots: int, grace: float) -> None:
         # What came after it had stopped to listen saw the lock held, so we look again.
         if not has_work(spool):
             return
-        try:
-            fcntl.flock(0, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not take_lock(0):
             return
 
 

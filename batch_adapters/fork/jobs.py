@@ -16,6 +16,7 @@ from pathlib import Path
 
 from batch_adapters.fork.processes import Process
 from batch_adapters.states import Event, State, render_event
+from sandbox.files import open_regular
 
 MAX_INDEX = 999_999_999
 CLAIM_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL
@@ -81,11 +82,10 @@ def read_run(text: str) -> Run:
 def read_run_file(path: Path) -> Run | None:
     """What a file says, or None where nobody has claimed the job."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        with open_regular(path) as file:
+            return read_run(file.read().decode("ascii", "replace"))
     except FileNotFoundError:
         return None
-    with open(descriptor, encoding="ascii", errors="replace") as file:
-        return read_run(file.read())
 
 
 def is_starter_late(claims: Path) -> bool:

@@ -46,7 +46,6 @@ from batch_adapters.fork.spool import (
     Submission,
     forget_old,
     has_work,
-    lock_file,
     read_submission,
     render_job,
     render_local_id,
@@ -54,6 +53,7 @@ from batch_adapters.fork.spool import (
 )
 from batch_adapters.fork.starter import CLAIM_VARIABLE
 from batch_adapters.states import Cause, Event, State
+from sandbox.files import locked
 
 IDLE_SECONDS = 3.0
 # How often we look again for an end that a living starter is about to write, and for orphans to reap.
@@ -174,7 +174,7 @@ class Queue:
             self._starter.close()
             self._starter = None
         # Until no starter can still start a job, claims do not tell all.
-        with lock_file(self._spool.starter_lock, wait=True):
+        with locked(self._spool.starter_lock, wait=True):
             jobs = self._find_jobs("state = 'running'")
             self._claim_after_boot(jobs)
             for stale in {path.name for path in self._spool.run.iterdir()} - {job.local_id for job in jobs}:

@@ -9,7 +9,6 @@ queue.lock queue.wake        held by, and read by, the queue process; queue.log 
 
 import contextlib
 import dataclasses
-import fcntl
 import json
 import os
 import sqlite3
@@ -21,6 +20,7 @@ from pathlib import Path
 
 from batch_adapters.fork.protocol import StartRequest
 from batch_adapters.launch import command_line
+from sandbox.files import locked, open_own
 
 LOG_BYTES, EVENTS_BYTES = 1_000_000, 16_000_000
 """How long a log may become before the next part of it is begun."""
@@ -139,24 +139,6 @@ def has_work(spool: Spool) -> bool:
     return bool(spool.database.execute(found).fetchone()[0])
 
 
-@contextlib.contextmanager
-def lock_file(path: Path, *, wait: bool) -> Iterator[int | None]:
-    """Hold a lock as long as the context lasts; yields its descriptor, or None where another process holds it."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    try:
-        yield descriptor if _lock(descriptor, wait) else None
-    finally:
-        os.close(descriptor)
-
-
-def _lock(descriptor: int, wait: bool) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        return False
-    return True
-
-
 def rotate(path: Path, largest: int, parts: int) -> None:
     """Begin a log anew where it has become too long; so many older parts stay."""
     if not path.exists() or path.stat().st_size <= largest:
@@ -169,7 +151,7 @@ def rotate(path: Path, largest: int, parts: int) -> None:
 
 def run_queue_if_none(spool: Spool, slots: int, grace: float) -> None:
     """Wake the queue process, or start one: detached, so that whoever waits for our end does not wait for its."""
-    with lock_file(spool.queue_lock, wait=False) as lock:
+    with locked(spool.queue_lock) as lock:
         if lock is None:
             _wake(spool)
             return
@@ -177,8 +159,7 @@ def run_queue_if_none(spool: Spool, slots: int, grace: float) -> None:
 
         rotate(spool.log, LOG_BYTES, 1)
         options = ["--spool", str(spool.root), "--slots", str(slots), "--grace", str(grace)]
-        log = os.open(spool.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
-        with open(log, "ab") as output:
+        with open(open_own(spool.log, os.O_APPEND), "ab") as output:
             subprocess.Popen(
                 [*command_line("samgrid-fork"), *options, "serve"],
                 # The lock goes with it: nobody else starts one meanwhile.

@@ -7,7 +7,6 @@ kernel's word whose they are, and writes those that are well-formed, of ids with
 
 import argparse
 import contextlib
-import fcntl
 import logging
 import os
 import selectors
@@ -25,6 +24,7 @@ from batch_adapters.generator.collector_protocol import LONGEST_PACKET, Answer, 
 from batch_adapters.generator.emit import keep_days, write_events_now
 from batch_adapters.generator.process import fill_closed_descriptors, leave_on_signals
 from batch_adapters.states import Event
+from sandbox.files import take_lock
 
 logger = logging.getLogger("samgrid-event-collector")
 
@@ -181,10 +181,9 @@ def only_collector(folder: Path) -> Iterator[None]:
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not take_lock(descriptor):
+            raise OSError(f"another collector writes into {folder} already")
         yield
-    except BlockingIOError as error:
-        raise OSError(f"another collector writes into {folder} already") from error
     finally:
         os.close(descriptor)
 

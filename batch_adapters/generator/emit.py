@@ -16,6 +16,7 @@ from typing import Protocol
 from batch_adapters.generator.log_file import BLOCK
 from batch_adapters.generator.watch import Watch
 from batch_adapters.states import Event, render_event
+from sandbox.files import open_regular
 
 _DAY = 86_400
 MOST_EMPTY_DAYS = 400
@@ -270,14 +271,10 @@ def _read_last_second(path: Path) -> int | None:
 
 def _read_events(path: Path) -> Iterator[tuple[int, bytes]]:
     """Each whole event line with its second."""
-    with open(path, "rb", opener=_open_no_link) as file:
+    with open_regular(path) as file:
         for line in file:
             if found := _EVENT.fullmatch(line):
                 yield int(found[1]), line
-
-
-def _open_no_link(path: str, mode: int) -> int:
-    return os.open(path, mode | os.O_NOFOLLOW)
 
 
 def open_folder(path: Path, end: FolderEnd | None) -> Output:

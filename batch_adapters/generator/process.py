@@ -8,6 +8,8 @@ import signal
 from pathlib import Path
 from types import FrameType
 
+from sandbox.files import take_lock
+
 
 def fill_closed_descriptors() -> None:
     """Put the null device where standard input, output or error is closed, so that no log gets its number."""
@@ -44,14 +46,11 @@ def is_held(path: Path) -> bool | None:
     """Whether a generator of this host writes there now; None where nobody can tell."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        return not take_lock(fd)
     except OSError:
         return None
     finally:
         os.close(fd)
-    return False
 
 
 def run_in_background(pid_file: Path | None, keep_output: bool) -> None:

@@ -4,9 +4,7 @@ All processes of the account share what is known, in a small file beside the job
 be lost or torn at any time: then nothing is known of the last minute.
 """
 
-import fcntl
 import json
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from batch_adapters.adapter import Postponed
+from sandbox.files import locked
 
 MINUTE = 60.0
 PATIENCE = 20.0
@@ -129,14 +128,10 @@ class Traffic:
 
     @contextmanager
     def _changing(self) -> Iterator[_State]:
-        descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with open(descriptor, "r+b") as file:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            state = _read(file.read())
+        with locked(self._file, wait=True):
+            state = _read(self._file.read_bytes())
             yield state
-            file.seek(0)
-            file.truncate()
-            file.write(json.dumps(asdict(state)).encode())
+            self._file.write_text(json.dumps(asdict(state)))
 
 
 def _describe(state: _State) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from jobmanager.database.database import DamagedDocument, Database
 from jobmanager.site.account import Account
+from sandbox.files import open_own
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +46,7 @@ def hold_back(account: Account, uniqid: str, seconds: float) -> None:
         return
     mark, due = account.places.withdrawn / uniqid, time.time() + seconds
     mark.parent.mkdir(mode=0o700, exist_ok=True)
-    descriptor = os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    descriptor = open_own(mark)
     os.utime(descriptor, (due, due))
     os.close(descriptor)
 

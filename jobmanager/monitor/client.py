@@ -13,6 +13,7 @@ from pathlib import Path
 from jobmanager.database.database import LAYOUT
 from jobmanager.site.account import Account
 from jobmanager.site.configuration import Configuration
+from sandbox.files import open_own, take_lock
 
 _ANSWER_TIME = 5.0
 _MAX_ANSWER = 65536
@@ -120,22 +121,18 @@ def ask_monitor(account: Account) -> str:
 
 def start_monitor(account: Account) -> None:
     """Start a monitor, unless one is just starting, fully detached: the caller's own descriptors stay the caller's."""
-    log = os.open(account.places.monitor_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+    log = open_own(account.places.monitor_log, os.O_APPEND)
     try:
         # The lock is the new process' with the descriptor, until it listens (`note_started`) or dies.
-        fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(log)
-        return
-    try:
-        subprocess.Popen(
-            account.program("samgrid-monitor"),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            cwd="/",
-            start_new_session=True,
-        )
+        if take_lock(log):
+            subprocess.Popen(
+                account.program("samgrid-monitor"),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                start_new_session=True,
+            )
     finally:
         os.close(log)
 

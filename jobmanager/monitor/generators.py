@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 import selectors
 import time
 from collections import Counter
@@ -16,6 +15,7 @@ from batch_adapters.states import Event, read_event
 from jobmanager.monitor.child import Child
 from jobmanager.site.account import Account, find_batch_system, traffic_file
 from jobmanager.site.settings import EventSource
+from sandbox.files import replace_file
 
 logger = logging.getLogger(__name__)
 
@@ -288,7 +288,5 @@ class Generators:
             "variables": self._account.batch_variables(),
             "interval": self._account.configuration.monitor.reconcile_interval,
         }
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-        with open(descriptor, "w") as file:
-            json.dump(question, file)
+        replace_file(path, json.dumps(question).encode(), is_lasting=False)
         return path

@@ -17,6 +17,7 @@ from typing import Generic, Protocol, Self, TypeVar
 
 from batch_adapters.states import Event, State
 from jobmanager.monitor.generators import Generator, Replays
+from sandbox.files import replace_file
 
 logger = logging.getLogger(__name__)
 
@@ -131,17 +132,7 @@ class StateFile:
         """
         if self._path is None or start_time == self._written:
             return
-        aside = self._path.with_name(f"{self._path.name}.new")
-        try:
-            aside.unlink(missing_ok=True)
-            with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
-                file.write(f"{start_time}\n")
-                file.flush()
-                os.fsync(file.fileno())
-            aside.replace(self._path)
-        except OSError:
-            aside.unlink(missing_ok=True)
-            raise
+        replace_file(self._path, f"{start_time}\n".encode())
         self._written = start_time
 
 

@@ -5,6 +5,8 @@ import os
 import time
 from pathlib import Path
 
+from sandbox.files import open_own
+
 
 def log_to(handler: logging.Handler) -> None:
     """Log INFO and up through this handler, in place of any other."""
@@ -19,6 +21,5 @@ def append_line(path: Path, line: str) -> None:
 
     :raises OSError: it cannot be written.
     """
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with open(descriptor, "a", encoding="utf-8") as stream:
+    with open(open_own(path, os.O_APPEND), "a", encoding="utf-8") as stream:
         stream.write(f"{line}\n")

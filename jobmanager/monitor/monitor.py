@@ -6,7 +6,6 @@ everything from the database.
 """
 
 import argparse
-import fcntl
 import logging
 import logging.handlers
 import os
@@ -36,6 +35,7 @@ from jobmanager.states.driver_status import ProgressReader, reconcile_with_drive
 from jobmanager.states.program_reports import has_reports
 from jobmanager.states.registration import apply_events
 from jobmanager.workflow import refresh_structured
+from sandbox.files import locked
 
 logger = logging.getLogger(__name__)
 
@@ -320,23 +320,13 @@ def _listening(account: Account) -> Iterator[socket.socket]:
 @contextmanager
 def _only_monitor(account: Account) -> Iterator[bool]:
     """Hold the account's lock, if it can be had within a few seconds."""
-    lock = os.open(account.places.monitor_lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        yield _is_locked(lock, account)
-    finally:
-        os.close(lock)
-
-
-def _is_locked(lock: int, account: Account) -> bool:
     deadline = time.monotonic() + _LOCK_PATIENCE
     while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
+        with locked(account.places.monitor_lock) as lock:
             # One that listens will serve whoever started us; one that does not may just be ending.
-            if is_listening(account) or time.monotonic() > deadline:
-                return False
+            if lock is not None or is_listening(account) or time.monotonic() > deadline:
+                yield lock is not None
+                return
         time.sleep(0.05)
 
 

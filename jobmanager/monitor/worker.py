@@ -1,14 +1,12 @@
 """The worker process: one task of one grid job, or a look at one batch system; or the server that forks workers."""
 
 import argparse
-import fcntl
 import logging
 import os
 import stat
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from batch_adapters.adapter import BatchError, Postponed, Refused
@@ -28,12 +26,13 @@ from jobmanager.requests.job_types import HandlerError
 from jobmanager.requests.time_limit import MOST_HANGS, HandlerHung, asking
 from jobmanager.run_grid_job import run_grid_job
 from jobmanager.site.account import Account, open_account
-from jobmanager.site.places import FIRST_QUESTIONS
+from jobmanager.site.places import FIRST_QUESTIONS, StatePlaces
 from jobmanager.states.aggregation import Task
 from jobmanager.states.program_reports import read_reports
 from jobmanager.states.reconciliation import reconcile_batch_system
 from jobmanager.submission.packing import remove_half_made
 from jobmanager.workflow import advance_grid_job, cancel_steps, collect_steps
+from sandbox.files import locked, open_own
 from sandbox.limits import SandboxError, SandboxRefused
 
 logger = logging.getLogger(__name__)
@@ -115,15 +114,12 @@ class _Busy(Exception):
 def _do_task_of_grid_job(account: Account, task: Task, grid_job: str) -> None:
     if not account.database.grid_jobs.has(grid_job):
         return  # it has ended, and was removed, since the monitor looked
-    places = account.places
-    for folder in (places.sandbox(grid_job), places.results(grid_job), places.reports(grid_job)):
-        # What a program has put in its place must not keep the grid job from ending.
-        with suppress(FileExistsError, FileNotFoundError, NotADirectoryError):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if stat.S_IMODE(folder.lstat().st_mode) & stat.S_IRWXU != stat.S_IRWXU:
-                folder.chmod(stat.S_IRWXU)  # a program has closed it
-    _log_to(places.log(grid_job))
-    with _only_worker(places.worker_lock(grid_job)):
+    _open_folders(account.places, grid_job)
+    _log_to(account.places.log(grid_job))
+    # A worker may outlive the monitor that started it.
+    with locked(account.places.worker_lock(grid_job)) as lock:
+        if lock is None:
+            raise _Busy
         if account.database.grid_jobs.get(grid_job).state.is_final:
             return  # by a worker that has outlived its monitor
         is_structured = bool(account.database.grid_jobs.steps(grid_job))
@@ -151,6 +147,16 @@ def _do_task_of_grid_job(account: Account, task: Task, grid_job: str) -> None:
             request_cancel(account.database, grid_job, f"cannot be run: {_render_hangs(account, grid_job)}", "us")
         except (BadRequest, HandlerError, Refused, SandboxRefused) as error:
             request_cancel(account.database, grid_job, f"cannot be run: {'; '.join(str(error).splitlines())}", "us")
+
+
+def _open_folders(places: StatePlaces, grid_job: str) -> None:
+    """Make a grid job's folders, and open what a program has closed."""
+    for folder in (places.sandbox(grid_job), places.results(grid_job), places.reports(grid_job)):
+        # What a program has put in its place must not keep the grid job from ending.
+        with suppress(FileExistsError, FileNotFoundError, NotADirectoryError):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if stat.S_IMODE(folder.lstat().st_mode) & stat.S_IRWXU != stat.S_IRWXU:
+                folder.chmod(stat.S_IRWXU)
 
 
 def _log_unused(account: Account, grid_job: str) -> None:
@@ -186,31 +192,13 @@ def _read_last_reports(account: Account, grid_job: str) -> None:
         logger.warning("%s reports cannot be read: %s", grid_job, error)
 
 
-@contextmanager
-def _only_worker(lock: Path) -> Iterator[None]:
-    """Hold the grid job's lock: a worker may outlive the monitor that started it."""
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        _lock(descriptor)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _lock(descriptor: int) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise _Busy from error
-
-
 def _log_to(path: Path | None) -> None:
     """Log into a file of the grid job, or to stderr."""
     handler: logging.Handler
     if path is None:
         handler = logging.StreamHandler()
     else:
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600))
+        os.close(open_own(path))
         handler = logging.FileHandler(path)
     log_to(handler)
     logging.getLogger("sh").setLevel(logging.WARNING)

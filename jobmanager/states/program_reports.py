@@ -4,14 +4,11 @@ The driver and ``samgrid-report`` put whole files into the folder of reports, an
 by renaming it, so that a newer one can come, at last by removing it, when all is in the documents.
 """
 
-import fcntl
 import logging
 import os
 import re
-import stat
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,6 +22,7 @@ from jobmanager.requests.job_types import HANDLER_FAILURES, HandlerError
 from jobmanager.requests.time_limit import MOST_HANGS, HandlerHung, asking
 from jobmanager.site.account import Account
 from jobmanager.states.changes import put_local_jobs
+from sandbox.files import locked, open_regular
 from sandbox.gather import render_stem
 from sandbox.status import Phase, read_phase
 
@@ -60,21 +58,11 @@ def read_reports(account: Account, identity: str) -> None:
     except FileNotFoundError:
         return
     try:
-        with _only_reader(account.places.reports_lock(identity)):
+        # What one reader has taken is not for another to remove.
+        with locked(account.places.reports_lock(identity), wait=True):
             _Reader(account, identity, folder).read_all()
     finally:
         os.close(folder)
-
-
-@contextmanager
-def _only_reader(lock: Path) -> Iterator[None]:
-    """Wait until nobody else reads these reports: what one has taken is not for another to remove."""
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 @dataclass(frozen=True)
@@ -172,18 +160,12 @@ class _Reader:
             return lambda job: None
 
     def _fetch(self, report: _Report, most: int) -> bytes:
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
-            descriptor = os.open(f"{report.name}.taken", flags, dir_fd=self._folder)
+            stream = open_regular(Path(f"{report.name}.taken"), self._folder)
         except OSError as error:
             raise RefusedXml(f"{error.strerror}") from error
-        try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise RefusedXml("no regular file")
-            with open(descriptor, "rb", closefd=False) as stream:
-                return stream.read(most)
-        finally:
-            os.close(descriptor)
+        with stream:
+            return stream.read(most)
 
     def _ask_handler(self, lines: Iterable[str]) -> list[Phase]:
         """The last word of the handler on each phase that the lines tell of."""

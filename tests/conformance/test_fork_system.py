@@ -25,12 +25,12 @@ from batch_adapters.fork.spool import (
     KEEP_SECONDS,
     Spool,
     Submission,
-    lock_file,
     open_spool,
     write_submission,
 )
 from batch_adapters.launch import command_line
 from batch_adapters.states import Event, State, read_event
+from sandbox.files import locked
 from tests.conformance.spool import Job, query_spool, run_forked, wait_for_ends
 from tests.waiting import Gate, wait_until
 
@@ -322,7 +322,7 @@ def test_a_submission_that_cannot_be_read_fails_and_holds_up_no_other(system: Sy
 
 def test_many_who_ask_start_one_queue(system: System) -> None:
     system.spool.mkdir(mode=0o700)
-    with lock_file(open_spool(system.spool).starter_lock, wait=True):
+    with locked(open_spool(system.spool).starter_lock, wait=True):
         _store(system, "a", ("/bin/true",))
         seen = set()
         for _ in range(5):
@@ -574,7 +574,7 @@ def test_a_new_queue_waits_for_what_an_earlier_starter_is_starting(
     system.spool.mkdir(mode=0o700)
     spool = _store(system, "a", ("/bin/true",), last=2)
     system.change("UPDATE job SET state = 'running' WHERE job = 2")
-    with lock_file(spool.starter_lock, wait=True):
+    with locked(spool.starter_lock, wait=True):
         system.query()
         wait_until(lambda: bool(system.pids_of(QUEUE)))
         # Long enough for a queue that would not wait to go wrong; one that waits gives no sign to wait for.

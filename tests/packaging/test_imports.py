@@ -23,6 +23,8 @@ GROUND = {"adapters.attributes"}
 """What everybody may import, as all declare typed values."""
 
 
+GROUND = {"sandbox.files"}
+"""One module per concern that everything of ours may import."""
 ROOMS = (
     *("commands", "web", "checks", "views", "monitor", "run_grid_job", "workflow", "completion", "control"),
     *("submission", "states", "gram", "requests", "site", "database"),

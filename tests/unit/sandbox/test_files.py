@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.files import open_regular, replace_file
+from sandbox.files import locked, open_own, open_regular, replace_file
 
 
 def test_a_file_is_replaced_whole_with_its_mode_whatever_the_umask(tmp_path: Path) -> None:
@@ -57,3 +57,23 @@ def test_only_a_regular_file_is_opened_and_nothing_is_waited_for(tmp_path: Path)
             open_regular(tmp_path / name)
     with pytest.raises(OSError, match="no regular file"):
         open_regular(tmp_path)
+
+
+def test_a_lock_is_one_holders_until_its_block_ends(tmp_path: Path) -> None:
+    with locked(tmp_path / "lock") as mine:
+        assert mine is not None
+        with locked(tmp_path / "lock") as theirs:
+            assert theirs is None
+    with locked(tmp_path / "lock") as again:
+        assert again is not None
+    assert stat.S_IMODE((tmp_path / "lock").stat().st_mode) == 0o600
+
+
+def test_no_file_of_ours_is_opened_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("theirs")
+    with pytest.raises(OSError, match="link"):
+        open_own(tmp_path / "link")
+    with pytest.raises(OSError, match="link"), locked(tmp_path / "link"):
+        pass
+    os.close(open_own(tmp_path / "ours"))
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["link", "ours"]

@@ -12,10 +12,10 @@ from lxml import etree
 from batch_adapters.states import State
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import MOST_FOREIGN, LocalJob
-from jobmanager.site.account import Account
+from jobmanager.site.account import Account, open_account
 from jobmanager.site.configuration import read_configuration
-from jobmanager.states import program_reports
 from jobmanager.states.program_reports import MOST_BYTES, RefusedXml, has_reports, read_foreign_xml, read_reports
+from sandbox.files import locked
 from sandbox.status import Phase
 from tests.unit.jobmanager.monitor.test_monitor import fail_always
 from tests.unit.traps import TRAPS
@@ -271,14 +271,8 @@ def test_a_handler_that_has_hung_is_not_asked_about_every_local_job(
 
 
 def test_who_reads_waits_for_who_reads_already(account: Account) -> None:
-    lock = account.places.reports_lock(GRID_JOB)
-
-    def read() -> None:
-        with program_reports._only_reader(lock):
-            pass
-
-    reader = Thread(target=read)
-    with program_reports._only_reader(lock):
+    reader = Thread(target=lambda: read_reports(open_account(str(account.places.root)), GRID_JOB))
+    with locked(account.places.reports_lock(GRID_JOB)):
         reader.start()
         reader.join(0.2)
         assert reader.is_alive()

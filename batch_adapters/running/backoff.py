@@ -1,6 +1,12 @@
 """When to try again what has failed."""
 
 
+def pause_after(failures: int, shortest: float, longest: float) -> float:
+    """Seconds to wait after so many failures in a row: the shortest pause, then twice as long each time."""
+    # Not beyond what a float can hold.
+    return min(shortest * 2.0 ** min(failures - 1, 30), longest) if failures > 0 else 0.0
+
+
 class Backoff:
     """When to try again: after 1 s, then twice as long each time, up to 10 s."""
 
@@ -8,7 +14,7 @@ class Backoff:
     LONGEST = 10.0
 
     def __init__(self) -> None:
-        self._delay = 0.0
+        self._failures = 0
         self._until = 0.0
 
     def allows(self, now: float) -> bool:
@@ -17,9 +23,9 @@ class Backoff:
 
     def wait(self, now: float) -> None:
         """Wait longer than the last time."""
-        self._delay = min(max(self.SHORTEST, 2 * self._delay), self.LONGEST)
-        self._until = now + self._delay
+        self._failures += 1
+        self.begin_anew(now)
 
     def begin_anew(self, now: float) -> None:
         """Wait as long as was said before, from now on: what was tried has failed after some time."""
-        self._until = now + self._delay
+        self._until = now + pause_after(self._failures, self.SHORTEST, self.LONGEST)

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from batch_adapters.adapter import Postponed
+from batch_adapters.running.backoff import pause_after
 from sandbox.files import locked
 
 MINUTE = 60.0
@@ -122,9 +123,7 @@ class Traffic:
 
     def _pause(self, tries: int) -> float:
         """Seconds between questions to a batch system that has left so many unanswered."""
-        # Not beyond what a float can hold.
-        doubled = FIRST_PAUSE * 2.0 ** min(tries - TRIES, 30)
-        return 0.0 if tries < TRIES else min(doubled, self._longest_pause)
+        return pause_after(tries - TRIES + 1, FIRST_PAUSE, self._longest_pause)
 
     @contextmanager
     def _changing(self) -> Iterator[_State]:

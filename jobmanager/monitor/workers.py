@@ -29,10 +29,15 @@ BEGINNING = (Task.SUBMIT, Task.ADVANCE)
 
 HANDLER_PATIENCE = 5.0
 """Seconds for which a worker that waits for a handler keeps others from being started."""
-FIRST_PAUSE, LONGEST_PAUSE = 2.0, 60.0
-"""Seconds until a batch system that said "not now" is asked for the same again: twice as long each time."""
 MOST_ASIDE = 16
 """Workers that wait for handlers beside those that may run at once."""
+
+
+class Postponement(Backoff):
+    """When a batch system that said "not now" is asked for the same again."""
+
+    SHORTEST = 4.0
+    LONGEST = 60.0
 
 
 class Worker(Protocol):
@@ -65,9 +70,8 @@ class _Subject:
     hangs: int = 0
     """How often its handler did not come to an end."""
     not_before: float = 0.0
-    """When such a handler, or batch system, may be asked again."""
-    postponed: int = 0
-    """How often in a row a batch system said: not now."""
+    """When such a handler may be asked again."""
+    postponement: Postponement = field(default_factory=Postponement)
 
 
 class Workers:
@@ -97,7 +101,8 @@ class Workers:
         if subject is None or (subject.task is not task and subject.worker is None):
             subject = self._subjects[name] = _Subject(name, task)
         now = time.monotonic()
-        if subject.worker or self._are_enough(task) or now < subject.not_before or not subject.backoff.allows(now):
+        is_early = now < subject.not_before or not (subject.backoff.allows(now) and subject.postponement.allows(now))
+        if subject.worker or is_early or self._are_enough(task):
             return
         logger.info("%s %s starts", name, task)
         subject.worker = self._start(task, name)
@@ -142,13 +147,6 @@ class Workers:
         subject.hangs += 1
         subject.not_before = now + subject.hangs * (now - subject.begun)
 
-    def _note_postponement(self, subject: _Subject, status: int) -> None:
-        subject.postponed = subject.postponed + 1 if status == POSTPONED else 0
-        if subject.postponed:
-            # No power of two that grows for weeks.
-            pause = FIRST_PAUSE * 2.0 ** min(subject.postponed, 10)
-            subject.not_before = time.monotonic() + min(pause, LONGEST_PAUSE)
-
     def reap(self) -> None:
         """Note what has become of the workers that ended; a trouble that cannot be written down is kept in memory."""
         for subject in self._subjects.values():
@@ -169,7 +167,10 @@ class Workers:
                 subject.backoff.begin_anew(time.monotonic())
             if subject.task is not Task.RECONCILE:
                 self._note_hang(subject, status)
-                self._note_postponement(subject, status)
+                if status == POSTPONED:
+                    subject.postponement.wait(time.monotonic())
+                else:
+                    subject.postponement = Postponement()
             if subject.task in (Task.RECONCILE, Task.REPORTS):
                 # Their interval is the monitor's to keep; only where that failed it is left alone longer.
                 subject.backoff = subject.backoff if status else Backoff()

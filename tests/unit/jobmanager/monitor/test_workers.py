@@ -15,7 +15,7 @@ from jobmanager.database.grid_jobs import GridJobs
 from jobmanager.database.local_job import LocalJob
 from jobmanager.monitor import workers as workers_module
 from jobmanager.monitor.child import Child
-from jobmanager.monitor.workers import BUSY, HANDLER_PATIENCE, HUNG, LONGEST_PAUSE, POSTPONED, Workers
+from jobmanager.monitor.workers import BUSY, HANDLER_PATIENCE, HUNG, POSTPONED, Postponement, Workers
 from jobmanager.site.account import Account
 from jobmanager.site.settings import MonitorSettings
 from jobmanager.states.aggregation import Task
@@ -370,7 +370,7 @@ def test_a_batch_system_that_says_not_now_is_asked_again_after_growing_pauses(be
     assert pauses == [4, 8, 16, 32, 60, 60, 60]
     assert "Queue is not enabled" in bench.workers.troubles()
     bench.let_workers("exit 0")
-    bench.now += LONGEST_PAUSE
+    bench.now += Postponement.LONGEST
     bench.run(Task.SUBMIT, ONE)
     bench.now += 10
     bench.run(Task.SUBMIT, ONE)

@@ -19,12 +19,8 @@ MAY_IMPORT = {
     "jobmanager": {"adapters", "handlers", "sandbox", "batch_adapters"},
     "gram_shims": {"jobmanager", "adapters", "handlers", "sandbox", "batch_adapters"},
 }
-GROUND = {"adapters.attributes"}
-"""What everybody may import, as all declare typed values."""
-
-
-GROUND = {"sandbox.files"}
-"""One module per concern that everything of ours may import."""
+GROUND = {"adapters.attributes", "sandbox.files"}
+"""What everybody may import: typed values are declared, and files written, in one way."""
 ROOMS = (
     *("commands", "web", "checks", "views", "monitor", "run_grid_job", "workflow", "completion", "control"),
     *("submission", "states", "gram", "requests", "site", "database"),

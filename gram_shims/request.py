@@ -86,7 +86,7 @@ _MANAGERS = frozenset(
         "cachetag", "condorarch", "condoros", "dryrun", "emailaddress", "emailonabort", "emailonexecution",
         "emailontermination", "expiration", "filecleanup", "filestagein", "filestageinshared", "filestageout",
         "filestreamout", "gasscache", "grammyjob", "hostcount", "hostnames", "hosttypes", "hostxcount", "jobdir",
-        "jobid", "jobtype", "librarypath", "logfile", "loglevel", "logpattern", "minmemory", "name", "paradyn",
+        "jobid", "jobtype", "librarypath", "logfile", "loglevel", "logpattern", "minmemory", "paradyn",
         "proxytimeout", "remoteiourl", "reservationhandle", "restart", "restartcontacts", "rslsubstitution",
         "savejobdescription", "savestate", "scratchdir", "scratchdirbase", "signal", "signalarg", "starttime",
         "statefile", "stderr", "stderrposition", "stdout", "stdoutposition", "streamingdisabled",

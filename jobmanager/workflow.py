@@ -130,6 +130,7 @@ def collect_steps(account: Account, job_id: str) -> None:
     with open_extras(account, job_id, lambda job: judge_steps(job, list(children.values()))) as extras:
         gathered = write_bundle(
             grid_job=job_id,
+            title=parent.name,
             parts={name: places.output(child.identity) for name, child in children.items()},
             extras=extras,
             tar=places.output(job_id),

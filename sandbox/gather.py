@@ -96,9 +96,17 @@ def render_stem(grid_job: str, local_id: str) -> str:
 
 
 def write_output(
-    grid_job: str, results: Path, ends: Iterable[End], extras: Mapping[str, Extra], tar: Path, limits: Limits
+    grid_job: str,
+    results: Path,
+    ends: Iterable[End],
+    extras: Mapping[str, Extra],
+    tar: Path,
+    limits: Limits,
+    title: str | None = None,
 ) -> Gathered:
     """Write everything that local jobs left in ``results``, and the extras, into one tar, and how they ended.
+
+    ``title`` is what people call the grid job.
 
     The same content gives the same bytes: names are sorted, dates and owners are 0. What cannot be taken is listed,
     not an error.
@@ -112,11 +120,19 @@ def write_output(
         stems = (render_stem(grid_job, local_id) for local_id in expected)
         return sum(_measure_entry(results / f"{stem}.{what}") for stem in stems for what in (*EXPECTED, "output"))
 
-    return _write(grid_job, extras, tar, limits, measure, lambda found: _add_results(found, results, expected), ends)
+    def add(found: _Gathering) -> tuple[Missing, ...]:
+        return _add_results(found, results, expected)
+
+    return _write(grid_job, extras, tar, limits, measure, add, ends, title)
 
 
 def write_bundle(
-    grid_job: str, parts: Mapping[str, Path], extras: Mapping[str, Extra], tar: Path, limits: Limits
+    grid_job: str,
+    parts: Mapping[str, Path],
+    extras: Mapping[str, Extra],
+    tar: Path,
+    limits: Limits,
+    title: str | None = None,
 ) -> Gathered:
     """Write what is in the tars of other grid jobs, each in a folder of the name that ``parts`` gives it, into one tar.
 
@@ -126,7 +142,7 @@ def write_bundle(
     def measure() -> int:
         return sum(map(_measure_entry, parts.values()))
 
-    return _write(grid_job, extras, tar, limits, measure, lambda found: _add_parts(found, parts))
+    return _write(grid_job, extras, tar, limits, measure, lambda found: _add_parts(found, parts), (), title)
 
 
 def _write(
@@ -136,7 +152,8 @@ def _write(
     limits: Limits,
     measure: Callable[[], int],
     add: "Callable[[_Gathering], tuple[Missing, ...]]",
-    ends: Iterable[End] = (),
+    ends: Iterable[End],
+    title: str | None,
 ) -> Gathered:
     for name in extras:
         if "/" in name or name in ("", ".", "..", "manifest.json"):
@@ -151,7 +168,7 @@ def _write(
             missing = add(gathering)
             gathering.files.sort(key=lambda content: content.path)
             with tempfile.TemporaryFile(dir=tar.parent) as manifest:
-                manifest.writelines(_render_manifest(gathering, missing, ends))
+                manifest.writelines(_render_manifest(gathering, missing, ends, title))
                 size = manifest.tell()
                 manifest.seek(0)
                 archive.addfile(file_member(f"{grid_job}/manifest.json", size, executable=False), manifest)
@@ -241,7 +258,9 @@ def _add_results(
     return tuple(missing)
 
 
-def _render_manifest(gathering: "_Gathering", missing: tuple[Missing, ...], ends: Iterable[End]) -> Iterator[bytes]:
+def _render_manifest(
+    gathering: "_Gathering", missing: tuple[Missing, ...], ends: Iterable[End], title: str | None
+) -> Iterator[bytes]:
     """JSON part by part, an item of a list after the other: they may be millions."""
     lists: Mapping[str, Iterable[Mapping[str, object]]] = {
         "local_jobs": (
@@ -252,6 +271,7 @@ def _render_manifest(gathering: "_Gathering", missing: tuple[Missing, ...], ends
         "refused": map(asdict, gathering.refused),
     }
     yield f'{{\n "grid_job": {json.dumps(gathering.grid_job)}'.encode()
+    yield f',\n "name": {json.dumps(title)}'.encode() if title else b""
     for name, items in lists.items():
         yield f',\n "{name}": ['.encode()
         end = "]"

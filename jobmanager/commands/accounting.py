@@ -5,7 +5,8 @@ import math
 import sys
 from collections.abc import Sequence
 
-from jobmanager.commands.arguments import AddCommand, AddForJob, read_time
+from jobmanager.commands.arguments import AddCommand, AddForJobs, find_grid_jobs, read_choice, read_time
+from jobmanager.database.database import Choice
 from jobmanager.database.local_jobs import GROUPINGS
 from jobmanager.site.account import Account, look_into_account
 
@@ -19,13 +20,13 @@ REMOVE_HELP = """\
 Removes documents, sandbox, results and the output tar: what is wanted of it must have been copied before. "samgrid
 usage" does not count what was removed: keep its report first.
 The steps of a structured grid job go with it. Refused for a grid job that has not ended, whose end GRAM has not known
-for a day, or that another one still needs; --ended-before passes over those, and asks first on a terminal. Times are
-as for "samgrid usage"."""
+for a day, or that another one still needs; --ended-before and the options that choose pass over those, and ask first
+on a terminal. Times are as for "samgrid usage"."""
 
 _WRONG_USAGE = 2
 
 
-def add_commands(add: AddCommand, add_for_job: AddForJob) -> None:
+def add_commands(add: AddCommand, add_for_jobs: AddForJobs) -> None:
     """Make the commands known to the command line."""
     command = add("usage", usage, "Sum up local jobs, CPU and wall time by user, type and batch system.", USAGE_HELP)
     command.add_argument("--since", metavar="TIME", type=read_time, default=-math.inf, help="from this time on")
@@ -40,7 +41,7 @@ def add_commands(add: AddCommand, add_for_job: AddForJob) -> None:
     command.add_argument(
         "--format", choices=("table", "json", "csv"), default="table", help="what to print (default: table)"
     )
-    command = add_for_job("remove", remove, "Remove grid jobs that have ended, with all files.", REMOVE_HELP, nargs="*")
+    command = add_for_jobs("remove", remove, "Remove grid jobs that have ended, with all files.", REMOVE_HELP)
     command.add_argument("--ended-before", metavar="TIME", type=read_time, help="all that ended before this time")
     command.add_argument("--dry-run", action="store_true", help="only say what would be removed")
     command.add_argument("--yes", action="store_true", help="do not ask, on a terminal")
@@ -67,14 +68,16 @@ def remove(options: argparse.Namespace) -> int:
     """Remove grid jobs; 1 where one that was named could not be removed."""
     from jobmanager.control.removal import find_ended_before, sweep
 
-    if bool(options.id) == (options.ended_before is not None):
-        print("samgrid remove: say which: ids of grid jobs, or --ended-before TIME", file=sys.stderr)
+    is_chosen = bool(options.id) or read_choice(options) != Choice()
+    if is_chosen == (options.ended_before is not None):
+        print(
+            "samgrid remove: say which: ids, names or options such as --state, or --ended-before TIME", file=sys.stderr
+        )
         return _WRONG_USAGE
     account = look_into_account(options.state_dir)
-    if options.id:
-        job_ids = list(dict.fromkeys(map(account.database.grid_jobs.find, options.id)))
+    if is_chosen:
         # Steps go with their whole.
-        job_ids = [one for one in job_ids if not set(job_ids) & set(account.database.grid_jobs.parents_of(one))]
+        job_ids = account.database.grid_jobs.without_steps(find_grid_jobs(options, account.database))
     else:
         job_ids = find_ended_before(account.database, options.ended_before)
     if options.dry_run:

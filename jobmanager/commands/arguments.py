@@ -7,7 +7,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Protocol
 
-JOB_HELP = "id of a grid job, or as much of it as is unique"
+from jobmanager.database.database import STANDINGS, Choice, Database
+
+JOB_HELP = "id of a grid job, or as much of it as is unique, or its name"
 
 Run = Callable[[argparse.Namespace], int]
 """Runs a command; the exit status."""
@@ -20,13 +22,38 @@ class AddCommand(Protocol):
         """The command's parser, which has ``--state-dir``; ``doc`` is a sentence, ``more`` the rest of its help."""
 
 
-class AddForJob(Protocol):
-    """Adds a command about a grid job, or several (``nargs`` as in argparse), to the command line."""
+class AddForJobs(Protocol):
+    """Adds a command about grid jobs to the command line."""
 
-    def __call__(
-        self, name: str, run: Run, doc: str, more: str = "", nargs: str | None = None
-    ) -> argparse.ArgumentParser:
-        """The command's parser, which has ``--state-dir`` and ``id``."""
+    def __call__(self, name: str, run: Run, doc: str, more: str = "") -> argparse.ArgumentParser:
+        """The command's parser, which has ``--state-dir``, and what `find_grid_jobs` reads."""
+
+
+def add_choice(command: argparse.ArgumentParser, state: str = "grid jobs in this state") -> None:
+    """What grid jobs are chosen by: ids, and options which they must fit all."""
+    command.add_argument("id", metavar="ID", nargs="*", help=f"{JOB_HELP}; several, or options instead")
+    command.add_argument("--name", metavar="PATTERN", help="grid jobs of this name: * and ? as in the shell")
+    command.add_argument("--type", metavar="TYPE", help="grid jobs of this job type")
+    command.add_argument("--state", metavar="STATE", choices=STANDINGS, help=f"{state}: {', '.join(STANDINGS)}")
+    command.add_argument("--user", metavar="USER", help="grid jobs of this owner")
+    command.add_argument("--since", metavar="TIME", type=read_time, help="grid jobs submitted since then")
+    command.set_defaults(refuse=command.error)
+
+
+def read_choice(options: argparse.Namespace) -> Choice:
+    """What the options choose."""
+    return Choice(options.type, options.state, options.user, options.since, options.name)
+
+
+def find_grid_jobs(options: argparse.Namespace, database: Database) -> list[str]:
+    """The grid jobs that are meant; where none is said, that is wrong usage, which ends the program.
+
+    :raises UnknownJob: nothing is like that, or an id or a name fits several.
+    """
+    choice = read_choice(options)
+    if not options.id and choice == Choice():
+        options.refuse("say which grid jobs: ids or names, or options such as --state and --name")
+    return database.grid_jobs.choose(options.id, choice)
 
 
 def read_time(text: str) -> float:

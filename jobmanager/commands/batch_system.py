@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from jobmanager.commands.arguments import AddCommand, AddForJob, read_seconds
+from jobmanager.commands.arguments import AddCommand, AddForJobs, read_seconds
 from jobmanager.commands.grid_jobs import CommandError
 from jobmanager.site.account import Account, look_into_account, open_account
 
@@ -30,7 +30,7 @@ Looks at what a batch system is used through: commands, daemon, event log, histo
 Each line is ok, warning or FAULT; under it, what to put where. Exit status: 0 no fault, 1 faults."""
 
 
-def add_commands(add: AddCommand, _: AddForJob) -> None:
+def add_commands(add: AddCommand, _: AddForJobs) -> None:
     """Make the commands known to the command line."""
     command = add("explain", explain, "Say what is known of a local job, and from what.", EXPLAIN_HELP)
     command.add_argument(

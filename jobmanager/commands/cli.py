@@ -15,7 +15,7 @@ from jobmanager.commands import batch_system as batch_commands
 from jobmanager.commands import grid_jobs as commands
 from jobmanager.commands import query as query_commands
 from jobmanager.commands import service as service_commands
-from jobmanager.commands.arguments import JOB_HELP, Run
+from jobmanager.commands.arguments import Run, add_choice
 from jobmanager.database.database import DatabaseError, UnknownJob
 from jobmanager.requests.attributes import BadRequest, suggest
 from jobmanager.requests.job_types import HandlerError
@@ -101,7 +101,7 @@ def _make_parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.Argum
     parser.add_argument("--version", action=_ShowVersion, nargs=0, help="show the version and exit")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for module in _MODULES:
-        module.add_commands(partial(_add, subparsers), partial(_add_for_job, subparsers))
+        module.add_commands(partial(_add, subparsers), partial(_add_for_jobs, subparsers))
     return parser, subparsers.choices
 
 
@@ -138,9 +138,7 @@ def _add(subparsers: "_Subparsers", name: str, run: Run, doc: str, more: str = "
     return command
 
 
-def _add_for_job(
-    subparsers: "_Subparsers", name: str, run: Run, doc: str, more: str = "", nargs: str | None = None
-) -> argparse.ArgumentParser:
+def _add_for_jobs(subparsers: "_Subparsers", name: str, run: Run, doc: str, more: str = "") -> argparse.ArgumentParser:
     command = _add(subparsers, name, run, doc, more)
-    command.add_argument("id", metavar="ID", nargs=nargs, help=JOB_HELP)
+    add_choice(command)
     return command

@@ -6,11 +6,12 @@ import getpass
 import sys
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from batch_adapters.running.traffic import Silence
-from jobmanager.commands.arguments import AddCommand, AddForJob, read_time
-from jobmanager.database.database import STANDINGS, Choice
+from jobmanager.commands.arguments import AddCommand, AddForJobs, find_grid_jobs, read_choice
+from jobmanager.database.database import Choice
 from jobmanager.site.account import Account, find_silence, look_into_account, open_account
 
 SUBMIT_HELP = """\
@@ -29,8 +30,8 @@ STATUS_HELP = """\
 Each line counts the local jobs by state. With an ID the table has that grid job only, with phases and troubles.
 Under it: since when a batch system does not answer ("silent_since" in JSON); until it does, no state changes. And
 which grid jobs are in quarantine ("quarantined"), because a document of theirs cannot be read: all others go on.
---type, --state, --user and --since choose grid jobs that fit all of them; with an ID, --state lists its local jobs in
-that state, with cause and reason. What has ended counts by its outcome: done, failed or cancelled.
+--name, --type, --state, --user and --since choose grid jobs that fit all of them; with one ID, --state lists its local
+jobs in that state, with cause and reason. What has ended counts by its outcome: done, failed or cancelled.
 Times are UTC: 2026-11-22, 2026-11-22T08:30, or 36h and 7d ago."""
 
 OUTPUT_HELP = "Prints the tar's path, what is in it, what is missing, and the summary that the job type makes of it."
@@ -42,38 +43,32 @@ class CommandError(Exception):
     """A command cannot do what it was asked; the message is for the user."""
 
 
-def add_commands(add: AddCommand, add_for_job: AddForJob) -> None:
+def add_commands(add: AddCommand, add_for_jobs: AddForJobs) -> None:
     """Make the commands known to the command line."""
     _add_file(add("submit", submit, "Submit a grid job and print its id.", SUBMIT_HELP))
     _add_file(add("run", run, "Submit a grid job, watch it, and show its output.", RUN_HELP))
-    add_for_job("watch", watch, "Show a grid job's progress until it ends.", WATCH_HELP)
-    _add_choice(add_for_job("status", status, "List grid jobs.", STATUS_HELP, nargs="?"))
-    command = add_for_job("output", output, "Show a grid job's output tar.", OUTPUT_HELP)
-    command.add_argument("--extract", metavar="DIR", help="unpack it, safely, into a new folder DIR")
-    add_for_job("cancel", cancel, "Cancel a grid job.", CANCEL_HELP)
-    _add_repetitions(add, add_for_job)
+    add_for_jobs("watch", watch, "Show a grid job's progress until it ends.", WATCH_HELP)
+    command = add_for_jobs("status", status, "List grid jobs.", STATUS_HELP)
+    formats = ("table", "json", "xml")
+    command.add_argument("--format", choices=formats, default="table", help="what to print (default: table)")
+    command = add_for_jobs("output", output, "Show a grid job's output tar.", OUTPUT_HELP)
+    command.add_argument(
+        "--extract", metavar="DIR", help="unpack it, safely, into a new folder DIR; several into folders DIR/ID"
+    )
+    add_for_jobs("cancel", cancel, "Cancel a grid job.", CANCEL_HELP)
+    _add_repetitions(add, add_for_jobs)
 
 
 def _add_file(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "file", metavar="FILE", help='request in RSL, or an old job description file; "-" reads standard input'
     )
-
-
-def _add_choice(command: argparse.ArgumentParser) -> None:
-    formats = ("table", "json", "xml")
-    command.add_argument("--format", choices=formats, default="table", help="what to print (default: table)")
-    command.add_argument("--type", metavar="TYPE", help="grid jobs of this job type")
-    command.add_argument(
-        "--state", metavar="STATE", choices=STANDINGS, help=f"grid jobs in this state: {', '.join(STANDINGS)}"
-    )
-    command.add_argument("--user", metavar="USER", help="grid jobs of this owner")
-    command.add_argument("--since", metavar="TIME", type=read_time, help="grid jobs submitted since then")
+    command.add_argument("--name", metavar="NAME", help="what people call it, in place of the request's name")
 
 
 def submit(options: argparse.Namespace) -> int:
     """Accept a request and print the grid job's id; the rest happens in the background."""
-    print(_submit(open_account(options.state_dir), options.file))
+    print(_submit(open_account(options.state_dir), options.file, options.name))
     return 0
 
 
@@ -82,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
     from jobmanager.views.watching import watch_grid_job
 
     account = open_account(options.state_dir)
-    job_id = _submit(account, options.file)
+    job_id = _submit(account, options.file, options.name)
     print(f"grid job {job_id} submitted", flush=True)
     try:
         status = watch_grid_job(account, job_id)
@@ -95,11 +90,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def watch(options: argparse.Namespace) -> int:
-    """Show progress until the grid job has ended."""
+    """Show progress until the grid job has ended, of several one after another; the worst of their exit statuses."""
     from jobmanager.views.watching import watch_grid_job
 
     account = look_into_account(options.state_dir)
-    return watch_grid_job(account, account.database.grid_jobs.find(options.id))
+    return max([watch_grid_job(account, job_id) for job_id in find_grid_jobs(options, account.database)])
 
 
 def status(options: argparse.Namespace) -> int:
@@ -114,11 +109,13 @@ def status(options: argparse.Namespace) -> int:
     from jobmanager.views.text import render_line
 
     account = look_into_account(options.state_dir)
-    job_id = account.database.grid_jobs.find(options.id) if options.id is not None else None
-    choice = Choice(options.type, None if job_id else options.state, options.user, options.since)
-    rows = account.database.grid_jobs.overview(job_id, choice)
-    if job_id is not None and not rows:
-        raise CommandError(f"grid job {job_id} is none of those that the other options choose")
+    choice = read_choice(options)
+    if len(options.id) == 1:
+        choice = replace(choice, state=None)
+    if options.id:
+        choice = replace(choice, ids=tuple(account.database.grid_jobs.choose(options.id, choice)))
+    rows = account.database.grid_jobs.overview(choice=choice)
+    job_id = rows[0].id if len(options.id) == 1 else None
     shown = {row.id for row in rows}
     waiting = {job.id: job.batch for job in account.database.grid_jobs.list_open() if job.id in shown}
     silences = _find_silences(account, waiting.values())
@@ -153,42 +150,53 @@ def _find_silences(account: Account, batch_systems: Iterable[str]) -> dict[str, 
 def output(options: argparse.Namespace) -> int:
     """Show the output tar of a grid job that has ended, or unpack it."""
     account = look_into_account(options.state_dir)
-    job_id = account.database.grid_jobs.find(options.id)
-    _show_output(account, job_id)
-    if options.extract:
-        from jobmanager.completion.collection import output_limits
-        from sandbox.limits import SandboxError
-        from sandbox.unpack import unpack
-
-        try:
-            unpack(account.places.output(job_id), Path(options.extract), output_limits(account))
-        except SandboxError as error:
-            raise CommandError(str(error)) from error
-        print(f"unpacked into {options.extract}")
+    job_ids = find_grid_jobs(options, account.database)
+    folder = Path(options.extract) if options.extract else None
+    if folder and len(job_ids) > 1:
+        folder.mkdir(mode=0o700)
+    for job_id in job_ids:
+        _show_output(account, job_id)
+        if folder:
+            _extract(account, job_id, folder / job_id if len(job_ids) > 1 else folder)
     return 0
 
 
+def _extract(account: Account, job_id: str, folder: Path) -> None:
+    from jobmanager.completion.collection import output_limits
+    from sandbox.limits import SandboxError
+    from sandbox.unpack import unpack
+
+    try:
+        unpack(account.places.output(job_id), folder, output_limits(account))
+    except SandboxError as error:
+        raise CommandError(str(error)) from error
+    print(f"unpacked into {folder}")
+
+
 def cancel(options: argparse.Namespace) -> int:
-    """Request the end of a grid job; the monitor does the rest."""
+    """Request the end of grid jobs; the monitor does the rest."""
     from jobmanager.control.cancel_requests import request_cancel
     from jobmanager.monitor.client import wake_monitor
 
     account = look_into_account(options.state_dir)
-    job_id = account.database.grid_jobs.find(options.id)
-    if not request_cancel(account.database, job_id, f"cancelled by {getpass.getuser()}"):
-        print(f"grid job {job_id} has ended already")
-        return 0
-    wake_monitor(account)
-    print(f"grid job {job_id} is being cancelled")
+    job_ids = find_grid_jobs(options, account.database)
+    reason = f"cancelled by {getpass.getuser()}"
+    cancelled = [job_id for job_id in job_ids if request_cancel(account.database, job_id, reason)]
+    if cancelled:
+        wake_monitor(account)
+    for job_id in job_ids:
+        print(f"grid job {job_id} " + ("is being cancelled" if job_id in cancelled else "has ended already"))
     return 0
 
 
-def _submit(account: Account, file: str) -> str:
+def _submit(account: Account, file: str, name: str | None = None) -> str:
     from jobmanager.monitor.client import end_other_monitor
     from jobmanager.requests.acceptance import accept_grid_job
     from jobmanager.requests.files import read_request_file
 
     given, folder = read_request_file(file, account.configuration.handlers.modules)
+    if name is not None:
+        given = [*given, ("name", (name,))]
     end_other_monitor(account)
     job_id = accept_grid_job(account, given, folder)
     wake_for(account, job_id)
@@ -245,28 +253,32 @@ Finds the grid jobs of a request by the experiment's own id of it, and all that 
 of them has made. Does nothing while one of them has not ended, and nothing when nothing is missing."""
 
 
-def _add_repetitions(add: AddCommand, add_for_job: AddForJob) -> None:
-    command = add_for_job("resubmit", resubmit, "Submit a grid job again that has ended.", RESUBMIT_HELP)
+def _add_repetitions(add: AddCommand, add_for_jobs: AddForJobs) -> None:
+    command = add_for_jobs("resubmit", resubmit, "Submit a grid job again that has ended.", RESUBMIT_HELP)
     command.add_argument("--failed", action="store_true", help="only what did not succeed")
     command = add("recover", recover, "Submit again what is missing of a request.", RECOVER_HELP)
     command.add_argument("--request", metavar="ID", required=True, help="the experiment's own id of the request")
 
 
 def resubmit(options: argparse.Namespace) -> int:
-    """Print the id of the repetition."""
+    """Print the id of each repetition; 1 where one of several cannot be repeated."""
     from jobmanager.control.resubmission import NotRepeatable, repeat_grid_job
     from jobmanager.monitor.client import end_other_monitor
 
     account = look_into_account(options.state_dir)
-    job_id = account.database.grid_jobs.find(options.id)
+    job_ids = find_grid_jobs(options, account.database)
     end_other_monitor(account)
-    try:
-        job = repeat_grid_job(account, job_id, options.failed)
-    except NotRepeatable as error:
-        raise CommandError(str(error)) from error
-    wake_for(account, job.identity)
-    print(job.identity)
-    return 0
+    status = 0
+    for job_id in job_ids:
+        try:
+            job = repeat_grid_job(account, job_id, options.failed)
+        except NotRepeatable as error:
+            print(f"samgrid resubmit: {error}", file=sys.stderr)
+            status = 1
+            continue
+        wake_for(account, job.identity)
+        print(job.identity, flush=True)
+    return status
 
 
 def recover(options: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
-from jobmanager.commands.arguments import JOB_HELP, AddCommand, AddForJob, read_seconds
+from jobmanager.commands.arguments import JOB_HELP, AddCommand, AddForJobs, read_seconds
 from jobmanager.commands.grid_jobs import CommandError
 from jobmanager.site.account import look_into_account
 
@@ -32,7 +32,7 @@ a DIR with something in it is refused. Check: xmllint --noout --relaxng DIR/sche
 A grid job of which a document cannot be read is left out, which standard error says; the exit status is 1 then."""
 
 
-def add_commands(add: AddCommand, _: AddForJob) -> None:
+def add_commands(add: AddCommand, _: AddForJobs) -> None:
     """Make the commands known to the command line."""
     command = add("query", query, "Ask the job database a question in XPath.", QUERY_HELP)
     command.add_argument("expression", metavar="EXPRESSION")

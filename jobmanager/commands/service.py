@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jobmanager.commands.arguments import AddCommand, AddForJob, read_seconds
+from jobmanager.commands.arguments import AddCommand, AddForJobs, read_seconds
 from jobmanager.commands.grid_jobs import CommandError
 from jobmanager.requests.attributes import COMMON_ATTRIBUTES, suggest
 from jobmanager.site.account import look_into_account
@@ -94,7 +94,7 @@ lost, what was submitted is collected as ever, and the rest is not submitted any
 Exit status: 0 no fault is left, 1 some are."""
 
 
-def add_commands(add: AddCommand, _: AddForJob) -> None:
+def add_commands(add: AddCommand, _: AddForJobs) -> None:
     """Make the commands known to the command line."""
     _add_types(add)
     add("config", config, "Print every configuration value and where it came from.", CONFIG_HELP)

@@ -218,6 +218,7 @@ def _gather(account: Account, identity: str, local_jobs: Sequence[LocalJobLine])
     with open_extras(account, identity, lambda job: _judge(account, job, local_jobs)) as extras:
         return write_output(
             grid_job=identity,
+            title=account.database.grid_jobs.get(identity).name,
             results=places.results(identity),
             ends=map(_describe_end, account.database.local_jobs.each(identity)),
             extras=extras,

@@ -128,6 +128,7 @@ def _render_report(
     success = f"{done} of {len(job.steps)} steps" if job.steps else f"{succeeded} of {job.count} local jobs"
     lines = [
         f"grid job {job.identity} ({job.job_type}): {success} succeeded",
+        *([f"name: {job.name}"] if job.name else []),
         *(f"{name}: {text}" for name, text in job.summary().items()),
         f"output: {account.places.output(job.identity)}",
     ]

@@ -43,7 +43,7 @@ __all__ = [
     "Unreported",
 ]
 
-LAYOUT = 5
+LAYOUT = 6
 """Number of the tables' layout and of the documents' schema."""
 FIRST_LAYOUT = 4
 """The eldest that can be brought up to ours."""

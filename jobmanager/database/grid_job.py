@@ -60,6 +60,8 @@ class GridJob(Document):
     owner = TEXT.required("owner")
     batch = TEXT.required("batch")
     submitted = TEXT.required("submitted")
+    name = TEXT.optional("name")
+    """What people call it."""
     ended = TEXT.optional("ended")
     ended_time = TIME.optional("ended")
     outcome = TEXT.optional("outcome")

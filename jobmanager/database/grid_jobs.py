@@ -1,7 +1,7 @@
 """The job database's grid jobs: their documents, and a few columns derived from them as indexes."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from batch_adapters.states import STATE_OF_WORD, State
@@ -24,6 +24,9 @@ GRID_JOBS = Table(
         "owner": ("TEXT NOT NULL", lambda job: job.owner),
         "submitted": ("TEXT NOT NULL", lambda job: job.submitted),
         "batch": ("TEXT NOT NULL", lambda job: job.batch),
+        "name": ("TEXT", lambda job: job.name),
+        "ended": ("TEXT", lambda job: job.ended),
+        "reason": ("TEXT", lambda job: job.reason),
         "cancelled": ("INTEGER NOT NULL", lambda job: job.cancelled),
         "uniqid": ("TEXT UNIQUE", lambda job: job.uniqid),
         "reported": ("TEXT NOT NULL", lambda job: job.reported.word if job.reported else ""),
@@ -33,6 +36,7 @@ GRID_JOBS = Table(
     (
         "grid_job_by_state ON grid_job (state)",
         "grid_job_by_time ON grid_job (submitted, id)",
+        "grid_job_by_name ON grid_job (name) WHERE name IS NOT NULL",
         "grid_job_open ON grid_job (submitted, id) WHERE state NOT IN ('done', 'failed')",
         "grid_job_by_reported ON grid_job (reported, reported_time) WHERE uniqid IS NOT NULL",
     ),
@@ -104,6 +108,12 @@ class Overview:
     """The structured grid job that this one is a step of."""
     blocked: int = 0
     """How many local jobs do not go on until somebody does something; they count in ``counts``, too."""
+    name: str | None = None
+    """What people call it."""
+    batch: str = ""
+    ended: str | None = None
+    reason: str | None = None
+    """Why it failed."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +126,10 @@ class Choice:
     owner: str | None = None
     since: float | None = None
     """Submitted at this second since 1970, or later."""
+    name: str | None = None
+    """Pattern of their names, with * and ? as in the shell."""
+    ids: tuple[str, ...] = ()
+    """Of these only; empty: of all."""
 
     def condition(self) -> tuple[str, list[str]]:
         """SQL for the table of grid jobs, and its values."""
@@ -125,9 +139,15 @@ class Choice:
             ("coalesce(outcome, state) =", self.state),
             ("owner =", self.owner),
             ("submitted >=", since),
+            ("name GLOB", self.name),
         )
         given = [(name, value) for name, value in wanted if value is not None]
-        return "TRUE" + "".join(f" AND {name} ?" for name, _ in given), [value for _, value in given]
+        condition = "TRUE" + "".join(f" AND {name} ?" for name, _ in given)
+        if self.ids:
+            condition += f" AND id IN ({', '.join('?' * len(self.ids))})"
+        # An argument may be no UTF-8, and SQLite knows no other text.
+        values = [value.encode(errors="backslashreplace").decode() for _, value in given]
+        return condition, [*values, *self.ids]
 
 
 @dataclass(frozen=True)
@@ -182,18 +202,46 @@ class GridJobs:
             self.put(job)
         return job
 
-    def find(self, prefix: str) -> str:
-        """The id that starts so.
+    def find(self, word: str) -> str:
+        """The id that is so, else the one that starts so or is of the grid job of that name.
 
-        :raises UnknownJob: if none or several do.
+        :raises UnknownJob: if there is none, or several.
         """
-        sql = "SELECT id FROM grid_job WHERE id >= ? AND id < ? ORDER BY id LIMIT 4"
-        found = [str(row[0]) for row in self._store.query(sql, [prefix, prefix + "\x7f"])] if prefix.isascii() else []
-        if not prefix or not found:
-            raise UnknownJob(f'no grid job has an id that starts with "{prefix}": "samgrid status" lists them')
-        if len(found) > 1:
-            raise UnknownJob(f'"{prefix}" fits more than one grid job ({", ".join(found)} …): give more of the id')
-        return found[0]
+        sql = (
+            "SELECT id FROM grid_job WHERE id >= ? AND id < ? UNION SELECT id FROM grid_job WHERE name = ?"
+            " ORDER BY id LIMIT 4"
+        )
+        values = [word, word + "\x7f", word]
+        found = [str(row[0]) for row in self._store.query(sql, values)] if word.isprintable() else []
+        if not word or not found:
+            raise UnknownJob(f'no grid job has the name "{word}", or an id that starts so: "samgrid status" lists them')
+        if len(found) > 1 and word not in found:
+            some = ", ".join(found[:3]) + (" …" if len(found) > 3 else "")
+            raise UnknownJob(f'"{word}" fits more than one grid job ({some}): give more of the id')
+        return word if word in found else found[0]
+
+    def choose(self, words: Iterable[str], choice: Choice) -> list[str]:
+        """The grid jobs that words mean (see `find`), in their order, or all; of these those that are chosen.
+
+        Of all, steps are left out whose whole is chosen.
+
+        :raises UnknownJob: there is none.
+        """
+        named = list(dict.fromkeys(map(self.find, words)))
+        condition, values = replace(choice, ids=tuple(named)).condition()
+        sql = f"SELECT id FROM grid_job WHERE {condition} ORDER BY submitted, id"
+        found = [str(row[0]) for row in self._store.query(sql, values)]
+        found = sorted(found, key=named.index) if named else self.without_steps(found)
+        if not found:
+            listed = ", ".join(named)
+            fault = f"the other options choose none of these: {listed}" if named else "no grid job fits these options"
+            raise UnknownJob(f'{fault}: "samgrid status" lists them')
+        return found
+
+    def without_steps(self, identities: Sequence[str]) -> list[str]:
+        """Grid jobs without the steps of others among them."""
+        all_of_them = set(identities)
+        return [one for one in identities if not all_of_them & set(self.parents_of(one))]
 
     def find_uniqid(self, uniqid: str) -> str | None:
         """The grid job that GRAM knows by that name of its own; None where there is none."""
@@ -240,7 +288,8 @@ class GridJobs:
     def _overview(self, chosen: str, values: Sequence[object]) -> list[Overview]:
         """A line per grid job whose id a statement finds, the newest last."""
         sql = (
-            f"SELECT id, type, state, outcome, owner, submitted, {_HAS_STEPS}, {_PARENT}, {_BLOCKED}"
+            f"SELECT id, type, state, outcome, owner, submitted, {_HAS_STEPS}, {_PARENT}, {_BLOCKED},"
+            " name, batch, ended, reason"
             f" FROM grid_job WHERE id IN ({chosen}) ORDER BY submitted, id"
         )
         # Before the counts: whatever ends in between, a grid job that has ended has no local job under way.
@@ -260,8 +309,12 @@ class GridJobs:
                 steps=tuple(steps.get(job, ())),
                 parent=parent,
                 blocked=blocked,
+                name=name,
+                batch=batch,
+                ended=ended,
+                reason=reason,
             )
-            for job, job_type, state, outcome, owner, submitted, _, parent, blocked in rows
+            for job, job_type, state, outcome, owner, submitted, _, parent, blocked, name, batch, ended, reason in rows
         ]
 
     def list_open(self) -> list[OpenGridJob]:
@@ -297,7 +350,7 @@ class GridJobs:
 
     def _find_steps(self, condition: str, values: Sequence[object]) -> dict[str, list[StepLine]]:
         sql = (
-            "SELECT step.grid_job, name, child, state FROM step LEFT JOIN grid_job ON id = child"
+            "SELECT step.grid_job, step.name, child, state FROM step LEFT JOIN grid_job ON id = child"
             f" WHERE {condition} ORDER BY step.grid_job, number"
         )
         return self._read_steps(sql, values)
@@ -305,7 +358,7 @@ class GridJobs:
     def open_steps(self) -> dict[str, list[StepLine]]:
         """The steps in their order of each structured grid job that has not ended, by its id."""
         sql = (
-            "SELECT step.grid_job, name, child, step_job.state FROM step"
+            "SELECT step.grid_job, step.name, child, step_job.state FROM step"
             " JOIN grid_job AS parent ON parent.id = step.grid_job"
             " LEFT JOIN grid_job AS step_job ON step_job.id = child"
             " WHERE parent.state NOT IN ('done', 'failed') ORDER BY step.grid_job, number"

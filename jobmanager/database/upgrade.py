@@ -18,7 +18,7 @@ from jobmanager.database.times import render_time
 
 logger = logging.getLogger(__name__)
 
-_DERIVED = ("step", "phase", "attempt")
+_DERIVED = ("step", "phase", "attempt", "local_job_count")
 _SECONDS = ("intended", "queue-time", "event-time", "signalled", "run", "reported-time", "time", "begun", "changed")
 
 
@@ -70,7 +70,11 @@ def _find_cause_4(job: LocalJob) -> Cause | None:
     return Cause.OUTPUTS_MISSING if job.state is State.DONE else Cause.NEVER_STARTED
 
 
-STEPS: Mapping[int, Callable[[etree._Element], None]] = {4: renew_layout_4}
+def renew_layout_5(document: etree._Element) -> None:
+    """Layout 5 had no names of grid jobs: its documents are what they were."""
+
+
+STEPS: Mapping[int, Callable[[etree._Element], None]] = {4: renew_layout_4, 5: renew_layout_5}
 """By layout: what makes of one of its documents one of the next layout."""
 
 
@@ -84,12 +88,16 @@ def upgrade(store: Store, schema: str, layout: int) -> None:
         indexes = "SELECT name FROM sqlite_schema WHERE type = 'index' AND sql IS NOT NULL"
         for (index,) in list(store.query(indexes + " AND tbl_name IN ('grid_job', 'local_job', 'step')")):
             store.write(f"DROP INDEX {index}")
+        # They would go to the old tables with their names, and count what is copied twice.
+        for (trigger,) in list(store.query("SELECT name FROM sqlite_schema WHERE type = 'trigger'")):
+            store.write(f"DROP TRIGGER {trigger}")
         for table in _DERIVED:
-            store.write(f"DROP TABLE {table}")
+            store.write(f"DROP TABLE IF EXISTS {table}")
         for table in ("grid_job", "local_job"):
             store.write(f"ALTER TABLE {table} RENAME TO old_{table}")
         for statement in filter(str.strip, schema.split(";\n")):
-            store.write(statement)
+            # By a query: executemany takes no "CREATE ... IF NOT EXISTS" of what there is.
+            list(store.query(statement))
         _copy(store, range(found, layout))
         for table in ("grid_job", "local_job"):
             store.write(f"DROP TABLE old_{table}")

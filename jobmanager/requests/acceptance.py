@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_LONGEST_NAME = 200
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
@@ -94,6 +95,7 @@ def prepare_grid_job(account: Account, given: Given, folder: Path) -> GridJob:
     else:
         count = count_local_jobs(adapter)
         job.put_slices(count, adapter.getSize(), adapter.request.get("seed") or _seed_of(job_id))
+    job.name = adapter.request["name"] or None
     job.min_success = adapter.request["min_success"]
     job.retries = adapter.request["retries"]
     return job
@@ -214,6 +216,9 @@ def check_errors(adapter: JobAdapter) -> None:
         for name, _ in adapter.request["environment"]
         if not _VARIABLE.fullmatch(name)
     ]
+    name = adapter.request["name"]
+    if len(name) > _LONGEST_NAME or not name.isprintable():
+        faults.append(f"name must be at most {_LONGEST_NAME} printable characters, in one line")
     stdin = adapter.request["stdin"]
     if stdin is not None and not os.path.isfile(stdin.path):  # noqa: PTH113 Path's raises for a name too long
         faults.append(f"stdin: no such file, or no file: {stdin.path}")

@@ -15,6 +15,7 @@ OLD_TYPE_NAME = "job_type"
 
 COMMON_ATTRIBUTES = (
     TYPE_ATTRIBUTE,
+    Attribute("name", "What people call the grid job, at most 200 characters.", default=""),
     Attribute("environment", "Variables of every local job.", Kind.PAIRS, default=()),
     Attribute("directory", "Folder that the program runs in; by default a scratch folder of its own.", default=""),
     Attribute("stdin", "File that the program reads as its standard input.", Kind.FILE),

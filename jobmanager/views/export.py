@@ -97,6 +97,8 @@ def make_overview(
             job.set("quarantined", render_text(quarantined[row.id].sentence))
         for state, count in row.counts.items():
             etree.SubElement(job, "local-jobs", state=state, count=str(count))
+        if row.name:
+            job.set("name", render_text(row.name))
         if row.outcome:
             job.set("outcome", row.outcome)
     return root

@@ -24,6 +24,21 @@ _STATES = ("unsubmitted", "pending", "active", "suspended", "done", "failed", "c
 _SHOWN_KINDS = 20
 
 
+_LONGEST_NAME = 30
+"""Of a name in a table."""
+
+
+def render_name(name: str | None, longest: int = _LONGEST_NAME) -> str:
+    """A grid job's name in a line, cut short where it is longer than that; empty for none."""
+    line = render_line(name or "")
+    return line if len(line) <= longest else line[: longest - 1] + "…"
+
+
+def render_title(identity: str, name: str | None) -> str:
+    """The id of a grid job, and its name if it has one: ``k3f9zq2m (Z to mumu)``."""
+    return f"{identity} ({render_name(name, 200)})" if name else identity
+
+
 def render_counts(row: Overview) -> str:
     """Local jobs by state and outcome, ``3 active, 5 done, 2 failed``; of a structured grid job its step."""
     if row.steps:
@@ -55,13 +70,17 @@ def _render_work(row: Overview) -> str:
 
 def render_table(rows: Iterable[Overview], is_choice: bool = False) -> str:
     """One line per grid job, with a heading; ``is_choice``: there may be others."""
-    heading = ("ID", "TYPE", "STATE", "OWNER", "SUBMITTED", "LOCAL JOBS")
+    heading = ("ID", "NAME", "TYPE", "STATE", "OWNER", "SUBMITTED", "LOCAL JOBS")
     lines = [
-        (row.id, row.type, row.outcome or row.state, printable(row.owner), row.submitted, _render_work(row))
+        (
+            *(row.id, render_name(row.name), row.type, row.outcome or row.state, printable(row.owner)),
+            *(row.submitted, _render_work(row)),
+        )
         for row in rows
     ]
     if lines:
-        return render_columns([heading, *lines])
+        has_names = any(line[1] for line in lines)
+        return render_columns([line if has_names else (line[0], *line[2:]) for line in (heading, *lines)])
     return 'no grid jobs: "samgrid submit FILE" makes one' if not is_choice else "no grid jobs fit these options"
 
 
@@ -99,13 +118,19 @@ def render_details(account: Account, job_id: str, row: Overview, now: float) -> 
     try:
         job = account.database.grid_jobs.get(job_id)
     except DamagedDocument as damage:
-        known = {"grid job": row.id, "type": row.type, "state": row.state, "owner": printable(row.owner)}
+        known = {
+            "grid job": render_title(row.id, row.name),
+            "type": row.type,
+            "state": row.state,
+            "owner": printable(row.owner),
+        }
         known |= {"submitted": row.submitted, "local jobs": render_counts(row), "trouble": render_line(str(damage))}
         return render_columns([*known.items()])
     stall_time = account.configuration.monitor.stall_time
     course = read_course(account.database, job_id, job.count, stall_time, now)
     facts = [
         ("grid job", job_id),
+        *([("name", render_name(job.name, 200))] if job.name else []),
         ("type", job.job_type),
         (
             "state",

@@ -10,10 +10,11 @@
       <xsl:with-param name="title">Grid jobs</xsl:with-param>
       <xsl:with-param name="content">
         <table>
-          <tr><th>grid job</th><th>type</th><th>state</th><th>owner</th><th>submitted</th><th>local jobs</th></tr>
+          <tr><th>grid job</th><th>name</th><th>type</th><th>state</th><th>owner</th><th>submitted</th><th>local jobs</th></tr>
           <xsl:for-each select="grid-job">
             <tr>
               <td><a href="{@id}.{$suffix}"><xsl:value-of select="@id"/></a></td>
+              <td><xsl:value-of select="@name"/></td>
               <td><xsl:value-of select="@type"/></td>
               <td><xsl:value-of select="(@outcome | @state[not(../@outcome)])"/></td>
               <td><xsl:value-of select="@owner"/></td>

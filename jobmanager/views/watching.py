@@ -11,7 +11,7 @@ from batch_adapters.states import State
 from jobmanager.database.database import Database, Overview
 from jobmanager.monitor.client import ask_monitor
 from jobmanager.site.account import Account
-from jobmanager.views.grid_jobs import find_running_step, render_counts, render_step
+from jobmanager.views.grid_jobs import find_running_step, render_counts, render_step, render_title
 from jobmanager.views.progress import Course, estimate_end, read_course, render_blocked, render_rate, render_silent
 from jobmanager.views.text import printable, render_duration
 
@@ -72,7 +72,7 @@ def watch_grid_job(account: Account, identity: str) -> int:
         return CANNOT_GO_ON
     job = account.database.grid_jobs.get(identity)
     reason = f": {printable(job.reason)}" if job.reason else ""
-    print(f"grid job {identity} {job.outcome or job.state.word}{reason}", flush=True)
+    print(f"grid job {render_title(identity, job.name)} {job.outcome or job.state.word}{reason}", flush=True)
     return DONE if job.state is State.DONE else FAILED
 
 

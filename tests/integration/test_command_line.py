@@ -20,10 +20,10 @@ from tests.samgrid import LAUNCH, Samgrid
 from tests.waiting import wait_until
 
 HELP = {
-    "submit": ["FILE", "RSL", "standard input", "nothing behind"],
+    "submit": ["FILE", "--name NAME", "RSL", "standard input", "nothing behind"],
     "run": ["FILE", "Exit status"],
     "watch": ["ID", "unique", "Exit status", "cannot go on"],
-    "status": ["ID", "--format", "table", "json", "xml", "--type", "--state", "stage-out", "--user", "--since TIME"],
+    "status": ["ID", "--format", "table", "json", "xml", "--type", "--state", "stage-out", "--user", "--name PATTERN"],
     "output": ["ID", "--extract DIR", "missing"],
     "cancel": ["ID", "gathered"],
     "explain": ["LOCALID", "ID/NUMBER", "--no-ask", "verdict"],
@@ -126,7 +126,7 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         pytest.param(["submit"], "FILE", id="no file"),
         pytest.param(["watch"], "ID", id="no id"),
         pytest.param(["status", "--format", "yaml"], "yaml", id="unknown format"),
-        pytest.param(["cancel", "a", "b"], "b", id="too many words"),
+        pytest.param(["run", "a", "b"], "b", id="too many words"),
     ],
 )
 def test_wrong_usage_is_exit_status_2(
@@ -411,6 +411,42 @@ def test_an_id_may_be_shortened_while_it_fits_one_grid_job(samgrid: Samgrid) -> 
 def test_an_empty_id_as_of_a_variable_that_is_not_set_is_no_id(samgrid: Samgrid, words: list[str]) -> None:
     add_grid_jobs(samgrid, "aaaaaaaa")
     check_error(samgrid(*words), "no grid job")
+
+
+def test_names_and_options_choose_several_grid_jobs(samgrid: Samgrid, tmp_path: Path) -> None:
+    request = tmp_path / "request.rsl"
+    request.write_text('&(samgrid_type = command)(executable = /bin/sleep)(arguments = 300)(name = "tune 7")')
+    jobs = [samgrid("submit", str(request), *words).stdout.strip() for words in ([], ["--name", "tune 8"])]
+    other = samgrid.submit("&(samgrid_type = command)(executable = /bin/sleep)(arguments = 300)")
+    rows = json.loads(samgrid("status", "--format", "json").stdout)
+    assert [(row["id"], row["name"]) for row in rows] == [(jobs[0], "tune 7"), (jobs[1], "tune 8"), (other, None)]
+    heading, *lines = samgrid("status", "--name", "tune*").stdout.splitlines()
+    assert [re.split(r"  +", line)[:3] for line in (heading, *lines)] == [
+        ["ID", "NAME", "TYPE"], [jobs[0], "tune 7", "command"], [jobs[1], "tune 8", "command"],
+    ]  # fmt: skip
+    done = samgrid("cancel", "--name", "tune*")
+    assert done.stdout.splitlines() == [f"grid job {job} is being cancelled" for job in jobs]
+    done = samgrid("watch", "tune 7", jobs[1])
+    assert (done.returncode, done.stderr) == (1, "")
+    assert f"grid job {jobs[0]} (tune 7) cancelled" in done.stdout
+    assert f"grid job {jobs[1]} (tune 8) cancelled" in done.stdout
+    done = samgrid("resubmit", "tune 7", other, jobs[1])
+    assert (done.returncode, len(done.stdout.split())) == (1, 2)
+    assert done.stderr.startswith(f"samgrid resubmit: grid job {other} is ")
+    check_error(samgrid("cancel", "tune 7"), "samgrid cancel:", "fits more than one grid job")
+    folder = tmp_path / "outputs"
+    assert samgrid("output", "--state", "cancelled", "--extract", str(folder)).returncode == 0
+    manifests = [json.loads((folder / job / job / "manifest.json").read_text()) for job in jobs]
+    assert [manifest["name"] for manifest in manifests] == ["tune 7", "tune 8"]
+    assert samgrid("cancel", "--type", "command").returncode == 0
+
+
+@pytest.mark.parametrize("command", ["watch", "output", "cancel", "resubmit"])
+def test_a_command_that_is_told_no_grid_job_does_nothing(samgrid: Samgrid, command: str) -> None:
+    add_grid_jobs(samgrid, "aaaaaaaa")
+    done = samgrid(command)
+    assert (done.returncode, f"samgrid {command}: error: say which grid jobs" in done.stderr) == (2, True)
+    check_error(samgrid(command, "--name", "x"), f"samgrid {command}: no grid job fits these options")
 
 
 # --- output

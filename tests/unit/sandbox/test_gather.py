@@ -46,6 +46,14 @@ def collect(results: Path, *expected: str, limits: Limits = LIMITS, name: str = 
     return write_output(JOB, results, ends, {}, results.parent / name, limits)
 
 
+def test_the_manifest_has_the_grid_jobs_name(results: Path) -> None:
+    write_output(JOB, results, [], {}, results.parent / "out.tar", LIMITS, 'tune "7"')
+    with tarfile.open(results.parent / "out.tar", "r:") as archive:
+        member = archive.extractfile(f"{JOB}/manifest.json")
+        assert member is not None
+        assert json.loads(member.read())["name"] == 'tune "7"'
+
+
 def test_people_can_read_the_manifest_line_by_line(results: Path) -> None:
     collect(results)
     with tarfile.open(results.parent / "out.tar", "r:") as archive:

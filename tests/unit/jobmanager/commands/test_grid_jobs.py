@@ -44,8 +44,9 @@ def status(account: Account, monkeypatch: pytest.MonkeyPatch) -> Callable[..., N
     monkeypatch.setattr(commands, "_wake_if_needed", lambda account: None)
 
     def run(identity: str | None = None, form: str = "table") -> None:
-        chosen = dict.fromkeys(("type", "state", "user", "since"))
-        assert commands.status(argparse.Namespace(state_dir=None, id=identity, format=form, **chosen)) == 0
+        chosen = dict.fromkeys(("type", "state", "user", "since", "name"))
+        ids = [identity] if identity else []
+        assert commands.status(argparse.Namespace(state_dir=None, id=ids, format=form, **chosen)) == 0
 
     return run
 
@@ -166,7 +167,7 @@ def test_options_choose_grid_jobs(words: list[str], shown: set[str], capsys: pyt
 @pytest.mark.usefixtures("status")
 def test_an_id_that_does_not_fit_the_options_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["status", OPEN, "--type", "pythia"]) == 1
-    assert f"grid job {OPEN} is none of those" in capsys.readouterr().err
+    assert f"the other options choose none of these: {OPEN}" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("status")

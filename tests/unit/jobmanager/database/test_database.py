@@ -15,7 +15,7 @@ from lxml import etree
 from batch_adapters.adapter import Naming
 from batch_adapters.fork import FORK
 from batch_adapters.states import Cause, Event, State
-from jobmanager.database.database import Database, DatabaseError, LocalJobKey, UnknownJob
+from jobmanager.database.database import Choice, Database, DatabaseError, LocalJobKey, UnknownJob
 from jobmanager.database.documents import InvalidDocument
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob, Outcome
@@ -139,6 +139,78 @@ def test_an_id_that_fits_none_or_several_is_an_error(database: Database, prefix:
         add(database, identity)
     with pytest.raises(UnknownJob, match=message):
         database.grid_jobs.find(prefix)
+
+
+@pytest.fixture
+def named(database: Database) -> Database:
+    """Grid jobs with names, two of them the same, others that look like ids."""
+    names = {"abcd1111": "tune 7", "abcd2222": "tune 8", "bbbbbbbb": "abcd1111", "cccccccc": "b", "dddddddd": "tune 7"}
+    for identity, name in names.items():
+        add(database, identity)
+        database.grid_jobs.change(identity, lambda job, name=name: setattr(job, "name", name))  # type: ignore[misc]
+    return database
+
+
+@pytest.mark.parametrize(
+    ("word", "found"), [("tune 8", "abcd2222"), ("abcd1111", "abcd1111"), ("c", "cccccccc")], ids=str
+)
+def test_a_grid_job_is_found_by_its_name_but_a_whole_id_comes_first(named: Database, word: str, found: str) -> None:
+    assert named.grid_jobs.find(word) == found
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("tune 7", r"more than one grid job \(abcd1111, dddddddd\)"),
+        ("b", r"more than one grid job \(bbbbbbbb, cccccccc\)"),
+        ("tune", "no grid job has the name"),
+        ("tune*", "no grid job has the name"),
+        ("tune 8\n", "no grid job"),
+    ],
+)
+def test_a_name_that_fits_none_or_several_is_an_error(named: Database, word: str, message: str) -> None:
+    with pytest.raises(UnknownJob, match=message):
+        named.grid_jobs.find(word)
+
+
+@pytest.mark.parametrize(
+    ("words", "pattern", "chosen"),
+    [
+        ([], "tune*", ["abcd1111", "abcd2222", "dddddddd"]),
+        ([], "tune ?", ["abcd1111", "abcd2222", "dddddddd"]),
+        (["d", "tune 8", "d"], None, ["dddddddd", "abcd2222"]),
+        (["d", "cccc"], "tune*", ["dddddddd"]),
+    ],
+)
+def test_grid_jobs_are_chosen_by_words_in_their_order_and_by_options(
+    named: Database, words: list[str], pattern: str | None, chosen: list[str]
+) -> None:
+    assert named.grid_jobs.choose(words, Choice(name=pattern)) == chosen
+
+
+@pytest.mark.parametrize(
+    ("words", "choice", "message"),
+    [
+        ([], Choice(name="nobody"), "no grid job fits"),
+        ([], Choice(name="\udcff"), "no grid job fits"),
+        (["c"], Choice(name="tune*"), "none of these: cccccccc"),
+        (["c", "e"], Choice(), 'the name "e"'),
+    ],
+    ids=ascii,
+)
+def test_where_nothing_is_chosen_that_is_an_error(
+    named: Database, words: list[str], choice: Choice, message: str
+) -> None:
+    with pytest.raises(UnknownJob, match=message):
+        named.grid_jobs.choose(words, choice)
+
+
+def test_a_step_is_chosen_with_its_whole_unless_it_is_named(database: Database) -> None:
+    for identity in ("aaaaaaaa", "bbbbbbbb"):
+        add(database, identity)
+    database._store.write("INSERT INTO step VALUES ('aaaaaaaa', 1, 'merge', 'bbbbbbbb')")
+    assert database.grid_jobs.choose([], Choice(type="command")) == ["aaaaaaaa"]
+    assert database.grid_jobs.choose(["a", "b"], Choice()) == ["aaaaaaaa", "bbbbbbbb"]
 
 
 def test_an_overview_shows_no_local_job_under_way_of_a_grid_job_that_has_ended(

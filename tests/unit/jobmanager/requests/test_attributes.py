@@ -51,6 +51,20 @@ def test_an_attribute_given_twice_counts_as_last_given() -> None:
     assert request["dataset"] == "b"
 
 
+@pytest.mark.parametrize("name", ["x" * 201, "x" * 10_000, "two\nlines", "\x1b[2J", "\u202egnp", "\udcff"], ids=ascii)
+def test_a_name_that_nobody_could_show_is_refused(account: Account, name: str) -> None:
+    with pytest.raises(BadRequest, match="name must be at most 200 printable characters"):
+        accept_grid_job(account, given(samgrid_type="command", executable="/bin/true", name=name), Path("/"))
+    assert account.database.grid_jobs.overview() == []
+
+
+@pytest.mark.parametrize("name", ["Z → μμ, tune 7", "<b>&amp;", "x" * 200], ids=ascii)
+def test_a_name_is_kept_as_it_is(account: Account, name: str) -> None:
+    identity = accept_grid_job(account, given(samgrid_type="command", executable="/bin/true", name=name), Path("/"))
+    (row,) = account.database.grid_jobs.overview(identity)
+    assert row.name == account.database.grid_jobs.get(identity).name == name
+
+
 def test_every_fault_is_named_at_once() -> None:
     wrong = given(samgrid_type="reco", colour="green", files_per_job="101", max_memory="much")
     _, faults = read_request(wrong, Reco, Path("/"))

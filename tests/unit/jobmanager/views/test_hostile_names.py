@@ -51,7 +51,7 @@ def put_hostile(account: Account, text: str, identity: str = JOBS[0]) -> None:
     job.put_request([("arguments", (text, (text,)))], Path("/") / text.replace("/", ""))
     job.put_slices(1, 1, 1)
     job.put_summary({text: text})
-    job.reason = text
+    job.reason = job.name = text
     job.end(State.FAILED, 2000)
     job.put_trouble(text, 2000)
     with account.database.transaction():

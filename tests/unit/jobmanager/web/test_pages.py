@@ -64,6 +64,13 @@ def test_the_newest_grid_job_comes_first_with_its_local_jobs_by_state(client: Te
     assert f"{row.counts['pending']} pending" in page
 
 
+def test_pages_show_a_grid_jobs_name_as_text(client: TestClient, account: Account) -> None:
+    add(account)
+    account.database.grid_jobs.change(JOB, lambda job: setattr(job, "name", "Z <b>&"))
+    for address in ("/", f"/jobs/{JOB}"):
+        assert "Z &lt;b&gt;&amp;" in client.get(address).text
+
+
 @pytest.mark.parametrize(
     ("question", "shown"),
     [

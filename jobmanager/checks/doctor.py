@@ -22,6 +22,7 @@ from batch_adapters.running.commands import render_text, run_question
 from batch_adapters.running.traffic import HeldBack
 from jobmanager.checks.probe import run_probe
 from jobmanager.database.database import DatabaseError
+from jobmanager.monitor.client import OF_ALL, ask_running_monitor
 from jobmanager.site.account import Account, find_batch_adapter, find_batch_system
 from jobmanager.site.settings import EventSource, Transfer
 from jobmanager.views.text import printable, render_line
@@ -57,6 +58,7 @@ def examine(account: Account, names: Sequence[str], probe_time: float | None) ->
     """
     yield from _guard(lambda: _look_at_folders(account))
     yield from _guard(lambda: look_at_database(account))
+    yield from _guard(lambda: _look_at_monitor(account))
     for name in names:
         for finding in _guard(functools.partial(_examine, account, name, len(names) > 1, probe_time)):
             yield replace(finding, text=f"{name}: {finding.text}")
@@ -84,6 +86,19 @@ def _look_at_folders(account: Account) -> Iterator[Finding]:
     yield _look_at_folder("state folder", account.places.root)
     if account.places.spool is not None:
         yield _look_at_folder("spool folder", account.places.spool)
+
+
+def _look_at_monitor(account: Account) -> Iterator[Finding]:
+    """What troubles a monitor that runs, such as a generator that dies again and again: no file tells."""
+    answer = ask_running_monitor(account)
+    if answer is None:
+        return
+    # What begins with the id of a grid job is told by that grid job's status.
+    troubles = [line.removeprefix(OF_ALL) for line in answer.splitlines() if line.startswith(OF_ALL)]
+    for trouble in troubles:
+        yield Finding(Level.FAULT, f"its monitor says: {trouble}", f"see {account.places.monitor_log}")
+    if not troubles:
+        yield Finding(Level.GOOD, "its monitor runs, and nothing of its own troubles it")
 
 
 def _look_at_folder(title: str, folder: Path) -> Finding:

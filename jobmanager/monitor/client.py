@@ -15,6 +15,8 @@ from jobmanager.site.account import Account
 from jobmanager.site.configuration import Configuration
 from sandbox.files import open_own, take_lock
 
+OF_ALL = "monitor: "
+"""What a line of the monitor's answer begins with that is about no one grid job."""
 _ANSWER_TIME = 5.0
 _MAX_ANSWER = 65536
 _LAYOUT_LINE = f"layout {LAYOUT}\n"
@@ -104,19 +106,26 @@ def _read_text(path: Path) -> str:
 
 
 def ask_monitor(account: Account) -> str:
-    """Wake the monitor and hear what troubles it, a line per trouble.
+    """Wake the monitor and hear what troubles it, a line per trouble; where there is none, start one.
 
-    Each line starts with the grid job's id, or with ``monitor`` for a trouble that concerns them all.
+    Each line starts with the grid job's id, or with `OF_ALL` for a trouble that concerns them all.
 
     :raises OSError: there is no monitor, and none can be started.
     """
+    answer = ask_running_monitor(account)
+    if answer is None:
+        start_monitor(account)
+    return answer or ""
+
+
+def ask_running_monitor(account: Account) -> str | None:
+    """As `ask_monitor`; None where there is no monitor."""
     try:
         return _ask(account)
     except (FileNotFoundError, ConnectionError):  # none there, or killed while we spoke to it
-        start_monitor(account)
-        return ""
+        return None
     except (TimeoutError, BlockingIOError):  # the latter: too many are waiting for it already
-        return f"monitor: no answer within {_ANSWER_TIME:g} s, see {account.places.monitor_log}\n"
+        return f"{OF_ALL}no answer within {_ANSWER_TIME:g} s, see {account.places.monitor_log}\n"
 
 
 def start_monitor(account: Account) -> None:

@@ -149,7 +149,7 @@ class Generator:
         self._output_ended = False
         self._heard = 0.0
         self.trouble = ""
-        """Why it cannot be started, if it cannot."""
+        """Why it does not run, if it does not."""
 
     def start(self) -> None:
         """Start it now.
@@ -173,7 +173,7 @@ class Generator:
             self.start()
         except (OSError, UnknownBatchSystem) as error:
             logger.warning("generator %s cannot be started, trying again later: %s", self._name, error)
-            self.trouble = f"no events of {self._name}: {error}"
+            self._put_trouble(str(error))
 
     def supervise(self) -> None:
         """Notice that it ended; end it where it is of no use any more."""
@@ -183,6 +183,7 @@ class Generator:
         if status is not None:
             words = self._child.last_words
             self._child = None
+            self._put_trouble(": ".join([f"its generator ended with status {status}", *words.splitlines()[-1:]]))
             logger.warning(
                 "generator %s ended with status %d after %d malformed lines: %s",
                 *(self._name, status, self._lines.malformed, words),
@@ -206,7 +207,12 @@ class Generator:
     def _end(self, level: int, reason: str) -> None:
         words = self._child.last_words if self._child else ""
         logger.log(level, "generator %s is started anew: it %s %s", self._name, reason, words)
+        if level >= logging.WARNING:
+            self._put_trouble(f"its generator {reason}")
         self.stop()
+
+    def _put_trouble(self, sentence: str) -> None:
+        self.trouble = f"no events of {self._name}: {sentence}"
 
     def _take(self, block: bytes) -> None:
         events = self._lines.read_events(block)
@@ -245,7 +251,7 @@ class Generators:
             generator.supervise()
 
     def trouble(self) -> str:
-        """Why a generator cannot be started, if one cannot."""
+        """Why a generator does not run, if one does not."""
         return "; ".join(generator.trouble for generator in self._generators.values() if generator.trouble)
 
     def stop(self) -> None:

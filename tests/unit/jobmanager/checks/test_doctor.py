@@ -1,8 +1,11 @@
 """``samgrid doctor``: each thing that can be wrong is a finding with a remedy, and nothing that breaks stops it."""
 
 import os
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +18,7 @@ from batch_adapters.running.batch_system import BatchSystem
 from jobmanager.checks import doctor, probe
 from jobmanager.checks.doctor import choose_batch_systems, examine, look_at_event_source, render_finding
 from jobmanager.checks.probe import run_probe
+from jobmanager.monitor.client import socket_address
 from jobmanager.site.account import Account, find_batch_system
 from jobmanager.site.settings import EventSource, EventsSettings, SandboxSettings, Transfer
 from tests.unit.batch_adapters.generator.generator_process import starting
@@ -70,6 +74,48 @@ def diagnosed_by(
         return system
 
     monkeypatch.setattr(doctor, "find_batch_system", find)
+
+
+# --- the monitor
+
+
+@contextmanager
+def monitor_that_says(account: Account, *answers: str) -> Iterator[None]:
+    """Somebody who answers at the monitor's socket, one caller after another."""
+    with socket_address(account) as address, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen()
+
+        def answer() -> None:
+            for text in answers:
+                connection, _ = listener.accept()
+                with connection:
+                    connection.sendall(text.encode())
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        yield
+        thread.join()
+
+
+def test_a_monitor_that_runs_is_asked_what_troubles_it(fake: Account) -> None:
+    words = "no events of fake: its generator ended with status 3: no licence"
+    with monitor_that_says(fake, f"aaaaaaaa: submit: no such queue\nmonitor: {words}\n"):
+        findings = look(fake)
+    found = the_one(findings, "its monitor")
+    assert (found.level, found.text) == (Level.FAULT, f"its monitor says: {words}")
+    assert str(fake.places.monitor_log) in found.remedy
+    assert findings_with(findings, "no such queue") == []
+
+
+def test_a_monitor_without_a_trouble_of_its_own_is_good(fake: Account) -> None:
+    with monitor_that_says(fake, "aaaaaaaa: submit: no such queue\n"):
+        assert the_one(look(fake), "its monitor").level is Level.GOOD
+
+
+def test_no_monitor_is_started_to_be_asked(fake: Account) -> None:
+    assert findings_with(look(fake), "its monitor") == []
+    assert not fake.places.monitor_log.exists()
 
 
 # --- the batch system

@@ -191,6 +191,27 @@ def test_a_generator_that_dies_is_started_again_and_its_last_words_are_logged(
     ]
 
 
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        pytest.param("echo one >&2; echo no licence >&2; exit 3", "ended with status 3: no licence", id="dies"),
+        pytest.param("exit 0", "ended with status 0", id="has nothing to say"),
+        pytest.param("yes nonsense", "prints garbage (100 malformed lines)", id="prints garbage"),
+    ],
+)
+def test_a_generator_that_does_not_run_is_a_trouble_until_it_is_started_again(
+    selector: selectors.BaseSelector, script: str, reason: str
+) -> None:
+    generator = Generator("lsf", selector, Runs(script, FOR_EVER), lambda events: None)
+    generator.start()
+    assert generator.trouble == ""
+    turn_until(selector, lambda: generator.trouble != "", generator.supervise)
+    assert generator.trouble == f"no events of lsf: its generator {reason}"
+    generator.start()
+    assert generator.trouble == ""
+    generator.stop()
+
+
 def test_what_a_generator_printed_before_its_death_is_not_lost(
     selector: selectors.BaseSelector, tmp_path: Path
 ) -> None:

@@ -260,6 +260,8 @@ def make_origin(
         is_plain=is_plain(description),
         subject=find_subject(description) if is_audited else "",
         unused=tuple(unused),
+        # As globus_gram_job_manager_rsl_need_stage_out has it.
+        is_staged_out=bool(description.words("filestageout") or description.words("filestreamout")),
     )
 
 

@@ -48,6 +48,8 @@ class GramOrigin:
     """Whose certificate the request came with, where audit records are written."""
     unused: tuple[str, ...] = ()
     """Attributes that GRAM's clients always write, which the job type does not take."""
+    is_staged_out: bool = False
+    """GRAM brings files back when it hears that the job is done: it asks us then."""
 
 
 class GridJob(Document):
@@ -153,6 +155,8 @@ class GridJob(Document):
             gram.set("subject", render_text(origin.subject))
         if origin.unused:
             gram.set("unused", " ".join(origin.unused))
+        if origin.is_staged_out:
+            gram.set("staged-out", "true")
         for name in ("stdout", "stderr"):
             put_value(etree.SubElement(gram, name), getattr(origin, name))
 
@@ -168,6 +172,7 @@ class GridJob(Document):
             *(str(values["uniqid"]), str(values["contact"]), stdout, stderr, values["plain"] == "true"),
             subject=str(values.get("subject", "")),
             unused=tuple(str(values.get("unused", "")).split()),
+            is_staged_out="staged-out" in values,
         )
 
     @property

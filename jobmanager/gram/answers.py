@@ -91,11 +91,13 @@ def find_events(account: Account, job: GridJob) -> list[Event]:
 
     Clients wait for ACTIVE, and GRAM passes over it where it has had it: so it comes before each end, except of a grid
     job that someone cancelled. Only DONE can carry an exit code, and only then GRAM brings the outputs back: so a grid
-    job that failed is DONE with an exit code that is not 0; `must_fail` says what comes of it.
+    job that failed is DONE with an exit code that is not 0; `must_fail` says what comes of it. Of one that was
+    cancelled, and has nothing to be brought back, nobody would be asked that: it is FAILED, without an error.
     """
     told, name = reported_state(job.state), gram_id(job.identity)
     if told is State.FAILED and job.was_cancelled:
-        return [Event(0, name, State.FAILED)]
+        is_asked = job.origin is not None and job.origin.is_staged_out
+        return [Event(0, name, State.DONE, 1) if is_asked else Event(0, name, State.FAILED)]
     if told.is_final:
         return [Event(0, name, State.ACTIVE), Event(0, name, State.DONE, _find_exit_code(account, job))]
     return [] if told is State.SUSPENDED else [Event(0, name, told)]
@@ -105,7 +107,7 @@ def must_fail(account: Account, job: GridJob) -> bool:
     """True where clients of GRAM shall hear that a grid job failed though its event said DONE: asked after staging."""
     said = [values for name, values in job.request() if canonical_name(name) == canonical_name("failed_as")]
     wanted = FailedAs(said[-1][0]) if said else account.configuration.gram.failed_as
-    return reported_state(job.state) is State.FAILED and wanted is FailedAs.FAILED
+    return reported_state(job.state) is State.FAILED and (wanted is FailedAs.FAILED or job.was_cancelled)
 
 
 def _find_exit_code(account: Account, job: GridJob) -> int:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.gram.gram_site import FORK, OURS, PATIENCE, GramSite, Outcome, sh
 from tests.gram.seg_mode import EVENTS, collecting, in_seg_mode, read_events
-from tests.gram.test_troubles import restarted, write_job
+from tests.gram.test_troubles import USER_CANCELLED, restarted, write_job
 from tests.real.site import ACCOUNT, wait_until
 
 COMMAND = "(samgrid_type=command)"
@@ -114,6 +114,24 @@ def test_a_cancelled_job_is_told_failed(seg: GramSite) -> None:
     job = seg.grid_job(contact)
     assert seg.run("globusrun", "-k", contact).status == 0
     wait_until(lambda: f";{job};4;" in read_events(), "its end is told", PATIENCE)
+
+
+@pytest.mark.parametrize("by_gram", [True, False], ids=["through GRAM", "by its owner"])
+def test_no_script_takes_a_cancelled_job_for_done(seg: GramSite, by_gram: bool) -> None:
+    folder = seg.make_folder(f"seg-waiting-{by_gram}")
+    calls = len(seg.calls())
+    rsl = sh(f"echo out; echo run >>{folder}/runs; sleep 600")
+    with seg.start("globusrun", "-s", "-w", "-r", seg.contact(OURS), f"&{rsl}") as client:
+        wait_until((folder / "runs").exists, "it runs", PATIENCE)
+        (line,) = [line for line in seg.calls()[calls:] if "answer=JOB_ID:" in line]
+        contact = line.split(" contact=")[1].split()[0]
+        if by_gram:
+            assert seg.run("globusrun", "-k", contact).status == 0
+        else:
+            seg.samgrid("cancel", seg.grid_job(contact))
+        stdout, words = client.communicate(timeout=PATIENCE)
+    assert client.returncode == USER_CANCELLED, words
+    assert by_gram or stdout == b"out\n"
 
 
 def test_a_killed_job_manager_hears_of_an_end_that_came_meanwhile(seg: GramSite) -> None:

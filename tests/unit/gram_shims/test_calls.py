@@ -79,6 +79,20 @@ def test_a_request_becomes_a_grid_job_that_knows_where_it_came_from(account: Acc
     assert wakes == [account]
 
 
+@pytest.mark.parametrize(
+    ("attributes", "is_staged_out"),
+    [
+        pytest.param({}, False, id="nothing"),
+        pytest.param({"filestreamout": (("/out", "https://client/out"),)}, True, id="standard output"),
+        pytest.param({"filestageout": (("/tar", "gsiftp://host/tar"),)}, True, id="a file"),
+    ],
+)
+def test_it_is_known_whether_gram_asks_us_once_it_has_brought_files_back(
+    attributes: dict[str, tuple[Value, ...]], is_staged_out: bool
+) -> None:
+    assert make_origin(describe("", **attributes), Path("/")).is_staged_out is is_staged_out
+
+
 def test_the_same_request_is_the_same_grid_job_also_when_its_files_have_gone(account: Account) -> None:
     first = submit(account)
     gone = describe(directory=("/nowhere",))

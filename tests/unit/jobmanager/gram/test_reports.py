@@ -323,6 +323,21 @@ def test_a_grid_job_that_cannot_be_run_was_not_cancelled_by_anybody(
     assert (job.cancelled, job.was_cancelled) == (True, False)
 
 
+@pytest.mark.parametrize("failed_as", FailedAs)
+def test_a_cancelled_grid_job_whose_files_gram_brings_back_fails_when_it_has(
+    account: Account, failed_as: FailedAs
+) -> None:
+    account = in_mode(account, GramSettings(failed_as=failed_as))
+    origin = accept(account).origin
+    assert origin is not None
+    account.database.grid_jobs.change(A, lambda job: job.put_origin(replace(origin, is_staged_out=True)))
+    request_cancel(account.database, A, "cancelled by its owner")
+    job = enter(account, State.FAILED)
+    # A bare FAILED would end the client with exit code 0.
+    assert [(event.state, event.exit_code) for event in find_events(account, job)] == [(State.DONE, 1)]
+    assert stage_out(account, JobDescription({"uniqid": (f"uniqid of {A}",), "jobid": ("",)})).error == 8
+
+
 @pytest.mark.parametrize(("by", "error"), [("us", 17), (None, 8)], ids=["cannot be run", "cancelled by somebody"])
 def test_the_published_answer_and_that_of_a_call_name_the_same_error(
     account: Account, monkeypatch: pytest.MonkeyPatch, by: str | None, error: int

@@ -4,7 +4,7 @@ import os
 import pwd
 import re
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,20 @@ class StateFolderError(Exception):
 
 
 @dataclass(frozen=True)
+class _Place:
+    """A file or folder of the state folder."""
+
+    name: str
+
+    def __get__(self, places: "StatePlaces", kind: type) -> Path:
+        return places.root / self.name
+
+
+def _of_grid_job(*names: str) -> "Callable[[StatePlaces, str], Path]":
+    return lambda places, grid_job: places.grid_job(grid_job).joinpath(*names)
+
+
+@dataclass(frozen=True)
 class StatePlaces:
     """The files and folders of one account's state folder; nothing here changes the disk."""
 
@@ -29,45 +43,22 @@ class StatePlaces:
     spool: Path | None = None
     """Where the grid jobs' folders are instead: on a file system that the worker nodes share."""
 
-    @property
-    def database(self) -> Path:
-        """The XML job database."""
-        return self.root / "jobs.db"
-
-    @property
-    def monitor_lock(self) -> Path:
-        """Held by the account's one monitor."""
-        return self.root / "monitor.lock"
-
-    @property
-    def monitor_socket(self) -> Path:
-        """Where the monitor is woken; the kernel takes at most 107 bytes as a socket's path."""
-        return self.root / "monitor.sock"
-
-    @property
-    def monitor_configuration(self) -> Path:
-        """The fingerprint of the configuration that the monitor was started with."""
-        return self.root / "monitor.configuration"
-
-    @property
-    def monitor_log(self) -> Path:
-        """What the monitor and its children have to say."""
-        return self.root / "monitor.log"
-
-    @property
-    def fork_spool(self) -> Path:
-        """The spool folder of the embedded batch system."""
-        return self.root / "fork"
-
-    @property
-    def gram(self) -> Path:
-        """The folder of the answers to GRAM's polls, one file for each grid job."""
-        return self.root / "gram"
-
-    @property
-    def withdrawn(self) -> Path:
-        """The folder of the requests of which GRAM was told that they failed, by their uniqid (gram_shims/perl)."""
-        return self.root / "withdrawn"
+    database = _Place("jobs.db")
+    """The XML job database."""
+    monitor_lock = _Place("monitor.lock")
+    """Held by the account's one monitor."""
+    monitor_socket = _Place("monitor.sock")
+    """Where the monitor is woken; the kernel takes at most 107 bytes as a socket's path."""
+    monitor_configuration = _Place("monitor.configuration")
+    """The fingerprint of the configuration that the monitor was started with."""
+    monitor_log = _Place("monitor.log")
+    """What the monitor and its children have to say."""
+    fork_spool = _Place("fork")
+    """The spool folder of the embedded batch system."""
+    gram = _Place("gram")
+    """The folder of the answers to GRAM's polls, one file for each grid job."""
+    withdrawn = _Place("withdrawn")
+    """The folder of the requests of which GRAM was told that they failed, by their uniqid (gram_shims/perl)."""
 
     @property
     def jobs(self) -> Path:
@@ -92,49 +83,31 @@ class StatePlaces:
         """The folders of removals that have not come to their end, as they are on the disk."""
         return sorted(self.jobs.glob(f"{_REMOVED}*"))
 
-    def sandbox(self, grid_job: str) -> Path:
-        """The folder of what goes out to the local jobs."""
-        return self.grid_job(grid_job) / "sandbox"
-
-    def work_area(self, grid_job: str) -> Path:
-        """What a handler fills while the sandbox is made of it."""
-        return self.grid_job(grid_job) / "work-area"
-
-    def sandbox_tar(self, grid_job: str) -> Path:
-        """The packed work area."""
-        return self.sandbox(grid_job) / "sandbox.tar"
-
-    def driver(self, grid_job: str) -> Path:
-        """The script that runs one local job."""
-        return self.sandbox(grid_job) / "driver.sh"
-
-    def local_jobs(self, grid_job: str) -> Path:
-        """The table of the local jobs' command lines, beside which those of the submissions lie."""
-        return self.sandbox(grid_job) / "local-jobs"
-
-    def results(self, grid_job: str) -> Path:
-        """The folder of what comes back from the local jobs."""
-        return self.grid_job(grid_job) / "results"
+    sandbox = _of_grid_job("sandbox")
+    """The folder of what goes out to the local jobs."""
+    work_area = _of_grid_job("work-area")
+    """What a handler fills while the sandbox is made of it."""
+    sandbox_tar = _of_grid_job("sandbox", "sandbox.tar")
+    """The packed work area."""
+    driver = _of_grid_job("sandbox", "driver.sh")
+    """The script that runs one local job."""
+    local_jobs = _of_grid_job("sandbox", "local-jobs")
+    """The table of the local jobs' command lines, beside which those of the submissions lie."""
+    results = _of_grid_job("results")
+    """The folder of what comes back from the local jobs."""
 
     def step_input(self, grid_job: str, step: str) -> Path:
         """Where the outputs of a structured grid job's step lie for the steps that read them."""
         return self.grid_job(grid_job) / "inputs" / step
 
-    def reports(self, grid_job: str) -> Path:
-        """The folder of what programs report in files while they run."""
-        return self.results(grid_job) / "reports"
-
-    def reports_lock(self, grid_job: str) -> Path:
-        """Held by the one reader of the reports."""
-        return self.grid_job(grid_job) / "reports.lock"
-
-    def log(self, grid_job: str) -> Path:
-        """What the job manager's workers have to say about one grid job."""
-        return self.grid_job(grid_job) / "log"
-
-    def worker_lock(self, grid_job: str) -> Path:
-        """Held by the one worker of a grid job."""
-        return self.grid_job(grid_job) / "worker.lock"
+    reports = _of_grid_job("results", "reports")
+    """The folder of what programs report in files while they run."""
+    reports_lock = _of_grid_job("reports.lock")
+    """Held by the one reader of the reports."""
+    log = _of_grid_job("log")
+    """What the job manager's workers have to say about one grid job."""
+    worker_lock = _of_grid_job("worker.lock")
+    """Held by the one worker of a grid job."""
 
     def handler_asked(self, grid_job: str, what: str) -> Path:
         """There while the grid job's handler is asked to do one of `QUESTIONS`."""

@@ -17,7 +17,7 @@ from batch_adapters.diagnosis import Finding, Level
 from jobmanager.database.grid_job import GridJob
 from jobmanager.requests.acceptance import check_errors, check_steps, count_local_jobs, find_steps, make_adapter
 from jobmanager.requests.attributes import BadRequest, Given
-from jobmanager.requests.job_types import HANDLER_FAILURES, HandlerError
+from jobmanager.requests.job_types import HandlerError, blaming
 from jobmanager.requests.time_limit import HandlerHung, limited
 from jobmanager.run_grid_job import cut_grid_job
 from jobmanager.site.account import Account
@@ -192,12 +192,8 @@ def _describe_content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> str:
 
 def _ask(question: Callable[[], _T]) -> _T:
     """What the handler answers; whatever it raises is its fault."""
-    try:
+    with blaming("the handler failed"):
         return question()
-    except (BadRequest, HandlerError):
-        raise
-    except HANDLER_FAILURES as error:
-        raise HandlerError(f"the handler failed: {type(error).__name__}: {error}") from error
 
 
 def _find_place(error: BaseException | None) -> str:

@@ -29,7 +29,7 @@ from jobmanager.requests.attributes import (
     read_site_values,
     render_step_request,
 )
-from jobmanager.requests.job_types import HANDLER_FAILURES, HandlerError, find_job_type
+from jobmanager.requests.job_types import HandlerError, blaming, find_job_type
 from jobmanager.requests.time_limit import limited
 from jobmanager.site.account import Account, find_batch_adapter
 from jobmanager.site.settings import Transfer
@@ -106,10 +106,8 @@ def find_steps(adapter: JobAdapter) -> Sequence[Step]:
 
     :raises HandlerError: the handler failed.
     """
-    try:
+    with blaming(f"handler {adapter.jobType}"):
         steps = list(adapter.getSteps())
-    except HANDLER_FAILURES as error:  # whatever an experiment's handler does
-        raise HandlerError(f"handler {adapter.jobType}: {type(error).__name__}: {error}") from error
     names = [step.name for step in steps]
     if len(set(names)) < len(names) or not all(map(STEP_NAME.fullmatch, names)):
         raise HandlerError(f"handler {adapter.jobType}: getSteps gives names that are no names, or twice: {names}")
@@ -207,10 +205,8 @@ def check_errors(adapter: JobAdapter) -> None:
 
     :raises BadRequest: naming every fault.
     """
-    try:
+    with blaming(f"handler {adapter.jobType}"):
         faults = list(adapter.checkErrors())
-    except HANDLER_FAILURES as error:  # whatever an experiment's handler does
-        raise HandlerError(f"handler {adapter.jobType}: {type(error).__name__}: {error}") from error
     faults += [
         f"environment: {name!r} is no variable's name: it takes letters, digits and underscores"
         for name, _ in adapter.request["environment"]
@@ -290,17 +286,14 @@ def count_local_jobs(adapter: JobAdapter) -> int:
 
     :raises BadRequest: the site takes fewer; HandlerError: no such number of slices can be cut.
     """
-    try:
-        size = adapter.getSize()
-        _check_number(adapter, "getSize", 1 if size is None else size)
-        count = adapter.getNumSubmissionTimes()
-        _check_number(adapter, "getNumSubmissionTimes", count)
-    except TooLarge as error:
-        raise BadRequest([str(error)]) from error
-    except (BadRequest, HandlerError):
-        raise
-    except HANDLER_FAILURES as error:  # whatever an experiment's handler does
-        raise HandlerError(f"handler {adapter.jobType}: {type(error).__name__}: {error}") from error
+    with blaming(f"handler {adapter.jobType}"):
+        try:
+            size = adapter.getSize()
+            _check_number(adapter, "getSize", 1 if size is None else size)
+            count = adapter.getNumSubmissionTimes()
+            _check_number(adapter, "getNumSubmissionTimes", count)
+        except TooLarge as error:
+            raise BadRequest([str(error)]) from error
     if count < 1 or (size is not None and count > size):
         raise HandlerError(f"handler {adapter.jobType} asks for {count} local jobs for a size of {size}")
     return count

@@ -4,12 +4,13 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
 from adapters import JobAdapter
-from jobmanager.requests.attributes import suggest
+from jobmanager.requests.attributes import BadRequest, suggest
 
 KNOWN_TYPES = {
     "command": "handlers.command",
@@ -33,6 +34,17 @@ class HandlerError(Exception):
     """A handler's module cannot be loaded, or a handler broke its promises; the message names it."""
 
 
+@contextmanager
+def blaming(what: str) -> Iterator[None]:
+    """Whatever an experiment's code raises in the block is a HandlerError whose message begins with ``what``."""
+    try:
+        yield
+    except (BadRequest, HandlerError):
+        raise
+    except HANDLER_FAILURES as error:
+        raise HandlerError(f"{what}: {type(error).__name__}: {error}") from error
+
+
 def find_job_type(name: str, site_modules: Sequence[str]) -> type[JobAdapter]:
     """The handler of a job type.
 
@@ -53,10 +65,8 @@ def load_job_types(site_modules: Sequence[str]) -> dict[str, type[JobAdapter]]:
 
     types: dict[str, type[JobAdapter]] = {}
     for entry_point in entry_points(group=ENTRY_POINT_GROUP):
-        try:
+        with blaming(f"handler {entry_point.value} of entry point {entry_point.name}"):
             loaded = entry_point.load()
-        except HANDLER_FAILURES as error:
-            raise HandlerError(f"handler {entry_point.value} of entry point {entry_point.name}: {error}") from error
         found = _handlers_in(loaded) if isinstance(loaded, ModuleType) else [loaded]
         types.update({handler.jobType: handler for handler in found})
     modules = dict.fromkeys((*KNOWN_TYPES.values(), *site_modules))
@@ -83,10 +93,8 @@ def _load_modules(names: Iterable[str]) -> list[type[JobAdapter]]:
 
 
 def _load_module(name: str) -> ModuleType:
-    try:
+    with blaming(f"handler module {name} cannot be loaded"):
         return _load_file(Path(name)) if name.endswith(".py") else importlib.import_module(name)
-    except HANDLER_FAILURES as error:  # whatever an experiment's module does while it is loaded
-        raise HandlerError(f"handler module {name} cannot be loaded: {type(error).__name__}: {error}") from error
 
 
 def _load_file(path: Path) -> ModuleType:

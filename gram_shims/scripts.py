@@ -87,45 +87,29 @@ def _read_assignments(text: str) -> Iterator[tuple[str, str]]:
         yield match[1], value
 
 
+_PIECE = re.compile(
+    r"""'(?P<single>[^']*)'|"(?P<double>(?:[^"\\]|\\.)*)"|\\(?P<escaped>.?)|(?P<plain>[^ \t\n;'"\\]+)""", re.DOTALL
+)
+"""Of a word, up to the next quote."""
+_ESCAPED = re.compile(r'\\([$`"\\\n])')
+"""sh(1): in double quotes a backslash quotes these only."""
+
+
 def _read_shell_word(text: str, start: int) -> tuple[str, int]:
     """One word of the shell from a place on, unquoted, and where it ends."""
     parts: list[str] = []
     place = start
     while place < len(text) and text[place] not in " \t\n;":
-        if text[place] == "'":
-            part, place = _read_single_quoted(text, place + 1)
-        elif text[place] == '"':
-            part, place = _read_double_quoted(text, place + 1)
-        elif text[place] == "\\":
-            part, place = text[place + 1 : place + 2], place + 2
-        else:
-            part, place = text[place], place + 1
+        piece = _PIECE.match(text, place)
+        if piece is None:
+            kind = "single" if text[place] == "'" else "double"
+            raise BadDescription(f"a {kind} quote in the argument file is not closed")
+        part = piece[piece.lastgroup or 0]
+        if piece.lastgroup == "double":
+            part = _ESCAPED.sub(lambda found: found[1].replace("\n", ""), part)
         parts.append(part)
+        place = piece.end()
     return "".join(parts), place
-
-
-def _read_single_quoted(text: str, start: int) -> tuple[str, int]:
-    end = text.find("'", start)
-    if end < 0:
-        raise BadDescription("a single quote in the argument file is not closed")
-    return text[start:end], end + 1
-
-
-def _read_double_quoted(text: str, start: int) -> tuple[str, int]:
-    parts: list[str] = []
-    place = start
-    while place < len(text):
-        letter = text[place]
-        if letter == '"':
-            return "".join(parts), place + 1
-        # sh(1): in double quotes a backslash quotes these only.
-        if letter == "\\" and text[place + 1 : place + 2] in ("$", "`", '"', "\\", "\n"):
-            parts.append(text[place + 1].replace("\n", ""))
-            place += 2
-        else:
-            parts.append(letter)
-            place += 1
-    raise BadDescription("a double quote in the argument file is not closed")
 
 
 def _read_words(text: str) -> Iterator[str]:

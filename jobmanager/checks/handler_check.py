@@ -40,7 +40,7 @@ def check_module(
     :raises HandlerError: the module cannot be loaded; BadRequest: a sample names no type.
     """
     with limited(configuration.handlers.time_limit):
-        handlers = load_handlers(module)
+        handlers = load_handlers([module])
     modules = (*configuration.handlers.modules, module)
     configuration = replace(configuration, handlers=replace(configuration.handlers, modules=modules))
     types = [str(getattr(handler, "jobType", "")) for handler in handlers]

@@ -51,7 +51,7 @@ def find_job_type(name: str, site_modules: Sequence[str]) -> type[JobAdapter]:
     :raises HandlerError: listing the known types where it is none of them.
     """
     known = [KNOWN_TYPES[name]] if name in KNOWN_TYPES else []
-    types = {handler.jobType: handler for handler in _load_modules((*known, *site_modules))}
+    types = {handler.jobType: handler for handler in load_handlers((*known, *site_modules))}
     if name not in types:
         types = load_job_types(site_modules)
     if name not in types:
@@ -70,19 +70,15 @@ def load_job_types(site_modules: Sequence[str]) -> dict[str, type[JobAdapter]]:
         found = _handlers_in(loaded) if isinstance(loaded, ModuleType) else [loaded]
         types.update({handler.jobType: handler for handler in found})
     modules = dict.fromkeys((*KNOWN_TYPES.values(), *site_modules))
-    known = {handler.jobType: handler for handler in _load_modules(modules)}
+    known = {handler.jobType: handler for handler in load_handlers(modules)}
     return types | known
 
 
-def load_handlers(name: str) -> list[type[JobAdapter]]:
-    """The handlers that one module defines, by its dotted name or the absolute path of a .py file.
+def load_handlers(names: Iterable[str]) -> list[type[JobAdapter]]:
+    """The handlers that modules define, each by its dotted name or the absolute path of a .py file.
 
-    :raises HandlerError: it cannot be loaded, or defines none that is complete.
+    :raises HandlerError: one cannot be loaded, or defines none that is complete.
     """
-    return _load_modules([name])
-
-
-def _load_modules(names: Iterable[str]) -> list[type[JobAdapter]]:
     found: list[type[JobAdapter]] = []
     for name in names:
         handlers = _handlers_in(_load_module(name))

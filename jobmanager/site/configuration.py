@@ -4,6 +4,7 @@ A later layer overrides an earlier one key by key: the site file, the file that 
 variables ``SAMGRID_SECTION_KEY``.
 """
 
+import enum
 import errno
 import re
 import stat
@@ -18,9 +19,7 @@ from jobmanager.site.settings import (
     SECTIONS,
     SETTINGS,
     DecompositionSettings,
-    EventSource,
     EventsSettings,
-    FailedAs,
     ForkSettings,
     GramSettings,
     HandlersSettings,
@@ -28,7 +27,6 @@ from jobmanager.site.settings import (
     SandboxSettings,
     Setting,
     SiteSettings,
-    Transfer,
 )
 
 SITE_FILE = Path("/etc/samgrid/samgrid.toml")
@@ -298,19 +296,14 @@ def _render_line(key: str, value: object, remarks: Sequence[str]) -> str:
 
 
 def _render_value(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{_render_key(key)} = {_render_value(item)}" for key, item in value.items()) + " }"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_render_value, value)) + "]"
-    if isinstance(value, EventSource | FailedAs | Transfer):
-        value = value.value
-    if value is None:
-        value = ""
-    if isinstance(value, str | Path):
-        return '"' + _render_printable(str(value).replace("\\", "\\\\").replace('"', '\\"')) + '"'
-    return repr(value)
+    if isinstance(value, bool | int | float):
+        return repr(value).lower()
+    text = str(value.value if isinstance(value, enum.Enum) else value or "")
+    return '"' + _render_printable(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'
 
 
 def _render_key(key: str) -> str:

@@ -24,7 +24,7 @@ from jobmanager.web.pages.grid_job import read_grid_job_page
 from jobmanager.web.pages.local_job import find_file, find_local_job, read_local_job_page
 from jobmanager.web.pages.overview import read_overview_page
 from jobmanager.web.pages.query import read_query_page
-from jobmanager.web.reading import VersionReader, find_size, open_file, open_read_only, read_chunks, read_tail
+from jobmanager.web.reading import TAIL, VersionReader, find_size, open_file, open_read_only, read_chunks
 from jobmanager.web.rendering import Templates
 
 _MOST_QUERIES = 2
@@ -157,13 +157,15 @@ def _load_static() -> dict[str, bytes]:
 
 
 def _answer_with_tail(path: Path | None) -> Response:
-    tail = read_tail(path) if path else None
-    if tail is None:
+    stream = open_file(path) if path else None
+    if stream is None:
         raise HTTPException(404, "There is no such file, or it has not come back yet.")
-    text = tail.text.decode("utf-8", "replace")
-    if len(tail.text) < tail.size:
-        text = f"[the last {len(tail.text)} of {tail.size} bytes]\n{text}"
-    return PlainTextResponse(text)
+    with stream:
+        size = find_size(stream)
+        stream.seek(max(0, size - TAIL))
+        tail = stream.read(TAIL)
+    left_out = f"[the last {len(tail)} of {size} bytes]\n" if len(tail) < size else ""
+    return PlainTextResponse(left_out + tail.decode("utf-8", "replace"))
 
 
 def make_app(account: Account, token: str, on_loopback: bool = False) -> Starlette:

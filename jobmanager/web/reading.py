@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -90,15 +89,6 @@ TAIL = 256 * 1024
 _CHUNK = 256 * 1024
 
 
-@dataclass(frozen=True)
-class Tail:
-    """The end of a file."""
-
-    text: bytes
-    size: int
-    """Bytes of the whole file."""
-
-
 def open_file(path: Path) -> BinaryIO | None:
     """A regular file in a folder of ours; None where there is none.
 
@@ -119,17 +109,6 @@ def open_file(path: Path) -> BinaryIO | None:
 def find_size(stream: BinaryIO) -> int:
     """The bytes of an open file."""
     return os.fstat(stream.fileno()).st_size
-
-
-def read_tail(path: Path) -> Tail | None:
-    """The last part of a file; None where there is no such file."""
-    stream = open_file(path)
-    if stream is None:
-        return None
-    with stream:
-        size = find_size(stream)
-        stream.seek(max(0, size - TAIL))
-        return Tail(stream.read(TAIL), size)
 
 
 def read_chunks(stream: BinaryIO, size: int) -> Iterator[bytes]:

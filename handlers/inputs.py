@@ -2,13 +2,15 @@
 
 import os
 import stat
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from adapters import Attribute, Kind, Limits, LocalJob, RequestFile, Site, TooLarge, copy_files
+from adapters import Attribute, JobAdapter, Kind, LocalJob, RequestFile, Site, TooLarge, copy_files
 
 
 def find_file_faults(role: str, file: RequestFile) -> list[str]:
@@ -138,35 +140,51 @@ def find_inputs(request: Mapping[str, Any], site: Site, job_type: str) -> tuple[
     return tuple(sorted(inputs, key=lambda one: one.name))
 
 
-def count_groups(groups: Groups, limits: Limits) -> int:
-    """The number of local jobs, one per group; raises TooLarge."""
-    if len(groups) > limits.max_local_jobs:
-        raise TooLarge(
-            f"the inputs make {len(groups)} local jobs, but this site takes at most {limits.max_local_jobs}: "
-            "name fewer inputs, or more for each local job"
-        )
-    return len(groups)
+class InputsAdapter(JobAdapter):
+    """A job type each of whose local jobs reads a group of input files."""
 
+    @abstractmethod
+    def cutGroups(self, inputs: Sequence[Input]) -> Groups:
+        """The inputs, in their order, as the groups of the local jobs."""
 
-def pick_group(groups: Groups, localJob: LocalJob) -> Sequence[Input]:
-    """The inputs of one local job.
+    @cached_property
+    def groups(self) -> Groups:
+        """The inputs of each local job; raises NoFiles."""
+        return self.cutGroups(find_inputs(self.request, self.site, self.jobType))
 
-    :raises NoFiles: where the inputs are others than those from which the number of local jobs was made.
-    """
-    if len(groups) != localJob.count:
-        raise NoFiles(
-            f"the inputs have changed since the request was accepted: they make {len(groups)} local jobs now, "
-            f"not {localJob.count}; submit it again"
-        )
-    return groups[localJob.index - 1]
+    def getSize(self) -> int | None:
+        """None: files, whose events nobody counts beforehand."""
+        return None
 
+    def getNumSubmissionTimes(self) -> int:
+        """One local job per group; raises TooLarge."""
+        most = self.site.limits.max_local_jobs
+        if len(self.groups) > most:
+            raise TooLarge(
+                f"the inputs make {len(self.groups)} local jobs, but this site takes at most {most}: "
+                "name fewer inputs, or more for each local job"
+            )
+        return len(self.groups)
 
-def write_inputs(groups: Groups, work_area: Path, limits: Limits) -> None:
-    """Write the list of inputs by local job, and copy the inputs that travel."""
-    lines = [f"{index} {one.size} {one.name}\n" for index, group in enumerate(groups, 1) for one in group]
-    (work_area / LIST).write_text("".join(lines), encoding="utf-8", errors="surrogateescape")
-    inputs = (one for group in groups for one in group)
-    copy_files([(one.path, work_area / one.name) for one in inputs if not one.name.startswith("/")], limits)
+    def pickGroup(self, localJob: LocalJob) -> Sequence[Input]:
+        """The inputs of one local job.
+
+        :raises NoFiles: where the inputs are others than those from which the number of local jobs was made.
+        """
+        if len(self.groups) != localJob.count:
+            raise NoFiles(
+                f"the inputs have changed since the request was accepted: they make {len(self.groups)} local jobs now, "
+                f"not {localJob.count}; submit it again"
+            )
+        return self.groups[localJob.index - 1]
+
+    def writeInputs(self, workArea: Path) -> None:
+        """Write the list of inputs by local job, and copy the inputs that travel."""
+        inputs = [(index, one) for index, group in enumerate(self.groups, 1) for one in group]
+        lines = [f"{index} {one.size} {one.name}\n" for index, one in inputs]
+        (workArea / LIST).write_text("".join(lines), encoding="utf-8", errors="surrogateescape")
+        travelling = [(one.path, workArea / one.name) for _, one in inputs if not one.name.startswith("/")]
+        copy_files(travelling, self.site.limits)
 
 
 def _list_files(files: Iterable[RequestFile]) -> list[Input]:

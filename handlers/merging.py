@@ -8,22 +8,10 @@ import stat
 import sys
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 
-from adapters import Attribute, JobAdapter, Kind, LocalJob, UnusableFile, open_input
-from handlers.inputs import (
-    DATASETS,
-    INPUT_ATTRIBUTES,
-    READER,
-    Groups,
-    Input,
-    NoFiles,
-    count_groups,
-    find_inputs,
-    pick_group,
-    write_inputs,
-)
+from adapters import Attribute, Kind, LocalJob, UnusableFile, open_input
+from handlers.inputs import DATASETS, INPUT_ATTRIBUTES, READER, Groups, Input, InputsAdapter, NoFiles
 
 PAYLOAD = Path(__file__).parent / "payload" / "merge.sh"
 LHE_PAYLOAD = Path(__file__).parent / "payload" / "merge_lhe.py"
@@ -55,7 +43,7 @@ def merge_attributes(target_size: float) -> tuple[Attribute, ...]:
     )  # fmt: skip
 
 
-class MergeAdapter(JobAdapter):
+class MergeAdapter(InputsAdapter):
     """Merges Les Houches event files itself, ROOT files with uproot, or whatever the site's own command merges."""
 
     usesDirectory = False
@@ -67,10 +55,8 @@ class MergeAdapter(JobAdapter):
                   "ROOT files; by default the one that runs the job manager.", default=""),
     )  # fmt: skip
 
-    @cached_property
-    def groups(self) -> Groups:
-        """The inputs of each local job; raises NoFiles."""
-        inputs = find_inputs(self.request, self.site, self.jobType)
+    def cutGroups(self, inputs: Sequence[Input]) -> Groups:
+        """Up to the target size."""
         return list(cut_groups(inputs, round(self.request["target_size"] * 1e6)))
 
     def checkErrors(self) -> Iterable[str]:
@@ -87,23 +73,15 @@ class MergeAdapter(JobAdapter):
         except NoFiles as error:
             return [*faults, str(error)]
 
-    def getSize(self) -> int | None:
-        """None: the local jobs merge files."""
-        return None
-
-    def getNumSubmissionTimes(self) -> int:
-        """One local job per merged file; raises TooLarge."""
-        return count_groups(self.groups, self.site.limits)
-
     def prepareWorkArea(self, workArea: Path) -> None:
         """The list of inputs, and the payloads that merge."""
-        write_inputs(self.groups, workArea, self.site.limits)
+        self.writeInputs(workArea)
         for payload in (PAYLOAD, LHE_PAYLOAD, ROOT_PAYLOAD, READER):
             shutil.copyfile(payload, workArea / payload.name)
 
     def getCommandAndArguments(self, localJob: LocalJob) -> Sequence[str]:
         """The payload with the merged file's name and, where the built-in merge will not do, a merge command."""
-        group = pick_group(self.groups, localJob)
+        group = self.pickGroup(localJob)
         name = f"{self.request['output_name']}-{localJob.index}{find_ending(group[0].path.name)}"
         words = ["/bin/sh", f"./{PAYLOAD.name}", name]
         if command := self.site.values["merge_command"]:

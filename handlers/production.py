@@ -1,11 +1,10 @@
 """The production job types of D0 and CDF: ``dzero_monte_carlo``, ``cdf_monte_carlo`` and ``dzero_reconstruction``."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 
 from adapters import EVENTS, SLICING, Attribute, Kind, LocalJob
-from handlers.inputs import INPUT_ATTRIBUTES, Groups, NoFiles, count_groups, find_inputs, pick_group, write_inputs
+from handlers.inputs import INPUT_ATTRIBUTES, Groups, Input, InputsAdapter, NoFiles
 from handlers.runjob import (
     RUNJOB_ATTRIBUTES,
     RUNJOB_SITE_ATTRIBUTES,
@@ -73,7 +72,7 @@ class CdfMonteCarloAdapter(RunjobAdapter):
 _RECO_PHASES = ("d0reco", "recoanalyze")
 
 
-class DzeroReconstructionAdapter(RunjobAdapter):
+class DzeroReconstructionAdapter(InputsAdapter, RunjobAdapter):
     """D0 data of a dataset, reconstructed again with a newer release."""
 
     jobType = "dzero_reconstruction"
@@ -96,10 +95,8 @@ class DzeroReconstructionAdapter(RunjobAdapter):
     )  # fmt: skip
     siteAttributes = RUNJOB_SITE_ATTRIBUTES
 
-    @cached_property
-    def groups(self) -> Groups:
-        """The inputs of each local job; raises NoFiles."""
-        inputs = find_inputs(self.request, self.site, self.jobType)
+    def cutGroups(self, inputs: Sequence[Input]) -> Groups:
+        """So many files for each."""
         share: int = self.request["files_per_local_job"]
         return [inputs[start : start + share] for start in range(0, len(inputs), share)]
 
@@ -111,22 +108,14 @@ class DzeroReconstructionAdapter(RunjobAdapter):
         except NoFiles as error:
             return [*faults, str(error)]
 
-    def getSize(self) -> int | None:
-        """None: files, whose events nobody counts beforehand."""
-        return None
-
-    def getNumSubmissionTimes(self) -> int:
-        """One local job for so many files; raises TooLarge."""
-        return count_groups(self.groups, self.site.limits)
-
     def prepareWorkArea(self, workArea: Path) -> None:
         """The list of inputs, beside what every such job has."""
         super().prepareWorkArea(workArea)
-        write_inputs(self.groups, workArea, self.site.limits)
+        self.writeInputs(workArea)
 
     def getCommandAndArguments(self, localJob: LocalJob) -> Sequence[str]:
         """The same command line for every local job; raises NoFiles where the inputs have changed."""
-        pick_group(self.groups, localJob)
+        self.pickGroup(localJob)
         return super().getCommandAndArguments(localJob)
 
     def getEnvironment(self) -> Mapping[str, str]:

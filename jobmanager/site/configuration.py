@@ -8,7 +8,7 @@ import enum
 import errno
 import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,6 @@ from jobmanager.site.settings import (
     HandlersSettings,
     MonitorSettings,
     SandboxSettings,
-    Setting,
     SiteSettings,
 )
 
@@ -93,20 +92,17 @@ def read_configuration(environment: Mapping[str, str], site_file: Path = SITE_FI
     layers.check_batch_systems()
     if layers.faults:
         raise ConfigurationError(layers.faults)
-    sections = {name: keys(**layers.sections[name]) for name, keys in SECTIONS.items()}
-    return Configuration(
-        **sections, types=layers.types, batch=layers.batch, events_of=layers.events_of, origins=layers.origins
-    )
+    sections = {name: keys(**layers.tables[name]) for name, keys in SECTIONS.items()}
+    types, batch, events_of = map(layers.find_named, ("type", "batch", "events"))
+    return Configuration(**sections, types=types, batch=batch, events_of=events_of, origins=layers.origins)
 
 
 class _Layers:
     """The values of the layers read so far, later over earlier, and the faults found in them."""
 
     def __init__(self) -> None:
-        self.sections: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
-        self.types: dict[str, dict[str, Any]] = {}
-        self.batch: dict[str, dict[str, Any]] = {}
-        self.events_of: dict[str, dict[str, Any]] = {}
+        self.tables: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+        """By title, such as ``fork`` or ``type.pythia``."""
         self.origins: dict[tuple[str, str], str] = {}
         self.faults: list[str] = []
 
@@ -142,7 +138,7 @@ class _Layers:
                 continue
             origin = f"environment {name}"
             try:
-                self.sections[setting.section][setting.name] = setting.read_text(text)
+                self.tables[setting.section][setting.name] = setting.read_text(text)
                 self.origins[setting.section, setting.name] = origin
             except ValueError as error:
                 self.faults.append(f"{origin}: {error}")
@@ -163,77 +159,45 @@ class _Layers:
             if section not in SETTINGS and section not in _TABLES:
                 known = ", ".join([*SETTINGS, *(f"{name}.NAME" for name in _TABLES)])
                 self.faults.append(f"{path}: unknown section or key {show(section)}; the sections are {known}")
-            elif not isinstance(table, dict):
-                self.faults.append(f"{path}: {section} must be a section, [{section}], not {show(table)}")
-            elif section == "type":
-                self._add_types(path, table)
-            elif section == "batch":
-                self._add_batch_systems(path, table)
-            else:
-                self._add_section(path, section, table)
+                continue
+            self._add_table(path, section, section, table)
+            for name in _find_named(section, table):
+                self._add_table(path, section, f"{section}.{name}", table[name])
 
-    def _add_section(self, path: Path, section: str, table: Mapping[str, Any]) -> None:
-        for key, value in table.items():
-            if section == "events" and key not in SETTINGS[section] and isinstance(value, dict):
-                values = self.events_of.setdefault(key, {})
-                self._add_keys(path, f"events.{key}", SETTINGS[section], value, values)
-            else:
-                self._add_keys(path, section, SETTINGS[section], {key: value}, self.sections[section])
-
-    def _add_keys(
-        self,
-        path: Path,
-        title: str,
-        settings: Mapping[str, Setting],
-        table: Mapping[str, Any],
-        values: dict[str, Any],
-    ) -> None:
-        found, faults = read_table(table, {key: setting.read_plain for key, setting in settings.items()})
-        values.update(found)
+    def _add_table(self, path: Path, section: str, title: str, table: object) -> None:
+        if not isinstance(table, dict):
+            self.faults.append(f"{path}: {title} must be a section, [{title}], not {show(table)}")
+            return
+        named = _find_named(title, table)
+        found, faults = read_table(
+            {key: value for key, value in table.items() if key not in named}, _make_readers(section, table)
+        )
+        self.tables.setdefault(title, {}).update(found)
         self.faults += [f"{path}: [{title}] {fault}" for fault in faults]
         self.origins.update({(title, key): str(path) for key in found})
 
-    def _add_types(self, path: Path, tables: Mapping[str, Any]) -> None:
-        for name, table in self._find_tables(path, "type", tables):
-            for key, value in table.items():
-                if not _is_plain(value):
-                    self.faults.append(
-                        f"{path}: [type.{name}] {key} must be a string, an integer, a number, a boolean or a list of "
-                        f"these, not {show(value)}"
-                    )
-                self.origins[f"type.{name}", key] = str(path)
-            self.types.setdefault(name, {}).update(table)
-
-    def _add_batch_systems(self, path: Path, tables: Mapping[str, Any]) -> None:
-        for name, table in self._find_tables(path, "batch", tables):
-            self.origins.update({(f"batch.{name}", key): str(path) for key in table})
-            self.batch.setdefault(name, {}).update(table)
-
-    def _find_tables(
-        self, path: Path, section: str, tables: Mapping[str, Any]
-    ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        for name, table in tables.items():
-            if isinstance(table, dict):
-                yield name, table
-            else:
-                self.faults.append(f"{path}: {section}.{name} must be a section, [{section}.{name}], not {show(table)}")
+    def find_named(self, section: str) -> dict[str, dict[str, Any]]:
+        """The tables ``[SECTION.NAME]`` by name."""
+        titles = {title.partition(".")[2]: title for title in self.tables if title.startswith(f"{section}.")}
+        return {name: self.tables[title] for name, title in titles.items()}
 
     def check_batch_systems(self) -> None:
         """What a table makes depends on all layers, and on other tables: so it is looked at in the end."""
-        for name in self.batch:
+        batch = self.find_named("batch")
+        for name in batch:
             try:
                 if not _is_name(name):
                     raise BadAdapter([f"the name {show(name)} must be a word of letters, digits, - and _"])
                 from batch_adapters.site_adapter import find_adapter  # few accounts have such tables
 
-                find_adapter(name, self.batch)
+                find_adapter(name, batch)
             except UnknownBatchSystem as error:
                 self.faults.append(f"[batch.{name}] based_on: {error}")
             except BadAdapter as error:
                 self.faults += [f"[batch.{name}] {fault}" for fault in error.faults]
-        for name in self.events_of:
+        for name in self.find_named("events"):
             try:
-                check_name(name, self.batch)
+                check_name(name, batch)
             except UnknownBatchSystem as error:
                 self.faults.append(f"[events.{name}] {error}")
 
@@ -264,10 +228,30 @@ def _describe_unreadable(path: Path, error: OSError | ValueError) -> str:
     return f"{path}: this is not TOML: {error}"
 
 
+def _find_named(title: str, table: object) -> list[str]:
+    """The keys of a section that are tables ``[SECTION.NAME]``, or have to be."""
+    if not isinstance(table, dict) or title not in (*_TABLES, "events"):
+        return []
+    own = SETTINGS.get(title, {})
+    return [key for key, value in table.items() if title in _TABLES or (key not in own and isinstance(value, dict))]
+
+
+def _make_readers(section: str, table: Iterable[str]) -> Mapping[str, Callable[[Any], Any]]:
+    """How the keys of a section's tables are read."""
+    if section in SETTINGS:
+        return {key: setting.read_plain for key, setting in SETTINGS[section].items()}
+    return dict.fromkeys(table, _check_plain if section == "type" else lambda value: value)
+
+
+def _check_plain(value: object) -> object:
+    if not _is_plain(value):
+        kinds = "a string, an integer, a number, a boolean or a list of these"
+        raise ValueError(f"must be {kinds}, not {show(value)}")
+    return value
+
+
 def _is_plain(value: object) -> bool:
-    if isinstance(value, list):
-        return all(map(_is_plain, value))
-    return isinstance(value, str | int | float)
+    return all(map(_is_plain, value)) if isinstance(value, list) else isinstance(value, str | int | float)
 
 
 def render_configuration(configuration: Configuration) -> str:

@@ -30,8 +30,7 @@ CONTACT = "https://localhost:1/2/3/"
 def wakes(monkeypatch: pytest.MonkeyPatch) -> list[Account]:
     """Who was woken: no monitor is started."""
     woken: list[Account] = []
-    for module in (gram_shims.calls, gram_shims.calls, gram_shims.calls):
-        monkeypatch.setattr(module, "wake_monitor", woken.append)
+    monkeypatch.setattr(gram_shims.calls, "wake_monitor", woken.append)
     return woken
 
 
@@ -90,7 +89,7 @@ def test_a_request_becomes_a_grid_job_that_knows_where_it_came_from(account: Acc
 def test_it_is_known_whether_gram_asks_us_once_it_has_brought_files_back(
     attributes: dict[str, tuple[Value, ...]], is_staged_out: bool
 ) -> None:
-    assert make_origin(describe("", **attributes), Path("/")).is_staged_out is is_staged_out
+    assert gram_shims.calls.make_origin(describe("", **attributes), Path("/")).is_staged_out is is_staged_out
 
 
 def test_the_same_request_is_the_same_grid_job_also_when_its_files_have_gone(account: Account) -> None:

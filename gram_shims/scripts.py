@@ -5,7 +5,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from batch_adapters.states import State
 from gram_shims.answers import Answer, GramError, refuse, render_old_answer
 from gram_shims.program import PATIENCE, Reply, answer_call, find_failure, seal
 from gram_shims.request import BadDescription, JobDescription
+from jobmanager.requests.rsl import RslError, read_rsl
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +28,8 @@ _NAMES = {"program": "executable", "args": "arguments", "env": "environment"}
 _RAW = ("condorarch", "condoros", "jobid", "stderr", "stdout", "uniqid")
 """Written as they are, without the escapes of words."""
 _LIST = "schedulerspecific"
+_REQUEST = f"{_LIST}samgridrsl"
+"""Ours: attributes as one word of RSL, because a list of words has no parentheses in it."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,9 @@ def read_argument_file(text: str) -> ArgumentFile:
         key = canonical_name(name.removeprefix("grami_"))
         key = _NAMES.get(key, key)
         values = _read_values(key, value)
+        if key == _REQUEST:
+            attributes.update(_read_request(values))
+            continue
         if not (key in _LIMITS and values in (("",), ("0",))):
             attributes[key.removeprefix(_LIST)] = values
     if not attributes.keys() & {"executable", "jobid", "signal"}:
@@ -78,6 +84,14 @@ def _read_values(key: str, value: str) -> tuple[Value, ...]:
     if key == "arguments" or key.startswith(_LIST):
         return tuple(_read_words(value))
     return tuple(_read_words(f'"{value}"'))
+
+
+def _read_request(words: Iterable[Value]) -> Iterator[tuple[str, tuple[Value, ...]]]:
+    try:
+        for relation in read_rsl(" ".join(map(str, words))):
+            yield canonical_name(relation.name), relation.values
+    except RslError as error:
+        raise BadDescription(f"samgrid_rsl: {error}") from error
 
 
 def _read_assignments(text: str) -> Iterator[tuple[str, str]]:

@@ -1,12 +1,14 @@
 """The requests that Condor-G writes, for each job type: streamed or staged, in two phases, and after it was away."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.clients_of_gram import REQUESTS, render_globus_rsl, write_files
-from tests.gram.gram_site import OURS, PATIENCE, GramSite, Outcome
+from tests.gram.gram_site import FORK, OURS, PATIENCE, GramSite, Outcome, sh
 from tests.gram.test_troubles import send_signal
 from tests.real.site import wait_until
 
@@ -21,11 +23,16 @@ until [ -e "$1" ]; do sleep 0.1; done
 """
 """Waits for the file that its first argument names, if it has any."""
 WAYS = ("streamed", "staged")
-NEW_URL = "(rsl_substitution=(GRIDMANAGER_GASS_URL $(GLOBUSRUN_GASS_URL)))"
 PHASES = f"(proxy_timeout=240)(save_state=yes)(two_phase=60)(remote_io_url={GASS})"
 
 
-def render_request(folder: Path, globus_rsl: str, is_staged: bool = False, arguments: str = "") -> str:
+def render_url(url: str) -> str:
+    return f"(rsl_substitution=(GRIDMANAGER_GASS_URL {url}))"
+
+
+def render_request(
+    folder: Path, globus_rsl: str, is_staged: bool = False, arguments: str = "", url: str = "$(GLOBUSRUN_GASS_URL)"
+) -> str:
     """What Condor-G says of a job whose executable it transfers, its attributes in its order."""
     out, err = folder / "stdout", folder / "stderr"
     streamed = f"(stdout={GASS}{out})(stderr={GASS}{err})"
@@ -34,7 +41,7 @@ def render_request(folder: Path, globus_rsl: str, is_staged: bool = False, argum
         f"(file_stage_out=($(GLOBUS_CACHED_STDOUT) {GASS}{out})($(GLOBUS_CACHED_STDERR) {GASS}{err}))"
     )
     return (
-        f"{NEW_URL}(executable={GASS}{folder}/program)(scratchdir='')(directory=$(SCRATCH_DIRECTORY)){arguments}"
+        f"{render_url(url)}(executable={GASS}{folder}/program)(scratchdir='')(directory=$(SCRATCH_DIRECTORY)){arguments}"
         f"{staged if is_staged else streamed}(environment=(COLOUR blue)){PHASES}{globus_rsl}"
     )
 
@@ -105,6 +112,44 @@ def test_an_update_that_condor_g_spoils_does_the_job_no_harm(gram: GramSite) -> 
         assert send_signal(gram, contact, STDIO_UPDATE, "&(invalid=bad)")[0] == BAD_RSL
         go.touch()
         _, words = client.communicate(timeout=PATIENCE)
+    assert client.returncode == 0, words
+    assert runs.read_text() == "run\n"
+    assert "1 of 1 local jobs succeeded" in (folder / "stdout").read_text()
+
+
+@contextmanager
+def gass_server(gram: GramSite, name: str) -> Iterator[str]:
+    """The URL of a server of files of the submit machine: that of a client whose job lasts."""
+    file = gram.home / name
+    script = f"echo $URL >{file}; until [ -e {file}.over ]; do sleep 0.2; done"
+    rsl = f"{sh(script)}(environment=(URL $(GLOBUSRUN_GASS_URL)))"
+    with gram.start("globusrun", "-s", "-r", gram.contact(FORK), f"&{rsl}"):
+        try:
+            wait_until(lambda: file.exists() and file.read_text() != "", "the server has an address", PATIENCE)
+            yield file.read_text().strip()
+        finally:
+            Path(f"{file}.over").touch()
+
+
+def test_a_restart_with_another_gass_url_brings_outputs_there(gram: GramSite) -> None:
+    folder = make_client(gram, "restarted")
+    go, runs = folder / "go", folder / "runs"
+    calls = len(gram.calls())
+    with gass_server(gram, "old-url") as url:
+        rsl = render_request(folder, f"(samgrid_type=command)(arguments={go} {runs})", url=url)
+        # It commits, which -b does not.
+        with gram.start("globusrun", "-r", gram.contact(OURS), f"&{rsl}"):
+            wait_until(runs.exists, "it runs", PATIENCE)
+    (contact,) = set(re.findall(r" contact=(\S+)", "\n".join(gram.calls()[calls:])))
+    # Not with -s, which adds variables of its own to the request: GRAM keeps one set of them, the new one.
+    with gass_server(gram, "new-url") as url:
+        streams = "".join(f"({name}={GASS}{folder}/{name})({name}_position=0)" for name in ("stdout", "stderr"))
+        restart = f"&{render_url(url)}(restart={contact})(remote_io_url={GASS}){streams}(proxy_timeout=240)"
+        with gram.start("stdbuf", "-oL", "globusrun", "-r", gram.contact(OURS), restart) as client:
+            assert client.stdout is not None
+            assert any(b"submission successful" in line for line in client.stdout), client.communicate()
+            go.touch()
+            _, words = client.communicate(timeout=PATIENCE)
     assert client.returncode == 0, words
     assert runs.read_text() == "run\n"
     assert "1 of 1 local jobs succeeded" in (folder / "stdout").read_text()

@@ -86,6 +86,18 @@ def test_a_whole_file_becomes_a_description() -> None:
     assert description.environment == {"KRB5CCNAME": "/tmp/krb"}
 
 
+def test_what_has_parentheses_comes_in_one_word() -> None:
+    request = '&(samgrid_type = structured)(steps = (one (samgrid_type pythia) (events 20)) (two (samgrid_type "a b")))'
+    text = render_argument_file({"program": "/bin/x"}, {"scheduler_specific_samgrid_rsl": [request]})
+    description = read_argument_file(text).description
+    assert description.words("samgrid_type") == ("structured",)
+    assert description.words("steps") == (
+        ("one", ("samgrid_type", "pythia"), ("events", "20")),
+        ("two", ("samgrid_type", "a b")),
+    )
+    assert description.words("samgrid_rsl") == ()
+
+
 def test_what_scripts_append_is_read_and_the_last_counts() -> None:
     text = render_argument_file(
         {"program": "/bin/x"}, raw={"grami_job_id": "aaaaaaaa", "samgrid_told_state": "1"}
@@ -112,8 +124,20 @@ def test_an_assignment_within_a_value_is_none() -> None:
         "grami_program='/bin/x'\ngrami_args='\"a\" ; rm x'\n",
         "grami_program='/bin/x'\ngrami_env='\"A\"'\n",
         "grami_program='/bin/x'\ngrami_args='" + '"a" ' * 1000,
+        "grami_program='/bin/x'\ngrami_scheduler_specific_samgrid_rsl='\"(steps\"'\n",
     ],
-    ids=["empty", "text", "no program", "open quote", "quote inside", "double", "semicolon", "half a pair", "cut off"],
+    ids=[
+        "empty",
+        "text",
+        "no program",
+        "open quote",
+        "quote inside",
+        "double",
+        "semicolon",
+        "half a pair",
+        "cut off",
+        "no RSL",
+    ],
 )
 def test_what_is_no_argument_file_is_refused(text: str) -> None:
     with pytest.raises(BadDescription):

@@ -3,6 +3,7 @@
 import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 
 
 class Level(enum.Enum):
@@ -40,6 +41,17 @@ Diagnosis = Callable[[Ask, Mapping[str, str]], Iterable[Finding]]
 That its commands and its daemon are there, its version, its array limit and whether its log can be read are looked at
 for every batch system alike, and not here.
 """
+
+
+def later(place: str) -> Diagnosis:
+    """The diagnosis of that place, MODULE:FUNCTION, which is loaded when it is asked for."""
+    module, name = place.split(":")
+
+    def diagnose(ask: Ask, environment: Mapping[str, str]) -> Iterable[Finding]:
+        found: Iterable[Finding] = getattr(import_module(module), name)(ask, environment)
+        return found
+
+    return diagnose
 
 
 def no_diagnosis(ask: Ask, environment: Mapping[str, str]) -> Iterator[Finding]:

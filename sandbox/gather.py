@@ -13,8 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
-from sandbox.files import atomic_write
-from sandbox.limits import MAX_DEPTH, Limits, SandboxError, stays_inside
+from sandbox.files import MAX_DEPTH, Limits, SandboxError, atomic_write, stays_inside
 from sandbox.members import (
     FILE_FLAGS,
     FOLDER_FLAGS,

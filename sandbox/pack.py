@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sandbox.files import atomic_write
-from sandbox.limits import MAX_DEPTH, Limits, SandboxError, SandboxRefused, stays_inside
+from sandbox.files import MAX_DEPTH, Limits, SandboxError, SandboxRefused, atomic_write, stays_inside
 from sandbox.members import (
     FILE_FLAGS,
     ExactReader,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
-from sandbox.limits import MAX_DEPTH, Limits, SandboxError, stays_inside
+from sandbox.files import MAX_DEPTH, Limits, SandboxError, stays_inside
 
 # An extended header holds a name or two; tarfile would read one of any size into memory.
 _LONGEST_READ = 1 << 20

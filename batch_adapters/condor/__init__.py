@@ -1,10 +1,8 @@
 """HTCondor 23 and later, by condor_submit(1), condor_q(1), condor_history(1), condor_rm(1) and condor_config_val(1)."""
 
-from collections.abc import Iterator, Mapping
-
 from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Naming, Outcome
 from batch_adapters.condor.answers import read_history, read_queue
-from batch_adapters.diagnosis import Ask, Finding
+from batch_adapters.diagnosis import later
 from batch_adapters.states import Cause, State
 
 # condor_submit(1). A value's "$" would begin a macro, and $(DOLLAR) stands for one; "$$", line breaks and a comma in a
@@ -90,12 +88,6 @@ def _change(program: str, *options: str) -> Command:
         Outcome(0, r"\A\Z", Answer.OK),
     )
     return Command((program, *options, "{{ ids* }}"), outcomes=outcomes)
-
-
-def _diagnose(ask: Ask, environment: Mapping[str, str]) -> Iterator[Finding]:
-    from batch_adapters.condor.diagnosis import diagnose
-
-    return diagnose(ask, environment)
 
 
 CONDOR = BatchAdapter(
@@ -199,5 +191,5 @@ CONDOR = BatchAdapter(
     carries_files=True,
     # Other variables of this kind say where the pool is and how to be let in.
     ignored_variables=("_CONDOR_SUBMIT_", "_CONDOR_CONDOR_Q_", "_CONDOR_JOB_DEFAULT_", "_CONDOR_TOOL_DEBUG"),
-    diagnose=_diagnose,
+    diagnose=later("batch_adapters.condor.diagnosis:diagnose"),
 )

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Garbled, Job, Naming, Outcome
-from batch_adapters.diagnosis import Ask, Finding
+from batch_adapters.diagnosis import Ask, Finding, Level
 from batch_adapters.states import Cause, State
 
 _FIELDS = "jobid jobindex stat exit_code job_name exit_reason pend_reason delimiter='|'"
@@ -57,12 +57,6 @@ def read_jobs(printed: str) -> Iterator[Job]:
         )
 
 
-def _diagnose(ask: Ask, environment: Mapping[str, str]) -> Iterator[Finding]:
-    from batch_adapters.lsf.diagnosis import diagnose
-
-    return diagnose(ask, environment)
-
-
 # While nobody answers, commands say so and try again, without end: our timeout ends that. So these words alone mean
 # nothing where an answer follows them, and the good answers come first.
 _DOWN = Outcome(
@@ -101,6 +95,24 @@ _CHANGED = (
 
 def _bjobs(*arguments: str) -> Command:
     return Command(("bjobs", "-a", "-noheader", "-o", _FIELDS, *arguments), outcomes=(_LISTED, _NONE, _DOWN))
+
+
+_SHORTEST_MEMORY = 600
+"""Seconds for which ended jobs should be remembered: some twenty looks of the job manager."""
+
+
+def diagnose(ask: Ask, environment: Mapping[str, str]) -> Iterator[Finding]:
+    """How long ended jobs are shown: there is no other history to be asked."""
+    del environment
+    printed = ask(["bparams", "-a"])
+    found = re.search(r"\bCLEAN_PERIOD\s*=\s*(\d+)", printed.stdout)
+    if printed.exit_code != 0 or found is None:
+        return
+    text = f"LSF shows ended jobs for {found[1]} s (CLEAN_PERIOD)"
+    if int(found[1]) >= _SHORTEST_MEMORY:
+        yield Finding(Level.GOOD, text)
+    else:
+        yield Finding(Level.WARNING, text, "lsb.params: CLEAN_PERIOD = 3600, then: badmin reconfig")
 
 
 LSF = BatchAdapter(
@@ -171,5 +183,5 @@ LSF = BatchAdapter(
     version=Command(("lsid",), outcomes=(OK, _DOWN)),
     # Not LSF_…, which say where the cluster is.
     ignored_variables=("BSUB_", "BJOBS_", "LSB_"),
-    diagnose=_diagnose,
+    diagnose=diagnose,
 )

@@ -4,26 +4,12 @@ What `PBS` says was measured on OpenPBS 23.06. `TORQUE` was written from Torque'
 never run against a real Torque.
 """
 
-from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Listing, Naming, Outcome
-from batch_adapters.diagnosis import Ask, Finding
+from batch_adapters.diagnosis import later
 from batch_adapters.pbs.queries import list_causes, list_ended_states, read_json_jobs, read_xml_jobs
 from batch_adapters.states import State
-
-
-def _diagnose_pbs(ask: Ask, environment: Mapping[str, str]) -> Iterator[Finding]:
-    from batch_adapters.pbs.diagnosis import diagnose_pbs
-
-    return diagnose_pbs(ask, environment)
-
-
-def _diagnose_torque(ask: Ask, environment: Mapping[str, str]) -> Iterator[Finding]:
-    from batch_adapters.pbs.diagnosis import diagnose_torque
-
-    return diagnose_torque(ask, environment)
-
 
 # Exit codes are the PBS error's last eight bits, and no two commands agree on the one for a dead server: words count.
 _DOWN = Outcome(
@@ -192,7 +178,7 @@ PBS = BatchAdapter(
     version=Command(("qstat", "-B", "-f"), outcomes=(_COMPLAINT, OK, _DOWN), timeout=30),
     read_version=r"\bpbs_version = (\S+)",
     ignored_variables=("PBS_DPREFIX", "PBS_QSTAT_", "PBS_CLIENTRETRY"),
-    diagnose=_diagnose_pbs,
+    diagnose=later("batch_adapters.pbs.diagnosis:diagnose_pbs"),
 )
 """OpenPBS and PBS Professional."""
 
@@ -251,6 +237,6 @@ TORQUE = replace(
     # max_job_array_size is shown only where somebody has set it.
     array_limit=None,
     max_array=1000,
-    diagnose=_diagnose_torque,
+    diagnose=later("batch_adapters.pbs.diagnosis:diagnose_torque"),
 )
 """Torque from 2.5 on; jobs of arrays before that have other names."""

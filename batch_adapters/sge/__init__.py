@@ -1,9 +1,7 @@
 """Grid Engine 6.2 and its heirs, by qsub (sge_submit(1)), qstat(1), qacct(1), qdel(1) and qconf(1)."""
 
-from collections.abc import Iterator, Mapping
-
 from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Naming, Outcome
-from batch_adapters.diagnosis import Ask, Finding
+from batch_adapters.diagnosis import later
 from batch_adapters.sge.answers import BLOCKS, CAUSES, LEAVING, STATES, read_errors, read_history, read_queue
 
 # Exit status 99 has a job run again, 100 keeps it in the queue in error (sge_shepherd(8)). The true one is in the
@@ -40,12 +38,6 @@ _CHANGED = (
     ),
     Outcome(None, "denied: |you do not have the necessary privileges", Answer.PERMANENT),
 )
-
-
-def _diagnose(ask: Ask, environment: Mapping[str, str]) -> Iterator[Finding]:
-    from batch_adapters.sge.diagnosis import diagnose
-
-    return diagnose(ask, environment)
 
 
 SGE = BatchAdapter(
@@ -146,5 +138,5 @@ SGE = BatchAdapter(
         *("MORE_INFO", "SGE_COMMLIB_DEBUG", "SGE_DEBUG_", "SGE_DELAY_", "SGE_ENABLE_MSG_ID", "SGE_LONG_"),
         *("SGE_QACCT_", "SGE_QSTAT_", "SGE_SINGLE_LINE", "SGE_TEST_", "SGE_TIMELOG"),
     ),
-    diagnose=_diagnose,
+    diagnose=later("batch_adapters.sge.diagnosis:diagnose"),
 )

@@ -1,9 +1,7 @@
 """Slurm: its commands, their answers and states (sbatch(1), squeue(1), scancel(1), sacct(1); measured with 22.05)."""
 
-from collections.abc import Iterable, Mapping
-
 from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Naming, Outcome
-from batch_adapters.diagnosis import Ask, Finding
+from batch_adapters.diagnosis import later
 from batch_adapters.slurm.answers import NEVER_STARTED, read_history, read_jobs
 from batch_adapters.states import Cause, State
 
@@ -75,12 +73,6 @@ def _send_signal(name: str) -> Command:
 
 
 _CONFIGURATION = _ask("scontrol", "show", "config", outcomes=(_DOWN, _COMPLAINT, OK))
-
-
-def _diagnose(ask: Ask, environment: Mapping[str, str]) -> Iterable[Finding]:
-    from batch_adapters.slurm.diagnosis import diagnose
-
-    return diagnose(ask, environment)
 
 
 SLURM = BatchAdapter(
@@ -219,5 +211,5 @@ SLURM = BatchAdapter(
         ),
         *("SLURM_SUBMIT", "SLURM_TASK", "SLURM_TIME", "SLURM_UMASK", "SLURM_WORKING"),
     ),
-    diagnose=_diagnose,
+    diagnose=later("batch_adapters.slurm.diagnosis:diagnose"),
 )

@@ -13,9 +13,9 @@ from jobmanager.requests.attributes import TYPE_ATTRIBUTE, Given
 from jobmanager.requests.job_types import HANDLER_FAILURES
 from jobmanager.requests.time_limit import limited
 from jobmanager.states.program_reports import check_phase
+from sandbox.driver import write_submission_table
 from sandbox.gather import render_stem
 from sandbox.status import DriverStatus, Phase, fetch_status
-from sandbox.table import write_submission_table
 
 _LOCAL_ID = "1.1"
 _TOKEN = "trial"

@@ -25,7 +25,7 @@ from jobmanager.site.configuration import Configuration
 from jobmanager.site.places import StatePlaces
 from jobmanager.site.settings import Transfer
 from jobmanager.submission.packing import pack_sandbox
-from sandbox.limits import SandboxError
+from sandbox.files import SandboxError
 from sandbox.pack import OWN_FOLDER
 
 GRID_JOB = "trialjob"

@@ -163,7 +163,7 @@ def output(options: argparse.Namespace) -> int:
 
 def _extract(account: Account, job_id: str, folder: Path) -> None:
     from jobmanager.completion.collection import output_limits
-    from sandbox.limits import SandboxError
+    from sandbox.files import SandboxError
     from sandbox.unpack import unpack
 
     try:

@@ -20,9 +20,7 @@ from jobmanager.database.grid_jobs import (
     Unreported,
 )
 from jobmanager.database.local_jobs import ATTEMPTS, COUNTS, LOCAL_JOBS, PHASES, LocalJobKey, LocalJobLine, LocalJobs
-from jobmanager.database.quarantine import SCHEMA as QUARANTINE
-from jobmanager.database.quarantine import Quarantine, Quarantined
-from jobmanager.database.sqlite import DamagedDocument, DatabaseError, Store
+from jobmanager.database.sqlite import QUARANTINE, DamagedDocument, DatabaseError, Quarantine, Quarantined, Store
 
 if TYPE_CHECKING:
     from lxml import etree

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from batch_adapters.states import STATE_OF_WORD, State
 from jobmanager.database.local_jobs import STANDING
-from jobmanager.database.quarantine import Quarantine
-from jobmanager.database.sqlite import Store, Table
+from jobmanager.database.sqlite import Quarantine, Store, Table
 from jobmanager.database.times import render_time
 
 if TYPE_CHECKING:  # lists and counts are read without XML: "samgrid status" never loads lxml

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from batch_adapters.states import STATE_OF_WORD, State
-from jobmanager.database.quarantine import Quarantine
-from jobmanager.database.sqlite import Store, Table
+from jobmanager.database.sqlite import Quarantine, Store, Table
 
 if TYPE_CHECKING:  # lists and counts are read without XML: "samgrid status" never loads lxml
     from jobmanager.database.local_job import LocalJob

@@ -12,8 +12,7 @@ from jobmanager.database.grid_job import GridJob
 from jobmanager.database.grid_jobs import GRID_JOBS, GridJobs
 from jobmanager.database.local_job import LocalJob, Outcome
 from jobmanager.database.local_jobs import LOCAL_JOBS, LocalJobs
-from jobmanager.database.quarantine import Quarantine
-from jobmanager.database.sqlite import DamagedDocument, Store, Table
+from jobmanager.database.sqlite import DamagedDocument, Quarantine, Store, Table
 from jobmanager.database.times import render_time
 
 logger = logging.getLogger(__name__)

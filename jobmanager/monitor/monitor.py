@@ -27,8 +27,7 @@ from jobmanager.gram.reports import GramReports
 from jobmanager.monitor.client import OF_ALL, is_listening, note_started, render_fingerprint, socket_address
 from jobmanager.monitor.generators import Generators
 from jobmanager.monitor.logs import append_line, log_to
-from jobmanager.monitor.worker_client import WorkerClient
-from jobmanager.monitor.workers import Workers
+from jobmanager.monitor.workers import WorkerClient, Workers
 from jobmanager.site.account import Account, open_account
 from jobmanager.states.aggregation import Task, aggregate_steps, next_task, next_task_of_steps
 from jobmanager.states.driver_status import ProgressReader, reconcile_with_drivers

@@ -32,8 +32,7 @@ from jobmanager.states.program_reports import read_reports
 from jobmanager.states.reconciliation import reconcile_batch_system
 from jobmanager.submission.packing import remove_half_made
 from jobmanager.workflow import advance_grid_job, cancel_steps, collect_steps
-from sandbox.files import locked, open_own
-from sandbox.limits import SandboxError, SandboxRefused
+from sandbox.files import SandboxError, SandboxRefused, locked, open_own
 
 logger = logging.getLogger(__name__)
 

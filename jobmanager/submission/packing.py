@@ -13,11 +13,9 @@ from jobmanager.requests.job_types import HANDLER_FAILURES, HandlerError
 from jobmanager.requests.time_limit import asking
 from jobmanager.site.account import Account, find_batch_adapter
 from jobmanager.site.settings import Transfer
-from sandbox.driver import DriverPlan, render_driver
-from sandbox.files import atomic_write
-from sandbox.limits import Limits, SandboxRefused
+from sandbox.driver import DriverPlan, LocalJobEntry, render_driver, render_table
+from sandbox.files import Limits, SandboxRefused, atomic_write
 from sandbox.pack import write_sandbox
-from sandbox.table import LocalJobEntry, render_table
 
 logger = logging.getLogger(__name__)
 

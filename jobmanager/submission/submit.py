@@ -23,7 +23,7 @@ from jobmanager.site.settings import Transfer
 from jobmanager.states.changes import change_local_jobs, of_token, put_local_jobs
 from jobmanager.states.registration import register_local_jobs
 from jobmanager.submission.adoption import adopt
-from sandbox.table import LINES_PER_FILE, write_submission_table
+from sandbox.driver import LINES_PER_FILE, write_submission_table
 
 logger = logging.getLogger(__name__)
 

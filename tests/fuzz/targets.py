@@ -71,7 +71,7 @@ from jobmanager.views.query_child import BadExpression, evaluate_xpath
 from jobmanager.web.access import Guard
 from jobmanager.web.app import make_app
 from jobmanager.web.serving import ListenError, read_listen
-from sandbox.limits import Limits, SandboxError
+from sandbox.files import Limits, SandboxError
 from sandbox.status import DriverStatus, read_status
 from sandbox.unpack import unpack
 from tests.production import add_production

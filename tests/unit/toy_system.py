@@ -19,7 +19,7 @@ from jobmanager.database.local_job import LocalJob
 from jobmanager.site.account import Account, find_batch_system
 from jobmanager.states.changes import put_local_jobs
 from jobmanager.states.driver_status import status_file
-from sandbox.table import LocalJobEntry, render_table
+from sandbox.driver import LocalJobEntry, render_table
 
 GRID_JOB = "abcdefgh"
 TOKEN = f"{GRID_JOB}-1"

@@ -25,8 +25,8 @@ from jobmanager.site.configuration import read_configuration
 from jobmanager.states.aggregation import Task, aggregate_steps, next_task_of_steps
 from jobmanager.views.grid_jobs import render_step
 from jobmanager.workflow import advance_grid_job, cancel_steps, collect_steps, refresh_structured
+from sandbox.files import Limits
 from sandbox.gather import End, write_output
-from sandbox.limits import Limits
 
 P, A, S, D, F, U = (
     State.PENDING, State.ACTIVE, State.SUSPENDED, State.DONE, State.FAILED, State.UNSUBMITTED,

@@ -18,11 +18,10 @@ from typing import Any
 
 import pytest
 
-from sandbox.driver import DriverPlan, render_driver
-from sandbox.limits import Limits, SandboxError
+from sandbox.driver import DriverPlan, LocalJobEntry, render_driver, render_table, write_submission_table
+from sandbox.files import Limits, SandboxError
 from sandbox.pack import write_sandbox
 from sandbox.status import DriverStatus, Phase, fetch_status
-from sandbox.table import LocalJobEntry, render_table, write_submission_table
 from tests.waiting import is_gone, wait_until
 
 SECONDS = 300.0

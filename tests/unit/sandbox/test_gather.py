@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from sandbox import gather
+from sandbox.files import MAX_DEPTH, Limits, SandboxError
 from sandbox.gather import Content, End, Gathered, Missing, Refused, write_bundle, write_output
-from sandbox.limits import MAX_DEPTH, Limits, SandboxError
 from sandbox.unpack import unpack
 from tests.conftest import file_size_limit
 

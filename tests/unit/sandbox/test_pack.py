@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.limits import Limits, SandboxError, stays_inside
+from sandbox.files import Limits, SandboxError, stays_inside
 from sandbox.pack import write_sandbox
 from tests.conftest import file_size_limit
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.limits import SandboxError
-from sandbox.table import LINES_PER_FILE, LocalJobEntry, render_table, write_submission_table
+from sandbox.driver import LINES_PER_FILE, LocalJobEntry, render_table, write_submission_table
+from sandbox.files import SandboxError
 
 
 def test_each_local_job_has_one_line_with_its_sum_and_index() -> None:

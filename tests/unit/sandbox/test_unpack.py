@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sandbox.files import Limits, SandboxError
 from sandbox.gather import End, write_output
-from sandbox.limits import Limits, SandboxError
 from sandbox.unpack import lay_out, unpack
 from tests.conftest import file_size_limit
 

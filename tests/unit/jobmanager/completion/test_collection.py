@@ -30,7 +30,7 @@ from jobmanager.states.aggregation import Task
 from jobmanager.states.driver_status import reconcile_with_drivers, status_file
 from jobmanager.states.registration import apply_events
 from jobmanager.views.grid_jobs import render_output
-from sandbox.limits import Limits
+from sandbox.files import Limits
 from tests.unit.toy_system import GRID_JOB, LAG, NOW, TOKEN, ToySystem
 
 

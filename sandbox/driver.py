@@ -6,12 +6,15 @@ TOKEN.0, TOKEN.1 …, of which a driver reads one.
 """
 
 import hashlib
+import os
 import re
 import shlex
+import sys
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
+from typing import BinaryIO
 
 from jinja2 import Environment, StrictUndefined
 
@@ -35,6 +38,8 @@ class DriverPlan:
     """The batch system's id of the job as shell words for double quotes: ``$SAMGRID_FORK_ID``."""
     index_words: str
     """The job's place in its array, likewise: ``$SAMGRID_FORK_INDEX``."""
+    started_words: str = ""
+    """When the batch system started the job, in seconds since 1970, likewise, where it says so."""
     job_folder_words: str = ""
     """A folder that the batch system makes for the job and removes, likewise; used in place of ``scratch_base``."""
     environment: tuple[tuple[str, str], ...] = ()
@@ -76,8 +81,8 @@ def render_driver(plan: DriverPlan) -> str:
     return environment.from_string(template).render(plan=plan, lines_per_file=LINES_PER_FILE)
 
 
-LINES_PER_FILE = 100
-"""Of a submission's table: so much a driver reads, whatever the size of the grid job."""
+LINES_PER_FILE = 20
+"""Of a submission's table: so much a driver reads, by a shell that may read a byte at a time."""
 
 
 @dataclass(frozen=True)
@@ -136,8 +141,25 @@ def write_submission_table(table: Path, token: str, indexes: Sequence[int]) -> N
     """
     wanted = set(indexes)
     with open(table, "rb") as stream:
-        lines = [line for index, line in enumerate(islice(stream, indexes[-1]), 1) if index in wanted]
+        # Where a submission is one local job, all together would read the table again and again.
+        size = stream.seek(0, os.SEEK_END)
+        _seek_line(stream, bisect_left(range(size), indexes[0], key=lambda place: _read_index(stream, place)))
+        numbered = zip(range(indexes[0], indexes[-1] + 1), stream, strict=False)
+        lines = [line for index, line in numbered if index in wanted]
     for start in range(0, len(lines), LINES_PER_FILE):
         name = f"{token}.{start // LINES_PER_FILE}"
         replace_file(table.with_name(name), b"".join(lines[start : start + LINES_PER_FILE]))
     sync_folder(table.parent)
+
+
+def _seek_line(stream: BinaryIO, place: int) -> None:
+    """Go to the first line that begins there or later."""
+    stream.seek(max(0, place - 1))
+    if place:
+        stream.readline()
+
+
+def _read_index(stream: BinaryIO, place: int) -> int:
+    _seek_line(stream, place)
+    line = stream.readline()
+    return int(line.split(b" ", 2)[1]) if line else sys.maxsize

@@ -24,6 +24,8 @@ OWN_FOLDER = ".samgrid"
 """The sandbox's own files, beside those of the work area."""
 MANIFEST = f"{OWN_FOLDER}/manifest.sha256"
 REPORT = f"{OWN_FOLDER}/samgrid-report"
+OUTPUT = "output"
+"""Where a program leaves what is to come back: in each sandbox, as a driver would need a process to make it."""
 # sha256sum writes such names in an escaped form that not every sha256sum reads back.
 _UNPACKABLE = frozenset("\n\r\\")
 
@@ -51,6 +53,8 @@ def write_sandbox(work_area: Path, tar: Path, limits: Limits) -> str:
             archive.addfile(folder_member(OWN_FOLDER))
             add_bytes(archive, MANIFEST, _render_manifest(entries, report))
             add_bytes(archive, REPORT, report, executable=True)
+            if all(entry.name != OUTPUT for entry in entries):
+                archive.addfile(folder_member(OUTPUT))
             for entry in entries:
                 _add_entry(archive, entry)
         return sink.sha256

@@ -38,6 +38,7 @@ def test_the_sandbox_holds_the_work_area_behind_its_manifest(work_area: Path, ro
             ".samgrid",
             ".samgrid/manifest.sha256",
             ".samgrid/samgrid-report",
+            "output",
             "raw\udcff name",
             "run",
             "sub",

@@ -140,7 +140,7 @@ def collect_steps(account: Account, job_id: str) -> None:
     job = database.grid_jobs.change(
         job_id, lambda job: put_end(job, judge_steps(job, list(children.values())), undelivered)
     )
-    logger.info("%s %s: %d files gathered, %s", job_id, job.state.word, len(gathered.files), job.reason or "no faults")
+    logger.info("%s %s: %d files gathered, %s", job_id, job.state.word, gathered.files, job.reason or "no faults")
 
 
 def judge_steps(parent: GridJob, children: Sequence[GridJob]) -> Verdict:

@@ -5,17 +5,13 @@ The one module for this, at the ground: everything of ours may import it.
 
 import errno
 import fcntl
-import io
 import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
-
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
+from typing import BinaryIO
 
 MAX_DEPTH = 64
 """Folders inside folders: each level costs a file descriptor while it is read, and a path ends at 4096 bytes."""
@@ -127,27 +123,17 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-class Sink(io.BufferedIOBase):
-    """Takes the bytes of one file and their sha256."""
+class Sink:
+    """Takes the bytes of one file."""
 
     def __init__(self, descriptor: int) -> None:
-        import hashlib  # slow to load, and GRAM waits for the first answer, which has no sum
-
         self._descriptor = descriptor
-        self._digest = hashlib.sha256()
 
-    def write(self, data: "ReadableBuffer", /) -> int:
+    def write(self, data: bytes) -> None:
         """Write all of ``data``; raises OSError where the disk takes less."""
-        self._digest.update(data)
         rest = memoryview(data)
         while rest:
             rest = rest[os.write(self._descriptor, rest) :]
-        return len(memoryview(data))
-
-    @property
-    def sha256(self) -> str:
-        """The sha256 of everything written so far, in hexadecimal."""
-        return self._digest.hexdigest()
 
 
 @contextmanager

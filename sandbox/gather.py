@@ -7,24 +7,15 @@ import os
 import stat
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
 from sandbox.files import MAX_DEPTH, Limits, SandboxError, atomic_write, stays_inside
-from sandbox.members import (
-    FILE_FLAGS,
-    FOLDER_FLAGS,
-    ExactReader,
-    add_bytes,
-    file_member,
-    folder_member,
-    is_executable,
-    link_member,
-    write_tar,
-)
+from sandbox.members import BLOCK, FILE_FLAGS, FOLDER_FLAGS, Tar, is_executable, write_tar
 
 EXPECTED = ("stdout", "stderr", "status")
 """What every local job that ended has; the folder ``output`` is there only when the program left something in it."""
@@ -36,15 +27,6 @@ _SPARE = 1 << 20
 _OVERHEAD = 1024
 """Bytes in a tar for an entry's header and padding."""
 _KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
-
-
-@dataclass(frozen=True)
-class Content:
-    """One file of the tar; ``path`` is relative to the folder named after the grid job, ``size`` in bytes."""
-
-    path: str
-    size: int
-    sha256: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,30 +41,13 @@ class End:
     """What of its outputs its driver could not bring back, and why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Missing:
-    """A local job that did not bring back all of `EXPECTED`, or not all that it left."""
-
-    local_id: str
-    what: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Refused:
-    """Something a local job left that the tar does not hold, or not as it was."""
-
-    path: str
-    reason: str
-
-
 @dataclass(frozen=True)
 class Gathered:
-    """What the tar holds and what it lacks; the same stands in its ``manifest.json``."""
+    """What the tar holds, in short; all of it stands in its ``manifest.json``."""
 
-    sha256: str
-    files: tuple[Content, ...]
-    missing: tuple[Missing, ...]
-    refused: tuple[Refused, ...]
+    files: int
+    whole: bytes
+    """1 for each local job, in their order, whose output folder is in the tar with all that is in it; 0 for others."""
 
 
 Extra = bytes | BinaryIO
@@ -97,7 +62,7 @@ def render_stem(grid_job: str, local_id: str) -> str:
 def write_output(
     grid_job: str,
     results: Path,
-    ends: Iterable[End],
+    ends: Callable[[], Iterable[End]],
     extras: Mapping[str, Extra],
     tar: Path,
     limits: Limits,
@@ -105,24 +70,18 @@ def write_output(
 ) -> Gathered:
     """Write everything that local jobs left in ``results``, and the extras, into one tar, and how they ended.
 
-    ``title`` is what people call the grid job.
-
-    The same content gives the same bytes: names are sorted, dates and owners are 0. What cannot be taken is listed,
-    not an error.
+    The same content gives the same bytes: local jobs come as ``ends`` gives them, names below them are sorted, dates
+    and owners are 0. What cannot be taken is listed, not an error. Of all the local jobs nothing is kept in
+    memory. ``title`` is what people call the grid job.
 
     :raises SandboxError: where ``results`` cannot be read or the tar not be written; nothing half-made is left.
     """
-    ends = list(ends)
-    expected = {end.local_id: end.lost for end in ends if end.local_id is not None}
 
     def measure() -> int:
-        stems = (render_stem(grid_job, local_id) for local_id in expected)
+        stems = (render_stem(grid_job, end.local_id) for end in ends() if end.local_id is not None)
         return sum(_measure_entry(results / f"{stem}.{what}") for stem in stems for what in (*EXPECTED, "output"))
 
-    def add(found: _Gathering) -> tuple[Missing, ...]:
-        return _add_results(found, results, expected)
-
-    return _write(grid_job, extras, tar, limits, measure, add, ends, title)
+    return _write(grid_job, extras, tar, limits, measure, lambda found: _add_results(found, results, ends()), title)
 
 
 def write_bundle(
@@ -141,7 +100,7 @@ def write_bundle(
     def measure() -> int:
         return sum(map(_measure_entry, parts.values()))
 
-    return _write(grid_job, extras, tar, limits, measure, lambda found: _add_parts(found, parts), (), title)
+    return _write(grid_job, extras, tar, limits, measure, lambda found: _add_parts(found, parts), title)
 
 
 def _write(
@@ -150,28 +109,24 @@ def _write(
     tar: Path,
     limits: Limits,
     measure: Callable[[], int],
-    add: "Callable[[_Gathering], tuple[Missing, ...]]",
-    ends: Iterable[End],
+    add: "Callable[[_Gathering], bytes]",
     title: str | None,
 ) -> Gathered:
     for name in extras:
         if "/" in name or name in ("", ".", "..", "manifest.json"):
             raise SandboxError(f"{name!r} cannot be a file of the output's own: it must be a plain name")
-    with atomic_write(tar) as sink:
+    with atomic_write(tar) as sink, ExitStack() as stack:
         _check_room(tar.parent, limits, measure)
-        with write_tar(sink) as archive:
-            gathering = _Gathering(archive, grid_job, limits)
-            archive.addfile(folder_member(grid_job))
+        lists = {name: _List(stack.enter_context(tempfile.TemporaryFile(dir=tar.parent))) for name in _LISTS}
+        with write_tar(sink.write) as archive:
+            gathering = _Gathering(archive, grid_job, limits, lists)
+            archive.add_folder(grid_job)
             for name in sorted(extras):
                 gathering.add_extra(name, extras[name])
-            missing = add(gathering)
-            gathering.files.sort(key=lambda content: content.path)
-            with tempfile.TemporaryFile(dir=tar.parent) as manifest:
-                manifest.writelines(_render_manifest(gathering, missing, ends, title))
-                size = manifest.tell()
-                manifest.seek(0)
-                archive.addfile(file_member(f"{grid_job}/manifest.json", size, executable=False), manifest)
-        return Gathered(sink.sha256, tuple(gathering.files), missing, tuple(gathering.refused))
+            whole = add(gathering)
+            manifest = _render_manifest(grid_job, title, lists)
+            archive.add_blocks(f"{grid_job}/manifest.json", sum(map(len, manifest)), False, _blocks_of(manifest))
+    return Gathered(lists["files"].count, whole)
 
 
 def _check_room(folder: Path, limits: Limits, measure: Callable[[], int]) -> None:
@@ -224,72 +179,75 @@ def render_too_sparse(size: int, target: str) -> str:
     return f"a sparse file, {size} bytes long: at most {MOST_HOLES} bytes of holes are written into {target}, as zeros"
 
 
-def _add_parts(gathering: "_Gathering", parts: Mapping[str, Path]) -> tuple[Missing, ...]:
+def _add_parts(gathering: "_Gathering", parts: Mapping[str, Path]) -> bytes:
     for name, file in sorted(parts.items()):
         folder = os.open(file.parent, FOLDER_FLAGS)
         try:
             gathering.add_part(folder, file.name, name)
         finally:
             os.close(folder)
-    return ()
+    return b""
 
 
-def _add_results(
-    gathering: "_Gathering", results: Path, expected: Mapping[str, tuple[str, ...]]
-) -> tuple[Missing, ...]:
-    missing = []
+def _add_results(gathering: "_Gathering", results: Path, ends: Iterable[End]) -> bytes:
     try:
         folder = os.open(results, FOLDER_FLAGS)
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.ENOTDIR):
             raise
         gathering.refuse(results.name, NO_FOLDER)
-        return tuple(Missing(local_id, EXPECTED) for local_id in sorted(expected))
+        return bytes(gathering.note_end(end, EXPECTED) for end in ends)
     try:
-        for local_id, lost in sorted(expected.items()):
-            stem = render_stem(gathering.grid_job, local_id)
-            names = {what: f"{stem}.{what}" for what in (*EXPECTED, "output")}
-            there = [what for what, name in names.items() if gathering.add_entry(folder, name, name, 0)]
-            if lacking := (*(what for what in EXPECTED if what not in there), *lost):
-                missing.append(Missing(local_id, lacking))
+        return bytes(gathering.add_local_job(folder, end) for end in ends)
     finally:
         os.close(folder)
-    return tuple(missing)
 
 
-def _render_manifest(
-    gathering: "_Gathering", missing: tuple[Missing, ...], ends: Iterable[End], title: str | None
-) -> Iterator[bytes]:
-    """JSON part by part, an item of a list after the other: they may be millions."""
-    lists: Mapping[str, Iterable[Mapping[str, object]]] = {
-        "local_jobs": (
-            {name: getattr(end, name) for name in ("index", "local_id", "outcome", "cause")} for end in ends
-        ),
-        "files": map(asdict, gathering.files),
-        "missing": map(asdict, missing),
-        "refused": map(asdict, gathering.refused),
-    }
-    yield f'{{\n "grid_job": {json.dumps(gathering.grid_job)}'.encode()
-    yield f',\n "name": {json.dumps(title)}'.encode() if title else b""
+class _List:
+    """One of the manifest's lists: its items, a line each, wait on the disk, as there may be millions."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.count = 0
+
+    def add(self, item: str) -> None:
+        """Put an item at the end: JSON."""
+        self._file.write(f"{',' if self.count else ''}\n  {item}".encode())
+        self.count += 1
+
+    def __len__(self) -> int:
+        return self._file.seek(0, os.SEEK_END)
+
+    def __iter__(self) -> Iterator[bytes]:
+        self._file.seek(0)
+        while block := self._file.read(BLOCK):
+            yield block
+
+
+_LISTS = ("local_jobs", "files", "missing", "refused")
+
+
+def _render_manifest(grid_job: str, title: str | None, lists: Mapping[str, _List]) -> "list[_List | bytes]":
+    """The parts of the manifest: JSON in which each item of a list is a line."""
+    parts: list[_List | bytes] = [f'{{\n "grid_job": {json.dumps(grid_job)}'.encode()]
+    parts += [f',\n "name": {json.dumps(title)}'.encode()] if title else []
     for name, items in lists.items():
-        yield f',\n "{name}": ['.encode()
-        end = "]"
-        for number, item in enumerate(items):
-            text = json.dumps(item, indent=1).replace("\n", "\n  ")
-            yield f"{',' if number else ''}\n  {text}".encode()
-            end = "\n ]"
-        yield end.encode()
-    yield b"\n}\n"
+        parts += [f',\n "{name}": ['.encode(), items, b"\n ]" if items.count else b"]"]
+    return [*parts, b"\n}\n"]
+
+
+def _blocks_of(parts: "Iterable[_List | bytes]") -> Iterator[bytes]:
+    for part in parts:
+        yield from (part,) if isinstance(part, bytes) else part
 
 
 class _Gathering:
     """The tar as it grows. Every name is opened below its folder's descriptor, so no link put there is followed."""
 
-    def __init__(self, archive: tarfile.TarFile, grid_job: str, limits: Limits) -> None:
-        self.grid_job = grid_job
-        self.files: list[Content] = []
-        self.refused: list[Refused] = []
+    def __init__(self, archive: Tar, grid_job: str, limits: Limits, lists: Mapping[str, _List]) -> None:
+        self._grid_job = grid_job
         self._archive = archive
+        self._local_jobs, self._files, self._missing, self._refused = (lists[name] for name in _LISTS)
         self._limits = limits
         self._files_left = limits.max_files
         self._bytes_left = limits.max_bytes
@@ -297,17 +255,37 @@ class _Gathering:
 
     def add_extra(self, name: str, content: Extra) -> None:
         """Add a file of the job manager's own, for which the limits are not."""
+        path = f"{self._grid_job}/{name}"
         if isinstance(content, bytes):
-            add_bytes(self._archive, f"{self.grid_job}/{name}", content)
-            self.files.append(Content(name, len(content), hashlib.sha256(content).hexdigest()))
-            return
-        size, reader = os.fstat(content.fileno()).st_size, ExactReader(content.fileno())
-        self._archive.addfile(file_member(f"{self.grid_job}/{name}", size, executable=False), reader)
-        self.files.append(Content(name, size, reader.sha256))
+            size, sha256 = len(content), hashlib.sha256(content).hexdigest()
+            self._archive.add_bytes(path, content)
+        else:
+            size = os.fstat(content.fileno()).st_size
+            sha256, _ = self._archive.add_file(path, content.fileno(), size)
+        self._note_file(name, size, sha256)
+
+    def add_local_job(self, folder: int, end: End) -> bool:
+        """Add what an open folder has of a local job; True where its output folder is there and taken whole."""
+        if end.local_id is None:
+            return self.note_end(end)
+        stem = render_stem(self._grid_job, end.local_id)
+        lacking = [what for what in EXPECTED if not self._add_entry(folder, f"{stem}.{what}")]
+        refused = self._refused.count
+        has_output = self._add_entry(folder, f"{stem}.output")
+        self.note_end(end, (*lacking, *end.lost))
+        return has_output and self._refused.count == refused
+
+    def note_end(self, end: End, missing: Sequence[str] = ()) -> bool:
+        """Note how a local job ended, and what is not there of it; False: nothing of it is taken whole."""
+        names = ("index", "local_id", "outcome", "cause")
+        self._local_jobs.add(json.dumps({name: getattr(end, name) for name in names}))
+        if end.local_id is not None and missing:
+            self._missing.add(json.dumps({"local_id": end.local_id, "what": missing}))
+        return False
 
     def add_part(self, parent: int, name: str, folder: str) -> None:
         """Add what the tar ``name`` of an open folder holds into a folder of this tar."""
-        self._archive.addfile(folder_member(f"{self.grid_job}/{folder}"))
+        self._archive.add_folder(f"{self._grid_job}/{folder}")
         path = f"{folder}/{name}"
         descriptor = self._open(parent, name, path, FILE_FLAGS)
         if descriptor is None:
@@ -321,7 +299,9 @@ class _Gathering:
                 self.refuse(path, f"is no sound tar file: {error}")
 
     def _add_members(self, part: tarfile.TarFile, descriptor: int, folder: str, path: str) -> None:
-        for member in part:
+        while member := part.next():
+            # Else tarfile keeps all of them.
+            part.members.clear()  # type: ignore[attr-defined]
             # In place of the part's own folder there is ours.
             _, _, rest = member.name.partition("/")
             if not rest:
@@ -339,16 +319,17 @@ class _Gathering:
         if path.count("/") + 2 > MAX_DEPTH:
             self.refuse(path, f"more than {MAX_DEPTH} folders deep")
         elif member.isdir():
-            self._archive.addfile(folder_member(f"{self.grid_job}/{path}"))
+            self._archive.add_folder(f"{self._grid_job}/{path}")
         elif member.issym():
             # It lies as deep in its output folder as it did.
-            self._archive.addfile(link_member(f"{self.grid_job}/{path}", member.linkname))
+            self._archive.add_link(f"{self._grid_job}/{path}", member.linkname)
         elif not self._is_too_large(path, member.size):
             os.lseek(descriptor, member.offset_data, os.SEEK_SET)
             self._add_bytes(descriptor, path, member.size, executable=bool(member.mode & stat.S_IXUSR))
 
-    def add_entry(self, folder: int, name: str, path: str, depth: int) -> bool:
+    def _add_entry(self, folder: int, name: str, path: str = "", depth: int = 0) -> bool:
         """Add or refuse ``name``, found ``depth`` folders below the results; False where there is no such entry."""
+        path = path or name
         try:
             status = os.stat(name, dir_fd=folder, follow_symlinks=False)
         except FileNotFoundError:
@@ -367,9 +348,12 @@ class _Gathering:
             self.refuse(path, _KINDS.get(kind, "a device"))
         return True
 
+    def _note_file(self, path: str, size: int, sha256: str) -> None:
+        self._files.add(f'{{"path": {json.dumps(path)}, "size": {size}, "sha256": "{sha256}"}}')
+
     def refuse(self, path: str, reason: str) -> None:
         """Note what the tar does not hold."""
-        self.refused.append(Refused(path, reason))
+        self._refused.add(json.dumps({"path": path, "reason": reason}))
 
     def _open(self, folder: int, name: str, path: str, flags: int) -> int | None:
         try:
@@ -411,11 +395,10 @@ class _Gathering:
     def _add_bytes(self, descriptor: int, path: str, size: int, *, executable: bool) -> None:
         """Add a file with the next bytes of an open one."""
         self._bytes_left -= size
-        reader = ExactReader(descriptor)
-        self._archive.addfile(file_member(f"{self.grid_job}/{path}", size, executable), reader)
-        self.files.append(Content(path, size, reader.sha256))
-        if reader.fault:
-            self.refuse(path, reader.fault)
+        sha256, fault = self._archive.add_file(f"{self._grid_job}/{path}", descriptor, size, executable)
+        self._note_file(path, size, sha256)
+        if fault:
+            self.refuse(path, fault)
 
     def _add_folder(self, parent: int, name: str, path: str, depth: int) -> None:
         # In the tar, the grid job's folder and this one lie above, and an entry below.
@@ -432,14 +415,17 @@ class _Gathering:
 
     def _add_names(self, folder: int, path: str, depth: int) -> None:
         with os.scandir(folder) as entries:
-            names = [entry.name for entry in islice(entries, self._files_left + 1)]
-        if len(names) > self._files_left:
+            found = [(entry.name, _is_file(entry)) for entry in islice(entries, self._files_left + 1)]
+        if len(found) > self._files_left:
             self.refuse(path, f"its entries would pass the limit max_files = {self._limits.max_files}")
             return
-        self._files_left -= len(names)
-        self._archive.addfile(folder_member(f"{self.grid_job}/{path}"))
-        for name in sorted(names):
-            self.add_entry(folder, name, f"{path}/{name}", depth + 1)
+        self._files_left -= len(found)
+        self._archive.add_folder(f"{self._grid_job}/{path}")
+        for name, is_file in sorted(found):
+            if is_file:
+                self._add_file(folder, name, f"{path}/{name}")
+            else:
+                self._add_entry(folder, name, f"{path}/{name}", depth + 1)
 
     def _add_link(self, folder: int, name: str, path: str, depth: int) -> None:
         try:
@@ -449,6 +435,14 @@ class _Gathering:
             return
         # The output folder itself lies at depth 0: a link in its place always leads out.
         if stays_inside(target, depth - 1):
-            self._archive.addfile(link_member(f"{self.grid_job}/{path}", target))
+            self._archive.add_link(f"{self._grid_job}/{path}", target)
         else:
             self.refuse(path, "a link that leads out of its output folder")
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    """True for a regular file, as its folder says; what that does not say is looked at when its turn comes."""
+    try:
+        return entry.is_file(follow_symlinks=False)
+    except OSError:
+        return False

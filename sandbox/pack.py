@@ -3,22 +3,12 @@
 import hashlib
 import os
 import stat
-import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sandbox.files import MAX_DEPTH, Limits, SandboxError, SandboxRefused, atomic_write, stays_inside
-from sandbox.members import (
-    FILE_FLAGS,
-    ExactReader,
-    add_bytes,
-    file_member,
-    folder_member,
-    is_executable,
-    link_member,
-    write_tar,
-)
+from sandbox.members import FILE_FLAGS, Tar, is_executable, write_tar
 
 OWN_FOLDER = ".samgrid"
 """The sandbox's own files, beside those of the work area."""
@@ -49,15 +39,21 @@ def write_sandbox(work_area: Path, tar: Path, limits: Limits) -> str:
         entries = _list_entries(work_area)
         _check_size(entries, limits)
         entries = [_hash(entry) for entry in entries]
-        with write_tar(sink) as archive:
-            archive.addfile(folder_member(OWN_FOLDER))
-            add_bytes(archive, MANIFEST, _render_manifest(entries, report))
-            add_bytes(archive, REPORT, report, executable=True)
+        digest = hashlib.sha256()
+
+        def write(data: bytes) -> None:
+            digest.update(data)
+            sink.write(data)
+
+        with write_tar(write) as archive:
+            archive.add_folder(OWN_FOLDER)
+            archive.add_bytes(MANIFEST, _render_manifest(entries, report))
+            archive.add_bytes(REPORT, report, executable=True)
             if all(entry.name != OUTPUT for entry in entries):
-                archive.addfile(folder_member(OUTPUT))
+                archive.add_folder(OUTPUT)
             for entry in entries:
                 _add_entry(archive, entry)
-        return sink.sha256
+        return digest.hexdigest()
 
 
 def _render_manifest(entries: list[_Entry], report: bytes) -> bytes:
@@ -110,18 +106,18 @@ def _hash(entry: _Entry) -> _Entry:
         return replace(entry, sha256=hashlib.file_digest(file, "sha256").hexdigest())
 
 
-def _add_entry(archive: tarfile.TarFile, entry: _Entry) -> None:
+def _add_entry(archive: Tar, entry: _Entry) -> None:
     if stat.S_ISDIR(entry.status.st_mode):
-        archive.addfile(folder_member(entry.name))
+        archive.add_folder(entry.name)
     elif stat.S_ISLNK(entry.status.st_mode):
-        archive.addfile(link_member(entry.name, str(entry.path.readlink())))
+        archive.add_link(entry.name, str(entry.path.readlink()))
     else:
         _add_file(archive, entry)
 
 
-def _add_file(archive: tarfile.TarFile, entry: _Entry) -> None:
+def _add_file(archive: Tar, entry: _Entry) -> None:
     with open(os.open(entry.path, FILE_FLAGS), "rb", buffering=0) as file:
-        reader = ExactReader(file.fileno())
-        archive.addfile(file_member(entry.name, entry.status.st_size, is_executable(entry.status)), reader)
-    if reader.sha256 != entry.sha256:
+        size, executable = entry.status.st_size, is_executable(entry.status)
+        sha256, _ = archive.add_file(entry.name, file.fileno(), size, executable)
+    if sha256 != entry.sha256:
         raise SandboxError(f"{entry.path} changed while it was being packed; try again when nothing writes to it")

@@ -32,7 +32,7 @@ TESTS = {
     "jobmanager/submission/adoption.py": ("jobmanager/submission/test_adoption", "jobmanager/submission/test_submit"),
     "jobmanager/submission/submit.py": ("jobmanager/submission/test_submit", "jobmanager/submission/test_adoption"),
     "sandbox/gather.py": ("sandbox/test_gather",),
-    "sandbox/members.py": ("sandbox/test_gather", "sandbox/test_pack"),
+    "sandbox/members.py": ("sandbox/test_members", "sandbox/test_gather", "sandbox/test_pack"),
     "sandbox/status.py": ("sandbox/test_status",),
     "sandbox/unpack.py": ("sandbox/test_unpack",),
 }

@@ -62,9 +62,7 @@ def collect_grid_job(account: Account, identity: str) -> None:
     gathered = _gather(account, identity, local_jobs)
     undelivered = deliver_outputs(account, database.grid_jobs.get(identity), local_jobs)
     job = database.grid_jobs.change(identity, lambda job: _end(account, job, local_jobs, undelivered))
-    logger.info(
-        "%s %s: %d files gathered, %s", identity, job.state.word, len(gathered.files), job.reason or "no faults"
-    )
+    logger.info("%s %s: %d files gathered, %s", identity, job.state.word, gathered.files, job.reason or "no faults")
     if job.state.is_final:
         _remove_gathered(account, identity, local_jobs, gathered)
 
@@ -220,7 +218,7 @@ def _gather(account: Account, identity: str, local_jobs: Sequence[LocalJobLine])
             grid_job=identity,
             title=account.database.grid_jobs.get(identity).name,
             results=places.results(identity),
-            ends=map(_describe_end, account.database.local_jobs.each(identity)),
+            ends=lambda: map(_describe_end, account.database.local_jobs.each(identity)),
             extras=extras,
             tar=places.output(identity),
             limits=output_limits(account),
@@ -236,12 +234,11 @@ def _remove_gathered(account: Account, identity: str, local_jobs: Iterable[Local
     if results.is_symlink():
         return
     # One that a host brought back meanwhile, long given up, is not in the tar.
-    held = {content.path.partition("/")[0] for content in gathered.files}
-    not_whole = {refused.path.partition("/")[0] for refused in gathered.refused}
-    names = {f"{render_stem(identity, job.local_id)}.output" for job in local_jobs if job.local_id}
-    for name in sorted((names & held) - not_whole):
+    for job, is_whole in zip(local_jobs, gathered.whole, strict=False):
+        name = f"{render_stem(identity, str(job.local_id))}.output"
         try:
-            remove_folder(results / name)
+            if is_whole:
+                remove_folder(results / name)
         except OSError as error:
             logger.warning("%s %s stays, though it is in the tar: %s", identity, name, error)
 

@@ -7,17 +7,18 @@ import os
 import socket
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from sandbox import gather
 from sandbox.files import MAX_DEPTH, Limits, SandboxError
-from sandbox.gather import Content, End, Gathered, Missing, Refused, write_bundle, write_output
+from sandbox.gather import End, Extra, write_bundle, write_output
 from sandbox.unpack import unpack
 from tests.conftest import file_size_limit
 
@@ -41,17 +42,54 @@ def results(room: Path) -> Path:
     return folder
 
 
-def collect(results: Path, *expected: str, limits: Limits = LIMITS, name: str = "out.tar") -> Gathered:
+class Content(NamedTuple):
+    path: str
+    size: int
+    sha256: str
+
+
+class Missing(NamedTuple):
+    local_id: str
+    what: tuple[str, ...]
+
+
+class Refused(NamedTuple):
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Told:
+    """What was gathered, as the manifest tells it, and of which local jobs the output folder is whole."""
+
+    files: tuple[Content, ...]
+    missing: tuple[Missing, ...]
+    refused: tuple[Refused, ...]
+    whole: bytes
+
+
+def read_told(tar: Path, whole: bytes) -> Told:
+    manifest = read_manifest(tar)
+    missing = tuple(Missing(item["local_id"], tuple(item["what"])) for item in manifest["missing"])
+    files = tuple(Content(**item) for item in manifest["files"])
+    return Told(files, missing, tuple(Refused(**item) for item in manifest["refused"]), whole)
+
+
+def write(results: Path, ends: Sequence[End], extras: Mapping[str, Extra], tar: Path, limits: Limits = LIMITS) -> Told:
+    gathered = write_output(JOB, results, lambda: ends, extras, tar, limits)
+    told = read_told(tar, gathered.whole)
+    assert gathered.files == len(told.files)
+    return told
+
+
+def collect(results: Path, *expected: str, limits: Limits = LIMITS, name: str = "out.tar") -> Told:
     ends = [End(index, name, "succeeded", None) for index, name in enumerate(expected or ("t-1.1",), 1)]
-    return write_output(JOB, results, ends, {}, results.parent / name, limits)
+    return write(results, ends, {}, results.parent / name, limits)
 
 
 def test_the_manifest_has_the_grid_jobs_name(results: Path) -> None:
-    write_output(JOB, results, [], {}, results.parent / "out.tar", LIMITS, 'tune "7"')
-    with tarfile.open(results.parent / "out.tar", "r:") as archive:
-        member = archive.extractfile(f"{JOB}/manifest.json")
-        assert member is not None
-        assert json.loads(member.read())["name"] == 'tune "7"'
+    write_output(JOB, results, list, {}, results.parent / "out.tar", LIMITS, 'tune "7"')
+    assert read_manifest(results.parent / "out.tar")["name"] == 'tune "7"'
 
 
 def test_people_can_read_the_manifest_line_by_line(results: Path) -> None:
@@ -60,10 +98,10 @@ def test_people_can_read_the_manifest_line_by_line(results: Path) -> None:
         member = archive.extractfile(f"{JOB}/manifest.json")
         assert member is not None
         lines = member.read().decode().splitlines()
-    assert lines[:4] == ["{", f' "grid_job": "{JOB}",', ' "local_jobs": [', "  {"]
-    assert lines[4:9] == [
-        '   "index": 1,', '   "local_id": "t-1.1",', '   "outcome": "succeeded",', '   "cause": null', "  }",
-    ]  # fmt: skip
+    assert lines[:3] == ["{", f' "grid_job": "{JOB}",', ' "local_jobs": [']
+    assert lines[3:5] == ['  {"index": 1, "local_id": "t-1.1", "outcome": "succeeded", "cause": null}', " ],"]
+    assert lines[5:7] == [' "files": [', f'  {{"path": "{JOB}.t-1.1.stdout", "size": 6, "sha256": "{SHA256}"}},']
+    assert lines[-4:] == [" ],", ' "missing": [],', ' "refused": []', "}"]
 
 
 def read_manifest(tar: Path) -> Any:
@@ -74,6 +112,7 @@ def read_manifest(tar: Path) -> Any:
 
 
 OUTPUT = f"{JOB}.t-1.1.output"
+SHA256 = hashlib.sha256(b"hello\n").hexdigest()
 MODES = {
     "job.xml": 0o644, f"{JOB}.t-1.1.stdout": 0o644, OUTPUT: 0o755, f"{OUTPUT}/deep/link": 0o777,
     f"{OUTPUT}/events": 0o644, f"{OUTPUT}/tool": 0o755, "manifest.json": 0o644,
@@ -90,9 +129,7 @@ def test_what_anybody_may_execute_everybody_may(results: Path, mode: int) -> Non
 
 def test_everything_of_a_local_job_is_in_the_tar_and_in_its_manifest(results: Path) -> None:
     tar = results.parent / "out.tar"
-    gathered = write_output(
-        JOB, results, [End(1, "t-1.1", "failed", "exit-code")], {"job.xml": b"<x/>", "a.log": b""}, tar, LIMITS
-    )
+    gathered = write(results, [End(1, "t-1.1", "failed", "exit-code")], {"job.xml": b"<x/>", "a.log": b""}, tar)
     output = f"{JOB}.t-1.1.output"
     with tarfile.open(tar, "r:") as archive:
         assert [name.removeprefix(f"{JOB}/") for name in archive.getnames()] == [
@@ -115,12 +152,12 @@ def test_everything_of_a_local_job_is_in_the_tar_and_in_its_manifest(results: Pa
         assert {name: archive.getmember(f"{JOB}/{name}").mode for name in MODES} == MODES
     assert Content(f"{output}/events", 6, hashlib.sha256(b"1 2 3\n").hexdigest()) in gathered.files
     assert Content("job.xml", 4, hashlib.sha256(b"<x/>").hexdigest()) in gathered.files
-    assert [content.path for content in gathered.files] == sorted(content.path for content in gathered.files)
-    assert (gathered.missing, gathered.refused) == ((), ())
-    assert gathered.sha256 == hashlib.sha256(tar.read_bytes()).hexdigest()
+    with tarfile.open(tar, "r:") as archive:
+        names = [member.name.removeprefix(f"{JOB}/") for member in archive if member.isfile()]
+    assert [content.path for content in gathered.files] == names[:-1]
+    assert (gathered.missing, gathered.refused, gathered.whole) == ((), (), b"\1")
     manifest = read_manifest(tar)
     assert manifest["grid_job"] == JOB
-    assert manifest["files"] == [vars(content) for content in gathered.files]
     assert manifest["local_jobs"] == [{"index": 1, "local_id": "t-1.1", "outcome": "failed", "cause": "exit-code"}]
     assert tar.stat().st_mode & 0o777 == 0o600
 
@@ -135,9 +172,9 @@ def test_the_same_results_give_the_same_bytes(results: Path) -> None:
 def test_a_file_of_the_job_managers_own_may_be_an_open_one(results: Path) -> None:
     tars = results.parent / "bytes.tar", results.parent / "file.tar"
     (results.parent / "job.xml").write_bytes(b"<x/>")
-    gathered = write_output(JOB, results, [], {"job.xml": b"<x/>"}, tars[0], LIMITS)
+    gathered = write(results, [], {"job.xml": b"<x/>"}, tars[0])
     with open(results.parent / "job.xml", "rb") as file:
-        assert write_output(JOB, results, [], {"job.xml": file}, tars[1], LIMITS) == gathered
+        assert write(results, [], {"job.xml": file}, tars[1]) == gathered
     assert tars[0].read_bytes() == tars[1].read_bytes()
 
 
@@ -169,7 +206,7 @@ def test_what_the_driver_could_not_bring_back_is_missing(results: Path) -> None:
         End(2, "t-1.2", "failed", None),
     ]
     tar = results.parent / "out.tar"
-    assert write_output(JOB, results, ends, {}, tar, LIMITS).missing == (
+    assert write(results, ends, {}, tar).missing == (
         Missing("t-1.1", ("output/a: Permission denied",)),
         Missing("t-1.2", ("stdout", "stderr", "status")),
     )
@@ -181,6 +218,15 @@ def test_what_the_driver_could_not_bring_back_is_missing(results: Path) -> None:
         "outcome": "failed",
         "cause": "outputs-missing",
     }
+
+
+def test_whole_is_an_output_folder_of_which_nothing_was_left_behind(results: Path) -> None:
+    (results / f"{JOB}.t-1.2.output").mkdir()
+    (results / f"{JOB}.t-1.3.output").mkdir()
+    os.mkfifo(results / f"{JOB}.t-1.3.output" / "pipe")
+    os.mkfifo(results / f"{JOB}.t-1.2.stdout")
+    ends = [End(number, name, "failed", None) for number, name in enumerate(("t-1.3", None, "t-1.2", "t-1.1", "t-1.4"))]
+    assert write(results, ends, {}, results.parent / "out.tar").whole == bytes([0, 0, 1, 1, 0])
 
 
 def test_a_local_id_with_a_slash_is_found_where_the_driver_put_it(results: Path) -> None:
@@ -199,8 +245,9 @@ def test_what_cannot_be_looked_at_is_listed_and_not_missing(results: Path) -> No
 # --- one tar of what the tars of steps hold
 
 
-def bundle(room: Path, limits: Limits = LIMITS, **parts: Path) -> Gathered:
-    return write_bundle(JOB, parts, {"job.xml": b"<x/>"}, room / "out.tar", limits)
+def bundle(room: Path, limits: Limits = LIMITS, **parts: Path) -> Told:
+    gathered = write_bundle(JOB, parts, {"job.xml": b"<x/>"}, room / "out.tar", limits)
+    return read_told(room / "out.tar", gathered.whole)
 
 
 def write_part(room: Path, name: str, text: str = "made") -> Path:
@@ -211,7 +258,7 @@ def write_part(room: Path, name: str, text: str = "made") -> Path:
     (output / "program").chmod(0o755)
     (output / "deep" / "link").symlink_to("../program")
     end = End(1, "1", "succeeded", None)
-    write_output(name, room / name, [end], {}, room / f"{name}.tar", LIMITS)
+    write_output(name, room / name, lambda: [end], {}, room / f"{name}.tar", LIMITS)
     return room / f"{name}.tar"
 
 
@@ -282,7 +329,7 @@ def test_a_part_as_deep_as_can_be_leaves_a_tar_that_can_be_unpacked(room: Path) 
     deepest = room / "k1" / "k1.1.output" / Path(*["d"] * (MAX_DEPTH - 3))
     deepest.mkdir(parents=True)
     (deepest / "file").touch()
-    write_output("k1", room / "k1", [End(1, "1", "succeeded", None)], {}, room / "k1.tar", LIMITS)
+    write_output("k1", room / "k1", lambda: [End(1, "1", "succeeded", None)], {}, room / "k1.tar", LIMITS)
     assert all("folders deep" in refused.reason for refused in bundle(room, make=room / "k1.tar").refused)
     with tarfile.open(room / "out.tar", "r:") as archive:
         assert max(name.count("/") + 1 for name in archive.getnames()) == MAX_DEPTH
@@ -327,7 +374,7 @@ def test_what_cannot_be_taken_is_listed_and_the_rest_is_taken(
     (refused,) = gathered.refused
     assert refused.path == path
     assert reason in refused.reason
-    assert read_manifest(results.parent / "out.tar")["refused"] == [vars(refused)]
+    assert read_manifest(results.parent / "out.tar")["refused"] == [refused._asdict()]
     assert f"{JOB}.t-1.1.output/tool" in {content.path for content in gathered.files}
 
 
@@ -682,4 +729,4 @@ def test_missing_results_are_an_error(room: Path) -> None:
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/a", "manifest.json"])
 def test_an_extra_has_a_plain_name(results: Path, name: str) -> None:
     with pytest.raises(SandboxError, match="plain name"):
-        write_output(JOB, results, [], {name: b""}, results.parent / "out.tar", LIMITS)
+        write(results, [], {name: b""}, results.parent / "out.tar")

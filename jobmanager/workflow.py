@@ -86,7 +86,7 @@ def _bring_input(account: Account, parent: GridJob, step: Step) -> Path:
         raise HandlerError(f"step {step.name} reads {step.input_step}, which has not begun")
     folders = {
         f"{earlier}/{render_stem(earlier, str(job.local_id))}.output": f"{job.index:06d}"
-        for job in account.database.local_jobs.all_of(earlier)
+        for job in account.database.local_jobs.lines(earlier)
         if job.succeeded
     }
     destination = account.places.step_input(parent.identity, step.input_step)
@@ -136,7 +136,7 @@ def collect_steps(account: Account, job_id: str) -> None:
             tar=places.output(job_id),
             limits=output_limits(account),
         )
-    undelivered = deliver_outputs(account, database.grid_jobs.get(job_id), [])
+    undelivered = deliver_outputs(account, database.grid_jobs.get(job_id))
     job = database.grid_jobs.change(
         job_id, lambda job: put_end(job, judge_steps(job, list(children.values())), undelivered)
     )

@@ -1,16 +1,19 @@
 """The end of a grid job: its outputs become one tar, and its state is judged."""
 
+import itertools
 import logging
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from lxml import etree
 
+from adapters import JobAdapter
 from batch_adapters.adapter import Garbled, LocalStatus, Unreachable
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.states import State
@@ -55,16 +58,15 @@ def collect_grid_job(account: Account, identity: str) -> None:
     _note_lost_folder(account, identity)
     if retry_failed(database, identity):
         return
-    local_jobs = database.local_jobs.lines(identity)
     # Before the transaction: reading all the outputs may take minutes, in which everybody could write nothing.
     job = database.grid_jobs.get(identity)
-    keep_summary(database, job, *_ask_for_summary(account, job, local_jobs))
-    gathered = _gather(account, identity, local_jobs)
-    undelivered = deliver_outputs(account, database.grid_jobs.get(identity), local_jobs)
-    job = database.grid_jobs.change(identity, lambda job: _end(account, job, local_jobs, undelivered))
+    keep_summary(database, job, *_ask_for_summary(account, job))
+    gathered = _gather(account, identity)
+    undelivered = deliver_outputs(account, database.grid_jobs.get(identity))
+    job = database.grid_jobs.change(identity, lambda job: _end(account, job, undelivered))
     logger.info("%s %s: %d files gathered, %s", identity, job.state.word, gathered.files, job.reason or "no faults")
     if job.state.is_final:
-        _remove_gathered(account, identity, local_jobs, gathered)
+        _remove_gathered(account, identity, gathered)
 
 
 def keep_summary(database: Database, job: GridJob, summary: Mapping[str, str], trouble: str = "") -> None:
@@ -94,15 +96,15 @@ def _is_over(account: Account, identity: str) -> bool:
         is_proven = False
     if is_proven:
         return True
-    unproven = [_note(job) for job in database.local_jobs.each(identity) if _is_unproven(job)]
+    unproven = _Chosen(database, identity, _is_unproven)
     # Of a cancel that is enough: what is queued again nobody wants, and `reconciliation` cancels it.
     is_enough = database.grid_jobs.get(identity).cancelled and all(job.driver == "ended" for job in unproven)
-    if not unproven or is_enough:
+    if not unproven.by_token or is_enough:
         return True
     system = _find_system(account, identity)
     _wait_for_outputs(unproven, system.adapter.outputs_lag)
     asked = int(time.time())
-    answer = {status.local_id: status for status in ask_queue(system, (str(job.token) for job in unproven))}
+    answer = {status.local_id: status for status in ask_queue(system, unproven.by_token)}
     # An id that the batch system has used again, for another token, is not ours any more.
     shown = [job for job in unproven if job.local_id in answer and answer[job.local_id].is_of(str(job.token))]
     # Some batch systems show a job that is queued again like one that goes, for a while.
@@ -129,6 +131,24 @@ class _Ended:
 
 def _note(job: LocalJob) -> _Ended:
     return _Ended(job.index, job.local_id, job.token, job.state, job.driver, job.ended_time)
+
+
+class _Chosen:
+    """Some local jobs of a grid job, as they are by now whenever they are read: only their indexes are kept."""
+
+    def __init__(self, database: Database, identity: str, is_one: Callable[[LocalJob], bool]) -> None:
+        self._database = database
+        self._identity = identity
+        self.by_token: dict[str, array[int]] = {}
+        for job in filter(is_one, database.local_jobs.each(identity)):
+            self.by_token.setdefault(str(job.token), array("L")).append(job.index)
+
+    def read(self, token: str) -> Iterator[LocalJob]:
+        """Those of one token."""
+        return (self._database.local_jobs.get(self._identity, index) for index in self.by_token[token])
+
+    def __iter__(self) -> Iterator[_Ended]:
+        return (_note(job) for token in self.by_token for job in self.read(token))
 
 
 def _find_system(account: Account, identity: str) -> BatchSystem:
@@ -158,30 +178,28 @@ def _ask_for_causes(account: Account, identity: str) -> None:
     :raises Unreachable: nobody answered, or the history may still be on its way.
     """
     database = account.database
-    puzzling = [_note(local_job) for local_job in database.local_jobs.each(identity) if wants_a_word(local_job)]
-    if not puzzling:
+    puzzling = _Chosen(database, identity, wants_a_word)
+    if not puzzling.by_token:
         return
     system = _find_system(account, identity)
     asked = int(time.time())
     answer: dict[str, LocalStatus] = {}
+
+    def apply(job: LocalJob) -> bool:
+        # One that was queued again meanwhile has begun another run.
+        return wants_a_word(job) and apply_status(job, answer[str(job.local_id)], asked, "history")
+
     try:
-        for token in sorted({str(local_job.token) for local_job in puzzling}):
-            answer |= {status.local_id: status for status in (*system.find(token), *system.find_ended(token))}
+        for token in sorted(puzzling.by_token):
+            answer = {status.local_id: status for status in (*system.find(token), *system.find_ended(token))}
+            change_in_parts(database, identity, (job for job in puzzling.read(token) if job.local_id in answer), apply)
     except (Unreachable, Garbled) as error:
         if not database.grid_jobs.get(identity).cancelled:
             raise
         logger.info("%s is cancelled, and nobody says why its local jobs ended: %s", identity, error)
         return
-    known = [local_job for local_job in puzzling if str(local_job.local_id) in answer]
-    change_in_parts(
-        database,
-        identity,
-        known,
-        # One that was queued again meanwhile has begun another run.
-        lambda job: wants_a_word(job) and apply_status(job, answer[str(job.local_id)], asked, "history"),
-    )
-    late = [_note(local_job) for local_job in database.local_jobs.each(identity) if wants_a_word(local_job)]
-    if late and system.adapter.history is not None:
+    if system.adapter.history is not None:
+        late = (_note(job) for token in puzzling.by_token for job in puzzling.read(token) if wants_a_word(job))
         _wait_for(late, system.adapter.outputs_lag, "to come into the history")
 
 
@@ -194,7 +212,7 @@ def _note_lost_folder(account: Account, identity: str) -> None:
             job.put_lost([NO_FOLDER])
             return True
 
-        known = [_note(job) for job in account.database.local_jobs.each(identity) if job.local_id]
+        known = (job for job in account.database.local_jobs.lines(identity) if job.local_id)
         change_in_parts(account.database, identity, known, lose)
 
 
@@ -206,26 +224,26 @@ def _wait_for_outputs(unproven: Iterable[_Ended], lag: float) -> None:
 
 def _wait_for(jobs: Iterable[_Ended], lag: float, what: str) -> None:
     now = time.time()
-    late = [job for job in jobs if now - (job.ended_time or 0) < lag]
-    if late:
-        raise Unreachable(f"waits up to {lag:.0f} s for {len(late)} local jobs {what}, first {late[0].local_id}")
+    late = (job.local_id for job in jobs if now - (job.ended_time or 0) < lag)
+    if first := next(late, None):
+        raise Unreachable(f"waits up to {lag:.0f} s for {1 + sum(1 for _ in late)} local jobs {what}, first {first}")
 
 
-def _gather(account: Account, identity: str, local_jobs: Sequence[LocalJobLine]) -> Gathered:
+def _gather(account: Account, identity: str) -> Gathered:
     places = account.places
-    with open_extras(account, identity, lambda job: _judge(account, job, local_jobs)) as extras:
+    with open_extras(account, identity, lambda job: _judge(account, job)) as extras:
         return write_output(
             grid_job=identity,
             title=account.database.grid_jobs.get(identity).name,
             results=places.results(identity),
-            ends=lambda: map(_describe_end, account.database.local_jobs.each(identity)),
+            ends=lambda: itertools.starmap(_describe_end, account.database.local_jobs.ends(identity)),
             extras=extras,
             tar=places.output(identity),
             limits=output_limits(account),
         )
 
 
-def _remove_gathered(account: Account, identity: str, local_jobs: Iterable[LocalJobLine], gathered: Gathered) -> None:
+def _remove_gathered(account: Account, identity: str, gathered: Gathered) -> None:
     """Remove the outputs that the tar holds whole; texts and status files stay, for those who look at local jobs.
 
     Only now: before the end is written, whoever begins anew must find them. A kill here costs no more than their room.
@@ -234,7 +252,7 @@ def _remove_gathered(account: Account, identity: str, local_jobs: Iterable[Local
     if results.is_symlink():
         return
     # One that a host brought back meanwhile, long given up, is not in the tar.
-    for job, is_whole in zip(local_jobs, gathered.whole, strict=False):
+    for job, is_whole in zip(account.database.local_jobs.lines(identity), gathered.whole, strict=False):
         name = f"{render_stem(identity, str(job.local_id))}.output"
         try:
             if is_whole:
@@ -243,9 +261,8 @@ def _remove_gathered(account: Account, identity: str, local_jobs: Iterable[Local
             logger.warning("%s %s stays, though it is in the tar: %s", identity, name, error)
 
 
-def _describe_end(job: LocalJob) -> End:
-    cause = None if job.cause is None else job.cause.value
-    return End(job.index, job.local_id, job.outcome.value if job.outcome else job.state.word, cause, job.lost())
+def _describe_end(job: LocalJobLine, lost: tuple[str, ...]) -> End:
+    return End(job.index, job.local_id, job.outcome or job.state.word, job.cause, lost)
 
 
 def output_limits(account: Account) -> Limits:
@@ -282,11 +299,11 @@ def _render_document(account: Account, identity: str, judge: Callable[[GridJob],
     yield end
 
 
-def _end(account: Account, job: GridJob, local_jobs: Sequence[LocalJobLine], undelivered: str) -> None:
+def _end(account: Account, job: GridJob, undelivered: str) -> None:
     if next_task(account.database.local_jobs.count(job.identity), job.cancelled) is not Task.COLLECT:
         logger.warning("%s is not over: the batch system queued a local job again meanwhile", job.identity)
         return
-    put_end(job, _judge(account, job, local_jobs), undelivered)
+    put_end(job, _judge(account, job), undelivered)
 
 
 def put_end(job: GridJob, verdict: Verdict, undelivered: str) -> None:
@@ -296,18 +313,20 @@ def put_end(job: GridJob, verdict: Verdict, undelivered: str) -> None:
     job.end(state, time.time())
 
 
-def _judge(account: Account, job: GridJob, local_jobs: Sequence[LocalJobLine]) -> Verdict:
+def _judge(account: Account, job: GridJob) -> Verdict:
     """The grid job's final state, and a sentence about what went wrong, if anything did."""
-    failed = [local_job for local_job in local_jobs if not local_job.succeeded]
-    state = judge(job.count - len(failed), job.count, job.min_success, job.cancelled)
+    local_jobs = account.database.local_jobs
+    ends = local_jobs.count_ends(job.identity)
+    failed = ends.total() - ends["succeeded"]
+    state = judge(job.count - failed, job.count, job.min_success, job.cancelled)
     if job.cancelled or not failed:
         return state, job.reason
-    first = failed[0]
+    first = next(local_job for local_job in local_jobs.lines(job.identity) if not local_job.succeeded)
     words = _last_words(account, job, first)
-    number = account.database.local_jobs.get(job.identity, first.index).attempt
+    number = local_jobs.get(job.identity, first.index).attempt
     attempt = f" (attempt {number})" if number > 1 else ""
     reason = f"number {first.index}{attempt}: {first.reason or 'no reason known'}" + (f" ({words})" if words else "")
-    return state, f"{len(failed)} of {job.count} local jobs failed, first {reason}"
+    return state, f"{failed} of {job.count} local jobs failed, first {reason}"
 
 
 def _last_words(account: Account, job: GridJob, local_job: LocalJobLine) -> str:
@@ -321,26 +340,26 @@ def _last_words(account: Account, job: GridJob, local_job: LocalJobLine) -> str:
     return next((line.strip()[:200] for line in reversed(lines) if line.strip()), "")
 
 
-def _ask_for_summary(
-    account: Account, job: GridJob, local_jobs: Iterable[LocalJobLine]
-) -> tuple[Mapping[str, str], str]:
+def _ask_for_summary(account: Account, job: GridJob) -> tuple[Mapping[str, str], str]:
     """The handler's summary, or why there is none: a handler that fails or hangs here never costs the outputs."""
-    results = account.places.results(job.identity)
-    outputs = [
-        results / f"{render_stem(job.identity, str(local.local_id))}.output" for local in local_jobs if local.succeeded
-    ]
     asked = asking(account, job.identity, "summary")
     try:
         if hangs := asked.find_hangs():  # it may have ended the worker, and would again
             raise HandlerHung(hangs[-1])
         with asked.limited():
             adapter = make_adapter(account, job.request(), job.request_folder)
-            summary = adapter.getSummary([folder for folder in outputs if _is_folder(folder)])
+            if type(adapter).getSummary is JobAdapter.getSummary:
+                return {}, ""
+            summary = adapter.getSummary(_find_outputs(account, job.identity))
             return {str(name): str(text) for name, text in summary.items()}, ""
     except HANDLER_FAILURES as error:
         logger.warning("%s no summary: %s: %s", job.identity, type(error).__name__, error)
         return {}, f"{type(error).__name__}: {error}"
 
 
-def _is_folder(path: Path) -> bool:
-    return path.is_dir() and not path.is_symlink()
+def _find_outputs(account: Account, identity: str) -> list[Path]:
+    """The output folders of the local jobs that succeeded."""
+    results = account.places.results(identity)
+    succeeded = (job.local_id for job in account.database.local_jobs.lines(identity) if job.succeeded)
+    outputs = (results / f"{render_stem(identity, str(local_id))}.output" for local_id in succeeded)
+    return [path for path in outputs if path.is_dir() and not path.is_symlink()]

@@ -1,6 +1,7 @@
 """Hands the outputs of a grid job to whoever asked: the tar to a path of the request, standard output to GRAM."""
 
 import errno
+import itertools
 import logging
 import os
 import shutil
@@ -12,7 +13,6 @@ from typing import BinaryIO
 from adapters import canonical_name
 from batch_adapters.states import State
 from jobmanager.database.grid_job import GramOrigin, GridJob
-from jobmanager.database.local_jobs import LocalJobLine
 from jobmanager.site.account import Account
 from sandbox.files import open_regular
 from sandbox.gather import MOST_HOLES, count_holes, render_stem, render_too_sparse
@@ -50,7 +50,7 @@ def measure_files(job: GridJob) -> tuple[int, int]:
     return (_measure(Path(origin.stdout)), _measure(Path(origin.stderr))) if origin else (0, 0)
 
 
-def deliver_outputs(account: Account, job: GridJob, local_jobs: Sequence[LocalJobLine]) -> str:
+def deliver_outputs(account: Account, job: GridJob) -> str:
     """Write what is wanted beside the tar; a sentence for each file that could not be, which is the request's fault.
 
     :param job: knows how much was in GRAM's files before (`measure_files`), however often we begin anew.
@@ -64,7 +64,7 @@ def deliver_outputs(account: Account, job: GridJob, local_jobs: Sequence[LocalJo
         faults += _deliver([_File(folder / wanted, 0, [account.places.output(job.identity)])])
     origin = job.origin
     if origin is not None:
-        faults += _deliver_to_gram(account, job, origin, local_jobs, wanted == STDOUT)
+        faults += _deliver_to_gram(account, job, origin, wanted == STDOUT)
     return "; ".join(filter(None, faults))
 
 
@@ -75,13 +75,11 @@ def _find_word(job: GridJob, attribute: str) -> str:
     return str(words[-1][0]) if words and len(words[-1]) == 1 else ""
 
 
-def _deliver_to_gram(
-    account: Account, job: GridJob, origin: GramOrigin, local_jobs: Sequence[LocalJobLine], wants_tar: bool
-) -> list[str]:
+def _deliver_to_gram(account: Account, job: GridJob, origin: GramOrigin, wants_tar: bool) -> list[str]:
     wants_tar = wants_tar and not origin.is_plain
     assert job.sizes_before is not None
     stdout_size, stderr_size = job.sizes_before
-    stdout, stderr = _find_parts(account, job, origin, local_jobs, wants_tar)
+    stdout, stderr = _find_parts(account, job, origin, wants_tar)
     return _deliver(
         [
             # Text goes to the end of a file, as under GRAM's own job managers; a tar after something else is none.
@@ -97,33 +95,28 @@ def _measure(path: Path) -> int:
 
 
 def _find_parts(
-    account: Account, job: GridJob, origin: GramOrigin, local_jobs: Sequence[LocalJobLine], wants_tar: bool
+    account: Account, job: GridJob, origin: GramOrigin, wants_tar: bool
 ) -> tuple[Sequence[Path | bytes], Sequence[Path | bytes]]:
     """What standard output and standard error are made of."""
     if origin.is_plain:
-        return (
-            _find_texts(account, job, local_jobs, "stdout"),
-            _find_texts(account, job, local_jobs, "stderr"),
-        )
+        return _find_texts(account, job, "stdout"), _find_texts(account, job, "stderr")
     parts = [account.database.grid_jobs.get(step.grid_job) for step in job.steps if step.grid_job]
-    report = _render_report(account, job, parts, local_jobs)
-    reasons = _render_reasons(job, parts, local_jobs)
+    report = _render_report(account, job, parts)
+    reasons = _render_reasons(account, job, parts)
     if wants_tar:
         return [account.places.output(job.identity)], [report, reasons]
     return [report], [reasons]
 
 
-def _find_texts(account: Account, job: GridJob, local_jobs: Iterable[LocalJobLine], kind: str) -> list[Path]:
+def _find_texts(account: Account, job: GridJob, kind: str) -> list[Path]:
     results = account.places.results(job.identity)
-    names = [f"{render_stem(job.identity, str(local.local_id))}.{kind}" for local in local_jobs if local.local_id]
-    files = [results / name for name in names]
+    ids = (local_job.local_id for local_job in account.database.local_jobs.lines(job.identity) if local_job.local_id)
+    files = (results / f"{render_stem(job.identity, local_id)}.{kind}" for local_id in ids)
     return [file for file in files if file.is_file() and not file.is_symlink()]
 
 
-def _render_report(
-    account: Account, job: GridJob, parts: Sequence[GridJob], local_jobs: Sequence[LocalJobLine]
-) -> bytes:
-    succeeded = sum(1 for local_job in local_jobs if local_job.succeeded)
+def _render_report(account: Account, job: GridJob, parts: Sequence[GridJob]) -> bytes:
+    succeeded = account.database.local_jobs.count_ends(job.identity)["succeeded"]
     done = sum(1 for part in parts if part.state is State.DONE)
     success = f"{done} of {len(job.steps)} steps" if job.steps else f"{succeeded} of {job.count} local jobs"
     lines = [
@@ -135,13 +128,15 @@ def _render_report(
     return "".join(f"{line}\n" for line in lines).encode(errors="surrogateescape")
 
 
-def _render_reasons(whole: GridJob, parts: Sequence[GridJob], local_jobs: Iterable[LocalJobLine]) -> bytes:
-    failed = [job for job in local_jobs if not job.succeeded]
+def _render_reasons(account: Account, whole: GridJob, parts: Sequence[GridJob]) -> bytes:
+    failed = (job for job in account.database.local_jobs.lines(whole.identity) if not job.succeeded)
     named = zip(whole.steps, parts, strict=False)
-    lines = [f"step {step.name} ({part.identity}): {part.reason}" for step, part in named if part.reason]
-    lines += [f"local job {job.index} ({job.local_id or 'never submitted'}): {job.reason}" for job in failed]
-    if len(lines) > _MOST_REASONS:
-        lines = [*lines[:_MOST_REASONS], f"and {len(lines) - _MOST_REASONS} more"]
+    of_steps = [f"step {step.name} ({part.identity}): {part.reason}" for step, part in named if part.reason]
+    of_local_jobs = (f"local job {job.index} ({job.local_id or 'never submitted'}): {job.reason}" for job in failed)
+    reasons = itertools.chain(of_steps, of_local_jobs)
+    lines = list(itertools.islice(reasons, _MOST_REASONS))
+    if more := sum(1 for _ in reasons):
+        lines.append(f"and {more} more")
     return "".join(f"{line}\n" for line in lines).encode(errors="replace")
 
 

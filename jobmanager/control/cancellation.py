@@ -2,29 +2,25 @@
 
 import logging
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.states import Cause, State
 from jobmanager.database.database import DamagedDocument, Database
 from jobmanager.database.local_job import LocalJob
+from jobmanager.database.local_jobs import LiveJob
 from jobmanager.site.account import Account, find_batch_system
-from jobmanager.states.changes import change_in_parts, change_local_jobs
+from jobmanager.states.changes import change_in_parts, change_local_jobs, in_parts
 from jobmanager.states.ends import find_outcome
 from jobmanager.submission.adoption import adopt
 from jobmanager.submission.submit import open_intents
 
 logger = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True, slots=True)
-class _Live:
-    """What has to be known of a grid job's local jobs all at once."""
-
-    index: int
-    local_id: str | None
-    array: str | None
+_LIVE = (State.PENDING, State.ACTIVE, State.SUSPENDED)
+_IDS = 10_000
+"""Ids that a batch system is given at once; it folds those of an array's elements."""
 
 
 def cancel_local_jobs(account: Account, grid_job: str) -> None:
@@ -48,10 +44,12 @@ def cancel_by_index(account: Account, grid_job: str) -> int:
     :raises BatchError: nobody answered.
     """
     local_jobs = account.database.local_jobs
-    live = local_jobs.live_ids(grid_job)
-    for name in local_jobs.batch_systems(grid_job) if live else ():
-        find_batch_system(account, name).cancel(live)
-    return len(live)
+    count = 0
+    for name in local_jobs.batch_systems(grid_job):
+        for live in in_parts(local_jobs.live(grid_job), _IDS):
+            find_batch_system(account, name).cancel(job.local_id for job in live)
+            count += len(live)
+    return count
 
 
 def _cancel_local_jobs(account: Account, grid_job: str) -> None:
@@ -71,16 +69,17 @@ def _cancel_local_jobs(account: Account, grid_job: str) -> None:
 
 
 def _cancel_known(database: Database, system: BatchSystem, grid_job: str) -> int:
-    known = database.local_jobs.each(grid_job, State.PENDING, State.ACTIVE, State.SUSPENDED)
-    live = [_Live(job.index, job.local_id, job.array) for job in known]
-    if live:
+    count = sum(number for state, number in database.local_jobs.count(grid_job).items() if state in _LIVE)
+    if count:
         # Before the batch system hears of it: how they end may be told before its answer is here.
-        _note_asked(database, grid_job, live)
-        system.cancel(choose_ids(database, system.adapter.name, live))
-    return len(live)
+        _note_asked(database, grid_job)
+        ids = choose_ids(database, system.adapter.name, lambda: database.local_jobs.live(grid_job))
+        for some in in_parts(ids, _IDS):
+            system.cancel(some)
+    return count
 
 
-def _note_asked(database: Database, grid_job: str, live: Iterable[_Live]) -> None:
+def _note_asked(database: Database, grid_job: str) -> None:
     now = int(time.time())
 
     def note(job: LocalJob) -> bool:
@@ -89,21 +88,20 @@ def _note_asked(database: Database, grid_job: str, live: Iterable[_Live]) -> Non
         job.cancel_asked = now
         return True
 
-    change_in_parts(database, grid_job, live, note)
+    change_in_parts(database, grid_job, database.local_jobs.live(grid_job), note)
 
 
-def choose_ids(database: Database, batch: str, live: Iterable[LocalJob | _Live]) -> list[str]:
+def choose_ids(database: Database, batch: str, live: Callable[[], Iterable[LiveJob]]) -> Iterator[str]:
     """The ids by which to name local jobs: one for a whole array where all its elements are among them."""
-    by_array: dict[str, list[str]] = {}
-    ids = []
-    for job in live:
-        if job.array is None:
-            ids.append(str(job.local_id))
-        else:
-            by_array.setdefault(job.array, []).append(str(job.local_id))
-    for array, elements in by_array.items():
-        ids += [array] if len(elements) == database.local_jobs.size_of_array(batch, array) else elements
-    return ids
+    arrays = Counter(job.array for job in live() if job.array)
+    is_whole = {array: number == database.local_jobs.size_of_array(batch, array) for array, number in arrays.items()}
+    named: set[str] = set()
+    for job in live():
+        if job.array is None or not is_whole[job.array]:
+            yield job.local_id
+        elif job.array not in named:
+            named.add(job.array)
+            yield job.array
 
 
 def _fail_unsubmitted(database: Database, grid_job: str) -> int:

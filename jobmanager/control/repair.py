@@ -205,7 +205,7 @@ def _put_index(database: Database, job: GridJob, columns: Mapping[str, Any], now
     job.state, job.outcome = STATE_OF_WORD[columns["state"]], columns["outcome"]
     job.name, job.reason = columns["name"] or job.name, columns["reason"] or job.reason
     job.ended = columns["ended"] or job.ended
-    local_jobs = database.local_jobs.lines(job.identity)
+    local_jobs = list(database.local_jobs.lines(job.identity))
     if job.state.is_final and job.ended is None:
         job.ended = render_time(max((line.ended or 0 for line in local_jobs), default=0) or now)
     if columns["cancelled"]:

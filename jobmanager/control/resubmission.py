@@ -91,7 +91,7 @@ def _prepare(account: Account, first: GridJob) -> GridJob:
 
 def succeeded_indexes(database: Database, job_id: str) -> set[int]:
     """The indexes of the local jobs of a grid job that succeeded."""
-    return {job.index for job in database.local_jobs.all_of(job_id, State.DONE) if job.succeeded}
+    return {line.index for line in database.local_jobs.lines(job_id) if line.succeeded}
 
 
 def done_steps(database: Database, job_id: str) -> dict[str, str]:

@@ -12,8 +12,9 @@ from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.states import State
 from jobmanager.control.cancellation import choose_ids
 from jobmanager.database.local_job import LocalJob
+from jobmanager.database.local_jobs import LiveJob
 from jobmanager.site.account import Account, find_batch_system
-from jobmanager.states.changes import change_local_jobs, same_runs
+from jobmanager.states.changes import change_in_parts
 from jobmanager.states.reconciliation import reconcile_batch_system
 
 logger = logging.getLogger(__name__)
@@ -37,10 +38,10 @@ def suspend_grid_job(account: Account, grid_job: str) -> bool:
         raise Refused(f"{grid_job}: none of its local jobs waits or runs in {system.adapter.name}")
     # First: else they would be started in the place of the stopped ones.
     if waiting and (system.adapter.hold is not None or not running + stopped):
-        system.hold(choose_ids(account.database, system.adapter.name, waiting))
+        system.hold(choose_ids(account.database, system.adapter.name, lambda: waiting))
     if running:
         _note_signal(account, grid_job, running)
-        system.suspend(choose_ids(account.database, system.adapter.name, running))
+        system.suspend(choose_ids(account.database, system.adapter.name, lambda: running))
     _look_again(account, grid_job)
     return bool(running or stopped)
 
@@ -54,13 +55,13 @@ def resume_grid_job(account: Account, grid_job: str) -> None:
     waiting, _, stopped = _find_live(account, grid_job)
     if stopped:
         _note_signal(account, grid_job, stopped)
-        system.resume(choose_ids(account.database, system.adapter.name, stopped))
+        system.resume(choose_ids(account.database, system.adapter.name, lambda: stopped))
     # Some batch systems show a held one as suspended.
     held = stopped + waiting
     if not held:
         raise Refused(f"{grid_job}: none of its local jobs is suspended or waits in {system.adapter.name}")
     if system.adapter.release is not None or not stopped:
-        system.release(choose_ids(account.database, system.adapter.name, held))
+        system.release(choose_ids(account.database, system.adapter.name, lambda: held))
     _look_again(account, grid_job)
 
 
@@ -78,12 +79,12 @@ def prioritize_grid_job(account: Account, grid_job: str, priority: int) -> None:
     system.prioritize(ids, priority)
 
 
-def _find_live(account: Account, grid_job: str) -> tuple[list[LocalJob], list[LocalJob], list[LocalJob]]:
+def _find_live(account: Account, grid_job: str) -> tuple[list[LiveJob], list[LiveJob], list[LiveJob]]:
     """Its local jobs that wait, that run, and that are suspended."""
-    waiting, running, stopped = (
-        account.database.local_jobs.all_of(grid_job, state) for state in (State.PENDING, State.ACTIVE, State.SUSPENDED)
-    )
-    return waiting, running, stopped
+    live: dict[State, list[LiveJob]] = {State.PENDING: [], State.ACTIVE: [], State.SUSPENDED: []}
+    for job in account.database.local_jobs.live(grid_job):
+        live.setdefault(job.state, []).append(job)
+    return live[State.PENDING], live[State.ACTIVE], live[State.SUSPENDED]
 
 
 def _look(account: Account, grid_job: str) -> BatchSystem:
@@ -99,10 +100,10 @@ def _look_again(account: Account, grid_job: str) -> None:
         logger.warning("%s: what came of the signal is not known yet: %s", grid_job, error)
 
 
-def _note_signal(account: Account, grid_job: str, jobs: list[LocalJob]) -> None:
+def _note_signal(account: Account, grid_job: str, jobs: list[LiveJob]) -> None:
     """Before the signal: its line in the log may be read before the command has ended."""
 
     def note(job: LocalJob) -> None:
         job.signalled = int(time.time())
 
-    change_local_jobs(account.database, grid_job, same_runs(grid_job, jobs), note)
+    change_in_parts(account.database, grid_job, jobs, note)

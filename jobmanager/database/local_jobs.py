@@ -1,8 +1,9 @@
 """The job database's local jobs: their documents, and a few columns derived from them as indexes."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from batch_adapters.states import STATE_OF_WORD, State
 from jobmanager.database.sqlite import Quarantine, Store, Table
@@ -118,6 +119,8 @@ SELECT number FROM local_job JOIN phase USING (grid_job, number) WHERE grid_job 
 GROUP BY number HAVING max(changed) <= ? ORDER BY number
 """
 
+_LINE = "number, state, outcome, cause, local_id, submitted, started, ended, cpu_seconds, coalesce(reason, remark)"
+"""SQL: the fields of a `LocalJobLine`."""
 AT_ONCE = 500
 """Documents that are in memory together, where a grid job may have any number of them."""
 
@@ -178,6 +181,16 @@ class AttemptEnds:
     count: int
     last: int | None
     """When the last of them ended, seconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveJob:
+    """A local job that the batch system has, as the indexes know it."""
+
+    index: int
+    local_id: str
+    array: str | None
+    state: State
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,16 +337,40 @@ class LocalJobs:
         rows = self._store.query(sql, values)
         return [(str(job), LocalJob(read_document(LocalJob.tag, data, job, number))) for job, number, data in rows]
 
-    def lines(self, identity: str) -> list[LocalJobLine]:
-        """A line per local job of a grid job, in order of their index."""
-        sql = (
-            "SELECT number, state, outcome, cause, local_id, submitted, started, ended, cpu_seconds,"
-            " coalesce(reason, remark) FROM local_job WHERE grid_job = ? ORDER BY number"
-        )
-        return [
-            LocalJobLine(int(number), STATE_OF_WORD[str(state)], *rest)
-            for number, state, *rest in self._store.query(sql, [identity])
-        ]
+    def lines(self, identity: str) -> Iterator[LocalJobLine]:
+        """A line per local job of a grid job, in order of their index, of which few are in memory together."""
+        for number, state, *rest in self._each_row(_LINE, identity):
+            yield LocalJobLine(number, STATE_OF_WORD[state], *rest)
+
+    def ends(self, identity: str) -> Iterator[tuple[LocalJobLine, tuple[str, ...]]]:
+        """The same, each with what of its outputs did not come back."""
+        from jobmanager.database.documents import read_document
+        from jobmanager.database.local_job import LocalJob
+
+        losing = "CASE WHEN instr(document, '<lost') THEN document END"
+        for number, state, *rest, document in self._each_row(f"{_LINE}, {losing}", identity):
+            found = document and LocalJob(read_document(LocalJob.tag, document, identity, number))
+            yield LocalJobLine(number, STATE_OF_WORD[state], *rest), found.lost() if found else ()
+
+    def live(self, identity: str) -> Iterator[LiveJob]:
+        """The local jobs of a grid job that are submitted and have not ended, from the index only."""
+        is_live = "local_id IS NOT NULL AND state NOT IN ('done', 'failed')"
+        for number, local_id, array, state in self._each_row("number, local_id, array, state", identity, is_live):
+            yield LiveJob(number, local_id, array, STATE_OF_WORD[state])
+
+    def _each_row(self, columns: str, identity: str, condition: str = "TRUE") -> Iterator[tuple[Any, ...]]:
+        """Columns of a grid job's local jobs, of which the first is the number, with no transaction in between."""
+        where = f"grid_job = ? AND number > ? AND {condition}"
+        sql = f"SELECT {columns} FROM local_job WHERE {where} ORDER BY number LIMIT ?"
+        last = 0
+        while rows := list(self._store.query(sql, (identity, last, AT_ONCE))):
+            yield from rows
+            last = rows[-1][0]
+
+    def count_ends(self, identity: str) -> Counter[str]:
+        """How many local jobs of a grid job there are of each outcome; those without one under the empty word."""
+        sql = "SELECT outcome, sum(number) FROM local_job_count WHERE grid_job = ? GROUP BY outcome"
+        return Counter(dict(self._store.query(sql, [identity])))
 
     def first_start(self, identity: str) -> int | None:
         """When the first of a grid job's local jobs started, seconds since the epoch; None: none has."""
@@ -444,12 +481,6 @@ class LocalJobs:
             " WHERE grid_job = ? AND number > ? AND state IN ('active', 'suspended') ORDER BY number LIMIT ?"
         )
         return {int(number): str(local_id) for number, local_id in self._store.query(sql, [grid_job, after, most])}
-
-    def live_ids(self, grid_job: str) -> list[str]:
-        """The batch system's ids of a grid job's local jobs that have not ended, from the index only."""
-        sql = "SELECT local_id FROM local_job WHERE grid_job = ? AND local_id IS NOT NULL"
-        rows = self._store.query(sql + " AND state NOT IN ('done', 'failed') ORDER BY number", [grid_job])
-        return [str(local_id) for (local_id,) in rows]
 
     def batch_systems(self, grid_job: str) -> list[str]:
         """The batch systems that a grid job's local jobs are on, from the index only: there is one at most."""

@@ -97,15 +97,18 @@ class _Reader:
                 self._read(chosen[start : start + _AT_ONCE])
 
     def _find(self) -> list[_Report]:
-        lines = self._account.database.local_jobs.lines(self._identity)
-        numbers = {render_stem(self._identity, line.local_id): line.index for line in lines if line.local_id}
-        are_all_known = all(line.local_id or line.state.is_final for line in lines)
         with os.scandir(self._folder) as entries:
             matches = [match for entry in entries if (match := _NAME.fullmatch(entry.name))]
+        numbers = dict.fromkeys((match["stem"] for match in matches), 0)
+        are_all_known = True
+        for line in self._account.database.local_jobs.lines(self._identity) if matches else ():
+            are_all_known &= line.local_id is not None or line.state.is_final
+            if line.local_id and (stem := render_stem(self._identity, line.local_id)) in numbers:
+                numbers[stem] = line.index
         found = []
         for match in matches:
             stem = match["stem"]
-            if stem in numbers:
+            if numbers[stem]:
                 name, turn = match.string.removesuffix(match["taken"] or ""), int(match["turn"] or 0)
                 found.append(_Report(name, stem, turn, numbers[stem], bool(match["taken"])))
             elif are_all_known:

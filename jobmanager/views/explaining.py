@@ -43,7 +43,7 @@ def find_local_jobs(database: Database, name: str) -> list[tuple[str, LocalJob]]
         )
     identity = database.grid_jobs.find(prefix)
     index = int(number)
-    if index not in [line.index for line in database.local_jobs.lines(identity)]:
+    if all(line.index != index for line in database.local_jobs.lines(identity)):
         count = sum(database.local_jobs.count(identity).values())
         raise UnknownJob(f"grid job {identity} has no local job {number}: it has {count} by now")
     return [(identity, database.local_jobs.get(identity, index))]

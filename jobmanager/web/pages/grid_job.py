@@ -131,7 +131,7 @@ def read_grid_job_page(
     """
     job = database.grid_jobs.get(identity)
     (row,) = database.grid_jobs.overview(identity)
-    lines = database.local_jobs.lines(identity)
+    lines = list(database.local_jobs.lines(identity))
     span = find_span(lines, now)
     ended = job.element.get("ended")
     return GridJobPage(

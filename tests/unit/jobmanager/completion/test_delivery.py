@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -12,7 +12,7 @@ from batch_adapters.states import State
 from jobmanager.completion import delivery
 from jobmanager.completion.delivery import deliver_outputs, measure_files
 from jobmanager.database.grid_job import GramOrigin, GridJob
-from jobmanager.database.local_jobs import LocalJobLine
+from jobmanager.database.local_job import LocalJob
 from jobmanager.requests.acceptance import make_adapter
 from jobmanager.run_grid_job import cut_grid_job
 from jobmanager.site.account import Account
@@ -41,6 +41,10 @@ def accept(
     job.put_origin(GramOrigin(f"uniqid of {identity}", "https://localhost/1/2/", str(stdout), str(stderr), plain))
     with account.database.transaction():
         account.database.grid_jobs.put(job)
+        local_job = LocalJob.new(1, "fork", None)
+        local_job.register(TOKEN_ID, "", 1_795_219_187)
+        local_job.state = State.DONE
+        account.database.local_jobs.put(identity, [local_job])
     results = account.places.results(identity)
     results.mkdir(parents=True)
     (results / f"{identity}.{TOKEN_ID}.stdout").write_text(f"out of {identity}\n")
@@ -48,16 +52,12 @@ def accept(
     account.places.output(identity).write_text("tar\n")
 
 
-def local_jobs() -> Sequence[LocalJobLine]:
-    return [LocalJobLine(1, State.DONE, None, None, TOKEN_ID, 1_795_219_187, None, None, None, None)]
-
-
 def deliver(account: Account, identity: str = JOB) -> str:
     """As at the end of a grid job, however often it begins anew."""
     job = account.database.grid_jobs.get(identity)
     sizes = job.sizes_before or measure_files(job)
     job = account.database.grid_jobs.change(identity, lambda job: job.put_sizes_before(*sizes))
-    return deliver_outputs(account, job, local_jobs())
+    return deliver_outputs(account, job)
 
 
 def break_after(monkeypatch: pytest.MonkeyPatch, parts: int) -> None:

@@ -64,14 +64,14 @@ def test_columns_become_what_the_documents_say(account: Account, capsys: pytest.
 
 
 def test_a_local_job_is_made_anew_from_its_index_and_its_driver(account: Account) -> None:
-    before = account.database.local_jobs.lines(SICK)
+    before = list(account.database.local_jobs.lines(SICK))
     damage(account.database, "local_job")
     now = int(time.time())
     apply_events(account.database, "fork", [Event(now, f"{SICK}-1.2", State.DONE)])
     file = status_file(account, SICK, f"{SICK}-1.2")
     file.write_text(f"start {now}\nindex 2\ntoken {SICK}-1\nexit 0\nend {now}\n")
     assert run(account) == 0
-    assert account.database.local_jobs.lines(SICK)[0] == before[0]
+    assert next(account.database.local_jobs.lines(SICK)) == before[0]
     job = account.database.local_jobs.get(SICK, 2)
     assert (job.driver, job.token, job.state, job.succeeded) == ("ended", f"{SICK}-1", State.DONE, True)
     assert "made anew from the index" in [seen.verdict for seen in job.evidence()]

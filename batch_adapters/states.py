@@ -3,6 +3,7 @@
 import enum
 import re
 from dataclasses import dataclass
+from functools import cached_property
 
 
 class State(enum.IntEnum):
@@ -17,7 +18,7 @@ class State(enum.IntEnum):
     STAGE_IN = 64
     STAGE_OUT = 128
 
-    @property
+    @cached_property
     def word(self) -> str:
         """The state as XML and people spell it: ``stage-in``, ``done``."""
         return self.name.lower().replace("_", "-")

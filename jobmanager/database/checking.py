@@ -93,8 +93,7 @@ def derive_anew(store: Store) -> None:
                 local_job = local_jobs.get(identity, number)
                 store.write("DELETE FROM attempt WHERE grid_job = ? AND number = ?", [(identity, number)])
                 local_jobs.put(identity, [local_job])
-    store.write("DELETE FROM local_job_count")
-    store.write(f"INSERT INTO local_job_count {COUNTED}")
+    local_jobs.count_anew()
 
 
 def read_columns(store: Store, identity: str, number: int) -> Mapping[str, Any]:

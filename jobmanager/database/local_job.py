@@ -186,26 +186,22 @@ class LocalJob(Document):
 
     # evidence
 
-    def put_evidence(self, evidence: Evidence) -> None:
-        """Keep what was seen; the same again is kept once."""
-        if self.has_evidence(evidence):
-            return
+    def put_evidence(self, evidence: Evidence) -> bool:
+        """Keep what was seen; False where the same source has said the same of the same time before."""
         parent = self.element.find("evidence")
         if parent is None:
             parent = etree.SubElement(self.element, "evidence")
-        values = {"source": evidence.source, "said": evidence.said, "time": render_time(evidence.when)}
-        seen = etree.SubElement(parent, "seen", {name: render_text(value) for name, value in values.items()})
+        said, when = render_text(evidence.said), render_time(evidence.when)
+        for seen in parent:
+            if seen.get("time") == when and seen.get("said") == said and seen.get("source") == evidence.source:
+                return False
+        seen = etree.SubElement(parent, "seen", source=evidence.source, said=said, time=when)
         seen.text = render_text(evidence.verdict)
         if evidence.state is not None:
             seen.set("state", evidence.state.word)
-        while len(parent) > MOST_EVIDENCE:
+        if len(parent) > MOST_EVIDENCE:
             parent.remove(parent[0])
-
-    def has_evidence(self, evidence: Evidence) -> bool:
-        """True where the same source has said the same of the same time before."""
-        wanted = (evidence.source, evidence.said, render_time(evidence.when))
-        seen = self.element.iterfind("evidence/seen")
-        return any((e.get("source"), e.get("said"), e.get("time")) == wanted for e in seen)
+        return True
 
     def evidence(self) -> list[Evidence]:
         """What was seen, in the order in which it was."""
@@ -221,8 +217,10 @@ class LocalJob(Document):
 
     def put_times(self, *, started: float | None = None, ended: float | None = None) -> None:
         """Keep the times that are given."""
-        self.started_time = self.started_time if started is None else int(started)
-        self.ended_time = self.ended_time if ended is None else int(ended)
+        if started is not None:
+            self.started_time = int(started)
+        if ended is not None:
+            self.ended_time = int(ended)
 
     def put_driver(
         self, driver: str, host: str | None, cpu_time: float | None, signal: str | None, caught: str | None = None

@@ -1,15 +1,31 @@
 """The job database's local jobs: their documents, and a few columns derived from them as indexes."""
 
+import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from batch_adapters.states import STATE_OF_WORD, State
 from jobmanager.database.sqlite import Quarantine, Store, Table
+from jobmanager.database.times import read_time
 
 if TYPE_CHECKING:  # lists and counts are read without XML: "samgrid status" never loads lxml
     from jobmanager.database.local_job import LocalJob
+
+
+def _text(name: str) -> Callable[..., object]:
+    """What a column of an attribute's text is derived by; `LocalJob` says what they mean."""
+    return lambda grid_job, job: job.element.get(name)
+
+
+def _time(name: str) -> Callable[..., object]:
+    def find(grid_job: str, job: "LocalJob") -> int | None:
+        text = job.element.get(name)
+        return None if text is None else read_time(text)
+
+    return find
+
 
 LOCAL_JOBS = Table(
     "local_job",
@@ -17,27 +33,26 @@ LOCAL_JOBS = Table(
     {
         "grid_job": ("TEXT NOT NULL", lambda grid_job, job: grid_job),
         "number": ("INTEGER NOT NULL", lambda grid_job, job: job.index),
-        "state": ("TEXT NOT NULL", lambda grid_job, job: job.state.word),
-        "batch": ("TEXT NOT NULL", lambda grid_job, job: job.batch),
-        "local_id": ("TEXT", lambda grid_job, job: job.local_id),
-        "token": ("TEXT", lambda grid_job, job: job.token),
-        "array": ("TEXT", lambda grid_job, job: job.array),
-        "remark": ("TEXT", lambda grid_job, job: job.remark),
-        "helps": ("TEXT", lambda grid_job, job: job.helps),
-        "outcome": ("TEXT", lambda grid_job, job: job.outcome and job.outcome.value),
-        "cause": ("TEXT", lambda grid_job, job: job.cause and job.cause.value),
-        "submitted": ("INTEGER", lambda grid_job, job: job.submitted_time),
-        "started": ("INTEGER", lambda grid_job, job: job.started_time),
-        "ended": ("INTEGER", lambda grid_job, job: job.ended_time),
+        "state": ("TEXT NOT NULL", _text("state")),
+        "batch": ("TEXT NOT NULL", _text("batch")),
+        "local_id": ("TEXT", _text("id")),
+        "token": ("TEXT", _text("token")),
+        "array": ("TEXT", _text("array")),
+        "remark": ("TEXT", _text("remark")),
+        "helps": ("TEXT", _text("helps")),
+        "outcome": ("TEXT", _text("outcome")),
+        "cause": ("TEXT", _text("cause")),
+        "submitted": ("INTEGER", _time("submitted")),
+        "started": ("INTEGER", _time("started")),
+        "ended": ("INTEGER", _time("ended")),
         "cpu_seconds": ("REAL", lambda grid_job, job: job.cpu_seconds),
-        "reason": ("TEXT", lambda grid_job, job: job.reason),
+        "reason": ("TEXT", _text("reason")),
         "document": ("BLOB NOT NULL", lambda grid_job, job: job.to_bytes()),
     },
     (
         "local_job_by_state ON local_job (grid_job, state, outcome)",
         "local_job_by_id ON local_job (batch, local_id)",
         "local_job_by_array ON local_job (batch, array)",
-        "local_job_by_token ON local_job (token)",
         # What is asked again and again is asked of those that are open, however many have ended.
         "local_job_open ON local_job (batch) WHERE local_id IS NOT NULL AND state NOT IN ('done', 'failed')",
         "local_job_running ON local_job (grid_job, number, local_id) WHERE state IN ('active', 'suspended')",
@@ -45,6 +60,7 @@ LOCAL_JOBS = Table(
         "local_job_unsubmitted ON local_job (token, grid_job, number) WHERE state = 'unsubmitted'",
         "local_job_blocked ON local_job (grid_job) WHERE helps IS NOT NULL",
     ),
+    settled=("batch", "local_id", "token", "array"),
 )
 PHASES = Table(
     "phase",
@@ -81,23 +97,20 @@ ATTEMPTS = Table(
 )
 """Earlier attempts, all of which failed."""
 
-_ADD = (
-    "INSERT INTO local_job_count VALUES ({0}.grid_job, {0}.state, coalesce({0}.outcome, ''), {1})"
-    " ON CONFLICT DO UPDATE SET number = number + excluded.number"
-)
-_HAS_MOVED = "old.state IS NOT new.state OR old.outcome IS NOT new.outcome"
-COUNTS = f"""
+COUNTS = """
 CREATE TABLE IF NOT EXISTS local_job_count (
     grid_job TEXT NOT NULL, state TEXT NOT NULL, outcome TEXT NOT NULL, number INTEGER NOT NULL,
     PRIMARY KEY (grid_job, state, outcome)
 ) WITHOUT ROWID;
-CREATE TRIGGER IF NOT EXISTS count_new AFTER INSERT ON local_job BEGIN {_ADD.format("new", 1)}; END;
-CREATE TRIGGER IF NOT EXISTS count_gone AFTER DELETE ON local_job BEGIN {_ADD.format("old", -1)}; END;
-CREATE TRIGGER IF NOT EXISTS count_moved AFTER UPDATE OF state, outcome ON local_job WHEN {_HAS_MOVED}
-    BEGIN {_ADD.format("old", -1)}; {_ADD.format("new", 1)}; END;
 """
-"""How many local jobs of a grid job are in each state and outcome: kept by SQLite with each row that changes, as no
-event may cost what all the others do. Rows of 0 may stay."""
+"""How many local jobs of a grid job are in each state and outcome: kept with the rows that are written, as no event may
+cost what all the others do. Rows of 0 may stay."""
+# CROSS JOIN: from these numbers on; SQLite would search all of the grid job.
+_ADD = """
+INSERT INTO local_job_count SELECT grid_job, state, coalesce(outcome, ''), ? * count(*)
+FROM json_each(?) CROSS JOIN local_job ON grid_job = ? AND local_job.number = value GROUP BY state, outcome
+ON CONFLICT DO UPDATE SET number = number + excluded.number
+"""
 COUNTED = "SELECT grid_job, state, coalesce(outcome, ''), count(*) FROM local_job GROUP BY 1, 2, 3"
 """SQL: what the counts must be."""
 
@@ -274,7 +287,10 @@ class LocalJobs:
     def put(self, identity: str, jobs: "Iterable[LocalJob]") -> None:
         """Write local jobs' documents, new or changed."""
         jobs = list(jobs)
+        numbers = json.dumps([job.index for job in jobs])
+        self._store.write(_ADD, [(-1, numbers, identity)])
         self._store.put(LOCAL_JOBS, ((identity, job) for job in jobs))
+        self._store.write(_ADD, [(1, numbers, identity)])
         self._store.write(
             "DELETE FROM phase WHERE grid_job = ? AND number = ?", [(identity, job.index) for job in jobs]
         )
@@ -282,6 +298,11 @@ class LocalJobs:
         self._store.put(PHASES, told)
         past = ((identity, job, number, attempt) for job in jobs for number, attempt in enumerate(job.past(), 1))
         self._store.put(ATTEMPTS, past)
+
+    def count_anew(self) -> None:
+        """Count what there is, whatever the counts were."""
+        self._store.write("DELETE FROM local_job_count")
+        self._store.write(f"INSERT INTO local_job_count {COUNTED}")
 
     def all_of(self, identity: str, *states: State) -> "list[LocalJob]":
         """The local jobs of a grid job in order of their index; only those in the given states, if any are given."""
@@ -421,6 +442,15 @@ class LocalJobs:
         sql = "SELECT grid_job, number, document FROM local_job WHERE batch = ? AND local_id = ?"
         found = self._read(sql + " ORDER BY submitted DESC LIMIT 1", batch, local_id)
         return found[0] if found else None
+
+    def find_all(self, batch: str, local_ids: Iterable[str]) -> dict[str, tuple[str, int, bytes]]:
+        """Grid job, number and document of each local job that one of these ids names, by that; as `find` does."""
+        sql = (
+            "SELECT local_id, grid_job, number, document FROM local_job"
+            " WHERE batch = ? AND local_id IN (SELECT value FROM json_each(?)) ORDER BY submitted"
+        )
+        rows = self._store.query(sql, [batch, json.dumps(list(local_ids))])
+        return {str(local_id): (str(job), int(number), data) for local_id, job, number, data in rows}
 
     def named(self, local_id: str) -> "list[tuple[str, LocalJob]]":
         """Grid job and local job of every batch system that an id names or has named, the last submitted first."""

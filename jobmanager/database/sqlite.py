@@ -5,6 +5,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,8 @@ class Table:
     indexes: tuple[str, ...] = ()
     """What follows ``CREATE INDEX``."""
     options: str = ""
+    settled: tuple[str, ...] = ()
+    """Columns that hardly ever change: where they have not, their indexes are not written."""
 
     @property
     def schema(self) -> str:
@@ -52,7 +55,16 @@ class Table:
         )
         return table + "".join(f"CREATE INDEX IF NOT EXISTS {index};\n" for index in self.indexes)
 
-    @property
+    @cached_property
+    def revision(self) -> str:
+        """The statement that writes a row in place of the one with its key, if what is settled is the same there."""
+        places = {name: f"{name} = ?{place}" for place, name in enumerate(self.columns, 1)}
+        free = [places[name] for name in self.columns if name not in (*self.key, *self.settled)]
+        # The plus: the row is found by its key.
+        same = [*(places[name] for name in self.key), *(f"+{places[name].replace('=', 'IS')}" for name in self.settled)]
+        return f"UPDATE {self.name} SET {', '.join(free)} WHERE {' AND '.join(same)}"
+
+    @cached_property
     def insertion(self) -> str:
         """The statement that writes a row, in place of the one with its key; never of one that is like it elsewhere."""
         names, places = ", ".join(self.columns), ", ".join("?" * len(self.columns))
@@ -173,7 +185,11 @@ class Store:
     def put(self, table: Table, sources: Iterable[tuple[Any, ...]]) -> None:
         """Write the row that a table derives from each of the sources, which its columns take as arguments."""
         values = [value for _, value in table.columns.values()]
-        self.write(table.insertion, (tuple(value(*source) for value in values) for source in sources))
+        rows = (tuple([value(*source) for value in values]) for source in sources)
+        with self._translated():
+            for row in rows:
+                if not table.settled or not self._connection.execute(table.revision, row).rowcount:
+                    self._connection.execute(table.insertion, row)
 
     def check_room(self) -> None:
         """Write and delete something larger than most transactions: a full disk may still take a few bytes."""

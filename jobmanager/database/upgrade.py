@@ -116,6 +116,7 @@ def _copy(store: Store, layouts: range) -> None:
             local_jobs.put(str(grid_job), [LocalJob(document)])
         except DamagedDocument as damage:
             _keep(store, LOCAL_JOBS, f"grid_job = ? AND number = {int(number)}", grid_job, damage)
+    local_jobs.count_anew()
 
 
 def _keep(store: Store, table: Table, condition: str, grid_job: str, damage: DamagedDocument) -> None:

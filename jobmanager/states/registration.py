@@ -8,6 +8,7 @@ from adapters import LocalJob as PlannedJob
 from batch_adapters.adapter import Naming
 from batch_adapters.states import Event, State
 from jobmanager.database.database import DamagedDocument, Database, DatabaseError
+from jobmanager.database.documents import read_document
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob
 from jobmanager.states.changes import forget_future, put_local_jobs
@@ -70,9 +71,9 @@ def apply_events(database: Database, batch: str, events: Sequence[Event]) -> dic
     from which it replays after a crash, goes along.
     """
     now = time.time()
-    changes = _Changes(database, batch)
     unknown = []
     with database.transaction():
+        changes = _Changes(database, batch, events, now)
         for event in events:
             if not changes.apply(event):
                 unknown.append(event)
@@ -85,12 +86,12 @@ def apply_events(database: Database, batch: str, events: Sequence[Event]) -> dic
 class _Changes:
     """The local jobs that a batch of events touches, each read once."""
 
-    def __init__(self, database: Database, batch: str) -> None:
+    def __init__(self, database: Database, batch: str, events: Iterable[Event], now: float) -> None:
         self._database = database
         self._batch = batch
+        self._now = now
+        self._stored = database.local_jobs.find_all(batch, {event.local_id for event in events})
         self._jobs: dict[tuple[str, int], LocalJob] = {}
-        self._keys: dict[str, tuple[str, int]] = {}
-        """By id; none changes in the transaction."""
         self._changed: set[tuple[str, int]] = set()
 
     def apply(self, event: Event) -> bool:
@@ -102,7 +103,7 @@ class _Changes:
         try:
             return self._find_and_apply(event)
         except DamagedDocument as damage:
-            self._database.quarantine.put(damage, time.time())
+            self._database.quarantine.put(damage, self._now)
         except DatabaseError:
             raise
         except Exception:
@@ -110,24 +111,26 @@ class _Changes:
         return True
 
     def _find_and_apply(self, event: Event) -> bool:
-        key = self._keys.get(event.local_id)
-        if key is not None and key in self._jobs:
-            self._apply(key[0], self._jobs[key], event, apply_event)
-            return True
-        found = self._database.local_jobs.find(self._batch, event.local_id)
-        if found is not None:
-            self._keys[event.local_id] = found[0], found[1].index
-            self._apply(*found, event, apply_event)
+        stored = self._stored.get(event.local_id)
+        if stored is not None:
+            grid_job, number, document = stored
+            if (grid_job, number) not in self._jobs:
+                self._keep(grid_job, LocalJob(read_document(LocalJob.tag, document, grid_job, number)))
+            self._apply((grid_job, number), event, apply_event)
             return True
         elements = self._database.local_jobs.of_array(self._batch, event.local_id)
         for grid_job, job in elements:
-            self._apply(grid_job, job, event, apply_array_event)
+            if (grid_job, job.index) not in self._jobs:
+                self._keep(grid_job, job)
+            self._apply((grid_job, job.index), event, apply_array_event)
         return bool(elements)
 
-    def _apply(self, grid_job: str, stored: LocalJob, event: Event, apply: Callable[[LocalJob, Event], bool]) -> None:
-        key = grid_job, stored.index
-        job = self._jobs.setdefault(key, stored)
-        forget_future([job], time.time())
+    def _keep(self, grid_job: str, job: LocalJob) -> None:
+        forget_future([job], self._now)
+        self._jobs[grid_job, job.index] = job
+
+    def _apply(self, key: tuple[str, int], event: Event, apply: Callable[[LocalJob, Event], bool]) -> None:
+        job = self._jobs[key]
         before = job.state
         try:
             has_changed = apply(job, event)
@@ -139,7 +142,7 @@ class _Changes:
         if has_changed:
             self._changed.add(key)
         if job.state is not before:
-            logger.info("%s %s %s", grid_job, job.local_id, job.state.word)
+            logger.info("%s %s %s", key[0], job.local_id, job.state.word)
 
     def by_grid_job(self) -> dict[str, list[LocalJob]]:
         """The changed local jobs."""

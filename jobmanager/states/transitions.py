@@ -4,8 +4,6 @@ A log's events count in the log's order, each once. What the batch system's queu
 in which it was asked. The driver's own record beats both. What all of it amounts to in the end, `ends` says.
 """
 
-from dataclasses import replace
-
 from lxml import etree
 
 from batch_adapters.adapter import LocalStatus
@@ -24,14 +22,13 @@ def apply_event(job: LocalJob, event: Event) -> bool:
     An event that was seen before, a replay, changes nothing; nor does a late one. A final state is left only by a
     PENDING event: the batch system queued the job again.
     """
-    evidence = _evidence_of(event)
-    if job.has_evidence(evidence):
-        return False
+    said = f"{event.state.word} {event.exit_code}" if event.state.is_final else event.state.word
     verdict = _judge_event(job, event)
+    changes = None if verdict else event.state
+    if not job.put_evidence(Evidence("log", said, event.timestamp, verdict or event.state.word, changes)):
+        return False
     if verdict:
-        job.put_evidence(replace(evidence, verdict=verdict))
         return True
-    job.put_evidence(replace(evidence, verdict=event.state.word, state=event.state))
     if job.state.is_final:
         job.restart()
     _enter(job, event.state, event.timestamp, event.exit_code)
@@ -48,11 +45,6 @@ def apply_array_event(job: LocalJob, event: Event) -> bool:
     if event.state is not State.FAILED or job.state is not State.PENDING:
         return False
     return apply_event(job, event)
-
-
-def _evidence_of(event: Event) -> Evidence:
-    said = f"{event.state.word} {event.exit_code}" if event.state.is_final else event.state.word
-    return Evidence("log", said, event.timestamp)
 
 
 def _judge_event(job: LocalJob, event: Event) -> str:

@@ -302,6 +302,7 @@ def test_a_fault_in_telling_gram_keeps_no_grid_job_from_going_on(
 
     with account.database.transaction():
         account.database._store.write("UPDATE local_job SET state = 'done'")
+        account.database.local_jobs.count_anew()
     monkeypatch.setattr(monitor._reports, "report", fail)
     monitor._work()
     assert (Task.COLLECT, WELL) in started

@@ -16,7 +16,7 @@ from batch_adapters.adapter import Naming
 from batch_adapters.fork import FORK
 from batch_adapters.states import Cause, Event, State
 from jobmanager.database.database import Choice, Database, DatabaseError, LocalJobKey, UnknownJob
-from jobmanager.database.documents import InvalidDocument
+from jobmanager.database.documents import InvalidDocument, read_document
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob, Outcome
 from jobmanager.database.local_jobs import PhaseSum, Usage
@@ -665,15 +665,14 @@ def test_a_document_is_read_once_for_all_its_events_of_a_batch(
 ) -> None:
     add(database, "aaaaaaaa")
     submit(database, "aaaaaaaa", 2)
-    asked: list[str] = []
-    of_store = database.local_jobs.find
+    read: list[int] = []
 
-    def find(batch: str, local_id: str) -> tuple[str, LocalJob] | None:
-        asked.append(local_id)
-        return of_store(batch, local_id)
+    def reading(tag: str, data: bytes, grid_job: str, number: int = 0) -> etree._Element:
+        read.append(number)
+        return read_document(tag, data, grid_job, number)
 
-    monkeypatch.setattr(database.local_jobs, "find", find)
+    monkeypatch.setattr("jobmanager.states.registration.read_document", reading)
     events = [Event(2000 + state, "aaaaaaaa-1.1", state, 0) for state in (State.ACTIVE, State.SUSPENDED)]
     events.append(Event(3000, "aaaaaaaa-1.1", State.DONE, 0))
     apply_events(database, "fork", events)
-    assert (asked, database.local_jobs.get("aaaaaaaa", 1).state) == (["aaaaaaaa-1.1"], State.DONE)
+    assert (read, database.local_jobs.get("aaaaaaaa", 1).state) == ([1], State.DONE)

@@ -188,7 +188,7 @@ class LocalJob(Document):
 
     def put_evidence(self, evidence: Evidence) -> bool:
         """Keep what was seen; False where the same source has said the same of the same time before."""
-        parent = self.element.find("evidence")
+        parent = next(self.element.iterchildren("evidence"), None)
         if parent is None:
             parent = etree.SubElement(self.element, "evidence")
         said, when = render_text(evidence.said), render_time(evidence.when)
@@ -277,7 +277,7 @@ class LocalJob(Document):
 
     def past(self) -> "list[LocalJob]":
         """The attempts before this one as they ended, in their order; of each its attributes only."""
-        return [LocalJob(element) for element in self.element.iterfind("attempt")]
+        return [LocalJob(element) for element in self.element.iterchildren("attempt")]
 
     def earlier_attempts(self) -> list[Attempt]:
         """The attempts before this one, in their order."""
@@ -327,7 +327,7 @@ class LocalJob(Document):
                 tuple(str(output.get("name")) for output in e.iterfind("output")),
                 *(read_time(str(e.get("begun"))), read_time(str(e.get("changed")))),
             )
-            for e in self.element.iterfind("phase")
+            for e in self.element.iterchildren("phase")
         ]
 
     def phases(self) -> list[Phase]:

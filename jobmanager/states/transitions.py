@@ -49,17 +49,18 @@ def apply_array_event(job: LocalJob, event: Event) -> bool:
 
 def _judge_event(job: LocalJob, event: Event) -> str:
     """Why an event of the log changes nothing; empty where it does."""
-    if event.state is job.state:
-        return f"nothing new: {job.state.word} already"
+    state = job.state
+    if event.state is state:
+        return f"nothing new: {state.word} already"
     if event.timestamp < job.event_time:
         return "late: the log had told of a later second"
     is_failure = event.state is State.FAILED
     if is_failure and job.signalled is not None and event.timestamp - job.signalled in _SIGNAL_TIME:
         return "in doubt: a signal of ours may look the same in the log"
-    if job.state.is_final:
+    if state.is_final:
         is_requeue = event.state is State.PENDING and event.timestamp >= job.queue_time
-        return "" if is_requeue else f"nothing: {job.state.word} is the end, unless queued again"
-    backwards = _STEPS[event.state] < _STEPS[job.state]
+        return "" if is_requeue else f"nothing: {state.word} is the end, unless queued again"
+    backwards = _STEPS[event.state] < _STEPS[state]
     if backwards and event.timestamp < job.queue_time:
         return "late: the queue has told of a later second"
     return ""

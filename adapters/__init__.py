@@ -3,11 +3,14 @@
 from adapters.attributes import Attribute, Kind, RequestFile, Value, canonical_name
 from adapters.files import UnusableFile, copy_files, find_size_faults, open_input
 from adapters.job_adapter import EVENTS, SLICING, JobAdapter, Limits, LocalJob, Phase, Site, Slice, Step, TooLarge
+from adapters.sweep import SWEEP, BadSweep, Sweep
 
 __all__ = [
     "EVENTS",
     "SLICING",
+    "SWEEP",
     "Attribute",
+    "BadSweep",
     "JobAdapter",
     "Kind",
     "Limits",
@@ -17,6 +20,7 @@ __all__ = [
     "Site",
     "Slice",
     "Step",
+    "Sweep",
     "TooLarge",
     "UnusableFile",
     "Value",

@@ -3,10 +3,12 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
 from adapters.attributes import Attribute, Kind, Value
+from adapters.sweep import SWEEP, Sweep, read_sweep
 
 HIGHEST_SEED = 900_000_000
 """Pythia 8 takes seeds from 1 to this number; other generators take at least as many."""
@@ -148,8 +150,20 @@ class JobAdapter(ABC):
         self.request = request
         self.site = site
 
+    @cached_property
+    def sweep(self) -> Sweep | None:
+        """What its local jobs differ by, which says how many they are; None: it declares no `SWEEP`, or is asked none.
+
+        :raises BadSweep: with a sentence about the first fault.
+        """
+        return read_sweep(self.request) if all(one in self.attributes for one in SWEEP) else None
+
     def checkErrors(self) -> Iterable[str]:
         """Faults of the request that the declared attributes alone cannot show, one sentence each."""
+        return ()
+
+    def findWarnings(self) -> Iterable[str]:
+        """What looks wrong, but may be meant, one sentence each: whoever submits is told."""
         return ()
 
     def getSize(self) -> int | None:

@@ -1,14 +1,28 @@
 """Job type ``command``: any program, a number of times."""
 
 import os
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
-from adapters import Attribute, JobAdapter, Kind, LocalJob, RequestFile, TooLarge, copy_files, find_size_faults
+from adapters import (
+    SWEEP,
+    Attribute,
+    JobAdapter,
+    Kind,
+    LocalJob,
+    RequestFile,
+    TooLarge,
+    copy_files,
+    find_size_faults,
+)
 from handlers.inputs import find_file_faults
 
 RESERVED_NAMES = ("output", ".samgrid")
 """Names in a local job's scratch folder that are not free for files of the request."""
+
+_SHELLS = {"sh", "bash", "dash", "ksh", "zsh", "csh", "tcsh"}
+_VARIABLE = re.compile(r"\$\{?SAMGRID_\w+\}?")
 
 
 class CommandAdapter(JobAdapter):
@@ -22,6 +36,7 @@ class CommandAdapter(JobAdapter):
         Attribute("count", "How many times the program runs.", Kind.INTEGER, "local jobs", default=1, minimum=1),
         Attribute("input_files", "Files that every local job finds in its folder: under their name as written, or "
                   "under the last part of an absolute one.", Kind.FILES, default=()),
+        *SWEEP,
     )  # fmt: skip
 
     def checkErrors(self) -> Iterable[str]:
@@ -32,6 +47,18 @@ class CommandAdapter(JobAdapter):
             faults += find_file_faults("input file", file)
         files = self._travelling_files()
         return [*faults, *_find_clashes(files), *find_size_faults(files, self.site.limits)]
+
+    def findWarnings(self) -> Iterable[str]:
+        """Variables of ours that no shell will expand."""
+        words: Sequence[str] = self.request["arguments"]
+        if _SHELLS & {os.path.basename(word) for word in (self.request["executable"].name, *words)}:  # noqa: PTH119
+            return []
+        return [
+            f"arguments: no shell expands {found[0]}, and the program gets it as it stands: let a shell run it, as in"
+            ' (executable = /bin/sh)(arguments = -c "program $SAMGRID_INDEX"), or look for the variable in the program'
+            for found in map(_VARIABLE.search, words)
+            if found
+        ][:1]
 
     def getSize(self) -> int | None:
         """None: the local jobs are no slices of a whole."""

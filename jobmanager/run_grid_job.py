@@ -4,16 +4,20 @@ A worker process runs them in the background, as often as it takes: what an earl
 """
 
 import logging
+import shlex
+from pathlib import Path
 
 from adapters import LocalJob
 from adapters.job_adapter import cut_slice
 from jobmanager.database.grid_job import GridJob
-from jobmanager.requests.acceptance import check_errors, make_adapter
-from jobmanager.requests.time_limit import asking
+from jobmanager.requests.acceptance import check_errors, make_adapter, prepare_grid_job
+from jobmanager.requests.attributes import Given
+from jobmanager.requests.time_limit import asking, limited
 from jobmanager.site.account import Account
 from jobmanager.states.registration import create_local_jobs, note_staging
-from jobmanager.submission.packing import pack_sandbox
+from jobmanager.submission.packing import find_entries, pack_sandbox
 from jobmanager.submission.submit import submit_local_jobs
+from sandbox.driver import LocalJobEntry
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +45,24 @@ def run_grid_job(account: Account, identity: str) -> None:
     indexes = set(job.indexes)
     create_local_jobs(account.database, job, [local_job for local_job in local_jobs if local_job.index in indexes])
     submit_local_jobs(account, job, adapter.request)
+
+
+def find_command_lines(account: Account, given: Given, folder: Path) -> list[str]:
+    """A line for each local job that a request would become, with the variables that are its own; or for each step.
+
+    :raises BadRequest, HandlerError: as it would be refused.
+    """
+    with limited(account.configuration.handlers.time_limit):
+        job = prepare_grid_job(account, given, folder)
+        if job.steps:
+            return [f"step {step.name}: a grid job of its own" for step in job.steps]
+        entries = find_entries(make_adapter(account, given, folder), cut_grid_job(job))
+    return [f"{index}: {_render_entry(entry)}" for index, entry in enumerate(entries, 1)]
+
+
+def _render_entry(entry: LocalJobEntry) -> str:
+    variables = [f"{name}={shlex.quote(value)}" for name, value in entry.environment]
+    return " ".join([*variables, shlex.join(entry.command)])
 
 
 def cut_grid_job(job: GridJob) -> list[LocalJob]:

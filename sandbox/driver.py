@@ -93,6 +93,8 @@ class LocalJobEntry:
     first_event: int | None = None
     events: int | None = None
     seed: int | None = None
+    environment: tuple[tuple[str, str], ...] = ()
+    """Variables that other local jobs have with other values."""
 
 
 def render_table(entries: Iterable[LocalJobEntry]) -> bytes:
@@ -111,14 +113,17 @@ def _render_line(index: int, entry: LocalJobEntry) -> bytes:
 def _render_entry(entry: LocalJobEntry) -> str:
     if not entry.command or not entry.command[0]:
         raise SandboxRefused("a local job has no command: its job type must name a program")
-    words = "".join(
-        f"{name}={value} "
-        for name, value in (("first_event", entry.first_event), ("events", entry.events), ("seed", entry.seed))
-        if value is not None
-    )
-    # A line break lies within single quotes always; the driver knows it as $NL.
-    command = " ".join(quote_word(word).replace("\n", "'\"$NL\"'") for word in entry.command)
-    return f"{words.strip()}; set -- {command}" if words else f"set -- {command}"
+    numbers = (("first_event", entry.first_event), ("events", entry.events), ("seed", entry.seed))
+    words = " ".join(f"{name}={value}" for name, value in numbers if value is not None)
+    # A function, which the driver calls beside the program only: its own commands must not see them.
+    variables = " ".join(f"{name}={_quote(value)}" for name, value in entry.environment)
+    parts = [f"vary() {{ export {variables}; }}" if variables else "", words]
+    return "; ".join([*filter(None, parts), f"set -- {' '.join(map(_quote, entry.command))}"])
+
+
+def _quote(word: str) -> str:
+    """A word for the shell in one line: a break lies within single quotes always; the driver knows it as $NL."""
+    return quote_word(word).replace("\n", "'\"$NL\"'")
 
 
 def quote_word(value: object) -> str:

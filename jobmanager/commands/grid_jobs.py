@@ -45,7 +45,9 @@ class CommandError(Exception):
 
 def add_commands(add: AddCommand, add_for_jobs: AddForJobs) -> None:
     """Make the commands known to the command line."""
-    _add_file(add("submit", submit, "Submit a grid job and print its id.", SUBMIT_HELP))
+    command = add("submit", submit, "Submit a grid job and print its id.", SUBMIT_HELP)
+    _add_file(command)
+    command.add_argument("--dry-run", action="store_true", help="only show the local jobs' command lines")
     _add_file(add("run", run, "Submit a grid job, watch it, and show its output.", RUN_HELP))
     add_for_jobs("watch", watch, "Show a grid job's progress until it ends.", WATCH_HELP)
     command = add_for_jobs("status", status, "List grid jobs.", STATUS_HELP)
@@ -68,7 +70,20 @@ def _add_file(command: argparse.ArgumentParser) -> None:
 
 def submit(options: argparse.Namespace) -> int:
     """Accept a request and print the grid job's id; the rest happens in the background."""
+    if options.dry_run:
+        return _show_command_lines(look_into_account(options.state_dir), options.file)
     print(_submit(open_account(options.state_dir), options.file, options.name))
+    return 0
+
+
+def _show_command_lines(account: Account, file: str) -> int:
+    """What each local job would run, with the variables that are its own."""
+    from jobmanager.requests.files import read_request_file
+    from jobmanager.run_grid_job import find_command_lines
+    from jobmanager.views.text import printable
+
+    given, folder = read_request_file(file, account.configuration.handlers.modules)
+    sys.stdout.writelines(f"{printable(line)}\n" for line in find_command_lines(account, given, folder))
     return 0
 
 

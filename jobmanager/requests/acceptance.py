@@ -11,8 +11,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adapters import JobAdapter, Limits, RequestFile, Site, Step, TooLarge, canonical_name, find_size_faults
+from adapters import (
+    BadSweep,
+    JobAdapter,
+    Limits,
+    RequestFile,
+    Site,
+    Step,
+    Sweep,
+    TooLarge,
+    canonical_name,
+    find_size_faults,
+)
 from adapters.job_adapter import HIGHEST_SEED
+from adapters.sweep import SPLIT_FILES
 from batch_adapters.registry import UnknownBatchSystem, check_name
 from jobmanager.database.database import Database
 from jobmanager.database.documents import render_text
@@ -83,7 +95,7 @@ def prepare_grid_job(account: Account, given: Given, folder: Path) -> GridJob:
     check_errors(adapter)
     steps = find_steps(adapter)
     check_steps(account, given, steps, folder)
-    _check_batch_system(account, adapter.request)
+    _check_batch_system(account, adapter)
     if render_text(str(folder)) != str(folder):
         raise BadRequest([f"the request's folder {str(folder)!r} has characters that no XML can hold: rename it"])
     job_id = _new_job_id(account)
@@ -98,6 +110,8 @@ def prepare_grid_job(account: Account, given: Given, folder: Path) -> GridJob:
     job.name = adapter.request["name"] or None
     job.min_success = adapter.request["min_success"]
     job.retries = adapter.request["retries"]
+    for warning in adapter.findWarnings():
+        logger.warning("%s", warning)
     return job
 
 
@@ -144,7 +158,7 @@ def _check_step(account: Account, given: Given, step: Step, folder: Path) -> Non
     if not step.input_step:
         check_errors(make_adapter(account, given, folder))
         count_local_jobs(adapter)
-    _check_batch_system(account, adapter.request)
+    _check_batch_system(account, adapter)
 
 
 def request_of_step(account: Account, given: Given, step: Step, input_folder: Path | None) -> Given:
@@ -223,13 +237,30 @@ def check_errors(adapter: JobAdapter) -> None:
         faults.append(f"directory does not go with {adapter.jobType}: its programs run in the scratch folder")
     elif directory and not os.path.isdir(directory):  # noqa: PTH112 as above
         faults.append(f"directory: no such folder: {directory}")
+    faults += _find_sweep_faults(adapter)
     faults += find_size_faults(_find_travelling_files(adapter.request), adapter.site.limits)
     if faults:
         raise BadRequest(list(dict.fromkeys(faults)))
 
 
+def _find_sweep_faults(adapter: JobAdapter) -> list[str]:
+    try:
+        sweep = adapter.sweep
+    except BadSweep as error:
+        return [str(error)]
+    if sweep is None:
+        return []
+    faults = []
+    if adapter.request.get("count", 1) != 1:
+        faults.append("count does not go with parameters or split_files, which say how many local jobs there are")
+    texts = [*adapter.request.get("arguments", ()), *(value for _, value in adapter.request["environment"])]
+    if "arguments" in adapter.request and not any(map(sweep.is_in, texts)):
+        faults.append(f"all local jobs would do the same: no argument and no variable has {sweep.placeholders}")
+    return faults
+
+
 def _find_travelling_files(request: Mapping[str, Any]) -> Iterator[RequestFile]:
-    for value in request.values():
+    for value in (value for name, value in request.items() if name != SPLIT_FILES.name):
         for item in value if isinstance(value, tuple) else (value,):
             if isinstance(item, RequestFile) and item.travels:
                 yield item
@@ -240,14 +271,14 @@ def run_directory(request: Mapping[str, Any]) -> Path | None:
     return Path.home() / request["directory"] if request["directory"] else None
 
 
-def _check_batch_system(account: Account, request: Mapping[str, Any]) -> None:
+def _check_batch_system(account: Account, adapter: JobAdapter) -> None:
     """Where local jobs go: what cannot be used would be the monitor's trouble, for every job.
 
     The adapter takes its time to load: most requests have no options, and most sites share their files.
 
     :raises BadRequest: the site's configuration is wrong, or the batch system does not take what the request wants.
     """
-    configuration = account.configuration
+    configuration, request = account.configuration, adapter.request
     name = configuration.site.batch_system
     try:
         check_name(name, configuration.batch)
@@ -257,6 +288,9 @@ def _check_batch_system(account: Account, request: Mapping[str, Any]) -> None:
         raise BadRequest(
             [f"configuration [sandbox] transfer: {name} cannot carry files; say shared, with a spool_folder"]
         )
+    is_carried = configuration.sandbox.transfer is Transfer.BATCH_SYSTEM
+    if is_carried and adapter.sweep and any(file.travels for file in adapter.request["split_files"]):
+        raise BadRequest(["split_files: no file system is shared here: give absolute names that all hosts know"])
     if request["batch_options"]:
         _check_options(request["batch_options"], find_batch_adapter(account, name))
     wanted = [word for word in ("queue", "project") if request[word]]
@@ -290,12 +324,19 @@ def count_local_jobs(adapter: JobAdapter) -> int:
         try:
             size = adapter.getSize()
             _check_number(adapter, "getSize", 1 if size is None else size)
-            count = adapter.getNumSubmissionTimes()
+            count = adapter.getNumSubmissionTimes() if adapter.sweep is None else _count_rows(adapter, adapter.sweep)
             _check_number(adapter, "getNumSubmissionTimes", count)
         except TooLarge as error:
             raise BadRequest([str(error)]) from error
     if count < 1 or (size is not None and count > size):
         raise HandlerError(f"handler {adapter.jobType} asks for {count} local jobs for a size of {size}")
+    return count
+
+
+def _count_rows(adapter: JobAdapter, sweep: Sweep) -> int:
+    count, most = len(sweep.rows), adapter.site.limits.max_local_jobs
+    if count > most:
+        raise TooLarge(f"parameters or split_files make {count} local jobs, but this site takes at most {most}")
     return count
 
 

@@ -3,10 +3,11 @@
 import logging
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from adapters import JobAdapter, LocalJob, RequestFile, TooLarge, UnusableFile, copy_files
+from adapters import BadSweep, JobAdapter, LocalJob, RequestFile, Sweep, TooLarge, UnusableFile, copy_files
 from jobmanager.database.grid_job import GridJob
 from jobmanager.requests.acceptance import run_directory
 from jobmanager.requests.job_types import HANDLER_FAILURES, HandlerError
@@ -61,18 +62,44 @@ def _ask_handler(
     adapter: JobAdapter, local_jobs: Sequence[LocalJob], work_area: Path
 ) -> tuple[list[LocalJobEntry], Mapping[str, str]]:
     """The command lines and the variables of local jobs, whose work area is filled."""
-    try:
-        commands = [_command(adapter.getCommandAndArguments(local_job)) for local_job in local_jobs]
+    with _blaming(adapter):
+        entries = _find_entries(adapter, local_jobs)
         adapter.prepareWorkArea(work_area)
-        environment = adapter.getEnvironment()
-    except OSError:
+        return entries, adapter.getEnvironment()
+
+
+def find_entries(adapter: JobAdapter, local_jobs: Sequence[LocalJob]) -> list[LocalJobEntry]:
+    """The command line of each local job, and the variables that are its own.
+
+    :raises HandlerError: the handler failed.
+    :raises SandboxRefused: there were other rows, or files, when the request was accepted.
+    """
+    with _blaming(adapter):
+        return _find_entries(adapter, local_jobs)
+
+
+@contextmanager
+def _blaming(adapter: JobAdapter) -> Iterator[None]:
+    """What goes wrong within is the handler's fault, or its request's."""
+    try:
+        yield
+    except (OSError, SandboxRefused):
         raise  # a full disk, say: the handler is not to blame
-    except (TooLarge, UnusableFile) as error:
+    except (BadSweep, TooLarge, UnusableFile) as error:
         raise SandboxRefused(str(error)) from error
     except HANDLER_FAILURES as error:  # whatever an experiment's handler does
         logger.exception("%s's handler failed", adapter.jobType)
         raise HandlerError(f"handler {adapter.jobType}: {type(error).__name__}: {error}") from error
-    return [_entry(*pair) for pair in zip(local_jobs, commands, strict=True)], environment
+
+
+def _find_entries(adapter: JobAdapter, local_jobs: Sequence[LocalJob]) -> list[LocalJobEntry]:
+    sweep = adapter.sweep
+    if sweep is not None and len(sweep.rows) != len(local_jobs):
+        raise SandboxRefused(
+            f"parameters or split_files have changed since the request was accepted: they make {len(sweep.rows)} local"
+            f" jobs now, not {len(local_jobs)}; submit it again"
+        )
+    return [_entry(adapter, sweep, local_job) for local_job in local_jobs]
 
 
 def _command(words: Sequence[str]) -> tuple[str, ...]:
@@ -81,9 +108,16 @@ def _command(words: Sequence[str]) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _entry(local_job: LocalJob, command: tuple[str, ...]) -> LocalJobEntry:
+def _entry(adapter: JobAdapter, sweep: Sweep | None, local_job: LocalJob) -> LocalJobEntry:
+    command, index = _command(adapter.getCommandAndArguments(local_job)), local_job.index
+    environment: tuple[tuple[str, str], ...] = ()
+    if sweep is not None:
+        command = (*command[:1], *sweep.fill_words(command[1:], index))
+        swept = [(name, text) for name, text in adapter.request["environment"] if sweep.is_in(text)]
+        environment = tuple((name, sweep.fill(text, index)) for name, text in swept)
     part = local_job.slice
-    return LocalJobEntry(command, part.first_event, part.events, part.seed) if part else LocalJobEntry(command)
+    first_event, events, seed = (part.first_event, part.events, part.seed) if part else (None, None, None)
+    return LocalJobEntry(command, first_event, events, seed, environment)
 
 
 def _bring_stdin(adapter: JobAdapter, work_area: Path) -> str:

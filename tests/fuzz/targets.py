@@ -22,9 +22,10 @@ from lxml import etree
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp
 
-from adapters import Site
+from adapters import BadSweep, Site
 from adapters.job_adapter import Limits as CuttingLimits
 from adapters.job_adapter import TooLarge, count_local_jobs, cut_slice
+from adapters.sweep import read_parameters
 from batch_adapters.adapter import BatchAdapter, Garbled, Job, Reader
 from batch_adapters.condor import events as condor
 from batch_adapters.fork import commands as fork_commands
@@ -470,6 +471,7 @@ TARGETS: Mapping[str, Target] = {
         ),
     ),
     "decomposition": Target(of_text(_check_decomposition), (TooLarge,), (b"10000 40 0 250 60 600", b"1 0 0 1 0 0")),
+    "parameters": Target(of_text(read_parameters), (BadSweep,), (b'a,b\n1,"2, 3"\n', b'{"a": 1e-3, "b": true}\n')),
     "settings": Target(
         _check_settings,
         (ConfigurationError,),

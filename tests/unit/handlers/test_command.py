@@ -41,6 +41,26 @@ def test_the_command_line_is_the_same_for_every_local_job(folder: Path, words: d
     assert [handler.getCommandAndArguments(LocalJob(index, 2)) for index in (1, 2)] == [argv, argv]
 
 
+@pytest.mark.parametrize(
+    ("words", "warned"),
+    [
+        ({"executable": ["run.sh"], "arguments": ["--seed=$SAMGRID_SEED", "$SAMGRID_INDEX"]}, "$SAMGRID_SEED"),
+        ({"executable": ["/bin/echo"], "arguments": ["${SAMGRID_INDEX}"]}, "${SAMGRID_INDEX}"),
+        ({"executable": ["/bin/sh"], "arguments": ["-c", "echo $SAMGRID_INDEX"]}, None),
+        ({"executable": ["/usr/bin/env"], "arguments": ["bash", "-c", "echo $SAMGRID_INDEX"]}, None),
+        ({"executable": ["run.sh"], "arguments": ["$HOME"]}, None),
+    ],
+    ids=str,
+)
+def test_a_variable_that_no_shell_will_expand_is_warned_of(
+    folder: Path, words: dict[str, Any], warned: str | None
+) -> None:
+    warnings = list(command(folder, **words).findWarnings())
+    assert [warning.split(", ")[0] for warning in warnings] == (
+        [f"arguments: no shell expands {warned}"] if warned else []
+    )
+
+
 def test_an_installed_program_leaves_the_work_area_empty(folder: Path, tmp_path: Path) -> None:
     area = tmp_path / "area"
     area.mkdir()

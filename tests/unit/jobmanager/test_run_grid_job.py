@@ -12,6 +12,7 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
+from sandbox.files import SandboxRefused
 
 from adapters import LocalJob as PlannedJob
 from adapters import Value
@@ -21,15 +22,16 @@ from jobmanager.completion.collection import collect_grid_job
 from jobmanager.database.database import UnknownJob
 from jobmanager.database.grid_job import GridJob
 from jobmanager.monitor.worker import main as run_worker
-from jobmanager.requests.acceptance import accept_grid_job
+from jobmanager.requests.acceptance import accept_grid_job, make_adapter
 from jobmanager.requests.attributes import BadRequest
 from jobmanager.requests.job_types import KNOWN_TYPES, find_job_type, load_job_types
-from jobmanager.run_grid_job import run_grid_job
+from jobmanager.run_grid_job import cut_grid_job, find_command_lines, run_grid_job
 from jobmanager.site.account import Account
-from jobmanager.site.settings import SiteSettings
+from jobmanager.site.settings import SiteSettings, Transfer
 from jobmanager.states.registration import create_local_jobs
+from jobmanager.submission.packing import find_entries
 
-Given = list[tuple[str, tuple[Value, ...]]]
+Given = Sequence[tuple[str, tuple[Value, ...]]]
 
 REQUEST: Given = [("samgrid_type", ("command",)), ("executable", ("/bin/true",))]
 
@@ -61,6 +63,63 @@ def test_what_could_never_run_is_refused_at_once(account: Account, given: Given,
     with pytest.raises(BadRequest, match=word):
         accept_grid_job(account, [*REQUEST, *given], Path(folder))
     assert account.database.grid_jobs.overview() == []
+
+
+SWEPT = [("samgrid_type", ("command",)), ("executable", ("/bin/echo",)), ("parameters", ("points.csv",))]
+
+
+def test_a_sweep_has_a_local_job_for_each_row_with_its_own_command_and_variables(
+    account: Account, tmp_path: Path
+) -> None:
+    (tmp_path / "points.csv").write_text("mass,tag\n91.2,Z\n80.4,it's W\n")
+    given: Given = [*SWEPT, ("arguments", ("{mass}", "{x}")), ("environment", (("TAG", "{tag}"), ("A", "{b}")))]
+    assert find_command_lines(account, given, tmp_path) == [
+        "1: TAG=Z /bin/echo 91.2 '{x}'",
+        """2: TAG='it'"'"'s W' /bin/echo 80.4 '{x}'""",
+    ]
+    assert account.database.grid_jobs.overview() == [], "a look makes nothing"
+    identity = accept_grid_job(account, given, tmp_path)
+    job = account.database.grid_jobs.get(identity)
+    assert job.count == 2
+    (tmp_path / "points.csv").write_text("mass,tag\n91.2,Z\n")
+    with pytest.raises(SandboxRefused, match="they make 1 local jobs now, not 2"):
+        find_entries(make_adapter(account, given, tmp_path), cut_grid_job(job))
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        ([("count", ("2",)), ("arguments", ("{mass}",))], "count does not go with parameters"),
+        ([("arguments", ("{x}", "${mass}"))], r"no argument and no variable has \{mass\}"),
+        ([("parameters", ("nothing.csv",))], "parameters: 'nothing.csv' cannot be read"),
+    ],
+    ids=str,
+)
+def test_a_sweep_that_cannot_be_meant_is_refused(account: Account, tmp_path: Path, given: Given, fault: str) -> None:
+    (tmp_path / "points.csv").write_text("mass\n91.2\n")
+    with pytest.raises(BadRequest, match=fault):
+        accept_grid_job(account, [*SWEPT, *given], tmp_path)
+
+
+def test_a_sweep_of_more_rows_than_the_site_takes_is_refused(account: Account, tmp_path: Path) -> None:
+    (tmp_path / "points.csv").write_text("mass\n" + "1\n" * 100_001)
+    with pytest.raises(BadRequest, match="make 100001 local jobs, but this site takes at most 100000"):
+        accept_grid_job(account, [*SWEPT, ("arguments", ("{mass}",))], tmp_path)
+
+
+@pytest.mark.parametrize("pattern", ["*.root", "/*.root"])
+def test_files_that_no_file_system_shares_are_not_shared_out(account: Account, tmp_path: Path, pattern: str) -> None:
+    (tmp_path / "a.root").touch()
+    settings = replace(account.configuration.sandbox, transfer=Transfer.BATCH_SYSTEM)
+    site = replace(account.configuration.site, batch_system="condor")
+    account = Account(account.places, replace(account.configuration, sandbox=settings, site=site))
+    name = f"{tmp_path}{pattern}" if pattern.startswith("/") else pattern
+    given = [*SWEPT[:2], ("split_files", (name,)), ("arguments", ("{files}",))]
+    if name == pattern:
+        with pytest.raises(BadRequest, match="no file system is shared here"):
+            accept_grid_job(account, given, tmp_path)
+    else:
+        assert account.database.grid_jobs.get(accept_grid_job(account, given, tmp_path)).count == 1
 
 
 @pytest.mark.parametrize("attribute", ["stdin", "input_files"])

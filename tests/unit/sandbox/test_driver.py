@@ -207,6 +207,18 @@ def test_the_environment_arrives_byte_by_byte(bench: Bench) -> None:
     assert seen[b"PATH"].endswith(b"/.samgrid:/usr/bin")
 
 
+def test_variables_of_one_local_job_arrive_byte_by_byte_and_reach_the_program_alone(bench: Bench) -> None:
+    value = "it's {x}\n$HOME\udcff "
+    entry = LocalJobEntry(
+        ("sh", "-c", 'printf "%s." "$COLOUR" "$SHADE"'), environment=(("COLOUR", value), ("SHADE", ""))
+    )
+    changes = {"environment": (("COLOUR", "{x}"),)}
+    assert bench.run_prepared(bench.prepare([entry], **changes)) == 0
+    assert bench.read("stdout") == os.fsencode(value) + b".."
+    # A program in the driver's own PATH would run in place of its tools.
+    assert bench.run_prepared(bench.prepare([LocalJobEntry(("/bin/true",), environment=(("PATH", "/nowhere"),))])) == 0
+
+
 def test_a_local_job_knows_its_place_and_its_slice(bench: Bench) -> None:
     command = ("/bin/sh", "-c", "env | grep ^SAMGRID_ | sort")
     entries = [LocalJobEntry(command), LocalJobEntry(command, 251, 250, 7)]

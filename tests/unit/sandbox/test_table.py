@@ -10,11 +10,18 @@ from sandbox.files import SandboxError
 
 
 def test_each_local_job_has_one_line_with_its_sum_and_index() -> None:
-    table = render_table([LocalJobEntry(("a", "b\nc\n"), 1, 2, 3), LocalJobEntry(("it's\udcff",))])
+    variables = (("A", "x y"), ("B", "it's\n"))
+    entries = [
+        LocalJobEntry(("a", "b\nc\n"), 1, 2, 3),
+        LocalJobEntry(("it's\udcff",)),
+        LocalJobEntry(("a",), environment=variables),
+    ]
+    table = render_table(entries)
     sums, lines = zip(*(line.split(b" ", 1) for line in table.splitlines(keepends=True)), strict=True)
     assert lines == (
         b"1 first_event=1 events=2 seed=3; set -- a 'b'\"$NL\"'c'\"$NL\"''\n",
         b"2 set -- 'it'\"'\"'s\xff'\n",
+        b"3 vary() { export A='x y' B='it'\"'\"'s'\"$NL\"''; }; set -- a\n",
     )
     assert sums == tuple(hashlib.sha256(line).hexdigest().encode() for line in lines)
 

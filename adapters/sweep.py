@@ -1,0 +1,195 @@
+"""Sweeps: local jobs that differ by a row of parameters, or by their share of input files."""
+
+import io
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from adapters.attributes import Attribute, Kind, RequestFile
+
+PARAMETERS = Attribute(
+    "parameters",
+    "File with a header line of names and a row for each local job, as CSV, or as JSON lines: {NAME} in arguments and "
+    "environment becomes the row's value.",
+    Kind.FILE,
+)
+SPLIT_FILES = Attribute(
+    "split_files",
+    "Input files, with * ? [] and ** as in the shell, that are shared out among the local jobs: {files} in arguments "
+    "and environment becomes the local job's own. They are not copied: all hosts must see them.",
+    Kind.FILES,
+    default=(),
+)
+FILES_PER_LOCAL_JOB = Attribute(
+    "files_per_local_job", "How many of split_files one local job gets.", Kind.INTEGER, "files", default=1, minimum=1
+)
+SWEEP = (PARAMETERS, SPLIT_FILES, FILES_PER_LOCAL_JOB)
+"""Attributes that a job type whose local jobs can be swept declares beside its own; all else is the framework's."""
+
+_MOST_BYTES = 16_000_000
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}", re.ASCII)
+
+Row = Mapping[str, Sequence[str]]
+"""What stands for each name in one local job's command line."""
+
+
+class BadSweep(ValueError):
+    """A sweep that cannot be; a sentence for people."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What differs between local jobs: a row for each, all with the same names."""
+
+    rows: Sequence[Row]
+
+    @property
+    def placeholders(self) -> str:
+        """What can be written in arguments and environment: ``{mass}, {seed}``."""
+        return ", ".join(f"{{{name}}}" for name in self.rows[0])
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str]:
+        return re.compile(r"(?<!\$)\{(" + "|".join(map(re.escape, self.rows[0])) + r")\}")
+
+    def is_in(self, text: str) -> bool:
+        """True where a text differs between local jobs."""
+        return self._pattern.search(text) is not None
+
+    def fill(self, text: str, index: int) -> str:
+        """A text for one local job; several values with commas between them, braces of no name of ours as they are."""
+        row = self.rows[index - 1]
+        return self._pattern.sub(lambda found: ",".join(row[found[1]]), text)
+
+    def fill_words(self, words: Iterable[str], index: int) -> Iterator[str]:
+        """Words for one local job: one that is a placeholder and nothing else becomes as many as there are values."""
+        for word in words:
+            whole = self._pattern.fullmatch(word)
+            if whole:
+                yield from self.rows[index - 1][whole[1]]
+            else:
+                yield self.fill(word, index)
+
+
+def read_sweep(request: Mapping[str, Any]) -> Sweep | None:
+    """The sweep that a request with the attributes of `SWEEP` asks for; None: it asks for none.
+
+    :raises BadSweep: with a sentence about the first fault.
+    """
+    points: RequestFile | None = request["parameters"]
+    files: Sequence[RequestFile] = request["split_files"]
+    if points is not None and files:
+        raise BadSweep("parameters and split_files do not go together: either says what each local job gets")
+    if points is not None:
+        return Sweep(_read_file(points))
+    if files:
+        found = list(dict.fromkeys(path for pattern in files for path in _find_files(pattern)))
+        share = request["files_per_local_job"]
+        return Sweep([{"files": found[start : start + share]} for start in range(0, len(found), share)])
+    return None
+
+
+def _find_files(pattern: RequestFile) -> list[str]:
+    """The absolute names of the files that a pattern fits, sorted."""
+    import glob  # here and below: seldom needed, and GRAM waits for what is loaded
+
+    folder = str(pattern.path).removesuffix(pattern.name) if pattern.travels else ""
+    # The request's folder is no pattern, whatever its name.
+    found = glob.glob(glob.escape(folder) + pattern.name, recursive=True)  # noqa: PTH207 Path's has no such escape
+    files = sorted(os.path.abspath(path) for path in found if os.path.isfile(path))  # noqa: PTH100, PTH113 never raise
+    if not files:
+        raise BadSweep(f"split_files: no file is called {pattern.name!r}" + (f" in {folder}" if folder else ""))
+    strange = [path for path in files if "," in path or not path.isprintable()]
+    if strange:
+        raise BadSweep(f"split_files: {strange[0]!r} has a comma or a control character in its name: rename it")
+    return files
+
+
+def _read_file(file: RequestFile) -> Sequence[Row]:
+    try:
+        with open(file.path, "rb", opener=_open_at_once) as stream:
+            data = stream.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise BadSweep(f"parameters: {file.name!r} cannot be read: {error.strerror}") from error
+    if len(data) > _MOST_BYTES:
+        raise BadSweep(f"parameters: {file.name!r} has more than {_MOST_BYTES} bytes")
+    try:
+        return read_parameters(data.decode("utf-8-sig"))
+    except BadSweep as error:
+        raise BadSweep(f"parameters: {file.name!r}: {error}") from error
+    except UnicodeDecodeError as error:
+        raise BadSweep(f"parameters: {file.name!r}: byte {error.start + 1} is no UTF-8 text") from error
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def read_parameters(text: str) -> Sequence[Row]:
+    """The rows of CSV with a header line, or of JSON lines; one at least.
+
+    :raises BadSweep: naming the line.
+    """
+    if "\0" in text:
+        raise BadSweep("it has NUL characters")
+    rows = list(_read_json(text) if text.lstrip().startswith("{") else _read_csv(text))
+    if not rows:
+        raise BadSweep("it has no rows")
+    return rows
+
+
+def _read_csv(text: str) -> Iterator[Row]:
+    import csv
+
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True, skipinitialspace=True)
+    try:
+        lines = (line for line in reader if line)
+        names = [name.strip() for name in next(lines, [])]
+        _check_names(names, reader.line_num)
+        for line in lines:
+            if len(line) != len(names):
+                raise BadSweep(f"line {reader.line_num} has {len(line)} values for {len(names)} names")
+            yield {name: (value,) for name, value in zip(names, line, strict=True)}
+    except csv.Error as error:
+        raise BadSweep(f"line {reader.line_num}: {error}") from error
+
+
+def _read_json(text: str) -> Iterator[Row]:
+    import json
+
+    names: list[str] = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            # Numbers as they are written: 1e-3 is not 0.001 to every program.
+            row = json.loads(line, parse_float=str, parse_int=str, parse_constant=str)
+        except (ValueError, RecursionError) as error:
+            raise BadSweep(f"line {number} is no JSON: {error}") from error
+        if not isinstance(row, dict):
+            raise BadSweep(f"line {number} is no JSON object")
+        names = names or [*row]
+        _check_names([*row], number)
+        if row.keys() != set(names):
+            raise BadSweep(f"line {number} has other names than the first: {', '.join(row)}")
+        yield {name: (_render_value(row[name], number),) for name in names}
+
+
+def _render_value(value: object, line: int) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    # What cannot be a command line's, as JSON can say it by \u escapes.
+    if not isinstance(value, str) or "\0" in value or re.search("[\ud800-\udfff]", value):
+        raise BadSweep(f"line {line}: a value is a text, a number, true or false")
+    return value
+
+
+def _check_names(names: Sequence[str], line: int) -> None:
+    strange = [name for name in names if not _NAME.fullmatch(name)]
+    if strange or not names:
+        raise BadSweep(f"line {line}: {(strange or [''])[0][:40]!r} is no name: letters, digits, _ . - are")
+    if len(set(names)) < len(names):
+        raise BadSweep(f"line {line} has a name twice: {', '.join(names)}")

@@ -1,0 +1,141 @@
+"""Sweeps: rows of parameters as they are written, files shared out, and what becomes of words with braces."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapters import BadSweep, RequestFile, Sweep
+from adapters.sweep import read_parameters, read_sweep
+
+ROWS = [{"mass": ("91.2",), "tag": ("Z, boson",)}, {"mass": ("80.4",), "tag": ("{mass}",)}]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param('mass,tag\n91.2,"Z, boson"\n80.4,{mass}\n', id="CSV"),
+        pytest.param('mass, tag\r\n\r\n91.2, "Z, boson"\r\n80.4,{mass}', id="CSV of Windows"),
+        pytest.param('{"mass": 91.2, "tag": "Z, boson"}\n\n{"tag": "{mass}", "mass": "80.4"}\n', id="JSON lines"),
+    ],
+)
+def test_parameters_are_read_as_they_are_written(text: str) -> None:
+    assert read_parameters(text) == ROWS
+
+
+def test_numbers_in_json_keep_their_digits() -> None:
+    (row,) = read_parameters('{"a": 1e-3, "b": 0.10, "c": 12345678901234567890123, "d": true, "e": false}')
+    assert row == {"a": ("1e-3",), "b": ("0.10",), "c": ("12345678901234567890123",), "d": ("true",), "e": ("false",)}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "line 0: '' is no name"),
+        ("a,b\n", "no rows"),
+        ("a,b\n1,2\n3\n", "line 3 has 1 values for 2 names"),
+        ("a,a\n1,2\n", "line 1 has a name twice: a, a"),
+        ("a,1 b\n1,2\n", "line 1: '1 b' is no name"),
+        ('a\n"open', "line 2: unexpected end of data"),
+        ("a\n\0", "NUL"),
+        ('{"a": 1}\n{"b": 1}', "line 2 has other names than the first: b"),
+        ('{"a": 1}\n[1]', "line 2 is no JSON object"),
+        ('{"a": [1]}', "line 1: a value is a text, a number, true or false"),
+        ('{"a": "\\ud800"}', "line 1: a value is a text"),
+        ("{a}", "line 1 is no JSON"),
+        ("{}", "line 1: '' is no name"),
+        ('{"a": ' * 100_000, "line 1 is no JSON"),
+    ],
+    ids=lambda text: ascii(text)[:40],
+)
+def test_parameters_that_cannot_be_read_are_refused_with_their_line(text: str, words: str) -> None:
+    with pytest.raises(BadSweep, match=words):
+        read_parameters(text)
+
+
+@pytest.mark.parametrize(
+    ("word", "filled"),
+    [
+        ("{mass}", ["80.4"]),
+        ("--mass={mass}:{mass}", ["--mass=80.4:80.4"]),
+        ("{tag}", ["{mass}"]),
+        ("{other} {} {{mass} ${mass}", ["{other} {} {80.4 ${mass}"]),
+        ("{files}", ["{files}"]),
+    ],
+)
+def test_names_of_the_header_are_filled_in_once_and_other_braces_stay(word: str, filled: list[str]) -> None:
+    assert list(Sweep(ROWS).fill_words([word], 2)) == filled
+
+
+def test_the_files_of_a_local_job_are_as_many_words_or_one_with_commas() -> None:
+    sweep = Sweep([{"files": ("/a", "/b")}])
+    assert list(sweep.fill_words(["-i", "{files}", "in={files}"], 1)) == ["-i", "/a", "/b", "in=/a,/b"]
+
+
+def ask(folder: Path, *patterns: str, parameters: str | None = None, share: int = 1) -> Sweep | None:
+    request: dict[str, Any] = {
+        "parameters": RequestFile(parameters, folder / parameters) if parameters else None,
+        "split_files": tuple(RequestFile(pattern, folder / pattern) for pattern in patterns),
+        "files_per_local_job": share,
+    }
+    return read_sweep(request)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A request's folder, whose own name looks like a pattern, with five data files."""
+    place = tmp_path / "[req]*"
+    (place / "data" / "deep").mkdir(parents=True)
+    for name in ("b.root", "a.root", "c.root", "d.txt", "deep/e.root"):
+        (place / "data" / name).touch()
+    return place
+
+
+@pytest.mark.parametrize(
+    ("patterns", "share", "groups"),
+    [
+        (["data/*.root"], 2, [["a.root", "b.root"], ["c.root"]]),
+        (["data/**/*.root"], 9, [["a.root", "b.root", "c.root", "deep/e.root"]]),
+        (["data/d.txt", "data/*"], 3, [["d.txt", "a.root", "b.root"], ["c.root"]]),
+    ],
+    ids=str,
+)
+def test_files_are_shared_out_in_the_order_of_patterns_and_names(
+    folder: Path, patterns: list[str], share: int, groups: list[list[str]]
+) -> None:
+    sweep = ask(folder, *patterns, share=share)
+    assert sweep is not None
+    assert [row["files"] for row in sweep.rows] == [[str(folder / "data" / name) for name in group] for group in groups]
+    absolute = ask(Path("/"), *(str(folder.parent / "?req]?" / pattern) for pattern in patterns), share=share)
+    assert absolute == sweep, "seen from anywhere"
+
+
+@pytest.mark.parametrize(
+    ("patterns", "parameters", "words"),
+    [
+        (["data/*.lhe"], None, r"split_files: no file is called 'data/\*.lhe' in "),
+        (["data/deep"], None, "no file is called"),
+        (["data/*"], "points.csv", "do not go together"),
+        ([], "points.csv", "parameters: 'points.csv' cannot be read: No such file"),
+        ([], "data", "parameters: 'data' cannot be read: Is a directory"),
+        ([], "pipe", "parameters: 'pipe': .* is no name"),
+    ],
+    ids=str,
+)
+def test_a_sweep_of_what_is_not_there_is_refused(
+    folder: Path, patterns: list[str], parameters: str | None, words: str
+) -> None:
+    os.mkfifo(folder / "pipe")
+    with pytest.raises(BadSweep, match=words):
+        ask(folder, *patterns, parameters=parameters)
+
+
+def test_a_file_with_a_comma_in_its_name_is_refused(folder: Path) -> None:
+    (folder / "data" / "x,y.root").touch()
+    with pytest.raises(BadSweep, match="comma"):
+        ask(folder, "data/*.root")
+
+
+def test_a_request_that_sweeps_nothing_has_no_sweep(folder: Path) -> None:
+    assert ask(folder) is None

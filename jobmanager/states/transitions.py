@@ -170,6 +170,8 @@ def apply_driver_status(job: LocalJob, status: DriverStatus, now: float) -> bool
     """
     if status.again is None and job.earlier_run == f"{status.start} {status.pid}":
         return False  # The batch system queued it again, and the driver of that run has not begun.
+    if job.driver == "ended" and status.end is None and status.start in (None, job.run):
+        return False  # Its file has gone since, or something has taken its place: what was read of the end holds.
     before = etree.tostring(job.element)
     if status.start is not None:
         _note_driver(job, status, now)

@@ -1,13 +1,14 @@
 """What drivers write down while local jobs run reaches the database; no program that spoils its file breaks that."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from lxml import etree
 
 from batch_adapters.states import State
-from jobmanager.database.local_job import LocalJob
+from jobmanager.database.local_job import LocalJob, Outcome
 from jobmanager.states.driver_status import ProgressReader, read_driver_status, reconcile_with_drivers, status_file
 from sandbox.status import DriverStatus, Phase
 from tests.unit.toy_system import GRID_JOB, NOW, ToySystem
@@ -128,6 +129,42 @@ def test_what_a_program_makes_of_its_status_file_is_the_fault_of_that_local_job(
 ) -> None:
     make(room / "status")
     assert read_driver_status(room / "status") == DriverStatus(problem=problem)
+
+
+def put_folder(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        pytest.param(Path.unlink, id="removed"),
+        pytest.param(lambda file: file.write_text(""), id="emptied"),
+        pytest.param(lambda file: file.write_text("start 1000\n"), id="cut off"),
+        pytest.param(put_folder, id="a folder in its place"),
+    ],
+)
+@pytest.mark.parametrize("said", [("exit 0", "lost output/a: Permission denied"), ("exit 125", "problem no room")])
+def test_what_was_read_of_an_end_holds_whatever_becomes_of_its_file(
+    toy: ToySystem, spoil: Callable[[Path], object], said: Sequence[str]
+) -> None:
+    toy.add(["17_1"], State.ACTIVE)
+    toy.drives("17_1", "start 1000", *said, "end 2000")
+    reconcile_with_drivers(toy.account, GRID_JOB, [toy.job()])
+    known = etree.tostring(toy.job().element)
+    spoil(status_file(toy.account, GRID_JOB, "17_1"))
+    reconcile_with_drivers(toy.account, GRID_JOB, [toy.job()])
+    assert etree.tostring(toy.job().element) == known
+    assert toy.job().outcome is Outcome.FAILED
+
+
+def test_what_was_read_of_an_end_holds_until_another_run_has_begun(toy: ToySystem) -> None:
+    toy.add(["17_1"], State.ACTIVE)
+    for lines in (["start 1000", "exit 0", "end 2000"], [], ["start 3000"]):
+        toy.drives("17_1", *lines)
+        reconcile_with_drivers(toy.account, GRID_JOB, [toy.job()])
+    assert toy.job().driver == "started"
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from batch_adapters.states import State
-from gram_shims.answers import NO_CHANGE, Answer, GramError, find_error, read_answer, refuse
 from gram_shims.request import (
     JobDescription,
     RefusedRequest,
     find_directory,
+    find_error,
     find_type,
     is_plain,
     read_request,
@@ -24,11 +24,16 @@ from jobmanager.control.cancel_requests import forget_withdrawal, hold_back, req
 from jobmanager.database.documents import render_text
 from jobmanager.database.grid_job import GramOrigin
 from jobmanager.gram.answers import (
+    NO_CHANGE,
+    Answer,
+    GramError,
     answer_file,
+    answer_poll,
     gram_id,
     must_fail,
     read_gram_id,
-    render_poll_answer,
+    refuse,
+    render_answer,
     reported_state,
 )
 from jobmanager.monitor.client import end_other_monitor, wake_monitor
@@ -113,7 +118,7 @@ def _set_aside(account: Account, description: JobDescription) -> tuple[JobDescri
 def _publish_first_answer(account: Account, job_id: str) -> None:
     """Spare GRAM's first poll, which comes at once, an interpreter; what the monitor has published stays."""
     job = account.database.grid_jobs.get(job_id)
-    text = render_poll_answer(account, job)
+    text = render_answer(answer_poll(account, job))
     file = answer_file(account, job_id)
     temporary = file.with_name(f".{job_id}.first.{os.getpid()}")
     try:
@@ -138,8 +143,7 @@ def poll(account: Account, description: JobDescription) -> Answer:
     job = account.database.grid_jobs.get(job_id)
     if not job.state.is_final:
         _wake(account)
-    text = render_poll_answer(account, job)
-    return read_answer(text)
+    return answer_poll(account, job)
 
 
 def stage_out(account: Account, description: JobDescription) -> Answer:
@@ -151,7 +155,7 @@ def stage_out(account: Account, description: JobDescription) -> Answer:
     if job_id is None:
         return NO_CHANGE
     job = account.database.grid_jobs.get(job_id)
-    return replace(read_answer(render_poll_answer(account, job)), state=None) if must_fail(account, job) else NO_CHANGE
+    return replace(answer_poll(account, job), state=None) if must_fail(account, job) else NO_CHANGE
 
 
 def _wake(account: Account) -> None:

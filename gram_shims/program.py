@@ -12,11 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from gram_shims.answers import NO_CHANGE, Answer, GramError, refuse, render_answer
 from gram_shims.calls import cancel, poll, signal, stage_out, submit
 from gram_shims.request import BadDescription, JobDescription, read_description
 from jobmanager.database.database import DatabaseError
-from jobmanager.gram.answers import render_message
+from jobmanager.gram.answers import NO_CHANGE, Answer, GramError, refuse, render_answer, render_message
 from jobmanager.monitor.logs import log_to
 from jobmanager.requests.job_types import HandlerError
 from jobmanager.site.account import Account, look_into_account, open_account

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from adapters import JobAdapter, Value, canonical_name
-from gram_shims.answers import GramError
+from jobmanager.gram.answers import GramError
 
 _CONTACT = "GLOBUS_GRAM_JOB_CONTACT"
 
@@ -263,3 +263,26 @@ def _read_limits(description: JobDescription) -> Iterator[tuple[str, tuple[Value
         # max_time is wall time, where that is not given itself.
         if int(value) and not (name == "maxtime" and description.words("maxwalltime")):
             yield "maxwalltime" if name == "maxtime" else name, (value,)
+
+
+_OF_ATTRIBUTE = {
+    "arguments": GramError.RSL_ARGUMENTS,
+    "count": GramError.INVALID_COUNT,
+    "directory": GramError.BAD_DIRECTORY,
+    "environment": GramError.RSL_ENVIRONMENT,
+    "executable": GramError.RSL_EXECUTABLE,
+    "jobtype": GramError.INVALID_JOB_TYPE,
+    "maxcputime": GramError.INVALID_MAX_CPU_TIME,
+    "maxmemory": GramError.INVALID_MAX_MEMORY,
+    "maxtime": GramError.INVALID_MAX_TIME,
+    "maxwalltime": GramError.INVALID_MAX_WALL_TIME,
+    "project": GramError.INVALID_PROJECT,
+    "queue": GramError.INVALID_QUEUE,
+    "stdin": GramError.STDIN_NOT_FOUND,
+}
+
+
+def find_error(fault: str) -> GramError:
+    """The number of a fault, whose sentence begins with the attribute's name; 134 for attributes of our own."""
+    first = fault.split(maxsplit=1)[0].rstrip(":") if fault.split() else ""
+    return _OF_ATTRIBUTE.get(canonical_name(first), GramError.RSL_SCHEDULER_SPECIFIC)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from adapters import Value, canonical_name
 from batch_adapters.states import State
-from gram_shims.answers import Answer, GramError, refuse, render_old_answer
 from gram_shims.program import PATIENCE, Reply, answer_call, find_failure, seal
 from gram_shims.request import BadDescription, JobDescription
+from jobmanager.gram.answers import Answer, GramError, refuse
 from jobmanager.requests.rsl import RslError, read_rsl
 
 logger = logging.getLogger(__name__)
@@ -197,3 +197,16 @@ def _append_answer(file: Path, asked: ArgumentFile, answer: Answer) -> None:
             sink.writelines(lines)
     except OSError as error:
         logger.warning("%s: %s", file, error)
+
+
+def render_old_answer(answer: Answer, before: State) -> str:
+    """The answer as a script of GRAM 1.5 gives it: only its last line counts.
+
+    :param before: the state that was told last, as GRAM 1.5 has no words for "no change".
+    """
+    lines = [f"GRAM_SCRIPT_JOB_ID:{answer.job_id}"] if answer.job_id else []
+    if answer.error is not None:
+        lines.append(f"GRAM_SCRIPT_ERROR:{answer.error.value}")
+    else:
+        lines.append(f"GRAM_SCRIPT_SUCCESS:{(answer.state or before).value}")
+    return "".join(f"{line}\n" for line in lines)

@@ -1,6 +1,8 @@
-"""What GRAM is told of a grid job: as a file that a poll reads without waking anybody, or as events."""
+"""What GRAM is told of a grid job: in answers of a few keys with one line each, or as events."""
 
+import enum
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from adapters import canonical_name
@@ -11,9 +13,37 @@ from jobmanager.site.account import Account
 from jobmanager.site.settings import FailedAs
 from sandbox.files import replace_file, sync_folder
 
-USER_CANCELLED = 8
-JOB_EXECUTION_FAILED = 17
-"""GLOBUS_GRAM_PROTOCOL_ERROR_…"""
+
+class GramError(enum.IntEnum):
+    """The errors that a job manager type answers with: GLOBUS_GRAM_PROTOCOL_ERROR_…"""
+
+    BAD_DIRECTORY = 4
+    EXECUTABLE_NOT_FOUND = 5
+    USER_CANCELLED = 8
+    STDIN_NOT_FOUND = 11
+    INVALID_MAX_TIME = 13
+    INVALID_COUNT = 14
+    JOB_EXECUTION_FAILED = 17
+    INVALID_JOB_TYPE = 19
+    BAD_SCRIPT_ARG_FILE = 21
+    JOB_TYPE_NOT_SUPPORTED = 26
+    JOB_CANCEL_FAILED = 31
+    INVALID_QUEUE = 37
+    INVALID_PROJECT = 38
+    RSL_ARGUMENTS = 50
+    RSL_DIRECTORY = 52
+    RSL_ENVIRONMENT = 54
+    RSL_EXECUTABLE = 55
+    RSL_STDIN = 64
+    EXECUTABLE_PERMISSIONS = 72
+    UNDEFINED_EXECUTABLE = 81
+    INVALID_MAX_MEMORY = 87
+    INVALID_MAX_WALL_TIME = 102
+    INVALID_MAX_CPU_TIME = 104
+    SIGNALLING_JOB = 107
+    UNKNOWN_SIGNAL = 108
+    RSL_SCHEDULER_SPECIFIC = 134
+
 
 _REPORTED = {
     State.UNSUBMITTED: State.PENDING,
@@ -39,16 +69,49 @@ def reported_state(state: State) -> State:
     return _REPORTED[state]
 
 
-def render_poll_answer(account: Account, job: GridJob) -> str:
-    """The lines ``KEY:value`` that answer a poll."""
+@dataclass(frozen=True)
+class Answer:
+    """One answer; what it does not say, does not change."""
+
+    state: State | None = None
+    job_id: str = ""
+    error: GramError | None = None
+    message: str = ""
+    """What a person reads after "Details:"."""
+
+
+NO_CHANGE = Answer()
+
+
+def refuse(error: GramError, message: str) -> Answer:
+    """The request, or the call, is refused."""
+    return Answer(error=error, message=message)
+
+
+def render_answer(answer: Answer) -> str:
+    """The answer as lines ``KEY:value``, the keys being those that a GRAM 5 script may return."""
+    lines = []
+    if answer.job_id:
+        lines.append(f"JOB_ID:{answer.job_id}")
+    if answer.state is not None:
+        lines.append(f"JOB_STATE:{answer.state.value}")
+    if answer.message:
+        lines.append(f"GT3_FAILURE_MESSAGE:{render_message(answer.message)}")
+    # Last: the manager takes no more of an answer once it has read an error.
+    if answer.error is not None:
+        lines.append(f"ERROR:{answer.error.value}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def answer_poll(account: Account, job: GridJob) -> Answer:
+    """What a poll of a grid job is told."""
     told = reported_state(job.state)
     if told is not State.FAILED:
-        return f"JOB_STATE:{told.value}\n"
+        return Answer(told)
     # A bare FAILED would end the client with exit code 0.
+    error = GramError.USER_CANCELLED if job.was_cancelled else GramError.JOB_EXECUTION_FAILED
     tar = account.places.output(job.identity)
-    message = render_message(f"{job.reason or 'the grid job failed'}; what came back is in {tar}")
-    error = USER_CANCELLED if job.was_cancelled else JOB_EXECUTION_FAILED
-    return f"JOB_STATE:{told.value}\nGT3_FAILURE_MESSAGE:{message}\nERROR:{error}\n"
+    return Answer(told, "", error, f"{job.reason or 'the grid job failed'}; what came back is in {tar}")
 
 
 def render_message(text: str) -> str:
@@ -77,7 +140,7 @@ def publish_answer(account: Account, job: GridJob) -> None:
 
     :raises OSError: it cannot be written; the last answer stays, which is not wrong, only late.
     """
-    text = render_poll_answer(account, job)
+    text = render_answer(answer_poll(account, job))
     file = answer_file(account, job.identity)
     file.parent.mkdir(mode=0o700, exist_ok=True)
     # One that has ended is not published again.

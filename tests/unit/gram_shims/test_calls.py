@@ -13,12 +13,11 @@ import pytest
 import gram_shims.calls
 from adapters import Value, canonical_name
 from batch_adapters.states import State
-from gram_shims.answers import NO_CHANGE, Answer
 from gram_shims.calls import ACKNOWLEDGES, signal
 from gram_shims.program import answer_call
 from gram_shims.request import JobDescription
 from jobmanager.database.database import Database, OpenGridJob
-from jobmanager.gram.answers import gram_id, read_gram_id
+from jobmanager.gram.answers import NO_CHANGE, Answer, gram_id, read_gram_id
 from jobmanager.requests.rsl import read_rsl
 from jobmanager.site.account import Account
 from tests.clients_of_gram import REQUESTS, render_globus_rsl, write_files

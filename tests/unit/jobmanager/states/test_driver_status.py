@@ -178,7 +178,7 @@ def test_what_was_read_of_an_end_holds_until_another_run_has_begun(toy: ToySyste
 def test_a_status_file_that_cannot_be_opened_any_more_is_no_error(
     room: Path, monkeypatch: pytest.MonkeyPatch, error: OSError, status: DriverStatus
 ) -> None:
-    def refuse(*_: object) -> int:
+    def refuse(*_: object, **_named: object) -> int:
         raise error
 
     (room / "status").touch()
@@ -187,7 +187,7 @@ def test_a_status_file_that_cannot_be_opened_any_more_is_no_error(
 
 
 def test_a_disk_that_cannot_be_read_now_is_asked_again(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> int:
+    def fail(*_: object, **_named: object) -> int:
         raise OSError(5, "Input/output error")
 
     (room / "status").touch()

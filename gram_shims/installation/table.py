@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from adapters import Attribute, JobAdapter, Kind, canonical_name
-from jobmanager.commands.grid_jobs import CommandError
+from jobmanager.commands.arguments import CommandError
 from jobmanager.requests.attributes import COMMON_ATTRIBUTES
 
 SERVICES = PurePosixPath("/etc/grid-services")

@@ -4,11 +4,19 @@ import argparse
 import math
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from jobmanager.commands.arguments import AddCommand, AddForJobs, find_grid_jobs, read_choice, read_time
-from jobmanager.database.database import Choice
-from jobmanager.database.local_jobs import GROUPINGS
-from jobmanager.site.account import Account, look_into_account
+from jobmanager.commands.arguments import (
+    AddCommand,
+    account_of,
+    declare_choice,
+    find_grid_jobs,
+    read_choice,
+    read_time,
+)
+
+if TYPE_CHECKING:
+    from jobmanager.site.account import Account
 
 USAGE_HELP = """\
 Counts local jobs by the time of their end, each attempt; those that have not ended are not in it. CPU/WALL is the CPU
@@ -26,9 +34,17 @@ on a terminal. Times are as for "samgrid usage"."""
 _WRONG_USAGE = 2
 
 
-def add_commands(add: AddCommand, add_for_jobs: AddForJobs) -> None:
+def add_commands(add: AddCommand) -> None:
     """Make the commands known to the command line."""
-    command = add("usage", usage, "Sum up local jobs, CPU and wall time by user, type and batch system.", USAGE_HELP)
+    doc = "Sum up local jobs, CPU and wall time by user, type and batch system."
+    add("usage", usage, doc, USAGE_HELP, _declare_usage)
+    doc = "Remove grid jobs that have ended, with all files."
+    add("remove", remove, doc, REMOVE_HELP, _declare_remove)
+
+
+def _declare_usage(command: argparse.ArgumentParser) -> None:
+    from jobmanager.database.local_jobs import GROUPINGS
+
     command.add_argument("--since", metavar="TIME", type=read_time, default=-math.inf, help="from this time on")
     command.add_argument("--until", metavar="TIME", type=read_time, default=math.inf, help="before this time")
     command.add_argument(
@@ -41,13 +57,18 @@ def add_commands(add: AddCommand, add_for_jobs: AddForJobs) -> None:
     command.add_argument(
         "--format", choices=("table", "json", "csv"), default="table", help="what to print (default: table)"
     )
-    command = add_for_jobs("remove", remove, "Remove grid jobs that have ended, with all files.", REMOVE_HELP)
+
+
+def _declare_remove(command: argparse.ArgumentParser) -> None:
+    declare_choice(command)
     command.add_argument("--ended-before", metavar="TIME", type=read_time, help="all that ended before this time")
     command.add_argument("--dry-run", action="store_true", help="only say what would be removed")
     command.add_argument("--yes", action="store_true", help="do not ask, on a terminal")
 
 
 def _read_groupings(text: str) -> tuple[str, ...]:
+    from jobmanager.database.local_jobs import GROUPINGS
+
     names = tuple(text.split(","))
     if not set(names) <= set(GROUPINGS) or len(set(names)) < len(names):
         raise argparse.ArgumentTypeError(f"{text!r} is no list of {', '.join(GROUPINGS)} with commas, each once")
@@ -58,7 +79,7 @@ def usage(options: argparse.Namespace) -> int:
     """Print the usage."""
     from jobmanager.views.usage import find_usage, render_usage, render_usage_csv, render_usage_json
 
-    lines = find_usage(look_into_account(options.state_dir).database, options.by, options.since, options.until)
+    lines = find_usage(account_of(options).database, options.by, options.since, options.until)
     render = {"table": render_usage, "json": render_usage_json, "csv": render_usage_csv}[options.format]
     print(render(lines, options.by))
     return 0
@@ -68,13 +89,13 @@ def remove(options: argparse.Namespace) -> int:
     """Remove grid jobs; 1 where one that was named could not be removed."""
     from jobmanager.control.removal import find_ended_before, sweep
 
-    is_chosen = bool(options.id) or read_choice(options) != Choice()
+    is_chosen = bool(options.id) or not read_choice(options).is_empty
     if is_chosen == (options.ended_before is not None):
         print(
             "samgrid remove: say which: ids, names or options such as --state, or --ended-before TIME", file=sys.stderr
         )
         return _WRONG_USAGE
-    account = look_into_account(options.state_dir)
+    account = account_of(options)
     if is_chosen:
         # Steps go with their whole.
         job_ids = account.database.grid_jobs.without_steps(find_grid_jobs(options, account.database))
@@ -101,7 +122,7 @@ def _agrees(count: int) -> bool:
     return answer.strip().lower() in ("y", "yes")
 
 
-def _measure(account: Account, job_ids: Sequence[str]) -> list[int]:
+def _measure(account: "Account", job_ids: Sequence[str]) -> list[int]:
     """The bytes of each that would be removed, after a line of its own."""
     from jobmanager.control.removal import NotRemovable, check_removable, measure_grid_job
 
@@ -117,7 +138,7 @@ def _measure(account: Account, job_ids: Sequence[str]) -> list[int]:
     return sizes
 
 
-def _remove(account: Account, job_ids: Sequence[str]) -> list[int]:
+def _remove(account: "Account", job_ids: Sequence[str]) -> list[int]:
     """The bytes of each that was removed; of the others standard error says why."""
     from jobmanager.control.removal import NotRemovable, remove_grid_job
     from jobmanager.database.database import UnknownJob

@@ -4,10 +4,11 @@ import argparse
 import re
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from jobmanager.database.database import STANDINGS, Choice, Database
+if TYPE_CHECKING:
+    from jobmanager.database.database import Choice, Database
+    from jobmanager.site.account import Account
 
 JOB_HELP = "id of a grid job, or as much of it as is unique, or its name"
 
@@ -15,45 +16,65 @@ Run = Callable[[argparse.Namespace], int]
 """Runs a command; the exit status."""
 
 
+Declare = Callable[[argparse.ArgumentParser], object]
+"""Adds a command's arguments; called for the command that is run, and for no other."""
+
+
+class CommandError(Exception):
+    """A command cannot do what it was asked; the message is for the user."""
+
+
 class AddCommand(Protocol):
-    """Adds a command to the command line."""
+    """Adds a command, which has ``--state-dir``, to the command line."""
 
-    def __call__(self, name: str, run: Run, doc: str, more: str = "") -> argparse.ArgumentParser:
-        """The command's parser, which has ``--state-dir``; ``doc`` is a sentence, ``more`` the rest of its help."""
-
-
-class AddForJobs(Protocol):
-    """Adds a command about grid jobs to the command line."""
-
-    def __call__(self, name: str, run: Run, doc: str, more: str = "") -> argparse.ArgumentParser:
-        """The command's parser, which has ``--state-dir``, and what `find_grid_jobs` reads."""
+    def __call__(self, name: str, run: Run, doc: str, more: str = "", *declare: Declare) -> None:
+        """``doc`` is a sentence, ``more`` the rest of its help."""
 
 
-def add_choice(command: argparse.ArgumentParser, state: str = "grid jobs in this state") -> None:
+def declare_choice(command: argparse.ArgumentParser) -> None:
     """What grid jobs are chosen by: ids, and options which they must fit all."""
+    from jobmanager.database.database import STANDINGS
+
     command.add_argument("id", metavar="ID", nargs="*", help=f"{JOB_HELP}; several, or options instead")
     command.add_argument("--name", metavar="PATTERN", help="grid jobs of this name: * and ? as in the shell")
     command.add_argument("--type", metavar="TYPE", help="grid jobs of this job type")
-    command.add_argument("--state", metavar="STATE", choices=STANDINGS, help=f"{state}: {', '.join(STANDINGS)}")
+    states = ", ".join(STANDINGS)
+    command.add_argument("--state", metavar="STATE", choices=STANDINGS, help=f"grid jobs in this state: {states}")
     command.add_argument("--user", metavar="USER", help="grid jobs of this owner")
     command.add_argument("--since", metavar="TIME", type=read_time, help="grid jobs submitted since then")
     command.set_defaults(refuse=command.error)
 
 
-def read_choice(options: argparse.Namespace) -> Choice:
+def read_choice(options: argparse.Namespace) -> "Choice":
     """What the options choose."""
+    from jobmanager.database.database import Choice
+
     return Choice(options.type, options.state, options.user, options.since, options.name)
 
 
-def find_grid_jobs(options: argparse.Namespace, database: Database) -> list[str]:
+def find_grid_jobs(options: argparse.Namespace, database: "Database") -> list[str]:
     """The grid jobs that are meant; where none is said, that is wrong usage, which ends the program.
 
     :raises UnknownJob: nothing is like that, or an id or a name fits several.
     """
     choice = read_choice(options)
-    if not options.id and choice == Choice():
+    if not options.id and choice.is_empty:
         options.refuse("say which grid jobs: ids or names, or options such as --state and --name")
     return database.grid_jobs.choose(options.id, choice)
+
+
+def account_of(options: argparse.Namespace) -> "Account":
+    """The account that is meant, to ask it something: nothing is made."""
+    from jobmanager.site.account import look_into_account
+
+    return look_into_account(options.state_dir)
+
+
+def open_account_of(options: argparse.Namespace) -> "Account":
+    """The account that is meant; its state folder is made if need be."""
+    from jobmanager.site.account import open_account
+
+    return open_account(options.state_dir)
 
 
 def read_time(text: str) -> float:
@@ -77,7 +98,6 @@ def read_seconds(text: str) -> float:
 
 _AGO = re.compile(r"([0-9]{1,6})([mhdw])", re.ASCII)
 _SECONDS = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_LATEST = datetime(9999, 1, 1, tzinfo=UTC)
 
 
 def read_since(text: str, now: float) -> float:
@@ -85,13 +105,15 @@ def read_since(text: str, now: float) -> float:
 
     :raises ValueError: with a sentence for the user.
     """
+    from datetime import UTC, datetime
+
     ago = _AGO.fullmatch(text)
     if ago:
         return now - int(ago[1]) * _SECONDS[ago[2]]
     try:
         moment = datetime.fromisoformat(text)
         zoned = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        if zoned >= _LATEST:
+        if zoned >= datetime(9999, 1, 1, tzinfo=UTC):
             raise ValueError("too late")
         return zoned.timestamp()
     except (ValueError, OverflowError):

@@ -5,11 +5,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from jobmanager.commands.arguments import AddCommand, AddForJobs, read_seconds
-from jobmanager.commands.grid_jobs import CommandError
-from jobmanager.site.account import Account, look_into_account, open_account
+from jobmanager.commands.arguments import AddCommand, CommandError, account_of, open_account_of, read_seconds
 
 if TYPE_CHECKING:
+    from jobmanager.site.account import Account
     from jobmanager.states.reconciliation import Orphan
 
 CANNOT_GO_ON = 3
@@ -30,17 +29,27 @@ Looks at what a batch system is used through: commands, daemon, event log, histo
 Each line is ok, warning or FAULT; under it, what to put where. Exit status: 0 no fault, 1 faults."""
 
 
-def add_commands(add: AddCommand, _: AddForJobs) -> None:
+def add_commands(add: AddCommand) -> None:
     """Make the commands known to the command line."""
-    command = add("explain", explain, "Say what is known of a local job, and from what.", EXPLAIN_HELP)
+    add("explain", explain, "Say what is known of a local job, and from what.", EXPLAIN_HELP, _declare_explain)
+    doc = "List local jobs that carry our tokens, but that no grid job owns."
+    add("orphans", orphans, doc, ORPHANS_HELP, _declare_orphans)
+    add("doctor", doctor, "Look for what is wrong with batch systems and folders.", DOCTOR_HELP, _declare_doctor)
+
+
+def _declare_explain(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "job", metavar="LOCALID|ID/NUMBER", help="the batch system's id, or grid job and number from 1"
     )
     command.add_argument("--no-ask", dest="ask", action="store_false", help="run no command of the batch system")
-    command = add("orphans", orphans, "List local jobs that carry our tokens, but that no grid job owns.", ORPHANS_HELP)
+
+
+def _declare_orphans(command: argparse.ArgumentParser) -> None:
     command.add_argument("tokens", metavar="TOKEN", nargs="*", help="only those of this submission")
     command.add_argument("--reap", action="store_true", help="cancel those that are listed")
-    command = add("doctor", doctor, "Look for what is wrong with batch systems and folders.", DOCTOR_HELP)
+
+
+def _declare_doctor(command: argparse.ArgumentParser) -> None:
     which = command.add_mutually_exclusive_group()
     which.add_argument("batch_system", metavar="BATCH_SYSTEM", nargs="?", help="default: the configured one")
     which.add_argument("--all", action="store_true", help="every batch system that there is an adapter for")
@@ -54,14 +63,14 @@ def explain(options: argparse.Namespace) -> int:
     """Print evidence and verdict of a local job."""
     from jobmanager.views.explaining import explain as render
 
-    print(render(look_into_account(options.state_dir), options.job, options.ask))
+    print(render(account_of(options), options.job, options.ask))
     return 0
 
 
 def orphans(options: argparse.Namespace) -> int:
     """List orphans, and cancel them if that is wanted."""
     # Opened, where a question otherwise makes nothing: how much a batch system is asked is kept in the state folder.
-    account = open_account(options.state_dir)
+    account = open_account_of(options)
     names = {account.configuration.site.batch_system, *account.database.grid_jobs.batch_systems()}
     found = {name: _find_orphans(account, name, options.tokens) for name in sorted(names)}
     some = {name: orphans for name, orphans in found.items() if orphans}
@@ -76,7 +85,7 @@ def orphans(options: argparse.Namespace) -> int:
     return CANNOT_GO_ON if is_silent else int(bool(some) and not options.reap)
 
 
-def _find_orphans(account: Account, name: str, tokens: Sequence[str]) -> "list[Orphan] | None":
+def _find_orphans(account: "Account", name: str, tokens: Sequence[str]) -> "list[Orphan] | None":
     """The orphans in one batch system, of these tokens if there are any; None where it does not answer."""
     from batch_adapters.adapter import BatchError
     from batch_adapters.registry import UnknownBatchSystem
@@ -92,7 +101,7 @@ def _find_orphans(account: Account, name: str, tokens: Sequence[str]) -> "list[O
     return [orphan for orphan in found if not tokens or orphan.token in tokens]
 
 
-def _reap(account: Account, name: str, orphans: "Sequence[Orphan]") -> bool:
+def _reap(account: "Account", name: str, orphans: "Sequence[Orphan]") -> bool:
     """Cancel orphans; False where the batch system does not do so now."""
     from batch_adapters.adapter import BatchError
     from jobmanager.site.account import find_batch_system
@@ -130,7 +139,7 @@ def doctor(options: argparse.Namespace) -> int:
     from batch_adapters.registry import UnknownBatchSystem
     from jobmanager.checks.doctor import choose_batch_systems, examine, render_finding
 
-    account = open_account(options.state_dir)
+    account = open_account_of(options)
     try:
         names = choose_batch_systems(account, options.batch_system, options.all)
     except UnknownBatchSystem as error:

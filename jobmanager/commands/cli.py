@@ -1,37 +1,25 @@
 """The command line for people: ``samgrid COMMAND``."""
 
 import argparse
-import logging
+import gc
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jobmanager.commands import accounting as accounting_commands
-from jobmanager.commands import batch_system as batch_commands
-from jobmanager.commands import grid_jobs as commands
-from jobmanager.commands import query as query_commands
-from jobmanager.commands import service as service_commands
-from jobmanager.commands.arguments import Run, add_choice
-from jobmanager.database.database import DatabaseError, UnknownJob
-from jobmanager.requests.attributes import BadRequest, suggest
-from jobmanager.requests.job_types import HandlerError
-from jobmanager.site.configuration import ConfigurationError
-from jobmanager.site.places import StateFolderError
+from jobmanager.commands import accounting, batch_system, grid_jobs, query, service
+from jobmanager.commands.arguments import CommandError, Declare, Run
 
 if TYPE_CHECKING:
     _Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
-_USER_ERRORS = (
-    BadRequest, ConfigurationError, DatabaseError, HandlerError, OSError, StateFolderError, UnknownJob,
-    commands.CommandError,
-)  # fmt: skip
-
-_MODULES = (commands, query_commands, batch_commands, accounting_commands, service_commands)
+_MODULES = (grid_jobs, query, batch_system, accounting, service)
 """In the order of the help."""
+_SILENT = ("status",)
+"""Commands that load nothing that logs, to be fast."""
 
 SETUP = Path(__file__).parents[2] / "setup.cfg"
 """There in a clone only."""
@@ -48,8 +36,13 @@ Run grid jobs: one request becomes many local jobs in a batch system, and their 
 
 def main(argv: list[str]) -> int:
     """Run one command; errors of the user's, or of the machine, are one clear line each and exit status 1."""
+    # Nothing that a command loads becomes garbage, which would be looked for time and again meanwhile.
+    gc.set_threshold(50_000)
     options = _parse(argv)
-    logging.basicConfig(level=logging.WARNING, format="samgrid: %(message)s", stream=sys.stderr)
+    if options.command not in _SILENT:
+        import logging
+
+        logging.basicConfig(level=logging.WARNING, format="samgrid: %(message)s", stream=sys.stderr)
     return run_command(f"samgrid {options.command}", partial(options.run, options))
 
 
@@ -62,15 +55,27 @@ def run_command(name: str, run: Callable[[], int]) -> int:
         # Whoever read our output has enough of it; the interpreter must not try to write the rest at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except _USER_ERRORS as error:
+    except KeyboardInterrupt:
+        return 130
+    except _find_user_errors() as error:
         from jobmanager.views.text import printable
 
         for line in _describe(error).splitlines():
             print(f"{name}: {printable(line)}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        return 130
     return status
+
+
+def _find_user_errors() -> tuple[type[Exception], ...]:
+    """What is one line to people; looked for when something has been raised."""
+    from jobmanager.database.database import DatabaseError, UnknownJob
+    from jobmanager.requests.attributes import BadRequest
+    from jobmanager.requests.job_types import HandlerError
+    from jobmanager.site.configuration import ConfigurationError
+    from jobmanager.site.places import StateFolderError
+
+    ours = (BadRequest, CommandError, ConfigurationError, DatabaseError, HandlerError, StateFolderError, UnknownJob)
+    return (*ours, OSError)
 
 
 def _describe(error: Exception) -> str:
@@ -81,27 +86,33 @@ def _describe(error: Exception) -> str:
 
 def _parse(argv: list[str]) -> argparse.Namespace:
     """What the words say; wrong usage ends the program, and says what may have been meant."""
-    parser, commands = _make_parser()
+    parser, commands = _make_parser(argv)
     if argv and not argv[0].startswith("-") and argv[0] not in commands:
-        parser.error(f"there is no command {argv[0]!r}{suggest(argv[0], commands)}")
+        parser.error(f"there is no command {argv[0]!r}{_suggest(argv[0], commands)}")
     options, unknown = parser.parse_known_args(argv)
     if unknown:
         command = commands[options.command]
         option = next((word for word in unknown if word.startswith("-")), "").partition("=")[0]
         known = re.findall(r"--[\w-]+", command.format_usage())
-        command.error(f"unrecognized arguments: {' '.join(unknown)}{suggest(option, known)}")
+        command.error(f"unrecognized arguments: {' '.join(unknown)}{_suggest(option, known)}")
     return options
 
 
-def _make_parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:
-    """The parser, and those of the commands by their names."""
+def _suggest(word: str, known: Iterable[str]) -> str:
+    from jobmanager.requests.attributes import suggest
+
+    return suggest(word, known)
+
+
+def _make_parser(words: Sequence[str]) -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:
+    """The parser, and those of the commands by their names; only those among ``words`` have arguments."""
     parser = argparse.ArgumentParser(
         prog="samgrid", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--version", action=_ShowVersion, nargs=0, help="show the version and exit")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for module in _MODULES:
-        module.add_commands(partial(_add, subparsers), partial(_add_for_jobs, subparsers))
+        module.add_commands(partial(_add, subparsers, words))
     return parser, subparsers.choices
 
 
@@ -124,21 +135,20 @@ def read_version(setup: Path) -> str:
     return version("samgrid-jobmanager")
 
 
-def _add(subparsers: "_Subparsers", name: str, run: Run, doc: str, more: str = "") -> argparse.ArgumentParser:
+def _add(
+    subparsers: "_Subparsers", words: Sequence[str], name: str, run: Run, doc: str, more: str = "", *declare: Declare
+) -> None:
     command = subparsers.add_parser(
         name, help=doc, description=f"{doc}\n\n{more}", formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    command.set_defaults(run=run)
+    if name not in words:
+        return
     command.add_argument(
         "--state-dir",
         metavar="DIR",
         help="state folder of the account (default: $SAMGRID_STATE, else $XDG_STATE_HOME/samgrid, "
         "else ~/.local/state/samgrid)",
     )
-    command.set_defaults(run=run)
-    return command
-
-
-def _add_for_jobs(subparsers: "_Subparsers", name: str, run: Run, doc: str, more: str = "") -> argparse.ArgumentParser:
-    command = _add(subparsers, name, run, doc, more)
-    add_choice(command)
-    return command
+    for add_arguments in declare:
+        add_arguments(command)

@@ -1,18 +1,27 @@
-"""The commands about grid jobs; heavy modules are loaded by the commands that need them."""
+"""The commands about grid jobs."""
 
 import argparse
 import errno
-import getpass
 import sys
 import time
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from batch_adapters.running.traffic import Silence
-from jobmanager.commands.arguments import AddCommand, AddForJobs, find_grid_jobs, read_choice
-from jobmanager.database.database import Choice
-from jobmanager.site.account import Account, find_silence, look_into_account, open_account
+from jobmanager.commands.arguments import (
+    AddCommand,
+    CommandError,
+    account_of,
+    declare_choice,
+    find_grid_jobs,
+    open_account_of,
+    read_choice,
+)
+
+if TYPE_CHECKING:
+    from batch_adapters.running.traffic import Silence
+    from jobmanager.site.account import Account
 
 SUBMIT_HELP = """\
 The request is checked first: a bad one is refused, with every fault named, and leaves nothing behind.
@@ -39,44 +48,50 @@ OUTPUT_HELP = "Prints the tar's path, what is in it, what is missing, and the su
 CANCEL_HELP = "All its local jobs are ended; what they left behind is gathered, and the grid job fails."
 
 
-class CommandError(Exception):
-    """A command cannot do what it was asked; the message is for the user."""
-
-
-def add_commands(add: AddCommand, add_for_jobs: AddForJobs) -> None:
+def add_commands(add: AddCommand) -> None:
     """Make the commands known to the command line."""
-    command = add("submit", submit, "Submit a grid job and print its id.", SUBMIT_HELP)
-    _add_file(command)
-    command.add_argument("--dry-run", action="store_true", help="only show the local jobs' command lines")
-    _add_file(add("run", run, "Submit a grid job, watch it, and show its output.", RUN_HELP))
-    add_for_jobs("watch", watch, "Show a grid job's progress until it ends.", WATCH_HELP)
-    command = add_for_jobs("status", status, "List grid jobs.", STATUS_HELP)
-    formats = ("table", "json", "xml")
-    command.add_argument("--format", choices=formats, default="table", help="what to print (default: table)")
-    command = add_for_jobs("output", output, "Show a grid job's output tar.", OUTPUT_HELP)
-    command.add_argument(
-        "--extract", metavar="DIR", help="unpack it, safely, into a new folder DIR; several into folders DIR/ID"
-    )
-    add_for_jobs("cancel", cancel, "Cancel a grid job.", CANCEL_HELP)
-    _add_repetitions(add, add_for_jobs)
+    add("submit", submit, "Submit a grid job and print its id.", SUBMIT_HELP, _declare_file, _declare_dry_run)
+    add("run", run, "Submit a grid job, watch it, and show its output.", RUN_HELP, _declare_file)
+    add("watch", watch, "Show a grid job's progress until it ends.", WATCH_HELP, declare_choice)
+    add("status", status, "List grid jobs.", STATUS_HELP, declare_choice, _declare_format)
+    add("output", output, "Show a grid job's output tar.", OUTPUT_HELP, declare_choice, _declare_folder)
+    add("cancel", cancel, "Cancel a grid job.", CANCEL_HELP, declare_choice)
+    doc = "Submit a grid job again that has ended."
+    add("resubmit", resubmit, doc, RESUBMIT_HELP, declare_choice, _declare_part)
+    add("recover", recover, "Submit again what is missing of a request.", RECOVER_HELP, _declare_request)
 
 
-def _add_file(command: argparse.ArgumentParser) -> None:
+def _declare_file(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "file", metavar="FILE", help='request in RSL, or an old job description file; "-" reads standard input'
     )
     command.add_argument("--name", metavar="NAME", help="what people call it, in place of the request's name")
 
 
+def _declare_dry_run(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--dry-run", action="store_true", help="only show the local jobs' command lines")
+
+
+def _declare_format(command: argparse.ArgumentParser) -> None:
+    formats = ("table", "json", "xml")
+    command.add_argument("--format", choices=formats, default="table", help="what to print (default: table)")
+
+
+def _declare_folder(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--extract", metavar="DIR", help="unpack it, safely, into a new folder DIR; several into folders DIR/ID"
+    )
+
+
 def submit(options: argparse.Namespace) -> int:
     """Accept a request and print the grid job's id; the rest happens in the background."""
     if options.dry_run:
-        return _show_command_lines(look_into_account(options.state_dir), options.file)
-    print(_submit(open_account(options.state_dir), options.file, options.name))
+        return _show_command_lines(account_of(options), options.file)
+    print(_submit(open_account_of(options), options.file, options.name))
     return 0
 
 
-def _show_command_lines(account: Account, file: str) -> int:
+def _show_command_lines(account: "Account", file: str) -> int:
     """What each local job would run, with the variables that are its own."""
     from jobmanager.requests.files import read_request_file
     from jobmanager.run_grid_job import find_command_lines
@@ -91,7 +106,7 @@ def run(options: argparse.Namespace) -> int:
     """Submit, watch and show the output; the exit status is the grid job's."""
     from jobmanager.views.watching import watch_grid_job
 
-    account = open_account(options.state_dir)
+    account = open_account_of(options)
     job_id = _submit(account, options.file, options.name)
     print(f"grid job {job_id} submitted", flush=True)
     try:
@@ -108,7 +123,7 @@ def watch(options: argparse.Namespace) -> int:
     """Show progress until the grid job has ended, of several one after another; the worst of their exit statuses."""
     from jobmanager.views.watching import watch_grid_job
 
-    account = look_into_account(options.state_dir)
+    account = account_of(options)
     return max([watch_grid_job(account, job_id) for job_id in find_grid_jobs(options, account.database)])
 
 
@@ -123,7 +138,7 @@ def status(options: argparse.Namespace) -> int:
     )
     from jobmanager.views.text import render_line
 
-    account = look_into_account(options.state_dir)
+    account = account_of(options)
     choice = read_choice(options)
     if len(options.id) == 1:
         choice = replace(choice, state=None)
@@ -143,7 +158,7 @@ def status(options: argparse.Namespace) -> int:
 
         print(render_xml(rows, silent_since, quarantined))
     else:
-        is_choice = choice != Choice()
+        is_choice = not choice.is_empty
         now = time.time()
         print(render_details(account, job_id, rows[0], now) if job_id else render_table(rows, is_choice))
         if job_id and options.state:
@@ -156,15 +171,17 @@ def status(options: argparse.Namespace) -> int:
     return 0
 
 
-def _find_silences(account: Account, batch_systems: Iterable[str]) -> dict[str, Silence]:
+def _find_silences(account: "Account", batch_systems: Iterable[str]) -> "dict[str, Silence]":
     """By batch system: since when it does not answer."""
+    from jobmanager.site.account import find_silence
+
     silences = {batch: find_silence(account, batch) for batch in set(batch_systems)}
     return {batch: silence for batch, silence in silences.items() if silence is not None}
 
 
 def output(options: argparse.Namespace) -> int:
     """Show the output tar of a grid job that has ended, or unpack it."""
-    account = look_into_account(options.state_dir)
+    account = account_of(options)
     job_ids = find_grid_jobs(options, account.database)
     folder = Path(options.extract) if options.extract else None
     if folder and len(job_ids) > 1:
@@ -176,7 +193,7 @@ def output(options: argparse.Namespace) -> int:
     return 0
 
 
-def _extract(account: Account, job_id: str, folder: Path) -> None:
+def _extract(account: "Account", job_id: str, folder: Path) -> None:
     from jobmanager.completion.collection import output_limits
     from sandbox.files import SandboxError
     from sandbox.unpack import unpack
@@ -190,10 +207,12 @@ def _extract(account: Account, job_id: str, folder: Path) -> None:
 
 def cancel(options: argparse.Namespace) -> int:
     """Request the end of grid jobs; the monitor does the rest."""
+    import getpass
+
     from jobmanager.control.cancel_requests import request_cancel
     from jobmanager.monitor.client import wake_monitor
 
-    account = look_into_account(options.state_dir)
+    account = account_of(options)
     job_ids = find_grid_jobs(options, account.database)
     reason = f"cancelled by {getpass.getuser()}"
     cancelled = [job_id for job_id in job_ids if request_cancel(account.database, job_id, reason)]
@@ -204,7 +223,7 @@ def cancel(options: argparse.Namespace) -> int:
     return 0
 
 
-def _submit(account: Account, file: str, name: str | None = None) -> str:
+def _submit(account: "Account", file: str, name: str | None = None) -> str:
     from jobmanager.monitor.client import end_other_monitor
     from jobmanager.requests.acceptance import accept_grid_job
     from jobmanager.requests.files import read_request_file
@@ -218,7 +237,7 @@ def _submit(account: Account, file: str, name: str | None = None) -> str:
     return job_id
 
 
-def wake_for(account: Account, job_id: str) -> None:
+def wake_for(account: "Account", job_id: str) -> None:
     """Wake the monitor for a new grid job: whoever sees an error submits again, but this one is accepted."""
     from jobmanager.monitor.client import wake_monitor
 
@@ -228,7 +247,7 @@ def wake_for(account: Account, job_id: str) -> None:
         print(f"samgrid: {job_id} is accepted, but waits: no monitor can be started: {error}", file=sys.stderr)
 
 
-def _show_output(account: Account, job_id: str) -> None:
+def _show_output(account: "Account", job_id: str) -> None:
     import tarfile
 
     from jobmanager.views.grid_jobs import render_output
@@ -244,12 +263,12 @@ def _show_output(account: Account, job_id: str) -> None:
         raise CommandError(f"the output {tar} cannot be read: {render_line(str(error))}") from error
 
 
-def _wake_if_needed(account: Account) -> None:
-    from jobmanager.monitor.client import wake_monitor
-
+def _wake_if_needed(account: "Account") -> None:
     # Ended ones, too, whose end GRAM has not been told.
     if not (account.database.grid_jobs.list_open() or account.database.grid_jobs.list_unreported()):
         return
+    from jobmanager.monitor.client import wake_monitor
+
     try:
         wake_monitor(account)
     except OSError as error:
@@ -268,10 +287,11 @@ Finds the grid jobs of a request by the experiment's own id of it, and all that 
 of them has made. Does nothing while one of them has not ended, and nothing when nothing is missing."""
 
 
-def _add_repetitions(add: AddCommand, add_for_jobs: AddForJobs) -> None:
-    command = add_for_jobs("resubmit", resubmit, "Submit a grid job again that has ended.", RESUBMIT_HELP)
+def _declare_part(command: argparse.ArgumentParser) -> None:
     command.add_argument("--failed", action="store_true", help="only what did not succeed")
-    command = add("recover", recover, "Submit again what is missing of a request.", RECOVER_HELP)
+
+
+def _declare_request(command: argparse.ArgumentParser) -> None:
     command.add_argument("--request", metavar="ID", required=True, help="the experiment's own id of the request")
 
 
@@ -280,7 +300,7 @@ def resubmit(options: argparse.Namespace) -> int:
     from jobmanager.control.resubmission import NotRepeatable, repeat_grid_job
     from jobmanager.monitor.client import end_other_monitor
 
-    account = look_into_account(options.state_dir)
+    account = account_of(options)
     job_ids = find_grid_jobs(options, account.database)
     end_other_monitor(account)
     status = 0
@@ -302,7 +322,7 @@ def recover(options: argparse.Namespace) -> int:
     from jobmanager.monitor.client import end_other_monitor
     from jobmanager.views.text import printable
 
-    account = look_into_account(options.state_dir)
+    account = account_of(options)
     end_other_monitor(account)
     try:
         found, jobs = recover_request(account, options.request)

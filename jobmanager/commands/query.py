@@ -4,12 +4,9 @@ import argparse
 import re
 import sys
 from collections.abc import Iterable
-from importlib.util import find_spec
 from pathlib import Path
 
-from jobmanager.commands.arguments import JOB_HELP, AddCommand, AddForJobs, read_seconds
-from jobmanager.commands.grid_jobs import CommandError
-from jobmanager.site.account import look_into_account
+from jobmanager.commands.arguments import JOB_HELP, AddCommand, CommandError, account_of, read_seconds
 
 QUERY_HELP = """\
 The root element is <jobs>, with a <grid-job> per grid job and a <local-job> per local job inside. Examples:
@@ -32,9 +29,15 @@ a DIR with something in it is refused. Check: xmllint --noout --relaxng DIR/sche
 A grid job of which a document cannot be read is left out, which standard error says; the exit status is 1 then."""
 
 
-def add_commands(add: AddCommand, _: AddForJobs) -> None:
+def add_commands(add: AddCommand) -> None:
     """Make the commands known to the command line."""
-    command = add("query", query, "Ask the job database a question in XPath.", QUERY_HELP)
+    add("query", query, "Ask the job database a question in XPath.", QUERY_HELP, _declare_query)
+    add("log", log, "Show the log of a grid job, or what a local job printed.", LOG_HELP, _declare_log)
+    add("export", export, "Write the job database as XML files.", EXPORT_HELP, _declare_export)
+    add("web", web, "Show grid jobs in a browser.", WEB_HELP, _declare_web)
+
+
+def _declare_query(command: argparse.ArgumentParser) -> None:
     command.add_argument("expression", metavar="EXPRESSION")
     command.add_argument("--job", metavar="ID", help=f"look at one grid job only: {JOB_HELP}")
     command.add_argument("--xquery", action="store_true", help="EXPRESSION is XQuery 3.1, or XPath 3.1: needs saxonche")
@@ -43,7 +46,9 @@ def add_commands(add: AddCommand, _: AddForJobs) -> None:
     command.add_argument(
         "--timeout", metavar="SECONDS", type=read_seconds, default=60.0, help="how long it may take (default: 60)"
     )
-    command = add("log", log, "Show the log of a grid job, or what a local job printed.", LOG_HELP)
+
+
+def _declare_log(command: argparse.ArgumentParser) -> None:
     command.add_argument("id", metavar="ID[/NUMBER]", help=f"{JOB_HELP}; and number of a local job from 1")
     command.add_argument(
         "--lines",
@@ -51,9 +56,10 @@ def add_commands(add: AddCommand, _: AddForJobs) -> None:
         type=_read_count,
         help="the last N lines (default: the whole log, 100 of what a local job printed)",
     )
-    command = add("export", export, "Write the job database as XML files.", EXPORT_HELP)
+
+
+def _declare_export(command: argparse.ArgumentParser) -> None:
     command.add_argument("folder", metavar="DIR", help="a new folder, or an empty one")
-    _add_web(add)
 
 
 def _read_count(text: str) -> int:
@@ -66,7 +72,7 @@ def query(options: argparse.Namespace) -> int:
     """Ask the database's documents a question."""
     from jobmanager.views.query import RENDERERS, Language, Limits, QueryError, run_limited
 
-    account = look_into_account(options.state_dir)
+    account = account_of(options)
     job_id = account.database.grid_jobs.find(options.job) if options.job is not None else None
     language = Language.XQUERY if options.xquery else Language.XPATH
     try:
@@ -82,7 +88,7 @@ def log(options: argparse.Namespace) -> int:
     """Print the log of a grid job, or what a local job printed."""
     from jobmanager.views.logs import render_local_log, render_log
 
-    account = look_into_account(options.state_dir)
+    account = account_of(options)
     if "/" in options.id:
         lines = render_local_log(account, options.id, options.lines)
     else:
@@ -96,7 +102,7 @@ def export(options: argparse.Namespace) -> int:
     from jobmanager.views.export import ExportError
     from jobmanager.views.export import export as write
 
-    account = look_into_account(options.state_dir)
+    account = account_of(options)
     try:
         count, damages = write(account.database, Path(options.folder))
     except ExportError as error:
@@ -115,14 +121,13 @@ def _tell_left_out(command: str, damages: Iterable[str]) -> None:
 
 _DEFAULT_ADDRESS = "127.0.0.1:8642"
 
-_HELP = """\
+WEB_HELP = """\
 Shows grid jobs, local jobs, progress, outputs and answers to XPath queries; changes nothing. Ends on control-C.
 Open the address that it prints: whoever has the token in it may look. For a token that stays, put one into a file that
 you alone can read (umask 077; openssl rand -hex 32 >FILE). docs/web.md has the rest."""
 
 
-def _add_web(add: AddCommand) -> None:
-    command = add("web", web, "Show grid jobs in a browser.", _HELP)
+def _declare_web(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--listen",
         metavar="ADDRESS:PORT",
@@ -134,6 +139,8 @@ def _add_web(add: AddCommand) -> None:
 
 def web(options: argparse.Namespace) -> int:
     """Serve the pages until a signal ends them."""
+    from importlib.util import find_spec
+
     for module in ("starlette", "uvicorn"):
         if find_spec(module) is None:
             raise CommandError(f'this needs the Python package "{module}": pip install "samgrid-jobmanager[web]"')
@@ -143,7 +150,7 @@ def web(options: argparse.Namespace) -> int:
     try:
         listen = read_listen(options.listen)
         token = read_token(Path(options.token_file)) if options.token_file else None
-        serve(look_into_account(options.state_dir), listen, token)
+        serve(account_of(options), listen, token)
     except (ListenError, TokenFileError) as error:
         raise CommandError(str(error)) from error
     return 0

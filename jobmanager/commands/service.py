@@ -6,10 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jobmanager.commands.arguments import AddCommand, AddForJobs, read_seconds
-from jobmanager.commands.grid_jobs import CommandError
-from jobmanager.requests.attributes import COMMON_ATTRIBUTES, suggest
-from jobmanager.site.account import look_into_account
+from jobmanager.commands.arguments import AddCommand, CommandError, account_of, read_seconds
 
 if TYPE_CHECKING:
     from batch_adapters.diagnosis import Finding
@@ -21,10 +18,11 @@ declarations where no --request is given. Each line is ok, warning or FAULT; und
 Exit status: 0 no fault, 1 faults."""
 
 
-def _add_types(add: AddCommand) -> None:
-    command = add("types", types, "List the job types, or the attributes of one.")
+def _declare_types(command: argparse.ArgumentParser) -> None:
     command.add_argument("type", metavar="TYPE", nargs="?", help="a job type")
-    command = add("check-handler", check_handler, "Check an experiment's handler before it is used.", CHECK_HELP)
+
+
+def _declare_check(command: argparse.ArgumentParser) -> None:
     command.add_argument("module", metavar="MODULE", help="a .py file, or a dotted module name")
     command.add_argument(
         "--request", metavar="FILE", action="append", default=[], help="a sample request; may be repeated"
@@ -37,6 +35,7 @@ def _add_types(add: AddCommand) -> None:
 
 def types(options: argparse.Namespace) -> int:
     """List job types, or the declared attributes of one."""
+    from jobmanager.requests.attributes import COMMON_ATTRIBUTES, suggest
     from jobmanager.requests.job_types import load_job_types
     from jobmanager.site.configuration import read_configuration
     from jobmanager.views.grid_jobs import render_type, render_types
@@ -94,12 +93,17 @@ lost, what was submitted is collected as ever, and the rest is not submitted any
 Exit status: 0 no fault is left, 1 some are."""
 
 
-def add_commands(add: AddCommand, _: AddForJobs) -> None:
+def add_commands(add: AddCommand) -> None:
     """Make the commands known to the command line."""
-    _add_types(add)
+    add("types", types, "List the job types, or the attributes of one.", "", _declare_types)
+    doc = "Check an experiment's handler before it is used."
+    add("check-handler", check_handler, doc, CHECK_HELP, _declare_check)
     add("config", config, "Print every configuration value and where it came from.", CONFIG_HELP)
     add("repair", repair, "Mend a job database with faults, as far as it can be.", REPAIR_HELP)
-    command = add("monitor", monitor, "Run the job state monitor in the foreground.", MONITOR_HELP)
+    add("monitor", monitor, "Run the job state monitor in the foreground.", MONITOR_HELP, _declare_monitor)
+
+
+def _declare_monitor(command: argparse.ArgumentParser) -> None:
     command.add_argument("--stay", action="store_true", help="do not end when there is nothing to do")
 
 
@@ -116,7 +120,7 @@ def repair(options: argparse.Namespace) -> int:
     from jobmanager.control.repair import repair as mend
     from jobmanager.views.text import render_line
 
-    result = mend(look_into_account(options.state_dir), time.time())
+    result = mend(account_of(options), time.time())
     print(f"saved as {result.saved}")
     for heading, sentences in (("mended", result.mended), ("left", result.left)):
         for sentence in sentences:

@@ -130,6 +130,11 @@ class Choice:
     ids: tuple[str, ...] = ()
     """Of these only; empty: of all."""
 
+    @property
+    def is_empty(self) -> bool:
+        """True where nothing is given, so that all fit."""
+        return self == Choice()
+
     def condition(self) -> tuple[str, list[str]]:
         """SQL for the table of grid jobs, and its values."""
         since = None if self.since is None else render_time(max(0.0, self.since))

@@ -1,13 +1,18 @@
 """Every setting of the configuration, declared once: the sections with their typed keys, defaults, units and ranges."""
 
 import enum
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from adapters.attributes import Attribute, Kind, Value, show
+
+
+def _split(text: str) -> list[str]:
+    import shlex  # seldom needed
+
+    return shlex.split(text)
 
 
 class EventSource(enum.Enum):
@@ -43,7 +48,7 @@ _KINDS: Mapping[Any, Kind] = {
 """By the Python type of a key; any other is an enum of words."""
 
 _SPLIT: Mapping[Kind, Callable[[str], Sequence[str]]] = {
-    Kind.COMMAND: shlex.split,
+    Kind.COMMAND: _split,
     Kind.MODULES: lambda text: text.split(":") if text else [],
 }
 """How an environment variable holds a list."""

@@ -1,6 +1,5 @@
 """What people read about grid jobs and job types: text, made from documents and declarations."""
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,16 +7,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adapters import Attribute, JobAdapter
-from batch_adapters.running.traffic import Silence
 from jobmanager.database.database import DamagedDocument, Overview, Quarantined, StepLine
 from jobmanager.database.local_jobs import LocalJobLine, PhaseSum
 from jobmanager.database.times import render_time
 from jobmanager.site.account import Account, find_silence
-from jobmanager.views.progress import estimate_end, read_course, render_blocked, render_rate, render_silent
 from jobmanager.views.text import printable, render_clock, render_columns, render_line, render_local_time
 
-if TYPE_CHECKING:  # a list of grid jobs needs no XML
+if TYPE_CHECKING:  # a list of grid jobs needs neither XML nor job types
+    from adapters import Attribute, JobAdapter
+    from batch_adapters.running.traffic import Silence
     from jobmanager.database.grid_job import GridJob
 
 _STATES = ("unsubmitted", "pending", "active", "suspended", "done", "failed", "cancelled")
@@ -88,6 +86,8 @@ def render_json(
     rows: Iterable[Overview], silent_since: Mapping[str, float], quarantined: Mapping[str, Quarantined] = {}
 ) -> str:
     """The grid jobs for programs; those of ``silent_since`` (id to seconds) wait for a batch system's answer."""
+    import json
+
     objects = []
     for row in rows:
         since = silent_since.get(row.id)
@@ -107,7 +107,7 @@ def render_local_jobs(lines: Iterable[LocalJobLine], standing: str) -> str:
     return render_columns([("NUMBER", "ID", "CAUSE", "REASON"), *rows]) if rows else f"no local job is {standing}"
 
 
-def render_silence(batch: str, silence: Silence, now: float) -> str:
+def render_silence(batch: str, silence: "Silence", now: float) -> str:
     """Since when a batch system does not answer, when it is asked again, and what came instead of an answer."""
     again = f"asked again at {render_clock(silence.next_try, now)}" if silence.next_try > now else "asked again soon"
     return f"{batch} has not answered since {render_clock(silence.since, now)} ({again}): {render_line(silence.words)}"
@@ -115,6 +115,8 @@ def render_silence(batch: str, silence: Silence, now: float) -> str:
 
 def render_details(account: Account, job_id: str, row: Overview, now: float) -> str:
     """Everything about one grid job that fits a screen."""
+    from jobmanager.views.progress import estimate_end, read_course, render_blocked, render_silent
+
     try:
         job = account.database.grid_jobs.get(job_id)
     except DamagedDocument as damage:
@@ -174,12 +176,15 @@ def _render_parts(job: "GridJob", row: Overview) -> list[tuple[str, str]]:
 
 
 def _render_phase(phase: PhaseSum, local_jobs: int) -> str:
+    from jobmanager.views.progress import render_rate
+
     amount = f"{phase.done} of {phase.expected_total(local_jobs)} {phase.unit}".rstrip()
     return ", ".join(filter(None, (amount, render_rate(phase))))
 
 
 def render_output(job: "GridJob", tar: Path) -> str:
     """Where the output tar of an ended grid job is, what is in it and what is not, and the handler's summary."""
+    import json
     import tarfile
 
     lines = [str(tar)]
@@ -217,12 +222,12 @@ def _render_kinds(job_id: str, files: Iterable[Mapping[str, Any]]) -> str:
     return render_columns(rows)
 
 
-def render_types(types: Mapping[str, type[JobAdapter]]) -> str:
+def render_types(types: "Mapping[str, type[JobAdapter]]") -> str:
     """The job types, one line each."""
     return render_columns([(name, _first_line(types[name])) for name in sorted(types)])
 
 
-def render_type(handler: type[JobAdapter], common: Sequence[Attribute]) -> str:
+def render_type(handler: "type[JobAdapter]", common: "Sequence[Attribute]") -> str:
     """A job type's attributes: its own, the site's, and those of every type."""
     parts = [f"{handler.jobType}: {_first_line(handler)}", "", "attributes:", _render_attributes(handler.attributes)]
     parts += ["", "attributes of every job type:", _render_attributes(common)]
@@ -231,15 +236,15 @@ def render_type(handler: type[JobAdapter], common: Sequence[Attribute]) -> str:
     return "\n".join(parts)
 
 
-def _render_attributes(attributes: Iterable[Attribute]) -> str:
+def _render_attributes(attributes: "Iterable[Attribute]") -> str:
     rows = [(f"  {a.name}", a.describe(), "required" if a.required else _default(a), a.doc) for a in attributes]
     return render_columns(rows) if rows else "  none"
 
 
-def _default(attribute: Attribute) -> str:
+def _default(attribute: "Attribute") -> str:
     shown = attribute.default
     return "" if shown is None or shown in ("", ()) else f"default {shown}"
 
 
-def _first_line(handler: type[JobAdapter]) -> str:
+def _first_line(handler: "type[JobAdapter]") -> str:
     return (handler.__doc__ or "").strip().splitlines()[0] if handler.__doc__ else ""

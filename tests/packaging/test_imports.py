@@ -120,11 +120,6 @@ def test_there_is_no_drawer_for_things_without_a_place() -> None:
 @pytest.mark.parametrize(
     ("program", "forbidden"),
     [
-        (
-            "from jobmanager.database.database import Database; from jobmanager.views.grid_jobs import render_table",
-            "lxml jinja2 sh rich",
-        ),
-        ("import jobmanager.commands.cli", "lxml jinja2 sh rich lark starlette uvicorn"),
         ("import jobmanager.requests.acceptance, jobmanager.monitor.client, jobmanager.requests.rsl", "jinja2 sh rich"),
         ("import gram_shims.program", "jinja2 sh rich lark tenacity tomllib"),
         ("import jobmanager.monitor.worker", "handlers handlers.command handlers.pythia"),
@@ -132,12 +127,34 @@ def test_there_is_no_drawer_for_things_without_a_place() -> None:
         ("import batch_adapters.generator.main", "lxml jinja2 sh rich lark sqlite3"),
         ("import batch_adapters.generator.collector", "lxml jinja2 sh rich lark"),
     ],
-    ids=["status", "command line", "submit", "gram", "workers' server", "fork", "generator", "collector"],
+    ids=["submit", "gram", "workers' server", "fork", "generator", "collector"],
 )
 def test_light_programs_load_no_heavy_modules(program: str, forbidden: str) -> None:
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); {program}; print(' '.join(sys.modules))"
     loaded = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True).stdout
     assert not set(forbidden.split()) & set(loaded.split())
+
+
+_OF_HELP = "asyncio dataclasses datetime importlib.metadata inspect json logging lxml socket sqlite3 subprocess"
+_OF_STATUS = "adapters asyncio batch_adapters.adapter handlers importlib.metadata jinja2 jobmanager.monitor"
+_OF_STATUS += " jobmanager.requests json lark logging lxml rich sh socket subprocess tarfile tenacity"
+
+
+@pytest.mark.parametrize(
+    ("word", "forbidden"), [("--help", _OF_HELP), ("status", _OF_STATUS)], ids=["help", "status of nothing"]
+)
+def test_what_answers_at_once_loads_nothing_else(word: str, forbidden: str, tmp_path: Path) -> None:
+    code = "import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr))"
+    code += f"; sys.path.insert(0, {str(ROOT)!r}); from jobmanager.commands import cli; cli.main([{word!r}])"
+    # -S: what the .pth files of this machine's Python import counts for nobody.
+    command = [sys.executable, "-S", "-P", "-c", code]
+    environment = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    loaded = set(done.stderr.split())
+    assert "jobmanager.commands.service" in loaded
+    assert not set(forbidden.split()) & loaded
+    rooms = {name.split(".")[1] for name in loaded if name.startswith("jobmanager.")}
+    assert word == "status" or rooms == {"commands"}
 
 
 _SUBMIT = """\

@@ -12,7 +12,6 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
-from sandbox.files import SandboxRefused
 
 from adapters import LocalJob as PlannedJob
 from adapters import Value
@@ -30,6 +29,7 @@ from jobmanager.site.account import Account
 from jobmanager.site.settings import SiteSettings, Transfer
 from jobmanager.states.registration import create_local_jobs
 from jobmanager.submission.packing import find_entries
+from sandbox.files import SandboxRefused
 
 Given = Sequence[tuple[str, tuple[Value, ...]]]
 

@@ -25,7 +25,7 @@ def program(room: Path) -> BatchProgram:
 def fake(account: Account, program: BatchProgram, monkeypatch: pytest.MonkeyPatch) -> Account:
     """Two grid jobs, of which one has ended; each has the local job that its batch system shows."""
     fake = use(account, program)
-    monkeypatch.setattr(batch_commands, "open_account", lambda state_dir: fake)
+    monkeypatch.setattr(batch_commands, "open_account_of", lambda options: fake)
     add(fake, ENDED, "17", State.FAILED)
     add(fake, ALIVE, "18", State.ACTIVE)
     return fake

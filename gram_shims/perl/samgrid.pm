@@ -11,13 +11,16 @@ package Globus::GRAM::JobManager::samgrid;    ## no critic (RequireFilenameMatch
 
 use strict;
 use warnings;
-use parent -norequire, 'Globus::GRAM::JobManager';
+our @ISA = ('Globus::GRAM::JobManager');
 
-use Fcntl qw(O_APPEND O_CREAT O_DIRECTORY O_NOFOLLOW O_RDONLY O_WRONLY);
+# No more than the base class loads anyway: GRAM may start an interpreter for each poll.
+use Fcntl qw(F_SETFL O_APPEND O_CREAT O_DIRECTORY O_NOFOLLOW O_NONBLOCK O_RDONLY O_WRONLY);
 use Globus::Core::Config;
 use Globus::GRAM::Error;
-use Socket qw(PF_UNIX SOCK_NONBLOCK SOCK_STREAM);
 use Time::HiRes;
+
+# As Linux has them; the module Socket takes longer to load than all of this one.
+my ( $PF_UNIX, $SOCK_STREAM ) = ( 1, 1 );
 
 # What GRAM is told where the program gives no answer: of a poll nothing, so that the state stays.
 my %ERROR_WITHOUT_ANSWER = (
@@ -49,7 +52,7 @@ sub poll {
     my ($job)   = defined $id ? $id =~ /\A[0-9]+[.]([a-z][a-z0-9]{7})\z/ : ();
     my $answer  = defined $job ? _read_file("$state/gram/$job") : undef;
     if ( $answer && ( _is_final($answer) || _wake_monitor($state) ) ) {
-        $self->_write_log( 'poll', $answer, $started );
+        $self->_write_log( $state, 'poll', $answer, $started );
         return $self->_respond($answer);
     }
     return $self->_call('poll');
@@ -91,7 +94,7 @@ sub _call {
     }
     if ( !$answer ) {
         $answer = $self->_give_up($command);
-        $self->_write_log( $command, $answer, $started );
+        $self->_write_log( _find_state_folder(), $command, $answer, $started );
     }
     return $self->_respond($answer);
 }
@@ -184,11 +187,16 @@ sub _read_lines {
     my @answer;
     while ( defined( my $line = readline $stream ) ) {
         return \@answer if $line eq "\n";
-        my ( $key, $value ) = $line =~ /\A([A-Z0-9_]+):([^\n]*)\n\z/ or return;
-        return if !$IS_KEY{$key};
-        push @answer, [ $key, $value ];
+        my ($pair) = _read_line($line) or return;
+        push @answer, $pair;
     }
     return;
+}
+
+sub _read_line {
+    my ($line) = @_;
+    my ( $key, $value ) = $line =~ /\A([A-Z0-9_]+):([^\n]*)\n\z/ or return;
+    return $IS_KEY{$key} ? [ $key, $value ] : ();
 }
 
 sub _exec_program {
@@ -221,7 +229,7 @@ sub _open_log {
 }
 
 sub _write_log {
-    my ( $self, $command, $answer, $started ) = @_;
+    my ( $self, $state, $command, $answer, $started ) = @_;
     my $now         = Time::HiRes::time();
     my $description = $self->{JobDescription};
     my @words = ( $ENV{GLOBUS_GRAM_JOB_CONTACT}, scalar $description->uniqid(), scalar $description->jobid() );
@@ -233,7 +241,7 @@ sub _write_log {
     my $line = sprintf "%s.%03dZ INFO %s contact=%s uniqid=%s job=%s seconds=%.4f answer=%s\n",
         POSIX::strftime( '%Y-%m-%dT%H:%M:%S', gmtime $now ), ( $now - int $now ) * 1000,
         $command, @words, $now - $started, $text ne q{} ? $text : 'no change';
-    my $log = _open_log( _find_state_folder() ) or return;
+    my $log = _open_log($state) or return;
     syswrite $log, $line;
     close $log;
     return;
@@ -268,10 +276,9 @@ sub _read_file {
     my $size = sysread $file, my $text, 65_536;
     close $file;
     return if !$size;
-    open my $lines, '<', \"$text\n" or return;
-    my $answer = _read_lines($lines);
-    close $lines;
-    return $answer;
+    my @lines  = split /^/m, $text;
+    my @answer = map { _read_line($_) } @lines;
+    return @answer == @lines ? \@answer : undef;
 }
 
 sub _is_final {
@@ -284,20 +291,20 @@ sub _wake_monitor {
     my ($state) = @_;
     # By way of the folder, because the kernel takes no more than 107 bytes as a socket's path.
     sysopen my $folder, $state, O_RDONLY | O_DIRECTORY or return 0;
-    socket my $monitor, PF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0 or return 0;
+    socket my $monitor, $PF_UNIX, $SOCK_STREAM, 0 or return 0;
+    fcntl $monitor, F_SETFL, O_NONBLOCK or return 0;
     my $place = sprintf '/proc/self/fd/%d/monitor.sock', fileno $folder;
     # So many are waking it that it will wake.
-    my $is_there = connect( $monitor, Socket::pack_sockaddr_un($place) ) || $!{EAGAIN};
+    my $is_there = connect( $monitor, pack 'S a108', $PF_UNIX, $place ) || $!{EAGAIN};
     close $monitor;
     close $folder;
     return $is_there;
 }
 
 sub _find_state_folder {
-    my $login = getpwuid $<;
-    my %known = ( HOME => $ENV{HOME} || ( getpwuid $< )[7], LOGNAME => $login );
     my $state = _setting('state') || '$(HOME)/.local/state/samgrid';
-    $state =~ s/\$[(](HOME|LOGNAME)[)]/$known{$1}/g;
+    $state =~ s/\$[(]HOME[)]/$ENV{HOME} || ( getpwuid $< )[7]/ge;
+    $state =~ s/\$[(]LOGNAME[)]/getpwuid $</ge;
     return $state;
 }
 

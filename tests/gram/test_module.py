@@ -560,6 +560,16 @@ def test_the_module_compiles_and_has_no_faults() -> None:
     assert lines[-1] == "1;"
 
 
+def test_the_module_loads_no_other_modules_than_its_base_class() -> None:
+    code = "print join ' ', sort keys %INC"
+    base = ["-MGetopt::Long", "-MGlobus::GRAM::JobDescription", "-MGlobus::GRAM::JobManager", "-MGlobus::Core::Config"]
+    loaded = [
+        subprocess.run(["perl", *modules, "-e", code], capture_output=True, text=True, check=True).stdout.split()
+        for modules in (base, [*base, f"-Mlib={MODULE.parent}", "-Msamgrid"])
+    ]
+    assert set(loaded[1]) - set(loaded[0]) == {"samgrid.pm", "lib.pm"}
+
+
 @pytest.mark.skipif(shutil.which("perlcritic") is None, reason="libperl-critic-perl is not installed")
 def test_perlcritic_finds_nothing() -> None:
     done = subprocess.run(["perlcritic", "--severity", "4", str(MODULE)], capture_output=True, text=True, check=False)

@@ -5,7 +5,6 @@ import errno
 import sys
 import time
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -129,6 +128,8 @@ def watch(options: argparse.Namespace) -> int:
 
 def status(options: argparse.Namespace) -> int:
     """List grid jobs, and wake the monitor if there is anything left to do."""
+    from dataclasses import replace
+
     from jobmanager.views.grid_jobs import (
         render_details,
         render_json,

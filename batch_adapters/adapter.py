@@ -234,6 +234,9 @@ class Submission:
     max_cpu_minutes: int = 0
     max_wall_minutes: int = 0
     max_memory_mb: int = 0
+    cores: int = 1
+    gpus: int = 0
+    max_disk_mb: int = 0
     options: tuple[str, ...] = ()
     """Further options of the submit command: the site's, then those of the request that the site permits."""
 
@@ -424,6 +427,8 @@ class BatchAdapter:
     """Patterns of the submit options that requests may use (``batch_options``)."""
     options: tuple[str, ...] = ()
     """Submit options of the site, for every local job."""
+    parallel_environment: str = ""
+    """A variable of submit: where the batch system has such, the one that gives a job several cores of one host."""
     carries_files: bool = False
     """True where it can carry files to and from jobs without a shared file system."""
     diagnose: Diagnosis = field(default=no_diagnosis)

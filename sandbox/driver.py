@@ -49,6 +49,7 @@ class DriverPlan:
     """A name in the work area or an absolute path; nothing is ``/dev/null``."""
     max_cpu_minutes: int = 0
     max_memory_mb: int = 0
+    cores: int = 1
     umask: str = "077"
     """The program's own, in octal digits; what the driver writes is its account's alone."""
     copies_lines: bool = False

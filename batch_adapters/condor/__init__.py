@@ -49,6 +49,15 @@ accounting_group = {{ spelt(project) }}
 {% if max_memory_mb %}
 request_memory = {{ max_memory_mb }}
 {% endif %}
+{% if cores > 1 %}
+request_cpus = {{ cores }}
+{% endif %}
+{% if gpus %}
+request_gpus = {{ gpus }}
+{% endif %}
+{% if max_disk_mb %}
+request_disk = {{ max_disk_mb * 1024 }}
+{% endif %}
 {% if max_wall_minutes %}
 periodic_remove = (JobStatus == 2 && time() - JobCurrentStartExecutingDate > {{ max_wall_minutes * 60 }}) =?= true
 {% endif %}

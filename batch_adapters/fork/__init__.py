@@ -21,6 +21,7 @@ FORK = BatchAdapter(
         *("submit", "--token", "{{ token }}", "--array", "1-{{ count }}"),
         *("--stdout", "{{ results }}/{{ token }}.%i.driver", "--stderr", "{{ results }}/{{ token }}.%i.driver"),
         *("--directory", "{{ results }}", "--wall-time", "{{ max_wall_minutes }}"),
+        *("--cores", "{{ cores }}"),
         *("--", "/bin/sh", "{{ driver }}", "{{ token }}"),
     ),
     naming=Naming(submitted=r"(?P<id>\S+) 1-(?P<last>\d+)", single="{id}.1", element="{id}.{n}", array=""),

@@ -77,6 +77,9 @@ def read_options(argv: Sequence[str]) -> tuple[argparse.Namespace, tuple[str, ..
     command = tuple(read_word(word) for word in argv[cut + 1 :])
     if options.command == "submit" and not command:
         parser.error("submit needs the program to run, after --")
+    slots = options.slots or len(os.sched_getaffinity(0))
+    if options.command == "submit" and options.cores > slots:
+        parser.error(f"a job wants {options.cores} cores, and there are {slots} slots")
     if options.command != "submit" and cut < len(argv):
         parser.error(f"{options.command} takes no program")
     return options, command
@@ -97,6 +100,7 @@ def _make_parser() -> argparse.ArgumentParser:
     submit.add_argument("--wall-time", type=read_limit, default=0, metavar="MINUTES", help="SIGTERM after this time")
     submit.add_argument("--cpu-time", type=read_limit, default=0, metavar="MINUTES", help="ulimit -t")
     submit.add_argument("--memory", type=read_limit, default=0, metavar="MB", help="ulimit -v")
+    submit.add_argument("--cores", type=read_slots, default=1, help="slots that each job takes")
     submit.add_argument("--environment", type=read_variable, action="append", default=[], metavar="NAME=VALUE")
     query = commands.add_parser("query", help="list jobs: ID NATIVE CODE", allow_abbrev=False)
     query.add_argument("--token", type=read_token, help="the jobs of one submission")
@@ -125,6 +129,7 @@ def run_submit(spool: Spool, options: argparse.Namespace, command: tuple[str, ..
         wall_minutes=options.wall_time,
         cpu_minutes=options.cpu_time,
         memory_mb=options.memory,
+        cores=options.cores,
     )
     first, last = write_submission(spool, options.token, options.array, submission)
     run_queue_if_none(spool, options.slots, options.grace)

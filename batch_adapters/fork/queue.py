@@ -91,6 +91,7 @@ class _Running:
     stop_at: float | None = None
     cause: Cause = Cause.TIME_LIMIT
     stop_signal: signal.Signals = signal.SIGTERM
+    cores: int = 1
 
 
 class Queue:
@@ -252,21 +253,31 @@ class Queue:
 
     def _feed(self) -> None:
         """Record what has ended, and fill the free slots, in one transaction."""
-        free = max(0, self._slots - len(self._running) + len(self._ended)) if _now() >= self._feed_after else 0
+        taken = sum(running.cores for local_id, running in self._running.items() if local_id not in self._ended)
+        free = max(0, self._slots - taken) if _now() >= self._feed_after else 0
         if not self._ended and not (free and self._waits):
             return
         ended = [(self._running[local_id].job, end) for local_id, end in self._ended.items()]
         with self._spool.transaction() as database:
             self._write_ended(ended)
-            jobs = self._find_jobs("state = 'queued' AND NOT cancel", limit=free)
+            found = self._find_jobs("state = 'queued' AND NOT cancel", limit=free)
+            jobs = self._fit(found, free)
             started = [(job.number, job.index) for job in jobs]
             database.executemany("UPDATE job SET state = 'running' WHERE submission = ? AND job = ?", started)
-        self._waits = len(jobs) == free
+        self._waits = len(found) == free or len(jobs) < len(found)
         for job, _ in ended:
             del self._running[job.local_id], self._ended[job.local_id]
             self._path(job.local_id).unlink(missing_ok=True)
         if jobs:
             self._start(jobs)
+
+    def _fit(self, jobs: Sequence[Job], free: int) -> Sequence[Job]:
+        """Those that there are slots for, in their order: none starts before one that needs more and came first."""
+        for position, job in enumerate(jobs):
+            free -= self._read_cores(job.number)
+            if free < 0:
+                return jobs[:position]
+        return jobs
 
     def _write_ended(self, ended: Sequence[tuple[Job, End]]) -> None:
         changes = [(_render_native(end), end.exit_code, job.number, job.index) for job, end in ended]
@@ -310,7 +321,7 @@ class Queue:
         if isinstance(answer, Started):
             minutes = self._read_wall_minutes(job.number)
             stop_at = _now() + 60 * minutes if minutes else None
-            self._running[job.local_id] = _Running(job, answer.pids[0], stop_at)
+            self._running[job.local_id] = _Running(job, answer.pids[0], stop_at, cores=self._read_cores(job.number))
             return True
         log.warning("%s: refused, GRAM error %d: %s", job.local_id, answer.error, answer.reason)
         if read_run_file(self._path(job.local_id)) != Run():
@@ -323,6 +334,13 @@ class Queue:
     def _read_stored_submission(self, number: int) -> Submission:
         row = self._spool.database.execute("SELECT text FROM submission WHERE number = ?", (number,)).fetchone()
         return read_submission(row[0])
+
+    def _read_cores(self, number: int) -> int:
+        """How many slots a job takes: all of them, where there are fewer now than it wants."""
+        try:
+            return min(max(1, self._read_submission(number).cores), self._slots)
+        except ValueError:
+            return 1
 
     def _read_wall_minutes(self, number: int) -> int:
         try:
@@ -350,7 +368,8 @@ class Queue:
         run = self._read_run(local_id)
         is_new = local_id not in self._running
         if is_new:
-            self._running[local_id] = _Running(job, run.process.pid if run.process else 0)
+            pid = run.process.pid if run.process else 0
+            self._running[local_id] = _Running(job, pid, cores=self._read_cores(job.number))
         if run.end is not None or run.process is None or not self._watch.add(local_id, run.process):
             self._dead[local_id] = run
         elif is_new and (minutes := self._read_wall_minutes(job.number)):

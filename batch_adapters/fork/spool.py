@@ -198,6 +198,8 @@ class Submission:
     wall_minutes: int = 0
     cpu_minutes: int = 0
     memory_mb: int = 0
+    cores: int = 1
+    """How many of the slots each of its jobs takes."""
 
 
 def render_submission(submission: Submission) -> str:

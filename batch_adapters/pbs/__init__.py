@@ -104,14 +104,25 @@ _COMMON = (
         "{% if max_wall_minutes %}-l{% endif %}",
         "{% if max_wall_minutes %}walltime={{ max_wall_minutes * 60 }}{% endif %}",
     ),
-    *("{% if max_memory_mb %}-l{% endif %}", "{% if max_memory_mb %}mem={{ max_memory_mb }}mb{% endif %}"),
+)
+_MEMORY = ("{% if max_memory_mb %}-l{% endif %}", "{% if max_memory_mb %}mem={{ max_memory_mb }}mb{% endif %}")
+_MANY = "cores > 1 or gpus"
+# Memory beside a chunk is refused, so that it is a part of it.
+_RESOURCES = (
+    f"{{% if {_MANY} or max_memory_mb %}}-l{{% endif %}}",
+    f"{{% if {_MANY} %}}select=1:ncpus={{{{ cores }}}}{{% if gpus %}}:ngpus={{{{ gpus }}}}{{% endif %}}"
+    "{% if max_memory_mb %}:{% endif %}{% endif %}{% if max_memory_mb %}mem={{ max_memory_mb }}mb{% endif %}",
+)
+_NODE = (
+    f"{{% if {_MANY} %}}-l{{% endif %}}",
+    f"{{% if {_MANY} %}}nodes=1:ppn={{{{ cores }}}}{{% if gpus %}}:gpus={{{{ gpus }}}}{{% endif %}}{{% endif %}}",
 )
 
 PBS = BatchAdapter(
     name="pbs",
     submit=Command(
         (
-            *("qsub", "-f", *_COMMON),
+            *("qsub", "-f", *_COMMON, *_RESOURCES),
             *("-o", "{{ results }}/{{ token }}.{{ '^array_index^' if count > 1 else 1 }}.driver"),
             *("{% if project %}-P{% endif %}", "{{ project }}"),
             # -J 1-1 is refused.
@@ -211,7 +222,7 @@ TORQUE = replace(
     submit=replace(
         PBS.submit,
         argv=(
-            *("qsub", *_COMMON),
+            *("qsub", *_COMMON, *_MEMORY, *_NODE),
             # Torque itself puts "-POSITION" behind the names of an array's files.
             *("-o", "{{ results }}/{{ token }}.{{ 'driver' if count > 1 else '1.driver' }}"),
             *("{% if project %}-A{% endif %}", "{{ project }}"),

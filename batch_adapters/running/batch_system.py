@@ -81,7 +81,8 @@ class BatchSystem:
         :raises Postponed: nothing was submitted now.
         :raises Unreachable, Garbled: it may or may not have been: `find` its token.
         """
-        printed = self._run(self.adapter.submit, asdict(submission))
+        variables = {**asdict(submission), "parallel_environment": self.adapter.parallel_environment}
+        printed = self._run(self.adapter.submit, variables)
         ids = self.adapter.naming.read_submitted(printed, submission.count)
         if ids is None:
             raise Garbled(f"{self.adapter.name}: the answer to {submission.token} is {printed[:200]!r}")

@@ -56,7 +56,13 @@ SGE = BatchAdapter(
                 "{% if max_wall_minutes %}-l{% endif %}",
                 "{% if max_wall_minutes %}h_rt={{ max_wall_minutes * 60 }}{% endif %}",
             ),
-            *("{% if max_memory_mb %}-l{% endif %}", "{% if max_memory_mb %}h_vmem={{ max_memory_mb }}M{% endif %}"),
+            # Of each core.
+            *(
+                "{% if max_memory_mb %}-l{% endif %}",
+                "{% if max_memory_mb %}h_vmem={{ (max_memory_mb / cores) | round(0, 'ceil') | int }}M{% endif %}",
+            ),
+            *("{% if cores > 1 %}-pe{% endif %}", "{% if cores > 1 %}{{ parallel_environment }}{% endif %}"),
+            "{% if cores > 1 %}{{ cores }}{% endif %}",
             *("{{ options* }}", "/bin/sh", "-c", _RUN, "samgrid", "{{ driver }}", "{{ token }}"),
         ),
         outcomes=(
@@ -77,6 +83,8 @@ SGE = BatchAdapter(
             Outcome(None, "qsub: (invalid option argument|Wrong)|qsub: unknown option", Answer.PERMANENT),
         ),
     ),
+    # The usual name of one whose allocation_rule is $pe_slots.
+    parallel_environment="smp",
     # A local job that is alone is an array of one, which numbers its task: a plain job would have no SGE_TASK_ID.
     naming=Naming(submitted=r"(?P<id>\d+)\.1-(?P<last>\d+):1", single="{id}.{n}", element="{id}.{n}", array="{id}"),
     queue=_QUEUE,

@@ -87,6 +87,9 @@ SLURM = BatchAdapter(
             *("{% if queue %}--partition={{ queue }}{% endif %}", "{% if project %}--account={{ project }}{% endif %}"),
             "{% if max_wall_minutes %}--time={{ max_wall_minutes }}{% endif %}",
             "{% if max_memory_mb %}--mem={{ max_memory_mb }}M{% endif %}",
+            "{% if cores > 1 %}--cpus-per-task={{ cores }}{% endif %}",
+            "{% if gpus %}--gpus-per-node={{ gpus }}{% endif %}",
+            "{% if max_disk_mb %}--tmp={{ max_disk_mb }}M{% endif %}",
             "{{ options* }}",
         ),
         # sbatch reads all of its script, and refuses one that has a \r\n anywhere; the driver may.

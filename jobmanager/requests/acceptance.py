@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _LONGEST_NAME = 200
+_TAKEN = {"queue": "queue", "project": "project", "cores": "cores", "gpus": "gpus", "max_disk": "max_disk_mb"}
+"""What a batch system may not be able to say, and the variable of its submit command."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
@@ -293,8 +295,8 @@ def _check_batch_system(account: Account, adapter: JobAdapter) -> None:
         raise BadRequest(["split_files: no file system is shared here: give absolute names that all hosts know"])
     if request["batch_options"]:
         _check_options(request["batch_options"], find_batch_adapter(account, name))
-    wanted = [word for word in ("queue", "project") if request[word]]
-    untaken = [word for word in wanted if not find_batch_adapter(account, name).takes(word)]
+    wanted = [(word, field) for word, field in _TAKEN.items() if request[word]]
+    untaken = [word for word, field in wanted if not find_batch_adapter(account, name).takes(field)]
     if untaken:
         raise BadRequest([f"{word}: the batch system {name} has none" for word in untaken])
 

@@ -22,6 +22,9 @@ COMMON_ATTRIBUTES = (
     Attribute("max_cpu_time", "CPU time that one local job may take.", Kind.INTEGER, "minutes", minimum=1),
     Attribute("max_wall_time", "Time that one local job may take.", Kind.INTEGER, "minutes", minimum=1),
     Attribute("max_memory", "Memory that one local job may take.", Kind.INTEGER, "MB", minimum=1),
+    Attribute("cores", "Processor cores of one local job, on one host.", Kind.INTEGER, "cores", minimum=1),
+    Attribute("gpus", "GPUs of one local job.", Kind.INTEGER, "GPUs", minimum=1),
+    Attribute("max_disk", "Room on its host's disk that one local job may take.", Kind.INTEGER, "MB", minimum=1),
     Attribute("queue", "Queue (partition) of the batch system.", default=""),
     Attribute("project", "Account that the batch system charges.", default=""),
     Attribute(
@@ -169,7 +172,21 @@ INPUT_VARIABLE = "SAMGRID_INPUT_FOLDER"
 """The variable in which every program does."""
 
 _INHERITED = tuple(
-    map(canonical_name, ("max_cpu_time", "max_wall_time", "max_memory", "queue", "project", "batch_options", "retries"))
+    map(
+        canonical_name,
+        (
+            "max_cpu_time",
+            "max_wall_time",
+            "max_memory",
+            "cores",
+            "gpus",
+            "max_disk",
+            "queue",
+            "project",
+            "batch_options",
+            "retries",
+        ),
+    )
 )
 """What counts for every step that says nothing else; beside them the environment, to which a step adds."""
 _OF_STEPS = ("stdin", "min_success")

@@ -160,6 +160,7 @@ def _plan(
         stdin=stdin,
         max_cpu_minutes=request["max_cpu_time"] or 0,
         max_memory_mb=request["max_memory"] or 0,
+        cores=request["cores"] or 1,
         # What a plain job writes are the user's files, as under GRAM's own job managers.
         copies_lines=type(adapter).getPhaseOfLine is not JobAdapter.getPhaseOfLine,
         carried=account.configuration.sandbox.transfer is Transfer.BATCH_SYSTEM,

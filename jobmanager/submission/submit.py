@@ -175,6 +175,9 @@ def _render_submission(
         max_cpu_minutes=request["max_cpu_time"] or 0,
         max_wall_minutes=request["max_wall_time"] or 0,
         max_memory_mb=request["max_memory"] or 0,
+        cores=request["cores"] or 1,
+        gpus=request["gpus"] or 0,
+        max_disk_mb=request["max_disk"] or 0,
         options=(*system.adapter.options, *request["batch_options"]),
     )
 

@@ -553,6 +553,41 @@ def test_whoever_is_killed_every_job_runs_once_in_its_slot_and_ends(
     assert len(orphans) <= 8 * system.slots
 
 
+@pytest.mark.parametrize("victims", [(), (QUEUE, STARTER)], ids=["", "killed"])
+def test_a_job_takes_as_many_slots_as_it_wants_cores(system: System, victims: tuple[str, ...]) -> None:
+    system.slots = 3
+    system.submit("a", 2, "echo $SAMGRID_FORK_ID >> ran; : <go", "--cores", "2")
+    system.submit("b", 1, "echo $SAMGRID_FORK_ID >> ran")
+    wait_until((system.folder / "ran").exists)
+    if victims:
+        system.kill(*victims)
+        system.jobs()
+        wait_until(lambda: bool(system.pids_of(QUEUE)))
+    system.submit("c", 1, "echo $SAMGRID_FORK_ID >> ran")
+    # What came later would fit, but none starts before one that needs more: and b comes to the queue's notice.
+    wait_until(lambda: "b.1;1" in _read(system.spool / "events") and "c.1;1" in _read(system.spool / "events"))
+    assert [job.native for job in system.jobs()] == ["running", "queued", "queued", "queued"]
+    system.gate.open()
+    assert {answer.native for answer in system.wait_for_end().values()} <= {"ended", "lost"}
+    assert _read(system.folder / "ran").split()[:2] == ["a.1", "a.2"]
+
+
+def test_a_job_that_wants_more_cores_than_there_are_slots_is_refused(system: System) -> None:
+    system.slots = 3
+    done = system.call("submit", "--token", "a", "--array", "1-1", "--cores", "4", "--", "/bin/true")
+    assert done.returncode == 2
+    assert "samgrid-fork: error: a job wants 4 cores, and there are 3 slots" in done.stderr
+
+
+def test_a_job_that_was_to_have_more_slots_than_there_are_now_has_them_all(system: System) -> None:
+    system.slots = 2
+    system.submit("a", 1, ": <go; exit 3", "--cores", "2")
+    system.kill(QUEUE)
+    system.slots = 1
+    system.gate.open()
+    assert system.wait_for_end()["a.1"].native in ("ended", "lost")
+
+
 def test_a_job_whose_queue_and_starter_were_killed_keeps_its_slot_until_it_ends(system: System) -> None:
     system.slots = 1
     system.submit("a", 2, "echo $SAMGRID_FORK_ID >> ran; : <go; exit 3")

@@ -25,7 +25,7 @@ def read(program: str, arguments: Sequence[str], stdin: Callable[[], str]) -> As
     command, *words = Options(arguments, "--spool --slots --grace").rest
     match command:
         case "submit":
-            return _read_submission(Options(words, "--token --array --stdout --stderr --directory --wall-time"))
+            return _read_submission(Options(words, "--token --array --stdout --stderr --directory --wall-time --cores"))
         case "query":
             options = Options(words, "--token")
             if options.has("--token"):

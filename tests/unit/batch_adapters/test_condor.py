@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -114,6 +114,11 @@ ARRAY = Submission(
 def describe(submission: Submission) -> list[str]:
     """The lines of the description that condor_submit reads."""
     return [line for line in render_text(CONDOR.submit.stdin, asdict(submission)).splitlines() if line.strip()]
+
+
+def test_what_a_local_job_needs_is_described() -> None:
+    lines = describe(replace(SINGLE, cores=4, gpus=1, max_disk_mb=500))
+    assert {"request_cpus = 4", "request_gpus = 1", "request_disk = 512000"} <= set(lines)
 
 
 def test_one_local_job_is_described() -> None:

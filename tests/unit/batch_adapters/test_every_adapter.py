@@ -4,7 +4,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from fnmatch import fnmatchcase
 from itertools import groupby
 from operator import attrgetter
@@ -452,6 +452,38 @@ def test_what_is_submitted(system: str, submission: Submission, line: str, stdin
     argv = [SGE_SCRIPT if word == "SCRIPT" else word.replace("|", " ") for word in line.split(" ")]
     assert render_argv(adapter.submit, asdict(submission)) == argv
     assert render_text(adapter.submit.stdin, asdict(submission)) == stdin
+
+
+@pytest.mark.parametrize(
+    ("system", "cores", "gpus", "disk", "words"),
+    [
+        ("pbs", 4, 0, 0, "-l select=1:ncpus=4:mem=2001mb"),
+        ("pbs", 1, 2, 0, "-l select=1:ncpus=1:ngpus=2:mem=2001mb"),
+        ("torque", 4, 1, 0, "-l mem=2001mb -l nodes=1:ppn=4:gpus=1"),
+        ("sge", 4, 0, 0, "-l h_vmem=501M -pe smp 4"),
+        ("lsf", 4, 1, 500, "-M 2001MB -n 4 -R span[hosts=1] -gpu num=1 -R rusage[tmp=500]"),
+        ("slurm", 4, 1, 500, "--mem=2001M --cpus-per-task=4 --gpus-per-node=1 --tmp=500M"),
+        ("fork", 4, 0, 0, "--cores 4"),
+    ],
+    ids=str,
+)
+def test_what_a_local_job_needs_is_said_in_the_batch_systems_words(
+    system: str, cores: int, gpus: int, disk: int, words: str
+) -> None:
+    adapter = find_adapter(system, {})
+    wanted = replace(SINGLE, cores=cores, gpus=gpus, max_disk_mb=disk, max_memory_mb=2001)
+    site = dict.fromkeys(("python", "launch", "fork_spool", "fork_slots", "fork_grace"), "x")
+    variables = {**asdict(wanted), **site, "parallel_environment": adapter.parallel_environment}
+    assert f" {words} " in f" {' '.join(render_argv(adapter.submit, variables))} "
+
+
+@pytest.mark.parametrize("system", ADAPTERS)
+def test_what_a_batch_system_cannot_say_is_known(system: str) -> None:
+    unsaid = {"fork": {"gpus", "max_disk_mb"}, "sge": {"gpus", "max_disk_mb"}}
+    unsaid |= {"pbs": {"max_disk_mb"}, "torque": {"max_disk_mb"}}
+    adapter = find_adapter(system, {})
+    found = {name for name in ("cores", "gpus", "max_disk_mb") if not adapter.takes(name)}
+    assert found == unsaid.get(system, set())
 
 
 @pytest.mark.parametrize("system", ADAPTERS)

@@ -173,13 +173,13 @@ def test_a_batch_system_that_nobody_knows_is_refused_at_once(account: Account) -
         accept_grid_job(replace(account, configuration=configuration), REQUEST, Path("/"))
 
 
-@pytest.mark.parametrize("word", ["queue", "project"])
-def test_a_batch_system_without_queues_or_projects_is_not_asked_for_one(account: Account, word: str) -> None:
+@pytest.mark.parametrize(("word", "value"), [("queue", "d0"), ("project", "d0"), ("gpus", "1"), ("max_disk", "5")])
+def test_a_batch_system_without_queues_or_gpus_is_not_asked_for_one(account: Account, word: str, value: str) -> None:
     with pytest.raises(BadRequest, match=f"^{word}: the batch system fork has none$"):
-        accept_grid_job(account, [*REQUEST, (word, ("d0",))], Path("/"))
+        accept_grid_job(account, [*REQUEST, (word, (value,))], Path("/"))
     site = replace(account.configuration.site, batch_system="slurm")
     other = replace(account, configuration=replace(account.configuration, site=site))
-    assert accept_grid_job(other, [*REQUEST, (word, ("d0",))], Path("/"))
+    assert accept_grid_job(other, [*REQUEST, (word, (value,))], Path("/"))
 
 
 def test_a_grid_job_shows_stage_in_while_its_inputs_are_fetched(

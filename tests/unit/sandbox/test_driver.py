@@ -222,7 +222,7 @@ def test_variables_of_one_local_job_arrive_byte_by_byte_and_reach_the_program_al
 def test_a_local_job_knows_its_place_and_its_slice(bench: Bench) -> None:
     command = ("/bin/sh", "-c", "env | grep ^SAMGRID_ | sort")
     entries = [LocalJobEntry(command), LocalJobEntry(command, 251, 250, 7)]
-    assert bench.run_prepared(bench.prepare(entries), JOB_INDEX="2") == 0
+    assert bench.run_prepared(bench.prepare(entries, cores=4), JOB_INDEX="2") == 0
     seen = dict(line.split("=", 1) for line in bench.read("stdout").decode().splitlines())
     scratch = seen.pop("SAMGRID_SCRATCH")
     assert Path(scratch).parent == bench.scratch
@@ -230,6 +230,7 @@ def test_a_local_job_knows_its_place_and_its_slice(bench: Bench) -> None:
         "SAMGRID_GRID_JOB": "k3f9zq2m",
         "SAMGRID_INDEX": "2",
         "SAMGRID_LOCAL_JOBS": "2",
+        "SAMGRID_CORES": "4",
         "SAMGRID_LOCAL_ID": "t-1.1",
         "SAMGRID_FIRST_EVENT": "251",
         "SAMGRID_EVENTS": "250",

@@ -18,6 +18,7 @@ from jobmanager.site.settings import Transfer
 from jobmanager.states.aggregation import Task
 from jobmanager.submission.adoption import Unsettled
 from jobmanager.submission.submit import find_last_token, submit_local_jobs, write_intent
+from sandbox.driver import LINES_PER_FILE
 from tests.unit.toy_system import GRID_JOB, SETTLE, TOKEN, ToySystem
 
 COUNTING = 'n=1; until mkdir "${0%/*}/number.$n" 2>/dev/null; do n=$((n + 1)); done; echo $n'
@@ -27,6 +28,7 @@ COUNTING = 'n=1; until mkdir "${0%/*}/number.$n" 2>/dev/null; do n=$((n + 1)); d
 def submit(toy: ToySystem, **request: object) -> None:
     nothing: Mapping[str, Any] = {
         **{"queue": "", "project": "", "max_cpu_time": None, "max_wall_time": None, "max_memory": None},
+        **dict.fromkeys(("cores", "gpus", "max_disk")),
         "batch_options": (),
     }
     submit_local_jobs(toy.account, toy.database.grid_jobs.get(GRID_JOB), {**nothing, **request})
@@ -118,6 +120,7 @@ def submitted(toy: ToySystem, monkeypatch: pytest.MonkeyPatch, **request: object
 def test_the_batch_system_is_told_what_the_request_says(toy: ToySystem, monkeypatch: pytest.MonkeyPatch) -> None:
     toy.add(["16", None, None], token=None)
     wanted = {"queue": "long", "project": "d0", "max_cpu_time": 7, "max_wall_time": 8, "max_memory": 9}
+    wanted |= {"cores": 4, "gpus": 1, "max_disk": 5}
     places = toy.account.places
     assert submitted(toy, monkeypatch, **wanted) == [
         Submission(
@@ -126,13 +129,16 @@ def test_the_batch_system_is_told_what_the_request_says(toy: ToySystem, monkeypa
             driver=str(places.driver(GRID_JOB)),
             results=str(places.results(GRID_JOB)),
             sandbox=str(places.sandbox(GRID_JOB)),
-            table_lines=100,
+            table_lines=LINES_PER_FILE,
             carried=False,
             queue="long",
             project="d0",
             max_cpu_minutes=7,
             max_wall_minutes=8,
             max_memory_mb=9,
+            cores=4,
+            gpus=1,
+            max_disk_mb=5,
         )
     ]
 

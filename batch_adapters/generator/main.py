@@ -202,7 +202,7 @@ def _run(options: argparse.Namespace) -> NoReturn:
     with _writing():
         end = read_end(options.folder, time.time()) if options.folder and not options.since else None
     since = end.second if end is not None else options.since or None
-    settings = FeedSettings(options.log, since, os.environ, options.interval)
+    settings = FeedSettings(options.log, since, os.environ, options.interval, may_ask=bool(options.folder))
     feed = module.open_feed(settings)
     with _writing():
         folder = open_folder(options.folder, end) if options.folder else None

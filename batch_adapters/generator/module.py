@@ -41,6 +41,13 @@ class Parser(abc.ABC):
         stamp) and drops events before the start time, so the parser need not check either.
         """
 
+    def ask(self) -> bytes:
+        """Events that no record tells of, as far as the scheduler has answered since; it must not wait for that.
+
+        Called before the first block, and after each look at the log, of a parser whose scheduler may be asked only.
+        """
+        return b""
+
     def read_time(self, block: bytes) -> int | None:
         """Seconds since 1970 of the first dated record in the block; None where none is, or where the log has no order.
 
@@ -79,6 +86,8 @@ class FeedSettings:
     environment: Mapping[str, str]
     interval: float = 1.0
     """Seconds between two looks where nothing else wakes the generator."""
+    may_ask: bool = False
+    """Whether the scheduler itself may be asked: where there is one generator for all, not one for each account."""
 
 
 class Module(Protocol):
@@ -126,12 +135,15 @@ class LogFeed:
         :raises LogNotKnown: the module cannot tell where it is.
         """
         self._module = module
+        self._may_ask = settings.may_ask
         self._source = find_source(module, settings.log or module.find_log(settings.environment))
         self._zone = ""
         self._next_look_at_zone = 0.0
         self._be_where_it_is_written()
         self._follower = Follower(self._source, module.record_ends)
         self._parser = module.new_parser()
+        if self._may_ask:
+            self._parser.ask()
         # The records just before the start tell a parser with a memory what it would remember.
         self._parser.read_events(self._follower.start(settings.since or None, module.new_parser().read_time))
 
@@ -145,6 +157,8 @@ class LogFeed:
         for block in self._follower.read_blocks(look_for_files):
             self._be_where_it_is_written()
             yield self._parser.read_events(block)
+        if self._may_ask and (block := self._parser.ask()):
+            yield block
 
     def _be_where_it_is_written(self) -> None:
         """Read local times as the host reads them that writes the log; it may go over to summer time meanwhile."""

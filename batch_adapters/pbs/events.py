@@ -8,9 +8,13 @@ import re
 from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from batch_adapters.generator.local_time import LocalStamps
 from batch_adapters.generator.module import LogModule, LogNotKnown, Parser
+
+if TYPE_CHECKING:
+    from batch_adapters.pbs.array_ends import ArrayEnds
 
 # MM/DD/YYYY HH:MM:SS[.uuuuuu];MASK;SERVER;CLASS;OBJECT;TEXT. The mask says how much the server logs, not what: it is
 # not looked at. Possessive, and of the cheap [^;] rather than [^;\n], because most of the time goes into lines that
@@ -56,13 +60,16 @@ class ServerLog(Parser):
     An array's parent is ACTIVE with its first subjob. Deleted, it is FAILED at once: that is the end of the subjobs
     that wait, which have no lines of their own. Else it ends when the server takes it out of its queue, DONE with 0
     whatever the subjobs' exit codes were, as in PBS' own accounting. A server that keeps a history says so only when it
-    is started anew, and takes what has ended into its queue; how many subjobs an array has no line says.
+    is started anew, and takes what has ended into its queue; how many subjobs an array has no line says. So it is asked
+    (`ask`) where none of them runs any more.
     """
 
     def __init__(self) -> None:
         """A parser that has seen nothing yet; the log's times are in the zone of this process."""
         self._stamps = LocalStamps("mm/dd/YYYY HH:MM:SS")
         self._courses: dict[bytes, _Course] = {}
+        self._array_ends: ArrayEnds | None = None
+        """There once it may be asked for the ends of arrays."""
 
     def read_events(self, block: bytes) -> bytes:
         """The events in a block of whole lines; see `Parser`."""
@@ -75,6 +82,8 @@ class ServerLog(Parser):
                 head = b"001;%b;" % self._stamps[stamp]
             if exit_code:
                 failed = _has_failed(courses.pop(local_id, None), int(exit_code))
+                if self._array_ends and b"[" in local_id:
+                    self._array_ends.note_end(_array_of(local_id), local_id)
                 parts += (head, local_id, b";4;" if failed else b";8;", exit_code, b"\n")
             elif text == b"Job Queued":
                 courses.pop(local_id, None)
@@ -99,8 +108,9 @@ class ServerLog(Parser):
             self._courses[local_id] = _Course.STARTED
 
     def _read_array(self, head: bytes, local_id: bytes, text: bytes) -> tuple[bytes, ...]:
-        number, _, rest = local_id.partition(b"[")
-        parent = b"%b[]%b" % (number, rest.partition(b"]")[2])
+        parent = _array_of(local_id)
+        if self._array_ends:
+            self._note_array(self._array_ends, parent, local_id, text)
         if text == b"Job Run" and parent not in self._courses:
             self._start(parent)
             return (head, parent, _ACTIVE, *self._read_change(head, local_id, text))
@@ -113,6 +123,26 @@ class ServerLog(Parser):
             self._courses[parent] = _Course.DELETED
             return () if is_known else (head, parent, _FAILED)
         return self._read_change(head, local_id, text)
+
+    def _note_array(self, ends: "ArrayEnds", parent: bytes, local_id: bytes, text: bytes) -> None:
+        if text == b"Job Run":
+            ends.note_start(parent, local_id)
+        elif parent == local_id:
+            ends.forget(parent)
+        else:
+            ends.note_end(parent, local_id)
+
+    def ask(self) -> bytes:
+        """The ends of arrays that have no line, with the present second."""
+        if self._array_ends is None:
+            # Most generators never ask.
+            from batch_adapters.pbs.array_ends import ArrayEnds
+
+            self._array_ends = ArrayEnds()
+        ended = self._array_ends.ask()
+        for array in ended:
+            self._courses.pop(array, None)
+        return b"".join(b"001;0;%b%b" % (array, _DONE) for array in ended)
 
     def _read_change(self, head: bytes, local_id: bytes, text: bytes) -> tuple[bytes, ...]:
         course = self._courses.get(local_id)
@@ -149,6 +179,11 @@ class ServerLog(Parser):
         """The time of the first line that has a possible one."""
         stamps = (self._stamps[found[1]] for found in _DATED.finditer(block))
         return next((int(stamp) for stamp in stamps if stamp), None)
+
+
+def _array_of(local_id: bytes) -> bytes:
+    number, _, rest = local_id.partition(b"[")
+    return b"%b[]%b" % (number, rest.partition(b"]")[2])
 
 
 def _has_failed(course: _Course | None, exit_code: int) -> bool:

@@ -10,6 +10,7 @@ from lxml import etree
 from batch_adapters.states import State
 from jobmanager.database.local_job import LocalJob, Outcome
 from jobmanager.states.driver_status import ProgressReader, read_driver_status, reconcile_with_drivers, status_file
+from jobmanager.states.transitions import apply_driver_status
 from sandbox.status import DriverStatus, Phase
 from tests.unit.toy_system import GRID_JOB, NOW, ToySystem
 
@@ -153,8 +154,10 @@ def test_what_was_read_of_an_end_holds_whatever_becomes_of_its_file(
     toy.drives("17_1", "start 1000", *said, "end 2000")
     reconcile_with_drivers(toy.account, GRID_JOB, [toy.job()])
     known = etree.tostring(toy.job().element)
-    spoil(status_file(toy.account, GRID_JOB, "17_1"))
+    file = status_file(toy.account, GRID_JOB, "17_1")
+    spoil(file)
     reconcile_with_drivers(toy.account, GRID_JOB, [toy.job()])
+    assert not apply_driver_status(toy.job(), read_driver_status(file), NOW)
     assert etree.tostring(toy.job().element) == known
     assert toy.job().outcome is Outcome.FAILED
 

@@ -21,6 +21,7 @@ from jobmanager.requests.job_types import HandlerError
 from jobmanager.site.account import Account, look_into_account, open_account
 from jobmanager.site.configuration import ConfigurationError
 from jobmanager.site.places import StateFolderError
+from sandbox.files import open_own
 
 logger = logging.getLogger(__name__)
 
@@ -172,12 +173,9 @@ def _log_into(root: Path) -> None:
     if not root.exists():
         return
     log = root / "gram.log"
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(log, flags, 0o600)
-    if os.fstat(descriptor).st_size > _LARGEST_LOG:
+    if os.path.lexists(log) and log.lstat().st_size > _LARGEST_LOG:
         log.replace(log.with_name("gram.log.1"))
-        os.close(descriptor)
-        descriptor = os.open(log, flags, 0o600)
+    descriptor = open_own(log, os.O_APPEND)
     for number in (1, 2):
         os.dup2(descriptor, number)
     os.close(descriptor)

@@ -13,6 +13,7 @@ from types import FrameType
 
 from jobmanager.requests.job_types import HandlerError
 from jobmanager.site.account import Account
+from sandbox.files import open_own
 
 MOST_HANGS = 3
 """How often a grid job's handler is asked that does not come to an end."""
@@ -90,8 +91,7 @@ class Asking:
         """
         self.asked.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._note_end()
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        record = os.open(self.asked, flags, 0o600)
+        record = open_own(self.asked, os.O_TRUNC)
         try:
             with limited(self.seconds, record):
                 yield

@@ -61,31 +61,22 @@ class Account:
 
 
 def look_into_account(state_dir: str | None) -> Account:
-    """The account whose state folder is named, or the caller's own, to ask it something: nothing is made.
-
-    :raises StateFolderError, ConfigurationError: in one clear sentence each.
-    """
-    account = _find_account(state_dir)
-    return open_account(state_dir) if account.places.root.exists() else account
+    """As `open_account`, to ask it something: nothing is made."""
+    return open_account(state_dir, is_made=False)
 
 
-def open_account(state_dir: str | None) -> Account:
+def open_account(state_dir: str | None, is_made: bool = True) -> Account:
     """The account whose state folder is named, or the caller's own; the folder is made if need be.
 
     :raises StateFolderError, ConfigurationError: in one clear sentence each.
     """
-    account = _find_account(state_dir)
-    make_state_folder(account.places.root)
-    if account.places.spool is not None:
-        make_state_folder(account.places.spool)
-    return account
-
-
-def _find_account(state_dir: str | None) -> Account:
     configuration = read_configuration(os.environ)
     spool = configuration.sandbox.spool_folder
     user = pwd.getpwuid(os.geteuid()).pw_name
     places = StatePlaces(find_state_folder(state_dir, os.environ), spool / user if spool else None)
+    if is_made or places.root.exists():
+        for folder in filter(None, (places.root, places.spool)):
+            make_state_folder(folder)
     return Account(places, configuration)
 
 

@@ -27,43 +27,18 @@ COMMON_ATTRIBUTES = (
     Attribute("max_disk", "Room on its host's disk that one local job may take.", Kind.INTEGER, "MB", minimum=1),
     Attribute("queue", "Queue (partition) of the batch system.", default=""),
     Attribute("project", "Account that the batch system charges.", default=""),
-    Attribute(
-        "samgrid_output",
-        "Where the output tar is to be found, too: a path, seen from the directory, or stdout "
-        "(through GRAM: the job's standard output).",
-        default="",
-    ),
-    Attribute(
-        "failed_as",
-        "How clients of GRAM hear that the grid job failed, where GRAM reads events: failed, or done with exit code 1, "
-        "so that GRAM stages files out; by default as the site says.",
-        default="",
-        choices=("failed", "done"),
-    ),
-    Attribute(
-        "batch_options",
-        "Further options of the batch system's submit command, as far as the site permits them.",
-        Kind.WORDS,
-        default=(),
-    ),
-    Attribute(
-        "retries",
-        "How often a local job that failed is submitted again, with the same index, seed and slice.",
-        Kind.INTEGER,
-        "times",
-        default=0,
-        minimum=0,
-        maximum=100,
-    ),
-    Attribute(
-        "min_success",
-        "Fraction of the local jobs that must succeed for the grid job to be done.",
-        Kind.NUMBER,
-        default=1.0,
-        minimum=0,
-        maximum=1,
-    ),
-)
+    Attribute("samgrid_output", "Where the output tar is to be found, too: a path, seen from the directory, or stdout "
+              "(through GRAM: the job's standard output).", default=""),
+    Attribute("failed_as", "How clients of GRAM hear that the grid job failed, where GRAM reads events: failed, or "
+              "done with exit code 1, so that GRAM stages files out; by default as the site says.", default="",
+              choices=("failed", "done")),
+    Attribute("batch_options", "Further options of the batch system's submit command, as far as the site permits them.",
+              Kind.WORDS, default=()),
+    Attribute("retries", "How often a local job that failed is submitted again, with the same index, seed and slice.",
+              Kind.INTEGER, "times", default=0, minimum=0, maximum=100),
+    Attribute("min_success", "Fraction of the local jobs that must succeed for the grid job to be done.", Kind.NUMBER,
+              default=1.0, minimum=0, maximum=1),
+)  # fmt: skip
 """Attributes of every job type."""
 
 Given = Sequence[tuple[str, Sequence[Value]]]

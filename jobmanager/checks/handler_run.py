@@ -9,6 +9,7 @@ from pathlib import Path
 from adapters import EVENTS, Attribute, JobAdapter, Kind, Value, canonical_name
 from batch_adapters.diagnosis import Finding, Level
 from jobmanager.checks.handler_trial import GRID_JOB, Trial
+from jobmanager.completion.collection import read_last_words
 from jobmanager.requests.attributes import TYPE_ATTRIBUTE, Given
 from jobmanager.requests.job_types import HANDLER_FAILURES
 from jobmanager.requests.time_limit import limited
@@ -20,7 +21,6 @@ from sandbox.status import DriverStatus, Phase, fetch_status
 _LOCAL_ID = "1.1"
 _TOKEN = "trial"
 _SHOWN_FILES = 10
-_LAST_WORDS = 4096
 _LONGEST_SHOWN = 60
 _MOST_BYTES = 2 * 1024 * 1024
 _HOSTILE_LINES = (
@@ -53,7 +53,7 @@ def run_local_job(trial: Trial, patience: float) -> Iterator[Finding]:
     status = fetch_status(stem.with_name(f"{stem.name}.status"))
     if status.exit_code != 0:
         reason = status.problem or f"the program ended with exit code {status.exit_code}"
-        words = _read_last_words(stem.with_name(f"{stem.name}.stderr"))
+        words = read_last_words(stem.with_name(f"{stem.name}.stderr"))
         yield Finding(Level.FAULT, f"local job 1: {reason}", f"its last words: {words}" if words else "")
         return
     for line in status.lost:
@@ -152,15 +152,6 @@ def _describe_summary(trial: Trial, output: Path) -> Finding:
     if not all(isinstance(word, str) for word in words):
         return Finding(Level.FAULT, f"getSummary gave {summary!r}", "give a dict from text to text")
     return Finding(Level.GOOD, "summary: " + (", ".join(f"{n}: {text}" for n, text in summary.items()) or "none"))
-
-
-def _read_last_words(stderr: Path) -> str:
-    if not stderr.is_file():
-        return ""
-    with open(stderr, "rb") as stream:
-        stream.seek(-min(_LAST_WORDS, stderr.stat().st_size), os.SEEK_END)
-        lines = stream.read().decode(errors="replace").split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
 FILE = "sample"

@@ -39,7 +39,7 @@ def run_probe(account: Account, system: BatchSystem, patience: float) -> Finding
             # Listed and not looked up: a network file system remembers for a while that a file was not there.
             if not _wait(lambda: _WRITTEN in os.listdir(results), patience, _LOOK):  # noqa: PTH208
                 return _describe_failure(system, local_id, results, patience)
-            _wait(lambda: not _is_alive(system.status(local_id)), _ENDING, _ASK)
+            _wait(lambda: (status := system.status(local_id)) is None or not status.is_alive, _ENDING, _ASK)
             host = (results / _WRITTEN).read_text(errors="replace").strip()[:64]
             return Finding(Level.GOOD, f"a local job on {host} wrote into {account.places.jobs}")
 
@@ -86,13 +86,9 @@ def _gone_in_the_end(system: BatchSystem, token: str) -> Iterator[None]:
 
 def _cancel(system: BatchSystem, token: str) -> None:
     try:
-        system.cancel(status.local_id for status in system.find(token) if _is_alive(status))
+        system.cancel(status.local_id for status in system.find(token) if status.is_alive)
     except BatchError as error:
         raise type(error)(f"{error}; the local job {token} may be left there: cancel it") from error
-
-
-def _is_alive(status: LocalStatus | None) -> bool:
-    return status is not None and not (status.is_leaving or (status.state is not None and status.state.is_final))
 
 
 def _wait(is_so: Callable[[], bool], seconds: float, pause: float) -> bool:
@@ -106,7 +102,7 @@ def _wait(is_so: Callable[[], bool], seconds: float, pause: float) -> bool:
 
 def _describe_failure(system: BatchSystem, local_id: str, results: Path, patience: float) -> Finding:
     status = system.status(local_id)
-    if status is not None and _is_alive(status):
+    if status is not None and status.is_alive:
         return Finding(
             Level.WARNING,
             f"the probe, local job {local_id}, has written nothing in {patience:g} s: it is"

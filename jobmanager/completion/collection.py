@@ -330,8 +330,12 @@ def _judge(account: Account, job: GridJob) -> Verdict:
 
 
 def _last_words(account: Account, job: GridJob, local_job: LocalJobLine) -> str:
-    """The last line that the program of a local job wrote to stderr, shortened."""
-    path = account.places.results(job.identity) / f"{render_stem(job.identity, str(local_job.local_id))}.stderr"
+    stem = render_stem(job.identity, str(local_job.local_id))
+    return read_last_words(account.places.results(job.identity) / f"{stem}.stderr")
+
+
+def read_last_words(path: Path) -> str:
+    """The last line that a program wrote to stderr, shortened."""
     if not path.is_file() or path.is_symlink():
         return ""
     with open(path, "rb") as stderr:

@@ -95,13 +95,24 @@ _MANAGERS = frozenset(
 )  # fmt: skip
 """Attributes that are the GRAM job manager's, or that say nothing about the program."""
 _OF_PROGRAM = ("executable", "arguments", "count", "stdin", "directory")
-_LIMITS = {
-    "maxtime": GramError.INVALID_MAX_TIME,
-    "maxwalltime": GramError.INVALID_MAX_WALL_TIME,
+_LIMITS = ("maxtime", "maxwalltime", "maxcputime", "maxmemory")
+"""For GRAM a limit of 0 is none."""
+_OF_ATTRIBUTE = {
+    "arguments": GramError.RSL_ARGUMENTS,
+    "count": GramError.INVALID_COUNT,
+    "directory": GramError.BAD_DIRECTORY,
+    "environment": GramError.RSL_ENVIRONMENT,
+    "executable": GramError.RSL_EXECUTABLE,
+    "jobtype": GramError.INVALID_JOB_TYPE,
     "maxcputime": GramError.INVALID_MAX_CPU_TIME,
     "maxmemory": GramError.INVALID_MAX_MEMORY,
+    "maxtime": GramError.INVALID_MAX_TIME,
+    "maxwalltime": GramError.INVALID_MAX_WALL_TIME,
+    "project": GramError.INVALID_PROJECT,
+    "queue": GramError.INVALID_QUEUE,
+    "stdin": GramError.STDIN_NOT_FOUND,
 }
-"""The errors of limits, by name; for GRAM a limit of 0 is none."""
+"""The error of an attribute, by its name."""
 _NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 
@@ -256,30 +267,13 @@ def _read_count(description: JobDescription) -> int:
 
 
 def _read_limits(description: JobDescription) -> Iterator[tuple[str, tuple[Value, ...]]]:
-    for name, error in _LIMITS.items():
+    for name in _LIMITS:
         value = description.word(name) if description.words(name) else "0"
         if not _NUMBER.fullmatch(value):
-            raise RefusedRequest(error, f"{name}: {value!r} is no number")
+            raise RefusedRequest(_OF_ATTRIBUTE[name], f"{name}: {value!r} is no number")
         # max_time is wall time, where that is not given itself.
         if int(value) and not (name == "maxtime" and description.words("maxwalltime")):
             yield "maxwalltime" if name == "maxtime" else name, (value,)
-
-
-_OF_ATTRIBUTE = {
-    "arguments": GramError.RSL_ARGUMENTS,
-    "count": GramError.INVALID_COUNT,
-    "directory": GramError.BAD_DIRECTORY,
-    "environment": GramError.RSL_ENVIRONMENT,
-    "executable": GramError.RSL_EXECUTABLE,
-    "jobtype": GramError.INVALID_JOB_TYPE,
-    "maxcputime": GramError.INVALID_MAX_CPU_TIME,
-    "maxmemory": GramError.INVALID_MAX_MEMORY,
-    "maxtime": GramError.INVALID_MAX_TIME,
-    "maxwalltime": GramError.INVALID_MAX_WALL_TIME,
-    "project": GramError.INVALID_PROJECT,
-    "queue": GramError.INVALID_QUEUE,
-    "stdin": GramError.STDIN_NOT_FOUND,
-}
 
 
 def find_error(fault: str) -> GramError:

@@ -29,7 +29,8 @@ def cancel_local_jobs(account: Account, grid_job: str) -> None:
     A submission in doubt is looked up first: what the batch system has is adopted, and then cancelled like the rest.
 
     :raises BatchError: nobody answered for some of them; to be called again.
-    :raises DamagedDocument: one cannot be read; those with an id are cancelled all the same.
+    :raises DamagedDocument: its own cannot be read, or one of what is not submitted; the others are cancelled all the
+        same, as are submitted ones that cannot be read.
     """
     try:
         _cancel_local_jobs(account, grid_job)

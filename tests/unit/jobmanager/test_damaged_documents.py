@@ -278,9 +278,13 @@ def test_a_cancel_ends_what_the_index_knows(account: Account, monkeypatch: pytes
     monkeypatch.setattr(BatchSystem, "cancel", lambda self, ids: cancelled.extend(ids))
     request_cancel(account.database, SICK, "cancelled by ada")
     damage(account.database, "local_job")
+    cancel_local_jobs(account, SICK)
+    assert cancelled == [f"{SICK}-1.1", f"{SICK}-1.2"]
+    assert list(account.database.quarantine.list()) == [SICK]
+    damage(account.database, "grid_job")
     with pytest.raises(DamagedDocument):
         cancel_local_jobs(account, SICK)
-    assert cancelled == [f"{SICK}-1.1", f"{SICK}-1.2"]
+    assert cancelled == 2 * [f"{SICK}-1.1", f"{SICK}-1.2"]
 
 
 def test_who_waits_for_it_hears_why(account: Account, monitor: Monitor, started: object) -> None:

@@ -79,7 +79,7 @@ def write_output(
 
     def measure() -> int:
         stems = (render_stem(grid_job, end.local_id) for end in ends() if end.local_id is not None)
-        return sum(_measure_entry(results / f"{stem}.{what}") for stem in stems for what in (*EXPECTED, "output"))
+        return sum(_measure_entry(f"{results}/{stem}.{what}") for stem in stems for what in (*EXPECTED, "output"))
 
     return _write(grid_job, extras, tar, limits, measure, lambda found: _add_results(found, results, ends()), title)
 
@@ -98,7 +98,7 @@ def write_bundle(
     """
 
     def measure() -> int:
-        return sum(map(_measure_entry, parts.values()))
+        return sum(map(_measure_entry, map(str, parts.values())))
 
     return _write(grid_job, extras, tar, limits, measure, lambda found: _add_parts(found, parts), title)
 
@@ -141,16 +141,16 @@ def _check_room(folder: Path, limits: Limits, measure: Callable[[], int]) -> Non
         )
 
 
-def _measure_entry(path: Path) -> int:
+def _measure_entry(path: str) -> int:
     """Bytes that an entry, with all below, takes on the disk; what cannot be read takes none, and is refused later."""
     size = 0
     paths = [path]
     # The list grows as folders are found: a deep tree must not end us.
     for found in paths:
         try:
-            status = found.lstat()
+            status = os.lstat(found)
             if stat.S_ISDIR(status.st_mode):
-                paths += found.iterdir()
+                paths += [f"{found}/{name}" for name in os.listdir(found)]  # noqa: PTH208 for many, plain names
         except OSError:
             continue
         size += _OVERHEAD + (min(status.st_size, status.st_blocks * 512) if stat.S_ISREG(status.st_mode) else 0)

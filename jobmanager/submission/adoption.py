@@ -37,7 +37,7 @@ def adopt(account: Account, system: BatchSystem, grid_job: str, token: str) -> b
     :raises Unreachable, Garbled: nobody knows yet.
     """
     database = account.database
-    jobs = [job for job in database.local_jobs.all_of(grid_job) if job.token == token]
+    jobs = database.local_jobs.of_token(grid_job, token)
     in_doubt = {job.index for job in jobs if job.local_id is None}
     found = _look_everywhere(account, system, grid_job, token, [job.index for job in jobs], in_doubt)
     eldest = {index: ids[0] for index, ids in found.items() if index in in_doubt}

@@ -483,15 +483,19 @@ def test_each_entry_needs_room_for_its_header_and_for_what_it_has_on_the_disk(
     results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = {OUTPUT: 4096, "empty": 4096, "link": 9, "events": 10_000, "tool": 3_000}
+    real = os.lstat
 
-    def lstat(path: Path) -> SimpleNamespace:
-        if path.name == "deep":
+    def lstat(path: str) -> SimpleNamespace | os.stat_result:
+        name = Path(path).name
+        if name == "deep":
             raise PermissionError(13, "Permission denied")
-        return SimpleNamespace(st_mode=os.lstat(path).st_mode, st_size=sizes.get(path.name, 0), st_blocks=8)
+        if name == "out.tar.tmp":
+            return real(path)
+        return SimpleNamespace(st_mode=real(path).st_mode, st_size=sizes.get(name, 0), st_blocks=8)
 
     (results / OUTPUT / "more" / "empty").mkdir(parents=True)
     (results / OUTPUT / "more" / "link").symlink_to("nowhere")
-    monkeypatch.setattr(Path, "lstat", lstat)
+    monkeypatch.setattr(os, "lstat", lstat)
     # Three texts, the output folder with events, tool, a raw name and more, and in that empty and link.
     needed = 10 * 1024 + 8 * 512 + 3_000
     monkeypatch.setattr(os, "statvfs", lambda path: _Disk((1 << 20) + needed - 2))

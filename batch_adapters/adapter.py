@@ -356,6 +356,8 @@ class BatchAdapter:
     """Shell words for double quotes that give a running job its own local id."""
     index_words: str
     """Shell words that give a running job its position in its array, from 1."""
+    started_words: str = ""
+    """Shell words that give a running job the second of its start; where there are none, a driver asks ``date``."""
     job_folder_words: str = ""
     """Shell words that give a running job the folder that the batch system has made for it and will remove."""
 

@@ -49,6 +49,7 @@ FORK = BatchAdapter(
     causes={"cancelled": Cause.CANCELLED_OUTSIDE, "killed": Cause.SIGNAL, "lost": Cause.NODE_LOST},
     local_id_words="$SAMGRID_FORK_ID",
     index_words="$SAMGRID_FORK_INDEX",
+    started_words="$SAMGRID_FORK_STARTED",
     event_module="fork",
     event_log="{{ fork_spool }}/events",
     max_array=10_000,

@@ -70,7 +70,7 @@ def run_program(request: StartRequest, number: int, claim: Path | None) -> int:
     arguments = [executable, *map(render_wire, request.arguments)]
     environment = {render_wire(name): render_wire(value) for name, value in request.environment}
     if claim is not None:
-        environment[CLAIM_VARIABLE] = os.fsencode(claim)
+        environment |= {CLAIM_VARIABLE: os.fsencode(claim), b"SAMGRID_FORK_STARTED": b"%d" % time.time()}
     with contextlib.ExitStack() as files:
         try:
             os.chdir(render_wire(request.directory))

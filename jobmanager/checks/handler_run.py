@@ -67,7 +67,7 @@ def run_local_job(trial: Trial, patience: float) -> Iterator[Finding]:
 
 def _run_driver(driver: Path, folder: Path, patience: float) -> bool:
     """True when the driver ended by itself."""
-    environment = {**os.environ, "SAMGRID_FORK_ID": _LOCAL_ID, "SAMGRID_FORK_INDEX": "1"}
+    environment = {**os.environ, "SAMGRID_FORK_ID": _LOCAL_ID, "SAMGRID_FORK_INDEX": "1", "SAMGRID_FORK_STARTED": ""}
     process = subprocess.Popen(
         ["/bin/sh", str(driver), _TOKEN],
         cwd=folder,

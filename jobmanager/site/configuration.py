@@ -36,7 +36,7 @@ _TABLES = ("type", "batch")
 
 _VARIABLES = {setting.variable: setting for keys in SETTINGS.values() for setting in keys.values()}
 
-_FORK_JOB_VARIABLES = frozenset({"SAMGRID_FORK_ID", "SAMGRID_FORK_INDEX", "SAMGRID_FORK_CLAIM"})
+_FORK_JOB_VARIABLES = frozenset(f"SAMGRID_FORK_{name}" for name in ("ID", "INDEX", "CLAIM", "STARTED"))
 """The batch system fork sets these for its local jobs, which may well run our commands: they are no settings."""
 
 

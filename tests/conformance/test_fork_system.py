@@ -214,7 +214,7 @@ def test_a_job_gets_nothing_of_its_submitters_environment_but_who_and_where(
     variables = dict(line.split("=", 1) for line in (system.folder / "out").read_text().splitlines())
     assert variables.keys() == {
         *("HOME", "USER", "LOGNAME", "PATH", "LANG", "A"),
-        *("SAMGRID_FORK_ID", "SAMGRID_FORK_INDEX", "SAMGRID_FORK_CLAIM"),
+        *("SAMGRID_FORK_ID", "SAMGRID_FORK_INDEX", "SAMGRID_FORK_CLAIM", "SAMGRID_FORK_STARTED"),
     }
     assert (variables["A"], variables["LANG"], variables["SAMGRID_FORK_ID"]) == ("b=c", "C", "a.1")
 

@@ -4,6 +4,7 @@ All it knows is in the spool, and every step can be repeated by the next queue p
 jobs become our children, since we are their subreaper), or it itself (its starter goes on and writes the ends).
 """
 
+import contextlib
 import logging
 import os
 import signal
@@ -20,6 +21,7 @@ from batch_adapters.fork.jobs import (
     Run,
     is_starter_late,
     read_run_file,
+    render_end,
     render_process,
     write_claim,
     write_events,
@@ -398,15 +400,17 @@ class Queue:
             may_come = is_late or (starter is not None and is_alive(starter))
             # Read again: its starter may have written the end just before it died.
             run = read_run_file(self._path(local_id)) or known
-            if run.end is not None:
-                self._ended[local_id] = run.end
-            elif may_come:
+            if run.end is None and may_come:
                 continue
-            else:
-                self._write_end(local_id, _read_outcome(run.process))
+            # Told perhaps for the second time: its starter may have died before it told the log.
+            self._write_end(local_id, run.end or _read_outcome(run.process))
             del self._dead[local_id]
 
     def _write_end(self, local_id: str, end: End) -> None:
+        """Tell of an end; should we be killed before it is recorded, the next queue process finds this one."""
+        if not end.lost:
+            with contextlib.suppress(FileNotFoundError):
+                write_line(self._path(local_id), render_end(end))
         self._write_events([(local_id, end.state, end.exit_code)], end.timestamp)
         log.info("%s: %s %d%s", local_id, end.state.word, end.exit_code, " (lost)" if end.lost else "")
         self._ended[local_id] = end

@@ -272,9 +272,10 @@ class Starter:
     def _write_end(self, local_id: str, end: End) -> bool:
         event = Event(end.timestamp, local_id, end.state, end.exit_code)
         try:
-            write_events(self._log, [event])
             if self._claims is not None:
+                # First: whoever finds it, should we die here, tells the log of this end and of no other.
                 _write_to_claim(self._claims / local_id, render_end(end))
+            write_events(self._log, [event])
         except OSError as error:
             _complain(f"{local_id}: cannot write its end, trying again: {error}")
             return False

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from batch_adapters.fork.commands import HISTORY_SECONDS
-from batch_adapters.fork.jobs import Run, read_run_file, render_process
+from batch_adapters.fork.jobs import End, Run, read_run_file, render_end, render_process
 from batch_adapters.fork.processes import Process, read_boot, read_process
 from batch_adapters.fork.spool import (
     EVENTS_BYTES,
@@ -106,7 +106,8 @@ class System:
             words = _read_command(folder) if is_named else []
             if "serve" in words and str(self.spool) in words:
                 found.append(int(folder.name))
-        return [pid for pid in found if _read_parent(pid) not in found]
+        # One whose starter was killed leads a session already: to kill it were to kill a job.
+        return [pid for pid in found if _read_parent(pid) not in found and (name == QUEUE or not _is_leader(pid))]
 
     def kill(self, *names: str) -> None:
         for name in names:
@@ -141,6 +142,13 @@ def _read_parent(pid: int) -> int:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     except (FileNotFoundError, ProcessLookupError):
         return 0
+
+
+def _is_leader(pid: int) -> bool:
+    try:
+        return os.getsid(pid) == pid
+    except ProcessLookupError:
+        return True
 
 
 def _kill(pid: int) -> None:
@@ -586,6 +594,34 @@ def test_a_job_that_was_to_have_more_slots_than_there_are_now_has_them_all(syste
     system.slots = 1
     system.gate.open()
     assert system.wait_for_end()["a.1"].native in ("ended", "lost")
+
+
+def test_an_end_that_was_told_and_not_recorded_stays_what_it_is(system: System) -> None:
+    system.submit("a", 1, "touch up; : <go; exit 3")
+    wait_until((system.folder / "up").exists)
+    system.kill(STARTER)
+    # With that recorded the queue is the parent of the first, and has nothing to write.
+    system.submit("b", 1, "exit")
+    with closing(open_spool(system.spool)) as spool:
+        recorded = "SELECT 1 FROM job JOIN submission ON number = submission WHERE token = 'b' AND state = 'ended'"
+        wait_until(lambda: spool.database.execute(recorded).fetchone() is not None)
+        with spool.transaction():
+            system.gate.open()
+            wait_until(lambda: "a.1" in system.ends())
+            system.kill(QUEUE)
+    assert system.wait_for_end() == {"a.1": Answer("ended", "3"), "b.1": Answer("ended", "0")}
+    assert system.ends() == {"a.1": {(State.DONE, 3)}, "b.1": {(State.DONE, 0)}}
+
+
+def test_an_end_that_only_its_claim_knows_is_told(system: System, stranger: subprocess.Popen[bytes]) -> None:
+    system.spool.mkdir(mode=0o700)
+    _store(system, "a", ("/bin/true",))
+    system.change("UPDATE job SET state = 'running'")
+    _claim(system, "a.1", stranger.pid, started=1)
+    with (system.spool / "run" / "a.1").open("a") as claim:
+        claim.write(render_end(End(State.DONE, 3, 1_700_000_000)))
+    assert system.wait_for_end() == {"a.1": Answer("ended", "3")}
+    assert Event(1_700_000_000, "a.1", State.DONE, 3) in system.events()
 
 
 def test_a_job_whose_queue_and_starter_were_killed_keeps_its_slot_until_it_ends(system: System) -> None:

@@ -275,20 +275,21 @@ def test_a_starter_without_any_standard_file_ends(tmp_path: Path) -> None:
     assert subprocess.run([*argv, str(tmp_path / "log")], timeout=SECONDS, check=False).returncode == 0
 
 
-def test_an_end_that_could_not_be_written_is_written_later(tmp_path: Path) -> None:
-    def lead_log_to(target: str) -> None:
-        (tmp_path / "link").symlink_to(target)
-        (tmp_path / "link").replace(tmp_path / "log")
+def lead_log_to(target: str, folder: Path) -> None:
+    (folder / "link").symlink_to(target)
+    (folder / "link").replace(folder / "log")
 
-    lead_log_to("real")
+
+def test_an_end_that_could_not_be_written_is_written_later(tmp_path: Path) -> None:
+    lead_log_to("real", tmp_path)
     starter = Starter(tmp_path)
     starter.ask(StartRequest("t", "/no/such"))
-    lead_log_to("/dev/full")
+    lead_log_to("/dev/full", tmp_path)
     (pid,) = starter.run(sh("exit 6"))
     starter.input.close()
     wait_until(lambda: read_process(pid) is None)
     assert starter.process.poll() is None
-    lead_log_to("real")
+    lead_log_to("real", tmp_path)
     assert starter.process.wait(SECONDS) == 0
     assert [(event.state, event.exit_code) for event in starter.events()] == [(State.ACTIVE, 0), (State.DONE, 6)]
     starter.close()
@@ -342,6 +343,18 @@ def test_a_job_of_the_queue_is_known_by_its_tag_and_claims_itself(claiming: Star
     assert run is not None
     assert run.end is not None
     assert (run.end.state, run.end.exit_code) == (State.FAILED, 143)
+
+
+def test_an_end_is_in_the_claim_before_the_log_tells_it(tmp_path: Path, claims: Path) -> None:
+    lead_log_to("real", tmp_path)
+    starter = Starter(tmp_path, claims)
+    (pid,) = starter.run(sh("sleep 60", tag="tok.1"))
+    lead_log_to("/dev/full", tmp_path)
+    os.kill(pid, signal.SIGTERM)
+    wait_until(lambda: (run := read_run_file(claims / "tok.1")) is not None and run.end is not None)
+    lead_log_to("real", tmp_path)
+    assert starter.end_of("tok.1") == (State.FAILED, 143)
+    starter.close()
 
 
 def test_a_claimed_job_is_never_started_again(claiming: Starter, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """The XML job database: documents in one SQLite file, with a few columns derived from them as indexes."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -130,6 +130,29 @@ class Database:
                 leave_out(damage)
             return read_xml(_join(row for row in documents if row[1] not in damages))
 
+    def moment(self) -> AbstractContextManager[None]:
+        """All that the block reads is of one moment."""
+        return self._store.moment()
+
+    def select(
+        self, identity: str | None, grid_job: str, local_job: str | None, values: Sequence[str]
+    ) -> Iterator[tuple[str, int, bytes]]:
+        """Grid job, number and document of what SQL conditions choose by columns, in the order of `to_xml`.
+
+        None of a grid job in quarantine.
+
+        :param local_job: None: the documents of the grid jobs themselves, which have the number 0.
+        """
+        columns = "id, 0, grid_job.document" if local_job is None else "id, number, local_job.document"
+        sql, order = _render_chosen(columns, identity, grid_job, local_job), "" if local_job is None else ", number"
+        return self._store.query(f"{sql} ORDER BY grid_job.submitted, id{order}", [*values, identity or ""])
+
+    def count_selected(self, identity: str | None, grid_job: str, local_job: str | None, values: Sequence[str]) -> int:
+        """How many that are."""
+        sql = _render_chosen("count(*)", identity, grid_job, local_job)
+        ((count,),) = self._store.query(sql, [*values, identity or ""])
+        return int(count)
+
     def find_damages(self, identity: str | None = None) -> "Iterator[DamagedDocument]":
         """Every document that cannot be read, of all grid jobs or of one."""
         from jobmanager.database.documents import read_document
@@ -179,6 +202,13 @@ class Database:
             f" FROM grid_job JOIN local_job ON local_job.grid_job = grid_job.id{condition} ORDER BY 1, 2, 3"
         )
         return self._store.query(sql, () if identity is None else (identity, identity))
+
+
+def _render_chosen(columns: str, identity: str | None, grid_job: str, local_job: str | None) -> str:
+    # CROSS JOIN: by grid job, in whose order documents come; SQLite might sort all of them.
+    table = "grid_job" if local_job is None else f"grid_job CROSS JOIN local_job ON grid_job = id AND {local_job}"
+    whose = "? = ''" if identity is None else "id = ?"
+    return f"SELECT {columns} FROM {table} WHERE {grid_job} AND id NOT IN (SELECT grid_job FROM quarantine) AND {whose}"
 
 
 def _join(documents: Iterable[tuple[str, str, int, bytes]]) -> bytes:

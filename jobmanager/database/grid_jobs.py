@@ -41,6 +41,10 @@ GRID_JOBS = Table(
     ),
     "WITHOUT ROWID",
 )
+GRID_JOB_ATTRIBUTES = {
+    name: f"grid_job.{name}" for name in ("id", "type", "state", "outcome", "owner", "submitted", "batch")
+}
+"""The column of each attribute that a column has as it is."""
 STEPS = Table(
     "step",
     ("grid_job", "number"),

@@ -62,6 +62,15 @@ LOCAL_JOBS = Table(
     ),
     settled=("batch", "local_id", "token", "array"),
 )
+LOCAL_JOB_ATTRIBUTES = {
+    **{
+        name: f"local_job.{name}"
+        for name in ("state", "batch", "token", "array", "remark", "helps", "outcome", "cause")
+    },
+    "id": "local_job.local_id",
+    "reason": "local_job.reason",
+}
+"""The column of each attribute that a column has as it is."""
 PHASES = Table(
     "phase",
     ("grid_job", "number", "position"),

@@ -158,6 +158,16 @@ class Store:
             raise
 
     @contextmanager
+    def moment(self) -> Iterator[None]:
+        """All that the block reads is of one moment."""
+        with self._translated():
+            self._connection.execute("BEGIN")
+            try:
+                yield
+            finally:
+                self._connection.execute("ROLLBACK")
+
+    @contextmanager
     def part(self) -> Iterator[None]:
         """All of the block's writes inside a transaction, or none, whatever becomes of the others."""
         with self._translated():

@@ -8,12 +8,14 @@ import re
 import resource
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path as FilePath
 
 from lxml import etree
 
 from jobmanager.database.database import DamagedDocument, Database, DatabaseError
+from jobmanager.views.selection import Path, read_selection
 
 _PREFIXES = {"re": "http://exslt.org/regular-expressions"}
 
@@ -158,23 +160,47 @@ def _limit(question: Question) -> None:
 
 
 def _answer(question: Question) -> str:
-    damages: list[DamagedDocument] = []
+    left_out: list[str] = []
     try:
-        evaluate = _prepare(question, damages.append)
-        _seal()
-        items = _take(evaluate(question.expression), question.answer)
-        return json.dumps({"items": items, "left_out": [str(damage) for damage in damages]})
+        items = _select(question, left_out)
+        if items is None:
+            evaluate = _prepare(question, lambda damage: left_out.append(str(damage)))
+            _seal()
+            items = _take(evaluate(question.expression), question.answer)
+        return json.dumps({"items": items, "left_out": left_out})
     except (BadExpression, DatabaseError, TooLarge) as error:
         return json.dumps({"fault": str(error)})
     except MemoryError:
         return json.dumps({"fault": f"needs more than {question.memory // 1_000_000} MB of memory"})
 
 
+def _select(question: Question, left_out: list[str]) -> list[WireItem] | None:
+    """What is found document by document; None where that needs the tree, or a damage is found that nobody knew of."""
+    selection = read_selection(question.expression) if question.language == "XPath" else None
+    if selection is None:
+        return None
+    with closing(_open(question)) as database, database.moment():
+        try:
+            if isinstance(selection, Path):
+                items = _take(map(_read_node, selection.find(database, question.job_id)), question.answer)
+            else:
+                expression = selection.render(database, question.job_id)
+                items = list(evaluate_xpath(etree.Element("jobs"), expression))
+        except DamagedDocument:
+            return None
+        known = database.quarantine.list()
+        left_out += [why.problem for name, why in known.items() if question.job_id in (None, name)]
+    return items
+
+
+def _open(question: Question) -> Database:
+    return Database(None if question.database is None else FilePath(question.database))
+
+
 def _prepare(question: Question, leave_out: Callable[[DamagedDocument], object]) -> Callable[[str], Iterable[WireItem]]:
     """What evaluates an expression, with all that it needs in memory."""
-    database = Database(None if question.database is None else Path(question.database))
-    tree = database.to_xml(question.job_id, leave_out)
-    database.close()
+    with closing(_open(question)) as database:
+        tree = database.to_xml(question.job_id, leave_out)
     if question.language == "XPath":
         return functools.partial(evaluate_xpath, tree)
     return prepare_xquery(tree)

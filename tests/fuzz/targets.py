@@ -69,6 +69,7 @@ from jobmanager.site.configuration import ConfigurationError, read_configuration
 from jobmanager.site.settings import SETTINGS
 from jobmanager.states.program_reports import RefusedXml, read_foreign_xml
 from jobmanager.views.query_child import BadExpression, evaluate_xpath
+from jobmanager.views.selection import read_selection
 from jobmanager.web.access import Guard
 from jobmanager.web.app import make_app
 from jobmanager.web.serving import ListenError, read_listen
@@ -386,6 +387,7 @@ _TREE = etree.fromstring(
 
 def _check_query(expression: str) -> None:
     json.dumps(list(evaluate_xpath(_TREE, expression[:200])))
+    read_selection(expression)
 
 
 # --- the table

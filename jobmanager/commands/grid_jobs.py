@@ -36,6 +36,7 @@ nothing is lost, and "samgrid watch ID" tries again."""
 
 STATUS_HELP = """\
 Each line counts the local jobs by state. With an ID the table has that grid job only, with phases and troubles.
+JSON has all that the tables have, with one ID that grid job's details, too; "--format json-schema" says what is where.
 Under it: since when a batch system does not answer ("silent_since" in JSON); until it does, no state changes. And
 which grid jobs are in quarantine ("quarantined"), because a document of theirs cannot be read: all others go on.
 --name, --type, --state, --user and --since choose grid jobs that fit all of them; with one ID, --state lists its local
@@ -72,8 +73,10 @@ def _declare_dry_run(command: argparse.ArgumentParser) -> None:
 
 
 def _declare_format(command: argparse.ArgumentParser) -> None:
-    formats = ("table", "json", "xml")
-    command.add_argument("--format", choices=formats, default="table", help="what to print (default: table)")
+    formats = ("table", "json", "xml", "json-schema")
+    command.add_argument(
+        "--format", choices=formats, default="table", help="what to print (default: table); the schema is json's"
+    )
 
 
 def _declare_folder(command: argparse.ArgumentParser) -> None:
@@ -131,6 +134,8 @@ def status(options: argparse.Namespace) -> int:
     from dataclasses import replace
 
     from jobmanager.views.grid_jobs import (
+        STATUS_SCHEMA,
+        find_details,
         render_details,
         render_json,
         render_local_jobs,
@@ -139,8 +144,12 @@ def status(options: argparse.Namespace) -> int:
     )
     from jobmanager.views.text import render_line
 
+    if options.format == "json-schema":
+        print(STATUS_SCHEMA.read_text(), end="")
+        return 0
     account = account_of(options)
     choice = read_choice(options)
+    now = time.time()
     if len(options.id) == 1:
         choice = replace(choice, state=None)
     if options.id:
@@ -153,14 +162,14 @@ def status(options: argparse.Namespace) -> int:
     quarantined = {job: why for job, why in account.database.quarantine.list().items() if job in shown}
     silent_since = {job: silences[batch].since for job, batch in waiting.items() if batch in silences}
     if options.format == "json":
-        print(render_json(rows, silent_since, quarantined))
+        details = find_details(account, job_id, now) if job_id else {}
+        print(render_json(account.database, rows, silent_since, quarantined, details))
     elif options.format == "xml":
         from jobmanager.views.export import render_xml
 
         print(render_xml(rows, silent_since, quarantined))
     else:
         is_choice = not choice.is_empty
-        now = time.time()
         print(render_details(account, job_id, rows[0], now) if job_id else render_table(rows, is_choice))
         if job_id and options.state:
             print(render_local_jobs(account.database.local_jobs.lines(job_id), options.state))

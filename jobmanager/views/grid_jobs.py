@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jobmanager.database.database import DamagedDocument, Overview, Quarantined, StepLine
+from jobmanager.database.database import DamagedDocument, Database, Overview, Quarantined, StepLine
 from jobmanager.database.local_jobs import LocalJobLine, PhaseSum
 from jobmanager.database.times import render_time
 from jobmanager.site.account import Account, find_silence
@@ -82,10 +82,21 @@ def render_table(rows: Iterable[Overview], is_choice: bool = False) -> str:
     return 'no grid jobs: "samgrid submit FILE" makes one' if not is_choice else "no grid jobs fit these options"
 
 
+STATUS_SCHEMA = Path(__file__).with_name("status.schema.json")
+"""What `render_json` prints."""
+
+
 def render_json(
-    rows: Iterable[Overview], silent_since: Mapping[str, float], quarantined: Mapping[str, Quarantined] = {}
+    database: Database,
+    rows: Iterable[Overview],
+    silent_since: Mapping[str, float],
+    quarantined: Mapping[str, Quarantined],
+    details: Mapping[str, object],
 ) -> str:
-    """The grid jobs for programs; those of ``silent_since`` (id to seconds) wait for a batch system's answer."""
+    """The grid jobs for programs; those of ``silent_since`` (id to seconds) wait for a batch system's answer.
+
+    :param details: further facts about each of them.
+    """
     import json
 
     objects = []
@@ -93,8 +104,35 @@ def render_json(
         since = silent_since.get(row.id)
         moment = {} if since is None else {"silent_since": render_time(since)}
         why = {"quarantined": quarantined[row.id].sentence} if row.id in quarantined else {}
-        objects.append({**asdict(row), **moment, **why})
+        sums = database.local_jobs.phase_sums(row.id)
+        phases = [{name: getattr(phase, name) for name in _OF_PHASE} for phase in sums]
+        objects.append({**asdict(row), "phases": phases, **moment, **why, **details})
     return json.dumps(objects, indent=2)
+
+
+_OF_PHASE = ("name", "unit", "done", "total", "local_jobs")
+
+
+def find_details(account: Account, job_id: str, now: float) -> dict[str, object]:
+    """What is told of one grid job beside its line, for programs; nothing where its document cannot be read."""
+    from jobmanager.views.progress import estimate_end, read_course
+
+    try:
+        job = account.database.grid_jobs.get(job_id)
+    except DamagedDocument:
+        return {}
+    course = read_course(account.database, job_id, job.count, account.configuration.monitor.stall_time, now)
+    end = None if job.state.is_final else estimate_end(course, now)
+    return {
+        "local_jobs": job.count,
+        "being_cancelled": job.cancelled and not job.state.is_final,
+        "repeats": job.repeats,
+        "trouble": job.trouble,
+        "may_end": None if end is None else render_time(end),
+        "stalled": list(course.silent),
+        "summary": job.summary(),
+        "no_summary": job.no_summary,
+    }
 
 
 def render_local_jobs(lines: Iterable[LocalJobLine], standing: str) -> str:

@@ -324,6 +324,9 @@ def test_status_as_json_has_the_fixed_words(finished: tuple[Samgrid, str]) -> No
             "counts": {"done": 3},
         }
         assert row["owner"]
+        assert (row["batch"], row["outcome"], row["reason"], row["name"]) == ("fork", "done", None, None)
+        assert row["ended"] >= row["submitted"]
+        assert ("summary" in row) == bool(words), "details where one is asked for"
         submitted = datetime.strptime(row["submitted"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
         assert abs((datetime.now(UTC) - submitted).total_seconds()) < 3600
 

@@ -26,6 +26,7 @@ INSTALLED = (
     ".svg",
     ".conf",
     ".rvf",
+    ".schema.json",
     ".service",
 )
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
+import jsonschema
 import pytest
 from lxml import etree
 
@@ -19,6 +20,7 @@ from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob, Outcome
 from jobmanager.site.account import Account, find_silence, traffic_file
 from jobmanager.views.grid_jobs import render_silence
+from sandbox.status import Phase
 
 OPEN, OTHER, ENDED = "aaaaaaaa", "bbbbbbbb", "cccccccc"
 
@@ -156,6 +158,38 @@ def test_options_choose_grid_jobs(words: list[str], shown: set[str], capsys: pyt
 def test_an_id_that_does_not_fit_the_options_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["status", OPEN, "--type", "pythia"]) == 1
     assert f"the other options choose none of these: {OPEN}" in capsys.readouterr().err
+
+
+def test_json_is_as_its_published_schema_says_and_leaves_nothing_out(
+    account: Account, status: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    status(form="json-schema")
+    validator = jsonschema.Draft202012Validator(json.loads(capsys.readouterr().out))
+    be_silent(account)
+
+    def fail(job: GridJob) -> None:
+        job.name, job.reason, job.repeats = "tune 7", "why", OTHER
+        job.end(State.FAILED, 2000)
+
+    account.database.grid_jobs.change(ENDED, fail)
+    account.database.grid_jobs.change(OPEN, lambda job: job.put_trouble("disk full", 2000))
+    local_job = LocalJob.new(1, "slurm", None)
+    local_job.put_phases([Phase("tea", 2, 3, "cups")], 2000)
+    with account.database.transaction():
+        account.database.local_jobs.put(OPEN, [local_job])
+    status(form="json")
+    rows = {row["id"]: row for row in json.loads(capsys.readouterr().out)}
+    for identity in (None, OPEN, ENDED):
+        status(identity, "json")
+        found = json.loads(capsys.readouterr().out)
+        validator.validate(found)
+    (ended,) = found
+    assert [ended[name] for name in ("name", "outcome", "reason", "batch", "ended", "repeats")] == [
+        *("tune 7", "failed", "why", "slurm", "1970-01-01T00:33:20Z", OTHER)
+    ]
+    assert rows[OPEN]["phases"] == [{"name": "tea", "unit": "cups", "done": 2, "total": 3, "local_jobs": 1}]
+    with pytest.raises(jsonschema.ValidationError):
+        validator.validate([{**ended, "unknown": 1}])
 
 
 @pytest.mark.usefixtures("status")

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import jsonschema
 import pytest
 from lxml import etree
 
@@ -12,6 +13,7 @@ from jobmanager.commands import cli
 from jobmanager.database.grid_job import GramOrigin, GridJob
 from jobmanager.database.local_job import Evidence, LocalJob
 from jobmanager.site.account import Account
+from jobmanager.views.grid_jobs import STATUS_SCHEMA
 from sandbox.status import Phase
 
 HOSTILE = {
@@ -98,7 +100,7 @@ def test_hostile_text_is_printed_harmlessly(
         if "xml" in words:
             etree.fromstring(printed.out)
         if "json" in words:
-            json.loads(printed.out)
+            jsonschema.validate(json.loads(printed.out), json.loads(STATUS_SCHEMA.read_text()))
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)

@@ -179,7 +179,7 @@ def _make_values(attribute: Attribute) -> tuple[Value, ...]:
         return ("no",)
     if attribute.kind is Kind.PAIRS:
         return (("NAME", "value"),)
-    return (FILE,)
+    return ("/",) if attribute.kind is Kind.PATH else (FILE,)
 
 
 def _make_number(attribute: Attribute) -> str:

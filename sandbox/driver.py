@@ -33,6 +33,7 @@ class DriverPlan:
     results: Path
     scratch_base: Path
     sandbox_sha256: str
+    """Of ``sandbox.tar``."""
     local_jobs: int
     local_id_words: str
     """The batch system's id of the job as shell words for double quotes: ``$SAMGRID_FORK_ID``."""
@@ -52,6 +53,8 @@ class DriverPlan:
     cores: int = 1
     umask: str = "077"
     """The program's own, in octal digits; what the driver writes is its account's alone."""
+    report_sha256: str = ""
+    """Of the ``samgrid-report`` beside a sandbox that holds nothing else: there is nothing to unpack then."""
     copies_lines: bool = False
     """The handler reads phases out of what the program prints: its lines are put into ``results/reports``."""
     carried: bool = False

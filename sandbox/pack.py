@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sandbox.files import MAX_DEPTH, Limits, SandboxError, SandboxRefused, atomic_write, stays_inside
+from sandbox.files import MAX_DEPTH, Limits, SandboxError, SandboxRefused, atomic_write, replace_file, stays_inside
 from sandbox.members import FILE_FLAGS, Tar, is_executable, write_tar
 
 OWN_FOLDER = ".samgrid"
@@ -54,6 +54,17 @@ def write_sandbox(work_area: Path, tar: Path, limits: Limits) -> str:
             for entry in entries:
                 _add_entry(archive, entry)
         return digest.hexdigest()
+
+
+def write_report(sandbox: Path) -> str:
+    """Lay ``samgrid-report`` into the folder of a sandbox that holds nothing else, and give its sha256.
+
+    :raises OSError: it cannot be written.
+    """
+    report = Path(__file__).with_name("samgrid-report.sh").read_bytes()
+    (sandbox / OWN_FOLDER).mkdir(mode=0o700, exist_ok=True)
+    replace_file(sandbox / REPORT, report, mode=0o700)
+    return hashlib.sha256(report).hexdigest()
 
 
 def _render_manifest(entries: list[_Entry], report: bytes) -> bytes:

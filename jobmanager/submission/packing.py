@@ -5,6 +5,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from adapters import BadSweep, JobAdapter, LocalJob, RequestFile, Sweep, TooLarge, UnusableFile, copy_files
@@ -16,7 +17,7 @@ from jobmanager.site.account import Account, find_batch_adapter
 from jobmanager.site.settings import Transfer
 from sandbox.driver import DriverPlan, LocalJobEntry, render_driver, render_table
 from sandbox.files import Limits, SandboxRefused, atomic_write
-from sandbox.pack import write_sandbox
+from sandbox.pack import write_report, write_sandbox
 
 logger = logging.getLogger(__name__)
 
@@ -42,10 +43,12 @@ def pack_sandbox(account: Account, job: GridJob, adapter: JobAdapter, local_jobs
             entries, environment = _ask_handler(adapter, local_jobs, work_area)
         stdin = _bring_stdin(adapter, work_area)
         digest = write_sandbox(work_area, places.sandbox_tar(job.identity), _limits(account))
+        report = write_report(places.sandbox(job.identity)) if _is_bare(account, work_area) else ""
     finally:
         _remove(work_area)
     _write_file(places.local_jobs(job.identity), render_table(entries))
-    driver = render_driver(_plan(account, job, adapter, environment, digest, stdin))
+    plan = _plan(account, job, adapter, environment, stdin)
+    driver = render_driver(replace(plan, sandbox_sha256=digest, report_sha256=report))
     _write_file(places.driver(job.identity), os.fsencode(driver))
     logger.info("%s packed for %d local jobs", job.identity, len(local_jobs))
 
@@ -139,7 +142,6 @@ def _plan(
     job: GridJob,
     adapter: JobAdapter,
     environment: Mapping[str, str],
-    sandbox_sha256: str,
     stdin: str,
 ) -> DriverPlan:
     request = adapter.request
@@ -150,7 +152,7 @@ def _plan(
         sandbox=account.places.sandbox(job.identity),
         results=account.places.results(job.identity),
         scratch_base=scratch_folder or Path("/tmp"),
-        sandbox_sha256=sandbox_sha256,
+        sandbox_sha256="",
         local_jobs=job.slice_count,
         local_id_words=batch.local_id_words,
         index_words=batch.index_words,
@@ -167,6 +169,12 @@ def _plan(
         carried=account.configuration.sandbox.transfer is Transfer.BATCH_SYSTEM,
         umask="022" if job.origin is not None and job.origin.is_plain else "077",
     )
+
+
+def _is_bare(account: Account, work_area: Path) -> bool:
+    """True where a driver needs nothing but samgrid-report, and finds it on its PATH beside the sandbox."""
+    is_shared = account.configuration.sandbox.transfer is not Transfer.BATCH_SYSTEM
+    return is_shared and ":" not in str(work_area) and not any(work_area.iterdir())
 
 
 def _limits(account: Account) -> Limits:

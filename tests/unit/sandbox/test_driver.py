@@ -20,7 +20,7 @@ import pytest
 
 from sandbox.driver import DriverPlan, LocalJobEntry, render_driver, render_table, write_submission_table
 from sandbox.files import Limits, SandboxError
-from sandbox.pack import write_sandbox
+from sandbox.pack import write_report, write_sandbox
 from sandbox.status import DriverStatus, Phase, fetch_status
 from tests.waiting import is_gone, wait_until
 
@@ -61,6 +61,7 @@ class Bench:
         entries = list(entries)
         indexes = list(changes.pop("indexes", range(1, len(entries) + 1)))
         digest = write_sandbox(self.work_area, self.sandbox / "sandbox.tar", Limits(100, 10**7))
+        is_bare = changes.pop("is_bare", not any(self.work_area.iterdir()) and not changes.get("carried"))
         table = self.sandbox / "local-jobs"
         table.write_bytes(render_table(entries))
         # A submission of its own: in the same one it would end as before.
@@ -72,6 +73,7 @@ class Bench:
             results=self.results,
             scratch_base=self.scratch,
             sandbox_sha256=digest,
+            report_sha256=write_report(self.sandbox) if is_bare else "",
             local_jobs=len(entries),
             local_id_words="$JOB_ID",
             index_words="$JOB_INDEX",
@@ -598,6 +600,10 @@ def break_tar(bench: Bench) -> None:
     (bench.sandbox / "sandbox.tar").write_bytes(b"x")
 
 
+def break_report(bench: Bench) -> None:
+    (bench.sandbox / ".samgrid" / "samgrid-report").write_bytes(b"x")
+
+
 def break_table(bench: Bench) -> None:
     table = bench.sandbox / f"{bench.token}.0"
     table.write_bytes(table.read_bytes().replace(b"/bin/echo", b"/bin/date"))
@@ -624,7 +630,10 @@ def lose_scratch(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("damage", "changes", "words"),
     [
-        pytest.param(break_tar, {}, "sandbox is damaged", id="sandbox.tar changed"),
+        pytest.param(break_tar, {"is_bare": False}, "sandbox is damaged", id="sandbox.tar changed"),
+        pytest.param(break_report, {}, "sandbox is damaged", id="samgrid-report changed"),
+        pytest.param(break_table, {"is_bare": False}, "sandbox is damaged", id="table of files changed"),
+        pytest.param(lose_scratch, {"is_bare": False}, "no scratch folder", id="no scratch for files"),
         pytest.param(break_table, {}, "sandbox is damaged", id="table changed"),
         pytest.param(break_sum, {}, "sandbox is damaged", id="no sum in the table"),
         pytest.param(cut_sum, {}, "sandbox is damaged", id="half a sum in the table"),
@@ -794,7 +803,7 @@ def test_what_lies_in_the_place_of_an_empty_stdout_makes_way(bench: Bench, make:
 
 
 def test_a_file_size_limit_on_all_of_it_is_a_problem_too(plain_bench: Bench) -> None:
-    argv = plain_bench.prepare([LocalJobEntry(("/bin/sh", "-c", "echo x"))])
+    argv = plain_bench.prepare([LocalJobEntry(("/bin/sh", "-c", "echo x"))], is_bare=False)
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (600, 600))
@@ -891,6 +900,19 @@ def test_what_may_not_be_a_killed_drivers_stays(plain_bench: Bench, change: Call
     assert plain_bench.run("/bin/true") == 0
     assert os.path.lexists(folder)
     assert (folder / "locked").exists() or folder.is_file()
+
+
+def test_a_scratch_folder_that_is_there_already_is_not_used(bench: Bench) -> None:
+    argv = bench.prepare([LocalJobEntry(("/bin/pwd",))], started_words="$JOB_STARTED")
+    script = Path(argv[-2])
+    # As the folder of another driver with its number, of the same second.
+    script.write_text(
+        script.read_text().replace("for tries in", 'mkdir "$folder"; touch "$folder/theirs"; for tries in')
+    )
+    assert bench.run_prepared(argv, JOB_STARTED="1700000000") == 0
+    (theirs,) = bench.scratch.iterdir()
+    assert bench.read("stdout") == os.fsencode(f"{theirs}1\n")
+    assert (theirs / "theirs").exists()
 
 
 def test_a_batch_systems_own_job_folder_is_where_the_scratch_folder_lies(bench: Bench, room: Path) -> None:
@@ -1127,7 +1149,12 @@ def test_lines_of_an_earlier_run_are_forgotten(plain_bench: Bench) -> None:
     assert not lines_of(plain_bench).exists()
 
 
-def test_an_empty_local_job_starts_few_programs(plain_bench: Bench, room: Path) -> None:
+@pytest.mark.parametrize(
+    ("is_bare", "makers"), [(True, ["mkdir"]), (False, ["mktemp", "tar"])], ids=["nothing to unpack", "files"]
+)
+def test_an_empty_local_job_starts_few_programs(
+    plain_bench: Bench, room: Path, is_bare: bool, makers: list[str]
+) -> None:
     tools = room / "tools"
     tools.mkdir()
     for name in (
@@ -1147,9 +1174,10 @@ def test_an_empty_local_job_starts_few_programs(plain_bench: Bench, room: Path) 
     ):
         (tools / name).write_text(f'#!/bin/sh\necho {name} >>{room}/log\nexec {shutil.which(name)} "$@"\n')
         (tools / name).chmod(0o755)
-    assert plain_bench.run_prepared(plain_bench.prepare([LocalJobEntry(("/bin/true",))]), PATH=str(tools)) == 0
+    argv = plain_bench.prepare([LocalJobEntry(("/bin/true",))], is_bare=is_bare)
+    assert plain_bench.run_prepared(argv, PATH=str(tools)) == 0
     started = (room / "log").read_text().split()
-    assert started == ["date", "mktemp", "tar", "sha256sum", "env", "rm"]
+    assert started == ["date", *makers, "sha256sum", "env", "rm"]
 
 
 @pytest.mark.parametrize("shell", SHELLS.values(), ids=SHELLS.keys())

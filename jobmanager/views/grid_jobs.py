@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jobmanager.database.database import DamagedDocument, Database, Overview, Quarantined, StepLine
 from jobmanager.database.local_jobs import LocalJobLine, PhaseSum
@@ -222,42 +222,59 @@ def _render_phase(phase: PhaseSum, local_jobs: int) -> str:
 
 def render_output(job: "GridJob", tar: Path) -> str:
     """Where the output tar of an ended grid job is, what is in it and what is not, and the handler's summary."""
-    import json
-    import tarfile
+    from sandbox.gather import read_manifest
 
     lines = [str(tar)]
-    with tarfile.open(tar) as archive:
-        member = archive.extractfile(f"{job.identity}/manifest.json")
-        manifest = json.load(member) if member else {}
-    files = manifest["files"]
-    lines += [f"{len(files)} files, {sum(file['size'] for file in files)} bytes:", _render_kinds(job.identity, files)]
-    lines += _render_ends(manifest["local_jobs"])
-    lines += [
-        printable(f"missing: {missing['local_id']}: {', '.join(missing['what'])}") for missing in manifest["missing"]
-    ]
-    lines += [f"refused: {printable(refused['path'])}: {refused['reason']}" for refused in manifest["refused"]]
+    files, ends, lacking = _Files(job.identity), Counter[tuple[str, str]](), list[str]()
+    for name, item in read_manifest(tar, job.identity):
+        if name == "files":
+            files.add(item["path"], item["size"])
+        elif name == "missing":
+            lacking.append(printable(f"missing: {item['local_id']}: {', '.join(item['what'])}"))
+        elif name == "refused":
+            lacking.append(f"refused: {printable(item['path'])}: {item['reason']}")
+        elif item["cause"]:
+            ends[item["outcome"], item["cause"]] += 1
+    lines += [f"{files.count} files, {files.size} bytes:", files.render()]
+    lines += [f"{count} {outcome}: {cause.replace('-', ' ')}" for (outcome, cause), count in ends.most_common()]
+    lines += lacking
     lines += [f"{printable(name)}: {printable(text)}" for name, text in job.summary().items()]
     lines.append(f"grid job {job.identity}: {job.outcome}" + (f": {printable(job.reason)}" if job.reason else ""))
     return "\n".join(lines)
 
 
-def _render_ends(local_jobs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """How many local jobs did not succeed, by outcome and cause."""
-    ends = Counter((job["outcome"], job["cause"]) for job in local_jobs if job["cause"])
-    return [f"{count} {outcome}: {str(cause).replace('-', ' ')}" for (outcome, cause), count in ends.most_common()]
-
-
-def _render_kinds(job_id: str, files: Iterable[Mapping[str, Any]]) -> str:
+class _Files:
     """The files of a tar by what they are: those of the local jobs, of each step, together, with number and size."""
-    local_job = re.compile(rf"(?:{job_id}|([^/]+/)\w+)\.[^/]+?\.(stdout|stderr|status|output/.*)", re.DOTALL)
-    kinds: dict[str, list[int]] = {}
-    for file in files:
-        found = local_job.fullmatch(file["path"])
-        kinds.setdefault((found[1] or "") + found[2] if found else file["path"], []).append(file["size"])
-    rows = [(f"{len(sizes):>8} ×", printable(kind), f"{sum(sizes):>14} bytes") for kind, sizes in sorted(kinds.items())]
-    if len(rows) > _SHOWN_KINDS:
-        rows = [*rows[:_SHOWN_KINDS], ("", f"… and {len(rows) - _SHOWN_KINDS} other names (tar -tf shows them)", "")]
-    return render_columns(rows)
+
+    def __init__(self, job_id: str) -> None:
+        self._local_job = re.compile(rf"(?:{job_id}|([^/]+/)\w+)\.[^/]+?\.(stdout|stderr|status|output/.*)", re.DOTALL)
+        self._counts, self._sizes = Counter[str](), Counter[str]()
+
+    def add(self, path: str, size: int) -> None:
+        found = self._local_job.fullmatch(path)
+        kind = (found[1] or "") + found[2] if found else path
+        self._counts[kind] += 1
+        self._sizes[kind] += size
+
+    @property
+    def count(self) -> int:
+        return self._counts.total()
+
+    @property
+    def size(self) -> int:
+        return self._sizes.total()
+
+    def render(self) -> str:
+        rows = [
+            (f"{count:>8} ×", printable(kind), f"{self._sizes[kind]:>14} bytes")
+            for kind, count in sorted(self._counts.items())
+        ]
+        if len(rows) > _SHOWN_KINDS:
+            rows = [
+                *rows[:_SHOWN_KINDS],
+                ("", f"… and {len(rows) - _SHOWN_KINDS} other names (tar -tf shows them)", ""),
+            ]
+        return render_columns(rows)
 
 
 def render_types(types: "Mapping[str, type[JobAdapter]]") -> str:

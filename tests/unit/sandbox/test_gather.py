@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import io
 import json
 import os
 import socket
@@ -18,7 +19,7 @@ import pytest
 
 from sandbox import gather
 from sandbox.files import MAX_DEPTH, Limits, SandboxError
-from sandbox.gather import End, Extra, write_bundle, write_output
+from sandbox.gather import End, Extra, read_manifest, write_bundle, write_output
 from sandbox.unpack import unpack
 from tests.conftest import file_size_limit
 
@@ -69,7 +70,7 @@ class Told:
 
 
 def read_told(tar: Path, whole: bytes) -> Told:
-    manifest = read_manifest(tar)
+    manifest = load_manifest(tar)
     missing = tuple(Missing(item["local_id"], tuple(item["what"])) for item in manifest["missing"])
     files = tuple(Content(**item) for item in manifest["files"])
     return Told(files, missing, tuple(Refused(**item) for item in manifest["refused"]), whole)
@@ -104,7 +105,7 @@ def test_people_can_read_the_manifest_line_by_line(results: Path) -> None:
     assert lines[-4:] == [" ],", ' "missing": [],', ' "refused": []', "}"]
 
 
-def read_manifest(tar: Path) -> Any:
+def load_manifest(tar: Path) -> Any:
     with tarfile.open(tar, "r:") as archive:
         member = archive.extractfile(f"{JOB}/manifest.json")
         assert member is not None
@@ -156,10 +157,47 @@ def test_everything_of_a_local_job_is_in_the_tar_and_in_its_manifest(results: Pa
         names = [member.name.removeprefix(f"{JOB}/") for member in archive if member.isfile()]
     assert [content.path for content in gathered.files] == names[:-1]
     assert (gathered.missing, gathered.refused, gathered.whole) == ((), (), b"\1")
-    manifest = read_manifest(tar)
+    manifest = load_manifest(tar)
     assert manifest["grid_job"] == JOB
     assert manifest["local_jobs"] == [{"index": 1, "local_id": "t-1.1", "outcome": "failed", "cause": "exit-code"}]
     assert tar.stat().st_mode & 0o777 == 0o600
+
+
+def write_manifest(room: Path, content: bytes) -> Path:
+    """A tar of nothing but a file and a manifest."""
+    with tarfile.open(room / "out.tar", "w") as tar:
+        for name, text in ((f"{JOB}/{JOB}.log", b""), (f"{JOB}/manifest.json", content)):
+            member = tarfile.TarInfo(name)
+            member.size = len(text)
+            tar.addfile(member, io.BytesIO(text))
+    return room / "out.tar"
+
+
+@pytest.mark.parametrize("indent", [None, 1], ids=["as it is", "as it was"])
+def test_the_manifest_can_be_read_item_by_item(results: Path, indent: int | None) -> None:
+    name = 'a"b\n  }\\'
+    (results / OUTPUT / name).touch()
+    collect(results, "t-1.1", "t-1.2")
+    manifest = load_manifest(results.parent / "out.tar")
+    if indent:
+        write_manifest(results.parent, json.dumps(manifest, indent=indent).encode() + b"\n")
+    items = list(read_manifest(results.parent / "out.tar", JOB))
+    assert items == [(kind, item) for kind, found in manifest.items() if kind != "grid_job" for item in found]
+    assert f"{OUTPUT}/{name}" in {item["path"] for kind, item in items if kind == "files"}
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b'{\n "files": [\n  {"path": "a"},\n', b'{\n "files": [\n  {"path": }\n ]\n}\n'],
+    ids=["empty", "cut short", "garbage"],
+)  # fmt: skip
+def test_a_manifest_that_is_not_whole_is_an_error(room: Path, content: bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        list(read_manifest(write_manifest(room, content), JOB))
+
+
+def test_a_tar_without_a_manifest_is_an_error(room: Path) -> None:
+    with pytest.raises(LookupError, match=r"there is no manifest\.json in it"):
+        list(read_manifest(write_manifest(room, b""), "other"))
 
 
 def test_the_same_results_give_the_same_bytes(results: Path) -> None:
@@ -197,7 +235,7 @@ def test_what_is_missing_is_listed(results: Path) -> None:
     (results / f"{JOB}.t-1.1.stderr").unlink()
     gathered = collect(results, "t-1.1", "t/9")
     assert gathered.missing == (Missing("t-1.1", ("stderr",)), Missing("t/9", ("stdout", "stderr", "status")))
-    assert read_manifest(results.parent / "out.tar")["missing"][0] == {"local_id": "t-1.1", "what": ["stderr"]}
+    assert load_manifest(results.parent / "out.tar")["missing"][0] == {"local_id": "t-1.1", "what": ["stderr"]}
 
 
 def test_what_the_driver_could_not_bring_back_is_missing(results: Path) -> None:
@@ -210,7 +248,7 @@ def test_what_the_driver_could_not_bring_back_is_missing(results: Path) -> None:
         Missing("t-1.1", ("output/a: Permission denied",)),
         Missing("t-1.2", ("stdout", "stderr", "status")),
     )
-    manifest = read_manifest(tar)
+    manifest = load_manifest(tar)
     assert manifest["missing"][0] == {"local_id": "t-1.1", "what": ["output/a: Permission denied"]}
     assert manifest["local_jobs"][0] == {
         "index": 1,
@@ -374,7 +412,7 @@ def test_what_cannot_be_taken_is_listed_and_the_rest_is_taken(
     (refused,) = gathered.refused
     assert refused.path == path
     assert reason in refused.reason
-    assert read_manifest(results.parent / "out.tar")["refused"] == [refused._asdict()]
+    assert load_manifest(results.parent / "out.tar")["refused"] == [refused._asdict()]
     assert f"{JOB}.t-1.1.output/tool" in {content.path for content in gathered.files}
 
 

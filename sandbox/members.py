@@ -44,13 +44,6 @@ class _Headers:
         return b"".join((raw.ljust(100, b"\0"), self._before, digits, self._between, total, self._behind))
 
 
-_FOLDERS, _FILES, _PROGRAMS = (
-    _Headers(tarfile.DIRTYPE, 0o755),
-    _Headers(tarfile.REGTYPE, 0o644),
-    _Headers(tarfile.REGTYPE, 0o755),
-)
-
-
 class Tar:
     """An uncompressed GNU tar as it grows; names are kept byte by byte, dates and owners are 0."""
 
@@ -58,10 +51,13 @@ class Tar:
         self._write = write
         self._waiting: list[bytes] = []
         self._size = self._written = 0
+        self._folders = _Headers(tarfile.DIRTYPE, 0o755)
+        self._files = _Headers(tarfile.REGTYPE, 0o644)
+        self._programs = _Headers(tarfile.REGTYPE, 0o755)
 
     def add_folder(self, name: str) -> None:
         """Add a folder, mode 0755."""
-        self._put(_FOLDERS.render(f"{name}/", 0))
+        self._put(self._folders.render(f"{name}/", 0))
 
     def add_link(self, name: str, target: str) -> None:
         """Add a symbolic link."""
@@ -69,12 +65,12 @@ class Tar:
 
     def add_bytes(self, name: str, content: bytes, executable: bool = False) -> None:
         """Add a file whose content is at hand, mode 0755 or 0644."""
-        header = (_PROGRAMS if executable else _FILES).render(name, len(content))
+        header = (self._programs if executable else self._files).render(name, len(content))
         self._put(header, content, bytes(-len(content) % tarfile.BLOCKSIZE))
 
     def add_blocks(self, name: str, size: int, executable: bool, blocks: Iterable[bytes]) -> None:
         """Add a file of ``size`` bytes that come block by block."""
-        self._put((_PROGRAMS if executable else _FILES).render(name, size))
+        self._put((self._programs if executable else self._files).render(name, size))
         for block in blocks:
             self._put(block)
         self._put(bytes(-size % tarfile.BLOCKSIZE))

@@ -73,10 +73,10 @@ def change_in_parts(
     return sum(len(change_local_jobs(database, grid_job, same_runs(grid_job, part), change)) for part in parts)
 
 
-def in_parts(items: Iterable[T], size: int = AT_ONCE) -> Iterator[list[T]]:
+def in_parts(items: Iterable[T], size: int = 0) -> Iterator[list[T]]:
     """Some at a time: a large grid job's documents need not be in memory together."""
     rest = iter(items)
-    while part := list(islice(rest, size)):
+    while part := list(islice(rest, size or AT_ONCE)):
         yield part
 
 

@@ -533,6 +533,16 @@ def test_outputs_may_measure_what_the_site_says(toy: ToySystem) -> None:
 # --- the handler's summary
 
 
+def test_a_handler_that_sums_nothing_up_costs_no_look_at_the_outputs(
+    toy: ToySystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collection, "_find_outputs", None)
+    fail(toy, "17")
+    collect_grid_job(toy.account, GRID_JOB)
+    job = toy.database.grid_jobs.get(GRID_JOB)
+    assert (job.summary(), job.no_summary) == ({}, None)
+
+
 def test_the_handler_sums_up_the_outputs_of_those_that_succeeded(
     toy: ToySystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -610,6 +620,16 @@ def test_the_end_of_a_large_grid_job_is_not_read_at_once(toy: ToySystem, few_at_
     collect_grid_job(toy.account, GRID_JOB)
     assert (state_of(toy), max(few_at_once)) == (State.FAILED, 2)
     assert {job.reason for job in toy.database.local_jobs.all_of(GRID_JOB)} == {"the program ended with exit code 3"}
+
+
+def test_a_large_grid_job_is_tried_again_some_local_jobs_at_a_time(toy: ToySystem, few_at_once: list[int]) -> None:
+    add_ended(toy, *(f"17_{number}" for number in range(1, 6)), exit_code=3)
+    toy.database.grid_jobs.change(GRID_JOB, lambda job: setattr(job, "retries", 1))
+    few_at_once.clear()
+    collect_grid_job(toy.account, GRID_JOB)
+    assert max(few_at_once) == 2
+    assert toy.states() == [State.UNSUBMITTED] * 5
+    assert state_of(toy) is State.ACTIVE
 
 
 def test_a_large_grid_job_is_cancelled_some_local_jobs_at_a_time(toy: ToySystem, few_at_once: list[int]) -> None:

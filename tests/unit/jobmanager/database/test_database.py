@@ -427,6 +427,28 @@ def test_the_lines_of_local_jobs_are_what_their_documents_say(database: Database
     assert (ended.local_id, ended.reason) == ("aaaaaaaa-1.2", "the program ended with exit code 3")
 
 
+def test_all_lines_come_though_few_are_read_at_once(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobmanager.database.local_jobs.AT_ONCE", 2)
+    add(database, "aaaaaaaa", 5)
+    add(database, "bbbbbbbb", 1)
+    submit(database, "aaaaaaaa", 4)
+    apply_events(database, "fork", [Event(2060, "aaaaaaaa-1.2", State.DONE, 3)])
+    with database.transaction():
+        third = database.local_jobs.get("aaaaaaaa", 3)
+        third.put_lost(["output/a: Permission denied"])
+        database.local_jobs.put("aaaaaaaa", [third])
+    local_jobs = database.local_jobs
+    assert [line.index for line in local_jobs.lines("aaaaaaaa")] == [1, 2, 3, 4, 5]
+    assert [lost for _, lost in local_jobs.ends("aaaaaaaa")] == [(), (), ("output/a: Permission denied",), (), ()]
+    assert [line for line, _ in local_jobs.ends("aaaaaaaa")] == list(local_jobs.lines("aaaaaaaa"))
+    assert [(job.index, job.local_id, job.state) for job in local_jobs.live("aaaaaaaa")] == [
+        (number, f"aaaaaaaa-1.{number}", State.PENDING) for number in (1, 3, 4)
+    ]
+    assert local_jobs.count_ends("aaaaaaaa") == {"": 4, "failed": 1}
+    assert [job.index for job in local_jobs.of_token("aaaaaaaa", "aaaaaaaa-1")] == [1, 2, 3, 4, 5]
+    assert local_jobs.of_token("bbbbbbbb", "aaaaaaaa-1") == []
+
+
 def tell(
     database: Database, identity: str, number: int, phases: list[Phase], now: int, state: State | None = None
 ) -> None:

@@ -22,7 +22,7 @@ from batch_adapters.running.commands import render_text, run_question
 from batch_adapters.running.traffic import HeldBack
 from jobmanager.checks.probe import run_probe
 from jobmanager.database.database import DatabaseError
-from jobmanager.monitor.client import OF_ALL, ask_running_monitor
+from jobmanager.monitor.client import OF_ALL, OF_EVENTS, ask_running_monitor
 from jobmanager.site.account import Account, find_batch_adapter, find_batch_system
 from jobmanager.site.settings import EventSource, Transfer
 from jobmanager.views.text import printable, render_line
@@ -94,7 +94,7 @@ def _look_at_monitor(account: Account) -> Iterator[Finding]:
     if answer is None:
         return
     # What begins with the id of a grid job is told by that grid job's status.
-    troubles = [line.removeprefix(OF_ALL) for line in answer.splitlines() if line.startswith(OF_ALL)]
+    troubles = [line.partition(": ")[2] for line in answer.splitlines() if line.startswith((OF_ALL, OF_EVENTS))]
     for trouble in troubles:
         yield Finding(Level.FAULT, f"its monitor says: {trouble}", f"see {account.places.monitor_log}")
     if not troubles:

@@ -15,8 +15,8 @@ from jobmanager.site.account import Account
 from jobmanager.site.configuration import Configuration
 from sandbox.files import open_own, take_lock
 
-OF_ALL = "monitor: "
-"""What a line of the monitor's answer begins with that is about no one grid job."""
+OF_ALL, OF_EVENTS = "monitor: ", "events: "
+"""What lines of the monitor's answer begin with that are about no one grid job; with the second, all still go on."""
 _ANSWER_TIME = 5.0
 _MAX_ANSWER = 65536
 _LAYOUT_LINE = f"layout {LAYOUT}\n"
@@ -108,7 +108,7 @@ def _read_text(path: Path) -> str:
 def ask_monitor(account: Account) -> str:
     """Wake the monitor and hear what troubles it, a line per trouble; where there is none, start one.
 
-    Each line starts with the grid job's id, or with `OF_ALL` for a trouble that concerns them all.
+    Each line starts with the grid job's id, or with `OF_ALL` or `OF_EVENTS` for a trouble that concerns them all.
 
     :raises OSError: there is no monitor, and none can be started.
     """

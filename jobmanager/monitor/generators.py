@@ -149,7 +149,9 @@ class Generator:
         self._output_ended = False
         self._heard = 0.0
         self.trouble = ""
-        """Why it does not run, if it does not."""
+        """Why it cannot be started, if it cannot."""
+        self.death = ""
+        """How it ended, until it is started again: grid jobs go on meanwhile, by what the queue shows."""
 
     def start(self) -> None:
         """Start it now.
@@ -163,7 +165,7 @@ class Generator:
         self._output_ended = False
         self._heard = time.monotonic()
         self._child = Child(self._selector, command, self._take)
-        self.trouble = ""
+        self.trouble = self.death = ""
 
     def keep_running(self) -> None:
         """Start it if it does not run and has waited for long enough; later each time."""
@@ -173,7 +175,7 @@ class Generator:
             self.start()
         except (OSError, UnknownBatchSystem) as error:
             logger.warning("generator %s cannot be started, trying again later: %s", self._name, error)
-            self._put_trouble(str(error))
+            self.trouble = f"no events of {self._name}: {error}"
 
     def supervise(self) -> None:
         """Notice that it ended; end it where it is of no use any more."""
@@ -183,7 +185,7 @@ class Generator:
         if status is not None:
             words = self._child.last_words
             self._child = None
-            self._put_trouble(": ".join([f"its generator ended with status {status}", *words.splitlines()[-1:]]))
+            self.death = ": ".join([f"generator {self._name} ended with status {status}", *words.splitlines()[-1:]])
             logger.warning(
                 "generator %s ended with status %d after %d malformed lines: %s",
                 *(self._name, status, self._lines.malformed, words),
@@ -208,11 +210,8 @@ class Generator:
         words = self._child.last_words if self._child else ""
         logger.log(level, "generator %s is started anew: it %s %s", self._name, reason, words)
         if level >= logging.WARNING:
-            self._put_trouble(f"its generator {reason}")
+            self.death = f"generator {self._name} {reason}"
         self.stop()
-
-    def _put_trouble(self, sentence: str) -> None:
-        self.trouble = f"no events of {self._name}: {sentence}"
 
     def _take(self, block: bytes) -> None:
         events = self._lines.read_events(block)
@@ -251,8 +250,12 @@ class Generators:
             generator.supervise()
 
     def trouble(self) -> str:
-        """Why a generator does not run, if one does not."""
+        """Why a generator cannot be started, if one cannot."""
         return "; ".join(generator.trouble for generator in self._generators.values() if generator.trouble)
+
+    def deaths(self) -> list[str]:
+        """How those ended that are to be started again."""
+        return [generator.death for generator in self._generators.values() if generator.death]
 
     def stop(self) -> None:
         """End all generators; where one is started again, it replays what could not be applied."""

@@ -24,7 +24,7 @@ from jobmanager.database.database import DamagedDocument, DatabaseError, OpenGri
 from jobmanager.database.grid_jobs import StepLine, states_of
 from jobmanager.database.times import render_time
 from jobmanager.gram.reports import GramReports
-from jobmanager.monitor.client import OF_ALL, is_listening, note_started, render_fingerprint, socket_address
+from jobmanager.monitor.client import OF_ALL, OF_EVENTS, is_listening, note_started, render_fingerprint, socket_address
 from jobmanager.monitor.generators import Generators
 from jobmanager.monitor.logs import append_line, log_to
 from jobmanager.monitor.workers import WorkerClient, Workers
@@ -263,6 +263,7 @@ class Monitor:
             text += "".join(f"{name}: {why.sentence}\n" for name, why in self._quarantined.items())
             for trouble in self._find_troubles():
                 text += f"{OF_ALL}{trouble}\n" if trouble else ""
+            text += "".join(f"{OF_EVENTS}{death}\n" for death in self._generators.deaths())
             connection.settimeout(1)
             try:
                 connection.sendall(text.encode(errors="replace")[:60_000])

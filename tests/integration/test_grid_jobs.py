@@ -267,6 +267,20 @@ def test_a_log_that_is_not_where_the_configuration_says_is_a_trouble(
     assert "/no/such/log" in said
 
 
+def test_a_generator_that_dies_is_told_by_doctor_and_keeps_nobody_from_watching(
+    samgrid: Samgrid, watch_impatiently: Callable[[Samgrid, str], tuple[int, str]], tmp_path: Path
+) -> None:
+    file = tmp_path / "samgrid.toml"
+    file.write_text("[events]\nprefix = ['/bin/false']\n[monitor]\nreconcile_interval = 0.5\n")
+    deaf = replace(samgrid, settings={"SAMGRID_CONFIG": str(file)})
+    # Longer than the impatient wait.
+    identity = deaf.submit("&(samgrid_type=command)(executable=/bin/sleep)(arguments=4)")
+    assert watch_impatiently(deaf, identity) == (0, "")
+    identity = deaf.submit("&(samgrid_type=command)(executable=/bin/sleep)(arguments=300)")
+    wait_until(lambda: "its monitor says: generator fork ended with status 1" in deaf("doctor").stdout)
+    assert deaf("cancel", identity).returncode == 0
+
+
 def test_questions_create_nothing(samgrid: Samgrid) -> None:
     assert samgrid("status", "--format", "json").stdout == "[]\n"
     assert samgrid("query", "count(//grid-job)").stdout == "0\n"

@@ -99,12 +99,14 @@ def monitor_that_says(account: Account, *answers: str) -> Iterator[None]:
 
 
 def test_a_monitor_that_runs_is_asked_what_troubles_it(fake: Account) -> None:
-    words = "no events of fake: its generator ended with status 3: no licence"
-    with monitor_that_says(fake, f"aaaaaaaa: submit: no such queue\nmonitor: {words}\n"):
+    events, disk = "generator fake ended with status 3: no licence", "database or disk is full"
+    with monitor_that_says(fake, f"aaaaaaaa: submit: no such queue\nmonitor: {disk}\nevents: {events}\n"):
         findings = look(fake)
-    found = the_one(findings, "its monitor")
-    assert (found.level, found.text) == (Level.FAULT, f"its monitor says: {words}")
-    assert str(fake.places.monitor_log) in found.remedy
+    found = findings_with(findings, "its monitor")
+    assert [(one.level, one.text) for one in found] == [
+        (Level.FAULT, f"its monitor says: {words}") for words in (disk, events)
+    ]
+    assert str(fake.places.monitor_log) in found[0].remedy
     assert findings_with(findings, "no such queue") == []
 
 

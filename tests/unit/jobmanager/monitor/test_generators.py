@@ -199,16 +199,18 @@ def test_a_generator_that_dies_is_started_again_and_its_last_words_are_logged(
         pytest.param("yes nonsense", "prints garbage (100 malformed lines)", id="prints garbage"),
     ],
 )
-def test_a_generator_that_does_not_run_is_a_trouble_until_it_is_started_again(
+def test_a_generator_that_does_not_run_is_known_until_it_is_started_again(
     selector: selectors.BaseSelector, script: str, reason: str
 ) -> None:
     generator = Generator("lsf", selector, Runs(script, FOR_EVER), lambda events: None)
     generator.start()
+    assert generator.death == ""
+    turn_until(selector, lambda: generator.death != "", generator.supervise)
+    assert generator.death == f"generator lsf {reason}"
+    # No reason to stop watching a grid job, which goes on.
     assert generator.trouble == ""
-    turn_until(selector, lambda: generator.trouble != "", generator.supervise)
-    assert generator.trouble == f"no events of lsf: its generator {reason}"
     generator.start()
-    assert generator.trouble == ""
+    assert generator.death == ""
     generator.stop()
 
 

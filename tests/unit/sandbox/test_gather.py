@@ -90,7 +90,7 @@ def collect(results: Path, *expected: str, limits: Limits = LIMITS, name: str = 
 
 def test_the_manifest_has_the_grid_jobs_name(results: Path) -> None:
     write_output(JOB, results, list, {}, results.parent / "out.tar", LIMITS, 'tune "7"')
-    assert read_manifest(results.parent / "out.tar")["name"] == 'tune "7"'
+    assert load_manifest(results.parent / "out.tar")["name"] == 'tune "7"'
 
 
 def test_people_can_read_the_manifest_line_by_line(results: Path) -> None:

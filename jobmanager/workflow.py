@@ -20,8 +20,9 @@ from jobmanager.requests.attributes import BadRequest
 from jobmanager.requests.job_types import HandlerError
 from jobmanager.requests.time_limit import HandlerHung, asking
 from jobmanager.site.account import Account
-from jobmanager.states.aggregation import Task, aggregate_steps, next_task_of_steps
-from sandbox.gather import render_stem, write_bundle
+from jobmanager.states.aggregation import Task, next_task_of_steps
+from sandbox.gather import write_bundle
+from sandbox.status import render_stem
 from sandbox.unpack import lay_out
 
 logger = logging.getLogger(__name__)
@@ -101,18 +102,6 @@ def cancel_steps(account: Account, job_id: str) -> None:
     for entry in parent.steps:
         if entry.grid_job is not None:
             request_cancel(database, entry.grid_job, f"{job_id} was {parent.reason or 'cancelled'}")
-
-
-def refresh_structured(database: Database, job_id: str) -> None:
-    """Bring the state of a structured grid job up to date with those of its steps."""
-    with database.transaction():
-        parent = database.grid_jobs.get(job_id)
-        state = aggregate_steps(states_of(database.grid_jobs.steps(job_id)[job_id]))
-        if parent.state.is_final or parent.state is state:
-            return
-        parent.state = state
-        database.grid_jobs.put(parent)
-    logger.info("%s %s", job_id, state.word)
 
 
 def collect_steps(account: Account, job_id: str) -> None:

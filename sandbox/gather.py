@@ -16,6 +16,7 @@ from typing import IO, Any, BinaryIO
 
 from sandbox.files import MAX_DEPTH, Limits, SandboxError, atomic_write, stays_inside
 from sandbox.members import BLOCK, FILE_FLAGS, FOLDER_FLAGS, Tar, is_executable, write_tar
+from sandbox.status import render_stem
 
 EXPECTED = ("stdout", "stderr", "status")
 """What every local job that ended has; the folder ``output`` is there only when the program left something in it."""
@@ -52,11 +53,6 @@ class Gathered:
 
 Extra = bytes | BinaryIO
 """A file of the job manager's own: its content, or a file open at its beginning."""
-
-
-def render_stem(grid_job: str, local_id: str) -> str:
-    """The beginning of the names of what a local job brings back, as the driver makes it."""
-    return f"{grid_job}.{local_id.replace('/', '_')}"
 
 
 def write_output(

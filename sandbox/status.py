@@ -188,3 +188,8 @@ def fetch_status(file: Path) -> DriverStatus:
             # The cuts leave two torn lines, which must not make one that looks whole.
             data = data.rpartition(b"\n")[0] + b"\n" + stream.read(_TAIL).partition(b"\n")[2]
     return read_status(data)
+
+
+def render_stem(grid_job: str, local_id: str) -> str:
+    """The beginning of the names of what a local job brings back, as the driver makes it."""
+    return f"{grid_job}.{local_id.replace('/', '_')}"

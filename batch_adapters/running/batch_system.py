@@ -10,8 +10,6 @@ from dataclasses import asdict, replace
 from itertools import islice
 from typing import Any
 
-import tenacity
-
 from batch_adapters.adapter import (
     BatchAdapter,
     BatchError,
@@ -251,6 +249,8 @@ class BatchSystem:
 
     def _ask(self, command: Command, variables: Mapping[str, Any]) -> str:
         """Run a command that may be run any number of times: again, soon, where the batch system could not answer."""
+        import tenacity  # slow to load, and the monitor asks nothing
+
         retrying = tenacity.Retrying(
             stop=tenacity.stop_after_attempt(command.attempts),
             wait=tenacity.wait_random_exponential(multiplier=0.5, max=10),

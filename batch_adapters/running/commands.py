@@ -11,13 +11,14 @@ import shlex
 import signal
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
-
-import jinja2
-import sh
+from typing import TYPE_CHECKING, Any
 
 from batch_adapters.adapter import Answer, Command, Garbled, Postponed, Refused, Unreachable
 from batch_adapters.diagnosis import Printed
+
+if TYPE_CHECKING:  # both are slow to load, and the monitor, which runs no command, waits for neither
+    import jinja2
+    import sh
 
 logger = logging.getLogger(__name__)
 
@@ -51,14 +52,16 @@ class _Bounded(io.BytesIO):
 
 
 @functools.cache
-def _environment() -> jinja2.Environment:
+def _environment() -> "jinja2.Environment":
+    import jinja2
+
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=False, keep_trailing_newline=True)
     environment.filters["sh"] = lambda value: shlex.quote(str(value))
     return environment
 
 
 @functools.cache
-def _template(text: str) -> jinja2.Template:
+def _template(text: str) -> "jinja2.Template":
     return _environment().from_string(text)
 
 
@@ -120,7 +123,9 @@ def _run(argv: Sequence[str], timeout: float, stdin: str, ignored_variables: Ite
 
 def _start(
     argv: Sequence[str], stdin: str, environment: Mapping[str, str], out: _Bounded, err: _Bounded
-) -> sh.RunningCommand:
+) -> "sh.RunningCommand":
+    import sh
+
     try:
         return sh.Command(argv[0])(
             *argv[1:],
@@ -142,8 +147,10 @@ def _start(
         raise Unreachable(f"{argv[0]} cannot be run: {str(error).strip().splitlines()[-1].strip()}") from error
 
 
-def _wait(running: sh.RunningCommand, program: str, timeout: float) -> int:
+def _wait(running: "sh.RunningCommand", program: str, timeout: float) -> int:
     """The exit code; children that keep the output open after the command's end are waited for 2 s (by sh)."""
+    import sh
+
     given_up = threading.Event()
 
     def give_up() -> None:

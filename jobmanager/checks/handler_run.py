@@ -15,8 +15,7 @@ from jobmanager.requests.job_types import HANDLER_FAILURES
 from jobmanager.requests.time_limit import limited
 from jobmanager.states.program_reports import check_phase
 from sandbox.driver import write_submission_table
-from sandbox.gather import render_stem
-from sandbox.status import DriverStatus, Phase, fetch_status
+from sandbox.status import DriverStatus, Phase, fetch_status, render_stem
 
 _LOCAL_ID = "1.1"
 _TOKEN = "trial"

@@ -35,7 +35,8 @@ from jobmanager.states.ends import wants_a_word, was_told_to_end
 from jobmanager.states.reconciliation import ask_queue
 from jobmanager.states.transitions import apply_status, reopen
 from sandbox.files import Limits
-from sandbox.gather import NO_FOLDER, End, Extra, Gathered, render_stem, write_output
+from sandbox.gather import NO_FOLDER, End, Extra, Gathered, write_output
+from sandbox.status import render_stem
 
 Verdict = tuple[State, str | None]
 """A grid job's final state, and a sentence about what went wrong, if anything did."""

@@ -15,7 +15,8 @@ from batch_adapters.states import State
 from jobmanager.database.grid_job import GramOrigin, GridJob
 from jobmanager.site.account import Account
 from sandbox.files import open_regular
-from sandbox.gather import MOST_HOLES, count_holes, render_stem, render_too_sparse
+from sandbox.gather import MOST_HOLES, count_holes, render_too_sparse
+from sandbox.status import render_stem
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,6 @@ from batch_adapters.states import State
 from jobmanager.database.grid_job import GramOrigin, GridJob
 from jobmanager.database.times import read_time
 from jobmanager.gram.answers import gram_id
-from jobmanager.requests.rsl import Relation, render_rsl
 from sandbox.files import replace_file, sync_folder
 
 TOOLKIT_VERSION = "samgrid 0.1"
@@ -53,6 +52,8 @@ def render_record(job: GridJob, queued: float | None) -> str:
 
 
 def _find_fields(job: GridJob, origin: GramOrigin, queued: float | None) -> Sequence[str]:
+    from jobmanager.requests.rsl import Relation, render_rsl  # few sites want records
+
     return (
         origin.contact or origin.uniqid,  # job_grid_id, the table's key
         gram_id(job.identity),  # local_job_id, which GRAM was told

@@ -30,10 +30,10 @@ from jobmanager.monitor.logs import append_line, log_to
 from jobmanager.monitor.workers import WorkerClient, Workers
 from jobmanager.site.account import Account, open_account
 from jobmanager.states.aggregation import Task, aggregate_steps, next_task, next_task_of_steps
+from jobmanager.states.changes import refresh_structured
 from jobmanager.states.driver_status import ProgressReader, reconcile_with_drivers
 from jobmanager.states.program_reports import has_reports
 from jobmanager.states.registration import apply_events
-from jobmanager.workflow import refresh_structured
 from sandbox.files import locked
 
 logger = logging.getLogger(__name__)

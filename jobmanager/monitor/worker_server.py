@@ -179,6 +179,11 @@ def serve(work: Callable[[Task, str], int]) -> None:
     for descriptor in (0, 1):
         os.dup2(nothing, descriptor)
     os.close(nothing)
+    # What workers would load, each for itself.
+    import jinja2  # noqa: F401
+    import sh  # noqa: F401
+    import tenacity  # noqa: F401
+
     load_schema()
     # So that workers share the memory of what is loaded, instead of copying it when garbage is looked for.
     gc.collect()

@@ -7,9 +7,10 @@ from itertools import islice
 from typing import Protocol, TypeVar
 
 from jobmanager.database.database import DamagedDocument, Database
+from jobmanager.database.grid_jobs import states_of
 from jobmanager.database.local_job import LocalJob
 from jobmanager.database.local_jobs import AT_ONCE, LocalJobs
-from jobmanager.states.aggregation import aggregate
+from jobmanager.states.aggregation import aggregate, aggregate_steps
 from jobmanager.states.ends import put_outcome
 
 logger = logging.getLogger(__name__)
@@ -113,3 +114,15 @@ def put_local_jobs(database: Database, grid_job: str, jobs: Iterable[LocalJob]) 
     job.state = state
     logger.info("%s %s", grid_job, state.word)
     database.grid_jobs.put(job)
+
+
+def refresh_structured(database: Database, job_id: str) -> None:
+    """Bring the state of a structured grid job up to date with those of its steps."""
+    with database.transaction():
+        parent = database.grid_jobs.get(job_id)
+        state = aggregate_steps(states_of(database.grid_jobs.steps(job_id)[job_id]))
+        if parent.state.is_final or parent.state is state:
+            return
+        parent.state = state
+        database.grid_jobs.put(parent)
+    logger.info("%s %s", job_id, state.word)

@@ -10,8 +10,7 @@ from jobmanager.database.local_job import LocalJob
 from jobmanager.site.account import Account
 from jobmanager.states.changes import change_local_jobs, same_runs
 from jobmanager.states.transitions import apply_driver_status
-from sandbox.gather import render_stem
-from sandbox.status import DriverStatus, fetch_status
+from sandbox.status import DriverStatus, fetch_status, render_stem
 
 MOST_AT_ONCE = 2000
 """Status files that one look is at: a network file system is asked for each of them."""

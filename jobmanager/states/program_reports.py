@@ -17,14 +17,12 @@ from lxml import etree
 from adapters import JobAdapter
 from adapters import Phase as HandlerPhase
 from jobmanager.database.local_job import LocalJob
-from jobmanager.requests.acceptance import make_adapter
 from jobmanager.requests.job_types import HANDLER_FAILURES, HandlerError
 from jobmanager.requests.time_limit import MOST_HANGS, HandlerHung, asking
 from jobmanager.site.account import Account
 from jobmanager.states.changes import put_local_jobs
 from sandbox.files import locked, open_regular
-from sandbox.gather import render_stem
-from sandbox.status import Phase, read_phase
+from sandbox.status import Phase, read_phase, render_stem
 
 logger = logging.getLogger(__name__)
 
@@ -172,6 +170,10 @@ class _Reader:
 
     def _ask_handler(self, lines: Iterable[str]) -> list[Phase]:
         """The last word of the handler on each phase that the lines tell of."""
+        from jobmanager.requests.acceptance import (
+            make_adapter,  # the monitor, which only looks for reports, does without
+        )
+
         asked = asking(self._account, self._identity, "lines")
         asked = replace(asked, seconds=min(asked.seconds, _PATIENCE))
         if self._has_hung:

@@ -3,9 +3,9 @@
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from adapters import LocalJob as PlannedJob
-from batch_adapters.adapter import Naming
 from batch_adapters.states import Event, State
 from jobmanager.database.database import DamagedDocument, Database, DatabaseError
 from jobmanager.database.documents import read_document
@@ -13,6 +13,9 @@ from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob
 from jobmanager.states.changes import forget_future, put_local_jobs
 from jobmanager.states.transitions import apply_array_event, apply_event
+
+if TYPE_CHECKING:
+    from batch_adapters.adapter import Naming
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +42,7 @@ def create_local_jobs(database: Database, job: GridJob, planned: Iterable[Planne
             database.grid_jobs.put(staged)
 
 
-def register_local_jobs(database: Database, grid_job: str, ids: Mapping[int, str], naming: Naming) -> None:
+def register_local_jobs(database: Database, grid_job: str, ids: Mapping[int, str], naming: "Naming") -> None:
     """Note the batch system's ids (by index) of submitted local jobs, and apply the events that came before their ids.
 
     Runs in a transaction of its own: a monitor that gets an event meanwhile finds either the id or the kept event.

@@ -4,12 +4,16 @@ A log's events count in the log's order, each once. What the batch system's queu
 in which it was asked. The driver's own record beats both. What all of it amounts to in the end, `ends` says.
 """
 
+from typing import TYPE_CHECKING
+
 from lxml import etree
 
-from batch_adapters.adapter import LocalStatus
 from batch_adapters.states import Cause, Event, State
 from jobmanager.database.local_job import BLOCKED, Evidence, LocalJob
 from sandbox.status import DriverStatus
+
+if TYPE_CHECKING:  # the monitor, which applies events, needs no adapter
+    from batch_adapters.adapter import LocalStatus
 
 _SIGNAL_TIME = range(-2, 6)
 """Seconds after a signal of ours within which a log's FAILED may mean that signal (Slurm's log does not say which)."""
@@ -66,7 +70,7 @@ def _judge_event(job: LocalJob, event: Event) -> str:
     return ""
 
 
-def apply_status(job: LocalJob, status: LocalStatus, asked: int, source: str) -> bool:
+def apply_status(job: LocalJob, status: "LocalStatus", asked: int, source: str) -> bool:
     """Apply what the batch system answered about a local job (source: queue or history); True if anything changed.
 
     It counts only for what the log has not told after the question was asked. Final states stay as they are, but the
@@ -92,7 +96,7 @@ def apply_status(job: LocalJob, status: LocalStatus, asked: int, source: str) ->
     return True
 
 
-def _note_batch_end(job: LocalJob, status: LocalStatus) -> bool:
+def _note_batch_end(job: LocalJob, status: "LocalStatus") -> bool:
     assert status.state is not None
     words = " ".join(filter(None, (status.native_state, status.reason)))
     if job.batch_words == words:
@@ -103,14 +107,14 @@ def _note_batch_end(job: LocalJob, status: LocalStatus) -> bool:
     return True
 
 
-def find_state(status: LocalStatus, before: State) -> State:
+def find_state(status: "LocalStatus", before: State) -> State:
     """The state that an answer stands for; a job on its way out, or in an unknown native state, stays what it was."""
     if status.state is None or (status.is_leaving and not status.state.is_final):
         return before
     return status.state
 
 
-def find_remark(status: LocalStatus) -> str:
+def find_remark(status: "LocalStatus") -> str:
     """Why a local job waits or is held; of one that runs or has ended its reason is none of that."""
     if status.helps:
         words = (status.native_state if status.is_leaving or not status.reason else "", status.reason)
@@ -118,7 +122,7 @@ def find_remark(status: LocalStatus) -> str:
     return status.reason if status.state in (State.PENDING, State.SUSPENDED) else ""
 
 
-def _put_remark(job: LocalJob, status: LocalStatus, asked: int, source: str) -> bool:
+def _put_remark(job: LocalJob, status: "LocalStatus", asked: int, source: str) -> bool:
     remark, helps = find_remark(status) or None, status.helps or None
     if (job.remark, job.helps) == (remark, helps):
         return False
@@ -128,7 +132,7 @@ def _put_remark(job: LocalJob, status: LocalStatus, asked: int, source: str) -> 
     return True
 
 
-def reopen(job: LocalJob, status: LocalStatus, asked: int) -> bool:
+def reopen(job: LocalJob, status: "LocalStatus", asked: int) -> bool:
     """Take back the end of a local job that the batch system shows alive after all; False where it has none now."""
     if status.state is None or status.state.is_final:
         raise ValueError(f"{status.native_state} is not alive")

@@ -19,7 +19,7 @@ from jobmanager.site.account import Account
 from jobmanager.states.changes import CLOCKS_DIFFER, change_local_jobs, of_token, put_local_jobs
 from jobmanager.states.driver_status import read_driver_status
 from jobmanager.states.registration import register_local_jobs
-from sandbox.gather import render_stem
+from sandbox.status import render_stem
 
 logger = logging.getLogger(__name__)
 

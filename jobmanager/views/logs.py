@@ -15,7 +15,7 @@ from jobmanager.site.account import Account
 from jobmanager.views.explaining import find_local_jobs
 from jobmanager.views.text import printable, render_line
 from sandbox.files import open_regular
-from sandbox.gather import render_stem
+from sandbox.status import render_stem
 
 LAST_LINES = 100
 """Lines of a local job's standard output, and of its standard error, that are shown."""

@@ -122,12 +122,16 @@ def test_there_is_no_drawer_for_things_without_a_place() -> None:
     [
         ("import jobmanager.requests.acceptance, jobmanager.monitor.client, jobmanager.requests.rsl", "jinja2 sh rich"),
         ("import gram_shims.program", "jinja2 sh rich lark tenacity tomllib"),
+        (
+            "import jobmanager.monitor.monitor",
+            "asyncio batch_adapters.adapter handlers jinja2 jobmanager.requests.acceptance lark sh tarfile tenacity",
+        ),
         ("import jobmanager.monitor.worker", "handlers handlers.command handlers.pythia"),
         ("import batch_adapters.fork.commands", "lxml jinja2 sh rich lark"),
         ("import batch_adapters.generator.main", "lxml jinja2 sh rich lark sqlite3"),
         ("import batch_adapters.generator.collector", "lxml jinja2 sh rich lark"),
     ],
-    ids=["submit", "gram", "workers' server", "fork", "generator", "collector"],
+    ids=["submit", "gram", "monitor", "workers' server", "fork", "generator", "collector"],
 )
 def test_light_programs_load_no_heavy_modules(program: str, forbidden: str) -> None:
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); {program}; print(' '.join(sys.modules))"

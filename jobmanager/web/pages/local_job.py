@@ -11,7 +11,8 @@ from jobmanager.views.verdict import render_verdict
 from jobmanager.web.charts import Kind, kind_of_end, kind_of_state
 from jobmanager.web.pages.grid_job import Bar, render_bars
 from jobmanager.web.reading import ReadOnlyDatabase, find_size, open_file
-from sandbox.gather import EXPECTED, render_stem
+from sandbox.gather import EXPECTED
+from sandbox.status import render_stem
 
 _SHOWN_ELSEWHERE = ("grid job", "number", "state", "intended", "submitted", "started", "ended")
 

@@ -23,8 +23,9 @@ from jobmanager.requests.rsl import read_rsl
 from jobmanager.site.account import Account
 from jobmanager.site.configuration import read_configuration
 from jobmanager.states.aggregation import Task, aggregate_steps, next_task_of_steps
+from jobmanager.states.changes import refresh_structured
 from jobmanager.views.grid_jobs import render_step
-from jobmanager.workflow import advance_grid_job, cancel_steps, collect_steps, refresh_structured
+from jobmanager.workflow import advance_grid_job, cancel_steps, collect_steps
 from sandbox.files import Limits
 from sandbox.gather import End, write_output
 

@@ -18,7 +18,7 @@ from jobmanager.site.account import Account
 from jobmanager.web.app import make_app
 from jobmanager.web.pages.overview import read_overview_page
 from jobmanager.web.reading import TAIL, open_read_only
-from sandbox.gather import render_stem
+from sandbox.status import render_stem
 from tests.production import add_hostile, add_production
 
 TOKEN = "a-token-of-24-characters"

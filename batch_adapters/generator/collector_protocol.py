@@ -5,7 +5,6 @@ The socket is of the type SOCK_SEQPACKET: a packet comes whole or not at all, an
 
 import enum
 import re
-import socket
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -66,6 +65,8 @@ def hand_in(collector: Path, events: Sequence[Event]) -> list[Answer]:
 
 
 def _ask(collector: Path, packet: bytes) -> bytes:
+    import socket  # most processes take no more from here than the form of an id
+
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.settimeout(_PATIENCE)
         connection.connect(str(collector))

@@ -4,7 +4,6 @@ import contextlib
 import fcntl
 import os
 import socket
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -130,6 +129,8 @@ def ask_running_monitor(account: Account) -> str | None:
 
 def start_monitor(account: Account) -> None:
     """Start a monitor, unless one is just starting, fully detached: the caller's own descriptors stay the caller's."""
+    import subprocess  # most callers find one
+
     log = open_own(account.places.monitor_log, os.O_APPEND)
     try:
         # The lock is the new process' with the descriptor, until it listens (`note_started`) or dies.

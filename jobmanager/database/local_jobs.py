@@ -53,6 +53,7 @@ LOCAL_JOBS = Table(
         "local_job_by_state ON local_job (grid_job, state, outcome)",
         "local_job_by_id ON local_job (batch, local_id)",
         "local_job_by_array ON local_job (batch, array)",
+        "local_job_by_token ON local_job (token)",
         # What is asked again and again is asked of those that are open, however many have ended.
         "local_job_open ON local_job (batch) WHERE local_id IS NOT NULL AND state NOT IN ('done', 'failed')",
         "local_job_running ON local_job (grid_job, number, local_id) WHERE state IN ('active', 'suspended')",

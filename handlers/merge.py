@@ -1,21 +1,138 @@
 """Job types ``dzero_merge`` and ``cdf_concatenate``: many small files become few large ones."""
 
-from adapters import Attribute, Kind
-from handlers.merging import MergeAdapter, merge_attributes
+import enum
+import importlib.util
+import re
+import shutil
+import stat
+import sys
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from adapters import Attribute, Kind, LocalJob, UnusableFile, open_input
+from handlers.inputs import DATASETS, INPUT_ATTRIBUTES, READER, Groups, Input, InputsAdapter, NoFiles
+
+PAYLOAD = Path(__file__).parent / "payload" / "merge.sh"
+LHE_PAYLOAD = Path(__file__).parent / "payload" / "merge_lhe.py"
+ROOT_PAYLOAD = Path(__file__).parent / "payload" / "merge_root.py"
+_LHE = re.compile(rb"(?:\xef\xbb\xbf)?(?>\s+|<\?[^>]*>|<!--(?>.*?-->))*+<LesHouchesEvents\b", re.DOTALL)
+_LOOKED_AT = 4096
+"""Bytes of a file that show what it is."""
+_ENDING = re.compile(r"(\.[A-Za-z]\w*)?(\.gz)?", re.ASCII)
 
 
-class DzeroMergeAdapter(MergeAdapter):
-    """D0 files of one request, merged to the size that is stored."""
+class FileKind(enum.Enum):
+    """What a file is; of what is in plain and gzip files nothing is known."""
+
+    PLAIN = "plain"
+    GZIP = "gzip"
+    LHE = "Les Houches"
+    ROOT = "root"
+
+
+def merge_attributes(target_size: float) -> tuple[Attribute, ...]:
+    """The attributes of a job type that merges files up to so many MB."""
+    return (
+        *INPUT_ATTRIBUTES,
+        Attribute("target_size", "Files are merged up to this size; 1 MB is 10^6 bytes.", Kind.NUMBER, "MB",
+                  default=target_size, minimum=0.000001),
+        Attribute("concatenate", "Whether files of a format that is not known here are put one after the other; "
+                  "otherwise they are refused.", Kind.FLAG, default=False),
+        Attribute("output_name", "What the names of the merged files begin with.", default="merged"),
+    )  # fmt: skip
+
+
+class DzeroMergeAdapter(InputsAdapter):
+    """D0 files of one request, merged to the size that is stored.
+
+    Merges Les Houches event files itself, ROOT files with uproot, or whatever the site's own command merges.
+    """
 
     jobType = "dzero_merge"
     requestIdAttribute = "runjob_requestid"
+    usesDirectory = False
     attributes = (
         Attribute("runjob_requestid", "Id of the request whose files are merged.", Kind.INTEGER, minimum=1),
         *merge_attributes(1000),
     )
+    siteAttributes = (
+        DATASETS,
+        Attribute("merge_command", "Merge program and its words, in place of the built-in merge: {output} is the file "
+                  "to be written, {inputs} stands for the files to be read.", Kind.WORDS, default=()),
+        Attribute("python", "Python program on the worker nodes that merges LHE files and, where it can import uproot, "
+                  "ROOT files; by default the one that runs the job manager.", default=""),
+    )  # fmt: skip
+
+    def cutGroups(self, inputs: Sequence[Input]) -> Groups:
+        """Up to the target size."""
+        return list(cut_groups(inputs, round(self.request["target_size"] * 1e6)))
+
+    def checkErrors(self) -> Iterable[str]:
+        """What is wrong with the inputs, and with what is to merge them."""
+        command, name = self.site.values["merge_command"], self.request["output_name"]
+        faults = []
+        if command and not {"{output}", "{inputs}"} <= set(command):
+            faults.append(f"[type.{self.jobType}] merge_command must have the words {{output}} and {{inputs}}")
+        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,100}", name, re.ASCII):
+            faults.append(f"output_name must be letters, digits and any of _ . + -, not {name!r}")
+        try:
+            groups = self.groups
+            return [*faults, *(() if command else self._find_kind_faults(groups))]
+        except NoFiles as error:
+            return [*faults, str(error)]
+
+    def prepareWorkArea(self, workArea: Path) -> None:
+        """The list of inputs, and the payloads that merge."""
+        self.writeInputs(workArea)
+        for payload in (PAYLOAD, LHE_PAYLOAD, ROOT_PAYLOAD, READER):
+            shutil.copyfile(payload, workArea / payload.name)
+
+    def getCommandAndArguments(self, localJob: LocalJob) -> Sequence[str]:
+        """The payload with the merged file's name and, where the built-in merge will not do, a merge command."""
+        group = self.pickGroup(localJob)
+        name = f"{self.request['output_name']}-{localJob.index}{find_ending(group[0].path.name)}"
+        words = ["/bin/sh", f"./{PAYLOAD.name}", name]
+        if command := self.site.values["merge_command"]:
+            return [*words, "command", *fill_in(command, group)]
+        kind = find_kind(group[0].path)
+        python = self.site.values["python"] or sys.executable
+        if kind is FileKind.LHE:
+            written = "gzip" if name.endswith(".gz") else "plain"
+            return [*words, "payload", python, f"./{LHE_PAYLOAD.name}", written, "merged", "inputs.names"]
+        if kind is FileKind.ROOT:
+            return [*words, "payload", python, f"./{ROOT_PAYLOAD.name}", *fill_in(("{output}", "{inputs}"), group)]
+        return [*words, kind.value]
+
+    def getSummary(self, outputs: Sequence[Path]) -> Mapping[str, str]:
+        """How many files were merged into how many, and the size of these."""
+        lists = [file for folder in outputs for file in folder.glob("*.inputs") if _is_file(file)]
+        inputs = sum(file.read_bytes().count(b"\n") for file in lists)
+        merged = [file.with_suffix("") for file in lists if _is_file(file.with_suffix(""))]
+        size = sum(file.stat().st_size for file in merged)
+        return {"inputs": f"{inputs} files", "merged": f"{len(merged)} files, {size} bytes"}
+
+    def _find_kind_faults(self, groups: Groups) -> list[str]:
+        faults = [fault for group in groups for fault in find_mixture(group)]
+        first = {find_kind(group[0].path): group[0] for group in reversed(groups)}
+        unknown = first.get(FileKind.PLAIN) or first.get(FileKind.GZIP)
+        if unknown and not self.request["concatenate"]:
+            faults.append(
+                f"{unknown.name!r} is neither an LHE file nor a ROOT file, and how to merge others is not known "
+                "here: (concatenate = yes) puts them one after the other"
+            )
+        if not self._has_uproot() and FileKind.ROOT in first:
+            faults.append(
+                "ROOT files are merged with uproot, which is not installed: install uproot, or name a python that has "
+                f"it, or a merge_command, in [type.{self.jobType}]"
+            )
+        return faults
+
+    def _has_uproot(self) -> bool:
+        return bool(self.site.values["python"]) or importlib.util.find_spec("uproot") is not None
 
 
-class CdfConcatenateAdapter(MergeAdapter):
+class CdfConcatenateAdapter(DzeroMergeAdapter):
     """CDF files of one request, merged to the size that is stored."""
 
     jobType = "cdf_concatenate"
@@ -24,3 +141,69 @@ class CdfConcatenateAdapter(MergeAdapter):
         Attribute("request_id", "Id of the request whose files are merged.", Kind.INTEGER, minimum=1),
         *merge_attributes(2000),
     )
+
+
+def cut_groups(inputs: Iterable[Input], target: int) -> Iterator[tuple[Input, ...]]:
+    """The inputs, in their order, in groups of at most ``target`` bytes; a larger file is a group of its own."""
+    group: list[Input] = []
+    size = 0
+    for one in inputs:
+        if group and size + one.size > target:
+            yield tuple(group)
+            group, size = [], 0
+        group.append(one)
+        size += one.size
+    if group:
+        yield tuple(group)
+
+
+def find_mixture(group: Sequence[Input]) -> list[str]:
+    """A fault where the files of one group are of two kinds; raises NoFiles where one cannot be read."""
+    first, *others = group
+    kind = find_kind(first.path)
+    for other in others:
+        if (found := find_kind(other.path)) is not kind:
+            words = f"{first.name!r} is a {kind.value} file and {other.name!r} a {found.value} file"
+            return [f"{words}: they cannot be merged into one"]
+    return []
+
+
+def find_kind(path: Path) -> FileKind:
+    """What a file is, by its first bytes or its ending; raises NoFiles where it cannot be read."""
+    try:
+        with open_input(path) as file:
+            first = file.read(_LOOKED_AT) or b""
+    except UnusableFile as error:
+        raise NoFiles(f"the input {error}") from error
+    except OSError as error:
+        raise NoFiles(f"the input {str(path)!r} cannot be read: {error.strerror}") from error
+    if first.startswith(b"root"):
+        return FileKind.ROOT
+    if find_ending(path.name) in (".lhe", ".lhe.gz") or _LHE.match(unzip(first)):
+        return FileKind.LHE
+    return FileKind.GZIP if first.startswith(b"\x1f\x8b") else FileKind.PLAIN
+
+
+def unzip(first: bytes) -> bytes:
+    """The first bytes of a file, or of what is in it where it is a gzip file."""
+    try:
+        return zlib.decompressobj(wbits=31).decompress(first, _LOOKED_AT) if first.startswith(b"\x1f\x8b") else first
+    except zlib.error:
+        return b""
+
+
+def find_ending(name: str) -> str:
+    """What a merged file's name ends with when its inputs are called so: ``.evt.gz`` for ``a.7.evt.gz``."""
+    return next(name[at:] for at in range(len(name) + 1) if _ENDING.fullmatch(name, at))
+
+
+def fill_in(command: Iterable[str], group: Iterable[Input]) -> list[str]:
+    """The merge command of one group of inputs."""
+    words: list[str] = []
+    for word in command:
+        words += [one.name for one in group] if word == "{inputs}" else [word.replace("{output}", "merged")]
+    return words
+
+
+def _is_file(path: Path) -> bool:
+    return path.exists() and stat.S_ISREG(path.lstat().st_mode)

@@ -15,8 +15,7 @@ from lxml import etree
 
 from adapters import TooLarge
 from handlers.inputs import Input, NoFiles
-from handlers.merge import CdfConcatenateAdapter, DzeroMergeAdapter
-from handlers.merging import FileKind, cut_groups, find_ending, find_kind
+from handlers.merge import CdfConcatenateAdapter, DzeroMergeAdapter, FileKind, cut_groups, find_ending, find_kind
 from tests.unit.handlers.event_files import render_events
 from tests.unit.handlers.experiments import faults_of, local_jobs, make_handler, run_local_job
 

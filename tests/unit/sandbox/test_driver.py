@@ -221,6 +221,14 @@ def test_variables_of_one_local_job_arrive_byte_by_byte_and_reach_the_program_al
     assert bench.run_prepared(bench.prepare([LocalJobEntry(("/bin/true",), environment=(("PATH", "/nowhere"),))])) == 0
 
 
+@pytest.mark.parametrize("given", [{}, {"LC_ALL": ""}, {"LC_ALL": "C.UTF-8", "LANG": "de_DE.UTF-8"}], ids=str)
+def test_the_program_has_the_language_that_the_driver_was_given(bench: Bench, given: dict[str, str]) -> None:
+    assert bench.run_prepared(bench.prepare([LocalJobEntry(("/usr/bin/env",))]), **given) == 0
+    lines = bench.read("stdout").decode().splitlines()
+    told = dict(line.split("=", 1) for line in lines if line.startswith(("LC_", "LANG=")))
+    assert told == {name: value for name, value in given.items() if value}
+
+
 def test_a_local_job_knows_its_place_and_its_slice(bench: Bench) -> None:
     command = ("/bin/sh", "-c", "env | grep ^SAMGRID_ | sort")
     entries = [LocalJobEntry(command), LocalJobEntry(command, 251, 250, 7)]

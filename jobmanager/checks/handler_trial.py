@@ -26,7 +26,7 @@ from jobmanager.site.places import StatePlaces
 from jobmanager.site.settings import Transfer
 from jobmanager.submission.packing import pack_sandbox
 from sandbox.files import SandboxError
-from sandbox.pack import OWN_FOLDER
+from sandbox.pack import OUTPUT, OWN_FOLDER
 
 GRID_JOB = "trialjob"
 _T = TypeVar("_T")
@@ -169,7 +169,7 @@ def _compare_sandboxes(first: Trial, second: Trial) -> Finding:
             f"prepareWorkArea made {', '.join(names[:_SHOWN_NAMES])} differently the second time",
             "use nothing but the request and the site: no clock, no chance, no set in an order of its own",
         )
-    own = sorted(name for name in contents if not name.startswith(OWN_FOLDER))
+    own = sorted(name for name in contents if name != OUTPUT and not name.startswith(OWN_FOLDER))
     shown = ", ".join(own[:_SHOWN_NAMES]) or "nothing of its own"
     return Finding(Level.GOOD, f"sandbox of {tars[0].stat().st_size} bytes, the same twice: {shown}")
 

@@ -317,7 +317,7 @@ def test_a_description_brings_the_sites_tables(tmp_path: Path) -> None:
         pytest.param({**GOOD, "variables": "x"}, "variables objects", id="variables-no-object"),
         pytest.param({**GOOD, "tables": []}, "tables and variables objects", id="tables-no-object"),
         pytest.param({**GOOD, "traffic": 7}, "traffic must be strings", id="traffic-no-path"),
-        pytest.param({**GOOD, "tables": {"fork": {"qeue": 1}}}, "qeue is unknown", id="faulty-table"),
+        pytest.param({**GOOD, "tables": {"fork": {"qeue": 1}}}, "has no key 'qeue'", id="faulty-table"),
         pytest.param({**GOOD, "variables": {"python": "x"}}, "'launch' is undefined", id="missing-variable"),
         pytest.param({**GOOD, "interval": 0}, "interval 0 is no number of seconds", id="interval-0"),
         pytest.param({**GOOD, "interval": "30"}, "interval '30' is no number", id="interval-text"),

@@ -48,7 +48,7 @@ class Answer(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Meaning:
     """How one kind of answer is known: by exit code (None: any) and by a pattern found in stdout or stderr."""
 
     exit_code: int | None
@@ -60,7 +60,7 @@ class Outcome:
         return self.exit_code in (None, exit_code) and re.search(self.pattern, output) is not None
 
 
-OK = Outcome(0, "", Answer.OK)
+OK = Meaning(0, "", Answer.OK)
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Command:
     """
 
     argv: tuple[str, ...]
-    outcomes: tuple[Outcome, ...] = (OK,)
+    outcomes: tuple[Meaning, ...] = (OK,)
     stdin: str = ""
     """Template of what the command reads."""
     timeout: float = 60
@@ -89,7 +89,7 @@ class Listing:
     """A command that prints ids, one a line; attempts and timeout are those of the command that it is asked for."""
 
     argv: tuple[str, ...]
-    outcomes: tuple[Outcome, ...] = (OK,)
+    outcomes: tuple[Meaning, ...] = (OK,)
     pattern: str = r"\S+"
     """Of a whole line; any other makes the answer worthless."""
     at_once: int = 100

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from adapters.attributes import Attribute, Kind, read_table
-from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Lines, Naming, Outcome
+from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Lines, Meaning, Naming
 from batch_adapters.registry import ADAPTERS, BadAdapter, Tables, check_name, find_builtin
 from batch_adapters.states import CAUSE_OF_WORD, STATE_OF_WORD
 
@@ -101,11 +101,11 @@ def _read_argv(value: object) -> tuple[str, ...]:
     return words
 
 
-def _read_outcomes(value: object) -> tuple[Outcome, ...]:
+def _read_outcomes(value: object) -> tuple[Meaning, ...]:
     if not isinstance(value, list):
         raise ValueError(f"must be a list of tables, not {value!r}")
     tables = [{"exit_code": None, "pattern": "", **_read_part(item, _OUTCOME, ["answer"])} for item in value]
-    return tuple(Outcome(**{**table, "answer": Answer(table["answer"])}) for table in tables) or (OK,)
+    return tuple(Meaning(**{**table, "answer": Answer(table["answer"])}) for table in tables) or (OK,)
 
 
 def _read_naming(value: object, base: Naming | None) -> Naming:

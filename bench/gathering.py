@@ -23,12 +23,12 @@ _BENCH = Path(__file__).resolve().parent
 # The job manager is no installed package of this name.
 sys.path.insert(1, str(_BENCH.parent))
 
-from sandbox.files import Limits  # noqa: E402
+from sandbox.files import TarLimits  # noqa: E402
 from sandbox.gather import EXPECTED, End, write_output  # noqa: E402
 
 _JOB = "k3f9zq2m"
 _RUNS = 3
-_LIMITS = Limits(1_000_000, 10_000_000_000)
+_LIMITS = TarLimits(1_000_000, 10_000_000_000)
 _SMALL, _LARGE = "small file", "MiB of a large file"
 _MIB = 128
 _GOALS = {(_SMALL, "ours"): "≤ 15"}

@@ -25,7 +25,7 @@ from jobmanager.database.documents import render_text
 from jobmanager.database.grid_job import GramOrigin
 from jobmanager.gram.answers import (
     NO_CHANGE,
-    Answer,
+    GramAnswer,
     GramError,
     answer_file,
     answer_poll,
@@ -55,7 +55,7 @@ _OF_PROXIES = re.compile(r"(/CN=(\d+|proxy|limited proxy))+$")
 """What each delegation adds to the subject (RFC 3820, and the older proxies of Globus)."""
 
 
-def submit(account: Account, description: JobDescription) -> Answer:
+def submit(account: Account, description: JobDescription) -> GramAnswer:
     """The grid job's id for GRAM, or why the request is refused; nothing exists of a refused one.
 
     :raises HandlerError, DatabaseError, OSError: it cannot be accepted now, or here.
@@ -85,10 +85,10 @@ def submit(account: Account, description: JobDescription) -> Answer:
     except OSError as error:
         # Whoever sees an error submits again: this one is accepted, and must not look refused.
         logger.warning("%s is accepted, but waits: no monitor can be started: %s", job_id, error)
-    return Answer(State.PENDING, gram_id(job_id))
+    return GramAnswer(State.PENDING, gram_id(job_id))
 
 
-def _refuse(error: RefusedRequest | BadRequest) -> Answer:
+def _refuse(error: RefusedRequest | BadRequest) -> GramAnswer:
     if isinstance(error, RefusedRequest):
         return refuse(error.error, str(error))
     return refuse(find_error(error.faults[0]), "; ".join(error.faults))
@@ -131,7 +131,7 @@ def _publish_first_answer(account: Account, job_id: str) -> None:
         logger.warning("%s: its first answer cannot be published: %s", job_id, error)
 
 
-def poll(account: Account, description: JobDescription) -> Answer:
+def poll(account: Account, description: JobDescription) -> GramAnswer:
     """The grid job's state, in GRAM's words; no change where nobody knows it.
 
     :raises DatabaseError: it cannot be known now.
@@ -146,7 +146,7 @@ def poll(account: Account, description: JobDescription) -> Answer:
     return answer_poll(account, job)
 
 
-def stage_out(account: Account, description: JobDescription) -> Answer:
+def stage_out(account: Account, description: JobDescription) -> GramAnswer:
     """What GRAM is told once it has brought the files of a grid job back, whose event had to say DONE for that.
 
     :raises DatabaseError: it cannot be known now.
@@ -165,7 +165,7 @@ def _wake(account: Account) -> None:
         logger.warning("no monitor can be started: %s", error)
 
 
-def cancel(account: Account, description: JobDescription) -> Answer:
+def cancel(account: Account, description: JobDescription) -> GramAnswer:
     """FAILED once the grid job is certain to be cancelled; the state of one that has ended before.
 
     :raises DatabaseError: the wish cannot be kept now.
@@ -175,9 +175,9 @@ def cancel(account: Account, description: JobDescription) -> Answer:
     if job_id is None:
         return refuse(GramError.JOB_CANCEL_FAILED, f"there is no grid job {description.word('jobid')!r}")
     if not request_cancel(account.database, job_id, "cancelled through GRAM"):
-        return Answer(account.database.grid_jobs.get(job_id).state)
+        return GramAnswer(account.database.grid_jobs.get(job_id).state)
     wake_monitor(account)
-    return Answer(State.FAILED)
+    return GramAnswer(State.FAILED)
 
 
 _PRIORITY = re.compile(r"[+-]?[0-9]{1,9}", re.ASCII)
@@ -192,7 +192,7 @@ class JobSignal(enum.Enum):
     PRIORITY = "4"
 
 
-def signal(account: Account, description: JobDescription) -> Answer:
+def signal(account: Account, description: JobDescription) -> GramAnswer:
     """As `cancel` for that signal; of the others the state that the grid job is in then.
 
     :raises DatabaseError, OSError: not now.
@@ -210,7 +210,7 @@ def signal(account: Account, description: JobDescription) -> Answer:
     if job_id is None:
         return refuse(GramError.SIGNALLING_JOB, f"there is no grid job {description.word('jobid')!r}")
     try:
-        return Answer(_pass_on(account, job_id, wish, description.word("signalarg")))
+        return GramAnswer(_pass_on(account, job_id, wish, description.word("signalarg")))
     except Refused as error:
         return refuse(GramError.SIGNALLING_JOB, f"{wish.name.lower()}: {error}")
     except BatchError as error:

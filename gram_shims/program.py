@@ -15,7 +15,7 @@ from typing import BinaryIO
 from gram_shims.calls import cancel, poll, signal, stage_out, submit
 from gram_shims.request import BadDescription, JobDescription, read_description
 from jobmanager.database.database import DatabaseError
-from jobmanager.gram.answers import NO_CHANGE, Answer, GramError, refuse, render_answer, render_message
+from jobmanager.gram.answers import NO_CHANGE, GramAnswer, GramError, refuse, render_answer, render_message
 from jobmanager.monitor.logs import log_to
 from jobmanager.requests.job_types import HandlerError
 from jobmanager.site.account import Account, look_into_account, open_account
@@ -44,7 +44,7 @@ def seal() -> tuple[BinaryIO, BinaryIO]:
     return os.fdopen(questions, "rb"), os.fdopen(answers, "wb")
 
 
-_FUNCTIONS: Mapping[str, Callable[[Account, JobDescription], Answer]] = {
+_FUNCTIONS: Mapping[str, Callable[[Account, JobDescription], GramAnswer]] = {
     "submit": submit,
     "poll": poll,
     "cancel": cancel,
@@ -66,19 +66,19 @@ _LARGEST_LOG = 5_000_000
 class Reply:
     """Where the one answer of this process goes; whoever comes first gives it."""
 
-    def __init__(self, sink: BinaryIO, render: Callable[[Answer], str]) -> None:
+    def __init__(self, sink: BinaryIO, render: Callable[[GramAnswer], str]) -> None:
         self._sink = sink
         self._render = render
         self._given = threading.Lock()
 
-    def give(self, answer: Answer) -> None:
+    def give(self, answer: GramAnswer) -> None:
         """Say it and end the process at once: no thread of a handler's can keep GRAM waiting, or add a word."""
         if self._given.acquire(blocking=False):
             self._sink.write(self._render(answer).encode(errors="replace"))
             self._sink.flush()
             os._exit(0)
 
-    def give_after(self, seconds: float, answer: Answer) -> None:
+    def give_after(self, seconds: float, answer: GramAnswer) -> None:
         """Give this answer if there is no other in time."""
         timer = threading.Timer(seconds, self.give, [answer])
         timer.daemon = True
@@ -138,7 +138,7 @@ def _answer_question(command: str, state_dir: str, text: bytes, answers: BinaryI
         reply.give(answer_call(command, state_dir, description))
 
 
-def answer_call(command: str, state_dir: str | None, description: JobDescription) -> Answer:
+def answer_call(command: str, state_dir: str | None, description: JobDescription) -> GramAnswer:
     """The answer to a call, whatever happens meanwhile; standard output and error go to the account's log from then on.
 
     :param command: submit, poll, cancel or signal; state_dir: the state folder, None for the account's own.
@@ -158,12 +158,12 @@ def answer_call(command: str, state_dir: str | None, description: JobDescription
     return answer
 
 
-def find_failure(command: str, message: str) -> Answer:
+def find_failure(command: str, message: str) -> GramAnswer:
     """What GRAM is told where a call could not be served; of a poll nothing, so that the state stays."""
     return refuse(_FAILURES[command], message) if command in _FAILURES else NO_CHANGE
 
 
-def _fit(command: str, answer: Answer) -> Answer:
+def _fit(command: str, answer: GramAnswer) -> GramAnswer:
     """GRAM fails a cancel or signal whose answer holds more than state and error."""
     return dataclasses.replace(answer, message="") if command in ("cancel", "signal") else answer
 
@@ -181,7 +181,7 @@ def _log_into(root: Path) -> None:
     os.close(descriptor)
 
 
-def _log_call(command: str, description: JobDescription, answer: Answer, seconds: float) -> None:
+def _log_call(command: str, description: JobDescription, answer: GramAnswer, seconds: float) -> None:
     words = (description.contact, description.word("uniqid"), answer.job_id or description.word("jobid"))
     contact, uniqid, grid_job = ("".join(render_message(word).split()) or "-" for word in words)
     text = " ".join(render_answer(answer).splitlines()) or "no change"

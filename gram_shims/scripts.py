@@ -13,7 +13,7 @@ from adapters import Value, canonical_name
 from batch_adapters.states import State
 from gram_shims.program import PATIENCE, Reply, answer_call, find_failure, seal
 from gram_shims.request import BadDescription, JobDescription
-from jobmanager.gram.answers import Answer, GramError, refuse
+from jobmanager.gram.answers import GramAnswer, GramError, refuse
 from jobmanager.requests.rsl import RslError, read_rsl
 
 logger = logging.getLogger(__name__)
@@ -185,7 +185,7 @@ def _name_request(description: JobDescription, file: Path) -> JobDescription:
     return replace(description, attributes={**description.attributes, "uniqid": (name,)})
 
 
-def _append_answer(file: Path, asked: ArgumentFile, answer: Answer) -> None:
+def _append_answer(file: Path, asked: ArgumentFile, answer: GramAnswer) -> None:
     """Keep in the argument file, as its protocol wants it, what the next scripts have to know."""
     lines = [f"grami_job_id='{answer.job_id}'\n"] if answer.job_id else []
     if answer.state not in (None, asked.told):
@@ -199,7 +199,7 @@ def _append_answer(file: Path, asked: ArgumentFile, answer: Answer) -> None:
         logger.warning("%s: %s", file, error)
 
 
-def render_old_answer(answer: Answer, before: State) -> str:
+def render_old_answer(answer: GramAnswer, before: State) -> str:
     """The answer as a script of GRAM 1.5 gives it: only its last line counts.
 
     :param before: the state that was told last, as GRAM 1.5 has no words for "no change".

@@ -18,7 +18,7 @@ MAX_DEPTH = 64
 
 
 @dataclass(frozen=True)
-class Limits:
+class TarLimits:
     """How much one tar may hold: entries (files, folders and links) and bytes of file content."""
 
     max_files: int

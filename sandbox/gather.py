@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
-from sandbox.files import MAX_DEPTH, Limits, SandboxError, atomic_write, stays_inside
+from sandbox.files import MAX_DEPTH, SandboxError, TarLimits, atomic_write, stays_inside
 from sandbox.members import BLOCK, FILE_FLAGS, FOLDER_FLAGS, Tar, is_executable, write_tar
 from sandbox.status import render_stem
 
@@ -61,7 +61,7 @@ def write_output(
     ends: Callable[[], Iterable[End]],
     extras: Mapping[str, Extra],
     tar: Path,
-    limits: Limits,
+    limits: TarLimits,
     title: str | None = None,
 ) -> Gathered:
     """Write everything that local jobs left in ``results``, and the extras, into one tar, and how they ended.
@@ -85,7 +85,7 @@ def write_bundle(
     parts: Mapping[str, Path],
     extras: Mapping[str, Extra],
     tar: Path,
-    limits: Limits,
+    limits: TarLimits,
     title: str | None = None,
 ) -> Gathered:
     """Write what is in the tars of other grid jobs, each in a folder of the name that ``parts`` gives it, into one tar.
@@ -103,7 +103,7 @@ def _write(
     grid_job: str,
     extras: Mapping[str, Extra],
     tar: Path,
-    limits: Limits,
+    limits: TarLimits,
     measure: Callable[[], int],
     add: "Callable[[_Gathering], bytes]",
     title: str | None,
@@ -125,7 +125,7 @@ def _write(
     return Gathered(lists["files"].count, whole)
 
 
-def _check_room(folder: Path, limits: Limits, measure: Callable[[], int]) -> None:
+def _check_room(folder: Path, limits: TarLimits, measure: Callable[[], int]) -> None:
     """Ask for room before anything is written: a disk that is filled in vain holds up everybody."""
     disk = os.statvfs(folder)
     free = disk.f_bavail * disk.f_frsize
@@ -274,7 +274,7 @@ def _blocks_of(parts: "Iterable[_List | bytes]") -> Iterator[bytes]:
 class _Gathering:
     """The tar as it grows. Every name is opened below its folder's descriptor, so no link put there is followed."""
 
-    def __init__(self, archive: Tar, grid_job: str, limits: Limits, lists: Mapping[str, _List]) -> None:
+    def __init__(self, archive: Tar, grid_job: str, limits: TarLimits, lists: Mapping[str, _List]) -> None:
         self._grid_job = grid_job
         self._archive = archive
         self._local_jobs, self._files, self._missing, self._refused = (lists[name] for name in _LISTS)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sandbox.files import MAX_DEPTH, Limits, SandboxError, SandboxRefused, atomic_write, replace_file, stays_inside
+from sandbox.files import MAX_DEPTH, SandboxError, SandboxRefused, TarLimits, atomic_write, replace_file, stays_inside
 from sandbox.members import FILE_FLAGS, Tar, is_executable, write_tar
 
 OWN_FOLDER = ".samgrid"
@@ -28,7 +28,7 @@ class _Entry:
     sha256: str = ""
 
 
-def write_sandbox(work_area: Path, tar: Path, limits: Limits) -> str:
+def write_sandbox(work_area: Path, tar: Path, limits: TarLimits) -> str:
     """Pack ``work_area`` into ``tar`` and give the tar's sha256.
 
     :raises SandboxError: for what cannot travel (devices, links out of the work area, too much), and where the
@@ -102,7 +102,7 @@ def _check_entry(entry: _Entry, depth: int) -> None:
         raise SandboxRefused(f"{entry.path} cannot be packed: it is no file, folder or link")
 
 
-def _check_size(entries: list[_Entry], limits: Limits) -> None:
+def _check_size(entries: list[_Entry], limits: TarLimits) -> None:
     size = sum(entry.status.st_size for entry in entries if stat.S_ISREG(entry.status.st_mode))
     if len(entries) > limits.max_files:
         raise SandboxRefused(f"the work area holds {len(entries)} entries; the limit max_files is {limits.max_files}")

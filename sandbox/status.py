@@ -27,7 +27,7 @@ _TAIL = 16 * 1024
 
 
 @dataclass(frozen=True)
-class Phase:
+class PhaseStatus:
     """A named step of a local job: ``done`` of ``total``, in ``unit`` where the program gave one."""
 
     name: str
@@ -70,7 +70,7 @@ class DriverStatus:
     """Name of the submission it came with."""
     cpu_seconds: float | None = None
     problem: str | None = None
-    phases: tuple[Phase, ...] = ()
+    phases: tuple[PhaseStatus, ...] = ()
     caught: tuple[CaughtSignal, ...] = ()
     """In their order; of more than :data:`MAX_CAUGHT` the first."""
     lost: tuple[str, ...] = ()
@@ -120,7 +120,7 @@ def read_status(data: bytes) -> DriverStatus:
     A later ``start`` (the batch system ran the local job again) forgets everything before it.
     """
     fields: dict[str, Any] = {}
-    phases: dict[str, Phase] = {}
+    phases: dict[str, PhaseStatus] = {}
     outputs: dict[str, dict[str, None]] = {}
     caught: list[CaughtSignal] = []
     lost: list[str] = []
@@ -149,16 +149,16 @@ def read_status(data: bytes) -> DriverStatus:
     return DriverStatus(**fields, phases=told, caught=tuple(caught), lost=tuple(lost))
 
 
-def read_phase(value: bytes) -> Phase | None:
+def read_phase(value: bytes) -> PhaseStatus | None:
     """The phase of ``NAME DONE TOTAL [UNIT]``; None where it is none."""
     match = _PHASE.fullmatch(value)
     if match is None:
         return None
     name, done, total, unit = match.groups(b"")
-    return Phase(name.decode(), int(done), int(total), unit.decode())
+    return PhaseStatus(name.decode(), int(done), int(total), unit.decode())
 
 
-def _note_phase(phases: dict[str, Phase], value: bytes) -> None:
+def _note_phase(phases: dict[str, PhaseStatus], value: bytes) -> None:
     phase = read_phase(value)
     if phase is not None and (phase.name in phases or len(phases) < MAX_PHASES):
         phases[phase.name] = phase

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
-from sandbox.files import MAX_DEPTH, Limits, SandboxError, stays_inside
+from sandbox.files import MAX_DEPTH, SandboxError, TarLimits, stays_inside
 
 # An extended header holds a name or two; tarfile would read one of any size into memory.
 _LONGEST_READ = 1 << 20
@@ -18,7 +18,7 @@ _LONGEST_READ = 1 << 20
 _OVERHEAD = 4096
 
 
-def unpack(tar: Path, destination: Path, limits: Limits) -> None:
+def unpack(tar: Path, destination: Path, limits: TarLimits) -> None:
     """Unpack an uncompressed tar into ``destination``, which must not exist yet or be an empty folder; all or nothing.
 
     Files get mode 0600, or 0700 where the tar says executable; folders 0700; owners and dates of the tar do not count.
@@ -50,7 +50,7 @@ _TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 _DAMAGE = (tarfile.TarError, ValueError, IndexError, OverflowError, EOFError, RecursionError)
 
 
-def _unpack_into(tar: Path, folder: Path, limits: Limits) -> None:
+def _unpack_into(tar: Path, folder: Path, limits: TarLimits) -> None:
     with _CarefulFile(io.FileIO(tar)) as file:
         size = os.fstat(file.fileno()).st_size
         if size > limits.max_bytes + (limits.max_files + 4) * _OVERHEAD:
@@ -77,7 +77,7 @@ class _CarefulFile(io.BufferedReader):
 class _Unpacking:
     """Puts members below a folder that nobody else writes to, so what was made once is still what it was."""
 
-    def __init__(self, archive: tarfile.TarFile, folder: Path, limits: Limits) -> None:
+    def __init__(self, archive: tarfile.TarFile, folder: Path, limits: TarLimits) -> None:
         self._archive = archive
         self._folder = folder
         self._limits = limits
@@ -156,7 +156,7 @@ def _refusal(member: tarfile.TarInfo, reason: str) -> SandboxError:
     return SandboxError(f"{member.name[:200]!r} in the tar is refused: {reason}")
 
 
-def lay_out(tar: Path, folders: Mapping[str, str], destination: Path, limits: Limits) -> None:
+def lay_out(tar: Path, folders: Mapping[str, str], destination: Path, limits: TarLimits) -> None:
     """Unpack folders of an output tar, by their names in it, under new names into ``destination``: all, or nothing.
 
     What is there already stays; a folder that the tar does not have is left out. One process at a time.

@@ -8,7 +8,7 @@ from batch_adapters.states import State
 from jobmanager.database.database import Database
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import Evidence, LocalJob
-from sandbox.status import Phase
+from sandbox.status import PhaseStatus
 
 EVENTS = 250
 AGE = 7200.0
@@ -74,7 +74,7 @@ def _start(job: LocalJob, when: float, part: float, now: float) -> None:
     job.put_times(started=when)
     _see(job, "running on node017", when, "active")
     parts = {"d0gstar": min(1.0, 1.4 * part), "d0reco": max(0.0, min(1.0, 1.8 * part - 0.8))}
-    job.put_phases([Phase(name, int(done * EVENTS), EVENTS, "events") for name, done in parts.items()], now)
+    job.put_phases([PhaseStatus(name, int(done * EVENTS), EVENTS, "events") for name, done in parts.items()], now)
 
 
 def _end(job: LocalJob, when: float, luck: float) -> None:

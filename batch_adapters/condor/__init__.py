@@ -1,6 +1,6 @@
 """HTCondor 23 and later, by condor_submit(1), condor_q(1), condor_history(1), condor_rm(1) and condor_config_val(1)."""
 
-from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Naming, Outcome
+from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Meaning, Naming
 from batch_adapters.condor.answers import read_history, read_queue
 from batch_adapters.diagnosis import later
 from batch_adapters.states import Cause, State
@@ -66,13 +66,13 @@ queue {{ count }}
 
 # A hold reason may quote any of these: what went well is looked for first, and from the first character to the last.
 _GOOD = r"\A{}(?:WARNING.*\n)*\Z"
-_DOWN = Outcome(
+_DOWN = Meaning(
     None,
     r"SECMAN:|CEDAR:|AUTHENTICATE:|\(null\)|communication error"
     r"|Failed to (?:fetch ads|connect)|Can't (?:find address|connect|send end of message|receive reply)",
     Answer.TRANSIENT,
 )
-_QUERIED = (Outcome(0, _GOOD.format(r"(?:\[\n(?s:.*)\]\n)?"), Answer.OK), _DOWN)
+_QUERIED = (Meaning(0, _GOOD.format(r"(?:\[\n(?s:.*)\]\n)?"), Answer.OK), _DOWN)
 _COLUMNS = "ClusterId,ProcId,JobStatus,ExitCode,ExitBySignal,HoldReason,HoldReasonCode,RemoveReason,SamgridToken"
 
 
@@ -82,7 +82,7 @@ def _query(*restrictions: str) -> Command:
 
 
 def _ask_schedd(name: str) -> Command:
-    outcomes = (Outcome(0, _GOOD.format(r"[\w.]+\n"), Answer.OK), _DOWN)
+    outcomes = (Meaning(0, _GOOD.format(r"[\w.]+\n"), Answer.OK), _DOWN)
     return Command(("condor_config_val", "-schedd", name), outcomes=outcomes, timeout=20)
 
 
@@ -92,9 +92,9 @@ def _change(program: str, *options: str) -> Command:
     late = r"There are no jobs in the queue|already |not (?:found|held|running|suspended)|Couldn't find/"
     outcomes = (
         _DOWN,
-        Outcome(None, r"Permission denied", Answer.PERMANENT),
-        Outcome(None, rf"{done}|{late}", Answer.OK),
-        Outcome(0, r"\A\Z", Answer.OK),
+        Meaning(None, r"Permission denied", Answer.PERMANENT),
+        Meaning(None, rf"{done}|{late}", Answer.OK),
+        Meaning(0, r"\A\Z", Answer.OK),
     )
     return Command((program, *options, "{{ ids* }}"), outcomes=outcomes)
 
@@ -107,12 +107,12 @@ CONDOR = BatchAdapter(
         # With a hung schedd it waits for ever.
         timeout=120,
         outcomes=(
-            Outcome(0, r"(?m)^\d+\.\d+ - \d+\.\d+$", Answer.OK),
+            Meaning(0, r"(?m)^\d+\.\d+ - \d+\.\d+$", Answer.OK),
             # Nothing was sent yet; and the account's other jobs will end.
-            Outcome(1, r"(?m)^ERROR: (?:Failed to connect to local queue manager|Can't find address of)", Answer.LATER),
-            Outcome(1, r"would exceed MAX_JOBS_(?:PER_OWNER|SUBMITTED)\b", Answer.LATER),
+            Meaning(1, r"(?m)^ERROR: (?:Failed to connect to local queue manager|Can't find address of)", Answer.LATER),
+            Meaning(1, r"would exceed MAX_JOBS_(?:PER_OWNER|SUBMITTED)\b", Answer.LATER),
             _DOWN,
-            Outcome(
+            Meaning(
                 1,
                 r"(?m)\AUsage: |would exceed MAX_JOBS_PER_SUBMISSION\b"
                 r"|^ERROR: (?:on Line \d+ of submit file|Failed to parse|Parse error|No such directory|Invalid )"
@@ -141,7 +141,7 @@ CONDOR = BatchAdapter(
             *("condor_history", "-constraint", 'SamgridToken == "{{ token }}"', "-json", "-attributes", _COLUMNS),
             *("-since", "EnteredCurrentStatus < time() - 40 * 86400"),
         ),
-        outcomes=(Outcome(0, _GOOD.format(r"\[\n(?s:.*)\]\n"), Answer.OK), _DOWN),
+        outcomes=(Meaning(0, _GOOD.format(r"\[\n(?s:.*)\]\n"), Answer.OK), _DOWN),
         timeout=120,
     ),
     read_history=read_history,
@@ -155,10 +155,10 @@ CONDOR = BatchAdapter(
         ("condor_rm", "{{ ids* }}"),
         outcomes=(
             _DOWN,
-            Outcome(None, r"Permission denied", Answer.PERMANENT),
-            Outcome(0, r"marked for removal|There are no jobs in the queue", Answer.OK),
+            Meaning(None, r"Permission denied", Answer.PERMANENT),
+            Meaning(0, r"marked for removal|There are no jobs in the queue", Answer.OK),
             # Those that it names are gone or going, and all others it has marked.
-            Outcome(1, r"already marked for removal|Job [\d.]+ not found|Couldn't find/remove all jobs", Answer.OK),
+            Meaning(1, r"already marked for removal|Job [\d.]+ not found|Couldn't find/remove all jobs", Answer.OK),
         ),
     ),
     suspend=_change("condor_suspend"),

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Lines, Naming, Outcome
+from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Lines, Meaning, Naming
 from batch_adapters.states import Cause, State
 
 # 1: the spool could not be read or written; 2: an argument is wrong. Whatever else comes is not from samgrid-fork.
-_OUTCOMES = (OK, Outcome(1, "", Answer.TRANSIENT), Outcome(2, r"samgrid-fork.*: error: ", Answer.PERMANENT))
+_OUTCOMES = (OK, Meaning(1, "", Answer.TRANSIENT), Meaning(2, r"samgrid-fork.*: error: ", Answer.PERMANENT))
 
 
 def _command(*arguments: str) -> Command:

@@ -5,9 +5,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from batch_adapters.fork.jobs import End
+from batch_adapters.fork.jobs import JobEnd
 from batch_adapters.fork.protocol import (
-    Refused,
+    NotStarted,
     Started,
     StartRequest,
     read_answer,
@@ -33,7 +33,7 @@ class StarterClient:
     def __init__(self, spool: Spool) -> None:
         (request, self._input), (self.output, answer) = os.pipe(), os.pipe()
         self._unread = b""
-        self._ends: dict[str, End] = {}
+        self._ends: dict[str, JobEnd] = {}
         try:
             pid = os.fork()
         except OSError:
@@ -46,7 +46,7 @@ class StarterClient:
             os.close(request)
             os.close(answer)
 
-    def start(self, requests: Sequence[StartRequest]) -> list[Started | Refused]:
+    def start(self, requests: Sequence[StartRequest]) -> list[Started | NotStarted]:
         """Ask for jobs, and wait for the answer to each; raises StarterDied."""
         data = b"".join(render_wire(render_start_request(request)) for request in requests)
         try:
@@ -54,22 +54,22 @@ class StarterClient:
                 data = data[os.write(self._input, data) :]
         except BrokenPipeError as error:
             raise StarterDied from error
-        answers: list[Started | Refused] = []
+        answers: list[Started | NotStarted] = []
         while len(answers) < len(requests):
             answers += self._read()
         return answers
 
-    def read_ends(self) -> dict[str, End]:
+    def read_ends(self) -> dict[str, JobEnd]:
         """What has ended, by local id, once `output` is readable; raises StarterDied."""
         self._read()
         return self.take_ends()
 
-    def take_ends(self) -> dict[str, End]:
+    def take_ends(self) -> dict[str, JobEnd]:
         """What was told of ends while an answer was awaited."""
         ends, self._ends = self._ends, {}
         return ends
 
-    def _read(self) -> list[Started | Refused]:
+    def _read(self) -> list[Started | NotStarted]:
         data = os.read(self.output, 65536)
         if not data:
             raise StarterDied
@@ -80,7 +80,7 @@ class StarterClient:
             if event is None:
                 answers.append(read_answer(line))
             else:
-                self._ends[event.local_id] = End(event.state, event.exit_code, event.timestamp)
+                self._ends[event.local_id] = JobEnd(event.state, event.exit_code, event.timestamp)
         return answers
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ from batch_adapters.fork.protocol import read_wire
 from batch_adapters.fork.spool import (
     Spool,
     SpoolError,
-    Submission,
+    StoredSubmission,
     forget_prefix,
     has_work,
     open_spool,
@@ -120,7 +120,7 @@ def _make_parser() -> argparse.ArgumentParser:
 def run_submit(spool: Spool, options: argparse.Namespace, command: tuple[str, ...]) -> None:
     """Store the submission, unless its token is taken, and see that it is served."""
     environment = render_environment() | dict(options.environment)
-    submission = Submission(
+    submission = StoredSubmission(
         command=command,
         directory=options.directory or environment["HOME"],
         environment=tuple(environment.items()),

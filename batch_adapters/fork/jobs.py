@@ -29,7 +29,7 @@ _END = re.compile(r"^end ([48]) (\d+) (\d+)\n", re.ASCII | re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class JobEnd:
     """How a job ended: DONE or FAILED, its exit code, when (epoch); `lost`: nobody saw it, the code is not its own."""
 
     state: State
@@ -39,12 +39,12 @@ class End:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class JobRun:
     """What is known of a claimed job: a starter that was killed may have written none of it."""
 
     process: Process | None = None
     starter: Process | None = None
-    end: End | None = None
+    end: JobEnd | None = None
 
 
 def is_token(text: str) -> bool:
@@ -63,23 +63,23 @@ def render_process(process: Process, starter: Process) -> str:
     return f"process {process.pid} {process.started} {process.boot} {starter.pid} {starter.started}\n"
 
 
-def render_end(end: End) -> str:
+def render_end(end: JobEnd) -> str:
     """The line that says how the job ended."""
     return f"end {end.state.value} {end.exit_code} {end.timestamp}\n"
 
 
-def read_run(text: str) -> Run:
+def read_run(text: str) -> JobRun:
     """What a file's text says; lines that are torn say nothing."""
     processes, ended = _PROCESS.findall(text), _END.search(text)
-    end = End(State(int(ended[1])), int(ended[2]), int(ended[3])) if ended else None
+    end = JobEnd(State(int(ended[1])), int(ended[2]), int(ended[3])) if ended else None
     if not processes:
-        return Run(end=end)
+        return JobRun(end=end)
     # The queue may have found the process before its starter could write it down: who waits for it is said last.
     pid, started, boot, starter_pid, starter_started = processes[-1]
-    return Run(Process(int(pid), int(started), boot), Process(int(starter_pid), int(starter_started), boot), end)
+    return JobRun(Process(int(pid), int(started), boot), Process(int(starter_pid), int(starter_started), boot), end)
 
 
-def read_run_file(path: Path) -> Run | None:
+def read_run_file(path: Path) -> JobRun | None:
     """What a file says, or None where nobody has claimed the job."""
     try:
         with open_regular(path) as file:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 MAX_COUNT = 10_000
 
 
-class GramError(enum.IntEnum):
+class StartError(enum.IntEnum):
     """The GRAM error codes that a 102 message can carry (globus_gram_protocol_constants.h)."""
 
     PARAMETER_NOT_SUPPORTED = 1
@@ -24,10 +24,10 @@ class GramError(enum.IntEnum):
     OPENING_STDERR = 74
 
 
-class BadRequest(Exception):
+class BadMessage(Exception):
     """A 100 message that cannot be obeyed: its tag as far as it was readable, the GRAM error, and why."""
 
-    def __init__(self, tag: str, error: GramError, reason: str) -> None:
+    def __init__(self, tag: str, error: StartError, reason: str) -> None:
         super().__init__(reason)
         self.tag = tag
         self.error = error
@@ -57,7 +57,7 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class NotStarted:
     """A 102 message: nothing runs for this tag, and why."""
 
     tag: str
@@ -114,32 +114,32 @@ def render_start_request(request: StartRequest) -> str:
 
 
 def read_start_request(line: str) -> StartRequest:
-    """The request that a 100 message carries; raises BadRequest."""
+    """The request that a 100 message carries; raises BadMessage."""
     fields = _split_line(line)
     tag = _read_tag(fields)
     if fields[0] != "100" or not tag:
-        raise BadRequest(tag, GramError.BAD_RSL, "not a start request: it must begin with 100;TAG;")
+        raise BadMessage(tag, StartError.BAD_RSL, "not a start request: it must begin with 100;TAG;")
     if "\0" in line:
-        raise BadRequest(tag, GramError.BAD_RSL, "a NUL character, which no argument or file name can hold")
+        raise BadMessage(tag, StartError.BAD_RSL, "a NUL character, which no argument or file name can hold")
     # A trailing semicolon leaves an empty field; Globus' own fork.pm writes one.
     return _read_request(tag, dict(_read_attribute(tag, field) for field in fields[2:] if field))
 
 
-def render_answer(answer: Started | Refused) -> str:
+def render_answer(answer: Started | NotStarted) -> str:
     """The answer as a 101 or 102 message, newline included."""
     if isinstance(answer, Started):
         return f"101;{render_escaped(answer.tag)};{','.join(map(str, answer.pids))}\n"
     return f"102;{render_escaped(answer.tag)};{int(answer.error)};{render_escaped(answer.reason)}\n"
 
 
-def read_answer(line: str) -> Started | Refused:
+def read_answer(line: str) -> Started | NotStarted:
     """The answer that a 101 or 102 message carries; raises ValueError with the line where it is neither."""
     fields = [_read_text(field) for field in _split_line(line)]
     match fields:
         case ["101", tag, pids]:
             return Started(tag, tuple(int(pid) for pid in pids.split(",")))
         case ["102", tag, error, reason]:
-            return Refused(tag, int(error), reason)
+            return NotStarted(tag, int(error), reason)
     raise ValueError(f"the fork starter answered with neither 101 nor 102: {line!r}")
 
 
@@ -171,26 +171,26 @@ _ATTRIBUTES = frozenset(("directory", "environment", "count", "executable", "arg
 def _read_attribute(tag: str, field: str) -> tuple[str, tuple[str, ...]]:
     name, equals, values = field.partition("=")
     if not equals:
-        raise BadRequest(tag, GramError.BAD_RSL, f"{field!r} is not an attribute: it must be NAME=VALUE,…")
+        raise BadMessage(tag, StartError.BAD_RSL, f"{field!r} is not an attribute: it must be NAME=VALUE,…")
     if name not in _ATTRIBUTES:
         known = ", ".join(sorted(_ATTRIBUTES))
-        raise BadRequest(tag, GramError.PARAMETER_NOT_SUPPORTED, f"unknown attribute {name!r}; there are {known}")
+        raise BadMessage(tag, StartError.PARAMETER_NOT_SUPPORTED, f"unknown attribute {name!r}; there are {known}")
     try:
         # In a variable's name an "=" is protected, so that names are cut off before escapes are read.
         read = str if name == "environment" else _read_text
         return name, tuple(map(read, values.split(",")))
     except ValueError as error:
-        raise BadRequest(tag, GramError.BAD_RSL, f"{name}: {error}") from error
+        raise BadMessage(tag, StartError.BAD_RSL, f"{name}: {error}") from error
 
 
 def _read_request(tag: str, values: dict[str, tuple[str, ...]]) -> StartRequest:
     executable = _read_single(tag, values, "executable", "")
     if not executable:
-        raise BadRequest(tag, GramError.RSL_EXECUTABLE, "the attribute executable is missing")
+        raise BadMessage(tag, StartError.RSL_EXECUTABLE, "the attribute executable is missing")
     count = _read_count(tag, _read_single(tag, values, "count", "1"))
-    for name, error in (("stdout", GramError.OPENING_STDOUT), ("stderr", GramError.OPENING_STDERR)):
+    for name, error in (("stdout", StartError.OPENING_STDOUT), ("stderr", StartError.OPENING_STDERR)):
         if len(values.get(name, ())) not in (0, count):
-            raise BadRequest(tag, error, f"{name} must name one file for each of the {count} processes")
+            raise BadMessage(tag, error, f"{name} must name one file for each of the {count} processes")
     return StartRequest(
         tag=tag,
         executable=executable,
@@ -207,24 +207,24 @@ def _read_request(tag: str, values: dict[str, tuple[str, ...]]) -> StartRequest:
 def _read_single(tag: str, values: dict[str, tuple[str, ...]], name: str, default: str) -> str:
     found = values.get(name, (default,))
     if len(found) != 1:
-        raise BadRequest(tag, GramError.BAD_RSL, f"the attribute {name} takes one value, not {len(found)}")
+        raise BadMessage(tag, StartError.BAD_RSL, f"the attribute {name} takes one value, not {len(found)}")
     return found[0]
 
 
 def _read_count(tag: str, text: str) -> int:
     if not re.fullmatch(r"\d{1,9}", text, re.ASCII) or not 1 <= int(text) <= MAX_COUNT:
-        raise BadRequest(tag, GramError.INVALID_COUNT, f"count is {text!r}; it must be from 1 to {MAX_COUNT}")
+        raise BadMessage(tag, StartError.INVALID_COUNT, f"count is {text!r}; it must be from 1 to {MAX_COUNT}")
     return int(text)
 
 
 def _read_variable(tag: str, text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not (name and equals):
-        raise BadRequest(tag, GramError.BAD_RSL, f"{text!r} in environment is not VARIABLE=VALUE")
+        raise BadMessage(tag, StartError.BAD_RSL, f"{text!r} in environment is not VARIABLE=VALUE")
     try:
         return _read_text(name), _read_text(value)
     except ValueError as error:
-        raise BadRequest(tag, GramError.BAD_RSL, f"environment: {error}") from error
+        raise BadMessage(tag, StartError.BAD_RSL, f"environment: {error}") from error
 
 
 def _render_values(values: Iterable[str]) -> str:

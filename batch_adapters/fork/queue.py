@@ -17,8 +17,8 @@ from pathlib import Path
 
 from batch_adapters.fork.client import StarterClient, StarterDied
 from batch_adapters.fork.jobs import (
-    End,
-    Run,
+    JobEnd,
+    JobRun,
     is_starter_late,
     read_run_file,
     render_end,
@@ -41,11 +41,11 @@ from batch_adapters.fork.processes import (
     run_signal_group,
     run_signal_orphans,
 )
-from batch_adapters.fork.protocol import GramError, Refused, Started, StartRequest
+from batch_adapters.fork.protocol import NotStarted, Started, StartError, StartRequest
 from batch_adapters.fork.spool import (
     EVENTS_BYTES,
     Spool,
-    Submission,
+    StoredSubmission,
     forget_old,
     has_work,
     read_submission,
@@ -71,7 +71,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class QueuedJob:
     """One job: its submission's number and token, and its index."""
 
     number: int
@@ -88,7 +88,7 @@ class Job:
 class _Running:
     """A started job; `stop_at`: when, in CLOCK_BOOTTIME seconds, its group gets `stop_signal`."""
 
-    job: Job
+    job: QueuedJob
     pid: int
     stop_at: float | None = None
     cause: Cause = Cause.TIME_LIMIT
@@ -106,9 +106,9 @@ class Queue:
         self._watch = ProcessWatch(spool.wake)
         self._running: dict[str, _Running] = {}
         # Their processes are dead; the starter that is to tell of their ends may live.
-        self._dead: dict[str, Run] = {}
+        self._dead: dict[str, JobRun] = {}
         # Their ends are known, but not yet recorded.
-        self._ended: dict[str, End] = {}
+        self._ended: dict[str, JobEnd] = {}
         self._starter: StarterClient | None = None
         self._feed_after = 0.0
         self._woken = True
@@ -185,7 +185,7 @@ class Queue:
         self._put_back([job for job in jobs if not self._adopt(job)])
         self._in_doubt = False
 
-    def _claim_after_boot(self, jobs: Sequence[Job]) -> None:
+    def _claim_after_boot(self, jobs: Sequence[QueuedJob]) -> None:
         """Of what ran when the machine stopped nobody knows how far it came: claims are not written to disk."""
         database = self._spool.database
         if database.execute("SELECT id FROM boot").fetchone() == (read_boot(),):
@@ -196,7 +196,7 @@ class Queue:
             database.execute("DELETE FROM boot")
             database.execute("INSERT INTO boot VALUES (?)", (read_boot(),))
 
-    def _put_back(self, jobs: Sequence[Job]) -> None:
+    def _put_back(self, jobs: Sequence[QueuedJob]) -> None:
         """Have jobs started later that have no claim."""
         if not jobs:
             return
@@ -205,12 +205,12 @@ class Queue:
             database.executemany(change, [(job.number, job.index) for job in jobs])
         self._woken = True
 
-    def _find_jobs(self, condition: str, index: str = "job_open", limit: int = -1) -> list[Job]:
+    def _find_jobs(self, condition: str, index: str = "job_open", limit: int = -1) -> list[QueuedJob]:
         # SQLite takes a partial index only for the very words of its condition, and may search all that ever ran.
         of_index = {"job_open": "state IN ('queued', 'running')", "job_cancel": "cancel"}[index]
         select = f"SELECT submission, token, job FROM job INDEXED BY {index} JOIN submission ON number = submission"
         query = f"{select} WHERE {of_index} AND {condition} ORDER BY submission, job LIMIT ?"
-        return [Job(*row) for row in self._spool.database.execute(query, (limit,))]
+        return [QueuedJob(*row) for row in self._spool.database.execute(query, (limit,))]
 
     def _read_news(self) -> None:
         self._waits = True
@@ -273,7 +273,7 @@ class Queue:
         if jobs:
             self._start(jobs)
 
-    def _fit(self, jobs: Sequence[Job], free: int) -> Sequence[Job]:
+    def _fit(self, jobs: Sequence[QueuedJob], free: int) -> Sequence[QueuedJob]:
         """Those that there are slots for, in their order: none starts before one that needs more and came first."""
         for position, job in enumerate(jobs):
             free -= self._read_cores(job.number)
@@ -281,7 +281,7 @@ class Queue:
                 return jobs[:position]
         return jobs
 
-    def _write_ended(self, ended: Sequence[tuple[Job, End]]) -> None:
+    def _write_ended(self, ended: Sequence[tuple[QueuedJob, JobEnd]]) -> None:
         changes = [(_render_native(end), end.exit_code, job.number, job.index) for job, end in ended]
         change = "UPDATE job SET state = ?, exit_code = ?, cancel = 0 WHERE submission = ? AND job = ?"
         self._spool.database.executemany(change, changes)
@@ -292,7 +292,7 @@ class Queue:
         change = f"UPDATE submission SET ended = ? WHERE number = ? AND ended IS NULL AND NOT EXISTS ({left})"
         self._spool.database.executemany(change, [(int(time.time()), number) for number in numbers])
 
-    def _start(self, jobs: Sequence[Job]) -> None:
+    def _start(self, jobs: Sequence[QueuedJob]) -> None:
         if self._starter is None:
             self._starter = StarterClient(self._spool)
             self._watch.listen(self._starter.output)
@@ -308,17 +308,17 @@ class Queue:
         if unstarted:
             self._feed_after = _now() + RETRY_SECONDS
 
-    def _make_request(self, job: Job) -> StartRequest | None:
+    def _make_request(self, job: QueuedJob) -> StartRequest | None:
         """None for a job whose submission cannot be read: its end is known, and it holds up no others."""
         try:
             return render_job(self._read_submission(job.number), job.token, job.index)
         except ValueError as error:
             log.warning("%s cannot be run: its submission cannot be read: %s", job.local_id, error)
             self._running[job.local_id] = _Running(job, 0)
-            self._write_end(job.local_id, End(State.FAILED, CANNOT_RUN, int(time.time())))
+            self._write_end(job.local_id, JobEnd(State.FAILED, CANNOT_RUN, int(time.time())))
             return None
 
-    def _note_answer(self, job: Job, answer: Started | Refused) -> bool:
+    def _note_answer(self, job: QueuedJob, answer: Started | NotStarted) -> bool:
         """Watch a started job, or know the end of one that cannot be; False where it has no claim."""
         if isinstance(answer, Started):
             minutes = self._read_wall_minutes(job.number)
@@ -326,14 +326,14 @@ class Queue:
             self._running[job.local_id] = _Running(job, answer.pids[0], stop_at, cores=self._read_cores(job.number))
             return True
         log.warning("%s: refused, GRAM error %d: %s", job.local_id, answer.error, answer.reason)
-        if read_run_file(self._path(job.local_id)) != Run():
+        if read_run_file(self._path(job.local_id)) != JobRun():
             return self._adopt(job)
-        exit_code = NOT_FOUND if answer.error == GramError.EXECUTABLE_NOT_FOUND else CANNOT_RUN
+        exit_code = NOT_FOUND if answer.error == StartError.EXECUTABLE_NOT_FOUND else CANNOT_RUN
         self._running[job.local_id] = _Running(job, 0)
-        self._write_end(job.local_id, End(State.FAILED, exit_code, int(time.time())))
+        self._write_end(job.local_id, JobEnd(State.FAILED, exit_code, int(time.time())))
         return True
 
-    def _read_stored_submission(self, number: int) -> Submission:
+    def _read_stored_submission(self, number: int) -> StoredSubmission:
         row = self._spool.database.execute("SELECT text FROM submission WHERE number = ?", (number,)).fetchone()
         return read_submission(row[0])
 
@@ -357,10 +357,10 @@ class Queue:
             log.warning("the fork starter has died; taking another")
             self._in_doubt = self._woken = True
 
-    def _note_ends(self, ends: dict[str, End]) -> None:
+    def _note_ends(self, ends: dict[str, JobEnd]) -> None:
         self._ended.update({local_id: end for local_id, end in ends.items() if local_id in self._running})
 
-    def _adopt(self, job: Job) -> bool:
+    def _adopt(self, job: QueuedJob) -> bool:
         """Watch a claimed job that no starter of ours will tell of; False where it has no claim."""
         local_id = job.local_id
         if local_id in self._watch or local_id in self._ended or local_id in self._dead:
@@ -381,17 +381,17 @@ class Queue:
     def _path(self, local_id: str) -> Path:
         return self._spool.run / local_id
 
-    def _read_run(self, local_id: str) -> Run:
+    def _read_run(self, local_id: str) -> JobRun:
         """What is known of a claimed job, its process too where a killed starter has not written it down."""
         path = self._path(local_id)
-        run = read_run_file(path) or Run()
+        run = read_run_file(path) or JobRun()
         if run.process is not None or run.end is not None or not path.exists():
             return run
         age = time.time() - path.stat().st_mtime
         process = find_session_leader(CLAIM_VARIABLE + b"=" + os.fsencode(path), _now() - age + 1)
         if process is not None:
             write_line(path, render_process(process, starter=process))
-        return Run(process)
+        return JobRun(process)
 
     def _write_dead(self) -> None:
         for local_id, known in list(self._dead.items()):
@@ -406,7 +406,7 @@ class Queue:
             self._write_end(local_id, run.end or _read_outcome(run.process))
             del self._dead[local_id]
 
-    def _write_end(self, local_id: str, end: End) -> None:
+    def _write_end(self, local_id: str, end: JobEnd) -> None:
         """Tell of an end; should we be killed before it is recorded, the next queue process finds this one."""
         if not end.lost:
             with contextlib.suppress(FileNotFoundError):
@@ -453,20 +453,20 @@ class Queue:
             log.warning("%s: cannot write down why it is ended: %s", running.job.local_id, error)
 
 
-def _render_native(end: End) -> str:
+def _render_native(end: JobEnd) -> str:
     return "lost" if end.lost else "ended" if end.state is State.DONE else "killed"
 
 
-def _read_outcome(process: Process | None) -> End:
+def _read_outcome(process: Process | None) -> JobEnd:
     """How a job ended whose starter is dead: as our child says, else lost; what is left of its group is killed."""
     now = int(time.time())
     child = read_own_end(process) if process else None
     if process is None or child is None:
         if process is not None:
             run_signal_orphans(process)
-        return End(State.FAILED, LOST_EXIT_CODE, now, lost=True)
+        return JobEnd(State.FAILED, LOST_EXIT_CODE, now, lost=True)
     run_signal_group(process.pid, signal.SIGKILL)
-    return End(*read_end(child), now)
+    return JobEnd(*read_end(child), now)
 
 
 def _now() -> float:

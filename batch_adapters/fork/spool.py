@@ -187,7 +187,7 @@ KEEP_SECONDS = 30 * 86400
 
 
 @dataclass(frozen=True, slots=True)
-class Submission:
+class StoredSubmission:
     """What the jobs of one token run; a limit of 0 is none, texts are as `protocol.read_wire` makes them."""
 
     command: tuple[str, ...]
@@ -202,22 +202,22 @@ class Submission:
     """How many of the slots each of its jobs takes."""
 
 
-def render_submission(submission: Submission) -> str:
+def render_submission(submission: StoredSubmission) -> str:
     """The submission as JSON; pure ASCII, so that any byte of an argument survives."""
     return json.dumps(dataclasses.asdict(submission))
 
 
-def read_submission(text: str) -> Submission:
+def read_submission(text: str) -> StoredSubmission:
     """The submission that `render_submission` wrote; raises ValueError where the text is none."""
     try:
         fields = json.loads(text)
         environment = tuple((name, value) for name, value in fields.pop("environment"))
-        return Submission(command=tuple(fields.pop("command")), environment=environment, **fields)
+        return StoredSubmission(command=tuple(fields.pop("command")), environment=environment, **fields)
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"it does not describe a submission: {error}") from error
 
 
-def write_submission(spool: Spool, token: str, array: tuple[int, int], submission: Submission) -> tuple[int, int]:
+def write_submission(spool: Spool, token: str, array: tuple[int, int], submission: StoredSubmission) -> tuple[int, int]:
     """Store a submission; where its token is taken nothing changes. The result: the first and last index stored."""
     with spool.transaction() as database:
         known = "SELECT first, last FROM submission WHERE token = ?"
@@ -256,7 +256,7 @@ def render_local_id(token: str, index: int) -> str:
     return f"{token}.{index}"
 
 
-def render_job(submission: Submission, token: str, index: int) -> StartRequest:
+def render_job(submission: StoredSubmission, token: str, index: int) -> StartRequest:
     """What the fork starter is asked, to start one local job of the submission."""
     local_id = render_local_id(token, index)
     executable, *arguments = _render_limited(submission)
@@ -272,7 +272,7 @@ def render_job(submission: Submission, token: str, index: int) -> StartRequest:
     )
 
 
-def _render_limited(submission: Submission) -> tuple[str, ...]:
+def _render_limited(submission: StoredSubmission) -> tuple[str, ...]:
     limits = []
     if submission.cpu_minutes:
         seconds = submission.cpu_minutes * 60

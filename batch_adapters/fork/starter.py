@@ -21,7 +21,7 @@ from pathlib import Path
 
 from batch_adapters.fork.jobs import (
     CLAIM_FLAGS,
-    End,
+    JobEnd,
     read_local_id,
     render_end,
     render_process,
@@ -31,10 +31,10 @@ from batch_adapters.fork.jobs import (
 )
 from batch_adapters.fork.processes import Process, read_end, read_ended_child, read_process, run_signal_group
 from batch_adapters.fork.protocol import (
-    BadRequest,
-    GramError,
-    Refused,
+    BadMessage,
+    NotStarted,
     Started,
+    StartError,
     StartRequest,
     read_start_request,
     read_wire,
@@ -54,7 +54,7 @@ _SHORTAGES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 class StartRefused(Exception):
     """A process could not become the program: the GRAM error and why; not for good where it may be tried again."""
 
-    def __init__(self, error: GramError, reason: str, *, for_good: bool = True) -> None:
+    def __init__(self, error: StartError, reason: str, *, for_good: bool = True) -> None:
         super().__init__(reason)
         self.error = error
         self.for_good = for_good
@@ -75,14 +75,18 @@ def run_program(request: StartRequest, number: int, claim: Path | None) -> int:
         try:
             os.chdir(render_wire(request.directory))
         except OSError as error:
-            raise _refusal(GramError.BAD_DIRECTORY, error) from error
+            raise _refusal(StartError.BAD_DIRECTORY, error) from error
         stdout = request.stdout[number] if request.stdout else os.devnull
         stderr = request.stderr[number] if request.stderr else os.devnull
         actions = [
             *([(os.POSIX_SPAWN_OPEN, 0, os.fspath(claim), CLAIM_FLAGS, 0o600)] if claim else []),
-            (os.POSIX_SPAWN_DUP2, files.enter_context(_open(request.stdin, os.O_RDONLY, GramError.STDIN_NOT_FOUND)), 0),
-            (os.POSIX_SPAWN_DUP2, files.enter_context(_open(stdout, _APPEND, GramError.OPENING_STDOUT)), 1),
-            (os.POSIX_SPAWN_DUP2, files.enter_context(_open(stderr, _APPEND, GramError.OPENING_STDERR)), 2),
+            (
+                os.POSIX_SPAWN_DUP2,
+                files.enter_context(_open(request.stdin, os.O_RDONLY, StartError.STDIN_NOT_FOUND)),
+                0,
+            ),
+            (os.POSIX_SPAWN_DUP2, files.enter_context(_open(stdout, _APPEND, StartError.OPENING_STDOUT)), 1),
+            (os.POSIX_SPAWN_DUP2, files.enter_context(_open(stderr, _APPEND, StartError.OPENING_STDERR)), 2),
         ]
         try:
             return os.posix_spawn(
@@ -95,13 +99,13 @@ def run_program(request: StartRequest, number: int, claim: Path | None) -> int:
                 setsigdef=_find_ignored(),
             )
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise _refusal(GramError.EXECUTABLE_NOT_FOUND, error) from error
+            raise _refusal(StartError.EXECUTABLE_NOT_FOUND, error) from error
         except PermissionError as error:
-            raise _refusal(GramError.EXECUTABLE_PERMISSIONS, error) from error
+            raise _refusal(StartError.EXECUTABLE_PERMISSIONS, error) from error
         except (OSError, ValueError, MemoryError) as error:
             is_short = isinstance(error, MemoryError) or getattr(error, "errno", None) in _SHORTAGES
             reason = f"{request.executable}: {error}"
-            raise StartRefused(GramError.JOB_EXECUTION_FAILED, reason, for_good=not is_short) from error
+            raise StartRefused(StartError.JOB_EXECUTION_FAILED, reason, for_good=not is_short) from error
         finally:
             os.chdir("/")
 
@@ -113,7 +117,7 @@ def _find_ignored() -> tuple[int, ...]:
 
 
 @contextlib.contextmanager
-def _open(path: str, flags: int, refused: GramError) -> Iterator[int]:
+def _open(path: str, flags: int, refused: StartError) -> Iterator[int]:
     try:
         descriptor = os.open(render_wire(path), flags, _FILE_MODE)
     except OSError as error:
@@ -124,7 +128,7 @@ def _open(path: str, flags: int, refused: GramError) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _refusal(refused: GramError, error: OSError) -> StartRefused:
+def _refusal(refused: StartError, error: OSError) -> StartRefused:
     if error.errno in _SHORTAGES:
         return StartRefused(refused, str(error), for_good=False)
     name = error.filename
@@ -194,13 +198,13 @@ class Starter:
         except BrokenPipeError:
             self._accepting = False
 
-    def _start(self, line: str) -> Started | Refused:
+    def _start(self, line: str) -> Started | NotStarted:
         pids: list[int] = []
         try:
             request = read_start_request(line)
             claim = self._find_claim(request)
-        except BadRequest as bad:
-            return Refused(bad.tag, bad.error, str(bad))
+        except BadMessage as bad:
+            return NotStarted(bad.tag, bad.error, str(bad))
         try:
             for number in range(request.count):
                 pids.append(run_program(request, number, claim))
@@ -209,7 +213,7 @@ class Starter:
             self._give_up(pids)
             if claim is not None and refusal.for_good:
                 _write_claim(claim)
-            return Refused(request.tag, refusal.error, str(refusal))
+            return NotStarted(request.tag, refusal.error, str(refusal))
         self._set_late(not self._write_active())
         return Started(request.tag, tuple(pids))
 
@@ -217,10 +221,12 @@ class Starter:
         if self._claims is None:
             return None
         if read_local_id(request.tag) is None or request.count != 1:
-            raise BadRequest(request.tag, GramError.BAD_RSL, f"a job of the queue is one, TOKEN.INDEX: {request.tag!r}")
+            raise BadMessage(
+                request.tag, StartError.BAD_RSL, f"a job of the queue is one, TOKEN.INDEX: {request.tag!r}"
+            )
         claim = self._claims / request.tag
         if claim.exists():
-            raise BadRequest(request.tag, GramError.JOB_EXECUTION_FAILED, "it was started already: it has a claim")
+            raise BadMessage(request.tag, StartError.JOB_EXECUTION_FAILED, "it was started already: it has a claim")
         return claim
 
     def _give_up(self, pids: Sequence[int]) -> None:
@@ -263,13 +269,13 @@ class Starter:
             # It stays a zombie until its end is written: if we die before, who inherits it still learns its exit code.
             run_signal_group(child.si_pid, signal.SIGKILL)
             local_id = self._jobs.get(child.si_pid)
-            if local_id is None or self._write_end(local_id, End(*read_end(child), int(time.time()))):
+            if local_id is None or self._write_end(local_id, JobEnd(*read_end(child), int(time.time()))):
                 os.waitpid(child.si_pid, 0)
                 self._jobs.pop(child.si_pid, None)
             else:
                 self._set_late(True)
 
-    def _write_end(self, local_id: str, end: End) -> bool:
+    def _write_end(self, local_id: str, end: JobEnd) -> bool:
         event = Event(end.timestamp, local_id, end.state, end.exit_code)
         try:
             if self._claims is not None:

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from batch_adapters.generator.collector_protocol import LONGEST_PACKET, Answer, read_lines, render_answers
+from batch_adapters.generator.collector_protocol import LONGEST_PACKET, Receipt, read_lines, render_answers
 from batch_adapters.generator.emit import keep_days, write_events_now
 from batch_adapters.generator.process import fill_closed_descriptors, leave_on_signals
 from batch_adapters.states import Event
@@ -55,7 +55,7 @@ class _Request:
     """One caller's lines: events, or what becomes of a line that is not to be written in any case."""
 
     caller: _Caller
-    lines: Sequence[Event | Answer]
+    lines: Sequence[Event | Receipt]
 
     @property
     def events(self) -> list[Event]:
@@ -125,20 +125,20 @@ class Collector:
             return None
         found = read_lines(packet, caller.uid)
         allowed = self._allowances.take(caller.uid, len(found), time.monotonic())
-        lines = [Answer.REFUSED if line is None else line for line in found[:allowed]]
-        return _Request(caller, [*lines, *[Answer.LATER] * (len(found) - allowed)])
+        lines = [Receipt.REFUSED if line is None else line for line in found[:allowed]]
+        return _Request(caller, [*lines, *[Receipt.LATER] * (len(found) - allowed)])
 
     def _answer(self, requests: Sequence[_Request]) -> None:
         try:
             write_events_now(self._folder, [event for request in requests for event in request.events])
             self._tell("")
-            written = Answer.TAKEN
+            written = Receipt.TAKEN
         except OSError as error:
             self._tell(f"nothing can be written: {error}")
-            written = Answer.LATER
+            written = Receipt.LATER
         for request in requests:
-            answers = [line if isinstance(line, Answer) else written for line in request.lines]
-            refused = answers.count(Answer.REFUSED)
+            answers = [line if isinstance(line, Receipt) else written for line in request.lines]
+            refused = answers.count(Receipt.REFUSED)
             if refused:
                 logger.warning("user %d: %d of %d lines refused", request.caller.uid, refused, len(answers))
             # Who does not wait for the answer asks again.

@@ -22,7 +22,7 @@ _LINE = re.compile(rb"001;[0-9]{1,12};(([0-9]{1,10})\.[a-z][a-z0-9]{7});([1248])
 _HIGHEST_EXIT_CODE = 65_535
 
 
-class Answer(enum.Enum):
+class Receipt(enum.Enum):
     """What became of one line."""
 
     TAKEN = "taken"
@@ -51,7 +51,7 @@ def _read_line(line: bytes, uid: int) -> Event | None:
     return Event(0, match[1].decode(), State(int(match[3])), int(match[4]))
 
 
-def hand_in(collector: Path, events: Sequence[Event]) -> list[Answer]:
+def hand_in(collector: Path, events: Sequence[Event]) -> list[Receipt]:
     """Hand events, whose time does not count, to the collector on that socket; its answer to each.
 
     :raises OSError: it does not answer: some may have been taken.
@@ -74,9 +74,9 @@ def _ask(collector: Path, packet: bytes) -> bytes:
         return connection.recv(LONGEST_PACKET)
 
 
-def _read_answers(collector: Path, packet: bytes, wanted: int) -> list[Answer]:
+def _read_answers(collector: Path, packet: bytes, wanted: int) -> list[Receipt]:
     try:
-        answers = [Answer(word) for word in packet.decode("ascii", "replace").splitlines()]
+        answers = [Receipt(word) for word in packet.decode("ascii", "replace").splitlines()]
     except ValueError as error:
         raise OSError(f"{collector} answers what no collector does: {error}") from error
     if len(answers) != wanted:
@@ -84,6 +84,6 @@ def _read_answers(collector: Path, packet: bytes, wanted: int) -> list[Answer]:
     return answers
 
 
-def render_answers(answers: Sequence[Answer]) -> bytes:
+def render_answers(answers: Sequence[Receipt]) -> bytes:
     """The packet that answers."""
     return "".join(f"{answer.value}\n" for answer in answers).encode()

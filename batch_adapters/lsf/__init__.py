@@ -6,7 +6,7 @@ OpenLava, which keeps LSF's file formats, has another bjobs (no ``-o``): it want
 import re
 from collections.abc import Iterator, Mapping
 
-from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Garbled, Job, Naming, Outcome
+from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Garbled, Job, Meaning, Naming
 from batch_adapters.diagnosis import Ask, Finding, Level
 from batch_adapters.states import Cause, State
 
@@ -59,30 +59,30 @@ def read_jobs(printed: str) -> Iterator[Job]:
 
 # While nobody answers, commands say so and try again, without end: our timeout ends that. So these words alone mean
 # nothing where an answer follows them, and the good answers come first.
-_DOWN = Outcome(
+_DOWN = Meaning(
     None,
     r"(?m)^(?:LSF is (?:down|processing your request)|Cannot connect to LSF|LSF daemon \(LIM\) not responding"
     r"|[Bb]atch (?:system )?daemon not responding|Batch system concurrent job query limit exceeded"
     r"|Failed in an LSF library call|ls_\w+: |LIM is down|mbatchd is (?:down|reconfiguring|restarting))",
     Answer.TRANSIENT,
 )
-_LATER = Outcome(
+_LATER = Meaning(
     None,
     r"(?m)(?:[Pp]ending job threshold reached|Queue has been closed|Too many (?:jobs|active jobs))",
     Answer.LATER,
 )
-_REFUSED = Outcome(255, r"(?m)\bJob not submitted\.?\s*$|Bad resource requirement syntax", Answer.PERMANENT)
+_REFUSED = Meaning(255, r"(?m)\bJob not submitted\.?\s*$|Bad resource requirement syntax", Answer.PERMANENT)
 # Exit code 0 or 255: LSB_BJOBS_CONSISTENT_EXIT_CODE in lsf.conf.
-_NONE = Outcome(None, r"(?m)^(?:No (?:unfinished |matching )?job found|Job <[^>\n]*> is not found)", Answer.ABSENT)
-_LISTED = Outcome(0, r"\A\d+(?:\[\d+\])?\|", Answer.OK)
-_KILLED = Outcome(
+_NONE = Meaning(None, r"(?m)^(?:No (?:unfinished |matching )?job found|Job <[^>\n]*> is not found)", Answer.ABSENT)
+_LISTED = Meaning(0, r"\A\d+(?:\[\d+\])?\|", Answer.OK)
+_KILLED = Meaning(
     None,
     r"\A(?:Job <[^>\n]*>(?: is being terminated|: (?:Job has already finished|No matching job found)) *\n)+\Z",
     Answer.OK,
 )
-_DENIED = Outcome(None, r"(?m)^Job <[^>\n]*>: User permission denied", Answer.PERMANENT)
+_DENIED = Meaning(None, r"(?m)^Job <[^>\n]*>: User permission denied", Answer.PERMANENT)
 _CHANGED = (
-    Outcome(
+    Meaning(
         None,
         r"\A(?:Job <[^>\n]*>(?: is being (?:stopped|resumed)"
         r"|: (?:Job has already finished|No matching job found|Job has not started yet|Job is not stopped).*) *\n)+\Z",
@@ -182,7 +182,7 @@ LSF = BatchAdapter(
     # 0 where there is no array.
     index_words="$((LSB_JOBINDEX > 0 ? LSB_JOBINDEX : 1))",
     event_module="lsf",
-    array_limit=Command(("bparams", "-a"), outcomes=(Outcome(0, r"=", Answer.OK), _DOWN)),
+    array_limit=Command(("bparams", "-a"), outcomes=(Meaning(0, r"=", Answer.OK), _DOWN)),
     read_array_limit=r"\bMAX_JOB_ARRAY_SIZE\s*=\s*(\d+)",
     version=Command(("lsid",), outcomes=(OK, _DOWN)),
     # Not LSF_…, which say where the cluster is.

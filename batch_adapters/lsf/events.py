@@ -82,7 +82,7 @@ def _name(job: bytes, index: bytes) -> bytes:
     return job if index == b"0" else b"%b[%b]" % (job, index)
 
 
-class EventLog(Parser):
+class LsbEvents(Parser):
     """Reads lsb.events.
 
     JOB_SIGNAL and JOB_EXCEPT are no changes of state: the JOB_STATUS that follows is. They are remembered (of the
@@ -231,5 +231,5 @@ def find_log(environment: Mapping[str, str]) -> Path:
     return folders[0] / "lsb.events"
 
 
-LSF = LogModule(name="lsf", find_log=find_log, new_parser=EventLog, file_name="lsb.events")
+LSF = LogModule(name="lsf", find_log=find_log, new_parser=LsbEvents, file_name="lsb.events")
 """The event log of the LSF cluster of this host, with its switched parts ``lsb.events.1`` (newest) … ``.N``."""

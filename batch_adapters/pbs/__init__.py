@@ -6,13 +6,13 @@ never run against a real Torque.
 
 from dataclasses import replace
 
-from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Listing, Naming, Outcome
+from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Listing, Meaning, Naming
 from batch_adapters.diagnosis import later
 from batch_adapters.pbs.queries import list_causes, list_ended_states, read_json_jobs, read_xml_jobs
 from batch_adapters.states import State
 
 # Exit codes are the PBS error's last eight bits, and no two commands agree on the one for a dead server: words count.
-_DOWN = Outcome(
+_DOWN = Meaning(
     None,
     r"(?m)^(?:Couldn't connect to cluster|(?:q\w+: )?[Cc]annot connect to (?:specified )?server"
     r"|(?:q\w+: )?(?:Communication failure|Unable to communicate with|No free connections|Server connection table full"
@@ -20,14 +20,14 @@ _DOWN = Outcome(
     Answer.TRANSIENT,
 )
 # Limits on what may wait at a time, closed queues: later it will do.
-_LATER = Outcome(
+_LATER = Meaning(
     None,
     r"(?m)^qsub: (?:submit error \()?(?:Queue is not enabled|Maximum number of jobs|Resource temporarily unavailable"
     r"|.*\bwould exceed )",
     Answer.LATER,
 )
-_NOT_SENT = Outcome(None, r"(?m)^qsub: [Cc]annot connect to server", Answer.LATER)
-_REFUSED = Outcome(
+_NOT_SENT = Meaning(None, r"(?m)^qsub: [Cc]annot connect to server", Answer.LATER)
+_REFUSED = Meaning(
     None,
     r"(?m)^qsub: (?:submit error \()?(?:Unknown queue|No default queue specified|Access to queue is denied"
     r"|Unknown resource|Illegal attribute or resource value|Job violates queue and/or server resource limits"
@@ -37,29 +37,29 @@ _REFUSED = Outcome(
     r"|[Rr]equested array size too large)",
     Answer.PERMANENT,
 )
-_DENIED = Outcome(None, r"(?m)^q(?:del|stat): Unauthorized Request", Answer.PERMANENT)
+_DENIED = Meaning(None, r"(?m)^q(?:del|stat): Unauthorized Request", Answer.PERMANENT)
 # 153; the second, 35, where the server keeps a history; the rest come from jobs that end at this moment.
-_GONE = Outcome(
+_GONE = Meaning(
     None,
     r"(?m)^q(?:del|stat): (?:\S+ )?(?:Unknown Job Id|Job has finished"
     r"|Request invalid for (?:state of job|finished array subjob)|Delete already in progress"
     r"|Job already in exit state)",
     Answer.ABSENT,
 )
-_COMPLAINT = Outcome(0, r"(?m)^q\w+: ", Answer.UNKNOWN)
+_COMPLAINT = Meaning(0, r"(?m)^q\w+: ", Answer.UNKNOWN)
 # An empty server answers, too: with JSON that has no "Jobs".
-_JSON = Outcome(0, r"\A\{", Answer.OK)
+_JSON = Meaning(0, r"\A\{", Answer.OK)
 # Of several jobs some have gone meanwhile.
-_PARTLY = Outcome(
+_PARTLY = Meaning(
     None,
     r'(?ms)\A\{.*^\t?"Jobs":.*^\}\n(?:qstat: [^\n]*(?:Unknown Job Id|Job has finished)[^\n]*\n)+\Z',
     Answer.OK,
 )
-_NO_HISTORY = Outcome(0, r"(?m)^q(?:stat|select): PBS is not configured to maintain job history", Answer.ABSENT)
+_NO_HISTORY = Meaning(0, r"(?m)^q(?:stat|select): PBS is not configured to maintain job history", Answer.ABSENT)
 _QUERIES = (_NO_HISTORY, _COMPLAINT, _JSON, _PARTLY, _GONE, _DENIED, _DOWN)
 
 
-def _qstat(*arguments: str, outcomes: tuple[Outcome, ...] = _QUERIES) -> Command:
+def _qstat(*arguments: str, outcomes: tuple[Meaning, ...] = _QUERIES) -> Command:
     # A thousand jobs are 1.3 MB and 0.1 s; a server that hangs leaves clients waiting without limit.
     return Command(("qstat", *arguments), outcomes=outcomes, timeout=60)
 
@@ -80,12 +80,12 @@ def _ask_about(*selection: str, history: tuple[str, ...] = ()) -> Command:
 def _change(program: str, *options: str) -> Command:
     outcomes = (
         # "Invalid request": elements of an array that runs in part cannot be held or released (exit code 156).
-        Outcome(
+        Meaning(
             None,
             rf"(?m)^{program}: (?:Unauthorized Request|Request invalid for job array|Invalid request\b)",
             Answer.PERMANENT,
         ),
-        Outcome(
+        Meaning(
             None, rf"(?m)^{program}: (?:\S+ )?(?:Unknown Job Id|Job has finished|Request invalid for state)", Answer.OK
         ),
         _DOWN,
@@ -195,9 +195,9 @@ PBS = BatchAdapter(
 
 _XML_QUERIES = (
     _COMPLAINT,
-    Outcome(0, r"\A<", Answer.OK),
+    Meaning(0, r"\A<", Answer.OK),
     # Of several jobs some have gone meanwhile.
-    Outcome(None, r"(?s)\A<.*</Data>\s*(?:qstat: [^\n]*Unknown Job Id[^\n]*\n)+\Z", Answer.OK),
+    Meaning(None, r"(?s)\A<.*</Data>\s*(?:qstat: [^\n]*Unknown Job Id[^\n]*\n)+\Z", Answer.OK),
     _GONE,
     _DENIED,
     _DOWN,

@@ -1,6 +1,6 @@
 """Grid Engine 6.2 and its heirs, by qsub (sge_submit(1)), qstat(1), qacct(1), qdel(1) and qconf(1)."""
 
-from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Naming, Outcome
+from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Meaning, Naming
 from batch_adapters.diagnosis import later
 from batch_adapters.sge.answers import BLOCKS, CAUSES, LEAVING, STATES, read_errors, read_history, read_queue
 
@@ -15,10 +15,10 @@ _OUTPUT = """\
 
 _SILENT = (
     # No connection, or a qmaster that gave up; SGE_ROOT or what lies below is not mounted.
-    Outcome(None, "commlib error|using port [0-9]+ on host|gdi request|read qmaster name", Answer.TRANSIENT),
-    Outcome(1, "(directory .* doesn't exist|set the environment variable SGE_ROOT)", Answer.TRANSIENT),
+    Meaning(None, "commlib error|using port [0-9]+ on host|gdi request|read qmaster name", Answer.TRANSIENT),
+    Meaning(1, "(directory .* doesn't exist|set the environment variable SGE_ROOT)", Answer.TRANSIENT),
 )
-_LISTED = Outcome(0, r"\A<\?xml [^<]*<job_info\s", Answer.OK)
+_LISTED = Meaning(0, r"\A<\?xml [^<]*<job_info\s", Answer.OK)
 _QUEUE = Command(("qstat", "-xml", "-u", "$user"), outcomes=(*_SILENT, _LISTED))
 
 # What qdel prints of each id, on stdout; exit code 1 where one of them is not there any more.
@@ -29,14 +29,14 @@ _DELETED = (
 # What qmod, qhold, qrls and qalter print of each id, on stdout; exit code 1 or 3 where one of them has gone.
 _CHANGED = (
     *_SILENT,
-    Outcome(
+    Meaning(
         None,
         r"\A(?:(?:\S+ - (?:un)?suspended job.*|\S+ - job.* is already (?:un)?suspended|modified hold of job.*"
         r"|Modify operation can not be applied on job.* in pending.*|\S+ sets scheduling priority of job .*"
         r'|invalid queue or job ".*"|denied: job ".*" does not exist)\n)+\Z',
         Answer.OK,
     ),
-    Outcome(None, "denied: |you do not have the necessary privileges", Answer.PERMANENT),
+    Meaning(None, "denied: |you do not have the necessary privileges", Answer.PERMANENT),
 )
 
 
@@ -67,20 +67,20 @@ SGE = BatchAdapter(
         ),
         outcomes=(
             # There was no connection, so nothing was sent.
-            Outcome(1, r"commlib error: got select error \(Connection refused\)", Answer.LATER),
+            Meaning(1, r"commlib error: got select error \(Connection refused\)", Answer.LATER),
             *_SILENT,
-            Outcome(0, r"\A[0-9]+\.1-[0-9]+:1\s*\Z", Answer.OK),
+            Meaning(0, r"\A[0-9]+\.1-[0-9]+:1\s*\Z", Answer.OK),
             # The account's or the cluster's jobs are too many at the moment (max_u_jobs, max_jobs).
-            Outcome(None, "jobs are allowed per", Answer.LATER),
+            Meaning(None, "jobs are allowed per", Answer.LATER),
             # A warning, with the job submitted, begins in the same way as a no.
-            Outcome(None, "has been submitted", Answer.UNKNOWN),
-            Outcome(
+            Meaning(None, "has been submitted", Answer.UNKNOWN),
+            Meaning(
                 1,
                 "Unable to run job: (.*rejected|denied|unknown resource|attribute .* is not a|can't resolve hostname"
                 "|error: no suitable queues|the advance reservation id .* is invalid)",
                 Answer.PERMANENT,
             ),
-            Outcome(None, "qsub: (invalid option argument|Wrong)|qsub: unknown option", Answer.PERMANENT),
+            Meaning(None, "qsub: (invalid option argument|Wrong)|qsub: unknown option", Answer.PERMANENT),
         ),
     ),
     # The usual name of one whose allocation_rule is $pe_slots.
@@ -97,9 +97,9 @@ SGE = BatchAdapter(
         ("qacct", "-j", "{{ token }}"),
         outcomes=(
             *_SILENT,
-            Outcome(0, r"\A=====", Answer.OK),
+            Meaning(0, r"\A=====", Answer.OK),
             # Without a file, nothing has ended since it was started anew.
-            Outcome(1, r"\Aerror: job name \S+ not found|accounting: No such file or directory", Answer.ABSENT),
+            Meaning(1, r"\Aerror: job name \S+ not found|accounting: No such file or directory", Answer.ABSENT),
         ),
         timeout=180,
     ),
@@ -108,8 +108,8 @@ SGE = BatchAdapter(
         ("qdel", "{{ ids* }}"),
         outcomes=(
             *_SILENT,
-            Outcome(None, rf"\A(?:(?:{_DELETED})\n)+\Z", Answer.OK),
-            Outcome(1, "you do not have the necessary privileges", Answer.PERMANENT),
+            Meaning(None, rf"\A(?:(?:{_DELETED})\n)+\Z", Answer.OK),
+            Meaning(1, "you do not have the necessary privileges", Answer.PERMANENT),
         ),
     ),
     suspend=Command(("qmod", "-sj", "{{ ids* }}"), outcomes=_CHANGED),
@@ -120,25 +120,25 @@ SGE = BatchAdapter(
     priority=Command(("qalter", "-p", "{{ priority }}", "{{ ids* }}"), outcomes=_CHANGED),
     # It changes nothing: p has the qmaster look where the job could run just now (submit(1)).
     analyze=Command(
-        ("qalter", "-w", "p", "{{ id }}"), outcomes=(*_SILENT, OK, Outcome(None, "verification|job", Answer.OK))
+        ("qalter", "-w", "p", "{{ id }}"), outcomes=(*_SILENT, OK, Meaning(None, "verification|job", Answer.OK))
     ),
     read_analysis=r"(?m)^(?!verification: found) *(\S.*)",
     states=STATES,
     causes=CAUSES,
     leaving=LEAVING,
     blocks=BLOCKS,
-    why=Command(("qstat", "-j", "{{ array }}"), outcomes=(*_SILENT, Outcome(0, r"\A=====", Answer.OK))),
+    why=Command(("qstat", "-j", "{{ array }}"), outcomes=(*_SILENT, Meaning(0, r"\A=====", Answer.OK))),
     read_why=read_errors,
     local_id_words="$JOB_ID.$SGE_TASK_ID",
     index_words="$SGE_TASK_ID",
     job_folder_words="$TMPDIR",
     event_module="sge",
-    array_limit=Command(("qconf", "-sconf"), outcomes=(*_SILENT, Outcome(0, "(?m)^max_aj_tasks ", Answer.OK))),
+    array_limit=Command(("qconf", "-sconf"), outcomes=(*_SILENT, Meaning(0, "(?m)^max_aj_tasks ", Answer.OK))),
     # 0 is no limit.
     read_array_limit=r"(?m)^max_aj_tasks +(?:0|([0-9]+))$",
     # No more tasks of one array run at a time (max_aj_instances), where the site has not changed it.
     max_array=2000,
-    version=Command(("qstat", "-help"), outcomes=(Outcome(0, r"\A\S*GE ", Answer.OK),)),
+    version=Command(("qstat", "-help"), outcomes=(Meaning(0, r"\A\S*GE ", Answer.OK),)),
     # What the qmaster has received it shows in its next answer; history is written every flush_time, 15 s by default.
     settle_time=60,
     # Where the cell is, is not among them: SGE_ROOT, SGE_CELL, SGE_QMASTER_PORT, SGE_EXECD_PORT, SGE_ARCH.

@@ -1,12 +1,12 @@
 """Slurm: its commands, their answers and states (sbatch(1), squeue(1), scancel(1), sacct(1); measured with 22.05)."""
 
-from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Naming, Outcome
+from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Meaning, Naming
 from batch_adapters.diagnosis import later
 from batch_adapters.slurm.answers import NEVER_STARTED, read_history, read_jobs
 from batch_adapters.states import Cause, State
 
 # Only what the programs say themselves: squeue prints job names, which are any text.
-_DOWN = Outcome(
+_DOWN = Meaning(
     None,
     r"(?m)^(?:\w+: (?:error|fatal)|slurm_\w+(?: error)?): .*(?:Unable to contact slurm controller"
     r"|Socket timed out on send/recv|Zero Bytes were transmitted|authentication error|Munge encode failed"
@@ -15,13 +15,13 @@ _DOWN = Outcome(
     Answer.TRANSIENT,
 )
 # The account has too many jobs now, or the partition is closed; not so later.
-_NOT_NOW = Outcome(
+_NOT_NOW = Meaning(
     1,
     r"(?m)^sbatch: error: (?:\w+SubmitJob\w*Limit$|Batch job submission failed: Required partition not available)",
     Answer.LATER,
 )
-_NOT_SENT = Outcome(1, r"(?m)^sbatch: error: .*Unable to contact slurm controller \(connect failure\)$", Answer.LATER)
-_NO = Outcome(
+_NOT_SENT = Meaning(1, r"(?m)^sbatch: error: .*Unable to contact slurm controller \(connect failure\)$", Answer.LATER)
+_NO = Meaning(
     1,
     r"(?m)^sbatch: error: Batch job submission failed: (?:Invalid (?:partition name|account|qos|job array|feature"
     r"|license|node name|wckey|Trackable|generic resource|user id)|Requested (?:node|partition) configuration"
@@ -30,15 +30,15 @@ _NO = Outcome(
     r"|Node count specification|Memory required by task|More processors requested)",
     Answer.PERMANENT,
 )
-_BAD_OPTION = Outcome(
+_BAD_OPTION = Meaning(
     None,
     r"(?m)^sbatch: (?:unrecognized option|invalid option|option '|error: (?:Invalid (?:--|numeric value"
     r"|generic resource)|.* is not a valid |--\S+ only permitted|Memory specification can not be satisfied))",
     Answer.PERMANENT,
 )
-_ABSENT = Outcome(1, r"\Aslurm_load_jobs error: Invalid job id specified\s*\Z", Answer.ABSENT)
+_ABSENT = Meaning(1, r"\Aslurm_load_jobs error: Invalid job id specified\s*\Z", Answer.ABSENT)
 # An empty answer is one only where nothing is complained of.
-_COMPLAINT = Outcome(0, r"\A\w+:? error: ", Answer.UNKNOWN)
+_COMPLAINT = Meaning(0, r"\A\w+:? error: ", Answer.UNKNOWN)
 
 _ASKED = (_ABSENT, _DOWN, _COMPLAINT, OK)
 # Ended jobs are shown for MinJobAge (300 s). The id closes each record, as a name may hold anything.
@@ -48,17 +48,17 @@ _SQUEUE = (
 )
 
 
-def _ask(*argv: str, outcomes: tuple[Outcome, ...] = _ASKED) -> Command:
+def _ask(*argv: str, outcomes: tuple[Meaning, ...] = _ASKED) -> Command:
     # Slurm's programs try again by themselves, for 9 to 20 s.
     return Command(argv, outcomes=outcomes, attempts=1)
 
 
 # One word for all jobs, also while slurmctld is dead; of jobs that have ended a complaint, and the others are changed.
 _CHANGED = (
-    Outcome(1, r"(?m)^Unexpected message received for job |^\S+: Unexpected message received$", Answer.TRANSIENT),
+    Meaning(1, r"(?m)^Unexpected message received for job |^\S+: Unexpected message received$", Answer.TRANSIENT),
     _DOWN,
-    Outcome(None, r"Access/permission denied", Answer.PERMANENT),
-    Outcome(1, r"Invalid job id specified|Job has already finished", Answer.OK),
+    Meaning(None, r"Access/permission denied", Answer.PERMANENT),
+    Meaning(1, r"Invalid job id specified|Job has already finished", Answer.OK),
     OK,
 )
 
@@ -105,7 +105,7 @@ SLURM = BatchAdapter(
     # It says nothing of jobs that it does not know, or that have ended.
     cancel=_ask(
         *("scancel", "{{ ids* }}"),
-        outcomes=(_DOWN, Outcome(None, r"Access/permission denied", Answer.PERMANENT), OK),
+        outcomes=(_DOWN, Meaning(None, r"Access/permission denied", Answer.PERMANENT), OK),
     ),
     suspend=_send_signal("STOP"),
     resume=_send_signal("CONT"),
@@ -118,7 +118,7 @@ SLURM = BatchAdapter(
         *("sacct", "--noheader", "--parsable2", "--allocations", "--starttime=now-30days", "--name={{ token }}"),
         "--format=JobID,State,ExitCode",
         # There is no history here: that is an answer.
-        outcomes=(Outcome(1, r"\ASlurm accounting storage is disabled\s*\Z", Answer.ABSENT), _DOWN, _COMPLAINT, OK),
+        outcomes=(Meaning(1, r"\ASlurm accounting storage is disabled\s*\Z", Answer.ABSENT), _DOWN, _COMPLAINT, OK),
     ),
     read_history=read_history,
     states={

@@ -15,7 +15,7 @@ from jobmanager.requests.job_types import HANDLER_FAILURES
 from jobmanager.requests.time_limit import limited
 from jobmanager.states.program_reports import check_phase
 from sandbox.driver import write_submission_table
-from sandbox.status import DriverStatus, Phase, fetch_status, render_stem
+from sandbox.status import DriverStatus, PhaseStatus, fetch_status, render_stem
 
 _LOCAL_ID = "1.1"
 _TOKEN = "trial"
@@ -105,9 +105,9 @@ def _describe_phases(trial: Trial, status: DriverStatus, stdout: Path) -> Iterat
         yield Finding(Level.WARNING, "it told no phases", remedy)
 
 
-def _ask_about_lines(trial: Trial, lines: Sequence[str]) -> tuple[dict[str, Phase], list[Finding]]:
+def _ask_about_lines(trial: Trial, lines: Sequence[str]) -> tuple[dict[str, PhaseStatus], list[Finding]]:
     """The last word on each phase that the lines tell of; a fault for the first line that it cannot bear."""
-    told: dict[str, Phase] = {}
+    told: dict[str, PhaseStatus] = {}
     line = ""
     try:
         with limited(trial.account.configuration.handlers.time_limit):

@@ -70,13 +70,13 @@ def _read_count(text: str) -> int:
 
 def query(options: argparse.Namespace) -> int:
     """Ask the database's documents a question."""
-    from jobmanager.views.query import RENDERERS, Language, Limits, QueryError, run_limited
+    from jobmanager.views.query import RENDERERS, Language, QueryError, QueryLimits, run_limited
 
     account = account_of(options)
     job_id = account.database.grid_jobs.find(options.job) if options.job is not None else None
     language = Language.XQUERY if options.xquery else Language.XPATH
     try:
-        result = run_limited(account, job_id, options.expression, language, Limits(seconds=options.timeout))
+        result = run_limited(account, job_id, options.expression, language, QueryLimits(seconds=options.timeout))
     except QueryError as error:
         raise CommandError(str(error)) from error
     sys.stdout.writelines(f"{line}\n" for line in RENDERERS[options.format](result))

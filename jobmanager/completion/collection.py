@@ -34,7 +34,7 @@ from jobmanager.states.driver_status import reconcile_with_drivers
 from jobmanager.states.ends import wants_a_word, was_told_to_end
 from jobmanager.states.reconciliation import ask_queue
 from jobmanager.states.transitions import apply_status, reopen
-from sandbox.files import Limits
+from sandbox.files import TarLimits
 from sandbox.gather import NO_FOLDER, End, Extra, Gathered, write_output
 from sandbox.status import render_stem
 
@@ -266,10 +266,10 @@ def _describe_end(job: LocalJobLine, lost: tuple[str, ...]) -> End:
     return End(job.index, job.local_id, job.outcome or job.state.word, job.cause, lost)
 
 
-def output_limits(account: Account) -> Limits:
+def output_limits(account: Account) -> TarLimits:
     """What the outputs of one grid job may measure."""
     settings = account.configuration.sandbox
-    return Limits(settings.max_output_files, settings.max_output_size * 1_000_000)
+    return TarLimits(settings.max_output_files, settings.max_output_size * 1_000_000)
 
 
 @contextmanager

@@ -113,7 +113,7 @@ class Field(Generic[T]):
 
 
 @dataclass(frozen=True)
-class Kind(Generic[T]):
+class AttributeType(Generic[T]):
     """How values of one type stand in an attribute."""
 
     read: Callable[[str], T]
@@ -132,11 +132,11 @@ class Kind(Generic[T]):
         return Field(name, self.read, self.render, value)
 
 
-TEXT = Kind(str, render_text)
-NUMBER = Kind(int, str)
-FRACTION = Kind(float, str)
-STATE = Kind(STATE_OF_WORD.__getitem__, lambda state: state.word)
-TIME = Kind[int](read_time, render_time)
+TEXT = AttributeType(str, render_text)
+NUMBER = AttributeType(int, str)
+FRACTION = AttributeType(float, str)
+STATE = AttributeType(STATE_OF_WORD.__getitem__, lambda state: state.word)
+TIME = AttributeType[int](read_time, render_time)
 """Seconds since 1970."""
 
 

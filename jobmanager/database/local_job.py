@@ -8,13 +8,13 @@ from lxml import etree
 
 from adapters import Slice
 from batch_adapters.states import STATE_OF_WORD, Cause, State
-from jobmanager.database.documents import NUMBER, STATE, TEXT, TIME, Document, Kind, render_text
+from jobmanager.database.documents import NUMBER, STATE, TEXT, TIME, AttributeType, Document, render_text
 from jobmanager.database.times import read_time, render_time
-from sandbox.status import MAX_PHASES, Phase
+from sandbox.status import MAX_PHASES, PhaseStatus
 
-SECONDS = Kind(float, "{:.2f}".format)
+SECONDS = AttributeType(float, "{:.2f}".format)
 """So many seconds."""
-CAUSE = Kind(Cause, lambda cause: cause.value)
+CAUSE = AttributeType(Cause, lambda cause: cause.value)
 """Why a local job ended."""
 
 
@@ -26,7 +26,7 @@ class Outcome(enum.Enum):
     CANCELLED = "cancelled"
 
 
-OUTCOME = Kind(Outcome, lambda outcome: outcome.value)
+OUTCOME = AttributeType(Outcome, lambda outcome: outcome.value)
 BLOCKED = "blocked: "
 """How the verdict begins on what does not let a local job go on; behind it, the command that helps."""
 MOST_EVIDENCE = 40
@@ -67,7 +67,7 @@ MOST_FOREIGN = 10
 
 
 @dataclass(frozen=True)
-class ToldPhase(Phase):
+class TimedPhase(PhaseStatus):
     """A phase as the document keeps it; times in seconds since the epoch."""
 
     begun: int = 0
@@ -296,7 +296,7 @@ class LocalJob(Document):
 
     # what its program told
 
-    def put_phases(self, phases: Iterable[Phase], now: float) -> None:
+    def put_phases(self, phases: Iterable[PhaseStatus], now: float) -> None:
         """Merge what was told now into what is known, by name."""
         known = {phase.name: phase for phase in self.told_phases()}
         # A phase begins when the local job last had anything else to tell.
@@ -304,12 +304,12 @@ class LocalJob(Document):
         for phase in phases:
             before = known.get(phase.name)
             if before is None and len(known) < MAX_PHASES:
-                known[phase.name] = ToldPhase(*_values(phase), min(begun, int(now)), int(now))
+                known[phase.name] = TimedPhase(*_values(phase), min(begun, int(now)), int(now))
             elif before is not None:
                 # Its numbers may be told in lines on stdout, which name no files.
                 merged = replace(phase, outputs=phase.outputs or before.outputs)
                 if _values(before) != _values(merged):
-                    known[phase.name] = ToldPhase(*_values(merged), before.begun, int(now))
+                    known[phase.name] = TimedPhase(*_values(merged), before.begun, int(now))
         self._remove("phase")
         for told in known.values():
             values = {"name": told.name, "done": told.done, "total": told.total, "unit": told.unit}
@@ -319,10 +319,10 @@ class LocalJob(Document):
             for output in told.outputs:
                 etree.SubElement(element, "output", name=output)
 
-    def told_phases(self) -> list[ToldPhase]:
+    def told_phases(self) -> list[TimedPhase]:
         """The phases that were told, in the order in which they were told first."""
         return [
-            ToldPhase(
+            TimedPhase(
                 *(str(e.get("name")), int(e.get("done") or 0), int(e.get("total") or 0), str(e.get("unit") or "")),
                 tuple(str(output.get("name")) for output in e.iterfind("output")),
                 *(read_time(str(e.get("begun"))), read_time(str(e.get("changed")))),
@@ -330,9 +330,9 @@ class LocalJob(Document):
             for e in self.element.iterchildren("phase")
         ]
 
-    def phases(self) -> list[Phase]:
+    def phases(self) -> list[PhaseStatus]:
         """The phases that were told, without their times."""
-        return [Phase(*_values(phase)) for phase in self.told_phases()]
+        return [PhaseStatus(*_values(phase)) for phase in self.told_phases()]
 
     def put_foreign(self, root: etree._Element) -> None:
         """Keep an element of an experiment's own namespace, in place of the one of the same name that was there."""
@@ -347,5 +347,5 @@ class LocalJob(Document):
         self.element.append(root)
 
 
-def _values(phase: Phase) -> tuple[str, int, int, str, tuple[str, ...]]:
+def _values(phase: PhaseStatus) -> tuple[str, int, int, str, tuple[str, ...]]:
     return phase.name, phase.done, phase.total, phase.unit, phase.outputs

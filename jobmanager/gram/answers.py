@@ -70,7 +70,7 @@ def reported_state(state: State) -> State:
 
 
 @dataclass(frozen=True)
-class Answer:
+class GramAnswer:
     """One answer; what it does not say, does not change."""
 
     state: State | None = None
@@ -80,15 +80,15 @@ class Answer:
     """What a person reads after "Details:"."""
 
 
-NO_CHANGE = Answer()
+NO_CHANGE = GramAnswer()
 
 
-def refuse(error: GramError, message: str) -> Answer:
+def refuse(error: GramError, message: str) -> GramAnswer:
     """The request, or the call, is refused."""
-    return Answer(error=error, message=message)
+    return GramAnswer(error=error, message=message)
 
 
-def render_answer(answer: Answer) -> str:
+def render_answer(answer: GramAnswer) -> str:
     """The answer as lines ``KEY:value``, the keys being those that a GRAM 5 script may return."""
     lines = []
     if answer.job_id:
@@ -103,15 +103,15 @@ def render_answer(answer: Answer) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def answer_poll(account: Account, job: GridJob) -> Answer:
+def answer_poll(account: Account, job: GridJob) -> GramAnswer:
     """What a poll of a grid job is told."""
     told = reported_state(job.state)
     if told is not State.FAILED:
-        return Answer(told)
+        return GramAnswer(told)
     # A bare FAILED would end the client with exit code 0.
     error = GramError.USER_CANCELLED if job.was_cancelled else GramError.JOB_EXECUTION_FAILED
     tar = account.places.output(job.identity)
-    return Answer(told, "", error, f"{job.reason or 'the grid job failed'}; what came back is in {tar}")
+    return GramAnswer(told, "", error, f"{job.reason or 'the grid job failed'}; what came back is in {tar}")
 
 
 def render_message(text: str) -> str:

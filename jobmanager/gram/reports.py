@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from batch_adapters.generator.collector_protocol import Answer, hand_in
+from batch_adapters.generator.collector_protocol import Receipt, hand_in
 from batch_adapters.generator.emit import keep_days, write_events_now
 from batch_adapters.running.backoff import Backoff
 from batch_adapters.states import Event, State
@@ -84,7 +84,7 @@ class GramEvents:
         messages = [message for message in self._repetitions if message.due <= now]
         messages += [self._find_message(job, now) for job in jobs if self._refused.get(job.identity, now) <= now]
         answers = self._write(messages, now)
-        written = [message for message, answer in answers.items() if answer is Answer.TAKEN]
+        written = [message for message, answer in answers.items() if answer is Receipt.TAKEN]
         news = {message.grid_job for message in written if not message.is_repetition}
         # What is new takes the place of what was to be told again.
         left = (message for message in self._repetitions if message not in answers and message.grid_job not in news)
@@ -109,7 +109,7 @@ class GramEvents:
         events = tuple(find_events(self._account, job))
         return _Message(job.identity, events, now, _AGAIN.get(events[-1].state, ()) if events else ())
 
-    def _write(self, messages: Sequence[_Message], now: float) -> dict[_Message, Answer]:
+    def _write(self, messages: Sequence[_Message], now: float) -> dict[_Message, Receipt]:
         """What became of each message, without those that are to be tried again soon."""
         try:
             self._keep_days(now)
@@ -120,22 +120,22 @@ class GramEvents:
             return {}
         found = {message: [next(answers) for _ in message.events] for message in messages}
         self._refused = {job: until for job, until in self._refused.items() if until > now}
-        for message in [message for message, all_of in found.items() if Answer.REFUSED in all_of]:
+        for message in [message for message, all_of in found.items() if Receipt.REFUSED in all_of]:
             logger.warning("%s: the collector refuses its events, its log says why", message.grid_job)
             self._refused[message.grid_job] = now + _PAUSE
-        if any(Answer.LATER in all_of for all_of in found.values()):
+        if any(Receipt.LATER in all_of for all_of in found.values()):
             self._complain("GRAM cannot be told by events: the collector cannot take them now")
             self._backoff.wait(now)
         else:
             self._trouble, self._backoff = "", Backoff()
-        return {message: _worst(all_of) for message, all_of in found.items() if Answer.LATER not in all_of}
+        return {message: _worst(all_of) for message, all_of in found.items() if Receipt.LATER not in all_of}
 
-    def _hand_in(self, events: Sequence[Event]) -> list[Answer]:
+    def _hand_in(self, events: Sequence[Event]) -> list[Receipt]:
         if self._collector is not None:
             return hand_in(self._collector, events)
         if self._folder is not None and events:
             write_events_now(self._folder, events)
-        return [Answer.TAKEN] * len(events)
+        return [Receipt.TAKEN] * len(events)
 
     def _keep_days(self, now: float) -> None:
         if self._folder is not None and self._collector is None and now >= self._next_days:
@@ -148,8 +148,8 @@ class GramEvents:
         self._trouble = trouble
 
 
-def _worst(answers: Iterable[Answer]) -> Answer:
-    return Answer.REFUSED if Answer.REFUSED in answers else Answer.TAKEN
+def _worst(answers: Iterable[Receipt]) -> Receipt:
+    return Receipt.REFUSED if Receipt.REFUSED in answers else Receipt.TAKEN
 
 
 _UNTIL_KNOWN = 1.0

@@ -22,7 +22,7 @@ from jobmanager.requests.time_limit import MOST_HANGS, HandlerHung, asking
 from jobmanager.site.account import Account
 from jobmanager.states.changes import put_local_jobs
 from sandbox.files import locked, open_regular
-from sandbox.status import Phase, read_phase, render_stem
+from sandbox.status import PhaseStatus, read_phase, render_stem
 
 logger = logging.getLogger(__name__)
 
@@ -168,7 +168,7 @@ class _Reader:
         with stream:
             return stream.read(most)
 
-    def _ask_handler(self, lines: Iterable[str]) -> list[Phase]:
+    def _ask_handler(self, lines: Iterable[str]) -> list[PhaseStatus]:
         """The last word of the handler on each phase that the lines tell of."""
         from jobmanager.requests.acceptance import (
             make_adapter,  # the monitor, which only looks for reports, does without
@@ -181,7 +181,7 @@ class _Reader:
         if len(hangs := asked.find_hangs()) >= MOST_HANGS:
             raise HandlerError(f"getPhaseOfLine is not asked any more: {hangs[-1]}")
         job = self._account.database.grid_jobs.get(self._identity)
-        told: dict[str, Phase] = {}
+        told: dict[str, PhaseStatus] = {}
         try:
             with asked.limited():
                 self._adapter = self._adapter or make_adapter(self._account, job.request(), job.request_folder)
@@ -195,7 +195,7 @@ class _Reader:
         return list(told.values())
 
 
-def check_phase(told: object) -> Phase:
+def check_phase(told: object) -> PhaseStatus:
     """The phase that a handler gives, if ``samgrid-report`` would take it.
 
     :raises TypeError, ValueError: it is none.

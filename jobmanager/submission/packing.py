@@ -16,7 +16,7 @@ from jobmanager.requests.time_limit import asking
 from jobmanager.site.account import Account, find_batch_adapter
 from jobmanager.site.settings import Transfer
 from sandbox.driver import DriverPlan, LocalJobEntry, render_driver, render_table
-from sandbox.files import Limits, SandboxRefused, atomic_write
+from sandbox.files import SandboxRefused, TarLimits, atomic_write
 from sandbox.pack import write_report, write_sandbox
 
 logger = logging.getLogger(__name__)
@@ -177,9 +177,9 @@ def _is_bare(account: Account, work_area: Path) -> bool:
     return is_shared and ":" not in str(work_area) and not any(work_area.iterdir())
 
 
-def _limits(account: Account) -> Limits:
+def _limits(account: Account) -> TarLimits:
     settings = account.configuration.sandbox
-    return Limits(settings.max_input_files, settings.max_input_size * 1_000_000)
+    return TarLimits(settings.max_input_files, settings.max_input_size * 1_000_000)
 
 
 def _remove(folder: Path) -> None:

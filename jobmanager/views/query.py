@@ -36,7 +36,7 @@ class Language(Enum):
     """XQuery 3.1, of which XPath 3.1 is a part: needs the extra ``xquery``."""
 
 
-class Kind(Enum):
+class ItemKind(Enum):
     """What an item of an answer is."""
 
     ELEMENT = "element"
@@ -47,7 +47,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True)
-class Limits:
+class QueryLimits:
     """What one expression may use."""
 
     seconds: float = 60
@@ -61,7 +61,7 @@ class Limits:
 class Item:
     """One item of an answer."""
 
-    kind: Kind
+    kind: ItemKind
     text: str
     """The markup of an element, the value of anything else, raw: it may hold what a terminal takes for a command."""
     fields: tuple[tuple[str, str], ...] = ()
@@ -82,7 +82,7 @@ def run_limited(
     job_id: str | None,
     expression: str,
     language: Language = Language.XPATH,
-    limits: Limits = Limits(),
+    limits: QueryLimits = QueryLimits(),
 ) -> QueryResult:
     """What an expression finds in the documents of all grid jobs, or of one; safe to call from any thread.
 
@@ -101,11 +101,11 @@ def run_limited(
 
 
 def _read_item(kind: str, text: str, fields: list[tuple[str, str]]) -> Item:
-    return Item(Kind(kind), text, tuple((name, value) for name, value in fields))
+    return Item(ItemKind(kind), text, tuple((name, value) for name, value in fields))
 
 
 def _render_question(
-    account: Account, job_id: str | None, expression: str, language: Language, limits: Limits
+    account: Account, job_id: str | None, expression: str, language: Language, limits: QueryLimits
 ) -> bytes:
     path = account.database.path
     question = {
@@ -120,7 +120,7 @@ def _render_question(
     return json.dumps(question).encode()
 
 
-def _run_child(question: bytes, limits: Limits, where: str) -> "subprocess.CompletedProcess[bytes]":
+def _run_child(question: bytes, limits: QueryLimits, where: str) -> "subprocess.CompletedProcess[bytes]":
     environment = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
     try:
         return subprocess.run(
@@ -137,7 +137,7 @@ def _run_child(question: bytes, limits: Limits, where: str) -> "subprocess.Compl
         raise QueryError(f"{where}: no answer within {limits.seconds:g} s") from error
 
 
-def _render_end(status: int, errors: bytes, limits: Limits) -> str:
+def _render_end(status: int, errors: bytes, limits: QueryLimits) -> str:
     if status == -signal.SIGXCPU:
         return f"no answer within {limits.seconds:g} s"
     words = render_line(errors.decode(errors="replace"))[-_LONGEST_FAULT:]
@@ -155,14 +155,15 @@ _WIDEST = 80
 
 def render_items(result: QueryResult) -> Iterable[str]:
     """A line per item: the markup of elements, the value of anything else."""
-    return (_render_markup_line(i.text) if i.kind is Kind.ELEMENT else _render_value_line(i.text) for i in result.items)
+    for item in result.items:
+        yield (_render_markup_line if item.kind is ItemKind.ELEMENT else _render_value_line)(item.text)
 
 
 def render_xml(result: QueryResult) -> Iterable[str]:
     """One well-formed document, of root ``result``: elements as they are, anything else in an element of its kind."""
     yield "<result>"
     for item in result.items:
-        yield render_markup(item.text if item.kind is Kind.ELEMENT else _wrap(item))
+        yield render_markup(item.text if item.kind is ItemKind.ELEMENT else _wrap(item))
     yield "</result>"
 
 
@@ -192,7 +193,7 @@ def _render_value_line(value: str) -> str:
 
 def _wrap(item: Item) -> str:
     kind = item.kind.value
-    name = f" name={quoteattr(render_text(item.fields[0][0]))}" if item.kind is Kind.ATTRIBUTE else ""
+    name = f" name={quoteattr(render_text(item.fields[0][0]))}" if item.kind is ItemKind.ATTRIBUTE else ""
     return f"<{kind}{name}>{escape(render_text(item.text))}</{kind}>"
 
 

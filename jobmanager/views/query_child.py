@@ -137,7 +137,7 @@ class Question:
     answer: int
 
 
-class TooLarge(Exception):
+class AnswerTooLarge(Exception):
     """The answer is larger than it may be."""
 
 
@@ -168,7 +168,7 @@ def _answer(question: Question) -> str:
             _seal()
             items = _take(evaluate(question.expression), question.answer)
         return json.dumps({"items": items, "left_out": left_out})
-    except (BadExpression, DatabaseError, TooLarge) as error:
+    except (BadExpression, DatabaseError, AnswerTooLarge) as error:
         return json.dumps({"fault": str(error)})
     except MemoryError:
         return json.dumps({"fault": f"needs more than {question.memory // 1_000_000} MB of memory"})
@@ -219,6 +219,6 @@ def _take(items: Iterable[WireItem], most: int) -> list[WireItem]:
     for item in items:
         size += len(item[1]) + sum(len(name) + len(value) for name, value in item[2])
         if size > most:
-            raise TooLarge(f"the answer has more than {most} letters: ask for less, or count")
+            raise AnswerTooLarge(f"the answer has more than {most} letters: ask for less, or count")
         taken.append(item)
     return taken

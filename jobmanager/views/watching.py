@@ -113,10 +113,10 @@ def _trouble(account: Account, identity: str) -> str:
 def _display() -> AbstractContextManager[Display]:
     if sys.stdout.isatty():
         return Bars()
-    return nullcontext(Lines())
+    return nullcontext(PlainLines())
 
 
-class Lines:
+class PlainLines:
     """Plain lines, one whenever something has changed."""
 
     def __init__(self) -> None:

@@ -42,7 +42,7 @@ class ErrorPage:
     events: str = ""
 
 
-class Site:
+class Pages:
     """The pages of one account."""
 
     def __init__(self, account: Account) -> None:
@@ -170,7 +170,7 @@ def _answer_with_tail(path: Path | None) -> Response:
 
 def make_app(account: Account, token: str, on_loopback: bool = False) -> Starlette:
     """The application, for whoever has the token."""
-    site = Site(account)
+    site = Pages(account)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[Mapping[str, object]]:

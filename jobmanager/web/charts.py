@@ -10,7 +10,7 @@ from jobmanager.database.database import LocalJobLine
 
 
 @dataclass(frozen=True)
-class Kind:
+class JobKind:
     """Local jobs that look the same."""
 
     letter: str
@@ -22,17 +22,17 @@ class Kind:
 
 
 KINDS = (
-    Kind("f", "failed", "failed", "M1.5 3l1.5 -1.5l2 2l2 -2l1.5 1.5l-2 2l2 2l-1.5 1.5l-2 -2l-2 2l-1.5 -1.5l2 -2z"),
-    Kind("c", "cancelled", "cancelled", "M1 1l8 8h-8z"),
-    Kind("s", "suspended", "suspended", "M1.5 1h2.5v8h-2.5zm4.5 0h2.5v8h-2.5z"),
-    Kind("a", "active", "active", "M2 1l7 4l-7 4z"),
-    Kind("p", "pending", "pending", "M1 1h8v8h-8zm1.6 1.6v4.8h4.8v-4.8z"),
-    Kind("u", "unsubmitted", "unsubmitted", "M4 4h2v2h-2z"),
-    Kind("d", "done", "done", "M1 1h8v8h-8z"),
+    JobKind("f", "failed", "failed", "M1.5 3l1.5 -1.5l2 2l2 -2l1.5 1.5l-2 2l2 2l-1.5 1.5l-2 -2l-2 2l-1.5 -1.5l2 -2z"),
+    JobKind("c", "cancelled", "cancelled", "M1 1l8 8h-8z"),
+    JobKind("s", "suspended", "suspended", "M1.5 1h2.5v8h-2.5zm4.5 0h2.5v8h-2.5z"),
+    JobKind("a", "active", "active", "M2 1l7 4l-7 4z"),
+    JobKind("p", "pending", "pending", "M1 1h8v8h-8zm1.6 1.6v4.8h4.8v-4.8z"),
+    JobKind("u", "unsubmitted", "unsubmitted", "M4 4h2v2h-2z"),
+    JobKind("d", "done", "done", "M1 1h8v8h-8z"),
 )
 """Those that need a look come first."""
 
-KIND_OF_NAME: Mapping[str, Kind] = {kind.name: kind for kind in KINDS}
+KIND_OF_NAME: Mapping[str, JobKind] = {kind.name: kind for kind in KINDS}
 _LETTERS = "".join(kind.letter for kind in KINDS)
 _KIND_OF_STATE = {
     State.UNSUBMITTED: "unsubmitted",
@@ -57,22 +57,22 @@ class Cells:
     each: int
 
 
-def kind_of(line: LocalJobLine) -> Kind:
+def kind_of(line: LocalJobLine) -> JobKind:
     """How a local job is shown."""
     return kind_of_end(line.outcome) if line.outcome else kind_of_state(line.state)
 
 
-def kind_of_end(outcome: str) -> Kind:
+def kind_of_end(outcome: str) -> JobKind:
     """How an end is shown: of a local job, or of a grid job."""
     return KIND_OF_NAME["done" if outcome == "succeeded" else outcome]
 
 
-def kind_of_state(state: State) -> Kind:
+def kind_of_state(state: State) -> JobKind:
     """How a state is shown."""
     return KIND_OF_NAME[_KIND_OF_STATE[state]]
 
 
-def count_kinds(lines: Iterable[LocalJobLine]) -> list[tuple[Kind, int]]:
+def count_kinds(lines: Iterable[LocalJobLine]) -> list[tuple[JobKind, int]]:
     """How many local jobs are of each kind."""
     counts = Counter(kind_of(line).letter for line in lines)
     return [(kind, counts[kind.letter]) for kind in KINDS]
@@ -116,7 +116,7 @@ class Span:
 class Shape:
     """All local jobs of one kind in a picture, as one path."""
 
-    kind: Kind
+    kind: JobKind
     path: str
 
 

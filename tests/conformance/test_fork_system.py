@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 
 from batch_adapters.fork.commands import HISTORY_SECONDS
-from batch_adapters.fork.jobs import End, Run, read_run_file, render_end, render_process
+from batch_adapters.fork.jobs import JobEnd, JobRun, read_run_file, render_end, render_process
 from batch_adapters.fork.processes import Process, read_boot, read_process
 from batch_adapters.fork.spool import (
     EVENTS_BYTES,
     KEEP_SECONDS,
     Spool,
-    Submission,
+    StoredSubmission,
     open_spool,
     write_submission,
 )
@@ -619,7 +619,7 @@ def test_an_end_that_only_its_claim_knows_is_told(system: System, stranger: subp
     system.change("UPDATE job SET state = 'running'")
     _claim(system, "a.1", stranger.pid, started=1)
     with (system.spool / "run" / "a.1").open("a") as claim:
-        claim.write(render_end(End(State.DONE, 3, 1_700_000_000)))
+        claim.write(render_end(JobEnd(State.DONE, 3, 1_700_000_000)))
     assert system.wait_for_end() == {"a.1": Answer("ended", "3")}
     assert Event(1_700_000_000, "a.1", State.DONE, 3) in system.events()
 
@@ -666,7 +666,7 @@ def _read(path: Path) -> str:
 def _store(system: System, token: str, command: tuple[str, ...], last: int = 1) -> Spool:
     """A submission, as the submit command stores it, which nobody serves yet."""
     with closing(open_spool(system.spool)) as spool:
-        write_submission(spool, token, (1, last), Submission(command, str(system.folder), ()))
+        write_submission(spool, token, (1, last), StoredSubmission(command, str(system.folder), ()))
         return spool
 
 
@@ -749,7 +749,7 @@ def test_the_end_that_a_starter_cannot_write_down_is_waited_for(system: System) 
     # As a full disk does: files can be made, and nothing can be written to them.
     resource.prlimit(starter, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
     system.submit("b", 1, "exit 6")
-    wait_until(lambda: read_run_file(system.spool / "run" / "b.1") == Run())
+    wait_until(lambda: read_run_file(system.spool / "run" / "b.1") == JobRun())
     system.kill(QUEUE)
     # What the next queue has started shows that it has looked at what ran before.
     system.submit("c", 1, "exit 7")

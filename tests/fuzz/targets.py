@@ -23,22 +23,20 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp
 
 from adapters import BadSweep, Site
-from adapters.job_adapter import Limits as CuttingLimits
-from adapters.job_adapter import TooLarge, count_local_jobs, cut_slice
+from adapters.job_adapter import Limits, TooLarge, count_local_jobs, cut_slice
 from adapters.sweep import read_parameters
 from batch_adapters.adapter import BatchAdapter, Garbled, Job, Reader
 from batch_adapters.condor import events as condor
 from batch_adapters.fork import commands as fork_commands
 from batch_adapters.fork.jobs import read_local_id, read_run
-from batch_adapters.fork.protocol import BadRequest as BadStart
+from batch_adapters.fork.protocol import BadMessage, read_start_request, read_wire, render_start_request
 from batch_adapters.fork.protocol import read_answer as read_starter_answer
-from batch_adapters.fork.protocol import read_start_request, read_wire, render_start_request
 from batch_adapters.fork.spool import read_submission
 from batch_adapters.generator.collector_protocol import read_lines
 from batch_adapters.generator.emit import LineFilter
 from batch_adapters.generator.module import LogNotKnown, Parser, ReadyLines
 from batch_adapters.generator.poll import read_polling
-from batch_adapters.lsf.events import EventLog
+from batch_adapters.lsf.events import LsbEvents
 from batch_adapters.pbs.events import ServerLog
 from batch_adapters.registry import ADAPTERS, find_builtin
 from batch_adapters.running.batch_system import read_answer
@@ -73,7 +71,7 @@ from jobmanager.views.selection import read_selection
 from jobmanager.web.access import Guard
 from jobmanager.web.app import make_app
 from jobmanager.web.serving import ListenError, read_listen
-from sandbox.files import Limits, SandboxError
+from sandbox.files import SandboxError, TarLimits
 from sandbox.status import DriverStatus, read_status
 from sandbox.unpack import unpack
 from tests.production import add_production
@@ -146,7 +144,7 @@ def _check_adapter(adapter: BatchAdapter, printed: str) -> None:
 _LOGS: Mapping[str, tuple[Callable[[], Parser], str]] = {
     "condor": (lambda: condor.EventLog(UTC, lambda: 1795262400.0), "condor/condor-EventLog-*.log"),
     "events": (ReadyLines, ""),
-    "lsf": (EventLog, "lsf/documented.txt"),
+    "lsf": (LsbEvents, "lsf/documented.txt"),
     "pbs": (ServerLog, "pbs/pbs-server_log.*"),
     "sge": (GridEngineLog, "sge/sge-*.log"),
     "slurm": (SlurmLog, "slurm/*.log"),
@@ -206,7 +204,7 @@ def _check_acceptance(text: str) -> None:
 def _check_decomposition(text: str) -> None:
     numbers = [int(word) for word in re.findall(r"[0-9]{1,12}", text)[:6]]
     events, cpu, share, rule, recommended, longest = numbers + [1] * (6 - len(numbers))
-    limits = CuttingLimits(rule or 1, recommended / 7, longest / 7)
+    limits = Limits(rule or 1, recommended / 7, longest / 7)
     count = count_local_jobs(events or 1, cpu / 1000, share, limits)
     slices = [cut_slice(index, count, events or 1, rule or 1) for index in {1, (count + 1) // 2, count}]
     assert all(0 < one.events <= (events or 1) and one.first_event + one.events - 1 <= (events or 1) for one in slices)
@@ -269,7 +267,7 @@ def _check_tar(data: bytes) -> None:
     def check(file: Path) -> None:
         target = file.with_name("out")
         try:
-            unpack(file, target, Limits(100, 100_000))
+            unpack(file, target, TarLimits(100, 100_000))
         finally:
             left = {entry.name for entry in file.parent.iterdir()}
             assert left <= {"x.tar", "out"}
@@ -550,7 +548,7 @@ TARGETS: Mapping[str, Target] = {
         (BadDescription,),
         (b"grami_program='/bin/echo'\ngrami_args='\"a b\" \"c\\\\\"'\ngrami_env='\"N\" \"v\"'\ngrami_job_type='1'\n",),
     ),
-    "fork-start": Target(_check_start, (BadStart,), (b"100;t;executable=/sh;arguments=c;count=1;environment=A=b\n",)),
+    "fork-start": Target(_check_start, (BadMessage,), (b"100;t;executable=/sh;arguments=c;count=1;environment=A=b\n",)),
     "fork-answer": Target(of_text(read_starter_answer), (ValueError,), (b"101;t;4711,4712\n", b"102;t;17;why\n")),
     "fork-run": Target(of_text(read_run), seeds=(b"process 1 2 boot 3 4\nend 8 0 7\n",)),
     "fork-submission": Target(

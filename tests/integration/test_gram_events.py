@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from batch_adapters.generator.collector_protocol import LONGEST_PACKET, Answer, hand_in
+from batch_adapters.generator.collector_protocol import LONGEST_PACKET, Receipt, hand_in
 from batch_adapters.generator.emit import keep_days, write_events_now
 from batch_adapters.states import Event, State
 from jobmanager.database.grid_job import GramOrigin
@@ -221,9 +221,9 @@ def test_a_full_disk_tears_no_line_that_the_reader_stumbles_over(place: Path) ->
         for room in range(1, 60, 7):
             (day,) = (place / "events").iterdir()
             resource.prlimit(collector.pid, resource.RLIMIT_FSIZE, (day.stat().st_size + room, resource.RLIM_INFINITY))
-            assert set(hand_in(place / "socket", events)) <= {Answer.LATER, Answer.TAKEN}
+            assert set(hand_in(place / "socket", events)) <= {Receipt.LATER, Receipt.TAKEN}
         resource.prlimit(collector.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-        assert hand_in(place / "socket", [Event(0, A, State.DONE, 5)]) == [Answer.TAKEN]
+        assert hand_in(place / "socket", [Event(0, A, State.DONE, 5)]) == [Receipt.TAKEN]
         assert set(reader.wait_for(f"{A};8;5")) == {f"{A};2;0", f"{B};2;0", f"{A};8;5"}
 
 

@@ -15,7 +15,7 @@ from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import Evidence, LocalJob
 from jobmanager.site.places import make_state_folder
 from jobmanager.states.ends import put_outcome
-from sandbox.status import Phase
+from sandbox.status import PhaseStatus
 from tests.forked_samgrid import ForkedSamgrid
 from tests.samgrid import Samgrid
 
@@ -66,7 +66,7 @@ def make_local_job(index: int, array: str, state: State, host: str | None = None
 
 
 def put_phases(job: LocalJob, **done: int) -> LocalJob:
-    job.put_phases([Phase(name, number, 250, "events") for name, number in done.items()], 2000)
+    job.put_phases([PhaseStatus(name, number, 250, "events") for name, number in done.items()], 2000)
     return job
 
 

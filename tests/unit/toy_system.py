@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Lines, Naming, Outcome
+from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Lines, Meaning, Naming
 from batch_adapters.fork import FORK
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.states import State
@@ -33,10 +33,10 @@ _STATES = {
 }
 _OUTCOMES = (
     OK,
-    Outcome(1, "", Answer.TRANSIENT),
-    Outcome(2, "", Answer.PERMANENT),
-    Outcome(4, "", Answer.ABSENT),
-    Outcome(5, "", Answer.LATER),
+    Meaning(1, "", Answer.TRANSIENT),
+    Meaning(2, "", Answer.PERMANENT),
+    Meaning(4, "", Answer.ABSENT),
+    Meaning(5, "", Answer.LATER),
 )
 _READ = Lines(r"(?P<id>\S+) (?P<state>\S+) (?P<token>\S+) (?:-|(?P<exit>\d+))(?: (?P<reason>.+))?")
 

@@ -14,7 +14,7 @@ from jobmanager.web.charts import (
     KIND_OF_NAME,
     Cells,
     History,
-    Kind,
+    JobKind,
     Timeline,
     count_kinds,
     draw_history,
@@ -27,7 +27,7 @@ from jobmanager.web.charts import (
 )
 from jobmanager.web.reading import ReadOnlyDatabase, find_size, open_file
 from jobmanager.web.rendering import Paging, read_paging
-from sandbox.status import Phase
+from sandbox.status import PhaseStatus
 
 _ROWS = 50
 
@@ -69,7 +69,7 @@ def read_outlook(account: Account, database: ReadOnlyDatabase, job: GridJob, now
     return Outlook(bars, end, render_silent(course, stall_time), render_blocked(course))
 
 
-def render_bars(told: Iterable[Phase]) -> list[Bar]:
+def render_bars(told: Iterable[PhaseStatus]) -> list[Bar]:
     """The phases of one local job."""
     return [Bar(phase.name, phase.done, phase.total, phase.unit) for phase in told]
 
@@ -79,16 +79,16 @@ class Row:
     """A local job in the table; times in seconds."""
 
     line: LocalJobLine
-    kind: Kind
+    kind: JobKind
     waited: float | None
     ran: float | None
 
 
 @dataclass(frozen=True)
-class Table:
+class JobTable:
     """The local jobs that are listed."""
 
-    chosen: Kind | None
+    chosen: JobKind | None
     """Only those of this kind."""
     rows: list[Row]
     count: int
@@ -100,20 +100,20 @@ class GridJobPage:
     """What the page shows."""
 
     job: GridJob
-    kind: Kind
+    kind: JobKind
     state_words: str
     submitted: float
     ended: float | None
     request: list[tuple[str, str]]
-    steps: list[tuple[StepLine, Kind]]
+    steps: list[tuple[StepLine, JobKind]]
     """Of a structured grid job, which has no local jobs of its own."""
     outlook: Outlook
-    legend: list[tuple[Kind, int]]
+    legend: list[tuple[JobKind, int]]
     cells: Cells
     count: int
     history: History | None
     timeline: Timeline | None
-    table: Table
+    table: JobTable
     output_size: int | None
     """Bytes of the output tar."""
     quarantined: str
@@ -159,12 +159,12 @@ def _render_value(value: Value) -> str:
     return value if isinstance(value, str) else f"({' '.join(map(_render_value, value))})"
 
 
-def _read_table(lines: Iterable[LocalJobLine], parameters: Mapping[str, str], now: float) -> Table:
+def _read_table(lines: Iterable[LocalJobLine], parameters: Mapping[str, str], now: float) -> JobTable:
     chosen = KIND_OF_NAME.get(parameters.get("state", ""))
     listed = [line for line in lines if chosen in (None, kind_of(line))]
     links = read_paging("Pages of local jobs", parameters, len(listed), _ROWS, "#table")
     shown = listed[links.first : links.first + _ROWS]
-    return Table(chosen, [_describe(line, now) for line in shown], len(listed), links)
+    return JobTable(chosen, [_describe(line, now) for line in shown], len(listed), links)
 
 
 def _describe(line: LocalJobLine, now: float) -> Row:

@@ -8,7 +8,7 @@ from jobmanager.database.local_job import Evidence, LocalJob
 from jobmanager.site.account import Account
 from jobmanager.views.explaining import describe_driver, describe_local_job, look_around
 from jobmanager.views.verdict import render_verdict
-from jobmanager.web.charts import Kind, kind_of_end, kind_of_state
+from jobmanager.web.charts import JobKind, kind_of_end, kind_of_state
 from jobmanager.web.pages.grid_job import Bar, render_bars
 from jobmanager.web.reading import ReadOnlyDatabase, find_size, open_file
 from sandbox.gather import EXPECTED
@@ -23,7 +23,7 @@ class LocalJobPage:
 
     identity: str
     job: LocalJob
-    kind: Kind
+    kind: JobKind
     verdict: str
     facts: list[tuple[str, str]]
     times: list[tuple[str, int]]

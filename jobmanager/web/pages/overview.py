@@ -7,7 +7,7 @@ from batch_adapters.states import STATE_OF_WORD
 from jobmanager.database.database import STANDINGS, Choice, Overview, Quarantined
 from jobmanager.database.times import read_time
 from jobmanager.views.grid_jobs import render_counts
-from jobmanager.web.charts import KIND_OF_NAME, Kind, kind_of_end, kind_of_state
+from jobmanager.web.charts import KIND_OF_NAME, JobKind, kind_of_end, kind_of_state
 from jobmanager.web.reading import ReadOnlyDatabase
 from jobmanager.web.rendering import Paging, read_paging
 
@@ -21,8 +21,8 @@ class Entry:
     """A grid job in the list."""
 
     row: Overview
-    kind: Kind
-    shares: list[tuple[Kind, str]]
+    kind: JobKind
+    shares: list[tuple[JobKind, str]]
     """How large a part of its local jobs is of each kind, as SVG paths along a bar of 1000 × 10."""
     words: str
     submitted: float
@@ -79,7 +79,7 @@ def _describe(row: Overview, quarantined: Quarantined | None) -> Entry:
     return Entry(row, kind, _draw_shares(row), render_counts(row), read_time(row.submitted), why)
 
 
-def _draw_shares(row: Overview) -> list[tuple[Kind, str]]:
+def _draw_shares(row: Overview) -> list[tuple[JobKind, str]]:
     total = sum(row.counts.values())
     shares, left = [], 0.0
     for name in _SHARES:

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from jobmanager.database.database import UnknownJob
 from jobmanager.site.account import Account
-from jobmanager.views.query import MOST_LETTERS, Language, Limits, QueryError, QueryResult, run_limited
+from jobmanager.views.query import MOST_LETTERS, Language, QueryError, QueryLimits, QueryResult, run_limited
 from jobmanager.web.reading import open_read_only
 
-LIMITS = Limits(seconds=10, memory=1_000_000_000, answer=8_000_000)
+LIMITS = QueryLimits(seconds=10, memory=1_000_000_000, answer=8_000_000)
 """What one question from a browser may use."""
 _MOST_ITEMS = 1000
 _MOST_TEXT = 500_000

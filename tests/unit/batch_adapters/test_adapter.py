@@ -2,7 +2,7 @@
 
 import pytest
 
-from batch_adapters.adapter import Answer, Garbled, Job, Lines, LocalStatus, Outcome
+from batch_adapters.adapter import Answer, Garbled, Job, Lines, LocalStatus, Meaning
 
 READ = Lines(
     r"(?P<id>\d+) (?P<state>[A-Z]+)(?: (?P<exit>-|\d+))?(?: (?P<token>[a-z-]\S*))?(?: \((?P<reason>.*)\))?",
@@ -45,14 +45,14 @@ def test_any_other_line_is_garbled(printed: str, quoted: str) -> None:
 @pytest.mark.parametrize(
     ("outcome", "exit_code", "output", "fits"),
     [
-        pytest.param(Outcome(1, "down", Answer.TRANSIENT), 1, "is down now", True, id="both"),
-        pytest.param(Outcome(1, "down", Answer.TRANSIENT), 2, "is down now", False, id="another exit code"),
-        pytest.param(Outcome(1, "down", Answer.TRANSIENT), 1, "is up", False, id="other words"),
-        pytest.param(Outcome(None, "down", Answer.TRANSIENT), 255, "down", True, id="any exit code"),
-        pytest.param(Outcome(0, "", Answer.OK), 0, "whatever", True, id="any words"),
+        pytest.param(Meaning(1, "down", Answer.TRANSIENT), 1, "is down now", True, id="both"),
+        pytest.param(Meaning(1, "down", Answer.TRANSIENT), 2, "is down now", False, id="another exit code"),
+        pytest.param(Meaning(1, "down", Answer.TRANSIENT), 1, "is up", False, id="other words"),
+        pytest.param(Meaning(None, "down", Answer.TRANSIENT), 255, "down", True, id="any exit code"),
+        pytest.param(Meaning(0, "", Answer.OK), 0, "whatever", True, id="any words"),
     ],
 )
-def test_an_outcome_is_known_by_exit_code_and_words(outcome: Outcome, exit_code: int, output: str, fits: bool) -> None:
+def test_an_outcome_is_known_by_exit_code_and_words(outcome: Meaning, exit_code: int, output: str, fits: bool) -> None:
     assert outcome.fits(exit_code, output) is fits
 
 

@@ -21,8 +21,8 @@ from batch_adapters.adapter import (
     Lines,
     Listing,
     LocalStatus,
+    Meaning,
     Naming,
-    Outcome,
     Refused,
     Submission,
     Unreachable,
@@ -37,10 +37,10 @@ from batch_adapters.states import State
 SUBMISSION = Submission("k3f9zq2m-1", 3, "/driver", "/results")
 OUTCOMES = (
     OK,
-    Outcome(1, "", Answer.TRANSIENT),
-    Outcome(2, "", Answer.PERMANENT),
-    Outcome(4, "", Answer.ABSENT),
-    Outcome(5, "", Answer.LATER),
+    Meaning(1, "", Answer.TRANSIENT),
+    Meaning(2, "", Answer.PERMANENT),
+    Meaning(4, "", Answer.ABSENT),
+    Meaning(5, "", Answer.LATER),
 )
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from batch_adapters.condor import events as condor
 from batch_adapters.generator.emit import LineFilter
 from batch_adapters.generator.module import Parser
-from batch_adapters.lsf.events import EventLog
+from batch_adapters.lsf.events import LsbEvents
 from batch_adapters.pbs.events import ServerLog
 from batch_adapters.sge.events import GridEngineLog
 from batch_adapters.slurm.events import SLURM
@@ -90,7 +90,7 @@ LOGS = {
         alphabet="0123456789:joblgactNE\n",
     ),
     "sge accounting": Log(GridEngineLog, lines_of("sge/sge-accounting.log"), rb"^(?:[^:]*:){5}(\d+):", (b":" * 45,)),
-    "lsf": Log(*(EventLog, LSF_RECORDS, rb'^"JOB_\w+" "[\d.]+" \d+ (\d+)'), alphabet='0123456789 "JOB_STATUSNEW\n#.'),
+    "lsf": Log(*(LsbEvents, LSF_RECORDS, rb'^"JOB_\w+" "[\d.]+" \d+ (\d+)'), alphabet='0123456789 "JOB_STATUSNEW\n#.'),
     "condor": Log(
         *(lambda: condor.EventLog(UTC, lambda: NOW), CONDOR_RECORDS),
         rb'(?:^\d{3} \(|\n  "Cluster": |\n    <a n="Cluster"><i>)0*(\d+)',

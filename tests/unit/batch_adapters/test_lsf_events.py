@@ -9,7 +9,7 @@ import pytest
 
 from batch_adapters.generator.module import FeedSettings, LogNotKnown
 from batch_adapters.lsf import events
-from batch_adapters.lsf.events import LSF, EventLog, find_log
+from batch_adapters.lsf.events import LSF, LsbEvents, find_log
 from tests.unit.batch_adapters.log_reading import collect_changes, read_lines
 
 NOW = 1795217181
@@ -323,7 +323,7 @@ def test_a_block_begins_at_the_time_of_its_first_record_that_is_no_copy(block: b
 
 def test_what_is_remembered_is_bounded_and_the_latest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "_MOST_KILLED", 10)
-    parser = EventLog()
+    parser = LsbEvents()
     for number in range(100):
         parser.read_events(signal("KILL", number))
         assert len(parser._killed) <= 10

@@ -8,7 +8,7 @@ from pathlib import Path
 import jinja2
 import pytest
 
-from batch_adapters.adapter import OK, Answer, BatchError, Command, Garbled, Outcome, Postponed, Refused, Unreachable
+from batch_adapters.adapter import OK, Answer, BatchError, Command, Garbled, Meaning, Postponed, Refused, Unreachable
 from batch_adapters.running import commands as running
 from batch_adapters.running.commands import (
     TimedOut,
@@ -77,12 +77,12 @@ def test_a_value_reaches_the_program_byte_for_byte(program: Program, word: str) 
 
 OUTCOMES = (
     OK,
-    Outcome(1, "(?i)connection refused", Answer.TRANSIENT),
-    Outcome(None, "invalid answer", Answer.UNKNOWN),
-    Outcome(4, "^$", Answer.OK),
-    Outcome(6, "no such job", Answer.ABSENT),
-    Outcome(7, "limit", Answer.LATER),
-    Outcome(5, "rejected", Answer.PERMANENT),
+    Meaning(1, "(?i)connection refused", Answer.TRANSIENT),
+    Meaning(None, "invalid answer", Answer.UNKNOWN),
+    Meaning(4, "^$", Answer.OK),
+    Meaning(6, "no such job", Answer.ABSENT),
+    Meaning(7, "limit", Answer.LATER),
+    Meaning(5, "rejected", Answer.PERMANENT),
 )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Garbled, Job, Lines, Naming, Outcome, Submission
+from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Garbled, Job, Lines, Meaning, Naming, Submission
 from batch_adapters.fork import FORK
 from batch_adapters.registry import ADAPTERS, BadAdapter, UnknownBatchSystem
 from batch_adapters.running.batch_system import BatchSystem
@@ -65,9 +65,9 @@ def test_a_table_makes_a_new_batch_system_without_code() -> None:
         ("oarsub", "-n", "{{ token }}", "{{ driver }} {{ token }}"), timeout=30, attempts=1
     )
     assert adapter.queue.outcomes == (
-        Outcome(0, "", Answer.OK),
-        Outcome(None, "cannot connect", Answer.TRANSIENT),
-        Outcome(7, "no such", Answer.ABSENT),
+        Meaning(0, "", Answer.OK),
+        Meaning(None, "cannot connect", Answer.TRANSIENT),
+        Meaning(7, "no such", Answer.ABSENT),
     )
     assert adapter.naming == Naming(r"OAR_JOB_ID=(?P<id>\d+)", "{id}", "{id}_{n}", "{id}", 0)
     assert adapter.states["Suspended"] is State.SUSPENDED

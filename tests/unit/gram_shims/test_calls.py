@@ -17,7 +17,7 @@ from gram_shims.calls import ACKNOWLEDGES, signal
 from gram_shims.program import answer_call
 from gram_shims.request import JobDescription
 from jobmanager.database.database import Database, OpenGridJob
-from jobmanager.gram.answers import NO_CHANGE, Answer, gram_id, read_gram_id
+from jobmanager.gram.answers import NO_CHANGE, GramAnswer, gram_id, read_gram_id
 from jobmanager.requests.rsl import read_rsl
 from jobmanager.site.account import Account
 from tests.clients_of_gram import REQUESTS, render_globus_rsl, write_files
@@ -94,7 +94,7 @@ def test_it_is_known_whether_gram_asks_us_once_it_has_brought_files_back(
 def test_the_same_request_is_the_same_grid_job_also_when_its_files_have_gone(account: Account) -> None:
     first = submit(account)
     gone = describe(directory=("/nowhere",))
-    assert gram_shims.calls.submit(account, gone) == Answer(State.PENDING, gram_id(first))
+    assert gram_shims.calls.submit(account, gone) == GramAnswer(State.PENDING, gram_id(first))
     assert submit(account, "1.2.4") != first
     assert len(account.database.grid_jobs.list_open()) == 2
 
@@ -233,10 +233,10 @@ def test_a_poll_tells_the_state_and_wakes_the_monitor_while_there_is_work(
     account: Account, wakes: list[Account]
 ) -> None:
     identity = submit(account)
-    assert gram_shims.calls.poll(account, about(identity)) == Answer(State.PENDING)
+    assert gram_shims.calls.poll(account, about(identity)) == GramAnswer(State.PENDING)
     assert len(wakes) == 2
     end(account, identity, State.DONE)
-    assert gram_shims.calls.poll(account, about(identity)) == Answer(State.DONE)
+    assert gram_shims.calls.poll(account, about(identity)) == GramAnswer(State.DONE)
     assert len(wakes) == 2
 
 
@@ -251,7 +251,7 @@ def test_a_poll_of_a_failed_grid_job_says_why(account: Account) -> None:
 
 def test_a_job_manager_that_never_learned_the_id_is_told_by_uniqid(account: Account) -> None:
     submit(account)
-    assert gram_shims.calls.poll(account, describe(jobid=("",))) == Answer(State.PENDING)
+    assert gram_shims.calls.poll(account, describe(jobid=("",))) == GramAnswer(State.PENDING)
 
 
 @pytest.mark.parametrize("identity", ["zzzzzzzz", "", "../../etc/passwd", "11,12", "\udcff", "a\nb"])
@@ -263,7 +263,7 @@ def test_of_an_unknown_grid_job_a_poll_knows_nothing(account: Account, identity:
 def test_cancel_puts_the_tombstone_and_wakes_the_monitor(account: Account, wakes: list[Account]) -> None:
     identity = submit(account)
     for _ in range(2):
-        assert gram_shims.calls.cancel(account, about(identity)) == Answer(State.FAILED)
+        assert gram_shims.calls.cancel(account, about(identity)) == GramAnswer(State.FAILED)
     assert account.database.grid_jobs.list_open() == [
         OpenGridJob(identity, "fork", cancelled=True, state=State.UNSUBMITTED)
     ]
@@ -274,7 +274,7 @@ def test_cancel_puts_the_tombstone_and_wakes_the_monitor(account: Account, wakes
 def test_cancel_tells_the_state_of_what_has_ended(account: Account, state: State) -> None:
     identity = submit(account)
     end(account, identity, state)
-    assert gram_shims.calls.cancel(account, about(identity)) == Answer(state)
+    assert gram_shims.calls.cancel(account, about(identity)) == GramAnswer(state)
     assert not account.database.grid_jobs.get(identity).cancelled
 
 
@@ -295,7 +295,7 @@ def test_a_signal_that_cannot_be_passed_on_is_refused(account: Account, number: 
 
 def test_signal_1_cancels(account: Account) -> None:
     identity = submit(account)
-    assert signal(account, about(identity, signal=("1",), signalarg=("x",))) == Answer(State.FAILED)
+    assert signal(account, about(identity, signal=("1",), signalarg=("x",))) == GramAnswer(State.FAILED)
     assert account.database.grid_jobs.get(identity).cancelled
 
 
@@ -362,7 +362,7 @@ def test_a_locked_database_is_read(account: Account) -> None:
     identity = submit(account)
     other = Database(account.places.database)
     with other.transaction():
-        assert gram_shims.calls.poll(account, about(identity)) == Answer(State.PENDING)
+        assert gram_shims.calls.poll(account, about(identity)) == GramAnswer(State.PENDING)
     other.close()
 
 

@@ -21,7 +21,7 @@ from gram_shims.request import (
     read_request,
 )
 from gram_shims.scripts import render_old_answer
-from jobmanager.gram.answers import NO_CHANGE, Answer, GramError, refuse, render_answer
+from jobmanager.gram.answers import NO_CHANGE, GramAnswer, GramError, refuse, render_answer
 from jobmanager.requests.attributes import read_type
 
 _DEFAULTS: Mapping[str, Sequence[Value]] = {
@@ -258,17 +258,17 @@ def test_what_is_no_description_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
-        (Answer(State.PENDING, "abcdefgh"), "JOB_ID:abcdefgh\nJOB_STATE:1\n"),
+        (GramAnswer(State.PENDING, "abcdefgh"), "JOB_ID:abcdefgh\nJOB_STATE:1\n"),
         (NO_CHANGE, ""),
         (refuse(GramError.INVALID_COUNT, "no"), "GT3_FAILURE_MESSAGE:no\nERROR:14\n"),
         (
-            Answer(State.FAILED, error=GramError.JOB_EXECUTION_FAILED, message="it: failed"),
+            GramAnswer(State.FAILED, error=GramError.JOB_EXECUTION_FAILED, message="it: failed"),
             "JOB_STATE:4\nGT3_FAILURE_MESSAGE:it: failed\nERROR:17\n",
         ),
     ],
     ids=["submitted", "no change", "refused", "failed"],
 )
-def test_an_answer_is_one_line_a_key(answer: Answer, text: str) -> None:
+def test_an_answer_is_one_line_a_key(answer: GramAnswer, text: str) -> None:
     assert render_answer(answer) == text
 
 
@@ -283,14 +283,14 @@ def test_no_message_breaks_the_answer(message: str) -> None:
 @pytest.mark.parametrize(
     ("answer", "last"),
     [
-        (Answer(State.PENDING, "abcdefgh"), "GRAM_SCRIPT_SUCCESS:1"),
+        (GramAnswer(State.PENDING, "abcdefgh"), "GRAM_SCRIPT_SUCCESS:1"),
         (NO_CHANGE, "GRAM_SCRIPT_SUCCESS:16"),
-        (Answer(State.DONE), "GRAM_SCRIPT_SUCCESS:8"),
-        (Answer(State.FAILED, error=GramError.JOB_EXECUTION_FAILED), "GRAM_SCRIPT_ERROR:17"),
+        (GramAnswer(State.DONE), "GRAM_SCRIPT_SUCCESS:8"),
+        (GramAnswer(State.FAILED, error=GramError.JOB_EXECUTION_FAILED), "GRAM_SCRIPT_ERROR:17"),
     ],
     ids=["submitted", "no change: the state told last", "done", "failed"],
 )
-def test_the_last_line_is_the_old_answer(answer: Answer, last: str) -> None:
+def test_the_last_line_is_the_old_answer(answer: GramAnswer, last: str) -> None:
     lines = render_old_answer(answer, State.SUSPENDED).splitlines()
     assert lines[-1] == last
     assert lines[:-1] == ([f"GRAM_SCRIPT_JOB_ID:{answer.job_id}"] if answer.job_id else [])

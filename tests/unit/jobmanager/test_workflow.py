@@ -26,7 +26,7 @@ from jobmanager.states.aggregation import Task, aggregate_steps, next_task_of_st
 from jobmanager.states.changes import refresh_structured
 from jobmanager.views.grid_jobs import render_step
 from jobmanager.workflow import advance_grid_job, cancel_steps, collect_steps
-from sandbox.files import Limits
+from sandbox.files import TarLimits
 from sandbox.gather import End, write_output
 
 P, A, S, D, F, U = (
@@ -241,7 +241,7 @@ def end_step(account: Account, whole: str, state: State) -> str:
     (results / f"{part}.1.output").mkdir(parents=True)
     (results / f"{part}.1.output" / "made").write_text(part)
     ends = [End(1, "1", "succeeded", None)]
-    write_output(part, results, lambda: ends, {}, account.places.output(part), Limits(100, 10**6))
+    write_output(part, results, lambda: ends, {}, account.places.output(part), TarLimits(100, 10**6))
     return part
 
 

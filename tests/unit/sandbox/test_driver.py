@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from sandbox.driver import DriverPlan, LocalJobEntry, render_driver, render_table, write_submission_table
-from sandbox.files import Limits, SandboxError
+from sandbox.files import SandboxError, TarLimits
 from sandbox.pack import write_report, write_sandbox
-from sandbox.status import DriverStatus, Phase, fetch_status
+from sandbox.status import DriverStatus, PhaseStatus, fetch_status
 from tests.waiting import is_gone, wait_until
 
 SECONDS = 300.0
@@ -60,7 +60,7 @@ class Bench:
     def prepare(self, entries: Iterable[LocalJobEntry], **changes: Any) -> list[str]:
         entries = list(entries)
         indexes = list(changes.pop("indexes", range(1, len(entries) + 1)))
-        digest = write_sandbox(self.work_area, self.sandbox / "sandbox.tar", Limits(100, 10**7))
+        digest = write_sandbox(self.work_area, self.sandbox / "sandbox.tar", TarLimits(100, 10**7))
         is_bare = changes.pop("is_bare", not any(self.work_area.iterdir()) and not changes.get("carried"))
         table = self.sandbox / "local-jobs"
         table.write_bytes(render_table(entries))
@@ -969,7 +969,7 @@ def test_phases_reach_the_status_file(bench: Bench) -> None:
     report = "samgrid-report phase generate"
     bench.run("/bin/sh", "-c", f"{report} 10/250 events; {report} 250/250 events")
     assert bench.read("stderr") == b""
-    assert bench.status.phases == (Phase("generate", 250, 250, "events"),)
+    assert bench.status.phases == (PhaseStatus("generate", 250, 250, "events"),)
 
 
 def test_phases_are_read_from_lines_on_stdout(bench: Bench) -> None:
@@ -977,7 +977,7 @@ def test_phases_are_read_from_lines_on_stdout(bench: Bench) -> None:
     printf '\\0\\377 samgrid-phase no 1/2\\n'
     printf 'samgrid-phase generate 250/250 events\\nsamgrid-phase d0reco 2/2'"""
     assert bench.run("/bin/sh", "-c", script) == 0
-    assert bench.status.phases == (Phase("generate", 250, 250, "events"), Phase("d0reco", 1, 2))
+    assert bench.status.phases == (PhaseStatus("generate", 250, 250, "events"), PhaseStatus("d0reco", 1, 2))
     assert bench.read("stdout") == (
         b"Starting\nsamgrid-phase generate 10/250 events\nsamgrid-phase d0reco 1/2\n\0\377 samgrid-phase no 1/2\n"
         b"samgrid-phase generate 250/250 events\nsamgrid-phase d0reco 2/2"
@@ -997,7 +997,7 @@ def test_phases_are_read_from_lines_on_stdout(bench: Bench) -> None:
 )  # fmt: skip
 def test_a_line_that_is_no_phase_is_none(plain_bench: Bench, line: str) -> None:
     assert plain_bench.run("/bin/echo", f"{line}\nsamgrid-phase good 1/2") == 0
-    assert plain_bench.status.phases == (Phase("good", 1, 2),)
+    assert plain_bench.status.phases == (PhaseStatus("good", 1, 2),)
 
 
 def test_of_a_program_that_prints_much_the_newest_lines_count(plain_bench: Bench) -> None:
@@ -1028,9 +1028,9 @@ def test_lines_are_read_while_the_program_runs_and_only_when_they_are_whole(benc
     script = """printf 'samgrid-phase a 1/200\nsamgrid-phase a 2/20'; until [ -e output/go ]; do sleep 0.02; done
     printf '0\n'; until [ -e output/end ]; do sleep 0.02; done"""
     driver = start_in_a_hurry(bench, script)
-    wait_until(lambda: bench.status.phases == (Phase("a", 1, 200),))
+    wait_until(lambda: bench.status.phases == (PhaseStatus("a", 1, 200),))
     next(bench.scratch.glob("*/output")).joinpath("go").touch()
-    wait_until(lambda: bench.status.phases == (Phase("a", 2, 200),))
+    wait_until(lambda: bench.status.phases == (PhaseStatus("a", 2, 200),))
     next(bench.scratch.glob("*/output")).joinpath("end").touch()
     assert driver.wait(SECONDS) == 0
     told = [line for line in (bench.results / "k3f9zq2m.t-1.1.status").read_text().split("\n") if "phase" in line]
@@ -1042,7 +1042,7 @@ def test_lines_are_read_while_the_program_runs_and_only_when_they_are_whole(benc
 )
 def test_who_looks_at_stdout_ends_with_the_driver(bench: Bench, number: signal.Signals, rest: list[bytes]) -> None:
     driver = start_in_a_hurry(bench, "echo samgrid-phase a 1/2; exec /bin/sleep 600")
-    wait_until(lambda: bench.status.phases == (Phase("a", 1, 2),))
+    wait_until(lambda: bench.status.phases == (PhaseStatus("a", 1, 2),))
     driver.send_signal(number)
     driver.wait(SECONDS)
     try:
@@ -1056,7 +1056,7 @@ def test_who_looks_at_stdout_ends_with_the_driver(bench: Bench, number: signal.S
 
 def test_a_sleep_of_who_looks_at_stdout_does_not_outlive_the_driver(bench: Bench) -> None:
     driver = start_in_a_hurry(bench, "echo samgrid-phase a 1/2; until [ -e output/go ]; do /bin/sleep 0.02; done")
-    wait_until(lambda: bench.status.phases == (Phase("a", 1, 2),))
+    wait_until(lambda: bench.status.phases == (PhaseStatus("a", 1, 2),))
     Path(f"{bench.scratch}.slow").touch()
     sleeps = Path(f"{bench.scratch}.sleeps")
     wait_until(lambda: b"600" in command_of(int(sleeps.read_text().split()[-1])))

@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from sandbox import gather
-from sandbox.files import MAX_DEPTH, Limits, SandboxError
+from sandbox.files import MAX_DEPTH, SandboxError, TarLimits
 from sandbox.gather import End, Extra, read_manifest, write_bundle, write_output
 from sandbox.unpack import unpack
 from tests.conftest import file_size_limit
 
-LIMITS = Limits(100, 10**6)
+LIMITS = TarLimits(100, 10**6)
 JOB = "k3f9zq2m"
 
 
@@ -76,14 +76,16 @@ def read_told(tar: Path, whole: bytes) -> Told:
     return Told(files, missing, tuple(Refused(**item) for item in manifest["refused"]), whole)
 
 
-def write(results: Path, ends: Sequence[End], extras: Mapping[str, Extra], tar: Path, limits: Limits = LIMITS) -> Told:
+def write(
+    results: Path, ends: Sequence[End], extras: Mapping[str, Extra], tar: Path, limits: TarLimits = LIMITS
+) -> Told:
     gathered = write_output(JOB, results, lambda: ends, extras, tar, limits)
     told = read_told(tar, gathered.whole)
     assert gathered.files == len(told.files)
     return told
 
 
-def collect(results: Path, *expected: str, limits: Limits = LIMITS, name: str = "out.tar") -> Told:
+def collect(results: Path, *expected: str, limits: TarLimits = LIMITS, name: str = "out.tar") -> Told:
     ends = [End(index, name, "succeeded", None) for index, name in enumerate(expected or ("t-1.1",), 1)]
     return write(results, ends, {}, results.parent / name, limits)
 
@@ -283,7 +285,7 @@ def test_what_cannot_be_looked_at_is_listed_and_not_missing(results: Path) -> No
 # --- one tar of what the tars of steps hold
 
 
-def bundle(room: Path, limits: Limits = LIMITS, **parts: Path) -> Told:
+def bundle(room: Path, limits: TarLimits = LIMITS, **parts: Path) -> Told:
     gathered = write_bundle(JOB, parts, {"job.xml": b"<x/>"}, room / "out.tar", limits)
     return read_told(room / "out.tar", gathered.whole)
 
@@ -356,10 +358,10 @@ def test_a_part_that_is_compressed_is_no_tar(room: Path) -> None:
 
 def test_parts_pass_no_limit_of_the_whole(room: Path) -> None:
     tar = write_part(room, "k1")
-    assert bundle(room, Limits(3, 10**6), make=tar).refused == (
+    assert bundle(room, TarLimits(3, 10**6), make=tar).refused == (
         Refused("make/k1.tar", "its entries would pass the limit max_files = 3"),
     )
-    refused = bundle(room, Limits(100, 3), make=tar).refused
+    refused = bundle(room, TarLimits(100, 3), make=tar).refused
     assert refused[0] == Refused("make/k1.1.output/program", "its 4 bytes would pass the limit max_bytes = 3")
 
 
@@ -422,7 +424,7 @@ def test_holes_are_taken_only_as_far_as_they_are_small(results: Path) -> None:
     with open(results / OUTPUT / "a", "r+b") as file:
         file.seek(1 << 20)
         file.write(b"data")
-    gathered = collect(results, limits=Limits(100, 100_000_000_000))
+    gathered = collect(results, limits=TarLimits(100, 100_000_000_000))
     (refused,) = (one for one in gathered.refused if one.path.endswith("/b"))
     most = "at most 1073741824 bytes of holes are written into a tar, as zeros"
     assert refused == Refused(f"{OUTPUT}/b", f"a sparse file, 96636764160 bytes long: {most}")
@@ -452,9 +454,9 @@ def test_all_holes_of_a_file_count(results: Path, monkeypatch: pytest.MonkeyPatc
             file.seek(number * BLOCK)
             file.write(b"x" * BLOCK if kind == "#" else b"")
     monkeypatch.setattr(gather, "MOST_HOLES", holes * BLOCK)
-    assert collect(results, limits=Limits(100, 10**7)).refused == ()
+    assert collect(results, limits=TarLimits(100, 10**7)).refused == ()
     monkeypatch.setattr(gather, "MOST_HOLES", holes * BLOCK - 1)
-    assert [refused.path for refused in collect(results, limits=Limits(100, 10**7)).refused] == [f"{OUTPUT}/a"]
+    assert [refused.path for refused in collect(results, limits=TarLimits(100, 10**7)).refused] == [f"{OUTPUT}/a"]
 
 
 def test_a_hole_behind_as_many_as_may_be_is_one_too_many(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -579,7 +581,7 @@ def test_a_folder_with_too_many_entries_is_left_out_whole(results: Path) -> None
     output = results / f"{JOB}.t-1.1.output"
     for number in range(20):
         (output / "deep" / f"{number}").touch()
-    gathered = collect(results, limits=Limits(10, 10**6))
+    gathered = collect(results, limits=TarLimits(10, 10**6))
     assert gathered.refused == (Refused(f"{output.name}/deep", "its entries would pass the limit max_files = 10"),)
     assert f"{output.name}/tool" in {content.path for content in gathered.files}
 
@@ -595,7 +597,7 @@ def test_no_more_names_are_read_than_show_that_there_are_too_many(
             yield (entry for number, entry in enumerate(entries) if number < 2 or pytest.fail("read on"))
 
     monkeypatch.setattr(os, "scandir", scandir)
-    (refused,) = collect(results, limits=Limits(1, 10**6)).refused
+    (refused,) = collect(results, limits=TarLimits(1, 10**6)).refused
     assert refused == Refused(OUTPUT, "its entries would pass the limit max_files = 1")
 
 
@@ -603,14 +605,14 @@ def test_as_many_entries_and_bytes_are_taken_as_may_be(results: Path) -> None:
     own = [results / f"{JOB}.t-1.1.{what}" for what in ("stdout", "stderr", "status")]
     files = [*own, *(path for path in results.rglob("*.output/**/*") if path.is_file() and not path.is_symlink())]
     size = sum(path.stat().st_size for path in files)
-    assert collect(results, limits=Limits(6, size)).refused == ()
-    assert [refused.reason for refused in collect(results, limits=Limits(6, size - 1)).refused] == [
+    assert collect(results, limits=TarLimits(6, size)).refused == ()
+    assert [refused.reason for refused in collect(results, limits=TarLimits(6, size - 1)).refused] == [
         f"its 10 bytes would pass the limit max_bytes = {size - 1}"
     ]
 
 
 def test_entries_of_all_folders_count_together(results: Path) -> None:
-    (refused,) = collect(results, limits=Limits(5, 10**6)).refused
+    (refused,) = collect(results, limits=TarLimits(5, 10**6)).refused
     assert refused == Refused(f"{JOB}.t-1.1.output/deep", "its entries would pass the limit max_files = 5")
 
 
@@ -620,11 +622,11 @@ def test_a_bottomless_folder_is_cut_and_what_is_taken_can_be_unpacked(results: P
         path = path / "d"
         path.mkdir()
         (path / "f").touch()
-    (refused,) = collect(results, limits=Limits(1000, 10**6)).refused
+    (refused,) = collect(results, limits=TarLimits(1000, 10**6)).refused
     assert refused == Refused(f"{JOB}.t-1.1.output" + "/d" * 62, "more than 64 folders deep")
     with tarfile.open(results.parent / "out.tar", "r:") as archive:
         assert max(name.count("/") + 1 for name in archive.getnames()) == 64
-    unpack(results.parent / "out.tar", results.parent / "place", Limits(1000, 10**6))
+    unpack(results.parent / "out.tar", results.parent / "place", TarLimits(1000, 10**6))
 
 
 def test_a_link_that_is_none_any_more_at_the_last_moment_is_listed(

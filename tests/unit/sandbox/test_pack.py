@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.files import Limits, SandboxError, stays_inside
+from sandbox.files import SandboxError, TarLimits, stays_inside
 from sandbox.pack import write_sandbox
 from tests.conftest import file_size_limit
 
-LIMITS = Limits(100, 10**6)
+LIMITS = TarLimits(100, 10**6)
 
 
 @pytest.fixture
@@ -106,12 +106,12 @@ def test_the_sandboxs_own_folder_is_reserved(work_area: Path, room: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("limits", "name"), [(Limits(5, 10**6), "max_files is 5"), (Limits(100, 14), "max_bytes is 14")]
+    ("limits", "name"), [(TarLimits(5, 10**6), "max_files is 5"), (TarLimits(100, 14), "max_bytes is 14")]
 )
-def test_too_much_is_refused_with_the_limits_name(work_area: Path, room: Path, limits: Limits, name: str) -> None:
+def test_too_much_is_refused_with_the_limits_name(work_area: Path, room: Path, limits: TarLimits, name: str) -> None:
     with pytest.raises(SandboxError, match=name):
         write_sandbox(work_area, room / "s.tar", limits)
-    write_sandbox(work_area, room / "s.tar", Limits(6, 15))
+    write_sandbox(work_area, room / "s.tar", TarLimits(6, 15))
 
 
 def test_a_full_disk_is_one_clear_error_and_leaves_the_old_sandbox(work_area: Path, room: Path) -> None:

@@ -15,7 +15,7 @@ from sandbox.status import (
     MAX_PHASES,
     CaughtSignal,
     DriverStatus,
-    Phase,
+    PhaseStatus,
     fetch_status,
     read_phase,
     read_status,
@@ -61,7 +61,7 @@ REPORT = Path(__file__).parents[3] / "sandbox" / "samgrid-report.sh"
         pytest.param(b"problem " + b"x" * 9999 + b"\n", DriverStatus(problem="x" * 500), id="long problem"),
         pytest.param(
             b"phase b 1 9 events\nphase a 2 3\nphase b 4 9 events\n",
-            DriverStatus(phases=(Phase("b", 4, 9, "events"), Phase("a", 2, 3))),
+            DriverStatus(phases=(PhaseStatus("b", 4, 9, "events"), PhaseStatus("a", 2, 3))),
             id="a phase's last line counts, its first gives its place",
         ),
         pytest.param(b"phase a 1\nphase a/b 1 2\nphase a -1 2\nphase a 1 2 3 4\n", DriverStatus(), id="bad phases"),
@@ -99,8 +99,8 @@ def test_a_phase_has_the_files_that_were_named_of_it() -> None:
         b"start 1\noutput reco before-the-phase\nphase reco 1 2\noutput reco b\noutput reco b\noutput other x\n"
         b"phase reco 2 2\noutput reco a b\noutput reco torn"
     )
-    assert told.phases == (Phase("reco", 2, 2, "", ("before-the-phase", "b")),)
-    assert read_status(b"output reco a\nstart 2\nphase reco 1 2\n").phases == (Phase("reco", 1, 2),)
+    assert told.phases == (PhaseStatus("reco", 2, 2, "", ("before-the-phase", "b")),)
+    assert read_status(b"output reco a\nstart 2\nphase reco 1 2\n").phases == (PhaseStatus("reco", 1, 2),)
 
 
 def test_a_phase_names_only_so_many_files() -> None:
@@ -124,7 +124,7 @@ def test_endless_phases_do_not_fill_the_memory() -> None:
     data = b"".join(b"phase p%d 1 2\n" % number for number in range(1000)) + b"phase p5 2 2\n"
     phases = read_status(data).phases
     assert len(phases) == MAX_PHASES
-    assert phases[5] == Phase("p5", 2, 2)
+    assert phases[5] == PhaseStatus("p5", 2, 2)
 
 
 @given(
@@ -245,7 +245,7 @@ def test_a_full_status_file_takes_only_the_ends_of_phases(room: Path) -> None:
     assert report(status, "phase", "a", "1/2") == 0
     assert report(status, "phase", "a", "1/2") == 1
     assert report(status, "phase", "a", "2/2") == 0
-    assert read_status(status.read_bytes()).phases == (Phase("a", 2, 2),)
+    assert read_status(status.read_bytes()).phases == (PhaseStatus("a", 2, 2),)
 
 
 def report_xml(room: Path, text: str) -> None:

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sandbox.files import Limits, SandboxError
+from sandbox.files import SandboxError, TarLimits
 from sandbox.gather import End, write_output
 from sandbox.unpack import lay_out, unpack
 from tests.conftest import file_size_limit
 
-LIMITS = Limits(20, 10_000)
+LIMITS = TarLimits(20, 10_000)
 Member = tuple[tarfile.TarInfo, bytes]
 
 
@@ -178,7 +178,7 @@ def test_a_good_tar_is_unpacked_for_us_alone(room: Path) -> None:
     }  # fmt: skip
 
 
-def unpacks(room: Path, data: bytes, limits: Limits = LIMITS) -> bool:
+def unpacks(room: Path, data: bytes, limits: TarLimits = LIMITS) -> bool:
     (room / "t.tar").write_bytes(data)
     try:
         unpack(room / "t.tar", room / "place", limits)
@@ -196,24 +196,24 @@ OVERHEAD = 24 * 4096
     [
         pytest.param(render_tar(file("a", b"x" * 10_000)), LIMITS, True, id="as many bytes as may be"),
         pytest.param(render_tar(file("a", b"x" * 10_001)), LIMITS, False, id="a byte more"),
-        pytest.param(GOOD, Limits(5, 10_000), True, id="as many entries as may be"),
-        pytest.param(GOOD, Limits(4, 10_000), False, id="an entry more"),
+        pytest.param(GOOD, TarLimits(5, 10_000), True, id="as many entries as may be"),
+        pytest.param(GOOD, TarLimits(4, 10_000), False, id="an entry more"),
         pytest.param(GOOD.ljust(10_000 + OVERHEAD, b"\0"), LIMITS, True, id="as large as may be"),
         pytest.param(GOOD.ljust(10_001 + OVERHEAD, b"\0"), LIMITS, False, id="larger"),
-        pytest.param(render_tar(file("a/" * 63 + "f")), Limits(64, 1), True, id="as deep as may be"),
-        pytest.param(render_pax_comment(1 << 20) + GOOD, Limits(500, 1000), True, id="a header of a mebibyte"),
-        pytest.param(render_pax_comment((1 << 20) + 1) + GOOD, Limits(500, 1000), False, id="a longer header"),
+        pytest.param(render_tar(file("a/" * 63 + "f")), TarLimits(64, 1), True, id="as deep as may be"),
+        pytest.param(render_pax_comment(1 << 20) + GOOD, TarLimits(500, 1000), True, id="a header of a mebibyte"),
+        pytest.param(render_pax_comment((1 << 20) + 1) + GOOD, TarLimits(500, 1000), False, id="a longer header"),
         pytest.param(render_long_header(tarfile.XHDTYPE, 0) + GOOD, LIMITS, True, id="an empty header"),
     ],
 )
-def test_a_tar_may_come_up_to_its_limits(room: Path, data: bytes, limits: Limits, taken: bool) -> None:
+def test_a_tar_may_come_up_to_its_limits(room: Path, data: bytes, limits: TarLimits, taken: bool) -> None:
     assert unpacks(room, data, limits) is taken
 
 
 def test_a_chain_of_headers_is_no_sound_tar_however_large_it_may_be(room: Path) -> None:
     (room / "t.tar").write_bytes(render_long_header(tarfile.XHDTYPE, 0) * 1500 + bytes(1024))
     with pytest.raises(SandboxError, match="no sound tar file"):
-        unpack(room / "t.tar", room / "place", Limits(1000, 10**6))
+        unpack(room / "t.tar", room / "place", TarLimits(1000, 10**6))
 
 
 def test_names_are_kept_byte_by_byte_in_every_locale(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,7 +298,7 @@ def test_no_damage_makes_anything_but_a_clear_error(room: Path, changes: dict[in
 
 # --- laid out for the next step
 
-WIDE_LIMITS = Limits(100, 10**6)
+WIDE_LIMITS = TarLimits(100, 10**6)
 JOB = "k3f9zq2m"
 FOLDERS = {f"{JOB}/{JOB}.{index}.output": f"{index}" for index in (1, 2)}
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from batch_adapters.fork.jobs import (
-    End,
-    Run,
+    JobEnd,
+    JobRun,
     is_token,
     read_local_id,
     read_run,
@@ -47,25 +47,27 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 @pytest.mark.parametrize(
     ("text", "run"),
     [
-        pytest.param("", Run(), id="claimed"),
-        pytest.param(LINE, Run(JOB, STARTER), id="running"),
-        pytest.param(LINE + "end 8 3 77\n", Run(JOB, STARTER, End(State.DONE, 3, 77)), id="done"),
-        pytest.param(LINE + "end 4 143 77\n", Run(JOB, STARTER, End(State.FAILED, 143, 77)), id="killed"),
-        pytest.param(LINE + "end 8\nend 8 0 7\n", Run(JOB, STARTER, End(State.DONE, 0, 7)), id="torn, then whole"),
-        pytest.param(LINE + "end 8 0 7", Run(JOB, STARTER), id="half an end is none"),
-        pytest.param(LINE[:-9], Run(), id="half a process is none"),
-        pytest.param(LINE.replace("9 900", "10 1000") + LINE, Run(JOB, STARTER), id="found first, then written down"),
-        pytest.param("end 8 0 7\n", Run(end=End(State.DONE, 0, 7)), id="a process that could not be written"),
-        pytest.param("\0\0\0", Run(), id="zeros after a power failure"),
+        pytest.param("", JobRun(), id="claimed"),
+        pytest.param(LINE, JobRun(JOB, STARTER), id="running"),
+        pytest.param(LINE + "end 8 3 77\n", JobRun(JOB, STARTER, JobEnd(State.DONE, 3, 77)), id="done"),
+        pytest.param(LINE + "end 4 143 77\n", JobRun(JOB, STARTER, JobEnd(State.FAILED, 143, 77)), id="killed"),
+        pytest.param(LINE + "end 8\nend 8 0 7\n", JobRun(JOB, STARTER, JobEnd(State.DONE, 0, 7)), id="torn, whole"),
+        pytest.param(LINE + "end 8 0 7", JobRun(JOB, STARTER), id="half an end is none"),
+        pytest.param(LINE[:-9], JobRun(), id="half a process is none"),
+        pytest.param(
+            LINE.replace("9 900", "10 1000") + LINE, JobRun(JOB, STARTER), id="found first, then written down"
+        ),
+        pytest.param("end 8 0 7\n", JobRun(end=JobEnd(State.DONE, 0, 7)), id="a process that could not be written"),
+        pytest.param("\0\0\0", JobRun(), id="zeros after a power failure"),
     ],
 )
-def test_what_is_known_of_a_started_job_is_read(text: str, run: Run) -> None:
+def test_what_is_known_of_a_started_job_is_read(text: str, run: JobRun) -> None:
     assert read_run(text) == run
 
 
 def test_what_is_rendered_is_read_again() -> None:
-    end = End(State.FAILED, 255, 7)
-    assert read_run(render_process(JOB, STARTER) + render_end(end)) == Run(JOB, STARTER, end)
+    end = JobEnd(State.FAILED, 255, 7)
+    assert read_run(render_process(JOB, STARTER) + render_end(end)) == JobRun(JOB, STARTER, end)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +99,7 @@ def test_of_claims_to_one_job_the_first_is_made(folder: Path) -> None:
     assert write_claim(folder / "a.1")
     write_line(folder / "a.1", LINE)
     assert not write_claim(folder / "a.1")
-    assert read_run_file(folder / "a.1") == Run(JOB, STARTER)
+    assert read_run_file(folder / "a.1") == JobRun(JOB, STARTER)
     assert (folder / "a.1").stat().st_mode & 0o777 == 0o600
 
 

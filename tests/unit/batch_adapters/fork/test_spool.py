@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batch_adapters.fork.protocol import read_wire
-from batch_adapters.fork.spool import Submission, read_submission, render_job, render_submission
+from batch_adapters.fork.spool import StoredSubmission, read_submission, render_job, render_submission
 
-PLAIN = Submission(
+PLAIN = StoredSubmission(
     command=("/bin/echo", "a b"),
     directory="/home/u",
     environment=(("HOME", "/home/u"),),

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from batch_adapters.fork.client import StarterClient
-from batch_adapters.fork.jobs import Run, read_run_file
+from batch_adapters.fork.jobs import JobRun, read_run_file
 from batch_adapters.fork.processes import is_alive, read_process
 from batch_adapters.fork.protocol import (
-    GramError,
-    Refused,
+    NotStarted,
     Started,
+    StartError,
     StartRequest,
     read_answer,
     read_wire,
@@ -75,7 +75,7 @@ class Starter:
         self.input.write(render_wire(render_start_request(request)))
         self.input.flush()
 
-    def ask(self, request: StartRequest) -> Started | Refused:
+    def ask(self, request: StartRequest) -> Started | NotStarted:
         self.write(request)
         # The queue's own tells of ends, too.
         answers = (line for line in map(read_wire, self.output) if not line.startswith("001"))
@@ -148,13 +148,13 @@ def test_a_killed_job_has_failed_with_128_and_the_signal(starter: Starter) -> No
 
 
 REFUSALS = [
-    pytest.param(StartRequest("t", "/bin/true", directory="/no/such"), GramError.BAD_DIRECTORY, id="directory"),
-    pytest.param(StartRequest("t", "/no/such"), GramError.EXECUTABLE_NOT_FOUND, id="executable"),
-    pytest.param(StartRequest("t", "/etc/passwd/x"), GramError.EXECUTABLE_NOT_FOUND, id="executable below a file"),
-    pytest.param(StartRequest("t", "/etc/passwd"), GramError.EXECUTABLE_PERMISSIONS, id="not executable"),
-    pytest.param(StartRequest("t", "/bin/true", stdin="/no/such"), GramError.STDIN_NOT_FOUND, id="stdin"),
-    pytest.param(StartRequest("t", "/bin/true", stdout=("/no/such",)), GramError.OPENING_STDOUT, id="stdout"),
-    pytest.param(StartRequest("t", "/bin/true", stderr=("/no/such",)), GramError.OPENING_STDERR, id="stderr"),
+    pytest.param(StartRequest("t", "/bin/true", directory="/no/such"), StartError.BAD_DIRECTORY, id="directory"),
+    pytest.param(StartRequest("t", "/no/such"), StartError.EXECUTABLE_NOT_FOUND, id="executable"),
+    pytest.param(StartRequest("t", "/etc/passwd/x"), StartError.EXECUTABLE_NOT_FOUND, id="executable below a file"),
+    pytest.param(StartRequest("t", "/etc/passwd"), StartError.EXECUTABLE_PERMISSIONS, id="not executable"),
+    pytest.param(StartRequest("t", "/bin/true", stdin="/no/such"), StartError.STDIN_NOT_FOUND, id="stdin"),
+    pytest.param(StartRequest("t", "/bin/true", stdout=("/no/such",)), StartError.OPENING_STDOUT, id="stdout"),
+    pytest.param(StartRequest("t", "/bin/true", stderr=("/no/such",)), StartError.OPENING_STDERR, id="stderr"),
 ]
 
 
@@ -163,7 +163,7 @@ def test_what_cannot_be_started_is_refused_with_a_gram_error_and_not_logged(star
         request, error = case.values
         assert isinstance(request, StartRequest)
         answer = starter.ask(request)
-        assert isinstance(answer, Refused)
+        assert isinstance(answer, NotStarted)
         assert (answer.tag, answer.error) == ("t", error)
         assert answer.reason
     assert starter.events() == []
@@ -171,15 +171,15 @@ def test_what_cannot_be_started_is_refused_with_a_gram_error_and_not_logged(star
 
 def test_a_garbled_line_is_refused_and_the_next_is_obeyed(starter: Starter) -> None:
     starter.input.write(b"hello\n")
-    assert isinstance(starter.ask(sh("exit 0")), Refused)
+    assert isinstance(starter.ask(sh("exit 0")), NotStarted)
     assert isinstance(read_answer(read_wire(starter.output.readline())), Started)
 
 
 def test_of_a_request_that_fails_half_way_nothing_runs_on(starter: Starter, tmp_path: Path) -> None:
     files = (str(tmp_path / "0"), "/no/such")
     answer = starter.ask(sh("echo $$; exec sleep 60", stdout=files, count=2))
-    assert isinstance(answer, Refused)
-    assert answer.error == GramError.OPENING_STDOUT
+    assert isinstance(answer, NotStarted)
+    assert answer.error == StartError.OPENING_STDOUT
     printed = (tmp_path / "0").read_text()
     assert not printed or read_process(int(printed)) is None
     assert starter.events() == []
@@ -362,8 +362,8 @@ def test_a_claimed_job_is_never_started_again(claiming: Starter, tmp_path: Path)
     claiming.run(request)
     claiming.end_of("tok.1")
     again = claiming.ask(request)
-    assert isinstance(again, Refused)
-    assert again.error == GramError.JOB_EXECUTION_FAILED
+    assert isinstance(again, NotStarted)
+    assert again.error == StartError.JOB_EXECUTION_FAILED
     assert (tmp_path / "ran").read_text() == "x\n"
 
 
@@ -384,7 +384,7 @@ def test_two_starters_that_are_asked_for_the_same_job_start_it_once(
         starter.write(sh("echo x >> ran", tag="tok.1", directory=str(tmp_path)))
         starter.input.close()
     answers = [read_answer(read_wire(starter.output.readline())) for starter in starters]
-    assert sorted(type(answer).__name__ for answer in answers) == ["Refused", "Started"]
+    assert sorted(type(answer).__name__ for answer in answers) == ["NotStarted", "Started"]
     assert [starter.process.wait(SECONDS) for starter in starters] == [0, 0]
     assert (tmp_path / "ran").read_text() == "x\n"
     assert [event.state for event in starters[0].events()] == [State.ACTIVE, State.DONE]
@@ -393,17 +393,17 @@ def test_two_starters_that_are_asked_for_the_same_job_start_it_once(
 @pytest.mark.parametrize(
     ("request_", "error"),
     [
-        pytest.param(StartRequest("tok.1", "/no/such"), GramError.EXECUTABLE_NOT_FOUND, id="program"),
-        pytest.param(StartRequest("tok.1", "/bin/true", directory="/no"), GramError.BAD_DIRECTORY, id="directory"),
+        pytest.param(StartRequest("tok.1", "/no/such"), StartError.EXECUTABLE_NOT_FOUND, id="program"),
+        pytest.param(StartRequest("tok.1", "/bin/true", directory="/no"), StartError.BAD_DIRECTORY, id="directory"),
     ],
 )
 def test_a_program_that_cannot_be_run_takes_its_claim(
-    claiming: Starter, claims: Path, request_: StartRequest, error: GramError
+    claiming: Starter, claims: Path, request_: StartRequest, error: StartError
 ) -> None:
     answer = claiming.ask(request_)
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, NotStarted)
     assert answer.error == error
-    assert read_run_file(claims / "tok.1") == Run()
+    assert read_run_file(claims / "tok.1") == JobRun()
 
 
 @pytest.mark.parametrize(
@@ -416,8 +416,8 @@ def test_a_program_that_cannot_be_run_takes_its_claim(
 )
 def test_a_tag_of_the_queue_is_one_local_id(claiming: Starter, request_: StartRequest) -> None:
     answer = claiming.ask(request_)
-    assert isinstance(answer, Refused)
-    assert answer.error == GramError.BAD_RSL
+    assert isinstance(answer, NotStarted)
+    assert answer.error == StartError.BAD_RSL
     assert claiming.events() == []
 
 

@@ -15,13 +15,13 @@ import pytest
 from batch_adapters.generator import collector as allowances_module
 from batch_adapters.generator import collector as collector_module
 from batch_adapters.generator.collector import Allowances, Collector, listening, main, only_collector
-from batch_adapters.generator.collector_protocol import LONGEST_PACKET, MOST_EVENTS, Answer, hand_in, read_lines
+from batch_adapters.generator.collector_protocol import LONGEST_PACKET, MOST_EVENTS, Receipt, hand_in, read_lines
 from batch_adapters.states import Event, State
 from tests.conftest import file_size_limit
 
 ME, ALICE, BOB = os.getuid(), 30_001, 30_002
 A, B = f"{ME}.aaaaaaaa", f"{ME}.bbbbbbbb"
-TAKEN, LATER, REFUSED = Answer.TAKEN, Answer.LATER, Answer.REFUSED
+TAKEN, LATER, REFUSED = Receipt.TAKEN, Receipt.LATER, Receipt.REFUSED
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two accounts")
 
 
@@ -45,7 +45,7 @@ class Host:
         for _ in range(5):
             self.collector.serve(0)
 
-    def say(self, packet: bytes, uid: int | None = None) -> list[Answer]:
+    def say(self, packet: bytes, uid: int | None = None) -> list[Receipt]:
         """What an account says in one packet, and the answer."""
         if uid is None:
             with self.connect() as connection:
@@ -60,12 +60,12 @@ class Host:
         with open(reader, "rb") as answer:
             words = answer.read().decode()
         assert os.waitpid(child, 0)[1] == 0
-        return [Answer(word) for word in words.split()]
+        return [Receipt(word) for word in words.split()]
 
-    def _ask(self, connection: socket.socket, packet: bytes) -> list[Answer]:
+    def _ask(self, connection: socket.socket, packet: bytes) -> list[Receipt]:
         connection.send(packet)
         self.serve()
-        return [Answer(word) for word in connection.recv(LONGEST_PACKET).decode().split()]
+        return [Receipt(word) for word in connection.recv(LONGEST_PACKET).decode().split()]
 
     def _say_in_child(self, packet: bytes, uid: int, writer: int) -> None:
         status = 1
@@ -164,7 +164,7 @@ def test_a_packet_that_is_too_long_is_not_answered(host: Host) -> None:
         pytest.param("aaaaaaaa", REFUSED, id="without uid"),
     ],
 )
-def test_an_account_tells_of_ids_with_its_uid_only(host: Host, identity: str, answer: Answer) -> None:
+def test_an_account_tells_of_ids_with_its_uid_only(host: Host, identity: str, answer: Receipt) -> None:
     assert host.say(line(identity, 8), BOB) == [answer]
     assert host.lines() == ([f"{identity};8;0"] if answer is TAKEN else [])
 

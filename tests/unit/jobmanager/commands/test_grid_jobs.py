@@ -20,7 +20,7 @@ from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob, Outcome
 from jobmanager.site.account import Account, find_silence, traffic_file
 from jobmanager.views.grid_jobs import render_silence
-from sandbox.status import Phase
+from sandbox.status import PhaseStatus
 
 OPEN, OTHER, ENDED = "aaaaaaaa", "bbbbbbbb", "cccccccc"
 
@@ -174,7 +174,7 @@ def test_json_is_as_its_published_schema_says_and_leaves_nothing_out(
     account.database.grid_jobs.change(ENDED, fail)
     account.database.grid_jobs.change(OPEN, lambda job: job.put_trouble("disk full", 2000))
     local_job = LocalJob.new(1, "slurm", None)
-    local_job.put_phases([Phase("tea", 2, 3, "cups")], 2000)
+    local_job.put_phases([PhaseStatus("tea", 2, 3, "cups")], 2000)
     with account.database.transaction():
         account.database.local_jobs.put(OPEN, [local_job])
     status(form="json")

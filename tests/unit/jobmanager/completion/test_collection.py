@@ -30,7 +30,7 @@ from jobmanager.states.aggregation import Task
 from jobmanager.states.driver_status import reconcile_with_drivers, status_file
 from jobmanager.states.registration import apply_events
 from jobmanager.views.grid_jobs import render_output
-from sandbox.files import Limits
+from sandbox.files import TarLimits
 from tests.unit.toy_system import GRID_JOB, LAG, NOW, TOKEN, ToySystem
 
 
@@ -527,7 +527,7 @@ def test_outputs_may_measure_what_the_site_says(toy: ToySystem) -> None:
     configuration = toy.account.configuration
     sandbox = replace(configuration.sandbox, max_output_files=7, max_output_size=3)
     account = Account(toy.account.places, replace(configuration, sandbox=sandbox))
-    assert output_limits(account) == Limits(7, 3_000_000)
+    assert output_limits(account) == TarLimits(7, 3_000_000)
 
 
 # --- the handler's summary

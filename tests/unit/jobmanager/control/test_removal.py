@@ -26,7 +26,7 @@ from jobmanager.gram.answers import answer_file
 from jobmanager.monitor.worker import do_task
 from jobmanager.site.account import Account
 from jobmanager.states.aggregation import Task
-from sandbox.status import Phase
+from sandbox.status import PhaseStatus
 from tests.samgrid import Samgrid
 from tests.unit.toy_system import GRID_JOB, ToySystem
 
@@ -45,7 +45,7 @@ def put_grid_job(account: Account, identity: str = A, ended: float | None = 0, t
     if told:
         job.put_reported(State.DONE, told)
     local_job = LocalJob.new(1, "fork", None)
-    local_job.put_phases([Phase("generator", 1, 2)], 0)
+    local_job.put_phases([PhaseStatus("generator", 1, 2)], 0)
     with account.database.transaction():
         account.database.grid_jobs.put(job)
         account.database.local_jobs.put(identity, [local_job])

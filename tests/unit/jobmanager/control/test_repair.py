@@ -20,7 +20,7 @@ from jobmanager.site.account import Account
 from jobmanager.states.aggregation import Task
 from jobmanager.states.driver_status import status_file
 from jobmanager.states.registration import apply_events
-from sandbox.status import Phase
+from sandbox.status import PhaseStatus
 from tests.unit.jobmanager.test_damaged_documents import SICK, WELL, damage, put_grid_job
 
 
@@ -45,7 +45,7 @@ def tables(account: Account) -> list[list[tuple[object, ...]]]:
 def test_columns_become_what_the_documents_say(account: Account, capsys: pytest.CaptureFixture[str]) -> None:
     with account.database.transaction():
         job = account.database.local_jobs.get(WELL, 1)
-        job.put_phases([Phase("generate", 1, 2)], time.time())
+        job.put_phases([PhaseStatus("generate", 1, 2)], time.time())
         account.database.local_jobs.put(WELL, [job])
     before = tables(account)
     with account.database.transaction():

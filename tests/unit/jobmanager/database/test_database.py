@@ -23,7 +23,7 @@ from jobmanager.database.local_jobs import PhaseSum, Usage
 from jobmanager.states.registration import apply_events, register_local_jobs
 from jobmanager.states.transitions import apply_driver_status
 from jobmanager.submission.submit import write_intent
-from sandbox.status import MAX_PHASES, DriverStatus, Phase
+from sandbox.status import MAX_PHASES, DriverStatus, PhaseStatus
 
 
 @pytest.fixture
@@ -450,7 +450,7 @@ def test_all_lines_come_though_few_are_read_at_once(database: Database, monkeypa
 
 
 def tell(
-    database: Database, identity: str, number: int, phases: list[Phase], now: int, state: State | None = None
+    database: Database, identity: str, number: int, phases: list[PhaseStatus], now: int, state: State | None = None
 ) -> None:
     with database.transaction():
         job = database.local_jobs.get(identity, number)
@@ -462,9 +462,9 @@ def tell(
 def test_phases_are_summed_over_the_local_jobs_that_have_told_them(database: Database) -> None:
     add(database, "aaaaaaaa", 4)
     add(database, "bbbbbbbb", 1)
-    tell(database, "aaaaaaaa", 1, [Phase("generate", 10, 10, "events"), Phase("d0reco", 1, 4)], 1000)
-    tell(database, "aaaaaaaa", 2, [Phase("generate", 7, 20, "events")], 1005)
-    tell(database, "bbbbbbbb", 1, [Phase("generate", 1, 1)], 1)
+    tell(database, "aaaaaaaa", 1, [PhaseStatus("generate", 10, 10, "events"), PhaseStatus("d0reco", 1, 4)], 1000)
+    tell(database, "aaaaaaaa", 2, [PhaseStatus("generate", 7, 20, "events")], 1005)
+    tell(database, "bbbbbbbb", 1, [PhaseStatus("generate", 1, 1)], 1)
     assert database.local_jobs.phase_sums("aaaaaaaa") == [
         PhaseSum("generate", "events", 17, 30, 2, 1000, 1005),
         PhaseSum("d0reco", "", 1, 4, 1, 1000, 1000),
@@ -474,9 +474,9 @@ def test_phases_are_summed_over_the_local_jobs_that_have_told_them(database: Dat
 
 def test_only_the_parts_of_local_jobs_that_have_not_ended_are_counted(database: Database) -> None:
     add(database, "aaaaaaaa", 3)
-    tell(database, "aaaaaaaa", 1, [Phase("generate", 10, 10), Phase("d0reco", 1, 4)], 1000)
-    tell(database, "aaaaaaaa", 2, [Phase("generate", 3, 4)], 1000, State.DONE)
-    tell(database, "aaaaaaaa", 3, [Phase("generate", 0, 0), Phase("d0reco", 9, 4)], 1000, State.SUSPENDED)
+    tell(database, "aaaaaaaa", 1, [PhaseStatus("generate", 10, 10), PhaseStatus("d0reco", 1, 4)], 1000)
+    tell(database, "aaaaaaaa", 2, [PhaseStatus("generate", 3, 4)], 1000, State.DONE)
+    tell(database, "aaaaaaaa", 3, [PhaseStatus("generate", 0, 0), PhaseStatus("d0reco", 9, 4)], 1000, State.SUSPENDED)
     assert database.local_jobs.open_parts("aaaaaaaa") == 1 + 0.25 + 1 + 1
     assert database.local_jobs.open_parts("bbbbbbbb") == 0
 
@@ -492,8 +492,8 @@ def test_no_number_that_a_program_makes_up_is_too_much_for_the_sums(database: Da
 
 def test_a_phase_begins_when_the_local_job_had_last_anything_else_to_tell(database: Database) -> None:
     add(database, "aaaaaaaa", 1)
-    generate, reco = Phase("generate", 10, 10), Phase("d0reco", 1, 4)
-    tell(database, "aaaaaaaa", 1, [Phase("generate", 9, 10)], 1000)
+    generate, reco = PhaseStatus("generate", 10, 10), PhaseStatus("d0reco", 1, 4)
+    tell(database, "aaaaaaaa", 1, [PhaseStatus("generate", 9, 10)], 1000)
     tell(database, "aaaaaaaa", 1, [generate], 1010)
     tell(database, "aaaaaaaa", 1, [generate, reco], 1020)
     told = {phase.name: (phase.begun, phase.changed) for phase in database.local_jobs.get("aaaaaaaa", 1).told_phases()}
@@ -502,7 +502,7 @@ def test_a_phase_begins_when_the_local_job_had_last_anything_else_to_tell(databa
 
 def test_what_is_told_again_is_merged_by_name_and_keeps_its_time(database: Database) -> None:
     add(database, "aaaaaaaa", 1)
-    generate, reco = Phase("generate", 10, 10), Phase("d0reco", 1, 4)
+    generate, reco = PhaseStatus("generate", 10, 10), PhaseStatus("d0reco", 1, 4)
     tell(database, "aaaaaaaa", 1, [generate, reco], 1000)
     tell(database, "aaaaaaaa", 1, [generate], 2000)
     job = database.local_jobs.get("aaaaaaaa", 1)
@@ -513,44 +513,44 @@ def test_what_is_told_again_is_merged_by_name_and_keeps_its_time(database: Datab
 def test_a_phase_keeps_the_files_that_it_has_named(database: Database) -> None:
     add(database, "aaaaaaaa", 1)
     (job,) = database.local_jobs.all_of("aaaaaaaa")
-    job.put_phases([Phase("reco", 1, 2, "events", ("a.root", "b.root"))], 1000)
+    job.put_phases([PhaseStatus("reco", 1, 2, "events", ("a.root", "b.root"))], 1000)
     # As a line on stdout tells it.
-    job.put_phases([Phase("reco", 2, 2, "events")], 1001)
+    job.put_phases([PhaseStatus("reco", 2, 2, "events")], 1001)
     with database.transaction():
         database.local_jobs.put("aaaaaaaa", [job])
     (kept,) = database.local_jobs.all_of("aaaaaaaa")
-    assert kept.phases() == [Phase("reco", 2, 2, "events", ("a.root", "b.root"))]
+    assert kept.phases() == [PhaseStatus("reco", 2, 2, "events", ("a.root", "b.root"))]
 
 
 def test_a_local_job_keeps_only_so_many_phases(database: Database) -> None:
     add(database, "aaaaaaaa", 1)
-    tell(database, "aaaaaaaa", 1, [Phase(f"p{number}", 1, 2) for number in range(MAX_PHASES)], 1000)
-    tell(database, "aaaaaaaa", 1, [Phase("more", 1, 2), Phase("p0", 2, 2)], 1000)
+    tell(database, "aaaaaaaa", 1, [PhaseStatus(f"p{number}", 1, 2) for number in range(MAX_PHASES)], 1000)
+    tell(database, "aaaaaaaa", 1, [PhaseStatus("more", 1, 2), PhaseStatus("p0", 2, 2)], 1000)
     assert (
         len(database.local_jobs.get("aaaaaaaa", 1).phases())
         == MAX_PHASES
         == len(database.local_jobs.phase_sums("aaaaaaaa"))
     )
-    assert database.local_jobs.get("aaaaaaaa", 1).phases()[0] == Phase("p0", 2, 2)
+    assert database.local_jobs.get("aaaaaaaa", 1).phases()[0] == PhaseStatus("p0", 2, 2)
 
 
 def test_a_new_run_of_the_driver_has_told_nothing_yet(database: Database) -> None:
     add(database, "aaaaaaaa", 1)
     job = database.local_jobs.get("aaaaaaaa", 1)
-    first = DriverStatus(start=5, phases=(Phase("generate", 9, 10),))
+    first = DriverStatus(start=5, phases=(PhaseStatus("generate", 9, 10),))
     apply_driver_status(job, first, 9)
     apply_driver_status(job, first, 10)
-    assert job.phases() == [Phase("generate", 9, 10)]
+    assert job.phases() == [PhaseStatus("generate", 9, 10)]
     apply_driver_status(job, DriverStatus(start=6), 11)
     assert job.phases() == []
 
 
 def test_silent_are_running_local_jobs_whose_phases_all_stand_still(database: Database) -> None:
     add(database, "aaaaaaaa", 5)
-    generate, reco = Phase("generate", 9, 10), Phase("d0reco", 1, 4)
+    generate, reco = PhaseStatus("generate", 9, 10), PhaseStatus("d0reco", 1, 4)
     for number in (1, 2, 3):
         tell(database, "aaaaaaaa", number, [generate, reco], 1000)
-    tell(database, "aaaaaaaa", 2, [Phase("d0reco", 2, 4)], 1500)
+    tell(database, "aaaaaaaa", 2, [PhaseStatus("d0reco", 2, 4)], 1500)
     tell(database, "aaaaaaaa", 4, [generate], 1000, State.DONE)
     tell(database, "aaaaaaaa", 5, [], 1000)
     assert database.local_jobs.silent("aaaaaaaa", 1400) == [1, 3]

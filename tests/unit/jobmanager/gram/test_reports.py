@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from batch_adapters.adapter import Refused
-from batch_adapters.generator.collector_protocol import Answer
+from batch_adapters.generator.collector_protocol import Receipt
 from batch_adapters.states import Event, State
 from gram_shims.calls import poll, stage_out
 from gram_shims.request import JobDescription
@@ -386,18 +386,18 @@ def test_what_cannot_be_published_is_not_noted_and_keeps_nobody_from_working(acc
 class FakeCollector:
     """Answers as it is told to."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, answer: Callable[[Event], Answer]) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, answer: Callable[[Event], Receipt]) -> None:
         self.heard: list[Event] = []
         self.answer = answer
         monkeypatch.setattr(gram_reports, "hand_in", self.hand_in)
 
-    def hand_in(self, collector: Path, events: Sequence[Event]) -> list[Answer]:
+    def hand_in(self, collector: Path, events: Sequence[Event]) -> list[Receipt]:
         self.heard += events
         return [self.answer(event) for event in events]
 
 
-def refuse_a(event: Event) -> Answer:
-    return Answer.REFUSED if event.local_id == gram_id(A) else Answer.TAKEN
+def refuse_a(event: Event) -> Receipt:
+    return Receipt.REFUSED if event.local_id == gram_id(A) else Receipt.TAKEN
 
 
 def test_an_id_that_the_collector_refuses_does_not_delay_the_others(
@@ -417,7 +417,7 @@ def test_an_id_that_the_collector_refuses_does_not_delay_the_others(
     clock.pass_by(1)
     reports.report()
     assert len(collector.heard) == heard
-    collector.answer = lambda event: Answer.TAKEN
+    collector.answer = lambda event: Receipt.TAKEN
     clock.pass_by(60)
     reports.report()
     assert (told(seg), reports.trouble) == (State.DONE, "")
@@ -426,7 +426,7 @@ def test_an_id_that_the_collector_refuses_does_not_delay_the_others(
 def test_what_the_collector_cannot_take_now_it_gets_later(
     account: Account, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    collector = FakeCollector(monkeypatch, lambda event: Answer.LATER if event.state is State.DONE else Answer.TAKEN)
+    collector = FakeCollector(monkeypatch, lambda event: Receipt.LATER if event.state is State.DONE else Receipt.TAKEN)
     seg = in_mode(account, GramSettings(event_collector=Path("/run/x")))
     accept(seg)
     enter(seg, State.DONE)
@@ -436,7 +436,7 @@ def test_what_the_collector_cannot_take_now_it_gets_later(
     reports.report()
     assert (told(seg), len(collector.heard)) == (None, 2)
     assert "cannot take them now" in reports.trouble
-    collector.answer = lambda event: Answer.TAKEN
+    collector.answer = lambda event: Receipt.TAKEN
     clock.pass_by(10)
     reports.report()
     assert (told(seg), [event.state for event in collector.heard[2:]]) == (State.DONE, [State.ACTIVE, State.DONE])
@@ -452,7 +452,7 @@ def test_without_a_collector_polls_are_answered_and_events_wait(account: Account
 
 
 def test_the_id_is_claimed_at_once(account: Account, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    collector = FakeCollector(monkeypatch, lambda event: Answer.TAKEN)
+    collector = FakeCollector(monkeypatch, lambda event: Receipt.TAKEN)
     seg = in_mode(account, GramSettings(event_collector=Path("/run/x")))
     accept(seg)
     GramReports(seg).report()

@@ -11,13 +11,13 @@ from batch_adapters.states import State
 from jobmanager.database.local_job import LocalJob, Outcome
 from jobmanager.states.driver_status import ProgressReader, read_driver_status, reconcile_with_drivers, status_file
 from jobmanager.states.transitions import apply_driver_status
-from sandbox.status import DriverStatus, Phase
+from sandbox.status import DriverStatus, PhaseStatus
 from tests.unit.toy_system import GRID_JOB, NOW, ToySystem
 
 GENERATE = ("start 1000", "phase generate 1 9")
 
 
-def phases(toy: ToySystem, index: int = 1) -> list[Phase]:
+def phases(toy: ToySystem, index: int = 1) -> list[PhaseStatus]:
     return toy.job(index).phases()
 
 
@@ -34,13 +34,13 @@ def test_what_a_driver_tells_is_read_when_it_has_changed(toy: ToySystem, monkeyp
     toy.drives("17_1", *GENERATE)
     for _ in range(2):
         reader.read_grid_job(GRID_JOB)
-    assert (read, phases(toy)) == ([f"{GRID_JOB}.17_1.status"], [Phase("generate", 1, 9)])
+    assert (read, phases(toy)) == ([f"{GRID_JOB}.17_1.status"], [PhaseStatus("generate", 1, 9)])
     toy.drives("17_2", "start 1000", "phase detect 2 9")
     reader.read_grid_job(GRID_JOB)
-    assert (read[1:], phases(toy, 2)) == ([f"{GRID_JOB}.17_2.status"], [Phase("detect", 2, 9)])
+    assert (read[1:], phases(toy, 2)) == ([f"{GRID_JOB}.17_2.status"], [PhaseStatus("detect", 2, 9)])
     toy.drives("17_1", *GENERATE, "phase generate 2 9")
     reader.read_grid_job(GRID_JOB)
-    assert (len(read), phases(toy)) == (3, [Phase("generate", 2, 9)])
+    assert (len(read), phases(toy)) == (3, [PhaseStatus("generate", 2, 9)])
     reader.forget_all_but([GRID_JOB])
     reader.read_grid_job(GRID_JOB)
     assert len(read) == 3
@@ -95,7 +95,7 @@ def test_a_change_shows_in_the_size_or_the_time(toy: ToySystem, what: str) -> No
     toy.drives("17_1", "start 1000", "phase generate 2 9" if what == "time" else "phase generate 22 99")
     os.utime(file, ns=(0, 6 if what == "time" else 5))
     reader.read_grid_job(GRID_JOB)
-    assert phases(toy) == [Phase("generate", 2, 9) if what == "time" else Phase("generate", 22, 99)]
+    assert phases(toy) == [PhaseStatus("generate", 2, 9) if what == "time" else PhaseStatus("generate", 22, 99)]
 
 
 def test_what_is_told_is_told_now(toy: ToySystem) -> None:

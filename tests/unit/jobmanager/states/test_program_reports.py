@@ -16,7 +16,7 @@ from jobmanager.site.account import Account, open_account
 from jobmanager.site.configuration import read_configuration
 from jobmanager.states.program_reports import MOST_BYTES, RefusedXml, has_reports, read_foreign_xml, read_reports
 from sandbox.files import locked
-from sandbox.status import Phase
+from sandbox.status import PhaseStatus
 from tests.unit.jobmanager.monitor.test_monitor import fail_always
 from tests.unit.traps import TRAPS
 
@@ -76,7 +76,7 @@ def report(account: Account, number: int, kind: str, content: str | bytes) -> Pa
     return file
 
 
-def phases(account: Account, number: int) -> list[Phase]:
+def phases(account: Account, number: int) -> list[PhaseStatus]:
     return account.database.local_jobs.get(GRID_JOB, number).phases()
 
 
@@ -90,8 +90,8 @@ def test_a_handler_reads_phases_out_of_lines_and_each_report_is_read_once(accoun
     report(account, 2, "lines", "Event 7 of 99\n")
     assert has_reports(account.places.reports(GRID_JOB))
     read_reports(account, GRID_JOB)
-    assert phases(account, 1) == [Phase("generate", 9, 250, "events")]
-    assert phases(account, 2) == [Phase("generate", 7, 99, "events")]
+    assert phases(account, 1) == [PhaseStatus("generate", 9, 250, "events")]
+    assert phases(account, 2) == [PhaseStatus("generate", 7, 99, "events")]
     assert not has_reports(account.places.reports(GRID_JOB))
     assert list(account.places.reports(GRID_JOB).iterdir()) == []
 
@@ -100,7 +100,7 @@ def test_a_reader_that_was_killed_is_made_up_for_in_the_order_of_the_reports(acc
     report(account, 1, "lines.taken", "Event 1 of 250\nsay d0reco 1 2\n")
     report(account, 1, "lines", "Event 9 of 250\n")
     read_reports(account, GRID_JOB)
-    assert phases(account, 1) == [Phase("generate", 9, 250, "events"), Phase("d0reco", 1, 2)]
+    assert phases(account, 1) == [PhaseStatus("generate", 9, 250, "events"), PhaseStatus("d0reco", 1, 2)]
     assert list(account.places.reports(GRID_JOB).iterdir()) == []
 
 
@@ -111,7 +111,7 @@ def test_what_could_not_be_written_down_is_read_again(account: Account, monkeypa
         with pytest.raises(OSError, match="disk full"):
             read_reports(account, GRID_JOB)
     read_reports(account, GRID_JOB)
-    assert phases(account, 1) == [Phase("generate", 9, 250, "events")]
+    assert phases(account, 1) == [PhaseStatus("generate", 9, 250, "events")]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_handler_that_fails_costs_the_lines_of_that_local_job_only(
     report(account, 2, "lines", "Event 7 of 99\n")
     with caplog.at_level(logging.WARNING):
         read_reports(account, GRID_JOB)
-    assert (phases(account, 1), phases(account, 2)) == ([], [Phase("generate", 7, 99, "events")])
+    assert (phases(account, 1), phases(account, 2)) == ([], [PhaseStatus("generate", 7, 99, "events")])
     assert words in caplog.text
     assert "\x1b" not in caplog.text
     assert list(account.places.reports(GRID_JOB).iterdir()) == []

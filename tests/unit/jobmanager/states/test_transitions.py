@@ -15,7 +15,7 @@ from jobmanager.database.local_job import MOST_EVIDENCE, Evidence, LocalJob, Out
 from jobmanager.states import transitions
 from jobmanager.states.ends import put_outcome
 from jobmanager.states.transitions import reopen
-from sandbox.status import DriverStatus, Phase
+from sandbox.status import DriverStatus, PhaseStatus
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -136,7 +136,7 @@ def test_what_is_no_failure_is_no_signal() -> None:
 def test_a_second_run_forgets_the_first() -> None:
     job = after([(2, ACTIVE, 0), (3, DONE, 9)])
     apply_driver_status(
-        job, DriverStatus(start=2, end=3, exit_code=9, host="n1", phases=(Phase("generate", 5, 9, ""),)), 9
+        job, DriverStatus(start=2, end=3, exit_code=9, host="n1", phases=(PhaseStatus("generate", 5, 9, ""),)), 9
     )
     apply_event(job, Event(8, "17_3", PENDING))
     assert (job.exit_code, job.driver, job.phases(), job.reason) == (None, None, [], None)
@@ -183,8 +183,8 @@ def test_a_local_job_has_what_its_driver_tells_of_the_run() -> None:
 
 def test_phases_of_a_driver_that_has_ended_are_no_younger_than_its_end() -> None:
     job = after([(1, ACTIVE, 0)])
-    apply_driver_status(job, DriverStatus(start=1, phases=(Phase("generate", 1, 2),)), 5)
-    ended = DriverStatus(start=1, end=7, exit_code=0, phases=(Phase("generate", 2, 2),))
+    apply_driver_status(job, DriverStatus(start=1, phases=(PhaseStatus("generate", 1, 2),)), 5)
+    ended = DriverStatus(start=1, end=7, exit_code=0, phases=(PhaseStatus("generate", 2, 2),))
     apply_driver_status(job, ended, 900)
     assert [phase.changed for phase in job.told_phases()] == [7]
 
@@ -585,5 +585,5 @@ def test_what_experiments_added_stays() -> None:
     job = submitted_job()
     job.element.append(job.element.makeelement("{urn:d0}run", {"number": "169000"}))
     apply_event(job, Event(5, "17_3", ACTIVE))
-    apply_driver_status(job, DriverStatus(start=5, phases=(Phase("generate", 1, 2, "event"),)), 9)
+    apply_driver_status(job, DriverStatus(start=5, phases=(PhaseStatus("generate", 1, 2, "event"),)), 9)
     assert b'number="169000"' in job.to_bytes()

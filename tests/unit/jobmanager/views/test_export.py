@@ -15,7 +15,7 @@ from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob
 from jobmanager.site.account import Account
 from jobmanager.views import export as exporting
-from sandbox.status import Phase
+from sandbox.status import PhaseStatus
 
 JOBS = ("aaaaaaaa", "bbbbbbbb")
 
@@ -32,7 +32,7 @@ def jobs(account: Account) -> Account:
         local_jobs = [LocalJob.new(index, "fork", None) for index in (1, 2)]
         local_jobs[1].state = State.FAILED
         local_jobs[1].reason = "killed by SIGXCPU"
-        local_jobs[1].put_phases([Phase("d0gstar", 117, 250, "events")], 2000)
+        local_jobs[1].put_phases([PhaseStatus("d0gstar", 117, 250, "events")], 2000)
         with account.database.transaction():
             account.database.grid_jobs.put(job)
             account.database.local_jobs.put(identity, local_jobs)

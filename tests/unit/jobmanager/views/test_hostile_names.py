@@ -14,7 +14,7 @@ from jobmanager.database.grid_job import GramOrigin, GridJob
 from jobmanager.database.local_job import Evidence, LocalJob
 from jobmanager.site.account import Account
 from jobmanager.views.grid_jobs import STATUS_SCHEMA
-from sandbox.status import Phase
+from sandbox.status import PhaseStatus
 
 HOSTILE = {
     "markup": "<script>alert(1)</script>&amp;<![CDATA[ ]]>-->",
@@ -70,7 +70,7 @@ def make_local_job(text: str, local_id: str) -> LocalJob:
     local_job.state, local_job.reason, local_job.remark = State.FAILED, text, text
     local_job.put_driver("ended", text, 1, text)
     local_job.put_evidence(Evidence("log", text, 2000, text))
-    local_job.put_phases([Phase("name", 1, 1, "unit")], 2000)
+    local_job.put_phases([PhaseStatus("name", 1, 1, "unit")], 2000)
     card = etree.SubElement(local_job.element, "{urn:d0}card", {"{urn:d0}file": clean(text)})
     card.text = clean(text)
     return local_job

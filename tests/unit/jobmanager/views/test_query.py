@@ -12,10 +12,10 @@ from jobmanager.site.account import Account
 from jobmanager.views.query import (
     RENDERERS,
     Item,
-    Kind,
+    ItemKind,
     Language,
-    Limits,
     QueryError,
+    QueryLimits,
     QueryResult,
     render_items,
     render_table,
@@ -146,7 +146,7 @@ def test_an_expression_without_an_end_ends_at_the_limit(jobs: Account, language:
     if language is Language.XQUERY:
         pytest.importorskip("saxonche")
     with pytest.raises(QueryError, match="no answer within 1 s"):
-        run_limited(jobs, None, expression, language, Limits(seconds=1))
+        run_limited(jobs, None, expression, language, QueryLimits(seconds=1))
 
 
 @pytest.mark.parametrize(
@@ -165,13 +165,13 @@ def test_an_expression_that_grows_ends_at_the_limit(jobs: Account, language: Lan
     if language is Language.XQUERY:
         pytest.importorskip("saxonche")
     with pytest.raises(QueryError, match="needs more than 150 MB of memory"):
-        run_limited(jobs, None, expression, language, Limits(seconds=60, memory=150_000_000))
+        run_limited(jobs, None, expression, language, QueryLimits(seconds=60, memory=150_000_000))
 
 
 def test_a_long_answer_ends_at_the_limit(jobs: Account) -> None:
-    assert run_limited(jobs, None, "//local-job", limits=Limits(answer=1000))
+    assert run_limited(jobs, None, "//local-job", limits=QueryLimits(answer=1000))
     with pytest.raises(QueryError, match="more than 100 letters"):
-        run_limited(jobs, None, "//local-job", limits=Limits(answer=100))
+        run_limited(jobs, None, "//local-job", limits=QueryLimits(answer=100))
 
 
 # --- no way out
@@ -260,10 +260,10 @@ def test_items_are_printed_harmlessly(form: str) -> None:
     element = etree.Element("item", name=HOSTILE.replace("\x1b", "").replace("\x07", ""))
     element.text = element.get("name")
     items = (
-        Item(Kind.ELEMENT, etree.tostring(element, encoding="unicode"), (("name", HOSTILE), ("text()", HOSTILE))),
-        Item(Kind.ATTRIBUTE, HOSTILE, ((HOSTILE, HOSTILE),)),
-        Item(Kind.TEXT, HOSTILE * 1000),
-        Item(Kind.VALUE, HOSTILE),
+        Item(ItemKind.ELEMENT, etree.tostring(element, encoding="unicode"), (("name", HOSTILE), ("text()", HOSTILE))),
+        Item(ItemKind.ATTRIBUTE, HOSTILE, ((HOSTILE, HOSTILE),)),
+        Item(ItemKind.TEXT, HOSTILE * 1000),
+        Item(ItemKind.VALUE, HOSTILE),
     )
     lines = list(RENDERERS[form](QueryResult(items)))
     assert all(line.replace("\n", "").isprintable() for line in lines)
@@ -278,9 +278,9 @@ def test_items_are_printed_harmlessly(form: str) -> None:
 
 def test_as_xml_an_answer_reads_back_as_it_was() -> None:
     items = (
-        Item(Kind.ELEMENT, '<a xmlns:d="urn:d" d:b="&lt;"><c/></a>', (("{urn:d}b", "<"),)),
-        Item(Kind.ATTRIBUTE, "<&\n", (("exit-code", "<&\n"),)),
-        Item(Kind.VALUE, "\x9b\x01"),
+        Item(ItemKind.ELEMENT, '<a xmlns:d="urn:d" d:b="&lt;"><c/></a>', (("{urn:d}b", "<"),)),
+        Item(ItemKind.ATTRIBUTE, "<&\n", (("exit-code", "<&\n"),)),
+        Item(ItemKind.VALUE, "\x9b\x01"),
     )
     root = etree.fromstring("\n".join(render_xml(QueryResult(items))))
     assert [(child.tag, child.get("name"), child.text) for child in root] == [
@@ -293,9 +293,9 @@ def test_as_xml_an_answer_reads_back_as_it_was() -> None:
 
 def test_a_table_has_a_column_for_each_name_that_occurs() -> None:
     items = (
-        Item(Kind.ELEMENT, "<a/>", (("id", "1"), ("state", "done"))),
-        Item(Kind.ELEMENT, "<a/>", (("id", "2"), ("host", "wn1"))),
-        Item(Kind.ELEMENT, "<b/>"),
+        Item(ItemKind.ELEMENT, "<a/>", (("id", "1"), ("state", "done"))),
+        Item(ItemKind.ELEMENT, "<a/>", (("id", "2"), ("host", "wn1"))),
+        Item(ItemKind.ELEMENT, "<b/>"),
     )
     assert [line.split() for line in render_table(QueryResult(items))] == [
         ["id", "state", "host", "value"],

@@ -16,8 +16,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 TESTS = {
-    "jobmanager/completion/collection.py": ("jobmanager/completion/test_collection",),
-    "jobmanager/completion/retrying.py": ("jobmanager/completion/test_retrying",),
+    "jobmanager/completion/collection.py": (
+        "jobmanager/completion/test_collection",
+        "jobmanager/completion/test_retrying",
+    ),
     "jobmanager/states/aggregation.py": ("jobmanager/states/test_aggregation", "jobmanager/test_workflow"),
     "jobmanager/states/driver_status.py": (
         "jobmanager/states/test_driver_status",

@@ -1,4 +1,4 @@
-"""The end of a grid job: its outputs become one tar, and its state is judged."""
+"""The end of a grid job: what failed is tried again, its outputs become one tar, and its state is judged."""
 
 import itertools
 import logging
@@ -18,7 +18,6 @@ from batch_adapters.adapter import Garbled, LocalStatus, Unreachable
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.states import State
 from jobmanager.completion.delivery import deliver_outputs, measure_files
-from jobmanager.completion.retrying import retry_failed
 from jobmanager.control.removal import remove_folder
 from jobmanager.database.database import Database
 from jobmanager.database.grid_job import GridJob
@@ -29,11 +28,12 @@ from jobmanager.requests.job_types import HANDLER_FAILURES
 from jobmanager.requests.time_limit import HandlerHung, asking
 from jobmanager.site.account import Account, find_batch_system
 from jobmanager.states.aggregation import Task, judge, next_task
-from jobmanager.states.changes import change_in_parts, in_parts
+from jobmanager.states.changes import change_in_parts, in_parts, put_local_jobs
 from jobmanager.states.driver_status import reconcile_with_drivers
 from jobmanager.states.ends import wants_a_word, was_told_to_end
 from jobmanager.states.reconciliation import ask_queue
 from jobmanager.states.transitions import apply_status, reopen
+from jobmanager.submission.submit import find_last_token
 from sandbox.files import TarLimits
 from sandbox.gather import NO_FOLDER, End, Extra, Gathered, write_output
 from sandbox.status import render_stem
@@ -368,3 +368,34 @@ def _find_outputs(account: Account, identity: str) -> list[Path]:
     succeeded = (job.local_id for job in account.database.local_jobs.lines(identity) if job.succeeded)
     outputs = (results / f"{render_stem(identity, str(local_id))}.output" for local_id in succeeded)
     return [path for path in outputs if path.is_dir() and not path.is_symlink()]
+
+
+def retry_failed(database: Database, identity: str) -> int:
+    """Make those of a grid job's failed local jobs new that may be tried again, all or none; how many they are.
+
+    The grid job keeps the last token, because they lose theirs: what comes late under it finds nobody.
+    """
+    if not database.grid_jobs.get(identity).retries:
+        return 0
+    count = 0
+    with database.transaction():
+        job = database.grid_jobs.get(identity)
+        # The batch system may have queued one of them again meanwhile.
+        if job.cancelled or next_task(database.local_jobs.count(identity), job.cancelled) is not Task.COLLECT:
+            return 0
+        job.last_token = find_last_token(database, job)
+        for chosen in in_parts(choose_retries(database.local_jobs.each(identity), job.retries)):
+            if not count:
+                database.grid_jobs.put(job)
+            count += len(chosen)
+            for local_job in chosen:
+                local_job.begin_again()
+            put_local_jobs(database, identity, chosen)
+    if count:
+        logger.info("%s %d local jobs failed and are submitted again", identity, count)
+    return count
+
+
+def choose_retries(local_jobs: Iterable[LocalJob], retries: int) -> Iterator[LocalJob]:
+    """Those that ended without success and have been tried at most ``retries`` times."""
+    return (job for job in local_jobs if job.state.is_final and not job.succeeded and job.attempt <= retries)

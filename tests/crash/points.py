@@ -83,8 +83,8 @@ GATHERING = [
 ]
 RETRYING = [
     # Inside the transaction that makes failed local jobs new, and when it is committed.
-    Point("collect", "jobmanager.completion.retrying.choose_retries", "after"),
-    Point("collect", "jobmanager.completion.retrying.put_local_jobs", "after"),
+    Point("collect", "jobmanager.completion.collection.choose_retries", "after"),
+    Point("collect", "jobmanager.completion.collection.put_local_jobs", "after"),
     Point("collect", "jobmanager.completion.collection.retry_failed", "after"),
     # Of the second attempt: the intent is committed; the batch system has it, and we do not know.
     Point("submit", "jobmanager.submission.submit.write_intent", "after"),

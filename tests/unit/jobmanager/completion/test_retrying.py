@@ -8,7 +8,7 @@ from lxml import etree
 
 from batch_adapters.adapter import LocalStatus
 from batch_adapters.states import Event, State
-from jobmanager.completion.retrying import choose_retries, retry_failed
+from jobmanager.completion.collection import choose_retries, retry_failed
 from jobmanager.database.local_job import LocalJob, Outcome
 from jobmanager.monitor.worker import main as run_worker
 from jobmanager.site.account import Account

@@ -169,7 +169,7 @@ class PollFeed:
         self._states = JobStates()
         self._question: _Question | None = None
         self._next_question = 0.0
-        self._silence = ""
+        self._outage = ""
 
     def read_events(self, look_for_files: bool) -> Iterator[bytes]:
         """Ask where it is time to, and yield the changes where an answer has come; see `Feed`."""
@@ -188,17 +188,17 @@ class PollFeed:
             events = self._states.read_changes(question.read_answer(), asked)
         except BatchError as error:
             # The first failure's words until it answers again: each wording is told once.
-            self._silence = self._silence or " ".join(str(error).split())
+            self._outage = self._outage or " ".join(str(error).split())
             return []
-        self._silence = ""
+        self._outage = ""
         return events
 
     def render_warnings(self) -> tuple[str, ...]:
         """That the batch system does not answer, or speaks of native states that are not known."""
         warnings = []
-        if self._silence:
+        if self._outage:
             warnings.append(
-                f"{self._polling.system.adapter.name} does not answer, nothing changes until then: {self._silence}"
+                f"{self._polling.system.adapter.name} does not answer, nothing changes until then: {self._outage}"
             )
         if self._states.unknown:
             words = ", ".join(map(repr, sorted(self._states.unknown)[:9]))

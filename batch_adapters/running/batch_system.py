@@ -268,7 +268,7 @@ class BatchSystem:
             self.traffic.note_answer()
             raise
         except Unreachable as error:
-            self.traffic.note_silence(str(error))
+            self.traffic.note_outage(str(error))
             raise
         except Exception:
             self.traffic.note_answer()

@@ -30,7 +30,7 @@ class HeldBack(Postponed):
 
 
 @dataclass(frozen=True)
-class Silence:
+class Outage:
     """A batch system that does not answer."""
 
     since: float
@@ -98,11 +98,11 @@ class Traffic:
 
     def note_answer(self) -> None:
         """The batch system has answered, whatever it said."""
-        if self._per_minute and self.silence() is not None:
+        if self._per_minute and self.outage() is not None:
             with self._changing() as state:
                 state.tries = 0
 
-    def note_silence(self, words: str) -> None:
+    def note_outage(self, words: str) -> None:
         """A command was not answered."""
         if not self._per_minute:
             return
@@ -113,13 +113,13 @@ class Traffic:
             state.words = words
             state.next_try, state.last_try = now + self._pause(state.tries), now
 
-    def silence(self) -> Silence | None:
+    def outage(self) -> Outage | None:
         """Since when the batch system does not answer, if it does not."""
         try:
             state = _read(self._file.read_bytes())
         except FileNotFoundError:
             return None
-        return Silence(state.since, state.words, state.next_try) if state.tries else None
+        return Outage(state.since, state.words, state.next_try) if state.tries else None
 
     def _pause(self, tries: int) -> float:
         """Seconds between questions to a batch system that has left so many unanswered."""

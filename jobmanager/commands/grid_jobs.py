@@ -19,7 +19,7 @@ from jobmanager.commands.arguments import (
 )
 
 if TYPE_CHECKING:
-    from batch_adapters.running.traffic import Silence
+    from batch_adapters.running.traffic import Outage
     from jobmanager.site.account import Account
 
 SUBMIT_HELP = """\
@@ -139,7 +139,7 @@ def status(options: argparse.Namespace) -> int:
         render_details,
         render_json,
         render_local_jobs,
-        render_silence,
+        render_outage,
         render_table,
     )
     from jobmanager.views.text import render_line
@@ -158,9 +158,9 @@ def status(options: argparse.Namespace) -> int:
     job_id = rows[0].id if len(options.id) == 1 else None
     shown = {row.id for row in rows}
     waiting = {job.id: job.batch for job in account.database.grid_jobs.list_open() if job.id in shown}
-    silences = _find_silences(account, waiting.values())
+    outages = _find_outages(account, waiting.values())
     quarantined = {job: why for job, why in account.database.quarantine.list().items() if job in shown}
-    silent_since = {job: silences[batch].since for job, batch in waiting.items() if batch in silences}
+    silent_since = {job: outages[batch].since for job, batch in waiting.items() if batch in outages}
     if options.format == "json":
         details = find_details(account, job_id, now) if job_id else {}
         print(render_json(account.database, rows, silent_since, quarantined, details))
@@ -175,18 +175,18 @@ def status(options: argparse.Namespace) -> int:
             print(render_local_jobs(account.database.local_jobs.lines(job_id), options.state))
         for job, why in quarantined.items():
             print(render_line(f"{job}: {why.sentence}"))
-        for batch, silence in sorted(silences.items()):
-            print(render_silence(batch, silence, now))
+        for batch, outage in sorted(outages.items()):
+            print(render_outage(batch, outage, now))
     _wake_if_needed(account)
     return 0
 
 
-def _find_silences(account: "Account", batch_systems: Iterable[str]) -> "dict[str, Silence]":
+def _find_outages(account: "Account", batch_systems: Iterable[str]) -> "dict[str, Outage]":
     """By batch system: since when it does not answer."""
-    from jobmanager.site.account import find_silence
+    from jobmanager.site.account import find_outage
 
-    silences = {batch: find_silence(account, batch) for batch in set(batch_systems)}
-    return {batch: silence for batch, silence in silences.items() if silence is not None}
+    outages = {batch: find_outage(account, batch) for batch in set(batch_systems)}
+    return {batch: outage for batch, outage in outages.items() if outage is not None}
 
 
 def output(options: argparse.Namespace) -> int:

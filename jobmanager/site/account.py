@@ -16,7 +16,7 @@ from jobmanager.site.places import StatePlaces, find_state_folder, make_state_fo
 if TYPE_CHECKING:  # what runs commands takes long to load: "samgrid status" and "samgrid submit" run none
     from batch_adapters.adapter import BatchAdapter
     from batch_adapters.running.batch_system import BatchSystem
-    from batch_adapters.running.traffic import Silence
+    from batch_adapters.running.traffic import Outage
 
 
 @dataclass(frozen=True)
@@ -108,9 +108,9 @@ def traffic_file(account: Account, name: str) -> Path:
     return account.places.root / f"batch-{name}.json"
 
 
-def find_silence(account: Account, name: str) -> "Silence | None":
+def find_outage(account: Account, name: str) -> "Outage | None":
     """Since when a batch system does not answer, if it does not; it is not asked now."""
     from batch_adapters.running.traffic import Traffic
 
     # The restraint is for those who ask.
-    return Traffic(traffic_file(account, name), per_minute=0).silence()
+    return Traffic(traffic_file(account, name), per_minute=0).outage()

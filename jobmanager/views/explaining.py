@@ -9,7 +9,7 @@ from batch_adapters.running.batch_system import BatchSystem
 from jobmanager.database.database import Database, UnknownJob
 from jobmanager.database.local_job import Attempt, Evidence, LocalJob
 from jobmanager.database.times import read_time
-from jobmanager.site.account import Account, find_batch_system, find_silence
+from jobmanager.site.account import Account, find_batch_system, find_outage
 from jobmanager.states.driver_status import read_driver_status, status_file
 from jobmanager.views.text import printable, render_columns, render_line, render_local_time
 from jobmanager.views.verdict import Heard, Surroundings, render_verdict
@@ -190,8 +190,8 @@ def _hear(account: Account, batch: str, question: Callable[[], list[LocalStatus]
     try:
         return Heard(tuple(question()))
     except Unreachable as error:
-        silence = find_silence(account, batch)
-        since = f"no answer since {render_local_time(silence.since)}" if silence else "no answer"
+        outage = find_outage(account, batch)
+        since = f"no answer since {render_local_time(outage.since)}" if outage else "no answer"
         return Heard(trouble=f"{since}: {error}")
     except BatchError as error:
         return Heard(trouble=f"no answer that can be understood: {error}")

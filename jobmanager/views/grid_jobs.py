@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from jobmanager.database.database import DamagedDocument, Database, Overview, Quarantined, StepLine
 from jobmanager.database.local_jobs import LocalJobLine, PhaseSum
 from jobmanager.database.times import render_time
-from jobmanager.site.account import Account, find_silence
+from jobmanager.site.account import Account, find_outage
 from jobmanager.views.text import printable, render_clock, render_columns, render_line, render_local_time
 
 if TYPE_CHECKING:  # a list of grid jobs needs neither XML nor job types
     from adapters import Attribute, JobAdapter
-    from batch_adapters.running.traffic import Silence
+    from batch_adapters.running.traffic import Outage
     from jobmanager.database.grid_job import GridJob
 
 _STATES = ("unsubmitted", "pending", "active", "suspended", "done", "failed", "cancelled")
@@ -145,10 +145,10 @@ def render_local_jobs(lines: Iterable[LocalJobLine], standing: str) -> str:
     return render_columns([("NUMBER", "ID", "CAUSE", "REASON"), *rows]) if rows else f"no local job is {standing}"
 
 
-def render_silence(batch: str, silence: "Silence", now: float) -> str:
+def render_outage(batch: str, outage: "Outage", now: float) -> str:
     """Since when a batch system does not answer, when it is asked again, and what came instead of an answer."""
-    again = f"asked again at {render_clock(silence.next_try, now)}" if silence.next_try > now else "asked again soon"
-    return f"{batch} has not answered since {render_clock(silence.since, now)} ({again}): {render_line(silence.words)}"
+    again = f"asked again at {render_clock(outage.next_try, now)}" if outage.next_try > now else "asked again soon"
+    return f"{batch} has not answered since {render_clock(outage.since, now)} ({again}): {render_line(outage.words)}"
 
 
 def render_details(account: Account, job_id: str, row: Overview, now: float) -> str:
@@ -200,7 +200,7 @@ def _render_cancel(account: Account, batch: str, row: Overview) -> str:
     """What a cancel still waits for."""
     open_ones = sum(row.counts.get(state, 0) for state in ("unsubmitted", "pending", "active", "suspended"))
     waits = f"waits for the end of {open_ones} local jobs" if open_ones else "all local jobs have ended"
-    if find_silence(account, batch) is None:
+    if find_outage(account, batch) is None:
         return waits
     return f"{waits}, as far as is known: {batch} does not answer, and the cancel goes on when it does"
 

@@ -238,9 +238,9 @@ def _check_environment(text: str) -> None:
 def _check_traffic(data: bytes) -> None:
     def ask(file: Path) -> None:
         traffic = Traffic(file, 60)
-        traffic.silence()
-        traffic.note_silence("down")
-        assert traffic.silence()
+        traffic.outage()
+        traffic.note_outage("down")
+        assert traffic.outage()
         traffic.note_answer()
 
     _in_file("batch-fork.json", data, ask)

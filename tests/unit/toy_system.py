@@ -107,7 +107,7 @@ class ToySystem:
         monkeypatch.setattr("batch_adapters.running.traffic.time", clock)
         self.change_adapter(commands_per_minute=100)
         for _ in range(9):
-            self.system.traffic.note_silence("no")
+            self.system.traffic.note_outage("no")
 
     def answers(self, kind: str, *lines: str) -> None:
         """Print these lines from now on, where that kind of command is asked."""

@@ -158,7 +158,7 @@ def test_a_question_that_is_answered_in_the_end_is_answered(toy: Toy) -> None:
 def test_a_question_that_is_held_back_is_not_asked_and_not_tried_again(toy: Toy) -> None:
     system = toy.says("exit 1")
     for _ in range(3):
-        toy.traffic.note_silence("down for ever")
+        toy.traffic.note_outage("down for ever")
     with pytest.raises(HeldBack, match="down for ever"):
         system.query()
     assert toy.calls == []
@@ -177,11 +177,11 @@ def test_a_question_that_is_held_back_is_not_asked_and_not_tried_again(toy: Toy)
     ],
 )
 def test_whoever_says_anything_is_not_silent(toy: Toy, script: str, is_silent: bool) -> None:
-    toy.traffic.note_silence("down")
+    toy.traffic.note_outage("down")
     toy.adapter = replace(toy.adapter, queue=replace(toy.adapter.queue, attempts=1, timeout=patience_with(script)))
     with suppress(BatchError):
         toy.says(script).query()
-    assert (toy.traffic.silence() is not None) is is_silent
+    assert (toy.traffic.outage() is not None) is is_silent
 
 
 # --- local jobs

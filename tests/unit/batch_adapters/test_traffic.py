@@ -54,7 +54,7 @@ def is_held_back(restraint: Traffic) -> bool:
 
 def fall_silent(restraint: Traffic, times: int) -> None:
     for _ in range(times):
-        restraint.note_silence("connection refused")
+        restraint.note_outage("connection refused")
 
 
 # --- so many a minute
@@ -135,12 +135,12 @@ def test_pauses_double_up_to_the_longest(clock: Clock, file: Path) -> None:
     fall_silent(restraint, 3)
     pauses = []
     for _ in range(9):
-        silence = restraint.silence()
-        assert silence is not None
-        pauses.append(silence.next_try - clock.now)
-        clock.now = silence.next_try - 0.5
+        outage = restraint.outage()
+        assert outage is not None
+        pauses.append(outage.next_try - clock.now)
+        clock.now = outage.next_try - 0.5
         assert is_held_back(restraint)
-        clock.now = silence.next_try
+        clock.now = outage.next_try
         restraint.wait_for_turn()
         fall_silent(restraint, 1)
     assert pauses == [5, 10, 20, 40, 80, 160, 300, 300, 300]
@@ -150,9 +150,9 @@ def test_pauses_double_up_to_the_longest(clock: Clock, file: Path) -> None:
 def test_the_longest_pause_is_a_setting(clock: Clock, file: Path) -> None:
     restraint = Traffic(file, 100, longest_pause=30)
     fall_silent(restraint, 2000)
-    silence = restraint.silence()
-    assert silence is not None
-    assert silence.next_try - clock.now == 30
+    outage = restraint.outage()
+    assert outage is not None
+    assert outage.next_try - clock.now == 30
     clock.now += 30
     assert not is_held_back(restraint)
 
@@ -200,26 +200,26 @@ def test_an_answer_ends_the_silence_and_forgets_the_pauses(clock: Clock, file: P
     restraint = Traffic(file, 100)
     fall_silent(restraint, 8)
     restraint.note_answer()
-    assert restraint.silence() is None
+    assert restraint.outage() is None
     fall_silent(restraint, 2)
     assert not is_held_back(restraint)
 
 
 def test_a_silence_is_told_with_its_beginning_and_its_last_words(clock: Clock, file: Path) -> None:
     restraint = Traffic(file, 100)
-    assert restraint.silence() is None
-    restraint.note_silence("first words")
+    assert restraint.outage() is None
+    restraint.note_outage("first words")
     clock.now += 100
     fall_silent(restraint, 2)
-    silence = Traffic(file, 100).silence()
-    assert silence is not None
-    assert (silence.since, silence.words) == (START, "connection refused")
+    outage = Traffic(file, 100).outage()
+    assert outage is not None
+    assert (outage.since, outage.words) == (START, "connection refused")
     since = time.strftime("%H:%M:%S", time.localtime(START))
     with pytest.raises(HeldBack, match=f"no answer since {since}, asked again at .*: connection refused"):
         restraint.wait_for_turn()
 
 
-def test_an_answer_writes_nothing_where_there_was_no_silence(clock: Clock, file: Path) -> None:
+def test_an_answer_writes_nothing_where_there_was_no_outage(clock: Clock, file: Path) -> None:
     Traffic(file, 100).note_answer()
     assert not file.exists()
 
@@ -241,7 +241,7 @@ def test_a_clock_that_was_set_back_does_not_block_us(clock: Clock, file: Path) -
 def test_what_is_torn_is_unknown(clock: Clock, file: Path, content: bytes) -> None:
     file.write_bytes(content)
     restraint = Traffic(file, 1)
-    assert restraint.silence() is None
+    assert restraint.outage() is None
     assert [is_held_back(restraint) for _ in range(2)] == [False, True]
 
 

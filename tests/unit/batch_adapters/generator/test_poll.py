@@ -295,9 +295,9 @@ def test_a_description_brings_the_sites_tables(tmp_path: Path) -> None:
     described = {**GOOD, "batch_system": "toy", "tables": {"toy": toy}, "traffic": str(tmp_path / "traffic.json")}
     system = read_polling(write_description(tmp_path, described)).system
     assert (system.adapter.name, system.adapter.queue.argv) == ("toy", ("toy-queue",))
-    silence = system.traffic.silence()
-    assert silence is not None
-    assert silence.words == "down"
+    outage = system.traffic.outage()
+    assert outage is not None
+    assert outage.words == "down"
 
 
 @pytest.mark.parametrize(

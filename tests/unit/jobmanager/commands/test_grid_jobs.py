@@ -11,15 +11,15 @@ import jsonschema
 import pytest
 from lxml import etree
 
-from batch_adapters.running.traffic import TRIES, Silence, Traffic
+from batch_adapters.running.traffic import TRIES, Outage, Traffic
 from batch_adapters.states import Cause, State
 from jobmanager.commands import cli
 from jobmanager.commands import grid_jobs as commands
 from jobmanager.database.documents import load_schema
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob, Outcome
-from jobmanager.site.account import Account, find_silence, traffic_file
-from jobmanager.views.grid_jobs import render_silence
+from jobmanager.site.account import Account, find_outage, traffic_file
+from jobmanager.views.grid_jobs import render_outage
 from sandbox.status import PhaseStatus
 
 OPEN, OTHER, ENDED = "aaaaaaaa", "bbbbbbbb", "cccccccc"
@@ -52,7 +52,7 @@ def status(account: Account, monkeypatch: pytest.MonkeyPatch) -> Callable[..., N
 
 def be_silent(account: Account, times: int = 1) -> None:
     for _ in range(times):
-        Traffic(traffic_file(account, "slurm"), 100).note_silence("squeue: error: Unable to\ncontact \x1b[2Jslurm")
+        Traffic(traffic_file(account, "slurm"), 100).note_outage("squeue: error: Unable to\ncontact \x1b[2Jslurm")
 
 
 @pytest.mark.parametrize("identity", [None, OPEN], ids=["all", "one"])
@@ -83,12 +83,12 @@ def test_as_json_only_grid_jobs_that_wait_for_it_say_so(
     account: Account, status: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     be_silent(account, TRIES)
-    silence = find_silence(account, "slurm")
-    assert silence is not None
+    outage = find_outage(account, "slurm")
+    assert outage is not None
     status(form="json")
     rows = {row.pop("id"): row for row in json.loads(capsys.readouterr().out)}
     since = datetime.strptime(rows[OPEN].pop("silent_since"), "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
-    assert since.timestamp() == int(silence.since)
+    assert since.timestamp() == int(outage.since)
     assert set(rows[OPEN]) == set(rows[OTHER]) == set(rows[ENDED])
 
 
@@ -105,21 +105,19 @@ NOON = datetime(2026, 3, 4, 12, 0, 0).timestamp()
 
 
 @pytest.mark.parametrize(
-    ("silence", "words"),
+    ("outage", "words"),
     [
+        pytest.param(Outage(NOON - 60, "dead", NOON + 65), "since 11:59:00 (asked again at 12:01:05): dead", id="held"),
+        pytest.param(Outage(NOON - 60, "dead", 0), "since 11:59:00 (asked again soon): dead", id="not held back yet"),
         pytest.param(
-            Silence(NOON - 60, "dead", NOON + 65), "since 11:59:00 (asked again at 12:01:05): dead", id="held"
-        ),
-        pytest.param(Silence(NOON - 60, "dead", 0), "since 11:59:00 (asked again soon): dead", id="not held back yet"),
-        pytest.param(
-            Silence(NOON - 86400, "dead", NOON + 5),
+            Outage(NOON - 86400, "dead", NOON + 5),
             "since 2026-03-03 12:00:00 (asked again at 12:00:05): dead",
             id="since another day",
         ),
     ],
 )
-def test_times_of_another_day_have_their_date(silence: Silence, words: str) -> None:
-    assert render_silence("slurm", silence, NOON) == f"slurm has not answered {words}"
+def test_times_of_another_day_have_their_date(outage: Outage, words: str) -> None:
+    assert render_outage("slurm", outage, NOON) == f"slurm has not answered {words}"
 
 
 # --- choosing, and other forms

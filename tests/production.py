@@ -35,7 +35,7 @@ def add_hostile(database: Database, identity: str, text: str) -> None:
     """A grid job of three local jobs that has a hostile text wherever a document can have one, also in its third."""
     job = add_production(database, identity, 3, time.time(), owner=text)
     job.put_request([("arguments", (text, (text,)))], Path("/home"))
-    job.put_trouble(text, 1000)
+    job.put_problem(text, 1000)
     job.put_summary({text: text})
     job.reason = text
     local_job = LocalJob.new(3, "slurm", None)

@@ -74,7 +74,7 @@ class Collector:
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ)
         self._next_look = 0.0
-        self._trouble = ""
+        self._problem = ""
 
     def serve(self, patience: float = _LOOK) -> None:
         """Wait for callers, so many seconds at most, and serve those that are there."""
@@ -151,11 +151,11 @@ class Collector:
         del self._callers[caller.connection.fileno()]
         caller.connection.close()
 
-    def _tell(self, trouble: str) -> None:
-        """Log a trouble when it comes, and not as long as it stays."""
-        if trouble and trouble != self._trouble:
-            logger.warning("%s", trouble)
-        self._trouble = trouble
+    def _tell(self, problem: str) -> None:
+        """Log a problem when it comes, and not as long as it stays."""
+        if problem and problem != self._problem:
+            logger.warning("%s", problem)
+        self._problem = problem
 
 
 @contextmanager

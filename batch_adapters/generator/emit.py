@@ -170,7 +170,7 @@ def write_events_now(path: Path, events: Sequence[Event]) -> None:
 
     :raises OSError: some of them may not have been written.
     """
-    # Opened each time: a folder that was removed and made again meanwhile is no trouble then.
+    # Opened each time: a folder that was removed and made again meanwhile is no problem then.
     folder = EventFolder(path)
     now = int(time.time())
     try:

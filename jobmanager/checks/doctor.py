@@ -89,16 +89,16 @@ def _look_at_folders(account: Account) -> Iterator[Finding]:
 
 
 def _look_at_monitor(account: Account) -> Iterator[Finding]:
-    """What troubles a monitor that runs, such as a generator that dies again and again: no file tells."""
+    """What problems a monitor that runs, such as a generator that dies again and again: no file tells."""
     answer = ask_running_monitor(account)
     if answer is None:
         return
     # What begins with the id of a grid job is told by that grid job's status.
-    troubles = [line.partition(": ")[2] for line in answer.splitlines() if line.startswith((OF_ALL, OF_EVENTS))]
-    for trouble in troubles:
-        yield Finding(Level.FAULT, f"its monitor says: {trouble}", f"see {account.places.monitor_log}")
-    if not troubles:
-        yield Finding(Level.GOOD, "its monitor runs, and nothing of its own troubles it")
+    problems = [line.partition(": ")[2] for line in answer.splitlines() if line.startswith((OF_ALL, OF_EVENTS))]
+    for problem in problems:
+        yield Finding(Level.FAULT, f"its monitor says: {problem}", f"see {account.places.monitor_log}")
+    if not problems:
+        yield Finding(Level.GOOD, "its monitor runs, and nothing of its own problems it")
 
 
 def _look_at_folder(title: str, folder: Path) -> Finding:

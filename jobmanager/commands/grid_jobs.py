@@ -35,7 +35,7 @@ Exit status: 0 the grid job is done, 1 it failed, 3 it cannot go on now (disk fu
 nothing is lost, and "samgrid watch ID" tries again."""
 
 STATUS_HELP = """\
-Each line counts the local jobs by state. With an ID the table has that grid job only, with phases and troubles.
+Each line counts the local jobs by state. With an ID the table has that grid job only, with phases and problems.
 JSON has all that the tables have, with one ID that grid job's details, too; "--format json-schema" says what is where.
 Under it: since when a batch system does not answer ("silent_since" in JSON); until it does, no state changes. And
 which grid jobs are in quarantine ("quarantined"), because a document of theirs cannot be read: all others go on.

@@ -70,13 +70,13 @@ def collect_grid_job(account: Account, identity: str) -> None:
         _remove_gathered(account, identity, gathered)
 
 
-def keep_summary(database: Database, job: GridJob, summary: Mapping[str, str], trouble: str = "") -> None:
+def keep_summary(database: Database, job: GridJob, summary: Mapping[str, str], problem: str = "") -> None:
     """Keep what the outputs amount to, or why nobody says so, and how much is in GRAM's files before any delivery."""
     sizes = job.sizes_before or measure_files(job)
 
     def put(job: GridJob) -> None:
         job.put_summary(summary)
-        job.no_summary = trouble or None
+        job.no_summary = problem or None
         if job.origin is not None:
             job.put_sizes_before(*sizes)
 

@@ -108,13 +108,13 @@ class GridJob(Document):
             self.cancelled_time, self.cancelled_by, self.reason = int(now), by, reason
 
     def end(self, state: State, now: float) -> None:
-        """Put the final state; no trouble keeps the grid job from going on any more."""
+        """Put the final state; no problem keeps the grid job from going on any more."""
         self.put_final_state(state)
         self.ended_time = int(now)
 
     def put_final_state(self, state: State) -> None:
         """Put the final state without its time, and the outcome that goes with it."""
-        self.clear_trouble()
+        self.clear_problem()
         self.state, self.outcome = state, "cancelled" if state is State.FAILED and self.was_cancelled else state.word
 
     @property
@@ -234,23 +234,23 @@ class GridJob(Document):
         """What the outputs amount to, as the handler told it."""
         return {str(item.get("name")): item.text or "" for item in self.element.iterfind("summary/item")}
 
-    def put_trouble(self, text: str, now: float) -> None:
-        """Say what keeps the grid job from going on; the time of the first trouble in a row stays."""
-        before = self.element.find("trouble")
+    def put_problem(self, text: str, now: float) -> None:
+        """Say what keeps the grid job from going on; the time of the first problem in a row stays."""
+        before = self.element.find("problem")
         since = before.get("since") if before is not None else None
-        trouble = self._replace("trouble")
-        trouble.set("since", since or render_time(now))
-        trouble.text = render_text(text)
+        problem = self._replace("problem")
+        problem.set("since", since or render_time(now))
+        problem.text = render_text(text)
 
-    def clear_trouble(self) -> bool:
-        """Forget the trouble; True if there was one."""
-        before = self.element.find("trouble")
-        self._remove("trouble")
+    def clear_problem(self) -> bool:
+        """Forget the problem; True if there was one."""
+        before = self.element.find("problem")
+        self._remove("problem")
         return before is not None
 
     @property
-    def trouble(self) -> str | None:
-        element = self.element.find("trouble")
+    def problem(self) -> str | None:
+        element = self.element.find("problem")
         return None if element is None else f"{element.text} (since {element.get('since')})"
 
     # the slices

@@ -22,7 +22,8 @@ _SECONDS = ("intended", "queue-time", "event-time", "signalled", "run", "reporte
 
 
 def renew_layout_4(document: etree._Element) -> None:
-    """Layout 4 had some times as seconds since 1970, and said how and why something ended in sentences only."""
+    """Layout 4 had some times in seconds and other words, and said how and why something ended in sentences only."""
+    _rename(document)
     if document.get("cancelled") and str(document.get("reason")).startswith("cannot be run: "):
         document.set("cancelled-by", "us")
     for element in (document, *document.iter("attempt", "seen", "phase", "gram")):
@@ -37,6 +38,11 @@ def renew_layout_4(document: etree._Element) -> None:
         _put_local_outcome(document)
     elif document.get("state") in ("done", "failed"):
         GridJob(document).put_final_state(GridJob(document).state)
+
+
+def _rename(document: etree._Element) -> None:
+    for element in document.findall("trouble"):
+        element.tag = "problem"
 
 
 def _put_states_seen(document: etree._Element) -> None:

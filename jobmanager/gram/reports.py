@@ -56,14 +56,14 @@ class GramEvents:
         self._refused: dict[str, float] = {}
         self._backoff = Backoff()
         self._next_days = 0.0
-        self._trouble = ""
+        self._problem = ""
 
     @property
-    def trouble(self) -> str:
+    def problem(self) -> str:
         """What keeps events from being written; empty where nothing does."""
-        if self._refused and not self._trouble:
+        if self._refused and not self._problem:
             return f"the collector refuses the events of {', '.join(self._refused)}: its log says why"
-        return self._trouble
+        return self._problem
 
     @property
     def dues(self) -> list[float]:
@@ -127,7 +127,7 @@ class GramEvents:
             self._complain("GRAM cannot be told by events: the collector cannot take them now")
             self._backoff.wait(now)
         else:
-            self._trouble, self._backoff = "", Backoff()
+            self._problem, self._backoff = "", Backoff()
         return {message: _worst(all_of) for message, all_of in found.items() if Receipt.LATER not in all_of}
 
     def _hand_in(self, events: Sequence[Event]) -> list[Receipt]:
@@ -142,10 +142,10 @@ class GramEvents:
             keep_days(self._folder)
             self._next_days = now + _DAYS_INTERVAL
 
-    def _complain(self, trouble: str) -> None:
-        if trouble != self._trouble:
-            logger.warning("%s", trouble)
-        self._trouble = trouble
+    def _complain(self, problem: str) -> None:
+        if problem != self._problem:
+            logger.warning("%s", problem)
+        self._problem = problem
 
 
 def _worst(answers: Iterable[Receipt]) -> Receipt:
@@ -169,8 +169,8 @@ class GramReports:
         self._published: dict[str, State] = {}
         self._unaudited: set[str] = set()
         self._unreported_ends = 0
-        self._trouble = ""
-        self._audit_trouble = ""
+        self._problem = ""
+        self._audit_problem = ""
 
     @property
     def are_pending(self) -> bool:
@@ -178,9 +178,9 @@ class GramReports:
         return self._unreported_ends > 0 or bool(self._events and self._events.dues)
 
     @property
-    def trouble(self) -> str:
+    def problem(self) -> str:
         """What keeps GRAM from being told; empty where nothing does."""
-        return self._trouble or (self._events.trouble if self._events else "") or self._audit_trouble
+        return self._problem or (self._events.problem if self._events else "") or self._audit_problem
 
     def due_in(self) -> float:
         """Seconds until there may be something to tell, at most 1."""
@@ -227,7 +227,7 @@ class GramReports:
         return time.time() - read_time(job.submitted) >= _UNTIL_KNOWN + 1
 
     def _publish(self, jobs: Iterable[GridJob]) -> None:
-        trouble = ""
+        problem = ""
         for job in jobs:
             if self._is_published(job):
                 continue
@@ -235,10 +235,10 @@ class GramReports:
                 publish_answer(self._account, job)
                 self._published[job.identity] = job.state
             except OSError as error:
-                trouble = f"the answers to GRAM's polls cannot be written: {error}"
-        if trouble and trouble != self._trouble:
-            logger.warning("%s", trouble)
-        self._trouble = trouble
+                problem = f"the answers to GRAM's polls cannot be written: {error}"
+        if problem and problem != self._problem:
+            logger.warning("%s", problem)
+        self._problem = problem
 
     def _is_published(self, job: GridJob) -> bool:
         return self._published.get(job.identity) is job.state
@@ -249,7 +249,7 @@ class GramReports:
         Before it is noted that the end was told: so no record is lost, and one that is written again is the same.
         """
         folder = self._account.configuration.gram.audit_folder
-        trouble, audited = "", []
+        problem, audited = "", []
         self._unaudited = set()
         for job in jobs:
             try:
@@ -257,11 +257,11 @@ class GramReports:
                     write_record(folder, job, self._account.database.local_jobs.first_submission(job.identity))
                 audited.append(job)
             except OSError as error:
-                trouble = f"audit records cannot be written: {error}"
+                problem = f"audit records cannot be written: {error}"
                 self._unaudited.add(job.identity)
-        if trouble and trouble != self._audit_trouble:
-            logger.warning("%s", trouble)
-        self._audit_trouble = trouble
+        if problem and problem != self._audit_problem:
+            logger.warning("%s", problem)
+        self._audit_problem = problem
         return audited
 
     def _note(self, told: Collection[GridJob]) -> None:

@@ -105,9 +105,9 @@ def _read_text(path: Path) -> str:
 
 
 def ask_monitor(account: Account) -> str:
-    """Wake the monitor and hear what troubles it, a line per trouble; where there is none, start one.
+    """Wake the monitor and hear what keeps it from working, a line per problem; where there is none, start one.
 
-    Each line starts with the grid job's id, or with `OF_ALL` or `OF_EVENTS` for a trouble that concerns them all.
+    Each line starts with the grid job's id, or with `OF_ALL` or `OF_EVENTS` for a problem that concerns them all.
 
     :raises OSError: there is no monitor, and none can be started.
     """

@@ -148,7 +148,7 @@ class Generator:
         self._lines = EventLines(name)
         self._output_ended = False
         self._heard = 0.0
-        self.trouble = ""
+        self.problem = ""
         """Why it cannot be started, if it cannot."""
         self.death = ""
         """How it ended, until it is started again: grid jobs go on meanwhile, by what the queue shows."""
@@ -165,7 +165,7 @@ class Generator:
         self._output_ended = False
         self._heard = time.monotonic()
         self._child = Child(self._selector, command, self._take)
-        self.trouble = self.death = ""
+        self.problem = self.death = ""
 
     def keep_running(self) -> None:
         """Start it if it does not run and has waited for long enough; later each time."""
@@ -175,7 +175,7 @@ class Generator:
             self.start()
         except (OSError, UnknownBatchSystem) as error:
             logger.warning("generator %s cannot be started, trying again later: %s", self._name, error)
-            self.trouble = f"no events of {self._name}: {error}"
+            self.problem = f"no events of {self._name}: {error}"
 
     def supervise(self) -> None:
         """Notice that it ended; end it where it is of no use any more."""
@@ -249,9 +249,9 @@ class Generators:
         for generator in self._generators.values():
             generator.supervise()
 
-    def trouble(self) -> str:
+    def problem(self) -> str:
         """Why a generator cannot be started, if one cannot."""
-        return "; ".join(generator.trouble for generator in self._generators.values() if generator.trouble)
+        return "; ".join(generator.problem for generator in self._generators.values() if generator.problem)
 
     def deaths(self) -> list[str]:
         """How those ended that are to be started again."""

@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 _LOOK = 1.0
 """Seconds between two looks at the database when nobody wakes us."""
 _ALL = "monitor"
-"""Whose trouble it is that concerns all grid jobs, in answers to callers."""
+"""Whose problem it is that concerns all grid jobs, in answers to callers."""
 _LEAST_ROOM = 65536
 """Bytes; with less no transaction of any size can be committed."""
 _LOCK_PATIENCE = 5.0
@@ -85,7 +85,7 @@ class Monitor:
         self._readers = Workers(account, self._server.start)
         self._progress = ProgressReader(account)
         self._reports = GramReports(account)
-        self._trouble = ""
+        self._problem = ""
         self._backoff = Backoff()
         self._faults: dict[tuple[str, str], _Fault] = {}
         self._quarantined: dict[str, Quarantined] = {}
@@ -104,8 +104,8 @@ class Monitor:
                 self._workers.reap()
                 self._readers.reap()
                 if self._backoff.allows(time.monotonic()):
-                    if self._trouble:
-                        # Nothing may have to be written just now: that alone does not mean that the trouble is over.
+                    if self._problem:
+                        # Nothing may have to be written just now: that alone does not mean that the problem is over.
                         self._account.database.check_room()
                     self._work()
             except (DatabaseError, OSError) as error:
@@ -148,12 +148,12 @@ class Monitor:
                 self._workers.start(Task.RECONCILE, batch)
             self._drop_old_events()
             self._lift_quarantines(quarantined)
-        self._trouble = ""
+        self._problem = ""
         self._backoff = Backoff()
 
     @contextmanager
     def _alone(self, part: str, grid_job: str) -> Iterator[bool]:
-        """One grid job's share of a part of the work, to be done if this is true; what it raises is its own trouble.
+        """One grid job's share of a part of the work, to be done if this is true; what it raises is its own problem.
 
         Only what concerns them all goes on: a database that cannot be written, a process that cannot be started.
         """
@@ -213,7 +213,7 @@ class Monitor:
     def _rest(self, error: Exception) -> None:
         """Nothing can be written, or started, now: what the generators said meanwhile, they will say again."""
         logger.warning("%s: trying again later", error)
-        self._trouble = str(error)
+        self._problem = str(error)
         self._generators.stop()
         self._backoff.wait(time.monotonic())
         self._idle_since = None
@@ -248,21 +248,21 @@ class Monitor:
         self._due[duty] = now + interval
         return True
 
-    def _find_troubles(self) -> list[str]:
-        return [self._trouble, _find_full_disk(self._account), self._generators.trouble(), self._reports.trouble]
+    def _find_problems(self) -> list[str]:
+        return [self._problem, _find_full_disk(self._account), self._generators.problem(), self._reports.problem]
 
     def _answer(self) -> None:
-        """Tell whoever connected what troubles us; that they connected is what wakes us."""
+        """Tell whoever connected what keeps us from working; that they connected is what wakes us."""
         try:
             connection, _ = self._listener.accept()
         except BlockingIOError:
             return
         with connection:
-            text = self._workers.troubles()
+            text = self._workers.problems()
             text += "".join(f"{name}: {fault.sentence}\n" for (_, name), fault in self._faults.items())
             text += "".join(f"{name}: {why.sentence}\n" for name, why in self._quarantined.items())
-            for trouble in self._find_troubles():
-                text += f"{OF_ALL}{trouble}\n" if trouble else ""
+            for problem in self._find_problems():
+                text += f"{OF_ALL}{problem}\n" if problem else ""
             text += "".join(f"{OF_EVENTS}{death}\n" for death in self._generators.deaths())
             connection.settimeout(1)
             try:

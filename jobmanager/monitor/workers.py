@@ -66,7 +66,7 @@ class _Subject:
     name: str
     task: Task
     worker: Worker | None = None
-    trouble: str = ""
+    problem: str = ""
     said: list[str] = field(default_factory=list)
     """The last words of the worker before."""
     backoff: Backoff = field(default_factory=Backoff)
@@ -153,14 +153,14 @@ class Workers:
         subject.not_before = now + subject.hangs * (now - subject.begun)
 
     def reap(self) -> None:
-        """Note what has become of the workers that ended; a trouble that cannot be written down is kept in memory."""
+        """Note what has become of the workers that ended; a problem that cannot be written down is kept in memory."""
         for subject in self._subjects.values():
             status = subject.worker.exit_status() if subject.worker else None
             if subject.worker is None or status is None:
                 continue
             lines = subject.worker.last_words.splitlines() or [f"the worker ended with status {status}"]
             subject.worker = None
-            subject.trouble = lines[-1] if status not in (0, BUSY) else ""
+            subject.problem = lines[-1] if status not in (0, BUSY) else ""
             log = logger.warning if status else logger.info
             # A traceback is said once, however often it comes.
             is_known = subject.said == lines
@@ -180,36 +180,36 @@ class Workers:
                 # Their interval is the monitor's to keep; only where that failed it is left alone longer.
                 subject.backoff = subject.backoff if status else Backoff()
             else:
-                self._write_trouble(subject)
+                self._write_problem(subject)
 
     def forget_all_but(self, names: Collection[str]) -> None:
         """Forget what is known of grid jobs that have ended."""
         self._subjects = {name: known for name, known in self._subjects.items() if known.worker or name in names}
 
-    def troubles(self) -> str:
+    def problems(self) -> str:
         """A line per subject that cannot go on now."""
         return "".join(
-            f"{subject.name}: {subject.task}: {subject.trouble}\n"
+            f"{subject.name}: {subject.task}: {subject.problem}\n"
             for subject in self._subjects.values()
-            if subject.trouble
+            if subject.problem
         )
 
-    def _write_trouble(self, subject: _Subject) -> None:
+    def _write_problem(self, subject: _Subject) -> None:
         database = self._account.database
         try:
             with database.transaction():
                 job = database.grid_jobs.get(subject.name)
                 if job.state.is_final:
                     return  # it was killed after it had done all
-                had_trouble = job.clear_trouble() if not subject.trouble else True
-                if subject.trouble:
-                    job.put_trouble(f"{subject.task}: {subject.trouble}", time.time())
-                if had_trouble:
+                had_problem = job.clear_problem() if not subject.problem else True
+                if subject.problem:
+                    job.put_problem(f"{subject.task}: {subject.problem}", time.time())
+                if had_problem:
                     database.grid_jobs.put(job)
         except UnknownJob:
             logger.info("%s has been removed", subject.name)
         except DatabaseError as error:
-            logger.warning("%s trouble not written down: %s", subject.name, error)
+            logger.warning("%s problem not written down: %s", subject.name, error)
 
 
 _BLOCK = 1 << 16

@@ -274,7 +274,7 @@ def run_directory(request: Mapping[str, Any]) -> Path | None:
 
 
 def _check_batch_system(account: Account, adapter: JobAdapter) -> None:
-    """Where local jobs go: what cannot be used would be the monitor's trouble, for every job.
+    """Where local jobs go: what cannot be used would be the monitor's problem, for every job.
 
     The adapter takes its time to load: most requests have no options, and most sites share their files.
 

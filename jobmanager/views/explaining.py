@@ -166,9 +166,9 @@ def _ask(account: Account, job: LocalJob) -> tuple[Heard, Heard | None]:
     try:
         system = find_batch_system(account, job.batch)
     except UnknownBatchSystem as error:
-        return Heard(trouble=str(error)), None
+        return Heard(problem=str(error)), None
     now = _hear(account, job.batch, lambda: _look_at_queue(system, job))
-    is_gone = job.state.is_final or not (now.found or now.trouble)
+    is_gone = job.state.is_final or not (now.found or now.problem)
     if job.token is None or not is_gone or system.adapter.history is None:
         return now, None
     return now, _hear(account, job.batch, lambda: _look_at_history(system, job))
@@ -192,11 +192,11 @@ def _hear(account: Account, batch: str, question: Callable[[], list[LocalStatus]
     except Unreachable as error:
         outage = find_outage(account, batch)
         since = f"no answer since {render_local_time(outage.since)}" if outage else "no answer"
-        return Heard(trouble=f"{since}: {error}")
+        return Heard(problem=f"{since}: {error}")
     except BatchError as error:
-        return Heard(trouble=f"no answer that can be understood: {error}")
+        return Heard(problem=f"no answer that can be understood: {error}")
     except OSError as error:  # how often it is asked cannot be noted, say
-        return Heard(trouble=f"it cannot be asked: {error}")
+        return Heard(problem=f"it cannot be asked: {error}")
 
 
 def _titles(batch: str, surroundings: Surroundings) -> list[tuple[str, Heard]]:
@@ -205,7 +205,7 @@ def _titles(batch: str, surroundings: Surroundings) -> list[tuple[str, Heard]]:
 
 
 def _describe_heard(title: str, heard: Heard) -> str:
-    lines = [heard.trouble] if heard.trouble else [_describe_status(status) for status in heard.found[:_SHOWN_IDS]]
+    lines = [heard.problem] if heard.problem else [_describe_status(status) for status in heard.found[:_SHOWN_IDS]]
     if len(heard.found) > _SHOWN_IDS:
         lines.append(f"… and {len(heard.found) - _SHOWN_IDS} others of that token")
     return "\n".join([title, *(f"  {render_line(line)}" for line in lines or ["does not know it"])])

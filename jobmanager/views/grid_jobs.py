@@ -127,7 +127,7 @@ def find_details(account: Account, job_id: str, now: float) -> dict[str, object]
         "local_jobs": job.count,
         "being_cancelled": job.cancelled and not job.state.is_final,
         "repeats": job.repeats,
-        "trouble": job.trouble,
+        "problem": job.problem,
         "may_end": None if end is None else render_time(end),
         "stalled": list(course.silent),
         "summary": job.summary(),
@@ -164,7 +164,7 @@ def render_details(account: Account, job_id: str, row: Overview, now: float) -> 
             "state": row.state,
             "owner": printable(row.owner),
         }
-        known |= {"submitted": row.submitted, "local jobs": render_counts(row), "trouble": render_line(str(damage))}
+        known |= {"submitted": row.submitted, "local jobs": render_counts(row), "problem": render_line(str(damage))}
         return render_columns([*known.items()])
     stall_time = account.configuration.monitor.stall_time
     course = read_course(account.database, job_id, job.count, stall_time, now)
@@ -190,7 +190,7 @@ def render_details(account: Account, job_id: str, row: Overview, now: float) -> 
     facts += [("stalled", render_silent(course, stall_time))] if course.silent else []
     facts += [("cancel", _render_cancel(account, job.batch, row))] if job.cancelled and not job.state.is_final else []
     facts += [("reason", printable(job.reason))] if job.reason else []
-    facts += [("trouble", printable(job.trouble))] if job.trouble else []
+    facts += [("problem", printable(job.problem))] if job.problem else []
     facts += [(printable(name), printable(text)) for name, text in job.summary().items()]
     facts += [("no summary", render_line(job.no_summary))] if job.no_summary else []
     return render_columns(facts)

@@ -39,7 +39,7 @@
         <p><a href="index.{$suffix}">all grid jobs</a></p>
         <table>
           <xsl:for-each select="@*"><tr><th><xsl:value-of select="name()"/></th><td><xsl:value-of select="."/></td></tr></xsl:for-each>
-          <xsl:if test="trouble"><tr><th>trouble</th><td><xsl:value-of select="trouble"/></td></tr></xsl:if>
+          <xsl:if test="problem"><tr><th>problem</th><td><xsl:value-of select="problem"/></td></tr></xsl:if>
           <xsl:for-each select="summary/item">
             <tr><th><xsl:value-of select="@name"/></th><td><xsl:value-of select="."/></td></tr>
           </xsl:for-each>

@@ -14,7 +14,7 @@ class Heard:
     """An answer of the batch system: what it found, perhaps nothing; or why there is no answer."""
 
     found: tuple[LocalStatus, ...] = ()
-    trouble: str = ""
+    problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def _judge_unsubmitted(job: LocalJob, now: Heard | None) -> str:
     )
     if now is None:
         return f"{sentence}; what {job.batch} has under that name will be adopted."
-    if now.trouble:
+    if now.problem:
         return f"{sentence}; nothing changes until {job.batch} answers."
     if now.found:
         return f"{sentence}; {job.batch} has {len(now.found)} local jobs of that name, which will be adopted."
@@ -85,7 +85,7 @@ def _judge_life(job: LocalJob, surroundings: Surroundings) -> str:
     now = surroundings.now
     if now is None:
         return f"{sentence}."
-    if now.trouble:
+    if now.problem:
         return f"{sentence}; as long as {job.batch} does not answer, nothing changes but by its log."
     shown = next((status for status in now.found if status.is_of(str(job.token))), None)
     if shown is None:

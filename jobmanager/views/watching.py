@@ -23,8 +23,8 @@ DONE, FAILED, CANNOT_GO_ON = 0, 1, 3
 _FINAL = (State.DONE.word, State.FAILED.word)
 _INTERVAL = 0.5
 _PATIENCE = 15.0
-"""Seconds of trouble before we stop waiting: the monitor tries again at least once in them (`Backoff`), but for a
-batch system that said "not now" (`POSTPONED`)."""
+"""Seconds that a problem lasts before we stop waiting: the monitor tries again in them at least once (`Backoff`), but
+for a batch system that said "not now" (`POSTPONED`)."""
 
 
 @dataclass(frozen=True)
@@ -58,16 +58,16 @@ class Display(Protocol):
 
 def watch_grid_job(account: Account, identity: str) -> int:
     """Show a grid job until it ends; 0 done, 1 failed, 3 if something has kept it from going on for a while."""
-    troubled_since: float | None = None
+    problem_since: float | None = None
     with _display() as display:
         for snapshot in _snapshots(account, identity):
             display.show(snapshot)
-            trouble = "" if snapshot.row.state in _FINAL else _trouble(account, identity)
-            troubled_since = (troubled_since or time.monotonic()) if trouble else None
-            if troubled_since is not None and time.monotonic() - troubled_since > _PATIENCE:
+            problem = "" if snapshot.row.state in _FINAL else _problem(account, identity)
+            problem_since = (problem_since or time.monotonic()) if problem else None
+            if problem_since is not None and time.monotonic() - problem_since > _PATIENCE:
                 break
-    if trouble:
-        print(f"samgrid: grid job {identity} cannot go on: {printable(trouble)}", file=sys.stderr)
+    if problem:
+        print(f"samgrid: grid job {identity} cannot go on: {printable(problem)}", file=sys.stderr)
         print(f'samgrid: nothing is lost; when that is mended, "samgrid watch {identity}" goes on', file=sys.stderr)
         return CANNOT_GO_ON
     job = account.database.grid_jobs.get(identity)
@@ -102,7 +102,7 @@ def _take_snapshot(database: Database, identity: str, stall_time: float) -> Snap
     return Snapshot(row, course, now, stall_time, step)
 
 
-def _trouble(account: Account, identity: str) -> str:
+def _problem(account: Account, identity: str) -> str:
     """What keeps this grid job from going on, from the monitor itself: it knows more than a full disk can hold."""
     lines = ask_monitor(account).splitlines()
     parts = [step.grid_job for step in account.database.grid_jobs.steps(identity).get(identity, ())]

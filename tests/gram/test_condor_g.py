@@ -9,7 +9,7 @@ import pytest
 
 from tests.clients_of_gram import REQUESTS, render_globus_rsl, write_files
 from tests.gram.gram_site import FORK, OURS, PATIENCE, GramSite, Outcome, sh
-from tests.gram.test_troubles import send_signal
+from tests.gram.test_problems import send_signal
 from tests.real.site import wait_until
 
 GASS = "$(GRIDMANAGER_GASS_URL)"

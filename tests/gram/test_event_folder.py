@@ -7,7 +7,7 @@ import pytest
 
 from tests.gram.gram_site import OUR_PROGRAMS, OURS, PATIENCE, GramSite, sh
 from tests.gram.seg_mode import EVENTS, give_events_to, in_seg_mode, read_events
-from tests.gram.test_troubles import write_job
+from tests.gram.test_problems import write_job
 from tests.real.site import ACCOUNT, wait_until
 
 

@@ -10,7 +10,7 @@ import pytest
 from batch_adapters.states import State
 from tests.gram.gram_site import FORK, OURS, PATIENCE, GramSite, Outcome, configured, sh, without_details
 from tests.gram.seg_mode import collecting, in_seg_mode, read_events
-from tests.gram.test_troubles import SIGNALLING_JOB, send_signal, write_job
+from tests.gram.test_problems import SIGNALLING_JOB, send_signal, write_job
 from tests.real.site import ROOT, Site, wait_until
 
 SLURM_CONFIGURATION = Path("/etc/slurm/slurm.conf")

@@ -50,7 +50,7 @@ def short_sleeps(folder: Path) -> dict[str, str]:
 def watch_impatiently(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[[Samgrid, str], tuple[int, str]]:
-    """``samgrid watch`` that ends after a second of trouble: exit status and standard error."""
+    """``samgrid watch`` that ends a second after it met a problem: exit status and standard error."""
 
     def watch(samgrid: Samgrid, identity: str) -> tuple[int, str]:
         monkeypatch.setattr(watching, "_PATIENCE", 1.0)
@@ -257,7 +257,7 @@ def test_the_configuration_of_the_last_submit_holds(samgrid: Samgrid, tmp_path: 
     assert pwd.startswith(str(elsewhere))
 
 
-def test_a_log_that_is_not_where_the_configuration_says_is_a_trouble(
+def test_a_log_that_is_not_where_the_configuration_says_is_a_problem(
     samgrid: Samgrid, watch_impatiently: Callable[[Samgrid, str], tuple[int, str]]
 ) -> None:
     lost = replace(samgrid, settings={"SAMGRID_EVENTS_PATH": "/no/such/log"})

@@ -128,7 +128,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Samgrid:
     done.end(State.DONE, 3000)
     put(database, done, "1", [end(make_local_job(1, "4713", State.DONE, "wn201"), 0, 1800)])
     stuck = GridJob.new("t1u2v3w4", "pythia", "jan", "slurm", 1003)
-    stuck.put_trouble("slurm does not answer", 2000)
+    stuck.put_problem("slurm does not answer", 2000)
     put(database, stuck, "2", [LocalJob.new(1, "slurm", None)])
     database.close()
     return ForkedSamgrid(folder / "state", folder, {})

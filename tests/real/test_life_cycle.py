@@ -80,7 +80,7 @@ def test_nothing_is_lost_while_the_daemon_is_down(site: Site) -> None:
     site.run_script("halt")
     try:
         waiting = site.submit("echo late", 3)
-        wait_until(lambda: "trouble" in site.samgrid("status", waiting), "trouble is told", 90)
+        wait_until(lambda: "problem" in site.samgrid("status", waiting), "problem is told", 90)
         assert site.state(job) not in ("done", "failed") or site.count(job, "done") == 4
         assert site.count(waiting, "failed") == 0
     finally:

@@ -154,7 +154,7 @@ def test_a_document_that_was_mended_ends_the_quarantine(
     assert not account.database.quarantine.list()
 
 
-def test_whatever_one_grid_job_raises_is_its_own_trouble_told_once(
+def test_whatever_one_grid_job_raises_is_its_own_problem_told_once(
     account: Account,
     monitor: Monitor,
     started: list[tuple[str, str]],

@@ -263,7 +263,7 @@ def test_a_handler_that_gives_no_summary_keeps_no_grid_job_from_ending(
     assert account.database.grid_jobs.get(identity).summary() == summary
 
 
-def test_a_trouble_that_is_over_gets_neither_into_the_tar_nor_into_the_ended_grid_job(account: Account) -> None:
+def test_a_problem_that_is_over_gets_neither_into_the_tar_nor_into_the_ended_grid_job(account: Account) -> None:
     identity = accept_cancelled(account)
     collect_grid_job(account, identity)
     tar = account.places.output(identity).read_bytes()
@@ -271,15 +271,15 @@ def test_a_trouble_that_is_over_gets_neither_into_the_tar_nor_into_the_ended_gri
     def go_back(job: GridJob) -> None:
         job.state = State.STAGE_OUT
         job.element.attrib.pop("ended")
-        job.put_trouble("collect: the worker ended with status -9", 1000)
+        job.put_problem("collect: the worker ended with status -9", 1000)
 
     first = account.database.grid_jobs.change(identity, go_back)
-    assert first.trouble
+    assert first.problem
     collect_grid_job(account, identity)
-    ended = account.database.grid_jobs.change(identity, lambda job: job.put_trouble("late", 1000))
+    ended = account.database.grid_jobs.change(identity, lambda job: job.put_problem("late", 1000))
     assert b"status -9" not in account.places.output(identity).read_bytes()
     ended.end(State.FAILED, 1000)
-    assert ended.trouble is None
+    assert ended.problem is None
     assert tar
 
 

@@ -200,7 +200,7 @@ def test_a_caller_that_says_nothing_is_dropped(host: Host, monkeypatch: pytest.M
         assert connection.recv(100) == b""
 
 
-def test_a_caller_that_does_not_wait_for_its_answer_is_no_trouble(host: Host) -> None:
+def test_a_caller_that_does_not_wait_for_its_answer_is_no_problem(host: Host) -> None:
     with host.connect() as connection:
         connection.send(line(A))
     host.serve()

@@ -98,7 +98,7 @@ def monitor_that_says(account: Account, *answers: str) -> Iterator[None]:
         thread.join()
 
 
-def test_a_monitor_that_runs_is_asked_what_troubles_it(fake: Account) -> None:
+def test_a_monitor_that_runs_is_asked_what_problems_it(fake: Account) -> None:
     events, disk = "generator fake ended with status 3: no licence", "database or disk is full"
     with monitor_that_says(fake, f"aaaaaaaa: submit: no such queue\nmonitor: {disk}\nevents: {events}\n"):
         findings = look(fake)
@@ -110,7 +110,7 @@ def test_a_monitor_that_runs_is_asked_what_troubles_it(fake: Account) -> None:
     assert findings_with(findings, "no such queue") == []
 
 
-def test_a_monitor_without_a_trouble_of_its_own_is_good(fake: Account) -> None:
+def test_a_monitor_without_a_problem_of_its_own_is_good(fake: Account) -> None:
     with monitor_that_says(fake, "aaaaaaaa: submit: no such queue\n"):
         assert the_one(look(fake), "its monitor").level is Level.GOOD
 

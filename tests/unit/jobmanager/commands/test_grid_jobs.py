@@ -170,7 +170,7 @@ def test_json_is_as_its_published_schema_says_and_leaves_nothing_out(
         job.end(State.FAILED, 2000)
 
     account.database.grid_jobs.change(ENDED, fail)
-    account.database.grid_jobs.change(OPEN, lambda job: job.put_trouble("disk full", 2000))
+    account.database.grid_jobs.change(OPEN, lambda job: job.put_problem("disk full", 2000))
     local_job = LocalJob.new(1, "slurm", None)
     local_job.put_phases([PhaseStatus("tea", 2, 3, "cups")], 2000)
     with account.database.transaction():

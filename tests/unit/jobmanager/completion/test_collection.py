@@ -507,7 +507,7 @@ def test_the_tar_has_the_log_and_the_document_as_it_will_be(toy: ToySystem) -> N
     other.put_slices(1, None, 1)
     with toy.database.transaction():
         toy.database.grid_jobs.put(other)
-    toy.database.grid_jobs.change(GRID_JOB, lambda job: job.put_trouble("the disk was full", NOW))
+    toy.database.grid_jobs.change(GRID_JOB, lambda job: job.put_problem("the disk was full", NOW))
     toy.account.places.log(GRID_JOB).write_bytes(b"what happened\n")
     collect_grid_job(toy.account, GRID_JOB)
     assert read_own(toy, "log") == b"what happened\n"
@@ -562,7 +562,7 @@ def test_the_handler_sums_up_the_outputs_of_those_that_succeeded(
     assert job.no_summary is None
 
 
-def test_a_summary_may_be_kept_in_place_of_the_trouble_with_it(toy: ToySystem) -> None:
+def test_a_summary_may_be_kept_in_place_of_the_problem_with_it(toy: ToySystem) -> None:
     toy.add(["17"])
     job = toy.database.grid_jobs.get(GRID_JOB)
     keep_summary(toy.database, job, {}, "no")

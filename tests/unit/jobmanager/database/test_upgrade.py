@@ -75,6 +75,12 @@ def test_who_cancelled_is_no_longer_read_from_a_sentence(reason: str, by: str | 
     assert document.get("cancelled-by") == by
 
 
+def test_what_was_called_otherwise_has_its_name_of_today() -> None:
+    document = etree.fromstring('<grid-job><trouble since="2026-11-22T08:30:00Z">no answer</trouble></grid-job>')
+    renew_layout_4(document)
+    assert etree.tostring(document) == b'<grid-job><problem since="2026-11-22T08:30:00Z">no answer</problem></grid-job>'
+
+
 def test_what_was_heard_of_batch_systems_stays(tmp_path: Path) -> None:
     database = Database(restore(tmp_path, 4))
     assert database.events.missing("fork") == {"9": (1, 1700000000)}

@@ -129,17 +129,17 @@ def test_a_monitor_killed_before_it_noted_the_end_writes_the_same_record(
     assert records(audited) == [render_record(make_job(), SUBMITTED + 2)]
 
 
-def test_a_folder_that_cannot_be_written_is_a_trouble_until_it_can(audited: Account) -> None:
+def test_a_folder_that_cannot_be_written_is_a_problem_until_it_can(audited: Account) -> None:
     folder = audited.configuration.gram.audit_folder
     assert folder is not None
     folder.rmdir()
     reports = GramReports(audited)
     reports.report()
-    assert "audit records cannot be written" in reports.trouble
+    assert "audit records cannot be written" in reports.problem
     assert reports.are_pending
     folder.mkdir()
     reports.report()
-    assert (reports.trouble, reports.are_pending, len(records(audited))) == ("", False, 1)
+    assert (reports.problem, reports.are_pending, len(records(audited))) == ("", False, 1)
 
 
 def test_an_end_that_waits_for_its_record_is_told_by_events_once(audited: Account, tmp_path: Path) -> None:

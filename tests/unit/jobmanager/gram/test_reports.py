@@ -361,13 +361,13 @@ def test_a_full_disk_tears_no_line_and_loses_no_event(seg: Account, folder: Path
     with file_size_limit(35):
         told_ids = reports._events.tell([seg.database.grid_jobs.get(A), seg.database.grid_jobs.get(B)])  # type: ignore[union-attr]
     assert told_ids == set()
-    assert "cannot be told" in reports.trouble
+    assert "cannot be told" in reports.problem
     assert lines_of(folder) == [f"{A};2;0"]
     assert (folder / "20261121").read_bytes().endswith(b"\n")
     clock.pass_by(11)
     reports.report()
     assert lines_of(folder)[1:] == [f"{A};2;0", f"{B};2;0"]
-    assert (reports.trouble, told(seg), told(seg, B)) == ("", State.ACTIVE, State.ACTIVE)
+    assert (reports.problem, told(seg), told(seg, B)) == ("", State.ACTIVE, State.ACTIVE)
 
 
 def test_what_cannot_be_published_is_not_noted_and_keeps_nobody_from_working(account: Account, clock: Clock) -> None:
@@ -377,10 +377,10 @@ def test_what_cannot_be_published_is_not_noted_and_keeps_nobody_from_working(acc
     reports = GramReports(account)
     reports.report()
     assert (told(account), reports.are_pending) == (None, True)
-    assert "answers to GRAM's polls" in reports.trouble
+    assert "answers to GRAM's polls" in reports.problem
     account.places.gram.unlink()
     reports.report()
-    assert (told(account), reports.are_pending, reports.trouble) == (State.DONE, False, "")
+    assert (told(account), reports.are_pending, reports.problem) == (State.DONE, False, "")
 
 
 class FakeCollector:
@@ -412,7 +412,7 @@ def test_an_id_that_the_collector_refuses_does_not_delay_the_others(
     reports = GramReports(seg)
     reports.report()
     assert (told(seg), told(seg, B)) == (None, State.DONE)
-    assert f"refuses the events of {A}" in reports.trouble
+    assert f"refuses the events of {A}" in reports.problem
     heard = len(collector.heard)
     clock.pass_by(1)
     reports.report()
@@ -420,7 +420,7 @@ def test_an_id_that_the_collector_refuses_does_not_delay_the_others(
     collector.answer = lambda event: Receipt.TAKEN
     clock.pass_by(60)
     reports.report()
-    assert (told(seg), reports.trouble) == (State.DONE, "")
+    assert (told(seg), reports.problem) == (State.DONE, "")
 
 
 def test_what_the_collector_cannot_take_now_it_gets_later(
@@ -435,7 +435,7 @@ def test_what_the_collector_cannot_take_now_it_gets_later(
     reports.report()
     reports.report()
     assert (told(seg), len(collector.heard)) == (None, 2)
-    assert "cannot take them now" in reports.trouble
+    assert "cannot take them now" in reports.problem
     collector.answer = lambda event: Receipt.TAKEN
     clock.pass_by(10)
     reports.report()
@@ -490,7 +490,7 @@ def test_a_monitor_is_not_idle_before_gram_knows_every_end(account: Account, tmp
         clocks = monitor._reports._first_seen
         clocks[A] -= 10
         monitor._work()
-        assert any("GRAM cannot be told by events" in trouble for trouble in monitor._find_troubles())
+        assert any("GRAM cannot be told by events" in problem for problem in monitor._find_problems())
         monitor = Monitor(account, listener)
         monitor._work()
         assert monitor._idle_since is not None

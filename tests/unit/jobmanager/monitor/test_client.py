@@ -96,14 +96,14 @@ def test_a_monitor_of_another_version_is_ended_and_ours_takes_its_place(
     assert os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT).si_status == signal.SIGTERM  # type: ignore[union-attr]
 
 
-def test_a_monitor_tells_its_troubles(account: Account, serve: Serve, started: list[Account]) -> None:
+def test_a_monitor_tells_its_problems(account: Account, serve: Serve, started: list[Account]) -> None:
     serve(answer(b"aaaaaaaa: submit: the disk ", "is füll\n".encode()))
     wake_monitor(account)
     assert ask_monitor(account) == "aaaaaaaa: submit: the disk is füll\n"
     assert not started
 
 
-def test_a_monitor_without_troubles_says_nothing(account: Account, serve: Serve, started: list[Account]) -> None:
+def test_a_monitor_without_problems_says_nothing(account: Account, serve: Serve, started: list[Account]) -> None:
     serve(answer())
     assert ask_monitor(account) == ""
     assert not started

@@ -208,7 +208,7 @@ def test_a_generator_that_does_not_run_is_known_until_it_is_started_again(
     turn_until(selector, lambda: generator.death != "", generator.supervise)
     assert generator.death == f"generator lsf {reason}"
     # No reason to stop watching a grid job, which goes on.
-    assert generator.trouble == ""
+    assert generator.problem == ""
     generator.start()
     assert generator.death == ""
     generator.stop()

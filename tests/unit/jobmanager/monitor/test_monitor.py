@@ -85,7 +85,7 @@ def test_a_monitor_that_rests_still_reaps_its_workers(
     monkeypatch.setattr(monitor._selector, "select", select)
     with pytest.raises(Over):
         monitor.run(stay=False)
-    assert str(error) in monitor._trouble
+    assert str(error) in monitor._problem
 
 
 def test_a_monitor_without_idle_time_works_before_it_ends(
@@ -118,7 +118,7 @@ def test_a_look_at_a_batch_system_does_not_wait_for_a_free_worker(
 
 
 @pytest.mark.parametrize("spoil", TRAPS)
-def test_a_local_job_that_replaces_its_status_file_is_its_own_trouble_only(
+def test_a_local_job_that_replaces_its_status_file_is_its_own_problem_only(
     account: Account, spoil: Callable[[Path], None]
 ) -> None:
     add_grid_job(account)

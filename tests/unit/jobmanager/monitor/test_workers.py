@@ -72,9 +72,9 @@ class Bench:
         self.finish()
         assert len(self.started()) == number + 1, "no worker was started"
 
-    def trouble(self, grid_job: str) -> str | None:
+    def problem(self, grid_job: str) -> str | None:
         """What the database says that keeps a grid job from going on."""
-        return self.database.grid_jobs.get(grid_job).trouble
+        return self.database.grid_jobs.get(grid_job).problem
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def test_a_cancel_ends_a_worker_that_still_begins_something(bench: Bench, begun:
     bench.workers.start(wanted, ONE, cancelled=True)
     bench.finish()
     assert bench.started() == [f"{task} {ONE}" for task in (begun, wanted)]
-    assert bench.workers.troubles() == ""
+    assert bench.workers.problems() == ""
 
 
 def intend(bench: Bench) -> None:
@@ -216,69 +216,69 @@ def test_the_next_task_does_not_wait_for_the_one_before(bench: Bench) -> None:
 def test_a_worker_that_fails_says_why_in_its_last_line(bench: Bench) -> None:
     bench.let_workers("echo Traceback >&2; echo the disk is full >&2; exit 75")
     bench.run(Task.SUBMIT, ONE)
-    assert bench.workers.troubles() == f"{ONE}: submit: the disk is full\n"
-    assert str(bench.trouble(ONE)).startswith("submit: the disk is full (since ")
-    assert bench.trouble(TWO) is None
+    assert bench.workers.problems() == f"{ONE}: submit: the disk is full\n"
+    assert str(bench.problem(ONE)).startswith("submit: the disk is full (since ")
+    assert bench.problem(TWO) is None
 
 
-def test_a_worker_that_dies_without_a_word_is_a_trouble_too(bench: Bench) -> None:
+def test_a_worker_that_dies_without_a_word_is_a_problem_too(bench: Bench) -> None:
     bench.let_workers("kill -9 $$")
     bench.run(Task.COLLECT, ONE)
-    assert bench.workers.troubles() == f"{ONE}: collect: the worker ended with status -9\n"
+    assert bench.workers.problems() == f"{ONE}: collect: the worker ended with status -9\n"
 
 
-def test_a_worker_that_is_killed_after_the_end_is_no_trouble_of_a_grid_job_that_has_ended(bench: Bench) -> None:
+def test_a_worker_that_is_killed_after_the_end_is_no_problem_of_a_grid_job_that_has_ended(bench: Bench) -> None:
     bench.database.grid_jobs.change(ONE, lambda job: job.end(State.DONE, 2000))
     bench.let_workers("kill -9 $$")
     bench.run(Task.COLLECT, ONE)
-    assert bench.trouble(ONE) is None
+    assert bench.problem(ONE) is None
 
 
-def test_another_worker_that_is_still_at_it_is_no_trouble(bench: Bench) -> None:
+def test_another_worker_that_is_still_at_it_is_no_problem(bench: Bench) -> None:
     bench.let_workers(f"exit {BUSY}")
     bench.run(Task.SUBMIT, ONE)
-    assert bench.workers.troubles() == ""
-    assert bench.trouble(ONE) is None
+    assert bench.workers.problems() == ""
+    assert bench.problem(ONE) is None
 
 
-def test_a_trouble_is_over_when_the_task_is_done(bench: Bench) -> None:
+def test_a_problem_is_over_when_the_task_is_done(bench: Bench) -> None:
     bench.let_workers("echo the disk is full >&2; exit 75")
     bench.run(Task.SUBMIT, ONE)
     bench.let_workers("echo a warning >&2")
     bench.now += 3600
     bench.run(Task.SUBMIT, ONE)
-    assert bench.workers.troubles() == ""
-    assert bench.trouble(ONE) is None
+    assert bench.workers.problems() == ""
+    assert bench.problem(ONE) is None
 
 
-def test_a_trouble_says_since_when_and_not_how_often(bench: Bench) -> None:
+def test_a_problem_says_since_when_and_not_how_often(bench: Bench) -> None:
     bench.let_workers("echo the disk is full >&2; exit 75")
     bench.run(Task.SUBMIT, ONE)
-    first = bench.trouble(ONE)
+    first = bench.problem(ONE)
     bench.now += 3600
     bench.run(Task.SUBMIT, ONE)
-    assert bench.trouble(ONE) == first
+    assert bench.problem(ONE) == first
 
 
-def test_what_troubles_several_is_told_of_each(bench: Bench) -> None:
+def test_a_problem_of_several_is_told_of_each(bench: Bench) -> None:
     bench.let_workers('echo "$1 of $2 failed" >&2; exit 1')
     bench.run(Task.SUBMIT, ONE)
     bench.run(Task.CANCEL, TWO)
-    assert bench.workers.troubles().splitlines() == [
+    assert bench.workers.problems().splitlines() == [
         f"{ONE}: submit: submit of {ONE} failed",
         f"{TWO}: cancel: cancel of {TWO} failed",
     ]
 
 
-def test_a_trouble_that_cannot_be_written_down_is_kept_in_mind(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_problem_that_cannot_be_written_down_is_kept_in_mind(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(grid_jobs: GridJobs, job: GridJob) -> None:
         raise DatabaseError("job database: database or disk is full")
 
     monkeypatch.setattr(GridJobs, "put", fail)
     bench.let_workers("echo the disk is full >&2; exit 75")
     bench.run(Task.SUBMIT, ONE)
-    assert bench.workers.troubles() == f"{ONE}: submit: the disk is full\n"
-    assert bench.trouble(ONE) is None
+    assert bench.workers.problems() == f"{ONE}: submit: the disk is full\n"
+    assert bench.problem(ONE) is None
 
 
 def test_grid_jobs_that_have_ended_are_forgotten_but_not_their_running_workers(bench: Bench, waiting: str) -> None:
@@ -288,7 +288,7 @@ def test_grid_jobs_that_have_ended_are_forgotten_but_not_their_running_workers(b
     bench.let_workers(waiting)
     bench.workers.start(Task.COLLECT, THREE)
     bench.workers.forget_all_but({TWO})
-    assert bench.workers.troubles().startswith(TWO)
+    assert bench.workers.problems().startswith(TWO)
     assert bench.workers.are_busy
     bench.let_go()
     bench.finish()
@@ -299,20 +299,20 @@ def test_a_batch_system_that_answers_is_looked_at_as_often_as_wanted(bench: Benc
         bench.run(Task.RECONCILE, "fork")
     bench.let_workers("echo cannot connect >&2; exit 75")
     bench.run(Task.RECONCILE, "fork")
-    assert bench.workers.troubles() == "fork: reconcile: cannot connect\n"
+    assert bench.workers.problems() == "fork: reconcile: cannot connect\n"
     bench.workers.start(Task.RECONCILE, "fork")
     assert not bench.workers.are_busy, "one that does not answer is left alone for a while"
 
 
 @pytest.mark.parametrize("status", [0, 1])
 def test_a_worker_may_end_after_its_grid_job_was_removed(bench: Bench, waiting: str, status: int) -> None:
-    bench.let_workers(f"echo trouble >&2\n{waiting}\nexit {status}")
+    bench.let_workers(f"echo problem >&2\n{waiting}\nexit {status}")
     bench.workers.start(Task.COLLECT, ONE)
     with bench.database.transaction():
         bench.database.grid_jobs.delete(ONE)
     bench.let_go()
     bench.finish()
-    assert bench.workers.troubles() == ("" if status == 0 else f"{ONE}: collect: trouble\n")
+    assert bench.workers.problems() == ("" if status == 0 else f"{ONE}: collect: problem\n")
 
 
 def test_who_waits_for_a_handler_gives_its_place_to_others(bench: Bench, waiting: str) -> None:
@@ -368,7 +368,7 @@ def test_a_batch_system_that_says_not_now_is_asked_again_after_growing_pauses(be
         bench.finish()
         pauses.append(bench.now - begun)
     assert pauses == [4, 8, 16, 32, 60, 60, 60]
-    assert "Queue is not enabled" in bench.workers.troubles()
+    assert "Queue is not enabled" in bench.workers.problems()
     bench.let_workers("exit 0")
     bench.now += Postponement.LONGEST
     bench.run(Task.SUBMIT, ONE)

@@ -346,7 +346,7 @@ def intended() -> LocalJob:
             intended, replace(QUIET, now=Heard()), ["In doubt", "submitted again only"], id="in doubt, absent"
         ),
         pytest.param(
-            intended, replace(QUIET, now=Heard(trouble="dead")), ["In doubt", "until fake answers"], id="doubt, silent"
+            intended, replace(QUIET, now=Heard(problem="dead")), ["In doubt", "until fake answers"], id="doubt, silent"
         ),
     ],
 )

@@ -55,7 +55,7 @@ def put_hostile(account: Account, text: str, identity: str = JOBS[0]) -> None:
     job.put_summary({text: text})
     job.reason = job.name = text
     job.end(State.FAILED, 2000)
-    job.put_trouble(text, 2000)
+    job.put_problem(text, 2000)
     with account.database.transaction():
         account.database.grid_jobs.put(job)
         account.database.local_jobs.put(identity, [make_local_job(text, f"{identity}-77")])

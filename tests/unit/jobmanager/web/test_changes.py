@@ -51,7 +51,7 @@ def test_a_commit_of_anybody_is_told(account: Account) -> None:
     add_production(account.database, "aaaaaaaa", 3, time.time())
 
     async def check(_: Changes, stream: AsyncIterator[bytes]) -> None:
-        account.database.grid_jobs.change("aaaaaaaa", lambda job: job.put_trouble("disk full", 1000))
+        account.database.grid_jobs.change("aaaaaaaa", lambda job: job.put_problem("disk full", 1000))
         assert await take(stream) == CHANGE
 
     run(account, mark_of(account, "aaaaaaaa"), check)
@@ -62,7 +62,7 @@ def test_a_change_to_another_grid_job_is_no_change(account: Account) -> None:
         add_production(account.database, identity, 3, time.time())
 
     async def check(_: Changes, stream: AsyncIterator[bytes]) -> None:
-        account.database.grid_jobs.change("bbbbbbbb", lambda job: job.put_trouble("disk full", 1000))
+        account.database.grid_jobs.change("bbbbbbbb", lambda job: job.put_problem("disk full", 1000))
         assert await take(stream) == ALIVE
 
     run(account, mark_of(account, "aaaaaaaa"), check)

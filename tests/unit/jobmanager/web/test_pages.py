@@ -195,7 +195,7 @@ def test_nothing_can_be_sent(client: TestClient) -> None:
 def test_whoever_only_looks_cannot_write(account: Account) -> None:
     add(account, count=3)
     with open_read_only(account) as database, pytest.raises(DatabaseError, match="readonly"):
-        database.grid_jobs.change(JOB, lambda job: job.put_trouble("none", 1000))
+        database.grid_jobs.change(JOB, lambda job: job.put_problem("none", 1000))
 
 
 def test_a_damaged_database_is_one_clear_page(client: TestClient, account: Account) -> None:

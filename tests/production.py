@@ -41,7 +41,7 @@ def add_hostile(database: Database, identity: str, text: str) -> None:
     local_job = LocalJob.new(3, "slurm", None)
     local_job.intend("samgrid-0001", 1000)
     local_job.register(text, text, 1000)
-    local_job.state, local_job.reason, local_job.remark = State.FAILED, text, text
+    local_job.state, local_job.reason, local_job.wait_reason = State.FAILED, text, text
     local_job.put_evidence(Evidence("log", text, 1000, text))
     with database.transaction():
         database.grid_jobs.put(job)

@@ -110,7 +110,7 @@ def make_from_index(grid_job: GridJob, columns: Mapping[str, Any], now: float) -
     job = LocalJob.new(index, str(columns["batch"]), part)
     job.state = STATE_OF_WORD[str(columns["state"])]
     job.local_id, job.token, job.array = columns["local_id"], columns["token"], columns["array"]
-    job.remark, job.reason, job.cpu_seconds = columns["remark"], columns["reason"], columns["cpu_seconds"]
+    job.wait_reason, job.reason, job.cpu_seconds = columns["wait_reason"], columns["reason"], columns["cpu_seconds"]
     job.helps, job.submitted_time = columns["helps"], columns["submitted"]
     job.put_times(started=columns["started"], ended=columns["ended"])
     if job.token is not None and job.state is State.UNSUBMITTED:

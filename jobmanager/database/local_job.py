@@ -76,7 +76,7 @@ class TimedPhase(PhaseStatus):
 
 
 _OF_A_RUN = (
-    *("started", "ended", "exit-code", "signal", "host", "cpu-time", "driver", "reason", "remark", "helps"),
+    *("started", "ended", "exit-code", "signal", "host", "cpu-time", "driver", "reason", "wait-reason", "helps"),
     *("caught", "problem"),
     *("batch-words", "batch-state", "batch-cause", "ended-by"),
 )
@@ -135,7 +135,7 @@ class LocalJob(Document):
     """When the batch system was asked for what its queue said last; 0: never."""
     signalled = TIME.optional("signalled")
     """When it was last suspended or resumed by us."""
-    remark = TEXT.optional("remark")
+    wait_reason = TEXT.optional("wait-reason")
     """What the batch system says of why it waits or is held."""
     helps = TEXT.optional("helps")
     """The command that lets it go on; None where nothing but its turn keeps it."""

@@ -38,7 +38,7 @@ LOCAL_JOBS = Table(
         "local_id": ("TEXT", _text("id")),
         "token": ("TEXT", _text("token")),
         "array": ("TEXT", _text("array")),
-        "remark": ("TEXT", _text("remark")),
+        "wait_reason": ("TEXT", _text("wait-reason")),
         "helps": ("TEXT", _text("helps")),
         "outcome": ("TEXT", _text("outcome")),
         "cause": ("TEXT", _text("cause")),
@@ -66,7 +66,7 @@ LOCAL_JOBS = Table(
 LOCAL_JOB_ATTRIBUTES = {
     **{
         name: f"local_job.{name}"
-        for name in ("state", "batch", "token", "array", "remark", "helps", "outcome", "cause")
+        for name in ("state", "batch", "token", "array", "wait-reason", "helps", "outcome", "cause")
     },
     "id": "local_job.local_id",
     "reason": "local_job.reason",
@@ -142,7 +142,7 @@ SELECT number FROM local_job JOIN phase USING (grid_job, number) WHERE grid_job 
 GROUP BY number HAVING max(changed) <= ? ORDER BY number
 """
 
-_LINE = "number, state, outcome, cause, local_id, submitted, started, ended, cpu_seconds, coalesce(reason, remark)"
+_LINE = "number, state, outcome, cause, local_id, submitted, started, ended, cpu_seconds, coalesce(reason, wait_reason)"
 """SQL: the fields of a `LocalJobLine`."""
 AT_ONCE = 500
 """Documents that are in memory together, where a grid job may have any number of them."""
@@ -178,7 +178,7 @@ class LocalJobKey:
     local_id: str
     token: str
     state: State
-    remark: str
+    wait_reason: str
     helps: str
 
 
@@ -189,7 +189,7 @@ class Blocked:
     count: int
     first: int
     """The number of the first."""
-    remark: str
+    wait_reason: str
     """What the batch system says of why."""
     helps: str
     """The command that lets the first go on, or all of them."""
@@ -494,7 +494,8 @@ class LocalJobs:
     def list_open(self, batch: str) -> list[LocalJobKey]:
         """The local jobs on one batch system that are submitted and have not ended."""
         sql = (
-            "SELECT grid_job, number, local_id, token, state, coalesce(remark, ''), coalesce(helps, '') FROM local_job"
+            "SELECT grid_job, number, local_id, token, state, coalesce(wait_reason, ''), coalesce(helps, '')"
+            " FROM local_job"
             # SQLite would search all that the batch system ever had.
             " INDEXED BY local_job_open WHERE batch = ? AND local_id IS NOT NULL AND state NOT IN ('done', 'failed')"
         )
@@ -507,8 +508,8 @@ class LocalJobs:
         """The local jobs of a grid job that do not go on by themselves, by what keeps them, the most first."""
         # Of a batch system that names no array each has a command of its own: the first stands for all.
         sql = (
-            "SELECT count(*), min(number), coalesce(remark, ''), helps FROM local_job"
-            " WHERE grid_job = ? AND helps IS NOT NULL GROUP BY remark ORDER BY 1 DESC, 2"
+            "SELECT count(*), min(number), coalesce(wait_reason, ''), helps FROM local_job"
+            " WHERE grid_job = ? AND helps IS NOT NULL GROUP BY wait_reason ORDER BY 1 DESC, 2"
         )
         return [
             Blocked(int(count), int(first), *map(str, said))

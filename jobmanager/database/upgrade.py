@@ -43,6 +43,9 @@ def renew_layout_4(document: etree._Element) -> None:
 def _rename(document: etree._Element) -> None:
     for element in document.findall("trouble"):
         element.tag = "problem"
+    for element in (document, *document.findall("attempt")):
+        if "remark" in element.attrib:
+            element.set("wait-reason", str(element.attrib.pop("remark")))
 
 
 def _put_states_seen(document: etree._Element) -> None:

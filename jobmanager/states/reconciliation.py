@@ -25,7 +25,7 @@ from jobmanager.site.account import Account, find_batch_system
 from jobmanager.states.changes import change_local_jobs, same_runs
 from jobmanager.states.driver_status import reconcile_with_drivers
 from jobmanager.states.ends import was_told_to_end
-from jobmanager.states.transitions import apply_status, find_remark, find_state, mark_lost, reopen
+from jobmanager.states.transitions import apply_status, find_state, find_wait_reason, mark_lost, reopen
 
 logger = logging.getLogger(__name__)
 
@@ -74,11 +74,12 @@ def ask_queue(system: BatchSystem, tokens: Iterable[str]) -> list[LocalStatus]:
 
 def _apply(account: Account, told: Mapping[LocalJobKey, LocalStatus], asked: int) -> None:
     """Put what the answer shows into the documents that say otherwise."""
-    changed = [
-        key
-        for key, status in told.items()
-        if (find_state(status, key.state), find_remark(status), status.helps) != (key.state, key.remark, key.helps)
-    ]
+
+    def is_news(key: LocalJobKey, status: LocalStatus) -> bool:
+        known = (key.state, key.wait_reason, key.helps)
+        return (find_state(status, key.state), find_wait_reason(status), status.helps) != known
+
+    changed = [key for key, status in told.items() if is_news(key, status)]
     shown = {key.local_id: told[key] for key in changed}
     for grid_job, keys in _by_grid_job(changed).items():
         _change(account, grid_job, keys, lambda job: apply_status(job, shown[str(job.local_id)], asked, "queue"))

@@ -84,14 +84,14 @@ def apply_status(job: LocalJob, status: "LocalStatus", asked: int, source: str) 
         return False
     state = find_state(status, job.state)
     if state is job.state:
-        return _put_remark(job, status, asked, source)
+        return _put_wait_reason(job, status, asked, source)
     code = "" if status.exit_code is None else f" {status.exit_code}"
     words = f"{status.native_state}{code} {status.reason}".strip()
     job.put_evidence(Evidence(source, words, asked, state.word, state))
     _enter(job, state, asked)
     if state.is_final:
         _note_batch_end(job, status)
-    _put_remark(job, status, asked, source)
+    _put_wait_reason(job, status, asked, source)
     job.queue_time = asked
     return True
 
@@ -114,7 +114,7 @@ def find_state(status: "LocalStatus", before: State) -> State:
     return status.state
 
 
-def find_remark(status: "LocalStatus") -> str:
+def find_wait_reason(status: "LocalStatus") -> str:
     """Why a local job waits or is held; of one that runs or has ended its reason is none of that."""
     if status.helps:
         words = (status.native_state if status.is_leaving or not status.reason else "", status.reason)
@@ -122,13 +122,13 @@ def find_remark(status: "LocalStatus") -> str:
     return status.reason if status.state in (State.PENDING, State.SUSPENDED) else ""
 
 
-def _put_remark(job: LocalJob, status: "LocalStatus", asked: int, source: str) -> bool:
-    remark, helps = find_remark(status) or None, status.helps or None
-    if (job.remark, job.helps) == (remark, helps):
+def _put_wait_reason(job: LocalJob, status: "LocalStatus", asked: int, source: str) -> bool:
+    wait_reason, helps = find_wait_reason(status) or None, status.helps or None
+    if (job.wait_reason, job.helps) == (wait_reason, helps):
         return False
-    job.remark, job.helps = remark, helps
-    if remark and helps:
-        job.put_evidence(Evidence(source, remark, asked, f"{BLOCKED}{helps}"))
+    job.wait_reason, job.helps = wait_reason, helps
+    if wait_reason and helps:
+        job.put_evidence(Evidence(source, wait_reason, asked, f"{BLOCKED}{helps}"))
     return True
 
 
@@ -150,7 +150,7 @@ def mark_lost(job: LocalJob, now: int, reason: str) -> None:
     """End a local job of which nobody knows anything any more."""
     job.put_evidence(Evidence("us", "nowhere to be found", now, f"failed: {reason}", State.FAILED))
     job.state = State.FAILED
-    job.remark = job.helps = None
+    job.wait_reason = job.helps = None
     job.put_times(ended=now)
     job.queue_time = now
     job.put_batch_end("it is gone, and its driver left no record of an end", State.FAILED, Cause.NODE_LOST)
@@ -158,7 +158,7 @@ def mark_lost(job: LocalJob, now: int, reason: str) -> None:
 
 def _enter(job: LocalJob, state: State, when: int, exit_code: int = 0) -> None:
     job.state = state
-    job.remark = job.helps = None
+    job.wait_reason = job.helps = None
     if state is State.ACTIVE:
         job.put_times(started=when)
     if state.is_final:
@@ -207,5 +207,5 @@ def _reconcile_end(job: LocalJob, status: DriverStatus) -> None:
         # What the log has yet to tell of this run may be of the second of its end.
         job.queue_time = status.end + 1
     job.state = State.DONE
-    job.remark = job.helps = None
+    job.wait_reason = job.helps = None
     job.exit_code = status.exit_code

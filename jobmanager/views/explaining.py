@@ -97,7 +97,7 @@ def describe_local_job(grid_job: str, job: LocalJob) -> list[tuple[str, str]]:
         ("started", _local(job.element.get("started"))),
         ("ended", _local(job.ended)),
         ("reason", job.reason),
-        ("remark", job.remark),
+        ("waits", job.wait_reason),
         ("helps", job.helps),
         *((f"attempt {attempt.number}", _describe_attempt(attempt)) for attempt in job.earlier_attempts()),
     ]

@@ -90,7 +90,7 @@ def render_blocked(course: Course) -> list[str]:
 
 def _render_block(block: Blocked) -> str:
     who = f"number {block.first}" if block.count == 1 else f"{block.count} local jobs, first number {block.first}"
-    return f"{who}: {render_line(block.remark) or 'no reason given'}: {render_line(block.helps)}"
+    return f"{who}: {render_line(block.wait_reason) or 'no reason given'}: {render_line(block.helps)}"
 
 
 def render_silent(course: Course, seconds: float) -> str:

@@ -93,7 +93,7 @@ def make_done_and_failed() -> list[LocalJob]:
 def make_under_way() -> list[LocalJob]:
     now = time.time()
     waiting = make_local_job(3, "4712", State.PENDING)
-    waiting.remark = "Priority"
+    waiting.wait_reason = "Priority"
     return [
         put_phases(make_local_job(1, "4712", State.ACTIVE, "wn101", now - 7 * 3600), d0gstar=117),
         put_phases(make_local_job(2, "4712", State.ACTIVE, "wn103", now - 3600), d0gstar=10),

@@ -233,7 +233,7 @@ def test_what_blocks_is_shown_in_the_list_of_one_and_of_its_local_jobs(
     account: Account, capsys: pytest.CaptureFixture[str]
 ) -> None:
     held = LocalJob.new(1, "slurm", None)
-    held.state, held.remark, held.helps = State.PENDING, "JobHeldUser", "scontrol release 17"
+    held.state, held.wait_reason, held.helps = State.PENDING, "JobHeldUser", "scontrol release 17"
     with account.database.transaction():
         account.database.local_jobs.put(OPEN, [held])
     shown = []

@@ -79,6 +79,10 @@ def test_what_was_called_otherwise_has_its_name_of_today() -> None:
     document = etree.fromstring('<grid-job><trouble since="2026-11-22T08:30:00Z">no answer</trouble></grid-job>')
     renew_layout_4(document)
     assert etree.tostring(document) == b'<grid-job><problem since="2026-11-22T08:30:00Z">no answer</problem></grid-job>'
+    document = etree.fromstring('<local-job state="unsubmitted" remark="Priority"><attempt remark="Held"/></local-job>')
+    renew_layout_4(document)
+    renewed = b'<local-job state="unsubmitted" wait-reason="Priority"><attempt wait-reason="Held"/></local-job>'
+    assert etree.tostring(document) == renewed
 
 
 def test_what_was_heard_of_batch_systems_stays(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def look(toy: ToySystem) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "state", "exit_code", "remark"),
+    ("line", "state", "exit_code", "wait_reason"),
     [
         pytest.param(f"17_1 CD {TOKEN} 3", DONE, 3, None, id="an end that no event told"),
         pytest.param(f"17_1 F {TOKEN} 9 NodeFail", FAILED, 9, None, id="a failure"),
@@ -39,13 +39,13 @@ def look(toy: ToySystem) -> None:
     ],
 )
 def test_what_the_queue_shows_counts(
-    toy: ToySystem, line: str, state: State, exit_code: int | None, remark: str | None
+    toy: ToySystem, line: str, state: State, exit_code: int | None, wait_reason: str | None
 ) -> None:
     toy.add(["17_1"], ACTIVE)
     toy.answers("queue", line)
     look(toy)
     job = toy.job()
-    assert (job.state, job.exit_code, job.remark) == (state, exit_code, remark)
+    assert (job.state, job.exit_code, job.wait_reason) == (state, exit_code, wait_reason)
     assert {(seen.source, seen.when) for seen in job.evidence()} == ({("queue", NOW)} if state is not ACTIVE else set())
     assert toy.database.events.missing("toy") == {}
 
@@ -59,12 +59,12 @@ def test_the_grid_jobs_state_goes_along(toy: ToySystem) -> None:
 
 def test_why_a_job_waits_is_told_until_it_is_over(toy: ToySystem) -> None:
     toy.add(["17_1"])
-    remarks = []
+    wait_reasons = []
     for reason in ("JobHeldUser", "Resources", ""):
         toy.answers("queue", f"17_1 PD {TOKEN} - {reason}".strip())
         look(toy)
-        remarks.append(toy.job().remark)
-    assert remarks == ["JobHeldUser", "Resources", None]
+        wait_reasons.append(toy.job().wait_reason)
+    assert wait_reasons == ["JobHeldUser", "Resources", None]
 
 
 def test_what_blocks_a_local_job_is_kept_with_what_helps_until_it_goes_on(toy: ToySystem) -> None:
@@ -87,7 +87,7 @@ def test_what_is_on_its_way_out_stays_what_it_was(toy: ToySystem, before: State)
     toy.answers("queue", f"17_1 CG {TOKEN} - removed by root")
     look(toy)
     job = toy.job()
-    assert (job.state, job.remark, job.helps) == (before, "CG: removed by root", "toy kill 17")
+    assert (job.state, job.wait_reason, job.helps) == (before, "CG: removed by root", "toy kill 17")
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_an_end_that_the_driver_was_told_to_make_is_taken_back_where_it_is_held(
         look(toy)
         assert (toy.job().state, toy.job(2).state) == (state, ACTIVE)
     if state is SUSPENDED:
-        assert toy.job().remark == "held"
+        assert toy.job().wait_reason == "held"
     assert toy.calls("cancel") == []
 
 
@@ -133,7 +133,7 @@ def test_what_has_ended_is_blocked_no_more(toy: ToySystem) -> None:
     toy.answers("queue", f"17_1 PD {TOKEN} - JobHeldUser")
     look(toy)
     apply_events(toy.database, "toy", [Event(NOW + 1, "17_1", FAILED)])
-    assert (toy.job().remark, toy.job().helps) == (None, None)
+    assert (toy.job().wait_reason, toy.job().helps) == (None, None)
 
 
 def test_a_queue_longer_than_anybody_reads_is_asked_about_our_tokens(

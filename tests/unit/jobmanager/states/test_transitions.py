@@ -339,11 +339,11 @@ def test_why_a_job_waits_is_kept_until_it_does_not() -> None:
     job = submitted_job()
     assert apply_status(job, status("PD", PENDING, None, "Resources"), 5, "queue")
     assert not apply_status(job, status("PD", PENDING, None, "Resources"), 6, "queue")
-    assert job.remark == "Resources"
+    assert job.wait_reason == "Resources"
     assert apply_status(job, status("PD", PENDING, None, "JobHeldUser"), 7, "queue")
-    assert job.remark == "JobHeldUser"
+    assert job.wait_reason == "JobHeldUser"
     assert apply_status(job, status("PD", PENDING), 8, "queue")
-    assert job.remark is None
+    assert job.wait_reason is None
     assert job.evidence() == []
 
 
@@ -352,7 +352,7 @@ def test_a_job_that_waits_no_longer_has_no_reason_to_wait(end: tuple[int, State,
     job = submitted_job()
     apply_status(job, status("PD", PENDING, None, "JobHeldUser"), 5, "queue")
     apply_event(job, Event(end[0], "17_3", end[1], end[2]))
-    assert job.remark is None
+    assert job.wait_reason is None
 
 
 BLOCKED = replace(status("PD", PENDING, None, "JobHeldUser"), helps="scontrol release 17_3")
@@ -376,13 +376,13 @@ def test_what_has_ended_is_blocked_by_nothing(end: Callable[[LocalJob], object])
     job = submitted_job()
     apply_status(job, BLOCKED, 5, "queue")
     end(job)
-    assert (job.state.is_final, job.remark, job.helps) == (True, None, None)
+    assert (job.state.is_final, job.wait_reason, job.helps) == (True, None, None)
 
 
 def test_why_a_job_is_suspended_is_kept() -> None:
     job = after([(5, ACTIVE, 0)])
     apply_status(job, status("S", SUSPENDED, None, "preempted"), 9, "queue")
-    assert job.remark == "preempted"
+    assert job.wait_reason == "preempted"
 
 
 def test_an_answer_is_evidence_in_its_own_words_and_an_end_in_its_second() -> None:

@@ -67,7 +67,7 @@ def put_hostile(account: Account, text: str, identity: str = JOBS[0]) -> None:
 def make_local_job(text: str, local_id: str) -> LocalJob:
     local_job = LocalJob.new(1, "fork", Slice(1, 1, 1))
     local_job.register(local_id, text, 1000)
-    local_job.state, local_job.reason, local_job.remark = State.FAILED, text, text
+    local_job.state, local_job.reason, local_job.wait_reason = State.FAILED, text, text
     local_job.put_driver("ended", text, 1, text)
     local_job.put_evidence(Evidence("log", text, 2000, text))
     local_job.put_phases([PhaseStatus("name", 1, 1, "unit")], 2000)

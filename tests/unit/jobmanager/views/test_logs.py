@@ -56,7 +56,7 @@ def test_the_whole_log_is_shown_or_its_last_lines(account: Account, log: Run) ->
 def test_what_was_logged_is_shown_where_a_document_cannot_be_read(account: Account, log: Run, table: str) -> None:
     account.places.log(JOB).write_text("a line\n")
     with account.database.transaction():
-        account.database._store.write("UPDATE local_job SET state = 'failed', remark = 'held', cause = 'signal'")
+        account.database._store.write("UPDATE local_job SET state = 'failed', wait_reason = 'held', cause = 'signal'")
         account.database._store.write(f"UPDATE {table} SET document = substr(document, 1, 60)")
     status, lines, complaint = log("aaa")
     assert (status, lines[0], complaint) == (0, "a line", "")

@@ -31,7 +31,20 @@ WORDS = (
     "<&>",
     "ü\t€",
 )
-NAMES = ("state", "batch", "id", "token", "array", "remark", "helps", "outcome", "cause", "reason", "index", "host")
+NAMES = (
+    "state",
+    "batch",
+    "id",
+    "token",
+    "array",
+    "wait-reason",
+    "helps",
+    "outcome",
+    "cause",
+    "reason",
+    "index",
+    "host",
+)
 NAMES_OF_GRID_JOBS = ("id", "type", "state", "outcome", "owner", "submitted", "batch", "reason", "colour")
 
 LIKELY = ('@state="active"', '@state="done"', '@state!="active"', '@batch="fork"', "@outcome", '@id="3"', "@host!=''")
@@ -50,7 +63,7 @@ def add(database: Database, identity: str, owner: str, batch: str, state: State)
         if index % 4:
             local_job.state = (State.ACTIVE, State.DONE, State.FAILED)[index % 3]
             local_job.local_id, local_job.token, local_job.array = word, "k-1", WORDS[index % 7]
-            local_job.remark, local_job.helps, local_job.host = word, WORDS[index % 5], WORDS[index % 3]
+            local_job.wait_reason, local_job.helps, local_job.host = word, WORDS[index % 5], WORDS[index % 3]
             local_job.put_evidence(Evidence("log", word, 1000))
         if index % 3 == 0:
             local_job.outcome, local_job.cause, local_job.reason = Outcome.FAILED, Cause.SIGNAL, word

@@ -133,7 +133,7 @@ def test_a_grid_job_shows_phases_cells_pictures_and_table(client: TestClient, ac
 def test_a_grid_job_shows_what_blocks_it_and_no_end(client: TestClient, account: Account) -> None:
     add(account)
     held = next(job for job in account.database.local_jobs.each(JOB) if job.state in (State.PENDING, State.ACTIVE))
-    held.remark, held.helps = "JobHeld<User>", "scontrol release 7"
+    held.wait_reason, held.helps = "JobHeld<User>", "scontrol release 7"
     with account.database.transaction():
         account.database.local_jobs.put(JOB, [held])
     page = client.get(f"/jobs/{JOB}").text

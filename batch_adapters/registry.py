@@ -28,7 +28,7 @@ class UnknownBatchSystem(LookupError):
 
 
 class BadAdapter(Exception):
-    """A table does not make a batch adapter; ``faults`` has a sentence for each thing to be mended."""
+    """A table does not make a batch adapter; ``faults`` has a sentence for each thing to be put right."""
 
     def __init__(self, faults: list[str]) -> None:
         super().__init__("; ".join(faults))

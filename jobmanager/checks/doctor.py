@@ -137,7 +137,7 @@ def look_at_database(account: Account) -> Iterator[Finding]:
 def _look_at_documents(account: Account) -> Iterator[Finding]:
     faults = list(account.database.find_document_faults())
     for fault in faults[:_MOST]:
-        yield Finding(Level.FAULT, fault, "samgrid repair mends what can be mended; all other grid jobs go on")
+        yield Finding(Level.FAULT, fault, "samgrid repair does what can be done; all other grid jobs go on")
     if len(faults) > _MOST:
         yield Finding(Level.FAULT, f"the same or the like of {len(faults) - _MOST} other documents")
     if not faults:

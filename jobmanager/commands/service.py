@@ -99,7 +99,7 @@ def add_commands(add: AddCommand) -> None:
     doc = "Check an experiment's handler before it is used."
     add("check-handler", check_handler, doc, CHECK_HELP, _declare_check)
     add("config", config, "Print every configuration value and where it came from.", CONFIG_HELP)
-    add("repair", repair, "Mend a job database with faults, as far as it can be.", REPAIR_HELP)
+    add("repair", repair, "Repair a job database with faults, as far as it can be.", REPAIR_HELP)
     add("monitor", monitor, "Run the job state monitor in the foreground.", MONITOR_HELP, _declare_monitor)
 
 
@@ -116,16 +116,16 @@ def config(options: argparse.Namespace) -> int:
 
 
 def repair(options: argparse.Namespace) -> int:
-    """Mend the job database, and say what was done."""
-    from jobmanager.control.repair import repair as mend
+    """Repair the job database, and say what was done."""
+    from jobmanager.control.repair import repair as run_repair
     from jobmanager.views.text import render_line
 
-    result = mend(account_of(options), time.time())
+    result = run_repair(account_of(options), time.time())
     print(f"saved as {result.saved}")
-    for heading, sentences in (("mended", result.mended), ("left", result.left)):
+    for heading, sentences in (("repaired", result.repaired), ("left", result.left)):
         for sentence in sentences:
             print(f"{heading}: {render_line(sentence)}")
-    print(f"mended: {len(result.mended)}, left: {len(result.left)}")
+    print(f"repaired: {len(result.repaired)}, left: {len(result.left)}")
     return int(bool(result.left))
 
 

@@ -389,7 +389,7 @@ def retry_failed(database: Database, identity: str) -> int:
                 database.grid_jobs.put(job)
             count += len(chosen)
             for local_job in chosen:
-                local_job.begin_again()
+                local_job.begin_attempt()
             put_local_jobs(database, identity, chosen)
     if count:
         logger.info("%s %d local jobs failed and are submitted again", identity, count)

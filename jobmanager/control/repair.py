@@ -33,9 +33,9 @@ class Repair:
 
     saved: Path
     """The job database as it was."""
-    mended: list[str] = field(default_factory=list)
+    repaired: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
-    """What nobody can mend, a sentence each."""
+    """What nobody can repair, a sentence each."""
 
 
 def repair(account: Account, now: float) -> Repair:
@@ -55,7 +55,7 @@ def repair(account: Account, now: float) -> Repair:
         for damage in list(database.find_damages()):
             # A grid job's own document comes first.
             if damage.number:
-                _mend(account, damage, now)
+                _make_anew(account, damage, now)
             else:
                 _rebuild(database, damage.grid_job, now, result)
     left = list(database.find_document_faults())
@@ -63,7 +63,7 @@ def repair(account: Account, now: float) -> Repair:
         for grid_job in database.quarantine.list():
             if not any(database.find_damages(grid_job)):
                 database.quarantine.lift(grid_job)
-    result.mended.extend(fault for fault in before if fault not in left)
+    result.repaired.extend(fault for fault in before if fault not in left)
     result.left.extend(left)
     return result
 
@@ -81,7 +81,7 @@ def _save(account: Account, now: float) -> Path:
     return saved
 
 
-def _mend(account: Account, damage: DamagedDocument, now: float) -> None:
+def _make_anew(account: Account, damage: DamagedDocument, now: float) -> None:
     database = account.database
     try:
         grid_job = database.grid_jobs.get(damage.grid_job)
@@ -100,7 +100,7 @@ def _rebuild(database: Database, identity: str, now: float, result: Repair) -> N
     except NotRebuilt as problem:
         result.left.append(str(problem))
     else:
-        result.mended.extend(filter(None, [lost]))
+        result.repaired.extend(filter(None, [lost]))
 
 
 def make_from_index(grid_job: GridJob, columns: Mapping[str, Any], now: float) -> LocalJob:

@@ -232,7 +232,7 @@ class LocalJob(Document):
         """Keep what the batch system says of its end."""
         self.batch_words, self.batch_state, self.batch_cause, self.ended_by = words, state, cause, by or None
 
-    def restart(self) -> None:
+    def reset_run(self) -> None:
         """Forget one run of the job: the batch system queued it again."""
         if self.driver == "ended":
             self.earlier_run = f"{self.run} {self.pid}"
@@ -257,7 +257,7 @@ class LocalJob(Document):
         """What of its outputs did not come back, and why, a line each."""
         return tuple(element.text or "" for element in self.element.iterfind("lost"))
 
-    def begin_again(self) -> None:
+    def begin_attempt(self) -> None:
         """Become a new attempt at the same slice, not submitted; of the old one the attributes are kept."""
         number = self.attempt
         own = {str(name): str(value) for name, value in self.element.attrib.items()}

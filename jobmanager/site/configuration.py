@@ -41,7 +41,7 @@ _FORK_JOB_VARIABLES = frozenset(f"SAMGRID_FORK_{name}" for name in ("ID", "INDEX
 
 
 class ConfigurationError(Exception):
-    """The configuration cannot be used; ``faults`` has one sentence for each thing to be mended."""
+    """The configuration cannot be used; ``faults`` has one sentence for each thing to be put right."""
 
     def __init__(self, faults: Sequence[str]) -> None:
         super().__init__("\n".join(faults))

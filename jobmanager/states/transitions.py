@@ -34,7 +34,7 @@ def apply_event(job: LocalJob, event: Event) -> bool:
     if verdict:
         return True
     if job.state.is_final:
-        job.restart()
+        job.reset_run()
     _enter(job, event.state, event.timestamp, event.exit_code)
     job.event_time = event.timestamp
     return True
@@ -140,7 +140,7 @@ def reopen(job: LocalJob, status: "LocalStatus", asked: int) -> bool:
         return False
     verdict = f"not over: {status.state.word}"
     job.put_evidence(Evidence("queue", status.native_state, asked, verdict, status.state))
-    job.restart()
+    job.reset_run()
     _enter(job, status.state, asked)
     job.queue_time = asked
     return True

@@ -68,7 +68,7 @@ def watch_grid_job(account: Account, identity: str) -> int:
                 break
     if problem:
         print(f"samgrid: grid job {identity} cannot go on: {printable(problem)}", file=sys.stderr)
-        print(f'samgrid: nothing is lost; when that is mended, "samgrid watch {identity}" goes on', file=sys.stderr)
+        print(f'samgrid: nothing is lost; when that is repaired, "samgrid watch {identity}" goes on', file=sys.stderr)
         return CANNOT_GO_ON
     job = account.database.grid_jobs.get(identity)
     reason = f": {printable(job.reason)}" if job.reason else ""

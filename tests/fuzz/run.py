@@ -1,7 +1,7 @@
 """Fuzzes the parsers of `targets.py` with atheris: ``python -m tests.fuzz.run SECONDS [TARGET...]``, see ``make fuzz``.
 
 SECONDS are for all targets together. What is found is written into tests/recorded/fuzz as TARGET.SUM, and
-`test_kept.py` fails over it until it is mended; what atheris has learnt stays in .venv/fuzz, where the next run begins.
+`test_kept.py` fails over it until it is put right; what atheris has learnt stays in .venv/fuzz, for the next run.
 """
 
 import argparse

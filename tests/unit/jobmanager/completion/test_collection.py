@@ -328,7 +328,7 @@ def test_the_reason_says_which_attempt_failed(toy: ToySystem, attempts: int, wor
     with toy.database.transaction():
         job = toy.job()
         for _ in range(attempts - 1):
-            job.begin_again()
+            job.begin_attempt()
         job.state = State.FAILED
         toy.database.local_jobs.put(GRID_JOB, [job])
     assert reason_of(toy) == f"1 of 1 local jobs failed, first number 1{words}: " + (

@@ -29,7 +29,7 @@ def toy(account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> To
 def failed(index: int, attempts_before: int = 0) -> LocalJob:
     job = LocalJob.new(index, "toy", None)
     for _ in range(attempts_before):
-        job.begin_again()
+        job.begin_attempt()
     job.state = State.FAILED
     return job
 

@@ -675,7 +675,7 @@ def test_ids_of_earlier_attempts_are_known_without_their_documents(database: Dat
     submit(database, "aaaaaaaa", 2)
     job = database.local_jobs.get("aaaaaaaa", 2)
     job.state = State.FAILED
-    job.begin_again()
+    job.begin_attempt()
     with database.transaction():
         database.local_jobs.put("aaaaaaaa", [job])
         database._store.write("UPDATE local_job SET document = x'00'")

@@ -67,7 +67,7 @@ def test_the_log_tells_what_happened_between_what_was_logged(account: Account, l
     first.state, first.exit_code, first.driver = State.FAILED, 3, "ended"
     first.put_times(started=1010, ended=1020)
     put_outcome(first)
-    first.begin_again()
+    first.begin_attempt()
     first.register("78", "", 1030)
     held = LocalStatus("78", "HELD", State.SUSPENDED, reason="no\nroom", helps="condor_release 78")
     apply_status(first, held, 1040, "queue")

@@ -92,7 +92,7 @@ def test_what_earlier_attempts_used_counts(account: Account) -> None:
     put_grid_job(account.database, A, "ada", "pythia", [Part(0, 100, 50, code=3)])
     with account.database.transaction():
         (job,) = account.database.local_jobs.all_of(A)
-        job.begin_again()
+        job.begin_attempt()
         account.database.local_jobs.put(A, [job])
     (line,) = find_usage(account.database, ("user",), 0, 1000)
     assert (line.usage.local_jobs, line.usage.failed, line.usage.cpu_seconds) == (1, 1, 50)

@@ -78,7 +78,7 @@ class Ground:
         self.ended = 0
         self._made = 0
 
-    def identity(self) -> str:
+    def job_id(self) -> str:
         """The id of another grid job."""
         self._made += 1
         number, letters = self._made, ""
@@ -89,12 +89,12 @@ class Ground:
 
     def add_grid_job(self, batch: str, local_jobs: int, submitted: float) -> GridJob:
         """A grid job whose local jobs are not made yet."""
-        job = GridJob.new(self.identity(), "command", f"user{self._made % 20}", batch, submitted)
+        job = GridJob.new(self.job_id(), "command", f"user{self._made % 20}", batch, submitted)
         job.put_request([("samgrid_type", ("command",)), ("executable", ("/bin/true",))], Path("/"))
         job.put_slices(local_jobs, None, 1)
         with self.account.database.transaction():
             self.account.database.grid_jobs.put(job)
-        self.account.places.results(job.identity).mkdir(parents=True)
+        self.account.places.results(job.job_id).mkdir(parents=True)
         return job
 
     def grow(self, size: int) -> None:
@@ -103,9 +103,7 @@ class Ground:
             when = time.time() - (100 if self.ended == 0 else _DAY + self._made * 600)
             job = self.add_grid_job("fork", _PART, when - 100)
             with self.account.database.transaction():
-                put_local_jobs(
-                    self.account.database, job.identity, (_make_ended(job, n, when) for n in _numbers(_PART))
-                )
+                put_local_jobs(self.account.database, job.job_id, (_make_ended(job, n, when) for n in _numbers(_PART)))
                 job.end(State.DONE, when)
                 self.account.database.grid_jobs.put(job)
             self.ended += _PART
@@ -115,16 +113,16 @@ class Ground:
         now = time.time()
         job = self.add_grid_job(batch, count, now)
         with self.account.database.transaction():
-            put_local_jobs(self.account.database, job.identity, (_make_running(job, n, now) for n in _numbers(count)))
+            put_local_jobs(self.account.database, job.job_id, (_make_running(job, n, now) for n in _numbers(count)))
         for number in _numbers(count):
-            file = status_file(self.account, job.identity, _local_id(job, number))
+            file = status_file(self.account, job.job_id, _local_id(job, number))
             file.write_text(f"start {now:.0f}\nhost node17\npid {number}\nindex {number}\n")
-        return job.identity
+        return job.job_id
 
-    def delete(self, identity: str) -> None:
+    def delete(self, job_id: str) -> None:
         """Forget a grid job."""
         with self.account.database.transaction():
-            self.account.database.grid_jobs.delete(identity)
+            self.account.database.grid_jobs.delete(job_id)
 
 
 def _numbers(count: int) -> range:
@@ -132,12 +130,12 @@ def _numbers(count: int) -> range:
 
 
 def _local_id(job: GridJob, number: int) -> str:
-    return f"{job.identity}-1.{number}"
+    return f"{job.job_id}-1.{number}"
 
 
 def _make_running(job: GridJob, number: int, when: float) -> LocalJob:
     local_job = LocalJob.new(number, job.batch, None)
-    local_job.intend(f"{job.identity}-1", when)
+    local_job.intend(f"{job.job_id}-1", when)
     local_id = _local_id(job, number)
     array = CONDOR.naming.array_of(local_id)
     local_job.register(local_id, array if array != local_id else "", when)
@@ -178,12 +176,12 @@ def measure_registration(ground: Ground) -> Iterator[Figure]:
 
     def register() -> None:
         create_local_jobs(database, job, (PlannedJob(number, _PART) for number in _numbers(_PART)))
-        write_intent(database, job.identity, _PART)
+        write_intent(database, job.job_id, _PART)
         ids = {number: _local_id(job, number) for number in _numbers(_PART)}
-        register_local_jobs(database, job.identity, ids, FORK.naming)
+        register_local_jobs(database, job.job_id, ids, FORK.naming)
 
     yield Figure("create, intend, register: each local job", "µs", cpu(register, 1) / _PART * 1e6)
-    ground.delete(job.identity)
+    ground.delete(job.job_id)
 
 
 def measure_reconciliation(ground: Ground, running: str) -> float:
@@ -222,9 +220,9 @@ def measure_events(ground: Ground, size: int) -> Iterator[Figure]:
     account = ground.account
     job = ground.add_grid_job("fork", size, time.time() - 1000)
     create_local_jobs(account.database, job, (PlannedJob(number, size) for number in _numbers(size)))
-    write_intent(account.database, job.identity, size)
+    write_intent(account.database, job.job_id, size)
     ids = {number: _local_id(job, number) for number in _numbers(size)}
-    register_local_jobs(account.database, job.identity, ids, FORK.naming)
+    register_local_jobs(account.database, job.job_id, ids, FORK.naming)
     when = int(time.time()) - 500
 
     def events(state: State, first: int, count: int) -> list[Event]:
@@ -250,12 +248,12 @@ def _end(account: Account, job: GridJob) -> None:
     for first in range(1, job.slice_count + 1, 10_000):
         numbers = range(first, min(first + 10_000, job.slice_count + 1))
         with account.database.transaction():
-            put_local_jobs(account.database, job.identity, (_make_ended(job, number, when) for number in numbers))
+            put_local_jobs(account.database, job.job_id, (_make_ended(job, number, when) for number in numbers))
 
 
 def measure_collection(ground: Ground, job: GridJob) -> Iterator[Figure]:
     """The end of a grid job in a process of its own, no local job of which has brought anything back."""
-    argv = [sys.executable, __file__, "--collect", str(ground.state), job.identity]
+    argv = [sys.executable, __file__, "--collect", str(ground.state), job.job_id]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     told = subprocess.run(argv, env=environment, stdout=subprocess.PIPE, check=True, text=True).stdout.split()
     yield Figure("collect the large grid job", "s", float(told[0]))
@@ -263,11 +261,11 @@ def measure_collection(ground: Ground, job: GridJob) -> Iterator[Figure]:
     ground.ended += job.slice_count
 
 
-def collect(state: str, identity: str) -> None:
+def collect(state: str, job_id: str) -> None:
     """Collect a grid job and print CPU seconds and peak memory in MB."""
     account = open_account(state)
-    took = cpu(lambda: collect_grid_job(account, identity), 1)
-    assert account.database.grid_jobs.get(identity).state is State.DONE
+    took = cpu(lambda: collect_grid_job(account, job_id), 1)
+    assert account.database.grid_jobs.get(job_id).state is State.DONE
     peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))
     print(took, int(peak.split()[1]) / 1000)
 

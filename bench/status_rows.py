@@ -45,21 +45,21 @@ def _time(state: Path, runs: int, *words: str) -> tuple[float, ...]:
     return tuple(figures)
 
 
-def _write_grid_job(account: Account, identity: str, local_jobs: int) -> None:
+def _write_grid_job(account: Account, job_id: str, local_jobs: int) -> None:
     """A grid job that has ended, so that nobody wakes a monitor for it."""
-    job = GridJob.new(identity, "command", "physicist", "fork", _BEGIN)
+    job = GridJob.new(job_id, "command", "physicist", "fork", _BEGIN)
     job.put_request([("executable", ("/bin/true",))], Path("/"))
     job.put_slices(local_jobs, None, 1)
     job.end(State.DONE, _BEGIN)
     with account.database.transaction():
         account.database.grid_jobs.put(job)
-        account.database.local_jobs.put(identity, (_make(identity, index) for index in range(1, local_jobs + 1)))
+        account.database.local_jobs.put(job_id, (_make(job_id, index) for index in range(1, local_jobs + 1)))
 
 
-def _make(identity: str, index: int) -> LocalJob:
+def _make(job_id: str, index: int) -> LocalJob:
     job = LocalJob.new(index, "fork", None)
-    job.intend(f"{identity}-1", _BEGIN)
-    job.register(f"{identity}-1.{index}", "", _BEGIN)
+    job.intend(f"{job_id}-1", _BEGIN)
+    job.register(f"{job_id}-1.{index}", "", _BEGIN)
     for second, said in enumerate(("pending", "active", "done 0")):
         job.put_evidence(Evidence("log", said, _BEGIN + second, said))
     job.state, job.exit_code = State.DONE, 0

@@ -22,23 +22,23 @@ from sandbox.driver import LocalJobEntry
 logger = logging.getLogger(__name__)
 
 
-def run_grid_job(account: Account, identity: str) -> None:
+def run_grid_job(account: Account, job_id: str) -> None:
     """Take a grid job through the six steps, from wherever an earlier worker left it.
 
     :raises BadRequest, HandlerError, Refused: it can never be run.
     :raises OSError, SandboxError, DatabaseError, Unreachable: it cannot be run now.
     """
-    job = account.database.grid_jobs.get(identity)
+    job = account.database.grid_jobs.get(job_id)
     # 1. Check for errors: again, because files may have gone since the request was accepted, until all is packed.
-    with asking(account, identity, "check").limited():
+    with asking(account, job_id, "check").limited():
         adapter = make_adapter(account, job.request(), job.request_folder)
-        if not account.places.driver(identity).exists():
+        if not account.places.driver(job_id).exists():
             check_errors(adapter)
     # 2. The number of local jobs: getNumSubmissionTimes was asked when the request was accepted, and that holds.
     local_jobs = cut_grid_job(job)
     # 3. and 4. Command lines and work area, packed once for all of them.
-    if not account.places.driver(identity).exists():
-        note_staging(account.database, identity)
+    if not account.places.driver(job_id).exists():
+        note_staging(account.database, job_id)
     pack_sandbox(account, job, adapter, local_jobs)
     # 5. and 6. Submit the right number of times. The local jobs are in the database before, each under the token of
     # its submission, and get the batch system's id after: so none is ever submitted twice.

@@ -45,14 +45,14 @@ def advance_grid_job(account: Account, job_id: str) -> None:
         # Cancelled meanwhile, or begun by a worker that has outlived its monitor.
         if _find_task(database, parent) is not Task.ADVANCE:
             return
-        parent.begin_step(name, child.identity)
+        parent.begin_step(name, child.job_id)
         add_grid_job(database, child)
         database.grid_jobs.put(parent)
-    logger.info("%s step %s is %s", job_id, name, child.identity)
+    logger.info("%s step %s is %s", job_id, name, child.job_id)
 
 
 def _find_task(database: Database, parent: GridJob) -> Task | None:
-    return next_task_of_steps(states_of(database.grid_jobs.steps(parent.identity)[parent.identity]), parent.cancelled)
+    return next_task_of_steps(states_of(database.grid_jobs.steps(parent.job_id)[parent.job_id]), parent.cancelled)
 
 
 def _prepare_step(account: Account, parent: GridJob, name: str) -> GridJob:
@@ -60,14 +60,14 @@ def _prepare_step(account: Account, parent: GridJob, name: str) -> GridJob:
 
     :raises BadRequest, HandlerError: naming the step.
     """
-    with asking(account, parent.identity, "check").limited():
+    with asking(account, parent.job_id, "check").limited():
         adapter = make_adapter(account, parent.request(), parent.request_folder)
         step = next((step for step in find_steps(adapter) if step.name == name), None)
     if step is None:
         raise HandlerError(f"handler {adapter.jobType}: getSteps does not give {name} any more")
     input_folder = _bring_input(account, parent, step) if step.input_step else None
     try:
-        with asking(account, parent.identity, "pack").limited():
+        with asking(account, parent.job_id, "pack").limited():
             request = request_of_step(account, parent.request(), step, input_folder)
             child = prepare_grid_job(account, request, parent.request_folder)
     except HandlerHung:
@@ -76,7 +76,7 @@ def _prepare_step(account: Account, parent: GridJob, name: str) -> GridJob:
         raise BadRequest([f"step {name}: {fault}" for fault in error.faults]) from error
     except HandlerError as error:
         raise HandlerError(f"step {name}: {error}") from error
-    child.put_parent(parent.identity, name)
+    child.put_parent(parent.job_id, name)
     return child
 
 
@@ -90,7 +90,7 @@ def _bring_input(account: Account, parent: GridJob, step: Step) -> Path:
         for job in account.database.local_jobs.lines(earlier)
         if job.succeeded
     }
-    destination = account.places.step_input(parent.identity, step.input_step)
+    destination = account.places.step_input(parent.job_id, step.input_step)
     lay_out(account.places.output(earlier), folders, destination, output_limits(account))
     return destination
 
@@ -120,7 +120,7 @@ def collect_steps(account: Account, job_id: str) -> None:
         gathered = write_bundle(
             grid_job=job_id,
             title=parent.name,
-            parts={name: places.output(child.identity) for name, child in children.items()},
+            parts={name: places.output(child.job_id) for name, child in children.items()},
             extras=extras,
             tar=places.output(job_id),
             limits=output_limits(account),
@@ -137,7 +137,7 @@ def judge_steps(parent: GridJob, children: Sequence[GridJob]) -> Verdict:
     if parent.cancelled:
         return State.FAILED, parent.reason
     named = zip(parent.steps, children, strict=False)  # the last steps may not have begun
-    faults = [f"step {step.name} ({child.identity}): {child.reason}" for step, child in named if child.reason]
+    faults = [f"step {step.name} ({child.job_id}): {child.reason}" for step, child in named if child.reason]
     if len(children) == len(parent.steps) and all(child.state is State.DONE for child in children):
         return State.DONE, "; ".join(faults) or None
     return State.FAILED, faults[-1] if faults else "a step failed"

@@ -16,24 +16,24 @@ AGE = 7200.0
 
 
 def add_production(
-    database: Database, identity: str, count: int, now: float, *, job_type: str = "pythia", owner: str = "mokhov"
+    database: Database, job_id: str, count: int, now: float, *, job_type: str = "pythia", owner: str = "mokhov"
 ) -> GridJob:
     """A grid job of so many local jobs: most are done, some run, some wait, a few have failed; the same every time."""
-    chance = random.Random(identity)
-    job = GridJob.new(identity, job_type, owner, "slurm", now - AGE)
+    chance = random.Random(job_id)
+    job = GridJob.new(job_id, job_type, owner, "slurm", now - AGE)
     job.put_request([("events", (str(count * EVENTS),)), ("process", ("drell-yan",))], Path("/home"))
     job.put_slices(count, count * EVENTS, 4711)
     job.state = State.ACTIVE
     jobs = [_make_local_job(chance, index, count, now) for index in range(1, count + 1)]
     with database.transaction():
         database.grid_jobs.put(job)
-        database.local_jobs.put(identity, jobs)
+        database.local_jobs.put(job_id, jobs)
     return job
 
 
-def add_hostile(database: Database, identity: str, text: str) -> None:
+def add_hostile(database: Database, job_id: str, text: str) -> None:
     """A grid job of three local jobs that has a hostile text wherever a document can have one, also in its third."""
-    job = add_production(database, identity, 3, time.time(), owner=text)
+    job = add_production(database, job_id, 3, time.time(), owner=text)
     job.put_request([("arguments", (text, (text,)))], Path("/home"))
     job.put_problem(text, 1000)
     job.put_summary({text: text})
@@ -45,7 +45,7 @@ def add_hostile(database: Database, identity: str, text: str) -> None:
     local_job.put_evidence(Evidence("log", text, 1000, text))
     with database.transaction():
         database.grid_jobs.put(job)
-        database.local_jobs.put(identity, [local_job])
+        database.local_jobs.put(job_id, [local_job])
 
 
 def _make_local_job(chance: random.Random, index: int, count: int, now: float) -> LocalJob:

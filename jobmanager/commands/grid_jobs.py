@@ -321,8 +321,8 @@ def resubmit(options: argparse.Namespace) -> int:
             print(f"samgrid resubmit: {error}", file=sys.stderr)
             status = 1
             continue
-        wake_for(account, job.identity)
-        print(job.identity, flush=True)
+        wake_for(account, job.job_id)
+        print(job.job_id, flush=True)
     return status
 
 
@@ -346,7 +346,7 @@ def recover(options: argparse.Namespace) -> int:
     for gap, job in zip(found.gaps, jobs, strict=False):
         number = len(gap.indexes)
         what = f"{number} local job{'s' if number > 1 else ''}" if number else "the last steps"
-        print(f"{name}: {job.identity} makes {what} of {gap.grid_job} again")
+        print(f"{name}: {job.job_id} makes {what} of {gap.grid_job} again")
     for job in jobs[:1]:
-        wake_for(account, job.identity)
+        wake_for(account, job.job_id)
     return 0

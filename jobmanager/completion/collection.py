@@ -44,7 +44,7 @@ Verdict = tuple[State, str | None]
 logger = logging.getLogger(__name__)
 
 
-def collect_grid_job(account: Account, identity: str) -> None:
+def collect_grid_job(account: Account, job_id: str) -> None:
     """Gather the outputs of a grid job whose local jobs have all ended, and put its final state.
 
     Where failed ones may be tried again, that comes first. Done again after a crash, it writes the same bytes.
@@ -52,22 +52,22 @@ def collect_grid_job(account: Account, identity: str) -> None:
     :raises SandboxError, OSError, DatabaseError, Unreachable: not now; nothing half-made stays.
     """
     database = account.database
-    if not _is_over(account, identity):
-        logger.warning("%s is not over: the batch system shows local jobs that were told to have ended", identity)
+    if not _is_over(account, job_id):
+        logger.warning("%s is not over: the batch system shows local jobs that were told to have ended", job_id)
         return
-    _ask_for_causes(account, identity)
-    _note_lost_folder(account, identity)
-    if retry_failed(database, identity):
+    _ask_for_causes(account, job_id)
+    _note_lost_folder(account, job_id)
+    if retry_failed(database, job_id):
         return
     # Before the transaction: reading all the outputs may take minutes, in which everybody could write nothing.
-    job = database.grid_jobs.get(identity)
+    job = database.grid_jobs.get(job_id)
     keep_summary(database, job, *_ask_for_summary(account, job))
-    gathered = _gather(account, identity)
-    undelivered = deliver_outputs(account, database.grid_jobs.get(identity))
-    job = database.grid_jobs.change(identity, lambda job: _end(account, job, undelivered))
-    logger.info("%s %s: %d files gathered, %s", identity, job.state.word, gathered.files, job.reason or "no faults")
+    gathered = _gather(account, job_id)
+    undelivered = deliver_outputs(account, database.grid_jobs.get(job_id))
+    job = database.grid_jobs.change(job_id, lambda job: _end(account, job, undelivered))
+    logger.info("%s %s: %d files gathered, %s", job_id, job.state.word, gathered.files, job.reason or "no faults")
     if job.state.is_final:
-        _remove_gathered(account, identity, gathered)
+        _remove_gathered(account, job_id, gathered)
 
 
 def keep_summary(database: Database, job: GridJob, summary: Mapping[str, str], problem: str = "") -> None:
@@ -80,10 +80,10 @@ def keep_summary(database: Database, job: GridJob, summary: Mapping[str, str], p
         if job.origin is not None:
             job.put_sizes_before(*sizes)
 
-    database.grid_jobs.change(job.identity, put)
+    database.grid_jobs.change(job.job_id, put)
 
 
-def _is_over(account: Account, identity: str) -> bool:
+def _is_over(account: Account, job_id: str) -> bool:
     """False where the batch system shows a local job alive whose end only its log told; that end is taken back.
 
     The driver's record of an end needs no second witness.
@@ -92,17 +92,17 @@ def _is_over(account: Account, identity: str) -> bool:
     """
     database = account.database
     is_proven = True
-    for jobs in in_parts(filter(_is_unproven, database.local_jobs.each(identity))):
-        reconcile_with_drivers(account, identity, jobs)
+    for jobs in in_parts(filter(_is_unproven, database.local_jobs.each(job_id))):
+        reconcile_with_drivers(account, job_id, jobs)
         is_proven = False
     if is_proven:
         return True
-    unproven = _Chosen(database, identity, _is_unproven)
+    unproven = _Chosen(database, job_id, _is_unproven)
     # Of a cancel that is enough: what is queued again nobody wants, and `reconciliation` cancels it.
-    is_enough = database.grid_jobs.get(identity).cancelled and all(job.driver == "ended" for job in unproven)
+    is_enough = database.grid_jobs.get(job_id).cancelled and all(job.driver == "ended" for job in unproven)
     if not unproven.by_token or is_enough:
         return True
-    system = _find_system(account, identity)
+    system = _find_system(account, job_id)
     _wait_for_outputs(unproven, system.adapter.outputs_lag)
     asked = int(time.time())
     answer = {status.local_id: status for status in ask_queue(system, unproven.by_token)}
@@ -112,9 +112,9 @@ def _is_over(account: Account, identity: str) -> bool:
     leaving = [job for job in shown if answer[str(job.local_id)].is_leaving]
     _wait_for(leaving, system.adapter.outputs_lag, "to leave the batch system")
     alive = [job for job in shown if answer[str(job.local_id)].is_alive]
-    if change_in_parts(database, identity, alive, lambda job: reopen(job, answer[str(job.local_id)], asked)):
+    if change_in_parts(database, job_id, alive, lambda job: reopen(job, answer[str(job.local_id)], asked)):
         return False
-    change_in_parts(database, identity, unproven, _stop_waiting)
+    change_in_parts(database, job_id, unproven, _stop_waiting)
     return True
 
 
@@ -137,11 +137,11 @@ def _note(job: LocalJob) -> _Ended:
 class _Chosen:
     """Some local jobs of a grid job, as they are by now whenever they are read: only their indexes are kept."""
 
-    def __init__(self, database: Database, identity: str, is_one: Callable[[LocalJob], bool]) -> None:
+    def __init__(self, database: Database, job_id: str, is_one: Callable[[LocalJob], bool]) -> None:
         self._database = database
-        self._identity = identity
+        self._identity = job_id
         self.by_token: dict[str, array[int]] = {}
-        for job in filter(is_one, database.local_jobs.each(identity)):
+        for job in filter(is_one, database.local_jobs.each(job_id)):
             self.by_token.setdefault(str(job.token), array("L")).append(job.index)
 
     def read(self, token: str) -> Iterator[LocalJob]:
@@ -152,10 +152,10 @@ class _Chosen:
         return (_note(job) for token in self.by_token for job in self.read(token))
 
 
-def _find_system(account: Account, identity: str) -> BatchSystem:
+def _find_system(account: Account, job_id: str) -> BatchSystem:
     """The batch system, to be asked at once: all may have ended, by their drivers' word, during an outage."""
-    system = find_batch_system(account, account.database.grid_jobs.get(identity).batch)
-    system.traffic.hurry(account.database.local_jobs.last_end(identity) or 0)
+    system = find_batch_system(account, account.database.grid_jobs.get(job_id).batch)
+    system.traffic.hurry(account.database.local_jobs.last_end(job_id) or 0)
     return system
 
 
@@ -171,7 +171,7 @@ def _stop_waiting(job: LocalJob) -> bool:
     return True
 
 
-def _ask_for_causes(account: Account, identity: str) -> None:
+def _ask_for_causes(account: Account, job_id: str) -> None:
     """Ask the batch system why local jobs ended that did not end by themselves: of each token its history, once.
 
     A cancel does not wait for the answer.
@@ -179,10 +179,10 @@ def _ask_for_causes(account: Account, identity: str) -> None:
     :raises Unreachable: nobody answered, or the history may still be on its way.
     """
     database = account.database
-    puzzling = _Chosen(database, identity, wants_a_word)
+    puzzling = _Chosen(database, job_id, wants_a_word)
     if not puzzling.by_token:
         return
-    system = _find_system(account, identity)
+    system = _find_system(account, job_id)
     asked = int(time.time())
     answer: dict[str, LocalStatus] = {}
 
@@ -193,28 +193,28 @@ def _ask_for_causes(account: Account, identity: str) -> None:
     try:
         for token in sorted(puzzling.by_token):
             answer = {status.local_id: status for status in (*system.find(token), *system.find_ended(token))}
-            change_in_parts(database, identity, (job for job in puzzling.read(token) if job.local_id in answer), apply)
+            change_in_parts(database, job_id, (job for job in puzzling.read(token) if job.local_id in answer), apply)
     except (Unreachable, Garbled) as error:
-        if not database.grid_jobs.get(identity).cancelled:
+        if not database.grid_jobs.get(job_id).cancelled:
             raise
-        logger.info("%s is cancelled, and nobody says why its local jobs ended: %s", identity, error)
+        logger.info("%s is cancelled, and nobody says why its local jobs ended: %s", job_id, error)
         return
     if system.adapter.history is not None:
         late = (_note(job) for token in puzzling.by_token for job in puzzling.read(token) if wants_a_word(job))
         _wait_for(late, system.adapter.outputs_lag, "to come into the history")
 
 
-def _note_lost_folder(account: Account, identity: str) -> None:
+def _note_lost_folder(account: Account, job_id: str) -> None:
     """No local job's outputs are back where something else has taken the place of the folder that they lay in."""
-    results = account.places.results(identity)
+    results = account.places.results(job_id)
     if results.is_symlink() or not results.is_dir():
 
         def lose(job: LocalJob) -> bool:
             job.put_lost([NO_FOLDER])
             return True
 
-        known = (job for job in account.database.local_jobs.lines(identity) if job.local_id)
-        change_in_parts(account.database, identity, known, lose)
+        known = (job for job in account.database.local_jobs.lines(job_id) if job.local_id)
+        change_in_parts(account.database, job_id, known, lose)
 
 
 def _wait_for_outputs(unproven: Iterable[_Ended], lag: float) -> None:
@@ -230,36 +230,36 @@ def _wait_for(jobs: Iterable[_Ended], lag: float, what: str) -> None:
         raise Unreachable(f"waits up to {lag:.0f} s for {1 + sum(1 for _ in late)} local jobs {what}, first {first}")
 
 
-def _gather(account: Account, identity: str) -> Gathered:
+def _gather(account: Account, job_id: str) -> Gathered:
     places = account.places
-    with open_extras(account, identity, lambda job: _judge(account, job)) as extras:
+    with open_extras(account, job_id, lambda job: _judge(account, job)) as extras:
         return write_output(
-            grid_job=identity,
-            title=account.database.grid_jobs.get(identity).name,
-            results=places.results(identity),
-            ends=lambda: itertools.starmap(_describe_end, account.database.local_jobs.ends(identity)),
+            grid_job=job_id,
+            title=account.database.grid_jobs.get(job_id).name,
+            results=places.results(job_id),
+            ends=lambda: itertools.starmap(_describe_end, account.database.local_jobs.ends(job_id)),
             extras=extras,
-            tar=places.output(identity),
+            tar=places.output(job_id),
             limits=output_limits(account),
         )
 
 
-def _remove_gathered(account: Account, identity: str, gathered: Gathered) -> None:
+def _remove_gathered(account: Account, job_id: str, gathered: Gathered) -> None:
     """Remove the outputs that the tar holds whole; texts and status files stay, for those who look at local jobs.
 
     Only now: before the end is written, whoever begins anew must find them. A kill here costs no more than their room.
     """
-    results = account.places.results(identity)
+    results = account.places.results(job_id)
     if results.is_symlink():
         return
     # One that a host brought back meanwhile, long given up, is not in the tar.
-    for job, is_whole in zip(account.database.local_jobs.lines(identity), gathered.whole, strict=False):
-        name = f"{render_stem(identity, str(job.local_id))}.output"
+    for job, is_whole in zip(account.database.local_jobs.lines(job_id), gathered.whole, strict=False):
+        name = f"{render_stem(job_id, str(job.local_id))}.output"
         try:
             if is_whole:
                 remove_folder(results / name)
         except OSError as error:
-            logger.warning("%s %s stays, though it is in the tar: %s", identity, name, error)
+            logger.warning("%s %s stays, though it is in the tar: %s", job_id, name, error)
 
 
 def _describe_end(job: LocalJobLine, lost: tuple[str, ...]) -> End:
@@ -273,27 +273,27 @@ def output_limits(account: Account) -> TarLimits:
 
 
 @contextmanager
-def open_extras(account: Account, identity: str, judge: Callable[[GridJob], Verdict]) -> Iterator[Mapping[str, Extra]]:
+def open_extras(account: Account, job_id: str, judge: Callable[[GridJob], Verdict]) -> Iterator[Mapping[str, Extra]]:
     """The files of the job manager's own in a grid job's tar: its log and its document."""
-    log = account.places.log(identity)
-    with tempfile.TemporaryFile(dir=account.places.grid_job(identity)) as document:
-        document.writelines(_render_document(account, identity, judge))
+    log = account.places.log(job_id)
+    with tempfile.TemporaryFile(dir=account.places.grid_job(job_id)) as document:
+        document.writelines(_render_document(account, job_id, judge))
         document.seek(0)
-        yield {f"{identity}.log": log.read_bytes() if log.exists() else b"", f"{identity}.xml": document}
+        yield {f"{job_id}.log": log.read_bytes() if log.exists() else b"", f"{job_id}.xml": document}
 
 
-def _render_document(account: Account, identity: str, judge: Callable[[GridJob], Verdict]) -> Iterator[bytes]:
+def _render_document(account: Account, job_id: str, judge: Callable[[GridJob], Verdict]) -> Iterator[bytes]:
     """The grid job's document as it will be, but for the time of its end, so that it is the same in each attempt.
 
     It comes part by part: with all its local jobs inside, it may be larger than the memory.
     """
-    job = account.database.grid_jobs.get(identity)
+    job = account.database.grid_jobs.get(job_id)
     job.clear_sizes_before()
     state, job.reason = judge(job)
     job.put_final_state(state)
     begin, end = f"<{job.tag}>\n".encode(), f"</{job.tag}>\n".encode()
     yield etree.tostring(job.element, pretty_print=True).removesuffix(end)
-    for local_job in account.database.local_jobs.each(identity):
+    for local_job in account.database.local_jobs.each(job_id):
         around = etree.Element(job.tag)
         around.append(local_job.element)
         yield etree.tostring(around, pretty_print=True).removeprefix(begin).removesuffix(end)
@@ -301,8 +301,8 @@ def _render_document(account: Account, identity: str, judge: Callable[[GridJob],
 
 
 def _end(account: Account, job: GridJob, undelivered: str) -> None:
-    if next_task(account.database.local_jobs.count(job.identity), job.cancelled) is not Task.COLLECT:
-        logger.warning("%s is not over: the batch system queued a local job again meanwhile", job.identity)
+    if next_task(account.database.local_jobs.count(job.job_id), job.cancelled) is not Task.COLLECT:
+        logger.warning("%s is not over: the batch system queued a local job again meanwhile", job.job_id)
         return
     put_end(job, _judge(account, job), undelivered)
 
@@ -317,22 +317,22 @@ def put_end(job: GridJob, verdict: Verdict, undelivered: str) -> None:
 def _judge(account: Account, job: GridJob) -> Verdict:
     """The grid job's final state, and a sentence about what went wrong, if anything did."""
     local_jobs = account.database.local_jobs
-    ends = local_jobs.count_ends(job.identity)
+    ends = local_jobs.count_ends(job.job_id)
     failed = ends.total() - ends["succeeded"]
     state = judge(job.count - failed, job.count, job.min_success, job.cancelled)
     if job.cancelled or not failed:
         return state, job.reason
-    first = next(local_job for local_job in local_jobs.lines(job.identity) if not local_job.succeeded)
+    first = next(local_job for local_job in local_jobs.lines(job.job_id) if not local_job.succeeded)
     words = _last_words(account, job, first)
-    number = local_jobs.get(job.identity, first.index).attempt
+    number = local_jobs.get(job.job_id, first.index).attempt
     attempt = f" (attempt {number})" if number > 1 else ""
     reason = f"number {first.index}{attempt}: {first.reason or 'no reason known'}" + (f" ({words})" if words else "")
     return state, f"{failed} of {job.count} local jobs failed, first {reason}"
 
 
 def _last_words(account: Account, job: GridJob, local_job: LocalJobLine) -> str:
-    stem = render_stem(job.identity, str(local_job.local_id))
-    return read_last_words(account.places.results(job.identity) / f"{stem}.stderr")
+    stem = render_stem(job.job_id, str(local_job.local_id))
+    return read_last_words(account.places.results(job.job_id) / f"{stem}.stderr")
 
 
 def read_last_words(path: Path) -> str:
@@ -347,7 +347,7 @@ def read_last_words(path: Path) -> str:
 
 def _ask_for_summary(account: Account, job: GridJob) -> tuple[Mapping[str, str], str]:
     """The handler's summary, or why there is none: a handler that fails or hangs here never costs the outputs."""
-    asked = asking(account, job.identity, "summary")
+    asked = asking(account, job.job_id, "summary")
     try:
         if hangs := asked.find_hangs():  # it may have ended the worker, and would again
             raise HandlerHung(hangs[-1])
@@ -355,44 +355,44 @@ def _ask_for_summary(account: Account, job: GridJob) -> tuple[Mapping[str, str],
             adapter = make_adapter(account, job.request(), job.request_folder)
             if type(adapter).getSummary is JobAdapter.getSummary:
                 return {}, ""
-            summary = adapter.getSummary(_find_outputs(account, job.identity))
+            summary = adapter.getSummary(_find_outputs(account, job.job_id))
             return {str(name): str(text) for name, text in summary.items()}, ""
     except HANDLER_FAILURES as error:
-        logger.warning("%s no summary: %s: %s", job.identity, type(error).__name__, error)
+        logger.warning("%s no summary: %s: %s", job.job_id, type(error).__name__, error)
         return {}, f"{type(error).__name__}: {error}"
 
 
-def _find_outputs(account: Account, identity: str) -> list[Path]:
+def _find_outputs(account: Account, job_id: str) -> list[Path]:
     """The output folders of the local jobs that succeeded."""
-    results = account.places.results(identity)
-    succeeded = (job.local_id for job in account.database.local_jobs.lines(identity) if job.succeeded)
-    outputs = (results / f"{render_stem(identity, str(local_id))}.output" for local_id in succeeded)
+    results = account.places.results(job_id)
+    succeeded = (job.local_id for job in account.database.local_jobs.lines(job_id) if job.succeeded)
+    outputs = (results / f"{render_stem(job_id, str(local_id))}.output" for local_id in succeeded)
     return [path for path in outputs if path.is_dir() and not path.is_symlink()]
 
 
-def retry_failed(database: Database, identity: str) -> int:
+def retry_failed(database: Database, job_id: str) -> int:
     """Make those of a grid job's failed local jobs new that may be tried again, all or none; how many they are.
 
     The grid job keeps the last token, because they lose theirs: what comes late under it finds nobody.
     """
-    if not database.grid_jobs.get(identity).retries:
+    if not database.grid_jobs.get(job_id).retries:
         return 0
     count = 0
     with database.transaction():
-        job = database.grid_jobs.get(identity)
+        job = database.grid_jobs.get(job_id)
         # The batch system may have queued one of them again meanwhile.
-        if job.cancelled or next_task(database.local_jobs.count(identity), job.cancelled) is not Task.COLLECT:
+        if job.cancelled or next_task(database.local_jobs.count(job_id), job.cancelled) is not Task.COLLECT:
             return 0
         job.last_token = find_last_token(database, job)
-        for chosen in in_parts(choose_retries(database.local_jobs.each(identity), job.retries)):
+        for chosen in in_parts(choose_retries(database.local_jobs.each(job_id), job.retries)):
             if not count:
                 database.grid_jobs.put(job)
             count += len(chosen)
             for local_job in chosen:
                 local_job.begin_attempt()
-            put_local_jobs(database, identity, chosen)
+            put_local_jobs(database, job_id, chosen)
     if count:
-        logger.info("%s %d local jobs failed and are submitted again", identity, count)
+        logger.info("%s %d local jobs failed and are submitted again", job_id, count)
     return count
 
 

@@ -62,7 +62,7 @@ def deliver_outputs(account: Account, job: GridJob) -> str:
     if wanted and wanted != STDOUT:
         # Through GRAM the directory counts for names, also where no program runs in it.
         folder = job.request_folder if job.origin else Path.home() / _find_word(job, "directory")
-        faults += _deliver([_File(folder / wanted, 0, [account.places.output(job.identity)])])
+        faults += _deliver([_File(folder / wanted, 0, [account.places.output(job.job_id)])])
     origin = job.origin
     if origin is not None:
         faults += _deliver_to_gram(account, job, origin, wanted == STDOUT)
@@ -105,34 +105,34 @@ def _find_parts(
     report = _render_report(account, job, parts)
     reasons = _render_reasons(account, job, parts)
     if wants_tar:
-        return [account.places.output(job.identity)], [report, reasons]
+        return [account.places.output(job.job_id)], [report, reasons]
     return [report], [reasons]
 
 
 def _find_texts(account: Account, job: GridJob, kind: str) -> list[Path]:
-    results = account.places.results(job.identity)
-    ids = (local_job.local_id for local_job in account.database.local_jobs.lines(job.identity) if local_job.local_id)
-    files = (results / f"{render_stem(job.identity, local_id)}.{kind}" for local_id in ids)
+    results = account.places.results(job.job_id)
+    ids = (local_job.local_id for local_job in account.database.local_jobs.lines(job.job_id) if local_job.local_id)
+    files = (results / f"{render_stem(job.job_id, local_id)}.{kind}" for local_id in ids)
     return [file for file in files if file.is_file() and not file.is_symlink()]
 
 
 def _render_report(account: Account, job: GridJob, parts: Sequence[GridJob]) -> bytes:
-    succeeded = account.database.local_jobs.count_ends(job.identity)["succeeded"]
+    succeeded = account.database.local_jobs.count_ends(job.job_id)["succeeded"]
     done = sum(1 for part in parts if part.state is State.DONE)
     success = f"{done} of {len(job.steps)} steps" if job.steps else f"{succeeded} of {job.count} local jobs"
     lines = [
-        f"grid job {job.identity} ({job.job_type}): {success} succeeded",
+        f"grid job {job.job_id} ({job.job_type}): {success} succeeded",
         *([f"name: {job.name}"] if job.name else []),
         *(f"{name}: {text}" for name, text in job.summary().items()),
-        f"output: {account.places.output(job.identity)}",
+        f"output: {account.places.output(job.job_id)}",
     ]
     return "".join(f"{line}\n" for line in lines).encode(errors="surrogateescape")
 
 
 def _render_reasons(account: Account, whole: GridJob, parts: Sequence[GridJob]) -> bytes:
-    failed = (job for job in account.database.local_jobs.lines(whole.identity) if not job.succeeded)
+    failed = (job for job in account.database.local_jobs.lines(whole.job_id) if not job.succeeded)
     named = zip(whole.steps, parts, strict=False)
-    of_steps = [f"step {step.name} ({part.identity}): {part.reason}" for step, part in named if part.reason]
+    of_steps = [f"step {step.name} ({part.job_id}): {part.reason}" for step, part in named if part.reason]
     of_local_jobs = (f"local job {job.index} ({job.local_id or 'never submitted'}): {job.reason}" for job in failed)
     reasons = itertools.chain(of_steps, of_local_jobs)
     lines = list(itertools.islice(reasons, _MOST_REASONS))

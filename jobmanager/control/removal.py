@@ -107,15 +107,15 @@ def sweep(account: Account) -> int:
 def find_ended_before(database: Database, second: float) -> list[str]:
     """The grid jobs that ended before a second, the eldest first; without steps, which go with their whole."""
     ended = _read_some(database, database.grid_jobs.list_ended())
-    old = [job.identity for job in ended if job.ended is not None and read_time(job.ended) < second]
-    return [identity for identity in old if not database.grid_jobs.parents_of(identity)]
+    old = [job.job_id for job in ended if job.ended is not None and read_time(job.ended) < second]
+    return [job_id for job_id in old if not database.grid_jobs.parents_of(job_id)]
 
 
-def _read_some(database: Database, identities: Iterable[str]) -> Iterator[GridJob]:
+def _read_some(database: Database, job_ids: Iterable[str]) -> Iterator[GridJob]:
     """Those that can be read: what another grid job's document said before it was damaged, nobody knows."""
-    for identity in identities:
+    for job_id in job_ids:
         try:
-            yield database.grid_jobs.get(identity)
+            yield database.grid_jobs.get(job_id)
         except DamagedDocument as damage:
             logger.warning("%s", damage)
 
@@ -145,18 +145,18 @@ def check_removable(database: Database, job_id: str) -> list[str]:
     needed = {job_id, *(step.grid_job for step in database.grid_jobs.steps(job_id).get(job_id, ()))}
     for other in _read_some(database, [other.id for other in database.grid_jobs.list_open()]):
         if other.repeats in needed:
-            repeated, by = other.repeats, other.identity
+            repeated, by = other.repeats, other.job_id
             raise NotRemovable(f"{repeated} is repeated by {by}, which has not ended: remove it after that")
     return damaged
 
 
 def _check_ended(job: GridJob, now: float) -> None:
     if not job.state.is_final:
-        raise NotRemovable(f"{job.identity} is {job.state.word}: cancel it, or wait until it has ended")
+        raise NotRemovable(f"{job.job_id} is {job.state.word}: cancel it, or wait until it has ended")
     if job.uniqid is not None and (job.reported is None or not job.reported.is_final):
-        raise NotRemovable(f"{job.identity}: GRAM has not been told of its end: samgrid status says what keeps it")
+        raise NotRemovable(f"{job.job_id}: GRAM has not been told of its end: samgrid status says what keeps it")
     if job.uniqid is not None and now - job.reported_time < GRAM_ASKS:
-        raise NotRemovable(f"{job.identity}: GRAM may ask for it until a day after its end")
+        raise NotRemovable(f"{job.job_id}: GRAM may ask for it until a day after its end")
 
 
 def remove_folder(folder: Path) -> int:

@@ -94,9 +94,9 @@ def _make_anew(account: Account, damage: DamagedDocument, now: float) -> None:
     put_local_jobs(database, damage.grid_job, [job])
 
 
-def _rebuild(database: Database, identity: str, now: float, result: Repair) -> None:
+def _rebuild(database: Database, job_id: str, now: float, result: Repair) -> None:
     try:
-        lost = rebuild_grid_job(database, identity, now)
+        lost = rebuild_grid_job(database, job_id, now)
     except NotRebuilt as problem:
         result.left.append(str(problem))
     else:
@@ -126,18 +126,18 @@ class NotRebuilt(Exception):
     """Too little is known of a grid job; the sentence says what is missing, and what to do."""
 
 
-def rebuild_grid_job(database: Database, identity: str, now: float) -> str:
+def rebuild_grid_job(database: Database, job_id: str, now: float) -> str:
     """Write a grid job's document anew, inside a transaction; a sentence about what is lost, empty where nothing is.
 
     Where its request is lost, what was submitted is collected as ever, and what was not never will be.
 
     :raises NotRebuilt: it cannot be; nothing has changed.
     """
-    text = database.read_text(identity)
+    text = database.read_text(job_id)
     parts = _find_parts(text)
     for start, whole in ((_read_start(text), parts), (None, parts), (None, {})):
         try:
-            job = _make(database, identity, start, whole, now)
+            job = _make(database, job_id, start, whole, now)
             job.to_bytes()
         except (InvalidDocument, ValueError, LookupError):  # what looks whole, or the index, is damaged as well
             continue
@@ -147,9 +147,9 @@ def rebuild_grid_job(database: Database, identity: str, now: float) -> str:
         if "request" not in whole:
             _give_up_unsubmitted(database, job, now)
         database.grid_jobs.put(job)
-        return f"grid job {identity} was made anew without what is lost: {', '.join(lost)}" if lost else ""
+        return f"grid job {job_id} was made anew without what is lost: {', '.join(lost)}" if lost else ""
     raise NotRebuilt(
-        f"grid job {identity} cannot be made anew: nobody knows how it was cut; samgrid remove {identity} removes it"
+        f"grid job {job_id} cannot be made anew: nobody knows how it was cut; samgrid remove {job_id} removes it"
     )
 
 
@@ -179,16 +179,16 @@ def _read(text: bytes) -> etree._Element | None:
 
 
 def _make(
-    database: Database, identity: str, start: etree._Element | None, parts: Mapping[str, etree._Element], now: float
+    database: Database, job_id: str, start: etree._Element | None, parts: Mapping[str, etree._Element], now: float
 ) -> GridJob:
-    columns = database.read_columns(identity, 0)
-    job = GridJob.new(identity, columns["type"], columns["owner"], columns["batch"], read_time(columns["submitted"]))
+    columns = database.read_columns(job_id, 0)
+    job = GridJob.new(job_id, columns["type"], columns["owner"], columns["batch"], read_time(columns["submitted"]))
     for name, value in ({} if start is None else start.attrib).items():
         # What the index knows counts.
         if name not in job.element.attrib:
             job.element.set(name, value)
-    for parent in database.grid_jobs.parents_of(identity)[:1]:
-        step = next(step.name for step in database.grid_jobs.steps(parent)[parent] if step.grid_job == identity)
+    for parent in database.grid_jobs.parents_of(job_id)[:1]:
+        step = next(step.name for step in database.grid_jobs.steps(parent)[parent] if step.grid_job == job_id)
         job.put_parent(parent, step)
     job.put_request([("samgrid_type", (job.job_type,))], Path("/"))
     _put_index(database, job, columns, now)
@@ -205,14 +205,14 @@ def _put_index(database: Database, job: GridJob, columns: Mapping[str, Any], now
     job.state, job.outcome = STATE_OF_WORD[columns["state"]], columns["outcome"]
     job.name, job.reason = columns["name"] or job.name, columns["reason"] or job.reason
     job.ended = columns["ended"] or job.ended
-    local_jobs = list(database.local_jobs.lines(job.identity))
+    local_jobs = list(database.local_jobs.lines(job.job_id))
     if job.state.is_final and job.ended is None:
         job.ended = render_time(max((line.ended or 0 for line in local_jobs), default=0) or now)
     if columns["cancelled"]:
         job.cancel(now, "its document could not be read", "us" if job.outcome == State.FAILED.word else None)
     if columns["uniqid"] is not None:
         job.put_origin(GramOrigin(columns["uniqid"], "unknown", "/dev/null", "/dev/null", False))
-    steps = database.grid_jobs.steps(job.identity).get(job.identity, ())
+    steps = database.grid_jobs.steps(job.job_id).get(job.job_id, ())
     indexes = [line.index for line in local_jobs]
     if steps:
         job.put_steps([step.name for step in steps])
@@ -228,5 +228,5 @@ def _put_index(database: Database, job: GridJob, columns: Mapping[str, Any], now
 def _give_up_unsubmitted(database: Database, job: GridJob, now: float) -> None:
     """Without its request nothing more of it can be run, nor tried again."""
     job.retries = 0
-    if not job.state.is_final and State.UNSUBMITTED in database.local_jobs.count(job.identity):
+    if not job.state.is_final and State.UNSUBMITTED in database.local_jobs.count(job.job_id):
         job.cancel(now, "its request is lost: what was not submitted cannot be", by="us")

@@ -37,7 +37,7 @@ def repeat_grid_job(account: Account, job_id: str, only_failed: bool) -> GridJob
         # Raises where it has been removed meanwhile: with it goes what its repetition may build on.
         database.grid_jobs.get(job_id)
         add_grid_job(database, job)
-    logger.info("%s repeats %s: %d local jobs", job.identity, job_id, job.count)
+    logger.info("%s repeats %s: %d local jobs", job.job_id, job_id, job.count)
     return job
 
 
@@ -55,9 +55,9 @@ def prepare_failed(account: Account, first: GridJob) -> GridJob:
     """
     if first.steps:
         return prepare_steps(account, first)
-    failed = set(first.indexes) - succeeded_indexes(account.database, first.identity)
+    failed = set(first.indexes) - succeeded_indexes(account.database, first.job_id)
     if not failed:
-        raise NotRepeatable(f"no local job of {first.identity} failed: there is nothing to submit again")
+        raise NotRepeatable(f"no local job of {first.job_id} failed: there is nothing to submit again")
     return prepare_slices(account, first, failed)
 
 
@@ -73,9 +73,9 @@ def prepare_steps(account: Account, first: GridJob) -> GridJob:
 
     :raises NotRepeatable: all steps are done.
     """
-    done = done_steps(account.database, first.identity)
+    done = done_steps(account.database, first.job_id)
     if len(done) == len(first.steps):
-        raise NotRepeatable(f"all steps of {first.identity} are done: there is nothing to submit again")
+        raise NotRepeatable(f"all steps of {first.job_id} are done: there is nothing to submit again")
     job = _prepare(account, first)
     for name, child in done.items():
         job.begin_step(name, child)
@@ -85,7 +85,7 @@ def prepare_steps(account: Account, first: GridJob) -> GridJob:
 def _prepare(account: Account, first: GridJob) -> GridJob:
     with limited(account.configuration.handlers.time_limit):
         job = prepare_grid_job(account, first.request(), first.request_folder)
-    job.repeats = first.identity
+    job.repeats = first.job_id
     return job
 
 
@@ -162,7 +162,7 @@ def plan_recovery(account: Account, types: Mapping[str, type[JobAdapter]], reque
         raise UnknownRequest(f"no grid job here is of request {request_id}; job types whose requests have ids: {known}")
     families = group_families(jobs)
     gaps = [gap for family in families for gap in _find_gaps(account.database, family)]
-    return Recovery(tuple(job.identity for job in jobs if not job.state.is_final), tuple(gaps))
+    return Recovery(tuple(job.job_id for job in jobs if not job.state.is_final), tuple(gaps))
 
 
 def _find_candidates(account: Account, types: Mapping[str, type[JobAdapter]]) -> list[GridJob]:
@@ -193,7 +193,7 @@ def _find_requests_of_steps(account: Account, job: GridJob) -> list[Given]:
         adapter, faults = read_adapter(account, job.request(), job.request_folder)
         return [] if faults else [step.request for step in find_steps(adapter)]
     except (BadRequest, HandlerError) as error:
-        logger.warning("%s: its steps cannot be known: %s", job.identity, error)
+        logger.warning("%s: its steps cannot be known: %s", job.job_id, error)
         return []
 
 
@@ -207,13 +207,13 @@ def _read_request_ids(types: Mapping[str, type[JobAdapter]], given: Given) -> li
 
 def group_families(jobs: Sequence[GridJob]) -> list[list[GridJob]]:
     """Grid jobs together with their repetitions, and the repetitions of those; order stays."""
-    by_id = {job.identity: job for job in jobs}
+    by_id = {job.job_id: job for job in jobs}
     families: dict[str, list[GridJob]] = {}
     for job in jobs:
         eldest = job
         while eldest.repeats in by_id:
             eldest = by_id[eldest.repeats]
-        families.setdefault(eldest.identity, []).append(job)
+        families.setdefault(eldest.job_id, []).append(job)
     return list(families.values())
 
 
@@ -222,21 +222,21 @@ def _find_gaps(database: Database, family: Sequence[GridJob]) -> list[Gap]:
         return _find_gap_of_steps(database, family)
     base = _find_base(family)
     alike = [job for job in family if job.slices == base.slices]
-    made = {index for job in alike for index in succeeded_indexes(database, job.identity)}
+    made = {index for job in alike for index in succeeded_indexes(database, job.job_id)}
     missing = sorted(set(base.indexes) - made)
-    return [Gap(base.identity, tuple(missing))] if missing else []
+    return [Gap(base.job_id, tuple(missing))] if missing else []
 
 
 def _find_base(family: Sequence[GridJob]) -> GridJob:
     """The last grid job of a family that was to make all of it: a repetition of the whole takes its place."""
     whole = [job for job in family if not job.is_partial] or list(family[:1])
     repeated = {job.repeats for job in whole}
-    return [job for job in whole if job.identity not in repeated][-1]
+    return [job for job in whole if job.job_id not in repeated][-1]
 
 
 def _find_gap_of_steps(database: Database, family: Iterable[GridJob]) -> list[Gap]:
     jobs = list(family)
     if any(job.state is State.DONE for job in jobs):
         return []
-    farthest = max(reversed(jobs), key=lambda job: len(done_steps(database, job.identity)))
-    return [Gap(farthest.identity, ())]
+    farthest = max(reversed(jobs), key=lambda job: len(done_steps(database, job.job_id)))
+    return [Gap(farthest.job_id, ())]

@@ -108,7 +108,7 @@ class Database:
         self._store.close()
 
     def to_xml(
-        self, identity: str | None = None, leave_out: Callable[[DamagedDocument], object] | None = None
+        self, job_id: str | None = None, leave_out: Callable[[DamagedDocument], object] | None = None
     ) -> "etree._Element":
         """One tree over all grid jobs with their local jobs inside, or over one, under the root ``jobs``.
 
@@ -119,11 +119,11 @@ class Database:
 
         from jobmanager.database.documents import read_xml
 
-        documents = list(self._documents(identity))
+        documents = list(self._documents(job_id))
         try:
             return read_xml(_join(documents))
         except etree.XMLSyntaxError:
-            damages = {damage.grid_job: damage for damage in self.find_damages(identity)}
+            damages = {damage.grid_job: damage for damage in self.find_damages(job_id)}
             if leave_out is None:
                 raise next(iter(damages.values())) from None
             for damage in damages.values():
@@ -135,7 +135,7 @@ class Database:
         return self._store.moment()
 
     def select(
-        self, identity: str | None, grid_job: str, local_job: str | None, values: Sequence[str]
+        self, job_id: str | None, grid_job: str, local_job: str | None, values: Sequence[str]
     ) -> Iterator[tuple[str, int, bytes]]:
         """Grid job, number and document of what SQL conditions choose by columns, in the order of `to_xml`.
 
@@ -144,20 +144,20 @@ class Database:
         :param local_job: None: the documents of the grid jobs themselves, which have the number 0.
         """
         columns = "id, 0, grid_job.document" if local_job is None else "id, number, local_job.document"
-        sql, order = _render_chosen(columns, identity, grid_job, local_job), "" if local_job is None else ", number"
-        return self._store.query(f"{sql} ORDER BY grid_job.submitted, id{order}", [*values, identity or ""])
+        sql, order = _render_chosen(columns, job_id, grid_job, local_job), "" if local_job is None else ", number"
+        return self._store.query(f"{sql} ORDER BY grid_job.submitted, id{order}", [*values, job_id or ""])
 
-    def count_selected(self, identity: str | None, grid_job: str, local_job: str | None, values: Sequence[str]) -> int:
+    def count_selected(self, job_id: str | None, grid_job: str, local_job: str | None, values: Sequence[str]) -> int:
         """How many that are."""
-        sql = _render_chosen("count(*)", identity, grid_job, local_job)
-        ((count,),) = self._store.query(sql, [*values, identity or ""])
+        sql = _render_chosen("count(*)", job_id, grid_job, local_job)
+        ((count,),) = self._store.query(sql, [*values, job_id or ""])
         return int(count)
 
-    def find_damages(self, identity: str | None = None) -> "Iterator[DamagedDocument]":
+    def find_damages(self, job_id: str | None = None) -> "Iterator[DamagedDocument]":
         """Every document that cannot be read, of all grid jobs or of one."""
         from jobmanager.database.documents import read_document
 
-        for _, grid_job, number, document in self._documents(identity):
+        for _, grid_job, number, document in self._documents(job_id):
             try:
                 read_document("local-job" if number else "grid-job", document, grid_job, number)
             except DamagedDocument as damage:
@@ -181,33 +181,33 @@ class Database:
 
         derive_anew(self._store)
 
-    def read_text(self, identity: str) -> bytes:
+    def read_text(self, job_id: str) -> bytes:
         """A grid job's own document as it is stored, also where it cannot be read."""
-        ((document,),) = self._store.query("SELECT CAST(document AS BLOB) FROM grid_job WHERE id = ?", [identity])
+        ((document,),) = self._store.query("SELECT CAST(document AS BLOB) FROM grid_job WHERE id = ?", [job_id])
         return bytes(document)
 
-    def read_columns(self, identity: str, number: int) -> Mapping[str, Any]:
+    def read_columns(self, job_id: str, number: int) -> Mapping[str, Any]:
         """What the index knows of a local job whose document cannot be read; number 0: of the grid job itself."""
         from jobmanager.database.checking import read_columns
 
-        return read_columns(self._store, identity, number)
+        return read_columns(self._store, job_id, number)
 
-    def _documents(self, identity: str | None) -> Iterator[tuple[str, str, int, bytes]]:
+    def _documents(self, job_id: str | None) -> Iterator[tuple[str, str, int, bytes]]:
         """When its grid job was submitted, its id, number (0: the grid job's own) and each document."""
-        condition = "" if identity is None else " WHERE grid_job.id = ?"
+        condition = "" if job_id is None else " WHERE grid_job.id = ?"
         # One statement sees one moment. A grid job comes before its local jobs, whose numbers start from 1.
         sql = (
             f"SELECT submitted, id, 0, CAST(document AS BLOB) FROM grid_job{condition} UNION ALL"
             " SELECT grid_job.submitted, grid_job.id, number, CAST(local_job.document AS BLOB)"
             f" FROM grid_job JOIN local_job ON local_job.grid_job = grid_job.id{condition} ORDER BY 1, 2, 3"
         )
-        return self._store.query(sql, () if identity is None else (identity, identity))
+        return self._store.query(sql, () if job_id is None else (job_id, job_id))
 
 
-def _render_chosen(columns: str, identity: str | None, grid_job: str, local_job: str | None) -> str:
+def _render_chosen(columns: str, job_id: str | None, grid_job: str, local_job: str | None) -> str:
     # CROSS JOIN: by grid job, in whose order documents come; SQLite might sort all of them.
     table = "grid_job" if local_job is None else f"grid_job CROSS JOIN local_job ON grid_job = id AND {local_job}"
-    whose = "? = ''" if identity is None else "id = ?"
+    whose = "? = ''" if job_id is None else "id = ?"
     return f"SELECT {columns} FROM {table} WHERE {grid_job} AND id NOT IN (SELECT grid_job FROM quarantine) AND {whose}"
 
 

@@ -57,7 +57,7 @@ class GridJob(Document):
 
     tag = "grid-job"
 
-    identity = TEXT.required("id")
+    job_id = TEXT.required("id")
     job_type = TEXT.required("type")
     owner = TEXT.required("owner")
     batch = TEXT.required("batch")
@@ -87,11 +87,11 @@ class GridJob(Document):
     """The name of that step."""
 
     @classmethod
-    def new(cls, identity: str, job_type: str, owner: str, batch: str, submitted: float) -> "GridJob":
+    def new(cls, job_id: str, job_type: str, owner: str, batch: str, submitted: float) -> "GridJob":
         """A grid job of which nothing has been submitted."""
         element = etree.Element(
             cls.tag,
-            {"id": identity, "type": job_type, "state": State.UNSUBMITTED.word, "owner": render_text(owner)},
+            {"id": job_id, "type": job_type, "state": State.UNSUBMITTED.word, "owner": render_text(owner)},
             submitted=render_time(submitted),
             batch=batch,
         )
@@ -219,7 +219,7 @@ class GridJob(Document):
     def _gram(self) -> etree._Element:
         gram = self.element.find("gram")
         if gram is None:
-            raise ValueError(f"{self.identity} did not come through GRAM")
+            raise ValueError(f"{self.job_id} did not come through GRAM")
         return gram
 
     # what people are told

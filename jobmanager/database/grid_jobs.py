@@ -16,7 +16,7 @@ GRID_JOBS = Table(
     "grid_job",
     ("id",),
     {
-        "id": ("TEXT NOT NULL", lambda job: job.identity),
+        "id": ("TEXT NOT NULL", lambda job: job.job_id),
         "type": ("TEXT NOT NULL", lambda job: job.job_type),
         "state": ("TEXT NOT NULL", lambda job: job.state.word),
         "outcome": ("TEXT", lambda job: job.outcome),
@@ -49,7 +49,7 @@ STEPS = Table(
     "step",
     ("grid_job", "number"),
     {
-        "grid_job": ("TEXT NOT NULL", lambda job, number, step: job.identity),
+        "grid_job": ("TEXT NOT NULL", lambda job, number, step: job.job_id),
         "number": ("INTEGER NOT NULL", lambda job, number, step: number),
         "name": ("TEXT NOT NULL", lambda job, number, step: step.name),
         "child": ("TEXT", lambda job, number, step: step.grid_job),
@@ -190,7 +190,7 @@ class GridJobs:
         self._store.put(GRID_JOBS, [(job,)])
         self._store.put(STEPS, [(job, number, step) for number, step in enumerate(job.steps, 1)])
 
-    def get(self, identity: str) -> "GridJob":
+    def get(self, job_id: str) -> "GridJob":
         """The grid job of that id.
 
         :raises UnknownJob: if there is none; DamagedDocument: it cannot be read.
@@ -198,14 +198,14 @@ class GridJobs:
         from jobmanager.database.documents import read_document
         from jobmanager.database.grid_job import GridJob
 
-        for (document,) in self._store.query("SELECT document FROM grid_job WHERE id = ?", [identity]):
-            return GridJob(read_document(GridJob.tag, document, identity))
-        raise UnknownJob(f"there is no grid job {identity}")
+        for (document,) in self._store.query("SELECT document FROM grid_job WHERE id = ?", [job_id]):
+            return GridJob(read_document(GridJob.tag, document, job_id))
+        raise UnknownJob(f"there is no grid job {job_id}")
 
-    def change(self, identity: str, change: "Callable[[GridJob], object]") -> "GridJob":
+    def change(self, job_id: str, change: "Callable[[GridJob], object]") -> "GridJob":
         """Read, change and write one grid job in a transaction of its own; the changed job."""
         with self._store.transaction():
-            job = self.get(identity)
+            job = self.get(job_id)
             change(job)
             self.put(job)
         return job
@@ -246,15 +246,15 @@ class GridJobs:
             raise UnknownJob(f'{fault}: "samgrid status" lists them')
         return found
 
-    def without_steps(self, identities: Sequence[str]) -> list[str]:
+    def without_steps(self, job_ids: Sequence[str]) -> list[str]:
         """Grid jobs without the steps of others among them."""
-        all_of_them = set(identities)
-        return [one for one in identities if not all_of_them & set(self.parents_of(one))]
+        all_of_them = set(job_ids)
+        return [one for one in job_ids if not all_of_them & set(self.parents_of(one))]
 
     def find_uniqid(self, uniqid: str) -> str | None:
         """The grid job that GRAM knows by that name of its own; None where there is none."""
-        for (identity,) in self._store.query("SELECT id FROM grid_job WHERE uniqid = ?", [uniqid]):
-            return str(identity)
+        for (job_id,) in self._store.query("SELECT id FROM grid_job WHERE uniqid = ?", [uniqid]):
+            return str(job_id)
         return None
 
     def list_unreported(self) -> list[Unreported]:
@@ -276,15 +276,15 @@ class GridJobs:
         )
         return [str(row[0]) for row in self._store.query(sql, [when])]
 
-    def has(self, identity: str) -> bool:
+    def has(self, job_id: str) -> bool:
         """True if a grid job of that id exists."""
-        return any(self._store.query("SELECT 1 FROM grid_job WHERE id = ?", [identity]))
+        return any(self._store.query("SELECT 1 FROM grid_job WHERE id = ?", [job_id]))
 
-    def overview(self, identity: str | None = None, choice: Choice = Choice()) -> list[Overview]:
+    def overview(self, job_id: str | None = None, choice: Choice = Choice()) -> list[Overview]:
         """A line per grid job, the newest last; or of one only, or of those that are chosen."""
         condition, values = choice.condition()
-        if identity is not None:
-            condition, values = f"{condition} AND id = ?", [*values, identity]
+        if job_id is not None:
+            condition, values = f"{condition} AND id = ?", [*values, job_id]
         return self._overview(f"SELECT id FROM grid_job WHERE {condition}", values)
 
     def page(self, choice: Choice, first: int, most: int) -> list[Overview]:
@@ -341,20 +341,20 @@ class GridJobs:
         sql = "SELECT id FROM grid_job WHERE state IN ('done', 'failed') ORDER BY submitted, id"
         return [str(row[0]) for row in self._store.query(sql)]
 
-    def delete(self, identity: str) -> None:
+    def delete(self, job_id: str) -> None:
         """Forget a grid job, its local jobs and everything derived from their documents."""
         for table in ("phase", "attempt", "step", "local_job", "local_job_count"):
-            self._store.write(f"DELETE FROM {table} WHERE grid_job = ?", [(identity,)])
-        self._store.write("DELETE FROM grid_job WHERE id = ?", [(identity,)])
-        Quarantine(self._store).lift(identity)
+            self._store.write(f"DELETE FROM {table} WHERE grid_job = ?", [(job_id,)])
+        self._store.write("DELETE FROM grid_job WHERE id = ?", [(job_id,)])
+        Quarantine(self._store).lift(job_id)
 
     def batch_systems(self) -> list[str]:
         """The batch systems of all grid jobs, those that have ended included."""
         return [str(row[0]) for row in self._store.query("SELECT DISTINCT batch FROM grid_job ORDER BY batch")]
 
-    def steps(self, identity: str | None = None) -> dict[str, list[StepLine]]:
+    def steps(self, job_id: str | None = None) -> dict[str, list[StepLine]]:
         """The steps in their order of each structured grid job, or of one only, by its id."""
-        return self._find_steps("TRUE", ()) if identity is None else self._find_steps("step.grid_job = ?", [identity])
+        return self._find_steps("TRUE", ()) if job_id is None else self._find_steps("step.grid_job = ?", [job_id])
 
     def _find_steps(self, condition: str, values: Sequence[object]) -> dict[str, list[StepLine]]:
         sql = (
@@ -373,10 +373,10 @@ class GridJobs:
         )
         return self._read_steps(sql, ())
 
-    def parents_of(self, identity: str) -> list[str]:
+    def parents_of(self, job_id: str) -> list[str]:
         """The structured grid jobs of which this one is a step: a repetition takes over those that were done."""
         sql = "SELECT grid_job FROM step WHERE child = ? ORDER BY grid_job"
-        return [str(parent) for (parent,) in self._store.query(sql, [identity])]
+        return [str(parent) for (parent,) in self._store.query(sql, [job_id])]
 
     def _read_steps(self, sql: str, values: Sequence[object]) -> dict[str, list[StepLine]]:
         found: dict[str, list[StepLine]] = {}

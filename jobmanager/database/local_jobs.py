@@ -294,19 +294,17 @@ class LocalJobs:
         self._store = store
         self.quarantine = Quarantine(store)
 
-    def put(self, identity: str, jobs: "Iterable[LocalJob]") -> None:
+    def put(self, job_id: str, jobs: "Iterable[LocalJob]") -> None:
         """Write local jobs' documents, new or changed."""
         jobs = list(jobs)
         numbers = json.dumps([job.index for job in jobs])
-        self._store.write(_ADD, [(-1, numbers, identity)])
-        self._store.put(LOCAL_JOBS, ((identity, job) for job in jobs))
-        self._store.write(_ADD, [(1, numbers, identity)])
-        self._store.write(
-            "DELETE FROM phase WHERE grid_job = ? AND number = ?", [(identity, job.index) for job in jobs]
-        )
-        told = ((identity, job, position, phase) for job in jobs for position, phase in enumerate(job.told_phases()))
+        self._store.write(_ADD, [(-1, numbers, job_id)])
+        self._store.put(LOCAL_JOBS, ((job_id, job) for job in jobs))
+        self._store.write(_ADD, [(1, numbers, job_id)])
+        self._store.write("DELETE FROM phase WHERE grid_job = ? AND number = ?", [(job_id, job.index) for job in jobs])
+        told = ((job_id, job, position, phase) for job in jobs for position, phase in enumerate(job.told_phases()))
         self._store.put(PHASES, told)
-        past = ((identity, job, number, attempt) for job in jobs for number, attempt in enumerate(job.past(), 1))
+        past = ((job_id, job, number, attempt) for job in jobs for number, attempt in enumerate(job.past(), 1))
         self._store.put(ATTEMPTS, past)
 
     def count_anew(self) -> None:
@@ -314,48 +312,48 @@ class LocalJobs:
         self._store.write("DELETE FROM local_job_count")
         self._store.write(f"INSERT INTO local_job_count {COUNTED}")
 
-    def all_of(self, identity: str) -> "list[LocalJob]":
+    def all_of(self, job_id: str) -> "list[LocalJob]":
         """The local jobs of a grid job in order of their index."""
-        return list(self.each(identity))
+        return list(self.each(job_id))
 
-    def each(self, identity: str) -> "Iterator[LocalJob]":
+    def each(self, job_id: str) -> "Iterator[LocalJob]":
         """The same one after another: the documents of a large grid job need not be in memory together."""
         last = 0
-        while jobs := self._local_jobs(" AND number > ? ORDER BY number LIMIT ?", identity, last, AT_ONCE):
+        while jobs := self._local_jobs(" AND number > ? ORDER BY number LIMIT ?", job_id, last, AT_ONCE):
             yield from jobs
             last = jobs[-1].index
 
-    def of_token(self, identity: str, token: str) -> "list[LocalJob]":
+    def of_token(self, job_id: str, token: str) -> "list[LocalJob]":
         """The local jobs of a grid job that one submission is of, in order of their index."""
         # The plus keeps SQLite from searching all of the grid job.
         sql = "SELECT grid_job, number, document FROM local_job WHERE token = ? AND +grid_job = ? ORDER BY number"
-        return [job for _, job in self._read(sql, token, identity)]
+        return [job for _, job in self._read(sql, token, job_id)]
 
-    def get(self, identity: str, index: int) -> "LocalJob":
+    def get(self, job_id: str, index: int) -> "LocalJob":
         """One local job of a grid job."""
-        return self._local_jobs(" AND number = ?", identity, index)[0]
+        return self._local_jobs(" AND number = ?", job_id, index)[0]
 
-    def first_failed(self, identity: str) -> "LocalJob | None":
+    def first_failed(self, job_id: str) -> "LocalJob | None":
         """The first local job of a grid job that ended without success."""
-        failed = self._local_jobs(" AND outcome <> 'succeeded' ORDER BY number LIMIT 1", identity)
+        failed = self._local_jobs(" AND outcome <> 'succeeded' ORDER BY number LIMIT 1", job_id)
         return failed[0] if failed else None
 
-    def unsubmitted(self, identity: str) -> "list[LocalJob]":
+    def unsubmitted(self, job_id: str) -> "list[LocalJob]":
         """Some of a grid job's local jobs that are not submitted; none where all are."""
-        return self._local_jobs(" AND state = 'unsubmitted' LIMIT ?", identity, AT_ONCE)
+        return self._local_jobs(" AND state = 'unsubmitted' LIMIT ?", job_id, AT_ONCE)
 
-    def to_submit(self, identity: str, limit: int) -> "list[LocalJob]":
+    def to_submit(self, job_id: str, limit: int) -> "list[LocalJob]":
         """The first local jobs of a grid job that no submission was ever intended for."""
-        return self._local_jobs(" AND state = 'unsubmitted' AND token IS NULL ORDER BY number LIMIT ?", identity, limit)
+        return self._local_jobs(" AND state = 'unsubmitted' AND token IS NULL ORDER BY number LIMIT ?", job_id, limit)
 
-    def in_doubt(self, identity: str) -> "list[LocalJob]":
+    def in_doubt(self, job_id: str) -> "list[LocalJob]":
         """The local jobs of a grid job whose submission was intended, but whose id is not known."""
         sql = f"SELECT grid_job, number, document {_IN_DOUBT} ORDER BY number"
-        return [job for _, job in self._read(sql, identity)]
+        return [job for _, job in self._read(sql, job_id)]
 
-    def is_in_doubt(self, identity: str) -> bool:
+    def is_in_doubt(self, job_id: str) -> bool:
         """True while a submission of a grid job is intended whose ids are not known; from the index only."""
-        return any(self._store.query(f"SELECT 1 {_IN_DOUBT} LIMIT 1", [identity]))
+        return any(self._store.query(f"SELECT 1 {_IN_DOUBT} LIMIT 1", [job_id]))
 
     def _local_jobs(self, condition: str, *values: object) -> "list[LocalJob]":
         sql = "SELECT grid_job, number, document FROM local_job WHERE grid_job = ?" + condition
@@ -372,83 +370,83 @@ class LocalJobs:
         rows = self._store.query(sql, values)
         return [(str(job), LocalJob(read_document(LocalJob.tag, data, job, number))) for job, number, data in rows]
 
-    def lines(self, identity: str) -> Iterator[LocalJobLine]:
+    def lines(self, job_id: str) -> Iterator[LocalJobLine]:
         """A line per local job of a grid job, in order of their index, of which few are in memory together."""
-        for number, state, *rest in self._each_row(_LINE, identity):
+        for number, state, *rest in self._each_row(_LINE, job_id):
             yield LocalJobLine(number, STATE_OF_WORD[state], *rest)
 
-    def ends(self, identity: str) -> Iterator[tuple[LocalJobLine, tuple[str, ...]]]:
+    def ends(self, job_id: str) -> Iterator[tuple[LocalJobLine, tuple[str, ...]]]:
         """The same, each with what of its outputs did not come back."""
         from jobmanager.database.documents import read_document
         from jobmanager.database.local_job import LocalJob
 
         losing = "CASE WHEN instr(document, '<lost') THEN document END"
-        for number, state, *rest, document in self._each_row(f"{_LINE}, {losing}", identity):
-            found = document and LocalJob(read_document(LocalJob.tag, document, identity, number))
+        for number, state, *rest, document in self._each_row(f"{_LINE}, {losing}", job_id):
+            found = document and LocalJob(read_document(LocalJob.tag, document, job_id, number))
             yield LocalJobLine(number, STATE_OF_WORD[state], *rest), found.lost() if found else ()
 
-    def live(self, identity: str) -> Iterator[LiveJob]:
+    def live(self, job_id: str) -> Iterator[LiveJob]:
         """The local jobs of a grid job that are submitted and have not ended, from the index only."""
         is_live = "local_id IS NOT NULL AND state NOT IN ('done', 'failed')"
-        for number, local_id, array, state in self._each_row("number, local_id, array, state", identity, is_live):
+        for number, local_id, array, state in self._each_row("number, local_id, array, state", job_id, is_live):
             yield LiveJob(number, local_id, array, STATE_OF_WORD[state])
 
-    def _each_row(self, columns: str, identity: str, condition: str = "TRUE") -> Iterator[tuple[Any, ...]]:
+    def _each_row(self, columns: str, job_id: str, condition: str = "TRUE") -> Iterator[tuple[Any, ...]]:
         """Columns of a grid job's local jobs, of which the first is the number, with no transaction in between."""
         where = f"grid_job = ? AND number > ? AND {condition}"
         sql = f"SELECT {columns} FROM local_job WHERE {where} ORDER BY number LIMIT ?"
         last = 0
-        while rows := list(self._store.query(sql, (identity, last, AT_ONCE))):
+        while rows := list(self._store.query(sql, (job_id, last, AT_ONCE))):
             yield from rows
             last = rows[-1][0]
 
-    def count_ends(self, identity: str) -> Counter[str]:
+    def count_ends(self, job_id: str) -> Counter[str]:
         """How many local jobs of a grid job there are of each outcome; those without one under the empty word."""
         sql = "SELECT outcome, sum(number) FROM local_job_count WHERE grid_job = ? GROUP BY outcome"
-        return Counter(dict(self._store.query(sql, [identity])))
+        return Counter(dict(self._store.query(sql, [job_id])))
 
-    def first_start(self, identity: str) -> int | None:
+    def first_start(self, job_id: str) -> int | None:
         """When the first of a grid job's local jobs started, seconds since the epoch; None: none has."""
-        ((started,),) = self._store.query("SELECT min(started) FROM local_job WHERE grid_job = ?", [identity])
+        ((started,),) = self._store.query("SELECT min(started) FROM local_job WHERE grid_job = ?", [job_id])
         return None if started is None else int(started)
 
-    def first_start_ever(self, identity: str) -> int | None:
+    def first_start_ever(self, job_id: str) -> int | None:
         """When the first of a grid job's local jobs started, in whatever attempt; None: none has."""
         starts = [
             started
             for table in ("local_job", "attempt")
-            for (started,) in self._store.query(f"SELECT min(started) FROM {table} WHERE grid_job = ?", [identity])
+            for (started,) in self._store.query(f"SELECT min(started) FROM {table} WHERE grid_job = ?", [job_id])
             if started is not None
         ]
         return min(map(int, starts), default=None)
 
-    def once_blocked(self, identity: str, limit: int) -> "list[LocalJob]":
+    def once_blocked(self, job_id: str, limit: int) -> "list[LocalJob]":
         """The first local jobs of a grid job that were held or blocked at some time, or are."""
-        return self._local_jobs(" AND instr(document, '>blocked: ') ORDER BY number LIMIT ?", identity, limit)
+        return self._local_jobs(" AND instr(document, '>blocked: ') ORDER BY number LIMIT ?", job_id, limit)
 
-    def attempt_ends(self, identity: str) -> list[AttemptEnds]:
+    def attempt_ends(self, job_id: str) -> list[AttemptEnds]:
         """How the earlier attempts of a grid job's local jobs ended, the most frequent causes first."""
         sql = (
             "SELECT attempt, coalesce(cause, 'no cause known'), count(*), max(ended) FROM attempt WHERE grid_job = ?"
             " GROUP BY attempt, cause ORDER BY attempt, 3 DESC"
         )
-        return [AttemptEnds(*row) for row in self._store.query(sql, [identity])]
+        return [AttemptEnds(*row) for row in self._store.query(sql, [job_id])]
 
-    def last_end(self, identity: str) -> int | None:
+    def last_end(self, job_id: str) -> int | None:
         """When the last of a grid job's local jobs ended, seconds since the epoch; None: none has."""
-        ((ended,),) = self._store.query("SELECT max(ended) FROM local_job WHERE grid_job = ?", [identity])
+        ((ended,),) = self._store.query("SELECT max(ended) FROM local_job WHERE grid_job = ?", [job_id])
         return None if ended is None else int(ended)
 
-    def first_submission(self, identity: str) -> int | None:
+    def first_submission(self, job_id: str) -> int | None:
         """When the first local job of a grid job was submitted, seconds since the epoch; None where none was."""
-        for (when,) in self._store.query("SELECT min(submitted) FROM local_job WHERE grid_job = ?", [identity]):
+        for (when,) in self._store.query("SELECT min(submitted) FROM local_job WHERE grid_job = ?", [job_id]):
             return None if when is None else int(when)
         return None
 
-    def count(self, identity: str) -> dict[State, int]:
+    def count(self, job_id: str) -> dict[State, int]:
         """How many local jobs of a grid job are in each state."""
         sql = "SELECT state, sum(number) FROM local_job_count WHERE grid_job = ? AND number GROUP BY state"
-        return {STATE_OF_WORD[str(state)]: int(number) for state, number in self._store.query(sql, [identity])}
+        return {STATE_OF_WORD[str(state)]: int(number) for state, number in self._store.query(sql, [job_id])}
 
     def find(self, batch: str, local_id: str) -> "tuple[str, LocalJob] | None":
         """Grid job and local job that an id names: the last submitted, as batch systems use ids again after crashes."""
@@ -474,10 +472,10 @@ class LocalJobs:
         found = [pair for batch in batches for pair in self._read(sql, batch, local_id)]
         return sorted(found, key=lambda pair: pair[1].submitted or "", reverse=True)
 
-    def last_token(self, identity: str) -> str | None:
+    def last_token(self, job_id: str) -> str | None:
         """The highest token of a grid job, longer ones being higher; None where no submission was ever intended."""
         sql = "SELECT token FROM local_job WHERE grid_job = ? AND token IS NOT NULL"
-        for (token,) in self._store.query(sql + " ORDER BY length(token) DESC, token DESC LIMIT 1", [identity]):
+        for (token,) in self._store.query(sql + " ORDER BY length(token) DESC, token DESC LIMIT 1", [job_id]):
             return str(token)
         return None
 
@@ -504,7 +502,7 @@ class LocalJobs:
             for job, number, local_id, token, state, *said in self._store.query(sql, [batch])
         ]
 
-    def blocked(self, identity: str) -> list[Blocked]:
+    def blocked(self, job_id: str) -> list[Blocked]:
         """The local jobs of a grid job that do not go on by themselves, by what keeps them, the most first."""
         # Of a batch system that names no array each has a command of its own: the first stands for all.
         sql = (
@@ -512,8 +510,7 @@ class LocalJobs:
             " WHERE grid_job = ? AND helps IS NOT NULL GROUP BY wait_reason ORDER BY 1 DESC, 2"
         )
         return [
-            Blocked(int(count), int(first), *map(str, said))
-            for count, first, *said in self._store.query(sql, [identity])
+            Blocked(int(count), int(first), *map(str, said)) for count, first, *said in self._store.query(sql, [job_id])
         ]
 
     def running_ids(self, grid_job: str, after: int, most: int) -> dict[int, str]:
@@ -550,21 +547,21 @@ class LocalJobs:
 
     # phases
 
-    def phase_sums(self, identity: str) -> list[PhaseSum]:
+    def phase_sums(self, job_id: str) -> list[PhaseSum]:
         """Every phase of a grid job, in the order in which its local jobs tell them."""
         return [
             PhaseSum(str(name), str(unit), int(done), int(total), int(local_jobs), int(begun), int(changed))
-            for name, unit, done, total, local_jobs, begun, changed in self._store.query(_SUMS, [identity])
+            for name, unit, done, total, local_jobs, begun, changed in self._store.query(_SUMS, [job_id])
         ]
 
-    def open_parts(self, identity: str) -> float:
+    def open_parts(self, job_id: str) -> float:
         """How many phases the local jobs that have not ended have done, parts of phases counting as parts."""
-        ((parts,),) = self._store.query(_OPEN_PARTS, [identity])
+        ((parts,),) = self._store.query(_OPEN_PARTS, [job_id])
         return float(parts)
 
-    def silent(self, identity: str, since: float) -> list[int]:
+    def silent(self, job_id: str, since: float) -> list[int]:
         """The running local jobs that have told phases, but nothing new of any since a time."""
-        return [int(number) for (number,) in self._store.query(_SILENT, [identity, int(since)])]
+        return [int(number) for (number,) in self._store.query(_SILENT, [job_id, int(since)])]
 
     # usage
 

@@ -114,11 +114,11 @@ def upgrade(store: Store, schema: str, layout: int) -> None:
 
 def _copy(store: Store, layouts: range) -> None:
     grid_jobs, local_jobs = GridJobs(store), LocalJobs(store)
-    for identity, data in store.query("SELECT id, document FROM old_grid_job"):
+    for job_id, data in store.query("SELECT id, document FROM old_grid_job"):
         try:
-            grid_jobs.put(GridJob(_renew(read_document(GridJob.tag, data, identity), layouts)))
+            grid_jobs.put(GridJob(_renew(read_document(GridJob.tag, data, job_id), layouts)))
         except DamagedDocument as damage:
-            _keep(store, GRID_JOBS, "id = ?", identity, damage)
+            _keep(store, GRID_JOBS, "id = ?", job_id, damage)
     for grid_job, number, data in store.query("SELECT grid_job, number, document FROM old_local_job"):
         try:
             document = _renew(read_document(LocalJob.tag, data, grid_job, number), layouts)

@@ -110,7 +110,7 @@ def answer_poll(account: Account, job: GridJob) -> GramAnswer:
         return GramAnswer(told)
     # A bare FAILED would end the client with exit code 0.
     error = GramError.USER_CANCELLED if job.was_cancelled else GramError.JOB_EXECUTION_FAILED
-    tar = account.places.output(job.identity)
+    tar = account.places.output(job.job_id)
     return GramAnswer(told, "", error, f"{job.reason or 'the grid job failed'}; what came back is in {tar}")
 
 
@@ -141,7 +141,7 @@ def publish_answer(account: Account, job: GridJob) -> None:
     :raises OSError: it cannot be written; the last answer stays, which is not wrong, only late.
     """
     text = render_answer(answer_poll(account, job))
-    file = answer_file(account, job.identity)
+    file = answer_file(account, job.job_id)
     file.parent.mkdir(mode=0o700, exist_ok=True)
     # One that has ended is not published again.
     replace_file(file, text.encode(errors="replace"), is_lasting=job.state.is_final)
@@ -157,7 +157,7 @@ def find_events(account: Account, job: GridJob) -> list[Event]:
     job that failed is DONE with an exit code that is not 0; `must_fail` says what comes of it. Of one that was
     cancelled, and has nothing to be brought back, nobody would be asked that: it is FAILED, without an error.
     """
-    told, name = reported_state(job.state), gram_id(job.identity)
+    told, name = reported_state(job.state), gram_id(job.job_id)
     if told is State.FAILED and job.was_cancelled:
         is_asked = job.origin is not None and job.origin.is_staged_out
         return [Event(0, name, State.DONE, 1) if is_asked else Event(0, name, State.FAILED)]
@@ -177,7 +177,7 @@ def _find_exit_code(account: Account, job: GridJob) -> int:
     """The exit code of a grid job that has ended: whether its rule was met; of a plain job the first that is not 0."""
     if job.origin is None or not job.origin.is_plain:
         return 0 if job.state is State.DONE else 1
-    first = account.database.local_jobs.first_failed(job.identity)
+    first = account.database.local_jobs.first_failed(job.job_id)
     if first is None:
         return 0
     code = first.exit_code or 0

@@ -38,7 +38,7 @@ def write_record(folder: Path, job: GridJob, queued: float | None) -> None:
 def record_name(job: GridJob) -> str:
     """The file's name, ``20261122T10:40:12-ACCOUNT-ID.gramaudit``, as GRAM's job managers name theirs."""
     ended = time.strftime("%Y%m%dT%H:%M:%S", time.gmtime(read_time(str(job.ended))))
-    return f"{ended}-{job.owner}-{job.identity}.gramaudit"
+    return f"{ended}-{job.owner}-{job.job_id}.gramaudit"
 
 
 def render_record(job: GridJob, queued: float | None) -> str:
@@ -47,7 +47,7 @@ def render_record(job: GridJob, queued: float | None) -> str:
     :raises ValueError: the grid job did not come through GRAM.
     """
     if job.origin is None:
-        raise ValueError(f"{job.identity} did not come through GRAM")
+        raise ValueError(f"{job.job_id} did not come through GRAM")
     return ",".join(f'"{_escape(field)}"' for field in _find_fields(job, job.origin, queued)) + "\n"
 
 
@@ -56,7 +56,7 @@ def _find_fields(job: GridJob, origin: GramOrigin, queued: float | None) -> Sequ
 
     return (
         origin.contact or origin.uniqid,  # job_grid_id, the table's key
-        gram_id(job.identity),  # local_job_id, which GRAM was told
+        gram_id(job.job_id),  # local_job_id, which GRAM was told
         origin.subject or "unknown",  # subject_name, which must not be NULL
         job.owner,  # username: the owner of the file, or the record is skipped
         origin.uniqid,  # idempotence_id

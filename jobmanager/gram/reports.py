@@ -82,7 +82,7 @@ class GramEvents:
             return set()
         self._remember(now)
         messages = [message for message in self._repetitions if message.due <= now]
-        messages += [self._find_message(job, now) for job in jobs if self._refused.get(job.identity, now) <= now]
+        messages += [self._find_message(job, now) for job in jobs if self._refused.get(job.job_id, now) <= now]
         answers = self._write(messages, now)
         written = [message for message, answer in answers.items() if answer is Receipt.TAKEN]
         news = {message.grid_job for message in written if not message.is_repetition}
@@ -107,7 +107,7 @@ class GramEvents:
 
     def _find_message(self, job: GridJob, now: float) -> _Message:
         events = tuple(find_events(self._account, job))
-        return _Message(job.identity, events, now, _AGAIN.get(events[-1].state, ()) if events else ())
+        return _Message(job.job_id, events, now, _AGAIN.get(events[-1].state, ()) if events else ())
 
     def _write(self, messages: Sequence[_Message], now: float) -> dict[_Message, Receipt]:
         """What became of each message, without those that are to be tried again soon."""
@@ -203,19 +203,19 @@ class GramReports:
         if self._events is None:
             told = set(news)
         else:
-            due = [job for job in jobs if self._is_known(news[job.identity], now)]
+            due = [job for job in jobs if self._is_known(news[job.job_id], now)]
             # Those that only wait for their audit record have been told.
-            told = self._events.tell([job for job in due if job.identity not in self._unaudited]) | self._unaudited
+            told = self._events.tell([job for job in due if job.job_id not in self._unaudited]) | self._unaudited
         self._publish(jobs)
-        known = self._audit([job for job in jobs if job.identity in told and self._is_published(job)])
+        known = self._audit([job for job in jobs if job.job_id in told and self._is_published(job)])
         self._note(known)
         self._unreported_ends = sum(job.state.is_final for job in jobs) - sum(job.state.is_final for job in known)
 
-    def _read(self, identities: Iterable[str]) -> Iterator[GridJob]:
+    def _read(self, job_ids: Iterable[str]) -> Iterator[GridJob]:
         """Grid jobs; of one whose document cannot be read GRAM hears what it heard last."""
-        for identity in identities:
+        for job_id in job_ids:
             try:
-                yield self._account.database.grid_jobs.get(identity)
+                yield self._account.database.grid_jobs.get(job_id)
             except DamagedDocument as damage:
                 logger.debug("%s", damage)
 
@@ -233,7 +233,7 @@ class GramReports:
                 continue
             try:
                 publish_answer(self._account, job)
-                self._published[job.identity] = job.state
+                self._published[job.job_id] = job.state
             except OSError as error:
                 problem = f"the answers to GRAM's polls cannot be written: {error}"
         if problem and problem != self._problem:
@@ -241,7 +241,7 @@ class GramReports:
         self._problem = problem
 
     def _is_published(self, job: GridJob) -> bool:
-        return self._published.get(job.identity) is job.state
+        return self._published.get(job.job_id) is job.state
 
     def _audit(self, jobs: Iterable[GridJob]) -> list[GridJob]:
         """Write the audit records of those that have ended; the grid jobs for which nothing is left to be written.
@@ -254,11 +254,11 @@ class GramReports:
         for job in jobs:
             try:
                 if folder is not None and job.state.is_final:
-                    write_record(folder, job, self._account.database.local_jobs.first_submission(job.identity))
+                    write_record(folder, job, self._account.database.local_jobs.first_submission(job.job_id))
                 audited.append(job)
             except OSError as error:
                 problem = f"audit records cannot be written: {error}"
-                self._unaudited.add(job.identity)
+                self._unaudited.add(job.job_id)
         if problem and problem != self._audit_problem:
             logger.warning("%s", problem)
         self._audit_problem = problem
@@ -270,8 +270,8 @@ class GramReports:
         database, now = self._account.database, time.time()
         with database.transaction():
             for job in told:
-                stored = database.grid_jobs.get(job.identity)
+                stored = database.grid_jobs.get(job.job_id)
                 stored.put_reported(reported_state(job.state), now)
                 database.grid_jobs.put(stored)
         for job in told:
-            logger.info("%s GRAM is told: %s", job.identity, reported_state(job.state).word)
+            logger.info("%s GRAM is told: %s", job.job_id, reported_state(job.state).word)

@@ -77,8 +77,8 @@ def accept_grid_job(account: Account, given: Given, folder: Path, origin: GramOr
         if origin is not None and (known := account.database.grid_jobs.find_uniqid(origin.uniqid)):
             return known
         add_grid_job(account.database, job)
-    logger.info("%s accepted: %s, %d local jobs", job.identity, job.job_type, job.count)
-    return job.identity
+    logger.info("%s accepted: %s, %d local jobs", job.job_id, job.job_type, job.count)
+    return job.job_id
 
 
 def add_grid_job(database: Database, job: GridJob) -> None:

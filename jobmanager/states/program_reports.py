@@ -44,7 +44,7 @@ def has_reports(folder: Path) -> bool:
         return False
 
 
-def read_reports(account: Account, identity: str) -> None:
+def read_reports(account: Account, job_id: str) -> None:
     """Put what a grid job's programs have reported into the documents of their local jobs; each report is read once.
 
     A report that is refused is said in the log and harms nothing. Killed at any instruction, it is begun again.
@@ -52,13 +52,13 @@ def read_reports(account: Account, identity: str) -> None:
     :raises OSError, DatabaseError: not now.
     """
     try:
-        folder = os.open(account.places.reports(identity), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        folder = os.open(account.places.reports(job_id), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
         return
     try:
         # What one reader has taken is not for another to remove.
-        with locked(account.places.reports_lock(identity), wait=True):
-            _Reader(account, identity, folder).read_all()
+        with locked(account.places.reports_lock(job_id), wait=True):
+            _Reader(account, job_id, folder).read_all()
     finally:
         os.close(folder)
 
@@ -79,9 +79,9 @@ class _Report:
 class _Reader:
     """Reads one grid job's reports."""
 
-    def __init__(self, account: Account, identity: str, folder: int) -> None:
+    def __init__(self, account: Account, job_id: str, folder: int) -> None:
         self._account = account
-        self._identity = identity
+        self._identity = job_id
         self._folder = folder
         self._adapter: JobAdapter | None = None
         self._has_hung = False

@@ -32,11 +32,11 @@ def note_staging(database: Database, grid_job: str) -> None:
 def create_local_jobs(database: Database, job: GridJob, planned: Iterable[PlannedJob]) -> None:
     """Write the documents of a grid job's local jobs, none of them submitted, unless they are there."""
     with database.transaction():
-        if database.local_jobs.count(job.identity):
+        if database.local_jobs.count(job.job_id):
             return
         documents = [LocalJob.new(local_job.index, job.batch, local_job.slice) for local_job in planned]
-        database.local_jobs.put(job.identity, documents)
-        staged = database.grid_jobs.get(job.identity)
+        database.local_jobs.put(job.job_id, documents)
+        staged = database.grid_jobs.get(job.job_id)
         if staged.state is State.STAGE_IN:
             staged.state = State.UNSUBMITTED
             database.grid_jobs.put(staged)

@@ -33,24 +33,24 @@ def pack_sandbox(account: Account, job: GridJob, adapter: JobAdapter, local_jobs
     :raises SandboxError, OSError: something cannot be packed, or the disk is full; nothing half-made stays.
     """
     places = account.places
-    if places.driver(job.identity).exists():
+    if places.driver(job.job_id).exists():
         return
-    work_area = places.work_area(job.identity)
+    work_area = places.work_area(job.job_id)
     _remove(work_area)
     work_area.mkdir(mode=0o700)
     try:
-        with asking(account, job.identity, "pack").limited():
+        with asking(account, job.job_id, "pack").limited():
             entries, environment = _ask_handler(adapter, local_jobs, work_area)
         stdin = _bring_stdin(adapter, work_area)
-        digest = write_sandbox(work_area, places.sandbox_tar(job.identity), _limits(account))
-        report = write_report(places.sandbox(job.identity)) if _is_bare(account, work_area) else ""
+        digest = write_sandbox(work_area, places.sandbox_tar(job.job_id), _limits(account))
+        report = write_report(places.sandbox(job.job_id)) if _is_bare(account, work_area) else ""
     finally:
         _remove(work_area)
-    _write_file(places.local_jobs(job.identity), render_table(entries))
+    _write_file(places.local_jobs(job.job_id), render_table(entries))
     plan = _plan(account, job, adapter, environment, stdin)
     driver = render_driver(replace(plan, sandbox_sha256=digest, report_sha256=report))
-    _write_file(places.driver(job.identity), os.fsencode(driver))
-    logger.info("%s packed for %d local jobs", job.identity, len(local_jobs))
+    _write_file(places.driver(job.job_id), os.fsencode(driver))
+    logger.info("%s packed for %d local jobs", job.job_id, len(local_jobs))
 
 
 def remove_half_made(account: Account, grid_job: str) -> None:
@@ -148,9 +148,9 @@ def _plan(
     batch = find_batch_adapter(account, job.batch)
     scratch_folder = account.configuration.sandbox.scratch_folder
     return DriverPlan(
-        grid_job=job.identity,
-        sandbox=account.places.sandbox(job.identity),
-        results=account.places.results(job.identity),
+        grid_job=job.job_id,
+        sandbox=account.places.sandbox(job.job_id),
+        results=account.places.results(job.job_id),
         scratch_base=scratch_folder or Path("/tmp"),
         sandbox_sha256="",
         local_jobs=job.slice_count,

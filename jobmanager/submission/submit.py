@@ -48,17 +48,17 @@ def submit_local_jobs(account: Account, job: GridJob, request: Mapping[str, Any]
     """
     database = account.database
     system = find_batch_system(account, job.batch)
-    for intent in open_intents(database, job.identity):
-        if adopt(account, system, job.identity, intent.token):
+    for intent in open_intents(database, job.job_id):
+        if adopt(account, system, job.job_id, intent.token):
             continue
-        if database.grid_jobs.get(job.identity).cancelled:
+        if database.grid_jobs.get(job.job_id).cancelled:
             return
-        renew_intent(database, job.identity, intent)
+        renew_intent(database, job.job_id, intent)
         _submit_all(account, system, job, request, [intent])
-    if not database.local_jobs.to_submit(job.identity, 1):
+    if not database.local_jobs.to_submit(job.job_id, 1):
         return
     most = system.max_array()
-    while intents := _write_intents(database, job.identity, most):
+    while intents := _write_intents(database, job.job_id, most):
         _submit_all(account, system, job, request, intents)
 
 
@@ -112,10 +112,10 @@ def _submit_all(
             return intent, error
 
     for intent in intents:
-        write_submission_table(account.places.local_jobs(job.identity), intent.token, intent.indexes)
+        write_submission_table(account.places.local_jobs(job.job_id), intent.token, intent.indexes)
     with ThreadPoolExecutor(len(intents)) as threads:
         outcomes = list(threads.map(submit, intents))
-    errors = [_note_outcome(account, system, job.identity, intent, outcome) for intent, outcome in outcomes]
+    errors = [_note_outcome(account, system, job.job_id, intent, outcome) for intent, outcome in outcomes]
     _raise_first(errors)
 
 
@@ -165,9 +165,9 @@ def _render_submission(
     return Submission(
         token=intent.token,
         count=len(intent.indexes),
-        driver=str(places.driver(job.identity)),
-        results=str(places.results(job.identity)),
-        sandbox=str(places.sandbox(job.identity)),
+        driver=str(places.driver(job.job_id)),
+        results=str(places.results(job.job_id)),
+        sandbox=str(places.sandbox(job.job_id)),
         table_lines=LINES_PER_FILE,
         carried=account.configuration.sandbox.transfer is Transfer.BATCH_SYSTEM,
         queue=request["queue"],
@@ -184,7 +184,7 @@ def _render_submission(
 
 def find_last_token(database: Database, job: GridJob) -> str | None:
     """The highest token of a grid job, earlier attempts included; None where no submission was ever intended."""
-    known = [token for token in (database.local_jobs.last_token(job.identity), job.last_token) if token is not None]
+    known = [token for token in (database.local_jobs.last_token(job.job_id), job.last_token) if token is not None]
     return max(known, key=lambda token: (len(token), token), default=None)
 
 

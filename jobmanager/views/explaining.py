@@ -41,12 +41,12 @@ def find_local_jobs(database: Database, name: str) -> list[tuple[str, LocalJob]]
             f"no local job has the id \"{name}\": samgrid query '//local-job/@id' lists the ids, and ID/NUMBER"
             " names a local job by its number in its grid job"
         )
-    identity = database.grid_jobs.find(prefix)
+    job_id = database.grid_jobs.find(prefix)
     index = int(number)
-    if all(line.index != index for line in database.local_jobs.lines(identity)):
-        count = sum(database.local_jobs.count(identity).values())
-        raise UnknownJob(f"grid job {identity} has no local job {number}: it has {count} by now")
-    return [(identity, database.local_jobs.get(identity, index))]
+    if all(line.index != index for line in database.local_jobs.lines(job_id)):
+        count = sum(database.local_jobs.count(job_id).values())
+        raise UnknownJob(f"grid job {job_id} has no local job {number}: it has {count} by now")
+    return [(job_id, database.local_jobs.get(job_id, index))]
 
 
 def _explain(account: Account, grid_job: str, job: LocalJob, ask: bool) -> str:

@@ -32,9 +32,9 @@ def render_name(name: str | None, longest: int = _LONGEST_NAME) -> str:
     return line if len(line) <= longest else line[: longest - 1] + "…"
 
 
-def render_title(identity: str, name: str | None) -> str:
+def render_title(job_id: str, name: str | None) -> str:
     """The id of a grid job, and its name if it has one: ``k3f9zq2m (Z to mumu)``."""
-    return f"{identity} ({render_name(name, 200)})" if name else identity
+    return f"{job_id} ({render_name(name, 200)})" if name else job_id
 
 
 def render_counts(row: Overview) -> str:
@@ -225,8 +225,8 @@ def render_output(job: "GridJob", tar: Path) -> str:
     from sandbox.gather import read_manifest
 
     lines = [str(tar)]
-    files, ends, lacking = _Files(job.identity), Counter[tuple[str, str]](), list[str]()
-    for name, item in read_manifest(tar, job.identity):
+    files, ends, lacking = _Files(job.job_id), Counter[tuple[str, str]](), list[str]()
+    for name, item in read_manifest(tar, job.job_id):
         if name == "files":
             files.add(item["path"], item["size"])
         elif name == "missing":
@@ -239,7 +239,7 @@ def render_output(job: "GridJob", tar: Path) -> str:
     lines += [f"{count} {outcome}: {cause.replace('-', ' ')}" for (outcome, cause), count in ends.most_common()]
     lines += lacking
     lines += [f"{printable(name)}: {printable(text)}" for name, text in job.summary().items()]
-    lines.append(f"grid job {job.identity}: {job.outcome}" + (f": {printable(job.reason)}" if job.reason else ""))
+    lines.append(f"grid job {job.job_id}: {job.outcome}" + (f": {printable(job.reason)}" if job.reason else ""))
     return "\n".join(lines)
 
 

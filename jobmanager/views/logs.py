@@ -80,23 +80,23 @@ _MOST_READ = 200
 _SHOWN_NUMBERS = 3
 
 
-def tell_story(database: Database, identity: str) -> list[tuple[int, str]]:
+def tell_story(database: Database, job_id: str) -> list[tuple[int, str]]:
     """What happened and when, in seconds since 1970, in order; what workers log themselves is left out.
 
     :raises DamagedDocument: a document cannot be read.
     """
-    job = database.grid_jobs.get(identity)
-    started = database.local_jobs.first_start_ever(identity)
+    job = database.grid_jobs.get(job_id)
+    started = database.local_jobs.first_start_ever(job_id)
     story = [] if started is None else [(started, "active: its first local job has started")]
-    story += [*_tell_blocks(database, identity), *_tell_retries(database, identity)]
+    story += [*_tell_blocks(database, job_id), *_tell_retries(database, job_id)]
     if job.cancelled_time is not None:
         story.append((job.cancelled_time, job.reason or "cancelled"))
     return [*sorted(story), *_tell_end(database, job)]
 
 
-def _tell_blocks(database: Database, identity: str) -> Iterator[tuple[int, str]]:
+def _tell_blocks(database: Database, job_id: str) -> Iterator[tuple[int, str]]:
     numbers: dict[tuple[int, str], list[int]] = {}
-    for local_job in database.local_jobs.once_blocked(identity, _MOST_READ):
+    for local_job in database.local_jobs.once_blocked(job_id, _MOST_READ):
         for seen in local_job.evidence():
             if seen.verdict.startswith(BLOCKED):
                 words = f"{seen.said}: {seen.verdict.removeprefix(BLOCKED)}"
@@ -106,8 +106,8 @@ def _tell_blocks(database: Database, identity: str) -> Iterator[tuple[int, str]]
         yield when, f"blocked, number {shown}: {words}"
 
 
-def _tell_retries(database: Database, identity: str) -> Iterator[tuple[int, str]]:
-    ends = database.local_jobs.attempt_ends(identity)
+def _tell_retries(database: Database, job_id: str) -> Iterator[tuple[int, str]]:
+    ends = database.local_jobs.attempt_ends(job_id)
     for attempt in sorted({end.attempt for end in ends}):
         causes = {str(end.cause): end.count for end in ends if end.attempt == attempt}
         last = max((end.last or 0 for end in ends if end.attempt == attempt), default=0)
@@ -119,7 +119,7 @@ def _tell_end(database: Database, job: GridJob) -> Iterator[tuple[int, str]]:
         return
     ends = Counter(
         f"{line.outcome} ({line.cause.replace('-', ' ')})" if line.cause else str(line.outcome)
-        for line in database.local_jobs.lines(job.identity)
+        for line in database.local_jobs.lines(job.job_id)
         if line.outcome
     )
     if ends:

@@ -48,22 +48,22 @@ class Path:
     below: str
     """XPath from the document's root; empty: the root itself."""
 
-    def find(self, database: Database, identity: str | None) -> Iterator[object]:
+    def find(self, database: Database, job_id: str | None) -> Iterator[object]:
         """What XPath would find, in its order.
 
         :raises DamagedDocument: a document cannot be read.
         """
         find = etree.XPath(f"self::*{(self.local_job or self.grid_job).xpath}{self.below}")
-        for grid_job, number, data in database.select(identity, *self._conditions()):
+        for grid_job, number, data in database.select(job_id, *self._conditions()):
             found = find(read_document("local-job" if self.local_job else "grid-job", data, grid_job, number))
             assert isinstance(found, list)
             yield from found
 
-    def count(self, database: Database, identity: str | None) -> int:
+    def count(self, database: Database, job_id: str | None) -> int:
         """How many that are."""
         if self.below or (self.local_job or self.grid_job).xpath:
-            return sum(1 for _ in self.find(database, identity))
-        return database.count_selected(identity, *self._conditions())
+            return sum(1 for _ in self.find(database, job_id))
+        return database.count_selected(job_id, *self._conditions())
 
     def _conditions(self) -> tuple[str, str | None, tuple[str, ...]]:
         local = self.local_job
@@ -78,9 +78,9 @@ class Arithmetic:
 
     parts: tuple[Path | str, ...]
 
-    def render(self, database: Database, identity: str | None) -> str:
+    def render(self, database: Database, job_id: str | None) -> str:
         """The same expression with numbers in the place of counts."""
-        return " ".join(part if isinstance(part, str) else str(part.count(database, identity)) for part in self.parts)
+        return " ".join(part if isinstance(part, str) else str(part.count(database, job_id)) for part in self.parts)
 
 
 def read_selection(expression: str) -> Path | Arithmetic | None:

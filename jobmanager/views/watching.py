@@ -56,32 +56,32 @@ class Display(Protocol):
         """Show how things are now."""
 
 
-def watch_grid_job(account: Account, identity: str) -> int:
+def watch_grid_job(account: Account, job_id: str) -> int:
     """Show a grid job until it ends; 0 done, 1 failed, 3 if something has kept it from going on for a while."""
     problem_since: float | None = None
     with _display() as display:
-        for snapshot in _snapshots(account, identity):
+        for snapshot in _snapshots(account, job_id):
             display.show(snapshot)
-            problem = "" if snapshot.row.state in _FINAL else _problem(account, identity)
+            problem = "" if snapshot.row.state in _FINAL else _problem(account, job_id)
             problem_since = (problem_since or time.monotonic()) if problem else None
             if problem_since is not None and time.monotonic() - problem_since > _PATIENCE:
                 break
     if problem:
-        print(f"samgrid: grid job {identity} cannot go on: {printable(problem)}", file=sys.stderr)
-        print(f'samgrid: nothing is lost; when that is repaired, "samgrid watch {identity}" goes on', file=sys.stderr)
+        print(f"samgrid: grid job {job_id} cannot go on: {printable(problem)}", file=sys.stderr)
+        print(f'samgrid: nothing is lost; when that is repaired, "samgrid watch {job_id}" goes on', file=sys.stderr)
         return CANNOT_GO_ON
-    job = account.database.grid_jobs.get(identity)
+    job = account.database.grid_jobs.get(job_id)
     reason = f": {printable(job.reason)}" if job.reason else ""
-    print(f"grid job {render_title(identity, job.name)} {job.outcome or job.state.word}{reason}", flush=True)
+    print(f"grid job {render_title(job_id, job.name)} {job.outcome or job.state.word}{reason}", flush=True)
     return DONE if job.state is State.DONE else FAILED
 
 
-def _snapshots(account: Account, identity: str) -> Iterator[Snapshot]:
+def _snapshots(account: Account, job_id: str) -> Iterator[Snapshot]:
     """How things are, again and again; the last one is final."""
     stall_time = account.configuration.monitor.stall_time
     while True:
         began = time.monotonic()
-        snapshot = _take_snapshot(account.database, identity, stall_time)
+        snapshot = _take_snapshot(account.database, job_id, stall_time)
         yield snapshot
         if snapshot.row.state in _FINAL:
             return
@@ -89,9 +89,9 @@ def _snapshots(account: Account, identity: str) -> Iterator[Snapshot]:
         time.sleep(max(_INTERVAL, 4 * (time.monotonic() - began)))
 
 
-def _take_snapshot(database: Database, identity: str, stall_time: float) -> Snapshot:
-    (row,) = database.grid_jobs.overview(identity)
-    part = find_running_step(row.steps) or identity
+def _take_snapshot(database: Database, job_id: str, stall_time: float) -> Snapshot:
+    (row,) = database.grid_jobs.overview(job_id)
+    part = find_running_step(row.steps) or job_id
     step = ""
     if row.steps:
         (of_part,) = database.grid_jobs.overview(part)
@@ -102,11 +102,11 @@ def _take_snapshot(database: Database, identity: str, stall_time: float) -> Snap
     return Snapshot(row, course, now, stall_time, step)
 
 
-def _problem(account: Account, identity: str) -> str:
+def _problem(account: Account, job_id: str) -> str:
     """What keeps this grid job from going on, from the monitor itself: it knows more than a full disk can hold."""
     lines = ask_monitor(account).splitlines()
-    parts = [step.grid_job for step in account.database.grid_jobs.steps(identity).get(identity, ())]
-    of_ours = ("monitor:", *(f"{name}:" for name in (identity, *parts) if name))
+    parts = [step.grid_job for step in account.database.grid_jobs.steps(job_id).get(job_id, ())]
+    of_ours = ("monitor:", *(f"{name}:" for name in (job_id, *parts) if name))
     return "; ".join(line.partition(": ")[2] for line in lines if line.startswith(of_ours))
 
 

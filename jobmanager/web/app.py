@@ -59,9 +59,9 @@ class Pages:
 
     def grid_job(self, request: Request) -> Response:
         """One grid job."""
-        identity = request.path_params["identity"]
+        job_id = request.path_params["job_id"]
         with open_read_only(self._account) as database:
-            page = read_grid_job_page(self._account, database, identity, request.query_params, time.time())
+            page = read_grid_job_page(self._account, database, job_id, request.query_params, time.time())
             return self._templates.render("grid_job.html", page)
 
     def local_job(self, request: Request) -> Response:
@@ -73,9 +73,9 @@ class Pages:
 
     def local_file(self, request: Request) -> Response:
         """The end of a file that a local job brought back, as text."""
-        identity, index, what = (request.path_params[name] for name in ("identity", "index", "what"))
+        job_id, index, what = (request.path_params[name] for name in ("job_id", "index", "what"))
         with open_read_only(self._account) as database:
-            path = find_file(self._account, identity, find_local_job(database, identity, index), what)
+            path = find_file(self._account, job_id, find_local_job(database, job_id, index), what)
         return _answer_with_tail(path)
 
     def log(self, request: Request) -> Response:
@@ -84,12 +84,12 @@ class Pages:
 
     def output(self, request: Request) -> Response:
         """The output tar of a grid job."""
-        identity = self._find(request)
-        stream = open_file(self._account.places.output(identity))
+        job_id = self._find(request)
+        stream = open_file(self._account.places.output(job_id))
         if stream is None:
-            raise HTTPException(404, f"Grid job {identity} has no output tar yet.")
+            raise HTTPException(404, f"Grid job {job_id} has no output tar yet.")
         size = find_size(stream)
-        headers = {"Content-Length": str(size), "Content-Disposition": f'attachment; filename="{identity}.tar"'}
+        headers = {"Content-Length": str(size), "Content-Disposition": f'attachment; filename="{job_id}.tar"'}
         return StreamingResponse(read_chunks(stream, size), headers=headers, media_type="application/x-tar")
 
     def query(self, request: Request) -> Response:
@@ -132,18 +132,18 @@ class Pages:
 
     def _find(self, request: Request) -> str:
         with open_read_only(self._account) as database:
-            identity: str = request.path_params["identity"]
-            if not database.grid_jobs.has(identity):
-                raise UnknownJob(f"there is no grid job {identity}")
-            return identity
+            job_id: str = request.path_params["job_id"]
+            if not database.grid_jobs.has(job_id):
+                raise UnknownJob(f"there is no grid job {job_id}")
+            return job_id
 
     def _mark_of_all(self) -> Mark:
         with open_read_only(self._account) as database:
             return database.mark_of_all()
 
-    def _mark_of_grid_job(self, identity: str) -> Mark:
+    def _mark_of_grid_job(self, job_id: str) -> Mark:
         with open_read_only(self._account) as database:
-            return database.mark_of_grid_job(identity)
+            return database.mark_of_grid_job(job_id)
 
     def _stream(self, read_mark: Callable[[], Mark]) -> Response:
         if not self.changes.has_room:
@@ -178,7 +178,7 @@ def make_app(account: Account, token: str, on_loopback: bool = False) -> Starlet
         yield {}
         watch.cancel()
 
-    job = "/jobs/{identity}"
+    job = "/jobs/{job_id}"
     routes = [
         Route("/", site.overview),
         Route("/events", site.events),

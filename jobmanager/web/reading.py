@@ -51,13 +51,13 @@ class ReadOnlyDatabase(Database):
         blocked = self._store.query("SELECT grid_job, count(*) FROM local_job WHERE helps IS NOT NULL GROUP BY 1")
         return (*self._store.query("SELECT id, state FROM grid_job"), *local_jobs, *blocked)
 
-    def mark_of_grid_job(self, identity: str) -> Mark:
+    def mark_of_grid_job(self, job_id: str) -> Mark:
         """What changes whenever a page about a grid job would."""
-        documents = self._store.query("SELECT document FROM grid_job WHERE id = ?", [identity])
+        documents = self._store.query("SELECT document FROM grid_job WHERE id = ?", [job_id])
         phases = self._store.query(
-            "SELECT total(done), total(total), max(changed) FROM phase WHERE grid_job = ?", [identity]
+            "SELECT total(done), total(total), max(changed) FROM phase WHERE grid_job = ?", [job_id]
         )
-        return (*documents, *self.grid_jobs.overview(identity), *phases)
+        return (*documents, *self.grid_jobs.overview(job_id), *phases)
 
 
 @contextmanager

@@ -75,7 +75,7 @@ class GridJob:
             ("arguments", ("-c", script)),
             ("count", (str(COUNT),)),
         ]
-        self.identity = accept_grid_job(account, request, folder)
+        self.job_id = accept_grid_job(account, request, folder)
 
     def plan(self, kind: str, *ways: str) -> None:
         """Let the next commands of that kind misbehave, each in one of these ways."""
@@ -103,7 +103,7 @@ class GridJob:
 
     def work(self, task: str, subject: str | None = None) -> int:
         """The exit status of a worker for that task."""
-        return run_worker(["--state-dir", str(self.account.places.root), task, subject or self.identity])
+        return run_worker(["--state-dir", str(self.account.places.root), task, subject or self.job_id])
 
     def work_until_done(self, task: str) -> int:
         """Run workers until one is done with the task, as the monitor does; how many it took."""
@@ -117,7 +117,7 @@ class GridJob:
 
     def counts(self) -> dict[State, int]:
         """Local jobs by state."""
-        return self.database.local_jobs.count(self.identity)
+        return self.database.local_jobs.count(self.job_id)
 
     def document(self) -> bytes:
         """All that the database says."""
@@ -168,7 +168,7 @@ def check_each_ran_once(job: GridJob) -> None:
     assert len(job.in_system()) == COUNT
     assert job.counts() == {State.DONE: COUNT}
     assert job.work("collect") == 0
-    assert job.database.grid_jobs.get(job.identity).state is State.DONE
+    assert job.database.grid_jobs.get(job.job_id).state is State.DONE
 
 
 def check_all_is_over(job: GridJob) -> None:
@@ -178,12 +178,12 @@ def check_all_is_over(job: GridJob) -> None:
     assert job.counts().keys() <= {State.FAILED, State.DONE}
     assert max(job.runs().values(), default=1) == 1
     in_system, submitted = len(job.in_system()), job.calls().count("submit")
-    registered = [local for local in job.database.local_jobs.all_of(job.identity) if local.local_id]
+    registered = [local for local in job.database.local_jobs.all_of(job.job_id) if local.local_id]
     assert len(registered) == in_system, "what the batch system has is known to the database"
     job.work("submit")
     assert (job.calls().count("submit"), len(job.in_system())) == (submitted, in_system)
     assert job.work("collect") == 0
-    assert job.database.grid_jobs.get(job.identity).state is State.FAILED
+    assert job.database.grid_jobs.get(job.job_id).state is State.FAILED
 
 
 # --- commands that misbehave
@@ -192,8 +192,8 @@ def check_all_is_over(job: GridJob) -> None:
 def test_a_grid_job_goes_in_arrays_of_the_batch_systems_size(job: GridJob) -> None:
     assert job.work_until_done("submit") == 1
     assert job.calls() == ["submit"] * 2
-    tokens = [local.token for local in job.database.local_jobs.all_of(job.identity)]
-    assert tokens == [f"{job.identity}-{number}" for number in (1, 1, 2)]
+    tokens = [local.token for local in job.database.local_jobs.all_of(job.job_id)]
+    assert tokens == [f"{job.job_id}-{number}" for number in (1, 1, 2)]
     check_each_ran_once(job)
 
 
@@ -246,7 +246,7 @@ def test_when_nobody_answers_nothing_changes_and_the_worker_says_so(
     job.put_down()
     assert job.work("submit") == TRY_LATER
     before = job.document()
-    for step, subject in (("submit", job.identity), ("reconcile", "fork")):
+    for step, subject in (("submit", job.job_id), ("reconcile", "fork")):
         capsys.readouterr()
         assert job.work(step, subject) == TRY_LATER
         (line,) = capsys.readouterr().err.splitlines()
@@ -292,7 +292,7 @@ def test_a_refusal_ends_the_grid_job_with_its_reason(job: GridJob) -> None:
     )
     assert job.work("submit") == 0
     assert job.work_until_done("cancel") == 1
-    grid_job = job.database.grid_jobs.get(job.identity)
+    grid_job = job.database.grid_jobs.get(job.job_id)
     assert grid_job.cancelled
     assert "no queue" in str(grid_job.reason)
     assert job.counts() == {State.FAILED: COUNT}
@@ -362,7 +362,7 @@ def test_a_killed_worker_leaves_a_doubt_that_waits_while_nobody_answers(job: Gri
 
 
 def put_end(job: GridJob) -> None:
-    assert request_cancel(job.database, job.identity, "cancelled by a test")
+    assert request_cancel(job.database, job.job_id, "cancelled by a test")
 
 
 @pytest.mark.parametrize(("owner", "name", "when"), CRASHES)
@@ -463,7 +463,7 @@ def test_a_cancel_while_a_doubt_is_looked_up_stops_the_submission(
 ) -> None:
     def find_and_cancel(system: BatchSystem, token: str) -> list[LocalStatus]:
         found = real_find(system, token)
-        request_cancel(job.database, job.identity, "cancelled meanwhile")
+        request_cancel(job.database, job.job_id, "cancelled meanwhile")
         return found
 
     crash(job, submission, "write_intent", "after", 1)

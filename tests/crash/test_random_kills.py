@@ -96,11 +96,9 @@ def test_every_local_job_runs_exactly_once_whoever_is_killed(
     marks.mkdir()
     # The last one waits until all strikes are done.
     script = f'echo run >>{marks}/"$SAMGRID_INDEX"; [ "$SAMGRID_INDEX" -lt {local_jobs} ] || : <{gate.path}'
-    identity = samgrid.submit(
-        f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{script}')(count={local_jobs})"
-    )
+    job_id = samgrid.submit(f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{script}')(count={local_jobs})")
     watching = subprocess.Popen(
-        [sys.executable, "-P", str(LAUNCH), "samgrid", "watch", identity],
+        [sys.executable, "-P", str(LAUNCH), "samgrid", "watch", job_id],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -115,9 +113,9 @@ def test_every_local_job_runs_exactly_once_whoever_is_killed(
     assert all(killed[victim] for victim in victims[:2]), told
     runs = {int(mark.name): mark.read_text().count("run") for mark in marks.iterdir()}
     assert runs == dict.fromkeys(range(1, local_jobs + 1), 1), told
-    (row,) = json.loads(samgrid("status", "--format", "json", identity).stdout)
+    (row,) = json.loads(samgrid("status", "--format", "json", job_id).stdout)
     assert (row["state"], row["counts"]) == ("done", {"done": local_jobs}), told
-    with tarfile.open(samgrid.state / "jobs" / identity / f"{identity}.tar") as tar:
+    with tarfile.open(samgrid.state / "jobs" / job_id / f"{job_id}.tar") as tar:
         names = tar.getnames()
     assert len([name for name in names if name.endswith(".stdout")]) == local_jobs, told
-    assert [path.name for path in (samgrid.state / "jobs" / identity).glob("*.tar*")] == [f"{identity}.tar"], told
+    assert [path.name for path in (samgrid.state / "jobs" / job_id).glob("*.tar*")] == [f"{job_id}.tar"], told

@@ -197,7 +197,7 @@ def _check_acceptance(text: str) -> None:
     if read_type(given) not in ("command", "structured"):
         return  # they look for folders that a request names
     job = prepare_grid_job(_make_account()[0], given, Path("/"))
-    kept = GridJob(read_document("grid-job", job.to_bytes(), job.identity)).request()
+    kept = GridJob(read_document("grid-job", job.to_bytes(), job.job_id)).request()
     assert kept == [(name, tuple(values)) for name, values in given]
 
 

@@ -89,10 +89,10 @@ def test_each_job_type_is_reached(gram: GramSite, outcomes: dict[str, Outcome], 
     if job_type == "plain":
         assert said == "blue \n"
         return
-    (identity,) = re.findall(rf"^grid job ([a-z0-9]{{8}}) \({job_type}\): ", said)
-    assert gram.query(identity, "string(/jobs/grid-job/@state)") == "done"
+    (job_id,) = re.findall(rf"^grid job ([a-z0-9]{{8}}) \({job_type}\): ", said)
+    assert gram.query(job_id, "string(/jobs/grid-job/@state)") == "done"
     note = f"not used, because the job type {job_type} does not take it: executable"
-    assert (note in gram.samgrid("log", identity)) is (job_type != "command")
+    assert (note in gram.samgrid("log", job_id)) is (job_type != "command")
 
 
 def test_what_globus_rsl_says_is_still_checked(gram: GramSite) -> None:

@@ -80,18 +80,18 @@ def submit(interpreter: Interpreter, site: GramSite, uniqid: str, **attributes: 
     """The id that GRAM is told of a grid job that was accepted."""
     answer = dict(interpreter.ask("submit", **site.describe(uniqid, **attributes)))
     assert answer.pop("JOB_STATE") == "1"
-    identity = answer.pop("JOB_ID")
+    job_id = answer.pop("JOB_ID")
     assert answer == {}
-    return identity
+    return job_id
 
 
-def poll_until(interpreter: Interpreter, site: GramSite, identity: str, *states: str) -> Answer:
+def poll_until(interpreter: Interpreter, site: GramSite, job_id: str, *states: str) -> Answer:
     """The first answer that tells one of these states."""
     answer: Answer = []
 
     def is_there() -> bool:
         nonlocal answer
-        answer = interpreter.ask("poll", **site.describe("", jobid=[identity]))
+        answer = interpreter.ask("poll", **site.describe("", jobid=[job_id]))
         return dict(answer).get("JOB_STATE") in states
 
     wait_until(is_there)
@@ -128,10 +128,10 @@ def test_two_jobs_live_and_end_one_after_the_other_in_one_interpreter(interprete
 
 
 def test_no_interpreter_of_python_starts_on_a_poll(interpreter: Interpreter, site: GramSite) -> None:
-    identity = submit(interpreter, site, "1.1", executable=["/bin/sleep"], arguments=["30"])
-    poll_until(interpreter, site, identity, "2")
+    job_id = submit(interpreter, site, "1.1", executable=["/bin/sleep"], arguments=["30"])
+    poll_until(interpreter, site, job_id, "2")
     with site.start() as other:
-        assert other.ask("poll", **site.describe("", jobid=[identity])) == [("JOB_STATE", "2")]
+        assert other.ask("poll", **site.describe("", jobid=[job_id])) == [("JOB_STATE", "2")]
         assert children_of(other.process.pid) == []
 
 
@@ -141,11 +141,11 @@ def children_of(pid: int) -> list[int]:
 
 
 def test_a_poll_of_what_has_ended_starts_nothing(interpreter: Interpreter, site: GramSite) -> None:
-    identity = submit(interpreter, site, "1.1")
-    poll_until(interpreter, site, identity, "8")
+    job_id = submit(interpreter, site, "1.1")
+    poll_until(interpreter, site, job_id, "8")
     kill_monitor(site)
     with site.start() as other:
-        assert other.ask("poll", **site.describe("", jobid=[identity])) == [("JOB_STATE", "8")]
+        assert other.ask("poll", **site.describe("", jobid=[job_id])) == [("JOB_STATE", "8")]
         assert children_of(other.process.pid) == []
 
 
@@ -162,10 +162,10 @@ HOSTILE: dict[str, list[bytes]] = {
 @pytest.mark.parametrize("words", HOSTILE.values(), ids=HOSTILE.keys())
 def test_every_word_arrives_byte_for_byte(interpreter: Interpreter, site: GramSite, words: list[bytes]) -> None:
     pairs: list[Words] = [[f"V{number}", word] for number, word in enumerate(words)]
-    identity = submit(interpreter, site, "1.1", arguments=words, environment=pairs)
+    job_id = submit(interpreter, site, "1.1", arguments=words, environment=pairs)
     (job,) = grid_jobs(site)
     request = dict(job.request())
-    assert gram_id(job.identity) == identity
+    assert gram_id(job.job_id) == job_id
     assert [os.fsencode(str(word)) for word in request["arguments"]] == words
     # Globus adds a PATH of its own where there is none.
     variables = tuple((f"V{number}", os.fsdecode(word)) for number, word in enumerate(words))
@@ -241,10 +241,10 @@ def test_one_request_is_one_grid_job_however_often_it_comes(site: GramSite) -> N
     for _ in range(2):
         for interpreter in interpreters:
             interpreter.send(render_request("submit", request))
-    identities = {dict(interpreter.read())["JOB_ID"] for _ in range(2) for interpreter in interpreters}
+    job_ids = {dict(interpreter.read())["JOB_ID"] for _ in range(2) for interpreter in interpreters}
     for interpreter in interpreters:
         interpreter.__exit__(None, None, None)
-    assert [gram_id(job.identity) for job in grid_jobs(site)] == list(identities)
+    assert [gram_id(job.job_id) for job in grid_jobs(site)] == list(job_ids)
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.03, 0.1, 0.2, 0.3], ids=lambda delay: f"after {delay:g} s")
@@ -257,9 +257,9 @@ def test_a_submit_that_is_killed_and_comes_again_is_one_grid_job(site: GramSite,
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     with site.start() as interpreter:
-        identity = dict(interpreter.ask("submit", **request))["JOB_ID"]
-        poll_until(interpreter, site, identity, "8")
-    assert [gram_id(job.identity) for job in grid_jobs(site)] == [identity]
+        job_id = dict(interpreter.ask("submit", **request))["JOB_ID"]
+        poll_until(interpreter, site, job_id, "8")
+    assert [gram_id(job.job_id) for job in grid_jobs(site)] == [job_id]
 
 
 def test_a_request_whose_answer_was_lost_twice_is_cancelled_as_gram_was_told(tmp_path: Path) -> None:
@@ -278,8 +278,8 @@ def test_a_request_whose_answer_was_lost_twice_is_cancelled_as_gram_was_told(tmp
         assert not job.state.is_final
         account = look_into_account(str(site.state))
         wake_monitor(account)
-        wait_until(lambda: account.database.grid_jobs.get(job.identity).state is State.FAILED)
-        assert "no answer to it came" in str(account.database.grid_jobs.get(job.identity).reason)
+        wait_until(lambda: account.database.grid_jobs.get(job.job_id).state is State.FAILED)
+        assert "no answer to it came" in str(account.database.grid_jobs.get(job.job_id).reason)
         assert not ran.exists()
         assert list((site.state / "withdrawn").iterdir()) == []
     finally:
@@ -312,10 +312,10 @@ def test_of_an_interpreter_that_was_killed_after_it_asked_nothing_runs(tmp_path:
         account = look_into_account(str(site.state))
         wake_monitor(account)
         wait_until(lambda: is_listening(account))
-        assert account.database.local_jobs.all_of(job.identity) == []
+        assert account.database.local_jobs.all_of(job.job_id) == []
         os.utime(mark)  # its time has come
-        wait_until(lambda: account.database.grid_jobs.get(job.identity).state is State.FAILED)
-        assert "no answer to it came" in str(account.database.grid_jobs.get(job.identity).reason)
+        wait_until(lambda: account.database.grid_jobs.get(job.job_id).state is State.FAILED)
+        assert "no answer to it came" in str(account.database.grid_jobs.get(job.job_id).reason)
         assert not ran.exists()
         assert not mark.exists()
     finally:
@@ -331,55 +331,55 @@ def test_a_program_that_was_killed_between_two_calls_is_started_again(interprete
 
 
 def test_a_poll_starts_a_monitor_where_it_was_killed(interpreter: Interpreter, site: GramSite) -> None:
-    identity = submit(interpreter, site, "1.1", executable=["/bin/sleep"], arguments=["3"])
-    poll_until(interpreter, site, identity, "2")
+    job_id = submit(interpreter, site, "1.1", executable=["/bin/sleep"], arguments=["3"])
+    poll_until(interpreter, site, job_id, "2")
     kill_monitor(site)
-    assert interpreter.ask("poll", **site.describe("", jobid=[identity])) == [("JOB_STATE", "2")]
+    assert interpreter.ask("poll", **site.describe("", jobid=[job_id])) == [("JOB_STATE", "2")]
     wait_until(lambda: bool(processes_of(site.folder, "samgrid-monitor")))
-    poll_until(interpreter, site, identity, "8")
+    poll_until(interpreter, site, job_id, "8")
 
 
 def test_a_poll_does_not_wait_for_who_writes_the_database(interpreter: Interpreter, site: GramSite) -> None:
-    identity = submit(interpreter, site, "1.1", executable=["/bin/sleep"], arguments=["30"])
-    poll_until(interpreter, site, identity, "2")
+    job_id = submit(interpreter, site, "1.1", executable=["/bin/sleep"], arguments=["30"])
+    poll_until(interpreter, site, job_id, "2")
     for pid in processes_of(site.folder, "samgrid-monitor"):
         os.kill(pid, signal.SIGSTOP)
-    (site.state / "gram" / read_gram_id(identity)).unlink()
+    (site.state / "gram" / read_gram_id(job_id)).unlink()
     database = Database(site.state / "jobs.db")
     with database.transaction():
-        assert interpreter.ask("poll", **site.describe("", jobid=[identity])) == [("JOB_STATE", "2")]
+        assert interpreter.ask("poll", **site.describe("", jobid=[job_id])) == [("JOB_STATE", "2")]
     database.close()
 
 
-@pytest.mark.parametrize("identity", ["zzzzzzzz", "", "../state", "a;b", "a\nb"])
-def test_of_an_unknown_grid_job_nothing_changes(interpreter: Interpreter, site: GramSite, identity: str) -> None:
+@pytest.mark.parametrize("job_id", ["zzzzzzzz", "", "../state", "a;b", "a\nb"])
+def test_of_an_unknown_grid_job_nothing_changes(interpreter: Interpreter, site: GramSite, job_id: str) -> None:
     submit(interpreter, site, "1.1")
-    assert interpreter.ask("poll", **site.describe("", jobid=[identity], cachetag=[""], environment=[])) == []
-    assert interpreter.ask("cancel", **site.describe("9.9", jobid=[identity or "zzzzzzzz"])) == [("ERROR", "31")]
+    assert interpreter.ask("poll", **site.describe("", jobid=[job_id], cachetag=[""], environment=[])) == []
+    assert interpreter.ask("cancel", **site.describe("9.9", jobid=[job_id or "zzzzzzzz"])) == [("ERROR", "31")]
 
 
 def test_where_the_state_folder_has_gone_nothing_changes_and_nothing_is_made(
     interpreter: Interpreter, site: GramSite
 ) -> None:
-    identity = submit(interpreter, site, "1.1", executable=["/bin/sleep"], arguments=["30"])
-    poll_until(interpreter, site, identity, "2")
+    job_id = submit(interpreter, site, "1.1", executable=["/bin/sleep"], arguments=["30"])
+    poll_until(interpreter, site, job_id, "2")
     site.state.rename(site.folder / "elsewhere")
     try:
-        assert interpreter.ask("poll", **site.describe("", jobid=[identity])) == []
-        assert interpreter.ask("cancel", **site.describe("", jobid=[identity])) == [("ERROR", "31")]
+        assert interpreter.ask("poll", **site.describe("", jobid=[job_id])) == []
+        assert interpreter.ask("cancel", **site.describe("", jobid=[job_id])) == [("ERROR", "31")]
         assert not site.state.exists()
     finally:
         (site.folder / "elsewhere").rename(site.state)
-    assert interpreter.ask("poll", **site.describe("", jobid=[identity])) == [("JOB_STATE", "2")]
+    assert interpreter.ask("poll", **site.describe("", jobid=[job_id])) == [("JOB_STATE", "2")]
 
 
 @pytest.mark.parametrize("command", ["cancel", "signal"])
 def test_a_cancelled_grid_job_is_failed_and_its_local_jobs_end(
     interpreter: Interpreter, site: GramSite, command: str
 ) -> None:
-    identity = submit(interpreter, site, "1.1", executable=["/bin/sleep"], arguments=["999"])
-    poll_until(interpreter, site, identity, "2")
-    wish = site.describe("", jobid=[identity], signal=["1"], signalarg=["x"])
+    job_id = submit(interpreter, site, "1.1", executable=["/bin/sleep"], arguments=["999"])
+    poll_until(interpreter, site, job_id, "2")
+    wish = site.describe("", jobid=[job_id], signal=["1"], signalarg=["x"])
     assert interpreter.ask(command, **wish) == [("JOB_STATE", "4")]
     wait_until(lambda: dict(interpreter.ask("poll", **wish)).get("ERROR") == "8")
     assert not processes_of(Path("/bin/sleep"), "999")
@@ -389,32 +389,32 @@ def test_a_cancelled_grid_job_is_failed_and_its_local_jobs_end(
 def test_a_signal_suspends_and_another_resumes(interpreter: Interpreter, site: GramSite) -> None:
     beats = site.folder / "beats"
     script = f"while :; do echo beat >>'{beats}'; sleep 0.1; done"
-    identity = submit(interpreter, site, "1.1", executable=["/bin/sh"], arguments=["-c", script], count=["2"])
-    poll_until(interpreter, site, identity, "2")
+    job_id = submit(interpreter, site, "1.1", executable=["/bin/sh"], arguments=["-c", script], count=["2"])
+    poll_until(interpreter, site, job_id, "2")
     wait_until(beats.exists)
-    suspend, resume = (site.describe("", jobid=[identity], signal=[number], signalarg=["x"]) for number in "23")
+    suspend, resume = (site.describe("", jobid=[job_id], signal=[number], signalarg=["x"]) for number in "23")
     assert interpreter.ask("signal", **suspend) == [("JOB_STATE", "16")]
-    poll_until(interpreter, site, identity, "16")
+    poll_until(interpreter, site, job_id, "16")
     size = beats.stat().st_size
     time.sleep(0.5)
     assert beats.stat().st_size == size
     assert interpreter.ask("signal", **suspend) == [("JOB_STATE", "16")]
     assert interpreter.ask("signal", **resume) == [("JOB_STATE", "2")]
-    poll_until(interpreter, site, identity, "2")
+    poll_until(interpreter, site, job_id, "2")
     wait_until(lambda: beats.stat().st_size > size)
     assert interpreter.ask("signal", **suspend) == [("JOB_STATE", "16")]
     # What is suspended can be cancelled.
     assert interpreter.ask("cancel", **suspend) == [("JOB_STATE", "4")]
-    poll_until(interpreter, site, identity, "4")
+    poll_until(interpreter, site, job_id, "4")
 
 
 @pytest.mark.parametrize(("number", "error"), [("2", "107"), ("3", "107"), ("4", "107"), ("77", "108")])
 def test_signals_that_cannot_be_passed_on_are_refused_with_nothing_but_a_number(
     interpreter: Interpreter, site: GramSite, number: str, error: str
 ) -> None:
-    identity = submit(interpreter, site, "1.1")
-    poll_until(interpreter, site, identity, "8")
-    wish = site.describe("", jobid=[identity], signal=[number], signalarg=["x"])
+    job_id = submit(interpreter, site, "1.1")
+    poll_until(interpreter, site, job_id, "8")
+    wish = site.describe("", jobid=[job_id], signal=[number], signalarg=["x"])
     assert interpreter.ask("signal", **wish) == [("ERROR", error)]
 
 
@@ -441,16 +441,16 @@ def test_the_one_shot_form_submits_polls_and_cancels(site: GramSite) -> None:
 
 
 def test_each_call_is_one_line_of_the_log(interpreter: Interpreter, site: GramSite) -> None:
-    identity = submit(interpreter, site, "1.1")
-    poll_until(interpreter, site, identity, "8")
-    interpreter.ask("cancel", **site.describe("1.1", jobid=[identity]))
+    job_id = submit(interpreter, site, "1.1")
+    poll_until(interpreter, site, job_id, "8")
+    interpreter.ask("cancel", **site.describe("1.1", jobid=[job_id]))
     lines = [line for line in (site.state / "gram.log").read_text().splitlines() if f"contact={CONTACT}" in line]
     calls = [line.split()[2] for line in lines]
     assert calls[0] == "submit"
     assert calls[-1] == "cancel"
     assert set(calls[1:-1]) == {"poll"}
     for line in lines:
-        assert re.search(rf" job={identity} seconds=\d+\.\d+ ", line)
+        assert re.search(rf" job={job_id} seconds=\d+\.\d+ ", line)
         assert " answer=JOB_" in line
     assert (site.state / "gram.log").stat().st_mode & 0o777 == 0o600
 
@@ -489,8 +489,8 @@ def test_the_old_scripts_submit_poll_and_remove(site: GramSite) -> None:
     file = write_argument_file(site, "/bin/sleep", "30")
     said = run_script(site, "submit", file)
     assert said[-1] == "GRAM_SCRIPT_SUCCESS:1"
-    identity = said[0].removeprefix("GRAM_SCRIPT_JOB_ID:")
-    assert f"grami_job_id='{identity}'\n" in file.read_text()
+    job_id = said[0].removeprefix("GRAM_SCRIPT_JOB_ID:")
+    assert f"grami_job_id='{job_id}'\n" in file.read_text()
     assert run_script(site, "submit", file)[0] == said[0]
     wait_until(lambda: run_script(site, "poll", file) == ["GRAM_SCRIPT_SUCCESS:2"])
     # "No change" is the state that was told last.
@@ -501,7 +501,7 @@ def test_the_old_scripts_submit_poll_and_remove(site: GramSite) -> None:
     wish.write_text("grami_signal_arg='now'\ngrami_signal='2'\n")
     assert run_script(site, "signal", file, wish) == ["GRAM_SCRIPT_SUCCESS:16"]
     assert run_script(site, "rm", file) == ["GRAM_SCRIPT_SUCCESS:4"]
-    assert [gram_id(job.identity) for job in grid_jobs(site)] == [identity]
+    assert [gram_id(job.job_id) for job in grid_jobs(site)] == [job_id]
 
 
 @pytest.mark.parametrize("job_type", REQUESTS)

@@ -19,17 +19,17 @@ FOREVER = "&(samgrid_type = command)(executable = /bin/sleep)(arguments = 300)"
 @pytest.fixture(scope="module")
 def finished(module_samgrid: Samgrid) -> tuple[Samgrid, str]:
     """An account whose one grid job has ended: of its two local jobs the second failed."""
-    identity = module_samgrid.submit(HELLO)
-    done = module_samgrid("watch", identity)
+    job_id = module_samgrid.submit(HELLO)
+    done = module_samgrid("watch", job_id)
     assert done.returncode == 1, done.stderr
-    return module_samgrid, identity
+    return module_samgrid, job_id
 
 
 def start_running(samgrid: Samgrid) -> str:
     """The id of a grid job whose one local job runs."""
-    identity = samgrid.submit(FOREVER)
-    wait_until(lambda: "1 active" in samgrid("status", identity).stdout)
-    return identity
+    job_id = samgrid.submit(FOREVER)
+    wait_until(lambda: "1 active" in samgrid("status", job_id).stdout)
+    return job_id
 
 
 def submit_by_hand(samgrid: Samgrid, token: str) -> None:
@@ -43,8 +43,8 @@ def submit_by_hand(samgrid: Samgrid, token: str) -> None:
 
 
 def test_explain_shows_evidence_and_verdict(finished: tuple[Samgrid, str]) -> None:
-    samgrid, identity = finished
-    done = samgrid("explain", f"{identity}-1.2")
+    samgrid, job_id = finished
+    done = samgrid("explain", f"{job_id}-1.2")
     assert (done.returncode, done.stderr) == (0, "")
     assert re.search(r"^state +done\noutcome +failed\ncause +exit-code\nexit code +1$", done.stdout, re.MULTILINE)
     assert re.search(r"^  \S+[+-]\d\d:\d\d  (log  +done 1|driver  +end, exit code 1)  +→ done$", done.stdout, re.M)
@@ -53,10 +53,10 @@ def test_explain_shows_evidence_and_verdict(finished: tuple[Samgrid, str]) -> No
 
 
 def test_explain_takes_a_number_and_can_leave_the_batch_system_alone(finished: tuple[Samgrid, str]) -> None:
-    samgrid, identity = finished
-    done = samgrid("explain", "--no-ask", f"{identity[:4]}/1")
+    samgrid, job_id = finished
+    done = samgrid("explain", "--no-ask", f"{job_id[:4]}/1")
     assert done.returncode == 0
-    assert f"{identity}-1.1" in done.stdout
+    assert f"{job_id}-1.1" in done.stdout
     assert "now:" not in done.stdout
 
 
@@ -72,7 +72,7 @@ def test_explain_of_what_is_not_there_is_a_clear_error(finished: tuple[Samgrid, 
 
 
 def test_orphans_are_listed_reaped_and_gone_while_grid_jobs_live_on(samgrid: Samgrid) -> None:
-    identity = start_running(samgrid)
+    job_id = start_running(samgrid)
     assert samgrid("orphans").stdout == "no orphans\n"
     submit_by_hand(samgrid, "zzzzzzzz-1")
     listed = samgrid("orphans")
@@ -84,7 +84,7 @@ def test_orphans_are_listed_reaped_and_gone_while_grid_jobs_live_on(samgrid: Sam
     reaped = samgrid("orphans", "--reap")
     assert (reaped.returncode, reaped.stderr) == (0, "")
     wait_until(lambda: samgrid("orphans").returncode == 0)
-    assert "1 active" in samgrid("status", identity).stdout
+    assert "1 active" in samgrid("status", job_id).stdout
 
 
 def test_a_batch_system_that_cannot_be_asked_for_orphans_is_exit_status_3(samgrid: Samgrid, tmp_path: Path) -> None:
@@ -99,12 +99,12 @@ def test_a_batch_system_that_cannot_be_asked_for_orphans_is_exit_status_3(samgri
 
 
 def test_the_doctor_finds_fork_well_and_leaves_nothing_of_its_probe(finished: tuple[Samgrid, str]) -> None:
-    samgrid, identity = finished
+    samgrid, job_id = finished
     done = samgrid("doctor", "--probe", "--probe-time", "300")
     assert (done.returncode, done.stderr) == (0, "")
     assert {line.split()[0] for line in done.stdout.splitlines()} == {"ok"}
     assert f"wrote into {samgrid.state / 'jobs'}" in done.stdout
-    assert os.listdir(samgrid.state / "jobs") == [identity]  # noqa: PTH208
+    assert os.listdir(samgrid.state / "jobs") == [job_id]  # noqa: PTH208
     assert samgrid("orphans").stdout == "no orphans\n"
 
 
@@ -142,12 +142,12 @@ def test_status_says_since_when_a_batch_system_does_not_answer(samgrid: Samgrid,
     (tmp_path / "samgrid.toml").write_text("[batch.fork]\ncommands_per_minute = 1000\n")
     configured = {"SAMGRID_CONFIG": str(tmp_path / "samgrid.toml"), "SAMGRID_MONITOR_RECONCILE_INTERVAL": "0.5"}
     restrained = replace(samgrid, settings=configured)
-    identity = start_running(restrained)
+    job_id = start_running(restrained)
     assert "has not answered" not in restrained("status").stdout
     spool = samgrid.state / "fork"
     spool.rename(samgrid.state / "away")
     spool.write_text("")
-    wait_until(lambda: "fork has not answered since " in restrained("status", identity).stdout)
+    wait_until(lambda: "fork has not answered since " in restrained("status", job_id).stdout)
     assert '"silent_since": "' in restrained("status", "--format", "json").stdout
     spool.unlink()
     (samgrid.state / "away").rename(spool)

@@ -61,19 +61,19 @@ HELLO = """&(samgrid_type = command)(executable = /bin/sh)(count = 3)
 def finished(module_samgrid: Samgrid) -> tuple[Samgrid, str]:
     """An account whose one grid job, of three local jobs, is done; for tests that only look."""
     umask = os.umask(0)  # nothing may depend on the caller's
-    identity = module_samgrid.submit(HELLO)
-    done = module_samgrid("watch", identity)
+    job_id = module_samgrid.submit(HELLO)
+    done = module_samgrid("watch", job_id)
     os.umask(umask)
     assert done.returncode == 0, done.stderr
-    return module_samgrid, identity
+    return module_samgrid, job_id
 
 
-def add_grid_jobs(samgrid: Samgrid, *identities: str, have_ended: bool = True) -> None:
+def add_grid_jobs(samgrid: Samgrid, *job_ids: str, have_ended: bool = True) -> None:
     """Grid jobs that have failed long ago, so that nobody starts anything for them; or that nobody has begun."""
     samgrid.state.mkdir(mode=0o700)
     database = Database(samgrid.state / "jobs.db")
-    for identity in identities:
-        job = GridJob.new(identity, "command", "physicist", "fork", 1000)
+    for job_id in job_ids:
+        job = GridJob.new(job_id, "command", "physicist", "fork", 1000)
         job.put_request([("executable", ("/bin/true",))], Path("/tmp"))
         job.put_slices(1, None, 1)
         if have_ended:
@@ -202,10 +202,10 @@ def test_nobody_else_can_read_anything_after_a_whole_run(finished: tuple[Samgrid
 
 
 def test_no_scratch_folder_and_no_half_made_file_is_left_after_a_whole_run(finished: tuple[Samgrid, str]) -> None:
-    samgrid, identity = finished
+    samgrid, job_id = finished
     assert list(samgrid.scratch.iterdir()) == []
-    assert {path.name for path in (samgrid.state / "jobs" / identity).iterdir()} == {
-        *("sandbox", "results", "log", "worker.lock", "reports.lock", f"{identity}.tar")
+    assert {path.name for path in (samgrid.state / "jobs" / job_id).iterdir()} == {
+        *("sandbox", "results", "log", "worker.lock", "reports.lock", f"{job_id}.tar")
     }
 
 
@@ -314,11 +314,11 @@ def test_an_error_in_the_rsl_has_line_and_column(samgrid: Samgrid, tmp_path: Pat
 
 
 def test_status_as_json_has_the_fixed_words(finished: tuple[Samgrid, str]) -> None:
-    samgrid, identity = finished
-    for words in ([], [identity], [identity[:3]]):
+    samgrid, job_id = finished
+    for words in ([], [job_id], [job_id[:3]]):
         (row,) = json.loads(samgrid("status", "--format", "json", *words).stdout)
         assert {name: row[name] for name in ("id", "type", "state", "counts")} == {
-            "id": identity,
+            "id": job_id,
             "type": "command",
             "state": "done",
             "counts": {"done": 3},
@@ -332,19 +332,19 @@ def test_status_as_json_has_the_fixed_words(finished: tuple[Samgrid, str]) -> No
 
 
 def test_status_as_a_table_has_a_line_per_grid_job(finished: tuple[Samgrid, str]) -> None:
-    samgrid, identity = finished
+    samgrid, job_id = finished
     done = samgrid("status")
     heading, line = done.stdout.splitlines()
     assert re.split(r"  +", heading) == ["ID", "TYPE", "STATE", "OWNER", "SUBMITTED", "LOCAL JOBS"]
     cells = re.split(r"  +", line)
-    assert (cells[:3], cells[5]) == ([identity, "command", "done"], "3 done")
+    assert (cells[:3], cells[5]) == ([job_id, "command", "done"], "3 done")
     assert heading.index("LOCAL JOBS") == line.index("3 done"), "columns line up"
 
 
 def test_status_of_one_grid_job_tells_more(finished: tuple[Samgrid, str]) -> None:
-    samgrid, identity = finished
-    facts = dict(re.split(r"  +", line, maxsplit=1) for line in samgrid("status", identity[:4]).stdout.splitlines())
-    assert facts["grid job"] == identity
+    samgrid, job_id = finished
+    facts = dict(re.split(r"  +", line, maxsplit=1) for line in samgrid("status", job_id[:4]).stdout.splitlines())
+    assert facts["grid job"] == job_id
     assert (facts["state"], facts["batch system"], facts["local jobs"]) == ("done", "fork", "3: 3 done")
 
 
@@ -366,20 +366,20 @@ def test_without_grid_jobs_status_says_how_to_make_one(samgrid: Samgrid) -> None
     ],
 )
 def test_a_query_prints_what_it_finds(finished: tuple[Samgrid, str], xpath: str, printed: str) -> None:
-    samgrid, identity = finished
-    for scope in ([], ["--job", identity[:3]]):
+    samgrid, job_id = finished
+    for scope in ([], ["--job", job_id[:3]]):
         done = samgrid("query", *scope, xpath)
         assert (done.returncode, done.stdout, done.stderr) == (0, printed, "")
 
 
 def test_a_query_prints_elements_as_xml_with_the_fixed_words(finished: tuple[Samgrid, str]) -> None:
-    samgrid, identity = finished
+    samgrid, job_id = finished
     lines = samgrid("query", "//local-job").stdout.splitlines()
     assert len(lines) == 3
     for index, line in enumerate(lines, 1):
         assert line.startswith("<local-job ")
         for attribute in (
-            *(f'index="{index}"', f'id="{identity}-1.{index}"', f'token="{identity}-1"', 'batch="fork"'),
+            *(f'index="{index}"', f'id="{job_id}-1.{index}"', f'token="{job_id}-1"', 'batch="fork"'),
             *('state="done"', 'exit-code="0"'),
         ):
             assert f" {attribute}" in line
@@ -457,28 +457,28 @@ def test_a_command_that_is_told_no_grid_job_does_nothing(samgrid: Samgrid, comma
 
 
 def test_output_shows_the_tar_and_unpacks_it(finished: tuple[Samgrid, str], tmp_path: Path) -> None:
-    samgrid, identity = finished
+    samgrid, job_id = finished
     folder = tmp_path / "unpacked"
-    done = samgrid("output", identity[:5], "--extract", str(folder))
+    done = samgrid("output", job_id[:5], "--extract", str(folder))
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
-    assert lines[0] == str(samgrid.state / "jobs" / identity / f"{identity}.tar")
+    assert lines[0] == str(samgrid.state / "jobs" / job_id / f"{job_id}.tar")
     assert lines[-1] == f"unpacked into {folder}"
-    assert f"grid job {identity}: done" in lines
-    stem = f"{identity}.{identity}-1.2"
-    assert (folder / identity / f"{stem}.stdout").read_text() == "hello 2\n"
-    assert (folder / identity / f"{stem}.output" / "result").read_text() == "result\n"
-    assert json.loads((folder / identity / "manifest.json").read_text())["missing"] == []
+    assert f"grid job {job_id}: done" in lines
+    stem = f"{job_id}.{job_id}-1.2"
+    assert (folder / job_id / f"{stem}.stdout").read_text() == "hello 2\n"
+    assert (folder / job_id / f"{stem}.output" / "result").read_text() == "result\n"
+    assert json.loads((folder / job_id / "manifest.json").read_text())["missing"] == []
 
 
 def test_output_is_never_unpacked_over_what_is_there(finished: tuple[Samgrid, str], tmp_path: Path) -> None:
-    samgrid, identity = finished
+    samgrid, job_id = finished
     (tmp_path / "precious").write_text("precious")
-    done = samgrid("output", identity, "--extract", str(tmp_path))
+    done = samgrid("output", job_id, "--extract", str(tmp_path))
     assert done.returncode == 1
     assert str(tmp_path) in done.stderr
     assert (tmp_path / "precious").read_text() == "precious"
-    assert not (tmp_path / identity).exists()
+    assert not (tmp_path / job_id).exists()
 
 
 def test_output_that_is_not_there_yet_is_a_clear_error(samgrid: Samgrid) -> None:

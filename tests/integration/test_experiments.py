@@ -44,27 +44,27 @@ def site(module_samgrid: Samgrid, datasets: Path) -> Samgrid:
 
 def run_to_its_end(site: Samgrid, request: str) -> tuple[str, dict[str, bytes]]:
     """The id and the files of a grid job that must be done."""
-    identity = site.submit(request)
-    done = site("watch", identity)
-    assert done.returncode == 0, done.stdout + site("output", identity).stdout
-    return identity, read_tar(site, identity)
+    job_id = site.submit(request)
+    done = site("watch", job_id)
+    assert done.returncode == 0, done.stdout + site("output", job_id).stdout
+    return job_id, read_tar(site, job_id)
 
 
-def read_ini(files: dict[str, bytes], identity: str, index: int) -> configparser.SectionProxy:
+def read_ini(files: dict[str, bytes], job_id: str, index: int) -> configparser.SectionProxy:
     """What the stand-in was told."""
     parser = configparser.ConfigParser(interpolation=None)
-    parser.read_string(files[f"{identity}.{identity}-1.{index}.output/got.ini"].decode())
+    parser.read_string(files[f"{job_id}.{job_id}-1.{index}.output/got.ini"].decode())
     return parser["jdl"]
 
 
 def test_d0_monte_carlo_is_told_everything_by_its_ini_file_and_counts_its_phases(site: Samgrid) -> None:
-    identity, files = run_to_its_end(
+    job_id, files = run_to_its_end(
         site,
         """&(samgrid_type = dzero_monte_carlo)(runjob_requestid = 13669)(runjob_numevts = 25)(seed = 7)
             (events_per_local_job = 10)(d0_release_version = p14.07.00)(jobfiles_dataset = jms_set14)
             (minbias_dataset = overlap)(group = mcc99)""",
     )
-    ini = dict(read_ini(files, identity, 2))
+    ini = dict(read_ini(files, job_id, 2))
     scratch = ini.pop("minbidir").removesuffix("/minbias")
     assert scratch.startswith(str(site.scratch))
     assert ini == {
@@ -74,17 +74,17 @@ def test_d0_monte_carlo_is_told_everything_by_its_ini_file_and_counts_its_phases
         "facilityname": "cluster at home",
         "samgroup": "mcc99",
         "optionalmonitors": "jim",
-        "jimglobaljobid": identity,
-        "jimclusterjobid": f"{identity}-1",
-        "jimlocaljobid": f"{identity}-1.2",
-        "jobname": f"{identity}-2",
+        "jimglobaljobid": job_id,
+        "jimclusterjobid": f"{job_id}-1",
+        "jimlocaljobid": f"{job_id}-1.2",
+        "jobname": f"{job_id}-2",
         "numevents": "8",
         "firstevent": "9",
         "seed": "8",
         "destinationpath": f"{scratch}/output",
     }
-    assert files[f"{identity}.{identity}-1.3.output/d0reco_{identity}-3.root"] == b"d0reco"
-    shown = site("status", identity).stdout
+    assert files[f"{job_id}.{job_id}-1.3.output/d0reco_{job_id}-3.root"] == b"d0reco"
+    shown = site("status", job_id).stdout
     for phase in ("generator", "d0gstar", "d0sim", "d0reco", "recoanalyze"):
         assert re.search(rf"^phase {phase} +25 of 25 events\b", shown, re.MULTILINE), shown
     assert list(site.scratch.iterdir()) == []
@@ -110,8 +110,8 @@ def test_an_old_job_description_file_is_a_request(site: Samgrid, tmp_path: Path)
     done = site("run", str(tmp_path / "request.jdf"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == "samgrid: ignored: executable, sam_universe, notify_user\n"
-    identity = done.stdout.split()[2]
-    ini = read_ini(read_tar(site, identity), identity, 1)
+    job_id = done.stdout.split()[2]
+    ini = read_ini(read_tar(site, job_id), job_id, 1)
     assert (ini["requestid"], ini["stationname"], ini["phases"]) == ("13669", "samgrid-home", "d0gstar,d0sim")
 
 
@@ -134,20 +134,20 @@ def test_a_fault_of_an_old_file_is_one_clear_error(site: Samgrid, old: str, new:
 
 
 def test_d0_reconstruction_shares_a_dataset_among_local_jobs(site: Samgrid) -> None:
-    identity, files = run_to_its_end(
+    job_id, files = run_to_its_end(
         site,
         """&(samgrid_type = dzero_reconstruction)(input_dataset = raw)(files_per_local_job = 2)(processid = 99)
             (appversion = p17.09.06)(d0_release_version = p17.09.06)(jobfiles_dataset = jms_set14)
             (events_per_file = 10)(phases = d0reco)""",
     )
-    results = [files[f"{identity}.{identity}-1.{index}.output/d0reco_{identity}-{index}.root"] for index in (1, 2, 3)]
+    results = [files[f"{job_id}.{job_id}-1.{index}.output/d0reco_{job_id}-{index}.root"] for index in (1, 2, 3)]
     assert results == [b"raw 0\nraw 1\n", b"raw 2\nraw 3\n", b"raw 4\n"]
-    ini = read_ini(files, identity, 1)
+    ini = read_ini(files, job_id, 1)
     assert "requestid" not in ini
     assert [ini[name] for name in ("processid", "appversion", "appfamily", "appname")] == [
         "99", "p17.09.06", "reconstruction", "d0reco",
     ]  # fmt: skip
-    assert "50 of 50 events" in site("status", identity).stdout
+    assert "50 of 50 events" in site("status", job_id).stdout
 
 
 def test_cdf_monte_carlo_takes_job_files_that_the_request_brings(site: Samgrid, datasets: Path, tmp_path: Path) -> None:
@@ -160,11 +160,11 @@ def test_cdf_monte_carlo_takes_job_files_that_the_request_brings(site: Samgrid, 
     )
     done = site("run", str(folder / "cdf.rsl"))
     assert done.returncode == 0, done.stdout + done.stderr
-    identity = done.stdout.split()[2]
-    ini = read_ini(read_tar(site, identity), identity, 1)
+    job_id = done.stdout.split()[2]
+    ini = read_ini(read_tar(site, job_id), job_id, 1)
     assert (ini["requestid"], ini["runnumber"], ini["numevents"]) == ("5", "203265", "6")
     assert ini["phases"] == "cdfgen,cdfsim,trgsim,production"
-    assert "6 of 6 events" in site("status", identity).stdout
+    assert "6 of 6 events" in site("status", job_id).stdout
 
 
 def test_merging_makes_large_files_of_small_ones(site: Samgrid, tmp_path: Path) -> None:
@@ -175,15 +175,15 @@ def test_merging_makes_large_files_of_small_ones(site: Samgrid, tmp_path: Path) 
     (folder / "summary.json").write_text("{}")
     size = (folder / "0.evt.gz").stat().st_size
     request = f"&(samgrid_type = dzero_merge)(input_folder = {folder})(input_pattern = *.gz)(concatenate = yes)"
-    identity, files = run_to_its_end(site, f"{request}(target_size = {size * 2 / 1e6})")
-    merged = [files[f"{identity}.{identity}-1.{index}.output/merged-{index}.evt.gz"] for index in (1, 2, 3)]
+    job_id, files = run_to_its_end(site, f"{request}(target_size = {size * 2 / 1e6})")
+    merged = [files[f"{job_id}.{job_id}-1.{index}.output/merged-{index}.evt.gz"] for index in (1, 2, 3)]
     assert [gzip.decompress(content) for content in merged] == [
         b"events 0\nevents 1\n",
         b"events 2\nevents 3\n",
         b"events 4\n",
     ]
-    assert files[f"{identity}.{identity}-1.3.output/merged-3.evt.gz.inputs"] == f"{size} {folder}/4.evt.gz\n".encode()
-    assert f"merged: 3 files, {5 * size} bytes" in site("output", identity).stdout
+    assert files[f"{job_id}.{job_id}-1.3.output/merged-3.evt.gz.inputs"] == f"{size} {folder}/4.evt.gz\n".encode()
+    assert f"merged: 3 files, {5 * size} bytes" in site("output", job_id).stdout
 
 
 def test_a_damaged_input_fails_its_local_job_and_is_named(site: Samgrid, tmp_path: Path) -> None:
@@ -192,11 +192,11 @@ def test_a_damaged_input_fails_its_local_job_and_is_named(site: Samgrid, tmp_pat
     for number in range(2):
         (folder / f"{number}.gz").write_bytes(gzip.compress(b"x" * 1000))
     (folder / "1.gz").write_bytes((folder / "1.gz").read_bytes()[:-4])
-    identity = site.submit(f"&(samgrid_type = cdf_concatenate)(input_folder = {folder})(concatenate = yes)")
-    done = site("watch", identity)
+    job_id = site.submit(f"&(samgrid_type = cdf_concatenate)(input_folder = {folder})(concatenate = yes)")
+    done = site("watch", job_id)
     assert done.returncode == 1
     assert f"the input {folder}/1.gz is damaged" in done.stdout
-    assert not [name for name in read_tar(site, identity) if "merged" in name]
+    assert not [name for name in read_tar(site, job_id) if "merged" in name]
 
 
 def test_root_files_are_merged_with_uproot(site: Samgrid, tmp_path: Path) -> None:
@@ -209,8 +209,8 @@ def test_root_files_are_merged_with_uproot(site: Samgrid, tmp_path: Path) -> Non
             file.mktree("events", {"number": "int32"})
             file["events"].extend({"number": numpy.arange(number + 1, dtype="int32")})
             file["mass"] = numpy.histogram([91.0] * (number + 1), bins=2, range=(60, 120))
-    identity, files = run_to_its_end(site, f"&(samgrid_type = dzero_merge)(input_files = {' '.join(names)})")
-    (tmp_path / "merged.root").write_bytes(files[f"{identity}.{identity}-1.1.output/merged-1.root"])
+    job_id, files = run_to_its_end(site, f"&(samgrid_type = dzero_merge)(input_files = {' '.join(names)})")
+    (tmp_path / "merged.root").write_bytes(files[f"{job_id}.{job_id}-1.1.output/merged-1.root"])
     with uproot.open(tmp_path / "merged.root") as merged:
         assert merged["events"]["number"].array(library="np").tolist() == [0, 0, 1, 0, 1, 2]
         assert merged["mass"].values().tolist() == [0, 6]

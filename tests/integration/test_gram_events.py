@@ -121,9 +121,9 @@ def submit(account: Account, script: str, uniqid: str = "1.2.3") -> str:
     given = [("samgrid_type", ("command",)), ("executable", ("/bin/sh",)), ("arguments", ("-c", script))]
     folder = account.places.root
     origin = GramOrigin(uniqid, "https://localhost/1/2/", str(folder / "stdout"), str(folder / "stderr"), False)
-    identity = accept_grid_job(account, given, folder, origin)
+    job_id = accept_grid_job(account, given, folder, origin)
     wake_monitor(account)
-    return gram_id(identity)
+    return gram_id(job_id)
 
 
 def is_over(account: Account, told: str) -> bool:
@@ -154,11 +154,11 @@ def test_gram_reads_the_states_of_a_grid_job_in_their_order(seg: Account, place:
 
 def test_a_monitor_killed_at_any_moment_loses_no_end(seg: Account, place: Path, tmp_path: Path) -> None:
     with collecting(place), reading(place) as reader:
-        identity = submit(seg, f"until [ -e {tmp_path}/go ]; do sleep 0.05; done")
+        job_id = submit(seg, f"until [ -e {tmp_path}/go ]; do sleep 0.05; done")
         moments: list[Callable[[], bool]] = [
-            lambda: bool(seg.database.local_jobs.count(read_gram_id(identity))),
-            lambda: f"{identity};2;0" in reader.events(),
-            lambda: is_over(seg, identity),
+            lambda: bool(seg.database.local_jobs.count(read_gram_id(job_id))),
+            lambda: f"{job_id};2;0" in reader.events(),
+            lambda: is_over(seg, job_id),
         ]
         for has_come in moments:
             wait_until(has_come)
@@ -168,26 +168,26 @@ def test_a_monitor_killed_at_any_moment_loses_no_end(seg: Account, place: Path, 
             wake_monitor(seg)
             if has_come is moments[1]:
                 (tmp_path / "go").touch()
-        told = reader.wait_for(f"{identity};8;0")
-    assert told.index(f"{identity};2;0") < told.index(f"{identity};8;0")
+        told = reader.wait_for(f"{job_id};8;0")
+    assert told.index(f"{job_id};2;0") < told.index(f"{job_id};8;0")
 
 
 def test_a_killed_monitor_is_replaced_without_anybody_who_asks(seg: Account, place: Path, tmp_path: Path) -> None:
     with collecting(place), reading(place) as reader:
-        identity = submit(seg, f"until [ -e {tmp_path}/go ]; do sleep 0.05; done")
-        reader.wait_for(f"{identity};2;0")
+        job_id = submit(seg, f"until [ -e {tmp_path}/go ]; do sleep 0.05; done")
+        reader.wait_for(f"{job_id};2;0")
         for pid in processes_of(seg.places.root, "samgrid-monitor"):
             os.kill(pid, signal.SIGKILL)
         (tmp_path / "go").touch()
-        reader.wait_for(f"{identity};8;0")
+        reader.wait_for(f"{job_id};8;0")
 
 
 def test_events_wait_for_a_collector_that_comes_late_or_dies(seg: Account, place: Path) -> None:
-    identity = submit(seg, "true")
-    wait_until(lambda: is_over(seg, identity))
+    job_id = submit(seg, "true")
+    wait_until(lambda: is_over(seg, job_id))
     with reading(place) as reader:
         with collecting(place):
-            reader.wait_for(f"{identity};8;0")
+            reader.wait_for(f"{job_id};8;0")
         second = submit(seg, "true", "4.5.6")
         wait_until(lambda: is_over(seg, second))
         with collecting(place):
@@ -230,10 +230,10 @@ def test_a_full_disk_tears_no_line_that_the_reader_stumbles_over(place: Path) ->
 def test_the_reader_goes_over_midnight(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     midnight = int(time.time()) // 86_400 * 86_400
     before, after = midnight - 86_400 - 1, midnight - 86_400
-    for clock, identity in ((before, A), (after, B)):
+    for clock, job_id in ((before, A), (after, B)):
         with monkeypatch.context() as patch:
             patch.setattr(time, "time", lambda clock=clock: clock)
-            write_events_now(place / "events", [Event(0, identity, State.ACTIVE)])
+            write_events_now(place / "events", [Event(0, job_id, State.ACTIVE)])
     keep_days(place / "events")
     reader = Reader(place / "events", before)
     try:
@@ -249,5 +249,5 @@ def test_a_socket_that_is_none_of_ours_costs_a_second_and_no_more(seg: Account, 
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
         silent.bind(str(place / "socket"))
         silent.listen(10)
-        identity = submit(seg, "true")
-        wait_until(lambda: is_over(seg, identity))
+        job_id = submit(seg, "true")
+        wait_until(lambda: is_over(seg, job_id))

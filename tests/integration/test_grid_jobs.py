@@ -22,17 +22,17 @@ from tests.samgrid import LAUNCH, Samgrid
 from tests.waiting import wait_until
 
 
-def counts(samgrid: Samgrid, identity: str) -> dict[str, int]:
-    (row,) = json.loads(samgrid("status", "--format", "json", identity).stdout)
+def counts(samgrid: Samgrid, job_id: str) -> dict[str, int]:
+    (row,) = json.loads(samgrid("status", "--format", "json", job_id).stdout)
     found: dict[str, int] = row["counts"]
     return found
 
 
-def read_tar(samgrid: Samgrid, identity: str) -> dict[str, bytes]:
+def read_tar(samgrid: Samgrid, job_id: str) -> dict[str, bytes]:
     """The files of a grid job's output, named without its own folder."""
-    with tarfile.open(samgrid.state / "jobs" / identity / f"{identity}.tar") as tar:
+    with tarfile.open(samgrid.state / "jobs" / job_id / f"{job_id}.tar") as tar:
         return {
-            member.name.removeprefix(f"{identity}/"): tar.extractfile(member).read()  # type: ignore[union-attr]
+            member.name.removeprefix(f"{job_id}/"): tar.extractfile(member).read()  # type: ignore[union-attr]
             for member in tar
             if member.isfile()
         }
@@ -52,55 +52,55 @@ def watch_impatiently(
 ) -> Callable[[Samgrid, str], tuple[int, str]]:
     """``samgrid watch`` that ends a second after it met a problem: exit status and standard error."""
 
-    def watch(samgrid: Samgrid, identity: str) -> tuple[int, str]:
+    def watch(samgrid: Samgrid, job_id: str) -> tuple[int, str]:
         monkeypatch.setattr(watching, "_PATIENCE", 1.0)
         for name, value in samgrid.environment().items():
             monkeypatch.setenv(name, value)
-        return cli.main(["watch", identity]), capsys.readouterr().err
+        return cli.main(["watch", job_id]), capsys.readouterr().err
 
     return watch
 
 
 def test_a_grid_job_becomes_local_jobs_and_one_tar(shared_samgrid: Samgrid) -> None:
     script = 'echo "$SAMGRID_INDEX of $SAMGRID_LOCAL_JOBS"; echo warning >&2; echo result >output/result.txt'
-    identity = shared_samgrid.submit(f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{script}')(count=3)")
-    done = shared_samgrid("watch", identity)
+    job_id = shared_samgrid.submit(f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{script}')(count=3)")
+    done = shared_samgrid("watch", job_id)
     assert (done.returncode, done.stderr) == (0, "")
-    files = read_tar(shared_samgrid, identity)
+    files = read_tar(shared_samgrid, job_id)
     for index in (1, 2, 3):
-        stem = f"{identity}.{identity}-1.{index}"
+        stem = f"{job_id}.{job_id}-1.{index}"
         assert files[f"{stem}.stdout"] == f"{index} of 3\n".encode()
         assert files[f"{stem}.stderr"] == b"warning\n"
         assert files[f"{stem}.output/result.txt"] == b"result\n"
     manifest = json.loads(files["manifest.json"])
     assert (manifest["missing"], manifest["refused"]) == ([], [])
-    assert f"{identity} submitted".encode() in files[f"{identity}.log"].replace(b"-1 ", b" ")
+    assert f"{job_id} submitted".encode() in files[f"{job_id}.log"].replace(b"-1 ", b" ")
     ended = "count(//local-job[@exit-code=0 and @driver='ended'])"
-    assert shared_samgrid("query", "--job", identity, ended).stdout == "3\n"
+    assert shared_samgrid("query", "--job", job_id, ended).stdout == "3\n"
 
 
 def test_a_local_job_finds_its_environment(shared_samgrid: Samgrid) -> None:
     request = """&(samgrid_type = command)(executable = /usr/bin/env)
         (environment = (COLOUR "dark green") (EMPTY ""))(count = 2)"""
-    identity = shared_samgrid.submit(request)
-    assert shared_samgrid("watch", identity).returncode == 0
-    files = read_tar(shared_samgrid, identity)
-    lines = files[f"{identity}.{identity}-1.2.stdout"].decode().splitlines()
+    job_id = shared_samgrid.submit(request)
+    assert shared_samgrid("watch", job_id).returncode == 0
+    files = read_tar(shared_samgrid, job_id)
+    lines = files[f"{job_id}.{job_id}-1.2.stdout"].decode().splitlines()
     environment = dict(line.split("=", 1) for line in lines)
-    assert environment["SAMGRID_GRID_JOB"] == identity
+    assert environment["SAMGRID_GRID_JOB"] == job_id
     assert environment["SAMGRID_INDEX"] == "2"
     assert environment["SAMGRID_LOCAL_JOBS"] == "2"
-    assert environment["SAMGRID_LOCAL_ID"] == f"{identity}-1.2"
+    assert environment["SAMGRID_LOCAL_ID"] == f"{job_id}-1.2"
     assert (environment["COLOUR"], environment["EMPTY"]) == ("dark green", "")
     assert "SAMGRID_FIRST_EVENT" not in environment
 
 
 def test_the_event_range_is_covered_once_with_different_seeds(shared_samgrid: Samgrid) -> None:
-    identity = shared_samgrid.submit("&(samgrid_type=generator)(events=1003)(seed=900000000)")
-    assert shared_samgrid("watch", identity).returncode == 0
+    job_id = shared_samgrid.submit("&(samgrid_type=generator)(events=1003)(seed=900000000)")
+    assert shared_samgrid("watch", job_id).returncode == 0
     rows = [
         tuple(map(int, content.rpartition(b": ")[2].split()))
-        for name, content in read_tar(shared_samgrid, identity).items()
+        for name, content in read_tar(shared_samgrid, job_id).items()
         if name.endswith(".stdout")
     ]
     events = sorted(event for first, number, _ in rows for event in range(first, first + number))
@@ -131,8 +131,8 @@ def test_files_of_the_request_travel_and_run(shared_samgrid: Samgrid, tmp_path: 
     )
     done = shared_samgrid("run", str(folder / "job.rsl"))
     assert done.returncode == 0, done.stderr
-    identity = done.stdout.split()[2]
-    stdout = read_tar(shared_samgrid, identity)[f"{identity}.{identity}-1.1.stdout"].decode().splitlines()
+    job_id = done.stdout.split()[2]
+    stdout = read_tar(shared_samgrid, job_id)[f"{job_id}.{job_id}-1.1.stdout"].decode().splitlines()
     assert stdout[:2] == ["standard input", "cards"]
     assert stdout[2].startswith(str(shared_samgrid.scratch))
     assert list(shared_samgrid.scratch.iterdir()) == [], "scratch folders are removed"
@@ -146,10 +146,10 @@ def test_a_program_that_travels_runs_in_the_folder_that_the_request_names(
     (tmp_path / "job.rsl").write_text("&(samgrid_type=command)(executable=analysis)(directory=/usr/share)")
     done = shared_samgrid("run", str(tmp_path / "job.rsl"))
     assert done.returncode == 0, done.stdout + done.stderr
-    identity = done.stdout.split()[2]
-    files = read_tar(shared_samgrid, identity)
-    assert files[f"{identity}.{identity}-1.1.stdout"] == b"/usr/share\n"
-    assert files[f"{identity}.{identity}-1.1.output/result"] == b"back\n"
+    job_id = done.stdout.split()[2]
+    files = read_tar(shared_samgrid, job_id)
+    assert files[f"{job_id}.{job_id}-1.1.stdout"] == b"/usr/share\n"
+    assert files[f"{job_id}.{job_id}-1.1.output/result"] == b"back\n"
 
 
 def test_arguments_arrive_byte_for_byte(shared_samgrid: Samgrid) -> None:
@@ -157,48 +157,48 @@ def test_arguments_arrive_byte_for_byte(shared_samgrid: Samgrid) -> None:
     quoted = " ".join('"' + word.replace('"', '""') + '"' for word in words)
     program = "import sys; print(ascii(sys.argv[1:]))"
     request = f"&(samgrid_type=command)(executable=/usr/bin/python3)(arguments=-c '{program}' {quoted})"
-    identity = shared_samgrid.submit(request)
-    assert shared_samgrid("watch", identity).returncode == 0
-    stdout = read_tar(shared_samgrid, identity)[f"{identity}.{identity}-1.1.stdout"].decode()
+    job_id = shared_samgrid.submit(request)
+    assert shared_samgrid("watch", job_id).returncode == 0
+    stdout = read_tar(shared_samgrid, job_id)[f"{job_id}.{job_id}-1.1.stdout"].decode()
     assert stdout == ascii(words) + "\n"
 
 
 def test_a_failed_local_job_fails_the_grid_job_and_says_why(shared_samgrid: Samgrid) -> None:
     script = 'test "$SAMGRID_INDEX" != 2 || { echo no magnetic field >&2; exit 7; }; echo good >output/good'
-    identity = shared_samgrid.submit(f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{script}')(count=3)")
-    done = shared_samgrid("watch", identity)
+    job_id = shared_samgrid.submit(f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{script}')(count=3)")
+    done = shared_samgrid("watch", job_id)
     assert done.returncode == 1
     assert (
         "1 of 3 local jobs failed, first number 2: the program ended with exit code 7 (no magnetic field)"
         in done.stdout
     )
-    assert "2 done, 1 failed" in shared_samgrid("status", identity).stdout
-    assert f"{identity}.{identity}-1.3.output/good" in read_tar(shared_samgrid, identity), "what succeeded is not lost"
+    assert "2 done, 1 failed" in shared_samgrid("status", job_id).stdout
+    assert f"{job_id}.{job_id}-1.3.output/good" in read_tar(shared_samgrid, job_id), "what succeeded is not lost"
 
 
 def test_enough_successes_are_a_success_where_the_request_says_so(shared_samgrid: Samgrid) -> None:
     script = 'test "$SAMGRID_INDEX" != 2'
     request = f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{script}')(count=3)(min_success=0.6)"
-    identity = shared_samgrid.submit(request)
-    assert shared_samgrid("watch", identity).returncode == 0
+    job_id = shared_samgrid.submit(request)
+    assert shared_samgrid("watch", job_id).returncode == 0
 
 
 def test_cancelling_ends_what_runs_and_what_waits(samgrid: Samgrid) -> None:
     slow = replace(samgrid, settings={"SAMGRID_FORK_SLOTS": "2"})
     script = "echo began >output/began; sleep 300"
-    identity = slow.submit(f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{script}')(count=6)")
-    wait_until(lambda: counts(slow, identity).get("active") == 2)
+    job_id = slow.submit(f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{script}')(count=6)")
+    wait_until(lambda: counts(slow, job_id).get("active") == 2)
     wait_until(lambda: len(list(samgrid.scratch.glob("*/output/began"))) == 2)
-    assert slow("cancel", identity[:5]).returncode == 0
-    done = slow("watch", identity)
+    assert slow("cancel", job_id[:5]).returncode == 0
+    done = slow("watch", job_id)
     assert done.returncode == 1
-    ended = counts(slow, identity)
+    ended = counts(slow, job_id)
     assert ended == {"cancelled": 6}
     assert "cancelled by" in done.stdout
-    made = [content for name, content in read_tar(slow, identity).items() if name.endswith(".output/began")]
+    made = [content for name, content in read_tar(slow, job_id).items() if name.endswith(".output/began")]
     assert made == [b"began\n"] * 2, "what was made until then comes back"
     assert not processes_of(samgrid.scratch), "no process of the grid job is left"
-    assert slow("cancel", identity).stdout == f"grid job {identity} has ended already\n"
+    assert slow("cancel", job_id).stdout == f"grid job {job_id} has ended already\n"
 
 
 def test_a_program_that_is_gone_when_it_is_to_be_packed_fails_the_grid_job(account: Account, tmp_path: Path) -> None:
@@ -206,14 +206,14 @@ def test_a_program_that_is_gone_when_it_is_to_be_packed_fails_the_grid_job(accou
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
     request = [("samgrid_type", ("command",)), ("executable", (str(program),))]
-    identity = accept_grid_job(account, request, tmp_path)
+    job_id = accept_grid_job(account, request, tmp_path)
     program.unlink()
     for task in ("submit", "collect"):
-        assert run_worker(["--state-dir", str(account.places.root), task, identity]) == 0
-    job = account.database.grid_jobs.get(identity)
+        assert run_worker(["--state-dir", str(account.places.root), task, job_id]) == 0
+    job = account.database.grid_jobs.get(job_id)
     assert job.state is State.FAILED
     assert str(program) in str(job.reason)
-    assert account.places.output(identity).exists()
+    assert account.places.output(job_id).exists()
 
 
 @pytest.mark.parametrize(
@@ -251,9 +251,9 @@ def test_the_configuration_of_the_last_submit_holds(samgrid: Samgrid, tmp_path: 
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     moved = replace(samgrid, scratch=elsewhere)
-    identity = moved.submit("&(samgrid_type=command)(executable=/bin/pwd)")
-    assert moved("watch", identity).returncode == 0
-    pwd = read_tar(moved, identity)[f"{identity}.{identity}-1.1.stdout"].decode()
+    job_id = moved.submit("&(samgrid_type=command)(executable=/bin/pwd)")
+    assert moved("watch", job_id).returncode == 0
+    pwd = read_tar(moved, job_id)[f"{job_id}.{job_id}-1.1.stdout"].decode()
     assert pwd.startswith(str(elsewhere))
 
 
@@ -261,8 +261,8 @@ def test_a_log_that_is_not_where_the_configuration_says_is_a_problem(
     samgrid: Samgrid, watch_impatiently: Callable[[Samgrid, str], tuple[int, str]]
 ) -> None:
     lost = replace(samgrid, settings={"SAMGRID_EVENTS_PATH": "/no/such/log"})
-    identity = lost.submit("&(samgrid_type=command)(executable=/bin/sleep)(arguments=60)")
-    status, said = watch_impatiently(lost, identity)
+    job_id = lost.submit("&(samgrid_type=command)(executable=/bin/sleep)(arguments=60)")
+    status, said = watch_impatiently(lost, job_id)
     assert status == 3
     assert "/no/such/log" in said
 
@@ -274,11 +274,11 @@ def test_a_generator_that_dies_is_told_by_doctor_and_keeps_nobody_from_watching(
     file.write_text("[events]\nprefix = ['/bin/false']\n[monitor]\nreconcile_interval = 0.5\n")
     deaf = replace(samgrid, settings={"SAMGRID_CONFIG": str(file)})
     # Longer than the impatient wait.
-    identity = deaf.submit("&(samgrid_type=command)(executable=/bin/sleep)(arguments=4)")
-    assert watch_impatiently(deaf, identity) == (0, "")
-    identity = deaf.submit("&(samgrid_type=command)(executable=/bin/sleep)(arguments=300)")
+    job_id = deaf.submit("&(samgrid_type=command)(executable=/bin/sleep)(arguments=4)")
+    assert watch_impatiently(deaf, job_id) == (0, "")
+    job_id = deaf.submit("&(samgrid_type=command)(executable=/bin/sleep)(arguments=300)")
     wait_until(lambda: "its monitor says: generator fork ended with status 1" in deaf("doctor").stdout)
-    assert deaf("cancel", identity).returncode == 0
+    assert deaf("cancel", job_id).returncode == 0
 
 
 def test_questions_create_nothing(samgrid: Samgrid) -> None:
@@ -290,20 +290,20 @@ def test_questions_create_nothing(samgrid: Samgrid) -> None:
 
 def test_two_grid_jobs_share_the_slots_and_both_end(shared_samgrid: Samgrid) -> None:
     request = "&(samgrid_type=command)(executable=/bin/true)(count=6)"
-    identities = [shared_samgrid.submit(request), shared_samgrid.submit(request)]
-    assert [shared_samgrid("watch", identity).returncode for identity in identities] == [0, 0]
+    job_ids = [shared_samgrid.submit(request), shared_samgrid.submit(request)]
+    assert [shared_samgrid("watch", job_id).returncode for job_id in job_ids] == [0, 0]
 
 
 def test_without_a_log_the_batch_system_is_asked(samgrid: Samgrid, tmp_path: Path) -> None:
     settings = {"SAMGRID_EVENTS_SOURCE": "poll", "SAMGRID_MONITOR_RECONCILE_INTERVAL": "0.2", "SAMGRID_FORK_SLOTS": "3"}
     polling = replace(samgrid, settings=settings)
     script = f'until [ -e {tmp_path}/go ]; do sleep 0.1; done; test "$SAMGRID_INDEX" != 2 || exit 4'
-    identity = polling.submit(f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{script}')(count=3)")
-    wait_until(lambda: counts(polling, identity) == {"active": 3})
+    job_id = polling.submit(f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{script}')(count=3)")
+    wait_until(lambda: counts(polling, job_id) == {"active": 3})
     (tmp_path / "go").touch()
-    assert polling("watch", identity).returncode == 1
+    assert polling("watch", job_id).returncode == 1
     xpath = "//local-job[@exit-code=4 and @state='done' and @started]/@index"
-    assert polling("query", "--job", identity, xpath).stdout == "2\n"
+    assert polling("query", "--job", job_id, xpath).stdout == "2\n"
 
 
 def test_the_day_files_of_another_generator_do_as_well_as_the_log(samgrid: Samgrid, tmp_path: Path) -> None:
@@ -319,8 +319,8 @@ def test_the_day_files_of_another_generator_do_as_well_as_the_log(samgrid: Samgr
     }
     following = replace(samgrid, settings=settings)
     with subprocess.Popen([*command, "-t", "1", "-d", str(folder), "-l", str(log)], stdin=subprocess.PIPE) as generator:
-        identity = following.submit("&(samgrid_type=command)(executable=/bin/true)(count=3)")
-        assert following("watch", identity).returncode == 0
+        job_id = following.submit("&(samgrid_type=command)(executable=/bin/true)(count=3)")
+        assert following("watch", job_id).returncode == 0
         assert generator.stdin is not None
         generator.stdin.close()
     assert [path.name.isdigit() for path in folder.iterdir()] == [True]
@@ -336,20 +336,20 @@ def test_a_full_disk_under_the_tar_is_told_and_the_job_goes_on_later(
     submitted = subprocess.run(
         ["/bin/sh", "-c", command], input=request, text=True, capture_output=True, env=samgrid.environment(), check=True
     )
-    identity = submitted.stdout.strip()
+    job_id = submitted.stdout.strip()
     # Who finds no monitor starts one, without that limit.
     wait_until((samgrid.state / "monitor.sock").exists)
-    status, said = watch_impatiently(samgrid, identity)
+    status, said = watch_impatiently(samgrid, job_id)
     assert status == 3, said
     assert "File too large" in said
-    folder = samgrid.state / "jobs" / identity
+    folder = samgrid.state / "jobs" / job_id
     # It is tried again and again; each time nothing half-made is left.
     wait_until(lambda: not list(folder.glob("*.tar*")))
-    assert "File too large" in samgrid("status", identity).stdout
+    assert "File too large" in samgrid("status", job_id).stdout
     end_processes_of(samgrid.state)
-    done = samgrid("watch", identity)
+    done = samgrid("watch", job_id)
     assert done.returncode == 0, done.stderr
-    assert len(read_tar(samgrid, identity)[f"{identity}.{identity}-1.3.output/zeros"]) == 1_500_000
+    assert len(read_tar(samgrid, job_id)[f"{job_id}.{job_id}-1.3.output/zeros"]) == 1_500_000
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk")
@@ -363,18 +363,18 @@ def test_a_full_disk_under_everything_is_told_and_the_job_goes_on_later(
     small = replace(samgrid, state=disk / "state", settings=short_sleeps(tmp_path))
     try:
         script = "head -c 30000 /dev/urandom >output/noise"
-        identity = small.submit(f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{script}')(count=30)")
-        status, said = watch_impatiently(small, identity)
+        job_id = small.submit(f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{script}')(count=30)")
+        status, said = watch_impatiently(small, job_id)
         assert status == 3, said
         assert "no space left" in said.lower() or "full" in said
         assert "Traceback" not in said
         subprocess.run(["mount", "-o", "remount,size=20000k", disk], check=True)
-        done = small("watch", identity)
+        done = small("watch", job_id)
         # A local job whose output did not fit failed, and says so; every other one is there.
         assert done.returncode == 0 or "is the disk full?" in done.stdout, done.stdout + done.stderr
-        assert sum(counts(small, identity).values()) == 30
-        succeeded = small("query", "--job", identity, "count(//local-job[@driver='ended' and @exit-code=0])").stdout
-        noise = [content for name, content in read_tar(small, identity).items() if name.endswith("/noise")]
+        assert sum(counts(small, job_id).values()) == 30
+        succeeded = small("query", "--job", job_id, "count(//local-job[@driver='ended' and @exit-code=0])").stdout
+        noise = [content for name, content in read_tar(small, job_id).items() if name.endswith("/noise")]
         assert [len(content) for content in noise] == [30_000] * int(succeeded)
         assert int(succeeded) >= 24
     finally:

@@ -37,9 +37,9 @@ samgrid-report xml run.xml
 '''
 
 
-def facts(samgrid: Samgrid, identity: str) -> dict[str, str]:
+def facts(samgrid: Samgrid, job_id: str) -> dict[str, str]:
     """What ``samgrid status`` says of one grid job, line by line."""
-    lines = samgrid("status", identity).stdout.splitlines()
+    lines = samgrid("status", job_id).stdout.splitlines()
     return {name.strip(): text.strip() for name, _, text in (line.partition("  ") for line in lines)}
 
 
@@ -49,22 +49,22 @@ def test_status_shows_phases_from_lines_of_a_program_that_knows_nothing_of_us(sa
     wait = "until [ -e {} ]; do sleep 0.1; done"
     script = f"{tell} 20/100 events; {wait.format(more)}; {tell} 40/100 events; {wait.format(go)}; echo the end"
     impatient = replace(samgrid, settings={"SAMGRID_MONITOR_STALL_TIME": "1", **short_sleeps(tmp_path)})
-    identity = impatient.submit(f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{script}')(count=2)")
-    wait_until(lambda: "40 of 200 events" in facts(impatient, identity).get("phase generate", ""))
+    job_id = impatient.submit(f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{script}')(count=2)")
+    wait_until(lambda: "40 of 200 events" in facts(impatient, job_id).get("phase generate", ""))
     # Whoever says this has seen it run for so long that a rate can be told.
-    wait_until(lambda: "may end" in facts(impatient, identity))
+    wait_until(lambda: "may end" in facts(impatient, job_id))
     more.touch()
-    wait_until(lambda: "80 of 200 events" in facts(impatient, identity)["phase generate"])
-    wait_until(lambda: "stalled" in facts(impatient, identity))
-    shown = facts(impatient, identity)
+    wait_until(lambda: "80 of 200 events" in facts(impatient, job_id)["phase generate"])
+    wait_until(lambda: "stalled" in facts(impatient, job_id))
+    shown = facts(impatient, job_id)
     assert shown["stalled"] == "2 local jobs have told nothing new for 1 s, first number 1"
     assert shown["phase generate"].endswith(("events/s", "events/min"))
     assert shown["may end"].endswith("(estimate)")
     go.touch()
-    watched = impatient("watch", identity)
+    watched = impatient("watch", job_id)
     assert watched.returncode == 0
     assert "generate 80/200 events" in watched.stdout
-    assert {"stalled", "may end"}.isdisjoint(facts(impatient, identity))
+    assert {"stalled", "may end"}.isdisjoint(facts(impatient, job_id))
 
 
 def test_phases_come_from_a_handler_that_understands_the_programs_words(samgrid: Samgrid, tmp_path: Path) -> None:
@@ -72,25 +72,25 @@ def test_phases_come_from_a_handler_that_understands_the_programs_words(samgrid:
     (tmp_path / "talkative.py").write_text(HANDLER.replace("@GO@", str(go)))
     settings = {"SAMGRID_HANDLERS_MODULES": str(tmp_path / "talkative.py"), **short_sleeps(tmp_path)}
     talkative = replace(samgrid, settings=settings)
-    identity = talkative.submit("&(samgrid_type=talkative)")
-    wait_until(lambda: facts(talkative, identity).get("phase generate", "").startswith("80 of 200 events"))
+    job_id = talkative.submit("&(samgrid_type=talkative)")
+    wait_until(lambda: facts(talkative, job_id).get("phase generate", "").startswith("80 of 200 events"))
     go.touch()
-    assert talkative("watch", identity).returncode == 0
-    assert facts(talkative, identity)["phase generate"].startswith("200 of 200 events")
+    assert talkative("watch", job_id).returncode == 0
+    assert facts(talkative, job_id)["phase generate"].startswith("200 of 200 events")
     question = "//local-job/*[local-name()='run']/@number"
-    assert talkative("query", "--job", identity, question).stdout.split() == ["1", "2"]
-    results = talkative.state / "jobs" / identity / "results"
+    assert talkative("query", "--job", job_id, question).stdout.split() == ["1", "2"]
+    results = talkative.state / "jobs" / job_id / "results"
     assert list((results / "reports").iterdir()) == []
-    manifest = talkative("output", identity).stdout
+    manifest = talkative("output", job_id).stdout
     assert ".lines" not in manifest
     assert "missing" not in manifest
-    assert json.loads(talkative("status", "--format", "json", identity).stdout)[0]["state"] == "done"
+    assert json.loads(talkative("status", "--format", "json", job_id).stdout)[0]["state"] == "done"
 
 
 def test_a_program_that_spoils_the_folder_of_reports_keeps_nothing_from_ending(shared_samgrid: Samgrid) -> None:
     spoil = "cd ${SAMGRID_STATUS%/*} && rm -rf reports && ln -s reports reports"
-    identity = shared_samgrid.submit(f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{spoil}')")
-    assert shared_samgrid("watch", identity).stdout.splitlines()[-1] == f"grid job {identity} done"
+    job_id = shared_samgrid.submit(f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{spoil}')")
+    assert shared_samgrid("watch", job_id).stdout.splitlines()[-1] == f"grid job {job_id} done"
     waiting = shared_samgrid.submit(f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{spoil}; sleep 3600')")
     wait_until((shared_samgrid.state / "jobs" / waiting / "results" / "reports").is_symlink)
     other = shared_samgrid.submit("&(samgrid_type=command)(executable=/bin/true)")

@@ -108,7 +108,7 @@ def put(database: Database, job: GridJob, request: str, local_jobs: list[LocalJo
         database.grid_jobs.put(job)
         for local_job in local_jobs:
             put_outcome(local_job)
-        database.local_jobs.put(job.identity, local_jobs)
+        database.local_jobs.put(job.job_id, local_jobs)
 
 
 @pytest.fixture(scope="module")

@@ -22,14 +22,14 @@ def fails_first(marks: Path, count: int, index: int, retries: int) -> str:
 def test_a_program_that_fails_at_first_succeeds_at_its_second_attempt(shared_samgrid: Samgrid, tmp_path: Path) -> None:
     marks = tmp_path / "marks"
     marks.mkdir()
-    identity = shared_samgrid.submit(fails_first(marks, 3, 2, retries=1))
-    done = shared_samgrid("watch", identity)
+    job_id = shared_samgrid.submit(fails_first(marks, 3, 2, retries=1))
+    done = shared_samgrid("watch", job_id)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert [len((marks / str(index)).read_text().splitlines()) for index in (1, 2, 3)] == [1, 2, 1]
-    names = [name for name in read_tar(shared_samgrid, identity) if name.endswith(".stdout")]
-    stem = f"{identity}.{identity}"
+    names = [name for name in read_tar(shared_samgrid, job_id) if name.endswith(".stdout")]
+    stem = f"{job_id}.{job_id}"
     assert sorted(names) == [f"{stem}-1.1.stdout", f"{stem}-1.3.stdout", f"{stem}-2.1.stdout"]
-    answer = shared_samgrid("query", "--job", identity, "string(//local-job[@index=2]/attempt/@exit-code)")
+    answer = shared_samgrid("query", "--job", job_id, "string(//local-job[@index=2]/attempt/@exit-code)")
     assert answer.stdout == "1\n"
 
 

@@ -25,16 +25,16 @@ def two_steps(make: str, read: str = "cat $SAMGRID_INPUT_FOLDER/*/part | tee out
         (read (samgrid_type command) (executable /bin/sh) (arguments -c '{read}') (input_step make)))"""
 
 
-def steps(samgrid: Samgrid, identity: str) -> list[tuple[str, str, str]]:
+def steps(samgrid: Samgrid, job_id: str) -> list[tuple[str, str, str]]:
     """Name, id and state of the steps that have begun."""
-    (row,) = json.loads(samgrid("status", "--format", "json", identity).stdout)
+    (row,) = json.loads(samgrid("status", "--format", "json", job_id).stdout)
     return [(step["name"], step["grid_job"], step["state"]) for step in row["steps"] if step["grid_job"]]
 
 
-def read_step(samgrid: Samgrid, identity: str, name: str) -> dict[str, bytes]:
+def read_step(samgrid: Samgrid, job_id: str, name: str) -> dict[str, bytes]:
     """The files of a step in the tar of the whole, named without its own id."""
-    part = {step: grid_job for step, grid_job, _ in steps(samgrid, identity)}[name]
-    files = read_tar(samgrid, identity)
+    part = {step: grid_job for step, grid_job, _ in steps(samgrid, job_id)}[name]
+    files = read_tar(samgrid, job_id)
     return {
         path.removeprefix(f"{name}/").removeprefix(f"{part}."): content
         for path, content in files.items()
@@ -51,33 +51,33 @@ def kill_processes_of(samgrid: Samgrid, word: str) -> None:
 
 
 def test_the_second_step_reads_what_the_first_one_made(shared_samgrid: Samgrid) -> None:
-    identity = shared_samgrid.submit(two_steps("echo $SAMGRID_INDEX >output/part", count=12))
-    done = shared_samgrid("watch", identity)
+    job_id = shared_samgrid.submit(two_steps("echo $SAMGRID_INDEX >output/part", count=12))
+    done = shared_samgrid("watch", job_id)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert "step 2 of 2: read" in done.stdout
-    (make, _, _), (read, part, state) = steps(shared_samgrid, identity)
+    (make, _, _), (read, part, state) = steps(shared_samgrid, job_id)
     assert (make, read, state) == ("make", "read", "done")
     numbers = "".join(f"{index}\n" for index in range(1, 13)).encode()
-    assert read_step(shared_samgrid, identity, "read")[f"{part}-1.1.output/all"] == numbers
-    manifest = json.loads(read_tar(shared_samgrid, identity)["manifest.json"])
+    assert read_step(shared_samgrid, job_id, "read")[f"{part}-1.1.output/all"] == numbers
+    manifest = json.loads(read_tar(shared_samgrid, job_id)["manifest.json"])
     assert (manifest["missing"], manifest["refused"]) == ([], [])
-    listing = shared_samgrid("status", identity).stdout
+    listing = shared_samgrid("status", job_id).stdout
     assert f"read ({part}) done" in listing
-    assert f"(step of {identity})" in shared_samgrid("status").stdout
+    assert f"(step of {job_id})" in shared_samgrid("status").stdout
 
 
 def test_a_step_that_fails_is_the_last_one(shared_samgrid: Samgrid) -> None:
     done = shared_samgrid("run", "-", stdin=two_steps("echo no such card >&2; exit 3"))
     assert done.returncode == 1
-    identity = done.stdout.split()[2]
-    ((name, part, state),) = steps(shared_samgrid, identity)
+    job_id = done.stdout.split()[2]
+    ((name, part, state),) = steps(shared_samgrid, job_id)
     assert (name, state) == ("make", "failed")
     assert f"failed: step make ({part}): 2 of 2 local jobs failed, first number 1" in done.stdout
     assert "(no such card)" in done.stdout
     ends = {f"{part}.{part}-1.{index}.{what}" for index in (1, 2) for what in ("stdout", "stderr", "status")}
     of_step = {f"make/{name}" for name in (f"{part}.log", f"{part}.xml", "manifest.json", *ends)}
-    assert read_tar(shared_samgrid, identity).keys() == {
-        f"{identity}.log", f"{identity}.xml", "manifest.json", *of_step
+    assert read_tar(shared_samgrid, job_id).keys() == {
+        f"{job_id}.log", f"{job_id}.xml", "manifest.json", *of_step
     }  # fmt: skip
 
 
@@ -95,24 +95,24 @@ def test_a_step_whose_request_is_wrong_when_it_is_due_ends_the_whole(shared_samg
 
 def test_cancel_in_the_second_step_ends_it_and_keeps_the_first(shared_samgrid: Samgrid, tmp_path: Path) -> None:
     read = f"echo $$ >{tmp_path}/pid; exec sleep 600"
-    identity = shared_samgrid.submit(two_steps("echo $SAMGRID_INDEX >output/part", read))
+    job_id = shared_samgrid.submit(two_steps("echo $SAMGRID_INDEX >output/part", read))
     wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().endswith("\n"))
-    assert shared_samgrid("cancel", identity).returncode == 0
-    done = shared_samgrid("watch", identity)
+    assert shared_samgrid("cancel", job_id).returncode == 0
+    done = shared_samgrid("watch", job_id)
     assert (done.returncode, "cancelled by" in done.stdout) == (1, True)
     wait_until(lambda: not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists())
-    assert [state for _, _, state in steps(shared_samgrid, identity)] == ["done", "failed"]
-    assert {name.partition("/")[0] for name in read_tar(shared_samgrid, identity) if "/" in name} == {"make", "read"}
+    assert [state for _, _, state in steps(shared_samgrid, job_id)] == ["done", "failed"]
+    assert {name.partition("/")[0] for name in read_tar(shared_samgrid, job_id) if "/" in name} == {"make", "read"}
 
 
 def test_kill_9_of_everything_of_ours_between_the_steps_begins_each_once(samgrid: Samgrid, tmp_path: Path) -> None:
     wait = f"until [ -e {tmp_path}/go ]; do sleep 0.05; done"
     make = f"echo run >>{tmp_path}/make$SAMGRID_INDEX; {wait}; echo 1 >output/part"
-    identity = samgrid.submit(two_steps(make, f"echo run >>{tmp_path}/read; cat $SAMGRID_INPUT_FOLDER/*/part"))
+    job_id = samgrid.submit(two_steps(make, f"echo run >>{tmp_path}/read; cat $SAMGRID_INPUT_FOLDER/*/part"))
     moments: list[Callable[[], bool]] = [
         lambda: all((tmp_path / name).exists() for name in ("make1", "make2")),
         lambda: len(list(samgrid.state.glob("jobs/*/*.tar"))) == 1,
-        lambda: len(steps(samgrid, identity)) == 2,
+        lambda: len(steps(samgrid, job_id)) == 2,
         (tmp_path / "read").exists,
     ]
     for has_come in moments:
@@ -122,8 +122,8 @@ def test_kill_9_of_everything_of_ours_between_the_steps_begins_each_once(samgrid
         (tmp_path / "go").touch()
         # It wakes a new monitor.
         assert samgrid("status").returncode == 0
-    assert samgrid("watch", identity).returncode == 0
-    assert [state for _, _, state in steps(samgrid, identity)] == ["done", "done"]
+    assert samgrid("watch", job_id).returncode == 0
+    assert [state for _, _, state in steps(samgrid, job_id)] == ["done", "done"]
     assert len(json.loads(samgrid("status", "--format", "json").stdout)) == 3
     for name in ("make1", "make2", "read"):
         assert (tmp_path / name).read_text() == "run\n", name
@@ -133,10 +133,10 @@ def test_a_step_cannot_lead_the_next_one_out_of_its_outputs(shared_samgrid: Samg
     link, pipe, folder = "ln -s /etc/passwd output/part", "mkfifo output/part", "rmdir output; ln -s /etc output"
     tricks = f"case $SAMGRID_INDEX in 1) {link};; 2) {pipe};; 3) {folder};; 4) echo good >output/part;; esac"
     read = "ls -R $SAMGRID_INPUT_FOLDER; find $SAMGRID_INPUT_FOLDER ! -type d"
-    identity = shared_samgrid.submit(two_steps(tricks, read, count=4))
-    assert shared_samgrid("watch", identity).returncode == 0
-    (_, _, _), (_, part, _) = steps(shared_samgrid, identity)
-    text = read_step(shared_samgrid, identity, "read")[f"{part}-1.1.stdout"].decode()
+    job_id = shared_samgrid.submit(two_steps(tricks, read, count=4))
+    assert shared_samgrid("watch", job_id).returncode == 0
+    (_, _, _), (_, part, _) = steps(shared_samgrid, job_id)
+    text = read_step(shared_samgrid, job_id, "read")[f"{part}-1.1.stdout"].decode()
     found = [line for line in text.splitlines() if "passwd" in line or line.endswith("/part")]
     assert (len(found), found[0].endswith("/000004/part")) == (1, True), text
 
@@ -148,8 +148,8 @@ def test_the_example_makes_events_and_merges_them(shared_samgrid: Samgrid) -> No
     smaller = example.replace("(events 2000)", "(events 20) (events_per_local_job 10)")
     done = shared_samgrid("run", "-", stdin=smaller)
     assert done.returncode == 0, done.stdout + done.stderr
-    identity = done.stdout.split()[2]
-    merged = read_step(shared_samgrid, identity, "merge")
+    job_id = done.stdout.split()[2]
+    merged = read_step(shared_samgrid, job_id, "merge")
     (content,) = (content for name, content in merged.items() if name.endswith(".lhe"))
     root = etree.fromstring(content)
     assert [child.tag for child in root] == ["init", *["event"] * 20]
@@ -165,8 +165,8 @@ def test_the_example_makes_events_and_merges_them(shared_samgrid: Samgrid) -> No
 
 def test_cancel_ends_a_step_whose_handler_does_not_return(shared_samgrid: Samgrid, tmp_path: Path) -> None:
     steps = f"(a (samgrid_type endless) (executable /bin/true) (arguments {tmp_path}/entered))"
-    identity = shared_samgrid.submit(f"&(samgrid_type = structured)(steps = {steps})")
+    job_id = shared_samgrid.submit(f"&(samgrid_type = structured)(steps = {steps})")
     wait_until((tmp_path / "entered").exists)
-    assert shared_samgrid("cancel", identity).returncode == 0
-    done = shared_samgrid("watch", identity)
+    assert shared_samgrid("cancel", job_id).returncode == 0
+    done = shared_samgrid("watch", job_id)
     assert (done.returncode, "cancelled by" in done.stdout) == (1, True), done.stderr

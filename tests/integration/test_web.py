@@ -30,12 +30,12 @@ def get(site: Serving, path: str, **headers: str) -> http.client.HTTPResponse:
 @pytest.fixture(scope="module")
 def finished(module_samgrid: Samgrid) -> tuple[Samgrid, str]:
     """An account whose one grid job is done, and for which nothing works any more."""
-    identity = module_samgrid.submit(
+    job_id = module_samgrid.submit(
         '&(samgrid_type = command)(executable = /bin/echo)(arguments = "<b>hello</b>")(count = 3)'
     )
-    assert module_samgrid("watch", identity).returncode == 0
+    assert module_samgrid("watch", job_id).returncode == 0
     end_processes_of(module_samgrid.state)
-    return module_samgrid, identity
+    return module_samgrid, job_id
 
 
 @pytest.fixture(scope="module")
@@ -46,20 +46,20 @@ def site(finished: tuple[Samgrid, str]) -> Iterator[Serving]:
 
 
 def test_a_grid_job_is_shown_down_to_its_output(finished: tuple[Samgrid, str], site: Serving) -> None:
-    samgrid, identity = finished
+    samgrid, job_id = finished
     assert site.line == f"{site.address}/?token={site.token}\n"
-    assert identity in get(site, "/").read().decode()
-    assert "3 done" in get(site, f"/jobs/{identity}").read().decode()
-    assert "the outputs are back" in get(site, f"/jobs/{identity}/local/2").read().decode()
-    assert get(site, f"/jobs/{identity}/local/2/stdout").read() == b"<b>hello</b>\n"
-    assert "packed for 3" in get(site, f"/jobs/{identity}/log").read().decode()
-    tar = get(site, f"/jobs/{identity}/output.tar").read()
-    assert tar == (samgrid.state / "jobs" / identity / f"{identity}.tar").read_bytes()
+    assert job_id in get(site, "/").read().decode()
+    assert "3 done" in get(site, f"/jobs/{job_id}").read().decode()
+    assert "the outputs are back" in get(site, f"/jobs/{job_id}/local/2").read().decode()
+    assert get(site, f"/jobs/{job_id}/local/2/stdout").read() == b"<b>hello</b>\n"
+    assert "packed for 3" in get(site, f"/jobs/{job_id}/log").read().decode()
+    tar = get(site, f"/jobs/{job_id}/output.tar").read()
+    assert tar == (samgrid.state / "jobs" / job_id / f"{job_id}.tar").read_bytes()
 
 
 def test_questions_are_answered_within_limits(finished: tuple[Samgrid, str], site: Serving) -> None:
-    _, identity = finished
-    page = get(site, f"/query?q={quote('//local-job/@exit-code')}&job={identity[:4]}").read().decode()
+    _, job_id = finished
+    page = get(site, f"/query?q={quote('//local-job/@exit-code')}&job={job_id[:4]}").read().decode()
     assert "3 items" in page
     assert "0\n0\n0\n" in page
     assert "XPath" in get(site, f"/query?q={quote('//local-job[')}").read().decode()
@@ -75,10 +75,10 @@ def read_documents(samgrid: Samgrid) -> bytes:
 
 
 def test_nothing_is_written(finished: tuple[Samgrid, str], site: Serving) -> None:
-    samgrid, identity = finished
+    samgrid, job_id = finished
     # Not the file's bytes: whoever closes it last brings in what the monitor has committed.
     before = read_documents(samgrid)
-    for path in ("/", f"/jobs/{identity}", f"/jobs/{identity}/local/1", "/query?q=1"):
+    for path in ("/", f"/jobs/{job_id}", f"/jobs/{job_id}/local/1", "/query?q=1"):
         assert get(site, path).status == 200
     assert read_documents(samgrid) == before
 

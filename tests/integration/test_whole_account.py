@@ -52,25 +52,25 @@ def test_sick_grid_jobs_end_or_say_what_holds_them_and_all_others_are_done(samgr
     waiting = f'echo begun >{tmp_path}/begun-"$$"; until [ -e {tmp_path}/go ]; do sleep 0.1; done'
     poisoned = {table: submit_shell(samgrid, waiting) for table in ("grid_job", "local_job")}
     wait_until(lambda: len(list(tmp_path.glob("begun-*"))) == 2)
-    for table, identity in poisoned.items():
-        damage(samgrid, table, identity)
+    for table, job_id in poisoned.items():
+        damage(samgrid, table, job_id)
     hung = [samgrid.submit(f"&(samgrid_type={kind})(executable=/bin/true)") for kind in ("hanging", "deaf")]
     spoilt = {what: submit_shell(samgrid, script) for what, script in SPOILERS.items()}
     healthy = [samgrid.submit("&(samgrid_type=command)(executable=/bin/true)") for _ in range(HEALTHY)]
     (tmp_path / "go").touch()
-    wait_until(lambda: all(states(samgrid)[identity]["state"] == "done" for identity in healthy), seconds=600)
-    for identity in hung:
-        assert "did not come to an end" in wait_for_failure(samgrid, identity)
+    wait_until(lambda: all(states(samgrid)[job_id]["state"] == "done" for job_id in healthy), seconds=600)
+    for job_id in hung:
+        assert "did not come to an end" in wait_for_failure(samgrid, job_id)
     assert "the results folder has become a link" in wait_for_failure(samgrid, spoilt["folder"])
     wait_until(lambda: states(samgrid)[spoilt["size"]]["state"] == "done", seconds=600)
     assert "output/large: its 2000000 bytes would pass the limit" in samgrid("output", spoilt["size"]).stdout
     told = samgrid("output", torn)
     assert told.returncode == 1
     assert f"the output {samgrid.state}/jobs/{torn}/{torn}.tar cannot be read" in told.stderr
-    wait_until(lambda: all("quarantined" in states(samgrid)[identity] for identity in poisoned.values()), seconds=600)
-    for identity in poisoned.values():
-        assert f"samgrid remove {identity}" in states(samgrid)[identity]["quarantined"]
-        assert samgrid("log", identity).stdout.count("in quarantine since") == 1
-        assert samgrid("remove", identity).returncode == 0
+    wait_until(lambda: all("quarantined" in states(samgrid)[job_id] for job_id in poisoned.values()), seconds=600)
+    for job_id in poisoned.values():
+        assert f"samgrid remove {job_id}" in states(samgrid)[job_id]["quarantined"]
+        assert samgrid("log", job_id).stdout.count("in quarantine since") == 1
+        assert samgrid("remove", job_id).returncode == 0
     assert states(samgrid).keys() == {torn, *hung, *spoilt.values(), *healthy}
     assert samgrid("query", "count(//grid-job)").stdout == f"{1 + len(hung) + len(spoilt) + HEALTHY}\n"

@@ -44,17 +44,17 @@ def test_the_task_of_a_server_that_was_killed_is_begun_again_and_done_once(samgr
     handler.write_text(HANDLER.format(folder=tmp_path))
     samgrid = replace(samgrid, settings={"SAMGRID_HANDLERS_MODULES": str(handler)})
     script = f'echo run >>{tmp_path}/"ran-$SAMGRID_INDEX"; echo out'
-    identity = samgrid.submit(f"&(samgrid_type=waiting)(executable=/bin/sh)(arguments=-c '{script}')(count=3)")
+    job_id = samgrid.submit(f"&(samgrid_type=waiting)(executable=/bin/sh)(arguments=-c '{script}')(count=3)")
     wait_until(lambda: len(list(tmp_path.glob("begun-*"))) == 1)
     (begun,) = (int(path.name.removeprefix("begun-")) for path in tmp_path.glob("begun-*"))
     os.kill(parent_of(begun), signal.SIGKILL)
     wait_until(lambda: begun not in servers_of(samgrid))
     wait_until(lambda: len(list(tmp_path.glob("begun-*"))) == 2)
     (tmp_path / "go").touch()
-    assert samgrid("watch", identity).returncode == 0
-    assert counts(samgrid, identity) == {"done": 3}
+    assert samgrid("watch", job_id).returncode == 0
+    assert counts(samgrid, job_id) == {"done": 3}
     assert [(tmp_path / f"ran-{index}").read_text() for index in (1, 2, 3)] == ["run\n"] * 3
-    assert len([name for name in read_tar(samgrid, identity) if name.endswith(".stdout")]) == 3
+    assert len([name for name in read_tar(samgrid, job_id) if name.endswith(".stdout")]) == 3
     # The one server, once the last look at the batch system has ended.
     wait_until(lambda: len(servers_of(samgrid)) == 1)
 
@@ -65,12 +65,12 @@ def test_a_handler_that_hangs_when_the_monitor_is_killed_keeps_no_grid_job_from_
     handler = tmp_path / "waiting.py"
     handler.write_text(HANDLER.format(folder=tmp_path))
     samgrid = replace(samgrid, settings={"SAMGRID_HANDLERS_MODULES": str(handler)})
-    identity = samgrid.submit("&(samgrid_type=waiting)(executable=/bin/true)")
+    job_id = samgrid.submit("&(samgrid_type=waiting)(executable=/bin/true)")
     wait_until(lambda: len(list(tmp_path.glob("begun-*"))) == 1)
     (monitor,) = processes_of(samgrid.state, "samgrid-monitor")
     os.kill(monitor, signal.SIGKILL)
-    assert samgrid("cancel", identity).returncode == 0
-    assert samgrid("watch", identity).stdout.splitlines()[-1].startswith(f"grid job {identity} cancelled: cancelled")
+    assert samgrid("cancel", job_id).returncode == 0
+    assert samgrid("watch", job_id).stdout.splitlines()[-1].startswith(f"grid job {job_id} cancelled: cancelled")
 
 
 def test_a_cancel_during_a_submission_adopts_its_array_and_begins_no_other(samgrid: Samgrid, tmp_path: Path) -> None:
@@ -84,16 +84,16 @@ def test_a_cancel_during_a_submission_adopts_its_array_and_begins_no_other(samgr
         f"[batch.fork]\nmax_array = 2\nsettle_time = 3600\nsubmit = {{ argv = {submit} }}\n"
     )
     samgrid = replace(samgrid, settings={"SAMGRID_CONFIG": str(tmp_path / "samgrid.toml")})
-    identity = samgrid.submit("&(samgrid_type=command)(executable=/bin/sleep)(arguments=300)(count=6)")
+    job_id = samgrid.submit("&(samgrid_type=command)(executable=/bin/sleep)(arguments=300)(count=6)")
     wait_until((tmp_path / "begun").exists)
-    assert samgrid("cancel", identity).returncode == 0
+    assert samgrid("cancel", job_id).returncode == 0
     # The monitor answers when it has seen to whoever connected before.
-    assert samgrid("status", identity).returncode == 0
+    assert samgrid("status", job_id).returncode == 0
     (tmp_path / "go").touch()
-    assert samgrid("watch", identity).stdout.splitlines()[-1].startswith(f"grid job {identity} cancelled: cancelled")
+    assert samgrid("watch", job_id).stdout.splitlines()[-1].startswith(f"grid job {job_id} cancelled: cancelled")
     assert (tmp_path / "begun").read_text() == "run\n"
-    assert "submitted: 2 local jobs, 1 to 2" in samgrid("log", identity).stdout
-    assert "4 never submitted" in samgrid("log", identity).stdout
+    assert "submitted: 2 local jobs, 1 to 2" in samgrid("log", job_id).stdout
+    assert "4 never submitted" in samgrid("log", job_id).stdout
 
 
 HANGING = """
@@ -119,10 +119,10 @@ class Deaf(CommandAdapter):
 """
 
 
-def wait_for_failure(samgrid: Samgrid, identity: str) -> str:
+def wait_for_failure(samgrid: Samgrid, job_id: str) -> str:
     """What is told of a grid job that fails, when it has."""
-    wait_until(lambda: "  failed" in samgrid("status", identity).stdout, seconds=600)
-    return samgrid("status", identity).stdout
+    wait_until(lambda: "  failed" in samgrid("status", job_id).stdout, seconds=600)
+    return samgrid("status", job_id).stdout
 
 
 @pytest.mark.waits_long
@@ -133,12 +133,12 @@ def test_handlers_that_hang_end_with_where_they_were_and_hold_up_nobody(samgrid:
     samgrid = replace(samgrid, settings=settings)
     hung = [samgrid.submit(f"&(samgrid_type={kind})(executable=/bin/true)") for kind in ("hanging", "deaf", "hanging")]
     healthy = [samgrid.submit("&(samgrid_type=command)(executable=/bin/true)") for _ in range(2)]
-    for identity in healthy:
-        assert samgrid("watch", identity).returncode == 0
-    for identity, where in zip(
+    for job_id in healthy:
+        assert samgrid("watch", job_id).returncode == 0
+    for job_id, where in zip(
         hung, ("getCommandAndArguments", "prepareWorkArea", "getCommandAndArguments"), strict=True
     ):
-        told = wait_for_failure(samgrid, identity)
+        told = wait_for_failure(samgrid, job_id)
         assert "was asked 3 times and did not come to an end" in told
         assert f"{where} ({handler}, line " in told
-        assert "hanging.py" in samgrid("log", identity).stdout
+        assert "hanging.py" in samgrid("log", job_id).stdout

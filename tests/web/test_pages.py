@@ -50,12 +50,10 @@ def test_a_reader_walks_from_the_list_to_a_local_job_and_back(page: Page, site: 
 def test_a_running_grid_job_changes_before_the_reader_s_eyes(page: Page, site: Serving, samgrid: Samgrid) -> None:
     gate = samgrid.scratch / "gate"
     wait = f"while [ ! -e {gate} ]; do sleep 0.1; done; samgrid-report phase waiting 1/1; echo over"
-    identity = samgrid.submit(
-        f"""&(samgrid_type = command)(executable = /bin/sh)(count = 4)(arguments = -c "{wait}")"""
-    )
+    job_id = samgrid.submit(f"""&(samgrid_type = command)(executable = /bin/sh)(count = 4)(arguments = -c "{wait}")""")
     # The page is longer than that, whatever is on it.
     page.set_viewport_size({"width": 1200, "height": 400})
-    page.goto(f"{site.address}/jobs/{identity}")
+    page.goto(f"{site.address}/jobs/{job_id}")
     expect(page.locator("#cells")).to_have_attribute("data-cells", re.compile("a"))
     page.evaluate("window.isTheSame = true; scrollTo(0, 150)")
     page.get_by_role("link", name="Log").focus()
@@ -63,7 +61,7 @@ def test_a_running_grid_job_changes_before_the_reader_s_eyes(page: Page, site: S
     expect(page.locator("#cells")).to_have_attribute("data-cells", "d4")
     expect(page.locator("#head .state")).to_have_text("done")
     expect(page.get_by_role("link", name="Output tar")).to_be_visible()
-    expect(page).to_have_title(re.compile(f"{identity} done"))
+    expect(page).to_have_title(re.compile(f"{job_id} done"))
     expect(page.get_by_role("progressbar", name="waiting")).to_have_text("4 of 4")
     assert count_marks(page) == 4
     assert page.evaluate("[window.isTheSame, document.activeElement.textContent, scrollY]") == [True, "Log", 150]

@@ -63,7 +63,7 @@ class Outlook:
 def read_outlook(account: Account, database: ReadOnlyDatabase, job: GridJob, now: float) -> Outlook:
     """The phases over all local jobs, and what they let expect."""
     stall_time = account.configuration.monitor.stall_time
-    course = read_course(database, job.identity, job.count, stall_time, now)
+    course = read_course(database, job.job_id, job.count, stall_time, now)
     bars = [Bar(p.name, p.done, p.expected_total(job.count), p.unit, render_rate(p)) for p in course.phases]
     end = None if job.state.is_final else estimate_end(course, now)
     return Outlook(bars, end, render_silent(course, stall_time), render_blocked(course))
@@ -123,15 +123,15 @@ class GridJobPage:
 
 
 def read_grid_job_page(
-    account: Account, database: ReadOnlyDatabase, identity: str, parameters: Mapping[str, str], now: float
+    account: Account, database: ReadOnlyDatabase, job_id: str, parameters: Mapping[str, str], now: float
 ) -> GridJobPage:
     """Everything about one grid job.
 
     :raises UnknownJob: there is none of that id.
     """
-    job = database.grid_jobs.get(identity)
-    (row,) = database.grid_jobs.overview(identity)
-    lines = list(database.local_jobs.lines(identity))
+    job = database.grid_jobs.get(job_id)
+    (row,) = database.grid_jobs.overview(job_id)
+    lines = list(database.local_jobs.lines(job_id))
     span = find_span(lines, now)
     ended = job.element.get("ended")
     return GridJobPage(
@@ -149,9 +149,9 @@ def read_grid_job_page(
         history=draw_history(lines, span) if span else None,
         timeline=draw_timeline(lines, span, now) if span else None,
         table=_read_table(lines, parameters, now),
-        output_size=_find_output_size(account, identity),
-        quarantined=why.sentence if (why := database.quarantine.list().get(identity)) else "",
-        events=f"/jobs/{identity}/events",
+        output_size=_find_output_size(account, job_id),
+        quarantined=why.sentence if (why := database.quarantine.list().get(job_id)) else "",
+        events=f"/jobs/{job_id}/events",
     )
 
 
@@ -176,8 +176,8 @@ def _between(start: float | None, end: float | None) -> float | None:
     return None if start is None or end is None else end - start
 
 
-def _find_output_size(account: Account, identity: str) -> int | None:
-    stream = open_file(account.places.output(identity))
+def _find_output_size(account: Account, job_id: str) -> int | None:
+    stream = open_file(account.places.output(job_id))
     if stream is None:
         return None
     with stream:

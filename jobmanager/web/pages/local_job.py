@@ -21,7 +21,7 @@ _SHOWN_ELSEWHERE = ("grid job", "number", "state", "intended", "submitted", "sta
 class LocalJobPage:
     """What the page shows."""
 
-    identity: str
+    job_id: str
     job: LocalJob
     kind: JobKind
     verdict: str
@@ -37,44 +37,44 @@ class LocalJobPage:
     here: str = "jobs"
 
 
-def read_local_job_page(account: Account, database: ReadOnlyDatabase, identity: str, index: int) -> LocalJobPage:
+def read_local_job_page(account: Account, database: ReadOnlyDatabase, job_id: str, index: int) -> LocalJobPage:
     """Everything that is written down of one local job; its batch system is not asked.
 
     :raises UnknownJob: there is none of that number.
     """
-    job = find_local_job(database, identity, index)
-    surroundings, complaint = look_around(account, database, identity, job)
+    job = find_local_job(database, job_id, index)
+    surroundings, complaint = look_around(account, database, job_id, job)
     return LocalJobPage(
-        identity=identity,
+        job_id=job_id,
         job=job,
         kind=kind_of_end(job.outcome.value) if job.outcome else kind_of_state(job.state),
         verdict=render_verdict(job, surroundings),
-        facts=[(name, text) for name, text in describe_local_job(identity, job) if name not in _SHOWN_ELSEWHERE],
+        facts=[(name, text) for name, text in describe_local_job(job_id, job) if name not in _SHOWN_ELSEWHERE],
         times=_list_times(job),
         bars=render_bars(job.phases()),
         evidence=job.evidence(),
         driver=[*describe_driver(surroundings.driver), *complaint],
-        files=_list_files(account, identity, job),
-        events=f"/jobs/{identity}/events",
+        files=_list_files(account, job_id, job),
+        events=f"/jobs/{job_id}/events",
     )
 
 
-def find_local_job(database: ReadOnlyDatabase, identity: str, index: int) -> LocalJob:
+def find_local_job(database: ReadOnlyDatabase, job_id: str, index: int) -> LocalJob:
     """One local job.
 
     :raises UnknownJob: there is none of that number.
     """
-    count = sum(database.local_jobs.count(database.grid_jobs.get(identity).identity).values())
+    count = sum(database.local_jobs.count(database.grid_jobs.get(job_id).job_id).values())
     if not 1 <= index <= count:
-        raise UnknownJob(f"grid job {identity} has no local job {index}: it has {count} by now")
-    return database.local_jobs.get(identity, index)
+        raise UnknownJob(f"grid job {job_id} has no local job {index}: it has {count} by now")
+    return database.local_jobs.get(job_id, index)
 
 
-def find_file(account: Account, identity: str, job: LocalJob, what: str) -> Path | None:
+def find_file(account: Account, job_id: str, job: LocalJob, what: str) -> Path | None:
     """Where one of the `EXPECTED` files of a local job is, if it is back; None before it has an id."""
     if job.local_id is None or what not in EXPECTED:
         return None
-    return account.places.results(identity) / f"{render_stem(identity, job.local_id)}.{what}"
+    return account.places.results(job_id) / f"{render_stem(job_id, job.local_id)}.{what}"
 
 
 def _list_times(job: LocalJob) -> list[tuple[str, int]]:
@@ -87,10 +87,10 @@ def _list_times(job: LocalJob) -> list[tuple[str, int]]:
     return [(name, when) for name, when in times if when is not None]
 
 
-def _list_files(account: Account, identity: str, job: LocalJob) -> list[tuple[str, int]]:
+def _list_files(account: Account, job_id: str, job: LocalJob) -> list[tuple[str, int]]:
     files = []
     for what in EXPECTED:
-        path = find_file(account, identity, job, what)
+        path = find_file(account, job_id, job, what)
         stream = open_file(path) if path else None
         if stream is not None:
             with stream:

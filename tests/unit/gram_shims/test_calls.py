@@ -47,30 +47,30 @@ def describe(uniqid: str = "1.2.3", **attributes: tuple[Value, ...]) -> JobDescr
     )
 
 
-def about(identity: str, **attributes: tuple[Value, ...]) -> JobDescription:
-    return describe("", jobid=(gram_id(identity),), **attributes)
+def about(job_id: str, **attributes: tuple[Value, ...]) -> JobDescription:
+    return describe("", jobid=(gram_id(job_id),), **attributes)
 
 
 def submit(account: Account, uniqid: str = "1.2.3") -> str:
     """The new grid job, of which GRAM is told another id."""
     answer = gram_shims.calls.submit(account, describe(uniqid))
     assert answer.state is State.PENDING, answer
-    uid, _, identity = answer.job_id.partition(".")
+    uid, _, job_id = answer.job_id.partition(".")
     assert uid == str(os.getuid())
-    return identity
+    return job_id
 
 
-def end(account: Account, identity: str, state: State) -> None:
+def end(account: Account, job_id: str, state: State) -> None:
     def change(job: SimpleNamespace) -> None:
         job.reason = "1 of 1 local jobs failed"
         job.end(state, 1.0)
 
-    account.database.grid_jobs.change(identity, change)  # type: ignore[arg-type]
+    account.database.grid_jobs.change(job_id, change)  # type: ignore[arg-type]
 
 
 def test_a_request_becomes_a_grid_job_that_knows_where_it_came_from(account: Account, wakes: list[Account]) -> None:
-    identity = submit(account)
-    origin = account.database.grid_jobs.get(identity).origin
+    job_id = submit(account)
+    origin = account.database.grid_jobs.get(job_id).origin
     assert origin is not None
     assert (origin.uniqid, origin.contact) == ("1.2.3", CONTACT)
     assert (origin.stdout, origin.stderr, origin.is_plain) == ("/out", "/dev/null", True)
@@ -232,21 +232,21 @@ def test_submit_publishes_the_first_answer_and_never_takes_back_what_the_monitor
 def test_a_poll_tells_the_state_and_wakes_the_monitor_while_there_is_work(
     account: Account, wakes: list[Account]
 ) -> None:
-    identity = submit(account)
-    assert gram_shims.calls.poll(account, about(identity)) == GramAnswer(State.PENDING)
+    job_id = submit(account)
+    assert gram_shims.calls.poll(account, about(job_id)) == GramAnswer(State.PENDING)
     assert len(wakes) == 2
-    end(account, identity, State.DONE)
-    assert gram_shims.calls.poll(account, about(identity)) == GramAnswer(State.DONE)
+    end(account, job_id, State.DONE)
+    assert gram_shims.calls.poll(account, about(job_id)) == GramAnswer(State.DONE)
     assert len(wakes) == 2
 
 
 def test_a_poll_of_a_failed_grid_job_says_why(account: Account) -> None:
-    identity = submit(account)
-    end(account, identity, State.FAILED)
-    answer = gram_shims.calls.poll(account, about(identity))
+    job_id = submit(account)
+    end(account, job_id, State.FAILED)
+    answer = gram_shims.calls.poll(account, about(job_id))
     assert (answer.state, answer.error) == (State.FAILED, 17)
     assert "1 of 1 local jobs failed" in answer.message
-    assert f"{identity}.tar" in answer.message
+    assert f"{job_id}.tar" in answer.message
 
 
 def test_a_job_manager_that_never_learned_the_id_is_told_by_uniqid(account: Account) -> None:
@@ -254,28 +254,28 @@ def test_a_job_manager_that_never_learned_the_id_is_told_by_uniqid(account: Acco
     assert gram_shims.calls.poll(account, describe(jobid=("",))) == GramAnswer(State.PENDING)
 
 
-@pytest.mark.parametrize("identity", ["zzzzzzzz", "", "../../etc/passwd", "11,12", "\udcff", "a\nb"])
-def test_of_an_unknown_grid_job_a_poll_knows_nothing(account: Account, identity: str) -> None:
+@pytest.mark.parametrize("job_id", ["zzzzzzzz", "", "../../etc/passwd", "11,12", "\udcff", "a\nb"])
+def test_of_an_unknown_grid_job_a_poll_knows_nothing(account: Account, job_id: str) -> None:
     submit(account)
-    assert gram_shims.calls.poll(account, JobDescription({"jobid": (identity,)})) == NO_CHANGE
+    assert gram_shims.calls.poll(account, JobDescription({"jobid": (job_id,)})) == NO_CHANGE
 
 
 def test_cancel_puts_the_tombstone_and_wakes_the_monitor(account: Account, wakes: list[Account]) -> None:
-    identity = submit(account)
+    job_id = submit(account)
     for _ in range(2):
-        assert gram_shims.calls.cancel(account, about(identity)) == GramAnswer(State.FAILED)
+        assert gram_shims.calls.cancel(account, about(job_id)) == GramAnswer(State.FAILED)
     assert account.database.grid_jobs.list_open() == [
-        OpenGridJob(identity, "fork", cancelled=True, state=State.UNSUBMITTED)
+        OpenGridJob(job_id, "fork", cancelled=True, state=State.UNSUBMITTED)
     ]
     assert len(wakes) == 3
 
 
 @pytest.mark.parametrize("state", [State.DONE, State.FAILED])
 def test_cancel_tells_the_state_of_what_has_ended(account: Account, state: State) -> None:
-    identity = submit(account)
-    end(account, identity, state)
-    assert gram_shims.calls.cancel(account, about(identity)) == GramAnswer(state)
-    assert not account.database.grid_jobs.get(identity).cancelled
+    job_id = submit(account)
+    end(account, job_id, state)
+    assert gram_shims.calls.cancel(account, about(job_id)) == GramAnswer(state)
+    assert not account.database.grid_jobs.get(job_id).cancelled
 
 
 def test_cancel_of_an_unknown_grid_job_fails(account: Account) -> None:
@@ -288,15 +288,15 @@ def test_cancel_of_an_unknown_grid_job_fails(account: Account) -> None:
     ids=["suspend", "resume", "priority", "commit", "none", "no number"],
 )
 def test_a_signal_that_cannot_be_passed_on_is_refused(account: Account, number: str, error: int) -> None:
-    identity = submit(account)
-    assert signal(account, about(identity, signal=(number,), signalarg=("now",))).error == error
-    assert not account.database.grid_jobs.get(identity).cancelled
+    job_id = submit(account)
+    assert signal(account, about(job_id, signal=(number,), signalarg=("now",))).error == error
+    assert not account.database.grid_jobs.get(job_id).cancelled
 
 
 def test_signal_1_cancels(account: Account) -> None:
-    identity = submit(account)
-    assert signal(account, about(identity, signal=("1",), signalarg=("x",))) == GramAnswer(State.FAILED)
-    assert account.database.grid_jobs.get(identity).cancelled
+    job_id = submit(account)
+    assert signal(account, about(job_id, signal=("1",), signalarg=("x",))) == GramAnswer(State.FAILED)
+    assert account.database.grid_jobs.get(job_id).cancelled
 
 
 # whatever goes wrong
@@ -359,10 +359,10 @@ def test_whatever_a_call_raises_gram_is_answered(
 
 
 def test_a_locked_database_is_read(account: Account) -> None:
-    identity = submit(account)
+    job_id = submit(account)
     other = Database(account.places.database)
     with other.transaction():
-        assert gram_shims.calls.poll(account, about(identity)) == GramAnswer(State.PENDING)
+        assert gram_shims.calls.poll(account, about(job_id)) == GramAnswer(State.PENDING)
     other.close()
 
 

@@ -44,38 +44,38 @@ DAMAGED = pytest.mark.parametrize("table", ["grid_job", "local_job"])
 DETECTOR = "<détecteur xmlns='https://experiment.org/' größe='ü'>é</détecteur>"
 
 
-def put_grid_job(account: Account, identity: str, state: State = State.ACTIVE, origin: bool = False) -> None:
+def put_grid_job(account: Account, job_id: str, state: State = State.ACTIVE, origin: bool = False) -> None:
     """A grid job of two local jobs in that state, on fork."""
-    job = GridJob.new(identity, "command", "ada", "fork", time.time() - 100)
+    job = GridJob.new(job_id, "command", "ada", "fork", time.time() - 100)
     job.put_request([("samgrid_type", ("command",)), ("executable", ("/bin/true",))], Path("/"))
     job.put_slices(2, None, 1)
     job.state = state
     if origin:
-        job.put_origin(GramOrigin(identity, "https://h/", "/dev/null", "/dev/null", False))
+        job.put_origin(GramOrigin(job_id, "https://h/", "/dev/null", "/dev/null", False))
     local_jobs = [LocalJob.new(number, "fork", None) for number in (1, 2)]
     for local_job in local_jobs:
-        local_job.intend(f"{identity}-1", time.time())
-        local_job.register(f"{identity}-1.{local_job.index}", "", time.time())
+        local_job.intend(f"{job_id}-1", time.time())
+        local_job.register(f"{job_id}-1.{local_job.index}", "", time.time())
         local_job.state = state
     with account.database.transaction():
         account.database.grid_jobs.put(job)
-        account.database.local_jobs.put(identity, local_jobs)
-    account.places.reports(identity).mkdir(parents=True)
+        account.database.local_jobs.put(job_id, local_jobs)
+    account.places.reports(job_id).mkdir(parents=True)
 
 
-def damage(database: Database, table: str, identity: str = SICK) -> None:
+def damage(database: Database, table: str, job_id: str = SICK) -> None:
     """Cut a document short: of a grid job, or of its second local job."""
     which = "id = ?" if table == "grid_job" else "grid_job = ? AND number = 2"
     with database.transaction():
-        database._store.write(f"UPDATE {table} SET document = substr(document, 1, 60) WHERE {which}", [(identity,)])
+        database._store.write(f"UPDATE {table} SET document = substr(document, 1, 60) WHERE {which}", [(job_id,)])
 
 
 @pytest.fixture
 def account(account: Account, monkeypatch: pytest.MonkeyPatch) -> Account:
     """An account with two grid jobs whose local jobs run, for which no process is started."""
     monkeypatch.setattr(client, "start_monitor", lambda account: None)
-    for identity in (SICK, WELL):
-        put_grid_job(account, identity)
+    for job_id in (SICK, WELL):
+        put_grid_job(account, job_id)
     return account
 
 
@@ -353,10 +353,10 @@ def test_what_is_heard_of_its_other_local_jobs_counts(account: Account) -> None:
 
 
 def test_a_request_that_gram_gave_up_is_cancelled_beside_it(account: Account) -> None:
-    for identity in ("cccccccc", "dddddddd"):
-        put_grid_job(account, identity, origin=True)
-    for identity in ("cccccccc", "dddddddd"):
-        hold_back(account, identity, -60)
+    for job_id in ("cccccccc", "dddddddd"):
+        put_grid_job(account, job_id, origin=True)
+    for job_id in ("cccccccc", "dddddddd"):
+        hold_back(account, job_id, -60)
     damage(account.database, "grid_job", "cccccccc")
     cancel_withdrawn(account)
     assert account.database.grid_jobs.get("dddddddd").cancelled

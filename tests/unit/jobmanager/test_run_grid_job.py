@@ -38,16 +38,16 @@ REQUEST: Given = [("samgrid_type", ("command",)), ("executable", ("/bin/true",))
 
 def accept_cancelled(account: Account) -> str:
     """A grid job that is ready to be collected: cancelled, its one local job never submitted."""
-    identity = accept_grid_job(account, REQUEST, Path("/"))
+    job_id = accept_grid_job(account, REQUEST, Path("/"))
     database = account.database
-    job = database.grid_jobs.change(identity, lambda job: job.cancel(1000, "cancelled by a test"))
+    job = database.grid_jobs.change(job_id, lambda job: job.cancel(1000, "cancelled by a test"))
     create_local_jobs(database, job, [PlannedJob(1, 1)])
     with database.transaction():
-        (local_job,) = database.local_jobs.all_of(identity)
+        (local_job,) = database.local_jobs.all_of(job_id)
         local_job.state = State.FAILED
-        database.local_jobs.put(identity, [local_job])
-    account.places.results(identity).mkdir(parents=True)
-    return identity
+        database.local_jobs.put(job_id, [local_job])
+    account.places.results(job_id).mkdir(parents=True)
+    return job_id
 
 
 @pytest.mark.parametrize(
@@ -78,8 +78,8 @@ def test_a_sweep_has_a_local_job_for_each_row_with_its_own_command_and_variables
         """2: TAG='it'"'"'s W' /bin/echo 80.4 '{x}'""",
     ]
     assert account.database.grid_jobs.overview() == [], "a look makes nothing"
-    identity = accept_grid_job(account, given, tmp_path)
-    job = account.database.grid_jobs.get(identity)
+    job_id = accept_grid_job(account, given, tmp_path)
+    job = account.database.grid_jobs.get(job_id)
     assert job.count == 2
     (tmp_path / "points.csv").write_text("mass,tag\n91.2,Z\n")
     with pytest.raises(SandboxRefused, match="they make 1 local jobs now, not 2"):
@@ -154,17 +154,17 @@ def test_what_a_request_brings_is_looked_at_again_and_nothing_half_made_stays(
     account: Account, tmp_path: Path, attribute: str, change: Callable[[Path], None], words: str
 ) -> None:
     (tmp_path / "file").touch()
-    identity = accept_grid_job(account, [*REQUEST, (attribute, ("file",))], tmp_path)
+    job_id = accept_grid_job(account, [*REQUEST, (attribute, ("file",))], tmp_path)
     change(tmp_path / "file")
-    assert run_worker(["--state-dir", str(account.places.root), "submit", identity]) == 0
-    (account.places.work_area(identity) / "large").mkdir(parents=True)
-    (account.places.sandbox(identity) / "sandbox.tar.tmp").touch()
-    assert run_worker(["--state-dir", str(account.places.root), "collect", identity]) == 0
-    job = account.database.grid_jobs.get(identity)
+    assert run_worker(["--state-dir", str(account.places.root), "submit", job_id]) == 0
+    (account.places.work_area(job_id) / "large").mkdir(parents=True)
+    (account.places.sandbox(job_id) / "sandbox.tar.tmp").touch()
+    assert run_worker(["--state-dir", str(account.places.root), "collect", job_id]) == 0
+    job = account.database.grid_jobs.get(job_id)
     assert job.state is State.FAILED
     assert words in str(job.reason)
-    left = {path.name for path in account.places.grid_job(identity).iterdir()}
-    assert left == {"log", "results", "worker.lock", "reports.lock", f"{identity}.tar"}
+    left = {path.name for path in account.places.grid_job(job_id).iterdir()}
+    assert left == {"log", "results", "worker.lock", "reports.lock", f"{job_id}.tar"}
 
 
 def test_a_batch_system_that_nobody_knows_is_refused_at_once(account: Account) -> None:
@@ -185,11 +185,11 @@ def test_a_batch_system_without_queues_or_gpus_is_not_asked_for_one(account: Acc
 def test_a_grid_job_shows_stage_in_while_its_inputs_are_fetched(
     account: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    identity = accept_grid_job(account, REQUEST, Path("/"))
+    job_id = accept_grid_job(account, REQUEST, Path("/"))
     seen = []
 
     def note_state(*_: object) -> None:
-        seen.append(account.database.grid_jobs.get(identity).state)
+        seen.append(account.database.grid_jobs.get(job_id).state)
 
     class Full(Exception):
         """As if the disk were full after some of the inputs."""
@@ -201,21 +201,21 @@ def test_a_grid_job_shows_stage_in_while_its_inputs_are_fetched(
     monkeypatch.setattr("jobmanager.run_grid_job.submit_local_jobs", note_state)
     monkeypatch.setattr("jobmanager.run_grid_job.pack_sandbox", fail)
     with pytest.raises(Full):
-        run_grid_job(account, identity)
+        run_grid_job(account, job_id)
     monkeypatch.setattr("jobmanager.run_grid_job.pack_sandbox", note_state)
-    run_grid_job(account, identity)
+    run_grid_job(account, job_id)
     assert seen == [State.STAGE_IN, State.STAGE_IN, State.UNSUBMITTED]
 
 
 def test_any_fraction_may_be_the_least_success(account: Account) -> None:
-    identity = accept_grid_job(account, [*REQUEST, ("min_success", ("0.000001",))], Path("/"))
-    assert account.database.grid_jobs.get(identity).min_success == 1e-6
+    job_id = accept_grid_job(account, [*REQUEST, ("min_success", ("0.000001",))], Path("/"))
+    assert account.database.grid_jobs.get(job_id).min_success == 1e-6
 
 
 def test_everybody_can_write_while_a_handler_reads_the_outputs(
     account: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    identity = accept_cancelled(account)
+    job_id = accept_cancelled(account)
 
     def summarise(self: CommandAdapter, outputs: Sequence[Path]) -> Mapping[str, str]:
         other = sqlite3.connect(account.places.database, timeout=0, isolation_level=None)
@@ -224,8 +224,8 @@ def test_everybody_can_write_while_a_handler_reads_the_outputs(
         return {"written": "meanwhile"}
 
     monkeypatch.setattr(CommandAdapter, "getSummary", summarise)
-    collect_grid_job(account, identity)
-    assert account.database.grid_jobs.get(identity).summary() == {"written": "meanwhile"}
+    collect_grid_job(account, job_id)
+    assert account.database.grid_jobs.get(job_id).summary() == {"written": "meanwhile"}
 
 
 def hang(outputs: Sequence[Path]) -> Mapping[str, str]:
@@ -257,27 +257,27 @@ def test_a_handler_that_gives_no_summary_keeps_no_grid_job_from_ending(
             ),
         )
     monkeypatch.setattr(CommandAdapter, "getSummary", lambda self, outputs: summarise(outputs))
-    identity = accept_cancelled(account)
-    collect_grid_job(account, identity)
-    assert account.database.grid_jobs.get(identity).state is State.FAILED
-    assert account.database.grid_jobs.get(identity).summary() == summary
+    job_id = accept_cancelled(account)
+    collect_grid_job(account, job_id)
+    assert account.database.grid_jobs.get(job_id).state is State.FAILED
+    assert account.database.grid_jobs.get(job_id).summary() == summary
 
 
 def test_a_problem_that_is_over_gets_neither_into_the_tar_nor_into_the_ended_grid_job(account: Account) -> None:
-    identity = accept_cancelled(account)
-    collect_grid_job(account, identity)
-    tar = account.places.output(identity).read_bytes()
+    job_id = accept_cancelled(account)
+    collect_grid_job(account, job_id)
+    tar = account.places.output(job_id).read_bytes()
 
     def go_back(job: GridJob) -> None:
         job.state = State.STAGE_OUT
         job.element.attrib.pop("ended")
         job.put_problem("collect: the worker ended with status -9", 1000)
 
-    first = account.database.grid_jobs.change(identity, go_back)
+    first = account.database.grid_jobs.change(job_id, go_back)
     assert first.problem
-    collect_grid_job(account, identity)
-    ended = account.database.grid_jobs.change(identity, lambda job: job.put_problem("late", 1000))
-    assert b"status -9" not in account.places.output(identity).read_bytes()
+    collect_grid_job(account, job_id)
+    ended = account.database.grid_jobs.change(job_id, lambda job: job.put_problem("late", 1000))
+    assert b"status -9" not in account.places.output(job_id).read_bytes()
     ended.end(State.FAILED, 1000)
     assert ended.problem is None
     assert tar
@@ -285,23 +285,23 @@ def test_a_problem_that_is_over_gets_neither_into_the_tar_nor_into_the_ended_gri
 
 @pytest.mark.parametrize("step", ["submit", "cancel", "collect"])
 def test_a_grid_job_that_has_ended_stays_as_it_is(account: Account, step: str) -> None:
-    identity = accept_grid_job(account, REQUEST, Path("/"))
-    account.database.grid_jobs.change(identity, lambda job: job.end(State.FAILED, 1000))
-    command = account.program("samgrid-worker", step, identity)
+    job_id = accept_grid_job(account, REQUEST, Path("/"))
+    account.database.grid_jobs.change(job_id, lambda job: job.end(State.FAILED, 1000))
+    command = account.program("samgrid-worker", step, job_id)
     assert subprocess.run(command, check=False, timeout=60).returncode == 0
-    assert account.database.local_jobs.all_of(identity) == []
-    assert not account.places.output(identity).exists()
+    assert account.database.local_jobs.all_of(job_id) == []
+    assert not account.places.output(job_id).exists()
 
 
 def test_a_grid_job_that_cannot_be_run_says_every_fault_in_one_line(account: Account, tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.touch(mode=0o700)
     request = [("samgrid_type", ("command",)), ("executable", ("program",)), ("stdin", ("/dev/../etc/hostname",))]
-    identity = accept_grid_job(account, request, tmp_path)
+    job_id = accept_grid_job(account, request, tmp_path)
     program.unlink()
-    account.database.grid_jobs.change(identity, lambda job: job.put_request([*request, ("stdin", ("no",))], tmp_path))
-    assert run_worker(["--state-dir", str(account.places.root), "submit", identity]) == 0
-    reason = account.database.grid_jobs.get(identity).reason
+    account.database.grid_jobs.change(job_id, lambda job: job.put_request([*request, ("stdin", ("no",))], tmp_path))
+    assert run_worker(["--state-dir", str(account.places.root), "submit", job_id]) == 0
+    reason = account.database.grid_jobs.get(job_id).reason
     assert reason is not None
     assert "; stdin: no such file" in reason
     assert "\n" not in reason

@@ -169,44 +169,44 @@ def test_a_step_gets_the_folder_of_its_input(takes_folder: bool) -> None:
 
 
 def test_the_first_step_begins_once(account: Account) -> None:
-    identity = accept(account, f"{MAKE} {READ}")
-    assert account.database.grid_jobs.open_steps()[identity] == [
+    job_id = accept(account, f"{MAKE} {READ}")
+    assert account.database.grid_jobs.open_steps()[job_id] == [
         StepLine("make", None, None),
         StepLine("read", None, None),
     ]
     for _ in range(2):
-        advance_grid_job(account, identity)
-    (first, second) = account.database.grid_jobs.steps(identity)[identity]
+        advance_grid_job(account, job_id)
+    (first, second) = account.database.grid_jobs.steps(job_id)[job_id]
     assert first.grid_job is not None
     assert (first.state, second.grid_job) == ("unsubmitted", None)
     part = account.database.grid_jobs.get(first.grid_job)
-    assert (part.parent, part.uniqid, part.request_folder) == (identity, None, Path("/"))
-    assert [row.parent for row in account.database.grid_jobs.overview() if row.id == first.grid_job] == [identity]
+    assert (part.parent, part.uniqid, part.request_folder) == (job_id, None, Path("/"))
+    assert [row.parent for row in account.database.grid_jobs.overview() if row.id == first.grid_job] == [job_id]
 
 
 def test_nothing_begins_once_it_is_cancelled(account: Account) -> None:
-    identity = accept(account, MAKE)
-    request_cancel(account.database, identity, "cancelled by a test")
-    advance_grid_job(account, identity)
-    assert account.database.grid_jobs.get(identity).steps[0].grid_job is None
+    job_id = accept(account, MAKE)
+    request_cancel(account.database, job_id, "cancelled by a test")
+    advance_grid_job(account, job_id)
+    assert account.database.grid_jobs.get(job_id).steps[0].grid_job is None
 
 
 def test_cancelling_it_cancels_the_step_that_runs(account: Account) -> None:
-    identity = accept(account, MAKE)
-    advance_grid_job(account, identity)
-    request_cancel(account.database, identity, "cancelled by a test")
-    cancel_steps(account, identity)
-    part = account.database.grid_jobs.get(str(account.database.grid_jobs.get(identity).steps[0].grid_job))
-    assert (part.cancelled, part.reason) == (True, f"{identity} was cancelled by a test")
+    job_id = accept(account, MAKE)
+    advance_grid_job(account, job_id)
+    request_cancel(account.database, job_id, "cancelled by a test")
+    cancel_steps(account, job_id)
+    part = account.database.grid_jobs.get(str(account.database.grid_jobs.get(job_id).steps[0].grid_job))
+    assert (part.cancelled, part.reason) == (True, f"{job_id} was cancelled by a test")
 
 
 def test_its_state_is_refreshed_from_its_steps(account: Account) -> None:
-    identity = accept(account, f"{MAKE} {READ}")
-    advance_grid_job(account, identity)
-    part = str(account.database.grid_jobs.get(identity).steps[0].grid_job)
+    job_id = accept(account, f"{MAKE} {READ}")
+    advance_grid_job(account, job_id)
+    part = str(account.database.grid_jobs.get(job_id).steps[0].grid_job)
     account.database.grid_jobs.change(part, lambda job: setattr(job, "state", A))
-    refresh_structured(account.database, identity)
-    assert account.database.grid_jobs.get(identity).state is A
+    refresh_structured(account.database, job_id)
+    assert account.database.grid_jobs.get(job_id).state is A
 
 
 @pytest.mark.parametrize(
@@ -251,46 +251,46 @@ def accept_through_gram(account: Account, folder: Path, more: str = "") -> str:
     )
     origin = GramOrigin("1.2.3", "https://localhost/1/2/", str(folder / "stdout"), str(folder / "stderr"), False)
     given = [(relation.name, relation.values) for relation in relations]
-    identity = accept_grid_job(account, given, Path("/"), origin)
-    assert accept_grid_job(account, given, Path("/"), origin) == identity, "GRAM may send it again"
-    account.places.grid_job(identity).mkdir(parents=True)
-    return identity
+    job_id = accept_grid_job(account, given, Path("/"), origin)
+    assert accept_grid_job(account, given, Path("/"), origin) == job_id, "GRAM may send it again"
+    account.places.grid_job(job_id).mkdir(parents=True)
+    return job_id
 
 
 def test_gram_gets_a_report_of_the_steps(account: Account, tmp_path: Path) -> None:
-    identity = accept_through_gram(account, tmp_path)
-    end_step(account, identity, D)
-    part = end_step(account, identity, F)
-    assert account.database.grid_jobs.find_uniqid("1.2.3") == identity
-    assert [job.id for job in account.database.grid_jobs.list_unreported()] == [identity], "it sees the whole only"
-    collect_steps(account, identity)
-    whole = account.database.grid_jobs.get(identity)
+    job_id = accept_through_gram(account, tmp_path)
+    end_step(account, job_id, D)
+    part = end_step(account, job_id, F)
+    assert account.database.grid_jobs.find_uniqid("1.2.3") == job_id
+    assert [job.id for job in account.database.grid_jobs.list_unreported()] == [job_id], "it sees the whole only"
+    collect_steps(account, job_id)
+    whole = account.database.grid_jobs.get(job_id)
     assert (whole.state, whole.reason) == (F, f"step read ({part}): 1 of 1 local jobs failed")
     report = (tmp_path / "stdout").read_text()
-    assert report.startswith(f"grid job {identity} (structured): 1 of 2 steps succeeded\nmake: events: 2000\n")
+    assert report.startswith(f"grid job {job_id} (structured): 1 of 2 steps succeeded\nmake: events: 2000\n")
     assert (tmp_path / "stderr").read_text() == f"step read ({part}): 1 of 1 local jobs failed\n"
 
 
 def test_gram_gets_the_one_tar_with_what_the_steps_made(account: Account, tmp_path: Path) -> None:
-    identity = accept_through_gram(account, tmp_path, "(samgrid_output = stdout)")
-    parts = [end_step(account, identity, D), end_step(account, identity, D)]
-    collect_steps(account, identity)
-    assert account.database.grid_jobs.get(identity).state is D
-    assert (tmp_path / "stdout").read_bytes() == account.places.output(identity).read_bytes()
+    job_id = accept_through_gram(account, tmp_path, "(samgrid_output = stdout)")
+    parts = [end_step(account, job_id, D), end_step(account, job_id, D)]
+    collect_steps(account, job_id)
+    assert account.database.grid_jobs.get(job_id).state is D
+    assert (tmp_path / "stdout").read_bytes() == account.places.output(job_id).read_bytes()
     with tarfile.open(tmp_path / "stdout") as tar:
-        manifest = json.load(tar.extractfile(f"{identity}/manifest.json") or pytest.fail("there is no manifest"))
+        manifest = json.load(tar.extractfile(f"{job_id}/manifest.json") or pytest.fail("there is no manifest"))
     found = {file["path"]: file["sha256"] for file in manifest["files"]}
     for name, part in zip(("make", "read"), parts, strict=True):
         assert found[f"{name}/{part}.1.output/made"] == hashlib.sha256(part.encode()).hexdigest()
 
 
 def test_a_step_whose_tar_is_gone_is_told_in_the_manifest(account: Account, tmp_path: Path) -> None:
-    identity = accept_through_gram(account, tmp_path)
-    parts = [end_step(account, identity, D), end_step(account, identity, D)]
+    job_id = accept_through_gram(account, tmp_path)
+    parts = [end_step(account, job_id, D), end_step(account, job_id, D)]
     account.places.output(parts[0]).unlink()
-    collect_steps(account, identity)
-    with tarfile.open(account.places.output(identity)) as tar:
-        manifest = json.load(tar.extractfile(f"{identity}/manifest.json") or pytest.fail("there is no manifest"))
+    collect_steps(account, job_id)
+    with tarfile.open(account.places.output(job_id)) as tar:
+        manifest = json.load(tar.extractfile(f"{job_id}/manifest.json") or pytest.fail("there is no manifest"))
     refused = [{"path": f"make/{parts[0]}.tar", "reason": "No such file or directory"}]
     assert manifest["refused"] == refused
 

@@ -31,18 +31,18 @@ def fake(account: Account, program: BatchProgram, monkeypatch: pytest.MonkeyPatc
     return fake
 
 
-def add(account: Account, identity: str, array: str, state: State, batch: str = "fake") -> None:
-    job = GridJob.new(identity, "command", "physicist", batch, 1000)
+def add(account: Account, job_id: str, array: str, state: State, batch: str = "fake") -> None:
+    job = GridJob.new(job_id, "command", "physicist", batch, 1000)
     job.put_request([("executable", ("/bin/true",))], Path("/"))
     job.put_slices(1, None, 1)
     job.state = state
     local_job = LocalJob.new(1, batch, None)
-    local_job.intend(f"{identity}-1", 1000)
+    local_job.intend(f"{job_id}-1", 1000)
     local_job.register(f"{array}.1", array, 1000)
     local_job.state = state
     with account.database.transaction():
         account.database.grid_jobs.put(job)
-        account.database.local_jobs.put(identity, [local_job])
+        account.database.local_jobs.put(job_id, [local_job])
 
 
 def orphans(*tokens: str, reap: bool = False) -> int:

@@ -28,12 +28,12 @@ OPEN, OTHER, ENDED = "aaaaaaaa", "bbbbbbbb", "cccccccc"
 @pytest.fixture
 def status(account: Account, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """``samgrid status`` on three grid jobs: one on slurm, one elsewhere, and one on slurm that has ended."""
-    for identity, batch, state in (
+    for job_id, batch, state in (
         (OPEN, "slurm", State.ACTIVE),
         (OTHER, "fork", State.ACTIVE),
         (ENDED, "slurm", State.DONE),
     ):
-        job = GridJob.new(identity, "command", "physicist", batch, 1000)
+        job = GridJob.new(job_id, "command", "physicist", batch, 1000)
         job.put_request([("executable", ("/bin/true",))], Path("/"))
         job.put_slices(1, None, 1)
         job.state = state
@@ -42,9 +42,9 @@ def status(account: Account, monkeypatch: pytest.MonkeyPatch) -> Callable[..., N
     monkeypatch.setattr(commands, "account_of", lambda options: account)
     monkeypatch.setattr(commands, "_wake_if_needed", lambda account: None)
 
-    def run(identity: str | None = None, form: str = "table") -> None:
+    def run(job_id: str | None = None, form: str = "table") -> None:
         chosen = dict.fromkeys(("type", "state", "user", "since", "name"))
-        ids = [identity] if identity else []
+        ids = [job_id] if job_id else []
         assert commands.status(argparse.Namespace(state_dir=None, id=ids, format=form, **chosen)) == 0
 
     return run
@@ -55,24 +55,24 @@ def be_silent(account: Account, times: int = 1) -> None:
         Traffic(traffic_file(account, "slurm"), 100).note_outage("squeue: error: Unable to\ncontact \x1b[2Jslurm")
 
 
-@pytest.mark.parametrize("identity", [None, OPEN], ids=["all", "one"])
+@pytest.mark.parametrize("job_id", [None, OPEN], ids=["all", "one"])
 def test_a_line_under_the_table_says_since_when_a_batch_system_is_silent(
-    account: Account, status: Callable[..., None], capsys: pytest.CaptureFixture[str], identity: str | None
+    account: Account, status: Callable[..., None], capsys: pytest.CaptureFixture[str], job_id: str | None
 ) -> None:
     be_silent(account)
-    status(identity)
+    status(job_id)
     line = capsys.readouterr().out.splitlines()[-1]
     assert line.startswith("slurm has not answered since ")
     assert line.endswith(": squeue: error: Unable to contact \ufffd[2Jslurm")
 
 
-@pytest.mark.parametrize("identity", [OTHER, ENDED], ids=["elsewhere", "ended"])
+@pytest.mark.parametrize("job_id", [OTHER, ENDED], ids=["elsewhere", "ended"])
 def test_it_is_not_said_where_nothing_waits_for_it(
-    account: Account, status: Callable[..., None], capsys: pytest.CaptureFixture[str], identity: str
+    account: Account, status: Callable[..., None], capsys: pytest.CaptureFixture[str], job_id: str
 ) -> None:
     be_silent(account)
-    status(identity)
-    status(identity, "json")
+    status(job_id)
+    status(job_id, "json")
     printed = capsys.readouterr().out
     assert "has not answered" not in printed
     assert "silent_since" not in printed
@@ -148,7 +148,7 @@ def test_options_choose_grid_jobs(words: list[str], shown: set[str], capsys: pyt
     assert {job.get("id") for job in root.iterfind("grid-job")} == shown
     assert cli.main(["status", *words]) == 0
     printed = capsys.readouterr().out
-    assert {identity for identity in (OPEN, OTHER, ENDED) if identity in printed} == shown
+    assert {job_id for job_id in (OPEN, OTHER, ENDED) if job_id in printed} == shown
     assert ("no grid jobs fit" in printed) == (not shown)
 
 
@@ -177,8 +177,8 @@ def test_json_is_as_its_published_schema_says_and_leaves_nothing_out(
         account.database.local_jobs.put(OPEN, [local_job])
     status(form="json")
     rows = {row["id"]: row for row in json.loads(capsys.readouterr().out)}
-    for identity in (None, OPEN, ENDED):
-        status(identity, "json")
+    for job_id in (None, OPEN, ENDED):
+        status(job_id, "json")
         found = json.loads(capsys.readouterr().out)
         validator.validate(found)
     (ended,) = found

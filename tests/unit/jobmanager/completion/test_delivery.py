@@ -31,32 +31,32 @@ def out(tmp_path: Path) -> Path:
 
 
 def accept(
-    account: Account, stdout: Path, stderr: Path, identity: str = JOB, *, plain: bool = True, tar: bool = False
+    account: Account, stdout: Path, stderr: Path, job_id: str = JOB, *, plain: bool = True, tar: bool = False
 ) -> None:
     """A grid job of one local job, which has ended and written ``out`` and ``err``."""
-    job = GridJob.new(identity, "command", "physicist", "fork", 1_795_219_187)
+    job = GridJob.new(job_id, "command", "physicist", "fork", 1_795_219_187)
     wanted = [("samgrid_output", ("stdout",))] if tar else []
     job.put_request([("samgrid_type", ("command",)), *wanted], Path("/"))
     job.put_slices(1, None, 1)
-    job.put_origin(GramOrigin(f"uniqid of {identity}", "https://localhost/1/2/", str(stdout), str(stderr), plain))
+    job.put_origin(GramOrigin(f"uniqid of {job_id}", "https://localhost/1/2/", str(stdout), str(stderr), plain))
     with account.database.transaction():
         account.database.grid_jobs.put(job)
         local_job = LocalJob.new(1, "fork", None)
         local_job.register(TOKEN_ID, "", 1_795_219_187)
         local_job.state = State.DONE
-        account.database.local_jobs.put(identity, [local_job])
-    results = account.places.results(identity)
+        account.database.local_jobs.put(job_id, [local_job])
+    results = account.places.results(job_id)
     results.mkdir(parents=True)
-    (results / f"{identity}.{TOKEN_ID}.stdout").write_text(f"out of {identity}\n")
-    (results / f"{identity}.{TOKEN_ID}.stderr").write_text(f"err of {identity}\n")
-    account.places.output(identity).write_text("tar\n")
+    (results / f"{job_id}.{TOKEN_ID}.stdout").write_text(f"out of {job_id}\n")
+    (results / f"{job_id}.{TOKEN_ID}.stderr").write_text(f"err of {job_id}\n")
+    account.places.output(job_id).write_text("tar\n")
 
 
-def deliver(account: Account, identity: str = JOB) -> str:
+def deliver(account: Account, job_id: str = JOB) -> str:
     """As at the end of a grid job, however often it begins anew."""
-    job = account.database.grid_jobs.get(identity)
+    job = account.database.grid_jobs.get(job_id)
     sizes = job.sizes_before or measure_files(job)
-    job = account.database.grid_jobs.change(identity, lambda job: job.put_sizes_before(*sizes))
+    job = account.database.grid_jobs.change(job_id, lambda job: job.put_sizes_before(*sizes))
     return deliver_outputs(account, job)
 
 
@@ -149,8 +149,8 @@ def test_a_delivery_that_begins_anew_writes_nothing_twice(
 
 def test_what_others_write_while_a_job_runs_stays(account: Account, out: Path) -> None:
     log = out / "log"
-    for identity in (JOB, OTHER):
-        accept(account, log, Path("/dev/null"), identity)
+    for job_id in (JOB, OTHER):
+        accept(account, log, Path("/dev/null"), job_id)
     log.write_text("from the program itself\n")
     assert (deliver(account), deliver(account, OTHER)) == ("", "")
     assert log.read_text() == f"from the program itself\nout of {JOB}\nout of {OTHER}\n"

@@ -33,13 +33,13 @@ from tests.unit.toy_system import GRID_JOB, ToySystem
 A, B, C = "aaaaaaaa", "bbbbbbbb", "cccccccc"
 
 
-def put_grid_job(account: Account, identity: str = A, ended: float | None = 0, told: float | None = None) -> GridJob:
+def put_grid_job(account: Account, job_id: str = A, ended: float | None = 0, told: float | None = None) -> GridJob:
     """A grid job with files; of GRAM's where ``told`` says when it was told the end (0: never)."""
-    job = GridJob.new(identity, "command", "ada", "fork", 0)
+    job = GridJob.new(job_id, "command", "ada", "fork", 0)
     job.put_request([], Path("/"))
     job.put_slices(1, None, 1)
     if told is not None:
-        job.put_origin(GramOrigin(identity, "https://h/", "/dev/null", "/dev/null", False))
+        job.put_origin(GramOrigin(job_id, "https://h/", "/dev/null", "/dev/null", False))
     if ended is not None:
         job.end(State.DONE, ended)
     if told:
@@ -48,21 +48,21 @@ def put_grid_job(account: Account, identity: str = A, ended: float | None = 0, t
     local_job.put_phases([PhaseStatus("generator", 1, 2)], 0)
     with account.database.transaction():
         account.database.grid_jobs.put(job)
-        account.database.local_jobs.put(identity, [local_job])
+        account.database.local_jobs.put(job_id, [local_job])
     return job
 
 
-def put_files(account: Account, identity: str = A) -> Path:
+def put_files(account: Account, job_id: str = A) -> Path:
     """Seven bytes in a folder with what programs leave behind."""
-    folder = account.places.grid_job(identity)
-    closed = account.places.results(identity) / "a.output" / "closed"
+    folder = account.places.grid_job(job_id)
+    closed = account.places.results(job_id) / "a.output" / "closed"
     closed.mkdir(parents=True)
     (closed / "file").write_text("four")
     closed.chmod(0o500)
     outside = account.places.root / "outside"
     outside.mkdir(exist_ok=True)
     (outside / "kept").touch()
-    account.places.log(identity).write_text("log")
+    account.places.log(job_id).write_text("log")
     (folder / "link").symlink_to(outside)
     return folder
 
@@ -109,9 +109,9 @@ def test_what_an_open_grid_job_repeats_stays(account: Account, monkeypatch: pyte
     put_grid_job(account, B, ended=None)
     read = account.database.grid_jobs.get
 
-    def read_linked(identity: str) -> GridJob:
-        job = read(identity)
-        if identity == B:
+    def read_linked(job_id: str) -> GridJob:
+        job = read(job_id)
+        if job_id == B:
             job.element.set("repeats", A)
         return job
 
@@ -120,8 +120,8 @@ def test_what_an_open_grid_job_repeats_stays(account: Account, monkeypatch: pyte
         remove_grid_job(account, A)
 
 
-def put_whole(account: Account, identity: str, step: str, ended: float | None = 0) -> None:
-    whole = GridJob.new(identity, "structured", "ada", "fork", 0)
+def put_whole(account: Account, job_id: str, step: str, ended: float | None = 0) -> None:
+    whole = GridJob.new(job_id, "structured", "ada", "fork", 0)
     whole.put_request([], Path("/"))
     whole.put_steps(["production"])
     if ended is not None:
@@ -219,7 +219,7 @@ def test_on_a_terminal_it_asks_before_it_removes_by_time(
 
 def test_a_whole_stays_while_a_step_of_it_is_repeated(account: Account) -> None:
     put_grid_job(account, A)
-    whole, repetition = (GridJob.new(identity, "structured", "ada", "fork", 0) for identity in (B, C))
+    whole, repetition = (GridJob.new(job_id, "structured", "ada", "fork", 0) for job_id in (B, C))
     for job in (whole, repetition):
         job.put_request([], Path("/"))
     whole.put_steps(["production"])

@@ -27,8 +27,8 @@ from tests.unit.jobmanager.test_damaged_documents import SICK, WELL, damage, put
 @pytest.fixture
 def account(account: Account) -> Account:
     """An account with two grid jobs whose local jobs run."""
-    for identity in (SICK, WELL):
-        put_grid_job(account, identity)
+    for job_id in (SICK, WELL):
+        put_grid_job(account, job_id)
     return account
 
 
@@ -98,20 +98,20 @@ def test_what_nobody_can_mend_is_said_and_what_was_there_is_kept(
 
 
 def test_a_grid_job_is_made_anew_wherever_its_document_ends(account: Account) -> None:
-    database, identity = account.database, "cccccccc"
-    put_grid_job(account, identity, origin=True)
-    before, text = database.grid_jobs.get(identity), database.read_text(identity)
+    database, job_id = account.database, "cccccccc"
+    put_grid_job(account, job_id, origin=True)
+    before, text = database.grid_jobs.get(job_id), database.read_text(job_id)
     overview = database.grid_jobs.overview()
     for length in range(0, len(text), 7):
         with database.transaction():
-            database._store.write("UPDATE grid_job SET document = ? WHERE id = ?", [(text[:length], identity)])
-            lost = rebuild_grid_job(database, identity, time.time())
+            database._store.write("UPDATE grid_job SET document = ? WHERE id = ?", [(text[:length], job_id)])
+            lost = rebuild_grid_job(database, job_id, time.time())
         assert list(database.find_document_faults()) == []
         assert database.grid_jobs.overview() == overview
-        job = database.grid_jobs.get(identity)
+        job = database.grid_jobs.get(job_id)
         assert (job.request() == before.request()) is ("request" not in lost)
         assert (job.origin == before.origin) is ("GRAM" not in lost)
-        assert (job.count, job.uniqid, job.cancelled) == (2, identity, False)
+        assert (job.count, job.uniqid, job.cancelled) == (2, job_id, False)
 
 
 @pytest.mark.parametrize("table", ["grid_job", "both"])
@@ -155,10 +155,10 @@ def test_what_the_tables_tell_of_steps_and_of_a_cancel_is_kept(account: Account)
     whole.cancel(200, "wanted")
     with account.database.transaction():
         account.database.grid_jobs.put(whole)
-    for identity in (whole.identity, SICK):
-        damage(account.database, "grid_job", identity)
+    for job_id in (whole.job_id, SICK):
+        damage(account.database, "grid_job", job_id)
     assert run(account) == 0
-    made = account.database.grid_jobs.get(whole.identity)
+    made = account.database.grid_jobs.get(whole.job_id)
     assert (made.steps, made.was_cancelled) == (whole.steps, True)
     step = account.database.grid_jobs.get(SICK)
-    assert (step.parent, step.step) == (whole.identity, "production")
+    assert (step.parent, step.step) == (whole.job_id, "production")

@@ -74,25 +74,25 @@ def accept_slices(account: Account, seed: str = "", request: str = "13669") -> s
     )
 
 
-def finish(account: Account, identity: str, failed: Sequence[int] = ()) -> None:
+def finish(account: Account, job_id: str, failed: Sequence[int] = ()) -> None:
     """Let a grid job end with these local jobs failed, all others done."""
     database = account.database
-    job = database.grid_jobs.get(identity)
+    job = database.grid_jobs.get(job_id)
     create_local_jobs(database, job, [part for part in cut_grid_job(job) if part.index in job.indexes])
     with database.transaction():
-        local_jobs = database.local_jobs.all_of(identity)
+        local_jobs = database.local_jobs.all_of(job_id)
         for local_job in local_jobs:
             local_job.state = State.FAILED if local_job.index in failed else State.DONE
             local_job.outcome = Outcome.FAILED if local_job.index in failed else Outcome.SUCCEEDED
             if local_job.index not in failed:
                 local_job.exit_code = 0
                 local_job.put_driver("ended", "node", 1.0, None)
-        database.local_jobs.put(identity, local_jobs)
-    end(account, identity, State.FAILED if failed else State.DONE)
+        database.local_jobs.put(job_id, local_jobs)
+    end(account, job_id, State.FAILED if failed else State.DONE)
 
 
-def end(account: Account, identity: str, state: State) -> None:
-    account.database.grid_jobs.change(identity, lambda job: job.end(state, 1_795_219_187))
+def end(account: Account, job_id: str, state: State) -> None:
+    account.database.grid_jobs.change(job_id, lambda job: job.end(state, 1_795_219_187))
 
 
 def slices(account: Account, job: GridJob) -> list[LocalJob]:
@@ -129,7 +129,7 @@ def test_what_failed_keeps_its_numbers_events_and_seeds(account: Account) -> Non
 def test_what_failed_again_is_repeated_again(account: Account) -> None:
     first = accept_slices(account)
     finish(account, first, failed=[2, 4])
-    second = repeat_grid_job(account, first, only_failed=True).identity
+    second = repeat_grid_job(account, first, only_failed=True).job_id
     finish(account, second, failed=[4])
     third = repeat_grid_job(account, second, only_failed=True)
     assert (third.indexes, third.repeats) == ([4], second)
@@ -147,7 +147,7 @@ def test_a_repetition_of_all_is_a_new_grid_job_of_its_own(account: Account) -> N
 def test_a_repetition_of_a_part_repeated_as_a_whole_is_that_part(account: Account) -> None:
     first = accept_slices(account)
     finish(account, first, failed=[2])
-    second = repeat_grid_job(account, first, only_failed=True).identity
+    second = repeat_grid_job(account, first, only_failed=True).job_id
     finish(account, second)
     assert repeat_grid_job(account, second, only_failed=False).indexes == [2]
 
@@ -175,14 +175,14 @@ STEPS = "&(samgrid_type = structured)(steps = (a {step}) (b {step}) (c {step}))"
 
 def accept_steps(account: Account, *states: State) -> str:
     """A structured grid job of three steps that has failed; those that have begun are in these states."""
-    identity = accept(account, STEPS)
+    job_id = accept(account, STEPS)
     for name, state in zip("abc", states, strict=False):
         part = accept(account, "&(samgrid_type = command)(executable = /bin/true)")
         end(account, part, state)
-        account.database.grid_jobs.change(part, lambda job, name=name: job.put_parent(identity, name))  # type: ignore[misc]
-        account.database.grid_jobs.change(identity, lambda job, name=name, part=part: job.begin_step(name, part))  # type: ignore[misc]
-    end(account, identity, State.DONE if states == (State.DONE,) * 3 else State.FAILED)
-    return identity
+        account.database.grid_jobs.change(part, lambda job, name=name: job.put_parent(job_id, name))  # type: ignore[misc]
+        account.database.grid_jobs.change(job_id, lambda job, name=name, part=part: job.begin_step(name, part))  # type: ignore[misc]
+    end(account, job_id, State.DONE if states == (State.DONE,) * 3 else State.FAILED)
+    return job_id
 
 
 def test_steps_that_are_done_are_taken_over(account: Account) -> None:
@@ -242,27 +242,27 @@ def test_what_is_missing_is_submitted_once(account: Account) -> None:
     found, (job,) = recover(account)
     assert found.gaps == (Gap(first, (1, 3)),)
     assert (job.indexes, job.repeats) == ([1, 3], first)
-    assert recover(account)[0].running == (job.identity,)
+    assert recover(account)[0].running == (job.job_id,)
     assert len(account.database.grid_jobs.overview()) == 2
 
 
 def test_what_a_repetition_has_made_is_not_missing(account: Account) -> None:
     first = accept_slices(account)
     finish(account, first, failed=[1, 2, 3])
-    second = repeat_grid_job(account, first, only_failed=True).identity
+    second = repeat_grid_job(account, first, only_failed=True).job_id
     finish(account, second, failed=[2, 3])
-    third = repeat_grid_job(account, second, only_failed=True).identity
+    third = repeat_grid_job(account, second, only_failed=True).job_id
     finish(account, third, failed=[3])
     found, (job,) = recover(account)
     assert found.gaps == (Gap(first, (3,)),)
-    finish(account, job.identity)
+    finish(account, job.job_id)
     assert recover(account) == (Recovery((), ()), [])
 
 
 def test_a_repetition_of_the_whole_takes_the_place_of_the_first(account: Account) -> None:
     first = accept_slices(account)
     finish(account, first, failed=[1, 2])
-    second = repeat_grid_job(account, first, only_failed=False).identity
+    second = repeat_grid_job(account, first, only_failed=False).job_id
     finish(account, second, failed=[4])
     assert recover(account)[0].gaps == (Gap(second, (4,)),)
 
@@ -270,7 +270,7 @@ def test_a_repetition_of_the_whole_takes_the_place_of_the_first(account: Account
 def test_slices_with_the_same_seeds_count_whoever_made_them(account: Account) -> None:
     first = accept_slices(account, seed="(seed = 7)")
     finish(account, first, failed=[1, 2])
-    second = repeat_grid_job(account, first, only_failed=False).identity
+    second = repeat_grid_job(account, first, only_failed=False).job_id
     finish(account, second, failed=[2, 4])
     assert recover(account)[0].gaps == (Gap(second, (2,)),)
 
@@ -287,7 +287,7 @@ def test_a_structured_grid_job_is_recovered_from_its_first_step_that_is_not_done
     found, (job,) = recover(account)
     assert found.gaps == (Gap(first, ()),)
     assert [step.name for step in job.steps if step.grid_job] == ["a"]
-    end(account, job.identity, State.DONE)
+    end(account, job.job_id, State.DONE)
     assert recover(account) == (Recovery((), ()), [])
 
 

@@ -33,24 +33,24 @@ def database(tmp_path: Path) -> Iterator[Database]:
     database.close()
 
 
-def add(database: Database, identity: str, count: int = 2, state: State = State.UNSUBMITTED) -> None:
-    job = GridJob.new(identity, "command", "physicist", "fork", 1000)
+def add(database: Database, job_id: str, count: int = 2, state: State = State.UNSUBMITTED) -> None:
+    job = GridJob.new(job_id, "command", "physicist", "fork", 1000)
     job.put_request([("executable", ("/bin/true",)), ("arguments", ("a", ("b", "c")))], Path("/tmp"))
     job.put_slices(count, None, 1)
     job.state = state
     with database.transaction():
         database.grid_jobs.put(job)
-        database.local_jobs.put(identity, [LocalJob.new(index, "fork", None) for index in range(1, count + 1)])
+        database.local_jobs.put(job_id, [LocalJob.new(index, "fork", None) for index in range(1, count + 1)])
 
 
-def submit(database: Database, identity: str, count: int) -> None:
+def submit(database: Database, job_id: str, count: int) -> None:
     with database.transaction():
-        jobs = database.local_jobs.all_of(identity)
+        jobs = database.local_jobs.all_of(job_id)
         for job in jobs:
-            job.intend(f"{identity}-1", 1000)
-        database.local_jobs.put(identity, jobs)
-    ids = {index: f"{identity}-1.{index}" for index in range(1, count + 1)}
-    register_local_jobs(database, identity, ids, FORK.naming)
+            job.intend(f"{job_id}-1", 1000)
+        database.local_jobs.put(job_id, jobs)
+    ids = {index: f"{job_id}-1.{index}" for index in range(1, count + 1)}
+    register_local_jobs(database, job_id, ids, FORK.naming)
 
 
 def test_the_file_is_for_its_owner_alone(database: Database, tmp_path: Path) -> None:
@@ -126,8 +126,8 @@ def test_an_exception_in_a_transaction_leaves_nothing(database: Database) -> Non
     ("prefix", "found"), [("abcd1", "abcd1111"), ("abcd2222", "abcd2222"), ("b", "bbbbbbbb")], ids=str
 )
 def test_ids_may_be_shortened(database: Database, prefix: str, found: str) -> None:
-    for identity in ("abcd1111", "abcd2222", "bbbbbbbb"):
-        add(database, identity)
+    for job_id in ("abcd1111", "abcd2222", "bbbbbbbb"):
+        add(database, job_id)
     assert database.grid_jobs.find(prefix) == found
 
 
@@ -135,8 +135,8 @@ def test_ids_may_be_shortened(database: Database, prefix: str, found: str) -> No
     ("prefix", "message"), [("abcd", "more than one"), ("zzz", "no grid job"), ("", "no grid job")]
 )
 def test_an_id_that_fits_none_or_several_is_an_error(database: Database, prefix: str, message: str) -> None:
-    for identity in ("abcd1111", "abcd2222"):
-        add(database, identity)
+    for job_id in ("abcd1111", "abcd2222"):
+        add(database, job_id)
     with pytest.raises(UnknownJob, match=message):
         database.grid_jobs.find(prefix)
 
@@ -145,9 +145,9 @@ def test_an_id_that_fits_none_or_several_is_an_error(database: Database, prefix:
 def named(database: Database) -> Database:
     """Grid jobs with names, two of them the same, others that look like ids."""
     names = {"abcd1111": "tune 7", "abcd2222": "tune 8", "bbbbbbbb": "abcd1111", "cccccccc": "b", "dddddddd": "tune 7"}
-    for identity, name in names.items():
-        add(database, identity)
-        database.grid_jobs.change(identity, lambda job, name=name: setattr(job, "name", name))  # type: ignore[misc]
+    for job_id, name in names.items():
+        add(database, job_id)
+        database.grid_jobs.change(job_id, lambda job, name=name: setattr(job, "name", name))  # type: ignore[misc]
     return database
 
 
@@ -206,8 +206,8 @@ def test_where_nothing_is_chosen_that_is_an_error(
 
 
 def test_a_step_is_chosen_with_its_whole_unless_it_is_named(database: Database) -> None:
-    for identity in ("aaaaaaaa", "bbbbbbbb"):
-        add(database, identity)
+    for job_id in ("aaaaaaaa", "bbbbbbbb"):
+        add(database, job_id)
     database._store.write("INSERT INTO step VALUES ('aaaaaaaa', 1, 'merge', 'bbbbbbbb')")
     assert database.grid_jobs.choose([], Choice(type="command")) == ["aaaaaaaa"]
     assert database.grid_jobs.choose(["a", "b"], Choice()) == ["aaaaaaaa", "bbbbbbbb"]
@@ -254,18 +254,18 @@ def test_an_event_before_its_id_is_known_waits_for_it(database: Database) -> Non
 SLURM = Naming(r"(?P<id>\d+)", single="{id}", element="{id}_{n}", array="{id}")
 
 
-def add_array(database: Database, identity: str, count: int = 3) -> None:
+def add_array(database: Database, job_id: str, count: int = 3) -> None:
     """A grid job that goes as one array, which is submitted and not yet registered."""
-    add(database, identity, count)
+    add(database, job_id, count)
     with database.transaction():
-        jobs = database.local_jobs.all_of(identity)
+        jobs = database.local_jobs.all_of(job_id)
         for job in jobs:
-            job.intend(f"{identity}-1", 1000)
-        database.local_jobs.put(identity, jobs)
+            job.intend(f"{job_id}-1", 1000)
+        database.local_jobs.put(job_id, jobs)
 
 
-def states_of(database: Database, identity: str) -> list[State]:
-    return [job.state for job in database.local_jobs.all_of(identity)]
+def states_of(database: Database, job_id: str) -> list[State]:
+    return [job.state for job in database.local_jobs.all_of(job_id)]
 
 
 def test_the_end_of_a_whole_array_ends_what_waits_in_it(database: Database) -> None:
@@ -371,13 +371,13 @@ def test_events_and_the_generators_time_are_committed_together(database: Databas
 
 
 def test_an_id_that_comes_again_means_the_job_submitted_last(database: Database) -> None:
-    for identity in ("aaaaaaaa", "bbbbbbbb"):
-        add(database, identity, 1)
+    for job_id in ("aaaaaaaa", "bbbbbbbb"):
+        add(database, job_id, 1)
         with database.transaction():
-            job = database.local_jobs.get(identity, 1)
-            job.intend(f"{identity}-1", 1000)
-            job.register("77", "", 1000 if identity == "aaaaaaaa" else 2000)
-            database.local_jobs.put(identity, [job])
+            job = database.local_jobs.get(job_id, 1)
+            job.intend(f"{job_id}-1", 1000)
+            job.register("77", "", 1000 if job_id == "aaaaaaaa" else 2000)
+            database.local_jobs.put(job_id, [job])
     apply_events(database, "fork", [Event(2001, "77", State.ACTIVE)])
     assert database.local_jobs.get("aaaaaaaa", 1).state is State.PENDING
     assert database.local_jobs.get("bbbbbbbb", 1).state is State.ACTIVE
@@ -450,13 +450,13 @@ def test_all_lines_come_though_few_are_read_at_once(database: Database, monkeypa
 
 
 def tell(
-    database: Database, identity: str, number: int, phases: list[PhaseStatus], now: int, state: State | None = None
+    database: Database, job_id: str, number: int, phases: list[PhaseStatus], now: int, state: State | None = None
 ) -> None:
     with database.transaction():
-        job = database.local_jobs.get(identity, number)
+        job = database.local_jobs.get(job_id, number)
         job.state = state or State.ACTIVE
         job.put_phases(phases, now)
-        database.local_jobs.put(identity, [job])
+        database.local_jobs.put(job_id, [job])
 
 
 def test_phases_are_summed_over_the_local_jobs_that_have_told_them(database: Database) -> None:
@@ -594,10 +594,10 @@ def test_what_is_asked_again_and_again_costs_by_what_is_open_not_by_what_was(ask
     assert take_steps(60) <= take_steps(3) + 5
 
 
-def end(database: Database, identity: str, count: int) -> None:
+def end(database: Database, job_id: str, count: int) -> None:
     """Let the last of those that were submitted end."""
-    events = [Event(2000, f"{identity}-1.{number}", State.DONE, 0) for number in range(3, count + 3)]
-    assert len(apply_events(database, "fork", events).get(identity, [])) == count
+    events = [Event(2000, f"{job_id}-1.{number}", State.DONE, 0) for number in range(3, count + 3)]
+    assert len(apply_events(database, "fork", events).get(job_id, [])) == count
 
 
 def test_what_was_used_of_late_costs_by_what_ended_of_late() -> None:
@@ -631,8 +631,8 @@ def test_counts_are_what_there_is_whatever_is_done(database: Database) -> None:
         assert list(database.find_document_faults()) == []
         return database.local_jobs.count("aaaaaaaa")
 
-    for identity in ("aaaaaaaa", "bbbbbbbb"):
-        add(database, identity, 5)
+    for job_id in ("aaaaaaaa", "bbbbbbbb"):
+        add(database, job_id, 5)
     assert check() == {State.UNSUBMITTED: 5}
     submit(database, "aaaaaaaa", 4)
     assert check() == {State.UNSUBMITTED: 1, State.PENDING: 4}

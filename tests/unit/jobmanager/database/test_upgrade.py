@@ -130,4 +130,4 @@ def test_a_document_that_cannot_be_read_keeps_its_row_and_costs_no_other(tmp_pat
     assert list(database.quarantine.list()) == ["m1lsx5co"]
     for row in rows:
         if row.id != "m1lsx5co":
-            assert database.grid_jobs.get(row.id).identity == row.id
+            assert database.grid_jobs.get(row.id).job_id == row.id

@@ -69,18 +69,18 @@ def in_mode(account: Account, settings: GramSettings) -> Account:
     return copy
 
 
-def accept(account: Account, identity: str = A, *, plain: bool = False) -> GridJob:
+def accept(account: Account, job_id: str = A, *, plain: bool = False) -> GridJob:
     """A grid job that has come through GRAM just now."""
-    job = GridJob.new(identity, "command", "physicist", "fork", time.time())
+    job = GridJob.new(job_id, "command", "physicist", "fork", time.time())
     job.put_request([("samgrid_type", ("command",))], Path("/"))
     job.put_slices(3, None, 1)
-    job.put_origin(GramOrigin(f"uniqid of {identity}", "https://localhost/1/2/", "/dev/null", "/dev/null", plain))
+    job.put_origin(GramOrigin(f"uniqid of {job_id}", "https://localhost/1/2/", "/dev/null", "/dev/null", plain))
     with account.database.transaction():
         account.database.grid_jobs.put(job)
     return job
 
 
-def enter(account: Account, state: State, identity: str = A, reason: str | None = None) -> GridJob:
+def enter(account: Account, state: State, job_id: str = A, reason: str | None = None) -> GridJob:
     def change(job: GridJob) -> None:
         job.reason = reason
         if state.is_final:
@@ -88,7 +88,7 @@ def enter(account: Account, state: State, identity: str = A, reason: str | None 
         else:
             job.state = state
 
-    return account.database.grid_jobs.change(identity, change)
+    return account.database.grid_jobs.change(job_id, change)
 
 
 def lines_of(folder: Path) -> list[str]:
@@ -97,8 +97,8 @@ def lines_of(folder: Path) -> list[str]:
     return [line.split(";", 2)[2].removeprefix(f"{os.getuid()}.") for line in lines]
 
 
-def told(account: Account, identity: str = A) -> State | None:
-    return account.database.grid_jobs.get(identity).reported
+def told(account: Account, job_id: str = A) -> State | None:
+    return account.database.grid_jobs.get(job_id).reported
 
 
 def test_without_events_the_answer_to_a_poll_is_published_and_noted(account: Account, clock: Clock) -> None:
@@ -171,9 +171,9 @@ def test_an_end_is_told_again_after_5_and_60_seconds_and_no_more(seg: Account, f
 
 
 def test_active_is_told_again_unless_something_new_was_told(seg: Account, folder: Path, clock: Clock) -> None:
-    for identity in (A, B):
-        accept(seg, identity)
-        enter(seg, State.ACTIVE, identity)
+    for job_id in (A, B):
+        accept(seg, job_id)
+        enter(seg, State.ACTIVE, job_id)
     clock.pass_by(2)
     reports = GramReports(seg)
     reports.report()
@@ -186,9 +186,9 @@ def test_active_is_told_again_unless_something_new_was_told(seg: Account, folder
 
 
 def test_a_new_monitor_tells_the_ends_of_the_last_ten_minutes_again(seg: Account, folder: Path, clock: Clock) -> None:
-    for identity in (A, B):
-        accept(seg, identity)
-        enter(seg, State.DONE, identity)
+    for job_id in (A, B):
+        accept(seg, job_id)
+        enter(seg, State.DONE, job_id)
         clock.pass_by(400)
         GramReports(seg).report()
     before = lines_of(folder)
@@ -354,8 +354,8 @@ def test_the_published_answer_and_that_of_a_call_name_the_same_error(
 def test_a_full_disk_tears_no_line_and_loses_no_event(seg: Account, folder: Path, clock: Clock) -> None:
     accept(seg)
     accept(seg, B)
-    for identity in (A, B):
-        enter(seg, State.ACTIVE, identity)
+    for job_id in (A, B):
+        enter(seg, State.ACTIVE, job_id)
     clock.pass_by(2)
     reports = GramReports(seg)
     with file_size_limit(35):
@@ -405,9 +405,9 @@ def test_an_id_that_the_collector_refuses_does_not_delay_the_others(
 ) -> None:
     collector = FakeCollector(monkeypatch, refuse_a)
     seg = in_mode(account, GramSettings(event_collector=Path("/run/x")))
-    for identity in (A, B):
-        accept(seg, identity)
-        enter(seg, State.DONE, identity)
+    for job_id in (A, B):
+        accept(seg, job_id)
+        enter(seg, State.DONE, job_id)
     clock.pass_by(2)
     reports = GramReports(seg)
     reports.report()

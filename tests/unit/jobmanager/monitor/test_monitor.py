@@ -168,6 +168,6 @@ def test_a_request_that_was_accepted_is_never_told_as_refused(
     request = tmp_path / "request.rsl"
     request.write_text("&(samgrid_type=command)(executable=/bin/true)")
     monkeypatch.setattr("jobmanager.monitor.client.start_monitor", fail_always(OSError("no fork")))
-    identity = commands._submit(account, str(request))
-    assert account.database.grid_jobs.has(identity)
-    assert f"{identity} is accepted" in capsys.readouterr().err
+    job_id = commands._submit(account, str(request))
+    assert account.database.grid_jobs.has(job_id)
+    assert f"{job_id} is accepted" in capsys.readouterr().err

@@ -22,7 +22,7 @@ def test_what_a_client_of_gram_said_in_vain_stands_once_in_the_log(
     job.put_origin(GramOrigin("1.2", "https://h/", "/dev/null", "/dev/null", is_plain=False, unused=unused))
     with account.database.transaction():
         account.database.grid_jobs.put(job)
-    monkeypatch.setattr(worker, "run_grid_job", lambda account, identity: worker.logger.info("%s begins", identity))
+    monkeypatch.setattr(worker, "run_grid_job", lambda account, job_id: worker.logger.info("%s begins", job_id))
     for _ in range(2):
         assert worker.do_task(account, Task.SUBMIT, JOB) == 0
     said = [line.split(" ", 2)[2] for line in account.places.log(JOB).read_text().splitlines()]

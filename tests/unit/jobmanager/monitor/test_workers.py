@@ -79,8 +79,8 @@ class Bench:
 
 @pytest.fixture
 def bench(account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    for identity in (ONE, TWO, THREE):
-        job = GridJob.new(identity, "command", "physicist", "fork", 1000)
+    for job_id in (ONE, TWO, THREE):
+        job = GridJob.new(job_id, "command", "physicist", "fork", 1000)
         job.put_request([("executable", ("/bin/true",))], Path("/tmp"))
         job.put_slices(1, None, 1)
         with account.database.transaction():

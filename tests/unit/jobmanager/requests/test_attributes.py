@@ -60,9 +60,9 @@ def test_a_name_that_nobody_could_show_is_refused(account: Account, name: str) -
 
 @pytest.mark.parametrize("name", ["Z → μμ, tune 7", "<b>&amp;", "x" * 200], ids=ascii)
 def test_a_name_is_kept_as_it_is(account: Account, name: str) -> None:
-    identity = accept_grid_job(account, given(samgrid_type="command", executable="/bin/true", name=name), Path("/"))
-    (row,) = account.database.grid_jobs.overview(identity)
-    assert row.name == account.database.grid_jobs.get(identity).name == name
+    job_id = accept_grid_job(account, given(samgrid_type="command", executable="/bin/true", name=name), Path("/"))
+    (row,) = account.database.grid_jobs.overview(job_id)
+    assert row.name == account.database.grid_jobs.get(job_id).name == name
 
 
 def test_every_fault_is_named_at_once() -> None:
@@ -162,8 +162,8 @@ def test_faults_of_values_and_of_what_they_name_are_told_together(account: Accou
 
 
 def test_an_accepted_grid_job_knows_its_slices(account: Account) -> None:
-    identity = accept_grid_job(account, given(samgrid_type="pythia", events="1001", seed="5"), Path("/"))
-    job = account.database.grid_jobs.get(identity)
+    job_id = accept_grid_job(account, given(samgrid_type="pythia", events="1001", seed="5"), Path("/"))
+    job = account.database.grid_jobs.get(job_id)
     assert (job.count, job.size_and_seed, job.job_type) == (5, (1001, 5), "pythia")
 
 

@@ -74,14 +74,14 @@ def test_of_many_that_run_each_has_its_turn(toy: ToySystem, monkeypatch: pytest.
     assert set(asked_for) == {"17_1", "17_2", "17_3", "17_4", "17_5", "18_1", "18_2"}
 
 
-def put_running(toy: ToySystem, identity: str, ids: list[str]) -> None:
+def put_running(toy: ToySystem, job_id: str, ids: list[str]) -> None:
     """Another grid job's local jobs, all of which run."""
     jobs = [LocalJob.new(index, "toy", None) for index in range(1, len(ids) + 1)]
     for job, local_id in zip(jobs, ids, strict=True):
         job.register(local_id, "", NOW)
         job.state = State.ACTIVE
     with toy.database.transaction():
-        toy.database.local_jobs.put(identity, jobs)
+        toy.database.local_jobs.put(job_id, jobs)
 
 
 @pytest.mark.parametrize("what", ["size", "time"])

@@ -16,11 +16,11 @@ def pack(account: Account, batch: str, sandbox: SandboxSettings) -> str:
     """The driver of a grid job on a batch system."""
     site = SiteSettings(batch_system=batch)
     account = Account(account.places, replace(account.configuration, site=site, sandbox=sandbox))
-    identity = accept_grid_job(account, [("samgrid_type", ("command",)), ("executable", ("/bin/true",))], Path("/"))
-    job = account.database.grid_jobs.get(identity)
-    account.places.sandbox(identity).mkdir(parents=True, exist_ok=True)
+    job_id = accept_grid_job(account, [("samgrid_type", ("command",)), ("executable", ("/bin/true",))], Path("/"))
+    job = account.database.grid_jobs.get(job_id)
+    account.places.sandbox(job_id).mkdir(parents=True, exist_ok=True)
     pack_sandbox(account, job, make_adapter(account, job.request(), job.request_folder), cut_grid_job(job))
-    return account.places.driver(identity).read_text()
+    return account.places.driver(job_id).read_text()
 
 
 @pytest.mark.parametrize(

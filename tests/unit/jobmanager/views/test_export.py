@@ -23,8 +23,8 @@ JOBS = ("aaaaaaaa", "bbbbbbbb")
 @pytest.fixture
 def jobs(account: Account) -> Account:
     """Two grid jobs of two local jobs each, with something of everything that a page shows."""
-    for identity in JOBS:
-        job = GridJob.new(identity, "command", "physicist", "fork", 1000)
+    for job_id in JOBS:
+        job = GridJob.new(job_id, "command", "physicist", "fork", 1000)
         job.put_request([("arguments", ("a & b", ("c",)))], Path("/tmp"))
         job.put_slices(2, None, 1)
         job.put_summary({"events": "500"})
@@ -35,7 +35,7 @@ def jobs(account: Account) -> Account:
         local_jobs[1].put_phases([PhaseStatus("d0gstar", 117, 250, "events")], 2000)
         with account.database.transaction():
             account.database.grid_jobs.put(job)
-            account.database.local_jobs.put(identity, local_jobs)
+            account.database.local_jobs.put(job_id, local_jobs)
     return account
 
 
@@ -92,7 +92,7 @@ def test_the_stylesheet_that_a_document_names_makes_its_page(jobs: Account, tmp_
         assert words in text
     index = {"xml": bytes(render(etree.parse(str(folder / "index.xml")))), "html": (folder / "index.html").read_bytes()}
     links = [str(link.get("href")) for link in etree.HTML(index[suffix]).iter("a")]
-    assert links == [f"{identity}.{suffix}" for identity in JOBS]
+    assert links == [f"{job_id}.{suffix}" for job_id in JOBS]
 
 
 def test_nobody_else_can_read_it(jobs: Account, tmp_path: Path) -> None:

@@ -46,9 +46,9 @@ COMMANDS = [
 ]
 
 
-def put_hostile(account: Account, text: str, identity: str = JOBS[0]) -> None:
+def put_hostile(account: Account, text: str, job_id: str = JOBS[0]) -> None:
     """One grid job with this text wherever a document may have any, and in the log and an output."""
-    job = GridJob.new(identity, "command", text, "fork", 1000)
+    job = GridJob.new(job_id, "command", text, "fork", 1000)
     job.put_origin(GramOrigin(text, text, text, text, is_plain=False))
     job.put_request([("arguments", (text, (text,)))], Path("/") / text.replace("/", ""))
     job.put_slices(1, 1, 1)
@@ -58,9 +58,9 @@ def put_hostile(account: Account, text: str, identity: str = JOBS[0]) -> None:
     job.put_problem(text, 2000)
     with account.database.transaction():
         account.database.grid_jobs.put(job)
-        account.database.local_jobs.put(identity, [make_local_job(text, f"{identity}-77")])
-    account.places.results(identity).mkdir(parents=True)
-    for path in (account.places.log(identity), account.places.results(identity) / f"{identity}.{identity}-77.stdout"):
+        account.database.local_jobs.put(job_id, [make_local_job(text, f"{job_id}-77")])
+    account.places.results(job_id).mkdir(parents=True)
+    for path in (account.places.log(job_id), account.places.results(job_id) / f"{job_id}.{job_id}-77.stdout"):
         path.write_bytes(text.encode(errors="surrogateescape"))
 
 
@@ -87,10 +87,10 @@ def test_hostile_text_is_printed_harmlessly(
 ) -> None:
     if "--xquery" in words:
         pytest.importorskip("saxonche")
-    for text, identity in zip(HOSTILE.values(), JOBS, strict=True):
-        put_hostile(account, text, identity)
-    for identity in JOBS if any(EACH in word for word in words) else JOBS[:1]:
-        arguments = [word.replace(EACH, identity) for word in words[1:]]
+    for text, job_id in zip(HOSTILE.values(), JOBS, strict=True):
+        put_hostile(account, text, job_id)
+    for job_id in JOBS if any(EACH in word for word in words) else JOBS[:1]:
+        arguments = [word.replace(EACH, job_id) for word in words[1:]]
         assert cli.main([words[0], "--state-dir", str(account.places.root), *arguments]) == 0
         printed = capsys.readouterr()
         assert printed.out

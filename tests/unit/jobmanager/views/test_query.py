@@ -29,19 +29,19 @@ FIRST, SECOND = "aaaaaaaa", "bbbbbbbb"
 @pytest.fixture
 def jobs(account: Account) -> Account:
     """Two grid jobs of two local jobs each."""
-    for identity in (FIRST, SECOND):
-        job = GridJob.new(identity, "command", "physicist", "fork", 1000)
+    for job_id in (FIRST, SECOND):
+        job = GridJob.new(job_id, "command", "physicist", "fork", 1000)
         job.put_request([("executable", ("/bin/true",))], Path("/tmp"))
         job.put_slices(2, None, 1)
         job.end(State.DONE, 2000)
         with account.database.transaction():
             account.database.grid_jobs.put(job)
-            account.database.local_jobs.put(identity, [LocalJob.new(index, "fork", None) for index in (1, 2)])
+            account.database.local_jobs.put(job_id, [LocalJob.new(index, "fork", None) for index in (1, 2)])
     return account
 
 
-def ask(account: Account, expression: str, language: Language = Language.XPATH, identity: str | None = None) -> str:
-    return "\n".join(render_items(run_limited(account, identity, expression, language)))
+def ask(account: Account, expression: str, language: Language = Language.XPATH, job_id: str | None = None) -> str:
+    return "\n".join(render_items(run_limited(account, job_id, expression, language)))
 
 
 ANSWERS = [
@@ -69,7 +69,7 @@ def test_an_item_of_any_kind_is_a_line_of_an_xquery(jobs: Account) -> None:
 
 
 def test_of_one_grid_job_nothing_else_is_seen(jobs: Account) -> None:
-    assert ask(jobs, "//grid-job/@id", identity=SECOND) == SECOND
+    assert ask(jobs, "//grid-job/@id", job_id=SECOND) == SECOND
 
 
 @pytest.mark.parametrize(

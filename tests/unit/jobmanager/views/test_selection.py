@@ -50,9 +50,9 @@ NAMES_OF_GRID_JOBS = ("id", "type", "state", "outcome", "owner", "submitted", "b
 LIKELY = ('@state="active"', '@state="done"', '@state!="active"', '@batch="fork"', "@outcome", '@id="3"', "@host!=''")
 
 
-def add(database: Database, identity: str, owner: str, batch: str, state: State) -> None:
+def add(database: Database, job_id: str, owner: str, batch: str, state: State) -> None:
     """A grid job whose local jobs have of every attribute every word that may stand there, and none."""
-    job = GridJob.new(identity, "command", owner, batch, 1000 + len(owner))
+    job = GridJob.new(job_id, "command", owner, batch, 1000 + len(owner))
     job.put_request([("executable", ("/bin/true",))], Path("/"))
     job.put_slices(40, None, 1)
     job.state = state
@@ -71,7 +71,7 @@ def add(database: Database, identity: str, owner: str, batch: str, state: State)
         local_jobs.append(local_job)
     with database.transaction():
         database.grid_jobs.put(job)
-        database.local_jobs.put(identity, reversed(local_jobs))
+        database.local_jobs.put(job_id, reversed(local_jobs))
 
 
 @pytest.fixture(scope="module")
@@ -118,23 +118,23 @@ EXPRESSIONS = st.one_of(
 )
 
 
-def ask(database: Database, expression: str, identity: str | None = None) -> list[WireItem] | None:
+def ask(database: Database, expression: str, job_id: str | None = None) -> list[WireItem] | None:
     """What is found without the tree; None where nothing is tried."""
-    question = Question(None, identity, expression, "XPath", 0, 0, 10**9)
+    question = Question(None, job_id, expression, "XPath", 0, 0, 10**9)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("jobmanager.views.query_child._open", lambda _: database)
         patch.setattr(database, "close", lambda: None)
         return _select(question, [])
 
 
-@given(expression=EXPRESSIONS, identity=st.sampled_from([None, "aaaaaaaa"]))
+@given(expression=EXPRESSIONS, job_id=st.sampled_from([None, "aaaaaaaa"]))
 @example('//grid-job[@owner="maria"]/local-job[@state="active"]/@id', None)
-def test_columns_choose_what_xpath_finds(database: Database, expression: str, identity: str | None) -> None:
-    found = ask(database, expression, identity)
+def test_columns_choose_what_xpath_finds(database: Database, expression: str, job_id: str | None) -> None:
+    found = ask(database, expression, job_id)
     if found is None:
         assert "]/local-job" in expression, "a grid job's attribute that has no column"
     else:
-        assert found == list(evaluate_xpath(database.to_xml(identity), expression))
+        assert found == list(evaluate_xpath(database.to_xml(job_id), expression))
 
 
 @pytest.mark.parametrize(
@@ -178,8 +178,8 @@ def test_all_else_is_left_to_the_tree(expression: str) -> None:
 
 def test_what_is_in_quarantine_is_left_out_and_said(tmp_path: Path) -> None:
     database = Database(tmp_path / "jobs.db")
-    for identity in ("aaaaaaaa", "bbbbbbbb"):
-        add(database, identity, "maria", "fork", State.ACTIVE)
+    for job_id in ("aaaaaaaa", "bbbbbbbb"):
+        add(database, job_id, "maria", "fork", State.ACTIVE)
     question = Question(str(tmp_path / "jobs.db"), None, "//grid-job/@id", "XPath", 0, 0, 10**9)
     with database.transaction():
         database._store.write("UPDATE grid_job SET document = substr(document, 1, 60) WHERE id = 'aaaaaaaa'")

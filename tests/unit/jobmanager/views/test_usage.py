@@ -36,13 +36,13 @@ class Part:
     reason: str | None = None
 
 
-def put_grid_job(database: Database, identity: str, owner: str, job_type: str, parts: Iterable[Part]) -> None:
-    job = GridJob.new(identity, job_type, owner, "slurm", 10 * DAY)
+def put_grid_job(database: Database, job_id: str, owner: str, job_type: str, parts: Iterable[Part]) -> None:
+    job = GridJob.new(job_id, job_type, owner, "slurm", 10 * DAY)
     job.put_request([], Path("/"))
     job.put_slices(9, None, 1)
     with database.transaction():
         database.grid_jobs.put(job)
-        database.local_jobs.put(identity, [make_local_job(index, part) for index, part in enumerate(parts, 1)])
+        database.local_jobs.put(job_id, [make_local_job(index, part) for index, part in enumerate(parts, 1)])
 
 
 def make_local_job(index: int, part: Part) -> LocalJob:

@@ -39,10 +39,10 @@ def run(
     asyncio.run(main())
 
 
-def mark_of(account: Account, identity: str) -> Callable[[], Mark]:
+def mark_of(account: Account, job_id: str) -> Callable[[], Mark]:
     def read() -> Mark:
         with open_read_only(account) as database:
-            return database.mark_of_grid_job(identity)
+            return database.mark_of_grid_job(job_id)
 
     return read
 
@@ -58,8 +58,8 @@ def test_a_commit_of_anybody_is_told(account: Account) -> None:
 
 
 def test_a_change_to_another_grid_job_is_no_change(account: Account) -> None:
-    for identity in ("aaaaaaaa", "bbbbbbbb"):
-        add_production(account.database, identity, 3, time.time())
+    for job_id in ("aaaaaaaa", "bbbbbbbb"):
+        add_production(account.database, job_id, 3, time.time())
 
     async def check(_: Changes, stream: AsyncIterator[bytes]) -> None:
         account.database.grid_jobs.change("bbbbbbbb", lambda job: job.put_problem("disk full", 1000))

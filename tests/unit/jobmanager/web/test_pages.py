@@ -42,8 +42,8 @@ def client(account: Account) -> Iterator[TestClient]:
         yield browser
 
 
-def add(account: Account, identity: str = JOB, count: int = 120, **facts: str) -> None:
-    add_production(account.database, identity, count, time.time(), **facts)
+def add(account: Account, job_id: str = JOB, count: int = 120, **facts: str) -> None:
+    add_production(account.database, job_id, count, time.time(), **facts)
 
 
 # --- the list

@@ -1,5 +1,6 @@
 """The job database's tables of what was heard: events of unknown ids, generators' times, missing local jobs."""
 
+import json
 from collections.abc import Iterable, Mapping
 
 from batch_adapters.states import Event, State
@@ -47,13 +48,15 @@ class Events:
         columns = "batch, local_id, timestamp, state, exit_code, received"
         self._store.write(f"INSERT INTO waiting_event ({columns}) VALUES (?, ?, ?, ?, ?, ?)", rows)
 
-    def take(self, batch: str, local_id: str) -> list[Event]:
-        """The kept events of an id in the order in which they came, which are then forgotten."""
-        values = (batch, local_id)
-        sql = "SELECT timestamp, state, exit_code FROM waiting_event WHERE batch = ? AND local_id = ? ORDER BY number"
-        events = [Event(int(t), local_id, State(s), int(c)) for t, s, c in self._store.query(sql, values)]
-        if events:
-            self._store.write("DELETE FROM waiting_event WHERE batch = ? AND local_id = ?", [values])
+    def take(self, batch: str, local_ids: Iterable[str]) -> dict[str | None, list[Event]]:
+        """The kept events of each of these ids in the order in which they came; they are forgotten."""
+        values = (batch, json.dumps(list(local_ids)))
+        condition = "batch = ? AND local_id IN (SELECT value FROM json_each(?))"
+        sql = f"SELECT local_id, timestamp, state, exit_code FROM waiting_event WHERE {condition} ORDER BY number"
+        events: dict[str | None, list[Event]] = {}
+        for local_id, timestamp, state, exit_code in self._store.query(sql, values):
+            events.setdefault(local_id, []).append(Event(timestamp, local_id, State(state), exit_code))
+        self._store.write(f"DELETE FROM waiting_event WHERE {condition}", [values])
         return events
 
     def drop(self, before: float) -> None:

@@ -48,22 +48,20 @@ def register_local_jobs(database: Database, grid_job: str, ids: Mapping[int, str
     Runs in a transaction of its own: a monitor that gets an event meanwhile finds either the id or the kept event.
     """
     now = time.time()
-    of_arrays: dict[str, list[Event]] = {}
     with database.transaction():
-        changed = []
-        for job in database.local_jobs.in_doubt(grid_job):
-            local_id = ids.get(job.index)
-            if local_id is None:
-                continue
+        changed = [job for job in database.local_jobs.in_doubt(grid_job) if job.index in ids]
+        names: set[str] = set()
+        for job in changed:
+            local_id = ids[job.index]
             array = naming.array_of(local_id)
-            if array not in (*of_arrays, "", local_id):
-                of_arrays[array] = database.events.take(job.batch, array)
             job.register(local_id, array if array != local_id else "", now)
-            for event in database.events.take(job.batch, local_id):
+            names |= {local_id, array}
+        told = database.events.take(changed[0].batch, names) if changed else {}
+        for job in changed:
+            for event in told.get(job.local_id, ()):
                 apply_event(job, event)
-            for event in of_arrays.get(array, ()):
+            for event in told.get(job.array, ()):
                 apply_array_event(job, event)
-            changed.append(job)
         put_local_jobs(database, grid_job, changed)
 
 

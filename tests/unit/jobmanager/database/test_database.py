@@ -248,7 +248,7 @@ def test_an_event_before_its_id_is_known_waits_for_it(database: Database) -> Non
     submit(database, "aaaaaaaa", 2)
     second = database.local_jobs.get("aaaaaaaa", 2)
     assert (second.state, second.exit_code) == (State.DONE, 4)
-    assert database.events.take("fork", "aaaaaaaa-1.2") == []
+    assert database.events.take("fork", ["aaaaaaaa-1.2"]) == {}
 
 
 SLURM = Naming(r"(?P<id>\d+)", single="{id}", element="{id}_{n}", array="{id}")
@@ -282,7 +282,7 @@ def test_an_event_of_an_array_before_its_id_is_known_waits_for_it(database: Data
     apply_events(database, "fork", early)
     register_local_jobs(database, "aaaaaaaa", {1: "17_1", 2: "17_2"}, SLURM)
     assert states_of(database, "aaaaaaaa") == [State.ACTIVE, State.FAILED, State.UNSUBMITTED]
-    assert database.events.take("fork", "17") == []
+    assert database.events.take("fork", ["17"]) == {}
     assert {job.array for job in database.local_jobs.all_of("aaaaaaaa")} == {"17", None}
 
 
@@ -355,8 +355,8 @@ def test_events_that_nobody_claims_are_dropped_when_they_are_old(database: Datab
         database.events.keep("fork", [Event(1, "other.1", State.DONE)], now=100)
         database.events.keep("fork", [Event(2, "other.2", State.DONE)], now=300)
         database.events.drop(200)
-    assert database.events.take("fork", "other.1") == []
-    assert len(database.events.take("fork", "other.2")) == 1
+    assert database.events.take("fork", ["other.1"]) == {}
+    assert len(database.events.take("fork", ["other.2"])["other.2"]) == 1
 
 
 def test_events_and_the_generators_time_are_committed_together(database: Database) -> None:

@@ -88,7 +88,7 @@ def test_what_was_called_otherwise_has_its_name_of_today() -> None:
 def test_what_was_heard_of_batch_systems_stays(tmp_path: Path) -> None:
     database = Database(restore(tmp_path, 4))
     assert database.events.missing("fork") == {"9": (1, 1700000000)}
-    assert [event.local_id for event in database.events.take("slurm", "77")] == ["77"]
+    assert [event.local_id for event in database.events.take("slurm", ["77"])["77"]] == ["77"]
     assert database.events.generator_time("fork") == 1795375242
 
 

@@ -41,6 +41,7 @@ from jobmanager.states.reconciliation import reconcile_batch_system
 from jobmanager.states.registration import apply_events, create_local_jobs, register_local_jobs
 from jobmanager.submission.submit import write_intent
 from jobmanager.views.grid_jobs import render_table
+from jobmanager.views.query_child import Question, find_by_columns
 from jobmanager.views.usage import find_usage
 from jobmanager.web.pages.overview import read_overview_page
 from jobmanager.web.reading import open_read_only
@@ -56,6 +57,7 @@ _RUNS = 5
 _LOOKS = 60
 """Before the monitor has found out what is new."""
 _DAY = 86_400
+_QUESTION = 'count(//local-job[@state="active"])'
 _LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 
 
@@ -276,6 +278,8 @@ def measure_views(ground: Ground) -> Iterator[Figure]:
     yield Figure(
         "`usage --since 1h`", "ms", cpu(lambda: find_usage(database, ["user"], now - 3600, now)) * 1e3, "≤ 200"
     )
+    question = Question(str(ground.account.places.database), None, _QUESTION, "XPath", 0, 0, 10**6)
+    yield Figure(f"`{_QUESTION}`", "ms", cpu(lambda: find_by_columns(question, [])) * 1e3, "≤ 1000")
     yield Figure("`status`", "ms", cpu(lambda: render_table(database.grid_jobs.overview())) * 1e3, "≤ 200")
     with open_read_only(ground.account) as reader:
         statements: list[str] = []

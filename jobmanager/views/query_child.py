@@ -162,7 +162,7 @@ def _limit(question: Question) -> None:
 def _answer(question: Question) -> str:
     left_out: list[str] = []
     try:
-        items = _select(question, left_out)
+        items = find_by_columns(question, left_out)
         if items is None:
             evaluate = _prepare(question, lambda damage: left_out.append(str(damage)))
             _seal()
@@ -174,7 +174,7 @@ def _answer(question: Question) -> str:
         return json.dumps({"fault": f"needs more than {question.memory // 1_000_000} MB of memory"})
 
 
-def _select(question: Question, left_out: list[str]) -> list[WireItem] | None:
+def find_by_columns(question: Question, left_out: list[str]) -> list[WireItem] | None:
     """What is found document by document; None where that needs the tree, or a damage is found that nobody knew of."""
     selection = read_selection(question.expression) if question.language == "XPath" else None
     if selection is None:

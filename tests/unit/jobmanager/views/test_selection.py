@@ -12,7 +12,7 @@ from batch_adapters.states import Cause, State
 from jobmanager.database.database import Database
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import Evidence, LocalJob, Outcome
-from jobmanager.views.query_child import Question, WireItem, _answer, _select, evaluate_xpath
+from jobmanager.views.query_child import Question, WireItem, _answer, evaluate_xpath, find_by_columns
 from jobmanager.views.selection import read_selection
 
 WORDS = (
@@ -124,7 +124,7 @@ def ask(database: Database, expression: str, job_id: str | None = None) -> list[
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("jobmanager.views.query_child._open", lambda _: database)
         patch.setattr(database, "close", lambda: None)
-        return _select(question, [])
+        return find_by_columns(question, [])
 
 
 @given(expression=EXPRESSIONS, job_id=st.sampled_from([None, "aaaaaaaa"]))
@@ -183,12 +183,12 @@ def test_what_is_in_quarantine_is_left_out_and_said(tmp_path: Path) -> None:
     question = Question(str(tmp_path / "jobs.db"), None, "//grid-job/@id", "XPath", 0, 0, 10**9)
     with database.transaction():
         database._store.write("UPDATE grid_job SET document = substr(document, 1, 60) WHERE id = 'aaaaaaaa'")
-    assert _select(question, []) is None, "a damage that nobody knows of is told by the tree"
+    assert find_by_columns(question, []) is None, "a damage that nobody knows of is told by the tree"
     (damage,) = database.find_damages()
     with database.transaction():
         database.quarantine.put(damage, 1000)
     left_out: list[str] = []
-    assert _select(question, left_out) == [("attribute", "bbbbbbbb", [("id", "bbbbbbbb")])]
+    assert find_by_columns(question, left_out) == [("attribute", "bbbbbbbb", [("id", "bbbbbbbb")])]
     assert left_out == [str(damage)]
     assert '"left_out": ["the document' in _answer(question)
     database.close()

@@ -36,7 +36,7 @@ Run grid jobs: one request becomes many local jobs in a batch system, and their 
 
 def main(argv: list[str]) -> int:
     """Run one command; errors of the user's, or of the machine, are one clear line each and exit status 1."""
-    # Nothing that a command loads becomes garbage, which would be looked for time and again meanwhile.
+    # As in `batch_adapters.launch`: a command loads more than the command line.
     gc.set_threshold(50_000)
     options = _parse(argv)
     if options.command not in _SILENT:

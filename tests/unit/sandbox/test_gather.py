@@ -189,16 +189,20 @@ def test_the_manifest_can_be_read_item_by_item(results: Path, indent: int | None
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b'{\n "files": [\n  {"path": "a"},\n', b'{\n "files": [\n  {"path": }\n ]\n}\n'],
-    ids=["empty", "cut short", "garbage"],
-)  # fmt: skip
-def test_a_manifest_that_is_not_whole_is_an_error(room: Path, content: bytes) -> None:
-    with pytest.raises(ValueError, match=r"."):
+    ("content", "words"),
+    [
+        pytest.param(b"", r"^its manifest\.json is cut short$", id="empty"),
+        pytest.param(b'{\n "files": [\n  {"path": "a"},\n', r"^its manifest\.json is cut short$", id="cut short"),
+        pytest.param(b'{\n "files": [\n  {"path": }\n ]\n}\n', "Expecting value", id="garbage"),
+    ],
+)
+def test_a_manifest_that_is_not_whole_is_an_error(room: Path, content: bytes, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
         list(read_manifest(write_manifest(room, content), JOB))
 
 
 def test_a_tar_without_a_manifest_is_an_error(room: Path) -> None:
-    with pytest.raises(LookupError, match=r"there is no manifest\.json in it"):
+    with pytest.raises(LookupError, match=r"^there is no manifest\.json in it$"):
         list(read_manifest(write_manifest(room, b""), "other"))
 
 
@@ -282,11 +286,37 @@ def test_what_cannot_be_looked_at_is_listed_and_not_missing(results: Path) -> No
     assert gathered.missing == ()
 
 
+def test_where_the_folder_of_results_is_none_all_is_missing(results: Path) -> None:
+    results.rename(results.parent / "elsewhere")
+    results.symlink_to("elsewhere")
+    told = write(results, [End(1, "t-1.1", "failed", None), End(2, None, "failed", None)], {}, results.parent / "a.tar")
+    assert told.missing == (Missing("t-1.1", ("stdout", "stderr", "status")),)
+    assert (told.files, told.refused, told.whole) == ((), (Refused("results", gather.NO_FOLDER),), bytes(2))
+
+
+def test_where_a_folder_does_not_say_what_is_in_it_each_entry_is_looked_at(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.scandir
+
+    def refuse(follow_symlinks: bool) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    @contextmanager
+    def scandir(folder: int) -> Iterator[Iterator[SimpleNamespace]]:
+        with real(folder) as entries:
+            yield (SimpleNamespace(name=entry.name, is_file=refuse) for entry in entries)
+
+    as_told = collect(results)
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert collect(results) == as_told
+
+
 # --- one tar of what the tars of steps hold
 
 
 def bundle(room: Path, limits: TarLimits = LIMITS, **parts: Path) -> Told:
-    gathered = write_bundle(JOB, parts, {"job.xml": b"<x/>"}, room / "out.tar", limits)
+    gathered = write_bundle(JOB, parts, {"job.xml": b"<x/>"}, room / "out.tar", limits, "all of it")
     return read_told(room / "out.tar", gathered.whole)
 
 
@@ -317,7 +347,8 @@ def test_what_each_part_holds_lies_in_a_folder_of_its_name(room: Path) -> None:
     assert os.access(top / "make/k1.1.output/program", os.X_OK)
     (program,) = (content for content in gathered.files if content.path == "again/k2.1.output/program")
     assert (program.size, program.sha256) == (4, hashlib.sha256(b"read").hexdigest())
-    assert (gathered.missing, gathered.refused) == ((), ())
+    assert (gathered.missing, gathered.refused, gathered.whole) == ((), (), b"")
+    assert load_manifest(room / "out.tar")["name"] == "all of it"
 
 
 def test_a_part_that_is_not_there_or_is_a_link_is_listed(room: Path) -> None:

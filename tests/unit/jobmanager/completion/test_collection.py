@@ -209,6 +209,24 @@ def test_a_run_that_begins_while_it_is_asked_why_the_last_one_ended_goes_on(
     assert not state_of(toy).is_final
 
 
+def test_of_what_the_history_has_told_of_nobody_waits_for_more(toy: ToySystem) -> None:
+    add_ended(toy, "17", state=State.FAILED, ended=NOW)
+    toy.answers("history", f"17 CA {TOKEN} -")
+    collect_grid_job(toy.account, GRID_JOB)
+    assert state_of(toy) is State.FAILED
+
+
+def test_each_submissions_outputs_are_waited_for(toy: ToySystem) -> None:
+    add_ended(toy, "17", "18")
+    with toy.database.transaction():
+        second = toy.job(2)
+        second.token = f"{GRID_JOB}-2"
+        second.put_times(ended=NOW)
+        toy.database.local_jobs.put(GRID_JOB, [second])
+    with pytest.raises(Unreachable, match="20 s for 1 local jobs to bring back their outputs, first 18"):
+        collect_grid_job(toy.account, GRID_JOB)
+
+
 def test_without_a_history_nobody_waits_for_it(toy: ToySystem) -> None:
     toy.change_adapter(history=None)
     add_ended(toy, "17", ended=NOW)

@@ -62,6 +62,8 @@ class DriverStatus:
     signal: str | None = None
     host: str | None = None
     pid: int | None = None
+    scratch: str | None = None
+    """Its scratch folder on that host; None where that has no plain name."""
     again: int | None = None
     """When the batch system last started it again after this run had come to its end: the program was not run again."""
     index: int | None = None
@@ -98,6 +100,7 @@ def _read_text(value: bytes) -> str:
 _FIELDS: dict[bytes, tuple[str, re.Pattern[bytes], Callable[[bytes], Any]]] = {
     b"start": ("start", re.compile(rb"\d{1,12}"), int),
     b"host": ("host", re.compile(rb"[!-~]{1,255}"), _read_text),
+    b"scratch": ("scratch", re.compile(rb"/[ -~]{1,400}"), _read_text),
     b"pid": ("pid", re.compile(rb"\d{1,9}"), int),
     b"again": ("again", re.compile(rb"\d{1,12}"), int),
     b"index": ("index", re.compile(rb"\d{1,9}"), int),

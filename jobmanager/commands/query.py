@@ -3,10 +3,23 @@
 import argparse
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from jobmanager.commands.arguments import JOB_HELP, AddCommand, CommandError, account_of, read_seconds
+from jobmanager.commands.arguments import (
+    JOB_HELP,
+    AddCommand,
+    CommandError,
+    account_of,
+    declare_choice,
+    find_grid_jobs,
+    read_seconds,
+)
+
+if TYPE_CHECKING:
+    from jobmanager.database.local_job import LocalJob
+    from jobmanager.site.account import Account
 
 QUERY_HELP = """\
 The root element is <jobs>, with a <grid-job> per grid job and a <local-job> per local job inside. Examples:
@@ -19,8 +32,11 @@ An expression is XPath 1.0 with the regular expressions of EXSLT (prefix re). do
 Exit status: 0 there is an answer, be it empty; 1 the expression is wrong, or took more time or memory than it may."""
 
 LOG_HELP = """\
-With ID: what the job manager did for the grid job. With ID/NUMBER: the last lines of a local job's standard output and
-standard error, once they are back."""
+With ID: what the job manager did for the grid job. With ID/NUMBER, or ID/FIRST-LAST: the last lines of local jobs'
+standard output and standard error, once they are back, or while they run where this host has them; of 20 at once.
+--failed: the same of a grid job's local jobs that did not succeed. --follow ID/NUMBER shows what is printed as it
+comes, until the local job has ended; from another host it comes by way of the file system that is shared, first after
+up to half a minute; at most 64 KiB of each channel at a time."""
 
 EXPORT_HELP = """\
 DIR gets a document ID.xml per grid job, with its local jobs, index.xml, their schema schema.rng and stylesheet
@@ -49,7 +65,9 @@ def _declare_query(command: argparse.ArgumentParser) -> None:
 
 
 def _declare_log(command: argparse.ArgumentParser) -> None:
-    command.add_argument("id", metavar="ID[/NUMBER]", help=f"{JOB_HELP}; and number of a local job from 1")
+    declare_choice(command)
+    command.add_argument("--failed", action="store_true", help="what the local jobs printed that did not succeed")
+    command.add_argument("-f", "--follow", action="store_true", help="show what one local job prints as it comes")
     command.add_argument(
         "--lines",
         metavar="N",
@@ -85,16 +103,45 @@ def query(options: argparse.Namespace) -> int:
 
 
 def log(options: argparse.Namespace) -> int:
-    """Print the log of a grid job, or what a local job printed."""
-    from jobmanager.views.logs import render_local_log, render_log
+    """Print the logs of grid jobs, or what local jobs printed."""
+    sys.stdout.writelines(f"{line}\n" for line in _find_log(options))
+    return 0
+
+
+def _find_log(options: argparse.Namespace) -> Iterator[str]:
+    from jobmanager.views import logs
 
     account = account_of(options)
-    if "/" in options.id:
-        lines = render_local_log(account, options.id, options.lines)
-    else:
-        lines = render_log(account, account.database.grid_jobs.find(options.id), options.lines)
-    sys.stdout.writelines(f"{line}\n" for line in lines)
-    return 0
+    database = account.database
+    words = [word for word in options.id if logs.is_of_local_jobs(database, word)]
+    jobs = [job for word in words for job in logs.find_meant(database, word)]
+    if options.follow:
+        yield from _follow(account, options, jobs)
+        return
+    yield from logs.render_local_logs(account, jobs, options.lines)
+    options.id = [word for word in options.id if word not in words]
+    job_ids = find_grid_jobs(options, database) if options.id or not words else []
+    for job_id in job_ids:
+        if options.failed:
+            failed = logs.find_failed(database, job_id)
+            yield from logs.render_local_logs(account, failed, options.lines)
+            if not failed:
+                yield f"no local job of {job_id} has failed"
+            continue
+        if len(job_ids) > 1:
+            yield f"grid job {job_id}:"
+        yield from logs.render_log(account, job_id, options.lines)
+
+
+def _follow(account: "Account", options: argparse.Namespace, jobs: "Sequence[tuple[str, LocalJob]]") -> Iterator[str]:
+    from jobmanager.views.following import follow_local_job
+
+    if len(options.id) != 1 or len(jobs) != 1:
+        raise CommandError("one local job can be followed: say ID/NUMBER")
+    ((grid_job, job),) = jobs
+    for line in follow_local_job(account, grid_job, job.index):
+        yield line
+        sys.stdout.flush()
 
 
 def export(options: argparse.Namespace) -> int:

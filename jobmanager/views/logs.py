@@ -4,18 +4,18 @@ import heapq
 import os
 import re
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from jobmanager.database.database import DamagedDocument, Database
+from jobmanager.database.database import DamagedDocument, Database, UnknownJob
 from jobmanager.database.grid_job import GridJob
-from jobmanager.database.local_job import BLOCKED
+from jobmanager.database.local_job import BLOCKED, LocalJob
 from jobmanager.database.times import render_time
 from jobmanager.site.account import Account
 from jobmanager.views.explaining import find_local_jobs
+from jobmanager.views.following import KINDS, find_printed
 from jobmanager.views.text import printable, render_line
 from sandbox.files import open_regular
-from sandbox.status import render_stem
 
 LAST_LINES = 100
 """Lines of a local job's standard output, and of its standard error, that are shown."""
@@ -50,19 +50,58 @@ def _stamp(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
         yield stamp, line
 
 
-def render_local_log(account: Account, name: str, lines: int | None) -> Iterator[str]:
-    """The last lines of standard output and standard error of the local job that ``ID/NUMBER`` names.
+MOST_LOCAL_JOBS = 20
+"""Whose texts are shown at once."""
+_RANGE = re.compile(r"(?P<grid_job>.+)/(?P<first>[0-9]{1,9})-(?P<last>[0-9]{1,9})", re.DOTALL)
 
-    :raises UnknownJob: there is none; OSError: something cannot be read.
+
+def is_of_local_jobs(database: Database, word: str) -> bool:
+    """True for ``ID/NUMBER``, ``ID/FIRST-LAST`` and a batch system's id with a slash; names may have one, too."""
+    try:
+        return "/" in word and not database.grid_jobs.find(word)
+    except UnknownJob:
+        return True
+
+
+def find_meant(database: Database, word: str) -> list[tuple[str, LocalJob]]:
+    """The local jobs that ``ID/NUMBER``, ``ID/FIRST-LAST`` or a batch system's id names.
+
+    :raises UnknownJob: there is none.
     """
-    for grid_job, job in find_local_jobs(account.database, name):
-        for kind in ("stdout", "stderr"):
+    found = _RANGE.fullmatch(word)
+    if found is None:
+        return find_local_jobs(database, word)
+    identity, first, last = database.grid_jobs.find(found["grid_job"]), int(found["first"]), int(found["last"])
+    indexes = [line.index for line in database.local_jobs.lines(identity) if first <= line.index <= last]
+    if not indexes:
+        raise UnknownJob(f"grid job {identity} has no local jobs {first} to {last}")
+    return [(identity, database.local_jobs.get(identity, index)) for index in indexes[: MOST_LOCAL_JOBS + 1]]
+
+
+def find_failed(database: Database, identity: str) -> list[tuple[str, LocalJob]]:
+    """The first local jobs of a grid job that have ended without success."""
+    lines = database.local_jobs.lines(identity)
+    indexes = [line.index for line in lines if line.state.is_final and not line.succeeded]
+    return [(identity, database.local_jobs.get(identity, index)) for index in indexes[: MOST_LOCAL_JOBS + 1]]
+
+
+def render_local_logs(account: Account, jobs: Sequence[tuple[str, LocalJob]], lines: int | None) -> Iterator[str]:
+    """The last lines of standard output and standard error of local jobs, of so many at most.
+
+    :raises OSError: something cannot be read.
+    """
+    for grid_job, job in jobs[:MOST_LOCAL_JOBS]:
+        if job.reason:
+            yield render_line(f"{grid_job}/{job.index}: {job.reason}")
+        for kind in KINDS:
             yield f"{kind} of {grid_job}/{job.index}:"
-            path = account.places.results(grid_job) / f"{render_stem(grid_job, str(job.local_id))}.{kind}"
-            if os.path.lexists(path):
+            path = find_printed(account, grid_job, job, kind)
+            if path is not None:
                 yield from _read_lines(path, LAST_LINES if lines is None else lines)
             else:
                 yield f"  is not back: the local job is {job.state.word}"
+    if len(jobs) > MOST_LOCAL_JOBS:
+        yield f"… and others: {MOST_LOCAL_JOBS} local jobs are shown at once"
 
 
 def _read_lines(path: Path, last: int | None) -> Iterator[str]:

@@ -43,7 +43,7 @@ HELP = {
     "usage": ["--since TIME", "--until TIME", "--by", "--format"],
     "remove": ["--ended-before TIME", "--dry-run", "--yes", "ID"],
     "check-handler": ["MODULE", "--request FILE", "--no-run", "--run-time SECONDS", "Exit status"],
-    "log": ["ID[/NUMBER]", "--lines N", "standard error"],
+    "log": ["ID/NUMBER", "ID/FIRST-LAST", "--failed", "--follow", "--lines N", "standard error"],
     "export": ["DIR", "index.html", "xmllint", "refused"],
     "types": ["TYPE", "attributes"],
     "config": ["SAMGRID_CONFIG", "where it came from"],

@@ -161,7 +161,7 @@ def test_the_status_file_is_ours_alone_and_its_lines_stand_in_order(plain_bench:
     status = plain_bench.results / "k3f9zq2m.t-1.1.status"
     assert status.stat().st_mode & 0o777 == 0o600
     keys = [line.split()[0] for line in status.read_text().splitlines() if line]
-    assert keys == ["start", "host", "pid", "index", "token", "cpu", "exit", "end"]
+    assert keys == ["start", "host", "pid", "index", "token", "scratch", "cpu", "exit", "end"]
 
 
 @pytest.mark.parametrize("umask", ["022", "077"])
@@ -413,6 +413,18 @@ def test_a_signal_ends_the_program_once_and_its_outputs_come_back(
     assert bench.read("output/file") == b"kept\n"
     assert (bench.status.exit_code, bench.status.problem) == (code, None)
     assert bench.leftovers() == []
+
+
+def test_while_somebody_looks_on_elsewhere_the_end_of_what_is_printed_is_copied(bench: Bench) -> None:
+    wish = bench.results / ".k3f9zq2m.t-1.1.live"
+    wish.touch()
+    driver = bench.start("/bin/sh", "-c", "head -c 70000 /dev/zero | tr '\\0' x; echo up >&2; sleep 60")
+    copies = {kind: wish.with_name(f"{wish.name}.{kind}") for kind in ("stdout", "stderr")}
+    wait_until(lambda: all(path.exists() for path in copies.values()) and copies["stderr"].read_text() == "0\nup\n")
+    wait_until(lambda: copies["stdout"].read_text() == "4464\n" + "x" * 65536)
+    driver.send_signal(signal.SIGTERM)
+    driver.wait(SECONDS)
+    assert len(bench.read("stdout")) == 70000
 
 
 def test_a_program_that_dies_of_the_signal_is_recorded_so(bench: Bench) -> None:

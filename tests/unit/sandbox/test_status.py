@@ -44,6 +44,11 @@ REPORT = Path(__file__).parents[3] / "sandbox" / "samgrid-report.sh"
             DriverStatus(*(1, 9, 0), again=30, caught=(CaughtSignal("USR1", 5), CaughtSignal("TERM", 7, 2))),
             id="told to end, and started again",
         ),
+        pytest.param(
+            b"start 10\nscratch relative\nscratch /tmp/a b\nscratch /tmp/\xff\n",
+            DriverStatus(start=10, scratch="/tmp/a b"),
+            id="a scratch folder",
+        ),
         pytest.param(b"start 10\nexit 1", DriverStatus(start=10), id="torn last line"),
         pytest.param(
             b"lost a\nstart 1\nlost output/x\x1b: no\nlost\nlost \n" + b"lost x\n" * 30,

@@ -45,6 +45,35 @@ def stdout_of(account: Account) -> Path:
     return account.places.results(JOB) / f"{JOB}.77.stdout"
 
 
+def test_several_local_jobs_are_shown_and_those_that_failed(account: Account, log: Run) -> None:
+    jobs = [LocalJob.new(index, "fork", None) for index in range(1, 31)]
+    for job in jobs:
+        job.register(str(job.index), "", 1000)
+        job.state, job.driver, job.exit_code = State.DONE, "ended", int(job.index > 5)
+        put_outcome(job)
+        (account.places.results(JOB) / f"{JOB}.{job.index}.stdout").write_text(f"text {job.index}\n")
+    with account.database.transaction():
+        account.database.local_jobs.put(JOB, jobs)
+    status, lines, _ = log(f"{JOB}/4-5", f"{JOB}/7")
+    assert (status, [line for line in lines if line.startswith("text")]) == (0, ["text 4", "text 5", "text 7"])
+    status, lines, _ = log(f"{JOB}/29-99999")
+    assert [line for line in lines if line.startswith("text")] == ["text 29", "text 30"]
+    status, lines, _ = log("--failed", JOB)
+    assert [line for line in lines if line.startswith("text")] == [f"text {index}" for index in range(6, 26)]
+    assert lines[-1] == "… and others: 20 local jobs are shown at once"
+    assert log(f"{JOB}/31-40")[2] == f"samgrid log: grid job {JOB} has no local jobs 31 to 40\n"
+    for words in ([JOB], [f"{JOB}/1-2"], [f"{JOB}/1", f"{JOB}/2"]):
+        assert log("-f", *words)[2] == "samgrid log: one local job can be followed: say ID/NUMBER\n"
+
+
+def test_a_name_with_a_slash_is_a_grid_jobs(account: Account, log: Run) -> None:
+    account.database.grid_jobs.change(JOB, lambda job: setattr(job, "name", "Z/gamma"))
+    stdout_of(account).write_text("text\n")
+    account.places.log(JOB).write_text("a line\n")
+    assert log("Z/gamma") == (0, ["a line"], "")
+    assert log("Z/gamma/1")[1][:2] == [f"stdout of {JOB}/1:", "text"]
+
+
 def test_the_whole_log_is_shown_or_its_last_lines(account: Account, log: Run) -> None:
     lines = [f"line {number}" for number in range(1000)]
     account.places.log(JOB).write_text("\n".join(lines) + "\n")

@@ -94,6 +94,8 @@ class _Changes:
         self._stored = database.local_jobs.find_all(batch, {event.local_id for event in events})
         self._jobs: dict[tuple[str, int], LocalJob] = {}
         self._changed: set[tuple[str, int]] = set()
+        self._entered: dict[tuple[str, State], list[str]] = {}
+        """To be logged together: a line each takes half as long as the rest."""
 
     def apply(self, event: Event) -> bool:
         """Apply one event; False where nobody has registered its id.
@@ -143,7 +145,7 @@ class _Changes:
         if has_changed:
             self._changed.add(key)
         if job.state is not before:
-            logger.info("%s %s %s", key[0], job.local_id, job.state.word)
+            self._entered.setdefault((key[0], job.state), []).append(str(job.local_id))
 
     def by_grid_job(self) -> dict[str, list[LocalJob]]:
         """The changed local jobs."""
@@ -154,6 +156,8 @@ class _Changes:
 
     def put(self) -> None:
         """Write them, inside the caller's transaction."""
+        for (grid_job, state), ids in self._entered.items():
+            logger.info("%s %s: %s", grid_job, state.word, " ".join(ids))
         for grid_job, jobs in self.by_grid_job().items():
             try:
                 with self._database.part():

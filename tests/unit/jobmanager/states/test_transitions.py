@@ -557,6 +557,7 @@ def test_evidence_says_what_was_seen_and_what_came_of_it() -> None:
         ("suspended", 2, "late: the log had told of a later second"),
         ("active", 9, "nothing: done is the end, unless queued again"),
     ]
+    assert [seen.state for seen in job.evidence()][-3:] == [DONE, None, None], "what changed nothing brought it nowhere"
 
 
 def test_the_same_evidence_is_kept_once() -> None:

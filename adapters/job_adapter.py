@@ -80,7 +80,7 @@ def cut_slice(index: int, count: int, events: int, seed: int) -> Slice:
 
 
 @dataclass(frozen=True)
-class LocalJob:
+class PlannedJob:
     """One of the local jobs that a grid job becomes; ``slice`` is None for job types without a size."""
 
     index: int
@@ -194,7 +194,7 @@ class JobAdapter(ABC):
         """Put into the empty folder ``workArea`` what every local job needs: it becomes the sandbox."""
 
     @abstractmethod
-    def getCommandAndArguments(self, localJob: LocalJob) -> Sequence[str]:
+    def getCommandAndArguments(self, localJob: PlannedJob) -> Sequence[str]:
         """The command line of one local job, run in a copy of the work area; ``./name`` is a file of it.
 
         The program finds ``SAMGRID_INDEX``, ``SAMGRID_FIRST_EVENT``, ``SAMGRID_EVENTS`` and ``SAMGRID_SEED`` in

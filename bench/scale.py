@@ -25,7 +25,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from adapters import LocalJob as PlannedJob
+from adapters import PlannedJob
 from batch_adapters.adapter import LocalStatus
 from batch_adapters.condor import CONDOR
 from batch_adapters.fork import FORK

@@ -10,7 +10,7 @@ from adapters import (
     Attribute,
     JobAdapter,
     Kind,
-    LocalJob,
+    PlannedJob,
     RequestFile,
     TooLarge,
     copy_files,
@@ -80,7 +80,7 @@ class CommandAdapter(JobAdapter):
         targets = {workArea / _sandbox_name(file): file.path for file in self._travelling_files()}
         copy_files([(source, target) for target, source in targets.items()], self.site.limits)
 
-    def getCommandAndArguments(self, localJob: LocalJob) -> Sequence[str]:
+    def getCommandAndArguments(self, localJob: PlannedJob) -> Sequence[str]:
         """The same command line for every local job: ``SAMGRID_INDEX`` tells them apart."""
         program: RequestFile = self.request["executable"]
         word = f"./{_sandbox_name(program)}" if program.travels else program.name

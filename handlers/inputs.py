@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from adapters import Attribute, JobAdapter, Kind, LocalJob, RequestFile, Site, TooLarge, copy_files
+from adapters import Attribute, JobAdapter, Kind, PlannedJob, RequestFile, Site, TooLarge, copy_files
 
 
 def find_file_faults(role: str, file: RequestFile) -> list[str]:
@@ -166,7 +166,7 @@ class InputsAdapter(JobAdapter):
             )
         return len(self.groups)
 
-    def pickGroup(self, localJob: LocalJob) -> Sequence[Input]:
+    def pickGroup(self, localJob: PlannedJob) -> Sequence[Input]:
         """The inputs of one local job.
 
         :raises NoFiles: where the inputs are others than those from which the number of local jobs was made.

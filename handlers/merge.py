@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from adapters import Attribute, Kind, LocalJob, UnusableFile, open_input
+from adapters import Attribute, Kind, PlannedJob, UnusableFile, open_input
 from handlers.inputs import DATASETS, INPUT_ATTRIBUTES, READER, Groups, Input, InputsAdapter, NoFiles
 
 PAYLOAD = Path(__file__).parent / "payload" / "merge.sh"
@@ -88,7 +88,7 @@ class DzeroMergeAdapter(InputsAdapter):
         for payload in (PAYLOAD, LHE_PAYLOAD, ROOT_PAYLOAD, READER):
             shutil.copyfile(payload, workArea / payload.name)
 
-    def getCommandAndArguments(self, localJob: LocalJob) -> Sequence[str]:
+    def getCommandAndArguments(self, localJob: PlannedJob) -> Sequence[str]:
         """The payload with the merged file's name and, where the built-in merge will not do, a merge command."""
         group = self.pickGroup(localJob)
         name = f"{self.request['output_name']}-{localJob.index}{find_ending(group[0].path.name)}"

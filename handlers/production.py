@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from adapters import EVENTS, SLICING, Attribute, Kind, LocalJob
+from adapters import EVENTS, SLICING, Attribute, Kind, PlannedJob
 from handlers.inputs import INPUT_ATTRIBUTES, Groups, Input, InputsAdapter, NoFiles
 from handlers.runjob import (
     RUNJOB_ATTRIBUTES,
@@ -113,7 +113,7 @@ class DzeroReconstructionAdapter(InputsAdapter, RunjobAdapter):
         super().prepareWorkArea(workArea)
         self.writeInputs(workArea)
 
-    def getCommandAndArguments(self, localJob: LocalJob) -> Sequence[str]:
+    def getCommandAndArguments(self, localJob: PlannedJob) -> Sequence[str]:
         """The same command line for every local job; raises NoFiles where the inputs have changed."""
         self.pickGroup(localJob)
         return super().getCommandAndArguments(localJob)

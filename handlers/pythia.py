@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from adapters import EVENTS, SLICING, Attribute, JobAdapter, Kind, LocalJob
+from adapters import EVENTS, SLICING, Attribute, JobAdapter, Kind, PlannedJob
 
 PAYLOAD = Path(__file__).parent / "payload" / "pythia_events.py"
 CARD = "pythia.cmnd"
@@ -79,7 +79,7 @@ class PythiaAdapter(JobAdapter):
         shutil.copyfile(PAYLOAD, workArea / PAYLOAD.name)
         (workArea / CARD).write_text(render_card(self.request), encoding="ascii")
 
-    def getCommandAndArguments(self, localJob: LocalJob) -> Sequence[str]:
+    def getCommandAndArguments(self, localJob: PlannedJob) -> Sequence[str]:
         """The payload on the card; the slice comes through the environment."""
         python = self.site.values.get("python") or sys.executable
         window = (repr(self.request["m_min"]), repr(self.request["m_max"]))

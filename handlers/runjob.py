@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from adapters import Attribute, JobAdapter, Kind, LocalJob, RequestFile, copy_files
+from adapters import Attribute, JobAdapter, Kind, PlannedJob, RequestFile, copy_files
 from handlers.inputs import DATASETS, READER, NoFiles, find_dataset, find_file_faults
 
 INI = "runjob.ini"
@@ -87,7 +87,7 @@ class RunjobAdapter(JobAdapter):
         write_lines(workArea / f"{JOB_FILES}.list", self._job_files())
         write_lines(workArea / f"{OVERLAY}.list", map(str, self._dataset("minbias_dataset")))
 
-    def getCommandAndArguments(self, localJob: LocalJob) -> Sequence[str]:
+    def getCommandAndArguments(self, localJob: PlannedJob) -> Sequence[str]:
         """The payload with the program and the phases; the slice comes through the environment."""
         return ["/bin/sh", f"./{PAYLOAD.name}", self.request["runjob_program"], *self.request["phases"]]
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from adapters import Attribute, JobAdapter, Kind, LocalJob, Step, Value, canonical_name
+from adapters import Attribute, JobAdapter, Kind, PlannedJob, Step, Value, canonical_name
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}", re.ASCII)
 _FORM = "a step is (NAME (ATTRIBUTE VALUE ...) ...)"
@@ -41,7 +41,7 @@ class StructuredAdapter(JobAdapter):
     def prepareWorkArea(self, workArea: Path) -> None:
         """Nothing: it has no local jobs of its own."""
 
-    def getCommandAndArguments(self, localJob: LocalJob) -> Sequence[str]:
+    def getCommandAndArguments(self, localJob: PlannedJob) -> Sequence[str]:
         """Nothing: it has no local jobs of its own."""
         return ()
 

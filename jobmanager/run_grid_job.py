@@ -7,7 +7,7 @@ import logging
 import shlex
 from pathlib import Path
 
-from adapters import LocalJob
+from adapters import PlannedJob
 from adapters.job_adapter import cut_slice
 from jobmanager.database.grid_job import GridJob
 from jobmanager.requests.acceptance import check_errors, make_adapter, prepare_grid_job
@@ -65,13 +65,13 @@ def _render_entry(entry: LocalJobEntry) -> str:
     return " ".join([*variables, shlex.join(entry.command)])
 
 
-def cut_grid_job(job: GridJob) -> list[LocalJob]:
+def cut_grid_job(job: GridJob) -> list[PlannedJob]:
     """The local jobs that a grid job is cut into, the same whenever they are asked for.
 
     A repetition of some of them has their command lines all: a line of the table is found by its number.
     """
     count = job.slice_count
     if job.size_and_seed is None:
-        return [LocalJob(index, count) for index in range(1, count + 1)]
+        return [PlannedJob(index, count) for index in range(1, count + 1)]
     size, seed = job.size_and_seed
-    return [LocalJob(index, count, cut_slice(index, count, size, seed)) for index in range(1, count + 1)]
+    return [PlannedJob(index, count, cut_slice(index, count, size, seed)) for index in range(1, count + 1)]

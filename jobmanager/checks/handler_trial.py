@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from adapters import JobAdapter, LocalJob
+from adapters import JobAdapter, PlannedJob
 from batch_adapters.diagnosis import Finding, Level
 from jobmanager.database.grid_job import GridJob
 from jobmanager.requests.acceptance import check_errors, check_steps, count_local_jobs, find_steps, make_adapter
@@ -41,7 +41,7 @@ class Trial:
     account: Account
     job: GridJob
     adapter: JobAdapter
-    local_jobs: Sequence[LocalJob]
+    local_jobs: Sequence[PlannedJob]
 
 
 class Failed(Exception):

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from adapters import LocalJob as PlannedJob
+from adapters import PlannedJob
 from batch_adapters.states import Event, State
 from jobmanager.database.database import DamagedDocument, Database, DatabaseError
 from jobmanager.database.documents import read_document

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from adapters import BadSweep, JobAdapter, LocalJob, RequestFile, Sweep, TooLarge, UnusableFile, copy_files
+from adapters import BadSweep, JobAdapter, PlannedJob, RequestFile, Sweep, TooLarge, UnusableFile, copy_files
 from jobmanager.database.grid_job import GridJob
 from jobmanager.requests.acceptance import run_directory
 from jobmanager.requests.job_types import HANDLER_FAILURES, HandlerError
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 _STDIN = ".samgrid-stdin"
 
 
-def pack_sandbox(account: Account, job: GridJob, adapter: JobAdapter, local_jobs: Sequence[LocalJob]) -> None:
+def pack_sandbox(account: Account, job: GridJob, adapter: JobAdapter, local_jobs: Sequence[PlannedJob]) -> None:
     """Write sandbox, table of command lines and driver of a grid job, unless an earlier worker has.
 
     The driver is written last: where it is, all is there.
@@ -62,7 +62,7 @@ def remove_half_made(account: Account, grid_job: str) -> None:
 
 
 def _ask_handler(
-    adapter: JobAdapter, local_jobs: Sequence[LocalJob], work_area: Path
+    adapter: JobAdapter, local_jobs: Sequence[PlannedJob], work_area: Path
 ) -> tuple[list[LocalJobEntry], Mapping[str, str]]:
     """The command lines and the variables of local jobs, whose work area is filled."""
     with _blaming(adapter):
@@ -71,7 +71,7 @@ def _ask_handler(
         return entries, adapter.getEnvironment()
 
 
-def find_entries(adapter: JobAdapter, local_jobs: Sequence[LocalJob]) -> list[LocalJobEntry]:
+def find_entries(adapter: JobAdapter, local_jobs: Sequence[PlannedJob]) -> list[LocalJobEntry]:
     """The command line of each local job, and the variables that are its own.
 
     :raises HandlerError: the handler failed.
@@ -95,7 +95,7 @@ def _blaming(adapter: JobAdapter) -> Iterator[None]:
         raise HandlerError(f"handler {adapter.jobType}: {type(error).__name__}: {error}") from error
 
 
-def _find_entries(adapter: JobAdapter, local_jobs: Sequence[LocalJob]) -> list[LocalJobEntry]:
+def _find_entries(adapter: JobAdapter, local_jobs: Sequence[PlannedJob]) -> list[LocalJobEntry]:
     sweep = adapter.sweep
     if sweep is not None and len(sweep.rows) != len(local_jobs):
         raise SandboxRefused(
@@ -111,7 +111,7 @@ def _command(words: Sequence[str]) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _entry(adapter: JobAdapter, sweep: Sweep | None, local_job: LocalJob) -> LocalJobEntry:
+def _entry(adapter: JobAdapter, sweep: Sweep | None, local_job: PlannedJob) -> LocalJobEntry:
     command, index = _command(adapter.getCommandAndArguments(local_job)), local_job.index
     environment: tuple[tuple[str, str], ...] = ()
     if sweep is not None:

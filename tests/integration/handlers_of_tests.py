@@ -5,7 +5,7 @@ import sys
 import time
 from pathlib import Path
 
-from adapters import EVENTS, SLICING, Attribute, JobAdapter, LocalJob
+from adapters import EVENTS, SLICING, Attribute, JobAdapter, PlannedJob
 from handlers.command import CommandAdapter
 
 
@@ -22,7 +22,7 @@ class Generator(JobAdapter):
             '[ -z "$1" ] || echo run >>"$1/$SAMGRID_INDEX"; [ ! -e "$1/fail$SAMGRID_INDEX" ]'
         )
 
-    def getCommandAndArguments(self, localJob: LocalJob) -> list[str]:
+    def getCommandAndArguments(self, localJob: PlannedJob) -> list[str]:
         return ["/bin/sh", "run.sh", self.request["marks"]]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from adapters import Attribute, JobAdapter, Kind, LocalJob, canonical_name
+from adapters import Attribute, JobAdapter, Kind, PlannedJob, canonical_name
 from gram_shims.installation.table import render_rvf
 from jobmanager.requests.attributes import COMMON_ATTRIBUTES
 from jobmanager.requests.job_types import load_job_types
@@ -22,7 +22,7 @@ def job_type(*declared: Attribute) -> type[JobAdapter]:
         def prepareWorkArea(self, workArea: Path) -> None:
             """Nothing is needed."""
 
-        def getCommandAndArguments(self, localJob: LocalJob) -> Sequence[str]:
+        def getCommandAndArguments(self, localJob: PlannedJob) -> Sequence[str]:
             """Nothing is run."""
             return ["true"]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from adapters import JobAdapter, Limits, LocalJob, Site
+from adapters import JobAdapter, Limits, PlannedJob, Site
 from jobmanager.requests.attributes import read_request, read_site_values
 
 Handler = TypeVar("Handler", bound=JobAdapter)
@@ -27,10 +27,10 @@ def faults_of(handler: JobAdapter) -> str:
     return "\n".join(handler.checkErrors())
 
 
-def local_jobs(handler: JobAdapter) -> list[LocalJob]:
+def local_jobs(handler: JobAdapter) -> list[PlannedJob]:
     """The grid job's local jobs, without slices."""
     count = handler.getNumSubmissionTimes()
-    return [LocalJob(index, count) for index in range(1, count + 1)]
+    return [PlannedJob(index, count) for index in range(1, count + 1)]
 
 
 def run_local_job(

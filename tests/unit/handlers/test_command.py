@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from adapters import LocalJob, TooLarge
+from adapters import PlannedJob, TooLarge
 from handlers.command import CommandAdapter
 from tests.unit.handlers.experiments import make_handler
 
@@ -38,7 +38,7 @@ def command(folder: Path, most: int = 1000, **words: Any) -> CommandAdapter:
 def test_the_command_line_is_the_same_for_every_local_job(folder: Path, words: dict[str, Any], argv: list[str]) -> None:
     handler = command(folder, **words, count=["2"])
     assert not list(handler.checkErrors())
-    assert [handler.getCommandAndArguments(LocalJob(index, 2)) for index in (1, 2)] == [argv, argv]
+    assert [handler.getCommandAndArguments(PlannedJob(index, 2)) for index in (1, 2)] == [argv, argv]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from adapters import LocalJob
+from adapters import PlannedJob
 from handlers.pythia import CARD, PythiaAdapter, render_card
 from tests.unit.handlers.experiments import make_handler
 
@@ -41,7 +41,7 @@ def test_the_work_area_holds_the_payload_and_the_card(tmp_path: Path) -> None:
 
 
 def test_the_payload_runs_under_the_sites_python_or_our_own() -> None:
-    job = LocalJob(1, 1)
+    job = PlannedJob(1, 1)
     theirs = pythia({"python": "/opt/hep/bin/python"}).getCommandAndArguments(job)
     words = ["./pythia_events.py", "pythia.cmnd", "--mass-window", "60.0", "130.0", "--bins", "70"]
     assert theirs == ["/opt/hep/bin/python", *words]

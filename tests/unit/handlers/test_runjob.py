@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from adapters import JobAdapter, LocalJob, TooLarge
+from adapters import JobAdapter, PlannedJob, TooLarge
 from handlers.production import CdfMonteCarloAdapter, DzeroMonteCarloAdapter, DzeroReconstructionAdapter
 from tests.unit.handlers.experiments import faults_of, local_jobs, make_handler, run_local_job
 
@@ -238,7 +238,7 @@ class TestPayload:
         (folder / "0.raw").write_text("raw")
         words: dict[str, Any] = {**RECONSTRUCTION, "jobfiles": ["mc_runjob.tar.gz"], "input_files": [f"{folder}/0.raw"]}
         handler = make_handler(DzeroReconstructionAdapter, folder, **words)
-        assert local_jobs(handler) == [LocalJob(1, 1)]
+        assert local_jobs(handler) == [PlannedJob(1, 1)]
         (folder / "0.raw").unlink()
         done = run_local_job(tmp_path / "area", handler)
         assert done.stderr == f"runjob.sh: the input {folder}/0.raw is gone or cannot be read\n"

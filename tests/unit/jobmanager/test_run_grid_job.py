@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from adapters import LocalJob as PlannedJob
-from adapters import Value
+from adapters import PlannedJob, Value
 from batch_adapters.states import State
 from handlers.command import CommandAdapter
 from jobmanager.completion.collection import collect_grid_job

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from adapters import LocalJob
+from adapters import PlannedJob
 from handlers.payload import pythia_events
 from handlers.pythia import PythiaAdapter
 from tests.unit.handlers.experiments import make_handler
@@ -75,7 +75,7 @@ def run_local_job(area: Path, handler: PythiaAdapter, **environment: str) -> sub
     """Run the payload in ``area`` as the driver would."""
     area.mkdir()
     handler.prepareWorkArea(area)
-    argv = handler.getCommandAndArguments(LocalJob(2, 2))
+    argv = handler.getCommandAndArguments(PlannedJob(2, 2))
     part = {"SAMGRID_EVENTS": "20", "SAMGRID_FIRST_EVENT": "21", "SAMGRID_SEED": "7"}
     return subprocess.run(
         argv, cwd=area, env={**os.environ, **part, **environment}, capture_output=True, text=True, timeout=60

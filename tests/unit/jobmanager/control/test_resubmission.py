@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters import EVENTS, SLICING, Attribute, JobAdapter, LocalJob, Value
+from adapters import EVENTS, SLICING, Attribute, JobAdapter, PlannedJob, Value
 from adapters.job_adapter import cut_slice
 from batch_adapters.states import State
 from jobmanager.control import resubmission as recovery
@@ -44,7 +44,7 @@ class Generator(JobAdapter):
     def prepareWorkArea(self, workArea: Path) -> None:
         """Nothing is needed."""
 
-    def getCommandAndArguments(self, localJob: LocalJob) -> Sequence[str]:
+    def getCommandAndArguments(self, localJob: PlannedJob) -> Sequence[str]:
         """Nothing is run."""
         return ["true"]
 
@@ -95,7 +95,7 @@ def end(account: Account, job_id: str, state: State) -> None:
     account.database.grid_jobs.change(job_id, lambda job: job.end(state, 1_795_219_187))
 
 
-def slices(account: Account, job: GridJob) -> list[LocalJob]:
+def slices(account: Account, job: GridJob) -> list[PlannedJob]:
     """The local jobs that a grid job has, once it is run."""
     return [part for part in cut_grid_job(job) if part.index in job.indexes]
 
@@ -123,7 +123,7 @@ def test_what_failed_keeps_its_numbers_events_and_seeds(account: Account) -> Non
     job = repeat_grid_job(account, first, only_failed=True)
     size, seed = account.database.grid_jobs.get(first).size_and_seed or (0, 0)
     assert (size, job.repeats, job.count, job.slice_count) == (40, first, 2, 4)
-    assert slices(account, job) == [LocalJob(index, 4, cut_slice(index, 4, 40, seed)) for index in (2, 4)]
+    assert slices(account, job) == [PlannedJob(index, 4, cut_slice(index, 4, 40, seed)) for index in (2, 4)]
 
 
 def test_what_failed_again_is_repeated_again(account: Account) -> None:

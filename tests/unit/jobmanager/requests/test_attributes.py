@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import pytest
 
-from adapters import Attribute, JobAdapter, Kind, LocalJob, Value
+from adapters import Attribute, JobAdapter, Kind, PlannedJob, Value
 from jobmanager.requests.acceptance import accept_grid_job
 from jobmanager.requests.attributes import BadRequest, Given, read_request, read_site_values, read_type
 from jobmanager.requests.job_types import HandlerError, find_job_type, load_job_types
@@ -26,7 +26,7 @@ class Reco(JobAdapter):
     def prepareWorkArea(self, workArea: Path) -> None:
         raise NotImplementedError
 
-    def getCommandAndArguments(self, localJob: LocalJob) -> Sequence[str]:
+    def getCommandAndArguments(self, localJob: PlannedJob) -> Sequence[str]:
         raise NotImplementedError
 
 
@@ -109,7 +109,7 @@ def test_a_handler_in_a_file_of_the_site_is_found(tmp_path: Path) -> None:
     module = tmp_path / "my_handler.py"
     source = Path(__file__).read_text().split("class Reco")[1].split("\n\n\ndef ")[0]
     head = "from collections.abc import Sequence\nfrom pathlib import Path\nfrom typing import ClassVar\n"
-    head += "from adapters import Attribute, JobAdapter, Kind, LocalJob\n\n\nclass Reco"
+    head += "from adapters import Attribute, JobAdapter, Kind, PlannedJob\n\n\nclass Reco"
     module.write_text(head + source)
     assert find_job_type("reco", [str(module)]).jobType == "reco"
     assert set(load_job_types([str(module)])) == {*load_job_types(()), "reco"}

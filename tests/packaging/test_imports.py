@@ -107,6 +107,21 @@ def test_a_folder_that_is_too_full_is_found(tmp_path: Path) -> None:
     assert find_faults(tmp_path) == [f"sandbox has {MOST_ENTRIES + 1} entries"]
 
 
+def find_shared_names(root: Path) -> dict[str, list[str]]:
+    """Names of classes that stand in several modules; payloads run alone, and private names are their module's own."""
+    found: dict[str, list[str]] = {}
+    for name, path in find_modules(root).items():
+        classes = [node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)]
+        for class_name in classes:
+            if not class_name.startswith("_") and not name.startswith("handlers.payload"):
+                found.setdefault(class_name, []).append(name)
+    return {class_name: names for class_name, names in found.items() if len(names) > 1}
+
+
+def test_a_class_name_means_one_thing() -> None:
+    assert find_shared_names(ROOT) == {}
+
+
 def test_every_room_says_what_it_is_for() -> None:
     folders = [path.parent for folder in ("jobmanager", "gram_shims") for path in (ROOT / folder).rglob("__init__.py")]
     assert [folder for folder in folders if not (ROOT / folder / "__init__.py").read_text().startswith('"""')] == []

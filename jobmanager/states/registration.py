@@ -11,7 +11,7 @@ from jobmanager.database.database import DamagedDocument, Database, DatabaseErro
 from jobmanager.database.documents import read_document
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob
-from jobmanager.states.changes import forget_future, put_local_jobs
+from jobmanager.states.changes import forget_future, in_parts, put_local_jobs
 from jobmanager.states.transitions import apply_array_event, apply_event
 
 if TYPE_CHECKING:
@@ -34,8 +34,9 @@ def create_local_jobs(database: Database, job: GridJob, planned: Iterable[Planne
     with database.transaction():
         if database.local_jobs.count(job.job_id):
             return
-        documents = [LocalJob.new(local_job.index, job.batch, local_job.slice) for local_job in planned]
-        database.local_jobs.put(job.job_id, documents)
+        documents = (LocalJob.new(local_job.index, job.batch, local_job.slice) for local_job in planned)
+        for part in in_parts(documents):
+            database.local_jobs.put(job.job_id, part)
         staged = database.grid_jobs.get(job.job_id)
         if staged.state is State.STAGE_IN:
             staged.state = State.UNSUBMITTED

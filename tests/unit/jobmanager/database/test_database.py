@@ -4,7 +4,7 @@ import os
 import resource
 import sqlite3
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from lxml import etree
 
+from adapters import LocalJob as PlannedJob
 from batch_adapters.adapter import Naming
 from batch_adapters.fork import FORK
 from batch_adapters.states import Cause, Event, State
@@ -19,8 +20,8 @@ from jobmanager.database.database import Choice, Database, DatabaseError, LocalJ
 from jobmanager.database.documents import InvalidDocument, read_document
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob, Outcome
-from jobmanager.database.local_jobs import PhaseSum, Usage
-from jobmanager.states.registration import apply_events, register_local_jobs
+from jobmanager.database.local_jobs import LocalJobs, PhaseSum, Usage
+from jobmanager.states.registration import apply_events, create_local_jobs, register_local_jobs
 from jobmanager.states.transitions import apply_driver_status
 from jobmanager.submission.submit import write_intent
 from sandbox.status import MAX_PHASES, DriverStatus, PhaseStatus
@@ -425,6 +426,27 @@ def test_the_lines_of_local_jobs_are_what_their_documents_say(database: Database
         *(2000, 2060),
     )
     assert (ended.local_id, ended.reason) == ("aaaaaaaa-1.2", "the program ended with exit code 3")
+
+
+def test_a_large_grid_job_is_made_some_local_jobs_at_a_time(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes, put = [], LocalJobs.put
+
+    def note(self: LocalJobs, identity: str, jobs: Sequence[LocalJob]) -> None:
+        sizes.append(len(jobs))
+        put(self, identity, jobs)
+
+    monkeypatch.setattr("jobmanager.states.changes.AT_ONCE", 2)
+    monkeypatch.setattr(LocalJobs, "put", note)
+    job = GridJob.new("aaaaaaaa", "command", "physicist", "fork", 1000)
+    job.put_request([("executable", ("/bin/true",))], Path("/tmp"))
+    job.put_slices(5, None, 1)
+    with database.transaction():
+        database.grid_jobs.put(job)
+    create_local_jobs(database, job, (PlannedJob(number, 5) for number in range(1, 6)))
+    assert sizes == [2, 2, 1]
+    assert database.local_jobs.count("aaaaaaaa") == {State.UNSUBMITTED: 5}
 
 
 def test_all_lines_come_though_few_are_read_at_once(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:

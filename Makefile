@@ -5,7 +5,7 @@
 # make test-real  (as root) installs and starts Slurm, SGE, HTCondor and PBS's commands, runs grid jobs on each; then test-gram, test-web
 # make test-gram  (as root) brings up a real GRAM, installs us in it, and runs its clients
 # make test-web   looks at the status page with a real Chromium (as root it is installed if need be)
-# make bench  measures the event generator beside its peers, grid jobs on real systems, and gathering: bench/{RESULTS,GRID_JOBS,GATHERING}.md
+# make bench  measures the generator beside its peers, grid jobs, gathering, local jobs on fork: bench/{RESULTS,GRID_JOBS,GATHERING,LOCAL_JOBS}.md
 # make bench-scale  grows a state folder to a million local jobs and prints what each step costs at each size: bench/SCALE.md
 # make mutants  breaks modules that differ from BASE (or MODULES, or MODULES=all) on purpose: what does no test notice?
 # make fuzz  throws what atheris thinks of at every parser for FUZZ_SECONDS in all (or at TARGETS, see tests/fuzz/targets.py)
@@ -58,6 +58,7 @@ bench: venv
 	$(BIN)/python bench/run.py --install
 	$(BIN)/python bench/grid_jobs.py
 	$(BIN)/python bench/gathering.py
+	$(BIN)/python bench/local_jobs.py
 
 # Half an hour; SIZES=1000,10000 for a quick look.
 SIZES ?= 10000,100000,300000,1000000

@@ -66,10 +66,10 @@ LOCAL_JOBS = Table(
 LOCAL_JOB_ATTRIBUTES = {
     **{
         name: f"local_job.{name}"
-        for name in ("state", "batch", "token", "array", "wait-reason", "helps", "outcome", "cause")
+        for name in ("state", "batch", "token", "array", "helps", "outcome", "cause", "reason")
     },
     "id": "local_job.local_id",
-    "reason": "local_job.reason",
+    "wait-reason": "local_job.wait_reason",
 }
 """The column of each attribute that a column has as it is."""
 PHASES = Table(

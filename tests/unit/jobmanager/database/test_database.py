@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from lxml import etree
 
-from adapters import LocalJob as PlannedJob
+from adapters import PlannedJob
 from batch_adapters.adapter import Naming
 from batch_adapters.fork import FORK
 from batch_adapters.states import Cause, Event, State

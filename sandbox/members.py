@@ -21,7 +21,7 @@ _LARGEST = 8**11
 def _render_header(name: str, kind: bytes, mode: int, size: int = 0, target: str = "") -> bytes:
     member = tarfile.TarInfo(name)
     member.type, member.mode, member.size, member.linkname = kind, mode, size, target
-    return member.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
+    return member.tobuf(tarfile.GNU_FORMAT, "utf-8")
 
 
 class _Headers:
@@ -31,16 +31,16 @@ class _Headers:
         self._kind, self._mode = kind, mode
         made = _render_header("", kind, mode)
         self._before, self._between, self._behind = made[100:124], made[135:148], made[154:]
-        name, digits = made[:100], made[124:135]
-        self._rest = int(made[148:154], 8) - sum(name) - sum(digits)
+        # In a sum there are blanks where the sum will be.
+        self._sum = sum(self._before) + sum(self._between) + sum(b" " * 8) + sum(made[156:])
 
     def render(self, name: str, size: int) -> bytes:
         """The header of a member of that name and size."""
-        raw = name.encode("utf-8", "surrogateescape")
+        raw = name.encode(errors="surrogateescape")
         if len(raw) > tarfile.LENGTH_NAME or size >= _LARGEST:
             return _render_header(name, self._kind, self._mode, size)
         digits = b"%011o" % size
-        total = b"%06o" % (self._rest + sum(raw) + sum(digits))
+        total = b"%06o" % (self._sum + sum(raw) + sum(digits))
         return b"".join((raw.ljust(100, b"\0"), self._before, digits, self._between, total, self._behind))
 
 
@@ -123,7 +123,7 @@ def is_executable(status: os.stat_result) -> bool:
 def _hash_beside(update: Callable[[bytes], None], blocks: Iterable[bytes]) -> Iterator[bytes]:
     """Pass blocks on; each is hashed, which takes longest, while it is written and the next one is read."""
     hashing: Future[None] | None = None
-    with ThreadPoolExecutor(1) as beside:
+    with ThreadPoolExecutor() as beside:
         for block in blocks:
             if hashing is not None:
                 hashing.result()

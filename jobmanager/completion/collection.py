@@ -139,14 +139,14 @@ class _Chosen:
 
     def __init__(self, database: Database, job_id: str, is_one: Callable[[LocalJob], bool]) -> None:
         self._database = database
-        self._identity = job_id
+        self._job_id = job_id
         self.by_token: dict[str, array[int]] = {}
         for job in filter(is_one, database.local_jobs.each(job_id)):
             self.by_token.setdefault(str(job.token), array("L")).append(job.index)
 
     def read(self, token: str) -> Iterator[LocalJob]:
         """Those of one token."""
-        return (self._database.local_jobs.get(self._identity, index) for index in self.by_token[token])
+        return (self._database.local_jobs.get(self._job_id, index) for index in self.by_token[token])
 
     def __iter__(self) -> Iterator[_Ended]:
         return (_note(job) for token in self.by_token for job in self.read(token))

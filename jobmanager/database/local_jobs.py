@@ -64,12 +64,10 @@ LOCAL_JOBS = Table(
     settled=("batch", "local_id", "token", "array"),
 )
 LOCAL_JOB_ATTRIBUTES = {
-    **{
-        name: f"local_job.{name}"
-        for name in ("state", "batch", "token", "array", "helps", "outcome", "cause", "reason")
-    },
+    **{name: f"local_job.{name}" for name in ("state", "batch", "token", "array", "helps", "outcome", "cause")},
     "id": "local_job.local_id",
     "wait-reason": "local_job.wait_reason",
+    "reason": "local_job.reason",
 }
 """The column of each attribute that a column has as it is."""
 PHASES = Table(

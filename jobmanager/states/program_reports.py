@@ -81,7 +81,7 @@ class _Reader:
 
     def __init__(self, account: Account, job_id: str, folder: int) -> None:
         self._account = account
-        self._identity = job_id
+        self._job_id = job_id
         self._folder = folder
         self._adapter: JobAdapter | None = None
         self._has_hung = False
@@ -99,9 +99,9 @@ class _Reader:
             matches = [match for entry in entries if (match := _NAME.fullmatch(entry.name))]
         numbers = dict.fromkeys((match["stem"] for match in matches), 0)
         are_all_known = True
-        for line in self._account.database.local_jobs.lines(self._identity) if matches else ():
+        for line in self._account.database.local_jobs.lines(self._job_id) if matches else ():
             are_all_known &= line.local_id is not None or line.state.is_final
-            if line.local_id and (stem := render_stem(self._identity, line.local_id)) in numbers:
+            if line.local_id and (stem := render_stem(self._job_id, line.local_id)) in numbers:
                 numbers[stem] = line.index
         found = []
         for match in matches:
@@ -110,7 +110,7 @@ class _Reader:
                 name, turn = match.string.removesuffix(match["taken"] or ""), int(match["turn"] or 0)
                 found.append(_Report(name, stem, turn, numbers[stem], bool(match["taken"])))
             elif are_all_known:
-                logger.warning("%s %r is no local job's report", self._identity, match.string)
+                logger.warning("%s %r is no local job's report", self._job_id, match.string)
                 self._remove(match.string)
         return found
 
@@ -119,12 +119,12 @@ class _Reader:
         changes = [(report, self._find_change(report)) for report in taken]
         database = self._account.database
         with database.transaction():
-            jobs = {report.number: database.local_jobs.get(self._identity, report.number) for report in taken}
+            jobs = {report.number: database.local_jobs.get(self._job_id, report.number) for report in taken}
             for report, change in changes:
                 # It may be of an earlier attempt by now.
-                if report.stem == render_stem(self._identity, jobs[report.number].local_id or ""):
+                if report.stem == render_stem(self._job_id, jobs[report.number].local_id or ""):
                     change(jobs[report.number])
-            put_local_jobs(database, self._identity, jobs.values())
+            put_local_jobs(database, self._job_id, jobs.values())
         for report in taken:
             self._remove(f"{report.name}.taken")
 
@@ -142,7 +142,7 @@ class _Reader:
         except FileNotFoundError:
             return
         except OSError as error:  # a folder: it is renamed away, so that it is not looked at again
-            logger.warning("%s %r: %s", self._identity, name, error.strerror)
+            logger.warning("%s %r: %s", self._job_id, name, error.strerror)
             os.rename(name, f"{name}.{time.time_ns()}.refused", src_dir_fd=self._folder, dst_dir_fd=self._folder)
 
     def _find_change(self, report: _Report) -> Callable[[LocalJob], object]:
@@ -157,7 +157,7 @@ class _Reader:
         except (RefusedXml, HandlerError) as error:
             words = " ".join(str(error).split())
             kind = "xml" if report.turn else "lines"
-            logger.warning("%s number %d: %s report refused: %s", self._identity, report.number, kind, words)
+            logger.warning("%s number %d: %s report refused: %s", self._job_id, report.number, kind, words)
             return lambda job: None
 
     def _fetch(self, report: _Report, most: int) -> bytes:
@@ -174,13 +174,13 @@ class _Reader:
             make_adapter,  # the monitor, which only looks for reports, does without
         )
 
-        asked = asking(self._account, self._identity, "lines")
+        asked = asking(self._account, self._job_id, "lines")
         asked = replace(asked, seconds=min(asked.seconds, _PATIENCE))
         if self._has_hung:
             raise HandlerError("getPhaseOfLine has hung and is not asked again now")
         if len(hangs := asked.find_hangs()) >= MOST_HANGS:
             raise HandlerError(f"getPhaseOfLine is not asked any more: {hangs[-1]}")
-        job = self._account.database.grid_jobs.get(self._identity)
+        job = self._account.database.grid_jobs.get(self._job_id)
         told: dict[str, PhaseStatus] = {}
         try:
             with asked.limited():

@@ -121,6 +121,13 @@ def test_of_a_large_file_few_blocks_are_in_memory_and_no_thread_stays(room: Path
     assert threading.active_count() == 1
 
 
+def test_a_file_of_one_block_needs_no_thread(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(members, "ThreadPoolExecutor", None)
+    (room / "file").write_bytes(bytes(BLOCK))
+    with open(room / "file", "rb", buffering=0) as file:
+        assert make(lambda tar: tar.add_file("file", file.fileno(), BLOCK))
+
+
 def test_a_disk_that_is_full_within_a_large_file_is_an_error_and_no_thread_stays(room: Path) -> None:
     def refuse(data: bytes) -> None:
         raise OSError(28, "No space left on device")

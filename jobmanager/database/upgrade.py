@@ -22,8 +22,7 @@ _SECONDS = ("intended", "queue-time", "event-time", "signalled", "run", "reporte
 
 
 def renew_layout_4(document: etree._Element) -> None:
-    """Layout 4 had some times in seconds and other words, and said how and why something ended in sentences only."""
-    _rename(document)
+    """Layout 4 had some times in seconds, and said how and why something ended in sentences only."""
     if document.get("cancelled") and str(document.get("reason")).startswith("cannot be run: "):
         document.set("cancelled-by", "us")
     for element in (document, *document.iter("attempt", "seen", "phase", "gram")):
@@ -38,14 +37,6 @@ def renew_layout_4(document: etree._Element) -> None:
         _put_local_outcome(document)
     elif document.get("state") in ("done", "failed"):
         GridJob(document).put_final_state(GridJob(document).state)
-
-
-def _rename(document: etree._Element) -> None:
-    for element in document.findall("trouble"):
-        element.tag = "problem"
-    for element in (document, *document.findall("attempt")):
-        if "remark" in element.attrib:
-            element.set("wait-reason", str(element.attrib.pop("remark")))
 
 
 def _put_states_seen(document: etree._Element) -> None:
@@ -79,7 +70,12 @@ def _find_cause_4(job: LocalJob) -> Cause | None:
 
 
 def renew_layout_5(document: etree._Element) -> None:
-    """Layout 5 had no names of grid jobs: its documents are what they were."""
+    """Layout 5 had no names of grid jobs, and other words for what keeps a job from going on."""
+    for element in document.findall("trouble"):
+        element.tag = "problem"
+    for element in (document, *document.findall("attempt")):
+        if "remark" in element.attrib:
+            element.set("wait-reason", str(element.attrib.pop("remark")))
 
 
 STEPS: Mapping[int, Callable[[etree._Element], None]] = {4: renew_layout_4, 5: renew_layout_5}

@@ -189,8 +189,8 @@ def test_who_reads_our_output_to_its_end_gets_the_end_while_everything_works_on(
 
 
 def expected_mode(path: Path) -> int:
-    """0700 for folders and for sockets, which have no other, and for what a local job made executable; else 0600."""
-    return 0o700 if path.is_dir() or path.is_socket() or path.name == "result" else 0o600
+    """0700 for folders, for sockets, which have no other, and for what is executable; else 0600."""
+    return 0o700 if path.is_dir() or path.is_socket() or path.name in ("result", "samgrid-report") else 0o600
 
 
 def test_nobody_else_can_read_anything_after_a_whole_run(finished: tuple[Samgrid, str]) -> None:

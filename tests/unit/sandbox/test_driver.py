@@ -1157,6 +1157,30 @@ def test_lines_that_nobody_has_fetched_stay_until_they_are_too_many(bench: Bench
     assert len(lines_of(bench).read_bytes()) < 300_000 < len(b"4 12345\n") * 100_000
 
 
+def test_signals_do_not_stop_who_copies_many_lines(bench: Bench) -> None:
+    script = "for part in 1 2 3 4 5 6 7 8 9; do seq 20000; until [ -e output/$part ]; do sleep 0.02; done; done"
+    driver = start_in_a_hurry(bench, script, copies_lines=True)
+    wait_until(lambda: lines_of(bench).exists())
+    children = Path(f"/proc/{driver.pid}/task/{driver.pid}/children").read_text().split()
+    *_, watcher = (int(pid) for pid in children if b"driver.sh" in Path(f"/proc/{pid}/cmdline").read_bytes())
+
+    def is_copied() -> bool:
+        # Between the processes of a pipeline, too; a shell that so many of them end is no hindrance.
+        for _ in range(1000):
+            try:
+                os.kill(watcher, signal.SIGUSR1)
+            except ProcessLookupError:
+                return True
+        return lines_of(bench).exists()
+
+    for part in range(1, 9):
+        lines_of(bench).unlink(missing_ok=True)
+        next(bench.scratch.glob("*/output")).joinpath(str(part)).touch()
+        wait_until(is_copied)
+    next(bench.scratch.glob("*/output")).joinpath("9").touch()
+    assert driver.wait(SECONDS) == 0
+
+
 def test_lines_are_copied_for_no_other_job_type(plain_bench: Bench) -> None:
     assert plain_bench.run("/bin/echo", "line") == 0
     assert list((plain_bench.results / "reports").iterdir()) == []

@@ -9,7 +9,7 @@ from lxml import etree
 from batch_adapters.states import State
 from jobmanager.database.database import FIRST_LAYOUT, LAYOUT, Database, DatabaseError
 from jobmanager.database.documents import load_schema
-from jobmanager.database.upgrade import STEPS, renew_layout_4
+from jobmanager.database.upgrade import STEPS, renew_layout_4, renew_layout_5
 
 RECORDED = Path(__file__).parents[3] / "recorded"
 
@@ -77,10 +77,10 @@ def test_who_cancelled_is_no_longer_read_from_a_sentence(reason: str, by: str | 
 
 def test_what_was_called_otherwise_has_its_name_of_today() -> None:
     document = etree.fromstring('<grid-job><trouble since="2026-11-22T08:30:00Z">no answer</trouble></grid-job>')
-    renew_layout_4(document)
+    renew_layout_5(document)
     assert etree.tostring(document) == b'<grid-job><problem since="2026-11-22T08:30:00Z">no answer</problem></grid-job>'
     document = etree.fromstring('<local-job state="unsubmitted" remark="Priority"><attempt remark="Held"/></local-job>')
-    renew_layout_4(document)
+    renew_layout_5(document)
     renewed = b'<local-job state="unsubmitted" wait-reason="Priority"><attempt wait-reason="Held"/></local-job>'
     assert etree.tostring(document) == renewed
 

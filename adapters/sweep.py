@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import PurePosixPath
 from typing import Any
 
 from adapters.attributes import Attribute, Kind, RequestFile
@@ -96,9 +97,11 @@ def _find_files(pattern: RequestFile) -> list[str]:
     """The absolute names of the files that a pattern fits, sorted."""
     import glob  # here and below: seldom needed, and GRAM waits for what is loaded
 
-    folder = str(pattern.path).removesuffix(pattern.name) if pattern.travels else ""
+    # As paths say it, without ./ and //, the name ends the path.
+    name = str(PurePosixPath(pattern.name))
+    folder = str(pattern.path).removesuffix(name) if pattern.travels else ""
     # The request's folder is no pattern, whatever its name.
-    found = glob.glob(glob.escape(folder) + pattern.name, recursive=True)  # noqa: PTH207 Path's has no such escape
+    found = glob.glob(glob.escape(folder) + name, recursive=True)  # noqa: PTH207 Path's has no such escape
     files = sorted(os.path.abspath(path) for path in found if os.path.isfile(path))  # noqa: PTH100, PTH113 never raise
     if not files:
         raise BadSweep(f"split_files: no file is called {pattern.name!r}" + (f" in {folder}" if folder else ""))

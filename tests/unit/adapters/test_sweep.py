@@ -96,6 +96,7 @@ def folder(tmp_path: Path) -> Path:
     ("patterns", "share", "groups"),
     [
         (["data/*.root"], 2, [["a.root", "b.root"], ["c.root"]]),
+        (["./data//./*.root"], 2, [["a.root", "b.root"], ["c.root"]]),
         (["data/**/*.root"], 9, [["a.root", "b.root", "c.root", "deep/e.root"]]),
         (["data/d.txt", "data/*"], 3, [["d.txt", "a.root", "b.root"], ["c.root"]]),
     ],

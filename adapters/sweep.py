@@ -3,6 +3,7 @@
 import io
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -114,6 +115,8 @@ def _find_files(pattern: RequestFile) -> list[str]:
 def _read_file(file: RequestFile) -> Sequence[Row]:
     try:
         with open(file.path, "rb", opener=_open_at_once) as stream:
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                raise BadSweep(f"parameters: {file.name!r} is no regular file")
             data = stream.read(_MOST_BYTES + 1)
     except OSError as error:
         raise BadSweep(f"parameters: {file.name!r} cannot be read: {error.strerror}") from error

@@ -112,7 +112,9 @@ def prepare_grid_job(account: Account, given: Given, folder: Path) -> GridJob:
     job.name = adapter.request["name"] or None
     job.min_success = adapter.request["min_success"]
     job.retries = adapter.request["retries"]
-    for warning in adapter.findWarnings():
+    with blaming(f"handler {adapter.jobType}"):
+        warnings = list(adapter.findWarnings())
+    for warning in warnings:
         logger.warning("%s", warning)
     return job
 

@@ -22,7 +22,7 @@ from jobmanager.database.grid_job import GridJob
 from jobmanager.monitor.worker import main as run_worker
 from jobmanager.requests.acceptance import accept_grid_job, make_adapter
 from jobmanager.requests.attributes import BadRequest
-from jobmanager.requests.job_types import KNOWN_TYPES, find_job_type, load_job_types
+from jobmanager.requests.job_types import KNOWN_TYPES, HandlerError, find_job_type, load_job_types
 from jobmanager.run_grid_job import cut_grid_job, find_command_lines, run_grid_job
 from jobmanager.site.account import Account
 from jobmanager.site.settings import SiteSettings, Transfer
@@ -119,6 +119,13 @@ def test_files_that_no_file_system_shares_are_not_shared_out(account: Account, t
             accept_grid_job(account, given, tmp_path)
     else:
         assert account.database.grid_jobs.get(accept_grid_job(account, given, tmp_path)).count == 1
+
+
+def test_a_handler_whose_warnings_fail_is_blamed(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CommandAdapter, "findWarnings", lambda self: [1 / 0])
+    with pytest.raises(HandlerError, match="handler command: ZeroDivisionError"):
+        accept_grid_job(account, REQUEST, Path("/"))
+    assert account.database.grid_jobs.overview() == []
 
 
 @pytest.mark.parametrize("attribute", ["stdin", "input_files"])

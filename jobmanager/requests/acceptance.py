@@ -293,7 +293,8 @@ def _check_batch_system(account: Account, adapter: JobAdapter) -> None:
             [f"configuration [sandbox] transfer: {name} cannot carry files; say shared, with a spool_folder"]
         )
     is_carried = configuration.sandbox.transfer is Transfer.BATCH_SYSTEM
-    if is_carried and adapter.sweep and any(file.travels for file in adapter.request["split_files"]):
+    # No sweep is read here: the files of a step that has an input may not be made yet.
+    if is_carried and SPLIT_FILES in adapter.attributes and any(file.travels for file in request["split_files"]):
         raise BadRequest(["split_files: no file system is shared here: give absolute names that all hosts know"])
     if request["batch_options"]:
         _check_options(request["batch_options"], find_batch_adapter(account, name))

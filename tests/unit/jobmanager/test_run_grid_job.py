@@ -121,6 +121,19 @@ def test_files_that_no_file_system_shares_are_not_shared_out(account: Account, t
         assert account.database.grid_jobs.get(accept_grid_job(account, given, tmp_path)).count == 1
 
 
+def test_a_step_whose_sweep_can_be_read_only_later_is_taken_where_files_are_carried(
+    account: Account, tmp_path: Path
+) -> None:
+    settings = replace(account.configuration.sandbox, transfer=Transfer.BATCH_SYSTEM)
+    site = replace(account.configuration.site, batch_system="condor")
+    account = Account(account.places, replace(account.configuration, sandbox=settings, site=site))
+    make = ("make", ("samgrid_type", "command"), ("executable", "/bin/true"))
+    files = ("split_files", str(tmp_path / "*.made"))
+    read = ("read", *make[1:], ("input_step", "make"), ("arguments", "{files}"), files)
+    given: Given = [("samgrid_type", ("structured",)), ("steps", (make, read))]
+    assert len(account.database.grid_jobs.get(accept_grid_job(account, given, tmp_path)).steps) == 2
+
+
 def test_a_handler_whose_warnings_fail_is_blamed(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CommandAdapter, "findWarnings", lambda self: [1 / 0])
     with pytest.raises(HandlerError, match="handler command: ZeroDivisionError"):

@@ -27,6 +27,8 @@ _LIMITS = ("maxtime", "maxwalltime", "maxcputime", "maxmemory", "minmemory", "ho
 _NAMES = {"program": "executable", "args": "arguments", "env": "environment"}
 _RAW = ("condorarch", "condoros", "jobid", "stderr", "stdout", "uniqid")
 """Written as they are, without the escapes of words."""
+_NAMING = {"jobid", "signal", "signalarg", "uniqid"}
+"""What GRAM says of which job it means; of a client's it would be another's."""
 _LIST = "schedulerspecific"
 _REQUEST = f"{_LIST}samgridrsl"
 """Ours: attributes as one word of RSL, because a list of words has no parentheses in it."""
@@ -53,6 +55,7 @@ def read_argument_file(text: str) -> ArgumentFile:
     variables = dict(_read_assignments(text))
     told = _STATES.get(variables.pop(STATE_VARIABLE, ""), State.PENDING)
     attributes: dict[str, tuple[Value, ...]] = {}
+    specific: dict[str, tuple[Value, ...]] = {}
     environment = {}
     for name, value in variables.items():
         if not name.startswith("grami_"):
@@ -62,10 +65,14 @@ def read_argument_file(text: str) -> ArgumentFile:
         key = _NAMES.get(key, key)
         values = _read_values(key, value)
         if key == _REQUEST:
-            attributes.update(_read_request(values))
-            continue
-        if not (key in _LIMITS and values in (("",), ("0",))):
-            attributes[key.removeprefix(_LIST)] = values
+            specific.update(_read_request(values))
+        elif key.startswith(_LIST):
+            specific[key.removeprefix(_LIST)] = values
+        elif not (key in _LIMITS and values in (("",), ("0",))):
+            attributes[key] = values
+    if named := sorted(_NAMING & specific.keys()):
+        raise BadDescription(f"scheduler_specific: {named[0]} is GRAM's own")
+    attributes.update(specific)
     if not attributes.keys() & {"executable", "jobid", "signal"}:
         raise BadDescription("the argument file names no grami_program")
     return ArgumentFile(JobDescription(attributes, environment), told)

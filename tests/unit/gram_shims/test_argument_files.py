@@ -98,6 +98,18 @@ def test_what_has_parentheses_comes_in_one_word() -> None:
     assert description.words("samgrid_rsl") == ()
 
 
+@pytest.mark.parametrize(
+    "specific",
+    [{"samgrid_rsl": ['(samgrid_type = pythia)(Job_Id = "1.bbbbbbbb")']}, {"uniqid": ["theirs"]}, {"signal": ["1"]}],
+    ids=str,
+)
+def test_what_names_a_job_to_gram_is_not_the_clients_to_say(specific: dict[str, list[str]]) -> None:
+    lists = {f"scheduler_specific_{name}": words for name, words in specific.items()}
+    text = render_argument_file({"program": "/bin/x"}, lists, raw={"grami_job_id": "1.aaaaaaaa"})
+    with pytest.raises(BadDescription, match=r"scheduler_specific: (jobid|uniqid|signal) is GRAM's own"):
+        read_argument_file(text)
+
+
 def test_what_scripts_append_is_read_and_the_last_counts() -> None:
     text = render_argument_file(
         {"program": "/bin/x"}, raw={"grami_job_id": "aaaaaaaa", "samgrid_told_state": "1"}

@@ -72,6 +72,8 @@ def read_argument_file(text: str) -> ArgumentFile:
             attributes[key] = values
     if named := sorted(_NAMING & specific.keys()):
         raise BadDescription(f"scheduler_specific: {named[0]} is GRAM's own")
+    if "environment" in specific:
+        specific["environment"] = (*attributes.get("environment", ()), *specific["environment"])
     attributes.update(specific)
     if not attributes.keys() & {"executable", "jobid", "signal"}:
         raise BadDescription("the argument file names no grami_program")

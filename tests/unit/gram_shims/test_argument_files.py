@@ -110,6 +110,16 @@ def test_what_names_a_job_to_gram_is_not_the_clients_to_say(specific: dict[str, 
         read_argument_file(text)
 
 
+def test_variables_of_a_request_in_one_word_come_to_those_of_gram() -> None:
+    lists = {
+        "env": ["GLOBUS_GRAM_JOB_CONTACT", "https://h/1/"],
+        "scheduler_specific_samgrid_rsl": ["(environment=(A b))"],
+    }
+    description = read_argument_file(render_argument_file({"program": "/bin/x"}, lists)).description
+    assert description.contact == "https://h/1/"
+    assert description.words("environment")[1:] == (("A", "b"),)
+
+
 def test_what_scripts_append_is_read_and_the_last_counts() -> None:
     text = render_argument_file(
         {"program": "/bin/x"}, raw={"grami_job_id": "aaaaaaaa", "samgrid_told_state": "1"}

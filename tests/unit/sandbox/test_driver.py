@@ -221,6 +221,37 @@ def test_variables_of_one_local_job_arrive_byte_by_byte_and_reach_the_program_al
     assert bench.run_prepared(bench.prepare([LocalJobEntry(("/bin/true",), environment=(("PATH", "/nowhere"),))])) == 0
 
 
+def test_variables_that_are_called_as_the_drivers_own_change_none_of_ours(bench: Bench) -> None:
+    names = (
+        "tools",
+        "index",
+        "scratch",
+        "status",
+        "local_id",
+        "grid_job",
+        "first_event",
+        "events",
+        "seed",
+        "plain",
+        "job",
+    )
+    entry = LocalJobEntry(("/usr/bin/env", "-0"), environment=tuple((name, "1 mine") for name in names[:6]))
+    argv = bench.prepare([entry], environment=tuple((name, "1 mine") for name in names[6:]))
+    assert bench.run_prepared(argv) == 0
+    seen = dict(word.split(b"=", 1) for word in bench.read("stdout").split(b"\0") if word)
+    assert [seen[name.encode()] for name in names] == [b"1 mine"] * len(names)
+    assert (seen[b"SAMGRID_INDEX"], seen[b"SAMGRID_LOCAL_ID"], seen[b"SAMGRID_GRID_JOB"]) == (
+        b"1",
+        b"t-1.1",
+        b"k3f9zq2m",
+    )
+    assert seen[b"SAMGRID_OUTPUT"] == seen[b"SAMGRID_SCRATCH"] + b"/output"
+    assert seen[b"SAMGRID_SCRATCH"].startswith(os.fsencode(bench.scratch))
+    assert seen[b"SAMGRID_STATUS"] == os.fsencode(bench.results / "k3f9zq2m.t-1.1.status")
+    assert not {b"SAMGRID_SEED", b"SAMGRID_EVENTS", b"SAMGRID_FIRST_EVENT"} & seen.keys()
+    assert b"/.samgrid:" in seen[b"PATH"]
+
+
 @pytest.mark.parametrize("given", [{}, {"LC_ALL": ""}, {"LC_ALL": "C.UTF-8", "LANG": "de_DE.UTF-8"}], ids=str)
 def test_the_program_has_the_language_that_the_driver_was_given(bench: Bench, given: dict[str, str]) -> None:
     assert bench.run_prepared(bench.prepare([LocalJobEntry(("/usr/bin/env",))]), **given) == 0

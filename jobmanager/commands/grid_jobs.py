@@ -216,21 +216,29 @@ def _extract(account: "Account", job_id: str, folder: Path) -> None:
 
 
 def cancel(options: argparse.Namespace) -> int:
-    """Request the end of grid jobs; the monitor does the rest."""
+    """Request the end of grid jobs; the monitor does the rest. 1 where one of them cannot be cancelled."""
     import getpass
 
     from jobmanager.control.cancel_requests import request_cancel
+    from jobmanager.database.database import DamagedDocument, UnknownJob
     from jobmanager.monitor.client import wake_monitor
+    from jobmanager.views.text import printable
 
     account = account_of(options)
     job_ids = find_grid_jobs(options, account.database)
     reason = f"cancelled by {getpass.getuser()}"
-    cancelled = [job_id for job_id in job_ids if request_cancel(account.database, job_id, reason)]
-    if cancelled:
-        wake_monitor(account)
+    is_cancelled, status = dict[str, bool](), 0
     for job_id in job_ids:
-        print(f"grid job {job_id} " + ("is being cancelled" if job_id in cancelled else "has ended already"))
-    return 0
+        try:
+            is_cancelled[job_id] = request_cancel(account.database, job_id, reason)
+        except (DamagedDocument, UnknownJob) as error:  # it keeps none of the others from being cancelled
+            print(f"samgrid cancel: {printable(str(error))}", file=sys.stderr)
+            status = 1
+    if any(is_cancelled.values()):
+        wake_monitor(account)
+    for job_id, is_under_way in is_cancelled.items():
+        print(f"grid job {job_id} " + ("is being cancelled" if is_under_way else "has ended already"))
+    return status
 
 
 def _submit(account: "Account", file: str, name: str | None = None) -> str:

@@ -212,6 +212,22 @@ def test_with_an_id_a_state_lists_its_local_jobs(account: Account, capsys: pytes
     assert listed["unsubmitted"] == ["3", "-", "-", "-"]
 
 
+def test_a_cancel_of_several_passes_over_one_that_cannot_be_read(
+    account: Account, status: Callable[..., None], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    woken: list[Account] = []
+    monkeypatch.setattr("jobmanager.monitor.client.wake_monitor", woken.append)
+    with account.database.transaction():
+        account.database._store.write("UPDATE grid_job SET document = 'no XML' WHERE id = ?", [(OPEN,)])
+    chosen = dict.fromkeys(("type", "state", "user", "since", "name"))
+    assert commands.cancel(argparse.Namespace(id=[OTHER, OPEN, ENDED], **chosen)) == 1
+    said = capsys.readouterr()
+    assert said.out == f"grid job {OTHER} is being cancelled\ngrid job {ENDED} has ended already\n"
+    assert said.err.startswith(f"samgrid cancel: the document of grid job {OPEN} cannot be read")
+    assert account.database.grid_jobs.get(OTHER).cancelled
+    assert woken == [account]
+
+
 def test_a_cancel_says_what_it_waits_for(
     account: Account, status: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:

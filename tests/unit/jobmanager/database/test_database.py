@@ -21,6 +21,7 @@ from jobmanager.database.documents import InvalidDocument, read_document
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob, Outcome
 from jobmanager.database.local_jobs import LocalJobs, PhaseSum, Usage
+from jobmanager.database.sqlite import Store
 from jobmanager.states.registration import apply_events, create_local_jobs, register_local_jobs
 from jobmanager.states.transitions import apply_driver_status
 from jobmanager.submission.submit import write_intent
@@ -675,6 +676,26 @@ def test_counts_are_what_there_is_whatever_is_done(database: Database) -> None:
     with database.transaction():
         database.grid_jobs.delete("aaaaaaaa")
     assert check() == {}
+
+
+def test_counts_are_compared_with_local_jobs_of_the_same_moment(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(database, "aaaaaaaa")
+    query = Store.query
+
+    def query_beside_a_monitor(store: Store, sql: str, values: Iterable[object] = ()) -> Iterator[tuple[Any, ...]]:
+        rows = list(query(store, sql, values))
+        if store is database._store and "local_job_count" in sql:
+            with closing(Database(database.path)) as other, other.transaction():
+                job = other.local_jobs.get("aaaaaaaa", 1)
+                job.state = State.ACTIVE
+                other.local_jobs.put("aaaaaaaa", [job])
+        return iter(rows)
+
+    monkeypatch.setattr(Store, "query", query_beside_a_monitor)
+    assert list(database.find_document_faults()) == []
+    assert database.local_jobs.count("aaaaaaaa") == {State.ACTIVE: 1, State.UNSUBMITTED: 1}
 
 
 def test_counts_are_derived_anew(database: Database) -> None:

@@ -7,6 +7,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -32,6 +33,8 @@ SWEEP = (PARAMETERS, SPLIT_FILES, FILES_PER_LOCAL_JOB)
 """Attributes that a job type whose local jobs can be swept declares beside its own; all else is the framework's."""
 
 _MOST_BYTES = 16_000_000
+_MOST_ROWS = 1_000_000
+"""No site takes more local jobs; as many as there may be in so many bytes would need gigabytes of memory."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}", re.ASCII)
 
 Row = Mapping[str, Sequence[str]]
@@ -141,9 +144,11 @@ def read_parameters(text: str) -> Sequence[Row]:
     """
     if "\0" in text:
         raise BadSweep("it has NUL characters")
-    rows = list(_read_json(text) if text.lstrip().startswith("{") else _read_csv(text))
+    rows = list(islice(_read_json(text) if text.lstrip().startswith("{") else _read_csv(text), _MOST_ROWS + 1))
     if not rows:
         raise BadSweep("it has no rows")
+    if len(rows) > _MOST_ROWS:
+        raise BadSweep(f"it has more than {_MOST_ROWS} rows")
     return rows
 
 

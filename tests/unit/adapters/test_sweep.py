@@ -73,6 +73,15 @@ def test_the_files_of_a_local_job_are_as_many_words_or_one_with_commas() -> None
     assert list(sweep.fill_words(["-i", "{files}", "in={files}"], 1)) == ["-i", "/a", "/b", "in=/a,/b"]
 
 
+@pytest.mark.parametrize("text", ["a\n" + "1\n" * 5, '{"a": 1}\n' * 5], ids=["CSV", "JSON lines"])
+def test_more_rows_than_any_site_takes_are_not_kept_in_memory(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("adapters.sweep._MOST_ROWS", 4)
+    with pytest.raises(BadSweep, match="it has more than 4 rows"):
+        read_parameters(text)
+    monkeypatch.setattr("adapters.sweep._MOST_ROWS", 5)
+    assert len(read_parameters(text)) == 5
+
+
 def ask(folder: Path, *patterns: str, parameters: str | None = None, share: int = 1) -> Sweep | None:
     request: dict[str, Any] = {
         "parameters": RequestFile(parameters, folder / parameters) if parameters else None,

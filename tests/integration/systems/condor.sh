@@ -117,9 +117,10 @@ ALLOW_READ = *
 ALLOW_DAEMON = *
 ALLOW_ADMINISTRATOR = root@\$(UID_DOMAIN) condor@\$(UID_DOMAIN)
 
-# A hundred slots whatever the machine; jobs start at once and are never thrown out.
+# A hundred slots and something that is called a GPU, whatever the machine; jobs start at once, none is thrown out.
 NUM_CPUS = 100
 MEMORY = 100000
+MACHINE_RESOURCE_GPUs = CUDA0
 NUM_SLOTS_TYPE_1 = 1
 SLOT_TYPE_1 = 100%
 SLOT_TYPE_1_PARTITIONABLE = True

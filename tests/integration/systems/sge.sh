@@ -150,10 +150,14 @@ configure_cluster() {
     change_lines "$dir/scheduler.old" "flush_submit_sec 1" "flush_finish_sec 1" "schedule_interval 0:0:2" \
         >"$dir/scheduler"
     printf 'group_name @allhosts\nhostlist %s\n' "$host" >"$dir/hosts"
+    printf '%s\n' "pe_name smp" "slots 100" "user_lists NONE" "xuser_lists NONE" "start_proc_args NONE" \
+        "stop_proc_args NONE" "allocation_rule \$pe_slots" "control_slaves FALSE" "job_is_first_task TRUE" \
+        "urgency_slots min" "accounting_summary FALSE" "qsort_args NONE" >"$dir/parallel"
     qconf -sq >"$dir/queue.old"
     change_lines "$dir/queue.old" "qname all.q" "hostlist @allhosts" "slots 100" "load_thresholds NONE" \
-        "pe_list NONE" "shell /bin/sh" "shell_start_mode unix_behavior" "tmpdir $dir/tmp" >"$dir/queue"
-    { qconf -Msconf "$dir/scheduler" && qconf -as "$host" && qconf -Ahgrp "$dir/hosts" && qconf -Aq "$dir/queue"; } \
+        "pe_list smp" "shell /bin/sh" "shell_start_mode unix_behavior" "tmpdir $dir/tmp" >"$dir/queue"
+    { qconf -Msconf "$dir/scheduler" && qconf -as "$host" && qconf -Ahgrp "$dir/hosts" &&
+        qconf -Ap "$dir/parallel" && qconf -Aq "$dir/queue"; } \
         >>"$dir/setup.out" 2>&1 || fail "the cluster cannot be configured: $(tail -n 1 "$dir/setup.out")"
 }
 

@@ -80,11 +80,13 @@ SelectTypeParameters=CR_CPU
 ReturnToService=2
 MaxArraySize=1001
 KillWait=2
-# A hundred slots and enough memory whatever the machine.
+# A hundred slots, enough memory and disk, and something that is called a GPU, whatever the machine.
+GresTypes=gpu
 SlurmdParameters=config_overrides
-NodeName=n1 NodeHostname=$host NodeAddr=127.0.0.1 CPUs=100 RealMemory=100000
+NodeName=n1 NodeHostname=$host NodeAddr=127.0.0.1 CPUs=100 RealMemory=100000 TmpDisk=1000 Gres=gpu:1
 PartitionName=batch Nodes=n1 Default=YES MaxTime=INFINITE State=UP
 CONF
+    echo "NodeName=n1 Name=gpu File=/dev/null" >"$dir/gres.conf"
     echo "SLURM_CONF=$SLURM_CONF" >"$dir/environment"
 }
 

@@ -87,6 +87,7 @@ def render_driver(plan: DriverPlan) -> str:
 
 LINES_PER_FILE = 20
 """Of a submission's table: so much a driver reads, by a shell that may read a byte at a time."""
+_TABLE_FILE = re.compile(rb"^ *table=\$token\.\$\(\(\(position - 1\) / (\d+)\)\)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,18 @@ def quote_word(value: object) -> str:
     return shlex.quote(text)
 
 
-def write_submission_table(table: Path, token: str, indexes: Sequence[int]) -> None:
+def find_lines_per_file(driver: Path) -> int:
+    """How many lines a grid job's driver looks for in a file of a table: one of an earlier version, in as many as then.
+
+    :raises OSError: it cannot be read.
+    """
+    found = _TABLE_FILE.search(driver.read_bytes()) if driver.exists() else None
+    return int(found[1]) if found else LINES_PER_FILE
+
+
+def write_submission_table(
+    table: Path, token: str, indexes: Sequence[int], lines_per_file: int = LINES_PER_FILE
+) -> None:
     """Write the table of a submission beside the grid job's; ``indexes`` are those of its local jobs, in their order.
 
     Written again, it is the same: a driver may be reading it.
@@ -155,9 +167,9 @@ def write_submission_table(table: Path, token: str, indexes: Sequence[int]) -> N
         _seek_line(stream, bisect_left(range(size), indexes[0], key=lambda place: _read_index(stream, place)))
         numbered = zip(range(indexes[0], indexes[-1] + 1), stream, strict=False)
         lines = [line for index, line in numbered if index in wanted]
-    for start in range(0, len(lines), LINES_PER_FILE):
-        name = f"{token}.{start // LINES_PER_FILE}"
-        replace_file(table.with_name(name), b"".join(lines[start : start + LINES_PER_FILE]))
+    for start in range(0, len(lines), lines_per_file):
+        name = f"{token}.{start // lines_per_file}"
+        replace_file(table.with_name(name), b"".join(lines[start : start + lines_per_file]))
     sync_folder(table.parent)
 
 

@@ -23,7 +23,7 @@ from jobmanager.site.settings import Transfer
 from jobmanager.states.changes import change_local_jobs, of_token, put_local_jobs
 from jobmanager.states.registration import register_local_jobs
 from jobmanager.submission.adoption import adopt
-from sandbox.driver import LINES_PER_FILE, write_submission_table
+from sandbox.driver import find_lines_per_file, write_submission_table
 
 logger = logging.getLogger(__name__)
 
@@ -105,16 +105,18 @@ def _submit_all(
 ) -> None:
     """Make submissions side by side, and see to what became of each; then raise the first error, if there was one."""
 
-    def submit(intent: Intent) -> tuple[Intent, Mapping[int, str] | BatchError]:
+    def submit(submission: Submission) -> Mapping[int, str] | BatchError:
         try:
-            return intent, system.submit(_render_submission(account, system, job, request, intent))
+            return system.submit(submission)
         except BatchError as error:
-            return intent, error
+            return error
 
-    for intent in intents:
-        write_submission_table(account.places.local_jobs(job.job_id), intent.token, intent.indexes)
+    submissions = [_render_submission(account, system, job, request, intent) for intent in intents]
+    table = account.places.local_jobs(job.job_id)
+    for intent, submission in zip(intents, submissions, strict=True):
+        write_submission_table(table, intent.token, intent.indexes, submission.table_lines)
     with ThreadPoolExecutor(len(intents)) as threads:
-        outcomes = list(threads.map(submit, intents))
+        outcomes = zip(intents, list(threads.map(submit, submissions)), strict=True)
     errors = [_note_outcome(account, system, job.job_id, intent, outcome) for intent, outcome in outcomes]
     _raise_first(errors)
 
@@ -168,7 +170,7 @@ def _render_submission(
         driver=str(places.driver(job.job_id)),
         results=str(places.results(job.job_id)),
         sandbox=str(places.sandbox(job.job_id)),
-        table_lines=LINES_PER_FILE,
+        table_lines=find_lines_per_file(places.driver(job.job_id)),
         carried=account.configuration.sandbox.transfer is Transfer.BATCH_SYSTEM,
         queue=request["queue"],
         project=request["project"],

@@ -18,7 +18,15 @@ from typing import Any
 
 import pytest
 
-from sandbox.driver import DriverPlan, LocalJobEntry, render_driver, render_table, write_submission_table
+from sandbox.driver import (
+    LINES_PER_FILE,
+    DriverPlan,
+    LocalJobEntry,
+    find_lines_per_file,
+    render_driver,
+    render_table,
+    write_submission_table,
+)
 from sandbox.files import SandboxError, TarLimits
 from sandbox.pack import write_report, write_sandbox
 from sandbox.status import DriverStatus, PhaseStatus, fetch_status
@@ -309,6 +317,17 @@ def test_a_large_table_lies_in_files_of_which_a_driver_reads_one(plain_bench: Be
         assert plain_bench.read("stdout") == f"{position + 2}\n".encode()
         for name in others:
             plain_bench.sandbox.joinpath(f"away{name}").rename(plain_bench.sandbox / name)
+
+
+def test_a_driver_of_an_earlier_version_finds_what_is_submitted_now(plain_bench: Bench) -> None:
+    plain_bench.prepare(LocalJobEntry(("/bin/echo", str(line))) for line in range(1, 121))
+    driver = plain_bench.sandbox / "driver.sh"
+    assert find_lines_per_file(driver) == LINES_PER_FILE
+    driver.write_text(re.sub(rf"(?<=position - 1\) [/%] ){LINES_PER_FILE}\b", "100", driver.read_text()))
+    write_submission_table(plain_bench.sandbox / "local-jobs", "k-9", range(1, 121), find_lines_per_file(driver))
+    for position in (1, 21, 100, 101):
+        assert plain_bench.run_prepared(["/bin/sh", str(driver), "k-9"], JOB_INDEX=str(position)) == 0
+        assert plain_bench.read("stdout") == f"{position}\n".encode()
 
 
 def test_the_status_file_says_which_submission_the_local_job_came_with(plain_bench: Bench) -> None:

@@ -143,6 +143,17 @@ def test_the_batch_system_is_told_what_the_request_says(toy: ToySystem, monkeypa
     ]
 
 
+def test_a_driver_of_an_earlier_version_gets_the_files_that_it_looks_for(
+    toy: ToySystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy.change_adapter(max_array=100)
+    toy.add([None] * 60, token=None)
+    toy.account.places.driver(GRID_JOB).write_text("    table=$token.$(((position - 1) / 50))\n")
+    assert [submission.table_lines for submission in submitted(toy, monkeypatch)] == [50]
+    files = sorted(toy.account.places.sandbox(GRID_JOB).glob(f"{TOKEN}.*"))
+    assert [file.read_bytes().count(b"\n") for file in files] == [50, 10]
+
+
 def test_what_the_request_does_not_say_is_nothing(toy: ToySystem, monkeypatch: pytest.MonkeyPatch) -> None:
     toy.add([None], token=None)
     ((limits, words),) = [

@@ -203,8 +203,14 @@ class StoredSubmission:
 
 
 def render_submission(submission: StoredSubmission) -> str:
-    """The submission as JSON; pure ASCII, so that any byte of an argument survives."""
-    return json.dumps(dataclasses.asdict(submission))
+    """The submission as JSON; pure ASCII, so that any byte of an argument survives.
+
+    What is as it is by default is left out: a queue process of an earlier version, which does not know all fields and
+    goes on while it has work, runs such a submission as it runs its own.
+    """
+    defaults = {field.name: field.default for field in dataclasses.fields(submission)}
+    fields = dataclasses.asdict(submission)
+    return json.dumps({name: value for name, value in fields.items() if value != defaults[name]})
 
 
 def read_submission(text: str) -> StoredSubmission:

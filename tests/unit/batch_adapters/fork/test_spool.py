@@ -1,6 +1,7 @@
 """Submissions of the embedded batch system, and what is asked of the fork starter for each job."""
 
 import dataclasses
+import json
 import subprocess
 
 from hypothesis import given
@@ -34,6 +35,12 @@ def test_limits_are_set_by_a_shell_that_becomes_the_program() -> None:
     job = render_job(limited, "a", 1)
     printed = subprocess.run([job.executable, *job.arguments], capture_output=True, text=True, check=True).stdout
     assert printed == '120\n125\n1024000\ntwo "words"\n'
+
+
+def test_a_queue_process_that_knows_no_cores_can_read_a_submission_that_wants_none() -> None:
+    known = {"command", "directory", "environment", "stdout", "stderr", "wall_minutes", "cpu_minutes", "memory_mb"}
+    assert json.loads(render_submission(PLAIN)).keys() <= known
+    assert json.loads(render_submission(dataclasses.replace(PLAIN, cores=4)))["cores"] == 4
 
 
 _WORD = st.binary().map(read_wire)

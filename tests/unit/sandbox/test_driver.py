@@ -268,6 +268,12 @@ def test_the_program_has_the_language_that_the_driver_was_given(bench: Bench, gi
     assert told == {name: value for name, value in given.items() if value}
 
 
+def test_a_language_that_the_host_does_not_have_adds_nothing_to_stderr(bench: Bench) -> None:
+    argv = bench.prepare([LocalJobEntry(("/usr/bin/printenv", "LC_ALL"))])
+    assert bench.run_prepared(argv, LC_ALL="xx_YY.UTF-8") == 0
+    assert (bench.read("stdout"), bench.read("stderr")) == (b"xx_YY.UTF-8\n", b"")
+
+
 def test_a_local_job_knows_its_place_and_its_slice(bench: Bench) -> None:
     command = ("/bin/sh", "-c", "env | grep ^SAMGRID_ | sort")
     entries = [LocalJobEntry(command), LocalJobEntry(command, 251, 250, 7)]

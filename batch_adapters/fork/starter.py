@@ -119,7 +119,9 @@ def _find_ignored() -> tuple[int, ...]:
 @contextlib.contextmanager
 def _open(path: str, flags: int, refused: StartError) -> Iterator[int]:
     try:
-        descriptor = os.open(render_wire(path), flags, _FILE_MODE)
+        # A named pipe, which a program may have put where another job's file is to be, has nobody wait for its reader.
+        descriptor = os.open(render_wire(path), flags | (os.O_NONBLOCK if flags & os.O_WRONLY else 0), _FILE_MODE)
+        os.set_blocking(descriptor, True)
     except OSError as error:
         raise _refusal(refused, error) from error
     try:

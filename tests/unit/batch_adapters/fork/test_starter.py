@@ -406,6 +406,17 @@ def test_a_program_that_cannot_be_run_takes_its_claim(
     assert read_run_file(claims / "tok.1") == JobRun()
 
 
+def test_a_named_pipe_in_the_place_of_a_jobs_file_holds_up_nobody(starter: Starter, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    answer = starter.ask(sh("exit", stdout=(str(tmp_path / "pipe"),)))
+    assert isinstance(answer, NotStarted)
+    assert answer.error == StartError.OPENING_STDOUT
+    with open(os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK), "rb") as reader:
+        (pid,) = starter.run(sh("echo out", stdout=(str(tmp_path / "pipe"),)))
+        assert starter.end_of(str(pid)) == (State.DONE, 0)
+        assert reader.read() == b"out\n"
+
+
 @pytest.mark.parametrize(
     "request_",
     [

@@ -47,7 +47,7 @@ CLAIM_VARIABLE = b"SAMGRID_FORK_CLAIM"
 """By which a job is found that nobody has written down the process of."""
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 _FILE_MODE = 0o666
-_SHORTAGES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+_SHORTAGES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT)
 """The machine cannot start a process now."""
 
 

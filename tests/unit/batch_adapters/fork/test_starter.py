@@ -432,14 +432,15 @@ def test_a_tag_of_the_queue_is_one_local_id(claiming: Starter, request_: StartRe
     assert claiming.events() == []
 
 
-@pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENOMEM, errno.EMFILE])
+@pytest.mark.parametrize("what", ["posix_spawn", "open"])
+@pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENOSPC, errno.EDQUOT])
 def test_what_a_machine_that_is_short_of_something_cannot_start_may_be_tried_again(
-    monkeypatch: pytest.MonkeyPatch, number: int
+    monkeypatch: pytest.MonkeyPatch, number: int, what: str
 ) -> None:
     def fail(*arguments: object, **options: object) -> int:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(os, "posix_spawn", fail)
+    monkeypatch.setattr(os, what, fail)
     with pytest.raises(StartRefused) as refusal:
         run_program(sh("exit"), 0, None)
     assert not refusal.value.for_good

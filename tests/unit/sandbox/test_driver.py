@@ -980,17 +980,19 @@ def test_what_may_not_be_a_killed_drivers_stays(plain_bench: Bench, change: Call
     assert (folder / "locked").exists() or folder.is_file()
 
 
-def test_a_scratch_folder_that_is_there_already_is_not_used(bench: Bench) -> None:
-    argv = bench.prepare([LocalJobEntry(("/bin/pwd",))], started_words="$JOB_STARTED")
+def test_scratch_folders_that_are_there_already_are_not_used(bench: Bench) -> None:
+    argv = bench.prepare([LocalJobEntry(("/bin/pwd",))])
     script = Path(argv[-2])
-    # As the folder of another driver with its number, of the same second.
+    # As the folder of another driver with its number, of the same second; whoever wants to can make more of them.
+    take = 'for taken in "" 1 12; do mkdir "$folder$taken"; touch "$folder$taken/theirs"; done'
     script.write_text(
-        script.read_text().replace("for tries in", 'mkdir "$folder"; touch "$folder/theirs"; for tries in')
+        re.sub(r"^folder=.*", lambda found: f"{found[0]}\n{take}", script.read_text(), flags=re.MULTILINE)
     )
-    assert bench.run_prepared(argv, JOB_STARTED="1700000000") == 0
-    (theirs,) = bench.scratch.iterdir()
-    assert bench.read("stdout") == os.fsencode(f"{theirs}1\n")
-    assert (theirs / "theirs").exists()
+    assert bench.run_prepared(argv) == 0
+    theirs = list(bench.scratch.iterdir())
+    assert [path.name for folder in theirs for path in folder.glob("the*")] == ["theirs"] * 3
+    assert Path(bench.read("stdout").decode().strip()).parent == bench.scratch
+    assert Path(bench.read("stdout").decode().strip()) not in theirs
 
 
 def test_a_batch_systems_own_job_folder_is_where_the_scratch_folder_lies(bench: Bench, room: Path) -> None:

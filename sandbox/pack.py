@@ -7,7 +7,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sandbox.files import MAX_DEPTH, SandboxError, SandboxRefused, TarLimits, atomic_write, replace_file, stays_inside
+from sandbox.files import (
+    MAX_DEPTH,
+    SandboxError,
+    SandboxRefused,
+    TarLimits,
+    atomic_write,
+    replace_file,
+    stays_inside,
+    sync_folder,
+)
 from sandbox.members import FILE_FLAGS, Tar, is_executable, write_tar
 
 OWN_FOLDER = ".samgrid"
@@ -64,6 +73,8 @@ def write_report(sandbox: Path) -> str:
     report = Path(__file__).with_name("samgrid-report.sh").read_bytes()
     (sandbox / OWN_FOLDER).mkdir(mode=0o700, exist_ok=True)
     replace_file(sandbox / REPORT, report, mode=0o700)
+    # The driver, written after it, says that all is there: it must outlive no power cut without this.
+    sync_folder(sandbox / OWN_FOLDER)
     return hashlib.sha256(report).hexdigest()
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sandbox.files import SandboxError, TarLimits, stays_inside
-from sandbox.pack import write_sandbox
+from sandbox.pack import write_report, write_sandbox
 from tests.conftest import file_size_limit
 
 LIMITS = TarLimits(100, 10**6)
@@ -187,3 +187,14 @@ def test_the_sandbox_is_ours_alone(work_area: Path, room: Path) -> None:
 )
 def test_links_are_judged_by_where_they_could_lead(target: str, depth: int, inside: bool) -> None:
     assert stays_inside(target, depth) is inside
+
+
+def test_the_name_of_samgrid_report_is_on_the_disk_before_anybody_relies_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(os, "fsync", lambda number: synced.append(Path(f"/proc/self/fd/{number}").readlink()))
+    digest = write_report(tmp_path)
+    report = tmp_path / ".samgrid" / "samgrid-report"
+    assert hashlib.sha256(report.read_bytes()).hexdigest() == digest
+    assert synced[-1] == report.parent

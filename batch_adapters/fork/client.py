@@ -2,6 +2,7 @@
 
 import logging
 import os
+import select
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,6 +33,7 @@ class StarterClient:
 
     def __init__(self, spool: Spool) -> None:
         (request, self._input), (self.output, answer) = os.pipe(), os.pipe()
+        os.set_blocking(self._input, False)
         self._unread = b""
         self._ends: dict[str, JobEnd] = {}
         try:
@@ -49,15 +51,27 @@ class StarterClient:
     def start(self, requests: Sequence[StartRequest]) -> list[Started | NotStarted]:
         """Ask for jobs, and wait for the answer to each; raises StarterDied."""
         data = b"".join(render_wire(render_start_request(request)) for request in requests)
+        answers: list[Started | NotStarted] = []
+        poll = select.poll()
+        poll.register(self.output, select.POLLIN)
+        poll.register(self._input, select.POLLOUT)
+        while len(answers) < len(requests):
+            # First: it may be waiting for us to read, and read nothing itself meanwhile.
+            if self.output in dict(poll.poll()):
+                answers += self._read()
+                continue
+            data = data[self._write(data) :]
+            if not data:
+                poll.unregister(self._input)
+        return answers
+
+    def _write(self, data: bytes) -> int:
         try:
-            while data:
-                data = data[os.write(self._input, data) :]
+            return os.write(self._input, data)
+        except BlockingIOError:
+            return 0
         except BrokenPipeError as error:
             raise StarterDied from error
-        answers: list[Started | NotStarted] = []
-        while len(answers) < len(requests):
-            answers += self._read()
-        return answers
 
     def read_ends(self) -> dict[str, JobEnd]:
         """What has ended, by local id, once `output` is readable; raises StarterDied."""

@@ -456,3 +456,29 @@ def test_a_queue_that_cannot_fork_keeps_no_descriptor(tmp_path: Path, monkeypatc
         with pytest.raises(BlockingIOError):
             StarterClient(Spool(tmp_path))
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+_ASKING = """\
+import fcntl, os, pathlib, sys
+from batch_adapters.fork import client, spool
+from batch_adapters.fork.protocol import StartRequest
+
+def pipe(make=os.pipe):
+    reader, writer = make()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    return reader, writer
+
+os.pipe = pipe
+starter = client.StarterClient(spool.open_spool(pathlib.Path(sys.argv[1])))
+requests = [StartRequest(f"tok.{index}", "/bin/true", ("x" * 1000,)) for index in range(1, 201)]
+answers = starter.start(requests)
+print(*(answer.tag for answer in answers))
+starter.close()
+"""
+
+
+def test_a_queue_and_its_starter_never_wait_for_each_other_to_read(tmp_path: Path) -> None:
+    # So small are the pipes of an account that has very many.
+    argv = [sys.executable, "-c", _ASKING, str(tmp_path / "spool")]
+    done = subprocess.run(argv, cwd=LAUNCH.parents[1], stdout=subprocess.PIPE, text=True, check=True, timeout=SECONDS)
+    assert done.stdout.split() == [f"tok.{index}" for index in range(1, 201)]

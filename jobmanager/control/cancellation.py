@@ -98,7 +98,8 @@ def choose_ids(database: Database, batch: str, live: Callable[[], Iterable[LiveJ
     is_whole = {array: number == database.local_jobs.size_of_array(batch, array) for array, number in arrays.items()}
     named: set[str] = set()
     for job in live():
-        if job.array is None or not is_whole[job.array]:
+        # The batch system may have queued one again since, of an array that had ended.
+        if job.array is None or not is_whole.get(job.array):
             yield job.local_id
         elif job.array not in named:
             named.add(job.array)

@@ -5,7 +5,7 @@ import pytest
 from batch_adapters.adapter import Unreachable
 from batch_adapters.states import Cause, State
 from jobmanager.control.cancel_requests import request_cancel
-from jobmanager.control.cancellation import cancel_local_jobs
+from jobmanager.control.cancellation import cancel_local_jobs, choose_ids
 from jobmanager.database.local_job import Outcome
 from jobmanager.submission.adoption import Unsettled
 from tests.unit.toy_system import GRID_JOB, NOW, SETTLE, TOKEN, ToySystem
@@ -39,6 +39,13 @@ def test_an_array_is_cancelled_as_a_whole_where_nothing_of_it_has_ended(
     cancel_local_jobs(toy.account, GRID_JOB)
     assert toy.calls("cancel") == asked
     assert toy.states() == before, "that they ended, the batch system must say"
+
+
+def test_what_lives_again_while_ids_are_chosen_is_named_by_its_own(toy: ToySystem) -> None:
+    toy.add(["17_1", "18_1", "18_2"])
+    first, *others = toy.database.local_jobs.live(GRID_JOB)
+    looks = iter([[first], [first, *others]])
+    assert list(choose_ids(toy.database, "toy", lambda: next(looks))) == ["17", "18_1", "18_2"]
 
 
 @pytest.mark.parametrize("state", [State.PENDING, State.ACTIVE, State.SUSPENDED], ids=lambda state: state.word)

@@ -7,9 +7,11 @@ process PID STARTED BOOT STARTER-PID STARTER-STARTED
 end STATE EXIT-CODE EPOCH
 """
 
+import errno
 import fcntl
 import os
 import re
+import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +23,8 @@ from sandbox.files import open_regular
 MAX_INDEX = 999_999_999
 CLAIM_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 """What a claim is opened with, to be made or to fail."""
+_REPLACED = (errno.ENOENT, errno.ELOOP, errno.EINVAL, errno.ENXIO, errno.EISDIR)
+"""It has gone where nobody waits for it any more, or its job has put a link, a pipe or a folder in its place."""
 
 _TOKEN = re.compile(r"[a-z][a-z0-9-]{0,14}", re.ASCII)
 _INDEX = re.compile(r"[1-9]\d{0,8}", re.ASCII)
@@ -80,12 +84,16 @@ def read_run(text: str) -> JobRun:
 
 
 def read_run_file(path: Path) -> JobRun | None:
-    """What a file says, or None where nobody has claimed the job."""
+    """What a file says, or None where nobody has claimed the job; nothing where the job has made it something else."""
     try:
         with open_regular(path) as file:
             return read_run(file.read().decode("ascii", "replace"))
     except FileNotFoundError:
         return None
+    except OSError as error:
+        if error.errno not in _REPLACED:
+            raise
+        return JobRun()
 
 
 def is_starter_late(claims: Path) -> bool:
@@ -109,12 +117,29 @@ def write_claim(path: Path) -> bool:
     return True
 
 
+def write_to_claim(path: Path, line: str) -> None:
+    """Append to a claim; what its job has done to it must keep no others from being seen to."""
+    try:
+        write_line(path, line)
+    except OSError as error:
+        if error.errno not in _REPLACED:
+            raise
+
+
+def remove_claim(path: Path) -> None:
+    """Remove what is under the name of a claim."""
+    try:
+        path.unlink(missing_ok=True)
+    except IsADirectoryError:
+        shutil.rmtree(path)
+
+
 def write_events(log: Path, events: Iterable[Event]) -> None:
     """Append events to the scheduler log in one write."""
     write_line(log, "".join(render_event(event) for event in events), os.O_CREAT)
 
 
-def write_line(path: Path, text: str, flags: int = os.O_NOFOLLOW) -> None:
+def write_line(path: Path, text: str, flags: int = os.O_NOFOLLOW | os.O_NONBLOCK) -> None:
     """Append to a file in one write."""
     data = text.encode("ascii")
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | flags, 0o600)

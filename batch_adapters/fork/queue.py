@@ -4,7 +4,6 @@ All it knows is in the spool, and every step can be repeated by the next queue p
 jobs become our children, since we are their subreaper), or it itself (its starter goes on and writes the ends).
 """
 
-import contextlib
 import logging
 import os
 import signal
@@ -21,11 +20,12 @@ from batch_adapters.fork.jobs import (
     JobRun,
     is_starter_late,
     read_run_file,
+    remove_claim,
     render_end,
     render_process,
     write_claim,
     write_events,
-    write_line,
+    write_to_claim,
 )
 from batch_adapters.fork.processes import (
     Process,
@@ -181,7 +181,7 @@ class Queue:
             jobs = self._find_jobs("state = 'running'")
             self._claim_after_boot(jobs)
             for stale in {path.name for path in self._spool.run.iterdir()} - {job.local_id for job in jobs}:
-                (self._spool.run / stale).unlink()
+                remove_claim(self._spool.run / stale)
         self._put_back([job for job in jobs if not self._adopt(job)])
         self._in_doubt = False
 
@@ -269,7 +269,7 @@ class Queue:
         self._waits = len(found) == free or len(jobs) < len(found)
         for job, _ in ended:
             del self._running[job.local_id], self._ended[job.local_id]
-            self._path(job.local_id).unlink(missing_ok=True)
+            remove_claim(self._path(job.local_id))
         if jobs:
             self._start(jobs)
 
@@ -390,7 +390,7 @@ class Queue:
         age = time.time() - path.stat().st_mtime
         process = find_session_leader(CLAIM_VARIABLE + b"=" + os.fsencode(path), _now() - age + 1)
         if process is not None:
-            write_line(path, render_process(process, starter=process))
+            write_to_claim(path, render_process(process, starter=process))
         return JobRun(process)
 
     def _write_dead(self) -> None:
@@ -409,8 +409,7 @@ class Queue:
     def _write_end(self, local_id: str, end: JobEnd) -> None:
         """Tell of an end; should we be killed before it is recorded, the next queue process finds this one."""
         if not end.lost:
-            with contextlib.suppress(FileNotFoundError):
-                write_line(self._path(local_id), render_end(end))
+            write_to_claim(self._path(local_id), render_end(end))
         self._write_events([(local_id, end.state, end.exit_code)], end.timestamp)
         log.info("%s: %s %d%s", local_id, end.state.word, end.exit_code, " (lost)" if end.lost else "")
         self._ended[local_id] = end

@@ -27,7 +27,7 @@ from batch_adapters.fork.jobs import (
     render_process,
     write_claim,
     write_events,
-    write_line,
+    write_to_claim,
 )
 from batch_adapters.fork.processes import Process, read_end, read_ended_child, read_process, run_signal_group
 from batch_adapters.fork.protocol import (
@@ -255,7 +255,7 @@ class Starter:
         """Write down the processes and ACTIVE events that wait; False where it must be tried again."""
         try:
             for claim, line in list(self._processes.items()):
-                _write_to_claim(claim, line)
+                write_to_claim(claim, line)
                 del self._processes[claim]
             if self._unwritten:
                 write_events(self._log, self._unwritten)
@@ -282,7 +282,7 @@ class Starter:
         try:
             if self._claims is not None:
                 # First: whoever finds it, should we die here, tells the log of this end and of no other.
-                _write_to_claim(self._claims / local_id, render_end(end))
+                write_to_claim(self._claims / local_id, render_end(end))
             write_events(self._log, [event])
         except OSError as error:
             _complain(f"{local_id}: cannot write its end, trying again: {error}")
@@ -296,12 +296,6 @@ def _write_claim(claim: Path) -> None:
     """See that a job whose program cannot be run has a claim; its process may have made it before its exec failed."""
     with contextlib.suppress(OSError):
         write_claim(claim)
-
-
-def _write_to_claim(claim: Path, line: str) -> None:
-    # It has gone where the queue does not wait for it any more.
-    with contextlib.suppress(FileNotFoundError):
-        write_line(claim, line)
 
 
 def _complain(sentence: str) -> None:

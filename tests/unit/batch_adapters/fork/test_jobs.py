@@ -4,7 +4,7 @@ import dataclasses
 import os
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,11 +16,13 @@ from batch_adapters.fork.jobs import (
     read_local_id,
     read_run,
     read_run_file,
+    remove_claim,
     render_end,
     render_process,
     write_claim,
     write_events,
     write_line,
+    write_to_claim,
 )
 from batch_adapters.fork.processes import Process, is_alive, read_own_end, read_process
 from batch_adapters.states import Event, State
@@ -160,3 +162,37 @@ def test_a_zombie_is_dead_and_its_end_is_known_to_its_parent_alone(sleeper: subp
 
 def test_a_pid_that_nobody_has_is_no_process() -> None:
     assert read_process(2**22 + 1) is None
+
+
+def link_away(path: Path) -> None:
+    path.symlink_to(os.devnull)
+
+
+def fill_folder(path: Path) -> None:
+    (path / "deep").mkdir(parents=True)
+
+
+@pytest.mark.parametrize("make", [link_away, os.mkfifo, fill_folder], ids=["link", "pipe", "folder"])
+def test_what_a_job_puts_in_the_place_of_its_claim_holds_up_nobody(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    claim = tmp_path / "tok.1"
+    make(claim)
+    write_to_claim(claim, LINE)
+    assert read_run_file(claim) == JobRun()
+    for _ in range(2):
+        remove_claim(claim)
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_claim_that_cannot_be_written_now_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_to_claim(tmp_path / "tok.1", LINE)
+
+    def fail(*_: object, **__: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "open", fail)
+    with pytest.raises(OSError, match="No space left"):
+        write_to_claim(tmp_path / "tok.1", LINE)
+    with pytest.raises(OSError, match="No space left"):
+        read_run_file(tmp_path / "tok.1")

@@ -5,7 +5,7 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from pathlib import PurePosixPath
@@ -50,6 +50,27 @@ class Sweep:
     """What differs between local jobs: a row for each, all with the same names."""
 
     rows: Sequence[Row]
+    source: str = field(default="", compare=False)
+    """The attribute that they come from, and the files that it names, as written."""
+
+    @cached_property
+    def digest(self) -> str:
+        """What tells these rows from all others, whatever the order of their names."""
+        import hashlib
+        import json
+
+        return hashlib.sha256(json.dumps(self.rows, sort_keys=True).encode()).hexdigest()
+
+    def check_digest(self, accepted: str | None) -> None:
+        """Each local job gets what it had when the request was accepted.
+
+        :raises BadSweep: the rows, or files, are others now.
+        """
+        if self.digest != accepted:
+            raise BadSweep(
+                f"{self.source}: what local jobs get from it has changed since the request was accepted: put it back, "
+                "or submit a new request"
+            )
 
     @property
     def placeholders(self) -> str:
@@ -89,11 +110,12 @@ def read_sweep(request: Mapping[str, Any]) -> Sweep | None:
     if points is not None and files:
         raise BadSweep("parameters and split_files do not go together: either says what each local job gets")
     if points is not None:
-        return Sweep(_read_file(points))
+        return Sweep(_read_file(points), f"parameters {points.name!r}")
     if files:
         found = list(dict.fromkeys(path for pattern in files for path in _find_files(pattern)))
         share = request["files_per_local_job"]
-        return Sweep([{"files": found[start : start + share]} for start in range(0, len(found), share)])
+        rows = [{"files": found[start : start + share]} for start in range(0, len(found), share)]
+        return Sweep(rows, f"split_files {' '.join(repr(pattern.name) for pattern in files)}")
     return None
 
 

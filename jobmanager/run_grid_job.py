@@ -56,7 +56,7 @@ def find_command_lines(account: Account, given: Given, folder: Path) -> list[str
         job = prepare_grid_job(account, given, folder)
         if job.steps:
             return [f"step {step.name}: a grid job of its own" for step in job.steps]
-        entries = find_entries(make_adapter(account, given, folder), cut_grid_job(job))
+        entries = find_entries(make_adapter(account, given, folder), job, cut_grid_job(job))
     return [f"{index}: {_render_entry(entry)}" for index, entry in enumerate(entries, 1)]
 
 

@@ -94,7 +94,7 @@ def _begin(configuration: Configuration, given: Given, folder: Path, root: Path)
     job = GridJob.new(GRID_JOB, adapter.jobType, "trial", "fork", 0)
     job.put_request(given, folder)
     count, size = _ask(partial(count_local_jobs, adapter)), _ask(adapter.getSize)
-    job.put_slices(count, size, adapter.request.get("seed") or 1)
+    job.put_slices(count, size, adapter.request.get("seed") or 1, adapter.sweep.digest if adapter.sweep else None)
     return Trial(account, job, adapter, cut_grid_job(job))
 
 

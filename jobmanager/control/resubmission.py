@@ -84,9 +84,7 @@ def prepare_steps(account: Account, first: GridJob) -> GridJob:
 
 def _prepare(account: Account, first: GridJob) -> GridJob:
     with limited(account.configuration.handlers.time_limit):
-        job = prepare_grid_job(account, first.request(), first.request_folder)
-    job.repeats = first.job_id
-    return job
+        return prepare_grid_job(account, first.request(), first.request_folder, first)
 
 
 def succeeded_indexes(database: Database, job_id: str) -> set[int]:

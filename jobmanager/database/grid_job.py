@@ -255,12 +255,17 @@ class GridJob(Document):
 
     # the slices
 
-    def put_slices(self, count: int, size: int | None, seed: int) -> None:
-        """Fix how the grid job is cut; ``size`` is in events, None for a type without a size."""
+    def put_slices(self, count: int, size: int | None, seed: int, sweep_digest: str | None = None) -> None:
+        """Fix how the grid job is cut; ``size`` is in events, None for a type without a size.
+
+        :param sweep_digest: tells the rows, or files, of its local jobs from others; None where it has none.
+        """
         slices = self._replace("slices")
         slices.set("count", str(count))
         if size is not None:
             slices.attrib.update({"unit": "event", "size": str(size), "seed": str(seed)})
+        if sweep_digest is not None:
+            slices.set("sweep-digest", sweep_digest)
 
     def repeat_slices(self, first: "GridJob", indexes: Iterable[int]) -> None:
         """Become a repetition of some slices of a grid job: it is cut as that one is."""
@@ -283,6 +288,11 @@ class GridJob(Document):
     def slice_count(self) -> int:
         """Into how many slices it is cut; a repetition may have local jobs for some of them only."""
         return int(self.slices.get("count", 0))
+
+    @property
+    def sweep_digest(self) -> str | None:
+        """What tells the rows, or files, of its local jobs from others; None where it has none."""
+        return self.slices.get("sweep-digest")
 
     @property
     def is_partial(self) -> bool:

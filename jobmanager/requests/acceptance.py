@@ -88,9 +88,10 @@ def add_grid_job(database: Database, job: GridJob) -> None:
     database.events.put_generator_time(job.batch, int(read_time(job.submitted)))
 
 
-def prepare_grid_job(account: Account, given: Given, folder: Path) -> GridJob:
+def prepare_grid_job(account: Account, given: Given, folder: Path, first: GridJob | None = None) -> GridJob:
     """The document of a new grid job, which nobody knows of yet: its request checked, its slices or steps fixed.
 
+    :param first: the grid job that it repeats: its local jobs get what they had in that.
     :raises BadRequest: naming every fault.
     """
     adapter = make_adapter(account, given, folder)
@@ -108,7 +109,9 @@ def prepare_grid_job(account: Account, given: Given, folder: Path) -> GridJob:
         job.put_steps(step.name for step in steps)
     else:
         count = count_local_jobs(adapter)
-        job.put_slices(count, adapter.getSize(), adapter.request.get("seed") or _seed_of(job_id))
+        digest = _find_digest(adapter.sweep, first) if adapter.sweep else None
+        job.put_slices(count, adapter.getSize(), adapter.request.get("seed") or _seed_of(job_id), digest)
+    job.repeats = first.job_id if first else None
     job.name = adapter.request["name"] or None
     job.min_success = adapter.request["min_success"]
     job.retries = adapter.request["retries"]
@@ -117,6 +120,15 @@ def prepare_grid_job(account: Account, given: Given, folder: Path) -> GridJob:
     for warning in warnings:
         logger.warning("%s", warning)
     return job
+
+
+def _find_digest(sweep: Sweep, first: GridJob | None) -> str:
+    try:
+        if first is not None:
+            sweep.check_digest(first.sweep_digest)
+    except BadSweep as error:
+        raise BadRequest([str(error)]) from error
+    return sweep.digest
 
 
 def find_steps(adapter: JobAdapter) -> Sequence[Step]:

@@ -40,7 +40,7 @@ def pack_sandbox(account: Account, job: GridJob, adapter: JobAdapter, local_jobs
     work_area.mkdir(mode=0o700)
     try:
         with asking(account, job.job_id, "pack").limited():
-            entries, environment = _ask_handler(adapter, local_jobs, work_area)
+            entries, environment = _ask_handler(adapter, job, local_jobs, work_area)
         stdin = _bring_stdin(adapter, work_area)
         digest = write_sandbox(work_area, places.sandbox_tar(job.job_id), _limits(account))
         report = write_report(places.sandbox(job.job_id)) if _is_bare(account, work_area) else ""
@@ -62,23 +62,23 @@ def remove_half_made(account: Account, grid_job: str) -> None:
 
 
 def _ask_handler(
-    adapter: JobAdapter, local_jobs: Sequence[PlannedJob], work_area: Path
+    adapter: JobAdapter, job: GridJob, local_jobs: Sequence[PlannedJob], work_area: Path
 ) -> tuple[list[LocalJobEntry], Mapping[str, str]]:
     """The command lines and the variables of local jobs, whose work area is filled."""
     with _blaming(adapter):
-        entries = _find_entries(adapter, local_jobs)
+        entries = _find_entries(adapter, job, local_jobs)
         adapter.prepareWorkArea(work_area)
         return entries, adapter.getEnvironment()
 
 
-def find_entries(adapter: JobAdapter, local_jobs: Sequence[PlannedJob]) -> list[LocalJobEntry]:
+def find_entries(adapter: JobAdapter, job: GridJob, local_jobs: Sequence[PlannedJob]) -> list[LocalJobEntry]:
     """The command line of each local job, and the variables that are its own.
 
     :raises HandlerError: the handler failed.
     :raises SandboxRefused: there were other rows, or files, when the request was accepted.
     """
     with _blaming(adapter):
-        return _find_entries(adapter, local_jobs)
+        return _find_entries(adapter, job, local_jobs)
 
 
 @contextmanager
@@ -95,13 +95,10 @@ def _blaming(adapter: JobAdapter) -> Iterator[None]:
         raise HandlerError(f"handler {adapter.jobType}: {type(error).__name__}: {error}") from error
 
 
-def _find_entries(adapter: JobAdapter, local_jobs: Sequence[PlannedJob]) -> list[LocalJobEntry]:
+def _find_entries(adapter: JobAdapter, job: GridJob, local_jobs: Sequence[PlannedJob]) -> list[LocalJobEntry]:
     sweep = adapter.sweep
-    if sweep is not None and len(sweep.rows) != len(local_jobs):
-        raise SandboxRefused(
-            f"parameters or split_files have changed since the request was accepted: they make {len(sweep.rows)} local"
-            f" jobs now, not {len(local_jobs)}; submit it again"
-        )
+    if sweep is not None:
+        sweep.check_digest(job.sweep_digest)
     return [_entry(adapter, sweep, local_job) for local_job in local_jobs]
 
 

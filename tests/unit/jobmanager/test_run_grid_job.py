@@ -80,9 +80,16 @@ def test_a_sweep_has_a_local_job_for_each_row_with_its_own_command_and_variables
     job_id = accept_grid_job(account, given, tmp_path)
     job = account.database.grid_jobs.get(job_id)
     assert job.count == 2
-    (tmp_path / "points.csv").write_text("mass,tag\n91.2,Z\n")
-    with pytest.raises(SandboxRefused, match="they make 1 local jobs now, not 2"):
-        find_entries(make_adapter(account, given, tmp_path), cut_grid_job(job))
+
+
+@pytest.mark.parametrize("rows", ["91.2\n", "80.4\n91.2\n"], ids=["fewer", "others, as many"])
+def test_a_sweep_whose_rows_are_others_by_now_is_not_packed(account: Account, tmp_path: Path, rows: str) -> None:
+    (tmp_path / "points.csv").write_text("mass\n91.2\n80.4\n")
+    given: Given = [*SWEPT, ("arguments", ("{mass}",))]
+    job = account.database.grid_jobs.get(accept_grid_job(account, given, tmp_path))
+    (tmp_path / "points.csv").write_text(f"mass\n{rows}")
+    with pytest.raises(SandboxRefused, match=r"parameters 'points\.csv': .* has changed .*: put it back, or submit"):
+        find_entries(make_adapter(account, given, tmp_path), job, cut_grid_job(job))
 
 
 @pytest.mark.parametrize(

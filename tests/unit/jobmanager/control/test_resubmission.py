@@ -25,6 +25,7 @@ from jobmanager.database.documents import read_ranges, render_ranges
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import Outcome
 from jobmanager.requests.acceptance import accept_grid_job, prepare_grid_job
+from jobmanager.requests.attributes import BadRequest
 from jobmanager.requests.job_types import HandlerError
 from jobmanager.requests.rsl import read_rsl
 from jobmanager.run_grid_job import cut_grid_job
@@ -152,6 +153,24 @@ def test_a_repetition_of_a_part_repeated_as_a_whole_is_that_part(account: Accoun
     assert repeat_grid_job(account, second, only_failed=False).indexes == [2]
 
 
+@pytest.mark.parametrize("only_failed", [True, False])
+def test_local_jobs_get_the_files_that_they_had_or_are_not_repeated(
+    account: Account, tmp_path: Path, only_failed: bool
+) -> None:
+    for name in "bcd":
+        (tmp_path / f"{name}.root").touch()
+    given = f'(split_files = "{tmp_path}/*.root")(files_per_local_job = 2)(arguments = "{{files}}")'
+    first = accept(account, f"&(samgrid_type = command)(executable = /bin/echo){given}")
+    finish(account, first, failed=[2])
+    again = repeat_grid_job(account, first, only_failed)
+    finish(account, again.job_id, failed=[2])
+    (tmp_path / "a.root").touch()
+    for job_id in (first, again.job_id):
+        with pytest.raises(BadRequest, match=r"split_files '/.*/\*\.root': .* has changed .*: put it back, or submit"):
+            repeat_grid_job(account, job_id, only_failed)
+    assert len(account.database.grid_jobs.overview()) == 2, "nothing was submitted"
+
+
 def test_what_was_never_submitted_has_not_succeeded(account: Account) -> None:
     first = accept_slices(account)
     end(account, first, State.FAILED)
@@ -209,9 +228,9 @@ def test_where_all_steps_are_done_there_is_nothing_to_repeat(account: Account) -
 def test_what_is_removed_meanwhile_is_not_repeated(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
     first = accept_steps(account, State.DONE, State.FAILED)
 
-    def prepare_late(account: Account, given: Given, folder: Path) -> GridJob:
+    def prepare_late(account: Account, given: Given, folder: Path, repeated: GridJob) -> GridJob:
         remove_grid_job(account, first)
-        return prepare_grid_job(account, given, folder)
+        return prepare_grid_job(account, given, folder, repeated)
 
     monkeypatch.setattr("jobmanager.control.resubmission.prepare_grid_job", prepare_late)
     with pytest.raises(UnknownJob, match=first):

@@ -71,6 +71,19 @@ def test_pages_show_a_grid_jobs_name_as_text(client: TestClient, account: Accoun
         assert "Z &lt;b&gt;&amp;" in client.get(address).text
 
 
+def test_what_was_cancelled_is_never_called_failed(client: TestClient, account: Account) -> None:
+    add(account, count=1)
+
+    def cancel(job: GridJob) -> None:
+        job.cancel(time.time(), "enough")
+        job.end(State.FAILED, time.time())
+
+    account.database.grid_jobs.change(JOB, cancel)
+    (listed,) = re.findall(r'<span class="state">.*?</svg>(.*?)</span>', client.get("/").text)
+    (title,) = re.findall("<title>(.*?)</title>", client.get(f"/jobs/{JOB}").text)
+    assert (listed, f"{JOB} cancelled" in title) == ("cancelled", True)
+
+
 @pytest.mark.parametrize(
     ("question", "shown"),
     [

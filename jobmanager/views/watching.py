@@ -127,7 +127,7 @@ class PlainLines:
         course = snapshot.course
         step = f"{snapshot.step}: " if snapshot.step else ""
         total = f" of {course.local_jobs}" if course.local_jobs else ""
-        parts = [f"{snapshot.row.state}: {step}{render_counts(snapshot.row)}{total}"]
+        parts = [f"{snapshot.row.outcome or snapshot.row.state}: {step}{render_counts(snapshot.row)}{total}"]
         parts += [
             f"{phase.name} {phase.done}/{phase.expected_total(course.local_jobs)} {phase.unit}".rstrip()
             for phase in course.phases

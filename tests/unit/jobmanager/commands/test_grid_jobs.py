@@ -245,6 +245,19 @@ def test_a_cancel_says_what_it_waits_for(
 
 
 @pytest.mark.usefixtures("status")
+def test_a_watch_of_what_was_cancelled_says_so(account: Account, capsys: pytest.CaptureFixture[str]) -> None:
+    def cancel(job: GridJob) -> None:
+        job.cancel(2000, "enough")
+        job.end(State.FAILED, 2000)
+
+    account.database.grid_jobs.change(OPEN, cancel)
+    assert cli.main(["watch", OPEN]) == 1
+    assert [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()] == [
+        *("cancelled", f"grid job {OPEN} cancelled")
+    ]
+
+
+@pytest.mark.usefixtures("status")
 def test_what_blocks_is_shown_in_the_list_of_one_and_of_its_local_jobs(
     account: Account, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -225,7 +225,8 @@ class GridJobs:
             raise UnknownJob(f'no grid job has the name "{word}", or an id that starts so: "samgrid status" lists them')
         if len(found) > 1 and word not in found:
             some = ", ".join(found[:3]) + (" …" if len(found) > 3 else "")
-            raise UnknownJob(f'"{word}" fits more than one grid job ({some}): give more of the id')
+            more = "give more of the id" if all(one.startswith(word) for one in found) else "use an id, or --name"
+            raise UnknownJob(f'"{word}" fits more than one grid job ({some}): {more}')
         return word if word in found else found[0]
 
     def choose(self, words: Iterable[str], choice: Choice) -> list[str]:

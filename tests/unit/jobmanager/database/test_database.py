@@ -134,7 +134,8 @@ def test_ids_may_be_shortened(database: Database, prefix: str, found: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("prefix", "message"), [("abcd", "more than one"), ("zzz", "no grid job"), ("", "no grid job")]
+    ("prefix", "message"),
+    [("abcd", "more than one.*: give more of the id$"), ("zzz", "no grid job"), ("", "no grid job")],
 )
 def test_an_id_that_fits_none_or_several_is_an_error(database: Database, prefix: str, message: str) -> None:
     for job_id in ("abcd1111", "abcd2222"):
@@ -163,8 +164,8 @@ def test_a_grid_job_is_found_by_its_name_but_a_whole_id_comes_first(named: Datab
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("tune 7", r"more than one grid job \(abcd1111, dddddddd\)"),
-        ("b", r"more than one grid job \(bbbbbbbb, cccccccc\)"),
+        ("tune 7", r"more than one grid job \(abcd1111, dddddddd\): use an id, or --name$"),
+        ("b", r"more than one grid job \(bbbbbbbb, cccccccc\): use an id, or --name$"),
         ("tune", "no grid job has the name"),
         ("tune*", "no grid job has the name"),
         ("tune 8\n", "no grid job"),

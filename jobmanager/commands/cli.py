@@ -90,6 +90,10 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     if argv and not argv[0].startswith("-") and argv[0] not in commands:
         parser.error(f"there is no command {argv[0]!r}{_suggest(argv[0], commands)}")
     options, unknown = parser.parse_known_args(argv)
+    if isinstance(ids := getattr(options, "id", None), list) and not any(word.startswith("-") for word in unknown):
+        # argparse takes those on one side of an option only; its own way out knows neither "--" nor doctor's choices.
+        ids += unknown
+        return options
     if unknown:
         command = commands[options.command]
         option = next((word for word in unknown if word.startswith("-")), "").partition("=")[0]

@@ -123,6 +123,9 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         pytest.param(["zzz"], "there is no command 'zzz'\n", id="unknown command like none"),
         pytest.param(["--zzz", "status"], "unrecognized arguments: --zzz\n", id="unknown option of the whole"),
         pytest.param(["status", "--fromat=json"], "--fromat=json (did you mean --format?)", id="unknown option"),
+        pytest.param(
+            ["status", "a", "--type", "b", "c", "--fromat=json"], "did you mean --format?", id="ids around it"
+        ),
         pytest.param(["submit"], "FILE", id="no file"),
         pytest.param(["watch"], "ID", id="no id"),
         pytest.param(["status", "--format", "yaml"], "yaml", id="unknown format"),

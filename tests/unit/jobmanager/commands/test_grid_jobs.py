@@ -137,6 +137,8 @@ def test_times_of_another_day_have_their_date(outage: Outage, words: str) -> Non
         pytest.param(["--since", "1d"], set(), id="since yesterday"),
         pytest.param(["--since", "999999d"], {OPEN, OTHER, ENDED}, id="since before time began"),
         pytest.param([OPEN[0], "--type", "command"], {OPEN}, id="one that fits"),
+        pytest.param([OPEN, "--type", "command", ENDED], {OPEN, ENDED}, id="ids on both sides"),
+        pytest.param(["--type", "command", "--", OTHER], {OTHER}, id="after two dashes"),
     ],
 )
 @pytest.mark.usefixtures("status")

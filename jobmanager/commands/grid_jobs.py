@@ -276,9 +276,10 @@ def _show_output(account: "Account", job_id: str) -> None:
     if not job.state.is_final:
         raise CommandError(f"grid job {job_id} is {job.state.word}: its output is there when it has ended")
     try:
-        print(render_output(job, tar))
+        text = render_output(job, tar)
     except (OSError, ValueError, LookupError, EOFError, tarfile.TarError) as error:
         raise CommandError(f"the output {tar} cannot be read: {render_line(str(error))}") from error
+    print(text)
 
 
 def _wake_if_needed(account: "Account") -> None:

@@ -1,5 +1,7 @@
 """The job database looked at by ``samgrid doctor``: what is wrong is found, and each command says it in a sentence."""
 
+import errno
+import io
 import os
 import shutil
 import sqlite3
@@ -122,6 +124,20 @@ def test_a_damaged_tar_is_one_sentence(
     assert cli.main(["output", "--state-dir", str(account.places.root), JOB]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert f"the output {tar} cannot be read: " in line
+
+
+def test_a_full_standard_output_is_not_the_tars_fault(
+    account: Account, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    account.database.grid_jobs.change(JOB, lambda job: job.end(State.DONE, time.time()))
+    monkeypatch.setattr("jobmanager.views.grid_jobs.render_output", lambda job, tar: "text")
+    monkeypatch.setattr(sys, "stdout", Full())
+    assert cli.main(["output", "--state-dir", str(account.places.root), JOB]) == 1
+    assert capsys.readouterr().err == "samgrid output: [Errno 28] No space left on device\n"
 
 
 def test_a_database_that_is_missing_beside_grid_jobs_is_not_begun_anew(account: Account) -> None:

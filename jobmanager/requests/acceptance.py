@@ -31,6 +31,7 @@ from jobmanager.database.documents import render_text
 from jobmanager.database.grid_job import GramOrigin, GridJob
 from jobmanager.database.times import read_time
 from jobmanager.requests.attributes import (
+    COMMON_ATTRIBUTES,
     INPUT_FOLDER,
     STEP_NAME,
     BadRequest,
@@ -94,6 +95,7 @@ def prepare_grid_job(account: Account, given: Given, folder: Path, first: GridJo
     :param first: the grid job that it repeats: its local jobs get what they had in that.
     :raises BadRequest: naming every fault.
     """
+    _check_declarations(_find_handler(account, given))
     adapter = make_adapter(account, given, folder)
     check_errors(adapter)
     steps = find_steps(adapter)
@@ -120,6 +122,14 @@ def prepare_grid_job(account: Account, given: Given, folder: Path, first: GridJo
     for warning in warnings:
         logger.warning("%s", warning)
     return job
+
+
+def _check_declarations(handler: type[JobAdapter]) -> None:
+    """An attribute that all job types have got meanwhile means theirs, whatever an experiment meant by it."""
+    common = {canonical_name(attribute.name) for attribute in COMMON_ATTRIBUTES}
+    taken = [attribute.name for attribute in handler.attributes if canonical_name(attribute.name) in common]
+    if taken:
+        raise BadRequest([f"job type {handler.jobType} declares {name}, which every job type has" for name in taken])
 
 
 def _find_digest(sweep: Sweep, first: GridJob | None) -> str:

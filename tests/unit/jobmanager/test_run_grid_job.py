@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from adapters import PlannedJob, Value
+from adapters import Attribute, Kind, PlannedJob, Value
 from batch_adapters.states import State
 from handlers.command import CommandAdapter
 from jobmanager.completion.collection import collect_grid_job
@@ -146,6 +146,13 @@ def test_a_handler_whose_warnings_fail_is_blamed(account: Account, monkeypatch: 
     with pytest.raises(HandlerError, match="handler command: ZeroDivisionError"):
         accept_grid_job(account, REQUEST, Path("/"))
     assert account.database.grid_jobs.overview() == []
+
+
+def test_a_handler_may_not_declare_what_every_job_type_has(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = (*CommandAdapter.attributes, Attribute("Name", "Number of the run.", Kind.INTEGER, default=1))
+    monkeypatch.setattr(CommandAdapter, "attributes", own)
+    with pytest.raises(BadRequest, match="job type command declares Name, which every job type has"):
+        accept_grid_job(account, REQUEST, Path("/"))
 
 
 @pytest.mark.parametrize("attribute", ["stdin", "input_files"])

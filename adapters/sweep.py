@@ -166,6 +166,8 @@ def read_parameters(text: str) -> Sequence[Row]:
     """
     if "\0" in text:
         raise BadSweep("it has NUL characters")
+    if not text.strip():
+        raise BadSweep("it is empty")
     rows = list(islice(_read_json(text) if text.lstrip().startswith("{") else _read_csv(text), _MOST_ROWS + 1))
     if not rows:
         raise BadSweep("it has no rows")
@@ -190,6 +192,10 @@ def _read_csv(text: str) -> Iterator[Row]:
         raise BadSweep(f"line {reader.line_num}: {error}") from error
 
 
+class _Pairs(list[tuple[str, Any]]):
+    """A JSON object with its names as often as it has them."""
+
+
 def _read_json(text: str) -> Iterator[Row]:
     import json
 
@@ -199,13 +205,14 @@ def _read_json(text: str) -> Iterator[Row]:
             continue
         try:
             # Numbers as they are written: 1e-3 is not 0.001 to every program.
-            row = json.loads(line, parse_float=str, parse_int=str, parse_constant=str)
+            pairs = json.loads(line, parse_float=str, parse_int=str, parse_constant=str, object_pairs_hook=_Pairs)
         except (ValueError, RecursionError) as error:
             raise BadSweep(f"line {number} is no JSON: {error}") from error
-        if not isinstance(row, dict):
+        if not isinstance(pairs, _Pairs):
             raise BadSweep(f"line {number} is no JSON object")
+        _check_names([name for name, _ in pairs], number)
+        row = dict(pairs)
         names = names or [*row]
-        _check_names([*row], number)
         if row.keys() != set(names):
             raise BadSweep(f"line {number} has other names than the first: {', '.join(row)}")
         yield {name: (_render_value(row[name], number),) for name in names}

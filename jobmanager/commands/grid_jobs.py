@@ -242,13 +242,14 @@ def cancel(options: argparse.Namespace) -> int:
 
 
 def _submit(account: "Account", file: str, name: str | None = None) -> str:
+    from adapters import canonical_name
     from jobmanager.monitor.client import end_other_monitor
     from jobmanager.requests.acceptance import accept_grid_job
     from jobmanager.requests.files import read_request_file
 
     given, folder = read_request_file(file, account.configuration.handlers.modules)
     if name is not None:
-        given = [*given, ("name", (name,))]
+        given = [*((word, values) for word, values in given if canonical_name(word) != "name"), ("name", (name,))]
     end_other_monitor(account)
     job_id = accept_grid_job(account, given, folder)
     wake_for(account, job_id)

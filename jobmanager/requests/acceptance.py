@@ -114,7 +114,7 @@ def prepare_grid_job(account: Account, given: Given, folder: Path, first: GridJo
         digest = _find_digest(adapter.sweep, first) if adapter.sweep else None
         job.put_slices(count, adapter.getSize(), adapter.request.get("seed") or _seed_of(job_id), digest)
     job.repeats = first.job_id if first else None
-    job.name = adapter.request["name"] or None
+    job.name = adapter.request["name"]
     job.min_success = adapter.request["min_success"]
     job.retries = adapter.request["retries"]
     with blaming(f"handler {adapter.jobType}"):
@@ -253,8 +253,8 @@ def check_errors(adapter: JobAdapter) -> None:
         if not _VARIABLE.fullmatch(name)
     ]
     name = adapter.request["name"]
-    if len(name) > _LONGEST_NAME or not name.isprintable():
-        faults.append(f"name must be at most {_LONGEST_NAME} printable characters, in one line")
+    if name is not None and (len(name) > _LONGEST_NAME or not name.isprintable() or not name.strip()):
+        faults.append(f"name must be at most {_LONGEST_NAME} printable characters, in one line, and not blank")
     stdin = adapter.request["stdin"]
     if stdin is not None and not os.path.isfile(stdin.path):  # noqa: PTH113 Path's raises for a name too long
         faults.append(f"stdin: no such file, or no file: {stdin.path}")
@@ -324,6 +324,10 @@ def _check_batch_system(account: Account, adapter: JobAdapter) -> None:
     untaken = [word for word, field in wanted if not find_batch_adapter(account, name).takes(field)]
     if untaken:
         raise BadRequest([f"{word}: the batch system {name} has none" for word in untaken])
+    if name == "fork" and (request["cores"] or 1) > account.fork_slots:
+        raise BadRequest(
+            [f"cores: a local job wants {request['cores']}, but the batch system fork has {account.fork_slots} slots"]
+        )
 
 
 def _check_options(options: Sequence[str], batch: "BatchAdapter") -> None:

@@ -48,6 +48,11 @@ class Account:
         """The command line of another program of ours on the same state folder."""
         return command_line(name, "--state-dir", str(self.places.root), *arguments)
 
+    @property
+    def fork_slots(self) -> int:
+        """How many cores the local jobs of the embedded batch system may have together."""
+        return self.configuration.fork.slots or len(os.sched_getaffinity(0))
+
     def batch_variables(self) -> dict[str, str]:
         """What the site gives to the templates of every batch adapter."""
         fork = self.configuration.fork
@@ -55,7 +60,7 @@ class Account:
             "python": sys.executable,
             "launch": str(LAUNCH),
             "fork_spool": str(self.places.fork_spool),
-            "fork_slots": str(fork.slots or len(os.sched_getaffinity(0))),
+            "fork_slots": str(self.fork_slots),
             "fork_grace": str(fork.cancel_grace),
         }
 

@@ -32,7 +32,10 @@ def test_numbers_in_json_keep_their_digits() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "line 0: '' is no name"),
+        ("", "it is empty"),
+        (" \n\n", "it is empty"),
+        ('{"a": 1, "a": 2}', "line 1 has a name twice: a, a"),
+        ('{"a": {"b": 1}}', "line 1: a value is a text"),
         ("a,b\n", "no rows"),
         ("a,b\n1,2\n3\n", "line 3 has 1 values for 2 names"),
         ("a,a\n1,2\n", "line 1 has a name twice: a, a"),

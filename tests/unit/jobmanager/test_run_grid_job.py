@@ -54,11 +54,16 @@ def accept_cancelled(account: Account) -> str:
     [
         pytest.param([("environment", (("A-B", "x"),))], "/", "'A-B' is no variable's name", id="environment"),
         pytest.param([], "/no\x01folder", "request's folder", id="folder that XML cannot hold"),
+        pytest.param([("cores", ("64",))], "/", "cores: a local job wants 64, but .* fork has 2 slots", id="slots"),
+        pytest.param([("cores", ("9" * 23,))], "/", "cores must be an integer from 1 to 100000", id="too many cores"),
+        pytest.param([("max_wall_time", ("10000001",))], "/", "max_wall_time must be .* to 10000000 ", id="wall time"),
         pytest.param([("stdin", ("n" * 256,))], "/", "stdin: no such file", id="name too long"),
         pytest.param([("directory", ("n" * 256,))], "/", "directory: no such folder", id="name of a folder too long"),
     ],
 )
 def test_what_could_never_run_is_refused_at_once(account: Account, given: Given, folder: str, word: str) -> None:
+    fork = replace(account.configuration.fork, slots=2)
+    account = Account(account.places, replace(account.configuration, fork=fork))
     with pytest.raises(BadRequest, match=word):
         accept_grid_job(account, [*REQUEST, *given], Path(folder))
     assert account.database.grid_jobs.overview() == []

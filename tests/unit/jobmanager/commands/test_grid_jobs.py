@@ -306,3 +306,13 @@ def test_as_xml_the_list_is_what_the_schema_allows(
     load_schema().assertValid(root)
     assert root.xpath("string(grid-job[@silent-since]/@id)") == OPEN
     assert root.xpath("count(grid-job[@silent-since]/local-jobs[@state = 'failed'])") == 1
+
+
+def test_a_name_of_the_command_line_replaces_that_of_the_request(
+    account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.rsl").write_text("&(samgrid_type = command)(executable = /bin/true)(NA_ME = old)")
+    monkeypatch.setattr("jobmanager.monitor.client.end_other_monitor", lambda account: None)
+    monkeypatch.setattr(commands, "wake_for", lambda account, job_id: None)
+    job = account.database.grid_jobs.get(commands._submit(account, str(tmp_path / "a.rsl"), "new"))
+    assert (job.name, job.request()[2:]) == ("new", [("name", ("new",))])

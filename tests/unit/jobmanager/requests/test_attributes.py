@@ -51,7 +51,9 @@ def test_an_attribute_given_twice_counts_as_last_given() -> None:
     assert request["dataset"] == "b"
 
 
-@pytest.mark.parametrize("name", ["x" * 201, "x" * 10_000, "two\nlines", "\x1b[2J", "\u202egnp", "\udcff"], ids=ascii)
+@pytest.mark.parametrize(
+    "name", ["x" * 201, "x" * 10_000, "two\nlines", "\x1b[2J", "\u202egnp", "\udcff", "", "  "], ids=ascii
+)
 def test_a_name_that_nobody_could_show_is_refused(account: Account, name: str) -> None:
     with pytest.raises(BadRequest, match="name must be at most 200 printable characters"):
         accept_grid_job(account, given(samgrid_type="command", executable="/bin/true", name=name), Path("/"))

@@ -27,7 +27,7 @@ SPLIT_FILES = Attribute(
     default=(),
 )
 FILES_PER_LOCAL_JOB = Attribute(
-    "files_per_local_job", "How many of split_files one local job gets.", Kind.INTEGER, "files", default=1, minimum=1
+    "files_per_local_job", "How many of split_files one local job gets; by default 1.", Kind.INTEGER, "files", minimum=1
 )
 SWEEP = (PARAMETERS, SPLIT_FILES, FILES_PER_LOCAL_JOB)
 """Attributes that a job type whose local jobs can be swept declares beside its own; all else is the framework's."""
@@ -85,6 +85,11 @@ class Sweep:
         """True where a text differs between local jobs."""
         return self._pattern.search(text) is not None
 
+    def find_unknown(self, words: Iterable[str]) -> list[str]:
+        """Names in braces that stand for nothing, alone in a word or behind its ``=``: they may be misspelt."""
+        found = [re.fullmatch(rf"(?:[^{{}}]*=)?\{{({_NAME.pattern})\}}", word, re.ASCII) for word in words]
+        return [f"{{{match[1]}}}" for match in found if match and match[1] not in self.rows[0]]
+
     def fill(self, text: str, index: int) -> str:
         """A text for one local job; several values with commas between them, braces of no name of ours as they are."""
         row = self.rows[index - 1]
@@ -109,11 +114,13 @@ def read_sweep(request: Mapping[str, Any]) -> Sweep | None:
     files: Sequence[RequestFile] = request["split_files"]
     if points is not None and files:
         raise BadSweep("parameters and split_files do not go together: either says what each local job gets")
+    if request["files_per_local_job"] is not None and not files:
+        raise BadSweep("files_per_local_job goes with split_files only")
     if points is not None:
         return Sweep(_read_file(points), f"parameters {points.name!r}")
     if files:
         found = list(dict.fromkeys(path for pattern in files for path in _find_files(pattern)))
-        share = request["files_per_local_job"]
+        share = request["files_per_local_job"] or 1
         rows = [{"files": found[start : start + share]} for start in range(0, len(found), share)]
         return Sweep(rows, f"split_files {' '.join(repr(pattern.name) for pattern in files)}")
     return None

@@ -119,7 +119,7 @@ def prepare_grid_job(account: Account, given: Given, folder: Path, first: GridJo
     job.retries = adapter.request["retries"]
     with blaming(f"handler {adapter.jobType}"):
         warnings = list(adapter.findWarnings())
-    for warning in warnings:
+    for warning in (*warnings, *_find_sweep_warnings(adapter)):
         logger.warning("%s", warning)
     return job
 
@@ -283,6 +283,12 @@ def _find_sweep_faults(adapter: JobAdapter) -> list[str]:
     if "arguments" in adapter.request and not any(map(sweep.is_in, texts)):
         faults.append(f"all local jobs would do the same: no argument and no variable has {sweep.placeholders}")
     return faults
+
+
+def _find_sweep_warnings(adapter: JobAdapter) -> list[str]:
+    sweep = adapter.sweep
+    unknown = sweep.find_unknown(adapter.request.get("arguments", ())) if sweep else []
+    return [f"arguments: {word} stays as it is: what differs is {sweep.placeholders}" for word in unknown if sweep]
 
 
 def _find_travelling_files(request: Mapping[str, Any]) -> Iterator[RequestFile]:

@@ -85,7 +85,7 @@ def test_more_rows_than_any_site_takes_are_not_kept_in_memory(text: str, monkeyp
     assert len(read_parameters(text)) == 5
 
 
-def ask(folder: Path, *patterns: str, parameters: str | None = None, share: int = 1) -> Sweep | None:
+def ask(folder: Path, *patterns: str, parameters: str | None = None, share: int | None = None) -> Sweep | None:
     request: dict[str, Any] = {
         "parameters": RequestFile(parameters, folder / parameters) if parameters else None,
         "split_files": tuple(RequestFile(pattern, folder / pattern) for pattern in patterns),

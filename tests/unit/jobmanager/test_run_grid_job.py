@@ -103,6 +103,7 @@ def test_a_sweep_whose_rows_are_others_by_now_is_not_packed(account: Account, tm
         ([("count", ("2",)), ("arguments", ("{mass}",))], "count does not go with parameters"),
         ([("arguments", ("{x}", "${mass}"))], r"no argument and no variable has \{mass\}"),
         ([("parameters", ("nothing.csv",))], "parameters: 'nothing.csv' cannot be read"),
+        ([("files_per_local_job", ("1",)), ("arguments", ("{mass}",))], "files_per_local_job goes with split_files"),
     ],
     ids=str,
 )
@@ -110,6 +111,18 @@ def test_a_sweep_that_cannot_be_meant_is_refused(account: Account, tmp_path: Pat
     (tmp_path / "points.csv").write_text("mass\n91.2\n")
     with pytest.raises(BadRequest, match=fault):
         accept_grid_job(account, [*SWEPT, *given], tmp_path)
+
+
+def test_a_name_in_braces_that_is_no_column_is_told_with_the_columns(
+    account: Account, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "points.csv").write_text("mass,tag\n91.2,Z\n")
+    words = ("{mass}", "{mas}", "--tag={Tag}", "--tag={tag}", "${HOME}", "{ print }", "{1}")
+    accept_grid_job(account, [*SWEPT, ("arguments", words)], tmp_path)
+    assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
+        "arguments: {mas} stays as it is: what differs is {mass}, {tag}",
+        "arguments: {Tag} stays as it is: what differs is {mass}, {tag}",
+    ]
 
 
 def test_a_sweep_of_more_rows_than_the_site_takes_is_refused(account: Account, tmp_path: Path) -> None:

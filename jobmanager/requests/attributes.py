@@ -89,7 +89,7 @@ def find_name(name: str) -> str:
 def read_request(given: Given, handler: type[JobAdapter], folder: Path) -> tuple[dict[str, Any], list[str]]:
     """The request's typed values by the declared names, defaults filled in; and a sentence for each fault.
 
-    An attribute given twice counts as last given, as in GRAM; a faulty one has its default.
+    An attribute given twice, which no file may do, counts as last given, as in GRAM; a faulty one has its default.
 
     :param folder: where relative file names start.
     """

@@ -129,4 +129,10 @@ def read_request_file(file: str, site_modules: Sequence[str]) -> tuple[Given, Pa
 
 
 def _read_given(relations: Relations) -> Given:
+    seen = set()
+    for relation in relations:
+        name = canonical_name(relation.name)
+        if name in seen:
+            raise RslError(f"{relation.name} is given twice", relation.line, relation.column)
+        seen.add(name)
     return [(relation.name, relation.values) for relation in relations]

@@ -1,15 +1,19 @@
 """Old job description files: what they say, and where one is wrong."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from handlers.command import CommandAdapter
 from handlers.production import DzeroMonteCarloAdapter
+from jobmanager.requests.attributes import BadRequest
 from jobmanager.requests.files import (
     drop_meaningless,
     is_job_description,
     read_job_description,
+    read_request_file,
 )
 from jobmanager.requests.rsl import RslError
 
@@ -115,3 +119,14 @@ def test_no_text_does_more_than_be_refused(text: str) -> None:
     except RslError:
         return
     assert all(relation.values for relation in relations)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["&(samgrid_type = command)\n(name = a)(NA_ME = b)", "samgrid_type = command\n+NA_ME = b\nname = a"],
+    ids=["RSL", "job description"],
+)
+def test_a_file_that_gives_an_attribute_twice_is_refused_with_its_place(tmp_path: Path, text: str) -> None:
+    (tmp_path / "request").write_text(text)
+    with pytest.raises(BadRequest, match=r"request: line [23], column \d+: (NA_ME|name) is given twice"):
+        read_request_file(str(tmp_path / "request"), ())

@@ -122,7 +122,13 @@ def look_at_database(account: Account) -> Iterator[Finding]:
     if not path.exists():
         yield Finding(Level.GOOD, f"job database {path} comes with the first grid job")
         return
-    recover = f"end the monitor, keep a copy of {path}, then: sqlite3 {path} .recover | sqlite3 new.db"
+    # Not every sqlite3 can recover, and what could not becomes an empty file, in which nothing is found.
+    remedy = (
+        "samgrid repair needs a sound file. End the monitor; put a copy of yours in place of it, its -wal and -shm\n"
+        f"without a copy: sqlite3 {path} .recover | sqlite3 new.db, and put new.db there, if it has them:"
+        " sqlite3 new.db 'SELECT count(*) FROM grid_job'\n"
+        f"else move them and {account.places.jobs} away: a new one is begun; samgrid orphans lists what runs"
+    )
     try:
         faults = account.database.find_file_faults()
         if not faults:
@@ -131,7 +137,7 @@ def look_at_database(account: Account) -> Iterator[Finding]:
     except DatabaseError as error:
         faults = [str(error)]
     if faults:
-        yield Finding(Level.FAULT, f"job database {path} is damaged: {faults[0]}", recover)
+        yield Finding(Level.FAULT, f"job database {path} is damaged: {faults[0]}", remedy)
 
 
 def _look_at_documents(account: Account) -> Iterator[Finding]:

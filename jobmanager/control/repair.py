@@ -43,10 +43,14 @@ def repair(account: Account, now: float) -> Repair:
 
     :raises DatabaseError: the file itself is damaged; nothing has changed. OSError: it cannot be saved first.
     """
-    database = account.database
     if not account.places.database.exists():
         raise DatabaseError(f"there is no job database {account.places.database}")
-    if faults := database.find_file_faults():
+    try:
+        database = account.database
+        faults = database.find_file_faults()
+    except DatabaseError as error:
+        raise DatabaseError(f"{error}: samgrid doctor says what to do") from error
+    if faults:
         raise DatabaseError(f"job database {database.path} is damaged: {faults[0]}: samgrid doctor says what to do")
     result = Repair(_save(account, now))
     before = list(database.find_document_faults())

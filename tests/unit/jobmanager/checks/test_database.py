@@ -108,8 +108,13 @@ def test_a_damaged_file_is_one_sentence(
     assert cli.main([command[0], "--state-dir", str(account.places.root), *command[1:]]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"samgrid {command[0]}: job database {path}: ")
+    assert cli.main(["repair", "--state-dir", str(account.places.root)]) == 1
+    assert capsys.readouterr().err.endswith(": samgrid doctor says what to do\n")
     (finding,) = look(Account(account.places, account.configuration))
     assert (finding.level, "is damaged" in finding.text) == (Level.FAULT, True)
+    first, *_, last = finding.remedy.splitlines()
+    assert first.startswith("samgrid repair needs a sound file")
+    assert str(account.places.jobs) in last
     path.unlink()
 
 

@@ -130,7 +130,7 @@ def _find_log(options: argparse.Namespace) -> Iterator[str]:
             continue
         if len(job_ids) > 1:
             yield f"grid job {job_id}:"
-        yield from logs.render_log(account, job_id, options.lines)
+        yield from logs.render_log(account, database, job_id, options.lines)
 
 
 def _follow(account: "Account", options: argparse.Namespace, jobs: "Sequence[tuple[str, LocalJob]]") -> Iterator[str]:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from jobmanager.database.local_job import LocalJob
+from jobmanager.database.local_job import LocalJob, Outcome
 from jobmanager.site.account import Account
 from jobmanager.states.driver_status import read_driver_status, status_file
 from jobmanager.views.text import printable
@@ -61,7 +61,8 @@ def follow_local_job(account: Account, grid_job: str, index: int) -> Iterator[st
                     yield line
             if job.state.is_final:
                 why = f": {job.reason}" if job.reason else ""
-                yield printable(f"local job {name} has {job.outcome.value if job.outcome else 'ended'}{why}")
+                verb = "was" if job.outcome is Outcome.CANCELLED else "has"
+                yield printable(f"local job {name} {verb} {job.outcome.value if job.outcome else 'ended'}{why}")
                 return
             time.sleep(_INTERVAL)
     finally:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from jobmanager.database.database import DamagedDocument, Database, UnknownJob
 from jobmanager.database.grid_job import GridJob
-from jobmanager.database.local_job import BLOCKED, LocalJob
+from jobmanager.database.local_job import BLOCKED, LocalJob, Outcome
 from jobmanager.database.times import render_time
 from jobmanager.site.account import Account
 from jobmanager.views.explaining import find_local_jobs
@@ -24,7 +24,7 @@ _STAMPED = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
 _SECOND = len("2026-11-23T01:02:03")
 
 
-def render_log(account: Account, job_id: str, lines: int | None) -> Iterator[str]:
+def render_log(account: Account, database: Database, job_id: str, lines: int | None) -> Iterator[str]:
     """The log of a grid job with what its documents tell, in order, or the last lines of that.
 
     :raises OSError: the log cannot be read.
@@ -33,7 +33,7 @@ def render_log(account: Account, job_id: str, lines: int | None) -> Iterator[str
     logged = _stamp(_read_lines(path, lines) if os.path.lexists(path) else ())
     left_out = []
     try:
-        story = tell_story(account.database, job_id)
+        story = tell_story(database, job_id)
     except DamagedDocument as damage:
         story, left_out = [], [f"left out is what its documents tell: {render_line(str(damage))}"]
     told = [(render_time(when), f"{render_time(when)} {render_line(text)}") for when, text in story]
@@ -56,11 +56,22 @@ _RANGE = re.compile(r"(?P<grid_job>.+)/(?P<first>[0-9]{1,9})-(?P<last>[0-9]{1,9}
 
 
 def is_of_local_jobs(database: Database, word: str) -> bool:
-    """True for ``ID/NUMBER``, ``ID/FIRST-LAST`` and a batch system's id with a slash; names may have one, too."""
+    """True for ``ID/NUMBER``, ``ID/FIRST-LAST`` and a batch system's id with a slash; names may have one, too.
+
+    :raises UnknownJob: it is a grid job's name, and of local jobs.
+    """
+    if "/" not in word:
+        return False
     try:
-        return "/" in word and not database.grid_jobs.find(word)
+        named = database.grid_jobs.find(word)
     except UnknownJob:
         return True
+    try:
+        ((whose, job), *_) = find_meant(database, word)
+    except UnknownJob:
+        return False
+    local_job = f"local job {whose}/{job.index}"
+    raise UnknownJob(f'"{word}" fits grid job {named} by its name, and {local_job}: use an id, or --name')
 
 
 def find_meant(database: Database, word: str) -> list[tuple[str, LocalJob]]:
@@ -99,7 +110,8 @@ def render_local_logs(account: Account, jobs: Sequence[tuple[str, LocalJob]], li
             if path is not None:
                 yield from _read_lines(path, LAST_LINES if lines is None else lines)
             else:
-                yield f"  is not back: the local job is {job.state.word}"
+                standing = "cancelled" if job.outcome is Outcome.CANCELLED else job.state.word
+                yield f"  is not back: the local job is {standing}"
     if len(jobs) > MOST_LOCAL_JOBS:
         yield f"… and others: {MOST_LOCAL_JOBS} local jobs are shown at once"
 

@@ -7,7 +7,7 @@ import pytest
 
 from batch_adapters.states import State
 from jobmanager.database.grid_job import GridJob
-from jobmanager.database.local_job import LocalJob
+from jobmanager.database.local_job import LocalJob, Outcome
 from jobmanager.site.account import Account
 from jobmanager.states.ends import put_outcome
 from jobmanager.views.following import _AT_ONCE, _Stream, find_printed, follow_local_job
@@ -113,6 +113,13 @@ def test_what_is_printed_is_followed_to_the_end(
         f"local job {JOB}/1 has succeeded",
     ]
     assert not list(account.places.results(JOB).glob(".*")), "nobody was asked for copies"
+
+
+def test_the_end_of_what_was_cancelled_is_told_as_such(account: Account, job: LocalJob) -> None:
+    job.state, job.outcome, job.reason = State.FAILED, Outcome.CANCELLED, "enough"
+    with account.database.transaction():
+        account.database.local_jobs.put(JOB, [job])
+    assert list(follow_local_job(account, JOB, 1)) == [f"local job {JOB}/1 was cancelled: enough"]
 
 
 def test_a_driver_elsewhere_is_asked_for_copies_until_nobody_looks_any_more(

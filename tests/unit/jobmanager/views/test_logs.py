@@ -10,7 +10,7 @@ from batch_adapters.adapter import LocalStatus
 from batch_adapters.states import Cause, State
 from jobmanager.commands import cli
 from jobmanager.database.grid_job import GridJob
-from jobmanager.database.local_job import LocalJob
+from jobmanager.database.local_job import LocalJob, Outcome
 from jobmanager.site.account import Account
 from jobmanager.states.ends import put_outcome
 from jobmanager.states.transitions import apply_status
@@ -154,6 +154,23 @@ def test_of_a_huge_file_only_the_end_is_read(account: Account, log: Run) -> None
 def test_what_is_not_there_yet_is_said(log: Run) -> None:
     assert log("aaa") == (0, ["nothing has been logged yet"], "")
     assert log("aaa/2")[1][1] == "  is not back: the local job is unsubmitted"
+
+
+def test_what_was_cancelled_is_not_called_failed(account: Account, log: Run) -> None:
+    (first, _) = account.database.local_jobs.all_of(JOB)
+    first.state, first.outcome = State.FAILED, Outcome.CANCELLED
+    with account.database.transaction():
+        account.database.local_jobs.put(JOB, [first])
+    assert log("--failed", JOB)[1][1] == "  is not back: the local job is cancelled"
+
+
+def test_a_name_like_a_local_job_is_not_taken_silently(account: Account, log: Run) -> None:
+    account.database.grid_jobs.change(JOB, lambda job: setattr(job, "name", "aaa/2"))
+    assert log("aaa/2")[2] == (
+        f'samgrid log: "aaa/2" fits grid job {JOB} by its name, and local job {JOB}/2: use an id, or --name\n'
+    )
+    assert log(f"{JOB}/2")[0] == 0
+    assert log("--name", "aaa/2")[0] == 0
 
 
 @pytest.mark.parametrize("words", [["aaa"], ["aaa", "--lines", "9"], ["aaa/1"]], ids=["log", "its end", "local job"])

@@ -2,12 +2,14 @@
 
 import asyncio
 import contextlib
+import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -18,6 +20,7 @@ from starlette.routing import Route
 
 from jobmanager.database.database import DamagedDocument, DatabaseError, UnknownJob
 from jobmanager.site.account import Account
+from jobmanager.views.logs import render_log
 from jobmanager.web.access import Guard
 from jobmanager.web.changes import Changes, Mark
 from jobmanager.web.pages.grid_job import read_grid_job_page
@@ -27,6 +30,8 @@ from jobmanager.web.pages.query import read_query_page
 from jobmanager.web.reading import TAIL, VersionReader, find_size, open_file, open_read_only, read_chunks
 from jobmanager.web.rendering import Templates
 
+_LOG_LINES = 2000
+"""Lines of a grid job's log that are shown, from its end."""
 _MOST_QUERIES = 2
 """Questions that are answered at once."""
 _MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -79,8 +84,14 @@ class Pages:
         return _answer_with_tail(path)
 
     def log(self, request: Request) -> Response:
-        """The end of what the job manager did for a grid job, as text."""
-        return _answer_with_tail(self._account.places.log(self._find(request)))
+        """The end of what the job manager did for a grid job, as ``samgrid log`` tells it."""
+        job_id = self._find(request)
+        path = self._account.places.log(job_id)
+        if os.path.lexists(path):
+            _open(path).close()  # no link, nor in a folder that is one
+        with open_read_only(self._account) as database:
+            lines = list(render_log(self._account, database, job_id, _LOG_LINES))
+        return PlainTextResponse("".join(f"{line}\n" for line in lines))
 
     def output(self, request: Request) -> Response:
         """The output tar of a grid job."""
@@ -156,11 +167,15 @@ def _load_static() -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in folder.iterdir() if file.suffix in _MEDIA_TYPES}
 
 
-def _answer_with_tail(path: Path | None) -> Response:
+def _open(path: Path | None) -> BinaryIO:
     stream = open_file(path) if path else None
     if stream is None:
         raise HTTPException(404, "There is no such file, or it has not come back yet.")
-    with stream:
+    return stream
+
+
+def _answer_with_tail(path: Path | None) -> Response:
+    with _open(path) as stream:
         size = find_size(stream)
         stream.seek(max(0, size - TAIL))
         tail = stream.read(TAIL)

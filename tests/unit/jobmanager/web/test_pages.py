@@ -15,6 +15,7 @@ from batch_adapters.states import State
 from jobmanager.database.database import DatabaseError
 from jobmanager.database.grid_job import GridJob
 from jobmanager.site.account import Account
+from jobmanager.views.logs import render_log
 from jobmanager.web.app import make_app
 from jobmanager.web.pages.overview import read_overview_page
 from jobmanager.web.reading import TAIL, open_read_only
@@ -117,6 +118,16 @@ def test_many_grid_jobs_are_on_several_pages(client: TestClient, account: Accoun
 
 
 # --- one grid job
+
+
+def test_the_log_of_a_grid_job_is_that_of_the_command_line(client: TestClient, account: Account) -> None:
+    add(account, count=3)
+    account.database.grid_jobs.change(JOB, lambda job: job.end(State.DONE, time.time()))
+    account.places.grid_job(JOB).mkdir(parents=True)
+    account.places.log(JOB).write_text("1970-01-01T00:17:05.123Z INFO a\n")
+    shown = client.get(f"/jobs/{JOB}/log").text.splitlines()
+    assert shown == list(render_log(account, account.database, JOB, None))
+    assert (shown[0], shown[-1].endswith("Z done")) == ("1970-01-01T00:17:05.123Z INFO a", True)
 
 
 def test_a_page_of_many_grid_jobs_is_read_in_few_statements(account: Account) -> None:

@@ -140,9 +140,10 @@ def _check_room(folder: Path, limits: TarLimits, measure: Callable[[], int]) -> 
 def _measure_entry(path: str) -> int:
     """Bytes that an entry, with all below, takes on the disk; what cannot be read takes none, and is refused later."""
     size = 0
+    # What is still to be looked at, not calls within calls: a deep tree must not end us.
     paths = [path]
-    # The list grows as folders are found: a deep tree must not end us.
-    for found in paths:
+    while paths:
+        found = paths.pop()
         try:
             status = os.lstat(found)
             if stat.S_ISDIR(status.st_mode):

@@ -34,7 +34,7 @@ from jobmanager.states.ends import wants_a_word, was_told_to_end
 from jobmanager.states.reconciliation import ask_queue
 from jobmanager.states.transitions import apply_status, reopen
 from jobmanager.submission.submit import find_last_token
-from sandbox.files import TarLimits
+from sandbox.files import TarLimits, open_regular
 from sandbox.gather import NO_FOLDER, End, Extra, Gathered, write_output
 from sandbox.status import render_stem
 
@@ -337,11 +337,13 @@ def _last_words(account: Account, job: GridJob, local_job: LocalJobLine) -> str:
 
 def read_last_words(path: Path) -> str:
     """The last line that a program wrote to stderr, shortened."""
-    if not path.is_file() or path.is_symlink():
+    try:
+        stderr = open_regular(path)
+    except OSError:
         return ""
-    with open(path, "rb") as stderr:
-        stderr.seek(-min(4096, path.stat().st_size), os.SEEK_END)
-        lines = stderr.read().decode(errors="replace").split("\n")
+    with stderr:
+        stderr.seek(-min(4096, os.fstat(stderr.fileno()).st_size), os.SEEK_END)
+        lines = stderr.read(4096).decode(errors="replace").split("\n")
     return next((line.strip()[:200] for line in reversed(lines) if line.strip()), "")
 
 

@@ -192,5 +192,5 @@ def _write(part: Path | bytes, sink: BinaryIO) -> None:
     if isinstance(part, bytes):
         sink.write(part)
         return
-    with open(part, "rb") as source:
+    with open_regular(part) as source:
         shutil.copyfileobj(source, sink, 1 << 20)

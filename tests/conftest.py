@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 
 from jobmanager.database.database import Database
 from jobmanager.database.documents import load_schema
+from jobmanager.requests import time_limit
 from jobmanager.site.account import Account
 from jobmanager.site.configuration import Configuration, read_configuration
 from jobmanager.site.places import StatePlaces, make_state_folder
@@ -53,6 +54,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of its own for each test."""
     return _make_folder(tmp_path_factory, request.node.name)
+
+
+@pytest.fixture(autouse=True)
+def _patient_with_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code that is told to give up may need long to hear of it on a busy machine, and would end the tests' process."""
+    monkeypatch.setattr(time_limit, "_GRACE", 600.0)
 
 
 @pytest.fixture(autouse=True)

@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from types import FrameType
 
@@ -62,8 +63,9 @@ def limited(seconds: float, record: int = _STDERR) -> Iterator[None]:
 
 def _find_place(frame: FrameType | None) -> str:
     """The innermost calls; a handler may hang in a library's code."""
-    calls = traceback.extract_stack(frame)[: -_SHOWN_CALLS - 1 : -1]
-    return _render_calls((call.filename, str(call.lineno), call.name) for call in calls)
+    # The innermost comes first; no source is read, which may be on a slow disk.
+    calls = islice(traceback.walk_stack(frame), _SHOWN_CALLS)
+    return _render_calls((call.f_code.co_filename, str(line), call.f_code.co_name) for call, line in calls)
 
 
 def _render_calls(calls: "Iterator[tuple[str, str, str]]") -> str:

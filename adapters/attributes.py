@@ -112,6 +112,8 @@ def _read_command(values: Sequence[Value]) -> tuple[str, ...]:
     words = _read_words(values)
     if not all(map(str.isprintable, words)):
         raise ValueError("not printable")
+    if words and "/" in words[0] and not words[0].startswith("/"):
+        raise ValueError("its program would be looked for in another folder by each who runs it")
     return words
 
 
@@ -139,7 +141,7 @@ class Kind(enum.Enum):
     FILES = "a list of files", tuple, _read_files
     NAME = "a word of letters, digits, dots, dashes and underscores, at most 64", str, _read_name
     PATH = "an absolute path, or nothing", Path, _read_path
-    COMMAND = "a list of the words of a command", tuple, _read_command
+    COMMAND = "a list of the words of a command, its program absolute or on PATH", tuple, _read_command
     MODULES = "a list of dotted module names and absolute paths of .py files", tuple, _read_modules
 
     type: Any
@@ -184,7 +186,7 @@ class Attribute:
             raise self.fault(show(_render(values))) from None
         if type(value) in (int, float) and not self._is_in_range(value):
             raise self.fault(_number(value))
-        if self.choices and value not in self.choices:
+        if self.choices and not {*(value if isinstance(value, tuple) else (value,))} <= {*self.choices}:
             raise self.fault(show(_render(values)))
         if self.kind is Kind.FILE:
             return RequestFile(value, folder / value)
@@ -212,7 +214,7 @@ class Attribute:
     def describe(self) -> str:
         """What a value must be, for people: ``an integer from 1 to 100 (events)``."""
         if self.choices:
-            return f"one of {', '.join(self.choices)}"
+            return f"{'any' if self.kind is Kind.WORDS else 'one'} of {', '.join(self.choices)}"
         unit = f" ({self.unit})" if self.unit else ""
         return f"{self.kind.value}{self._range()}{unit}"
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO
 
-from adapters.attributes import RequestFile
-from adapters.job_adapter import Limits, TooLarge
+from .attributes import RequestFile
+from .job_adapter import Limits, TooLarge
 
 
 class UnusableFile(ValueError):

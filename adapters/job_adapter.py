@@ -7,8 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from adapters.attributes import Attribute, Kind, Value
-from adapters.sweep import SWEEP, Sweep, read_sweep
+from .attributes import Attribute, Kind, Value
+from .sweep import SWEEP, Sweep, read_sweep
 
 HIGHEST_SEED = 900_000_000
 """Pythia 8 takes seeds from 1 to this number; other generators take at least as many."""
@@ -120,13 +120,43 @@ SLICING = (
 
 @dataclass(frozen=True)
 class Step:
-    """One grid job of a sequence: it starts when the one before is done."""
+    """One grid job of a sequence: it starts when the steps that it needs are done."""
 
     name: str
     request: tuple[tuple[str, tuple[Value, ...]], ...]
     """Its attributes and their values, its job type among them."""
     input_step: str = ""
-    """The earlier step whose outputs it reads; empty: none."""
+    """The earlier step whose outputs it reads, and which it needs; empty: none."""
+    after: tuple[str, ...] | None = None
+    """The earlier steps that it needs beside that; None: the one before it."""
+
+
+def find_needs(steps: Sequence[Step]) -> dict[str, tuple[str, ...]]:
+    """The names of the steps that each step needs: it starts when they are done."""
+    needs: dict[str, tuple[str, ...]] = {}
+    before: tuple[str, ...] = ()
+    for step in steps:
+        named = before if step.after is None else step.after
+        # Each once.
+        needs[step.name] = tuple(dict.fromkeys([*named, step.input_step] if step.input_step else named))
+        before = (step.name,)
+    return needs
+
+
+def find_faults_of_order(steps: Sequence[Step]) -> list[str]:
+    """Names that come twice, and steps that need one which is not before them: so none ever waits for itself."""
+    faults = []
+    before: list[str] = []
+    for step in steps:
+        if step.name in before:
+            faults.append(f"steps: two are named {step.name}")
+        known = f"before it are {', '.join(before)}" if before else "it is the first"
+        named = [("input_step", step.input_step)] if step.input_step else []
+        for attribute, name in [*named, *(("after", name) for name in step.after or ())]:
+            if name not in before:
+                faults.append(f"step {step.name}: {attribute} {name!r} is no earlier step: {known}")
+        before.append(step.name)
+    return faults
 
 
 class JobAdapter(ABC):

@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import PurePosixPath
 from typing import Any
 
-from adapters.attributes import Attribute, Kind, RequestFile
+from .attributes import Attribute, Kind, RequestFile
 
 PARAMETERS = Attribute(
     "parameters",

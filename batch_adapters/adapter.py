@@ -7,7 +7,7 @@ import string
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from batch_adapters.diagnosis import Diagnosis, no_diagnosis
+from batch_adapters.diagnosis import Diagnosis
 from batch_adapters.states import CAUSE_OF_WORD, Cause, State
 
 
@@ -237,6 +237,8 @@ class Submission:
     cores: int = 1
     gpus: int = 0
     max_disk_mb: int = 0
+    excluded_host: str = ""
+    """First part of the name of a host that they are to be kept from, if there is a way."""
     options: tuple[str, ...] = ()
     """Further options of the submit command: the site's, then those of the request that the site permits."""
 
@@ -420,7 +422,7 @@ class BatchAdapter:
     cancel_at_once: int = 500
     """Ids on one command line of cancel."""
     commands_per_minute: int = 120
-    """Most batch commands of this account in any minute; 0 = no restraint, for a part of this machine."""
+    """Most batch commands of this account in any minute; 0 = no limit, for a part of this machine."""
     longest_pause: float = 300
     """Seconds between two questions while nobody answers, at most: the pauses begin with 5 s and double."""
     ignored_variables: tuple[str, ...] = ()
@@ -433,7 +435,7 @@ class BatchAdapter:
     """A variable of submit: where the batch system has such, the one that gives a job several cores of one host."""
     carries_files: bool = False
     """True where it can carry files to and from jobs without a shared file system."""
-    diagnose: Diagnosis = field(default=no_diagnosis)
+    diagnose: Diagnosis = lambda ask, environment: ()
     """What ``samgrid doctor`` looks at."""
 
     def takes(self, name: str) -> bool:

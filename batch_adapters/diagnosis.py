@@ -1,9 +1,9 @@
 """What ``samgrid doctor`` finds of a batch system: one sentence each, with the line to put in which file."""
 
 import enum
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 
 
 class Level(enum.Enum):
@@ -33,6 +33,8 @@ class Printed:
     stderr: str
 
 
+PARALLEL_ENVIRONMENT = "{{ parallel_environment }}"
+"""A word of a command: the adapter's `parallel_environment`, which a site may have changed."""
 Ask = Callable[[Sequence[str]], Printed]
 """Runs one harmless command, such as ``scontrol show config``, and never raises."""
 Diagnosis = Callable[[Ask, Mapping[str, str]], Iterable[Finding]]
@@ -43,18 +45,6 @@ for every batch system alike, and not here.
 """
 
 
-def later(place: str) -> Diagnosis:
-    """The diagnosis of that place, MODULE:FUNCTION, which is loaded when it is asked for."""
-    module, name = place.split(":")
-
-    def diagnose(ask: Ask, environment: Mapping[str, str]) -> Iterable[Finding]:
-        found: Iterable[Finding] = getattr(import_module(module), name)(ask, environment)
-        return found
-
-    return diagnose
-
-
-def no_diagnosis(ask: Ask, environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Nothing beyond what is looked at for every batch system."""
-    del ask, environment
-    yield from ()
+def read_number(text: str, default: int = 0) -> int:
+    """The whole number that a setting is; the default where it is none, or one that no setting can be."""
+    return int(text) if re.fullmatch(r"\d{1,18}", text, re.ASCII) else default

@@ -15,6 +15,7 @@ PROGRAMS = {
     "samgrid-monitor": "jobmanager.monitor.monitor",
     "samgrid-worker": "jobmanager.monitor.worker",
     "samgrid-query": "jobmanager.views.query_child",
+    "samgrid-notify": "jobmanager.views.notification",
     "samgrid-fork": "batch_adapters.fork.commands",
     "samgrid-fork-starter": "batch_adapters.fork.starter",
     "samgrid-scheduler-event-generator": "batch_adapters.generator.main",

@@ -1,7 +1,6 @@
 """The batch systems we know, by name, and the event generator's modules; each is loaded when it is asked for."""
 
 from collections.abc import Mapping
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:  # a request is mostly accepted without any adapter
@@ -10,7 +9,7 @@ if TYPE_CHECKING:  # a request is mostly accepted without any adapter
 
 ADAPTERS = {
     "condor": "batch_adapters.condor:CONDOR",
-    "fork": "batch_adapters.fork:FORK",
+    "fork": "batch_adapters.fork.adapter:FORK",
     "lsf": "batch_adapters.lsf:LSF",
     "pbs": "batch_adapters.pbs:PBS",
     "sge": "batch_adapters.sge:SGE",
@@ -57,7 +56,8 @@ def find_builtin(name: str) -> "BatchAdapter":
 
 def _load(place: str) -> Any:
     module, attribute = place.split(":")
-    return getattr(import_module(module), attribute)
+    # As an import statement: importlib does not know what our short names mean in other interpreters.
+    return getattr(__import__(module, fromlist=[attribute]), attribute)
 
 
 class EventModule(NamedTuple):

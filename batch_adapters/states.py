@@ -45,8 +45,12 @@ class Cause(enum.Enum):
     """It took more CPU time than it may."""
     MEMORY_LIMIT = "memory-limit"
     """It took more memory than it may, or than there was."""
+    PENDING_LIMIT = "pending-limit"
+    """It waited for its turn, or was held, longer than it may, and was cancelled for that."""
     CANCELLED_BY_US = "cancelled-by-us"
     """Its grid job was cancelled."""
+    FAIL_FAST = "fail-fast"
+    """Others of its grid job failed, so that this could not succeed any more, and was to be stopped then."""
     CANCELLED_OUTSIDE = "cancelled-outside"
     """Somebody ended it in the batch system, past the job manager."""
     NODE_LOST = "node-lost"
@@ -63,7 +67,12 @@ class Cause(enum.Enum):
     @property
     def is_cancellation(self) -> bool:
         """True where somebody wanted the end."""
-        return self in (Cause.CANCELLED_BY_US, Cause.CANCELLED_OUTSIDE)
+        return self in (Cause.CANCELLED_BY_US, Cause.FAIL_FAST, Cause.CANCELLED_OUTSIDE)
+
+    @property
+    def is_retriable(self) -> bool:
+        """False where another attempt is of no use, or not wanted, whatever a request says."""
+        return self not in (Cause.CANCELLED_BY_US, Cause.FAIL_FAST, Cause.REFUSED)
 
 
 CAUSE_OF_WORD = {cause.value: cause for cause in Cause}

@@ -220,12 +220,27 @@ def signal(account: Account, description: JobDescription) -> GramAnswer:
 def _pass_on(account: Account, grid_job: str, wish: JobSignal, argument: str) -> State | None:
     """The state to tell GRAM; None: it stays.
 
-    :raises BatchError: see `jobmanager.control.suspension`.
+    :raises BatchError: see `jobmanager.control.suspension`; a refusal, where all steps at work refuse.
     """
     from batch_adapters.adapter import Refused
-    from jobmanager.control.suspension import find_signalled, prioritize_grid_job, resume_grid_job, suspend_grid_job
+    from jobmanager.control.suspension import find_signalled
 
-    signalled = find_signalled(account, grid_job)
+    states: list[State | None] = []
+    refusals = []
+    for signalled in find_signalled(account, grid_job):
+        try:
+            states.append(_pass_on_to(account, signalled, wish, argument))
+        except Refused as error:
+            refusals.append(error)
+    if not states:
+        raise refusals[0]
+    return next((state for state in states if state is not None), None)
+
+
+def _pass_on_to(account: Account, signalled: str, wish: JobSignal, argument: str) -> State | None:
+    from batch_adapters.adapter import Refused
+    from jobmanager.control.suspension import prioritize_grid_job, resume_grid_job, suspend_grid_job
+
     if wish is JobSignal.SUSPEND:
         return State.SUSPENDED if suspend_grid_job(account, signalled) else None
     if wish is JobSignal.RESUME:

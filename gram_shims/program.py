@@ -18,7 +18,7 @@ from jobmanager.database.database import DatabaseError
 from jobmanager.gram.answers import NO_CHANGE, GramAnswer, GramError, refuse, render_answer, render_message
 from jobmanager.monitor.logs import log_to
 from jobmanager.requests.job_types import HandlerError
-from jobmanager.site.account import Account, look_into_account, open_account
+from jobmanager.site.account import Account, open_account
 from jobmanager.site.configuration import ConfigurationError
 from jobmanager.site.places import StateFolderError
 from sandbox.files import open_own
@@ -148,7 +148,7 @@ def answer_call(command: str, state_dir: str | None, description: JobDescription
     log_to(logging.StreamHandler())
     try:
         # Only a request makes a state folder.
-        account = open_account(state_dir) if command == "submit" else look_into_account(state_dir)
+        account = open_account(state_dir, create=command == "submit")
         _log_into(account.places.root)
         answer = _FUNCTIONS[command](account, description)
     except (Exception, SystemExit) as error:  # whatever the disk does, or an experiment's handler

@@ -5,7 +5,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -166,7 +166,7 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     _, sink = seal()
     try:
-        asked = _read_files(options.files)
+        asked = read_argument_file("\n".join(os.fsdecode(file.read_bytes()) for file in options.files))
     except (OSError, BadDescription) as error:
         logger.error("%s", error)
         Reply(sink, lambda answer: render_old_answer(answer, State.PENDING)).give(
@@ -182,10 +182,6 @@ def main(argv: list[str]) -> int:
     _append_answer(options.files[0], asked, answer)
     reply.give(answer)
     return 0
-
-
-def _read_files(files: Sequence[Path]) -> ArgumentFile:
-    return read_argument_file("\n".join(os.fsdecode(file.read_bytes()) for file in files))
 
 
 def _name_request(description: JobDescription, file: Path) -> JobDescription:

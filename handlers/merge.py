@@ -121,15 +121,13 @@ class DzeroMergeAdapter(InputsAdapter):
                 f"{unknown.name!r} is neither an LHE file nor a ROOT file, and how to merge others is not known "
                 "here: (concatenate = yes) puts them one after the other"
             )
-        if not self._has_uproot() and FileKind.ROOT in first:
+        has_uproot = bool(self.site.values["python"]) or importlib.util.find_spec("uproot") is not None
+        if not has_uproot and FileKind.ROOT in first:
             faults.append(
                 "ROOT files are merged with uproot, which is not installed: install uproot, or name a python that has "
                 f"it, or a merge_command, in [type.{self.jobType}]"
             )
         return faults
-
-    def _has_uproot(self) -> bool:
-        return bool(self.site.values["python"]) or importlib.util.find_spec("uproot") is not None
 
 
 class CdfConcatenateAdapter(DzeroMergeAdapter):

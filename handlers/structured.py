@@ -1,34 +1,36 @@
-"""Job type ``structured``: a named sequence of other grid jobs, as in production, then merge."""
+"""Job type ``structured``: named other grid jobs in their order, as in production, then merge."""
 
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from adapters import Attribute, JobAdapter, Kind, PlannedJob, Step, Value, canonical_name
+from adapters import Attribute, JobAdapter, Kind, PlannedJob, Step, Value, canonical_name, find_faults_of_order
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}", re.ASCII)
 _FORM = "a step is (NAME (ATTRIBUTE VALUE ...) ...)"
 _INPUT_STEP = canonical_name("input_step")
+_AFTER = canonical_name("after")
 
 
 class StructuredAdapter(JobAdapter):
-    """Other grid jobs, one after another: each starts when the one before is done, and can read its outputs."""
+    """Other grid jobs: each starts when those that it needs are done, and can read the outputs of one of them."""
 
     jobType = "structured"
     attributes = (
         Attribute("steps", "The grid jobs, each as (NAME (ATTRIBUTE VALUE ...) ...) with its samgrid_type; "
-                  "(input_step NAME) gives it the outputs of an earlier one.", Kind.SEQUENCES, required=True),
+                  "(input_step NAME) gives it the outputs of an earlier one, (after NAME ...) names the earlier ones "
+                  "that it waits for in place of the one before.", Kind.SEQUENCES, required=True),
     )  # fmt: skip
 
     def checkErrors(self) -> Iterable[str]:
-        """Steps that are malformed, of the same name, or that read what is not made before them."""
+        """Steps that are malformed, of the same name, or that need what is not before them."""
         values: Sequence[Sequence[Value]] | None = self.request["steps"]
         if values is None:
             return []  # what is wrong with the attribute itself has been said
         if not values:
             return [f"steps names none: {_FORM}"]
         faults = [fault for value in values for fault in _find_faults(value)]
-        return faults or _find_faults_of_order([_read_step(value) for value in values])
+        return faults or find_faults_of_order([_read_step(value) for value in values])
 
     def getSteps(self) -> Sequence[Step]:
         """The request's steps."""
@@ -57,6 +59,8 @@ def _find_faults(step: Sequence[Value]) -> list[str]:
             faults.append(f"step {name}: {attribute!r} is no (ATTRIBUTE VALUE ...)")
         elif canonical_name(attribute[0]) == _INPUT_STEP and not _is_word(attribute[1:]):
             faults.append(f"step {name}: input_step takes the name of one earlier step")
+        elif canonical_name(attribute[0]) == _AFTER and not all(isinstance(value, str) for value in attribute[1:]):
+            faults.append(f"step {name}: after takes names of earlier steps")
     return faults
 
 
@@ -64,23 +68,16 @@ def _is_word(values: Sequence[Value]) -> bool:
     return len(values) == 1 and isinstance(values[0], str)
 
 
-def _find_faults_of_order(steps: Sequence[Step]) -> list[str]:
-    """Names that come twice, and steps that read one which is not before them."""
-    faults = []
-    before: list[str] = []
-    for step in steps:
-        if step.name in before:
-            faults.append(f"steps: two are named {step.name}")
-        if step.input_step and step.input_step not in before:
-            known = f"before it are {', '.join(before)}" if before else "it is the first"
-            faults.append(f"step {step.name}: input_step {step.input_step!r} is no earlier step: {known}")
-        before.append(step.name)
-    return faults
-
-
 def _read_step(value: Sequence[Value]) -> Step:
     """The step of a value without faults."""
-    attributes = [(str(attribute[0]), tuple(attribute[1:])) for attribute in value[1:]]
-    inputs = [str(values[0]) for name, values in attributes if canonical_name(name) == _INPUT_STEP]
-    request = tuple((name, values) for name, values in attributes if canonical_name(name) != _INPUT_STEP)
-    return Step(str(value[0]), request, inputs[-1] if inputs else "")
+    own: dict[str, tuple[Value, ...]] = {}
+    request = []
+    for attribute in value[1:]:
+        name, values = str(attribute[0]), tuple(attribute[1:])
+        if canonical_name(name) in (_INPUT_STEP, _AFTER):
+            own[canonical_name(name)] = values
+        else:
+            request.append((name, values))
+    (input_step,) = own.get(_INPUT_STEP, ("",))
+    after = tuple(map(str, own[_AFTER])) if _AFTER in own else None
+    return Step(str(value[0]), tuple(request), str(input_step), after)

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from adapters import PlannedJob
 from adapters.job_adapter import cut_slice
+from jobmanager.completion.retries import judge_failures
 from jobmanager.database.grid_job import GridJob
-from jobmanager.requests.acceptance import check_errors, make_adapter, prepare_grid_job
+from jobmanager.requests.acceptance import check_errors, make_adapter, prepare_grid_job, refuse_output_faults
 from jobmanager.requests.attributes import Given
 from jobmanager.requests.time_limit import asking, limited
 from jobmanager.site.account import Account
@@ -41,10 +42,14 @@ def run_grid_job(account: Account, job_id: str) -> None:
         note_staging(account.database, job_id)
     pack_sandbox(account, job, adapter, local_jobs)
     # 5. and 6. Submit the right number of times. The local jobs are in the database before, each under the token of
-    # its submission, and get the batch system's id after: so none is ever submitted twice.
+    # its submission, and get the batch system's id after: so none is ever submitted twice. What failed since is new.
     indexes = set(job.indexes)
     create_local_jobs(account.database, job, [local_job for local_job in local_jobs if local_job.index in indexes])
-    submit_local_jobs(account, job, adapter.request)
+    try:
+        judge_failures(account, job_id)
+    finally:
+        # That nobody says why others ended keeps none from being submitted.
+        submit_local_jobs(account, job, adapter.request)
 
 
 def find_command_lines(account: Account, given: Given, folder: Path) -> list[str]:
@@ -54,8 +59,10 @@ def find_command_lines(account: Account, given: Given, folder: Path) -> list[str
     """
     with limited(account.configuration.handlers.time_limit):
         job = prepare_grid_job(account, given, folder)
+        refuse_output_faults(job)
         if job.steps:
-            return [f"step {step.name}: a grid job of its own" for step in job.steps]
+            after = {name: f", after {', '.join(needs)}" if needs else "" for name, needs in job.needs.items()}
+            return [f"step {step.name}: a grid job of its own{after[step.name]}" for step in job.steps]
         entries = find_entries(make_adapter(account, given, folder), job, cut_grid_job(job))
     return [f"{index}: {_render_entry(entry)}" for index, entry in enumerate(entries, 1)]
 

@@ -1,10 +1,10 @@
-"""Sequences of grid jobs: which step begins next, what it reads of the steps before, and one output tar of all.
+"""Sequences of grid jobs: which steps begin next, what they read of the steps before, and one output tar of all.
 
 A step is an ordinary grid job; only what joins the steps is here.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from adapters import Step
@@ -15,12 +15,12 @@ from jobmanager.control.cancel_requests import request_cancel
 from jobmanager.database.database import Database
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.grid_jobs import states_of
-from jobmanager.requests.acceptance import add_grid_job, find_steps, make_adapter, prepare_grid_job, request_of_step
-from jobmanager.requests.attributes import BadRequest
+from jobmanager.requests.acceptance import add_grid_job, find_handler, find_steps, make_adapter, prepare_grid_job
+from jobmanager.requests.attributes import BadRequest, render_step_request
 from jobmanager.requests.job_types import HandlerError
 from jobmanager.requests.time_limit import HandlerHung, asking
 from jobmanager.site.account import Account
-from jobmanager.states.aggregation import Task, next_task_of_steps
+from jobmanager.states.aggregation import find_due_steps
 from sandbox.gather import write_bundle
 from sandbox.status import render_stem
 from sandbox.unpack import lay_out
@@ -29,30 +29,34 @@ logger = logging.getLogger(__name__)
 
 
 def advance_grid_job(account: Account, job_id: str) -> None:
-    """Begin the next step of a structured grid job, once: step and grid job are written in one transaction.
+    """Begin the steps of a structured grid job that are due, each once: it and the grid job are written together.
 
     :raises BadRequest, HandlerError: it can never be run.
     :raises OSError, SandboxError, DatabaseError: not now.
     """
-    database = account.database
-    parent = database.grid_jobs.get(job_id)
-    if _find_task(database, parent) is not Task.ADVANCE:
-        return
-    name = next(entry.name for entry in parent.steps if entry.grid_job is None)
+    parent = account.database.grid_jobs.get(job_id)
+    for name in _find_due(account.database, parent):
+        _begin_step(account, parent, name)
+
+
+def _find_due(database: Database, parent: GridJob) -> list[str]:
+    if parent.cancelled:
+        return []
+    return find_due_steps(states_of(database.grid_jobs.steps(parent.job_id)[parent.job_id]), parent.needs)
+
+
+def _begin_step(account: Account, parent: GridJob, name: str) -> None:
+    database, job_id = account.database, parent.job_id
     child = _prepare_step(account, parent, name)
     with database.transaction():
         parent = database.grid_jobs.get(job_id)
         # Cancelled meanwhile, or begun by a worker that has outlived its monitor.
-        if _find_task(database, parent) is not Task.ADVANCE:
+        if name not in _find_due(database, parent):
             return
         parent.begin_step(name, child.job_id)
         add_grid_job(database, child)
         database.grid_jobs.put(parent)
     logger.info("%s step %s is %s", job_id, name, child.job_id)
-
-
-def _find_task(database: Database, parent: GridJob) -> Task | None:
-    return next_task_of_steps(states_of(database.grid_jobs.steps(parent.job_id)[parent.job_id]), parent.cancelled)
 
 
 def _prepare_step(account: Account, parent: GridJob, name: str) -> GridJob:
@@ -68,7 +72,8 @@ def _prepare_step(account: Account, parent: GridJob, name: str) -> GridJob:
     input_folder = _bring_input(account, parent, step) if step.input_step else None
     try:
         with asking(account, parent.job_id, "pack").limited():
-            request = request_of_step(account, parent.request(), step, input_folder)
+            handler = find_handler(account, step.request)
+            request = render_step_request(parent.request(), step, input_folder, handler)
             child = prepare_grid_job(account, request, parent.request_folder)
     except HandlerHung:
         raise
@@ -116,7 +121,7 @@ def collect_steps(account: Account, job_id: str) -> None:
     children = {step.name: database.grid_jobs.get(step.grid_job) for step in parent.steps if step.grid_job is not None}
     summary = {f"{name}: {item}": text for name, child in children.items() for item, text in child.summary().items()}
     keep_summary(database, parent, summary)
-    with open_extras(account, job_id, lambda job: judge_steps(job, list(children.values()))) as extras:
+    with open_extras(account, job_id, lambda job: judge_steps(job, children)) as extras:
         gathered = write_bundle(
             grid_job=job_id,
             title=parent.name,
@@ -126,18 +131,18 @@ def collect_steps(account: Account, job_id: str) -> None:
             limits=output_limits(account),
         )
     undelivered = deliver_outputs(account, database.grid_jobs.get(job_id))
-    job = database.grid_jobs.change(
-        job_id, lambda job: put_end(job, judge_steps(job, list(children.values())), undelivered)
-    )
+    job = database.grid_jobs.change(job_id, lambda job: put_end(job, judge_steps(job, children), undelivered))
     logger.info("%s %s: %d files gathered, %s", job_id, job.state.word, gathered.files, job.reason or "no faults")
 
 
-def judge_steps(parent: GridJob, children: Sequence[GridJob]) -> Verdict:
-    """DONE where all steps are; ``children``: the grid jobs of the steps that have begun."""
+def judge_steps(parent: GridJob, children: Mapping[str, GridJob]) -> Verdict:
+    """DONE where all steps are; ``children``: the grid jobs of the steps that have begun, by the steps' names."""
     if parent.cancelled:
         return State.FAILED, parent.reason
-    named = zip(parent.steps, children, strict=False)  # the last steps may not have begun
-    faults = [f"step {step.name} ({child.job_id}): {child.reason}" for step, child in named if child.reason]
-    if len(children) == len(parent.steps) and all(child.state is State.DONE for child in children):
-        return State.DONE, "; ".join(faults) or None
-    return State.FAILED, faults[-1] if faults else "a step failed"
+    is_done = len(children) == len(parent.steps) and all(child.state is State.DONE for child in children.values())
+    faults = [
+        f"step {name} ({child.job_id}): {child.reason}"
+        for name, child in children.items()
+        if child.reason and (is_done or child.state is not State.DONE)
+    ]
+    return State.DONE if is_done else State.FAILED, "; ".join(faults) or (None if is_done else "a step failed")

@@ -5,6 +5,7 @@ table has the lines of its local jobs, in the order of their indexes: line N is 
 TOKEN.0, TOKEN.1 …, of which a driver reads one.
 """
 
+import functools
 import hashlib
 import os
 import re
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, StrictUndefined, Template
 
 from sandbox.files import SandboxRefused, replace_file, sync_folder
 
@@ -79,10 +80,15 @@ def render_driver(plan: DriverPlan) -> str:
     for name, _ in plan.environment:
         if not _NAME.fullmatch(name):
             raise SandboxRefused(f"the environment name {name!r} is none: it takes letters, digits and underscores")
+    return load_template().render(plan=plan, lines_per_file=LINES_PER_FILE)
+
+
+@functools.cache
+def load_template() -> Template:
+    """The driver's template, which takes longer to compile than all else that packs a small sandbox."""
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
     environment.filters["sh"] = quote_word
-    template = Path(__file__).with_name("driver.sh.j2").read_text(encoding="utf-8")
-    return environment.from_string(template).render(plan=plan, lines_per_file=LINES_PER_FILE)
+    return environment.from_string(Path(__file__).with_name("driver.sh.j2").read_text(encoding="utf-8"))
 
 
 LINES_PER_FILE = 20
@@ -111,8 +117,7 @@ def render_table(entries: Iterable[LocalJobEntry]) -> bytes:
 
 
 def _render_line(index: int, entry: LocalJobEntry) -> bytes:
-    line = f"{index} {_render_entry(entry)}\n".encode("utf-8", "surrogateescape")
-    return hashlib.sha256(line).hexdigest().encode() + b" " + line
+    return _sign(f"{index} {_render_entry(entry)}\n".encode("utf-8", "surrogateescape"))
 
 
 def _render_entry(entry: LocalJobEntry) -> str:
@@ -151,13 +156,26 @@ def find_lines_per_file(driver: Path) -> int:
     return int(found[1]) if found else LINES_PER_FILE
 
 
+@dataclass(frozen=True)
+class GrownLimits:
+    """What the programs of a submission may take, where that is more than the first attempt's; 0: no limit."""
+
+    cpu_minutes: int
+    memory_mb: int
+
+
 def write_submission_table(
-    table: Path, token: str, indexes: Sequence[int], lines_per_file: int = LINES_PER_FILE
+    table: Path,
+    token: str,
+    indexes: Sequence[int],
+    lines_per_file: int = LINES_PER_FILE,
+    limits: GrownLimits | None = None,
 ) -> None:
     """Write the table of a submission beside the grid job's; ``indexes`` are those of its local jobs, in their order.
 
     Written again, it is the same: a driver may be reading it.
 
+    :param limits: in place of the driver's own; None: these hold.
     :raises OSError: it cannot be written, or the grid job's table cannot be read.
     """
     wanted = set(indexes)
@@ -166,11 +184,20 @@ def write_submission_table(
         size = stream.seek(0, os.SEEK_END)
         _seek_line(stream, bisect_left(range(size), indexes[0], key=lambda place: _read_index(stream, place)))
         numbered = zip(range(indexes[0], indexes[-1] + 1), stream, strict=False)
-        lines = [line for index, line in numbered if index in wanted]
+        lines = [_put_limits(line, limits) if limits else line for index, line in numbered if index in wanted]
     for start in range(0, len(lines), lines_per_file):
         name = f"{token}.{start // lines_per_file}"
         replace_file(table.with_name(name), b"".join(lines[start : start + lines_per_file]))
     sync_folder(table.parent)
+
+
+def _put_limits(line: bytes, limits: GrownLimits) -> bytes:
+    _, index, words = line.split(b" ", 2)
+    return _sign(b"%b cpu_minutes=%d memory_mb=%d; %b" % (index, limits.cpu_minutes, limits.memory_mb, words))
+
+
+def _sign(line: bytes) -> bytes:
+    return hashlib.sha256(line).hexdigest().encode() + b" " + line
 
 
 def _seek_line(stream: BinaryIO, place: int) -> None:

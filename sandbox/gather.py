@@ -12,11 +12,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import BinaryIO
 
 from sandbox.files import MAX_DEPTH, SandboxError, TarLimits, atomic_write, stays_inside
-from sandbox.members import BLOCK, FILE_FLAGS, FOLDER_FLAGS, Tar, is_executable, write_tar
+from sandbox.pack import BLOCK, FILE_FLAGS, FOLDER_FLAGS, Tar, is_executable, write_tar
 from sandbox.status import render_stem
+from sandbox.unpack import forget_members
 
 EXPECTED = ("stdout", "stderr", "status")
 """What every local job that ended has; the folder ``output`` is there only when the program left something in it."""
@@ -233,40 +234,6 @@ def _render_manifest(grid_job: str, title: str | None, lists: Mapping[str, _List
     return [*parts, b"\n}\n"]
 
 
-def read_manifest(tar: Path, grid_job: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The items of an output's manifest, one after another, each with the name of its list.
-
-    :raises OSError, ValueError, LookupError, tarfile.TarError: it is not there, or damaged.
-    """
-    with tarfile.open(tar) as archive:
-        while (member := archive.next()) and member.name != f"{grid_job}/manifest.json":
-            _forget_members(archive)
-        manifest = archive.extractfile(member) if member else None
-        if manifest is None:
-            raise LookupError("there is no manifest.json in it")
-        yield from _read_items(manifest)
-
-
-def _forget_members(archive: tarfile.TarFile) -> None:
-    """Have tarfile keep none of those that were read: it would keep all."""
-    archive.members.clear()  # type: ignore[attr-defined]
-
-
-def _read_items(manifest: IO[bytes]) -> Iterator[tuple[str, dict[str, Any]]]:
-    name, item, line = "", b"", b""
-    # In tars of earlier versions an item has several lines.
-    for line in manifest:
-        if line.startswith(b' "'):
-            name = line.split(b'"')[1].decode()
-        elif line.startswith(b"  "):
-            item += line
-            if line.startswith((b"  }", b'  {"')):
-                yield name, json.loads(item.rstrip(b",\n"))
-                item = b""
-    if line != b"}\n":
-        raise ValueError("its manifest.json is cut short")
-
-
 def _blocks_of(parts: "Iterable[_List | bytes]") -> Iterator[bytes]:
     for part in parts:
         yield from (part,) if isinstance(part, bytes) else part
@@ -331,7 +298,7 @@ class _Gathering:
 
     def _add_members(self, part: tarfile.TarFile, descriptor: int, folder: str, path: str) -> None:
         while member := part.next():
-            _forget_members(part)
+            forget_members(part)
             # In place of the part's own folder there is ours.
             _, _, rest = member.name.partition("/")
             if not rest:

@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,9 @@ class PhaseStatus:
     unit: str = ""
     outputs: tuple[str, ...] = ()
     """Names of the files that it has made, in the folder of the outputs."""
+    begun: int = field(default=0, compare=False)
+    changed: int = field(default=0, compare=False)
+    """When it began, and when anything of it last changed, in seconds since 1970, where that is kept."""
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,15 @@
-"""Unpacks the tar of a grid job, safely, and lays out its folders for the local jobs of another."""
+"""Unpacks the tar of a grid job, safely, lays out its folders for the local jobs of another, and reads its manifest."""
 
 import errno
 import io
+import json
 import os
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from sandbox.files import MAX_DEPTH, SandboxError, TarLimits, stays_inside
 
@@ -174,14 +175,14 @@ def lay_out(tar: Path, folders: Mapping[str, str], destination: Path, limits: Ta
         for name, new_name in folders.items():
             if (unpacked / name).is_dir():
                 (unpacked / name).rename(chosen / new_name)
-        _sync(chosen)
+        sync_tree(chosen)
         chosen.rename(destination)
         shutil.rmtree(unpacked)
     except OSError as error:
         raise SandboxError(f"{destination} could not be made: {error}") from error
 
 
-def _sync(top: Path) -> None:
+def sync_tree(top: Path) -> None:
     """Bring everything below a folder to the disk: the name that it gets then says that all of it is there."""
     for path, _, names in os.walk(top):
         files = [os.path.join(path, name) for name in names]  # noqa: PTH118 names of os.walk
@@ -191,3 +192,37 @@ def _sync(top: Path) -> None:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
+
+
+def read_manifest(tar: Path, grid_job: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The items of an output's manifest, one after another, each with the name of its list.
+
+    :raises OSError, ValueError, LookupError, tarfile.TarError: it is not there, or damaged.
+    """
+    with tarfile.open(tar) as archive:
+        while (member := archive.next()) and member.name != f"{grid_job}/manifest.json":
+            forget_members(archive)
+        manifest = archive.extractfile(member) if member else None
+        if manifest is None:
+            raise LookupError("there is no manifest.json in it")
+        yield from _read_items(manifest)
+
+
+def forget_members(archive: tarfile.TarFile) -> None:
+    """Have tarfile keep none of those that were read: it would keep all."""
+    archive.members.clear()  # type: ignore[attr-defined]
+
+
+def _read_items(manifest: IO[bytes]) -> Iterator[tuple[str, dict[str, Any]]]:
+    name, item, line = "", b"", b""
+    # In tars of earlier versions an item has several lines.
+    for line in manifest:
+        if line.startswith(b' "'):
+            name = line.split(b'"')[1].decode()
+        elif line.startswith(b"  "):
+            item += line
+            if line.startswith((b"  }", b'  {"')):
+                yield name, json.loads(item.rstrip(b",\n"))
+                item = b""
+    if line != b"}\n":
+        raise ValueError("its manifest.json is cut short")

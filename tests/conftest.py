@@ -84,6 +84,8 @@ def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.T
     monkeypatch.setenv("XDG_STATE_HOME", str(home / "state"))
     # Nor what the machine's own site file says; programs that a test starts are told by the environment instead.
     monkeypatch.setattr(read_configuration, "__defaults__", (Path("/nonexistent"),))
+    # A program that goes elsewhere, as a fork starter does, leaves the next test where it was.
+    monkeypatch.chdir(Path.cwd())
 
 
 @pytest.fixture(autouse=True)

@@ -18,23 +18,29 @@ from pathlib import Path
 TESTS = {
     "jobmanager/completion/collection.py": (
         "jobmanager/completion/test_collection",
+        "jobmanager/completion/test_delivery",
         "jobmanager/completion/test_retrying",
     ),
+    "jobmanager/completion/proof.py": ("jobmanager/completion/test_collection", "jobmanager/completion/test_retrying"),
+    "jobmanager/completion/retries.py": ("jobmanager/completion/test_retrying",),
     "jobmanager/states/aggregation.py": ("jobmanager/states/test_aggregation", "jobmanager/test_workflow"),
     "jobmanager/states/driver_status.py": (
         "jobmanager/states/test_driver_status",
         "jobmanager/completion/test_retrying",
     ),
-    "jobmanager/states/reconciliation.py": ("jobmanager/states/test_reconciliation",),
+    "jobmanager/states/failures.py": ("jobmanager/states/test_failures", "jobmanager/completion/test_retrying"),
+    "jobmanager/states/pending_limit.py": ("jobmanager/states/test_pending_limit",),
+    "jobmanager/states/reconciliation.py": ("jobmanager/states/test_orphans", "jobmanager/states/test_reconciliation"),
     "jobmanager/states/transitions.py": (
         "jobmanager/states/test_transitions",
         "jobmanager/states/test_ends",
         "jobmanager/states/test_reconciliation",
     ),
     "jobmanager/submission/adoption.py": ("jobmanager/submission/test_adoption", "jobmanager/submission/test_submit"),
+    "jobmanager/submission/needs.py": ("jobmanager/submission/test_needs",),
     "jobmanager/submission/submit.py": ("jobmanager/submission/test_submit", "jobmanager/submission/test_adoption"),
     "sandbox/gather.py": ("sandbox/test_gather",),
-    "sandbox/members.py": ("sandbox/test_members", "sandbox/test_gather", "sandbox/test_pack"),
+    "sandbox/pack.py": ("sandbox/test_tar", "sandbox/test_pack", "sandbox/test_gather"),
     "sandbox/status.py": ("sandbox/test_status",),
     "sandbox/unpack.py": ("sandbox/test_unpack",),
 }

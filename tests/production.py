@@ -4,10 +4,10 @@ import random
 import time
 from pathlib import Path
 
-from batch_adapters.states import State
+from batch_adapters.states import Cause, State
 from jobmanager.database.database import Database
 from jobmanager.database.grid_job import GridJob
-from jobmanager.database.local_job import Evidence, LocalJob
+from jobmanager.database.local_job import Evidence, LocalJob, Outcome
 from sandbox.status import PhaseStatus
 
 EVENTS = 250
@@ -41,7 +41,8 @@ def add_hostile(database: Database, job_id: str, text: str) -> None:
     local_job = LocalJob.new(3, "slurm", None)
     local_job.intend("samgrid-0001", 1000)
     local_job.register(text, text, 1000)
-    local_job.state, local_job.reason, local_job.wait_reason = State.FAILED, text, text
+    local_job.state, local_job.reason, local_job.wait_reason, local_job.host = State.FAILED, text, text, text
+    local_job.outcome = Outcome.FAILED
     local_job.put_evidence(Evidence("log", text, 1000, text))
     with database.transaction():
         database.grid_jobs.put(job)
@@ -79,10 +80,12 @@ def _start(job: LocalJob, when: float, part: float, now: float) -> None:
 
 def _end(job: LocalJob, when: float, luck: float) -> None:
     job.put_times(ended=when)
-    job.state, job.exit_code, job.reason = State.DONE, 0, None
+    job.state, job.exit_code, job.reason, job.outcome = State.DONE, 0, None, Outcome.SUCCEEDED
     job.put_driver("ended", "node017", 850.0, None)
     if luck < 0.012:
         job.state, job.exit_code, job.reason = State.FAILED, None, "the batch system ended it: out of memory"
+        job.outcome, job.cause = Outcome.FAILED, Cause.MEMORY_LIMIT
     elif luck < 0.024:
         job.exit_code, job.reason = 3, "its program ended with exit code 3"
+        job.outcome, job.cause = Outcome.FAILED, Cause.EXIT_CODE
     _see(job, "completed", when, job.state.word)

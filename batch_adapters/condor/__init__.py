@@ -1,8 +1,7 @@
 """HTCondor 23 and later, by condor_submit(1), condor_q(1), condor_history(1), condor_rm(1) and condor_config_val(1)."""
 
 from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Meaning, Naming
-from batch_adapters.condor.answers import read_history, read_queue
-from batch_adapters.diagnosis import later
+from batch_adapters.condor.answers import diagnose, read_history, read_queue
 from batch_adapters.states import Cause, State
 
 # condor_submit(1). A value's "$" would begin a macro, and $(DOLLAR) stands for one; "$$", line breaks and a comma in a
@@ -57,6 +56,9 @@ request_gpus = {{ gpus }}
 {% endif %}
 {% if max_disk_mb %}
 request_disk = {{ max_disk_mb * 1024 }}
+{% endif %}
+{% if excluded_host %}
+requirements = split(TARGET.Machine, ".")[0] != "{{ excluded_host }}"
 {% endif %}
 {% if max_wall_minutes %}
 periodic_remove = (JobStatus == 2 && time() - JobCurrentStartExecutingDate > {{ max_wall_minutes * 60 }}) =?= true
@@ -200,5 +202,5 @@ CONDOR = BatchAdapter(
     carries_files=True,
     # Other variables of this kind say where the pool is and how to be let in.
     ignored_variables=("_CONDOR_SUBMIT_", "_CONDOR_CONDOR_Q_", "_CONDOR_JOB_DEFAULT_", "_CONDOR_TOOL_DEBUG"),
-    diagnose=later("batch_adapters.condor.diagnosis:diagnose"),
+    diagnose=diagnose,
 )

@@ -13,7 +13,7 @@ from datetime import tzinfo
 from pathlib import Path
 
 from batch_adapters.generator.local_time import LocalStamps
-from batch_adapters.generator.module import LogModule, LogNotKnown, Parser
+from batch_adapters.generator.module import LogModule, LogNotKnown, Parser, remember
 from batch_adapters.states import State
 
 _CONFIG_SECONDS = 10.0
@@ -127,9 +127,7 @@ class EventLog(Parser):
     def _render(self, number: bytes, stamp: bytes, cluster: bytes, proc: bytes, change: bytes) -> bytes:
         event = _EVENT % (stamp, cluster, proc, change)
         if number == _NOT_EXECUTABLE:
-            self._not_executable[b"%b.%b" % (cluster, proc)] = None
-            if len(self._not_executable) > _MOST_FAILED:
-                del self._not_executable[next(iter(self._not_executable))]
+            remember(self._not_executable, b"%b.%b" % (cluster, proc), None, _MOST_FAILED)
         elif self._not_executable and b"%b.%b" % (cluster, proc) in self._not_executable:
             del self._not_executable[b"%b.%b" % (cluster, proc)]
             if number != _ABORTED:

@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import fcntl
 import os
 import pwd
 import signal
@@ -12,22 +11,25 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from batch_adapters.fork.jobs import MAX_INDEX, is_token, read_local_id, read_run_file, write_events
 from batch_adapters.fork.processes import is_alive, is_stopped, run_signal_group
 from batch_adapters.fork.protocol import read_wire
 from batch_adapters.fork.spool import (
+    MAX_INDEX,
     Spool,
     SpoolError,
     StoredSubmission,
     forget_prefix,
     has_work,
+    is_token,
     open_spool,
+    read_local_id,
+    read_run_file,
     render_local_id,
     run_queue_if_none,
+    write_events,
     write_submission,
 )
 from batch_adapters.states import Cause, Event, State
-from sandbox.files import take_lock
 
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 HISTORY_SECONDS = 7 * 86400
@@ -98,10 +100,7 @@ def _make_parser() -> argparse.ArgumentParser:
     submit.add_argument("--stdout", type=read_word, default=os.devnull, help="%%i becomes the index")
     submit.add_argument("--stderr", type=read_word, default=os.devnull, help="%%i becomes the index")
     submit.add_argument("--wall-time", type=read_limit, default=0, metavar="MINUTES", help="SIGTERM after this time")
-    submit.add_argument("--cpu-time", type=read_limit, default=0, metavar="MINUTES", help="ulimit -t")
-    submit.add_argument("--memory", type=read_limit, default=0, metavar="MB", help="ulimit -v")
     submit.add_argument("--cores", type=read_slots, default=1, help="slots that each job takes")
-    submit.add_argument("--environment", type=read_variable, action="append", default=[], metavar="NAME=VALUE")
     query = commands.add_parser("query", help="list jobs: ID NATIVE CODE", allow_abbrev=False)
     query.add_argument("--token", type=read_token, help="the jobs of one submission")
     query.add_argument("ids", nargs="*", metavar="ID")
@@ -119,7 +118,7 @@ def _make_parser() -> argparse.ArgumentParser:
 
 def run_submit(spool: Spool, options: argparse.Namespace, command: tuple[str, ...]) -> None:
     """Store the submission, unless its token is taken, and see that it is served."""
-    environment = render_environment() | dict(options.environment)
+    environment = render_environment()
     submission = StoredSubmission(
         command=command,
         directory=options.directory or environment["HOME"],
@@ -127,8 +126,6 @@ def run_submit(spool: Spool, options: argparse.Namespace, command: tuple[str, ..
         stdout=options.stdout,
         stderr=options.stderr,
         wall_minutes=options.wall_time,
-        cpu_minutes=options.cpu_time,
-        memory_mb=options.memory,
         cores=options.cores,
     )
     first, last = write_submission(spool, options.token, options.array, submission)
@@ -218,23 +215,16 @@ def _cancel_job(spool: Spool, local_id: str) -> str:
 
 
 def run_serve(spool: Spool, slots: int, grace: float) -> None:
-    """Be the queue process of the spool until nothing is left to do; standard input is its lock."""
+    """Be the keeper of the spool's queue process until nothing is left to do; standard input is its lock."""
     # Here, so that the short-lived commands do not load what the queue process alone needs.
     import logging
 
-    from batch_adapters.fork.queue import Queue
+    from batch_adapters.fork.keeper import run_keeper
 
     if not os.path.samestat(os.fstat(0), spool.queue_lock.stat()):
         raise SpoolError("serve is for the other commands to start")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    while has_work(spool):
-        Queue(spool, slots or len(os.sched_getaffinity(0)), grace).run()
-        fcntl.flock(0, fcntl.LOCK_UN)
-        # What came after it had stopped to listen saw the lock held, so we look again.
-        if not has_work(spool):
-            return
-        if not take_lock(0):
-            return
+    run_keeper(spool, slots or len(os.sched_getaffinity(0)), grace)
 
 
 def run_signal(spool: Spool, ids: Iterable[str], number: signal.Signals, state: State) -> None:
@@ -290,21 +280,13 @@ def read_array(text: str) -> tuple[int, int]:
     return int(first), int(last)
 
 
-def read_variable(text: str) -> tuple[str, str]:
-    """Name and value of a variable."""
-    name, equals, value = read_word(text).partition("=")
-    if not (name and equals):
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
-    return name, value
-
-
 def read_slots(text: str) -> int:
     """How many jobs run at a time."""
     return _read_number(text, MAX_SLOTS)
 
 
 def read_limit(text: str) -> int:
-    """Minutes, or megabytes."""
+    """Minutes."""
     return _read_number(text, 10_000_000)
 
 

@@ -1,11 +1,13 @@
 """What the kernel says about processes: who lives, since when, how one ended; and waiting for that."""
 
+import contextlib
 import functools
 import os
 import select
 import signal
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from batch_adapters.states import State
 
@@ -30,7 +32,7 @@ def read_boot() -> str:
 def read_process(pid: int, *, zombie: bool = False) -> Process | None:
     """The process that has this pid now, or None where there is none or, unless they count, only a zombie."""
     stat = _read_stat(pid)
-    return None if stat is None or (stat[0] in (b"Z", b"X") and not zombie) else stat[1]
+    return None if stat is None or (stat.state in (b"Z", b"X") and not zombie) else stat.process
 
 
 def find_session_leader(variable: bytes, until: float) -> Process | None:
@@ -47,14 +49,20 @@ def find_session_leader(variable: bytes, until: float) -> Process | None:
     return min(known, key=lambda process: process.started, default=None)
 
 
-def _read_stat(pid: int) -> tuple[bytes, Process] | None:
+class _Stat(NamedTuple):
+    state: bytes
+    parent: int
+    process: Process
+
+
+def _read_stat(pid: int) -> _Stat | None:
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return None
     # The command's name, in parentheses, may itself hold blanks and parentheses.
     state, *fields = stat[stat.rindex(b")") + 2 :].split()
-    return state, Process(pid, int(fields[18]), read_boot())
+    return _Stat(state, int(fields[0]), Process(pid, int(fields[18]), read_boot()))
 
 
 def is_alive(process: Process) -> bool:
@@ -65,7 +73,20 @@ def is_alive(process: Process) -> bool:
 def is_stopped(process: Process) -> bool:
     """True while exactly this process is stopped by a signal."""
     stat = _read_stat(process.pid)
-    return process.boot == read_boot() and stat == (b"T", process)
+    return stat is not None and stat.process == process and stat.state == b"T"
+
+
+def is_waited_for(process: Process, spool: Path) -> bool:
+    """True for exactly this process where it has ended, and one that serves the spool has not reaped it yet."""
+    stat = _read_stat(process.pid)
+    if stat is None or stat.process != process or stat.state != b"Z":
+        return False
+    try:
+        words = Path(f"/proc/{stat.parent}/cmdline").read_bytes().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    # A keeper, a queue process or, of an earlier version, a starter: each is a fork of one that was started so.
+    return b"serve" in words and os.fsencode(spool) in words
 
 
 def read_started_seconds(process: Process) -> float:
@@ -85,11 +106,26 @@ def read_ended_child() -> os.waitid_result | None:
     return _read_waitable(os.P_ALL, 0)
 
 
+def find_ended_children() -> list[Process]:
+    """Our children that have ended and are not reaped."""
+    stats = [_read_stat(int(folder.name)) for folder in Path("/proc").iterdir() if folder.name.isdecimal()]
+    return [stat.process for stat in stats if stat and stat.state == b"Z" and stat.parent == os.getpid()]
+
+
+def has_children() -> bool:
+    """True where we are anybody's parent."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
 def read_own_end(process: Process) -> os.waitid_result | None:
     """The end of exactly this process, left unreaped; None where it has not ended or is not our child."""
     child = _read_waitable(os.P_PID, process.pid)
     stat = _read_stat(process.pid)
-    return child if stat is not None and stat[1] == process else None
+    return child if stat is not None and stat.process == process else None
 
 
 def _read_waitable(idtype: int, number: int) -> os.waitid_result | None:
@@ -116,7 +152,7 @@ def run_signal_orphans(leader: Process) -> None:
 
 def run_become_subreaper() -> None:
     """Inherit the orphans of our descendants, so that their exit codes come to us (prctl(2))."""
-    import ctypes  # The queue process alone needs it; the commands start the sooner.
+    import ctypes  # The keeper alone needs it; the commands start the sooner.
 
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
@@ -124,22 +160,30 @@ def run_become_subreaper() -> None:
         raise OSError(number, f"cannot become a child subreaper: {os.strerror(number)}")
 
 
+class KeeperDied(Exception):
+    """Our parent was killed: nobody would learn any more how jobs end that we leave behind."""
+
+
 class ProcessWatch:
-    """Waits for the ends of processes that need not be our children, for the starter's words, and to be woken.
+    """Waits for the ends of processes, which need not be our children, for our parent's, and to be woken.
 
     Processes are known by the local ids of their jobs.
     """
 
-    def __init__(self, wake: Path) -> None:
+    def __init__(self, wake: Path, keeper: int) -> None:
+        """``keeper``: the pid that our parent has, or had."""
         # Open for writing too: a FIFO whose last writer has left would be readable for ever.
-        self.wake = os.open(wake, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW)
+        self._wake = os.open(wake, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW)
         self._local_ids: dict[int, str] = {}
+        self._keeper = -1
         self._poll = select.epoll()
-        self.listen(self.wake)
-
-    def listen(self, descriptor: int) -> None:
-        """Wait for words from it, too; closing it is the end of that."""
-        self._poll.register(descriptor, select.EPOLLIN)
+        self._poll.register(self._wake, select.EPOLLIN)
+        with contextlib.suppress(ProcessLookupError):
+            self._keeper = os.pidfd_open(keeper)
+            self._poll.register(self._keeper, select.EPOLLIN)
+        if os.getppid() != keeper:
+            self.close()
+            raise KeeperDied
 
     def __contains__(self, local_id: str) -> bool:
         return local_id in self._local_ids.values()
@@ -158,13 +202,14 @@ class ProcessWatch:
         self._local_ids[pidfd] = local_id
         return True
 
-    def wait(self, seconds: float) -> tuple[set[int], list[str]]:
-        """Wait at most so long; the descriptors with words for us, and the local ids whose processes have ended."""
+    def wait(self, seconds: float) -> tuple[bool, list[str]]:
+        """Wait at most so long; whether we were woken, and the local ids of what has ended; raises KeeperDied."""
         ready = {descriptor for descriptor, _ in self._poll.poll(max(0.0, seconds))}
-        if self.wake in ready:
-            os.read(self.wake, 65536)
-        ended = ready & self._local_ids.keys()
-        return ready - ended, [self._remove(pidfd) for pidfd in ended]
+        if self._keeper in ready:
+            raise KeeperDied
+        if self._wake in ready:
+            os.read(self._wake, 65536)
+        return self._wake in ready, [self._remove(pidfd) for pidfd in ready & self._local_ids.keys()]
 
     def _remove(self, pidfd: int) -> str:
         self._poll.unregister(pidfd)
@@ -176,4 +221,5 @@ class ProcessWatch:
         for pidfd in list(self._local_ids):
             self._remove(pidfd)
         self._poll.close()
-        os.close(self.wake)
+        for descriptor in {self._wake, self._keeper} - {-1}:
+            os.close(descriptor)

@@ -2,7 +2,6 @@
 
 import enum
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 MAX_COUNT = 10_000
@@ -89,30 +88,6 @@ def render_escaped(text: str) -> str:
     return text.translate(_ESCAPE_TABLE) if _SPECIAL.search(text) else text
 
 
-def render_start_request(request: StartRequest) -> str:
-    """The request as a 100 message, newline included."""
-    environment = ",".join(f"{render_escaped(name)}={render_escaped(value)}" for name, value in request.environment)
-    attributes = {
-        "directory": render_escaped(request.directory),
-        "environment": environment,
-        "count": str(request.count),
-        "executable": render_escaped(request.executable),
-        "arguments": _render_values(request.arguments),
-        "stdin": render_escaped(request.stdin),
-        "stdout": _render_values(request.stdout),
-        "stderr": _render_values(request.stderr),
-    }
-    # Absent and empty differ: "arguments=" is one empty argument.
-    absent = {
-        "environment": not request.environment,
-        "arguments": not request.arguments,
-        "stdout": not request.stdout,
-        "stderr": not request.stderr,
-    }
-    fields = [f"{name}={values}" for name, values in attributes.items() if not absent.get(name)]
-    return ";".join(["100", render_escaped(request.tag), *fields]) + "\n"
-
-
 def read_start_request(line: str) -> StartRequest:
     """The request that a 100 message carries; raises BadMessage."""
     fields = _split_line(line)
@@ -130,17 +105,6 @@ def render_answer(answer: Started | NotStarted) -> str:
     if isinstance(answer, Started):
         return f"101;{render_escaped(answer.tag)};{','.join(map(str, answer.pids))}\n"
     return f"102;{render_escaped(answer.tag)};{int(answer.error)};{render_escaped(answer.reason)}\n"
-
-
-def read_answer(line: str) -> Started | NotStarted:
-    """The answer that a 101 or 102 message carries; raises ValueError with the line where it is neither."""
-    fields = [_read_text(field) for field in _split_line(line)]
-    match fields:
-        case ["101", tag, pids]:
-            return Started(tag, tuple(int(pid) for pid in pids.split(",")))
-        case ["102", tag, error, reason]:
-            return NotStarted(tag, int(error), reason)
-    raise ValueError(f"the fork starter answered with neither 101 nor 102: {line!r}")
 
 
 def _split_line(line: str) -> list[str]:
@@ -225,7 +189,3 @@ def _read_variable(tag: str, text: str) -> tuple[str, str]:
         return _read_text(name), _read_text(value)
     except ValueError as error:
         raise BadMessage(tag, StartError.BAD_RSL, f"environment: {error}") from error
-
-
-def _render_values(values: Iterable[str]) -> str:
-    return ",".join(render_escaped(value) for value in values)

@@ -1,7 +1,6 @@
-"""The queue process of one spool: owns the slots, feeds one fork starter, sees every job to a recorded end.
+"""The queue process of one spool: owns the slots, starts the jobs, sees every one of them to a recorded end.
 
-All it knows is in the spool, and every step can be repeated by the next queue process. Its starter may be killed (the
-jobs become our children, since we are their subreaper), or it itself (its starter goes on and writes the ends).
+All it knows is in the spool, and every step can be repeated by the next queue process.
 """
 
 import logging
@@ -14,53 +13,49 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from batch_adapters.fork.client import StarterClient, StarterDied
-from batch_adapters.fork.jobs import (
-    JobEnd,
-    JobRun,
-    is_starter_late,
-    read_run_file,
-    remove_claim,
-    render_end,
-    render_process,
-    write_claim,
-    write_events,
-    write_to_claim,
-)
 from batch_adapters.fork.processes import (
     Process,
     ProcessWatch,
     find_session_leader,
     is_alive,
+    is_waited_for,
     read_boot,
     read_end,
-    read_ended_child,
     read_own_end,
+    read_process,
     read_started_seconds,
-    run_become_subreaper,
     run_signal_group,
     run_signal_orphans,
 )
-from batch_adapters.fork.protocol import NotStarted, Started, StartError, StartRequest
+from batch_adapters.fork.protocol import StartError
 from batch_adapters.fork.spool import (
     EVENTS_BYTES,
+    JobEnd,
+    JobRun,
     Spool,
     StoredSubmission,
     forget_old,
     has_work,
+    read_run_file,
     read_submission,
+    remove_claim,
+    render_end,
     render_job,
     render_local_id,
+    render_process,
     rotate,
+    write_claim,
+    write_events,
+    write_to_claim,
 )
-from batch_adapters.fork.starter import CLAIM_VARIABLE
+from batch_adapters.fork.starter import CLAIM_VARIABLE, StartRefused, run_program
 from batch_adapters.states import Cause, Event, State
 from sandbox.files import locked
 
 IDLE_SECONDS = 3.0
-# How often we look again for an end that a living starter is about to write, and for orphans to reap.
-END_SECONDS, REAP_SECONDS = 0.02, 5.0
-RETRY_SECONDS = 1.0
+# How often we look again for an end that the keeper is about to write.
+END_SECONDS = 0.02
+RETRY_SECONDS, LONGEST_WAIT = 1.0, 60.0
 LOST_EXIT_CODE = 255
 # What is cancelled before it starts has no exit code; PBS and its generator say 0 as well.
 CANCELLED_EXIT_CODE = 0
@@ -89,7 +84,7 @@ class _Running:
     """A started job; `stop_at`: when, in CLOCK_BOOTTIME seconds, its group gets `stop_signal`."""
 
     job: QueuedJob
-    pid: int
+    process: Process | None = None
     stop_at: float | None = None
     cause: Cause = Cause.TIME_LIMIT
     stop_signal: signal.Signals = signal.SIGTERM
@@ -99,18 +94,22 @@ class _Running:
 class Queue:
     """The jobs of one spool; used by the process that holds the spool's lock."""
 
-    def __init__(self, spool: Spool, slots: int, grace: float) -> None:
+    def __init__(self, spool: Spool, slots: int, grace: float, keeper: int) -> None:
+        """``keeper``: the pid that our parent has, or had; raises KeeperDied."""
         self._spool = spool
         self._slots = slots
         self._grace = grace
-        self._watch = ProcessWatch(spool.wake)
+        self._watch = ProcessWatch(spool.wake, keeper)
         self._running: dict[str, _Running] = {}
-        # Their processes are dead; the starter that is to tell of their ends may live.
-        self._dead: dict[str, JobRun] = {}
+        # Started, and not written down yet.
+        self._started: dict[str, Process] = {}
+        # Their processes are dead, or they never had one: then it is known how they end.
+        self._dead: dict[str, JobEnd | None] = {}
         # Their ends are known, but not yet recorded.
         self._ended: dict[str, JobEnd] = {}
-        self._starter: StarterClient | None = None
         self._feed_after = 0.0
+        # When a keeper has long written down how jobs ended that a queue process before us left.
+        self._told_by = _now() + RETRY_SECONDS
         self._woken = True
         # Whether a job waits; True where we have not looked.
         self._waits = True
@@ -119,45 +118,43 @@ class Queue:
         self._read_submission = lru_cache(64)(self._read_stored_submission)
 
     def run(self) -> None:
-        """Serve until nothing has been left to do for a while."""
-        run_become_subreaper()
-        while self._woken or self._running or has_work(self._spool):
-            try:
-                if self._in_doubt:
-                    self._take_stock()
-                self._take_step()
-            except (OSError, sqlite3.OperationalError) as error:
-                # Most likely a full disk: nothing is forgotten, the step is repeated.
-                log.warning("%s; trying again", error)
-                self._in_doubt = True
-                time.sleep(RETRY_SECONDS)
-        if self._starter is not None:
-            self._starter.close()
-        # Nobody can wake us any more: what comes from now on starts the next queue process.
-        self._watch.close()
+        """Serve until nothing has been left to do for a while; raises KeeperDied."""
+        try:
+            # Until nobody before us can still start a job, claims do not tell all.
+            with locked(self._spool.starter_lock, wait=True):
+                while self._woken or self._running or has_work(self._spool):
+                    self._try_step()
+        finally:
+            # Nobody can wake us any more: what comes from now on starts the next queue process.
+            self._watch.close()
+
+    def _try_step(self) -> None:
+        try:
+            if self._in_doubt:
+                self._take_stock()
+            self._take_step()
+        except (OSError, sqlite3.OperationalError) as error:
+            # Most likely a full disk: nothing is forgotten, the step is repeated.
+            log.warning("%s; trying again", error)
+            self._in_doubt = True
+            time.sleep(RETRY_SECONDS)
 
     def _take_step(self) -> None:
         if self._woken:
             self._read_news()
             self._woken = False
+        self._write_started()
         self._write_dead()
         self._feed()
-        if self._in_doubt:
-            # A job that we do not know of yet may have ended: it must not be reaped as an orphan.
-            return
-        self._reap_orphans()
         self._stop_overdue()
-        ready, dead = self._watch.wait(self._read_patience())
-        self._woken = self._woken or self._watch.wake in ready
-        for local_id in dead:
-            self._dead[local_id] = self._read_run(local_id)
-        if self._starter is not None and self._starter.output in ready:
-            self._hear()
+        woken, dead = self._watch.wait(self._read_patience())
+        self._woken = self._woken or woken
+        self._dead.update(dict.fromkeys(dead))
 
     def _read_patience(self) -> float:
         """For how many seconds there is nothing to do unless something happens."""
         now = _now()
-        if self._woken or self._ended:
+        if self._woken or self._ended or any(self._dead.values()):
             return 0.0
         if not self._running and not self._waits:
             return IDLE_SECONDS
@@ -166,22 +163,16 @@ class Queue:
             times.append(now + END_SECONDS)
         if self._feed_after > now:
             times.append(self._feed_after)
-        return min([now + REAP_SECONDS, *times]) - now
+        return min([now + LONGEST_WAIT, *times]) - now
 
     # --- what others have changed
 
     def _take_stock(self) -> None:
-        """Know of all that runs, whoever was killed; our starter, should it live, only tells of ends in files now."""
-        if self._starter is not None:
-            self._note_ends(self._starter.take_ends())
-            self._starter.close()
-            self._starter = None
-        # Until no starter can still start a job, claims do not tell all.
-        with locked(self._spool.starter_lock, wait=True):
-            jobs = self._find_jobs("state = 'running'")
-            self._claim_after_boot(jobs)
-            for stale in {path.name for path in self._spool.run.iterdir()} - {job.local_id for job in jobs}:
-                remove_claim(self._spool.run / stale)
+        """Know of all that runs, whoever was killed."""
+        jobs = self._find_jobs("state = 'running'")
+        self._claim_after_boot(jobs)
+        for stale in {path.name for path in self._spool.run.iterdir()} - {job.local_id for job in jobs}:
+            remove_claim(self._path(stale))
         self._put_back([job for job in jobs if not self._adopt(job)])
         self._in_doubt = False
 
@@ -268,10 +259,15 @@ class Queue:
             database.executemany("UPDATE job SET state = 'running' WHERE submission = ? AND job = ?", started)
         self._waits = len(found) == free or len(jobs) < len(found)
         for job, _ in ended:
-            del self._running[job.local_id], self._ended[job.local_id]
+            process = self._running.pop(job.local_id).process
+            if process is not None and read_own_end(process) is not None:
+                os.waitpid(process.pid, 0)
+            del self._ended[job.local_id]
             remove_claim(self._path(job.local_id))
-        if jobs:
-            self._start(jobs)
+        unstarted = [job for job in jobs if not self._start(job)]
+        self._put_back(unstarted)
+        if unstarted:
+            self._feed_after = _now() + RETRY_SECONDS
 
     def _fit(self, jobs: Sequence[QueuedJob], free: int) -> Sequence[QueuedJob]:
         """Those that there are slots for, in their order: none starts before one that needs more and came first."""
@@ -292,119 +288,106 @@ class Queue:
         change = f"UPDATE submission SET ended = ? WHERE number = ? AND ended IS NULL AND NOT EXISTS ({left})"
         self._spool.database.executemany(change, [(int(time.time()), number) for number in numbers])
 
-    def _start(self, jobs: Sequence[QueuedJob]) -> None:
-        if self._starter is None:
-            self._starter = StarterClient(self._spool)
-            self._watch.listen(self._starter.output)
-        requests = {job: request for job in jobs if (request := self._make_request(job)) is not None}
+    def _start(self, job: QueuedJob) -> bool:
+        """Start a job, or know the end of one that cannot be; False where it has no claim: it may be tried again."""
+        path, submission = self._path(job.local_id), self._read_submission(job.number)
+        if submission is None:
+            return self._note_refused(job, CANNOT_RUN)
         try:
-            answers = self._starter.start(list(requests.values()))
-        except StarterDied:
-            self._in_doubt = self._woken = True
-            return
-        unstarted = [job for job, answer in zip(requests, answers, strict=True) if not self._note_answer(job, answer)]
-        self._note_ends(self._starter.take_ends())
-        self._put_back(unstarted)
-        if unstarted:
-            self._feed_after = _now() + RETRY_SECONDS
-
-    def _make_request(self, job: QueuedJob) -> StartRequest | None:
-        """None for a job whose submission cannot be read: its end is known, and it holds up no others."""
-        try:
-            return render_job(self._read_submission(job.number), job.token, job.index)
-        except ValueError as error:
-            log.warning("%s cannot be run: its submission cannot be read: %s", job.local_id, error)
-            self._running[job.local_id] = _Running(job, 0)
-            self._write_end(job.local_id, JobEnd(State.FAILED, CANNOT_RUN, int(time.time())))
-            return None
-
-    def _note_answer(self, job: QueuedJob, answer: Started | NotStarted) -> bool:
-        """Watch a started job, or know the end of one that cannot be; False where it has no claim."""
-        if isinstance(answer, Started):
-            minutes = self._read_wall_minutes(job.number)
-            stop_at = _now() + 60 * minutes if minutes else None
-            self._running[job.local_id] = _Running(job, answer.pids[0], stop_at, cores=self._read_cores(job.number))
-            return True
-        log.warning("%s: refused, GRAM error %d: %s", job.local_id, answer.error, answer.reason)
-        if read_run_file(self._path(job.local_id)) != JobRun():
-            return self._adopt(job)
-        exit_code = NOT_FOUND if answer.error == StartError.EXECUTABLE_NOT_FOUND else CANNOT_RUN
-        self._running[job.local_id] = _Running(job, 0)
-        self._write_end(job.local_id, JobEnd(State.FAILED, exit_code, int(time.time())))
+            pid = run_program(render_job(submission, job.token, job.index), 0, path)
+        except StartRefused as refusal:
+            log.warning("%s: refused, GRAM error %d: %s", job.local_id, refusal.error, refusal)
+            if refusal.for_good:
+                # Its process may have made it before its exec failed.
+                write_claim(path)
+            if read_run_file(path) != JobRun():
+                return self._adopt(job)
+            is_missing = refusal.error == StartError.EXECUTABLE_NOT_FOUND
+            return self._note_refused(job, NOT_FOUND if is_missing else CANNOT_RUN)
+        process = read_process(pid, zombie=True)
+        if process is None:
+            raise OSError("cannot read /proc; is it mounted?")
+        self._note_running(job, process)
+        self._started[job.local_id] = process
+        self._write_started()
+        self._watch_process(job.local_id)
         return True
 
-    def _read_stored_submission(self, number: int) -> StoredSubmission:
+    def _note_refused(self, job: QueuedJob, exit_code: int) -> bool:
+        self._running[job.local_id] = _Running(job)
+        self._dead[job.local_id] = JobEnd(State.FAILED, exit_code, int(time.time()))
+        return True
+
+    def _note_running(self, job: QueuedJob, process: Process | None) -> None:
+        submission = self._read_submission(job.number)
+        # Of one that cannot be read by now, what runs goes on without a limit.
+        minutes = submission.wall_minutes if submission else 0
+        stop_at = read_started_seconds(process) + 60 * minutes if process and minutes else None
+        self._running[job.local_id] = _Running(job, process, stop_at, cores=self._read_cores(job.number))
+
+    def _watch_process(self, local_id: str) -> None:
+        process = self._running[local_id].process
+        if process is None or not self._watch.add(local_id, process):
+            self._dead[local_id] = None
+
+    def _write_started(self) -> None:
+        if not self._started:
+            return
+        for local_id, process in self._started.items():
+            write_to_claim(self._path(local_id), render_process(process))
+        self._write_events((local_id, State.ACTIVE, 0) for local_id in self._started)
+        self._started.clear()
+
+    def _read_stored_submission(self, number: int) -> StoredSubmission | None:
         row = self._spool.database.execute("SELECT text FROM submission WHERE number = ?", (number,)).fetchone()
-        return read_submission(row[0])
+        try:
+            return read_submission(row[0])
+        except ValueError as error:
+            log.warning("submission %d cannot be read, and its jobs cannot be run: %s", number, error)
+            return None
 
     def _read_cores(self, number: int) -> int:
         """How many slots a job takes: all of them, where there are fewer now than it wants."""
-        try:
-            return min(max(1, self._read_submission(number).cores), self._slots)
-        except ValueError:
-            return 1
-
-    def _read_wall_minutes(self, number: int) -> int:
-        try:
-            return self._read_submission(number).wall_minutes
-        except ValueError:  # what runs by now goes on without a limit
-            return 0
-
-    def _hear(self) -> None:
-        try:
-            self._note_ends(self._starter.read_ends() if self._starter else {})
-        except StarterDied:
-            log.warning("the fork starter has died; taking another")
-            self._in_doubt = self._woken = True
-
-    def _note_ends(self, ends: dict[str, JobEnd]) -> None:
-        self._ended.update({local_id: end for local_id, end in ends.items() if local_id in self._running})
+        submission = self._read_submission(number)
+        return min(max(1, submission.cores), self._slots) if submission else 1
 
     def _adopt(self, job: QueuedJob) -> bool:
-        """Watch a claimed job that no starter of ours will tell of; False where it has no claim."""
+        """Watch a claimed job that we do not watch yet; False where it has no claim."""
         local_id = job.local_id
         if local_id in self._watch or local_id in self._ended or local_id in self._dead:
             return True
-        if read_run_file(self._path(local_id)) is None:
-            return False
-        run = self._read_run(local_id)
-        is_new = local_id not in self._running
-        if is_new:
-            pid = run.process.pid if run.process else 0
-            self._running[local_id] = _Running(job, pid, cores=self._read_cores(job.number))
-        if run.end is not None or run.process is None or not self._watch.add(local_id, run.process):
-            self._dead[local_id] = run
-        elif is_new and (minutes := self._read_wall_minutes(job.number)):
-            self._running[local_id].stop_at = read_started_seconds(run.process) + 60 * minutes
+        if local_id not in self._running:
+            if read_run_file(self._path(local_id)) is None:
+                return False
+            self._note_running(job, find_process(self._path(local_id)))
+        self._watch_process(local_id)
         return True
 
     def _path(self, local_id: str) -> Path:
         return self._spool.run / local_id
 
-    def _read_run(self, local_id: str) -> JobRun:
-        """What is known of a claimed job, its process too where a killed starter has not written it down."""
-        path = self._path(local_id)
-        run = read_run_file(path) or JobRun()
-        if run.process is not None or run.end is not None or not path.exists():
-            return run
-        age = time.time() - path.stat().st_mtime
-        process = find_session_leader(CLAIM_VARIABLE + b"=" + os.fsencode(path), _now() - age + 1)
-        if process is not None:
-            write_to_claim(path, render_process(process, starter=process))
-        return JobRun(process)
-
     def _write_dead(self) -> None:
         for local_id, known in list(self._dead.items()):
-            is_late = is_starter_late(self._spool.run)
-            starter = (read_run_file(self._path(local_id)) or known).starter
-            may_come = is_late or (starter is not None and is_alive(starter))
-            # Read again: its starter may have written the end just before it died.
-            run = read_run_file(self._path(local_id)) or known
-            if run.end is None and may_come:
-                continue
-            # Told perhaps for the second time: its starter may have died before it told the log.
-            self._write_end(local_id, run.end or _read_outcome(run.process))
-            del self._dead[local_id]
+            end = known or self._find_end(local_id)
+            if end is not None:
+                self._write_end(local_id, end)
+                del self._dead[local_id]
+
+    def _find_end(self, local_id: str) -> JobEnd | None:
+        """How a job ended whose process is dead; None where a keeper may yet write it down."""
+        process = self._running[local_id].process
+        child = read_own_end(process) if process else None
+        if process is not None and child is not None:
+            run_signal_group(process.pid, signal.SIGKILL)
+            return JobEnd(*read_end(child), int(time.time()))
+        may_come = is_waited_for(process, self._spool.root) if process else _now() < self._told_by
+        # Read behind that. Told perhaps for the second time: whoever wrote it may have died before the log was told.
+        run = read_run_file(self._path(local_id)) or JobRun()
+        if run.end is not None or may_come:
+            return run.end
+        if process is not None:
+            run_signal_orphans(process)
+        return JobEnd(State.FAILED, LOST_EXIT_CODE, int(time.time()), lost=True)
 
     def _write_end(self, local_id: str, end: JobEnd) -> None:
         """Tell of an end; should we be killed before it is recorded, the next queue process finds this one."""
@@ -418,12 +401,6 @@ class Queue:
         now = int(time.time()) if timestamp is None else timestamp
         write_events(self._spool.events, (Event(now, *change) for change in changes))
 
-    def _reap_orphans(self) -> None:
-        """Reap ended starters and what our jobs' descendants left us; jobs are reaped when their ends are recorded."""
-        jobs = {running.pid for running in self._running.values()}
-        while (child := read_ended_child()) is not None and child.si_pid not in jobs:
-            os.waitpid(child.si_pid, 0)
-
     # --- stopping
 
     def _stop_overdue(self) -> None:
@@ -433,7 +410,7 @@ class Queue:
                 continue
             if running.stop_signal is signal.SIGTERM:
                 self._write_cause(running)
-            process = self._read_run(local_id).process
+            process = running.process
             if process is not None and is_alive(process):
                 log.info("%s gets %s", local_id, running.stop_signal.name)
                 run_signal_group(process.pid, running.stop_signal)
@@ -452,20 +429,23 @@ class Queue:
             log.warning("%s: cannot write down why it is ended: %s", running.job.local_id, error)
 
 
+def find_process(path: Path, slack: float = 1.0) -> Process | None:
+    """The process of a claimed job, also where a killed queue process has not written it down.
+
+    ``slack``: by how many seconds the clock may have been set since the claim was made.
+    """
+    run = read_run_file(path) or JobRun()
+    if run.process is not None or run.end is not None or not path.exists():
+        return run.process
+    age = time.time() - path.stat().st_mtime
+    process = find_session_leader(CLAIM_VARIABLE + b"=" + os.fsencode(path), _now() - age + slack)
+    if process is not None:
+        write_to_claim(path, render_process(process))
+    return process
+
+
 def _render_native(end: JobEnd) -> str:
     return "lost" if end.lost else "ended" if end.state is State.DONE else "killed"
-
-
-def _read_outcome(process: Process | None) -> JobEnd:
-    """How a job ended whose starter is dead: as our child says, else lost; what is left of its group is killed."""
-    now = int(time.time())
-    child = read_own_end(process) if process else None
-    if process is None or child is None:
-        if process is not None:
-            run_signal_orphans(process)
-        return JobEnd(State.FAILED, LOST_EXIT_CODE, now, lost=True)
-    run_signal_group(process.pid, signal.SIGKILL)
-    return JobEnd(*read_end(child), now)
 
 
 def _now() -> float:

@@ -1,26 +1,36 @@
-"""The spool folder of one account, and the submissions in it: arrays of local jobs that run the same command.
+"""The spool folder of one account: submissions (arrays of local jobs that run one command), claims, and the log.
 
 spool.db                     submissions and their jobs (SQLite): whatever is promised is committed here
-run/TOKEN.INDEX              one running job (jobs.py)
-starter.lock                 held while a fork starter may start jobs
+run/TOKEN.INDEX              one running job: its claim
+starter.lock                 held while a queue process may start jobs
 events                       the scheduler log: 001 lines; events.1, events.2 are its older parts
 queue.lock queue.wake        held by, and read by, the queue process; queue.log is its output
+
+A claim is made, empty, by the job's own process just before its exec, and only if it is not there: so a job starts at
+most once. The queue process then appends
+
+process PID STARTED BOOT
+end STATE EXIT-CODE EPOCH
 """
 
 import contextlib
-import dataclasses
+import errno
 import json
 import os
+import re
+import shutil
 import sqlite3
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
 
+from batch_adapters.fork.processes import Process
 from batch_adapters.fork.protocol import StartRequest
 from batch_adapters.launch import command_line
-from sandbox.files import locked, open_own
+from batch_adapters.states import Event, State, render_event
+from sandbox.files import locked, open_own, open_regular
 
 LOG_BYTES, EVENTS_BYTES = 1_000_000, 16_000_000
 """How long a log may become before the next part of it is begun."""
@@ -45,41 +55,23 @@ class SpoolError(Exception):
     """The spool folder cannot be used: one sentence that says why and what to do."""
 
 
-@dataclass(frozen=True)
 class Spool:
     """The spool folder and what lies in it."""
 
-    root: Path
-
-    @property
-    def run(self) -> Path:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.run = root / "run"
         """The folder of running jobs."""
-        return self.root / "run"
-
-    @property
-    def events(self) -> Path:
+        self.events = root / "events"
         """The scheduler log."""
-        return self.root / "events"
-
-    @property
-    def wake(self) -> Path:
+        self.wake = root / "queue.wake"
         """The FIFO by which the queue process is woken."""
-        return self.root / "queue.wake"
-
-    @property
-    def log(self) -> Path:
-        """What the queue process and its starters print."""
-        return self.root / "queue.log"
-
-    @property
-    def starter_lock(self) -> Path:
-        """The lock that a fork starter, and each job of it before its exec, holds while it may start jobs."""
-        return self.root / "starter.lock"
-
-    @property
-    def queue_lock(self) -> Path:
+        self.log = root / "queue.log"
+        """What the queue process and its keeper print."""
+        self.starter_lock = root / "starter.lock"
+        """The lock that a queue process, and each job of it before its exec, holds while it may start jobs."""
+        self.queue_lock = root / "queue.lock"
         """The lock of the queue process; whoever starts one takes it first and hands it on."""
-        return self.root / "queue.lock"
 
     @cached_property
     def database(self) -> sqlite3.Connection:
@@ -180,15 +172,13 @@ def _wake(spool: Spool) -> None:
             wake.write(b"w")
 
 
-# How long after SIGXCPU, in seconds of cpu time, a program that goes on gets SIGKILL.
-CPU_GRACE_SECONDS = 5
 KEEP_SECONDS = 30 * 86400
 """How long after its end a submission is known. Its name is taken as long."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSubmission:
-    """What the jobs of one token run; a limit of 0 is none, texts are as `protocol.read_wire` makes them."""
+    """What the jobs of one token run; a limit of 0 is none; texts are as `protocol.read_wire` makes them."""
 
     command: tuple[str, ...]
     directory: str
@@ -196,10 +186,11 @@ class StoredSubmission:
     stdout: str = "/dev/null"
     stderr: str = "/dev/null"
     wall_minutes: int = 0
-    cpu_minutes: int = 0
-    memory_mb: int = 0
     cores: int = 1
     """How many of the slots each of its jobs takes."""
+
+
+_DEFAULTS = {field.name: field.default for field in fields(StoredSubmission)}
 
 
 def render_submission(submission: StoredSubmission) -> str:
@@ -208,17 +199,15 @@ def render_submission(submission: StoredSubmission) -> str:
     What is as it is by default is left out: a queue process of an earlier version, which does not know all fields and
     goes on while it has work, runs such a submission as it runs its own.
     """
-    defaults = {field.name: field.default for field in dataclasses.fields(submission)}
-    fields = dataclasses.asdict(submission)
-    return json.dumps({name: value for name, value in fields.items() if value != defaults[name]})
+    return json.dumps({name: value for name, value in asdict(submission).items() if value != _DEFAULTS[name]})
 
 
 def read_submission(text: str) -> StoredSubmission:
-    """The submission that `render_submission` wrote; raises ValueError where the text is none."""
+    """The submission that `render_submission` wrote, of any version; raises ValueError where the text is none."""
     try:
-        fields = json.loads(text)
-        environment = tuple((name, value) for name, value in fields.pop("environment"))
-        return StoredSubmission(command=tuple(fields.pop("command")), environment=environment, **fields)
+        found = {name: value for name, value in json.loads(text).items() if name in _DEFAULTS}
+        environment = tuple((name, value) for name, value in found.pop("environment"))
+        return StoredSubmission(command=tuple(found.pop("command")), environment=environment, **found)
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"it does not describe a submission: {error}") from error
 
@@ -263,9 +252,9 @@ def render_local_id(token: str, index: int) -> str:
 
 
 def render_job(submission: StoredSubmission, token: str, index: int) -> StartRequest:
-    """What the fork starter is asked, to start one local job of the submission."""
+    """What is asked, to start one local job of the submission."""
     local_id = render_local_id(token, index)
-    executable, *arguments = _render_limited(submission)
+    executable, *arguments = submission.command
     own = (("SAMGRID_FORK_ID", local_id), ("SAMGRID_FORK_INDEX", str(index)))
     return StartRequest(
         tag=local_id,
@@ -278,14 +267,120 @@ def render_job(submission: StoredSubmission, token: str, index: int) -> StartReq
     )
 
 
-def _render_limited(submission: StoredSubmission) -> tuple[str, ...]:
-    limits = []
-    if submission.cpu_minutes:
-        seconds = submission.cpu_minutes * 60
-        limits += [f"ulimit -S -t {seconds}", f"ulimit -H -t {seconds + CPU_GRACE_SECONDS}"]
-    if submission.memory_mb:
-        limits += [f"ulimit -v {submission.memory_mb * 1024}"]
-    if not limits:
-        return submission.command
-    # The shell sets the limits and becomes the program: same pid, and a limit it cannot set is its error message.
-    return ("/bin/sh", "-c", " && ".join([*limits, 'exec "$@"']), "sh", *submission.command)
+MAX_INDEX = 999_999_999
+CLAIM_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+"""What a claim is opened with, to be made or to fail."""
+_REPLACED = (errno.ENOENT, errno.ELOOP, errno.EINVAL, errno.ENXIO, errno.EISDIR)
+"""It has gone where nobody waits for it any more, or its job has put a link, a pipe or a folder in its place."""
+
+_TOKEN = re.compile(r"[a-z][a-z0-9-]{0,14}", re.ASCII)
+_INDEX = re.compile(r"[1-9]\d{0,8}", re.ASCII)
+# A boot's id has 36 characters: of fewer, a full disk has taken some. Earlier versions say who waits for it, too.
+_PROCESS = re.compile(r"^process (\d+) (\d+) (\S{36})(?: \d+ \d+)?\n", re.ASCII | re.MULTILINE)
+_END = re.compile(r"^end ([48]) (\d+) (\d+)\n", re.ASCII | re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnd:
+    """How a job ended: DONE or FAILED, its exit code, when (epoch); `lost`: nobody saw it, the code is not its own."""
+
+    state: State
+    exit_code: int
+    timestamp: int
+    lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JobRun:
+    """What is known of a claimed job: a queue process that was killed may have written none of it."""
+
+    process: Process | None = None
+    end: JobEnd | None = None
+
+
+def is_token(text: str) -> bool:
+    """True for a submission's name: at most 15 characters [a-z][a-z0-9-]*."""
+    return _TOKEN.fullmatch(text) is not None
+
+
+def read_local_id(text: str) -> tuple[str, int] | None:
+    """Token and index of a local id TOKEN.INDEX, or None where the text is none."""
+    token, _, index = text.partition(".")
+    return (token, int(index)) if is_token(token) and _INDEX.fullmatch(index) else None
+
+
+def render_process(process: Process) -> str:
+    """The line that says who runs the job."""
+    return f"process {process.pid} {process.started} {process.boot}\n"
+
+
+def render_end(end: JobEnd) -> str:
+    """The line that says how the job ended."""
+    return f"end {end.state.value} {end.exit_code} {end.timestamp}\n"
+
+
+def read_run(text: str) -> JobRun:
+    """What a file's text says; lines that are torn say nothing."""
+    started, ended = _PROCESS.search(text), _END.search(text)
+    return JobRun(
+        Process(int(started[1]), int(started[2]), started[3]) if started else None,
+        JobEnd(State(int(ended[1])), int(ended[2]), int(ended[3])) if ended else None,
+    )
+
+
+def read_run_file(path: Path) -> JobRun | None:
+    """What a file says, or None where nobody has claimed the job; nothing where the job has made it something else."""
+    try:
+        with open_regular(path) as file:
+            return read_run(file.read().decode("ascii", "replace"))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno not in _REPLACED:
+            raise
+        return JobRun()
+
+
+def write_claim(path: Path) -> bool:
+    """Claim a job that will have no process; False where it was claimed already."""
+    try:
+        os.close(os.open(path, CLAIM_FLAGS, 0o600))
+    except FileExistsError:
+        return False
+    return True
+
+
+def write_to_claim(path: Path, line: str) -> None:
+    """Append to a claim; what its job has done to it must keep no others from being seen to."""
+    try:
+        write_line(path, line)
+    except OSError as error:
+        if error.errno not in _REPLACED:
+            raise
+
+
+def remove_claim(path: Path) -> None:
+    """Remove what is under the name of a claim."""
+    try:
+        path.unlink(missing_ok=True)
+    except IsADirectoryError:
+        shutil.rmtree(path)
+
+
+def write_events(log: Path, events: Iterable[Event]) -> None:
+    """Append events to the scheduler log in one write."""
+    write_line(log, "".join(render_event(event) for event in events), os.O_CREAT)
+
+
+def write_line(path: Path, text: str, flags: int = os.O_NOFOLLOW | os.O_NONBLOCK) -> None:
+    """Append to a file in one write."""
+    data = text.encode("ascii")
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | flags, 0o600)
+    try:
+        written = os.write(descriptor, data)
+        if written != len(data):
+            # A full disk took part of it: end that line, so that the next try begins on a line of its own.
+            os.write(descriptor, b"\n")
+            raise OSError(28, f"only {written} of {len(data)} bytes could be written; is the disk full?", str(path))
+    finally:
+        os.close(descriptor)

@@ -3,13 +3,11 @@
 `samgrid-fork-starter LOG` reads 100 messages, answers 101 or 102, and writes 001 lines to LOG. It starts nothing any
 more once its standard input or output is closed, and stays until all its jobs have ended.
 
-The queue process forks one for itself, which has a folder for claims (jobs.py): there a job's id in the log is not its
-pid but its tag, TOKEN.INDEX, what has a claim is never started again, and the queue hears of each end by its 001 line.
+The queue process starts its jobs in the same way (`run_program`), but by itself.
 """
 
 import contextlib
 import errno
-import fcntl
 import functools
 import os
 import select
@@ -19,17 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from batch_adapters.fork.jobs import (
-    CLAIM_FLAGS,
-    JobEnd,
-    read_local_id,
-    render_end,
-    render_process,
-    write_claim,
-    write_events,
-    write_to_claim,
-)
-from batch_adapters.fork.processes import Process, read_end, read_ended_child, read_process, run_signal_group
+from batch_adapters.fork.processes import read_end, read_ended_child, run_signal_group
 from batch_adapters.fork.protocol import (
     BadMessage,
     NotStarted,
@@ -41,7 +29,8 @@ from batch_adapters.fork.protocol import (
     render_answer,
     render_wire,
 )
-from batch_adapters.states import Event, State, render_event
+from batch_adapters.fork.spool import CLAIM_FLAGS, write_events
+from batch_adapters.states import Event, State
 
 CLAIM_VARIABLE = b"SAMGRID_FORK_CLAIM"
 """By which a job is found that nobody has written down the process of."""
@@ -60,7 +49,7 @@ class StartRefused(Exception):
         self.for_good = for_good
 
 
-def run_program(request: StartRequest, number: int, claim: Path | None) -> int:
+def run_program(request: StartRequest, number: int, claim: Path | None = None) -> int:
     """Start process NUMBER (from 0) of a request in a session of its own; returns its pid or raises StartRefused.
 
     The claim is made by the new process itself, right before its exec: what has one is running, or has run. It is no
@@ -143,44 +132,33 @@ _USAGE = "usage: samgrid-fork-starter LOG"
 
 
 class Starter:
-    """The jobs of one fork starter process."""
+    """The jobs of one fork starter process; in the log their ids are their pids."""
 
-    def __init__(self, log: Path, claims: Path | None, process: Process) -> None:
+    def __init__(self, log: Path) -> None:
         self._log = log
-        self._claims = claims
-        self._process = process
-        # By their pids, their ids in the log; those of the queue's starter are the names of their claims.
-        self._jobs: dict[int, str] = {}
+        self._jobs: set[int] = set()
         self._unwritten: list[Event] = []
-        self._processes: dict[Path, str] = {}
-        # Locked while something is unwritten: without it the queue would take an end that only we know for lost.
-        self._lateness = None if claims is None else os.open(claims, os.O_RDONLY | os.O_DIRECTORY)
         self._late = False
         self._input = b""
         self._accepting = True
 
-    def run_accepting(self, woken: int) -> None:
-        """Start what is asked and write what ends, until standard input or output is closed."""
+    def run(self, woken: int) -> None:
+        """Start what is asked until standard input or output is closed, and write what ends until all jobs have."""
         poll = select.poll()
         poll.register(0, select.POLLIN)
         poll.register(1, 0)
         poll.register(woken, select.POLLIN)
-        while self._accepting:
+        while self._accepting or self._jobs or self._unwritten:
             ready = dict(poll.poll(RETRY_MILLISECONDS if self._late else None))
             if woken in ready:
                 os.read(woken, 4096)
-            if 1 in ready:
-                self._accepting = False
-            elif 0 in ready:
-                self._read_input()
-            self._write_ends()
-
-    def run_remaining(self, woken: int) -> None:
-        """Write what ends, until all jobs have ended."""
-        while self._jobs or self._unwritten:
-            select.select([woken], [], [], RETRY_MILLISECONDS / 1000 if self._late else None)
-            with contextlib.suppress(BlockingIOError):
-                os.read(woken, 4096)
+            if self._accepting and ready.keys() & {0, 1}:
+                self._accepting = 1 not in ready
+                if self._accepting:
+                    self._read_input()
+                if not self._accepting:
+                    poll.unregister(0)
+                    poll.unregister(1)
             self._write_ends()
 
     def _read_input(self) -> None:
@@ -204,98 +182,45 @@ class Starter:
         pids: list[int] = []
         try:
             request = read_start_request(line)
-            claim = self._find_claim(request)
         except BadMessage as bad:
             return NotStarted(bad.tag, bad.error, str(bad))
         try:
             for number in range(request.count):
-                pids.append(run_program(request, number, claim))
-                self._note_active(pids[-1], request.tag, claim)
+                pids.append(run_program(request, number))
         except StartRefused as refusal:
-            self._give_up(pids)
-            if claim is not None and refusal.for_good:
-                _write_claim(claim)
+            # Nothing is left running of a request that could not be obeyed whole.
+            for pid in pids:
+                run_signal_group(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
             return NotStarted(request.tag, refusal.error, str(refusal))
-        self._set_late(not self._write_active())
+        self._jobs.update(pids)
+        self._unwritten += [Event(int(time.time()), str(pid), State.ACTIVE) for pid in pids]
+        self._write_events()
         return Started(request.tag, tuple(pids))
 
-    def _find_claim(self, request: StartRequest) -> Path | None:
-        if self._claims is None:
-            return None
-        if read_local_id(request.tag) is None or request.count != 1:
-            raise BadMessage(
-                request.tag, StartError.BAD_RSL, f"a job of the queue is one, TOKEN.INDEX: {request.tag!r}"
-            )
-        claim = self._claims / request.tag
-        if claim.exists():
-            raise BadMessage(request.tag, StartError.JOB_EXECUTION_FAILED, "it was started already: it has a claim")
-        return claim
-
-    def _give_up(self, pids: Sequence[int]) -> None:
-        """Leave nothing running of a request that could not be obeyed whole."""
-        for pid in pids:
-            run_signal_group(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            local_id = self._jobs.pop(pid)
-            self._unwritten = [event for event in self._unwritten if event.local_id != local_id]
-
-    def _note_active(self, pid: int, tag: str, claim: Path | None) -> None:
-        self._jobs[pid] = local_id = str(pid) if claim is None else tag
-        self._unwritten.append(Event(int(time.time()), local_id, State.ACTIVE))
-        process = read_process(pid, zombie=True)
-        if claim is not None and process is not None:
-            self._processes[claim] = render_process(process, self._process)
-
-    def _set_late(self, late: bool) -> None:
-        self._late = late
-        if self._lateness is not None:
-            fcntl.flock(self._lateness, fcntl.LOCK_SH if late else fcntl.LOCK_UN)
-
-    def _write_active(self) -> bool:
-        """Write down the processes and ACTIVE events that wait; False where it must be tried again."""
+    def _write_events(self, *ends: Event) -> None:
+        """Write down the ACTIVE events that wait, and ends; `_late` where that must be tried again."""
+        self._late = False
+        if not (self._unwritten or ends):
+            return
         try:
-            for claim, line in list(self._processes.items()):
-                write_to_claim(claim, line)
-                del self._processes[claim]
-            if self._unwritten:
-                write_events(self._log, self._unwritten)
+            write_events(self._log, (*self._unwritten, *ends))
+            self._unwritten.clear()
         except OSError as error:
-            _complain(f"cannot write down what was started, trying again: {error}")
-            return False
-        self._unwritten.clear()
-        return True
+            self._late = True
+            _complain(f"cannot write to the log, trying again: {error}")
 
     def _write_ends(self) -> None:
-        self._set_late(not self._write_active())
+        self._write_events()
         while not self._late and (child := read_ended_child()) is not None:
             # It stays a zombie until its end is written: if we die before, who inherits it still learns its exit code.
             run_signal_group(child.si_pid, signal.SIGKILL)
-            local_id = self._jobs.get(child.si_pid)
-            if local_id is None or self._write_end(local_id, JobEnd(*read_end(child), int(time.time()))):
-                os.waitpid(child.si_pid, 0)
-                self._jobs.pop(child.si_pid, None)
-            else:
-                self._set_late(True)
-
-    def _write_end(self, local_id: str, end: JobEnd) -> bool:
-        event = Event(end.timestamp, local_id, end.state, end.exit_code)
-        try:
-            if self._claims is not None:
-                # First: whoever finds it, should we die here, tells the log of this end and of no other.
-                write_to_claim(self._claims / local_id, render_end(end))
-            write_events(self._log, [event])
-        except OSError as error:
-            _complain(f"{local_id}: cannot write its end, trying again: {error}")
-            return False
-        if self._claims is not None:
-            self._say(render_event(event))
-        return True
-
-
-def _write_claim(claim: Path) -> None:
-    """See that a job whose program cannot be run has a claim; its process may have made it before its exec failed."""
-    with contextlib.suppress(OSError):
-        write_claim(claim)
+            if child.si_pid in self._jobs:
+                self._write_events(Event(int(time.time()), str(child.si_pid), *read_end(child)))
+                if self._late:
+                    return
+                self._jobs.remove(child.si_pid)
+            os.waitpid(child.si_pid, 0)
 
 
 def _complain(sentence: str) -> None:
@@ -343,18 +268,5 @@ def main(argv: Sequence[str]) -> int:
         print(f"cannot write to the scheduler log {argv[0]}: {error.strerror}", file=sys.stderr)
         return 1
     _fill_standard_descriptors()
-    run_starter(log, None, contextlib.nullcontext())
+    Starter(log).run(_make_wakeup())
     return 0
-
-
-def run_starter(log: Path, claims: Path | None, may_start: contextlib.AbstractContextManager[object]) -> None:
-    """Obey standard input while the context lasts, and see the jobs to their end after it."""
-    process = read_process(os.getpid())
-    if process is None:
-        raise OSError("cannot read /proc/self/stat; is /proc mounted?")
-    woken = _make_wakeup()
-    starter = Starter(log, claims, process)
-    with may_start:
-        starter.run_accepting(woken)
-    # Another starter may take over while we see our jobs to their end.
-    starter.run_remaining(woken)

@@ -11,10 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
-from batch_adapters.generator.log_file import BLOCK
-from batch_adapters.generator.watch import Watch
+from batch_adapters.generator.follow import BLOCK
+from batch_adapters.generator.process import Watch
 from batch_adapters.states import Event, render_event
 from sandbox.files import open_regular
 
@@ -23,16 +22,6 @@ MOST_EMPTY_DAYS = 400
 """Behind a longer gap no reader waits any more, and no log reaches back."""
 
 _LONGEST_LINE = 4096
-
-
-class Output(Protocol):
-    """Takes blocks of good lines."""
-
-    def write(self, block: bytes) -> None:
-        """Hand the lines on at once; raises OSError where that is not possible."""
-
-    def write_empty_days(self, now: float) -> None:
-        """See that the day of ``now`` (seconds since 1970), and each before it, has its file."""
 
 
 class StandardOutput:
@@ -81,14 +70,16 @@ class EventFolder:
     before they begin, because it leaves a day's file when the next one appears.
     """
 
-    def __init__(self, folder: Path, make_days: bool = True) -> None:
+    def __init__(self, folder: Path, end: "FolderEnd | None" = None) -> None:
         """Make today's file and those of days that were missed since the newest one.
 
-        ``make_days``: False where events of those days may still come first; the next ``write_empty_days`` makes them.
+        ``end``: what it ends with, where it is to go on behind that: events of those days may still come first, and the
+        next ``write_empty_days`` makes them.
 
         :raises OSError: the folder cannot be written.
         """
         self._folder = folder
+        self._told = end.told.copy() if end else Counter[bytes]()
         self._day = -1
         self._fd = -1
         today = int(time.time()) // _DAY
@@ -96,15 +87,18 @@ class EventFolder:
         # The newest one is opened once more: its end may be torn.
         names = set(os.listdir(folder))  # noqa: PTH208 names; one look at the folder, not one for each day
         self._last_day = next((day - 1 for day in back if day_file(folder, day).name in names), today - 1)
-        if make_days:
+        if end is None:
             self.write_empty_days(today * _DAY)
 
     def write(self, block: bytes) -> None:
-        """Append each line to its day's file.
+        """Append each line that is new to its day's file.
 
         :raises OSError: it cannot be written.
         """
         for line in block.splitlines(keepends=True):
+            if self._told.get(line, 0) > 0:
+                self._told[line] -= 1
+                continue
             day = int(line[4 : line.index(b";", 4)]) // _DAY
             if day != self._day:
                 self._open_day(day)
@@ -275,30 +269,3 @@ def _read_events(path: Path) -> Iterator[tuple[int, bytes]]:
         for line in file:
             if found := _EVENT.fullmatch(line):
                 yield int(found[1]), line
-
-
-def open_folder(path: Path, end: FolderEnd | None) -> Output:
-    """The folder, to write into it behind its end (None: from now on); raises OSError where that is not possible."""
-    return EventFolder(path) if end is None else _ResumedFolder(EventFolder(path, make_days=False), end.told)
-
-
-class _ResumedFolder:
-    """Writes what a folder does not have yet."""
-
-    def __init__(self, folder: EventFolder, told: Counter[bytes]) -> None:
-        self._folder = folder
-        self._told = told.copy()
-
-    def write(self, block: bytes) -> None:
-        """Append each line that is new to its day's file; raises OSError where it cannot be written."""
-        self._folder.write(b"".join(line for line in block.splitlines(keepends=True) if self._is_new(line)))
-
-    def _is_new(self, line: bytes) -> bool:
-        if self._told[line] <= 0:
-            return True
-        self._told[line] -= 1
-        return False
-
-    def write_empty_days(self, now: float) -> None:
-        """See that the day of ``now`` (seconds since 1970), and each before it, has its file."""
-        self._folder.write_empty_days(now)

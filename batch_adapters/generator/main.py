@@ -12,9 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from batch_adapters.generator.emit import LineFilter, Output, StandardOutput, open_folder, read_end
+from batch_adapters.generator.emit import EventFolder, LineFilter, StandardOutput, read_end
 from batch_adapters.generator.module import Feed, FeedSettings, LogNotKnown
 from batch_adapters.generator.process import (
+    InputEnded,
+    Watch,
     collect_garbage_rarely,
     fill_closed_descriptors,
     hold_folder,
@@ -24,7 +26,6 @@ from batch_adapters.generator.process import (
     run_in_background,
     write_pid_file,
 )
-from batch_adapters.generator.watch import InputEnded, Watch
 from batch_adapters.registry import EVENT_MODULES, UnknownEventModule, find_event_module
 
 logger = logging.getLogger("samgrid-scheduler-event-generator")
@@ -205,7 +206,7 @@ def _run(options: argparse.Namespace) -> NoReturn:
     settings = FeedSettings(options.log, since, os.environ, options.interval, may_ask=bool(options.folder))
     feed = module.open_feed(settings)
     with _writing():
-        folder = open_folder(options.folder, end) if options.folder else None
+        folder = EventFolder(options.folder, end) if options.folder else None
         if options.folder:
             hold_folder(options.folder)
         if options.background:
@@ -224,7 +225,9 @@ def _run(options: argparse.Namespace) -> NoReturn:
         lines.start_from(start.since)
 
 
-def _follow(feed: Feed, lines: LineFilter, output: Output, watch: Watch, start: StartTime, interval: float) -> None:
+def _follow(
+    feed: Feed, lines: LineFilter, output: EventFolder | StandardOutput, watch: Watch, start: StartTime, interval: float
+) -> None:
     """Write events until another start time is told."""
     since, warnings = start.since, _Warnings()
     look_for_files = True

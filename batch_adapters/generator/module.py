@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from batch_adapters.generator.follow import DatedFiles, Follower, RotatedFile, Source
 from batch_adapters.generator.local_time import be_in_zone, find_zone
@@ -123,6 +123,16 @@ def render_line(stamp: bytes, local_id: bytes, state: bytes, exit_code: bytes = 
     ``stamp``: the second since 1970, ``b"0"`` for now; ``state``: the GRAM number, e.g. ``b"2"``.
     """
     return b"001;%b;%b;%b;%b\n" % (stamp, local_id, state, exit_code)
+
+
+Known = TypeVar("Known")
+
+
+def remember(memory: dict[bytes, Known], key: bytes, value: Known, most: int) -> None:
+    """Keep something for a parser; of more than so many things the one that is known for longest is forgotten."""
+    memory[key] = value
+    if len(memory) > most:
+        del memory[next(iter(memory))]
 
 
 class LogFeed:

@@ -4,10 +4,10 @@
 which programs are run, in JSON with exactly these keys::
 
     {"batch_system": "fork", "tables": {}, "variables": {"python": "/usr/bin/python3", …},
-     "traffic": "/home/d0/.local/state/samgrid/batch-fork.json", "interval": 30}
+     "limiter": "/home/d0/.local/state/samgrid/batch-fork.json", "interval": 30}
 
 ``batch_system`` is a batch adapter's name, ``tables`` are the site's ``[batch.NAME]``, ``variables`` the site's for its
-templates, ``traffic`` is the file in which the account's processes share how much they have asked, ``interval`` is the
+templates, ``limiter`` is the file in which the account's processes share how much they have asked, ``interval`` is the
 time in seconds from an answer to the next question. A change of state is an event of the second in which the question
 was asked. Where nobody answers, nothing changes; a job that is not in the answer may have ended or not: no event.
 """
@@ -32,11 +32,11 @@ from batch_adapters.generator.module import FeedSettings, LogNotKnown
 from batch_adapters.registry import BadAdapter, UnknownBatchSystem
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.running.commands import render_argv
-from batch_adapters.running.traffic import Traffic
+from batch_adapters.running.rate_limiter import RateLimiter
 from batch_adapters.site_adapter import find_adapter
 from batch_adapters.states import Event, State, render_event
 
-_KEYS = {"batch_system", "tables", "variables", "traffic", "interval"}
+_KEYS = {"batch_system", "tables", "variables", "limiter", "interval"}
 _DAY = 86_400
 
 
@@ -67,19 +67,19 @@ def read_polling(path: Path) -> Polling:
 
 
 def _find_system(path: Path, found: Mapping[str, Any]) -> BatchSystem:
-    name, tables, variables, traffic = (found[key] for key in ("batch_system", "tables", "variables", "traffic"))
-    words, objects = (name, traffic), (tables, variables)
+    name, tables, variables, file = (found[key] for key in ("batch_system", "tables", "variables", "limiter"))
+    words, objects = (name, file), (tables, variables)
     if not all(isinstance(value, str) for value in words) or not all(isinstance(value, dict) for value in objects):
-        raise LogNotKnown(f"{path}: batch_system and traffic must be strings, tables and variables objects")
+        raise LogNotKnown(f"{path}: batch_system and limiter must be strings, tables and variables objects")
     try:
         adapter = find_adapter(name, tables)
         # Now, so that a forgotten variable ends the generator and not its first question.
-        render_argv(adapter.queue, variables)
+        render_argv(adapter.queue, {"user": "", "ids": (), **variables})
     except (UnknownBatchSystem, BadAdapter) as error:
         raise LogNotKnown(f"{path}: {error}") from error
     except jinja2.UndefinedError as error:
         raise LogNotKnown(f"{path}: a variable of the batch system {name} is missing: {error}") from error
-    return BatchSystem(adapter, variables, Traffic(Path(traffic), adapter.commands_per_minute, adapter.longest_pause))
+    return BatchSystem(adapter, variables, RateLimiter(Path(file), adapter.commands_per_minute, adapter.longest_pause))
 
 
 class JobStates:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Garbled, Job, Meaning, Naming
-from batch_adapters.diagnosis import Ask, Finding, Level
+from batch_adapters.diagnosis import Ask, Finding, Level, read_number
 from batch_adapters.states import Cause, State
 
 _FIELDS = "jobid jobindex stat exit_code job_name exit_reason pend_reason delimiter='|'"
@@ -109,7 +109,7 @@ def diagnose(ask: Ask, environment: Mapping[str, str]) -> Iterator[Finding]:
     if printed.exit_code != 0 or found is None:
         return
     text = f"LSF shows ended jobs for {found[1]} s (CLEAN_PERIOD)"
-    if int(found[1]) >= _SHORTEST_MEMORY:
+    if read_number(found[1]) >= _SHORTEST_MEMORY:
         yield Finding(Level.GOOD, text)
     else:
         yield Finding(Level.WARNING, text, "lsb.params: CLEAN_PERIOD = 3600, then: badmin reconfig")
@@ -132,6 +132,10 @@ LSF = BatchAdapter(
             *("{% if cores > 1 %}-R{% endif %}", "{% if cores > 1 %}span[hosts=1]{% endif %}"),
             *("{% if gpus %}-gpu{% endif %}", "{% if gpus %}num={{ gpus }}{% endif %}"),
             *("{% if max_disk_mb %}-R{% endif %}", "{% if max_disk_mb %}rusage[tmp={{ max_disk_mb }}]{% endif %}"),
+            *(
+                "{% if excluded_host %}-R{% endif %}",
+                "{% if excluded_host %}select[hname!='{{ excluded_host }}']{% endif %}",
+            ),
             *("{{ options* }}", "/bin/sh", "{{ driver | sh }}", "{{ token }}"),
         ),
         outcomes=(OK, _LATER, _DOWN, _REFUSED),

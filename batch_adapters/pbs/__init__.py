@@ -7,7 +7,7 @@ never run against a real Torque.
 from dataclasses import replace
 
 from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Listing, Meaning, Naming
-from batch_adapters.diagnosis import later
+from batch_adapters.pbs.diagnosis import diagnose_pbs, diagnose_torque
 from batch_adapters.pbs.queries import list_causes, list_ended_states, read_json_jobs, read_xml_jobs
 from batch_adapters.states import State
 
@@ -178,6 +178,8 @@ PBS = BatchAdapter(
         r"H(?: .*)?": "qrls {array}",
         r"W(?: .*)?": "qalter -a NOW {array}, with a time for NOW",
         r"[SU](?: .*)?": "qsig -s resume {id}, by an operator",
+        r"Q Can Never Run: .*": "qalter -l RESOURCES {array}, with what there is for RESOURCES",
+        r"Q Not Running: Queue not started\..*": "qstart QUEUE, by an operator",
     },
     local_id_words="$PBS_JOBID",
     index_words="${PBS_ARRAY_INDEX:-1}",
@@ -189,7 +191,7 @@ PBS = BatchAdapter(
     version=Command(("qstat", "-B", "-f"), outcomes=(_COMPLAINT, OK, _DOWN), timeout=30),
     read_version=r"\bpbs_version = (\S+)",
     ignored_variables=("PBS_DPREFIX", "PBS_QSTAT_", "PBS_CLIENTRETRY"),
-    diagnose=later("batch_adapters.pbs.diagnosis:diagnose_pbs"),
+    diagnose=diagnose_pbs,
 )
 """OpenPBS and PBS Professional."""
 
@@ -248,6 +250,6 @@ TORQUE = replace(
     # max_job_array_size is shown only where somebody has set it.
     array_limit=None,
     max_array=1000,
-    diagnose=later("batch_adapters.pbs.diagnosis:diagnose_torque"),
+    diagnose=diagnose_torque,
 )
 """Torque from 2.5 on; jobs of arrays before that have other names."""

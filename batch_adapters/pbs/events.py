@@ -24,7 +24,7 @@ _EVENT = re.compile(
     rb"\n(.{19})(?:\.[0-9]++)?+;[0-9a-f]++;[^;]*+;"
     rb"(?:Job;([0-9][^;]*+);"
     rb"(?:Exit_status=(-?[0-9]{1,9}+)(?=[ \n])"
-    rb"|(Job (?:Queued|Run|Rerun|to be deleted)(?= at request of )|Job (?:deleted|sent signal)(?= )"
+    rb"|(Job (?:Queued|Run|Rerun|to be deleted)(?= at request of )|Job (?:deleted|sent signal)(?= )|Job requeued(?=, )"
     rb"|job signaled with (?:admin-)?(?:suspend|resume)(?= by )|Obit received(?= )"
     rb"|dequeuing(?= from [^,\n]*+, state F\n)|enqueuing(?= into [^,\n]*+, state F )"
     rb"|Dependency request for job rejected|[0-9]++[^ ;\n]*+ Finished job did not satisfy dependency))"
@@ -55,7 +55,8 @@ class ServerLog(Parser):
     PBS itself says only half of what happens to a job, so the parser remembers, of the latest 50 000 jobs that were
     started or deleted, whether somebody asked for the deletion: such a job's exit status, whatever it is, is the end
     of a cancellation, unless its host had told of its end before and no signal was the reason. The deletion of a job
-    that was not started is its end. For a job that is not remembered any more the deletion counts as its end.
+    that was not started is its end. For a job that is not remembered any more the deletion counts as its end. Of a job
+    whose host is lost the log says Exit_status=-20 first, and then, if it may run again, that it is queued.
 
     An array's parent is ACTIVE with its first subjob. Deleted, it is FAILED at once: that is the end of the subjobs
     that wait, which have no lines of their own. Else it ends when the server takes it out of its queue, DONE with 0
@@ -163,7 +164,7 @@ class ServerLog(Parser):
             case b"dequeuing" | b"enqueuing":
                 # The end of a finished job's history, or the history taken up by a server that starts.
                 return ()
-            case b"Job Rerun" | b"":
+            case b"Job Rerun" | b"Job requeued" | b"":
                 self._courses.pop(local_id, None)
                 return head, local_id, _PENDING
             case _:

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping
 from batch_adapters.adapter import Garbled, Job
 from batch_adapters.states import Cause, State
 
-# "Job run at …" is no reason for anything.
-_RUNNING = frozenset("BER")
+_RUNNING = frozenset("BERSU")
+# A comment that is no reason for anything.
+_STARTED = re.compile(r"Job (?:run|Array Began) at .*")
 _ENDED = frozenset("CFX")
 # Torque gives each element of an array a name of its own.
 _TOKEN = re.compile(r"([a-z][a-z0-9]{7}-[0-9a-z]+)(?:\[\d+\]|-\d+)?", re.ASCII)
@@ -120,7 +121,7 @@ def _read_jobs(jobs: Mapping[str, Mapping[str, object]], causes: Mapping[int, Ca
         name = _TOKEN.fullmatch(str(attributes.get("Job_Name")))
         if name is None or "[]" in local_id:
             continue
-        # Elements of an array that is held say Q: only the array itself says more.
+        # What an element does not say, its array may.
         array = jobs.get(_ELEMENT.sub(r"\1[]\2", local_id), {})
         exit_status = _read_exit_status(attributes)
         state = _read_state(attributes, exit_status)
@@ -164,5 +165,10 @@ def _read_cause(state: str, exit_status: int | None, causes: Mapping[int, Cause]
 
 
 def _read_reason(attributes: Mapping[str, object]) -> str:
-    held = f"held ({attributes.get('Hold_Types')})" if attributes.get("job_state") == "H" else ""
-    return ": ".join(text for text in (held, str(attributes.get("comment", ""))) if text)
+    comment = str(attributes.get("comment", ""))
+    if str(attributes.get("job_state"))[:1] in _ENDED:
+        return comment
+    # Elements of an array that is held say Q.
+    kinds = str(attributes.get("Hold_Types", "n"))
+    held = f"held ({kinds})" if kinds != "n" else ""
+    return ": ".join(text for text in (held, "" if _STARTED.fullmatch(comment) else comment) if text)

@@ -25,7 +25,7 @@ from batch_adapters.adapter import (
     Unreachable,
 )
 from batch_adapters.running.commands import OutputTooLong, TimedOut, render_text, run_command
-from batch_adapters.running.traffic import HeldBack, Traffic
+from batch_adapters.running.rate_limiter import RateLimited, RateLimiter
 
 logger = logging.getLogger(__name__)
 
@@ -45,15 +45,15 @@ _LONGEST_WHY = 600
 
 
 class BatchSystem:
-    """A batch adapter, the site's variables for its templates, and the account's restraint.
+    """A batch adapter, the site's variables for its templates, and the account's rate limit.
 
     Every method may raise Unreachable (nobody answered: nothing is known) and Garbled (somebody did, but in words that
     cannot be understood). An empty list is an answer.
     """
 
-    def __init__(self, adapter: BatchAdapter, site: Mapping[str, Any], traffic: Traffic) -> None:
+    def __init__(self, adapter: BatchAdapter, site: Mapping[str, Any], limiter: RateLimiter) -> None:
         self.adapter = adapter
-        self.traffic = traffic
+        self.limiter = limiter
         self._site = site
 
     @property
@@ -65,12 +65,7 @@ class BatchSystem:
         """Most local jobs in one array: the batch system's own limit, or the configured one where that is lower."""
         if self.adapter.array_limit is None:
             return self.adapter.max_array
-        printed = self._ask(self.adapter.array_limit, {})
-        found = re.search(self.adapter.read_array_limit, printed)
-        if found is None:
-            raise Garbled(f"{self.adapter.name}: no array limit in {printed[:200]!r}")
-        # Group 1 does not take part where the answer is that there is no limit.
-        return self.adapter.max_array if found[1] is None else max(1, min(int(found[1][:9]), self.adapter.max_array))
+        return read_max_array(self.adapter, self._ask(self.adapter.array_limit, {}))
 
     def submit(self, submission: Submission) -> Mapping[int, str]:
         """Submit an array once; the local id of each position in it, from 1.
@@ -121,7 +116,7 @@ class BatchSystem:
         if self.adapter.why is None:
             return {}
         try:
-            return self.adapter.read_why(self._ask(self.adapter.why, {"array": array}))
+            return read_reasons(self.adapter, self._ask(self.adapter.why, {"array": array}))
         except BatchError as error:  # that it is blocked is known all the same
             logger.info("%s: what blocks %s: %s", self.adapter.name, array, error)
             return {}
@@ -175,8 +170,7 @@ class BatchSystem:
         """Why a local job waits, in the batch system's own words; empty where it has none."""
         if self.adapter.analyze is None:
             return ""
-        found = re.findall(self.adapter.read_analysis, self._ask(self.adapter.analyze, {"id": local_id}))
-        return "; ".join(dict.fromkeys(" ".join(reason.split()) for reason in found))[:_LONGEST_WHY]
+        return read_analysis(self.adapter, self._ask(self.adapter.analyze, {"id": local_id}))
 
     def version(self) -> str:
         """What the batch system says of itself; empty where it has no words for that."""
@@ -192,7 +186,7 @@ class BatchSystem:
                 jobs += read_answer(read, printed)
             except Garbled as error:
                 raise Garbled(f"{command.argv[0]}: {error}") from error
-        return [self._find_status(job) for job in jobs if job.owner in ("", _find_user())]
+        return [find_status(self.adapter, job) for job in jobs if job.owner in ("", _find_user())]
 
     def _answers(self, command: Command, variables: Mapping[str, Any]) -> Iterator[str]:
         """What a command prints; of one with a listing, for some of its ids at a time."""
@@ -228,25 +222,6 @@ class BatchSystem:
         ids = [line.rstrip("\n") for line in lines]
         return list(dict.fromkeys(map(self.adapter.naming.array_of, ids))) if listing.has_elements else ids
 
-    def _find_status(self, job: Job) -> LocalStatus:
-        adapter = self.adapter
-        state = adapter.states.get(job.native_state)
-        if state is None:
-            logger.warning("%s %s: unknown native state %r", adapter.name, job.local_id, job.native_state)
-        cause = job.cause or adapter.causes.get(job.native_state)
-        fields = (job.local_id, job.native_state, state, job.exit_code, job.reason, job.token, cause)
-        helps = "" if state is not None and state.is_final else self._find_help(job)
-        is_leaving = job.native_state in adapter.leaving
-        return LocalStatus(*fields, by=_name_user(job.by), is_leaving=is_leaving, helps=helps)
-
-    def _find_help(self, job: Job) -> str:
-        """The command that lets a blocked local job go on; empty where it is not blocked."""
-        said = f"{job.native_state} {job.reason}".strip()
-        for pattern, command in self.adapter.blocks.items():
-            if re.fullmatch(pattern, said, re.DOTALL):
-                return command.format(id=job.local_id, array=self.adapter.naming.array_of(job.local_id))
-        return ""
-
     def _ask(self, command: Command, variables: Mapping[str, Any]) -> str:
         """Run a command that may be run any number of times: again, soon, where the batch system could not answer."""
         import tenacity  # slow to load, and the monitor asks nothing
@@ -260,20 +235,20 @@ class BatchSystem:
         return retrying(self._run, command, variables)
 
     def _run(self, command: Command, variables: Mapping[str, Any]) -> str:
-        self.traffic.wait_for_turn()
+        self.limiter.acquire()
         try:
             everything = {"user": _find_user(), **self._site, **variables}
             printed = run_command(command, everything, self.adapter.ignored_variables)
         except Postponed:
-            self.traffic.note_answer()
+            self.limiter.note_answer()
             raise
         except Unreachable as error:
-            self.traffic.note_outage(str(error))
+            self.limiter.note_outage(str(error))
             raise
         except Exception:
-            self.traffic.note_answer()
+            self.limiter.note_answer()
             raise
-        self.traffic.note_answer()
+        self.limiter.note_answer()
         return printed
 
 
@@ -304,6 +279,62 @@ def read_answer(read: Reader, printed: str) -> list[Job]:
     return jobs
 
 
+def read_max_array(adapter: BatchAdapter, printed: str) -> int:
+    """Most local jobs in one array, by the batch system's own words, and never more than the adapter's.
+
+    :raises Garbled: they have no number.
+    """
+    found = re.search(adapter.read_array_limit, printed)
+    if found is None:
+        raise Garbled(f"{adapter.name}: no array limit in {printed[:200]!r}")
+    # Group 1 does not take part where the answer is that there is no limit.
+    if found[1] is None:
+        return adapter.max_array
+    if not re.fullmatch(r"\d+", found[1], re.ASCII):
+        raise Garbled(f"{adapter.name}: an array limit that is no number: {found[1][:200]!r}")
+    return max(1, min(int(found[1][:9]), adapter.max_array))
+
+
+def read_reasons(adapter: BatchAdapter, printed: str) -> Mapping[str, str]:
+    """What blocks local jobs, by their ids.
+
+    :raises Garbled: the adapter's reader can make nothing of it, whatever it says of that.
+    """
+    try:
+        return {local_id: reason[:_LONGEST_WHY] for local_id, reason in adapter.read_why(printed).items()}
+    except Garbled:
+        raise
+    except Exception as error:  # as for every reader
+        raise Garbled(f"{type(error).__name__}: {str(error)[:200]}: {printed[:200]!r}") from error
+
+
+def read_analysis(adapter: BatchAdapter, printed: str) -> str:
+    """Why a local job waits, each reason once and all of them in one line."""
+    found = re.findall(adapter.read_analysis, printed)
+    return "; ".join(dict.fromkeys(" ".join(reason.split()) for reason in found))[:_LONGEST_WHY]
+
+
+def find_status(adapter: BatchAdapter, job: Job) -> LocalStatus:
+    """What a job of an answer is in our words, and the command that helps where it is blocked."""
+    state = adapter.states.get(job.native_state)
+    if state is None:
+        logger.warning("%s %s: unknown native state %r", adapter.name, job.local_id, job.native_state)
+    cause = job.cause or adapter.causes.get(job.native_state)
+    fields = (job.local_id, job.native_state, state, job.exit_code, job.reason, job.token, cause)
+    helps = "" if state is not None and state.is_final else _find_help(adapter, job)
+    is_leaving = job.native_state in adapter.leaving
+    return LocalStatus(*fields, by=_name_user(job.by), is_leaving=is_leaving, helps=helps)
+
+
+def _find_help(adapter: BatchAdapter, job: Job) -> str:
+    """The command that lets a blocked local job go on; empty where it is not blocked."""
+    said = f"{job.native_state} {job.reason}".strip()
+    for pattern, command in adapter.blocks.items():
+        if re.fullmatch(pattern, said, re.DOTALL):
+            return command.format(id=job.local_id, array=adapter.naming.array_of(job.local_id))
+    return ""
+
+
 @functools.cache
 def _find_user() -> str:
     return _name_user(str(os.geteuid()))
@@ -321,4 +352,4 @@ def _name_user(by: str) -> str:
 
 
 def _is_worth_another_try(error: BaseException) -> bool:
-    return isinstance(error, Unreachable) and not isinstance(error, TimedOut | HeldBack)
+    return isinstance(error, Unreachable) and not isinstance(error, TimedOut | RateLimited)

@@ -11,6 +11,7 @@ import shlex
 import signal
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from batch_adapters.adapter import Answer, Command, Garbled, Postponed, Refused, Unreachable
@@ -25,6 +26,7 @@ logger = logging.getLogger(__name__)
 MAX_OUTPUT = 64 * 1024 * 1024
 """Bytes that one command may print; more is no answer."""
 
+_BLOCK = 1 << 16
 _LIST = re.compile(r"\{\{ *(\w+)\* *\}\}")
 _ANY_CODE = list(range(256))
 _PR_SET_PDEATHSIG = 1  # prctl(2)
@@ -98,13 +100,15 @@ def run_command(command: Command, variables: Mapping[str, Any], ignored_variable
     argv = render_argv(command, variables)
     stdin = render_text(command.stdin, variables)
     exit_code, stdout, stderr = _run(argv, command.timeout, stdin, ignored_variables)
-    return _judge(command, argv, exit_code, stdout, stderr)
+    return judge_answer(command, argv, exit_code, stdout, stderr)
 
 
-def run_question(argv: Sequence[str], timeout: float, ignored_variables: Iterable[str] = ()) -> Printed:
+def run_question(
+    argv: Sequence[str], timeout: float, ignored_variables: Iterable[str] = (), stdin: str = ""
+) -> Printed:
     """What a program printed and how it ended, whatever that means; ``timeout`` in seconds. Never raises."""
     try:
-        return Printed(*_run(argv, timeout, "", ignored_variables))
+        return Printed(*_run(argv, timeout, stdin, ignored_variables))
     except (Unreachable, Garbled) as error:
         return Printed(None, "", str(error))
 
@@ -135,6 +139,9 @@ def _start(
             _err=err,
             # Programs cut their lines to the width of a terminal.
             _tty_out=False,
+            # Line by line, which is sh's way, each megabyte takes a fifth of a second of CPU time.
+            _out_bufsize=_BLOCK,
+            _err_bufsize=_BLOCK,
             _ok_code=_ANY_CODE,
             _bg=True,
             _bg_exc=False,
@@ -142,7 +149,8 @@ def _start(
             _preexec_fn=_prepare_child,
         )
     except sh.CommandNotFound as error:
-        raise Unreachable(f"{argv[0]} cannot be run: there is no such program") from error
+        why = "it is not executable" if Path(argv[0]).is_file() else "there is no such program"
+        raise Unreachable(f"{argv[0]} cannot be run: {why}") from error
     except (sh.ForkException, OSError) as error:
         raise Unreachable(f"{argv[0]} cannot be run: {str(error).strip().splitlines()[-1].strip()}") from error
 
@@ -198,7 +206,8 @@ _ERRORS = {
 }
 
 
-def _judge(command: Command, argv: list[str], exit_code: int, stdout: str, stderr: str) -> str:
+def judge_answer(command: Command, argv: Sequence[str], exit_code: int, stdout: str, stderr: str) -> str:
+    """As `run_command`, of what a command has printed."""
     # Nobody has said what an answer means that no outcome fits: it is not taken for a no, which would end grid jobs.
     fitting = (outcome.answer for outcome in command.outcomes if outcome.fits(exit_code, stdout + stderr))
     answer = next(fitting, Answer.UNKNOWN)
@@ -207,6 +216,6 @@ def _judge(command: Command, argv: list[str], exit_code: int, stdout: str, stder
     return stdout if answer is Answer.OK else ""
 
 
-def _failure(argv: list[str], exit_code: int, stdout: str, stderr: str) -> str:
+def _failure(argv: Sequence[str], exit_code: int, stdout: str, stderr: str) -> str:
     text = (stderr.strip() or stdout.strip() or "nothing printed")[:500]
     return f"{argv[0]} {argv[1] if len(argv) > 1 else ''}: exit code {exit_code}: {text}"

@@ -1,8 +1,7 @@
 """Grid Engine 6.2 and its heirs, by qsub (sge_submit(1)), qstat(1), qacct(1), qdel(1) and qconf(1)."""
 
 from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Meaning, Naming
-from batch_adapters.diagnosis import later
-from batch_adapters.sge.answers import BLOCKS, CAUSES, LEAVING, STATES, read_errors, read_history, read_queue
+from batch_adapters.sge.answers import BLOCKS, CAUSES, LEAVING, STATES, diagnose, read_errors, read_history, read_queue
 
 # Exit status 99 has a job run again, 100 keeps it in the queue in error (sge_shepherd(8)). The true one is in the
 # driver's status file. Signals that the driver catches must not end the shell that waits for it.
@@ -63,6 +62,7 @@ SGE = BatchAdapter(
             ),
             *("{% if cores > 1 %}-pe{% endif %}", "{% if cores > 1 %}{{ parallel_environment }}{% endif %}"),
             "{% if cores > 1 %}{{ cores }}{% endif %}",
+            *("{% if excluded_host %}-l{% endif %}", "{% if excluded_host %}h=!{{ excluded_host }}{% endif %}"),
             *("{{ options* }}", "/bin/sh", "-c", _RUN, "samgrid", "{{ driver }}", "{{ token }}"),
         ),
         outcomes=(
@@ -146,5 +146,5 @@ SGE = BatchAdapter(
         *("MORE_INFO", "SGE_COMMLIB_DEBUG", "SGE_DEBUG_", "SGE_DELAY_", "SGE_ENABLE_MSG_ID", "SGE_LONG_"),
         *("SGE_QACCT_", "SGE_QSTAT_", "SGE_SINGLE_LINE", "SGE_TEST_", "SGE_TIMELOG"),
     ),
-    diagnose=later("batch_adapters.sge.diagnosis:diagnose"),
+    diagnose=diagnose,
 )

@@ -1,11 +1,12 @@
-"""What Grid Engine's qstat and qacct print, as local jobs, and its words for their states."""
+"""What Grid Engine's programs print: local jobs, their states, and its configuration, for ``samgrid doctor``."""
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from batch_adapters.adapter import Garbled, Job, read_range
+from batch_adapters.diagnosis import PARALLEL_ENVIRONMENT, Ask, Finding, Level, Printed, read_number
 from batch_adapters.states import Cause, State
 
 if TYPE_CHECKING:
@@ -96,8 +97,10 @@ def _read_entry(entry: "Element") -> Iterator[Job]:
     state = order_letters(letters)
     tasks = entry.findtext("tasks")
     ids = [number] if tasks is None else [f"{number}.{task}" for task in _read_tasks(tasks)]
+    # What is in error only "qstat -j" says.
+    is_held = "h" in state and "E" not in state and STATES.get(state) is State.PENDING
     for local_id in ids:
-        yield Job(local_id, state, reason=_reason(state), token=name)
+        yield Job(local_id, state, reason="held" if is_held else "", token=name)
 
 
 def _read_tasks(tasks: str) -> Iterator[int]:
@@ -107,11 +110,6 @@ def _read_tasks(tasks: str) -> Iterator[int]:
         if numbers is None:
             raise Garbled(f"no task numbers: {tasks[:200]!r}")
         yield from read_range(*numbers.groups())
-
-
-def _reason(state: str) -> str:
-    # What is in error only "qstat -j" says.
-    return "held" if "h" in state and "E" not in state and STATES.get(state) is State.PENDING else ""
 
 
 def read_errors(printed: str) -> dict[str, str]:
@@ -169,3 +167,102 @@ def _read_figure(text: str) -> float | None:
 def _read_id(words: dict[str, str]) -> str:
     number, task = int(words["jobnumber"]), words["taskid"]
     return f"{number}" if task == "undefined" else f"{number}.{int(task)}"
+
+
+_CONFIGURE = "run qconf -mconf as Grid Engine's administrator, and write"
+_WANTED = "reporting_params accounting=true reporting=true flush_time=00:00:01 joblog=true sharelog=00:00:00"
+_LATE = 5
+"""Seconds that events may be late without a word."""
+_WITHOUT_RERUNS = 'write options = ["-r", "n"] into [batch.sge] of samgrid.toml'
+
+
+def diagnose(ask: Ask, environment: Mapping[str, str]) -> Iterator[Finding]:
+    """Whether the reporting file and the accounting file tell all, and what would have jobs run again (sge_conf(5))."""
+    settings = _read_settings(ask(["qconf", "-sconf"]).stdout)
+    # That nobody answers is found for every batch system alike.
+    if settings:
+        queues = re.split(r"(?m)^(?=qname )", ask(["qconf", "-sq", "*"]).stdout)
+        yield from _diagnose_reporting(settings)
+        yield from _diagnose_reruns(settings, queues)
+        yield from _diagnose_cores(ask(["qconf", "-sp", PARALLEL_ENVIRONMENT]), queues)
+    yield from _diagnose_defaults(ask, environment)
+
+
+def _read_settings(printed: str) -> dict[str, str]:
+    """Name and value of each line; a line that ends in a backslash goes on."""
+    return dict(re.findall(r"(?m)^([a-z]\w*) +(.*?) *$", re.sub(r"\\\n\s*", "", printed)))
+
+
+def _diagnose_reporting(settings: Mapping[str, str]) -> Iterator[Finding]:
+    params = dict(re.findall(r"(\w+)=([^\s,]+)", settings.get("reporting_params", "")))
+    off = [name for name in ("reporting", "joblog") if params.get(name, "").lower() not in ("true", "1")]
+    seconds = _read_seconds(params.get("flush_time", "15"))
+    if off:
+        text = f"Grid Engine's reporting file does not tell of jobs ({' and '.join(off)} off): their ends come late."
+        yield Finding(Level.FAULT, text, f"{_CONFIGURE} {_WANTED}")
+    elif not 0 < seconds <= _LATE:
+        late = f"{seconds} s" if seconds else "a minute"
+        text = f"Grid Engine's reporting file is written with a delay of up to {late} (flush_time), and so events come."
+        yield Finding(Level.WARNING, text, f"{_CONFIGURE} {_WANTED}")
+    else:
+        yield Finding(Level.GOOD, "Grid Engine's reporting file tells of jobs, and at once.")
+    if params.get("accounting", "true").lower() not in ("true", "1"):
+        text = "Grid Engine keeps no accounting: a job that has left the queue has no second witness of its end."
+        yield Finding(Level.FAULT, text, f"{_CONFIGURE} {_WANTED}")
+    else:
+        yield Finding(Level.GOOD, "Grid Engine's accounting file keeps the ends of jobs until somebody rotates it.")
+
+
+def _diagnose_cores(printed: Printed, queues: Sequence[str]) -> Iterator[Finding]:
+    """Whether requests can have several cores: by a parallel environment that some queue has (sge_pe(5))."""
+    if absent := re.match(r"(\S+) is not a parallel environment", printed.stderr):
+        text = f"There is no parallel environment {absent[1]}: Grid Engine refuses requests with more than one core."
+        yield Finding(
+            Level.WARNING,
+            text,
+            f"run qconf -ap {absent[1]} as its administrator, write allocation_rule $pe_slots, and {absent[1]} into the"
+            ' pe_list of a queue; or, where another has that rule, parallel_environment = "ITS NAME" in [batch.sge]',
+        )
+    if found := re.match(r"pe_name +(\S+)$", printed.stdout, re.MULTILINE):
+        lists = [" ".join(re.findall(r"(?m)^pe_list +(.*)", re.sub(r"\\\n\s*", "", queue))) for queue in queues]
+        if not any(found[1] in re.split(r"[\s,=\[\]]+", names) for names in lists):
+            text = (
+                f"No queue has the parallel environment {found[1]}: local jobs with more than one core wait for ever."
+            )
+            yield Finding(
+                Level.WARNING, text, f"run qconf -mq QUEUE as its administrator, and write {found[1]} into its pe_list"
+            )
+        else:
+            yield Finding(Level.GOOD, f"Local jobs may have several cores: queues have {found[1]}.")
+
+
+def _diagnose_reruns(settings: Mapping[str, str], queues: Sequence[str]) -> Iterator[Finding]:
+    rerun = [queue.split()[1] for queue in queues if re.search(r"(?m)^rerun +.*TRUE", queue)]
+    if rerun:
+        text = f"Jobs in the queues {', '.join(rerun)} are started again after their node was lost (rerun TRUE)."
+        yield Finding(Level.WARNING, text, f"where a program must not run twice, {_WITHOUT_RERUNS}")
+    unknown = settings.get("reschedule_unknown", "0")
+    if _read_seconds(unknown):
+        text = (
+            f"Rerunnable jobs of a node that is silent for {unknown} (reschedule_unknown) are started elsewhere,"
+            " though they may run on."
+        )
+        yield Finding(Level.WARNING, text, f"{_CONFIGURE} reschedule_unknown 00:00:00; or {_WITHOUT_RERUNS}")
+
+
+def _diagnose_defaults(ask: Ask, environment: Mapping[str, str]) -> Iterator[Finding]:
+    """The files of default options (sge_request(5)), which hold for what we submit, too."""
+    cell = f"{environment.get('SGE_ROOT', '')}/{environment.get('SGE_CELL') or 'default'}"
+    for path in (f"{cell}/common/sge_request", f"{environment.get('HOME', '')}/.sge_request"):
+        lines = [line for line in ask(["cat", path]).stdout.splitlines() if not line.startswith("#")]
+        if "-V" in " ".join(lines).split():
+            text = f"{path} has every job inherit the whole environment of its submitter (-V), with secrets in it."
+            yield Finding(Level.WARNING, text, f"take -V out of {path}")
+
+
+def _read_seconds(time: str) -> int:
+    """Of ``HH:MM:SS`` or a number of seconds; 0 where it is neither."""
+    seconds = 0
+    for part in time.split(":"):
+        seconds = seconds * 60 + read_number(part)
+    return seconds

@@ -14,9 +14,8 @@ not tell of that, there it is DONE with 137.
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
 
-from batch_adapters.generator.module import LogModule, LogNotKnown, Parser, render_line
+from batch_adapters.generator.module import LogModule, LogNotKnown, Parser, remember, render_line
 
 _PENDING, _ACTIVE, _FAILED, _DONE, _SUSPENDED = b"1", b"2", b"4", b"8", b"16"
 _STATES = {
@@ -90,16 +89,16 @@ class GridEngineLog(Parser):
         for stamp, word, job, task, ended, _, failed, exit_code, ended_task in _RECORD.findall(lines):
             if ended:
                 if failed not in _GOES_ON:
-                    _remember(self._outcomes, _render_id(ended, ended_task), (failed, exit_code))
+                    remember(self._outcomes, _render_id(ended, ended_task), (failed, exit_code), _MOST_JOBS)
                 continue
             local_id = b"%b.%b" % (job, task) if task else job
             if word == b"finished":
                 events.append(self._render_end(stamp, local_id))
             elif word == b"deleted":
-                _remember(self._deleted, local_id, True)
+                remember(self._deleted, local_id, True, _MOST_JOBS)
             else:
                 if word == b"delivered":
-                    _remember(self._started, local_id, True)
+                    remember(self._started, local_id, True, _MOST_JOBS)
                 elif word == b"restart":
                     self._started.pop(local_id, None)
                     self._outcomes.pop(local_id, None)
@@ -127,15 +126,6 @@ class GridEngineLog(Parser):
                 state = _DONE if failed in _NORMAL else _FAILED
                 events.append(render_line(b"%d" % self._latest_end, _render_id(job, task), state, exit_code))
         return events
-
-
-_Value = TypeVar("_Value")
-
-
-def _remember(memory: dict[bytes, _Value], local_id: bytes, value: _Value) -> None:
-    memory[local_id] = value
-    if len(memory) > _MOST_JOBS:
-        del memory[next(iter(memory))]
 
 
 def _render_id(job: bytes, task: bytes) -> bytes:

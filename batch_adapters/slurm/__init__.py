@@ -1,8 +1,7 @@
 """Slurm: its commands, their answers and states (sbatch(1), squeue(1), scancel(1), sacct(1); measured with 22.05)."""
 
 from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Meaning, Naming
-from batch_adapters.diagnosis import later
-from batch_adapters.slurm.answers import NEVER_STARTED, read_history, read_jobs
+from batch_adapters.slurm.answers import NEVER_STARTED, diagnose, read_history, read_jobs
 from batch_adapters.states import Cause, State
 
 # Only what the programs say themselves: squeue prints job names, which are any text.
@@ -90,6 +89,7 @@ SLURM = BatchAdapter(
             "{% if cores > 1 %}--cpus-per-task={{ cores }}{% endif %}",
             "{% if gpus %}--gpus-per-node={{ gpus }}{% endif %}",
             "{% if max_disk_mb %}--tmp={{ max_disk_mb }}M{% endif %}",
+            "{% if excluded_host %}--exclude={{ excluded_host }}{% endif %}",
             "{{ options* }}",
         ),
         # sbatch reads all of its script, and refuses one that has a \r\n anywhere; the driver may.
@@ -192,27 +192,10 @@ SLURM = BatchAdapter(
     # All SLURM_ variables of ours reach the jobs, and would tell them that they are others; SLURM_CONF stays.
     ignored_variables=(
         *("SBATCH_", "SQUEUE_", "SCANCEL_", "SACCT_", "SCONTROL_"),
-        *(
-            "SLURM_ARRAY",
-            "SLURM_BITSTR",
-            "SLURM_CLUSTER",
-            "SLURM_CPU",
-            "SLURM_DEBUG",
-            "SLURM_EX",
-            "SLURM_GET",
-            "SLURM_HINT",
-        ),
-        *(
-            "SLURM_JOB",
-            "SLURM_LOCAL",
-            "SLURM_MEM",
-            "SLURM_N",
-            "SLURM_PRIO",
-            "SLURM_PROC",
-            "SLURM_RESTART",
-            "SLURM_STEP",
-        ),
+        *("SLURM_ARRAY", "SLURM_BITSTR", "SLURM_CLUSTER", "SLURM_CPU", "SLURM_DEBUG", "SLURM_EX", "SLURM_GET"),
+        *("SLURM_HINT", "SLURM_JOB", "SLURM_LOCAL", "SLURM_MEM", "SLURM_N", "SLURM_PRIO", "SLURM_PROC"),
+        *("SLURM_RESTART", "SLURM_STEP"),
         *("SLURM_SUBMIT", "SLURM_TASK", "SLURM_TIME", "SLURM_UMASK", "SLURM_WORKING"),
     ),
-    diagnose=later("batch_adapters.slurm.diagnosis:diagnose"),
+    diagnose=diagnose,
 )

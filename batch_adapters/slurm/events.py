@@ -28,12 +28,323 @@ its own record cannot be told from two jobs. Where users are not trusted, slurmc
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from itertools import chain, islice
 from pathlib import Path
 
-from batch_adapters.generator.module import LogModule, LogNotKnown, Parser
-from batch_adapters.slurm.completion_log import RECORD, START, CompletionLog
-from batch_adapters.slurm.controller_log import STAMPED, ControllerLog
+from batch_adapters.generator.local_time import LocalStamps
+from batch_adapters.generator.module import LogModule, LogNotKnown, Parser, remember, render_line
+
+_PENDING, _ACTIVE, _FAILED, _DONE, _SUSPENDED = b"1", b"2", b"4", b"8", b"16"
+# --- jobcomp/filetxt: one record for each end of a job
+
+# JobState to state. NODE_FAIL and PREEMPTED are missing: such a job may be back in the queue, nothing here tells.
+_STATES = {
+    b"PENDING": _PENDING,
+    b"COMPLETED": _DONE,
+    b"FAILED": _DONE,
+    b"CANCELLED": _FAILED,
+    b"TIMEOUT": _FAILED,
+    b"DEADLINE": _FAILED,
+    b"OUT_OF_MEMORY": _FAILED,
+    b"BOOT_FAIL": _FAILED,
+}
+_STATE = rb" JobState=([A-Z_]+) Partition="
+# All that is the users' is before "Cluster=": the array's task and the exit code, at the end, are Slurm's own.
+RECORD = re.compile(
+    rb"^JobId=(\d+) UserId=(?>[^\n]*?" + _STATE + rb")(?>[^\n]*? EndTime=(\d{4}-[\dT:-]{14}) NodeList=)[^\n]*"
+    rb" EligibleTime=\S+(?: ArrayJobId=(\d+) ArrayTaskId=(\d+))? DerivedExitCode=\d+:\d+ ExitCode=(\d+):(\d+) $",
+    re.MULTILINE,
+)
+"""A whole record."""
+
+_STATE_FIELD = re.compile(_STATE)
+START = re.compile(rb"^JobId=\d+ UserId=[^\n]*", re.MULTILINE)
+"""The line with which a record starts; where there is a newline in a name, the record goes on behind it."""
+
+_END = re.compile(rb" ExitCode=\d+:\d+ $", re.MULTILINE)
+
+
+# Refused at the last moment (BadConstraints): the exit code, 0:1, is nobody's.
+_NO_NODE = b" NodeList=(null) "
+# What Slurm gives as a signal where the program never ran: its output could not be opened, for instance.
+_LAUNCH_FAILURE = 53
+
+
+def read_end(status: int, signal: int) -> tuple[bytes, bytes]:
+    """State and exit code of a job that ended by itself: 128 + N for signal N; FAILED where it was never launched."""
+    if signal == _LAUNCH_FAILURE and not status:
+        return _FAILED, b"0"
+    return _DONE, b"%d" % (status or (128 + signal if signal else 0))
+
+
+class CompletionLog(Parser):
+    """Reads the log of jobcomp/filetxt; remembers whether the last block ended inside a record."""
+
+    def __init__(self) -> None:
+        self._times = LocalStamps("YYYY-mm-ddTHH:MM:SS")
+        self._inside = False
+
+    def read_events(self, block: bytes) -> bytes:
+        """The events of the block's records; what begins inside another record is part of a name."""
+        events: list[bytes] = []
+        place = 0
+        while True:
+            if self._inside:
+                end = _END.search(block, place)
+                if end is None:
+                    return b"".join(events)
+                self._inside = False
+                place = end.end()
+            start = START.search(block, place)
+            if start is None:
+                return b"".join(events)
+            place = start.end()
+            if record := RECORD.fullmatch(start[0]):
+                events.append(self._read_record(record))
+            else:
+                self._inside = _END.search(start[0]) is None
+
+    def _read_record(self, record: re.Match[bytes]) -> bytes:
+        job, word, end, array, task, code, signal = record.groups()
+        # Where the state is there twice, one is in a name or a folder.
+        if word not in _STATES or _STATE_FIELD.search(record[0], record.end(2)):
+            return b""
+        ended, exit_code = read_end(int(code), int(signal))
+        state = _STATES[word]
+        never_ran = record[0].startswith(_NO_NODE, record.end(3))
+        if word == b"FAILED" and (exit_code == b"0" or ended == _FAILED or never_ran):
+            state = _FAILED
+        return render_line(self._times[end], b"%b_%b" % (array, task) if array else job, state, exit_code)
+
+    def read_time(self, block: bytes) -> int | None:
+        """The end of the first record's job."""
+        for record in RECORD.finditer(block):
+            if time := self._times[record[3]]:
+                return int(time)
+        return None
+
+
+# --- slurmctld.log: the lines that change a job's state
+
+# How many jobs alive are remembered, and how many entries of each other kind; the oldest is forgotten first.
+_MOST_JOBS = 100_000
+_MOST_OTHERS = 10_000
+# A request is refused within a few lines or not at all; one may name thousands of tasks.
+_MOST_REQUESTS = 100
+
+# How lines begin, up to the job's id; how they go on behind it ("": not at all); what they tell (names of methods).
+_LINES = (
+    (b"_slurm_rpc_submit_batch_job: JobId=", b" InitPrio=", "_queue"),
+    (b"sched: Allocate JobId=", b" NodeList=", "_start"),
+    (b"sched/backfill: _start_job: Started JobId=", b" in ", "_start"),
+    (b"_job_complete: JobId=", b" ", "_complete"),
+    (b"Requeuing JobId=", b"", "_requeue"),
+    (b"requeue job JobId=", b" due to failure of node ", "_requeue"),
+    (b"preempted JobId=", b" has been ", "_preempt"),
+    (b"Time limit exhausted for JobId=", b"", "_fail"),
+    (b"Killing JobId=", b" on failed node ", "_fail"),
+    (b"_kill_dependent: Job dependency can't be satisfied, cancelling JobId=", b"", "_fail"),
+    (b"deadline_ok: JobId=", b" with time_", "_fail"),
+    (b"_slurm_rpc_suspend(suspend) for ", b" usec=", "_suspend"),
+    (b"_slurm_rpc_suspend(resume) for ", b" usec=", "_resume"),
+    (b"_slurm_rpc_kill_job: REQUEST_KILL_JOB JobId=", b" uid ", "_cancel"),
+    # The number here is the user's.
+    (b"_slurm_rpc_kill_job: job_str_signal() uid=", b" JobId=", "_refuse"),
+)
+# What follows the milliseconds is the offset, if there is one (rfc5424_ms), or a thread's name (thread_id).
+_STAMP = rb"\[([^].\n]++)(?:\.\d{3}([^]\n]*+))?\] "
+# Groups: stamp's two, beginning, id, raw id of an array's task (or which of its tasks are meant), rest of the line.
+_LINE = re.compile(
+    rb"\n" + _STAMP + rb"(" + b"|".join(re.escape(head) for head, _, _ in _LINES) + rb")"
+    rb"(\d+(?:_\d+)?)((?:\(\d+\)|_\*|_\[[\d,:%-]++\])?)(| [^\n]*)(?=\n)"
+)
+STAMPED = re.compile(rb"^" + _STAMP, re.MULTILINE)
+"""A line of slurmctld.log as far as its stamp."""
+
+_SHORT_STAMP = re.compile(rb"([A-Z][a-z]{2}) ([ \d]\d [\d:]{8})")
+_MONTHS = {
+    name: b"%02d" % number for number, name in enumerate(b"Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), 1)
+}
+_ENDING = re.compile(
+    rb" (?:(WEXITSTATUS|WTERMSIG) (\d{1,3})|OOM failure|cancelled by (?:interactive user|node failure))"
+)
+_REFUSAL = re.compile(rb" JobId=(\d+(?:_\d+|_\[[\d,:%-]++\])?) sig=\d+ returned: ([^\n]*)")
+# One of several tasks was not there: the others were cancelled all the same.
+_SOME_TASKS_GONE = b"Invalid job id specified"
+_TASKS = re.compile(rb"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?")
+
+_Action = Callable[[bytes, bytes, bytes, bytes], bytes]
+
+
+class ControllerLog(Parser):
+    """Reads slurmctld.log; remembers the jobs alive, exit codes on their way, doubtful cancellations."""
+
+    def __init__(self) -> None:
+        self._times = LocalStamps("YYYY-mm-ddTHH:MM:SS")
+        self._short_times = LocalStamps("mm dd HH:MM:SS")
+        self._actions: dict[bytes, tuple[bytes, _Action]] = {
+            head: (rest, getattr(self, action)) for head, rest, action in _LINES
+        }
+        self._alive: dict[bytes, bytes] = {}
+        self._tasks: dict[bytes, set[bytes]] = {}
+        self._ended_tasks: dict[bytes, bytes] = {}
+        self._endings: dict[bytes, tuple[bytes, bytes]] = {}
+        self._doubtful: dict[bytes, bytes] = {}
+        self._requests: dict[bytes, tuple[bytes, ...]] = {}
+
+    def read_events(self, block: bytes) -> bytes:
+        """The events of the block's lines."""
+        events = []
+        times, actions = self._times, self._actions
+        for second, zone, head, job, raw, rest in _LINE.findall(b"\n" + block):
+            time = times[second + zone] or self._read_short_stamp(second)
+            expected, action = actions[head]
+            if time and (rest.startswith(expected) if expected else not rest):
+                events.append(action(time, job, raw, rest))
+        return b"".join(events)
+
+    def read_time(self, block: bytes) -> int | None:
+        """The first stamp's time."""
+        for found in STAMPED.finditer(block):
+            second, zone = found.groups(b"")
+            if time := self._times[second + zone] or self._read_short_stamp(second):
+                return int(time)
+        return None
+
+    def _read_short_stamp(self, stamp: bytes) -> bytes:
+        found = _SHORT_STAMP.fullmatch(stamp)
+        return self._short_times[_MONTHS.get(found[1], b"") + b" " + found[2]] if found else b""
+
+    def _queue(self, time: bytes, job: bytes, raw: bytes, rest: bytes) -> bytes:
+        self._live(job, _PENDING)
+        return render_line(time, job, _PENDING)
+
+    def _start(self, time: bytes, job: bytes, raw: bytes, rest: bytes) -> bytes:
+        if raw:
+            array = job.partition(b"_")[0]
+            # The last of an array's tasks to start takes over the array's own number: none is waiting any more.
+            if raw == b"(%b)" % array:
+                self._forget(array)
+            if array in self._doubtful and job not in self._alive:
+                self._doubtful.setdefault(job, _PENDING)
+        if job in self._doubtful:
+            # It started while the request to cancel it waited for its turn.
+            self._doubtful[job] = _ACTIVE
+            return b""
+        self._live(job, _ACTIVE)
+        return render_line(time, job, _ACTIVE)
+
+    def _complete(self, time: bytes, job: bytes, raw: bytes, rest: bytes) -> bytes:
+        if rest != b" done":
+            # Only "done" makes it an end: these lines come as well from the old run of a job that is queued again.
+            if ending := _read_ending(rest):
+                remember(self._endings, job, ending, _MOST_OTHERS)
+            return b""
+        found = self._endings.pop(job, None)
+        # A cancelled job that ends by itself was not cancelled; only PENDING leads out of a final state.
+        revival = render_line(time, job, _PENDING) if job in self._doubtful else b""
+        self._end(job)
+        return revival + render_line(time, job, *found) if found else b""
+
+    def _requeue(self, time: bytes, job: bytes, raw: bytes, rest: bytes) -> bytes:
+        if self._alive.get(job) == _PENDING:
+            return b""
+        self._live(job, _PENDING)
+        return render_line(time, job, _PENDING)
+
+    def _preempt(self, time: bytes, job: bytes, raw: bytes, rest: bytes) -> bytes:
+        if rest.startswith(b" has been requeued"):
+            return self._requeue(time, job, raw, rest)
+        return self._fail(time, job, raw, rest) if rest.startswith(b" has been killed") else b""
+
+    def _fail(self, time: bytes, job: bytes, raw: bytes, rest: bytes) -> bytes:
+        self._end(job)
+        return render_line(time, job, _FAILED)
+
+    def _suspend(self, time: bytes, job: bytes, raw: bytes, rest: bytes, state: bytes = _SUSPENDED) -> bytes:
+        running = (one for one in self._tasks.get(job, ()) if self._alive[one] != _PENDING)
+        jobs = sorted(running) or [job]
+        for one in jobs:
+            self._live(one, state)
+        return b"".join(render_line(time, one, state) for one in jobs)
+
+    def _resume(self, time: bytes, job: bytes, raw: bytes, rest: bytes) -> bytes:
+        return self._suspend(time, job, raw, rest, _ACTIVE)
+
+    def _cancel(self, time: bytes, job: bytes, raw: bytes, rest: bytes) -> bytes:
+        named = _read_tasks(job, raw) if raw.startswith(b"_[") else (job,)
+        jobs = tuple(dict.fromkeys(one for name in named for one in self._find_alive(name)))
+        for one in jobs:
+            state = self._forget(one) or _PENDING
+            remember(self._doubtful, one, state, _MOST_OTHERS)
+        remember(self._requests, b"%b%b%b" % (job, raw, rest), jobs, _MOST_REQUESTS)
+        return b"".join(render_line(time, one, _FAILED) for one in jobs)
+
+    def _find_alive(self, job: bytes) -> tuple[bytes, ...]:
+        array, _, task = job.partition(b"_")
+        if task and job not in self._ended_tasks and job not in self._doubtful:
+            # One that was not heard of yet waits with its array.
+            return (job,) if job in self._alive or array in self._alive else ()
+        return (*([job] if job in self._alive else []), *sorted(self._tasks.get(job, ())))
+
+    def _refuse(self, time: bytes, user: bytes, raw: bytes, rest: bytes) -> bytes:
+        found = _REFUSAL.fullmatch(rest)
+        if found is None:
+            return b""
+        lines = []
+        jobs = self._requests.pop(b"%b uid %b" % (found[1], user), ())
+        if found[1].endswith(b"]") and found[2] == _SOME_TASKS_GONE:
+            return b""
+        for job in jobs:
+            if state := self._doubtful.get(job):
+                self._live(job, state)
+                lines += [render_line(time, job, step) for step in dict.fromkeys((_PENDING, state))]
+        return b"".join(lines)
+
+    def _live(self, job: bytes, state: bytes) -> None:
+        self._alive[job] = state
+        if job in self._doubtful:
+            del self._doubtful[job]
+        if b"_" in job:
+            self._tasks.setdefault(job.partition(b"_")[0], set()).add(job)
+        if len(self._alive) > _MOST_JOBS:
+            self._forget(next(iter(self._alive)))
+
+    def _end(self, job: bytes) -> None:
+        self._doubtful.pop(job, None)
+        self._forget(job)
+        if b"_" in job:
+            remember(self._ended_tasks, job, b"", _MOST_OTHERS)
+
+    def _forget(self, job: bytes) -> bytes | None:
+        array, _, task = job.partition(b"_")
+        if task and (tasks := self._tasks.get(array)):
+            tasks.discard(job)
+            if not tasks:
+                del self._tasks[array]
+        return self._alive.pop(job, None)
+
+
+def _read_tasks(array: bytes, tasks: bytes) -> Iterator[bytes]:
+    """The ids of tasks as in ``_[1,4-10:3%2]``, where 3 is a step and 2 how many may run at once."""
+    parts = tasks[2:-1].partition(b"%")[0].split(b",")
+    spans = (found.groups() for found in map(_TASKS.fullmatch, parts) if found)
+    numbers = (range(int(first), int(last or first) + 1, int(step or 1) or 1) for first, last, step in spans)
+    return (b"%b_%d" % (array, number) for number in islice(chain.from_iterable(numbers), _MOST_OTHERS))
+
+
+@lru_cache(maxsize=1024)
+def _read_ending(text: bytes) -> tuple[bytes, bytes] | None:
+    found = _ENDING.fullmatch(text)
+    if found is None:
+        return None
+    word, number = found.groups()
+    if word is None:
+        return _FAILED, b"0"
+    return read_end(int(number), 0) if word == b"WEXITSTATUS" else read_end(0, int(number))
+
 
 _CONFIGURED = re.compile(r"^[ \t]*SlurmctldLogFile[ \t]*=[ \t]*([^\s#]+)", re.MULTILINE | re.IGNORECASE)
 

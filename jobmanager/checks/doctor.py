@@ -12,20 +12,20 @@ from dataclasses import replace
 from pathlib import Path
 
 from batch_adapters.adapter import BatchAdapter, BatchError, Command
-from batch_adapters.diagnosis import Finding, Level, Printed
+from batch_adapters.diagnosis import PARALLEL_ENVIRONMENT, Finding, Level, Printed
 from batch_adapters.generator.module import LogModule, LogNotKnown, find_log_zone, find_source
 from batch_adapters.generator.process import is_held
 from batch_adapters.launch import command_line
 from batch_adapters.registry import ADAPTERS, UnknownEventModule, find_event_module
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.running.commands import render_text, run_question
-from batch_adapters.running.traffic import HeldBack
+from batch_adapters.running.rate_limiter import RateLimited
 from jobmanager.checks.probe import run_probe
 from jobmanager.database.database import DatabaseError
 from jobmanager.monitor.client import OF_ALL, OF_EVENTS, ask_running_monitor
 from jobmanager.site.account import Account, find_batch_adapter, find_batch_system
 from jobmanager.site.settings import EventSource, Transfer
-from jobmanager.views.text import printable, render_line
+from jobmanager.views.text import printable, render_columns, render_line
 
 _NO_ROOM = 10**7
 _LITTLE_ROOM = 10**9
@@ -59,6 +59,7 @@ def examine(account: Account, names: Sequence[str], probe_time: float | None) ->
     yield from _guard(lambda: _look_at_folders(account))
     yield from _guard(lambda: look_at_database(account))
     yield from _guard(lambda: _look_at_monitor(account))
+    yield from _look_at_notification(account)
     for name in names:
         for finding in _guard(functools.partial(_examine, account, name, len(names) > 1, probe_time)):
             yield replace(finding, text=f"{name}: {finding.text}")
@@ -67,7 +68,7 @@ def examine(account: Account, names: Sequence[str], probe_time: float | None) ->
 def render_finding(finding: Finding) -> str:
     """The finding as a line, and the remedy, if there is one, indented under it."""
     remedy = [printable(line) for line in finding.remedy.splitlines()]
-    lines = [f"{finding.level.value:<7}  {render_line(finding.text)}"]
+    lines = [render_columns([(f"{finding.level.value:<7}", render_line(finding.text))])]
     lines += [f"{'':<9}{'put: ' if number == 0 else '     '}{line}" for number, line in enumerate(remedy)]
     return "\n".join(lines)
 
@@ -101,6 +102,17 @@ def _look_at_monitor(account: Account) -> Iterator[Finding]:
         yield Finding(Level.GOOD, "its monitor runs, and nothing of its own problems it")
 
 
+def _look_at_notification(account: Account) -> Iterator[Finding]:
+    command = account.configuration.notification.command
+    if not command:
+        return
+    what = f"[notification] command {command[0]}"
+    if shutil.which(command[0]) is None:
+        yield Finding(Level.FAULT, f"{what} is no program that this account can run", "nobody is told until it is one")
+    else:
+        yield Finding(Level.GOOD, f"{what} is there: samgrid notify ID tries it")
+
+
 def _look_at_folder(title: str, folder: Path) -> Finding:
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
@@ -130,7 +142,7 @@ def look_at_database(account: Account) -> Iterator[Finding]:
         f"else move them and {account.places.jobs} away: a new one is begun; samgrid orphans lists what runs"
     )
     try:
-        faults = account.database.find_file_faults()
+        faults = account.database.checking.find_file_faults()
         if not faults:
             yield from _look_at_documents(account)
             yield from _look_at_job_folders(account)
@@ -141,7 +153,7 @@ def look_at_database(account: Account) -> Iterator[Finding]:
 
 
 def _look_at_documents(account: Account) -> Iterator[Finding]:
-    faults = list(account.database.find_document_faults())
+    faults = list(account.database.checking.find_document_faults())
     for fault in faults[:_MOST]:
         yield Finding(Level.FAULT, fault, "samgrid repair does what can be done; all other grid jobs go on")
     if len(faults) > _MOST:
@@ -160,7 +172,6 @@ def _look_at_job_folders(account: Account) -> Iterator[Finding]:
 
 
 def _examine(account: Account, name: str, one_of_many: bool, probe_time: float | None) -> Iterator[Finding]:
-    """One batch system."""
     system = find_batch_system(account, name)
     missing = _find_missing_programs(account, system.adapter)
     if one_of_many and len(missing) == len(_commands(system.adapter)):
@@ -249,12 +260,14 @@ def _look_at_transfer(account: Account, adapter: BatchAdapter) -> Iterator[Findi
 
 
 def _ask(system: BatchSystem, argv: Sequence[str]) -> Printed:
-    """Runs an adapter's own question, under the account's restraint."""
+    """Runs an adapter's own question, under the account's rate limit."""
     try:
-        system.traffic.wait_for_turn()
-    except HeldBack as error:
+        system.limiter.acquire()
+    except RateLimited as error:
         return Printed(None, "", str(error))
-    return run_question(argv, _ASK_TIME, system.adapter.ignored_variables)
+    environment = system.adapter.parallel_environment
+    words = [environment if word == PARALLEL_ENVIRONMENT else word for word in argv]
+    return run_question(words, _ASK_TIME, system.adapter.ignored_variables)
 
 
 _OTHER_SOURCES = """\

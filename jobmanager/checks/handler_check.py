@@ -1,17 +1,15 @@
 """Checks the handlers of a module: declarations, decomposition, command lines, sandbox, and one local job."""
 
 import re
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from adapters import Attribute, JobAdapter, Kind, canonical_name
 from batch_adapters.diagnosis import Finding, Level
 from jobmanager.checks.handler_run import EVENTS_PER_LOCAL_JOB, make_sample, run_local_job
 from jobmanager.checks.handler_trial import Trial, try_request
-from jobmanager.control.removal import remove_folder
 from jobmanager.requests.attributes import COMMON_ATTRIBUTES, Given, read_type
 from jobmanager.requests.job_types import load_handlers
 from jobmanager.requests.time_limit import limited
@@ -70,28 +68,20 @@ def _try_samples(
         return
     # So that few events make several slices, whatever the site says.
     rules = replace(configuration.decomposition, events_per_local_job=EVENTS_PER_LOCAL_JOB, recommended_cpu_time=0)
-    with _temporary_folder() as folder:
+    with TemporaryDirectory(prefix="samgrid-check-") as name:
+        folder = Path(name)
         sample = Sample("a request made from the declarations", make_sample(handler, folder), folder)
         yield from _try_sample(replace(configuration, decomposition=rules), sample, run_time)
 
 
 def _try_sample(configuration: Configuration, sample: Sample, run_time: float | None) -> Iterator[Finding]:
     yield Finding(Level.GOOD, f"tried with {sample.name}")
-    with _temporary_folder() as root:
-        for step in try_request(configuration, sample.given, sample.folder, root):
+    with TemporaryDirectory(prefix="samgrid-check-") as root:
+        for step in try_request(configuration, sample.given, sample.folder, Path(root)):
             if not isinstance(step, Trial):
                 yield step
             elif run_time is not None:
                 yield from run_local_job(step, run_time)
-
-
-@contextmanager
-def _temporary_folder() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="samgrid-check-"))
-    try:
-        yield folder
-    finally:
-        remove_folder(folder)
 
 
 def find_declaration_faults(handler: type[JobAdapter]) -> Iterator[Finding]:
@@ -143,8 +133,8 @@ def _find_faults(where: str, attribute: Attribute) -> Iterator[Finding]:
     if not isinstance(attribute.kind, Kind):
         yield _fault(f"{where}: its kind is {attribute.kind!r}", "use one of adapters.Kind")
         return
-    if attribute.choices and attribute.kind is not Kind.TEXT:
-        yield _fault(f"{where}: choices go with Kind.TEXT only", "leave them out, or make it text")
+    if attribute.choices and attribute.kind not in (Kind.TEXT, Kind.WORDS):
+        yield _fault(f"{where}: choices go with Kind.TEXT and Kind.WORDS only", "leave them out, or make it text")
     yield from _find_range_faults(where, attribute)
     yield from _find_default_faults(where, attribute)
 

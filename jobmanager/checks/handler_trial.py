@@ -184,10 +184,7 @@ def _describe_content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> str:
     stream = archive.extractfile(member)
     if not member.isfile() or stream is None:
         return f"{member.type!r} {member.linkname}"
-    digest = hashlib.sha256()
-    while block := stream.read(1 << 20):
-        digest.update(block)
-    return digest.hexdigest()
+    return hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]
 
 
 def _ask(question: Callable[[], _T]) -> _T:

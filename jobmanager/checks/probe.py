@@ -5,8 +5,8 @@ import secrets
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 from batch_adapters.adapter import BatchError, LocalStatus, Submission
@@ -29,19 +29,24 @@ def run_probe(account: Account, system: BatchSystem, patience: float) -> Finding
 
     :raises BatchError: the batch system does not want it, or does not answer; the text says what may be left.
     """
-    token = f"doctor-{secrets.token_hex(3)}"
+    # Of the form of any other token: adapters know local jobs of ours by it.
+    token = f"doctor{secrets.token_hex(1)}-{secrets.token_hex(2)}"
     carried = account.configuration.sandbox.transfer is Transfer.BATCH_SYSTEM
-    with _folder(account.places.jobs / token) as folder:
+    folder = account.places.jobs / token
+    folder.mkdir(mode=0o700, parents=True)
+    # Whatever happens, also where nobody knows whether the submission was made: nothing of it stays.
+    with ExitStack() as in_the_end:
+        in_the_end.callback(shutil.rmtree, folder)
         submission = _prepare(system, token, folder, carried)
         results = Path(submission.results)
-        with _gone_in_the_end(system, token):
-            local_id = system.submit(submission)[1]
-            # Listed and not looked up: a network file system remembers for a while that a file was not there.
-            if not _wait(lambda: _WRITTEN in os.listdir(results), patience, _LOOK):  # noqa: PTH208
-                return _describe_failure(system, local_id, results, patience)
-            _wait(lambda: (status := system.status(local_id)) is None or not status.is_alive, _ENDING, _ASK)
-            host = (results / _WRITTEN).read_text(errors="replace").strip()[:64]
-            return Finding(Level.GOOD, f"a local job on {host} wrote into {account.places.jobs}")
+        in_the_end.callback(_cancel, system, token)
+        local_id = system.submit(submission)[1]
+        # Listed and not looked up: a network file system remembers for a while that a file was not there.
+        if not _wait(lambda: _WRITTEN in os.listdir(results), patience, _LOOK):  # noqa: PTH208
+            return _describe_failure(system, local_id, results, patience)
+        _wait(lambda: (status := system.status(local_id)) is None or not status.is_alive, _ENDING, _ASK)
+        host = (results / _WRITTEN).read_text(errors="replace").strip()[:64]
+        return Finding(Level.GOOD, f"a local job on {host} wrote into {account.places.jobs}")
 
 
 def _prepare(system: BatchSystem, token: str, folder: Path, carried: bool) -> Submission:
@@ -64,24 +69,6 @@ def _prepare(system: BatchSystem, token: str, folder: Path, carried: bool) -> Su
         max_wall_minutes=2,
         options=system.adapter.options,
     )
-
-
-@contextmanager
-def _folder(folder: Path) -> Iterator[Path]:
-    folder.mkdir(mode=0o700, parents=True)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder)
-
-
-@contextmanager
-def _gone_in_the_end(system: BatchSystem, token: str) -> Iterator[None]:
-    """Whatever happens inside, also where nobody knows whether the submission was made: nothing of it stays."""
-    try:
-        yield
-    finally:
-        _cancel(system, token)
 
 
 def _cancel(system: BatchSystem, token: str) -> None:

@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 USAGE_HELP = """\
 Counts local jobs by the time of their end, each attempt; those that have not ended are not in it. CPU/WALL is the CPU
 time by the time from start to end, of those of which both are known. In the reasons of failures, words with digits are
-written #, so that the same failure on many hosts is one line; exit codes stay. Times are UTC: 2026-11-22,
-2026-11-22T08:30, or 36h and 7d ago. Formats json and csv give times in seconds."""
+written #, so that the same failure on many hosts is one line; exit codes stay. What was removed still counts, but by
+the day: all of a day's local jobs when the last of them ended. Times are UTC: 2026-11-22, 2026-11-22T08:30, or 36h and
+7d ago. Formats json and csv give times in seconds."""
 
 REMOVE_HELP = """\
-Removes documents, sandbox, results and the output tar: what is wanted of it must have been copied before. "samgrid
-usage" does not count what was removed: keep its report first.
+Removes documents, sandbox, results and the output tar: what is wanted of it must have been copied before. What it used
+stays in "samgrid usage".
 The steps of a structured grid job go with it. Refused for a grid job that has not ended, whose end GRAM has not known
 for a day, or that another one still needs; --ended-before and the options that choose pass over those, and ask first
 on a terminal. Times are as for "samgrid usage"."""
@@ -43,7 +44,7 @@ def add_commands(add: AddCommand) -> None:
 
 
 def _declare_usage(command: argparse.ArgumentParser) -> None:
-    from jobmanager.database.local_jobs import GROUPINGS
+    from jobmanager.database.usage import GROUPINGS
 
     command.add_argument("--since", metavar="TIME", type=read_time, default=-math.inf, help="from this time on")
     command.add_argument("--until", metavar="TIME", type=read_time, default=math.inf, help="before this time")
@@ -67,7 +68,7 @@ def _declare_remove(command: argparse.ArgumentParser) -> None:
 
 
 def _read_groupings(text: str) -> tuple[str, ...]:
-    from jobmanager.database.local_jobs import GROUPINGS
+    from jobmanager.database.usage import GROUPINGS
 
     names = tuple(text.split(","))
     if not set(names) <= set(GROUPINGS) or len(set(names)) < len(names):
@@ -76,7 +77,6 @@ def _read_groupings(text: str) -> tuple[str, ...]:
 
 
 def usage(options: argparse.Namespace) -> int:
-    """Print the usage."""
     from jobmanager.views.usage import find_usage, render_usage, render_usage_csv, render_usage_json
 
     lines = find_usage(account_of(options).database, options.by, options.since, options.until)
@@ -103,20 +103,20 @@ def remove(options: argparse.Namespace) -> int:
         job_ids = find_ended_before(account.database, options.ended_before)
     if options.dry_run:
         sizes = _measure(account, job_ids)
-        print(f"grid jobs that would be removed: {len(sizes)}, bytes: {sum(sizes)}")
+        print(f"grid jobs that would be removed: {len(sizes):,}, bytes: {sum(sizes):,}")
         return 1 if options.id and len(sizes) < len(job_ids) else 0
     if not options.id and not options.yes and sys.stdin.isatty() and not _agrees(len(job_ids)):
         print("samgrid remove: nothing was removed", file=sys.stderr)
         return 1
     freed = sweep(account)
     sizes = _remove(account, job_ids)
-    print(f"grid jobs removed: {len(sizes)}, bytes freed: {freed + sum(sizes)}")
+    print(f"grid jobs removed: {len(sizes):,}, bytes freed: {freed + sum(sizes):,}")
     return 1 if options.id and len(sizes) < len(job_ids) else 0
 
 
 def _agrees(count: int) -> bool:
     try:
-        answer = input(f"Remove up to {count} grid jobs, with their outputs? [y/N] ")
+        answer = input(f"Remove up to {count:,} grid jobs, with their outputs? [y/N] ")
     except EOFError:
         return False
     return answer.strip().lower() in ("y", "yes")
@@ -134,7 +134,7 @@ def _measure(account: "Account", job_ids: Sequence[str]) -> list[int]:
             print(f"samgrid remove: {error}", file=sys.stderr)
             continue
         sizes.append(measure_grid_job(account, job_id))
-        print(f"{job_id}  {sizes[-1]} bytes")
+        print(f"{job_id}  {sizes[-1]:,} bytes")
     return sizes
 
 

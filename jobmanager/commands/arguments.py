@@ -4,7 +4,7 @@ import argparse
 import re
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from jobmanager.database.database import Choice, Database
@@ -29,6 +29,11 @@ class AddCommand(Protocol):
 
     def __call__(self, name: str, run: Run, doc: str, more: str = "", *declare: Declare) -> None:
         """``doc`` is a sentence, ``more`` the rest of its help."""
+
+
+def argument(*names: str, **rules: Any) -> Declare:
+    """One argument, as `ArgumentParser.add_argument` takes it."""
+    return lambda command: command.add_argument(*names, **rules)
 
 
 def declare_choice(command: argparse.ArgumentParser) -> None:
@@ -65,9 +70,9 @@ def find_grid_jobs(options: argparse.Namespace, database: "Database") -> list[st
 
 def account_of(options: argparse.Namespace) -> "Account":
     """The account that is meant, to ask it something: nothing is made."""
-    from jobmanager.site.account import look_into_account
+    from jobmanager.site.account import open_account
 
-    return look_into_account(options.state_dir)
+    return open_account(options.state_dir, create=False)
 
 
 def open_account_of(options: argparse.Namespace) -> "Account":

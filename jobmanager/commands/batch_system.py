@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from jobmanager.commands.arguments import AddCommand, CommandError, account_of, open_account_of, read_seconds
+from jobmanager.commands.arguments import AddCommand, CommandError, account_of, argument, open_account_of, read_seconds
 
 if TYPE_CHECKING:
     from jobmanager.site.account import Account
@@ -31,22 +31,15 @@ Each line is ok, warning or FAULT; under it, what to put where. Exit status: 0 n
 
 def add_commands(add: AddCommand) -> None:
     """Make the commands known to the command line."""
-    add("explain", explain, "Say what is known of a local job, and from what.", EXPLAIN_HELP, _declare_explain)
+    which = "the batch system's id, or grid job and number from 1"
+    local_job = argument("job", metavar="LOCALID|ID/NUMBER", help=which)
+    no_ask = argument("--no-ask", dest="ask", action="store_false", help="run no command of the batch system")
+    add("explain", explain, "Say what is known of a local job, and from what.", EXPLAIN_HELP, local_job, no_ask)
+    tokens = argument("tokens", metavar="TOKEN", nargs="*", help="only those of this submission")
+    reap = argument("--reap", action="store_true", help="cancel those that are listed")
     doc = "List local jobs that carry our tokens, but that no grid job owns."
-    add("orphans", orphans, doc, ORPHANS_HELP, _declare_orphans)
+    add("orphans", orphans, doc, ORPHANS_HELP, tokens, reap)
     add("doctor", doctor, "Look for what is wrong with batch systems and folders.", DOCTOR_HELP, _declare_doctor)
-
-
-def _declare_explain(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "job", metavar="LOCALID|ID/NUMBER", help="the batch system's id, or grid job and number from 1"
-    )
-    command.add_argument("--no-ask", dest="ask", action="store_false", help="run no command of the batch system")
-
-
-def _declare_orphans(command: argparse.ArgumentParser) -> None:
-    command.add_argument("tokens", metavar="TOKEN", nargs="*", help="only those of this submission")
-    command.add_argument("--reap", action="store_true", help="cancel those that are listed")
 
 
 def _declare_doctor(command: argparse.ArgumentParser) -> None:
@@ -111,12 +104,12 @@ def _reap(account: "Account", name: str, orphans: "Sequence[Orphan]") -> bool:
     except BatchError as error:
         print(f"samgrid orphans: {name} did not cancel them: {_one_line(error)}", file=sys.stderr)
         return False
-    print(f"{name}: {len(orphans)} cancelled")
+    print(f"{name}: {len(orphans):,} cancelled")
     return True
 
 
 def _render_orphans(found: "Mapping[str, Sequence[Orphan]]") -> str:
-    from jobmanager.views.text import printable, render_columns
+    from jobmanager.views.text import printable, render_listing
 
     heading = ("BATCH SYSTEM", "LOCAL ID", "TOKEN", "STATE", "WHY")
     rows = [
@@ -124,7 +117,7 @@ def _render_orphans(found: "Mapping[str, Sequence[Orphan]]") -> str:
         for name, orphans in found.items()
         for o in orphans
     ]
-    return render_columns([heading, *rows])
+    return render_listing(heading, rows)
 
 
 def _one_line(error: Exception) -> str:
@@ -134,7 +127,6 @@ def _one_line(error: Exception) -> str:
 
 
 def doctor(options: argparse.Namespace) -> int:
-    """Print findings as they are made."""
     from batch_adapters.diagnosis import Level
     from batch_adapters.registry import UnknownBatchSystem
     from jobmanager.checks.doctor import choose_batch_systems, examine, render_finding

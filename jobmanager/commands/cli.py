@@ -2,12 +2,12 @@
 
 import argparse
 import gc
+import io
 import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jobmanager.commands import accounting, batch_system, grid_jobs, query, service
@@ -21,9 +21,6 @@ _MODULES = (grid_jobs, query, batch_system, accounting, service)
 _SILENT = ("status",)
 """Commands that load nothing that logs, to be fast."""
 
-SETUP = Path(__file__).parents[2] / "setup.cfg"
-"""There in a clone only."""
-
 _DESCRIPTION = """\
 Run grid jobs: one request becomes many local jobs in a batch system, and their outputs come back as one tar file.
 
@@ -36,8 +33,16 @@ Run grid jobs: one request becomes many local jobs in a batch system, and their 
 
 def main(argv: list[str]) -> int:
     """Run one command; errors of the user's, or of the machine, are one clear line each and exit status 1."""
+    if "_ARGCOMPLETE" in os.environ:
+        from jobmanager.commands.completion import complete
+
+        complete(_make_parser(os.environ.get("COMP_LINE", "").split())[0])
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 closed by whoever started us
     # As in `batch_adapters.launch`: a command loads more than the command line.
     gc.set_threshold(50_000)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a letter that the terminal does not have shall keep nothing back
     options = _parse(argv)
     if options.command not in _SILENT:
         import logging
@@ -84,11 +89,21 @@ def _describe(error: Exception) -> str:
     return str(error)
 
 
+def make_whole_parser() -> argparse.ArgumentParser:
+    """The parser with the arguments of every command, as the manual page needs it."""
+    _, commands = _make_parser([])
+    return _make_parser(list(commands))[0]
+
+
 def _parse(argv: list[str]) -> argparse.Namespace:
     """What the words say; wrong usage ends the program, and says what may have been meant."""
     parser, commands = _make_parser(argv)
-    if argv and not argv[0].startswith("-") and argv[0] not in commands:
-        parser.error(f"there is no command {argv[0]!r}{_suggest(argv[0], commands)}")
+    first = argv[0] if argv else "--help"
+    if first.startswith("-"):
+        if not any(option.startswith(first) for option in ("-h", "--help", "--version")):
+            parser.error(f"the command comes before its options: samgrid COMMAND {first}")
+    elif first not in commands:
+        parser.error(f"there is no command {first!r}{_suggest(first, commands)}")
     options, unknown = parser.parse_known_args(argv)
     if isinstance(ids := getattr(options, "id", None), list) and not any(word.startswith("-") for word in unknown):
         # argparse takes those on one side of an option only; its own way out knows neither "--" nor doctor's choices.
@@ -110,9 +125,7 @@ def _suggest(word: str, known: Iterable[str]) -> str:
 
 def _make_parser(words: Sequence[str]) -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:
     """The parser, and those of the commands by their names; only those among ``words`` have arguments."""
-    parser = argparse.ArgumentParser(
-        prog="samgrid", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(prog="samgrid", description=_DESCRIPTION, formatter_class=_HelpFormatter)
     parser.add_argument("--version", action=_ShowVersion, nargs=0, help="show the version and exit")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for module in _MODULES:
@@ -120,31 +133,34 @@ def _make_parser(words: Sequence[str]) -> tuple[argparse.ArgumentParser, Mapping
     return parser, subparsers.choices
 
 
+class _HelpFormatter(argparse.HelpFormatter):
+    """Fills paragraphs to the terminal's width; a sentence's end may end one, and indented lines are to be copied."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        joined = re.sub(r"^(\S.*[^\s.:])\n(?=\S)", r"\1 ", text, flags=re.MULTILINE)
+        lines = ([line] if line[:1] in ("", " ") else self._split_lines(line, width) for line in joined.splitlines())
+        return "\n".join(line for of_line in lines for line in of_line)
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        from textwrap import wrap
+
+        return wrap(" ".join(text.split()), width, break_long_words=False, break_on_hyphens=False)
+
+
 class _ShowVersion(argparse.Action):
     """Looks for the version only when it is asked for."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        print(f"samgrid {read_version(SETUP)}")
+        from jobmanager.site.version import read_version
+
+        print(f"samgrid {read_version()}")
         parser.exit()
-
-
-def read_version(setup: Path) -> str:
-    """The version of this tree, where ``setup`` is its setup.cfg, else of the installed package."""
-    from configparser import ConfigParser
-    from importlib.metadata import version
-
-    config = ConfigParser()
-    if config.read(setup, encoding="utf-8"):
-        return config["metadata"]["version"]
-    return version("samgrid-jobmanager")
 
 
 def _add(
     subparsers: "_Subparsers", words: Sequence[str], name: str, run: Run, doc: str, more: str = "", *declare: Declare
 ) -> None:
-    command = subparsers.add_parser(
-        name, help=doc, description=f"{doc}\n\n{more}", formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    command = subparsers.add_parser(name, help=doc, description=f"{doc}\n\n{more}", formatter_class=_HelpFormatter)
     command.set_defaults(run=run)
     if name not in words:
         return

@@ -12,6 +12,7 @@ from jobmanager.commands.arguments import (
     AddCommand,
     CommandError,
     account_of,
+    argument,
     declare_choice,
     find_grid_jobs,
     open_account_of,
@@ -19,7 +20,8 @@ from jobmanager.commands.arguments import (
 )
 
 if TYPE_CHECKING:
-    from batch_adapters.running.traffic import Outage
+    from batch_adapters.running.rate_limiter import Outage
+    from jobmanager.requests.attributes import Given
     from jobmanager.site.account import Account
 
 SUBMIT_HELP = """\
@@ -50,39 +52,27 @@ CANCEL_HELP = "All its local jobs are ended; what they left behind is gathered, 
 
 def add_commands(add: AddCommand) -> None:
     """Make the commands known to the command line."""
-    add("submit", submit, "Submit a grid job and print its id.", SUBMIT_HELP, _declare_file, _declare_dry_run)
-    add("run", run, "Submit a grid job, watch it, and show its output.", RUN_HELP, _declare_file)
+    file = (
+        argument(
+            "file", metavar="FILE", help='request in RSL, or an old job description file; "-" reads standard input'
+        ),
+        argument("--name", metavar="NAME", help="what people call it, in place of the request's name"),
+    )
+    dry_run = argument("--dry-run", action="store_true", help="only show the local jobs' command lines")
+    add("submit", submit, "Submit a grid job and print its id.", SUBMIT_HELP, *file, dry_run)
+    add("run", run, "Submit a grid job, watch it, and show its output.", RUN_HELP, *file)
     add("watch", watch, "Show a grid job's progress until it ends.", WATCH_HELP, declare_choice)
-    add("status", status, "List grid jobs.", STATUS_HELP, declare_choice, _declare_format)
-    add("output", output, "Show a grid job's output tar.", OUTPUT_HELP, declare_choice, _declare_folder)
+    what, formats = "what to print (default: table); the schema is json's", ("table", "json", "xml", "json-schema")
+    form = argument("--format", choices=formats, default="table", help=what)
+    add("status", status, "List grid jobs.", STATUS_HELP, declare_choice, form)
+    where = "unpack it, safely, into a new folder DIR; several into folders DIR/ID"
+    folder = argument("--extract", metavar="DIR", help=where)
+    add("output", output, "Show a grid job's output tar.", OUTPUT_HELP, declare_choice, folder)
     add("cancel", cancel, "Cancel a grid job.", CANCEL_HELP, declare_choice)
-    doc = "Submit a grid job again that has ended."
-    add("resubmit", resubmit, doc, RESUBMIT_HELP, declare_choice, _declare_part)
-    add("recover", recover, "Submit again what is missing of a request.", RECOVER_HELP, _declare_request)
-
-
-def _declare_file(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "file", metavar="FILE", help='request in RSL, or an old job description file; "-" reads standard input'
-    )
-    command.add_argument("--name", metavar="NAME", help="what people call it, in place of the request's name")
-
-
-def _declare_dry_run(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--dry-run", action="store_true", help="only show the local jobs' command lines")
-
-
-def _declare_format(command: argparse.ArgumentParser) -> None:
-    formats = ("table", "json", "xml", "json-schema")
-    command.add_argument(
-        "--format", choices=formats, default="table", help="what to print (default: table); the schema is json's"
-    )
-
-
-def _declare_folder(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--extract", metavar="DIR", help="unpack it, safely, into a new folder DIR; several into folders DIR/ID"
-    )
+    failed = argument("--failed", action="store_true", help="only what did not succeed")
+    add("resubmit", resubmit, "Submit a grid job again that has ended.", RESUBMIT_HELP, declare_choice, failed)
+    request = argument("--request", metavar="ID", required=True, help="the experiment's own id of the request")
+    add("recover", recover, "Submit again what is missing of a request.", RECOVER_HELP, request)
 
 
 def submit(options: argparse.Namespace) -> int:
@@ -242,16 +232,24 @@ def cancel(options: argparse.Namespace) -> int:
 
 
 def _submit(account: "Account", file: str, name: str | None = None) -> str:
-    from adapters import canonical_name
-    from jobmanager.monitor.client import end_other_monitor
-    from jobmanager.requests.acceptance import accept_grid_job
     from jobmanager.requests.files import read_request_file
 
     given, folder = read_request_file(file, account.configuration.handlers.modules)
+    return submit_request(account, given, folder, name)
+
+
+def submit_request(
+    account: "Account", given: "Given", folder: Path, name: str | None = None, is_limited: bool = True
+) -> str:
+    """Accept a request, by another name if one is given, and have it run; see `accept_grid_job`."""
+    from adapters import canonical_name
+    from jobmanager.monitor.client import end_other_monitor
+    from jobmanager.requests.acceptance import accept_grid_job
+
     if name is not None:
         given = [*((word, values) for word, values in given if canonical_name(word) != "name"), ("name", (name,))]
     end_other_monitor(account)
-    job_id = accept_grid_job(account, given, folder)
+    job_id = accept_grid_job(account, given, folder, is_limited=is_limited)
     wake_for(account, job_id)
     return job_id
 
@@ -284,9 +282,12 @@ def _show_output(account: "Account", job_id: str) -> None:
 
 
 def _wake_if_needed(account: "Account") -> None:
-    # Ended ones, too, whose end GRAM has not been told.
+    # Ended ones, too, of whose end GRAM, or somebody, has not been told.
     if not (account.database.grid_jobs.list_open() or account.database.grid_jobs.list_unreported()):
-        return
+        from jobmanager.completion.notified import has_untold
+
+        if not has_untold(account, time.time()):
+            return
     from jobmanager.monitor.client import wake_monitor
 
     try:
@@ -300,19 +301,12 @@ def _wake_if_needed(account: "Account") -> None:
 RESUBMIT_HELP = """\
 The new grid job has the request of the one that has ended; its id is printed.
 --failed: only the local jobs that did not succeed, with their numbers, events and seeds; of a structured grid job the
-steps from the first that is not done, which read the outputs of those that are."""
+steps from the first that is not done, which read the outputs of those that are. What a repetition has made meanwhile is
+not made again; refused while one makes it."""
 
 RECOVER_HELP = """\
 Finds the grid jobs of a request by the experiment's own id of it, and all that repeat them, and submits again what none
 of them has made. Does nothing while one of them has not ended, and nothing when nothing is missing."""
-
-
-def _declare_part(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--failed", action="store_true", help="only what did not succeed")
-
-
-def _declare_request(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--request", metavar="ID", required=True, help="the experiment's own id of the request")
 
 
 def resubmit(options: argparse.Namespace) -> int:
@@ -355,7 +349,7 @@ def recover(options: argparse.Namespace) -> int:
         print(f"{name}: nothing is missing")
     for gap, job in zip(found.gaps, jobs, strict=False):
         number = len(gap.indexes)
-        what = f"{number} local job{'s' if number > 1 else ''}" if number else "the last steps"
+        what = f"{number:,} local job{'s' if number > 1 else ''}" if number else "the last steps"
         print(f"{name}: {job.job_id} makes {what} of {gap.grid_job} again")
     for job in jobs[:1]:
         wake_for(account, job.job_id)

@@ -12,6 +12,7 @@ from jobmanager.commands.arguments import (
     AddCommand,
     CommandError,
     account_of,
+    argument,
     declare_choice,
     find_grid_jobs,
     read_seconds,
@@ -49,7 +50,8 @@ def add_commands(add: AddCommand) -> None:
     """Make the commands known to the command line."""
     add("query", query, "Ask the job database a question in XPath.", QUERY_HELP, _declare_query)
     add("log", log, "Show the log of a grid job, or what a local job printed.", LOG_HELP, _declare_log)
-    add("export", export, "Write the job database as XML files.", EXPORT_HELP, _declare_export)
+    folder = argument("folder", metavar="DIR", help="a new folder, or an empty one")
+    add("export", export, "Write the job database as XML files.", EXPORT_HELP, folder)
     add("web", web, "Show grid jobs in a browser.", WEB_HELP, _declare_web)
 
 
@@ -76,10 +78,6 @@ def _declare_log(command: argparse.ArgumentParser) -> None:
     )
 
 
-def _declare_export(command: argparse.ArgumentParser) -> None:
-    command.add_argument("folder", metavar="DIR", help="a new folder, or an empty one")
-
-
 def _read_count(text: str) -> int:
     if not re.fullmatch(r"[1-9]\d{0,6}", text, re.ASCII):
         raise argparse.ArgumentTypeError(f"{text!r} is no number of lines from 1 to 9999999")
@@ -87,7 +85,6 @@ def _read_count(text: str) -> int:
 
 
 def query(options: argparse.Namespace) -> int:
-    """Ask the database's documents a question."""
     from jobmanager.views.query import RENDERERS, Language, QueryError, QueryLimits, run_limited
 
     account = account_of(options)
@@ -145,7 +142,6 @@ def _follow(account: "Account", options: argparse.Namespace, jobs: "Sequence[tup
 
 
 def export(options: argparse.Namespace) -> int:
-    """Write the database as a folder of XML files."""
     from jobmanager.views.export import ExportError
     from jobmanager.views.export import export as write
 
@@ -154,7 +150,7 @@ def export(options: argparse.Namespace) -> int:
         count, damages = write(account.database, Path(options.folder))
     except ExportError as error:
         raise CommandError(str(error)) from error
-    print(f"{count} grid jobs in {options.folder}")
+    print(f"{count:,} grid jobs in {options.folder}")
     _tell_left_out("export", map(str, damages))
     return int(bool(damages))
 
@@ -185,7 +181,6 @@ def _declare_web(command: argparse.ArgumentParser) -> None:
 
 
 def web(options: argparse.Namespace) -> int:
-    """Serve the pages until a signal ends them."""
     from importlib.util import find_spec
 
     for module in ("starlette", "uvicorn"):

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jobmanager.commands.arguments import AddCommand, CommandError, account_of, read_seconds
+from jobmanager.commands.arguments import JOB_HELP, AddCommand, CommandError, account_of, argument, read_seconds
 
 if TYPE_CHECKING:
     from batch_adapters.diagnosis import Finding
@@ -16,10 +16,6 @@ Loads the module, checks what its handlers declare, decomposes a sample request 
 one local job of it here, by the driver. Nothing of the account's state is read or written. The sample is made from the
 declarations where no --request is given. Each line is ok, warning or FAULT; under it, the way out.
 Exit status: 0 no fault, 1 faults."""
-
-
-def _declare_types(command: argparse.ArgumentParser) -> None:
-    command.add_argument("type", metavar="TYPE", nargs="?", help="a job type")
 
 
 def _declare_check(command: argparse.ArgumentParser) -> None:
@@ -53,7 +49,6 @@ def types(options: argparse.Namespace) -> int:
 
 
 def check_handler(options: argparse.Namespace) -> int:
-    """Print findings as they are made."""
     from batch_adapters.diagnosis import Level
     from jobmanager.checks.handler_check import Sample, check_module
     from jobmanager.requests.files import read_request_file
@@ -93,25 +88,71 @@ lost, what was submitted is collected as ever, and the rest is not submitted any
 Exit status: 0 no fault is left, 1 some are."""
 
 
+BACKUP_HELP = """\
+Everything may run meanwhile. The file is written whole or not at all, for you alone; one that is there is replaced.
+What it does not hold is told, a line each. docs/administration.md says what is in it."""
+
+RESTORE_HELP = """\
+The state folder must be missing or empty; it is made whole or not at all. What was submitted after the backup is not
+in it: "samgrid orphans" lists what of that is still in the batch system."""
+
+
+def _declare_restore(command: argparse.ArgumentParser) -> None:
+    command.add_argument("file", metavar="FILE", type=Path, help="what samgrid backup wrote")
+    of_open = command.add_mutually_exclusive_group()
+    help_text = "leave out the grid jobs that had not ended when the backup was made"
+    of_open.add_argument("--leave-out", action="store_true", help=help_text)
+    help_text = "go on with them, in the same place: what was not submitted then never is, and nothing is tried again"
+    of_open.add_argument("--follow", action="store_true", help=help_text)
+
+
+NOTIFY_HELP = """\
+The monitor runs it, of itself, when a grid job has ended or stalled (docs/notification.md). This runs it once more, to
+see what it does: nobody notes that it was told. Exit status: 0 the command ended with 0, 1 it did not."""
+
+
+METRICS_HELP = """\
+Prints what an operator's alarms look at, in the text format of Prometheus: docs/metrics.md tells the names and alarms.
+--textfile is for node_exporter's textfile collector, which reads *.prom: FILE is replaced whole, and who may read it is
+said by the umask. "samgrid web" serves the same as /metrics."""
+
+
 def add_commands(add: AddCommand) -> None:
     """Make the commands known to the command line."""
-    add("types", types, "List the job types, or the attributes of one.", "", _declare_types)
+    type_ = argument("type", metavar="TYPE", nargs="?", help="a job type")
+    add("types", types, "List the job types, or the attributes of one.", "", type_)
     doc = "Check an experiment's handler before it is used."
     add("check-handler", check_handler, doc, CHECK_HELP, _declare_check)
     add("config", config, "Print every configuration value and where it came from.", CONFIG_HELP)
+    doc = "Try the notification command on a grid job."
+    add("notify", notify, doc, NOTIFY_HELP, argument("id", metavar="ID", help=JOB_HELP))
     add("repair", repair, "Repair a job database with faults, as far as it can be.", REPAIR_HELP)
-    add("monitor", monitor, "Run the job state monitor in the foreground.", MONITOR_HELP, _declare_monitor)
-
-
-def _declare_monitor(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--stay", action="store_true", help="do not end when there is nothing to do")
+    file = argument("file", metavar="FILE", type=Path, help="the tar file to be written")
+    add("backup", backup, "Write the account's state into one file, while everything runs.", BACKUP_HELP, file)
+    add("restore", restore, "Make a state folder of a backup.", RESTORE_HELP, _declare_restore)
+    textfile = argument("--textfile", metavar="FILE", help="write FILE, and print nothing")
+    add("metrics", metrics, "Print metrics for Prometheus.", METRICS_HELP, textfile)
+    stay = argument("--stay", action="store_true", help="do not end when there is nothing to do")
+    add("monitor", monitor, "Run the job state monitor in the foreground.", MONITOR_HELP, stay)
 
 
 def config(options: argparse.Namespace) -> int:
-    """Print the configuration."""
     from jobmanager.site.configuration import read_configuration, render_configuration
 
     print(render_configuration(read_configuration(os.environ)), end="")
+    return 0
+
+
+def notify(options: argparse.Namespace) -> int:
+    """Tell of a grid job, whether it was told or not."""
+    from jobmanager.views.notification import Teller
+
+    account = account_of(options)
+    if not account.configuration.notification.command:
+        raise CommandError("the configuration names no [notification] command: docs/notification.md")
+    problem = Teller(account, time.time()).try_command(account.database.grid_jobs.find(options.id))
+    if problem:
+        raise CommandError(problem)
     return 0
 
 
@@ -129,8 +170,53 @@ def repair(options: argparse.Namespace) -> int:
     return int(bool(result.left))
 
 
+def backup(options: argparse.Namespace) -> int:
+    """Write a backup, and say what it does not hold."""
+    from jobmanager.control.backup import BackupError, write_backup
+    from jobmanager.views.text import render_line
+
+    try:
+        left_out = write_backup(account_of(options), options.file.absolute())
+    except BackupError as error:
+        raise CommandError(str(error)) from error
+    for sentence in left_out:
+        print(f"left out: {render_line(sentence)}")
+    print(f"written: {options.file}, {options.file.stat().st_size} bytes")
+    return 0
+
+
+def restore(options: argparse.Namespace) -> int:
+    """Make the state folder, and say which grid jobs had not ended."""
+    from jobmanager.control.backup import BackupError
+    from jobmanager.control.restoring import OpenJobs, restore
+
+    choice = OpenJobs.LEFT_OUT if options.leave_out else OpenJobs.FOLLOWED if options.follow else OpenJobs.REFUSED
+    account = account_of(options)
+    try:
+        opened = restore(account, options.file.absolute(), choice)
+    except BackupError as error:
+        raise CommandError(str(error)) from error
+    for job_id in opened:
+        print(f"{choice.value}: {job_id}")
+    print(f"restored: {account.places.root}")
+    return 0
+
+
+def metrics(options: argparse.Namespace) -> int:
+    from jobmanager.checks.metrics import render_metrics, write_textfile
+
+    if options.textfile is not None and not options.textfile.endswith(".prom"):
+        raise CommandError("node_exporter reads files named *.prom only: --textfile samgrid.prom")
+    account = account_of(options)
+    text = render_metrics(account, account.database, time.time())
+    if options.textfile is None:
+        print(text, end="")
+    else:
+        write_textfile(Path(options.textfile), text)
+    return 0
+
+
 def monitor(options: argparse.Namespace) -> int:
-    """Run the monitor in the foreground."""
     from jobmanager.monitor.monitor import main
 
     folder = ["--state-dir", options.state_dir] if options.state_dir else []

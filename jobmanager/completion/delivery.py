@@ -5,14 +5,14 @@ import itertools
 import logging
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from adapters import canonical_name
 from batch_adapters.states import State
 from jobmanager.database.grid_job import GramOrigin, GridJob
+from jobmanager.requests.attributes import STDOUT, find_output_file, find_word
 from jobmanager.site.account import Account
 from sandbox.files import open_regular
 from sandbox.gather import MOST_HOLES, count_holes, render_too_sparse
@@ -20,8 +20,6 @@ from sandbox.status import render_stem
 
 logger = logging.getLogger(__name__)
 
-STDOUT = "stdout"
-"""What ``samgrid_output`` says for the job's standard output under GRAM."""
 _MOST_REASONS = 1000
 _FAULTS = frozenset(
     {
@@ -57,23 +55,12 @@ def deliver_outputs(account: Account, job: GridJob) -> str:
     :param job: knows how much was in GRAM's files before (`measure_files`), however often we begin anew.
     :raises OSError: there is no room now.
     """
-    wanted = _find_word(job, "samgrid_output")
-    faults = []
-    if wanted and wanted != STDOUT:
-        # Through GRAM the directory counts for names, also where no program runs in it.
-        folder = job.request_folder if job.origin else Path.home() / _find_word(job, "directory")
-        faults += _deliver([_File(folder / wanted, 0, [account.places.output(job.job_id)])])
-    origin = job.origin
+    origin, request = job.origin, job.request()
+    wanted = find_output_file(request, job.request_folder, through_gram=origin is not None)
+    faults = _deliver([_File(wanted, 0, [account.places.output(job.job_id)])]) if wanted else []
     if origin is not None:
-        faults += _deliver_to_gram(account, job, origin, wanted == STDOUT)
+        faults += _deliver_to_gram(account, job, origin, find_word(request, "samgrid_output") == STDOUT)
     return "; ".join(filter(None, faults))
-
-
-def _find_word(job: GridJob, attribute: str) -> str:
-    """The request's own word for an attribute, the last where it has several; empty where it has none."""
-    name = canonical_name(attribute)
-    words = [values for given, values in job.request() if canonical_name(given) == name]
-    return str(words[-1][0]) if words and len(words[-1]) == 1 else ""
 
 
 def _deliver_to_gram(account: Account, job: GridJob, origin: GramOrigin, wants_tar: bool) -> list[str]:
@@ -101,7 +88,7 @@ def _find_parts(
     """What standard output and standard error are made of."""
     if origin.is_plain:
         return _find_texts(account, job, "stdout"), _find_texts(account, job, "stderr")
-    parts = [account.database.grid_jobs.get(step.grid_job) for step in job.steps if step.grid_job]
+    parts = {step.name: account.database.grid_jobs.get(step.grid_job) for step in job.steps if step.grid_job}
     report = _render_report(account, job, parts)
     reasons = _render_reasons(account, job, parts)
     if wants_tar:
@@ -116,9 +103,9 @@ def _find_texts(account: Account, job: GridJob, kind: str) -> list[Path]:
     return [file for file in files if file.is_file() and not file.is_symlink()]
 
 
-def _render_report(account: Account, job: GridJob, parts: Sequence[GridJob]) -> bytes:
+def _render_report(account: Account, job: GridJob, parts: Mapping[str, GridJob]) -> bytes:
     succeeded = account.database.local_jobs.count_ends(job.job_id)["succeeded"]
-    done = sum(1 for part in parts if part.state is State.DONE)
+    done = sum(1 for part in parts.values() if part.state is State.DONE)
     success = f"{done} of {len(job.steps)} steps" if job.steps else f"{succeeded} of {job.count} local jobs"
     lines = [
         f"grid job {job.job_id} ({job.job_type}): {success} succeeded",
@@ -129,10 +116,9 @@ def _render_report(account: Account, job: GridJob, parts: Sequence[GridJob]) -> 
     return "".join(f"{line}\n" for line in lines).encode(errors="surrogateescape")
 
 
-def _render_reasons(account: Account, whole: GridJob, parts: Sequence[GridJob]) -> bytes:
+def _render_reasons(account: Account, whole: GridJob, parts: Mapping[str, GridJob]) -> bytes:
     failed = (job for job in account.database.local_jobs.lines(whole.job_id) if not job.succeeded)
-    named = zip(whole.steps, parts, strict=False)
-    of_steps = [f"step {step.name} ({part.job_id}): {part.reason}" for step, part in named if part.reason]
+    of_steps = [f"step {name} ({part.job_id}): {part.reason}" for name, part in parts.items() if part.reason]
     of_local_jobs = (f"local job {job.index} ({job.local_id or 'never submitted'}): {job.reason}" for job in failed)
     reasons = itertools.chain(of_steps, of_local_jobs)
     lines = list(itertools.islice(reasons, _MOST_REASONS))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.states import Cause, State
 from jobmanager.database.database import DamagedDocument, Database
+from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob
 from jobmanager.database.local_jobs import LiveJob
 from jobmanager.site.account import Account, find_batch_system
@@ -57,7 +58,7 @@ def _cancel_local_jobs(account: Account, grid_job: str) -> None:
     database = account.database
     job = database.grid_jobs.get(grid_job)
     system = find_batch_system(account, job.batch)
-    system.traffic.hurry(job.cancelled_time or 0)
+    system.limiter.hurry(job.cancelled_time or 0)
     # What is known is not to wait for what is in doubt.
     cancelled = _cancel_known(database, system, grid_job)
     intents = open_intents(database, grid_job)
@@ -73,20 +74,24 @@ def _cancel_known(database: Database, system: BatchSystem, grid_job: str) -> int
     count = sum(number for state, number in database.local_jobs.count(grid_job).items() if state in _LIVE)
     if count:
         # Before the batch system hears of it: how they end may be told before its answer is here.
-        _note_asked(database, grid_job)
+        _note_asked(database, grid_job, _find_cancel_cause(database.grid_jobs.get(grid_job)))
         ids = choose_ids(database, system.adapter.name, lambda: database.local_jobs.live(grid_job))
         for some in in_parts(ids, _IDS):
             system.cancel(some)
     return count
 
 
-def _note_asked(database: Database, grid_job: str) -> None:
+def _find_cancel_cause(job: GridJob) -> Cause | None:
+    return Cause.FAIL_FAST if job.cancelled_by == Cause.FAIL_FAST.value else None
+
+
+def _note_asked(database: Database, grid_job: str, cause: Cause | None) -> None:
     now = int(time.time())
 
     def note(job: LocalJob) -> bool:
         if job.state.is_final or job.cancel_asked is not None:
             return False
-        job.cancel_asked = now
+        job.cancel_asked, job.cancel_cause = now, cause
         return True
 
     change_in_parts(database, grid_job, database.local_jobs.live(grid_job), note)
@@ -109,12 +114,12 @@ def choose_ids(database: Database, batch: str, live: Callable[[], Iterable[LiveJ
 def _fail_unsubmitted(database: Database, grid_job: str) -> int:
     grid_job_itself = database.grid_jobs.get(grid_job)
     is_wanted = grid_job_itself.was_cancelled
+    cause = _find_cancel_cause(grid_job_itself) or (Cause.CANCELLED_BY_US if is_wanted else Cause.REFUSED)
+    reason = "the grid job was cancelled before" if is_wanted else grid_job_itself.reason
 
     def fail(job: LocalJob) -> None:
-        job.state = State.FAILED
-        job.cause = Cause.CANCELLED_BY_US if is_wanted else Cause.REFUSED
-        job.outcome = find_outcome(job.cause)
-        job.reason = f"never submitted: {'the grid job was cancelled before' if is_wanted else grid_job_itself.reason}"
+        job.state, job.cause, job.outcome = State.FAILED, cause, find_outcome(cause)
+        job.reason = f"never submitted: {reason}"
 
     count = 0
     while failed := change_local_jobs(database, grid_job, lambda jobs: jobs.unsubmitted(grid_job), fail):

@@ -1,5 +1,6 @@
 """Removing grid jobs that have ended: their documents, and everything in their folders; a whole with its steps.
 
+What their local jobs used goes on being counted by "samgrid usage" (`database/usage.py`).
 The folders are renamed and the documents are deleted in one transaction, so nobody can run the grid job again in
 between, and no step is left without its whole; then the renamed folders go. What a kill leaves behind goes with the
 next removal (`sweep`).
@@ -51,6 +52,7 @@ def remove_grid_job(account: Account, job_id: str) -> int:
         for part in parts:
             with suppress(FileNotFoundError):  # a removal that was killed has come as far as this
                 places.grid_job(part).rename(places.removed(part))
+            database.usage.keep(part)
             database.grid_jobs.delete(part)
     answer_file(account, job_id).unlink(missing_ok=True)
     for batch in set(submitted.values()):
@@ -77,11 +79,12 @@ def measure_grid_job(account: Account, job_id: str) -> int:
     """The bytes of the files that would go with it."""
     parts = (job_id, *_find_own_steps(account.database, job_id))
     folders = [account.places.grid_job(part) for part in parts]
-    return sum(path.lstat().st_size for folder in folders for path in folder.rglob("*") if not _is_folder(path))
-
-
-def _is_folder(path: Path) -> bool:
-    return path.is_dir() and not path.is_symlink()
+    return sum(
+        path.lstat().st_size
+        for folder in folders
+        for path in folder.rglob("*")
+        if path.is_symlink() or not path.is_dir()
+    )
 
 
 def _find_own_steps(database: Database, job_id: str) -> list[str]:

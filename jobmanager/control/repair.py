@@ -47,22 +47,22 @@ def repair(account: Account, now: float) -> Repair:
         raise DatabaseError(f"there is no job database {account.places.database}")
     try:
         database = account.database
-        faults = database.find_file_faults()
+        faults = database.checking.find_file_faults()
     except DatabaseError as error:
         raise DatabaseError(f"{error}: samgrid doctor says what to do") from error
     if faults:
         raise DatabaseError(f"job database {database.path} is damaged: {faults[0]}: samgrid doctor says what to do")
     result = Repair(_save(account, now))
-    before = list(database.find_document_faults())
+    before = list(database.checking.find_document_faults())
     with database.transaction():
-        database.derive_anew()
+        database.checking.derive_anew()
         for damage in list(database.find_damages()):
             # A grid job's own document comes first.
             if damage.number:
                 _make_anew(account, damage, now)
             else:
                 _rebuild(database, damage.grid_job, now, result)
-    left = list(database.find_document_faults())
+    left = list(database.checking.find_document_faults())
     with database.transaction():
         for grid_job in database.quarantine.list():
             if not any(database.find_damages(grid_job)):
@@ -91,7 +91,7 @@ def _make_anew(account: Account, damage: DamagedDocument, now: float) -> None:
         grid_job = database.grid_jobs.get(damage.grid_job)
     except DamagedDocument:
         return
-    job = make_from_index(grid_job, database.read_columns(damage.grid_job, damage.number), now)
+    job = make_from_index(grid_job, database.checking.read_columns(damage.grid_job, damage.number), now)
     if job.local_id is not None:
         status = read_driver_status(status_file(account, damage.grid_job, job.local_id))
         apply_driver_status(job, status, now)
@@ -185,7 +185,7 @@ def _read(text: bytes) -> etree._Element | None:
 def _make(
     database: Database, job_id: str, start: etree._Element | None, parts: Mapping[str, etree._Element], now: float
 ) -> GridJob:
-    columns = database.read_columns(job_id, 0)
+    columns = database.checking.read_columns(job_id, 0)
     job = GridJob.new(job_id, columns["type"], columns["owner"], columns["batch"], read_time(columns["submitted"]))
     for name, value in ({} if start is None else start.attrib).items():
         # What the index knows counts.

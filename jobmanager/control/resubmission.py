@@ -24,7 +24,7 @@ class NotRepeatable(Exception):
 def repeat_grid_job(account: Account, job_id: str, only_failed: bool) -> GridJob:
     """The new grid job with the request of one that has ended; ``only_failed``: with what did not succeed in that.
 
-    :raises NotRepeatable: it has not ended, or nothing of it failed.
+    :raises NotRepeatable: it has not ended, nothing of it failed, or that is made again already.
     :raises BadRequest: its request cannot be run any more.
     :raises UnknownJob: it has been removed.
     """
@@ -32,13 +32,18 @@ def repeat_grid_job(account: Account, job_id: str, only_failed: bool) -> GridJob
     first = database.grid_jobs.get(job_id)
     if not first.state.is_final:
         raise NotRepeatable(f"grid job {job_id} is {first.state.word}: wait until it has ended, or cancel it")
-    job = prepare_failed(account, first) if only_failed else prepare_whole(account, first)
-    with database.transaction():
-        # Raises where it has been removed meanwhile: with it goes what its repetition may build on.
-        database.grid_jobs.get(job_id)
-        add_grid_job(database, job)
-    logger.info("%s repeats %s: %d local jobs", job.job_id, job_id, job.count)
-    return job
+    while True:
+        gap = find_failed(database, first) if only_failed else None
+        job = _prepare_gap(account, gap) if gap else prepare_whole(account, first)
+        with database.transaction():
+            # Raises where it has been removed meanwhile: with it goes what its repetition may build on.
+            database.grid_jobs.get(job_id)
+            # Somebody else may have been quicker.
+            if gap and find_failed(database, first) != gap:
+                continue
+            add_grid_job(database, job)
+        logger.info("%s repeats %s: %d local jobs", job.job_id, job.repeats, job.count)
+        return job
 
 
 def prepare_whole(account: Account, first: GridJob) -> GridJob:
@@ -48,17 +53,53 @@ def prepare_whole(account: Account, first: GridJob) -> GridJob:
     return _prepare(account, first)
 
 
-def prepare_failed(account: Account, first: GridJob) -> GridJob:
-    """The document of a repetition of what did not succeed.
+def find_failed(database: Database, first: GridJob) -> "Gap":
+    """What did not succeed in a grid job that has ended, and in none of its repetitions since.
 
-    :raises NotRepeatable: there is nothing of that.
+    :raises NotRepeatable: there is nothing of that, or a repetition makes it now.
     """
     if first.steps:
-        return prepare_steps(account, first)
-    failed = set(first.indexes) - succeeded_indexes(account.database, first.job_id)
+        return _find_failed_steps(database, first)
+    failed = set(first.indexes) - succeeded_indexes(database, first.job_id)
     if not failed:
         raise NotRepeatable(f"no local job of {first.job_id} failed: there is nothing to submit again")
-    return prepare_slices(account, first, failed)
+    repetitions = [job for job in _find_repetitions(database, first) if job.is_partial and job.slices == first.slices]
+    made = {job.job_id: succeeded_indexes(database, job.job_id) for job in repetitions}
+    missing = failed.difference(*made.values())
+    if not missing:
+        makers = ", ".join(job_id for job_id, indexes in made.items() if indexes & failed)
+        raise NotRepeatable(f"what failed in {first.job_id} has succeeded in {makers}: nothing is missing")
+    _check_none_runs(first, [job for job in repetitions if missing & set(job.indexes)])
+    return Gap(first.job_id, tuple(sorted(missing)))
+
+
+def _find_failed_steps(database: Database, first: GridJob) -> "Gap":
+    family = [first, *(job for job in _find_repetitions(database, first) if job.steps)]
+    done = next((job.job_id for job in family if job.state is State.DONE), None)
+    if done is not None:
+        raise NotRepeatable(f"all steps of {done} are done: there is nothing to submit again")
+    _check_none_runs(first, family)
+    return _find_gap_of_steps(database, family)[0]
+
+
+def _check_none_runs(first: GridJob, repetitions: Iterable[GridJob]) -> None:
+    for job in repetitions:
+        if not job.state.is_final:
+            raise NotRepeatable(
+                f"what failed in {first.job_id} is made again by {job.job_id}, which is {job.state.word}:"
+                " wait until it has ended, or cancel it"
+            )
+
+
+def _find_repetitions(database: Database, first: GridJob) -> list[GridJob]:
+    """The repetitions of a grid job, and those of them; of a repetition of a part all of what it is a part of."""
+    eldest = first
+    while eldest.is_partial and eldest.repeats is not None and database.grid_jobs.has(eldest.repeats):
+        eldest = database.grid_jobs.get(eldest.repeats)
+    found = [eldest]
+    for job in found:  # which grows
+        found += map(database.grid_jobs.get, database.grid_jobs.repetitions_of(job.job_id))
+    return found[1:]
 
 
 def prepare_slices(account: Account, first: GridJob, indexes: Collection[int]) -> GridJob:
@@ -69,15 +110,9 @@ def prepare_slices(account: Account, first: GridJob, indexes: Collection[int]) -
 
 
 def prepare_steps(account: Account, first: GridJob) -> GridJob:
-    """The document of a structured grid job that goes on behind the last step that is done: it takes over the others.
-
-    :raises NotRepeatable: all steps are done.
-    """
-    done = done_steps(account.database, first.job_id)
-    if len(done) == len(first.steps):
-        raise NotRepeatable(f"all steps of {first.job_id} are done: there is nothing to submit again")
+    """The document of a structured grid job that takes over the steps that are done, and goes on behind them."""
     job = _prepare(account, first)
-    for name, child in done.items():
+    for name, child in done_steps(account.database, first.job_id).items():
         job.begin_step(name, child)
     return job
 
@@ -93,13 +128,9 @@ def succeeded_indexes(database: Database, job_id: str) -> set[int]:
 
 
 def done_steps(database: Database, job_id: str) -> dict[str, str]:
-    """The grid jobs of a structured one's first steps, by their names, up to the first that is not done."""
-    done = {}
-    for step in database.grid_jobs.steps(job_id).get(job_id, ()):
-        if step.grid_job is None or step.state != State.DONE.word:
-            break
-        done[step.name] = step.grid_job
-    return done
+    """The grid jobs of a structured one's steps that are done, by the steps' names; what these needed is done, too."""
+    steps = database.grid_jobs.steps(job_id).get(job_id, ())
+    return {step.name: step.grid_job for step in steps if step.grid_job and step.state == State.DONE.word}
 
 
 class UnknownRequest(LookupError):
@@ -113,7 +144,7 @@ class Gap:
     grid_job: str
     """The one to be repeated."""
     indexes: tuple[int, ...]
-    """The local jobs that nobody has made; none for a structured grid job, of which the last steps are missing."""
+    """The local jobs that nobody has made; none for a structured grid job, of which steps are missing."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from batch_adapters.adapter import BatchError, Refused
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.states import State
 from jobmanager.control.cancellation import choose_ids
+from jobmanager.database.grid_jobs import find_current_steps
 from jobmanager.database.local_job import LocalJob
 from jobmanager.database.local_jobs import LiveJob
 from jobmanager.site.account import Account, find_batch_system
@@ -20,10 +21,10 @@ from jobmanager.states.reconciliation import reconcile_batch_system
 logger = logging.getLogger(__name__)
 
 
-def find_signalled(account: Account, grid_job: str) -> str:
-    """The grid job whose local jobs a signal means: itself or, where it is made of steps, the one at work."""
-    begun = [step.grid_job for step in account.database.grid_jobs.steps(grid_job).get(grid_job, []) if step.grid_job]
-    return begun[-1] if begun else grid_job
+def find_signalled(account: Account, grid_job: str) -> list[str]:
+    """The grid jobs whose local jobs a signal means: itself or, where it is made of steps, those at work."""
+    steps = account.database.grid_jobs.steps(grid_job).get(grid_job, [])
+    return [step.grid_job for step in find_current_steps(steps) if step.grid_job] or [grid_job]
 
 
 def suspend_grid_job(account: Account, grid_job: str) -> bool:

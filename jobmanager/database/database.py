@@ -1,9 +1,9 @@
 """The XML job database: documents in one SQLite file, with a few columns derived from them as indexes."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jobmanager.database.events import SCHEMA as EVENTS
 from jobmanager.database.events import Events
@@ -19,11 +19,14 @@ from jobmanager.database.grid_jobs import (
     UnknownJob,
     Unreported,
 )
-from jobmanager.database.local_jobs import ATTEMPTS, COUNTS, LOCAL_JOBS, PHASES, LocalJobKey, LocalJobLine, LocalJobs
+from jobmanager.database.local_jobs import ATTEMPTS, COUNTS, LOCAL_JOBS, PHASES, LiveJob, LocalJobLine, LocalJobs
 from jobmanager.database.sqlite import QUARANTINE, DamagedDocument, DatabaseError, Quarantine, Quarantined, Store
+from jobmanager.database.usage import REMOVED, UsageRecords
 
 if TYPE_CHECKING:
     from lxml import etree
+
+    from jobmanager.database.checking import Checking
 
 __all__ = [
     "STANDINGS",
@@ -31,7 +34,7 @@ __all__ = [
     "DamagedDocument",
     "Database",
     "DatabaseError",
-    "LocalJobKey",
+    "LiveJob",
     "LocalJobLine",
     "OpenGridJob",
     "Overview",
@@ -41,12 +44,12 @@ __all__ = [
     "Unreported",
 ]
 
-LAYOUT = 6
+LAYOUT = 7
 """Number of the tables' layout and of the documents' schema."""
 FIRST_LAYOUT = 4
 """The eldest that can be brought up to ours."""
 _TABLES = (GRID_JOBS, STEPS, LOCAL_JOBS, PHASES, ATTEMPTS)
-_DERIVED = "".join(table.schema for table in _TABLES) + COUNTS + QUARANTINE
+_DERIVED = "".join(table.schema for table in _TABLES) + COUNTS + QUARANTINE + REMOVED
 
 
 class Database:
@@ -59,16 +62,16 @@ class Database:
 
     def __init__(self, path: Path | None) -> None:
         """``path`` None: an empty database in memory, in which everything can be asked and nothing is found."""
-        self._store = Store(path)
+        self.path = path
+        self._store = store = Store(path)
+        self.transaction, self.moment, self.part = store.transaction, store.moment, store.part
+        self.check_room, self.copy_to, self.close = store.check_room, store.copy_to, store.close
         self._bring_up()
         self.grid_jobs = GridJobs(self._store)
         self.local_jobs = LocalJobs(self._store)
         self.events = Events(self._store)
         self.quarantine = Quarantine(self._store)
-
-    @property
-    def path(self) -> Path | None:
-        return self._store.path
+        self.usage = UsageRecords(self._store)
 
     def _bring_up(self) -> None:
         found = self._store.layout
@@ -90,22 +93,6 @@ class Database:
             upgrade(self._store, _DERIVED, LAYOUT)
         else:
             self._store.make_missing_indexes(_TABLES)
-
-    def transaction(self) -> AbstractContextManager[None]:
-        """All of the block's writes, or none; writers wait for each other up to a minute."""
-        return self._store.transaction()
-
-    def part(self) -> AbstractContextManager[None]:
-        """All of the block's writes inside a transaction, or none, whatever becomes of the others."""
-        return self._store.part()
-
-    def check_room(self) -> None:
-        """Raise DatabaseError where the disk is full."""
-        self._store.check_room()
-
-    def close(self) -> None:
-        """Give the file back."""
-        self._store.close()
 
     def to_xml(
         self, job_id: str | None = None, leave_out: Callable[[DamagedDocument], object] | None = None
@@ -130,10 +117,6 @@ class Database:
                 leave_out(damage)
             return read_xml(_join(row for row in documents if row[1] not in damages))
 
-    def moment(self) -> AbstractContextManager[None]:
-        """All that the block reads is of one moment."""
-        return self._store.moment()
-
     def select(
         self, job_id: str | None, grid_job: str, local_job: str | None, values: Sequence[str]
     ) -> Iterator[tuple[str, int, bytes]]:
@@ -150,8 +133,7 @@ class Database:
     def count_selected(self, job_id: str | None, grid_job: str, local_job: str | None, values: Sequence[str]) -> int:
         """How many that are."""
         sql = _render_chosen("count(*)", job_id, grid_job, local_job)
-        ((count,),) = self._store.query(sql, [*values, job_id or ""])
-        return int(count)
+        return self._store.value(int, sql, [*values, job_id or ""]) or 0
 
     def find_damages(self, job_id: str | None = None) -> "Iterator[DamagedDocument]":
         """Every document that cannot be read, of all grid jobs or of one."""
@@ -163,34 +145,17 @@ class Database:
             except DamagedDocument as damage:
                 yield damage
 
-    def find_file_faults(self) -> list[str]:
-        """What is wrong with the file itself; nothing where it is sound."""
-        from jobmanager.database.checking import find_file_faults
+    @cached_property
+    def checking(self) -> "Checking":
+        """Is it what it should be?"""
+        from jobmanager.database.checking import Checking
 
-        return find_file_faults(self._store)
-
-    def find_document_faults(self) -> Iterator[str]:
-        """A sentence for each document that cannot be read or is not valid, or whose columns say otherwise."""
-        from jobmanager.database.checking import find_document_faults
-
-        return find_document_faults(self._store)
-
-    def derive_anew(self) -> None:
-        """Write every row anew that is derived from a document which can be read."""
-        from jobmanager.database.checking import derive_anew
-
-        derive_anew(self._store)
+        return Checking(self._store)
 
     def read_text(self, job_id: str) -> bytes:
         """A grid job's own document as it is stored, also where it cannot be read."""
         ((document,),) = self._store.query("SELECT CAST(document AS BLOB) FROM grid_job WHERE id = ?", [job_id])
         return bytes(document)
-
-    def read_columns(self, job_id: str, number: int) -> Mapping[str, Any]:
-        """What the index knows of a local job whose document cannot be read; number 0: of the grid job itself."""
-        from jobmanager.database.checking import read_columns
-
-        return read_columns(self._store, job_id, number)
 
     def _documents(self, job_id: str | None) -> Iterator[tuple[str, str, int, bytes]]:
         """When its grid job was submitted, its id, number (0: the grid job's own) and each document."""

@@ -92,44 +92,48 @@ _NONE: Final = object()
 
 
 class Field(Generic[T]):
-    """One XML attribute of a document as a value of Python; None removes it."""
+    """One XML attribute of a document, or of a child of its root, as a value of Python; None removes it."""
 
-    def __init__(self, name: str, read: Callable[[str], T], render: Callable[[T], str], absent: object) -> None:
-        self._name, self._read, self._render, self._absent = name, read, render, absent
+    def __init__(self, kind: "AttributeType[T]", name: str, absent: object, child: str) -> None:
+        self._kind, self._name, self._absent, self._child = kind, name, absent, child
 
     def __get__(self, document: "Document", owner: object = None) -> T:
-        text = document.element.get(self._name)
+        element = document.element.find(self._child) if self._child else document.element
+        text = None if element is None else element.get(self._name)
         if text is not None:
-            return self._read(text)
+            return self._kind.read(text)
         if self._absent is _NONE:
             raise InvalidDocument(f"{document.tag} {document.element.attrib} has no attribute {self._name}")
         return self._absent  # type: ignore[return-value]
 
     def __set__(self, document: "Document", value: T) -> None:
-        if value is None:
-            document.element.attrib.pop(self._name, "")
-        else:
-            document.element.set(self._name, self._render(value))
+        element = document.element.find(self._child) if self._child else document.element
+        if value is not None:
+            if element is None:
+                raise InvalidDocument(f"{document.tag} {document.element.attrib} has no {self._child}")
+            element.set(self._name, self._kind.render(value))
+        elif element is not None:
+            element.attrib.pop(self._name, "")
 
 
 @dataclass(frozen=True)
 class AttributeType(Generic[T]):
-    """How values of one type stand in an attribute."""
+    """How values of one type stand in an attribute; ``child``: of which child of the document's root."""
 
     read: Callable[[str], T]
     render: Callable[[T], str]
 
-    def required(self, name: str) -> Field[T]:
+    def required(self, name: str, child: str = "") -> Field[T]:
         """An attribute that every document has."""
-        return Field(name, self.read, self.render, _NONE)
+        return Field(self, name, _NONE, child)
 
-    def optional(self, name: str) -> Field[T | None]:
+    def optional(self, name: str, child: str = "") -> Field[T | None]:
         """An attribute that is None where it is not there."""
-        return Field[T | None](name, self.read, self.render, None)  # type: ignore[arg-type]
+        return Field[T | None](self, name, None, child)  # type: ignore[arg-type]
 
-    def otherwise(self, name: str, value: T) -> Field[T]:
+    def otherwise(self, name: str, value: T, child: str = "") -> Field[T]:
         """An attribute that has this value where it is not there."""
-        return Field(name, self.read, self.render, value)
+        return Field(self, name, value, child)
 
 
 TEXT = AttributeType(str, render_text)

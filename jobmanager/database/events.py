@@ -32,7 +32,7 @@ class Events:
     def missing(self, batch: str) -> dict[str, tuple[int, int]]:
         """By local id: in how many answers in a row it was missing, and since when (seconds since 1970)."""
         sql = "SELECT local_id, answers, since FROM missing WHERE batch = ?"
-        return {str(row[0]): (int(row[1]), int(row[2])) for row in self._store.query(sql, [batch])}
+        return {local_id: (answers, since) for local_id, answers, since in self._store.query(sql, [batch])}
 
     def put_missing(self, batch: str, missing: Mapping[str, tuple[int, int]]) -> None:
         """Replace what `missing` gives."""
@@ -65,9 +65,11 @@ class Events:
 
     def generator_time(self, batch: str) -> int | None:
         """The stamp from which a batch system's generator must replay; None if none ever ran."""
-        for (timestamp,) in self._store.query("SELECT timestamp FROM generator WHERE batch = ?", [batch]):
-            return int(timestamp)
-        return None
+        return self._store.value(int, "SELECT timestamp FROM generator WHERE batch = ?", [batch])
+
+    def generator_times(self) -> dict[str, int]:
+        """That stamp of every batch system that there ever was a grid job for."""
+        return dict(self._store.query("SELECT batch, timestamp FROM generator ORDER BY batch"))
 
     def put_generator_time(self, batch: str, timestamp: int) -> None:
         """Keep that stamp; it never goes back."""

@@ -7,12 +7,14 @@ from pathlib import Path
 from lxml import etree
 
 from adapters import Value
-from batch_adapters.states import STATE_OF_WORD, State
+from batch_adapters.states import State
 from jobmanager.database.documents import (
     FRACTION,
     NUMBER,
+    STATE,
     TEXT,
     TIME,
+    AttributeType,
     Document,
     put_value,
     read_ranges,
@@ -20,7 +22,11 @@ from jobmanager.database.documents import (
     render_ranges,
     render_text,
 )
-from jobmanager.database.times import read_time, render_time
+from jobmanager.database.times import render_time
+
+CAUSES = AttributeType[tuple[str, ...]](lambda text: tuple(text.split()), " ".join)
+"""Causes of failure, by their words."""
+FLAG = AttributeType[bool](lambda text: text == "true", lambda value: "true" if value else "false")
 
 
 @dataclass(frozen=True)
@@ -29,6 +35,8 @@ class StepEntry:
 
     name: str
     grid_job: str | None
+    after: tuple[str, ...] = ()
+    """The steps that it needs."""
 
 
 @dataclass(frozen=True)
@@ -72,11 +80,17 @@ class GridJob(Document):
     """Why its handler made no summary of the outputs."""
     cancelled_time = TIME.optional("cancelled")
     cancelled_by = TEXT.optional("cancelled-by")
-    """``us`` where nobody wanted it ended, but it cannot be run."""
+    """``us`` where nobody wanted it ended, but it cannot be run; ``fail-fast`` where it cannot succeed any more."""
     min_success = FRACTION.otherwise("min-success", 1.0)
     """The fraction of the local jobs that must succeed."""
     retries = NUMBER.otherwise("retries", 0)
     """How often a local job that failed is submitted again."""
+    retry_on = CAUSES.optional("retry-on")
+    """The causes of failure after which that is done; None: the usual ones."""
+    fail_fast = FLAG.optional("fail-fast")
+    """Whether it is stopped as soon as it cannot succeed any more; None: it is not."""
+    max_pending_minutes = NUMBER.optional("max-pending-minutes")
+    """Minutes that a local job may wait or be held; None: for ever."""
     last_token = TEXT.optional("last-token")
     """The last token of the attempts that are over: local jobs that are tried again have lost theirs."""
     repeats = TEXT.optional("repeats")
@@ -119,15 +133,15 @@ class GridJob(Document):
 
     @property
     def was_cancelled(self) -> bool:
-        """True where someone wanted the grid job ended; False where it could not be run."""
-        return self.cancelled and self.cancelled_by != "us"
+        """True where someone wanted the grid job ended; False where it could not be run, or not succeed."""
+        return self.cancelled and self.cancelled_by is None
 
     # the request
 
     def put_request(self, attributes: Iterable[tuple[str, Sequence[Value]]], folder: Path) -> None:
         """Keep the request as it was accepted: names and values, and the folder its file names start from."""
         request = self._replace("request")
-        request.set("folder", render_text(str(folder)))
+        self.request_folder = folder
         for name, values in attributes:
             element = etree.SubElement(request, "attribute", name=name)
             for value in values:
@@ -140,9 +154,7 @@ class GridJob(Document):
             for element in self.element.iterfind("request/attribute")
         ]
 
-    @property
-    def request_folder(self) -> Path:
-        return Path(str(self.element.find("request").attrib["folder"]))  # type: ignore[union-attr]
+    request_folder = AttributeType(Path, lambda path: render_text(str(path))).required("folder", "request")
 
     # GRAM
 
@@ -175,57 +187,31 @@ class GridJob(Document):
             is_staged_out="staged-out" in values,
         )
 
-    @property
-    def uniqid(self) -> str | None:
-        """GRAM's own name of the job, the same however often it is submitted."""
-        gram = self.element.find("gram")
-        return None if gram is None else str(gram.attrib["uniqid"])
+    uniqid = TEXT.optional("uniqid", "gram")
+    """GRAM's own name of the job, the same however often it is submitted."""
+    reported = STATE.optional("reported", "gram")
+    """The state that was last reported to GRAM; None where nothing was."""
+    reported_time = TIME.otherwise("reported-time", 0, "gram")
+    """When it was reported; 0: never."""
+    _stdout_size = NUMBER.optional("stdout-size", "gram")
+    _stderr_size = NUMBER.optional("stderr-size", "gram")
 
     @property
     def sizes_before(self) -> tuple[int, int] | None:
         """Bytes in the files of standard output and error before anything was delivered; None: nothing has been."""
-        gram = self.element.find("gram")
-        if gram is None or "stdout-size" not in gram.attrib:
-            return None
-        return int(gram.attrib["stdout-size"]), int(gram.attrib["stderr-size"])
+        stdout, stderr = self._stdout_size, self._stderr_size
+        return None if stdout is None or stderr is None else (stdout, stderr)
 
-    def put_sizes_before(self, stdout: int, stderr: int) -> None:
-        """Keep how much is in the files of standard output and error, in bytes, before something is delivered."""
-        self._gram().attrib.update({"stdout-size": str(stdout), "stderr-size": str(stderr)})
-
-    def clear_sizes_before(self) -> None:
-        """Forget that something may have been delivered."""
-        gram = self.element.find("gram")
-        if gram is not None:
-            gram.attrib.pop("stdout-size", "")
-            gram.attrib.pop("stderr-size", "")
-
-    @property
-    def reported(self) -> State | None:
-        """The state that was last reported to GRAM; None where nothing was."""
-        gram = self.element.find("gram")
-        return None if gram is None else STATE_OF_WORD.get(str(gram.get("reported")))
-
-    @property
-    def reported_time(self) -> int:
-        """When it was reported; 0: never."""
-        gram = self.element.find("gram")
-        return read_time(str(gram.get("reported-time"))) if gram is not None and "reported-time" in gram.attrib else 0
+    @sizes_before.setter
+    def sizes_before(self, sizes: tuple[int, int] | None) -> None:
+        self._stdout_size, self._stderr_size = sizes or (None, None)
 
     def put_reported(self, state: State, now: float) -> None:
-        """Keep what was reported to GRAM."""
-        self._gram().attrib.update({"reported": state.word, "reported-time": render_time(now)})
-
-    def _gram(self) -> etree._Element:
-        gram = self.element.find("gram")
-        if gram is None:
-            raise ValueError(f"{self.job_id} did not come through GRAM")
-        return gram
+        self.reported, self.reported_time = state, int(now)
 
     # what people are told
 
     def put_summary(self, items: Mapping[str, str]) -> None:
-        """Keep what the outputs amount to."""
         summary = self._replace("summary")
         for name, text in items.items():
             etree.SubElement(summary, "item", name=render_text(name)).text = render_text(text)
@@ -260,22 +246,27 @@ class GridJob(Document):
 
         :param sweep_digest: tells the rows, or files, of its local jobs from others; None where it has none.
         """
-        slices = self._replace("slices")
-        slices.set("count", str(count))
+        self._replace("slices")
+        self.slice_count, self.sweep_digest = count, sweep_digest
         if size is not None:
-            slices.attrib.update({"unit": "event", "size": str(size), "seed": str(seed)})
-        if sweep_digest is not None:
-            slices.set("sweep-digest", sweep_digest)
+            self._unit, self._size, self._seed = "event", size, seed
 
     def repeat_slices(self, first: "GridJob", indexes: Iterable[int]) -> None:
         """Become a repetition of some slices of a grid job: it is cut as that one is."""
-        slices = self._replace("slices")
-        slices.attrib.update({str(name): str(value) for name, value in first.slices.items()})
+        self._replace("slices").attrib.update(list(first.slices.items()))
         self.put_only(indexes)
 
     def put_only(self, indexes: Iterable[int]) -> None:
-        """Have local jobs for some of the slices only."""
-        self.element.find("slices").set("only", render_ranges(indexes))  # type: ignore[union-attr]
+        self._only = render_ranges(indexes)
+
+    slice_count = NUMBER.otherwise("count", 0, "slices")
+    """Into how many slices it is cut; a repetition may have local jobs for some of them only."""
+    sweep_digest = TEXT.optional("sweep-digest", "slices")
+    """What tells the rows, or files, of its local jobs from others; None where it has none."""
+    _unit = TEXT.optional("unit", "slices")
+    _size = NUMBER.optional("size", "slices")
+    _seed = NUMBER.optional("seed", "slices")
+    _only = TEXT.optional("only", "slices")
 
     @property
     def slices(self) -> Mapping[str, str]:
@@ -285,48 +276,36 @@ class GridJob(Document):
         return {name: value for name, value in known.items() if name != "only"}
 
     @property
-    def slice_count(self) -> int:
-        """Into how many slices it is cut; a repetition may have local jobs for some of them only."""
-        return int(self.slices.get("count", 0))
-
-    @property
-    def sweep_digest(self) -> str | None:
-        """What tells the rows, or files, of its local jobs from others; None where it has none."""
-        return self.slices.get("sweep-digest")
-
-    @property
     def is_partial(self) -> bool:
-        """True for a repetition of some slices."""
-        slices = self.element.find("slices")
-        return slices is not None and "only" in slices.attrib
+        return self._only is not None
 
     @property
     def indexes(self) -> Sequence[int]:
         """The indexes of its local jobs; none for a structured grid job, which has none of its own."""
-        if self.is_partial:
-            return read_ranges(str(self.element.find("slices").attrib["only"]))  # type: ignore[union-attr]
-        return range(1, self.slice_count + 1)
+        return range(1, self.slice_count + 1) if self._only is None else read_ranges(self._only)
 
     @property
     def count(self) -> int:
-        """The number of local jobs."""
         return len(self.indexes)
 
     @property
     def size_and_seed(self) -> tuple[int, int] | None:
         """Events of the whole grid job and its first seed; None for a type without a size."""
-        slices = self.element.find("slices")
-        if slices is None or "size" not in slices.attrib:
-            return None
-        return int(slices.attrib["size"]), int(slices.attrib["seed"])
+        return None if self._size is None or self._seed is None else (self._size, self._seed)
 
     # the steps of a structured grid job
 
     def put_steps(self, names: Iterable[str]) -> None:
-        """Fix the steps, none of which has begun."""
         steps = self._replace("steps")
         for name in names:
             etree.SubElement(steps, "step", name=name)
+
+    def put_needs(self, needs: Mapping[str, Sequence[str]]) -> None:
+        """Note the steps that each step needs, where these are others than the one before it."""
+        for entry in self.steps:
+            if tuple(needs[entry.name]) != entry.after:
+                (element,) = (one for one in self.element.iterfind("steps/step") if one.get("name") == entry.name)
+                element.set("after", " ".join(needs[entry.name]))
 
     def begin_step(self, name: str, grid_job: str) -> None:
         """Note the grid job that a step has become."""
@@ -337,10 +316,17 @@ class GridJob(Document):
     @property
     def steps(self) -> list[StepEntry]:
         """The steps in their order; none where the grid job has local jobs of its own."""
-        return [
-            StepEntry(str(element.get("name")), element.get("grid-job"))
-            for element in self.element.iterfind("steps/step")
-        ]
+        found: list[StepEntry] = []
+        for element in self.element.iterfind("steps/step"):
+            named = element.get("after")
+            after = [step.name for step in found[-1:]] if named is None else named.split()
+            found.append(StepEntry(str(element.get("name")), element.get("grid-job"), tuple(after)))
+        return found
+
+    @property
+    def needs(self) -> dict[str, tuple[str, ...]]:
+        """The steps that each step needs, by their names."""
+        return {step.name: step.after for step in self.steps}
 
     def put_parent(self, grid_job: str, step: str) -> None:
         """Note the structured grid job that this one is a step of."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from batch_adapters.states import STATE_OF_WORD, State
@@ -14,27 +15,28 @@ if TYPE_CHECKING:  # lists and counts are read without XML: "samgrid status" nev
 
 GRID_JOBS = Table(
     "grid_job",
-    ("id",),
+    {"id": "TEXT NOT NULL"},
     {
-        "id": ("TEXT NOT NULL", lambda job: job.job_id),
-        "type": ("TEXT NOT NULL", lambda job: job.job_type),
-        "state": ("TEXT NOT NULL", lambda job: job.state.word),
-        "outcome": ("TEXT", lambda job: job.outcome),
-        "owner": ("TEXT NOT NULL", lambda job: job.owner),
-        "submitted": ("TEXT NOT NULL", lambda job: job.submitted),
-        "batch": ("TEXT NOT NULL", lambda job: job.batch),
-        "name": ("TEXT", lambda job: job.name),
-        "ended": ("TEXT", lambda job: job.ended),
-        "reason": ("TEXT", lambda job: job.reason),
-        "cancelled": ("INTEGER NOT NULL", lambda job: job.cancelled),
-        "uniqid": ("TEXT UNIQUE", lambda job: job.uniqid),
+        "type": ("TEXT NOT NULL", attrgetter("job_type")),
+        "state": ("TEXT NOT NULL", attrgetter("state.word")),
+        "outcome": "TEXT",
+        "owner": "TEXT NOT NULL",
+        "submitted": "TEXT NOT NULL",
+        "batch": "TEXT NOT NULL",
+        "name": "TEXT",
+        "ended": "TEXT",
+        "reason": "TEXT",
+        "cancelled": "INTEGER NOT NULL",
+        "uniqid": "TEXT UNIQUE",
         "reported": ("TEXT NOT NULL", lambda job: job.reported.word if job.reported else ""),
-        "reported_time": ("INTEGER NOT NULL", lambda job: job.reported_time),
+        "reported_time": "INTEGER NOT NULL",
         "document": ("BLOB NOT NULL", lambda job: job.to_bytes()),
     },
+    lambda job: [((job.job_id,), job)],
     (
         "grid_job_by_state ON grid_job (state)",
         "grid_job_by_time ON grid_job (submitted, id)",
+        "grid_job_by_end ON grid_job (ended) WHERE ended IS NOT NULL",
         "grid_job_by_name ON grid_job (name) WHERE name IS NOT NULL",
         "grid_job_open ON grid_job (submitted, id) WHERE state NOT IN ('done', 'failed')",
         "grid_job_by_reported ON grid_job (reported, reported_time) WHERE uniqid IS NOT NULL",
@@ -47,13 +49,9 @@ GRID_JOB_ATTRIBUTES = {
 """The column of each attribute that a column has as it is."""
 STEPS = Table(
     "step",
-    ("grid_job", "number"),
-    {
-        "grid_job": ("TEXT NOT NULL", lambda job, number, step: job.job_id),
-        "number": ("INTEGER NOT NULL", lambda job, number, step: number),
-        "name": ("TEXT NOT NULL", lambda job, number, step: step.name),
-        "child": ("TEXT", lambda job, number, step: step.grid_job),
-    },
+    {"grid_job": "TEXT NOT NULL", "number": "INTEGER NOT NULL"},
+    {"name": "TEXT NOT NULL", "child": ("TEXT", attrgetter("grid_job"))},
+    lambda job: [((job.job_id, number), step) for number, step in enumerate(job.steps, 1)],
     ("step_by_child ON step (child)",),
     "WITHOUT ROWID",
 )
@@ -73,16 +71,29 @@ STANDINGS = (*STATE_OF_WORD, "cancelled")
 
 @dataclass(frozen=True)
 class StepLine:
-    """One line about one step; ``grid_job`` and ``state`` (its word) are None for one that has not begun."""
+    """One line about one step; all but its name is None for one that has not begun, outcome until it has ended."""
 
     name: str
     grid_job: str | None
     state: str | None
+    """Its word."""
+    outcome: str | None = None
 
 
-def states_of(steps: Iterable[StepLine]) -> list[State | None]:
-    """The states of steps, None for one that has not begun."""
-    return [STATE_OF_WORD[step.state] if step.state else None for step in steps]
+def states_of(steps: Iterable[StepLine]) -> dict[str, State | None]:
+    """The states of steps by their names, None for one that has not begun."""
+    return {step.name: STATE_OF_WORD[step.state] if step.state else None for step in steps}
+
+
+def find_current_steps(steps: Sequence[StepLine]) -> list[StepLine]:
+    """The steps that a structured grid job has come to: those that run, else the one that began last, else the first.
+
+    Where it has failed, those that did.
+    """
+    begun = [step for step in steps if step.grid_job]
+    running = [step for step in begun if step.state and not STATE_OF_WORD[step.state].is_final]
+    failed = [step for step in begun if step.state == State.FAILED.word]
+    return running or failed or begun[-1:] or list(steps[:1])
 
 
 class UnknownJob(LookupError):
@@ -119,6 +130,10 @@ class Overview:
     """Why it failed."""
 
 
+_NAMES = "id || char(10) || coalesce(name, '') || char(10) || type || char(10) || owner"
+"""SQL: what people know a grid job by, on lines of their own, as no name has several."""
+
+
 @dataclass(frozen=True)
 class Choice:
     """Which grid jobs are meant: those that fit everything that is given."""
@@ -133,6 +148,10 @@ class Choice:
     """Pattern of their names, with * and ? as in the shell."""
     ids: tuple[str, ...] = ()
     """Of these only; empty: of all."""
+    until: float | None = None
+    """Submitted before this second since 1970."""
+    text: str | None = None
+    """In their id, name, type or owner, in whatever case."""
 
     @property
     def is_empty(self) -> bool:
@@ -141,21 +160,35 @@ class Choice:
 
     def condition(self) -> tuple[str, list[str]]:
         """SQL for the table of grid jobs, and its values."""
-        since = None if self.since is None else render_time(max(0.0, self.since))
+        since, until = (None if time is None else render_time(max(0.0, time)) for time in (self.since, self.until))
         wanted = (
-            ("type =", self.type),
-            ("coalesce(outcome, state) =", self.state),
-            ("owner =", self.owner),
-            ("submitted >=", since),
-            ("name GLOB", self.name),
+            ("type = ?", self.type),
+            ("coalesce(outcome, state) = ?", self.state),
+            ("owner = ?", self.owner),
+            ("submitted >= ?", since),
+            ("submitted < ?", until),
+            ("name GLOB ?", self.name),
+            (f"instr(lower({_NAMES}), lower(?))", self.text),
         )
-        given = [(name, value) for name, value in wanted if value is not None]
-        condition = "TRUE" + "".join(f" AND {name} ?" for name, _ in given)
+        given = [(test, value) for test, value in wanted if value is not None]
+        condition = "".join(["TRUE", *(f" AND {test}" for test, _ in given)])
         if self.ids:
             condition += f" AND id IN ({', '.join('?' * len(self.ids))})"
         # An argument may be no UTF-8, and SQLite knows no other text.
         values = [value.encode(errors="backslashreplace").decode() for _, value in given]
         return condition, [*values, *self.ids]
+
+
+ORDERS = {
+    "id": "id",
+    "name": "name COLLATE NOCASE",
+    "type": "type",
+    "owner": "owner",
+    "state": "coalesce(outcome, state)",
+    "jobs": "(SELECT total(number) FROM local_job_count WHERE grid_job = id)",
+    "submitted": "submitted",
+}
+"""SQL: what grid jobs can be sorted by."""
 
 
 @dataclass(frozen=True)
@@ -186,9 +219,8 @@ class GridJobs:
         self._store = store
 
     def put(self, job: "GridJob") -> None:
-        """Write a grid job's document, new or changed."""
-        self._store.put(GRID_JOBS, [(job,)])
-        self._store.put(STEPS, [(job, number, step) for number, step in enumerate(job.steps, 1)])
+        for table in (GRID_JOBS, STEPS):
+            self._store.put(table, [(job,)])
 
     def get(self, job_id: str) -> "GridJob":
         """The grid job of that id.
@@ -211,23 +243,25 @@ class GridJobs:
         return job
 
     def find(self, word: str) -> str:
-        """The id that is so, else the one that starts so or is of the grid job of that name.
+        """The id that is so, else that of the grid job of that name, else the one that starts so.
 
         :raises UnknownJob: if there is none, or several.
         """
         sql = (
-            "SELECT id FROM grid_job WHERE id >= ? AND id < ? UNION SELECT id FROM grid_job WHERE name = ?"
-            " ORDER BY id LIMIT 4"
+            "SELECT id, 0 FROM grid_job WHERE id = ? UNION SELECT id, 1 FROM grid_job WHERE name = ?"
+            " UNION SELECT id, 2 FROM grid_job WHERE id >= ? AND id < ? ORDER BY 2, 1 LIMIT 4"
         )
-        values = [word, word + "\x7f", word]
-        found = [str(row[0]) for row in self._store.query(sql, values)] if word.isprintable() else []
-        if not word or not found:
+        values = [word, word, word, word + "\x7f"]
+        rows = list(self._store.query(sql, values)) if word.isprintable() else []
+        if not word or not rows:
             raise UnknownJob(f'no grid job has the name "{word}", or an id that starts so: "samgrid status" lists them')
-        if len(found) > 1 and word not in found:
+        how = rows[0][1]
+        found = [str(job_id) for job_id, fits in rows if fits == how]
+        if len(found) > 1:
             some = ", ".join(found[:3]) + (" …" if len(found) > 3 else "")
-            more = "give more of the id" if all(one.startswith(word) for one in found) else "use an id, or --name"
+            more = "use an id, or --name" if how == 1 else "give more of the id"
             raise UnknownJob(f'"{word}" fits more than one grid job ({some}): {more}')
-        return word if word in found else found[0]
+        return found[0]
 
     def choose(self, words: Iterable[str], choice: Choice) -> list[str]:
         """The grid jobs that words mean (see `find`), in their order, or all; of these those that are chosen.
@@ -239,7 +273,7 @@ class GridJobs:
         named = list(dict.fromkeys(map(self.find, words)))
         condition, values = replace(choice, ids=tuple(named)).condition()
         sql = f"SELECT id FROM grid_job WHERE {condition} ORDER BY submitted, id"
-        found = [str(row[0]) for row in self._store.query(sql, values)]
+        found = self._store.values(sql, values)
         found = sorted(found, key=named.index) if named else self.without_steps(found)
         if not found:
             listed = ", ".join(named)
@@ -254,9 +288,7 @@ class GridJobs:
 
     def find_uniqid(self, uniqid: str) -> str | None:
         """The grid job that GRAM knows by that name of its own; None where there is none."""
-        for (job_id,) in self._store.query("SELECT id FROM grid_job WHERE uniqid = ?", [uniqid]):
-            return str(job_id)
-        return None
+        return self._store.value(str, "SELECT id FROM grid_job WHERE uniqid = ?", [uniqid])
 
     def list_unreported(self) -> list[Unreported]:
         """The grid jobs that came through GRAM, and whose end has not been reported to GRAM."""
@@ -265,7 +297,7 @@ class GridJobs:
             " WHERE uniqid IS NOT NULL AND reported IN ('', 'pending', 'active', 'suspended') ORDER BY submitted, id"
         )
         return [
-            Unreported(str(job), STATE_OF_WORD[str(state)], STATE_OF_WORD.get(str(reported)), str(submitted))
+            Unreported(job, STATE_OF_WORD[state], STATE_OF_WORD.get(reported), submitted)
             for job, state, reported, submitted in self._store.query(sql)
         ]
 
@@ -275,10 +307,9 @@ class GridJobs:
             "SELECT id FROM grid_job WHERE uniqid IS NOT NULL AND reported IN ('done', 'failed') AND reported_time >= ?"
             " ORDER BY reported_time, id"
         )
-        return [str(row[0]) for row in self._store.query(sql, [when])]
+        return self._store.values(sql, [when])
 
     def has(self, job_id: str) -> bool:
-        """True if a grid job of that id exists."""
         return any(self._store.query("SELECT 1 FROM grid_job WHERE id = ?", [job_id]))
 
     def overview(self, job_id: str | None = None, choice: Choice = Choice()) -> list[Overview]:
@@ -288,18 +319,21 @@ class GridJobs:
             condition, values = f"{condition} AND id = ?", [*values, job_id]
         return self._overview(f"SELECT id FROM grid_job WHERE {condition}", values)
 
-    def page(self, choice: Choice, first: int, most: int) -> list[Overview]:
-        """So many of those that are chosen from one on, counted from 0; the newest first."""
+    def page(
+        self, choice: Choice, first: int, most: int, order: str = "submitted", is_descending: bool = True
+    ) -> list[Overview]:
+        """So many of those that are chosen from one on, counted from 0; by one of `ORDERS`, then the newest first."""
         condition, values = choice.condition()
-        chosen = f"SELECT id FROM grid_job WHERE {condition} ORDER BY submitted DESC, id DESC LIMIT ? OFFSET ?"
-        return self._overview(chosen, [*values, most, first])[::-1]
+        order = f"{ORDERS[order]} {'DESC' if is_descending else 'ASC'} NULLS LAST, submitted DESC, id DESC"
+        chosen = f"SELECT id FROM grid_job WHERE {condition} ORDER BY {order} LIMIT ? OFFSET ?"
+        return self._overview(chosen, [*values, most, first], order)
 
-    def _overview(self, chosen: str, values: Sequence[object]) -> list[Overview]:
-        """A line per grid job whose id a statement finds, the newest last."""
+    def _overview(self, chosen: str, values: Sequence[object], order: str = "submitted, id") -> list[Overview]:
+        """A line per grid job whose id a statement finds."""
         sql = (
             f"SELECT id, type, state, outcome, owner, submitted, {_HAS_STEPS}, {_PARENT}, {_BLOCKED},"
             " name, batch, ended, reason"
-            f" FROM grid_job WHERE id IN ({chosen}) ORDER BY submitted, id"
+            f" FROM grid_job WHERE id IN ({chosen}) ORDER BY {order}"
         )
         # Before the counts: whatever ends in between, a grid job that has ended has no local job under way.
         rows = list(self._store.query(sql, values))
@@ -312,19 +346,7 @@ class GridJobs:
             counts.setdefault(job, {})[standing] = number
         has_steps = any(row[6] for row in rows)
         steps = self._find_steps(f"step.grid_job IN ({chosen})", values) if has_steps else {}
-        return [
-            Overview(
-                *(job, job_type, state, outcome, owner, submitted, counts.get(job, {})),
-                steps=tuple(steps.get(job, ())),
-                parent=parent,
-                blocked=blocked,
-                name=name,
-                batch=batch,
-                ended=ended,
-                reason=reason,
-            )
-            for job, job_type, state, outcome, owner, submitted, _, parent, blocked, name, batch, ended, reason in rows
-        ]
+        return [Overview(*(*row[:6], counts.get(row[0], {}), tuple(steps.get(row[0], ())), *row[7:])) for row in rows]
 
     def list_open(self) -> list[OpenGridJob]:
         """Every grid job that has not ended, the eldest first."""
@@ -333,14 +355,21 @@ class GridJobs:
             " WHERE state NOT IN ('done', 'failed') ORDER BY submitted, id"
         )
         return [
-            OpenGridJob(str(job), str(batch), bool(cancelled), STATE_OF_WORD[str(state)])
+            OpenGridJob(job, batch, bool(cancelled), STATE_OF_WORD[state])
             for job, batch, cancelled, state in self._store.query(sql)
         ]
 
     def list_ended(self) -> list[str]:
         """The ids of the grid jobs that have ended, the eldest first."""
-        sql = "SELECT id FROM grid_job WHERE state IN ('done', 'failed') ORDER BY submitted, id"
-        return [str(row[0]) for row in self._store.query(sql)]
+        return self._store.values("SELECT id FROM grid_job WHERE state IN ('done', 'failed') ORDER BY submitted, id")
+
+    def list_ended_since(self, when: float) -> list[tuple[str, str]]:
+        """Id and outcome of those that have ended since that second, but are no steps, the eldest end first."""
+        sql = (
+            "SELECT id, outcome FROM grid_job WHERE ended >= ?"
+            " AND NOT EXISTS (SELECT 1 FROM step WHERE child = grid_job.id) ORDER BY ended, id"
+        )
+        return [(str(job), str(outcome)) for job, outcome in self._store.query(sql, [render_time(when)])]
 
     def delete(self, job_id: str) -> None:
         """Forget a grid job, its local jobs and everything derived from their documents."""
@@ -351,36 +380,33 @@ class GridJobs:
 
     def batch_systems(self) -> list[str]:
         """The batch systems of all grid jobs, those that have ended included."""
-        return [str(row[0]) for row in self._store.query("SELECT DISTINCT batch FROM grid_job ORDER BY batch")]
+        return self._store.values("SELECT DISTINCT batch FROM grid_job ORDER BY batch")
 
     def steps(self, job_id: str | None = None) -> dict[str, list[StepLine]]:
         """The steps in their order of each structured grid job, or of one only, by its id."""
-        return self._find_steps("TRUE", ()) if job_id is None else self._find_steps("step.grid_job = ?", [job_id])
-
-    def _find_steps(self, condition: str, values: Sequence[object]) -> dict[str, list[StepLine]]:
-        sql = (
-            "SELECT step.grid_job, step.name, child, state FROM step LEFT JOIN grid_job ON id = child"
-            f" WHERE {condition} ORDER BY step.grid_job, number"
-        )
-        return self._read_steps(sql, values)
+        return self._find_steps("TRUE") if job_id is None else self._find_steps("step.grid_job = ?", [job_id])
 
     def open_steps(self) -> dict[str, list[StepLine]]:
         """The steps in their order of each structured grid job that has not ended, by its id."""
-        sql = (
-            "SELECT step.grid_job, step.name, child, step_job.state FROM step"
-            " JOIN grid_job AS parent ON parent.id = step.grid_job"
-            " LEFT JOIN grid_job AS step_job ON step_job.id = child"
-            " WHERE parent.state NOT IN ('done', 'failed') ORDER BY step.grid_job, number"
-        )
-        return self._read_steps(sql, ())
+        return self._find_steps("step.grid_job IN (SELECT id FROM grid_job WHERE state NOT IN ('done', 'failed'))")
 
     def parents_of(self, job_id: str) -> list[str]:
         """The structured grid jobs of which this one is a step: a repetition takes over those that were done."""
-        sql = "SELECT grid_job FROM step WHERE child = ? ORDER BY grid_job"
-        return [str(parent) for (parent,) in self._store.query(sql, [job_id])]
+        return self._store.values("SELECT grid_job FROM step WHERE child = ? ORDER BY grid_job", [job_id])
 
-    def _read_steps(self, sql: str, values: Sequence[object]) -> dict[str, list[StepLine]]:
+    def repetitions_of(self, job_id: str) -> list[str]:
+        """The grid jobs that repeat this one, or a part of it, the eldest first."""
+        # No column: it is asked once, when something is submitted again.
+        sql = "SELECT id FROM grid_job WHERE instr(document, CAST(? AS BLOB)) ORDER BY submitted, id"
+        found = self._store.values(sql, [f' repeats="{job_id}"'])
+        return [one for one in found if self.get(one).repeats == job_id]
+
+    def _find_steps(self, condition: str, values: Sequence[object] = ()) -> dict[str, list[StepLine]]:
+        sql = (
+            "SELECT step.grid_job, step.name, child, state, outcome FROM step LEFT JOIN grid_job ON id = child"
+            f" WHERE {condition} ORDER BY step.grid_job, number"
+        )
         found: dict[str, list[StepLine]] = {}
-        for parent, name, child, state in self._store.query(sql, values):
-            found.setdefault(str(parent), []).append(StepLine(name, child, state))
+        for parent, *line in self._store.query(sql, values):
+            found.setdefault(parent, []).append(StepLine(*line))
         return found

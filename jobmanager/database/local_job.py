@@ -49,32 +49,8 @@ class Evidence:
     """The state that it brought the local job into; None where it brought it into none."""
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """An earlier attempt at a local job's slice, which failed."""
-
-    number: int
-    local_id: str
-    token: str
-    state: State
-    exit_code: int | None
-    reason: str
-    host: str
-
-
 MOST_FOREIGN = 10
 """Elements of experiments that a document keeps; the oldest go first."""
-
-
-@dataclass(frozen=True)
-class TimedPhase(PhaseStatus):
-    """A phase as the document keeps it; times in seconds since the epoch."""
-
-    begun: int = 0
-    changed: int = 0
-    """When done or total last changed."""
-
-
 _OF_A_RUN = (
     *("started", "ended", "exit-code", "signal", "host", "cpu-time", "driver", "reason", "wait-reason", "helps"),
     *("caught", "problem"),
@@ -124,6 +100,8 @@ class LocalJob(Document):
     """Who ended it, as the batch system says."""
     cancel_asked = TIME.optional("cancel-asked")
     """When we first asked the batch system to end it."""
+    cancel_cause = CAUSE.optional("cancel-cause")
+    """Why we did; None: its grid job was cancelled."""
     host = TEXT.optional("host")
     cpu_seconds = SECONDS.optional("cpu-time")
     """CPU time of the program, from the driver's record."""
@@ -165,7 +143,6 @@ class LocalJob(Document):
 
     @property
     def succeeded(self) -> bool:
-        """True where it ended well."""
         return self.outcome is Outcome.SUCCEEDED
 
     # submission
@@ -216,7 +193,6 @@ class LocalJob(Document):
     # runs and attempts
 
     def put_times(self, *, started: float | None = None, ended: float | None = None) -> None:
-        """Keep the times that are given."""
         if started is not None:
             self.started_time = int(started)
         if ended is not None:
@@ -229,7 +205,6 @@ class LocalJob(Document):
         self.driver, self.host, self.cpu_seconds, self.signal, self.caught = driver, host, cpu_time, signal, caught
 
     def put_batch_end(self, words: str, state: State, cause: Cause | None, by: str = "") -> None:
-        """Keep what the batch system says of its end."""
         self.batch_words, self.batch_state, self.batch_cause, self.ended_by = words, state, cause, by or None
 
     def reset_run(self) -> None:
@@ -275,64 +250,44 @@ class LocalJob(Document):
         """Which attempt this is, from 1."""
         return len(self.element.findall("attempt")) + 1
 
-    def past(self) -> "list[LocalJob]":
+    def earlier_attempts(self) -> "list[LocalJob]":
         """The attempts before this one as they ended, in their order; of each its attributes only."""
         return [LocalJob(element) for element in self.element.iterchildren("attempt")]
 
-    def earlier_attempts(self) -> list[Attempt]:
-        """The attempts before this one, in their order."""
-        return [
-            Attempt(
-                int(e.get("number") or 0),
-                str(e.get("id") or ""),
-                str(e.get("token") or ""),
-                STATE_OF_WORD[str(e.get("state"))],
-                None if e.get("exit-code") is None else int(str(e.get("exit-code"))),
-                str(e.get("reason") or ""),
-                str(e.get("host") or ""),
-            )
-            for e in self.element.iterfind("attempt")
-        ]
-
-    # what its program told
+    # what its program reported
 
     def put_phases(self, phases: Iterable[PhaseStatus], now: float) -> None:
         """Merge what was told now into what is known, by name."""
-        known = {phase.name: phase for phase in self.told_phases()}
+        known = {phase.name: phase for phase in self.phases()}
         # A phase begins when the local job last had anything else to tell.
         begun = max(self.started_time or 0, 0, *(phase.changed for phase in known.values())) or int(now)
         for phase in phases:
             before = known.get(phase.name)
             if before is None and len(known) < MAX_PHASES:
-                known[phase.name] = TimedPhase(*_values(phase), min(begun, int(now)), int(now))
+                known[phase.name] = replace(phase, begun=min(begun, int(now)), changed=int(now))
             elif before is not None:
                 # Its numbers may be told in lines on stdout, which name no files.
-                merged = replace(phase, outputs=phase.outputs or before.outputs)
-                if _values(before) != _values(merged):
-                    known[phase.name] = TimedPhase(*_values(merged), before.begun, int(now))
+                merged = replace(phase, outputs=phase.outputs or before.outputs, begun=before.begun, changed=int(now))
+                known[phase.name] = before if merged == before else merged
         self._remove("phase")
-        for told in known.values():
-            values = {"name": told.name, "done": told.done, "total": told.total, "unit": told.unit}
-            times = {"begun": render_time(told.begun), "changed": render_time(told.changed)}
+        for phase in known.values():
+            values = {"name": phase.name, "done": phase.done, "total": phase.total, "unit": phase.unit}
+            times = {"begun": render_time(phase.begun), "changed": render_time(phase.changed)}
             attributes = {name: str(value) for name, value in (values | times).items()}
             element = etree.SubElement(self.element, "phase", attributes)
-            for output in told.outputs:
+            for output in phase.outputs:
                 etree.SubElement(element, "output", name=output)
 
-    def told_phases(self) -> list[TimedPhase]:
-        """The phases that were told, in the order in which they were told first."""
+    def phases(self) -> list[PhaseStatus]:
+        """The phases that its program has reported, in the order in which it did first."""
         return [
-            TimedPhase(
+            PhaseStatus(
                 *(str(e.get("name")), int(e.get("done") or 0), int(e.get("total") or 0), str(e.get("unit") or "")),
                 tuple(str(output.get("name")) for output in e.iterfind("output")),
                 *(read_time(str(e.get("begun"))), read_time(str(e.get("changed")))),
             )
             for e in self.element.iterchildren("phase")
         ]
-
-    def phases(self) -> list[PhaseStatus]:
-        """The phases that were told, without their times."""
-        return [PhaseStatus(*_values(phase)) for phase in self.told_phases()]
 
     def put_foreign(self, root: etree._Element) -> None:
         """Keep an element of an experiment's own namespace, in place of the one of the same name that was there."""
@@ -345,7 +300,3 @@ class LocalJob(Document):
         for child in foreign[: max(0, len(foreign) + 1 - MOST_FOREIGN)]:
             self.element.remove(child)
         self.element.append(root)
-
-
-def _values(phase: PhaseStatus) -> tuple[str, int, int, str, tuple[str, ...]]:
-    return phase.name, phase.done, phase.total, phase.unit, phase.outputs

@@ -4,51 +4,43 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from batch_adapters.states import STATE_OF_WORD, State
 from jobmanager.database.sqlite import Quarantine, Store, Table
-from jobmanager.database.times import read_time
 
 if TYPE_CHECKING:  # lists and counts are read without XML: "samgrid status" never loads lxml
     from jobmanager.database.local_job import LocalJob
 
 
-def _text(name: str) -> Callable[..., object]:
-    """What a column of an attribute's text is derived by; `LocalJob` says what they mean."""
-    return lambda grid_job, job: job.element.get(name)
-
-
-def _time(name: str) -> Callable[..., object]:
-    def find(grid_job: str, job: "LocalJob") -> int | None:
-        text = job.element.get(name)
-        return None if text is None else read_time(text)
-
-    return find
+def _text(attribute: str, kind: str = "TEXT") -> tuple[str, Callable[["LocalJob"], object]]:
+    """A column with the text of an attribute, which `Field` would read more slowly."""
+    return kind, lambda job: job.element.get(attribute)
 
 
 LOCAL_JOBS = Table(
     "local_job",
-    ("grid_job", "number"),
+    {"grid_job": "TEXT NOT NULL", "number": "INTEGER NOT NULL"},
     {
-        "grid_job": ("TEXT NOT NULL", lambda grid_job, job: grid_job),
-        "number": ("INTEGER NOT NULL", lambda grid_job, job: job.index),
-        "state": ("TEXT NOT NULL", _text("state")),
-        "batch": ("TEXT NOT NULL", _text("batch")),
-        "local_id": ("TEXT", _text("id")),
-        "token": ("TEXT", _text("token")),
-        "array": ("TEXT", _text("array")),
-        "wait_reason": ("TEXT", _text("wait-reason")),
-        "helps": ("TEXT", _text("helps")),
-        "outcome": ("TEXT", _text("outcome")),
-        "cause": ("TEXT", _text("cause")),
-        "submitted": ("INTEGER", _time("submitted")),
-        "started": ("INTEGER", _time("started")),
-        "ended": ("INTEGER", _time("ended")),
-        "cpu_seconds": ("REAL", lambda grid_job, job: job.cpu_seconds),
-        "reason": ("TEXT", _text("reason")),
-        "document": ("BLOB NOT NULL", lambda grid_job, job: job.to_bytes()),
+        "state": _text("state", "TEXT NOT NULL"),
+        "batch": _text("batch", "TEXT NOT NULL"),
+        "local_id": _text("id"),
+        "token": _text("token"),
+        "array": _text("array"),
+        "wait_reason": _text("wait-reason"),
+        "helps": _text("helps"),
+        "outcome": _text("outcome"),
+        "cause": _text("cause"),
+        "submitted": ("INTEGER", attrgetter("submitted_time")),
+        "started": ("INTEGER", attrgetter("started_time")),
+        "ended": ("INTEGER", attrgetter("ended_time")),
+        "cpu_seconds": "REAL",
+        "host": _text("host"),
+        "reason": _text("reason"),
+        "document": ("BLOB NOT NULL", lambda job: job.to_bytes()),
     },
+    lambda grid_job, job: [((grid_job, job.index), job)],
     (
         "local_job_by_state ON local_job (grid_job, state, outcome)",
         "local_job_by_id ON local_job (batch, local_id)",
@@ -57,14 +49,14 @@ LOCAL_JOBS = Table(
         # What is asked again and again is asked of those that are open, however many have ended.
         "local_job_open ON local_job (batch) WHERE local_id IS NOT NULL AND state NOT IN ('done', 'failed')",
         "local_job_running ON local_job (grid_job, number, local_id) WHERE state IN ('active', 'suspended')",
-        "local_job_by_end ON local_job (ended, grid_job) WHERE outcome IS NOT NULL",
+        "local_job_by_end ON local_job (ended, grid_job, outcome) WHERE outcome IS NOT NULL",
         "local_job_unsubmitted ON local_job (token, grid_job, number) WHERE state = 'unsubmitted'",
         "local_job_blocked ON local_job (grid_job) WHERE helps IS NOT NULL",
     ),
     settled=("batch", "local_id", "token", "array"),
 )
 LOCAL_JOB_ATTRIBUTES = {
-    **{name: f"local_job.{name}" for name in ("state", "batch", "token", "array", "helps", "outcome", "cause")},
+    **{name: f"local_job.{name}" for name in ("state", "batch", "token", "array", "helps", "outcome", "cause", "host")},
     "id": "local_job.local_id",
     "wait-reason": "local_job.wait_reason",
     "reason": "local_job.reason",
@@ -72,36 +64,28 @@ LOCAL_JOB_ATTRIBUTES = {
 """The column of each attribute that a column has as it is."""
 PHASES = Table(
     "phase",
-    ("grid_job", "number", "position"),
+    {**LOCAL_JOBS.key, "position": "INTEGER NOT NULL"},
     {
-        "grid_job": ("TEXT NOT NULL", lambda grid_job, job, position, phase: grid_job),
-        "number": ("INTEGER NOT NULL", lambda grid_job, job, position, phase: job.index),
-        "position": ("INTEGER NOT NULL", lambda grid_job, job, position, phase: position),
-        "name": ("TEXT NOT NULL", lambda grid_job, job, position, phase: phase.name),
-        "done": ("INTEGER NOT NULL", lambda grid_job, job, position, phase: phase.done),
-        "total": ("INTEGER NOT NULL", lambda grid_job, job, position, phase: phase.total),
-        "unit": ("TEXT NOT NULL", lambda grid_job, job, position, phase: phase.unit),
-        "begun": ("INTEGER NOT NULL", lambda grid_job, job, position, phase: phase.begun),
-        "changed": ("INTEGER NOT NULL", lambda grid_job, job, position, phase: phase.changed),
+        "name": "TEXT NOT NULL",
+        **dict.fromkeys(("done", "total"), "INTEGER NOT NULL"),
+        "unit": "TEXT NOT NULL",
+        **dict.fromkeys(("begun", "changed"), "INTEGER NOT NULL"),
     },
+    lambda grid_job, job: [((grid_job, job.index, at), phase) for at, phase in enumerate(job.phases())],
     options="WITHOUT ROWID",
 )
 ATTEMPTS = Table(
     "attempt",
-    ("grid_job", "number", "attempt"),
+    {**LOCAL_JOBS.key, "attempt": "INTEGER NOT NULL"},
     {
-        "grid_job": ("TEXT NOT NULL", lambda grid_job, job, number, past: grid_job),
-        "number": ("INTEGER NOT NULL", lambda grid_job, job, number, past: job.index),
-        "attempt": ("INTEGER NOT NULL", lambda grid_job, job, number, past: number),
-        "local_id": ("TEXT", lambda grid_job, job, number, past: past.local_id),
-        "started": ("INTEGER", lambda grid_job, job, number, past: past.started_time),
-        "ended": ("INTEGER", lambda grid_job, job, number, past: past.ended_time),
-        "cpu_seconds": ("REAL", lambda grid_job, job, number, past: past.cpu_seconds),
-        "cause": ("TEXT", lambda grid_job, job, number, past: past.cause and past.cause.value),
-        "reason": ("TEXT", lambda grid_job, job, number, past: past.reason),
+        name: LOCAL_JOBS.columns[name]
+        for name in ("local_id", "started", "ended", "cpu_seconds", "cause", "reason", "host")
     },
+    lambda grid_job, job: [
+        ((grid_job, job.index, number), past) for number, past in enumerate(job.earlier_attempts(), 1)
+    ],
     ("attempt_by_end ON attempt (ended)",),
-    options="WITHOUT ROWID",
+    "WITHOUT ROWID",
 )
 """Earlier attempts, all of which failed."""
 
@@ -140,40 +124,39 @@ SELECT number FROM local_job JOIN phase USING (grid_job, number) WHERE grid_job 
 GROUP BY number HAVING max(changed) <= ? ORDER BY number
 """
 
-_LINE = "number, state, outcome, cause, local_id, submitted, started, ended, cpu_seconds, coalesce(reason, wait_reason)"
+_OPEN = "(SELECT id, batch, submitted AS came FROM grid_job WHERE state NOT IN ('done', 'failed'))"
+_CAME = "CAST(strftime('%s', came) AS INTEGER)"
+_ELDEST = f"""
+SELECT min(since) FROM (
+    SELECT max({_CAME}, coalesce((
+        SELECT max(ended) FROM attempt WHERE attempt.grid_job = id AND attempt.number = local_job.number
+    ), 0)) AS since FROM {_OPEN} CROSS JOIN local_job ON grid_job = id AND state = 'unsubmitted'
+    UNION ALL SELECT {_CAME} FROM {_OPEN}
+    WHERE id NOT IN (SELECT grid_job FROM step) AND NOT EXISTS (SELECT 1 FROM local_job WHERE grid_job = id)
+)
+"""
+"""SQL; a grid job without local jobs is still to get them, but for one that has steps."""
+
+_LINE = (
+    "number, state, outcome, cause, local_id, submitted, started, ended, cpu_seconds,"
+    " coalesce(reason, wait_reason), host"
+)
 """SQL: the fields of a `LocalJobLine`."""
+_LIVE = "number, grid_job, local_id, array, token, state, coalesce(wait_reason, ''), coalesce(helps, '')"
+"""SQL: the fields of a `LiveJob`."""
+_IS_LIVE = "local_id IS NOT NULL AND state NOT IN ('done', 'failed')"
 AT_ONCE = 500
 """Documents that are in memory together, where a grid job may have any number of them."""
 
-GROUPINGS = ("user", "type", "batch")
-"""What usage can be summed by."""
 
-_COLUMNS = {"user": "grid.owner", "type": "grid.type", "batch": "grid.batch"}
-_USED = "local.grid_job, {}, local.cause, local.started, local.ended, local.cpu_seconds, local.reason"
-_OF_JOB, _OF_ATTEMPT = _USED.format("local.outcome"), _USED.format("'failed' AS outcome")
-_IN_TIME = "local.ended >= ?1 AND local.ended < ?2"
-# One that was never submitted has no end of its own: it counts when its request came.
-_SUBMITTED = "CAST(strftime('%s', grid.submitted) AS INTEGER)"
-_WITHOUT_END = f"local.grid_job = grid.id WHERE local.ended IS NULL AND {_SUBMITTED} >= ?1 AND {_SUBMITTED} < ?2"
-_ENDED_BETWEEN = f"""
-FROM (
-    SELECT {_OF_JOB} FROM local_job AS local WHERE {_IN_TIME} AND local.outcome IS NOT NULL
-    UNION ALL SELECT {_OF_ATTEMPT} FROM attempt AS local WHERE {_IN_TIME}
-    UNION ALL SELECT {_OF_JOB} FROM grid_job AS grid
-        CROSS JOIN local_job AS local ON {_WITHOUT_END} AND local.outcome IS NOT NULL
-    UNION ALL SELECT {_OF_ATTEMPT} FROM grid_job AS grid CROSS JOIN attempt AS local ON {_WITHOUT_END}
-) AS local JOIN grid_job AS grid ON grid.id = local.grid_job
-"""
-_WALL = "max(local.ended - local.started, 0)"
+@dataclass(frozen=True, slots=True)
+class LiveJob:
+    """A local job that the batch system has, as the indexes know it."""
 
-
-@dataclass(frozen=True)
-class LocalJobKey:
-    """What the indexes know of one local job."""
-
-    grid_job: str
     index: int
+    grid_job: str
     local_id: str
+    array: str | None
     token: str
     state: State
     wait_reason: str
@@ -205,13 +188,29 @@ class AttemptEnds:
 
 
 @dataclass(frozen=True, slots=True)
-class LiveJob:
-    """A local job that the batch system has, as the indexes know it."""
+class EarlierAttempt:
+    """One that failed, and was made again; times in seconds since the epoch, None where nothing is known."""
 
     index: int
-    local_id: str
-    array: str | None
-    state: State
+    """Of its local job."""
+    started: int | None
+    ended: int | None
+    cause: str | None
+    host: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class FailedJob:
+    """A local job that has ended without success, as the indexes know it, or the first of several that ended alike."""
+
+    index: int
+    attempt: int
+    """Which attempt that was, from 1."""
+    cause: str | None
+    ended: int | None
+    """Seconds since the epoch; of several the first end."""
+    count: int = 1
+    """Those of the same attempt and cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,10 +229,10 @@ class LocalJobLine:
     cpu_seconds: float | None
     reason: str | None
     """Why it did not succeed or, before its end, why it waits."""
+    host: str | None = None
 
     @property
     def succeeded(self) -> bool:
-        """True where it ended well."""
         return self.outcome == "succeeded"
 
 
@@ -257,53 +256,28 @@ class PhaseSum:
         return round(self.total * local_jobs / self.local_jobs)
 
 
-@dataclass(frozen=True)
-class Usage:
-    """What the local jobs of one group used that ended in a span of time."""
-
-    group: tuple[str, ...]
-    grid_jobs: int
-    local_jobs: int
-    """Each attempt at a slice counts."""
-    succeeded: int
-    cancelled: int
-    cpu_seconds: float
-    """Of those whose drivers wrote it down."""
-    wall_seconds: int
-    """Of those whose start and end are known."""
-    efficiency: float | None
-    """CPU by wall time of those of which both are known; None where there are none."""
-
-    @property
-    def failed(self) -> int:
-        return self.local_jobs - self.succeeded - self.cancelled
-
-
 # Few local jobs of any grid job are: SQLite would search all of this one.
-_IN_DOUBT = (
-    "FROM local_job INDEXED BY local_job_unsubmitted WHERE state = 'unsubmitted' AND token IS NOT NULL AND grid_job = ?"
-)
+_IN_DOUBT = "INDEXED BY local_job_unsubmitted WHERE state = 'unsubmitted' AND token IS NOT NULL AND grid_job = ?"
 
 
 class LocalJobs:
-    """Local jobs by grid job, by the batch system's ids, and by token; their phases, and what they used."""
+    """Local jobs by grid job, by the batch system's ids, and by token; their phases."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self.quarantine = Quarantine(store)
 
     def put(self, job_id: str, jobs: "Iterable[LocalJob]") -> None:
-        """Write local jobs' documents, new or changed."""
-        jobs = list(jobs)
-        numbers = json.dumps([job.index for job in jobs])
+        """Write local jobs' documents, new or changed; of several of one local job the last."""
+        documents = [(job_id, job) for job in {job.index: job for job in jobs}.values()]
+        keys = [(job_id, job.index) for _, job in documents]
+        numbers = json.dumps([index for _, index in keys])
         self._store.write(_ADD, [(-1, numbers, job_id)])
-        self._store.put(LOCAL_JOBS, ((job_id, job) for job in jobs))
+        self._store.put(LOCAL_JOBS, documents)
         self._store.write(_ADD, [(1, numbers, job_id)])
-        self._store.write("DELETE FROM phase WHERE grid_job = ? AND number = ?", [(job_id, job.index) for job in jobs])
-        told = ((job_id, job, position, phase) for job in jobs for position, phase in enumerate(job.told_phases()))
-        self._store.put(PHASES, told)
-        past = ((job_id, job, number, attempt) for job in jobs for number, attempt in enumerate(job.past(), 1))
-        self._store.put(ATTEMPTS, past)
+        self._store.write("DELETE FROM phase WHERE grid_job = ? AND number = ?", keys)
+        for table in (PHASES, ATTEMPTS):
+            self._store.put(table, documents)
 
     def count_anew(self) -> None:
         """Count what there is, whatever the counts were."""
@@ -324,17 +298,25 @@ class LocalJobs:
     def of_token(self, job_id: str, token: str) -> "list[LocalJob]":
         """The local jobs of a grid job that one submission is of, in order of their index."""
         # The plus keeps SQLite from searching all of the grid job.
-        sql = "SELECT grid_job, number, document FROM local_job WHERE token = ? AND +grid_job = ? ORDER BY number"
-        return [job for _, job in self._read(sql, token, job_id)]
+        return [job for _, job in self._read("WHERE token = ? AND +grid_job = ? ORDER BY number", token, job_id)]
 
     def get(self, job_id: str, index: int) -> "LocalJob":
-        """One local job of a grid job."""
         return self._local_jobs(" AND number = ?", job_id, index)[0]
 
     def first_failed(self, job_id: str) -> "LocalJob | None":
         """The first local job of a grid job that ended without success."""
         failed = self._local_jobs(" AND outcome <> 'succeeded' ORDER BY number LIMIT 1", job_id)
         return failed[0] if failed else None
+
+    def failed(self, job_id: str, each: bool = False) -> list[FailedJob]:
+        """The local jobs of a grid job that have ended without success, ``each`` or together by attempt and cause."""
+        past = "SELECT count(*) FROM attempt WHERE grid_job = local_job.grid_job AND number = local_job.number"
+        sql = (
+            f"SELECT min(number), 1 + ({past}) AS tried, cause, min(ended), count(*) FROM local_job WHERE grid_job = ?"
+            " AND state IN ('done', 'failed') AND outcome IN ('failed', 'cancelled')"
+            f" GROUP BY {'number' if each else 'tried, cause'} ORDER BY 1"
+        )
+        return [FailedJob(*row) for row in self._store.query(sql, [job_id])]
 
     def unsubmitted(self, job_id: str) -> "list[LocalJob]":
         """Some of a grid job's local jobs that are not submitted; none where all are."""
@@ -346,27 +328,25 @@ class LocalJobs:
 
     def in_doubt(self, job_id: str) -> "list[LocalJob]":
         """The local jobs of a grid job whose submission was intended, but whose id is not known."""
-        sql = f"SELECT grid_job, number, document {_IN_DOUBT} ORDER BY number"
-        return [job for _, job in self._read(sql, job_id)]
+        return [job for _, job in self._read(f"{_IN_DOUBT} ORDER BY number", job_id)]
 
     def is_in_doubt(self, job_id: str) -> bool:
         """True while a submission of a grid job is intended whose ids are not known; from the index only."""
-        return any(self._store.query(f"SELECT 1 {_IN_DOUBT} LIMIT 1", [job_id]))
+        return any(self._store.query(f"SELECT 1 FROM local_job {_IN_DOUBT} LIMIT 1", [job_id]))
 
     def _local_jobs(self, condition: str, *values: object) -> "list[LocalJob]":
-        sql = "SELECT grid_job, number, document FROM local_job WHERE grid_job = ?" + condition
-        return [job for _, job in self._read(sql, *values)]
+        return [job for _, job in self._read(f"WHERE grid_job = ?{condition}", *values)]
 
-    def _read(self, sql: str, *values: object) -> "list[tuple[str, LocalJob]]":
-        """Grid job and local job of each row of id, number and document.
+    def _read(self, clauses: str, *values: object) -> "list[tuple[str, LocalJob]]":
+        """Grid job and local job of each row that SQL's clauses choose.
 
         :raises DamagedDocument: one of them cannot be read.
         """
         from jobmanager.database.documents import read_document
         from jobmanager.database.local_job import LocalJob
 
-        rows = self._store.query(sql, values)
-        return [(str(job), LocalJob(read_document(LocalJob.tag, data, job, number))) for job, number, data in rows]
+        rows = self._store.query(f"SELECT grid_job, number, document FROM local_job {clauses}", values)
+        return [(job, LocalJob(read_document(LocalJob.tag, data, job, number))) for job, number, data in rows]
 
     def lines(self, job_id: str) -> Iterator[LocalJobLine]:
         """A line per local job of a grid job, in order of their index, of which few are in memory together."""
@@ -383,11 +363,17 @@ class LocalJobs:
             found = document and LocalJob(read_document(LocalJob.tag, document, job_id, number))
             yield LocalJobLine(number, STATE_OF_WORD[state], *rest), found.lost() if found else ()
 
+    def waiting(self, job_id: str, before: float) -> list[int]:
+        """The local jobs of a grid job that were submitted until then and wait, or are blocked, by their indexes."""
+        sql = (
+            "SELECT number FROM local_job WHERE grid_job = ? AND state IN ('pending', 'suspended')"
+            " AND (state = 'pending' OR helps IS NOT NULL) AND submitted <= ? ORDER BY number"
+        )
+        return [int(number) for (number,) in self._store.query(sql, [job_id, int(before)])]
+
     def live(self, job_id: str) -> Iterator[LiveJob]:
         """The local jobs of a grid job that are submitted and have not ended, from the index only."""
-        is_live = "local_id IS NOT NULL AND state NOT IN ('done', 'failed')"
-        for number, local_id, array, state in self._each_row("number, local_id, array, state", job_id, is_live):
-            yield LiveJob(number, local_id, array, STATE_OF_WORD[state])
+        return map(_read_live, self._each_row(_LIVE, job_id, _IS_LIVE))
 
     def _each_row(self, columns: str, job_id: str, condition: str = "TRUE") -> Iterator[tuple[Any, ...]]:
         """Columns of a grid job's local jobs, of which the first is the number, with no transaction in between."""
@@ -405,18 +391,12 @@ class LocalJobs:
 
     def first_start(self, job_id: str) -> int | None:
         """When the first of a grid job's local jobs started, seconds since the epoch; None: none has."""
-        ((started,),) = self._store.query("SELECT min(started) FROM local_job WHERE grid_job = ?", [job_id])
-        return None if started is None else int(started)
+        return self._store.value(int, "SELECT min(started) FROM local_job WHERE grid_job = ?", [job_id])
 
     def first_start_ever(self, job_id: str) -> int | None:
         """When the first of a grid job's local jobs started, in whatever attempt; None: none has."""
-        starts = [
-            started
-            for table in ("local_job", "attempt")
-            for (started,) in self._store.query(f"SELECT min(started) FROM {table} WHERE grid_job = ?", [job_id])
-            if started is not None
-        ]
-        return min(map(int, starts), default=None)
+        starts = [f"SELECT started FROM {table} WHERE grid_job = ?1" for table in ("local_job", "attempt")]
+        return self._store.value(int, f"SELECT min(started) FROM ({' UNION ALL '.join(starts)})", [job_id])
 
     def once_blocked(self, job_id: str, limit: int) -> "list[LocalJob]":
         """The first local jobs of a grid job that were held or blocked at some time, or are."""
@@ -430,27 +410,44 @@ class LocalJobs:
         )
         return [AttemptEnds(*row) for row in self._store.query(sql, [job_id])]
 
-    def last_end(self, job_id: str) -> int | None:
-        """When the last of a grid job's local jobs ended, seconds since the epoch; None: none has."""
-        ((ended,),) = self._store.query("SELECT max(ended) FROM local_job WHERE grid_job = ?", [job_id])
-        return None if ended is None else int(ended)
+    def earlier_attempts(self, job_id: str) -> list[EarlierAttempt]:
+        """The attempts of a grid job's local jobs before the present ones, in the order of these, then of time."""
+        columns = "number, started, ended, cause, host"
+        sql = f"SELECT {columns} FROM attempt WHERE grid_job = ? ORDER BY number, attempt.attempt"
+        return [EarlierAttempt(*row) for row in self._store.query(sql, [job_id])]
+
+    def last_end(self, job_id: str) -> int:
+        """When the last of a grid job's local jobs ended, seconds since the epoch; 0: none has."""
+        return self._store.value(int, "SELECT max(ended) FROM local_job WHERE grid_job = ?", [job_id]) or 0
 
     def first_submission(self, job_id: str) -> int | None:
         """When the first local job of a grid job was submitted, seconds since the epoch; None where none was."""
-        for (when,) in self._store.query("SELECT min(submitted) FROM local_job WHERE grid_job = ?", [job_id]):
-            return None if when is None else int(when)
-        return None
+        return self._store.value(int, "SELECT min(submitted) FROM local_job WHERE grid_job = ?", [job_id])
 
     def count(self, job_id: str) -> dict[State, int]:
         """How many local jobs of a grid job are in each state."""
         sql = "SELECT state, sum(number) FROM local_job_count WHERE grid_job = ? AND number GROUP BY state"
-        return {STATE_OF_WORD[str(state)]: int(number) for state, number in self._store.query(sql, [job_id])}
+        return {STATE_OF_WORD[state]: number for state, number in self._store.query(sql, [job_id])}
+
+    def count_open(self) -> list[tuple[str, str, int]]:
+        """Batch system, standing and how many local jobs of grid jobs that have not ended stand so."""
+        sql = (
+            f"SELECT batch, {STANDING} AS standing, sum(number) FROM {_OPEN}"
+            " CROSS JOIN local_job_count ON grid_job = id WHERE number GROUP BY batch, standing"
+        )
+        return [(batch, standing, count) for batch, standing, count in self._store.query(sql)]
+
+    def eldest_unsubmitted(self) -> int | None:
+        """Since when the eldest local job waits to be submitted, seconds since the epoch; None: none does.
+
+        Since its request came or, where it was tried before, since the end of that attempt.
+        """
+        return self._store.value(int, _ELDEST)
 
     def find(self, batch: str, local_id: str) -> "tuple[str, LocalJob] | None":
         """Grid job and local job that an id names: the last submitted, as batch systems use ids again after crashes."""
         # Only the one that is meant is read: an old one that cannot be read is in nobody's way.
-        sql = "SELECT grid_job, number, document FROM local_job WHERE batch = ? AND local_id = ?"
-        found = self._read(sql + " ORDER BY submitted DESC LIMIT 1", batch, local_id)
+        found = self._read("WHERE batch = ? AND local_id = ? ORDER BY submitted DESC LIMIT 1", batch, local_id)
         return found[0] if found else None
 
     def find_all(self, batch: str, local_ids: Iterable[str]) -> dict[str, tuple[str, int, bytes]]:
@@ -460,45 +457,33 @@ class LocalJobs:
             " WHERE batch = ? AND local_id IN (SELECT value FROM json_each(?)) ORDER BY submitted"
         )
         rows = self._store.query(sql, [batch, json.dumps(list(local_ids))])
-        return {str(local_id): (str(job), int(number), data) for local_id, job, number, data in rows}
+        return {local_id: (job, number, data) for local_id, job, number, data in rows}
 
     def named(self, local_id: str) -> "list[tuple[str, LocalJob]]":
         """Grid job and local job of every batch system that an id names or has named, the last submitted first."""
         # By batch system: the index begins with it.
-        sql = "SELECT grid_job, number, document FROM local_job WHERE batch = ? AND local_id = ?"
-        batches = [batch for (batch,) in self._store.query("SELECT DISTINCT batch FROM grid_job ORDER BY batch")]
-        found = [pair for batch in batches for pair in self._read(sql, batch, local_id)]
+        batches = self._store.values("SELECT DISTINCT batch FROM grid_job ORDER BY batch")
+        found = [pair for batch in batches for pair in self._read("WHERE batch = ? AND local_id = ?", batch, local_id)]
         return sorted(found, key=lambda pair: pair[1].submitted or "", reverse=True)
 
     def last_token(self, job_id: str) -> str | None:
         """The highest token of a grid job, longer ones being higher; None where no submission was ever intended."""
         sql = "SELECT token FROM local_job WHERE grid_job = ? AND token IS NOT NULL"
-        for (token,) in self._store.query(sql + " ORDER BY length(token) DESC, token DESC LIMIT 1", [job_id]):
-            return str(token)
-        return None
+        return self._store.value(str, sql + " ORDER BY length(token) DESC, token DESC LIMIT 1", [job_id])
 
     def of_array(self, batch: str, array: str) -> "list[tuple[str, LocalJob]]":
         """Grid job and local job of each element of an array, by the array's id."""
-        sql = "SELECT grid_job, number, document FROM local_job WHERE batch = ? AND array = ? ORDER BY number"
-        return self._read(sql, batch, array)
+        return self._read("WHERE batch = ? AND array = ? ORDER BY number", batch, array)
 
     def size_of_array(self, batch: str, array: str) -> int:
-        """How many elements of an array are known."""
-        ((count,),) = self._store.query("SELECT count(*) FROM local_job WHERE batch = ? AND array = ?", [batch, array])
-        return int(count)
+        sql = "SELECT count(*) FROM local_job WHERE batch = ? AND array = ?"
+        return self._store.value(int, sql, [batch, array]) or 0
 
-    def list_open(self, batch: str) -> list[LocalJobKey]:
+    def list_open(self, batch: str) -> list[LiveJob]:
         """The local jobs on one batch system that are submitted and have not ended."""
-        sql = (
-            "SELECT grid_job, number, local_id, token, state, coalesce(wait_reason, ''), coalesce(helps, '')"
-            " FROM local_job"
-            # SQLite would search all that the batch system ever had.
-            " INDEXED BY local_job_open WHERE batch = ? AND local_id IS NOT NULL AND state NOT IN ('done', 'failed')"
-        )
-        return [
-            LocalJobKey(str(job), int(number), str(local_id), str(token), STATE_OF_WORD[str(state)], *map(str, said))
-            for job, number, local_id, token, state, *said in self._store.query(sql, [batch])
-        ]
+        # SQLite would search all that the batch system ever had.
+        sql = f"SELECT {_LIVE} FROM local_job INDEXED BY local_job_open WHERE batch = ? AND {_IS_LIVE}"
+        return list(map(_read_live, self._store.query(sql, [batch])))
 
     def blocked(self, job_id: str) -> list[Blocked]:
         """The local jobs of a grid job that do not go on by themselves, by what keeps them, the most first."""
@@ -507,9 +492,7 @@ class LocalJobs:
             "SELECT count(*), min(number), coalesce(wait_reason, ''), helps FROM local_job"
             " WHERE grid_job = ? AND helps IS NOT NULL GROUP BY wait_reason ORDER BY 1 DESC, 2"
         )
-        return [
-            Blocked(int(count), int(first), *map(str, said)) for count, first, *said in self._store.query(sql, [job_id])
-        ]
+        return [Blocked(*row) for row in self._store.query(sql, [job_id])]
 
     def running_ids(self, grid_job: str, after: int, most: int) -> dict[int, str]:
         """By index: the batch system's id of each local job of a grid job that runs or is suspended.
@@ -520,12 +503,11 @@ class LocalJobs:
             "SELECT number, local_id FROM local_job INDEXED BY local_job_running"
             " WHERE grid_job = ? AND number > ? AND state IN ('active', 'suspended') ORDER BY number LIMIT ?"
         )
-        return {int(number): str(local_id) for number, local_id in self._store.query(sql, [grid_job, after, most])}
+        return dict(self._store.query(sql, [grid_job, after, most]))
 
     def batch_systems(self, grid_job: str) -> list[str]:
         """The batch systems that a grid job's local jobs are on, from the index only: there is one at most."""
-        sql = "SELECT DISTINCT batch FROM local_job WHERE grid_job = ?"
-        return [str(batch) for (batch,) in self._store.query(sql, [grid_job])]
+        return self._store.values("SELECT DISTINCT batch FROM local_job WHERE grid_job = ?", [grid_job])
 
     def is_registered(self, batch: str, token: str, array: str) -> bool:
         """True where an array of that id, or a local job in none, is registered under a token."""
@@ -536,68 +518,28 @@ class LocalJobs:
     def earlier_ids(self, grid_job: str) -> set[str]:
         """The ids that local jobs of a grid job had in earlier attempts, from the index only."""
         sql = "SELECT local_id FROM attempt WHERE grid_job = ? AND local_id IS NOT NULL"
-        return {str(local_id) for (local_id,) in self._store.query(sql, [grid_job])}
+        return set(self._store.values(sql, [grid_job]))
 
     def tokens_in_doubt(self) -> set[str]:
         """The tokens of which some local jobs have no id yet."""
         sql = "SELECT DISTINCT token FROM local_job WHERE state = 'unsubmitted' AND token IS NOT NULL"
-        return {str(row[0]) for row in self._store.query(sql)}
+        return set(self._store.values(sql))
 
     # phases
 
     def phase_sums(self, job_id: str) -> list[PhaseSum]:
         """Every phase of a grid job, in the order in which its local jobs tell them."""
-        return [
-            PhaseSum(str(name), str(unit), int(done), int(total), int(local_jobs), int(begun), int(changed))
-            for name, unit, done, total, local_jobs, begun, changed in self._store.query(_SUMS, [job_id])
-        ]
+        rows = self._store.query(_SUMS, [job_id])
+        return [PhaseSum(name, unit, int(done), int(total), *rest) for name, unit, done, total, *rest in rows]
 
     def open_parts(self, job_id: str) -> float:
         """How many phases the local jobs that have not ended have done, parts of phases counting as parts."""
-        ((parts,),) = self._store.query(_OPEN_PARTS, [job_id])
-        return float(parts)
+        return self._store.value(float, _OPEN_PARTS, [job_id]) or 0.0
 
     def silent(self, job_id: str, since: float) -> list[int]:
         """The running local jobs that have told phases, but nothing new of any since a time."""
-        return [int(number) for (number,) in self._store.query(_SILENT, [job_id, int(since)])]
-
-    # usage
-
-    def usage(self, by: Sequence[str], since: float, until: float) -> list[Usage]:
-        """The usage from one second to another, by some of `GROUPINGS`, a group each."""
-        groups = [_COLUMNS[name] for name in by]
-        known = f"local.cpu_seconds IS NOT NULL AND {_WALL} > 0"
-        sums = [
-            *(
-                "count(DISTINCT local.grid_job)",
-                "count(*)",
-                "sum(local.outcome = 'succeeded')",
-                "sum(local.outcome = 'cancelled')",
-            ),
-            *("total(local.cpu_seconds)", f"total({_WALL})"),
-            f"total(CASE WHEN {known} THEN local.cpu_seconds END) / sum(CASE WHEN {known} THEN {_WALL} END)",
-        ]
-        sql = f"SELECT {', '.join([*sums, *groups])} {_ENDED_BETWEEN}" + _render_clauses(groups)
-        return [
-            Usage(tuple(map(str, group)), jobs, local_jobs, succeeded, cancelled, cpu, int(wall), efficiency)
-            for jobs, local_jobs, succeeded, cancelled, cpu, wall, efficiency, *group in self._store.query(
-                sql, (since, until)
-            )
-            if local_jobs
-        ]
-
-    def failure_reasons(self, by: Sequence[str], since: float, until: float) -> list[tuple[tuple[str, ...], str, int]]:
-        """Group, reason and how many local jobs did not succeed for it, in the same span and groups."""
-        groups = [_COLUMNS[name] for name in by]
-        sql = (
-            f"SELECT coalesce(local.reason, 'no reason known'), count(*){''.join(f', {column}' for column in groups)}"
-            f" {_ENDED_BETWEEN} WHERE local.outcome <> 'succeeded'" + _render_clauses([*groups, "local.reason"])
-        )
-        return [
-            (tuple(map(str, group)), str(reason), int(count))
-            for reason, count, *group in self._store.query(sql, (since, until))
-        ]
+        return self._store.values(_SILENT, [job_id, int(since)])
 
 
-def _render_clauses(columns: Sequence[str]) -> str:
-    return f" GROUP BY {', '.join(columns)} ORDER BY {', '.join(columns)}" if columns else ""
+def _read_live(row: Sequence[Any]) -> LiveJob:
+    return LiveJob(*(*row[:5], STATE_OF_WORD[row[5]], *row[6:]))

@@ -3,13 +3,16 @@
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from jobmanager.database.times import render_time
+
+T = TypeVar("T")
 
 
 class DatabaseError(Exception):
@@ -35,21 +38,38 @@ class DamagedDocument(DatabaseError):
 
 @dataclass(frozen=True)
 class Table:
-    """A table whose rows are derived from documents: of each column its SQL type and how its value is found."""
+    """A table whose rows are derived from documents."""
 
     name: str
-    key: tuple[str, ...]
-    columns: Mapping[str, tuple[str, Callable[..., object]]]
+    key: Mapping[str, str]
+    """The columns of its primary key, each with its SQL type."""
+    columns: Mapping[str, str | tuple[str, Callable[[Any], object]]]
+    """The others: SQL type, and how its value is found in what a row is about; by default it is the attribute's."""
+    find: Callable[..., Iterable[tuple[tuple[object, ...], object]]]
+    """Of a document, with what is said of it, the key of each of its rows and what the row is about."""
     indexes: tuple[str, ...] = ()
     """What follows ``CREATE INDEX``."""
     options: str = ""
     settled: tuple[str, ...] = ()
     """Columns that hardly ever change: where they have not, their indexes are not written."""
 
+    @cached_property
+    def kinds(self) -> Mapping[str, str]:
+        """The SQL type of every column."""
+        return {**self.key, **{name: kind if isinstance(kind, str) else kind[0] for name, kind in self.columns.items()}}
+
+    @cached_property
+    def _readers(self) -> Mapping[str, Callable[[Any], object]]:
+        return {n: attrgetter(n) if isinstance(column, str) else column[1] for n, column in self.columns.items()}
+
+    def rows(self, *document: object, without: str = "") -> list[tuple[object, ...]]:
+        """The rows of a document, but for a column."""
+        readers = [read for name, read in self._readers.items() if name != without]
+        return [(*key, *[read(subject) for read in readers]) for key, subject in self.find(*document)]
+
     @property
     def schema(self) -> str:
-        """The statements that make it."""
-        columns = "".join(f"{name} {kind}, " for name, (kind, _) in self.columns.items())
+        columns = "".join(f"{name} {kind}, " for name, kind in self.kinds.items())
         table = (
             f"CREATE TABLE IF NOT EXISTS {self.name} ({columns}PRIMARY KEY ({', '.join(self.key)})) {self.options};\n"
         )
@@ -58,8 +78,8 @@ class Table:
     @cached_property
     def revision(self) -> str:
         """The statement that writes a row in place of the one with its key, if what is settled is the same there."""
-        places = {name: f"{name} = ?{place}" for place, name in enumerate(self.columns, 1)}
-        free = [places[name] for name in self.columns if name not in (*self.key, *self.settled)]
+        places = {name: f"{name} = ?{place}" for place, name in enumerate(self.kinds, 1)}
+        free = [places[name] for name in self.columns if name not in self.settled]
         # The plus: the row is found by its key.
         same = [*(places[name] for name in self.key), *(f"+{places[name].replace('=', 'IS')}" for name in self.settled)]
         return f"UPDATE {self.name} SET {', '.join(free)} WHERE {' AND '.join(same)}"
@@ -67,8 +87,8 @@ class Table:
     @cached_property
     def insertion(self) -> str:
         """The statement that writes a row, in place of the one with its key; never of one that is like it elsewhere."""
-        names, places = ", ".join(self.columns), ", ".join("?" * len(self.columns))
-        others = ", ".join(f"{name} = excluded.{name}" for name in self.columns if name not in self.key)
+        names, places = ", ".join(self.kinds), ", ".join("?" * len(self.kinds))
+        others = ", ".join(f"{name} = excluded.{name}" for name in self.columns)
         update = f"ON CONFLICT ({', '.join(self.key)}) DO UPDATE SET {others}"
         return f"INSERT INTO {self.name} ({names}) VALUES ({places}) {update}"
 
@@ -104,10 +124,9 @@ class Store:
     @property
     def layout(self) -> int | None:
         """The number of the tables' layout; None where there are no tables."""
-        with self._translated():
-            (found,) = self._connection.execute("PRAGMA user_version").fetchone()
-            (tables,) = self._connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-        return int(found) if tables else None
+        if not self.value(int, "SELECT count(*) FROM sqlite_schema"):
+            return None
+        return self.value(int, "PRAGMA user_version")
 
     def make(self, schema: str, layout: int) -> None:
         """Make the tables of an empty file, in one transaction: who is killed leaves all or nothing."""
@@ -119,7 +138,7 @@ class Store:
 
     def make_missing_indexes(self, tables: Iterable[Table]) -> None:
         """Make the indexes of tables that are not there: some questions name theirs, and cannot be asked without."""
-        there = {str(name) for (name,) in self.query("SELECT name FROM sqlite_schema WHERE type = 'index'")}
+        there = self.values("SELECT name FROM sqlite_schema WHERE type = 'index'")
         missing = [index for table in tables for index in table.indexes if index.partition(" ")[0] not in there]
         if self._is_writable:
             with self._translated():
@@ -131,8 +150,13 @@ class Store:
         with self._translated():
             self._connection.execute("PRAGMA query_only = ON")
 
+    def copy_to(self, path: Path) -> None:
+        """Write what is committed now into a file that is not there yet; nobody who writes meanwhile is held up."""
+        with self._translated(), closing(sqlite3.connect(path)) as copy:
+            # In one step: under WAL a reader keeps no writer waiting, and each commit would begin further steps anew.
+            self._connection.backup(copy)
+
     def close(self) -> None:
-        """Give the file back."""
         self._connection.close()
 
     @contextmanager
@@ -183,7 +207,6 @@ class Store:
                 self._connection.execute("RELEASE part")
 
     def query(self, sql: str, values: Iterable[object] = ()) -> Iterator[tuple[Any, ...]]:
-        """The rows that a statement finds."""
         with self._translated():
             yield from self._connection.execute(sql, tuple(values))
 
@@ -192,14 +215,23 @@ class Store:
         with self._translated():
             self._connection.executemany(sql, rows)
 
-    def put(self, table: Table, sources: Iterable[tuple[Any, ...]]) -> None:
-        """Write the row that a table derives from each of the sources, which its columns take as arguments."""
-        values = [value for _, value in table.columns.values()]
-        rows = (tuple([value(*source) for value in values]) for source in sources)
+    def value(self, kind: type[T], sql: str, values: Iterable[object] = ()) -> T | None:
+        """What is in the first column of the first row that a statement finds, if anything is."""
+        found = next(self.query(sql, values), (None,))[0]
+        assert found is None or isinstance(found, kind)
+        return found
+
+    def values(self, sql: str, values: Iterable[object] = ()) -> list[Any]:
+        """The first column of the rows that a statement finds."""
+        return [row[0] for row in self.query(sql, values)]
+
+    def put(self, table: Table, documents: Iterable[tuple[object, ...]]) -> None:
+        """Write the rows that a table derives from documents, each with what its `find` takes beside it."""
         with self._translated():
-            for row in rows:
-                if not table.settled or not self._connection.execute(table.revision, row).rowcount:
-                    self._connection.execute(table.insertion, row)
+            for document in documents:
+                for row in table.rows(*document):
+                    if not table.settled or not self._connection.execute(table.revision, row).rowcount:
+                        self._connection.execute(table.insertion, row)
 
     def check_room(self) -> None:
         """Write and delete something larger than most transactions: a full disk may still take a few bytes."""
@@ -248,4 +280,4 @@ class Quarantine:
     def list(self) -> dict[str, Quarantined]:
         """Those that are in it, by id."""
         rows = self._store.query("SELECT grid_job, problem, since FROM quarantine ORDER BY since, grid_job")
-        return {str(job): Quarantined(str(job), str(problem), int(since)) for job, problem, since in rows}
+        return {row[0]: Quarantined(*row) for row in rows}

@@ -78,7 +78,12 @@ def renew_layout_5(document: etree._Element) -> None:
             element.set("wait-reason", str(element.attrib.pop("remark")))
 
 
-STEPS: Mapping[int, Callable[[etree._Element], None]] = {4: renew_layout_4, 5: renew_layout_5}
+def keep_layout_6(document: etree._Element) -> None:
+    """Layout 6 had no hosts among its columns, and kept nothing of removed grid jobs: its documents are ours."""
+    del document
+
+
+STEPS: Mapping[int, Callable[[etree._Element], None]] = {4: renew_layout_4, 5: renew_layout_5, 6: keep_layout_6}
 """By layout: what makes of one of its documents one of the next layout."""
 
 
@@ -90,10 +95,10 @@ def upgrade(store: Store, schema: str, layout: int) -> None:
             return  # somebody else was quicker
         logger.info("job database %s: layout %d becomes %d", store.path, found, layout)
         indexes = "SELECT name FROM sqlite_schema WHERE type = 'index' AND sql IS NOT NULL"
-        for (index,) in list(store.query(indexes + " AND tbl_name IN ('grid_job', 'local_job', 'step')")):
+        for index in store.values(indexes + " AND tbl_name IN ('grid_job', 'local_job', 'step')"):
             store.write(f"DROP INDEX {index}")
         # They would go to the old tables with their names, and count what is copied twice.
-        for (trigger,) in list(store.query("SELECT name FROM sqlite_schema WHERE type = 'trigger'")):
+        for trigger in store.values("SELECT name FROM sqlite_schema WHERE type = 'trigger'"):
             store.write(f"DROP TRIGGER {trigger}")
         for table in _DERIVED:
             store.write(f"DROP TABLE IF EXISTS {table}")
@@ -126,8 +131,8 @@ def _copy(store: Store, layouts: range) -> None:
 
 def _keep(store: Store, table: Table, condition: str, grid_job: str, damage: DamagedDocument) -> None:
     """Keep the row of a document that cannot be read as it was, as far as the new table has its columns."""
-    known = {str(name) for (name,) in store.query(f"SELECT name FROM pragma_table_info('old_{table.name}')")}
-    missing = {name: "0" if "NOT NULL" in kind else "NULL" for name, (kind, _) in table.columns.items()}
+    known = store.values(f"SELECT name FROM pragma_table_info('old_{table.name}')")
+    missing = {name: "0" if "NOT NULL" in kind else "NULL" for name, kind in table.kinds.items()}
     columns = {name: name if name in known else nothing for name, nothing in missing.items()}
     sql = f"INSERT INTO {table.name} ({', '.join(columns)}) SELECT {', '.join(columns.values())} FROM old_{table.name}"
     store.write(f"{sql} WHERE {condition}", [(grid_job,)])

@@ -45,18 +45,9 @@ class GramError(enum.IntEnum):
     RSL_SCHEDULER_SPECIFIC = 134
 
 
-_REPORTED = {
-    State.UNSUBMITTED: State.PENDING,
-    State.PENDING: State.PENDING,
-    State.ACTIVE: State.ACTIVE,
-    State.SUSPENDED: State.SUSPENDED,
-    # That outputs are gathered is no state of GRAM's: its own STAGE_OUT is what it does itself after DONE.
-    State.STAGE_IN: State.PENDING,
-    State.STAGE_OUT: State.ACTIVE,
-    State.DONE: State.DONE,
-    State.FAILED: State.FAILED,
-}
-"""The state that GRAM is told, by ours."""
+# That outputs are gathered is no state of GRAM's: its own STAGE_OUT is what it does itself after DONE.
+_REPORTED = {State.UNSUBMITTED: State.PENDING, State.STAGE_IN: State.PENDING, State.STAGE_OUT: State.ACTIVE}
+"""The state that GRAM is told, where it is another than ours."""
 
 _HIGHEST_EXIT_CODE = 65_535
 """The job manager keeps 16 bits of it."""
@@ -66,7 +57,7 @@ _LONGEST = 4000
 
 def reported_state(state: State) -> State:
     """The state that GRAM is told: one of 1, 2, 4, 8 and 16."""
-    return _REPORTED[state]
+    return _REPORTED.get(state, state)
 
 
 @dataclass(frozen=True)
@@ -84,7 +75,6 @@ NO_CHANGE = GramAnswer()
 
 
 def refuse(error: GramError, message: str) -> GramAnswer:
-    """The request, or the call, is refused."""
     return GramAnswer(error=error, message=message)
 
 
@@ -126,12 +116,10 @@ def gram_id(grid_job: str) -> str:
 
 
 def read_gram_id(text: str) -> str:
-    """The grid job's id in an id that GRAM was told."""
     return text.rpartition(".")[2]
 
 
 def answer_file(account: Account, grid_job: str) -> Path:
-    """Where the answer to a poll of a grid job is."""
     return account.places.gram / grid_job
 
 

@@ -18,8 +18,6 @@ TOOLKIT_VERSION = "samgrid 0.1"
 """In the place of the Globus toolkit's; the column takes 16 characters."""
 _LONGEST_TYPE = 16
 _NULL = "NULL"
-_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
 def write_record(folder: Path, job: GridJob, queued: float | None) -> None:
@@ -80,7 +78,6 @@ def _escape(text: str) -> str:
 
 
 def _render_time(seconds: float) -> str:
-    """``Sun Nov 22 10:40:12 UTC 2026``: ctime's form, in no language but English."""
-    moment = time.gmtime(seconds)
-    clock = time.strftime("%H:%M:%S", moment)
-    return f"{_DAYS[moment.tm_wday]} {_MONTHS[moment.tm_mon - 1]} {moment.tm_mday:2d} {clock} UTC {moment.tm_year}"
+    """``Sun Nov 22 10:40:12 UTC 2026``."""
+    clock, year = time.asctime(time.gmtime(seconds)).rsplit(" ", 1)  # in English, whatever the locale
+    return f"{clock} UTC {year}"

@@ -115,7 +115,7 @@ class GramEvents:
             self._keep_days(now)
             answers = iter(self._hand_in([event for message in messages for event in message.events]))
         except OSError as error:
-            self._complain(f"GRAM cannot be told by events: {error}")
+            self._problem = _warn_once(self._problem, f"GRAM cannot be told by events: {error}")
             self._backoff.wait(now)
             return {}
         found = {message: [next(answers) for _ in message.events] for message in messages}
@@ -124,11 +124,16 @@ class GramEvents:
             logger.warning("%s: the collector refuses its events, its log says why", message.grid_job)
             self._refused[message.grid_job] = now + _PAUSE
         if any(Receipt.LATER in all_of for all_of in found.values()):
-            self._complain("GRAM cannot be told by events: the collector cannot take them now")
+            problem = "GRAM cannot be told by events: the collector cannot take them now"
+            self._problem = _warn_once(self._problem, problem)
             self._backoff.wait(now)
         else:
             self._problem, self._backoff = "", Backoff()
-        return {message: _worst(all_of) for message, all_of in found.items() if Receipt.LATER not in all_of}
+        return {
+            message: Receipt.REFUSED if Receipt.REFUSED in all_of else Receipt.TAKEN
+            for message, all_of in found.items()
+            if Receipt.LATER not in all_of
+        }
 
     def _hand_in(self, events: Sequence[Event]) -> list[Receipt]:
         if self._collector is not None:
@@ -142,14 +147,12 @@ class GramEvents:
             keep_days(self._folder)
             self._next_days = now + _DAYS_INTERVAL
 
-    def _complain(self, problem: str) -> None:
-        if problem != self._problem:
-            logger.warning("%s", problem)
-        self._problem = problem
 
-
-def _worst(answers: Iterable[Receipt]) -> Receipt:
-    return Receipt.REFUSED if Receipt.REFUSED in answers else Receipt.TAKEN
+def _warn_once(before: str, problem: str) -> str:
+    """The problem, of which the log tells when it is another than before."""
+    if problem and problem != before:
+        logger.warning("%s", problem)
+    return problem
 
 
 _UNTIL_KNOWN = 1.0
@@ -236,9 +239,7 @@ class GramReports:
                 self._published[job.job_id] = job.state
             except OSError as error:
                 problem = f"the answers to GRAM's polls cannot be written: {error}"
-        if problem and problem != self._problem:
-            logger.warning("%s", problem)
-        self._problem = problem
+        self._problem = _warn_once(self._problem, problem)
 
     def _is_published(self, job: GridJob) -> bool:
         return self._published.get(job.job_id) is job.state
@@ -259,9 +260,7 @@ class GramReports:
             except OSError as error:
                 problem = f"audit records cannot be written: {error}"
                 self._unaudited.add(job.job_id)
-        if problem and problem != self._audit_problem:
-            logger.warning("%s", problem)
-        self._audit_problem = problem
+        self._audit_problem = _warn_once(self._audit_problem, problem)
         return audited
 
     def _note(self, told: Collection[GridJob]) -> None:

@@ -47,7 +47,6 @@ def wake_monitor(account: Account) -> None:
 
 
 def is_listening(account: Account) -> bool:
-    """True where a monitor can be connected to."""
     try:
         with _connection(account):
             return True

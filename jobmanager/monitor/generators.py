@@ -13,7 +13,7 @@ from batch_adapters.registry import UnknownBatchSystem
 from batch_adapters.running.backoff import Backoff
 from batch_adapters.states import Event, read_event
 from jobmanager.monitor.child import Child
-from jobmanager.site.account import Account, find_batch_system, traffic_file
+from jobmanager.site.account import Account, find_batch_system, limiter_file
 from jobmanager.site.settings import EventSource
 from sandbox.files import replace_file
 
@@ -283,7 +283,8 @@ class Generators:
             return "events", settings.path
         if settings.source is EventSource.POLL or not system.adapter.event_module:
             return "poll", self._write_question(batch)
-        if settings.path is not None and not settings.path.exists():
+        # Whoever reads it through a prefix does so because we may not even look.
+        if settings.path is not None and not settings.prefix and not settings.path.exists():
             raise FileNotFoundError(f"configuration [events] path: there is no {settings.path}")
         return system.adapter.event_module, settings.path or system.event_log
 
@@ -293,7 +294,7 @@ class Generators:
         question = {
             "batch_system": batch,
             "tables": self._account.configuration.batch,
-            "traffic": str(traffic_file(self._account, batch)),
+            "limiter": str(limiter_file(self._account, batch)),
             "variables": self._account.batch_variables(),
             "interval": self._account.configuration.monitor.reconcile_interval,
         }

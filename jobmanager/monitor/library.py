@@ -223,13 +223,11 @@ class JobStateMonitor(Generic[Key]):
             self._thread.join()
 
     def __enter__(self) -> Self:
-        """The monitor itself."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close it."""
         self.close()
 
     def _start(self) -> None:

@@ -29,9 +29,11 @@ from jobmanager.monitor.generators import Generators
 from jobmanager.monitor.logs import append_line, log_to
 from jobmanager.monitor.workers import WorkerClient, Workers
 from jobmanager.site.account import Account, open_account
+from jobmanager.site.settings import NotificationSettings
 from jobmanager.states.aggregation import Task, aggregate_steps, next_task, next_task_of_steps
 from jobmanager.states.changes import refresh_structured
 from jobmanager.states.driver_status import ProgressReader, reconcile_with_drivers
+from jobmanager.states.failures import find_due
 from jobmanager.states.program_reports import has_reports
 from jobmanager.states.registration import apply_events
 from sandbox.files import locked
@@ -46,6 +48,11 @@ _LEAST_ROOM = 65536
 """Bytes; with less no transaction of any size can be committed."""
 _LOCK_PATIENCE = 5.0
 """Seconds to wait for a predecessor that is just ending."""
+
+
+def _find_pace(settings: NotificationSettings) -> float:
+    """Seconds between two looks for grid jobs that do not go on: each takes a process."""
+    return min(60.0, settings.patience / 4)
 
 
 class _Fault:
@@ -83,6 +90,9 @@ class Monitor:
         self._workers = Workers(account, self._server.start)
         # Apart from the others: programs may report while a worker still submits.
         self._readers = Workers(account, self._server.start)
+        self._notifiers = Workers(account, self._server.start)
+        self._open: set[str] | None = None
+        self._is_untold = False
         self._progress = ProgressReader(account)
         self._reports = GramReports(account)
         self._problem = ""
@@ -103,6 +113,7 @@ class Monitor:
                 self._server.supervise()
                 self._workers.reap()
                 self._readers.reap()
+                self._notifiers.reap()
                 if self._backoff.allows(time.monotonic()):
                     if self._problem:
                         # Nothing may have to be written just now: that alone does not mean that the problem is over.
@@ -127,11 +138,12 @@ class Monitor:
                 self._reports.report()
         self._generators.supervise()
         self._workers.forget_all_but({name for job in open_jobs for name in (job.id, job.batch)})
-        if open_jobs or self._workers.are_busy or self._reports.are_pending:
+        ids = {job.id for job in open_jobs}
+        self._notify(ids)
+        if open_jobs or self._workers.are_busy or self._reports.are_pending or self._is_notifying:
             self._idle_since = None
         elif self._idle_since is None:
             self._idle_since = time.monotonic()
-        ids = {job.id for job in open_jobs}
         self._faults = {key: fault for key, fault in self._faults.items() if key[1] in ids or key[1] == _ALL}
         structured = self._account.database.grid_jobs.open_steps()
         quarantined = self._tell_quarantined()
@@ -146,7 +158,8 @@ class Monitor:
         if self._is_due("reconcile", self._settings.reconcile_interval):
             for batch in {job.batch for job in open_jobs}:
                 self._workers.start(Task.RECONCILE, batch)
-            self._drop_old_events()
+            with self._account.database.transaction():
+                self._account.database.events.drop(time.time() - self._settings.event_cache_time)
             self._lift_quarantines(quarantined)
         self._problem = ""
         self._backoff = Backoff()
@@ -197,18 +210,17 @@ class Monitor:
                 logger.info("%s is in quarantine no more: its documents can be read", name)
 
     def _start_task(self, job: OpenGridJob, steps: Sequence[StepLine] | None) -> None:
-        task = self._find_task(job, steps)
-        if task is not None:
-            self._workers.start(task, job.id, job.cancelled)
-
-    def _find_task(self, job: OpenGridJob, steps: Sequence[StepLine] | None) -> Task | None:
         database = self._account.database
         if steps is None:
-            return next_task(database.local_jobs.count(job.id), job.cancelled)
-        states = states_of(steps)
-        if aggregate_steps(states) is not job.state:
-            refresh_structured(database, job.id)
-        return next_task_of_steps(states, job.cancelled)
+            task = next_task(database.local_jobs.count(job.id), job.cancelled, find_due(database, job.id))
+        else:
+            states = states_of(steps)
+            needs = database.grid_jobs.get(job.id).needs
+            if aggregate_steps(states, needs) is not job.state:
+                refresh_structured(database, job.id)
+            task = next_task_of_steps(states, needs, job.cancelled)
+        if task is not None:
+            self._workers.start(task, job.id, job.cancelled)
 
     def _rest(self, error: Exception) -> None:
         """Nothing can be written, or started, now: what the generators said meanwhile, they will say again."""
@@ -237,9 +249,26 @@ class Monitor:
         self._progress.forget_all_but(grid_jobs)
         self._readers.forget_all_but(grid_jobs)
 
-    def _drop_old_events(self) -> None:
-        with self._account.database.transaction():
-            self._account.database.events.drop(time.time() - self._settings.event_cache_time)
+    def _notify(self, ids: set[str]) -> None:
+        """Have people told at once of grid jobs that are open no more, and now and then of those that do not go on."""
+        settings = self._account.configuration.notification
+        if not settings.command:
+            return
+        # At first, too: some may have ended while no monitor ran.
+        self._is_untold = self._is_untold or self._open is None or not self._open <= ids
+        self._open = ids
+        if (
+            self._is_untold
+            or self._notifiers.problems()
+            or (ids and self._is_due("notification", _find_pace(settings)))
+        ):
+            was_busy = self._notifiers.are_busy  # one that runs may have looked before that end
+            self._notifiers.start(Task.NOTIFY, "all")
+            self._is_untold = self._is_untold and (was_busy or not self._notifiers.are_busy)
+
+    @property
+    def _is_notifying(self) -> bool:
+        return self._is_untold or self._notifiers.are_busy or bool(self._notifiers.problems())
 
     def _is_due(self, duty: str, interval: float) -> bool:
         now = time.monotonic()
@@ -272,7 +301,6 @@ class Monitor:
 
 
 def main(argv: list[str]) -> int:
-    """Run the monitor, unless one runs already."""
     parser = argparse.ArgumentParser(prog="samgrid monitor", description=__doc__)
     parser.add_argument("--state-dir", help="state folder of the account")
     parser.add_argument("--stay", action="store_true", help="do not end when there is nothing to do")

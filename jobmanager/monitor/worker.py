@@ -11,8 +11,9 @@ from pathlib import Path
 
 from batch_adapters.adapter import BatchError, Postponed, Refused
 from batch_adapters.registry import UnknownBatchSystem
-from batch_adapters.running.traffic import HeldBack
+from batch_adapters.running.rate_limiter import RateLimited
 from jobmanager.completion.collection import collect_grid_job
+from jobmanager.completion.notified import has_untold
 from jobmanager.control.cancel_requests import request_cancel
 from jobmanager.control.cancellation import cancel_local_jobs
 from jobmanager.database.database import DamagedDocument, DatabaseError
@@ -61,6 +62,10 @@ def do_task(account: Account, task: Task, subject: str) -> int:
             reconcile_batch_system(account, subject)
         elif task is Task.WAKE:
             _wake_successor(account)
+        elif task is Task.NOTIFY:
+            # It shows grid jobs as the command line does, which lies above us.
+            command = account.program("samgrid-notify")
+            os.execv(command[0], command)
         elif task is Task.REPORTS:
             _log_to(account.places.log(subject))
             read_reports(account, subject)
@@ -79,7 +84,7 @@ def do_task(account: Account, task: Task, subject: str) -> int:
     except (OSError, SandboxError, DatabaseError, BatchError, UnknownBatchSystem) as error:
         print(" ".join(str(error).split()), file=sys.stderr)
         # What we hold back ourselves has a pause of its own.
-        return POSTPONED if isinstance(error, Postponed) and not isinstance(error, HeldBack) else TRY_LATER
+        return POSTPONED if isinstance(error, Postponed) and not isinstance(error, RateLimited) else TRY_LATER
     return 0
 
 
@@ -88,14 +93,17 @@ _PAUSE = 3.0
 
 
 def _wake_successor(account: Account) -> None:
-    """Start a monitor in place of one that was killed, where GRAM reads events: it asks nothing, so waits for ever."""
+    """Start a monitor in place of one that was killed, for who asks nothing, and so would wait for ever.
+
+    That is GRAM where it reads events, and whoever is to be told.
+    """
     gram, grid_jobs = account.configuration.gram, account.database.grid_jobs
-    if not gram.event_collector and not gram.event_folder:
+    hears = gram.event_collector or gram.event_folder
+    if not hears and not account.configuration.notification.command:
         return
     time.sleep(_PAUSE)
-    if grid_jobs.list_open() or any(
-        reported_state(job.state) is not job.reported for job in grid_jobs.list_unreported()
-    ):
+    is_unheard = hears and any(reported_state(job.state) is not job.reported for job in grid_jobs.list_unreported())
+    if grid_jobs.list_open() or is_unheard or has_untold(account, time.time()):
         wake_monitor(account)
 
 

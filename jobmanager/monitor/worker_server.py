@@ -3,7 +3,8 @@
 The monitor speaks to it through a socket, its standard input: ``start NUMBER TASK SUBJECT`` and ``kill NUMBER``. What
 became of a worker goes back as ``NUMBER STATUS LAST WORDS``. A handler, which is an experiment's code, and the job
 database are opened in workers only. A worker dies with its server. One that ends something, or looks, may outlive the
-monitor, as does the server then; one that begins something may hang in a handler, where no other monitor could end it.
+monitor, as does the server then; one that begins something may hang in a handler, where no other monitor could end it,
+so it is told to end: where a submission is on its way it hears the answer first (`submission.submit.uninterrupted`).
 """
 
 import gc
@@ -22,6 +23,7 @@ from batch_adapters.running.commands import die_with_parent
 from jobmanager.database.documents import load_schema
 from jobmanager.monitor.workers import BEGINNING, TRY_LATER
 from jobmanager.states.aggregation import Task
+from sandbox.driver import load_template
 
 _BLOCK = 1 << 16
 _LAST_WORDS = 2000
@@ -64,7 +66,7 @@ class WorkerServer:
         self._workers: dict[int, _Worker] = {}
         self._is_wanted = True
         self._selector = selectors.DefaultSelector()
-        self._selector.register(connection, selectors.EVENT_READ, self._hear)
+        self._selector.register(connection, selectors.EVENT_READ, self._on_message)
 
     def serve(self) -> None:
         """Work until the monitor is gone and the last worker has ended."""
@@ -72,7 +74,7 @@ class WorkerServer:
             for key, _ in self._selector.select():
                 key.data()
 
-    def _hear(self) -> None:
+    def _on_message(self) -> None:
         try:
             message = self._connection.recv(_BLOCK).decode()
         except ConnectionResetError:
@@ -80,8 +82,9 @@ class WorkerServer:
         if not message:
             self._is_wanted = False
             self._selector.unregister(self._connection)
-            for worker in [worker for worker in self._workers.values() if worker.task in BEGINNING]:
-                self._kill(worker.number)
+            for worker in self._workers.values():
+                if worker.task in BEGINNING:
+                    os.kill(worker.pid, signal.SIGTERM)
             self._start(0, Task.WAKE, "")
             return
         word, number, *what = message.split(" ", 3)
@@ -116,6 +119,8 @@ class WorkerServer:
     def _reap(self, worker: _Worker) -> None:
         if worker.number not in self._workers:
             return
+        if not self._is_wanted and worker.task in BEGINNING:
+            self._kill_group(worker)
         status = self._bury(worker)
         self._tell(worker.number, status, worker.words)
 
@@ -136,10 +141,15 @@ class WorkerServer:
         worker = self._workers.get(number)
         if worker is None:
             return
-        with suppress(ProcessLookupError):  # it has not made its group yet, and has started nothing
-            os.killpg(worker.pid, signal.SIGKILL)
+        self._kill_group(worker)
         os.kill(worker.pid, signal.SIGKILL)
         self._bury(worker)
+
+    @staticmethod
+    def _kill_group(worker: _Worker) -> None:
+        """End what a handler has started."""
+        with suppress(ProcessLookupError):  # it has not made its group yet, and has started nothing
+            os.killpg(worker.pid, signal.SIGKILL)
 
     def _tell(self, number: int, status: int, words: bytes) -> None:
         with suppress(BrokenPipeError, ConnectionResetError):  # the monitor is gone, some of our words unread
@@ -151,6 +161,7 @@ class WorkerServer:
         try:
             os.setsid()
             die_with_parent()
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             if os.getppid() != server:
                 os._exit(status)  # it died before it could take us along
             os.dup2(errors, sys.stderr.fileno())
@@ -180,11 +191,11 @@ def serve(work: Callable[[Task, str], int]) -> None:
         os.dup2(nothing, descriptor)
     os.close(nothing)
     # What workers would load, each for itself.
-    import jinja2  # noqa: F401
     import sh  # noqa: F401
     import tenacity  # noqa: F401
 
     load_schema()
+    load_template()
     # So that workers share the memory of what is loaded, instead of copying it when garbage is looked for.
     gc.collect()
     gc.freeze()

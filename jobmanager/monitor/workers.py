@@ -32,6 +32,9 @@ POSTPONED = 78
 BEGINNING = (Task.SUBMIT, Task.ADVANCE)
 """Tasks that do not go on once the grid job is cancelled: they ask handlers, which may hang."""
 
+_OF_ACCOUNT = (Task.RECONCILE, Task.NOTIFY)
+"""Tasks whose subject is no grid job."""
+
 HANDLER_PATIENCE = 5.0
 """Seconds for which a worker that waits for a handler keeps others from being started."""
 MOST_ASIDE = 16
@@ -90,7 +93,6 @@ class Workers:
 
     @property
     def are_busy(self) -> bool:
-        """True while a worker runs."""
         return any(subject.worker for subject in self._subjects.values())
 
     def start(self, task: Task, name: str, cancelled: bool = False) -> None:
@@ -170,13 +172,13 @@ class Workers:
             if status:
                 # It may have taken longer than the pause: it would fill the disk again at once.
                 subject.backoff.begin_anew(time.monotonic())
-            if subject.task is not Task.RECONCILE:
+            if subject.task not in _OF_ACCOUNT:
                 self._note_hang(subject, status)
                 if status == POSTPONED:
                     subject.postponement.wait(time.monotonic())
                 else:
                     subject.postponement = Postponement()
-            if subject.task in (Task.RECONCILE, Task.REPORTS):
+            if subject.task in (*_OF_ACCOUNT, Task.REPORTS):
                 # Their interval is the monitor's to keep; only where that failed it is left alone longer.
                 subject.backoff = subject.backoff if status else Backoff()
             else:
@@ -232,7 +234,7 @@ class ForkedWorker:
 class WorkerClient:
     """The monitor's side of the workers' server: starts it when a worker is first needed, and again when it has died.
 
-    Its workers die with it. Its selector's callback hears it; no other method is called from within a callback.
+    Its workers die with it. Its selector's callback reads it; no other method is called from within a callback.
     """
 
     def __init__(self, account: Account, selector: selectors.BaseSelector) -> None:
@@ -284,10 +286,10 @@ class WorkerClient:
                 command = self._account.program("samgrid-worker", "serve")
                 self._server = Child(self._selector, command, lambda block: None, theirs.fileno())
             self._connection = ours
-            self._selector.register(ours, selectors.EVENT_READ, self._hear)
+            self._selector.register(ours, selectors.EVENT_READ, self._on_message)
         return self._connection
 
-    def _hear(self) -> None:
+    def _on_message(self) -> None:
         assert self._connection is not None
         try:
             message = self._connection.recv(_BLOCK)

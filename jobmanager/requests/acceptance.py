@@ -8,6 +8,7 @@ import re
 import string
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ from adapters import (
     Sweep,
     TooLarge,
     canonical_name,
+    find_faults_of_order,
+    find_needs,
     find_size_faults,
 )
 from adapters.job_adapter import HIGHEST_SEED
@@ -32,12 +35,14 @@ from jobmanager.database.grid_job import GramOrigin, GridJob
 from jobmanager.database.times import read_time
 from jobmanager.requests.attributes import (
     COMMON_ATTRIBUTES,
-    INPUT_FOLDER,
+    NOTIFY,
     STEP_NAME,
     BadRequest,
     Given,
     find_faults_of_whole,
+    find_output_file,
     find_type,
+    find_values,
     read_request,
     read_site_values,
     render_step_request,
@@ -55,24 +60,33 @@ logger = logging.getLogger(__name__)
 _LONGEST_NAME = 200
 _TAKEN = {"queue": "queue", "project": "project", "cores": "cores", "gpus": "gpus", "max_disk": "max_disk_mb"}
 """What a batch system may not be able to say, and the variable of its submit command."""
+_ADDRESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9@._+-]{0,253}", re.ASCII)
+"""Mail programs take "-x" for an option, "|x" for a program and "a/b" for a file."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
-def accept_grid_job(account: Account, given: Given, folder: Path, origin: GramOrigin | None = None) -> str:
+def accept_grid_job(
+    account: Account, given: Given, folder: Path, origin: GramOrigin | None = None, is_limited: bool = True
+) -> str:
     """Check a request, fix how it is cut, and register it; the new grid job's id.
 
     A request that GRAM has sent before, by its uniqid, is the grid job that it became then.
 
     :param folder: where the request's relative file names start.
+    :param is_limited: False in an interpreter of somebody's own, who can stop a handler that does not come to an end,
+        and whose signals and process are not ours.
     :raises BadRequest: naming every fault; nothing has been created then.
     :raises HandlerError: the handler failed, or did not come to an end; neither.
     """
     if origin is not None and (known := account.database.grid_jobs.find_uniqid(origin.uniqid)):
         return known
-    with limited(account.configuration.handlers.time_limit):
+    with limited(account.configuration.handlers.time_limit) if is_limited else nullcontext():
         job = prepare_grid_job(account, given, folder)
+    if find_values(given, NOTIFY) and not account.configuration.notification.command:
+        logger.warning("%s: nobody is told, as the configuration names no [notification] command", NOTIFY)
     if origin is not None:
         job.put_origin(origin)
+    refuse_output_faults(job)
     with account.database.transaction():
         # Another call for the same request may have come in between.
         if origin is not None and (known := account.database.grid_jobs.find_uniqid(origin.uniqid)):
@@ -80,6 +94,33 @@ def accept_grid_job(account: Account, given: Given, folder: Path, origin: GramOr
         add_grid_job(account.database, job)
     logger.info("%s accepted: %s, %d local jobs", job.job_id, job.job_type, job.count)
     return job.job_id
+
+
+def refuse_output_faults(job: GridJob) -> None:
+    """Refuse an output tar that could never be written where it is wanted now, and not when all the work is done.
+
+    :raises BadRequest: it is wanted in such a place.
+    """
+    if faults := _find_output_faults(job):
+        raise BadRequest(faults)
+
+
+def _find_output_faults(job: GridJob) -> list[str]:
+    file = find_output_file(job.request(), job.request_folder, through_gram=job.origin is not None)
+    if file is None:
+        return []
+    # A link may name a file that is still to come.
+    place = os.path.realpath(file)
+    folder = os.path.dirname(place)  # noqa: PTH120 Path's questions raise for names that nobody can have
+    if os.path.isdir(place):  # noqa: PTH112
+        return [f"samgrid_output: {place} is a folder"]
+    if os.path.exists(place):  # noqa: PTH110
+        return [] if os.access(place, os.W_OK) else [f"samgrid_output: you may not write {place}"]
+    if not os.path.isdir(folder):  # noqa: PTH112
+        return [f"samgrid_output: no such folder, or none that you may enter: {folder}"]
+    if len(os.fsencode(os.path.basename(place))) > os.pathconf(folder, "PC_NAME_MAX"):  # noqa: PTH119
+        return [f"samgrid_output: no file can have so long a name: {place}"]
+    return [] if os.access(folder, os.W_OK | os.X_OK) else [f"samgrid_output: {folder} takes no files"]
 
 
 def add_grid_job(database: Database, job: GridJob) -> None:
@@ -95,8 +136,9 @@ def prepare_grid_job(account: Account, given: Given, folder: Path, first: GridJo
     :param first: the grid job that it repeats: its local jobs get what they had in that.
     :raises BadRequest: naming every fault.
     """
-    _check_declarations(_find_handler(account, given))
-    adapter = make_adapter(account, given, folder)
+    adapter, faults = read_adapter(account, given, folder)
+    _check_declarations(type(adapter))
+    _refuse_faults(adapter, faults)
     check_errors(adapter)
     steps = find_steps(adapter)
     check_steps(account, given, steps, folder)
@@ -109,17 +151,22 @@ def prepare_grid_job(account: Account, given: Given, folder: Path, first: GridJo
     job.put_request(given, folder)
     if steps:
         job.put_steps(step.name for step in steps)
+        job.put_needs(find_needs(steps))
     else:
         count = count_local_jobs(adapter)
+        seed = adapter.request.get("seed") or random.Random(job_id).randint(1, HIGHEST_SEED)
         digest = _find_digest(adapter.sweep, first) if adapter.sweep else None
-        job.put_slices(count, adapter.getSize(), adapter.request.get("seed") or _seed_of(job_id), digest)
+        job.put_slices(count, adapter.getSize(), seed, digest)
     job.repeats = first.job_id if first else None
     job.name = adapter.request["name"]
     job.min_success = adapter.request["min_success"]
     job.retries = adapter.request["retries"]
+    job.retry_on = adapter.request["retry_on"] or None
+    job.fail_fast = adapter.request["fail_fast"] or None
+    job.max_pending_minutes = adapter.request["max_pending_time"]
     with blaming(f"handler {adapter.jobType}"):
         warnings = list(adapter.findWarnings())
-    for warning in (*warnings, *_find_sweep_warnings(adapter)):
+    for warning in (*warnings, *_find_sweep_warnings(adapter), *_find_retry_warnings(adapter.request)):
         logger.warning("%s", warning)
     return job
 
@@ -151,6 +198,8 @@ def find_steps(adapter: JobAdapter) -> Sequence[Step]:
     names = [step.name for step in steps]
     if len(set(names)) < len(names) or not all(map(STEP_NAME.fullmatch, names)):
         raise HandlerError(f"handler {adapter.jobType}: getSteps gives names that are no names, or twice: {names}")
+    if faults := find_faults_of_order(steps):
+        raise HandlerError(f"handler {adapter.jobType}: getSteps: {'; '.join(faults)}")
     return steps
 
 
@@ -174,26 +223,19 @@ def check_steps(account: Account, given: Given, steps: Sequence[Step], folder: P
 
 
 def _check_step(account: Account, given: Given, step: Step, folder: Path) -> None:
+    handler = find_handler(account, step.request)
     # Nobody looks at the input folder now.
-    given = request_of_step(account, given, step, Path("/") if step.input_step else None)
-    adapter, faults = read_adapter(account, given, folder)
+    given = render_step_request(given, step, Path("/") if step.input_step else None, handler)
+    adapter, faults = read_adapter(account, given, folder, handler)
     if step.input_step and faults:
         raise BadRequest(faults)
     if not faults and find_steps(adapter):
         raise BadRequest(["a step cannot have steps itself"])
     if not step.input_step:
-        check_errors(make_adapter(account, given, folder))
+        _refuse_faults(adapter, faults)
+        check_errors(adapter)
         count_local_jobs(adapter)
     _check_batch_system(account, adapter)
-
-
-def request_of_step(account: Account, given: Given, step: Step, input_folder: Path | None) -> Given:
-    """The request of a step, complete.
-
-    :raises BadRequest: its job type is none.
-    """
-    declared = {canonical_name(attribute.name) for attribute in _find_handler(account, step.request).attributes}
-    return render_step_request(given, step, input_folder, canonical_name(INPUT_FOLDER) in declared)
 
 
 def make_adapter(account: Account, given: Given, folder: Path) -> JobAdapter:
@@ -202,15 +244,19 @@ def make_adapter(account: Account, given: Given, folder: Path) -> JobAdapter:
     :raises BadRequest: naming every fault.
     """
     adapter, faults = read_adapter(account, given, folder)
-    if faults:
-        raise BadRequest([*faults, *_find_further_faults(adapter)])
+    _refuse_faults(adapter, faults)
     return adapter
 
 
-def read_adapter(account: Account, given: Given, folder: Path) -> tuple[JobAdapter, list[str]]:
-    """The handler of a request, and what is wrong with the attributes by themselves: faulty ones have their default."""
+def read_adapter(
+    account: Account, given: Given, folder: Path, handler: type[JobAdapter] | None = None
+) -> tuple[JobAdapter, list[str]]:
+    """The handler of a request, and what is wrong with the attributes by themselves: faulty ones have their default.
+
+    :param handler: its class, where that is known: to find it executes a site's modules.
+    """
     configuration = account.configuration
-    handler = _find_handler(account, given)
+    handler = handler or find_handler(account, given)
     request, faults = read_request(given, handler, folder)
     values = read_site_values(handler, configuration.types.get(handler.jobType, {}))
     rules = configuration.decomposition
@@ -221,7 +267,11 @@ def read_adapter(account: Account, given: Given, folder: Path) -> tuple[JobAdapt
     return handler(request, Site(limits, values)), faults
 
 
-def _find_handler(account: Account, given: Given) -> type[JobAdapter]:
+def find_handler(account: Account, given: Given) -> type[JobAdapter]:
+    """The class of a request's handler.
+
+    :raises BadRequest: its job type is none.
+    """
     attribute, name = find_type(given)
     try:
         return find_job_type(name, account.configuration.handlers.modules)
@@ -229,22 +279,29 @@ def _find_handler(account: Account, given: Given) -> type[JobAdapter]:
         raise BadRequest([f"{attribute}: {error}"]) from error
 
 
-def _find_further_faults(adapter: JobAdapter) -> list[str]:
-    """What else is wrong with a request that has faults: a check that stumbles over one of them says nothing more."""
-    try:
-        check_errors(adapter)
-    except BadRequest as error:
-        return error.faults
-    except HandlerError:
-        return []
-    return []
+def _refuse_faults(adapter: JobAdapter, faults: list[str]) -> None:
+    """Refuse a request with faulty attributes, and say what else is wrong with it.
+
+    :raises BadRequest: there are such faults.
+    """
+    if faults:
+        # A check that stumbles over one of them says nothing more.
+        with suppress(HandlerError):
+            faults = [*faults, *_find_faults(adapter)]
+        raise BadRequest(faults)
 
 
 def check_errors(adapter: JobAdapter) -> None:
-    """What is wrong with the request beyond its attributes' types: the handler's word and the common attributes'.
+    """Refuse what is wrong with the request beyond its attributes' types.
 
     :raises BadRequest: naming every fault.
     """
+    if faults := _find_faults(adapter):
+        raise BadRequest(faults)
+
+
+def _find_faults(adapter: JobAdapter) -> list[str]:
+    """The handler's word and the common attributes'."""
     with blaming(f"handler {adapter.jobType}"):
         faults = list(adapter.checkErrors())
     faults += [
@@ -255,6 +312,11 @@ def check_errors(adapter: JobAdapter) -> None:
     name = adapter.request["name"]
     if name is not None and (len(name) > _LONGEST_NAME or not name.isprintable() or not name.strip()):
         faults.append(f"name must be at most {_LONGEST_NAME} printable characters, in one line, and not blank")
+    faults += [
+        f"{NOTIFY}: {word!r} is no address: that begins with a letter or a digit, and takes @ . _ + and - beside these"
+        for word in adapter.request[NOTIFY]
+        if not _ADDRESS.fullmatch(word)
+    ]
     stdin = adapter.request["stdin"]
     if stdin is not None and not os.path.isfile(stdin.path):  # noqa: PTH113 Path's raises for a name too long
         faults.append(f"stdin: no such file, or no file: {stdin.path}")
@@ -265,8 +327,7 @@ def check_errors(adapter: JobAdapter) -> None:
         faults.append(f"directory: no such folder: {directory}")
     faults += _find_sweep_faults(adapter)
     faults += find_size_faults(_find_travelling_files(adapter.request), adapter.site.limits)
-    if faults:
-        raise BadRequest(list(dict.fromkeys(faults)))
+    return list(dict.fromkeys(faults))
 
 
 def _find_sweep_faults(adapter: JobAdapter) -> list[str]:
@@ -289,6 +350,21 @@ def _find_sweep_warnings(adapter: JobAdapter) -> list[str]:
     sweep = adapter.sweep
     unknown = sweep.find_unknown(adapter.request.get("arguments", ())) if sweep else []
     return [f"arguments: {word} stays as it is: what differs is {sweep.placeholders}" for word in unknown if sweep]
+
+
+def _find_retry_warnings(request: Mapping[str, Any]) -> Iterator[str]:
+    """What asks for other attempts than the first, and has nothing to change in them."""
+    needs = {
+        "retry_on": ("retries",),
+        "retry_memory_factor": ("retries", "max_memory"),
+        "retry_time_factor": ("retries", "max_wall_time max_cpu_time"),
+        "retry_elsewhere": ("retries",),
+    }
+    defaults = {attribute.name: attribute.default for attribute in COMMON_ATTRIBUTES}
+    for name in (name for name in needs if request[name] != defaults[name]):
+        for need in needs[name]:
+            if not any(map(request.__getitem__, need.split())):
+                yield f"{name} changes nothing without {need.replace(' ', ' or ')}"
 
 
 def _find_travelling_files(request: Mapping[str, Any]) -> Iterator[RequestFile]:
@@ -391,7 +467,3 @@ def _new_job_id(account: Account) -> str:
         job_id = chance.choice(string.ascii_lowercase) + "".join(chance.choices(letters, k=7))
         if not account.database.grid_jobs.has(job_id):
             return job_id
-
-
-def _seed_of(job_id: str) -> int:
-    return random.Random(job_id).randint(1, HIGHEST_SEED)

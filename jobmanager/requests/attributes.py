@@ -8,14 +8,18 @@ from typing import Any
 
 from adapters import Attribute, JobAdapter, Kind, Step, Value, canonical_name
 from adapters.attributes import read_table
+from batch_adapters.states import Cause
 
 TYPE_ATTRIBUTE = Attribute("samgrid_type", "The job type: which handler runs the grid job.", required=True)
-OLD_TYPE_NAME = "job_type"
-"""What old requests of SAMGrid call the job type."""
+NOTIFY = "notify"
+OLD_NAMES = {"job_type": TYPE_ATTRIBUTE.name, "notify_user": NOTIFY}
+"""What old requests of SAMGrid call the attributes of every job type."""
 
 COMMON_ATTRIBUTES = (
     TYPE_ATTRIBUTE,
     Attribute("name", "What people call the grid job, at most 200 characters."),
+    Attribute(NOTIFY, "Whom the site's notification command is to tell that it has ended or stalled: mail addresses, "
+              "or what else that command knows.", Kind.WORDS, default=()),
     Attribute("environment", "Variables of every local job.", Kind.PAIRS, default=()),
     Attribute("directory", "Folder that the program runs in; by default a scratch folder of its own.", default=""),
     Attribute("stdin", "File that the program reads as its standard input.", Kind.FILE),
@@ -30,8 +34,8 @@ COMMON_ATTRIBUTES = (
     Attribute("max_disk", "Room on its host's disk that one local job may take.", Kind.INTEGER, "MB", minimum=1),
     Attribute("queue", "Queue (partition) of the batch system.", default=""),
     Attribute("project", "Account that the batch system charges.", default=""),
-    Attribute("samgrid_output", "Where the output tar is to be found, too: a path, seen from the directory, or stdout "
-              "(through GRAM: the job's standard output).", default=""),
+    Attribute("samgrid_output", "Where the output tar is to be found, too: a path in a folder that is there, seen from "
+              "the directory, or stdout (through GRAM: the job's standard output).", default=""),
     Attribute("failed_as", "How clients of GRAM hear that the grid job failed, where GRAM reads events: failed, or "
               "done with exit code 1, so that GRAM stages files out; by default as the site says.", default="",
               choices=("failed", "done")),
@@ -39,8 +43,21 @@ COMMON_ATTRIBUTES = (
               Kind.WORDS, default=()),
     Attribute("retries", "How often a local job that failed is submitted again, with the same index, seed and slice.",
               Kind.INTEGER, "times", default=0, minimum=0, maximum=100),
+    Attribute("retry_on", "Causes of failure after which a local job is tried again; by default all but "
+              "cancelled-outside.", Kind.WORDS, default=(),
+              choices=tuple(cause.value for cause in Cause if cause.is_retriable)),
+    Attribute("retry_memory_factor", "By how much max_memory grows after an attempt that may have had too little.",
+              Kind.NUMBER, default=1.0, minimum=1, maximum=10),
+    Attribute("retry_time_factor", "By how much max_cpu_time and max_wall_time grow after an attempt that may have had "
+              "too little.", Kind.NUMBER, default=1.0, minimum=1, maximum=10),
+    Attribute("retry_elsewhere", "Whether an attempt is kept from the host of the one before, where the batch system "
+              "can do that.", Kind.FLAG, default=False),
+    Attribute("max_pending_time", "Time that one local job may wait for its turn, or be held; then it is cancelled, "
+              "and has failed.", Kind.INTEGER, "minutes", minimum=1, maximum=10_000_000),
     Attribute("min_success", "Fraction of the local jobs that must succeed for the grid job to be done.", Kind.NUMBER,
               default=1.0, minimum=0, maximum=1),
+    Attribute("fail_fast", "Whether all other local jobs are cancelled as soon as min_success cannot be reached any "
+              "more.", Kind.FLAG, default=False),
 )  # fmt: skip
 """Attributes of every job type."""
 
@@ -80,10 +97,13 @@ def find_type(given: Given) -> tuple[str, str]:
     )
 
 
+_CANONICAL = {canonical_name(old): canonical_name(name) for old, name in OLD_NAMES.items()}
+
+
 def find_name(name: str) -> str:
     """The canonical name of an attribute, whichever of its names the request gives."""
     found = canonical_name(name)
-    return canonical_name(TYPE_ATTRIBUTE.name) if found == canonical_name(OLD_TYPE_NAME) else found
+    return _CANONICAL.get(found, found)
 
 
 def read_request(given: Given, handler: type[JobAdapter], folder: Path) -> tuple[dict[str, Any], list[str]]:
@@ -149,23 +169,9 @@ INPUT_FOLDER = "input_folder"
 INPUT_VARIABLE = "SAMGRID_INPUT_FOLDER"
 """The variable in which every program does."""
 
-_INHERITED = tuple(
-    map(
-        canonical_name,
-        (
-            "max_cpu_time",
-            "max_wall_time",
-            "max_memory",
-            "cores",
-            "gpus",
-            "max_disk",
-            "queue",
-            "project",
-            "batch_options",
-            "retries",
-        ),
-    )
-)
+_LIMITS = ("max_cpu_time", "max_wall_time", "max_memory", "cores", "gpus", "max_disk", "max_pending_time")
+_RETRIES = ("retries", "retry_on", "retry_memory_factor", "retry_time_factor", "retry_elsewhere", "fail_fast")
+_INHERITED = tuple(map(canonical_name, (*_LIMITS, *_RETRIES, "queue", "project", "batch_options", NOTIFY)))
 """What counts for every step that says nothing else; beside them the environment, to which a step adds."""
 _OF_STEPS = ("stdin", "min_success")
 
@@ -180,22 +186,44 @@ def find_faults_of_whole(given: Given) -> list[str]:
     ]
 
 
-def render_step_request(given: Given, step: Step, input_folder: Path | None, takes_folder: bool) -> Given:
-    """The request of a step, for which the parent's limits, queue, environment and retries count, too.
+def render_step_request(given: Given, step: Step, input_folder: Path | None, handler: type[JobAdapter]) -> Given:
+    """The request of a step of that job type, for which the parent's limits, queue, environment and retries count, too.
 
     :param input_folder: where the outputs of its `input_step` are; None where it has none.
-    :param takes_folder: whether its job type declares `INPUT_FOLDER`.
     """
-    environment = (*_find_last(given, "environment"), *_find_last(step.request, "environment"))
-    request = [(name, values) for name, values in given if canonical_name(name) in _INHERITED]
+    environment = (*find_values(given, "environment"), *find_values(step.request, "environment"))
+    request = [(name, values) for name, values in given if find_name(name) in _INHERITED]
     request += step.request
     if input_folder is not None:
         environment += ((INPUT_VARIABLE, str(input_folder)),)
-        request += [(INPUT_FOLDER, (str(input_folder),))] if takes_folder else []
+        declared = {canonical_name(attribute.name) for attribute in handler.attributes}
+        request += [(INPUT_FOLDER, (str(input_folder),))] if canonical_name(INPUT_FOLDER) in declared else []
     return [*request, ("environment", environment)] if environment else request
 
 
-def _find_last(given: Given, name: str) -> Sequence[Value]:
-    """The values of an attribute, as given last."""
+STDOUT = "stdout"
+"""What ``samgrid_output`` says for the job's standard output under GRAM."""
+
+
+def find_output_file(given: Given, folder: Path, *, through_gram: bool) -> Path | None:
+    """Where a request wants the output tar, too; None: nowhere, or on standard output.
+
+    :param folder: where the request's relative file names start.
+    """
+    wanted = find_word(given, "samgrid_output")
+    if not wanted or wanted == STDOUT:
+        return None
+    # Through GRAM the directory counts for names, also where no program runs in it.
+    return (folder if through_gram else Path.home() / find_word(given, "directory")) / wanted
+
+
+def find_word(given: Given, name: str) -> str:
+    """The request's own word for an attribute, the last where it has several; empty where it has none."""
+    values = find_values(given, name)
+    return str(values[0]) if len(values) == 1 else ""
+
+
+def find_values(given: Given, name: str) -> Sequence[Value]:
+    """The values of an attribute, as given last, under whichever of its names; none where it is not given."""
     wanted = canonical_name(name)
-    return next((values for known, values in reversed(given) if canonical_name(known) == wanted), ())
+    return next((values for known, values in reversed(given) if find_name(known) == wanted), ())

@@ -14,7 +14,6 @@ from jobmanager.requests.rsl import MAX_BYTES, Relation, Relations, RslError, ch
 MEANINGLESS = frozenset(
     (
         "executable", "sam_experiment", "sam_universe", "group", "instances", "check_consistency", "station_name",
-        "notify_user",
     )
 )  # fmt: skip
 """What old files say to a SAMGrid client or scheduler: of no meaning here, where the job type does not declare it."""
@@ -60,7 +59,8 @@ def drop_meaningless(given: Given, handler: type[JobAdapter]) -> tuple[Given, Se
 def _read_line(line: str, number: int) -> Relation:
     name = _ATTRIBUTE.match(line)
     if name is None:
-        raise JobDescriptionError("expected an attribute's name, as in: attribute = value", number, _first_column(line))
+        column = len(line) - len(line.lstrip()) + 1
+        raise JobDescriptionError("expected an attribute's name, as in: attribute = value", number, column)
     equal = _EQUAL.match(line, name.end())
     if equal is None:
         raise JobDescriptionError(f'expected "=" behind {name["name"]}', number, name.end() + 1)
@@ -68,10 +68,6 @@ def _read_line(line: str, number: int) -> Relation:
     if not words:
         raise JobDescriptionError(f'{name["name"]} has no value: an empty one is written ""', number, equal.end() + 1)
     return Relation(name["name"], words, number, name.start("name") + 1)
-
-
-def _first_column(line: str) -> int:
-    return len(line) - len(line.lstrip()) + 1
 
 
 def _read_words(line: str, position: int, number: int) -> Iterator[str]:
@@ -102,9 +98,6 @@ def _describe_fault(found: str) -> str:
 def read_request_file(file: str, site_modules: Sequence[str]) -> tuple[Given, Path]:
     """A request's attributes, and the folder that its file names start from; ``-`` is standard input.
 
-    What an old file says to nobody any more is named on stderr.
-
-    :param site_modules: the site's modules with job types.
     :raises BadRequest: it is no request.
     """
     if file == "-":
@@ -113,19 +106,29 @@ def read_request_file(file: str, site_modules: Sequence[str]) -> tuple[Given, Pa
         with open(file, "rb") as stream:
             data, folder = stream.read(MAX_BYTES + 1), Path(file).resolve().parent
     try:
-        text = data.decode()
-        if not is_job_description(text):
-            known = {name: os.environ[name] for name in ("HOME", "LOGNAME") if name in os.environ}
-            return _read_given(read_rsl(text, known)), folder
-        given = _read_given(read_job_description(text))
-    except RslError as error:
-        raise BadRequest([f"{file}: {error}"]) from error
+        return read_request_text(data.decode(), file, site_modules), folder
     except UnicodeDecodeError as error:
         raise BadRequest([f"{file}: byte {error.start + 1} is no UTF-8 text"]) from error
+
+
+def read_request_text(text: str, source: str, site_modules: Sequence[str]) -> Given:
+    """A request's attributes; what an old job description says to nobody any more is named on stderr.
+
+    :param source: what people call the text.
+    :param site_modules: the site's modules with job types.
+    :raises BadRequest: it is no request.
+    """
+    try:
+        if not is_job_description(text):
+            known = {name: os.environ[name] for name in ("HOME", "LOGNAME") if name in os.environ}
+            return _read_given(read_rsl(text, known))
+        given = _read_given(read_job_description(text))
+    except RslError as error:
+        raise BadRequest([f"{source}: {error}"]) from error
     kept, ignored = drop_meaningless(given, find_job_type(read_type(given), site_modules))
     if ignored:
         print(f"samgrid: ignored: {', '.join(ignored)}", file=sys.stderr)
-    return kept, folder
+    return kept
 
 
 def _read_given(relations: Relations) -> Given:

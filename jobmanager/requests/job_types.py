@@ -1,6 +1,5 @@
 """Which job types there are: our known modules, the site's, and those that installed packages announce."""
 
-import importlib
 import importlib.util
 import inspect
 import sys
@@ -51,9 +50,9 @@ def find_job_type(name: str, site_modules: Sequence[str]) -> type[JobAdapter]:
     :raises HandlerError: listing the known types where it is none of them.
     """
     known = [KNOWN_TYPES[name]] if name in KNOWN_TYPES else []
-    types = {handler.jobType: handler for handler in load_handlers((*known, *site_modules))}
+    types = _by_name(load_handlers((*known, *site_modules)))
     if name not in types:
-        types = load_job_types(site_modules)
+        types = load_job_types(()) | types
     if name not in types:
         raise HandlerError(f'unknown job type "{name}"{suggest(name, types)}: known are {", ".join(sorted(types))}')
     return types[name]
@@ -63,15 +62,16 @@ def load_job_types(site_modules: Sequence[str]) -> dict[str, type[JobAdapter]]:
     """Every job type by name; the site's handler takes the place of ours of the same name, a package's of neither."""
     from importlib.metadata import entry_points  # slow to load, and a request of a known type does without
 
-    types: dict[str, type[JobAdapter]] = {}
+    found: list[type[JobAdapter]] = []
     for entry_point in entry_points(group=ENTRY_POINT_GROUP):
         with blaming(f"handler {entry_point.value} of entry point {entry_point.name}"):
             loaded = entry_point.load()
-        found = _handlers_in(loaded) if isinstance(loaded, ModuleType) else [loaded]
-        types.update({handler.jobType: handler for handler in found})
-    modules = dict.fromkeys((*KNOWN_TYPES.values(), *site_modules))
-    known = {handler.jobType: handler for handler in load_handlers(modules)}
-    return types | known
+        found += _handlers_in(loaded) if isinstance(loaded, ModuleType) else [loaded]
+    return _by_name([*found, *load_handlers(dict.fromkeys((*KNOWN_TYPES.values(), *site_modules)))])
+
+
+def _by_name(handlers: Iterable[type[JobAdapter]]) -> dict[str, type[JobAdapter]]:
+    return {handler.jobType: handler for handler in handlers}
 
 
 def load_handlers(names: Iterable[str]) -> list[type[JobAdapter]]:
@@ -90,7 +90,8 @@ def load_handlers(names: Iterable[str]) -> list[type[JobAdapter]]:
 
 def _load_module(name: str) -> ModuleType:
     with blaming(f"handler module {name} cannot be loaded"):
-        return _load_file(Path(name)) if name.endswith(".py") else importlib.import_module(name)
+        # As an import statement: importlib does not know what our short names mean in other interpreters.
+        return _load_file(Path(name)) if name.endswith(".py") else __import__(name, fromlist=["__name__"])
 
 
 def _load_file(path: Path) -> ModuleType:
@@ -100,6 +101,8 @@ def _load_file(path: Path) -> ModuleType:
         raise ImportError(f"{path} is no Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
+    # Its "from adapters import" means ours, as here, whatever else has that name.
+    vars(module)["__builtins__"] = __builtins__
     spec.loader.exec_module(module)
     return module
 

@@ -22,7 +22,7 @@ MAX_DEPTH = 32
 
 # What no XML document can carry, NUL first of all: the request is kept in the XML job database.
 _UNSTORABLE = re.compile(r"[^\t\n\r\x20-\uD7FF\uE000-\uFFFD\U00010000-\U0010FFFF]")
-_ATTRIBUTE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+ATTRIBUTE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9_./:,@%-]+")
 
 _EXPECTED = {"AMPERSAND": '"&"', "EQUAL": '"="', "OPEN": '"("', "RPAR": '")"', "$END": "the end"}
@@ -202,7 +202,7 @@ class _Substitution:
         for relation in _read_subtrees(request):
             token = _read_token(relation, 1)
             name, line, column = str(token), token.line or 1, token.column or 1
-            if not _ATTRIBUTE_NAME.fullmatch(name):
+            if not ATTRIBUTE_NAME.fullmatch(name):
                 allowed = "a letter or _, then letters, digits, _ . -"
                 raise RslError(f"{_render_found(name)} is no attribute's name ({allowed})", line, column)
             if canonical_name(name) == "rslsubstitution":

@@ -16,7 +16,7 @@ from jobmanager.site.places import StatePlaces, find_state_folder, make_state_fo
 if TYPE_CHECKING:  # what runs commands takes long to load: "samgrid status" and "samgrid submit" run none
     from batch_adapters.adapter import BatchAdapter
     from batch_adapters.running.batch_system import BatchSystem
-    from batch_adapters.running.traffic import Outage
+    from batch_adapters.running.rate_limiter import Outage
 
 
 @dataclass(frozen=True)
@@ -65,13 +65,8 @@ class Account:
         }
 
 
-def look_into_account(state_dir: str | None) -> Account:
-    """As `open_account`, to ask it something: nothing is made."""
-    return open_account(state_dir, is_made=False)
-
-
-def open_account(state_dir: str | None, is_made: bool = True) -> Account:
-    """The account whose state folder is named, or the caller's own; the folder is made if need be.
+def open_account(state_dir: str | None, create: bool = True) -> Account:
+    """The account whose state folder is named, or the caller's own; where there is none, ``create`` makes it.
 
     :raises StateFolderError, ConfigurationError: in one clear sentence each.
     """
@@ -79,7 +74,7 @@ def open_account(state_dir: str | None, is_made: bool = True) -> Account:
     spool = configuration.sandbox.spool_folder
     user = pwd.getpwuid(os.geteuid()).pw_name
     places = StatePlaces(find_state_folder(state_dir, os.environ), spool / user if spool else None)
-    if is_made or places.root.exists():
+    if create or places.root.exists():
         for folder in filter(None, (places.root, places.spool)):
             make_state_folder(folder)
     return Account(places, configuration)
@@ -101,21 +96,21 @@ def find_batch_system(account: Account, name: str) -> "BatchSystem":
     :raises UnknownBatchSystem: there is none.
     """
     from batch_adapters.running.batch_system import BatchSystem
-    from batch_adapters.running.traffic import Traffic
+    from batch_adapters.running.rate_limiter import RateLimiter
 
     adapter = find_batch_adapter(account, name)
-    traffic = Traffic(traffic_file(account, name), adapter.commands_per_minute, adapter.longest_pause)
-    return BatchSystem(adapter, account.batch_variables(), traffic)
+    limiter = RateLimiter(limiter_file(account, name), adapter.commands_per_minute, adapter.longest_pause)
+    return BatchSystem(adapter, account.batch_variables(), limiter)
 
 
-def traffic_file(account: Account, name: str) -> Path:
+def limiter_file(account: Account, name: str) -> Path:
     """Where the account's processes share how much they have asked a batch system."""
     return account.places.root / f"batch-{name}.json"
 
 
 def find_outage(account: Account, name: str) -> "Outage | None":
     """Since when a batch system does not answer, if it does not; it is not asked now."""
-    from batch_adapters.running.traffic import Traffic
+    from batch_adapters.running.rate_limiter import RateLimiter
 
-    # The restraint is for those who ask.
-    return Traffic(traffic_file(account, name), per_minute=0).outage()
+    # The rate limit is for those who ask.
+    return RateLimiter(limiter_file(account, name), per_minute=0).outage()

@@ -15,18 +15,7 @@ from typing import Any
 
 from adapters.attributes import read_table, show
 from batch_adapters.registry import BadAdapter, UnknownBatchSystem, check_name
-from jobmanager.site.settings import (
-    SECTIONS,
-    SETTINGS,
-    DecompositionSettings,
-    EventsSettings,
-    ForkSettings,
-    GramSettings,
-    HandlersSettings,
-    MonitorSettings,
-    SandboxSettings,
-    SiteSettings,
-)
+from jobmanager.site.settings import SECTIONS, SETTINGS, EventsSettings, Sections
 
 SITE_FILE = Path("/etc/samgrid/samgrid.toml")
 
@@ -34,6 +23,7 @@ _DEFAULT = "default"
 _TABLES = ("type", "batch")
 """Sections of one table for each name, whose keys are checked by whom they are for."""
 
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
 _VARIABLES = {setting.variable: setting for keys in SETTINGS.values() for setting in keys.values()}
 
 _FORK_JOB_VARIABLES = frozenset(f"SAMGRID_FORK_{name}" for name in ("ID", "INDEX", "CLAIM", "STARTED"))
@@ -49,20 +39,12 @@ class ConfigurationError(Exception):
 
 
 @dataclass(frozen=True)
-class Configuration:
+class Configuration(Sections):
     """Every setting's value; ``types`` has what the tables ``[type.NAME]`` say, unchecked, by name.
 
     ``batch`` has the tables ``[batch.NAME]`` likewise, of which each is known to make a batch adapter.
     """
 
-    site: SiteSettings = field(default_factory=SiteSettings)
-    decomposition: DecompositionSettings = field(default_factory=DecompositionSettings)
-    sandbox: SandboxSettings = field(default_factory=SandboxSettings)
-    monitor: MonitorSettings = field(default_factory=MonitorSettings)
-    events: EventsSettings = field(default_factory=EventsSettings)
-    gram: GramSettings = field(default_factory=GramSettings)
-    fork: ForkSettings = field(default_factory=ForkSettings)
-    handlers: HandlersSettings = field(default_factory=HandlersSettings)
     types: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     batch: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     events_of: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -186,7 +168,7 @@ class _Layers:
         batch = self.find_named("batch")
         for name in batch:
             try:
-                if not _is_name(name):
+                if not _NAME.fullmatch(name):
                     raise BadAdapter([f"the name {show(name)} must be a word of letters, digits, - and _"])
                 from batch_adapters.site_adapter import find_adapter  # few accounts have such tables
 
@@ -200,10 +182,6 @@ class _Layers:
                 check_name(name, batch)
             except UnknownBatchSystem as error:
                 self.faults.append(f"[events.{name}] {error}")
-
-
-def _is_name(text: str) -> bool:
-    return re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,31}", text) is not None
 
 
 def _read_document(path: Path) -> dict[str, Any]:

@@ -53,6 +53,10 @@ class StatePlaces:
     """The fingerprint of the configuration that the monitor was started with."""
     monitor_log = _Place("monitor.log")
     """What the monitor and its children have to say."""
+    notified = _Place("notified.json")
+    """What people were told of."""
+    notification_lock = _Place("notified.lock")
+    """Held by the one process that tells them."""
     fork_spool = _Place("fork")
     """The spool folder of the embedded batch system."""
     gram = _Place("gram")

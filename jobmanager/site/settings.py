@@ -68,7 +68,6 @@ class Setting(Attribute):
         return f"SAMGRID_{self.section}_{self.name}".upper()
 
     def read(self, values: Sequence[Value], folder: Path = Path("/")) -> Any:
-        """As of any attribute."""
         found = super().read(values, folder)
         return self.words(found) if self.words else found
 
@@ -226,17 +225,36 @@ class HandlersSettings:
     )
 
 
-SECTIONS: Mapping[str, type[Any]] = {
-    "site": SiteSettings,
-    "decomposition": DecompositionSettings,
-    "sandbox": SandboxSettings,
-    "monitor": MonitorSettings,
-    "events": EventsSettings,
-    "gram": GramSettings,
-    "fork": ForkSettings,
-    "handlers": HandlersSettings,
-}
+@dataclass(frozen=True)
+class NotificationSettings:
+    """What tells people that a grid job has ended or stalled (docs/notification.md)."""
 
+    command: Sequence[str] = _key(
+        (), "Program, with its arguments, that reads on its standard input what there is to tell; it is run as it is."
+    )
+    time_limit: float = _key(60, "A command that has not come to an end for so long is killed.", "seconds", 1, 3600)
+    patience: float = _key(
+        900, "A grid job that something has kept from going on for so long has stalled.", "seconds", 1, _DAY
+    )
+
+
+@dataclass(frozen=True)
+class Sections:
+    """Every section's values."""
+
+    site: SiteSettings = SiteSettings()
+    decomposition: DecompositionSettings = DecompositionSettings()
+    sandbox: SandboxSettings = SandboxSettings()
+    monitor: MonitorSettings = MonitorSettings()
+    events: EventsSettings = EventsSettings()
+    gram: GramSettings = GramSettings()
+    fork: ForkSettings = ForkSettings()
+    handlers: HandlersSettings = HandlersSettings()
+    notification: NotificationSettings = NotificationSettings()
+
+
+SECTIONS: Mapping[str, Any] = {section.name: section.type for section in fields(Sections)}
+"""Section → the class of its values."""
 SETTINGS: Mapping[str, Mapping[str, Setting]] = {
     section: {key.name: _declare(section, key) for key in fields(keys)} for section, keys in SECTIONS.items()
 }

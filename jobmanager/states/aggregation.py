@@ -1,7 +1,8 @@
 """How local jobs' states make a grid job's state, and what is to be done next: pure functions, no I/O."""
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
 from batch_adapters.states import State
 
@@ -36,20 +37,27 @@ def _aggregate(counts: Mapping[State, int]) -> State:
     return State.ACTIVE
 
 
-def aggregate_steps(steps: Sequence[State | None]) -> State:
+def aggregate_steps(steps: Mapping[str, State | None], needs: Mapping[str, Iterable[str]]) -> State:
     """The one state of a structured grid job that has not ended, by the states of its steps, None for one not begun.
 
-    It follows its first step until that is ACTIVE, and never goes back; STAGE_OUT: no step is to come any more.
+    It is made of those that have begun as of local jobs. STAGE_OUT: no step is to come any more.
     """
-    begun = [state for state in steps if state is not None]
-    last = begun[-1] if begun else State.UNSUBMITTED
-    if last is State.FAILED or (last is State.DONE and len(begun) == len(steps)):
-        return State.STAGE_OUT
-    if last is State.STAGE_IN and len(begun) < 2:
-        return State.UNSUBMITTED
-    if last is State.SUSPENDED or (len(begun) < 2 and last in (State.UNSUBMITTED, State.PENDING)):
-        return last
-    return State.ACTIVE
+    begun = Counter(_OF_STEP.get(state, state) for state in steps.values() if state is not None)
+    state = aggregate(begun)
+    return State.ACTIVE if state is State.STAGE_OUT and find_due_steps(steps, needs) else state
+
+
+_OF_STEP = {State.STAGE_IN: State.UNSUBMITTED, State.STAGE_OUT: State.ACTIVE}
+"""What a step's own states count as in that of the whole."""
+
+
+def find_due_steps(steps: Mapping[str, State | None], needs: Mapping[str, Iterable[str]]) -> list[str]:
+    """The steps that have not begun, and of which all that they need (``needs``, by their names) are done."""
+    return [
+        name
+        for name, state in steps.items()
+        if state is None and all(steps[needed] is State.DONE for needed in needs[name])
+    ]
 
 
 def judge(succeeded: int, total: int, min_success: float, cancelled: bool) -> State:
@@ -60,7 +68,7 @@ def judge(succeeded: int, total: int, min_success: float, cancelled: bool) -> St
 
 
 class Task(enum.StrEnum):
-    """What one worker process does; the subject is a grid job, of RECONCILE a batch system."""
+    """What one worker process does; the subject is a grid job, of RECONCILE a batch system, of NOTIFY nothing."""
 
     SUBMIT = "submit"
     CANCEL = "cancel"
@@ -69,30 +77,44 @@ class Task(enum.StrEnum):
     ADVANCE = "advance"
     REPORTS = "reports"
     """Beside the other tasks of the grid job, so that a handler that hangs keeps none of them from being done."""
+    NOTIFY = "notify"
     WAKE = "wake"
     """The server's own, when the monitor has gone: another one, where nobody else would miss it. It has no subject."""
 
 
-def next_task(counts: Mapping[State, int], cancelled: bool) -> Task | None:
-    """The task of a grid job that has not ended, by the states of its local jobs; None: it waits for one of these."""
+class Due(enum.Enum):
+    """When local jobs that failed are tried again, or stop their grid job."""
+
+    NEVER = "never"
+    LATER = "later"
+    """There is a pause before the next attempt."""
+    NOW = "now"
+
+
+def next_task(counts: Mapping[State, int], cancelled: bool, due: Due = Due.NEVER) -> Task | None:
+    """The task of a grid job that has not ended, by the states of its local jobs; None: it waits.
+
+    :param due: of those that failed.
+    """
     present = {state for state, number in counts.items() if number}
     is_over = present.issubset(_FINAL)
     if cancelled:
         return Task.COLLECT if is_over else Task.CANCEL
-    if not present or State.UNSUBMITTED in present:
+    if not present or State.UNSUBMITTED in present or due is Due.NOW:
         return Task.SUBMIT
-    return Task.COLLECT if is_over else None
+    return Task.COLLECT if is_over and due is Due.NEVER else None
 
 
-def next_task_of_steps(steps: Sequence[State | None], cancelled: bool) -> Task | None:
+def next_task_of_steps(
+    steps: Mapping[str, State | None], needs: Mapping[str, Iterable[str]], cancelled: bool
+) -> Task | None:
     """The task of a structured grid job that has not ended, by the states of its steps, None for one not begun.
 
-    ADVANCE begins the next step. None: it waits for the step that runs.
+    ADVANCE begins those that are due. None: it waits for steps that run.
     """
-    begun = [state for state in steps if state is not None]
-    is_over = set(begun).issubset(_FINAL)
-    if not is_over:
-        return Task.CANCEL if cancelled else None
-    if cancelled or State.FAILED in begun or len(begun) == len(steps):
+    if not cancelled and find_due_steps(steps, needs):
+        return Task.ADVANCE
+    is_over = {state for state in steps.values() if state is not None}.issubset(_FINAL)
+    if is_over:
         return Task.COLLECT
-    return Task.ADVANCE
+    return Task.CANCEL if cancelled else None

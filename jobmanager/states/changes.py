@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Protocol, TypeVar
 
+from batch_adapters.states import State
 from jobmanager.database.database import DamagedDocument, Database
 from jobmanager.database.grid_jobs import states_of
 from jobmanager.database.local_job import LocalJob
 from jobmanager.database.local_jobs import AT_ONCE, LocalJobs
-from jobmanager.states.aggregation import aggregate, aggregate_steps
+from jobmanager.states.aggregation import Due, aggregate, aggregate_steps
 from jobmanager.states.ends import put_outcome
+from jobmanager.states.failures import find_due
 
 logger = logging.getLogger(__name__)
 
@@ -109,6 +111,8 @@ def put_local_jobs(database: Database, grid_job: str, jobs: Iterable[LocalJob]) 
         database.quarantine.put(damage, time.time())
         return
     state = aggregate(database.local_jobs.count(grid_job), has_begun=job.last_token is not None)
+    if state is State.STAGE_OUT and not job.cancelled and find_due(database, grid_job) is not Due.NEVER:
+        state = State.ACTIVE  # what failed is tried again: nothing is gathered yet
     if job.state.is_final or job.state is state:
         return
     job.state = state
@@ -120,7 +124,7 @@ def refresh_structured(database: Database, job_id: str) -> None:
     """Bring the state of a structured grid job up to date with those of its steps."""
     with database.transaction():
         parent = database.grid_jobs.get(job_id)
-        state = aggregate_steps(states_of(database.grid_jobs.steps(job_id)[job_id]))
+        state = aggregate_steps(states_of(database.grid_jobs.steps(job_id)[job_id]), parent.needs)
         if parent.state.is_final or parent.state is state:
             return
         parent.state = state

@@ -65,7 +65,8 @@ def find_cause(job: LocalJob) -> Cause | None:
     """Why a local job that was submitted has failed or was cancelled; None where it succeeded."""
     if ended_well(job):
         return None
-    return next(cause or job.batch_cause for fits, cause in RULES if fits(job))
+    cause = next(cause or job.batch_cause for fits, cause in RULES if fits(job))
+    return job.cancel_cause or cause if cause is Cause.CANCELLED_BY_US else cause
 
 
 def put_outcome(job: LocalJob) -> None:
@@ -103,7 +104,9 @@ _SENTENCES = {
     Cause.TIME_LIMIT: "it ran longer than it may",
     Cause.CPU_LIMIT: "it took more CPU time than it may",
     Cause.MEMORY_LIMIT: "it took more memory than it may",
+    Cause.PENDING_LIMIT: "it waited, or was held, longer than max_pending_time allows",
     Cause.CANCELLED_BY_US: "its grid job was cancelled",
+    Cause.FAIL_FAST: "others failed, so that its grid job cannot succeed any more (fail_fast)",
     Cause.NODE_LOST: "its host or the batch system there was lost",
     Cause.NEVER_STARTED: "it ended before it was started: it was cancelled, or could not be started",
     Cause.REFUSED: "the batch system refused it",

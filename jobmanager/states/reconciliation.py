@@ -19,12 +19,13 @@ from batch_adapters.adapter import Garbled, LocalStatus, Unreachable
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.running.commands import OutputTooLong
 from batch_adapters.states import State
-from jobmanager.database.database import DamagedDocument, Database, LocalJobKey
+from jobmanager.database.database import DamagedDocument, Database, LiveJob
 from jobmanager.database.local_job import LocalJob
 from jobmanager.site.account import Account, find_batch_system
 from jobmanager.states.changes import change_local_jobs, same_runs
 from jobmanager.states.driver_status import reconcile_with_drivers
 from jobmanager.states.ends import was_told_to_end
+from jobmanager.states.pending_limit import cancel_overdue
 from jobmanager.states.transitions import apply_status, find_state, find_wait_reason, mark_lost, reopen
 
 logger = logging.getLogger(__name__)
@@ -59,6 +60,7 @@ def reconcile_batch_system(account: Account, name: str) -> None:
     _take_back(account, name, [status for status in answer if status.local_id not in told_ids], asked)
     _look_for_missing(account, system, [key for key in known if key not in shown], asked)
     _cancel_orphans(account, system, answer)
+    cancel_overdue(account, system, {key.grid_job for key in known})
 
 
 def ask_queue(system: BatchSystem, tokens: Iterable[str]) -> list[LocalStatus]:
@@ -72,17 +74,16 @@ def ask_queue(system: BatchSystem, tokens: Iterable[str]) -> list[LocalStatus]:
         return [status for token in sorted(set(tokens)) for status in system.find(token)]
 
 
-def _apply(account: Account, told: Mapping[LocalJobKey, LocalStatus], asked: int) -> None:
+def _apply(account: Account, told: Mapping[LiveJob, LocalStatus], asked: int) -> None:
     """Put what the answer shows into the documents that say otherwise."""
 
-    def is_news(key: LocalJobKey, status: LocalStatus) -> bool:
+    def is_news(key: LiveJob, status: LocalStatus) -> bool:
         known = (key.state, key.wait_reason, key.helps)
         return (find_state(status, key.state), find_wait_reason(status), status.helps) != known
 
     changed = [key for key, status in told.items() if is_news(key, status)]
     shown = {key.local_id: told[key] for key in changed}
-    for grid_job, keys in _by_grid_job(changed).items():
-        _change(account, grid_job, keys, lambda job: apply_status(job, shown[str(job.local_id)], asked, "queue"))
+    _change(account, changed, lambda job: apply_status(job, shown[str(job.local_id)], asked, "queue"))
 
 
 def _take_back(account: Account, name: str, statuses: Iterable[LocalStatus], asked: int) -> None:
@@ -108,16 +109,17 @@ def _reopen(status: LocalStatus, asked: int, job: LocalJob) -> bool:
     return True
 
 
-def _change(account: Account, grid_job: str, keys: Iterable[LocalJobKey], change: Callable[[LocalJob], bool]) -> None:
+def _change(account: Account, keys: Iterable[LiveJob], change: Callable[[LocalJob], bool]) -> None:
     """Change local jobs; those that ended are reconciled with their drivers."""
-    changed = change_local_jobs(account.database, grid_job, same_runs(grid_job, keys), change)
-    ended = [job for job in changed if job.state.is_final]
-    for job in ended:
-        logger.info("%s %s %s, which no event told", grid_job, job.local_id, job.state.word)
-    reconcile_with_drivers(account, grid_job, ended)
+    for grid_job, known in _by_grid_job(keys).items():
+        changed = change_local_jobs(account.database, grid_job, same_runs(grid_job, known), change)
+        ended = [job for job in changed if job.state.is_final]
+        for job in ended:
+            logger.info("%s %s %s, which no event told", grid_job, job.local_id, job.state.word)
+        reconcile_with_drivers(account, grid_job, ended)
 
 
-def _look_for_missing(account: Account, system: BatchSystem, gone: list[LocalJobKey], asked: int) -> None:
+def _look_for_missing(account: Account, system: BatchSystem, gone: list[LiveJob], asked: int) -> None:
     """Find out what became of local jobs that the answer does not show."""
     missing = _count_answers(account, system, gone, asked)
     _ask_drivers(account, gone)
@@ -128,8 +130,7 @@ def _look_for_missing(account: Account, system: BatchSystem, gone: list[LocalJob
         ended = {status.local_id: status for status in system.find_ended(token)}
         witnessed.add(token)
         of_token = [key for key in gone if key.token == token and key.local_id in ended]
-        for grid_job, keys in _by_grid_job(of_token).items():
-            _change(account, grid_job, keys, partial(_end_by_history, ended, asked))
+        _change(account, of_token, partial(_end_by_history, ended, asked))
     patience = max(system.adapter.outputs_lag, system.adapter.settle_time)
     hopeless = [
         key
@@ -138,12 +139,11 @@ def _look_for_missing(account: Account, system: BatchSystem, gone: list[LocalJob
         and missing[key.local_id][0] >= MISSING_ANSWERS
         and asked - missing[key.local_id][1] >= patience
     ]
-    for grid_job, keys in _by_grid_job(hopeless).items():
-        _change(account, grid_job, keys, partial(_mark_lost, system.adapter.name, asked))
+    _change(account, hopeless, partial(_mark_lost, system.adapter.name, asked))
 
 
 def _count_answers(
-    account: Account, system: BatchSystem, gone: list[LocalJobKey], asked: int
+    account: Account, system: BatchSystem, gone: list[LiveJob], asked: int
 ) -> dict[str, tuple[int, int]]:
     """In how many answers each local job was missing, this one included, and since when."""
     name = system.adapter.name
@@ -157,14 +157,14 @@ def _count_answers(
     return missing
 
 
-def _ask_drivers(account: Account, keys: Iterable[LocalJobKey]) -> None:
+def _ask_drivers(account: Account, keys: Iterable[LiveJob]) -> None:
     for grid_job, of_grid_job in _by_grid_job(keys).items():
         jobs = [account.database.local_jobs.get(grid_job, key.index) for key in of_grid_job]
         reconcile_with_drivers(account, grid_job, jobs)
 
 
-def _by_grid_job(keys: Iterable[LocalJobKey]) -> dict[str, list[LocalJobKey]]:
-    found: dict[str, list[LocalJobKey]] = {}
+def _by_grid_job(keys: Iterable[LiveJob]) -> dict[str, list[LiveJob]]:
+    found: dict[str, list[LiveJob]] = {}
     for key in keys:
         found.setdefault(key.grid_job, []).append(key)
     return found

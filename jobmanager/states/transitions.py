@@ -76,11 +76,9 @@ def apply_status(job: LocalJob, status: "LocalStatus", asked: int, source: str) 
     It counts only for what the log has not told after the question was asked. Final states stay as they are, but the
     batch system may say why a local job ended.
     """
-    if status.state is None:
-        return False
     if job.state.is_final:
-        return status.state.is_final and _note_batch_end(job, status)
-    if asked < job.event_time:
+        return note_batch_end(job, status)
+    if status.state is None or asked < job.event_time:
         return False
     state = find_state(status, job.state)
     if state is job.state:
@@ -90,14 +88,16 @@ def apply_status(job: LocalJob, status: "LocalStatus", asked: int, source: str) 
     job.put_evidence(Evidence(source, words, asked, state.word, state))
     _enter(job, state, asked)
     if state.is_final:
-        _note_batch_end(job, status)
+        note_batch_end(job, status)
     _put_wait_reason(job, status, asked, source)
     job.queue_time = asked
     return True
 
 
-def _note_batch_end(job: LocalJob, status: "LocalStatus") -> bool:
-    assert status.state is not None
+def note_batch_end(job: LocalJob, status: "LocalStatus") -> bool:
+    """Keep what the batch system says of the end of a local job; False where it says none, or nothing new."""
+    if status.state is None or not status.state.is_final:
+        return False
     words = " ".join(filter(None, (status.native_state, status.reason)))
     if job.batch_words == words:
         return False
@@ -157,9 +157,10 @@ def mark_lost(job: LocalJob, now: int, reason: str) -> None:
 
 
 def _enter(job: LocalJob, state: State, when: int, exit_code: int = 0) -> None:
+    goes_on = job.state is State.SUSPENDED and job.started_time is not None
     job.state = state
     job.wait_reason = job.helps = None
-    if state is State.ACTIVE:
+    if state is State.ACTIVE and not goes_on:
         job.put_times(started=when)
     if state.is_final:
         job.put_times(ended=when)
@@ -191,9 +192,17 @@ def _note_driver(job: LocalJob, status: DriverStatus, now: float) -> None:
     has_ended = status.end is not None and status.exit_code is not None
     how_far = "ended" if has_ended else "started"
     job.put_driver(how_far, status.host, status.cpu_seconds, status.signal, status.interruption)
+    _put_start(job, status.start)
     job.enter_run(status.start, status.pid)
     # Of one that has ended long ago nothing is news.
     job.put_phases(status.phases, min(now, status.end or now))
+
+
+def _put_start(job: LocalJob, start: int) -> None:
+    """Keep when the driver of this run started, where nobody knows it, or the queue was asked later than that."""
+    known = job.started_time
+    if known is None or job.run not in (None, start) or job.intended <= start < known:
+        job.put_times(started=start)
 
 
 def _reconcile_end(job: LocalJob, status: DriverStatus) -> None:
@@ -203,9 +212,11 @@ def _reconcile_end(job: LocalJob, status: DriverStatus) -> None:
         verdict = "done: the driver's record beats the batch system's" if job.state.is_final else "done"
         job.put_evidence(Evidence("driver", words, status.end, verdict, State.DONE))
     if not job.state.is_final:
-        job.put_times(started=job.started_time or status.start, ended=status.end)
+        job.put_times(ended=status.end)
         # What the log has yet to tell of this run may be of the second of its end.
         job.queue_time = status.end + 1
+    elif max(job.started_time or 0, job.intended) <= status.end < (job.ended_time or 0):
+        job.put_times(ended=status.end)
     job.state = State.DONE
     job.wait_reason = job.helps = None
     job.exit_code = status.exit_code

@@ -191,6 +191,5 @@ def _remove(folder: Path) -> None:
 
 
 def _write_file(path: Path, data: bytes) -> None:
-    """Write a whole file or none."""
     with atomic_write(path) as sink:
         sink.write(data)

@@ -7,12 +7,15 @@ from batch_adapters.adapter import BatchError, LocalStatus, Unreachable
 from batch_adapters.registry import UnknownBatchSystem
 from batch_adapters.running.batch_system import BatchSystem
 from jobmanager.database.database import Database, UnknownJob
-from jobmanager.database.local_job import Attempt, Evidence, LocalJob
+from jobmanager.database.grid_job import GridJob
+from jobmanager.database.local_job import Evidence, LocalJob, Outcome
+from jobmanager.database.local_jobs import FailedJob
 from jobmanager.database.times import read_time
 from jobmanager.site.account import Account, find_batch_system, find_outage
 from jobmanager.states.driver_status import read_driver_status, status_file
+from jobmanager.states.failures import find_refusal
 from jobmanager.views.text import printable, render_columns, render_line, render_local_time
-from jobmanager.views.verdict import Heard, Surroundings, render_verdict
+from jobmanager.views.verdict import BatchAnswer, Context, render_verdict
 from sandbox.status import CaughtSignal, DriverStatus
 
 _SHOWN_IDS = 5
@@ -25,6 +28,12 @@ def explain(account: Account, name: str, ask: bool) -> str:
     """
     found = find_local_jobs(account.database, name)
     return "\n\n".join(_explain(account, grid_job, job, ask) for grid_job, job in found)
+
+
+def find_step_jobs(database: Database, job_id: str) -> list[str]:
+    """The grid jobs that a sequence's steps have become; none for another grid job."""
+    steps = database.grid_jobs.steps(job_id).get(job_id, [])
+    return [step.grid_job for step in steps if step.grid_job]
 
 
 def find_local_jobs(database: Database, name: str) -> list[tuple[str, LocalJob]]:
@@ -45,44 +54,52 @@ def find_local_jobs(database: Database, name: str) -> list[tuple[str, LocalJob]]
     index = int(number)
     if all(line.index != index for line in database.local_jobs.lines(job_id)):
         count = sum(database.local_jobs.count(job_id).values())
-        raise UnknownJob(f"grid job {job_id} has no local job {number}: it has {count} by now")
+        steps = ", ".join(find_step_jobs(database, job_id))
+        raise UnknownJob(
+            f"grid job {job_id} has no local job {number}: "
+            + (f"those of its steps are of {steps}" if steps else f"it has {count} by now")
+        )
     return [(job_id, database.local_jobs.get(job_id, index))]
 
 
 def _explain(account: Account, grid_job: str, job: LocalJob, ask: bool) -> str:
-    surroundings, complaint = look_around(account, account.database, grid_job, job)
+    context, complaint = read_context(account, account.database, grid_job, job)
     if ask:
         now, history = _ask(account, job)
-        surroundings = replace(surroundings, now=now, history=history)
+        context = replace(context, now=now, history=history)
+    facts = describe_local_job(account.database.grid_jobs.get(grid_job), job)
     parts = [
-        render_columns([(name, render_line(text)) for name, text in describe_local_job(grid_job, job)]),
+        render_columns([(name, render_line(text)) for name, text in facts]),
         "seen:\n" + (render_evidence(job.evidence()) or "  nothing"),
-        "driver:\n"
-        + "\n".join(f"  {render_line(line)}" for line in [*describe_driver(surroundings.driver), *complaint]),
+        _render_part("driver:", [*describe_driver(context.driver), *complaint]),
     ]
-    parts += [_describe_heard(title, heard) for title, heard in _titles(job.batch, surroundings)]
+    parts += [_describe_answer(title, answer) for title, answer in _titles(job.batch, context)]
     if why := account.database.quarantine.list().get(grid_job):
-        parts.append(f"grid job {grid_job}:\n  {render_line(why.sentence)}")
-    parts.append("verdict:\n  " + render_line(render_verdict(job, surroundings)))
+        parts.append(_render_part(f"grid job {grid_job}:", [why.sentence]))
+    parts.append(_render_part("verdict:", [render_verdict(job, context)]))
     return "\n".join(parts)
 
 
-def look_around(account: Account, database: Database, grid_job: str, job: LocalJob) -> tuple[Surroundings, list[str]]:
+def _render_part(title: str, lines: Iterable[str]) -> str:
+    return f"{title}\n{render_columns([('', render_line(line)) for line in lines])}"
+
+
+def read_context(account: Account, database: Database, grid_job: str, job: LocalJob) -> tuple[Context, list[str]]:
     """What bears on a local job as far as it is written down, and why the driver's record cannot be read, if so."""
     driver, complaint = _read_driver(account, grid_job, job)
-    surroundings = Surroundings(
+    context = Context(
         grid_job_has_ended=database.grid_jobs.get(grid_job).state.is_final,
         reconcile_interval=account.configuration.monitor.reconcile_interval,
         missing=database.events.missing(job.batch).get(str(job.local_id)),
         driver=driver,
     )
-    return surroundings, complaint
+    return context, complaint
 
 
-def describe_local_job(grid_job: str, job: LocalJob) -> list[tuple[str, str]]:
+def describe_local_job(grid_job: GridJob, job: LocalJob) -> list[tuple[str, str]]:
     """What its document says of it, by name, for people."""
     facts = [
-        ("grid job", grid_job),
+        ("grid job", grid_job.job_id),
         ("number", str(job.index)),
         ("batch system", job.batch),
         ("token", job.token),
@@ -99,12 +116,25 @@ def describe_local_job(grid_job: str, job: LocalJob) -> list[tuple[str, str]]:
         ("reason", job.reason),
         ("waits", job.wait_reason),
         ("helps", job.helps),
-        *((f"attempt {attempt.number}", _describe_attempt(attempt)) for attempt in job.earlier_attempts()),
+        ("tried again", _describe_retry(grid_job, job)),
+        *((f"attempt {at}", _describe_attempt(attempt)) for at, attempt in enumerate(job.earlier_attempts(), 1)),
     ]
     return [(name, text) for name, text in facts if text]
 
 
-def _describe_attempt(attempt: Attempt) -> str:
+def _describe_retry(grid_job: GridJob, job: LocalJob) -> str | None:
+    """Whether a local job that failed is tried again, and why not, where that is asked for at all."""
+    if not grid_job.retries or job.outcome not in (Outcome.FAILED, Outcome.CANCELLED):
+        return None
+    cause = job.cause and job.cause.value
+    if refusal := find_refusal(grid_job, FailedJob(job.index, job.attempt, cause, job.ended_time)):
+        return f"no: {refusal}"
+    if grid_job.state.is_final or grid_job.cancelled:
+        return "no: its grid job has ended, or was cancelled"
+    return "soon"
+
+
+def _describe_attempt(attempt: LocalJob) -> str:
     place = f" on {attempt.host}" if attempt.host else ""
     return f"{attempt.local_id or 'never submitted'}{place}: {attempt.reason or attempt.state.word}"
 
@@ -161,17 +191,17 @@ def _describe_caught(caught: CaughtSignal) -> str:
     return f"{render_local_time(caught.time)} signal {caught.signal}: {when}"
 
 
-def _ask(account: Account, job: LocalJob) -> tuple[Heard, Heard | None]:
+def _ask(account: Account, job: LocalJob) -> tuple[BatchAnswer, BatchAnswer | None]:
     """What the batch system says now, and its history where the local job is not, or no longer, in its queue."""
     try:
         system = find_batch_system(account, job.batch)
     except UnknownBatchSystem as error:
-        return Heard(problem=str(error)), None
-    now = _hear(account, job.batch, lambda: _look_at_queue(system, job))
+        return BatchAnswer(problem=str(error)), None
+    now = _query(account, job.batch, lambda: _look_at_queue(system, job))
     is_gone = job.state.is_final or not (now.found or now.problem)
     if job.token is None or not is_gone or system.adapter.history is None:
         return now, None
-    return now, _hear(account, job.batch, lambda: _look_at_history(system, job))
+    return now, _query(account, job.batch, lambda: _look_at_history(system, job))
 
 
 def _look_at_queue(system: BatchSystem, job: LocalJob) -> list[LocalStatus]:
@@ -186,29 +216,29 @@ def _look_at_history(system: BatchSystem, job: LocalJob) -> list[LocalStatus]:
     return [status for status in ended if job.local_id in (None, status.local_id)]
 
 
-def _hear(account: Account, batch: str, question: Callable[[], list[LocalStatus]]) -> Heard:
+def _query(account: Account, batch: str, question: Callable[[], list[LocalStatus]]) -> BatchAnswer:
     try:
-        return Heard(tuple(question()))
+        return BatchAnswer(tuple(question()))
     except Unreachable as error:
         outage = find_outage(account, batch)
         since = f"no answer since {render_local_time(outage.since)}" if outage else "no answer"
-        return Heard(problem=f"{since}: {error}")
+        return BatchAnswer(problem=f"{since}: {error}")
     except BatchError as error:
-        return Heard(problem=f"no answer that can be understood: {error}")
+        return BatchAnswer(problem=f"no answer that can be understood: {error}")
     except OSError as error:  # how often it is asked cannot be noted, say
-        return Heard(problem=f"it cannot be asked: {error}")
+        return BatchAnswer(problem=f"it cannot be asked: {error}")
 
 
-def _titles(batch: str, surroundings: Surroundings) -> list[tuple[str, Heard]]:
-    titled = [(f"{batch} now:", surroundings.now), (f"{batch}'s history:", surroundings.history)]
-    return [(title, heard) for title, heard in titled if heard is not None]
+def _titles(batch: str, context: Context) -> list[tuple[str, BatchAnswer]]:
+    titled = [(f"{batch} now:", context.now), (f"{batch}'s history:", context.history)]
+    return [(title, answer) for title, answer in titled if answer is not None]
 
 
-def _describe_heard(title: str, heard: Heard) -> str:
-    lines = [heard.problem] if heard.problem else [_describe_status(status) for status in heard.found[:_SHOWN_IDS]]
-    if len(heard.found) > _SHOWN_IDS:
-        lines.append(f"… and {len(heard.found) - _SHOWN_IDS} others of that token")
-    return "\n".join([title, *(f"  {render_line(line)}" for line in lines or ["does not know it"])])
+def _describe_answer(title: str, answer: BatchAnswer) -> str:
+    lines = [answer.problem] if answer.problem else [_describe_status(status) for status in answer.found[:_SHOWN_IDS]]
+    if len(answer.found) > _SHOWN_IDS:
+        lines.append(f"… and {len(answer.found) - _SHOWN_IDS:,} others of that token")
+    return _render_part(title, lines or ["does not know it"])
 
 
 def _describe_status(status: LocalStatus) -> str:

@@ -36,7 +36,7 @@ def export(database: Database, folder: Path) -> tuple[int, list[DamagedDocument]
     """
     rows, damages = database.grid_jobs.overview(), []
     with _make_folder(folder.resolve()) as aside:
-        for file in (SCHEMA_FILE, Path(__file__).with_name(_STYLESHEET)):
+        for file in (SCHEMA_FILE, SCHEMA_FILE.with_name(_STYLESHEET)):
             _write(aside / file.name, file.read_bytes())
         render_page = etree.XSLT(read_xml((aside / _STYLESHEET).read_bytes()))
         # Pages, too: browsers read no stylesheet of a file:// address, and do away with XSLT.

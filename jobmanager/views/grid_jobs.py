@@ -8,58 +8,56 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jobmanager.database.database import DamagedDocument, Database, Overview, Quarantined, StepLine
+from jobmanager.database.grid_jobs import find_current_steps
 from jobmanager.database.local_jobs import LocalJobLine, PhaseSum
 from jobmanager.database.times import render_time
 from jobmanager.site.account import Account, find_outage
-from jobmanager.views.text import printable, render_clock, render_columns, render_line, render_local_time
+from jobmanager.views.text import (
+    printable,
+    render_clock,
+    render_columns,
+    render_line,
+    render_listing,
+    render_local_time,
+)
 
 if TYPE_CHECKING:  # a list of grid jobs needs neither XML nor job types
     from adapters import Attribute, JobAdapter
-    from batch_adapters.running.traffic import Outage
+    from batch_adapters.running.rate_limiter import Outage
     from jobmanager.database.grid_job import GridJob
 
 _STATES = ("unsubmitted", "pending", "active", "suspended", "done", "failed", "cancelled")
 _SHOWN_KINDS = 20
 
 
-_LONGEST_NAME = 30
-"""Of a name in a table."""
-
-
-def render_name(name: str | None, longest: int = _LONGEST_NAME) -> str:
-    """A grid job's name in a line, cut short where it is longer than that; empty for none."""
-    line = render_line(name or "")
-    return line if len(line) <= longest else line[: longest - 1] + "…"
-
-
 def render_title(job_id: str, name: str | None) -> str:
     """The id of a grid job, and its name if it has one: ``k3f9zq2m (Z to mumu)``."""
-    return f"{job_id} ({render_name(name, 200)})" if name else job_id
+    return f"{job_id} ({render_line(name)})" if name else job_id
 
 
 def render_counts(row: Overview) -> str:
-    """Local jobs by state and outcome, ``3 active, 5 done, 2 failed``; of a structured grid job its step."""
+    """Local jobs by state and outcome, ``3 active, 5 done, 2 failed``; of a structured grid job its steps."""
     if row.steps:
-        return render_step(row.steps)
-    parts = [f"{row.counts[state]} {state}" for state in _STATES if row.counts.get(state)]
-    parts += [f"{row.blocked} blocked"] if row.blocked else []
+        return render_steps(row.steps, find_current_steps(row.steps))
+    parts = [f"{row.counts[state]:,} {state}" for state in _STATES if row.counts.get(state)]
+    parts += [f"{row.blocked:,} blocked"] if row.blocked else []
     return ", ".join(parts) or "no local jobs yet"
 
 
-def find_running_step(steps: Sequence[StepLine]) -> str | None:
-    """The grid job of the step that a structured grid job has come to; None where none has begun."""
-    return next((step.grid_job for step in reversed(steps) if step.grid_job), None)
+def render_steps(steps: Sequence[StepLine], shown: Sequence[StepLine]) -> str:
+    """Some of the steps of a structured grid job: ``step 2 of 2: merge (k3f9zq2m) active``."""
+    numbers = render_words([str(steps.index(step) + 1) for step in shown])
+    parts = ", ".join(map(_render_part, shown))
+    return f"step{'s' * (len(shown) > 1)} {numbers} of {len(steps)}: {parts}"
 
 
-def render_step(steps: Sequence[StepLine]) -> str:
-    """The step that a structured grid job has come to: ``step 2 of 2: merge (k3f9zq2m) active``."""
-    number = sum(1 for step in steps if step.grid_job) or 1
-    step = steps[number - 1]
-    return f"step {number} of {len(steps)}: {_render_part(step)}"
+def render_words(words: Sequence[str]) -> str:
+    """Words as people list them: ``a, b and c``."""
+    return " and ".join([part for part in (", ".join(words[:-1]), *words[-1:]) if part])
 
 
 def _render_part(step: StepLine) -> str:
-    return f"{step.name} ({step.grid_job}) {step.state or 'removed'}" if step.grid_job else step.name
+    return f"{step.name} ({step.grid_job}) {step.outcome or step.state or 'removed'}" if step.grid_job else step.name
 
 
 def _render_work(row: Overview) -> str:
@@ -71,14 +69,15 @@ def render_table(rows: Iterable[Overview], is_choice: bool = False) -> str:
     heading = ("ID", "NAME", "TYPE", "STATE", "OWNER", "SUBMITTED", "LOCAL JOBS")
     lines = [
         (
-            *(row.id, render_name(row.name), row.type, row.outcome or row.state, printable(row.owner)),
+            *(row.id, render_line(row.name or ""), row.type, row.outcome or row.state, printable(row.owner)),
             *(row.submitted, _render_work(row)),
         )
         for row in rows
     ]
     if lines:
         has_names = any(line[1] for line in lines)
-        return render_columns([line if has_names else (line[0], *line[2:]) for line in (heading, *lines)])
+        shown = [line if has_names else (line[0], *line[2:]) for line in (heading, *lines)]
+        return render_listing(shown[0], shown[1:])
     return 'no grid jobs: "samgrid submit FILE" makes one' if not is_choice else "no grid jobs fit these options"
 
 
@@ -115,6 +114,7 @@ _OF_PHASE = ("name", "unit", "done", "total", "local_jobs")
 
 def find_details(account: Account, job_id: str, now: float) -> dict[str, object]:
     """What is told of one grid job beside its line, for programs; nothing where its document cannot be read."""
+    from jobmanager.states.failures import count_refusals
     from jobmanager.views.progress import estimate_end, read_course
 
     try:
@@ -128,6 +128,8 @@ def find_details(account: Account, job_id: str, now: float) -> dict[str, object]
         "being_cancelled": job.cancelled and not job.state.is_final,
         "repeats": job.repeats,
         "problem": job.problem,
+        "retries": sum(ends.count for ends in account.database.local_jobs.attempt_ends(job_id)),
+        "not_tried_again": count_refusals(job, account.database.local_jobs.failed(job_id)),
         "may_end": None if end is None else render_time(end),
         "stalled": list(course.silent),
         "summary": job.summary(),
@@ -142,7 +144,7 @@ def render_local_jobs(lines: Iterable[LocalJobLine], standing: str) -> str:
         for line in lines
         if {"succeeded": "done"}.get(str(line.outcome), line.outcome or line.state.word) == standing
     ]
-    return render_columns([("NUMBER", "ID", "CAUSE", "REASON"), *rows]) if rows else f"no local job is {standing}"
+    return render_listing(("NUMBER", "ID", "CAUSE", "REASON"), rows) if rows else f"no local job is {standing}"
 
 
 def render_outage(batch: str, outage: "Outage", now: float) -> str:
@@ -170,7 +172,7 @@ def render_details(account: Account, job_id: str, row: Overview, now: float) -> 
     course = read_course(account.database, job_id, job.count, stall_time, now)
     facts = [
         ("grid job", job_id),
-        *([("name", render_name(job.name, 200))] if job.name else []),
+        *([("name", render_line(job.name))] if job.name else []),
         ("type", job.job_type),
         (
             "state",
@@ -182,6 +184,7 @@ def render_details(account: Account, job_id: str, row: Overview, now: float) -> 
         *([("repeats", job.repeats)] if job.repeats else []),
         ("batch system", job.batch),
         *_render_parts(job, row),
+        *_render_retries(account.database, job),
         *((f"phase {phase.name}", _render_phase(phase, job.count)) for phase in course.phases),
     ]
     end = None if job.state.is_final else estimate_end(course, now)
@@ -199,7 +202,7 @@ def render_details(account: Account, job_id: str, row: Overview, now: float) -> 
 def _render_cancel(account: Account, batch: str, row: Overview) -> str:
     """What a cancel still waits for."""
     open_ones = sum(row.counts.get(state, 0) for state in ("unsubmitted", "pending", "active", "suspended"))
-    waits = f"waits for the end of {open_ones} local jobs" if open_ones else "all local jobs have ended"
+    waits = f"waits for the end of {open_ones:,} local jobs" if open_ones else "all local jobs have ended"
     if find_outage(account, batch) is None:
         return waits
     return f"{waits}, as far as is known: {batch} does not answer, and the cancel goes on when it does"
@@ -209,20 +212,34 @@ def _render_parts(job: "GridJob", row: Overview) -> list[tuple[str, str]]:
     """What a grid job is made of: its steps, or its local jobs."""
     if not row.steps:
         of_whole = [("step", f"of {row.parent}")] if row.parent else []
-        return [*of_whole, ("local jobs", f"{job.count}: {render_counts(row)}")]
-    return [(f"step {number} of {len(row.steps)}", _render_part(step)) for number, step in enumerate(row.steps, 1)]
+        return [*of_whole, ("local jobs", f"{job.count:,}: {render_counts(row)}")]
+    after = {name: f", after {render_words(needs)}" if needs else "" for name, needs in job.needs.items()}
+    return [
+        (f"step {number} of {len(row.steps)}", _render_part(step) + after[step.name])
+        for number, step in enumerate(row.steps, 1)
+    ]
+
+
+def _render_retries(database: Database, job: "GridJob") -> list[tuple[str, str]]:
+    """How many attempts were made beside the first ones, and why which local jobs get no other one."""
+    from jobmanager.states.failures import count_refusals
+
+    made = sum(ends.count for ends in database.local_jobs.attempt_ends(job.job_id))
+    refusals = count_refusals(job, database.local_jobs.failed(job.job_id))
+    words = ", ".join(f"{count} ({refusal})" for refusal, count in refusals.items())
+    return [("retries", f"{made} made" + (f"; not again: {words}" if words else ""))] if job.retries else []
 
 
 def _render_phase(phase: PhaseSum, local_jobs: int) -> str:
     from jobmanager.views.progress import render_rate
 
-    amount = f"{phase.done} of {phase.expected_total(local_jobs)} {phase.unit}".rstrip()
+    amount = f"{phase.done:,} of {phase.expected_total(local_jobs):,} {phase.unit}".rstrip()
     return ", ".join(filter(None, (amount, render_rate(phase))))
 
 
 def render_output(job: "GridJob", tar: Path) -> str:
     """Where the output tar of an ended grid job is, what is in it and what is not, and the handler's summary."""
-    from sandbox.gather import read_manifest
+    from sandbox.unpack import read_manifest
 
     lines = [str(tar)]
     files, ends, lacking = _Files(job.job_id), Counter[tuple[str, str]](), list[str]()
@@ -235,12 +252,12 @@ def render_output(job: "GridJob", tar: Path) -> str:
             lacking.append(f"refused: {printable(item['path'])}: {item['reason']}")
         elif item["cause"]:
             ends[item["outcome"], item["cause"]] += 1
-    lines += [f"{files.count} files, {files.size} bytes:", files.render()]
-    lines += [f"{count} {outcome}: {cause.replace('-', ' ')}" for (outcome, cause), count in ends.most_common()]
+    lines += [f"{files.count:,} files, {files.size:,} bytes:", files.render()]
+    lines += [f"{count:,} {outcome}: {cause.replace('-', ' ')}" for (outcome, cause), count in ends.most_common()]
     lines += lacking
     lines += [f"{printable(name)}: {printable(text)}" for name, text in job.summary().items()]
     lines.append(f"grid job {job.job_id}: {job.outcome}" + (f": {printable(job.reason)}" if job.reason else ""))
-    return "\n".join(lines)
+    return render_columns([[line] for part in lines for line in part.splitlines()])
 
 
 class _Files:
@@ -266,7 +283,7 @@ class _Files:
 
     def render(self) -> str:
         rows = [
-            (f"{count:>8} ×", printable(kind), f"{self._sizes[kind]:>14} bytes")
+            (f"{count:>9,} ×", printable(kind), f"{self._sizes[kind]:>18,} bytes")
             for kind, count in sorted(self._counts.items())
         ]
         if len(rows) > _SHOWN_KINDS:
@@ -292,13 +309,13 @@ def render_type(handler: "type[JobAdapter]", common: "Sequence[Attribute]") -> s
 
 
 def _render_attributes(attributes: "Iterable[Attribute]") -> str:
-    rows = [(f"  {a.name}", a.describe(), "required" if a.required else _default(a), a.doc) for a in attributes]
-    return render_columns(rows) if rows else "  none"
+    rows = [(a.name, a.describe(), "required" if a.required else _default(a), a.doc) for a in attributes]
+    return render_listing(("NAME", "VALUE", "DEFAULT", "MEANING"), rows) if rows else "none"
 
 
 def _default(attribute: "Attribute") -> str:
     shown = attribute.default
-    return "" if shown is None or shown in ("", ()) else f"default {shown}"
+    return "" if shown is None or shown in ("", ()) else str(shown)
 
 
 def _first_line(handler: "type[JobAdapter]") -> str:

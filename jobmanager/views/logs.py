@@ -5,6 +5,7 @@ import os
 import re
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 from jobmanager.database.database import DamagedDocument, Database, UnknownJob
@@ -12,7 +13,8 @@ from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import BLOCKED, LocalJob, Outcome
 from jobmanager.database.times import render_time
 from jobmanager.site.account import Account
-from jobmanager.views.explaining import find_local_jobs
+from jobmanager.states.failures import count_refusals, find_refusal
+from jobmanager.views.explaining import find_local_jobs, find_step_jobs
 from jobmanager.views.following import KINDS, find_printed
 from jobmanager.views.text import printable, render_line
 from sandbox.files import open_regular
@@ -30,7 +32,7 @@ def render_log(account: Account, database: Database, job_id: str, lines: int | N
     :raises OSError: the log cannot be read.
     """
     path = account.places.log(job_id)
-    logged = _stamp(_read_lines(path, lines) if os.path.lexists(path) else ())
+    logged = _stamp(read_lines(path, lines) if os.path.lexists(path) else ())
     left_out = []
     try:
         story = tell_story(database, job_id)
@@ -90,10 +92,14 @@ def find_meant(database: Database, word: str) -> list[tuple[str, LocalJob]]:
 
 
 def find_failed(database: Database, identity: str) -> list[tuple[str, LocalJob]]:
-    """The first local jobs of a grid job that have ended without success."""
-    lines = database.local_jobs.lines(identity)
-    indexes = [line.index for line in lines if line.state.is_final and not line.succeeded]
-    return [(identity, database.local_jobs.get(identity, index)) for index in indexes[: MOST_LOCAL_JOBS + 1]]
+    """The first local jobs of a grid job, and of its steps, that have ended without success."""
+    failed = (
+        (job_id, line.index)
+        for job_id in (identity, *find_step_jobs(database, identity))
+        for line in database.local_jobs.lines(job_id)
+        if line.state.is_final and not line.succeeded
+    )
+    return [(job_id, database.local_jobs.get(job_id, index)) for job_id, index in islice(failed, MOST_LOCAL_JOBS + 1)]
 
 
 def render_local_logs(account: Account, jobs: Sequence[tuple[str, LocalJob]], lines: int | None) -> Iterator[str]:
@@ -108,7 +114,7 @@ def render_local_logs(account: Account, jobs: Sequence[tuple[str, LocalJob]], li
             yield f"{kind} of {grid_job}/{job.index}:"
             path = find_printed(account, grid_job, job, kind)
             if path is not None:
-                yield from _read_lines(path, LAST_LINES if lines is None else lines)
+                yield from read_lines(path, LAST_LINES if lines is None else lines)
             else:
                 standing = "cancelled" if job.outcome is Outcome.CANCELLED else job.state.word
                 yield f"  is not back: the local job is {standing}"
@@ -116,8 +122,8 @@ def render_local_logs(account: Account, jobs: Sequence[tuple[str, LocalJob]], li
         yield f"… and others: {MOST_LOCAL_JOBS} local jobs are shown at once"
 
 
-def _read_lines(path: Path, last: int | None) -> Iterator[str]:
-    """The lines, or the last ones, in constant memory."""
+def read_lines(path: Path, last: int | None) -> Iterator[str]:
+    """The lines of a file, or the last ones, in constant memory."""
     with open_regular(path) as stream:
         if last is not None:
             stream.seek(max(0, os.fstat(stream.fileno()).st_size - last * _LONGEST))
@@ -139,7 +145,7 @@ def tell_story(database: Database, job_id: str) -> list[tuple[int, str]]:
     job = database.grid_jobs.get(job_id)
     started = database.local_jobs.first_start_ever(job_id)
     story = [] if started is None else [(started, "active: its first local job has started")]
-    story += [*_tell_blocks(database, job_id), *_tell_retries(database, job_id)]
+    story += [*_tell_blocks(database, job_id), *_tell_retries(database, job)]
     if job.cancelled_time is not None:
         story.append((job.cancelled_time, job.reason or "cancelled"))
     return [*sorted(story), *_tell_end(database, job)]
@@ -157,12 +163,16 @@ def _tell_blocks(database: Database, job_id: str) -> Iterator[tuple[int, str]]:
         yield when, f"blocked, number {shown}: {words}"
 
 
-def _tell_retries(database: Database, job_id: str) -> Iterator[tuple[int, str]]:
-    ends = database.local_jobs.attempt_ends(job_id)
+def _tell_retries(database: Database, job: GridJob) -> Iterator[tuple[int, str]]:
+    ends = database.local_jobs.attempt_ends(job.job_id)
     for attempt in sorted({end.attempt for end in ends}):
         causes = {str(end.cause): end.count for end in ends if end.attempt == attempt}
         last = max((end.last or 0 for end in ends if end.attempt == attempt), default=0)
         yield last, f"attempt {attempt} failed: {_count(causes)}; tried again"
+    failures = database.local_jobs.failed(job.job_id, each=True)
+    for refusal, count in count_refusals(job, failures).items():
+        given_up = (failed.ended or 0 for failed in failures if find_refusal(job, failed) == refusal)
+        yield max(given_up), f"not tried again: {count} ({refusal})"
 
 
 def _tell_end(database: Database, job: GridJob) -> Iterator[tuple[int, str]]:

@@ -75,7 +75,8 @@ def render_rate(phase: PhaseSum) -> str:
     if known is None:
         return ""
     seconds, name = (1, "s") if known >= 1 else (60, "min") if known * 60 >= 1 else (3600, "h")
-    return f"{known * seconds:.3g} {phase.unit}".rstrip() + f"/{name}"
+    shown = f"{float(f'{known * seconds:.3g}'):,.15g}"  # "g" alone would say 1.23e+03
+    return f"{shown} {phase.unit}".rstrip() + f"/{name}"
 
 
 _SHOWN_BLOCKS = 5
@@ -85,11 +86,11 @@ def render_blocked(course: Course) -> list[str]:
     """What keeps local jobs where they are, and the command that helps, a line each."""
     lines = [_render_block(block) for block in course.blocked[:_SHOWN_BLOCKS]]
     others = sum(block.count for block in course.blocked[_SHOWN_BLOCKS:])
-    return lines + ([f"and {others} for other reasons"] if others else [])
+    return lines + ([f"and {others:,} for other reasons"] if others else [])
 
 
 def _render_block(block: Blocked) -> str:
-    who = f"number {block.first}" if block.count == 1 else f"{block.count} local jobs, first number {block.first}"
+    who = f"number {block.first}" if block.count == 1 else f"{block.count:,} local jobs, first number {block.first}"
     return f"{who}: {render_line(block.wait_reason) or 'no reason given'}: {render_line(block.helps)}"
 
 
@@ -97,5 +98,5 @@ def render_silent(course: Course, seconds: float) -> str:
     """The stall warning; empty where no local job has been silent for so many seconds."""
     if not course.silent:
         return ""
-    have = "1 local job has" if len(course.silent) == 1 else f"{len(course.silent)} local jobs have"
+    have = "1 local job has" if len(course.silent) == 1 else f"{len(course.silent):,} local jobs have"
     return f"{have} told nothing new for {render_duration(seconds)}, first number {course.silent[0]}"

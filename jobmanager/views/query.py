@@ -5,15 +5,17 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from enum import Enum
 from xml.sax.saxutils import escape, quoteattr
+
+from lxml import etree
 
 from batch_adapters.launch import command_line
 from jobmanager.database.documents import render_text
 from jobmanager.site.account import Account
-from jobmanager.views.text import printable, render_columns, render_line, render_markup
+from jobmanager.views.text import printable, render_line, render_listing, render_markup
 
 MOST_LETTERS = 32_768
 """The longest expression that is looked at."""
@@ -91,7 +93,9 @@ def run_limited(
     if len(expression) > MOST_LETTERS:
         raise QueryError(f"{language.value}: an expression has at most {MOST_LETTERS} letters, not {len(expression)}")
     where = f"{language.value} {_shorten(expression)}"
-    done = _run_child(_render_question(account, job_id, expression, language, limits), limits, where)
+    path = account.database.path
+    asked = {"database": path and str(path), "job_id": job_id, "expression": expression, "language": language.value}
+    done = _run_child(json.dumps({**asked, **asdict(limits)}).encode(), limits, where)
     if done.returncode:
         raise QueryError(f"{where}: {_render_end(done.returncode, done.stderr, limits)}")
     answer = json.loads(done.stdout)
@@ -102,22 +106,6 @@ def run_limited(
 
 def _read_item(kind: str, text: str, fields: list[tuple[str, str]]) -> Item:
     return Item(ItemKind(kind), text, tuple((name, value) for name, value in fields))
-
-
-def _render_question(
-    account: Account, job_id: str | None, expression: str, language: Language, limits: QueryLimits
-) -> bytes:
-    path = account.database.path
-    question = {
-        "database": None if path is None else str(path),
-        "job_id": job_id,
-        "expression": expression,
-        "language": language.value,
-        "memory": limits.memory,
-        "seconds": limits.seconds,
-        "answer": limits.answer,
-    }
-    return json.dumps(question).encode()
 
 
 def _run_child(question: bytes, limits: QueryLimits, where: str) -> "subprocess.CompletedProcess[bytes]":
@@ -150,9 +138,6 @@ def _shorten(expression: str) -> str:
     return shown if len(shown) <= 300 else f"{shown[:300]}…"
 
 
-_WIDEST = 80
-
-
 def render_items(result: QueryResult) -> Iterable[str]:
     """A line per item: the markup of elements, the value of anything else."""
     for item in result.items:
@@ -160,19 +145,40 @@ def render_items(result: QueryResult) -> Iterable[str]:
 
 
 def render_xml(result: QueryResult) -> Iterable[str]:
-    """One well-formed document, of root ``result``: elements as they are, anything else in an element of its kind."""
+    """One well-formed document, of root ``result``: elements, indented; anything else in an element of its kind."""
     yield "<result>"
     for item in result.items:
-        yield render_markup(item.text if item.kind is ItemKind.ELEMENT else _wrap(item))
+        yield render_markup("  " + (_indent(item.text) if item.kind is ItemKind.ELEMENT else _wrap(item)))
     yield "</result>"
 
 
+def _texts_between(node: etree._Element) -> list[str | None]:
+    return [node.text, *(child.tail for child in node)]
+
+
+def _indent(markup: str) -> str:
+    """The same XML with its elements on lines of their own, but where there is text between them."""
+    try:
+        element = etree.fromstring(markup, etree.XMLParser(huge_tree=True, resolve_entities=False))
+    except etree.XMLSyntaxError:  # a comment, say
+        return markup
+    if any((text or "").strip() for node in element.iter() if len(node) for text in _texts_between(node)):
+        return markup
+    etree.indent(element, level=1)
+    return etree.tostring(element, encoding="unicode")
+
+
 def render_table(result: QueryResult) -> Iterable[str]:
-    """A row per item: its attributes, or its value, under their names; long ones are cut."""
-    rows = [dict(item.fields) or {"value": item.text} for item in result.items]
+    """A row per item: its attributes, or its value, under their names."""
+    names, cells = find_cells(result.items)
+    return render_listing(names, cells).splitlines() if cells else ["nothing found"]
+
+
+def find_cells(items: Sequence[Item]) -> tuple[list[str], list[list[str]]]:
+    """The heading of a table of items, and a row for each: its attributes, or its value, under their names."""
+    rows = [dict(item.fields) or {"value": item.text} for item in items]
     names = list(dict.fromkeys(name for row in rows for name in row))
-    cells = [[_cut(row.get(name, "")) for name in names] for row in rows]
-    return render_columns([[_cut(name) for name in names], *cells]).splitlines() if rows else ["nothing found"]
+    return [*map(render_line, names)], [[render_line(row.get(name, "")) for name in names] for row in rows]
 
 
 RENDERERS: Mapping[str, Callable[[QueryResult], Iterable[str]]] = {
@@ -195,8 +201,3 @@ def _wrap(item: Item) -> str:
     kind = item.kind.value
     name = f" name={quoteattr(render_text(item.fields[0][0]))}" if item.kind is ItemKind.ATTRIBUTE else ""
     return f"<{kind}{name}>{escape(render_text(item.text))}</{kind}>"
-
-
-def _cut(text: str) -> str:
-    line = render_line(text[: 2 * _WIDEST])
-    return line if len(line) <= _WIDEST else f"{line[: _WIDEST - 1]}…"

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path as FilePath
 
 from lxml import etree
@@ -58,9 +59,9 @@ def _read_fields(element: etree._Element) -> list[tuple[str, str]]:
 def _render_value(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, float):
-        return str(int(value)) if value.is_integer() else str(value).replace("nan", "NaN").replace("inf", "Infinity")
-    return str(value)
+    if isinstance(value, float) and math.isfinite(value):
+        return f"{Decimal(repr(value)):f}".removesuffix(".0")  # repr alone would say 1e-07
+    return str(value).replace("nan", "NaN").replace("inf", "Infinity") if isinstance(value, float) else str(value)
 
 
 _FEATURE = "http://saxon.sf.net/feature/"
@@ -78,13 +79,17 @@ declare function local:item($item) {
     case text() return ["text", string($item), []]
     case node() return ["element", serialize($item, map {"omit-xml-declaration": true()}),
       array { $item/@* ! [local:name(.), string(.)], $item/text()[not(../*)] ! ["text()", string(.)] }]
+    case xs:double | xs:float return
+      let $text := string($item)
+      return ["value", if (abs($item) lt xs:double("INF")) then xs:double($text) else $text, []]
     case xs:anyAtomicType return ["value", string($item), []]
     default return ["value", serialize($item, map {"method": "adaptive"}), []]
 };
 
 serialize(array { $found ! local:item(.) }, map {"method": "json"})
 """
-"""Each item as kind, text and fields, in JSON: Saxon's own text of a node has blanks that the node has not."""
+"""Each item as kind, text and fields, in JSON: Saxon's own text of a node has blanks that the node has not, and its
+text of a number may be 1.997424E6."""
 
 
 def prepare_xquery(tree: etree._Element) -> Callable[[str], Iterable[WireItem]]:
@@ -116,10 +121,10 @@ def prepare_xquery(tree: etree._Element) -> Callable[[str], Iterable[WireItem]]:
 
     def evaluate(expression: str) -> Iterable[WireItem]:
         try:
-            items: list[WireItem] = json.loads(run(_ITEMS, run(expression)).head.string_value)
+            items = json.loads(run(_ITEMS, run(expression)).head.string_value)
         except (saxonche.PySaxonApiError, ValueError) as error:
             raise BadExpression(str(error)) from error
-        return items
+        return [(kind, _render_value(text), fields) for kind, text, fields in items]
 
     return evaluate
 
@@ -142,7 +147,6 @@ class AnswerTooLarge(Exception):
 
 
 def main(argv: Sequence[str] = ()) -> int:
-    """Answer one question."""
     question = Question(**json.load(sys.stdin.buffer))
     _limit(question)
     with os.fdopen(os.dup(sys.stdout.fileno()), "w") as stream:

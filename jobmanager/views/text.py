@@ -1,8 +1,12 @@
-"""Text that people read: harmless on a terminal, in columns, with times and durations in their words."""
+"""Text that people read: harmless on a terminal, in columns that fit it, with times and durations in their words."""
 
+import os
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from datetime import datetime
+from itertools import zip_longest
+from unicodedata import combining, east_asian_width
 
 _COMMANDS = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
@@ -30,11 +34,95 @@ def render_local_time(seconds: float) -> str:
         return f"second {seconds:.0f}"
 
 
+def is_terminal() -> bool:
+    """True where we print to a terminal; a program may have been started without, or have put something else there."""
+    return bool(getattr(sys.stdout, "isatty", bool)())
+
+
+def find_width() -> int | None:
+    """How many letters a line of the terminal has that we print to; None where a program or a file reads."""
+    if not is_terminal():
+        return None
+    told = os.environ.get("COLUMNS", "")  # as POSIX has it, before what the terminal says
+    width = int(told) if told.isascii() and told.isdigit() else os.get_terminal_size(sys.stdout.fileno()).columns
+    return width or None
+
+
+def render_listing(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Rows as columns under a heading; on a terminal that is too narrow a block per row, what is empty left out."""
+    table = [heading, *rows]
+    width = find_width()
+    if width is None or _find_widths(table, width) is not None:
+        return render_columns(table)
+    blocks = ([(name, cell) for name, cell in zip(heading, row, strict=True) if cell] for row in rows)
+    return "\n\n".join(map(render_columns, blocks))
+
+
 def render_columns(rows: Sequence[Sequence[str]]) -> str:
-    """Rows as columns that line up."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-    return "\n".join(line.rstrip() for line in lines)
+    """Rows as columns that line up; on a terminal they wrap at words, and nothing is ever cut."""
+    width = find_width()
+    widths = _find_widths(rows, width)
+    lines = (_render_row(row, widths) if widths else _fill("  ".join(row), width or 0) for row in rows)
+    return "\n".join(line.rstrip() for of_row in lines for line in of_row)
+
+
+_GAP = 2
+_HANGING = "    "
+_LAST = 16
+"""How narrow the last column may be, whatever its words: the terminal breaks a path, and it can still be copied."""
+
+
+def _measure(text: str) -> int:
+    """The places that it takes on a terminal: a Chinese character two, an accent of its own none."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if combining(letter) else 1 + (east_asian_width(letter) in "WF") for letter in text)
+
+
+def _split(cell: str) -> list[str]:
+    """Its words, the first with the blanks before it: they indent it, or align a number."""
+    return re.findall(r"^\s*\S+|\S+", cell) or [""]
+
+
+def _find_widths(rows: Sequence[Sequence[str]], most: int | None) -> list[int] | None:
+    """The columns' widths, at most so much in all; None where not even the longest words fit."""
+    columns = list(zip(*rows, strict=True))
+    widths = [max(map(_measure, column)) for column in columns]
+    if most is None:
+        return widths
+    room = most - _GAP * (len(columns) - 1)
+    if sum(widths) <= room:
+        return widths
+    least = [max(_measure(word) for cell in column for word in _split(cell)) for column in columns]
+    least[-1] = min(least[-1], _LAST)
+    if sum(least) > room:
+        return None
+    widths = [max(min(width, room), low) for width, low in zip(widths, least, strict=True)]
+    while sum(widths) > room:
+        spare = [width if width > low else 0 for width, low in zip(widths, least, strict=True)]
+        widths[spare.index(max(spare))] -= 1
+    return widths
+
+
+def _render_row(row: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
+    cells = [_fill(cell, width, "") for cell, width in zip(row, widths, strict=True)]
+    for parts in zip_longest(*cells, fillvalue=""):
+        padded = (part + " " * (width - _measure(part)) for part, width in zip(parts, widths, strict=True))
+        yield (" " * _GAP).join(padded)
+
+
+def _fill(text: str, width: int, hanging: str = _HANGING) -> list[str]:
+    """Lines of at most that width, all but the first with something before them; only longer words exceed it."""
+    if _measure(text) <= width:
+        return [text]
+    first, *words = _split(text)
+    lines = [first]
+    for word in words:
+        if _measure(lines[-1]) + 1 + _measure(word) <= width:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(hanging + word)
+    return lines
 
 
 def render_clock(seconds: float, now: float) -> str:

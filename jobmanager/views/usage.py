@@ -10,9 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobmanager.database.database import Database
-from jobmanager.database.local_jobs import Usage
-from jobmanager.views.text import printable, render_columns, render_line
+from jobmanager.database.usage import Usage
+from jobmanager.views.text import printable, render_columns, render_line, render_listing
 
+_SUMS = (
+    *("grid_jobs", "local_jobs", "succeeded", "failed", "cancelled"),
+    *("cpu_seconds", "wall_seconds", "efficiency"),
+)
 _SHOWN_REASONS = 10
 _LONGEST_REASON = 200
 # "node17.site" and "4711_3" differ from failure to failure; an exit code is what people look for.
@@ -30,9 +34,9 @@ class UsageLine:
 def find_usage(database: Database, by: Sequence[str], since: float, until: float) -> list[UsageLine]:
     """The usage of local jobs that ended from one second (since 1970) to another, a line per group."""
     reasons: dict[tuple[str, ...], Counter[str]] = {}
-    for group, reason, count in database.local_jobs.failure_reasons(by, since, until):
+    for group, reason, count in database.usage.failure_reasons(by, since, until):
         reasons.setdefault(group, Counter())[fold_reason(reason)] += count
-    lines = database.local_jobs.usage(by, since, until)
+    lines = database.usage.sums(by, since, until)
     return [UsageLine(line, reasons.get(line.group, Counter()).most_common()) for line in lines]
 
 
@@ -45,19 +49,9 @@ def render_usage(lines: Sequence[UsageLine], by: Sequence[str]) -> str:
     """A table with a line per group, and the reasons of failures under it."""
     if not lines:
         return "no local job ended in this time"
-    names = [name.upper() for name in by]
-    heading = (
-        *names,
-        "GRID JOBS",
-        "LOCAL JOBS",
-        "SUCCEEDED",
-        "FAILED",
-        "CANCELLED",
-        "CPU TIME",
-        "WALL TIME",
-        "CPU/WALL",
-    )
-    parts = [render_columns([heading, *(_render_row(line.usage) for line in lines)])]
+    counts = ("GRID JOBS", "LOCAL JOBS", "SUCCEEDED", "FAILED", "CANCELLED")
+    heading = (*(name.upper() for name in by), *counts, "CPU TIME", "WALL TIME", "CPU/WALL")
+    parts = [render_listing(heading, [_render_row(line.usage) for line in lines])]
     for line in lines:
         parts += _render_reasons(line)
     return "\n".join(parts)
@@ -66,7 +60,7 @@ def render_usage(lines: Sequence[UsageLine], by: Sequence[str]) -> str:
 def _render_row(usage: Usage) -> tuple[str, ...]:
     return (
         *map(printable, usage.group),
-        *map(str, (usage.grid_jobs, usage.local_jobs, usage.succeeded, usage.failed, usage.cancelled)),
+        *map("{:,}".format, (usage.grid_jobs, usage.local_jobs, usage.succeeded, usage.failed, usage.cancelled)),
         *(_render_duration(usage.cpu_seconds), _render_duration(usage.wall_seconds)),
         "" if usage.efficiency is None else f"{usage.efficiency:.0%}",
     )
@@ -76,14 +70,15 @@ def _render_reasons(line: UsageLine) -> list[str]:
     if not line.reasons:
         return []
     whose = " ".join(map(printable, line.usage.group)) or "all"
-    shown = [f"{count:>8} × {reason}" for reason, count in line.reasons[:_SHOWN_REASONS]]
+    shown = [f"{count:>9,} × {reason}" for reason, count in line.reasons[:_SHOWN_REASONS]]
     others = sum(count for _, count in line.reasons[_SHOWN_REASONS:])
-    return ["", f"failures of {whose}:", *shown, *([f"{others:>8} × other reasons"] if others else [])]
+    shown = [render_columns([[line]]) for line in shown]
+    return ["", f"failures of {whose}:", *shown, *([f"{others:>9,} × other reasons"] if others else [])]
 
 
 def _render_duration(seconds: float) -> str:
     hours, rest = divmod(round(seconds), 3600)
-    return f"{hours}:{rest // 60:02}:{rest % 60:02}"
+    return f"{hours:,}:{rest // 60:02}:{rest % 60:02}"
 
 
 def render_usage_json(lines: Sequence[UsageLine], by: Sequence[str]) -> str:
@@ -94,18 +89,7 @@ def render_usage_json(lines: Sequence[UsageLine], by: Sequence[str]) -> str:
 def render_usage_csv(lines: Sequence[UsageLine], by: Sequence[str]) -> str:
     """The same for spreadsheets; the reasons stand in one column, as ``12 × REASON; 3 × REASON``."""
     text = io.StringIO()
-    names = (
-        *by,
-        "grid_jobs",
-        "local_jobs",
-        "succeeded",
-        "failed",
-        "cancelled",
-        "cpu_seconds",
-        "wall_seconds",
-        "efficiency",
-    )
-    writer = csv.DictWriter(text, (*names, "reasons"), lineterminator="\n")
+    writer = csv.DictWriter(text, (*by, *_SUMS, "reasons"), lineterminator="\n")
     writer.writeheader()
     for line in lines:
         reasons = "; ".join(f"{count} × {reason}" for reason, count in line.reasons)
@@ -117,13 +101,8 @@ def _find_values(line: UsageLine, by: Sequence[str]) -> Mapping[str, Any]:
     usage = line.usage
     return {
         **dict(zip(by, map(printable, usage.group), strict=True)),
-        "grid_jobs": usage.grid_jobs,
-        "local_jobs": usage.local_jobs,
-        "succeeded": usage.succeeded,
-        "failed": usage.failed,
-        "cancelled": usage.cancelled,
+        **{name: getattr(usage, name) for name in _SUMS},
         "cpu_seconds": round(usage.cpu_seconds, 2),
-        "wall_seconds": usage.wall_seconds,
         "efficiency": None if usage.efficiency is None else round(usage.efficiency, 4),
         "reasons": [{"reason": reason, "local_jobs": count} for reason, count in line.reasons],
     }

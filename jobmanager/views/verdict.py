@@ -10,7 +10,7 @@ from sandbox.status import DriverStatus
 
 
 @dataclass(frozen=True)
-class Heard:
+class BatchAnswer:
     """An answer of the batch system: what it found, perhaps nothing; or why there is no answer."""
 
     found: tuple[LocalStatus, ...] = ()
@@ -18,7 +18,7 @@ class Heard:
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class Context:
     """What bears on a local job beside its document."""
 
     grid_job_has_ended: bool
@@ -27,21 +27,21 @@ class Surroundings:
     missing: tuple[int, int] | None
     """In how many answers in a row it was missing, and since when (seconds since 1970)."""
     driver: DriverStatus
-    now: Heard | None = None
+    now: BatchAnswer | None = None
     """What the queue shows of it, or of its token while it has no id; None where nobody asked."""
-    history: Heard | None = None
+    history: BatchAnswer | None = None
 
 
-def render_verdict(job: LocalJob, surroundings: Surroundings) -> str:
+def render_verdict(job: LocalJob, context: Context) -> str:
     """What is concluded, and from what."""
     if job.local_id is None:
-        return _judge_unsubmitted(job, surroundings.now)
+        return _judge_unsubmitted(job, context.now)
     if job.state.is_final:
-        return _judge_end(job, surroundings)
-    return _judge_life(job, surroundings)
+        return _judge_end(job, context)
+    return _judge_life(job, context)
 
 
-def _judge_unsubmitted(job: LocalJob, now: Heard | None) -> str:
+def _judge_unsubmitted(job: LocalJob, now: BatchAnswer | None) -> str:
     if job.state.is_final:
         return f"{job.state.word}: {job.reason or 'it was never submitted'}."
     if job.token is None:
@@ -59,18 +59,19 @@ def _judge_unsubmitted(job: LocalJob, now: Heard | None) -> str:
     return f"{sentence}; it is submitted again only once it is certain that {job.batch} never got it."
 
 
-def _judge_end(job: LocalJob, surroundings: Surroundings) -> str:
+def _judge_end(job: LocalJob, context: Context) -> str:
     if job.succeeded:
         return "Succeeded: its driver wrote down the end, which it does when the outputs are back; nothing beats that."
+    word = job.outcome.value if job.outcome else job.state.word
+    what = f"{word.capitalize()}, as {job.reason or 'nobody said otherwise'}"
     if job.driver == "ended":
-        return f"{str(job.outcome and job.outcome.value).capitalize()}, as {job.reason}; its outputs are back."
+        return f"{what}; its outputs are back."
     decisive = _find_decisive(job)
-    what = f"{job.state.word.capitalize()}, as {job.reason or 'nobody said otherwise'}"
     sentence = f"{what} ({_describe_source(decisive)})" if decisive else what
-    alive = _find_alive(job, surroundings.now)
+    alive = _find_alive(job, context.now)
     if alive is None:
         return f"{sentence}; its driver wrote down no end."
-    if surroundings.grid_job_has_ended:
+    if context.grid_job_has_ended:
         return f'{sentence}; but {job.batch} shows it {alive.native_state} now: "samgrid orphans" lists it.'
     return (
         f"{sentence}; but {job.batch} shows it {alive.native_state} now: if it still does when the outputs are to be"
@@ -78,19 +79,19 @@ def _judge_end(job: LocalJob, surroundings: Surroundings) -> str:
     )
 
 
-def _judge_life(job: LocalJob, surroundings: Surroundings) -> str:
+def _judge_life(job: LocalJob, context: Context) -> str:
     decisive = _find_decisive(job)
     said = _describe_source(decisive) if decisive else "it was submitted, and nobody has told more of it since"
     sentence = f"{job.state.word.capitalize()}: {said}"
-    now = surroundings.now
+    now = context.now
     if now is None:
         return f"{sentence}."
     if now.problem:
         return f"{sentence}; as long as {job.batch} does not answer, nothing changes but by its log."
     shown = next((status for status in now.found if status.is_of(str(job.token))), None)
     if shown is None:
-        return f"{sentence}; {_describe_absence(job, surroundings)}."
-    return f"{sentence}; {_compare(job, shown, surroundings.reconcile_interval)}."
+        return f"{sentence}; {_describe_absence(job, context)}."
+    return f"{sentence}; {_compare(job, shown, context.reconcile_interval)}."
 
 
 def _compare(job: LocalJob, shown: LocalStatus, interval: float) -> str:
@@ -106,17 +107,17 @@ def _compare(job: LocalJob, shown: LocalStatus, interval: float) -> str:
     )
 
 
-def _describe_absence(job: LocalJob, surroundings: Surroundings) -> str:
-    another = next((status for status in surroundings.now.found), None) if surroundings.now else None
+def _describe_absence(job: LocalJob, context: Context) -> str:
+    another = next((status for status in context.now.found), None) if context.now else None
     gone = f"{job.batch} does not know it now"
     if another is not None:
         gone = f"{job.batch} has given its id to another job, named {another.token}"
-    witness = _find_witness(surroundings)
+    witness = _find_witness(context)
     if witness:
         return f"{gone}, but {witness}: that ends it when the queue is looked at next"
     counted = ""
-    if surroundings.missing is not None:
-        answers, since = surroundings.missing
+    if context.missing is not None:
+        answers, since = context.missing
         counted = f" (so far {answers}, since {render_local_time(since)})"
     return (
         f"{gone}, nor is there a second witness of its end: it will have failed once {MISSING_ANSWERS} answers in a"
@@ -124,15 +125,15 @@ def _describe_absence(job: LocalJob, surroundings: Surroundings) -> str:
     )
 
 
-def _find_witness(surroundings: Surroundings) -> str:
-    if surroundings.driver.end is not None:
+def _find_witness(context: Context) -> str:
+    if context.driver.end is not None:
         return "its driver wrote down the end"
-    found = surroundings.history.found if surroundings.history else ()
+    found = context.history.found if context.history else ()
     ended = [status for status in found if status.state is not None and status.state.is_final]
     return f"its history says {ended[0].native_state}" if ended else ""
 
 
-def _find_alive(job: LocalJob, now: Heard | None) -> LocalStatus | None:
+def _find_alive(job: LocalJob, now: BatchAnswer | None) -> LocalStatus | None:
     found = now.found if now else ()
     return next((status for status in found if status.is_alive and status.is_of(str(job.token))), None)
 

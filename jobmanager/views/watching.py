@@ -1,5 +1,6 @@
 """``samgrid watch``: a grid job's progress until it ends, as bars on a terminal and as plain lines elsewhere."""
 
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -8,23 +9,31 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, Self
 
 from batch_adapters.states import State
-from jobmanager.database.database import Database, Overview
+from jobmanager.database.database import Database, Overview, StepLine
+from jobmanager.database.grid_jobs import find_current_steps
 from jobmanager.monitor.client import ask_monitor
 from jobmanager.site.account import Account
-from jobmanager.views.grid_jobs import find_running_step, render_counts, render_step, render_title
+from jobmanager.views.grid_jobs import render_counts, render_steps, render_title
 from jobmanager.views.progress import Course, estimate_end, read_course, render_blocked, render_rate, render_silent
-from jobmanager.views.text import printable, render_duration
+from jobmanager.views.text import find_width, is_terminal, printable, render_columns, render_duration
 
 if TYPE_CHECKING:  # slow to load, and only terminals have bars
+    from rich.console import RenderableType
     from rich.progress import TaskID
 
 DONE, FAILED, CANNOT_GO_ON = 0, 1, 3
 
 _FINAL = (State.DONE.word, State.FAILED.word)
 _INTERVAL = 0.5
+_ROOMY = 60
+"""Columns of a terminal on which there is room for times and rates beside the bars."""
 _PATIENCE = 15.0
 """Seconds that a problem lasts before we stop waiting: the monitor tries again in them at least once (`Backoff`), but
 for a batch system that said "not now" (`POSTPONED`)."""
+
+
+class CannotGoOn(Exception):
+    """Something keeps a grid job from going on, and the sentence says what; nothing is lost."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +47,8 @@ class Snapshot:
     stall_time: float
     step: str = ""
     """The step that a structured grid job has come to: counts and course are the step's."""
+    beside: tuple["Snapshot", ...] = ()
+    """The other steps that run side by side with it."""
 
     @property
     def outlook(self) -> list[str]:
@@ -58,22 +69,33 @@ class Display(Protocol):
 
 def watch_grid_job(account: Account, job_id: str) -> int:
     """Show a grid job until it ends; 0 done, 1 failed, 3 if something has kept it from going on for a while."""
-    problem_since: float | None = None
-    with _display() as display:
-        for snapshot in _snapshots(account, job_id):
-            display.show(snapshot)
-            problem = "" if snapshot.row.state in _FINAL else _problem(account, job_id)
-            problem_since = (problem_since or time.monotonic()) if problem else None
-            if problem_since is not None and time.monotonic() - problem_since > _PATIENCE:
-                break
-    if problem:
-        print(f"samgrid: grid job {job_id} cannot go on: {printable(problem)}", file=sys.stderr)
+    try:
+        with _display() as display:
+            for snapshot in follow_grid_job(account, job_id):
+                display.show(snapshot)
+    except CannotGoOn as error:
+        print(f"samgrid: {error}", file=sys.stderr)
         print(f'samgrid: nothing is lost; when that is repaired, "samgrid watch {job_id}" goes on', file=sys.stderr)
         return CANNOT_GO_ON
     job = account.database.grid_jobs.get(job_id)
     reason = f": {printable(job.reason)}" if job.reason else ""
-    print(f"grid job {render_title(job_id, job.name)} {job.outcome or job.state.word}{reason}", flush=True)
+    sentence = f"grid job {render_title(job_id, job.name)} {job.outcome or job.state.word}{reason}"
+    print(render_columns([[sentence]]), flush=True)
     return DONE if job.state is State.DONE else FAILED
+
+
+def follow_grid_job(account: Account, job_id: str) -> Iterator[Snapshot]:
+    """How things are, again and again; the last one is final.
+
+    :raises CannotGoOn: something has kept the grid job from going on for a while.
+    """
+    problem_since: float | None = None
+    for snapshot in _snapshots(account, job_id):
+        yield snapshot
+        problem = "" if snapshot.row.state in _FINAL else _problem(account, job_id)
+        problem_since = (problem_since or time.monotonic()) if problem else None
+        if problem_since is not None and time.monotonic() - problem_since > _PATIENCE:
+            raise CannotGoOn(f"grid job {job_id} cannot go on: {printable(problem)}")
 
 
 def _snapshots(account: Account, job_id: str) -> Iterator[Snapshot]:
@@ -91,15 +113,24 @@ def _snapshots(account: Account, job_id: str) -> Iterator[Snapshot]:
 
 def _take_snapshot(database: Database, job_id: str, stall_time: float) -> Snapshot:
     (row,) = database.grid_jobs.overview(job_id)
-    part = find_running_step(row.steps) or job_id
-    step = ""
-    if row.steps:
-        (of_part,) = database.grid_jobs.overview(part)
-        step = render_step(row.steps)
-        row = replace(row, counts=of_part.counts, blocked=of_part.blocked, steps=())
+    if not row.steps:
+        return _take_part(database, row, job_id, stall_time)
+    first, *others = [_take_step(database, row, step, stall_time) for step in find_current_steps(row.steps)]
+    return replace(first, beside=tuple(others))
+
+
+def _take_step(database: Database, row: Overview, step: StepLine, stall_time: float) -> Snapshot:
+    part = step.grid_job or row.id
+    (of_part,) = database.grid_jobs.overview(part)
+    words = render_steps(row.steps, [step])
+    row = replace(row, counts=of_part.counts, blocked=of_part.blocked, steps=())
+    return replace(_take_part(database, row, part, stall_time), step=words)
+
+
+def _take_part(database: Database, row: Overview, part: str, stall_time: float) -> Snapshot:
     now = time.time()
     course = read_course(database, part, database.grid_jobs.get(part).count, stall_time, now)
-    return Snapshot(row, course, now, stall_time, step)
+    return Snapshot(row, course, now, stall_time)
 
 
 def _problem(account: Account, job_id: str) -> str:
@@ -111,47 +142,61 @@ def _problem(account: Account, job_id: str) -> str:
 
 
 def _display() -> AbstractContextManager[Display]:
-    if sys.stdout.isatty():
-        return Bars()
-    return nullcontext(PlainLines())
+    return Bars() if can_have_bars() else nullcontext(PlainLines())
+
+
+def can_have_bars() -> bool:
+    """True where we print to a terminal that can move its cursor."""
+    return is_terminal() and os.environ.get("TERM") not in ("dumb", "unknown")
 
 
 class PlainLines:
     """Plain lines, one whenever something has changed."""
 
     def __init__(self) -> None:
-        self._last = ""
+        self._last: set[str] = set()
 
     def show(self, snapshot: Snapshot) -> None:
-        """Print a line if it differs from the last."""
+        """Print a line, or one for each of the steps that run side by side, if it differs from the last."""
+        self._last = {self._show(one) for one in (snapshot, *snapshot.beside)}
+
+    def _show(self, snapshot: Snapshot) -> str:
         course = snapshot.course
         step = f"{snapshot.step}: " if snapshot.step else ""
-        total = f" of {course.local_jobs}" if course.local_jobs else ""
+        total = f" of {course.local_jobs:,}" if course.local_jobs else ""
         parts = [f"{snapshot.row.outcome or snapshot.row.state}: {step}{render_counts(snapshot.row)}{total}"]
         parts += [
-            f"{phase.name} {phase.done}/{phase.expected_total(course.local_jobs)} {phase.unit}".rstrip()
+            f"{phase.name} {phase.done:,}/{phase.expected_total(course.local_jobs):,} {phase.unit}".rstrip()
             for phase in course.phases
         ]
-        line = " | ".join([*parts, f"{len(course.silent)} silent"] if course.silent else parts)
+        line = " | ".join([*parts, f"{len(course.silent):,} silent"] if course.silent else parts)
         # When it may end changes all the time: that alone is no news.
-        if line != self._last:
+        if line not in self._last:
             print(" | ".join([*parts, *snapshot.outlook]), flush=True)
-            self._last = line
+        return line
 
 
 class Bars:
-    """A bar for the local jobs that have ended and one per phase; the counts by state above."""
+    """A bar for the local jobs that have ended and one per phase; the counts by state and the outlook above."""
 
     def __init__(self) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
+        from rich.text import Text
 
-        self._progress = Progress(
-            TextColumn("{task.description:<14}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[unit]}"),
-        )
+        class Shown(Progress):
+            """The bars, under words that may need more than a line."""
+
+            words = ""
+
+            def get_renderables(self) -> "Iterator[RenderableType]":
+                yield Text(self.words)
+                yield self.make_tasks_table(self.tasks)
+
+        columns: list[ProgressColumn] = [TextColumn("{task.description}", markup=False), BarColumn(bar_width=None)]
+        columns.append(TextColumn("{task.completed:,.0f}/{task.total:,.0f}"))
+        if (find_width() or 0) >= _ROOMY:
+            columns += [TimeElapsedColumn(), TextColumn("{task.fields[pace]}", markup=False)]
+        self._progress = Shown(*columns, expand=True)
         self._tasks: dict[str, TaskID] = {}
 
     def __enter__(self) -> Self:
@@ -163,16 +208,21 @@ class Bars:
 
     def show(self, snapshot: Snapshot) -> None:
         """Bring the bars up to date."""
+        shown = (snapshot, *snapshot.beside)
+        self._progress.words = "; ".join(words for one in shown for words in (render_counts(one.row), *one.outlook))
+        for one in shown:
+            self._show(one)
+
+    def _show(self, snapshot: Snapshot) -> None:
         course = snapshot.course
         # A step has bars of its own, below those of the steps before.
         step = snapshot.step.partition(": ")[2].partition(" ")[0]
-        counts = "; ".join([render_counts(snapshot.row), *snapshot.outlook])
-        self._set(f"{step} local jobs".strip(), course.ended, course.local_jobs, counts)
+        self._set(f"{step} local jobs".strip(), course.ended, course.local_jobs, "")
         for phase in course.phases:
             pace = render_rate(phase) or phase.unit
-            self._set(phase.name, phase.done, phase.expected_total(course.local_jobs), pace)
+            self._set(f"{step} {phase.name}".strip(), phase.done, phase.expected_total(course.local_jobs), pace)
 
-    def _set(self, name: str, done: int, total: int, unit: str) -> None:
+    def _set(self, name: str, done: int, total: int, pace: str) -> None:
         if name not in self._tasks:
-            self._tasks[name] = self._progress.add_task(name, total=total, unit=unit)
-        self._progress.update(self._tasks[name], completed=done, total=total, unit=unit)
+            self._tasks[name] = self._progress.add_task(name, total=total, pace=pace)
+        self._progress.update(self._tasks[name], completed=done, total=total, pace=pace)

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from jobmanager.checks.metrics import CONTENT_TYPE, render_metrics
 from jobmanager.database.database import DamagedDocument, DatabaseError, UnknownJob
 from jobmanager.site.account import Account
 from jobmanager.views.logs import render_log
@@ -27,7 +27,15 @@ from jobmanager.web.pages.grid_job import read_grid_job_page
 from jobmanager.web.pages.local_job import find_file, find_local_job, read_local_job_page
 from jobmanager.web.pages.overview import read_overview_page
 from jobmanager.web.pages.query import read_query_page
-from jobmanager.web.reading import TAIL, VersionReader, find_size, open_file, open_read_only, read_chunks
+from jobmanager.web.reading import (
+    TAIL,
+    ReadOnlyDatabase,
+    VersionReader,
+    find_size,
+    open_file,
+    open_read_only,
+    read_chunks,
+)
 from jobmanager.web.rendering import Templates
 
 _LOG_LINES = 2000
@@ -58,19 +66,17 @@ class Pages:
         self.changes = Changes(VersionReader(account))
 
     def overview(self, request: Request) -> Response:
-        """All grid jobs."""
         with open_read_only(self._account) as database:
-            return self._templates.render("overview.html", read_overview_page(database, request.query_params))
+            page = read_overview_page(database, request.query_params, time.time())
+            return self._templates.render("overview.html", page)
 
     def grid_job(self, request: Request) -> Response:
-        """One grid job."""
         job_id = request.path_params["job_id"]
         with open_read_only(self._account) as database:
             page = read_grid_job_page(self._account, database, job_id, request.query_params, time.time())
             return self._templates.render("grid_job.html", page)
 
     def local_job(self, request: Request) -> Response:
-        """One local job."""
         with open_read_only(self._account) as database:
             return self._templates.render(
                 "local_job.html", read_local_job_page(self._account, database, **request.path_params)
@@ -94,7 +100,6 @@ class Pages:
         return PlainTextResponse("".join(f"{line}\n" for line in lines))
 
     def output(self, request: Request) -> Response:
-        """The output tar of a grid job."""
         job_id = self._find(request)
         stream = open_file(self._account.places.output(job_id))
         if stream is None:
@@ -104,7 +109,6 @@ class Pages:
         return StreamingResponse(read_chunks(stream, size), headers=headers, media_type="application/x-tar")
 
     def query(self, request: Request) -> Response:
-        """The query box, and the answer."""
         if not self._queries.acquire(blocking=False):
             raise HTTPException(503, "Other questions are being answered: ask again in some seconds.")
         try:
@@ -112,13 +116,20 @@ class Pages:
         finally:
             self._queries.release()
 
+    def metrics(self, request: Request) -> Response:
+        """What ``samgrid metrics`` prints."""
+        with open_read_only(self._account) as database:
+            text = render_metrics(self._account, database, time.time())
+        return Response(text, headers={"Content-Type": CONTENT_TYPE})
+
     def events(self, request: Request) -> Response:
         """Tells of changes to the list of grid jobs."""
-        return self._stream(self._mark_of_all)
+        return self._stream(ReadOnlyDatabase.mark_of_all)
 
     def grid_job_events(self, request: Request) -> Response:
         """Tells of changes to one grid job."""
-        return self._stream(partial(self._mark_of_grid_job, self._find(request)))
+        job_id = self._find(request)
+        return self._stream(lambda database: database.mark_of_grid_job(job_id))
 
     def static(self, request: Request) -> Response:
         """A style sheet, script or picture of ours, from memory."""
@@ -148,15 +159,11 @@ class Pages:
                 raise UnknownJob(f"there is no grid job {job_id}")
             return job_id
 
-    def _mark_of_all(self) -> Mark:
-        with open_read_only(self._account) as database:
-            return database.mark_of_all()
+    def _stream(self, find_mark: Callable[[ReadOnlyDatabase], Mark]) -> Response:
+        def read_mark() -> Mark:
+            with open_read_only(self._account) as database:
+                return find_mark(database)
 
-    def _mark_of_grid_job(self, job_id: str) -> Mark:
-        with open_read_only(self._account) as database:
-            return database.mark_of_grid_job(job_id)
-
-    def _stream(self, read_mark: Callable[[], Mark]) -> Response:
         if not self.changes.has_room:
             raise HTTPException(503, "Too many pages are open.")
         return StreamingResponse(self.changes.stream(read_mark), media_type="text/event-stream")
@@ -197,6 +204,7 @@ def make_app(account: Account, token: str, on_loopback: bool = False) -> Starlet
     routes = [
         Route("/", site.overview),
         Route("/events", site.events),
+        Route("/metrics", site.metrics),
         Route("/query", site.query),
         Route("/static/{name}", site.static),
         Route(job, site.grid_job),

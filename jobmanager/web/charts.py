@@ -4,9 +4,15 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from batch_adapters.states import State
 from jobmanager.database.database import LocalJobLine
+from jobmanager.database.local_jobs import EarlierAttempt
+
+Earlier = Mapping[int, Sequence[EarlierAttempt]]
+"""Earlier attempts by the number of their local job."""
+NO_ATTEMPTS: Earlier = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -34,16 +40,8 @@ KINDS = (
 
 KIND_OF_NAME: Mapping[str, JobKind] = {kind.name: kind for kind in KINDS}
 _LETTERS = "".join(kind.letter for kind in KINDS)
-_KIND_OF_STATE = {
-    State.UNSUBMITTED: "unsubmitted",
-    State.STAGE_IN: "pending",
-    State.PENDING: "pending",
-    State.ACTIVE: "active",
-    State.SUSPENDED: "suspended",
-    State.STAGE_OUT: "active",
-    State.DONE: "done",
-    State.FAILED: "failed",
-}
+_KIND_OF_STATE = {State.STAGE_IN: "pending", State.STAGE_OUT: "active"}
+"""Where a state's word is no kind's."""
 MOST_CELLS = 10_000
 
 
@@ -58,7 +56,6 @@ class Cells:
 
 
 def kind_of(line: LocalJobLine) -> JobKind:
-    """How a local job is shown."""
     return kind_of_end(line.outcome) if line.outcome else kind_of_state(line.state)
 
 
@@ -68,12 +65,10 @@ def kind_of_end(outcome: str) -> JobKind:
 
 
 def kind_of_state(state: State) -> JobKind:
-    """How a state is shown."""
-    return KIND_OF_NAME[_KIND_OF_STATE[state]]
+    return KIND_OF_NAME[_KIND_OF_STATE.get(state, state.word)]
 
 
 def count_kinds(lines: Iterable[LocalJobLine]) -> list[tuple[JobKind, int]]:
-    """How many local jobs are of each kind."""
     counts = Counter(kind_of(line).letter for line in lines)
     return [(kind, counts[kind.letter]) for kind in KINDS]
 
@@ -85,6 +80,22 @@ def render_cells(lines: list[LocalJobLine]) -> Cells:
     shown = [min(letters[at : at + each], key=_LETTERS.index) for at in range(0, len(letters), each)]
     runs = "".join(f"{letter}{sum(1 for _ in run)}" for letter, run in itertools.groupby(shown))
     return Cells(runs, len(shown), each)
+
+
+_SHARES = ("done", "failed", "cancelled", "active", "suspended", "pending", "unsubmitted")
+"""The parts of a bar from the left: what has ended comes first."""
+
+
+def draw_shares(counts: Mapping[str, int]) -> list[tuple[JobKind, str]]:
+    """How large a part of local jobs is of each kind, as SVG paths along a bar of 1000 × 10."""
+    total = sum(counts.values())
+    shares, left = [], 0.0
+    for name in _SHARES:
+        if number := counts.get(name, 0):
+            width = 1000 * number / total
+            shares.append((KIND_OF_NAME[name], f"M{left:.1f} 0h{width:.1f}v10h-{width:.1f}z"))
+            left += width
+    return shares
 
 
 WIDTH, HEIGHT = 1000, 200
@@ -146,19 +157,20 @@ class Timeline:
         return self.bars * _BAR
 
 
-def find_span(lines: Iterable[LocalJobLine], now: float) -> Span | None:
+def find_span(lines: Iterable[LocalJobLine], now: float, earlier: Earlier = NO_ATTEMPTS) -> Span | None:
     """From the first submission to the last end, or to now; None where nothing was, or all within two seconds."""
     submitted = [line for line in lines if line.submitted is not None]
     if not submitted:
         return None
-    start = min(line.submitted or 0 for line in submitted)
+    begun = [past.started for attempts in earlier.values() for past in attempts if past.started is not None]
+    start = min(*begun, *(line.submitted or 0 for line in submitted), int(now))
     end = max(line.ended or (0 if line.state.is_final else int(now)) for line in submitted)
     return Span(start, end) if end - start > _LEAST else None
 
 
-def draw_history(lines: Sequence[LocalJobLine], span: Span) -> History:
+def draw_history(lines: Sequence[LocalJobLine], span: Span, earlier: Earlier = NO_ATTEMPTS) -> History:
     """How many local jobs were done, failed, ran and waited at each moment."""
-    steps = _count_by_step(lines, span)
+    steps = _count_by_step(lines, span, earlier)
     order = [name for name in _STACK if any(step[name] for step in steps)]
     count = max((sum(step.values()) for step in steps), default=1) or 1
     below = [0] * len(steps)
@@ -167,14 +179,14 @@ def draw_history(lines: Sequence[LocalJobLine], span: Span) -> History:
         above = [low + step[name] for low, step in zip(below, steps, strict=True)]
         shapes.append(Shape(KIND_OF_NAME[name], _render_area(below, above, count)))
         below = above
-    return History(span, tuple(shapes), count, _count_most_active(lines))
+    return History(span, tuple(shapes), count, _count_most_active([*lines, *itertools.chain(*earlier.values())]))
 
 
-def _count_most_active(lines: Iterable[LocalJobLine]) -> int:
+def _count_most_active(runs: Iterable[LocalJobLine | EarlierAttempt]) -> int:
     """How many local jobs ran in the same second, at most; the steps of a picture are too long for short ones."""
-    ran = [line for line in lines if line.started is not None]
-    begins = [(line.started or 0, 0) for line in ran]
-    ends = [(max(line.ended, line.started or 0), 1) for line in ran if line.ended is not None]
+    ran = [run for run in runs if run.started is not None]
+    begins = [(run.started or 0, 0) for run in ran]
+    ends = [(max(run.ended, run.started or 0), 1) for run in ran if run.ended is not None]
     most = running = 0
     for _, is_end in sorted([*begins, *ends]):
         running += -1 if is_end else 1
@@ -185,11 +197,11 @@ def _count_most_active(lines: Iterable[LocalJobLine]) -> int:
 _STACK = ("done", "cancelled", "failed", "active", "pending")
 
 
-def _count_by_step(lines: Iterable[LocalJobLine], span: Span) -> list[Counter[str]]:
+def _count_by_step(lines: Iterable[LocalJobLine], span: Span, earlier: Earlier) -> list[Counter[str]]:
     changes: list[Counter[str]] = [Counter() for _ in range(_STEPS + 1)]
     for line in lines:
         before, latest = "", 0
-        for name, moment in _turns(line):
+        for name, moment in _turns(line, earlier.get(line.index, ())):
             # Hosts have clocks of their own: what comes later in a life shall not stand before it.
             when = latest = max(latest, moment)
             step = changes[round(span.place(when) * _STEPS / WIDTH)]
@@ -205,9 +217,10 @@ def _count_by_step(lines: Iterable[LocalJobLine], span: Span) -> list[Counter[st
     return steps
 
 
-def _turns(line: LocalJobLine) -> list[tuple[str, int]]:
-    """What a local job became, and when."""
-    turns = [("pending", line.submitted), ("active", line.started)]
+def _turns(line: LocalJobLine, earlier: Sequence[EarlierAttempt]) -> list[tuple[str, int]]:
+    """What a local job became, and when; after an attempt that failed it waits for the next."""
+    turns = [turn for past in earlier for turn in (("active", past.started), ("pending", past.ended))]
+    turns += [("pending", line.submitted), ("active", line.started)]
     if line.state.is_final:
         turns.append((kind_of(line).name, line.ended))
     return [(name, when) for name, when in turns if when is not None]
@@ -219,7 +232,7 @@ def _render_area(below: Sequence[int], above: Sequence[int], count: int) -> str:
     return "M" + "L".join(f"{x:g} {y:.1f}" for x, y in points) + "z"
 
 
-def draw_timeline(lines: Iterable[LocalJobLine], span: Span, now: float) -> Timeline:
+def draw_timeline(lines: Iterable[LocalJobLine], span: Span, now: float, earlier: Earlier = NO_ATTEMPTS) -> Timeline:
     """A bar per local job in the order in which they started, or for every so many-th where they are many."""
     submitted = [line for line in lines if line.submitted is not None]
     submitted.sort(key=lambda line: (line.started or line.ended or now, line.index))
@@ -228,6 +241,10 @@ def draw_timeline(lines: Iterable[LocalJobLine], span: Span, now: float) -> Time
     paths: dict[str, list[str]] = {}
     for number, line in enumerate(chosen):
         _add_bars(paths, line, number * _BAR + 2, span, now)
+        for past in earlier.get(line.index, ()):
+            if past.started is not None and past.ended is not None:
+                bar = _render_bar(span, past.started, past.ended, number * _BAR + 2, _BAR - 2)
+                paths.setdefault("failed", []).append(bar)
     shapes = tuple(Shape(KIND_OF_NAME[name], "".join(parts)) for name, parts in paths.items())
     return Timeline(span, shapes, len(chosen), each)
 

@@ -69,12 +69,10 @@ class Connection(H11Protocol):
             transport.close()
 
     def data_received(self, data: bytes) -> None:
-        """Read on."""
         super().data_received(data)
         self._watch_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget it."""
         self._stop_watch()
         super().connection_lost(exc)
 

@@ -1,8 +1,10 @@
 """What the pages read: the job database, and files of grid jobs. Nothing is ever written, and no link followed."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -10,6 +12,32 @@ from jobmanager.database.database import Choice, Database
 from jobmanager.site.account import Account
 from jobmanager.web.changes import Mark
 from sandbox.files import open_regular
+
+HOUR, DAY = 3600, 86400
+"""Seconds."""
+_TOTALS = """
+SELECT 'type', type, 0 FROM (SELECT DISTINCT type FROM grid_job ORDER BY 1 LIMIT 200)
+UNION ALL SELECT 'owner', owner, 0 FROM (SELECT DISTINCT owner FROM grid_job ORDER BY 1 LIMIT 200)
+UNION ALL SELECT 'open', state, sum(number) FROM local_job_count WHERE outcome = '' GROUP BY state
+UNION ALL SELECT 'day', outcome, count(*) FROM local_job WHERE outcome IS NOT NULL AND ended > ? GROUP BY outcome
+UNION ALL SELECT 'hour', '', count(*) FROM local_job WHERE outcome IS NOT NULL AND ended > ?
+"""
+
+
+@dataclass(frozen=True)
+class Totals:
+    """What there is, over all grid jobs."""
+
+    chosen: int
+    """Grid jobs that fit a choice."""
+    types: list[str]
+    owners: list[str]
+    open: Mapping[str, int]
+    """Local jobs that have not ended, by the word of their state."""
+    day: Mapping[str, int]
+    """Local jobs that have ended within 24 hours, by outcome."""
+    hour: int
+    """Local jobs that have ended within an hour."""
 
 
 class ReadOnlyDatabase(Database):
@@ -26,24 +54,19 @@ class ReadOnlyDatabase(Database):
         ((number,),) = self._store.query("PRAGMA data_version")
         return int(number)
 
-    def count_grid_jobs(self, chosen: Choice) -> int:
-        """How many grid jobs there are to list."""
+    def read_totals(self, chosen: Choice, now: float) -> Totals:
+        """What there is of grid jobs and local jobs, by one statement: of one moment."""
         condition, values = chosen.condition()
-        ((number,),) = self._store.query(f"SELECT count(*) FROM grid_job WHERE {condition}", values)
-        return int(number)
-
-    def types_and_owners(self) -> tuple[list[str], list[str]]:
-        """What grid jobs can be chosen by."""
-        found: dict[str, list[str]] = {"type": [], "owner": []}
-        sql = " UNION ALL ".join(
-            f"SELECT '{column}', {column} FROM (SELECT DISTINCT {column} FROM grid_job ORDER BY 1 LIMIT 200)"
-            for column in found
-        )
-        for column, name in self._store.query(sql):
+        sql = f"{_TOTALS} UNION ALL SELECT 'chosen', '', count(*) FROM grid_job WHERE {condition}"
+        found: dict[str, dict[str, int]] = defaultdict(dict)
+        for kind, name, number in self._store.query(sql, [int(now) - DAY, int(now) - HOUR, *values]):
             # What is longer than a line, or has control characters, is nobody's name.
             if name.isprintable() and len(name) <= 200:
-                found[column].append(name)
-        return found["type"], found["owner"]
+                found[kind][name] = number
+        return Totals(
+            *(found["chosen"][""], list(found["type"]), list(found["owner"])),
+            *(found["open"], found["day"], sum(found["hour"].values())),
+        )
 
     def mark_of_all(self) -> Mark:
         """What changes whenever the list of grid jobs would."""
@@ -60,14 +83,9 @@ class ReadOnlyDatabase(Database):
         return (*documents, *self.grid_jobs.overview(job_id), *phases)
 
 
-@contextmanager
-def open_read_only(account: Account) -> Iterator[ReadOnlyDatabase]:
+def open_read_only(account: Account) -> "closing[ReadOnlyDatabase]":
     """The database for the time of one answer."""
-    database = ReadOnlyDatabase(account)
-    try:
-        yield database
-    finally:
-        database.close()
+    return closing(ReadOnlyDatabase(account))
 
 
 class VersionReader:
@@ -107,7 +125,6 @@ def open_file(path: Path) -> BinaryIO | None:
 
 
 def find_size(stream: BinaryIO) -> int:
-    """The bytes of an open file."""
     return os.fstat(stream.fileno()).st_size
 
 

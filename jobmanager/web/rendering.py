@@ -1,7 +1,7 @@
 """Fills in the templates: every text is escaped, and holds nothing that a browser or a reader could take for more."""
 
 import getpass
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -76,6 +76,7 @@ class Templates:
             clock=lambda seconds: _moment(seconds, "%H:%M:%S"),
             duration=render_duration,
             bytes=_bytes,
+            number="{:,}".format,
         )
 
     def render(self, template: str, page: object, status: int = 200) -> HTMLResponse:
@@ -83,6 +84,33 @@ class Templates:
         text = self._environment.get_template(template).render(page=page)
         # A lone surrogate, from a name that is no UTF-8, has no bytes.
         return HTMLResponse(text.encode("utf-8", "replace"), status)
+
+
+@dataclass(frozen=True)
+class Sorting:
+    """What a table is sorted by; in an address with a ``-`` before it where the highest comes first."""
+
+    column: str
+    is_descending: bool
+    parameters: Mapping[str, str]
+    anchor: str = ""
+
+    def direction(self, column: str) -> str | None:
+        """As ARIA has it; None where the table is not sorted by that column."""
+        return None if column != self.column else "descending" if self.is_descending else "ascending"
+
+    def address(self, column: str) -> str:
+        """The first page of the table sorted by a column; by the same one the other way round."""
+        minus = "-" if column == self.column and not self.is_descending else ""
+        others = {name: value for name, value in self.parameters.items() if name not in ("sort", "page")}
+        return f"?{urlencode({**others, 'sort': minus + column})}{self.anchor}"
+
+
+def read_sorting(parameters: Mapping[str, str], columns: Iterable[str], usual: str, anchor: str = "") -> Sorting:
+    """The order that a request asks for, or the usual one."""
+    asked = parameters.get("sort", "")
+    word = asked if asked.removeprefix("-") in columns else usual
+    return Sorting(word.removeprefix("-"), word.startswith("-"), dict(parameters), anchor)
 
 
 @dataclass(frozen=True)

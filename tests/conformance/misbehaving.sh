@@ -9,8 +9,11 @@ if [ -e "$here/down" ]; then
     echo "cannot connect to the batch system" >&2
     exit 1
 fi
-mode=$(sed -n 1p "$here/$kind.plan" 2>/dev/null)
-sed -i 1d "$here/$kind.plan" 2>/dev/null
+mode=
+if [ -s "$here/$kind.plan" ]; then
+    read -r mode <"$here/$kind.plan"
+    sed -i 1d "$here/$kind.plan"
+fi
 case $mode in
 '' | good) exec "$@" ;;
 late)

@@ -4,7 +4,6 @@ A new adapter is tested by being in the registry: all it needs is a dialect, fak
 """
 
 from collections import Counter
-from collections.abc import Iterator
 from operator import attrgetter
 from pathlib import Path
 
@@ -27,13 +26,6 @@ COUNT = 3
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_every_batch_system_has_a_dialect(name: str) -> None:
     assert has_dialect(name), f"write tests/conformance/fakes/{name}.py: what the commands of {name} are told and say"
-
-
-@pytest.fixture(params=[name for name in SYSTEMS if has_dialect(name)])
-def site(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    site = Site(request.param, tmp_path, monkeypatch)
-    yield site
-    site.check()
 
 
 of_all_alike = pytest.mark.parametrize("site", ["slurm"], indirect=True)
@@ -95,7 +87,6 @@ def test_what_failed_here_and_there_is_tried_again_in_one_submission(site: Site)
     site.submit(grid_job)
     site.run_drivers()
     assert site.reconcile() == 0
-    assert site.work("collect", grid_job) == 0
     first = site.taken(grid_job)
     # Its answer is lost: what is found must be told apart by the same table.
     site.plan("submit", "fail-after")

@@ -9,7 +9,7 @@ import pytest
 
 from batch_adapters.adapter import Answer, BatchAdapter, Command
 from batch_adapters.condor import CONDOR
-from batch_adapters.fork import FORK
+from batch_adapters.fork.adapter import FORK
 from batch_adapters.lsf import LSF
 from batch_adapters.pbs import PBS, TORQUE
 from batch_adapters.running.commands import render_argv

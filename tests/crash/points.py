@@ -73,7 +73,7 @@ CANCELLATION = [
 GATHERING = [
     Point("reconcile", f"{_SYSTEM}.query", "after"),
     Point("reconcile", "jobmanager.states.reconciliation._apply", "after"),
-    Point("collect", "jobmanager.completion.collection._is_over", "after", is_inside=True),
+    Point("collect", "jobmanager.completion.collection.prove_ends", "after", is_inside=True),
     Point("collect", "jobmanager.completion.collection._ask_for_summary", "after", is_inside=True),
     # The tar is written, but has not its name yet; then it has.
     Point("collect", "sandbox.gather._render_manifest", "after", is_inside=True),
@@ -83,9 +83,10 @@ GATHERING = [
 ]
 RETRYING = [
     # Inside the transaction that makes failed local jobs new, and when it is committed.
-    Point("collect", "jobmanager.completion.collection.choose_retries", "after"),
-    Point("collect", "jobmanager.completion.collection.put_local_jobs", "after"),
-    Point("collect", "jobmanager.completion.collection.retry_failed", "after"),
+    Point("submit", "jobmanager.completion.retries.ask_for_causes", "after"),
+    Point("submit", "jobmanager.completion.retries.find_last_token", "after"),
+    Point("submit", "jobmanager.completion.retries.put_local_jobs", "after"),
+    Point("submit", "jobmanager.run_grid_job.judge_failures", "after"),
     # Of the second attempt: the intent is committed; the batch system has it, and we do not know.
     Point("submit", "jobmanager.submission.submit.write_intent", "after"),
     Point("submit", f"{_SYSTEM}.submit", "after"),
@@ -93,7 +94,7 @@ RETRYING = [
 ADVANCING = [
     # While the outputs of the first step are laid out for the second.
     Point("advance", "sandbox.unpack.unpack", "after"),
-    Point("advance", "sandbox.unpack._sync", "after"),
+    Point("advance", "sandbox.unpack.sync_tree", "after"),
     Point("advance", "jobmanager.workflow.lay_out", "after"),
     # Inside the transaction: the step's grid job is written, the whole is not; and when it is committed.
     Point("advance", "jobmanager.workflow.add_grid_job", "after"),
@@ -142,6 +143,6 @@ def _arm(point: Point) -> None:
 def _find_owner(dotted: str) -> tuple[Any, str]:
     """The module or class that has the function, and the function's name in it."""
     *path, name = dotted.split(".")
-    if path[-1][0].isupper():
+    if path[-1].lstrip("_")[0].isupper():
         return getattr(import_module(".".join(path[:-1])), path[-1]), name
     return import_module(".".join(path)), name

@@ -28,8 +28,8 @@ STRIKES = 6
 
 WORKERS = "samgrid-worker"
 JOB_MANAGER = ("samgrid-monitor", "samgrid-scheduler-event-generator", WORKERS)
-QUEUE, STARTER = "samgrid-fork\0--spool", "samgrid-starter"
-BATCH_SYSTEM = (STARTER, QUEUE)
+QUEUE, KEEPER = "samgrid-queue", "samgrid-keeper"
+BATCH_SYSTEM = (KEEPER, QUEUE)
 
 
 def parent_of(pid: int) -> int | None:
@@ -41,12 +41,13 @@ def parent_of(pid: int) -> int | None:
 
 
 def find(state: Path, victim: str) -> list[int]:
-    """A victim's processes; the starter is a fork of the queue, with a name of its own."""
+    """A victim's processes; the queue is a fork of its keeper, with a name of its own."""
     if victim not in BATCH_SYSTEM:
         return processes_of(state, victim)
-    named = [pid for pid in processes_of(state, QUEUE) if (name_of(pid) == STARTER) == (victim == STARTER)]
+    of_both = "samgrid-fork\0--spool"
+    named = [pid for pid in processes_of(state, of_both) if (name_of(pid) == QUEUE) == (victim == QUEUE)]
     # A local job may have become its program, with another name, between the two looks.
-    return [pid for pid in processes_of(state, QUEUE) if pid in named]
+    return [pid for pid in processes_of(state, of_both) if pid in named]
 
 
 def name_of(pid: int) -> str:

@@ -22,7 +22,8 @@ _REQUEST = """&(samgrid_type = structured)(steps =
 def find_task(ground: Fork, grid_job: str) -> Task | None:
     job = ground.database.grid_jobs.get(grid_job)
     if job.steps:
-        return next_task_of_steps(states_of(ground.database.grid_jobs.steps(grid_job)[grid_job]), job.cancelled)
+        states = states_of(ground.database.grid_jobs.steps(grid_job)[grid_job])
+        return next_task_of_steps(states, job.needs, job.cancelled)
     return next_task(ground.database.local_jobs.count(grid_job), job.cancelled)
 
 
@@ -35,6 +36,44 @@ def work_once(ground: Fork) -> None:
             return
     ground.wait_for_ends()
     assert ground.work("reconcile", ground.name) == 0
+
+
+_DIAMOND = """&(samgrid_type = structured)(steps =
+ (make (samgrid_type command) (executable /bin/sh) (arguments -c "echo run >>{marks}/make"))
+ (one (samgrid_type command) (executable /bin/sh) (arguments -c "echo run >>{marks}/one"))
+ (two (samgrid_type command) (executable /bin/sh) (arguments -c "echo run >>{marks}/two") (after make))
+ (all (samgrid_type command) (executable /bin/sh) (arguments -c "echo run >>{marks}/all") (after one two)))"""
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        Point("advance", "jobmanager.workflow.add_grid_job", "after"),
+        Point("advance", "jobmanager.workflow._begin_step", "after"),
+        Point("advance", "jobmanager.workflow.add_grid_job", "after", call=2),
+        Point("advance", "jobmanager.workflow._begin_step", "after", call=2),
+    ],
+    ids=str,
+)
+def test_a_worker_that_dies_while_it_begins_two_steps_begins_each_once(
+    fork: Fork, tmp_path: Path, point: Point
+) -> None:
+    relations = read_rsl(_DIAMOND.format(marks=tmp_path / "marks"), {})
+    whole = accept_grid_job(fork.account, [(relation.name, relation.values) for relation in relations], tmp_path)
+    for _ in range(30):
+        if fork.database.grid_jobs.steps(whole)[whole][0].state == "done":
+            break
+        work_once(fork)
+    assert find_task(fork, whole) == "advance"
+    run_and_die(point, lambda: fork.work(point.task, whole))
+    for _ in range(30):
+        work_once(fork)
+        if fork.database.grid_jobs.get(whole).state.is_final:
+            break
+    assert fork.database.grid_jobs.get(whole).state is State.DONE
+    assert len(fork.database.grid_jobs.overview()) == 5, "the whole and four steps"
+    marks = {mark.name: mark.read_text() for mark in (tmp_path / "marks").iterdir()}
+    assert marks == dict.fromkeys(("make", "one", "two", "all"), "run\n")
 
 
 @pytest.mark.parametrize("point", ADVANCING, ids=str)

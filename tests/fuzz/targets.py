@@ -7,6 +7,7 @@ import argparse
 import asyncio
 import contextlib
 import functools
+import itertools
 import json
 import re
 import tarfile
@@ -25,22 +26,29 @@ from starlette.types import ASGIApp
 from adapters import BadSweep, Site
 from adapters.job_adapter import Limits, TooLarge, count_local_jobs, cut_slice
 from adapters.sweep import read_parameters
-from batch_adapters.adapter import BatchAdapter, Garbled, Job, Reader
+from batch_adapters.adapter import BatchAdapter, BatchError, Command, Garbled, Job, Reader
 from batch_adapters.condor import events as condor
+from batch_adapters.diagnosis import Level, Printed
 from batch_adapters.fork import commands as fork_commands
-from batch_adapters.fork.jobs import read_local_id, read_run
-from batch_adapters.fork.protocol import BadMessage, read_start_request, read_wire, render_start_request
-from batch_adapters.fork.protocol import read_answer as read_starter_answer
-from batch_adapters.fork.spool import read_submission
+from batch_adapters.fork.protocol import BadMessage, read_start_request, read_wire
+from batch_adapters.fork.spool import read_local_id, read_run, read_submission
 from batch_adapters.generator.collector_protocol import read_lines
 from batch_adapters.generator.emit import LineFilter
+from batch_adapters.generator.local_time import find_zone
 from batch_adapters.generator.module import LogNotKnown, Parser, ReadyLines
 from batch_adapters.generator.poll import read_polling
 from batch_adapters.lsf.events import LsbEvents
 from batch_adapters.pbs.events import ServerLog
 from batch_adapters.registry import ADAPTERS, find_builtin
-from batch_adapters.running.batch_system import read_answer
-from batch_adapters.running.traffic import Traffic
+from batch_adapters.running.batch_system import (
+    find_status,
+    read_analysis,
+    read_answer,
+    read_max_array,
+    read_reasons,
+)
+from batch_adapters.running.commands import judge_answer
+from batch_adapters.running.rate_limiter import RateLimiter
 from batch_adapters.sge.events import GridEngineLog
 from batch_adapters.site_adapter import find_adapter
 from batch_adapters.slurm.events import SlurmLog
@@ -75,6 +83,8 @@ from sandbox.files import SandboxError, TarLimits
 from sandbox.status import DriverStatus, read_status
 from sandbox.unpack import unpack
 from tests.production import add_production
+from tests.unit.batch_adapters.fork.messages import render_start_request
+from tests.unit.batch_adapters.recordings import read_recordings
 
 RECORDED = Path(__file__).parents[1] / "recorded"
 _LONGEST_FAULT = 20_000
@@ -139,6 +149,36 @@ def _check_adapter(adapter: BatchAdapter, printed: str) -> None:
         adapter.naming.array_of(word)
 
 
+def _check_words(adapter: BatchAdapter, printed: str) -> None:
+    """Why a job waits, what helps, and what each command's answer means: a closed queue is no end."""
+    assert len(read_analysis(adapter, printed)) <= 600
+    with contextlib.suppress(Garbled):
+        assert 1 <= read_max_array(adapter, printed) <= adapter.max_array
+    with contextlib.suppress(Garbled):
+        assert all(len(reason) <= 600 for reason in read_reasons(adapter, printed).values())
+    native_states = sorted(adapter.states)
+    for reason in printed.splitlines()[:5]:
+        status = find_status(adapter, Job("17", native_states[len(printed) % len(native_states)], reason=reason))
+        assert not (status.helps and status.state is not None and status.state.is_final)
+    for command in [value for value in vars(adapter).values() if isinstance(value, Command)]:
+        for exit_code, stdout, stderr in ((0, printed, ""), (1, "", printed), (255, printed, printed)):
+            words = "taken"
+            try:
+                judge_answer(command, command.argv, exit_code, stdout, stderr)
+            except BatchError as error:
+                words = str(error)
+            assert 0 < len(words) < 2000
+
+
+def _check_diagnosis(adapter: BatchAdapter, printed: str) -> None:
+    """Each question is answered by one of the parts between form feeds; whatever that is, a finding is a sentence."""
+    for exit_code in (0, 1, None):
+        answers = itertools.cycle(Printed(exit_code, part, part) for part in printed.split("\f"))
+        for finding in adapter.diagnose(lambda argv, answers=answers: next(answers), {"SGE_ROOT": "/sge"}):  # type: ignore[misc]
+            assert 0 < len(finding.text) < 1000 + len(printed)
+            assert finding.remedy or finding.level is Level.GOOD
+
+
 # --- logs
 
 _LOGS: Mapping[str, tuple[Callable[[], Parser], str]] = {
@@ -158,6 +198,12 @@ def _check_log(new_parser: Callable[[], Parser], block: bytes) -> None:
     assert not lines or lines.endswith(b"\n")
     for line in LineFilter(None).read_good(lines).decode("ascii").splitlines():
         assert line.startswith("001;")
+
+
+def _check_zone(new_parser: Callable[[], Parser], tail: bytes) -> None:
+    """The end of a log that was written on the day of our recordings."""
+    zone = find_zone(lambda: new_parser().read_time, tail, 1795262400.0)
+    assert zone is None or re.fullmatch(r"<[+-]\d{4}>-?\d{1,2}:\d{2}", zone)
 
 
 def _check_event(line: str) -> None:
@@ -235,13 +281,13 @@ def _check_environment(text: str) -> None:
             Target(of_text(setting.read_text), (ValueError,)).check(text.encode())
 
 
-def _check_traffic(data: bytes) -> None:
+def _check_limiter(data: bytes) -> None:
     def ask(file: Path) -> None:
-        traffic = Traffic(file, 60)
-        traffic.outage()
-        traffic.note_outage("down")
-        assert traffic.outage()
-        traffic.note_answer()
+        limiter = RateLimiter(file, 60)
+        limiter.outage()
+        limiter.note_outage("down")
+        assert limiter.outage()
+        limiter.note_answer()
 
     _in_file("batch-fork.json", data, ask)
 
@@ -315,7 +361,7 @@ def _check_start(data: bytes) -> None:
 
 
 def _check_fork_commands(text: str) -> None:
-    for name in ("token", "array", "variable", "slots", "limit", "grace"):
+    for name in ("token", "array", "slots", "limit", "grace"):
         with contextlib.suppress(argparse.ArgumentTypeError):
             getattr(fork_commands, f"read_{name}")(text)
     read_local_id(text)
@@ -406,6 +452,52 @@ def _adapter_targets() -> Iterator[tuple[str, Target]]:
         yield f"answer-{name}", Target(of_text(functools.partial(_check_adapter, adapter)), seeds=seeds)
 
 
+def _diagnosis_targets() -> Iterator[tuple[str, Target]]:
+    for name, adapter in BATCH_SYSTEMS.items():
+        seeds = tuple(part.encode() for part in WORDS[name])
+        yield f"words-{name}", Target(of_text(functools.partial(_check_words, adapter)), seeds=seeds)
+        yield f"diagnosis-{name}", Target(of_text(functools.partial(_check_diagnosis, adapter)), seeds=seeds)
+
+
+def _recorded_answer(folder: str, file: str, command: str) -> str:
+    return next(one.stdout for one in read_recordings(folder, file) if command in one.command)
+
+
+WORDS: Mapping[str, Sequence[str]] = {
+    "condor": (
+        "$(LOG)/EventLog\f2\f50000000\fISO_DATE UTC\f/h\f2\f20971520\ftrue\n",
+        "Not defined: EVENT_LOG\n",
+        "[1]           0  TARGET.Memory >= 900000\n      7 are rejected by your job's requirements\n",
+    ),
+    "fork": ("array limit 7\n",),
+    "lsf": (
+        "CLEAN_PERIOD = 3600\nMAX_JOB_ARRAY_SIZE = 1000\n",
+        "The queue has been closed by its administrator\n",
+        "Job dependency condition never satisfied\n",
+    ),
+    "oar": ("1 W 0\n",),
+    "pbs": (
+        "Server: vm\n    log_events = 511\n    job_history_enable = True\n    job_history_duration = 336:00:00\n"
+        "    node_fail_requeue = 310\n    max_array_size = 10000\n    pbs_version = 23.06.06\n",
+        "held (u)\n",
+        "qsub: Queue is not enabled\n",
+    ),
+    "sge": (
+        _recorded_answer("sge", "sge-commands.txt", "qconf -sconf") + "\fqname all.q\npe_list smp\nrerun   TRUE\n\f"
+        "pe_name   smp\n\f-V\n",
+        "a_b c\fqname q\n\fsmp is not a parallel environment\n",
+        _recorded_answer("sge", "sge-commands.txt", "qstat -j"),
+        'Job 3 cannot run in queue "all.q" because it is disabled\nverification: no suitable queues\n',
+    ),
+    "slurm": (
+        (RECORDED / "slurm" / "show-config.txt").read_text() + "\f1000\n500+\n",
+        "ReqNodeNotAvail, UnavailableNodes:n1\n",
+        "sbatch: error: Batch job submission failed: Required partition not available (inactive or drain)\n",
+    ),
+    "torque": ("Server: vm\n    log_events = 511\n    keep_completed = 300\n", "held (s)\n"),
+}
+"""What batch systems say of their settings, and of what keeps a job waiting."""
+
 GOOD: Sequence[str] = (
     "3_1|RUNNING|0|None|t-2|3_1\n",
     "4_[1-3,5-9:2%4]|CANCELLED by 1001|0:0\n",
@@ -443,8 +535,13 @@ NONSENSE: Mapping[str, bytes] = {
 
 TARGETS: Mapping[str, Target] = {
     **dict(_adapter_targets()),
+    **dict(_diagnosis_targets()),
     **{
         f"log-{name}": Target(functools.partial(_check_log, new_parser), seeds=_recorded(pattern))
+        for name, (new_parser, pattern) in _LOGS.items()
+    },
+    **{
+        f"zone-{name}": Target(functools.partial(_check_zone, new_parser), seeds=_recorded(pattern))
         for name, (new_parser, pattern) in _LOGS.items()
     },
     "event": Target(of_text(_check_event), seeds=_EVENTS),
@@ -482,14 +579,14 @@ TARGETS: Mapping[str, Target] = {
         ),
     ),
     "settings-environment": Target(of_text(_check_environment), seeds=(b"60", b"/a/b", b"x.y:/z.py", b"1e3")),
-    "traffic": Target(_check_traffic, seeds=(b'{"asked": [1.0], "tries": 3, "since": 1.0, "words": "x"}',)),
+    "limiter": Target(_check_limiter, seeds=(b'{"asked": [1.0], "tries": 3, "since": 1.0, "words": "x"}',)),
     "polling": Target(
         lambda data: _in_file("poll.json", data, read_polling),
         (LogNotKnown,),
         (
             b'{"batch_system": "fork", "tables": {}, "variables": {"python": "/x", "launch": "/y", "fork_spool": "/z"},'
-            b' "traffic": "/tmp/t", "interval": 30}',
-            b'{"batch_system": "x", "tables": {"x": {"based_on": 1}}, "variables": {}, "traffic": "/t", "interval": 3}',
+            b' "limiter": "/tmp/t", "interval": 30}',
+            b'{"batch_system": "x", "tables": {"x": {"based_on": 1}}, "variables": {}, "limiter": "/t", "interval": 3}',
         ),
     ),
     "driver-status": Target(
@@ -549,8 +646,7 @@ TARGETS: Mapping[str, Target] = {
         (b"grami_program='/bin/echo'\ngrami_args='\"a b\" \"c\\\\\"'\ngrami_env='\"N\" \"v\"'\ngrami_job_type='1'\n",),
     ),
     "fork-start": Target(_check_start, (BadMessage,), (b"100;t;executable=/sh;arguments=c;count=1;environment=A=b\n",)),
-    "fork-answer": Target(of_text(read_starter_answer), (ValueError,), (b"101;t;4711,4712\n", b"102;t;17;why\n")),
-    "fork-run": Target(of_text(read_run), seeds=(b"process 1 2 boot 3 4\nend 8 0 7\n",)),
+    "fork-run": Target(of_text(read_run), seeds=(b"process 1 2 00000000-0000-0000-0000-000000000000\nend 8 0 7\n",)),
     "fork-submission": Target(
         of_text(read_submission),
         (ValueError,),

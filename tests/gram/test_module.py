@@ -19,7 +19,7 @@ from jobmanager.database.grid_job import GridJob
 from jobmanager.gram.answers import gram_id, read_gram_id
 from jobmanager.monitor.client import is_listening, wake_monitor
 from jobmanager.requests.rsl import read_rsl
-from jobmanager.site.account import look_into_account
+from jobmanager.site.account import open_account
 from tests.clients_of_gram import REQUESTS, render_globus_rsl, write_files
 from tests.conftest import end_processes_of, processes_of
 from tests.gram_interpreter import CONTACT, MODULE, Answer, GramSite, Interpreter, Words, render_request
@@ -102,7 +102,7 @@ def kill_monitor(site: GramSite) -> None:
     """Kill it, and wait until nobody listens any more: that takes a moment longer."""
     for pid in processes_of(site.folder, "samgrid-monitor"):
         os.kill(pid, signal.SIGKILL)
-    account = look_into_account(str(site.state))
+    account = open_account(str(site.state), create=False)
     wait_until(lambda: not is_listening(account))
 
 
@@ -276,7 +276,7 @@ def test_a_request_whose_answer_was_lost_twice_is_cancelled_as_gram_was_told(tmp
             assert [key for key, _ in answer] == ["GT3_FAILURE_MESSAGE", "ERROR"]
         (job,) = grid_jobs(site)
         assert not job.state.is_final
-        account = look_into_account(str(site.state))
+        account = open_account(str(site.state), create=False)
         wake_monitor(account)
         wait_until(lambda: account.database.grid_jobs.get(job.job_id).state is State.FAILED)
         assert "no answer to it came" in str(account.database.grid_jobs.get(job.job_id).reason)
@@ -309,7 +309,7 @@ def test_of_an_interpreter_that_was_killed_after_it_asked_nothing_runs(tmp_path:
             interpreter.process.wait()
         wait_until(lambda: not processes_of(tmp_path, "samgrid-gram"))
         (job,) = grid_jobs(site)
-        account = look_into_account(str(site.state))
+        account = open_account(str(site.state), create=False)
         wake_monitor(account)
         wait_until(lambda: is_listening(account))
         assert account.database.local_jobs.all_of(job.job_id) == []

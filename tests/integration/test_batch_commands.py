@@ -141,14 +141,14 @@ def test_a_wrong_batch_system_for_the_doctor_is_a_clear_error(samgrid: Samgrid) 
 def test_status_says_since_when_a_batch_system_does_not_answer(samgrid: Samgrid, tmp_path: Path) -> None:
     (tmp_path / "samgrid.toml").write_text("[batch.fork]\ncommands_per_minute = 1000\n")
     configured = {"SAMGRID_CONFIG": str(tmp_path / "samgrid.toml"), "SAMGRID_MONITOR_RECONCILE_INTERVAL": "0.5"}
-    restrained = replace(samgrid, settings=configured)
-    job_id = start_running(restrained)
-    assert "has not answered" not in restrained("status").stdout
+    limited = replace(samgrid, settings=configured)
+    job_id = start_running(limited)
+    assert "has not answered" not in limited("status").stdout
     spool = samgrid.state / "fork"
     spool.rename(samgrid.state / "away")
     spool.write_text("")
-    wait_until(lambda: "fork has not answered since " in restrained("status", job_id).stdout)
-    assert '"silent_since": "' in restrained("status", "--format", "json").stdout
+    wait_until(lambda: "fork has not answered since " in limited("status", job_id).stdout)
+    assert '"silent_since": "' in limited("status", "--format", "json").stdout
     spool.unlink()
     (samgrid.state / "away").rename(spool)
-    wait_until(lambda: "has not answered" not in restrained("status").stdout)
+    wait_until(lambda: "has not answered" not in limited("status").stdout)

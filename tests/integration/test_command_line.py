@@ -15,6 +15,7 @@ from batch_adapters.states import State
 from jobmanager.commands import cli
 from jobmanager.database.database import Database
 from jobmanager.database.grid_job import GridJob
+from jobmanager.site.version import read_version
 from tests.conftest import end_processes_of, processes_of
 from tests.samgrid import LAUNCH, Samgrid
 from tests.waiting import wait_until
@@ -48,8 +49,12 @@ HELP = {
     "types": ["TYPE", "attributes"],
     "config": ["SAMGRID_CONFIG", "where it came from"],
     "web": ["--listen ADDRESS:PORT", "--token-file FILE", "127.0.0.1:8642", "changes nothing"],
+    "notify": ["ID", "docs/notification.md", "Exit status"],
+    "backup": ["FILE", "whole or not at all", "docs/administration.md"],
+    "restore": ["FILE", "--leave-out", "--follow", "samgrid orphans"],
     "repair": ["copied first", "columns", "Exit status"],
     "monitor": ["--stay", "foreground"],
+    "metrics": ["--textfile FILE", "docs/metrics.md"],
 }
 """Every command, with words that its help must have."""
 
@@ -101,10 +106,28 @@ def test_help_says_what_there_is_to_know_and_makes_nothing(
     monkeypatch.setenv("SAMGRID_STATE", str(tmp_path / "state"))
     with pytest.raises(SystemExit) as ended:
         cli.main([command, "--help"])
-    printed = capsys.readouterr().out
+    printed = " ".join(capsys.readouterr().out.split())
     assert ended.value.code == 0
     assert all(word in printed for word in [*HELP[command], "--state-dir DIR", "$SAMGRID_STATE"]), printed
     assert not (tmp_path / "state").exists()
+
+
+def test_the_manual_page_is_made_of_all_that_the_help_has() -> None:
+    parser = cli.make_whole_parser()
+    assert parser.parse_args(["status", "a", "--format", "json"]).format == "json"
+    assert parser.parse_args(["cancel", "--name", "b*"]).name == "b*"
+
+
+def test_help_fills_paragraphs_and_leaves_commands_whole(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    with pytest.raises(SystemExit):
+        cli.main(["query", "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert """  samgrid query --format table '//local-job[re:test(@host, "^wn1[0-9]")]'""" in lines
+    assert "The root element is <jobs>, with a <grid-job>" in lines
+    assert any(line.startswith("Exit status: ") for line in lines)
 
 
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,7 +144,12 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         pytest.param([], "COMMAND", id="no command"),
         pytest.param(["sumbit", "x"], "there is no command 'sumbit' (did you mean submit?)", id="unknown command"),
         pytest.param(["zzz"], "there is no command 'zzz'\n", id="unknown command like none"),
-        pytest.param(["--zzz", "status"], "unrecognized arguments: --zzz\n", id="unknown option of the whole"),
+        pytest.param(
+            ["--state-dir", "/x", "status"],
+            "the command comes before its options: samgrid COMMAND --state-dir\n",
+            id="option first",
+        ),
+        pytest.param(["--zzz", "status"], "the command comes before its options", id="unknown option of the whole"),
         pytest.param(["status", "--fromat=json"], "--fromat=json (did you mean --format?)", id="unknown option"),
         pytest.param(
             ["status", "a", "--type", "b", "c", "--fromat=json"], "did you mean --format?", id="ids around it"
@@ -153,7 +181,7 @@ def test_the_version_is_that_of_the_tree(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_without_a_tree_the_version_is_the_installed_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("importlib.metadata.version", {"samgrid-jobmanager": "7.8"}.__getitem__)
-    assert cli.read_version(tmp_path / "setup.cfg") == "7.8"
+    assert read_version(tmp_path / "setup.cfg") == "7.8"
 
 
 # --- nothing is left with who calls
@@ -225,6 +253,7 @@ COMMANDS = [
     *(["submit", "-"], ["run", "-"], ["watch", "a"], ["status"], ["output", "a"], ["cancel", "a"]),
     *(["query", "1"], ["log", "a"], ["export", "x"], ["monitor"], ["explain", "a"], ["usage"], ["remove", "a"]),
     *(["resubmit", "a"], ["recover", "--request", "1"], ["orphans"], ["doctor"], ["repair"], ["web"]),
+    *(["backup", "x"], ["restore", "x"]),
 ]
 
 
@@ -499,7 +528,7 @@ def test_types_lists_job_types_and_their_attributes(samgrid: Samgrid) -> None:
         *("dzero_merge", "dzero_monte_carlo", "dzero_reconstruction", "pythia", "structured"),
     ]
     attributes = samgrid("types", "command").stdout
-    for word in ("executable", "required", "count", "default 1", "max_wall_time", "minutes", "min_success"):
+    for word in ("executable", "required", "count", "DEFAULT", "max_wall_time", "minutes", "min_success"):
         assert word in attributes
     assert "one of ppbar, pp " in samgrid("types", "pythia").stdout
     check_error(samgrid("types", "reco"), "reco", "command, ", "pythia", "structured")
@@ -530,6 +559,15 @@ def test_a_wrong_configuration_stops_every_command_with_every_fault(samgrid: Sam
 
 
 # --- readers that go away
+
+
+def test_a_closed_standard_output_is_written_to_nobody(samgrid: Samgrid) -> None:
+    command = [sys.executable, "-P", str(LAUNCH), "samgrid", "status"]
+    script = 'exec "$@" >&-'
+    done = subprocess.run(
+        ["sh", "-c", script, "sh", *command], stderr=subprocess.PIPE, text=True, env=samgrid.environment(), check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_reader_that_goes_away_is_no_traceback(finished: tuple[Samgrid, str]) -> None:

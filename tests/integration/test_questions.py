@@ -16,6 +16,7 @@ from jobmanager.database.local_job import Evidence, LocalJob
 from jobmanager.site.places import make_state_folder
 from jobmanager.states.ends import put_outcome
 from sandbox.status import PhaseStatus
+from tests.extras import need
 from tests.forked_samgrid import ForkedSamgrid
 from tests.samgrid import Samgrid
 
@@ -142,7 +143,7 @@ def test_there_are_twenty_questions_and_an_answer_for_each() -> None:
 def test_a_question_has_the_answer_that_it_should(asked: Samgrid, number: str) -> None:
     program, *words = shlex.split(QUESTIONS[number])
     if "--xquery" in words:
-        pytest.importorskip("saxonche")
+        need("saxonche")
     assert program == "samgrid"
     done = asked(*words)
     assert (done.returncode, done.stderr) == (0, "")

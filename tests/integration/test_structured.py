@@ -9,10 +9,10 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-import pytest
 from lxml import etree
 
 from tests.conftest import processes_of
+from tests.extras import need
 from tests.integration.test_grid_jobs import read_tar
 from tests.samgrid import Samgrid
 from tests.waiting import is_gone, wait_until
@@ -81,6 +81,64 @@ def test_a_step_that_fails_is_the_last_one(shared_samgrid: Samgrid) -> None:
     }  # fmt: skip
 
 
+def diamond(signal: str, background: str) -> str:
+    """A request of four shell scripts, of which the second and third need the first only."""
+    scripts = {"geometry": "echo 1 >output/part", "signal": signal, "background": background}
+    scripts["compare"] = "cat $SAMGRID_INPUT_FOLDER/*/part"
+    more = {"signal": "(after geometry)", "background": "(after)(input_step geometry)"}
+    more["compare"] = "(after background)(input_step signal)"
+    step = "({name} (samgrid_type command) (executable /bin/sh) (arguments -c '{script}') {more})"
+    steps = [step.format(name=name, script=script, more=more.get(name, "")) for name, script in scripts.items()]
+    return f"&(samgrid_type = structured)(steps = {' '.join(steps)})"
+
+
+def test_steps_that_need_not_wait_run_side_by_side(shared_samgrid: Samgrid, tmp_path: Path) -> None:
+    meet = "touch {place}/{mine}; until [ -e {place}/{other} ]; do sleep 0.05; done; echo {mine} >output/part"
+    signal, background = (
+        meet.format(place=tmp_path, mine=mine, other=other) for mine, other in (("s", "b"), ("b", "s"))
+    )
+    # They end when somebody has seen both.
+    until_seen = f"; until [ -e {tmp_path}/seen ]; do sleep 0.05; done"
+    job_id = shared_samgrid.submit(diamond(signal + until_seen, background + until_seen))
+    wait_until(lambda: [state for _, _, state in steps(shared_samgrid, job_id)] == ["done", "active", "active"])
+    row = shared_samgrid("status").stdout
+    assert "steps 2 and 3 of 4: signal" in " ".join(row.split()), row
+    assert "compare, after background and signal" in shared_samgrid("status", job_id).stdout
+    (tmp_path / "seen").touch()
+    done = shared_samgrid("watch", job_id)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert {"step 2 of 4: signal", "step 3 of 4: background"} <= set(re.findall(r"step \d of 4: \w+", done.stdout))
+    found = steps(shared_samgrid, job_id)
+    assert [(name, state) for name, _, state in found] == [
+        (name, "done") for name in ("geometry", "signal", "background", "compare")
+    ]
+    assert read_step(shared_samgrid, job_id, "compare")[f"{found[3][1]}-1.1.stdout"] == b"s\n"
+
+
+def test_the_others_run_to_their_ends_where_one_failed(shared_samgrid: Samgrid, tmp_path: Path) -> None:
+    background = f"until [ -e {tmp_path}/failed ]; do sleep 0.05; done; echo made >output/part"
+    job_id = shared_samgrid.submit(diamond("exit 3", background))
+    wait_until(lambda: "failed" in [state for _, _, state in steps(shared_samgrid, job_id)])
+    (tmp_path / "failed").touch()
+    done = shared_samgrid("watch", job_id)
+    assert done.returncode == 1
+    (_, (_, part, _), _) = found = steps(shared_samgrid, job_id)
+    assert [(name, state) for name, _, state in found] == [
+        ("geometry", "done"), ("signal", "failed"), ("background", "done")
+    ]  # fmt: skip
+    assert f"failed: step signal ({part}): 1 of 1 local jobs failed" in done.stdout
+    assert f"{found[2][1]}-1.1.output/part" in read_step(shared_samgrid, job_id, "background")
+    again = shared_samgrid("resubmit", job_id, "--failed")
+    assert again.returncode == 0, again.stderr
+    repetition = again.stdout.strip()
+    assert shared_samgrid("watch", repetition).returncode == 1
+    taken = {name: grid_job for name, grid_job, _ in steps(shared_samgrid, repetition)}
+    assert {name: taken[name] for name in ("geometry", "background")} == {
+        name: grid_job for name, grid_job, state in found if state == "done"
+    }
+    assert taken["signal"] != part
+
+
 def test_a_step_whose_request_is_wrong_when_it_is_due_ends_the_whole(shared_samgrid: Samgrid, tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_text("#!/bin/sh\n")
@@ -142,7 +200,7 @@ def test_a_step_cannot_lead_the_next_one_out_of_its_outputs(shared_samgrid: Samg
 
 
 def test_the_example_makes_events_and_merges_them(shared_samgrid: Samgrid) -> None:
-    pytest.importorskip("pythia8mc")
+    need("pythia8mc")
     example = (Path(__file__).parents[2] / "examples" / "production-and-merge.rsl").read_text()
     assert "(events 2000)" in example
     smaller = example.replace("(events 2000)", "(events 20) (events_per_local_job 10)")
@@ -159,8 +217,8 @@ def test_the_example_makes_events_and_merges_them(shared_samgrid: Samgrid) -> No
     assert len(inputs) == len(set(inputs)) == 2
     assert "production: events: 20" in done.stdout
     assert "merge: inputs: 2 files" in done.stdout
-    assert re.search(r"^ +1 × +merge/output/merged-1\.lhe +\d+ bytes$", done.stdout, re.MULTILINE), done.stdout
-    assert re.search(r"^ +2 × +production/output/events\.lhe +\d+ bytes$", done.stdout, re.MULTILINE), done.stdout
+    assert re.search(r"^ +1 × +merge/output/merged-1\.lhe +[\d,]+ bytes$", done.stdout, re.MULTILINE), done.stdout
+    assert re.search(r"^ +2 × +production/output/events\.lhe +[\d,]+ bytes$", done.stdout, re.MULTILINE), done.stdout
 
 
 def test_cancel_ends_a_step_whose_handler_does_not_return(shared_samgrid: Samgrid, tmp_path: Path) -> None:

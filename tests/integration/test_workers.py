@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from batch_adapters.fork import FORK
+from batch_adapters.fork.adapter import FORK
 from tests.conftest import processes_of
 from tests.integration.test_grid_jobs import counts, read_tar
 from tests.samgrid import Samgrid
@@ -105,7 +105,7 @@ class Hanging(CommandAdapter):
 
     def getCommandAndArguments(self, localJob):
         while True:
-            pass
+            time.sleep(0.01)
 
 class Deaf(CommandAdapter):
     jobType = "deaf"

@@ -42,16 +42,23 @@ def find_imports(modules: dict[str, Path]) -> dict[str, set[str]]:
     for name, path in modules.items():
         nodes = list(ast.walk(ast.parse(path.read_text())))
         named = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+        package = name if path.name == "__init__.py" else name.rpartition(".")[0]
         for node in nodes:
-            if isinstance(node, ast.ImportFrom) and node.level == 0:
-                members = {f"{node.module}.{alias.name}" for alias in node.names}
-                named |= members & modules.keys() or {str(node.module)}
+            if isinstance(node, ast.ImportFrom):
+                module = find_module(node, package)
+                named |= {f"{module}.{alias.name}" for alias in node.names} & modules.keys() or {module}
         found[name] = named & modules.keys()
     return found
 
 
+def find_module(node: ast.ImportFrom, package: str) -> str:
+    """The dotted name of what is imported from in a module of that package."""
+    above = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
+    return ".".join([*above, node.module] if node.module else above)
+
+
 def find_faults(root: Path) -> list[str]:
-    """What is wrong with the house: imports that run up or in a circle, relative ones, folders that are too full."""
+    """What is wrong with the house: imports that run up or in a circle, folders that are too full."""
     modules = find_modules(root)
     imports = find_imports(modules)
     faults = []
@@ -90,8 +97,9 @@ def test_imports_run_one_way_and_no_folder_is_too_full() -> None:
             "jobmanager.states.changes imports jobmanager.control.removal, which is above it",
         ),
         ("batch_adapters/states.py", "import batch_adapters.adapter", "a circle: "),
+        ("adapters/attributes.py", "from .job_adapter import JobAdapter", "a circle: "),
     ],
-    ids=["a folder above", "handlers", "a room above, late", "a circle"],
+    ids=["a folder above", "handlers", "a room above, late", "a circle", "a relative one"],
 )
 def test_what_breaks_the_order_is_found(tmp_path: Path, module: str, line: str, fault: str) -> None:
     for folder in MAY_IMPORT:
@@ -142,8 +150,8 @@ def test_there_is_no_drawer_for_things_without_a_place() -> None:
             "asyncio batch_adapters.adapter handlers jinja2 jobmanager.requests.acceptance lark sh tarfile tenacity",
         ),
         ("import jobmanager.monitor.worker", "handlers handlers.command handlers.pythia"),
-        ("import batch_adapters.fork.commands", "lxml jinja2 sh rich lark"),
-        ("import batch_adapters.generator.main", "lxml jinja2 sh rich lark sqlite3"),
+        ("import batch_adapters.fork.commands", "batch_adapters.adapter lxml jinja2 sh rich lark"),
+        ("import batch_adapters.generator.main", "batch_adapters.adapter lxml jinja2 sh rich lark sqlite3"),
         ("import batch_adapters.generator.collector", "lxml jinja2 sh rich lark"),
     ],
     ids=["submit", "gram", "monitor", "workers' server", "fork", "generator", "collector"],
@@ -154,7 +162,8 @@ def test_light_programs_load_no_heavy_modules(program: str, forbidden: str) -> N
     assert not set(forbidden.split()) & set(loaded.split())
 
 
-_OF_HELP = "asyncio dataclasses datetime importlib.metadata inspect json logging lxml socket sqlite3 subprocess"
+_OF_HELP = "argcomplete asyncio dataclasses datetime importlib.metadata inspect json logging lxml socket sqlite3"
+_OF_HELP += " subprocess"
 _OF_STATUS = "asyncio batch_adapters.adapter handlers importlib.metadata jinja2 jobmanager.monitor"
 _OF_STATUS += " jobmanager.requests lark logging lxml rich sh socket subprocess tarfile tenacity"
 

@@ -3,7 +3,6 @@
 import configparser
 import importlib
 import subprocess
-import sys
 import zipfile
 from email import message_from_bytes
 from pathlib import Path
@@ -12,6 +11,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("adapters", "batch_adapters", "gram_shims", "handlers", "jobmanager", "sandbox")
+PACKAGE = "jobmanager/commands/samgrid_jobmanager/"
+"""What is the package itself; all else is a part of it."""
 INSTALLED = (
     ".py",
     ".lark",
@@ -28,19 +29,8 @@ INSTALLED = (
     ".rvf",
     ".schema.json",
     ".service",
+    "/py.typed",
 )
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel built from this tree."""
-    folder = tmp_path_factory.mktemp("wheel")
-    source = folder / "source"
-    subprocess.run(["git", "-C", ROOT, "checkout-index", "--all", f"--prefix={source}/"], check=True)
-    options = ("--quiet", "--no-deps", "--no-build-isolation", "-w", str(folder))
-    subprocess.run([sys.executable, "-m", "pip", "wheel", *options, str(source)], check=True, capture_output=True)
-    (wheel,) = folder.glob("*.whl")
-    return wheel
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +42,13 @@ def wheel_names(wheel: Path) -> set[str]:
 
 def test_the_wheel_holds_every_file_of_the_tree(wheel_names: set[str]) -> None:
     listed = subprocess.run(["git", "-C", ROOT, "ls-files", *FOLDERS], capture_output=True, text=True, check=True)
-    expected = {f"samgrid_jobmanager/{name}" for name in listed.stdout.split() if name.endswith(INSTALLED)}
+    names = {name.removeprefix(PACKAGE) for name in listed.stdout.split() if name.endswith(INSTALLED)}
+    expected = {f"samgrid_jobmanager/{name}" for name in names}
     assert {name for name in wheel_names if name.startswith("samgrid_jobmanager/")} == expected
+
+
+def test_the_wheel_has_the_manual_page_that_was_made(wheel_names: set[str]) -> None:
+    assert any(name.endswith(".data/data/share/man/man1/samgrid.1") for name in wheel_names)
 
 
 def test_site_packages_get_one_folder_of_ours(wheel_names: set[str]) -> None:

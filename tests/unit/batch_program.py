@@ -13,8 +13,10 @@ cd '{folder}' || exit 99
 echo "$*" >>calls
 for last; do :; done
 [ "$1" != submit ] || [ ! -e runs ] || /bin/sh "$2"
-[ ! -e "$1" ] || sed "s/@/$last/g" "$1"
-exit "$(cat "$1.code" 2>/dev/null || echo 0)"
+[ ! -s "$1" ] || sed "s/@/$last/g" "$1"
+code=0
+[ ! -e "$1.code" ] || read -r code <"$1.code"
+exit "$code"
 """
 SILENT, NO = 7, 9
 
@@ -31,7 +33,7 @@ class BatchProgram:
     def answer(self, command: str, text: str = "", code: int = 0) -> None:
         """What the next calls of a command print and return."""
         (self.folder / command).write_text(text)
-        (self.folder / f"{command}.code").write_text(str(code))
+        (self.folder / f"{command}.code").write_text(f"{code}\n")
 
     def run_what_is_submitted(self) -> None:
         """From now on the driver runs while it is submitted."""

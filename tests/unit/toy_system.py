@@ -1,5 +1,6 @@
 """A batch system of one program, which answers each kind of command as it was last told, while time stands still."""
 
+import shlex
 import sys
 import time
 from collections.abc import Iterable
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Lines, Meaning, Naming
-from batch_adapters.fork import FORK
+from batch_adapters.fork.adapter import FORK
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.states import State
 from jobmanager.database.grid_job import GridJob
@@ -104,14 +105,15 @@ class ToySystem:
     def falls_silent(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let it have left so many questions unanswered that it is asked with long pauses only."""
         clock = SimpleNamespace(**{**vars(time), "time": lambda: self.now})
-        monkeypatch.setattr("batch_adapters.running.traffic.time", clock)
+        monkeypatch.setattr("batch_adapters.running.rate_limiter.time", clock)
         self.change_adapter(commands_per_minute=100)
         for _ in range(9):
-            self.system.traffic.note_outage("no")
+            self.system.limiter.note_outage("no")
 
     def answers(self, kind: str, *lines: str) -> None:
         """Print these lines from now on, where that kind of command is asked."""
-        self.does(kind, "cat <<'EOF'\n" + "".join(f"{line}\n" for line in lines) + "EOF")
+        # By the shell itself: a cat would be one more process.
+        self.does(kind, f"printf '%s\\n' {shlex.join(lines)}" if lines else ":")
 
     def does(self, kind: str, script: str) -> None:
         """Run this shell script from now on, where that kind of command is asked."""

@@ -1,14 +1,18 @@
 """The page of one grid job."""
 
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from adapters import Value
 from batch_adapters.states import STATE_OF_WORD
-from jobmanager.database.database import LocalJobLine, StepLine
+from jobmanager.database.database import Choice, LocalJobLine, StepLine
 from jobmanager.database.grid_job import GridJob
+from jobmanager.database.local_jobs import EarlierAttempt
 from jobmanager.database.times import read_time
 from jobmanager.site.account import Account
+from jobmanager.views.grid_jobs import render_counts
 from jobmanager.views.progress import estimate_end, read_course, render_blocked, render_rate, render_silent
 from jobmanager.web.charts import (
     KIND_OF_NAME,
@@ -18,6 +22,7 @@ from jobmanager.web.charts import (
     Timeline,
     count_kinds,
     draw_history,
+    draw_shares,
     draw_timeline,
     find_span,
     kind_of,
@@ -26,16 +31,15 @@ from jobmanager.web.charts import (
     render_cells,
 )
 from jobmanager.web.reading import ReadOnlyDatabase, find_size, open_file
-from jobmanager.web.rendering import Paging, read_paging
+from jobmanager.web.rendering import Paging, Sorting, read_paging, read_sorting
 from sandbox.status import PhaseStatus
 
 _ROWS = 50
+_MOST_GROUPS = 10
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One phase."""
-
     name: str
     done: int
     total: int
@@ -75,6 +79,19 @@ def render_bars(told: Iterable[PhaseStatus]) -> list[Bar]:
 
 
 @dataclass(frozen=True)
+class StepView:
+    """A step of a structured grid job, and how far it is."""
+
+    line: StepLine
+    kind: JobKind
+    shares: Sequence[tuple[JobKind, str]] = ()
+    words: str = ""
+    bars: Sequence[Bar] = ()
+    took: float | None = None
+    """Seconds since it was submitted, until its end or now; None before it begins."""
+
+
+@dataclass(frozen=True)
 class Row:
     """A local job in the table; times in seconds."""
 
@@ -82,6 +99,15 @@ class Row:
     kind: JobKind
     waited: float | None
     ran: float | None
+    attempt: int
+
+
+_COLUMNS: Mapping[str, Callable[[Row], object]] = {
+    **{name: attrgetter(f"line.{name}") for name in ("local_id", "host", "submitted", "reason")},
+    **{"number": attrgetter("line.index"), "state": attrgetter("kind.name")},
+    **{name: attrgetter(name) for name in ("attempt", "waited", "ran")},
+}
+"""What the table can be sorted by."""
 
 
 @dataclass(frozen=True)
@@ -90,22 +116,37 @@ class JobTable:
 
     chosen: JobKind | None
     """Only those of this kind."""
+    words: str
+    """Which are listed; empty where all are."""
     rows: list[Row]
     count: int
+    sorting: Sorting
     links: Paging
 
 
 @dataclass(frozen=True)
-class GridJobPage:
-    """What the page shows."""
+class Failures:
+    """Attempts that failed for the same cause, or on the same host."""
 
+    name: str | None
+    """None: it is not known."""
+    local_jobs: int
+    """Those that failed for good."""
+    earlier: int
+    """Earlier attempts."""
+    ended: int
+    """All attempts that ended alike, or there, whatever their outcome."""
+
+
+@dataclass(frozen=True)
+class GridJobPage:
     job: GridJob
     kind: JobKind
     state_words: str
     submitted: float
     ended: float | None
     request: list[tuple[str, str]]
-    steps: list[tuple[StepLine, JobKind]]
+    steps: list[StepView]
     """Of a structured grid job, which has no local jobs of its own."""
     outlook: Outlook
     legend: list[tuple[JobKind, int]]
@@ -113,6 +154,8 @@ class GridJobPage:
     count: int
     history: History | None
     timeline: Timeline | None
+    causes: list[Failures]
+    hosts: list[Failures]
     table: JobTable
     output_size: int | None
     """Bytes of the output tar."""
@@ -132,7 +175,11 @@ def read_grid_job_page(
     job = database.grid_jobs.get(job_id)
     (row,) = database.grid_jobs.overview(job_id)
     lines = list(database.local_jobs.lines(job_id))
-    span = find_span(lines, now)
+    attempts = database.local_jobs.earlier_attempts(job_id)
+    earlier = defaultdict[int, list[EarlierAttempt]](list)
+    for past in attempts:
+        earlier[past.index].append(past)
+    span = find_span(lines, now, earlier)
     ended = job.element.get("ended")
     return GridJobPage(
         job=job,
@@ -141,35 +188,96 @@ def read_grid_job_page(
         submitted=read_time(job.submitted),
         ended=read_time(ended) if ended else None,
         request=[(name, " ".join(map(_render_value, values))) for name, values in job.request()],
-        steps=[(step, kind_of_state(STATE_OF_WORD[step.state or "unsubmitted"])) for step in row.steps],
+        steps=_read_steps(account, database, row.steps, now),
         outlook=read_outlook(account, database, job, now),
         legend=count_kinds(lines),
         cells=render_cells(lines),
         count=len(lines),
-        history=draw_history(lines, span) if span else None,
-        timeline=draw_timeline(lines, span, now) if span else None,
-        table=_read_table(lines, parameters, now),
+        history=draw_history(lines, span, earlier) if span else None,
+        timeline=draw_timeline(lines, span, now, earlier) if span else None,
+        causes=_group_failures(lines, attempts, attrgetter("cause")),
+        hosts=_group_failures(lines, attempts, attrgetter("host")),
+        table=_read_table(lines, attempts, parameters, now),
         output_size=_find_output_size(account, job_id),
         quarantined=why.sentence if (why := database.quarantine.list().get(job_id)) else "",
         events=f"/jobs/{job_id}/events",
     )
 
 
+def _read_steps(account: Account, database: ReadOnlyDatabase, steps: Sequence[StepLine], now: float) -> list[StepView]:
+    ids = tuple(step.grid_job for step in steps if step.grid_job)
+    begun = {row.id: row for row in database.grid_jobs.overview(choice=Choice(ids=ids))} if ids else {}
+    views = []
+    for step in steps:
+        kind, row = _find_kind(step), begun.get(step.grid_job or "")
+        if row is None:
+            views.append(StepView(step, kind))
+        else:
+            outlook = read_outlook(account, database, database.grid_jobs.get(row.id), now)
+            until = read_time(row.ended) if row.ended else now
+            took = until - read_time(row.submitted)
+            views.append(StepView(step, kind, draw_shares(row.counts), render_counts(row), outlook.bars, took))
+    return views
+
+
+def _find_kind(step: StepLine) -> JobKind:
+    return kind_of_end(step.outcome) if step.outcome else kind_of_state(STATE_OF_WORD[step.state or "unsubmitted"])
+
+
 def _render_value(value: Value) -> str:
     return value if isinstance(value, str) else f"({' '.join(map(_render_value, value))})"
 
 
-def _read_table(lines: Iterable[LocalJobLine], parameters: Mapping[str, str], now: float) -> JobTable:
+_Attempt = LocalJobLine | EarlierAttempt
+
+
+def _group_failures(
+    lines: Iterable[LocalJobLine], attempts: Sequence[EarlierAttempt], group_of: Callable[[_Attempt], str | None]
+) -> list[Failures]:
+    """The attempts that failed, by cause or by host, the most frequent first."""
+    failed = Counter(group_of(line) for line in lines if line.outcome == "failed")
+    earlier = Counter(map(group_of, attempts))
+    ended = earlier + Counter(group_of(line) for line in lines if line.state.is_final)
+    most = (failed + earlier).most_common(_MOST_GROUPS)
+    return [Failures(name, failed[name], earlier[name], ended[name]) for name, _ in most]
+
+
+def _read_table(
+    lines: Sequence[LocalJobLine], attempts: Iterable[EarlierAttempt], parameters: Mapping[str, str], now: float
+) -> JobTable:
     chosen = KIND_OF_NAME.get(parameters.get("state", ""))
-    listed = [line for line in lines if chosen in (None, kind_of(line))]
-    links = read_paging("Pages of local jobs", parameters, len(listed), _ROWS, "#table")
-    shown = listed[links.first : links.first + _ROWS]
-    return JobTable(chosen, [_describe(line, now) for line in shown], len(listed), links)
+    cause, host = parameters.get("cause"), parameters.get("host")
+    failed: list[_Attempt] = [*attempts, *(line for line in lines if line.outcome == "failed")]
+    fits = {one.index for one in failed if cause in (None, one.cause) and host in (None, one.host)}
+    tried = Counter(past.index for past in attempts)
+    rows = [
+        _describe(line, tried[line.index], now)
+        for line in lines
+        if chosen in (None, kind_of(line)) and ((cause is None and host is None) or line.index in fits)
+    ]
+    sorting = read_sorting(parameters, _COLUMNS, "number", "#table")
+    links = read_paging("Pages of local jobs", parameters, len(rows), _ROWS, "#table")
+    shown = _sort(rows, sorting)[links.first : links.first + _ROWS]
+    return JobTable(chosen, _render_choice(chosen, cause, host), shown, len(rows), sorting, links)
 
 
-def _describe(line: LocalJobLine, now: float) -> Row:
+def _render_choice(chosen: JobKind | None, cause: str | None, host: str | None) -> str:
+    words = f"are {chosen.words}" if chosen else ""
+    where = (f" with {cause.replace('-', ' ')}" if cause else "") + (f" on {host}" if host else "")
+    return " and ".join(filter(None, (words, where and f"failed in any attempt{where}")))
+
+
+def _sort(rows: Iterable[Row], sorting: Sorting) -> list[Row]:
+    """In that order; those of which it is not known come last."""
+    key = _COLUMNS[sorting.column]
+    known = sorted((row for row in rows if key(row) is not None), key=key, reverse=sorting.is_descending)  # type: ignore[arg-type]
+    return [*known, *(row for row in rows if key(row) is None)]
+
+
+def _describe(line: LocalJobLine, earlier: int, now: float) -> Row:
     until = line.ended if line.state.is_final else now
-    return Row(line, kind_of(line), _between(line.submitted, line.started or until), _between(line.started, until))
+    waited, ran = _between(line.submitted, line.started or until), _between(line.started, until)
+    return Row(line, kind_of(line), waited, ran, earlier + 1)
 
 
 def _between(start: float | None, end: float | None) -> float | None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from jobmanager.database.database import UnknownJob
 from jobmanager.database.local_job import Evidence, LocalJob
 from jobmanager.site.account import Account
-from jobmanager.views.explaining import describe_driver, describe_local_job, look_around
+from jobmanager.views.explaining import describe_driver, describe_local_job, read_context
 from jobmanager.views.verdict import render_verdict
 from jobmanager.web.charts import JobKind, kind_of_end, kind_of_state
 from jobmanager.web.pages.grid_job import Bar, render_bars
@@ -19,8 +19,6 @@ _SHOWN_ELSEWHERE = ("grid job", "number", "state", "intended", "submitted", "sta
 
 @dataclass(frozen=True)
 class LocalJobPage:
-    """What the page shows."""
-
     job_id: str
     job: LocalJob
     kind: JobKind
@@ -43,17 +41,18 @@ def read_local_job_page(account: Account, database: ReadOnlyDatabase, job_id: st
     :raises UnknownJob: there is none of that number.
     """
     job = find_local_job(database, job_id, index)
-    surroundings, complaint = look_around(account, database, job_id, job)
+    context, complaint = read_context(account, database, job_id, job)
+    facts = describe_local_job(database.grid_jobs.get(job_id), job)
     return LocalJobPage(
         job_id=job_id,
         job=job,
         kind=kind_of_end(job.outcome.value) if job.outcome else kind_of_state(job.state),
-        verdict=render_verdict(job, surroundings),
-        facts=[(name, text) for name, text in describe_local_job(job_id, job) if name not in _SHOWN_ELSEWHERE],
+        verdict=render_verdict(job, context),
+        facts=[(name, text) for name, text in facts if name not in _SHOWN_ELSEWHERE],
         times=_list_times(job),
         bars=render_bars(job.phases()),
         evidence=job.evidence(),
-        driver=[*describe_driver(surroundings.driver), *complaint],
+        driver=[*describe_driver(context.driver), *complaint],
         files=_list_files(account, job_id, job),
         events=f"/jobs/{job_id}/events",
     )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from jobmanager.database.database import UnknownJob
 from jobmanager.site.account import Account
-from jobmanager.views.query import MOST_LETTERS, Language, QueryError, QueryLimits, QueryResult, run_limited
+from jobmanager.views.query import MOST_LETTERS, Language, QueryError, QueryLimits, QueryResult, find_cells, run_limited
 from jobmanager.web.reading import open_read_only
 
 LIMITS = QueryLimits(seconds=10, memory=1_000_000_000, answer=8_000_000)
@@ -13,30 +13,61 @@ LIMITS = QueryLimits(seconds=10, memory=1_000_000_000, answer=8_000_000)
 _MOST_ITEMS = 1000
 _MOST_TEXT = 500_000
 
-_EXAMPLES = (
-    ("How many local jobs run?", "count(//local-job[@state='active'])"),
-    ("Which failed, and why?", "//local-job[@state='failed']/@reason"),
-    ("Which ended with another exit code than 0?", "//local-job[@exit-code and @exit-code != '0']"),
-    ("Where did they run?", "//local-job/@host"),
-    ("How much CPU time was used, in seconds?", "sum(//local-job/@cpu-time)"),
-    ("What was asked for?", "//grid-job/request"),
+_EXAMPLES: tuple[tuple[str, Language, str], ...] = (
+    ("Where are my events?", Language.XPATH, '//grid-job[@owner="maria"]/local-job[@state="active"]/phase'),
+    ("How many events have passed the phase d0gstar?", Language.XPATH, 'sum(//phase[@name="d0gstar"]/@done)'),
+    (
+        "Which grid jobs failed, and why?",
+        Language.XQUERY,
+        '//grid-job[@outcome="failed"] ! <failed id="{@id}" reason="{@reason}"/>',
+    ),
+    ("What keeps grid jobs from going on?", Language.XPATH, "//problem"),
+    (
+        "Which hosts lose most local jobs?",
+        Language.XQUERY,
+        'for $j in //local-job[@outcome != "succeeded"][@host] group by $host := $j/@host order by '
+        'count($j) descending, $host return <host name="{$host}" failed="{count($j)}"/>',
+    ),
+    (
+        "Which reasons are there for failures, and how often?",
+        Language.XQUERY,
+        'for $j in //local-job[@outcome="failed"] group by $reason := $j/@reason order by count($j) '
+        'descending, $reason return <reason count="{count($j)}">{string($reason)}</reason>',
+    ),
+    (
+        "Which fraction of the local jobs that have ended did what they should?",
+        Language.XPATH,
+        'count(//local-job[@outcome="succeeded"]) div count(//local-job[@outcome])',
+    ),
+    ("How many local jobs run on Slurm now?", Language.XPATH, 'count(//local-job[@state="active"][@batch="slurm"])'),
+    (
+        "What runs in the rack whose hosts are wn100 to wn109?",
+        Language.XPATH,
+        '//local-job[@state="active"][re:test(@host, "^wn10[0-9]\\.")]/@id',
+    ),
+    ("Why do local jobs wait?", Language.XPATH, '//local-job[@state="pending"]/@wait-reason'),
 )
+"""Of docs/questions.md."""
 
 
 @dataclass(frozen=True)
 class QueryPage:
-    """What the page shows."""
-
     expression: str
     job: str
     language: Language
     fault: str = ""
     result: QueryResult | None = None
     languages: tuple[Language, ...] = tuple(Language)
-    examples: tuple[tuple[str, str], ...] = _EXAMPLES
+    examples: tuple[tuple[str, Language, str], ...] = _EXAMPLES
     most_letters: int = MOST_LETTERS
     here: str = "query"
     events: str = ""
+
+    @property
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Heading and rows of those that have attributes, or are some; no rows where there are none."""
+        items = self.result.items[: len(self.shown)] if self.result else ()
+        return find_cells(items) if any(item.fields for item in items) else ([], [])
 
     @property
     def shown(self) -> list[str]:

@@ -58,7 +58,9 @@ class Outcome(NamedTuple):
 def answer(book: Book, dialect: Dialect, program: str, arguments: Sequence[str], stdin: Callable[[], str]) -> Outcome:
     """Run one command: what it prints, and how it ends."""
     try:
-        ask = dialect.read(program, arguments, stdin)
+        ask = dialect.read(program, arguments, lambda: _read_script(stdin))
+    except _NoScript:
+        return Outcome(Reply("", "there is nothing to submit\n", 1))
     except UnknownCommand as error:
         book.note_call("unknown", [program, *arguments])
         return Outcome(Reply("", f"the fake {program} does not know {error}\n", UNKNOWN))
@@ -69,6 +71,17 @@ def answer(book: Book, dialect: Dialect, program: str, arguments: Sequence[str],
     if way.says in ("hang", "die"):
         return Outcome(Reply(), way.says)
     return Outcome(spoil(reply, dialect, program, way.says))
+
+
+class _NoScript(Exception):
+    """Who called the command was killed before it could say what is to be submitted."""
+
+
+def _read_script(stdin: Callable[[], str]) -> str:
+    text = stdin()
+    if not text:
+        raise _NoScript
+    return text
 
 
 def obey(book: Book, ask: Ask, does: str) -> Reply:

@@ -18,7 +18,10 @@ from tests.conformance.fakes.program import Outcome
 
 _CLIENT = """\
 #!/bin/sh
-cd {folder} && mkfifo $$ && exec 3<>$$ 4<&0 5>&1 6>&2 && echo $$ 1<>door && read -r end <&3 || exit 98
+# A pipe of its own, which we write to through /proc: mkfifo would be one more process.
+exec 3<<PIPE 4<&0 5>&1 6>&2
+PIPE
+cd {folder} && exec 3<>/proc/$$/fd/3 && echo $$ 1<>door && read -r end <&3 || exit 98
 case $end in
 hang) : >hangs.$$ && exec sleep 3600 ;;
 die) kill -9 $$ ;;
@@ -67,13 +70,13 @@ class Resident:
         with open(self._door, encoding="ascii") as door:
             while pid := door.readline().strip():
                 try:
-                    self._serve_one(Path("/proc", pid), self._folder / pid)
+                    self._serve_one(Path("/proc", pid))
                 except _Gone:
                     continue
                 except Exception:  # noqa: BLE001 the next command must be answered; `Site.check` tells of it
                     self.faults.append(traceback.format_exc())
 
-    def _serve_one(self, process: Path, ear: Path) -> None:
+    def _serve_one(self, process: Path) -> None:
         _, *words = map(os.fsdecode, _read(process / "cmdline").split(b"\0"))
         if not words:
             raise _Gone("a zombie has no words any more")
@@ -82,7 +85,7 @@ class Resident:
         reply, end = self._find_outcome(words, lambda: _read(process / "fd" / "4").decode())
         _write(process / "fd" / "5", reply.stdout)
         _write(process / "fd" / "6", reply.stderr)
-        _write(ear, f"{reply.exit_code if end == 'exit' else end}\n")
+        _write(process / "fd" / "3", f"{reply.exit_code if end == 'exit' else end}\n")
 
     def _find_outcome(self, words: Sequence[str], stdin: Callable[[], str]) -> Outcome:
         try:

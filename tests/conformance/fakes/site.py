@@ -27,7 +27,7 @@ from jobmanager.requests.acceptance import accept_grid_job
 from jobmanager.site import account as accounts
 from jobmanager.site.account import open_account
 from jobmanager.site.configuration import Configuration, render_configuration
-from jobmanager.site.settings import SandboxSettings, SiteSettings, Transfer
+from jobmanager.site.settings import Transfer
 from tests.conformance.fakes.book import Book
 from tests.conformance.fakes.dialect import find_dialect
 from tests.conformance.fakes.hand import Hand
@@ -112,22 +112,24 @@ class Site(Hand):
             if getattr(adapter, command) is not None:
                 table[command] = {**table.get(command, {}), "attempts": 1}
         own = {"max_array": self.array, "settle_time": SETTLE, "outputs_lag": 0, "commands_per_minute": 0}
-        configuration = Configuration(
-            site=SiteSettings(batch_system=self.name),
-            sandbox=SandboxSettings(scratch_folder=self.folder, transfer=transfer),
-            batch={self.name: {**table, **own, **fields}},
+        rendered = render_configuration(Configuration(batch={self.name: {**table, **own, **fields}}))
+        # Without what is as it is by default, which every worker would read.
+        (self.folder / "samgrid.toml").write_text(
+            f'[site]\nbatch_system = "{self.name}"\n'
+            f'[sandbox]\nscratch_folder = "{self.folder}"\ntransfer = "{transfer.value}"\n'
+            f"{rendered[rendered.index('[batch.') :]}"
         )
-        (self.folder / "samgrid.toml").write_text(render_configuration(configuration))
 
     # --- what the account does
 
-    def accept(self, count: int, script: str = "true") -> str:
-        """A new grid job of so many local jobs, each of which runs a line of shell."""
+    def accept(self, count: int, script: str = "true", **wishes: str) -> str:
+        """A new grid job of so many local jobs, each of which runs a line of shell, with further attributes."""
         request = [
             ("samgrid_type", ("command",)),
             ("executable", ("/bin/sh",)),
             ("arguments", ("-c", script)),
             ("count", (str(count),)),
+            *((name, (word,)) for name, word in wishes.items()),
         ]
         return accept_grid_job(self.account, request, self.folder)
 

@@ -96,6 +96,10 @@ def test_a_value_of_another_type_is_refused_by_name_and_kind(kind: Kind, values:
         ),
         pytest.param(Kind.NUMBER, "2.5", {"maximum": 2}, "a number, at most 2, not 2.5", id="number too large"),
         pytest.param(Kind.TEXT, "blue", {"choices": ("red", "green")}, "one of red, green, not 'blue'", id="no choice"),
+        pytest.param(
+            *(Kind.WORDS, "blue", {"choices": ("red", "green")}, "any of red, green, not 'blue'"),
+            id="none of the choices",
+        ),
         pytest.param(Kind.INTEGER, "x" * 90, {}, f"an integer, not '{'x' * 57}...'", id="long value cut"),
     ],
 )

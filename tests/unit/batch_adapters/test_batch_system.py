@@ -27,11 +27,11 @@ from batch_adapters.adapter import (
     Submission,
     Unreachable,
 )
-from batch_adapters.fork import FORK
+from batch_adapters.fork.adapter import FORK
 from batch_adapters.launch import LAUNCH
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.running.commands import TimedOut
-from batch_adapters.running.traffic import HeldBack, Traffic
+from batch_adapters.running.rate_limiter import RateLimited, RateLimiter
 from batch_adapters.states import State
 
 SUBMISSION = Submission("k3f9zq2m-1", 3, "/driver", "/results")
@@ -51,7 +51,7 @@ class Toy:
         self.folder = folder
         self.program = folder / "program"
         self._log = folder / "log"
-        self.traffic = Traffic(folder / "traffic.json", 1000)
+        self.limiter = RateLimiter(folder / "limiter.json", 1000)
         command = Command((str(self.program), "{{ ids* }}"), OUTCOMES)
         about_token, about_site = (
             replace(command, argv=(str(self.program), f"{{{{ {name} }}}}")) for name in ("token", "site")
@@ -70,7 +70,7 @@ class Toy:
         """The batch system, whose program is that script."""
         self.program.write_text(f"#!/bin/sh\necho $# >>{self._log}\n{script}\n")
         self.program.chmod(0o700)
-        return BatchSystem(self.adapter, {"site": "here"}, self.traffic)
+        return BatchSystem(self.adapter, {"site": "here"}, self.limiter)
 
     @property
     def calls(self) -> list[int]:
@@ -158,8 +158,8 @@ def test_a_question_that_is_answered_in_the_end_is_answered(toy: Toy) -> None:
 def test_a_question_that_is_held_back_is_not_asked_and_not_tried_again(toy: Toy) -> None:
     system = toy.says("exit 1")
     for _ in range(3):
-        toy.traffic.note_outage("down for ever")
-    with pytest.raises(HeldBack, match="down for ever"):
+        toy.limiter.note_outage("down for ever")
+    with pytest.raises(RateLimited, match="down for ever"):
         system.query()
     assert toy.calls == []
 
@@ -177,11 +177,11 @@ def test_a_question_that_is_held_back_is_not_asked_and_not_tried_again(toy: Toy)
     ],
 )
 def test_whoever_says_anything_is_not_silent(toy: Toy, script: str, is_silent: bool) -> None:
-    toy.traffic.note_outage("down")
+    toy.limiter.note_outage("down")
     toy.adapter = replace(toy.adapter, queue=replace(toy.adapter.queue, attempts=1, timeout=patience_with(script)))
     with suppress(BatchError):
         toy.says(script).query()
-    assert (toy.traffic.outage() is not None) is is_silent
+    assert (toy.limiter.outage() is not None) is is_silent
 
 
 # --- local jobs
@@ -369,6 +369,9 @@ def test_a_limit_that_is_not_told_is_garbled_and_one_that_nobody_asks_for_is_the
     toy.adapter = replace(toy.adapter, array_limit=Command((str(toy.program),)))
     with pytest.raises(Garbled, match="toy: no array limit in 'what"):
         toy.says("echo what").max_array()
+    toy.adapter = replace(toy.adapter, read_array_limit="(.+)")
+    with pytest.raises(Garbled, match="toy: an array limit that is no number: 'what'"):
+        toy.says("echo what").max_array()
 
 
 def test_a_version_is_one_line(toy: Toy) -> None:
@@ -397,4 +400,4 @@ def test_a_wrong_argument_of_a_fork_command_is_a_refusal(tmp_path: Path) -> None
     site["fork_spool"] = str(tmp_path / "fork")
     wrong = Submission("NoToken", 2, "/bin/true", str(tmp_path))
     with pytest.raises(Refused, match="NoToken"):
-        BatchSystem(FORK, site, Traffic(tmp_path / "traffic.json", 0)).submit(wrong)
+        BatchSystem(FORK, site, RateLimiter(tmp_path / "limiter.json", 0)).submit(wrong)

@@ -1,6 +1,7 @@
 """What keeps local jobs from going on, in each batch system's own words, and the command that helps."""
 
 import string
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from batch_adapters.adapter import BatchAdapter, Command, Job, LocalStatus
 from batch_adapters.registry import ADAPTERS, find_builtin
 from batch_adapters.running.batch_system import BatchSystem
-from batch_adapters.running.traffic import Traffic
+from batch_adapters.running.rate_limiter import RateLimiter
 from batch_adapters.sge.answers import read_errors
 from batch_adapters.site_adapter import find_adapter
 from batch_adapters.states import State
@@ -23,7 +24,7 @@ def look(folder: Path, adapter: BatchAdapter, job: Job, prints: str = "") -> Loc
     fields = dict(vars(adapter), queue=Command((str(program),)), read_jobs=lambda printed: [job])
     if adapter.why is not None:
         fields["why"] = Command((str(program), "{{ array }}"), adapter.why.outcomes)
-    (status,) = BatchSystem(BatchAdapter(**fields), {}, Traffic(folder / "traffic", 0)).query()
+    (status,) = BatchSystem(BatchAdapter(**fields), {}, RateLimiter(folder / "limiter", 0)).query()
     return status
 
 
@@ -54,6 +55,14 @@ def look(folder: Path, adapter: BatchAdapter, job: Job, prints: str = "") -> Loc
         ("pbs", "8.vm", "S", "", "qsig -s resume 8.vm, by an operator"),
         ("pbs", "8.vm", "W", "", "qalter -a NOW 8.vm, with a time for NOW"),
         ("pbs", "8.vm", "Q", "Not Running: Not enough free nodes available", ""),
+        (
+            "pbs",
+            "20[1].vm",
+            "Q",
+            "Can Never Run: Insufficient amount of resource: ncpus (R: 4000 A: 400 T: 400)",
+            "qalter -l RESOURCES 20[].vm, with what there is for RESOURCES",
+        ),
+        ("pbs", "8.vm", "Q", "Not Running: Queue not started.", "qstart QUEUE, by an operator"),
         ("pbs", "8.vm", "F", "held (u)", ""),
         ("torque", "8.vm", "H", "held (u)", "qrls 8.vm"),
         ("sge", "3.1", "hqw", "held", "qrls 3"),
@@ -122,6 +131,20 @@ def test_what_is_in_error_is_asked_why(tmp_path: Path, prints: str, reason: str)
     assert (status.reason, status.state, status.helps) == (reason, State.PENDING, f"qmod -cj {number}")
 
 
+def test_a_job_is_shown_as_blocked_where_nobody_can_read_why(tmp_path: Path) -> None:
+    def fail(printed: str) -> dict[str, str]:
+        raise KeyError(printed)
+
+    adapter = replace(find_builtin("sge"), read_why=fail)
+    status = look(tmp_path, adapter, Job("16.2", "Eqw"), ERRORS)
+    assert (status.reason, status.helps) == ("", "qmod -cj 16")
+
+
+def test_a_reason_is_no_longer_than_anybody_reads(tmp_path: Path) -> None:
+    adapter = replace(find_builtin("sge"), read_why=lambda printed: {"16.2": "x" * 10_000})
+    assert len(look(tmp_path, adapter, Job("16.2", "Eqw"), ERRORS).reason) == 600
+
+
 def test_of_many_arrays_in_error_only_some_are_asked_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
@@ -132,5 +155,5 @@ def test_of_many_arrays_in_error_only_some_are_asked_about(tmp_path: Path, monke
     monkeypatch.setattr(BatchSystem, "_ask_why", ask)
     jobs = [Job(f"{number}.{task}", "Eqw") for number in range(1, 100) for task in (1, 2)]
     fields = dict(vars(find_builtin("sge")), queue=Command(("true",)), read_jobs=lambda printed: jobs)
-    found = BatchSystem(BatchAdapter(**fields), {}, Traffic(tmp_path / "traffic", 0)).query()
+    found = BatchSystem(BatchAdapter(**fields), {}, RateLimiter(tmp_path / "limiter", 0)).query()
     assert (len(found), asked) == (198, ["1", "2", "3", "4", "5"])

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from batch_adapters.adapter import BatchAdapter, Garbled, Job, Lines
-from batch_adapters.fork import FORK
+from batch_adapters.fork.adapter import FORK
 from batch_adapters.pbs.queries import read_json_jobs
 from batch_adapters.registry import ADAPTERS, BadAdapter
 from batch_adapters.running.batch_system import BatchSystem
-from batch_adapters.running.traffic import Traffic
+from batch_adapters.running.rate_limiter import RateLimiter
 from batch_adapters.site_adapter import find_adapter
 from batch_adapters.states import Cause, State
 from tests.unit.batch_adapters.recordings import RECORDED, by_scene, read_recordings
@@ -324,7 +324,7 @@ def test_whoever_ended_a_job_is_named_where_this_machine_knows_the_number(tmp_pa
     program.write_text(f"#!/bin/sh\necho 'a-1.1 killed 143 cancelled-outside by {by}'\n")
     program.chmod(0o700)
     adapter = find_adapter("toy", {"toy": {"based_on": "fork", "queue": {"argv": [str(program)]}}})
-    (status,) = BatchSystem(adapter, {}, Traffic(tmp_path / "traffic", 0)).query()
+    (status,) = BatchSystem(adapter, {}, RateLimiter(tmp_path / "limiter", 0)).query()
     assert (status.state, status.exit_code, status.cause, status.by) == (
         State.FAILED,
         143,

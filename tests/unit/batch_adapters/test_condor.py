@@ -8,8 +8,7 @@ import pytest
 
 from batch_adapters.adapter import Answer, Job, Submission
 from batch_adapters.condor import CONDOR
-from batch_adapters.condor.answers import read_history, read_queue
-from batch_adapters.condor.diagnosis import diagnose
+from batch_adapters.condor.answers import diagnose, read_history, read_queue
 from batch_adapters.diagnosis import Finding, Level, Printed
 from batch_adapters.running.commands import render_argv, render_text
 from batch_adapters.states import Cause, State
@@ -119,6 +118,11 @@ def describe(submission: Submission) -> list[str]:
 def test_what_a_local_job_needs_is_described() -> None:
     lines = describe(replace(SINGLE, cores=4, gpus=1, max_disk_mb=500))
     assert {"request_cpus = 4", "request_gpus = 1", "request_disk = 512000"} <= set(lines)
+
+
+def test_an_attempt_is_kept_from_a_host() -> None:
+    lines = describe(replace(SINGLE, excluded_host="node7"))
+    assert 'requirements = split(TARGET.Machine, ".")[0] != "node7"' in lines
 
 
 def test_one_local_job_is_described() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from batch_adapters.adapter import Answer, Garbled, Submission
 from batch_adapters.registry import ADAPTERS
-from batch_adapters.running.batch_system import read_answer
+from batch_adapters.running.batch_system import read_analysis, read_answer
 from batch_adapters.running.commands import render_argv, render_text
 from batch_adapters.site_adapter import find_adapter
 from batch_adapters.slurm.answers import NEVER_STARTED
@@ -477,6 +477,16 @@ def test_what_a_local_job_needs_is_said_in_the_batch_systems_words(
     assert f" {words} " in f" {' '.join(render_argv(adapter.submit, variables))} "
 
 
+@pytest.mark.parametrize(
+    ("system", "words"),
+    [("sge", "-l h=!node7"), ("lsf", "-R select[hname!='node7']"), ("slurm", "--exclude=node7")],
+)
+def test_an_attempt_is_kept_from_a_host_where_there_is_a_way(system: str, words: str) -> None:
+    adapter = find_adapter(system, {})
+    variables = {**asdict(replace(SINGLE, excluded_host="node7")), "parallel_environment": ""}
+    assert f" {words} " in f" {' '.join(render_argv(adapter.submit, variables))} "
+
+
 @pytest.mark.parametrize("system", ADAPTERS)
 def test_what_a_batch_system_cannot_say_is_known(system: str) -> None:
     unsaid = {"fork": {"gpus", "max_disk_mb"}, "sge": {"gpus", "max_disk_mb"}}
@@ -573,4 +583,4 @@ WARNING:  Be advised:
     ],
 )
 def test_why_a_job_waits_is_read_from_what_the_batch_system_says(name: str, printed: str, reasons: list[str]) -> None:
-    assert re.findall(find_adapter(name, {}).read_analysis, printed) == reasons
+    assert read_analysis(find_adapter(name, {}), printed) == "; ".join(" ".join(reason.split()) for reason in reasons)

@@ -15,10 +15,10 @@ from batch_adapters.pbs import PBS, TORQUE
 from batch_adapters.pbs.queries import read_json_jobs, read_xml_jobs
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.running.commands import render_argv
-from batch_adapters.running.traffic import Traffic
+from batch_adapters.running.rate_limiter import RateLimiter
 from batch_adapters.site_adapter import find_adapter
 from batch_adapters.states import State
-from tests.unit.batch_adapters.recordings import RECORDED, judge, read_recordings
+from tests.unit.batch_adapters.recordings import RECORDED, by_scene, judge, read_recordings
 
 OVERRIDE = Path(__file__).parents[2] / "integration" / "systems" / "pbs.toml"
 
@@ -188,15 +188,48 @@ def test_broken_bytes_in_a_users_environment_do_not_break_the_answer() -> None:
     assert native_states(read_named(printed.replace("line1", "line\x011"))) == {"3004.vm": ("H", None)}
 
 
-def test_elements_of_a_held_array_say_why_they_wait() -> None:
+@pytest.mark.parametrize(
+    ("scene", "reasons"),
+    [
+        (
+            "a waiting array is held",
+            {f"31[{n}].vm": "held (u): Job held by griduser on Mon Nov 23 09:19:53 2026" for n in (1, 2, 3)},
+        ),
+        (
+            "an array is held that runs in part",
+            {"32[1].vm": "", "32[12].vm": "held (u): Job held by griduser on Mon Nov 23 09:20:06 2026"},
+        ),
+        (
+            "one of it is suspended",
+            {"32[1].vm": "", "32[2].vm": "", "32[12].vm": "held (u): Job held by griduser on Mon Nov 23 09:20:06 2026"},
+        ),
+        ("waits for another", {"36.vm": "held (s)"}),
+        ("waits for a time", {"34.vm": ""}),
+        (
+            "can never run",
+            {"35.vm": "Can Never Run: Insufficient amount of resource: ncpus (R: 4000 A: 400 T: 400)"},
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_is_held_or_blocked_says_why(scene: str, reasons: dict[str, str]) -> None:
+    recorded = by_scene(read_recordings("pbs", "pbs-blocked.txt"))[scene]
+    assert {job.local_id: job.reason for job in read_json_jobs(recorded.stdout)} == reasons
+
+
+def test_where_its_array_began_is_no_reason_why_an_element_waits() -> None:
+    array = {"Job_Name": "k3f9zq2m-1", "job_state": "B", "comment": "Job Array Began at Mon Nov 23 at 09:23"}
+    waiting = {"Job_Name": "k3f9zq2m-1", "job_state": "Q"}
+    again = {**waiting, "comment": "Job run at Mon Nov 23 at 09:23 on (vm:ncpus=1)", "run_count": 1}
+    printed = json.dumps({"Jobs": {"40[].vm": array, "40[1].vm": waiting, "40[2].vm": again}})
+    assert [job.reason for job in read_json_jobs(printed)] == ["", ""]
+
+
+def test_what_an_element_does_not_say_its_array_may() -> None:
     held = {"Job_Name": "k3f9zq2m-1", "job_state": "H", "Hold_Types": "u", "array": "True"}
     waiting = {"Job_Name": "k3f9zq2m-1", "job_state": "Q"}
-    running = {"Job_Name": "k3f9zq2m-1", "job_state": "R", "comment": "Job run at …"}
-    printed = json.dumps({"Jobs": {"20[].vm": held, "20[1].vm": waiting, "20[2].vm": running}})
-    assert [(job.local_id, job.reason) for job in read_json_jobs(printed)] == [
-        ("20[1].vm", "held (u)"),
-        ("20[2].vm", ""),
-    ]
+    printed = json.dumps({"Jobs": {"20[].vm": held, "20[1].vm": waiting}})
+    assert [job.reason for job in read_json_jobs(printed)] == ["held (u)"]
 
 
 # --- submission
@@ -324,7 +357,7 @@ def test_torque_is_asked_about_whole_arrays_of_ours_only(tmp_path: Path) -> None
     assert queue.listing is not None
     own = replace(queue.listing, argv=(str(tmp_path / "qselect"), *queue.listing.argv[1:]))
     adapter = replace(TORQUE, queue=replace(queue, argv=(str(tmp_path / "qstat"), *queue.argv[1:]), listing=own))
-    found = BatchSystem(adapter, {"user": "griduser"}, Traffic(tmp_path / "traffic", 0)).query()
+    found = BatchSystem(adapter, {"user": "griduser"}, RateLimiter(tmp_path / "limiter", 0)).query()
     assert {status.local_id for status in found} == {"13[1].head", "13[2].head"}
     calls = (tmp_path / "calls").read_text().splitlines()
     assert calls[:2] == ["qselect -u griduser", "qstat -t -f -x 13[].head 14.head"]
@@ -429,6 +462,12 @@ GOOD = (Level.GOOD, "")
             [GOOD, (Level.WARNING, 'qmgr -c "set server job_history_duration = 24:00:00"')],
             id="pbs, a short history",
         ),
+        pytest.param(
+            PBS,
+            "log_events = 511\njob_history_enable = True\nscheduling = False",
+            [GOOD, GOOD, (Level.FAULT, 'qmgr -c "set server scheduling = True"')],
+            id="pbs, nothing is started",
+        ),
         pytest.param(TORQUE, "log_events = 511\nkeep_completed = 3600", [GOOD, GOOD], id="torque, all is well"),
         pytest.param(
             TORQUE,
@@ -440,6 +479,24 @@ GOOD = (Level.GOOD, "")
 )
 def test_the_doctor(adapter: BatchAdapter, settings: str, findings: list[tuple[Level, str]]) -> None:
     assert diagnose(adapter, settings) == findings
+
+
+@pytest.mark.parametrize(
+    ("switches", "remedies"),
+    [
+        pytest.param("True True", [], id="open"),
+        pytest.param("False True", ['qmgr -c "set queue workq enabled = True"'], id="takes none"),
+        pytest.param("True False", ['qmgr -c "set queue workq started = True"'], id="starts none"),
+    ],
+)
+def test_the_doctor_looks_at_the_default_queue(switches: str, remedies: list[str]) -> None:
+    enabled, started = switches.split()
+    answers = {
+        ("qstat", "-f", "-B"): "Server: vm\n    default_queue = workq\n",
+        ("qstat", "-f", "-Q", "workq"): f"Queue: workq\n    enabled = {enabled}\n    started = {started}\n",
+    }
+    findings = PBS.diagnose(lambda argv: Printed(0, answers[tuple(argv)], ""), {})
+    assert [found.remedy for found in findings if "queue" in found.text] == remedies
 
 
 @pytest.mark.parametrize("adapter", [PBS, TORQUE], ids=["pbs", "torque"])

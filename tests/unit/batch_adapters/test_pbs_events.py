@@ -113,6 +113,18 @@ def test_each_recorded_job_has_the_events_of_what_happened_to_it(
     assert recorded_changes[local_id] == changes
 
 
+def test_a_job_whose_host_is_lost_waits_again() -> None:
+    changes = read_changes(b"".join(read_recording("pbs-server_log.lost-node")))
+    assert changes == {
+        # Its host's daemon was killed: only a second start is logged.
+        "38[].vm": "2",
+        "38[2].vm": "2 2 8/0",
+        "39[].vm": "1 2",
+        "39[1].vm": "2 4/-20 1 2 8/0",
+        "39[2].vm": "2 4/-20 1 2 8/0",
+    }
+
+
 def test_starts_and_ends_agree_with_the_servers_own_accounting() -> None:
     found = set(read_events(b"".join(read_recording(*TRANSCRIPTS))))
     text = b"".join((RECORDED / name).read_bytes() for name in TRANSCRIPTS).decode(errors="replace")

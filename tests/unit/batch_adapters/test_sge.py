@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 
 from batch_adapters.adapter import Answer, Garbled, Job, Submission
-from batch_adapters.diagnosis import Finding, Level, Printed
+from batch_adapters.diagnosis import PARALLEL_ENVIRONMENT, Finding, Level, Printed
 from batch_adapters.running.batch_system import read_answer
 from batch_adapters.running.commands import render_argv
 from batch_adapters.sge import SGE, events
-from batch_adapters.sge.answers import GOES_ON, order_letters, read_history, read_queue
-from batch_adapters.sge.diagnosis import diagnose
+from batch_adapters.sge.answers import GOES_ON, diagnose, order_letters, read_history, read_queue
 from batch_adapters.states import State
 from tests.unit.batch_adapters.recordings import RECORDED, by_scene, judge, read_recordings
 
@@ -269,6 +268,39 @@ def test_each_fault_of_a_configuration_is_found(printed: dict[str, str], level: 
     found = find_bad(printed)
     assert [level for level, _ in found] == [level]
     assert words in found[0][1]
+
+
+PARALLEL = by_scene(read_recordings("sge", "parallel-environments.txt"))
+
+
+def find_cores(environment: str, queue: str) -> list[Finding]:
+    """The findings about several cores, where the answers are these recordings."""
+
+    def ask(argv: Sequence[str]) -> Printed:
+        answers = {"-sconf": CONFIGURATION, "-sq": PARALLEL[queue].stdout}
+        if "-sp" in argv:
+            assert argv[-1] == PARALLEL_ENVIRONMENT
+            found = PARALLEL[environment]
+            return Printed(found.exit_code, found.stdout, found.stderr)
+        return Printed(0, next((text for word, text in answers.items() if word in argv), ""), "")
+
+    return [finding for finding in diagnose(ask, {}) if "core" in finding.text]
+
+
+def test_it_is_said_whether_requests_can_have_several_cores() -> None:
+    (good,) = find_cores("a parallel environment", "a queue with it")
+    assert (good.level, good.text) == (Level.GOOD, "Local jobs may have several cores: queues have smp.")
+    (without,) = find_cores("a parallel environment", "a queue without it")
+    assert (without.level, without.text) == (
+        Level.WARNING,
+        "No queue has the parallel environment smp: local jobs with more than one core wait for ever.",
+    )
+    (none,) = find_cores("no such parallel environment", "a queue with it")
+    assert (none.level, none.text) == (
+        Level.WARNING,
+        "There is no parallel environment nosuch: Grid Engine refuses requests with more than one core.",
+    )
+    assert all("pe_list" in finding.remedy for finding in (without, none))
 
 
 def test_options_that_are_commented_out_are_no_fault() -> None:

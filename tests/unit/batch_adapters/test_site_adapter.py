@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Garbled, Job, Lines, Meaning, Naming, Submission
-from batch_adapters.fork import FORK
+from batch_adapters.fork.adapter import FORK
 from batch_adapters.registry import ADAPTERS, BadAdapter, UnknownBatchSystem
 from batch_adapters.running.batch_system import BatchSystem
-from batch_adapters.running.traffic import Traffic
+from batch_adapters.running.rate_limiter import RateLimiter
 from batch_adapters.site_adapter import find_adapter
 from batch_adapters.states import State
 
@@ -103,7 +103,7 @@ def test_a_new_batch_system_works(tmp_path: Path) -> None:
     program.chmod(0o700)
     table = tomllib.loads(OAR)
     table["submit"]["argv"][0] = str(program)
-    system = BatchSystem(read(table), {}, Traffic(tmp_path / "traffic", 60))
+    system = BatchSystem(read(table), {}, RateLimiter(tmp_path / "limiter", 60))
     assert system.submit(Submission("t-1", 1, "/driver", "/results")) == {1: "41"}
     assert (tmp_path / "argv").read_text() == "-n t-1 /driver t-1\n"
 
@@ -120,7 +120,7 @@ def test_what_a_new_batch_system_must_have_is_told(key: str) -> None:
     [
         pytest.param({}, {}, id="nothing"),
         pytest.param({"max_array": 7}, {"max_array": 7}, id="a number"),
-        pytest.param({"commands_per_minute": 9}, {"commands_per_minute": 9}, id="a restraint"),
+        pytest.param({"commands_per_minute": 9}, {"commands_per_minute": 9}, id="a rate limit"),
         pytest.param({"queue": {"timeout": 5}}, {"queue": replace(FORK.queue, timeout=5)}, id="a command's timeout"),
         pytest.param({"queue": {"argv": ["q"]}}, {"queue": replace(FORK.queue, argv=("q",))}, id="a command's words"),
         pytest.param({"submit": {"stdin": "x"}}, {"submit": replace(FORK.submit, stdin="x")}, id="a command's input"),
@@ -227,7 +227,7 @@ def test_a_table_of_a_known_batch_system_is_based_on_it() -> None:
         ),
         pytest.param({"states": ["R"]}, "states must give each native state", id="list of states"),
         pytest.param({"max_array": 0}, "max_array must be an integer from 1 to 1000000, not 0", id="max_array"),
-        pytest.param({"commands_per_minute": -1}, "commands_per_minute must be an integer from 0", id="restraint"),
+        pytest.param({"commands_per_minute": -1}, "commands_per_minute must be an integer from 0", id="rate limit"),
         pytest.param({"settle_time": "60"}, "settle_time must be a number from 0 to 86400, not '60'", id="settle"),
         pytest.param({"leaving": "CG"}, "leaving must be a list of words", id="leaving"),
         pytest.param({"carries_files": 1}, "carries_files must be yes or no, not 1", id="switch"),

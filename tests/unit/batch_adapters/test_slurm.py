@@ -10,10 +10,9 @@ from batch_adapters.adapter import Answer, Job, Submission
 from batch_adapters.diagnosis import Level, Printed
 from batch_adapters.running.commands import render_argv, render_text
 from batch_adapters.slurm import SLURM
-from batch_adapters.slurm.answers import NEVER_STARTED
-from batch_adapters.slurm.diagnosis import diagnose
+from batch_adapters.slurm.answers import NEVER_STARTED, diagnose
 from batch_adapters.states import State
-from tests.unit.batch_adapters.recordings import RECORDED, Recording, read_recordings
+from tests.unit.batch_adapters.recordings import RECORDED, Recording, by_scene, read_recordings
 
 CONFIGURATION = (RECORDED / "slurm" / "show-config.txt").read_text()
 
@@ -182,12 +181,17 @@ def test_the_array_limit_and_the_version_are_read() -> None:
     assert [match[1] for match in found if match] == ["1001", "22.05.8"]
 
 
-def find(configuration: str, level: Level) -> str:
+DISKS = by_scene(read_recordings("slurm", "tmp-disk.txt"))
+DISK, NO_DISK = DISKS["TmpDisk of the nodes"].stdout, DISKS["no TmpDisk"].stdout
+
+
+def find(configuration: str, level: Level, disks: str = DISK) -> str:
     """The remedies of the findings of that level."""
 
     def ask(argv: Sequence[str]) -> Printed:
-        assert list(argv) == ["scontrol", "show", "config"]
-        return Printed(0, configuration, "")
+        command = " ".join(argv)
+        assert command in ("scontrol show config", DISKS["no TmpDisk"].command)
+        return Printed(0, disks if argv[0] == "sinfo" else configuration, "")
 
     return "\n".join(finding.remedy or finding.text for finding in diagnose(ask, {}) if finding.level is level)
 
@@ -221,6 +225,32 @@ def test_a_good_configuration_has_no_faults() -> None:
     assert find(CONFIGURATION, Level.FAULT) == ""
     assert find(CONFIGURATION, Level.WARNING) == "AccountingStorageType=accounting_storage/slurmdbd in slurm.conf"
     assert find(change("AccountingStorageType", "accounting_storage/slurmdbd"), Level.WARNING) == ""
+
+
+@pytest.mark.parametrize(
+    ("disks", "level", "words"),
+    [
+        pytest.param(DISK, Level.GOOD, "max_disk up to 1000 MB", id="there is a disk"),
+        pytest.param("0\n500+\n200\n", Level.GOOD, "max_disk up to 500 MB", id="the largest counts"),
+        pytest.param(NO_DISK, Level.WARNING, "TmpDisk=MEGABYTES", id="there is none"),
+    ],
+)
+def test_it_is_said_whether_requests_can_have_a_disk(disks: str, level: Level, words: str) -> None:
+    assert words in find(CONFIGURATION, level, disks)
+    others = {Level.GOOD, Level.WARNING} - {level}
+    assert not any("max_disk" in find(CONFIGURATION, other, disks) for other in others)
+
+
+def test_where_nobody_tells_the_disks_nothing_is_said_of_them() -> None:
+    for disks in ("", "N/A\n", "slurm_load_partitions: No error\n"):
+        assert "max_disk" not in find(CONFIGURATION, Level.GOOD, disks)
+        assert "TmpDisk" not in find(CONFIGURATION, Level.WARNING, disks)
+
+
+def test_a_disk_that_no_node_has_is_refused() -> None:
+    for scene in ("more than TmpDisk", "any disk where there is no TmpDisk"):
+        assert DISKS[scene].judge(SLURM.submit) is Answer.PERMANENT
+    assert DISKS["less than TmpDisk"].judge(SLURM.submit) is Answer.OK
 
 
 def test_of_a_controller_that_does_not_answer_nothing_is_said() -> None:

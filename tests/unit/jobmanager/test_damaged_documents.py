@@ -163,13 +163,12 @@ def test_whatever_one_grid_job_raises_is_its_own_problem_told_once(
 ) -> None:
     asked: list[str] = []
 
-    def find_task(job: OpenGridJob, steps: object) -> Task | None:
+    def start_task(job: OpenGridJob, steps: object) -> None:
         asked.append(job.id)
         if job.id == SICK:
             raise KeyError("a fault")
-        return Task.COLLECT
 
-    monkeypatch.setattr(monitor, "_find_task", find_task)
+    monkeypatch.setattr(monitor, "_start_task", start_task)
     monitor._work()
     monitor._work()
     assert (asked.count(SICK), asked.count(WELL)) == (1, 2), "it is not asked again at once"

@@ -55,6 +55,12 @@ def accept_cancelled(account: Account) -> str:
         pytest.param([("environment", (("A-B", "x"),))], "/", "'A-B' is no variable's name", id="environment"),
         pytest.param([], "/no\x01folder", "request's folder", id="folder that XML cannot hold"),
         pytest.param([("cores", ("64",))], "/", "cores: a local job wants 64, but .* fork has 2 slots", id="slots"),
+        pytest.param(
+            [("retry_on", ("node-lost", "refused"))],
+            "/",
+            "retry_on must be any of exit-code, signal, ",
+            id="no cause of failure",
+        ),
         pytest.param([("cores", ("9" * 23,))], "/", "cores must be an integer from 1 to 100000", id="too many cores"),
         pytest.param([("max_wall_time", ("10000001",))], "/", "max_wall_time must be .* to 10000000 ", id="wall time"),
         pytest.param([("stdin", ("n" * 256,))], "/", "stdin: no such file", id="name too long"),
@@ -81,6 +87,8 @@ def test_a_sweep_has_a_local_job_for_each_row_with_its_own_command_and_variables
         "1: TAG=Z /bin/echo 91.2 '{x}'",
         """2: TAG='it'"'"'s W' /bin/echo 80.4 '{x}'""",
     ]
+    with pytest.raises(BadRequest, match="samgrid_output: no such folder"):
+        find_command_lines(account, [*given, ("samgrid_output", ("/nowhere/all.tar",))], tmp_path)
     assert account.database.grid_jobs.overview() == [], "a look makes nothing"
     job_id = accept_grid_job(account, given, tmp_path)
     job = account.database.grid_jobs.get(job_id)
@@ -123,6 +131,41 @@ def test_a_name_in_braces_that_is_no_column_is_told_with_the_columns(
         "arguments: {mas} stays as it is: what differs is {mass}, {tag}",
         "arguments: {Tag} stays as it is: what differs is {mass}, {tag}",
     ]
+
+
+RETRIES: Given = [
+    ("retry_on", ("node-lost", "memory-limit")),
+    *((name, ("2",)) for name in ("retry_memory_factor", "retry_time_factor")),
+    ("retry_elsewhere", ("yes",)),
+]
+
+
+def test_what_is_asked_of_retries_and_changes_nothing_is_told(
+    account: Account, caplog: pytest.LogCaptureFixture
+) -> None:
+    accept_grid_job(account, [*REQUEST, *RETRIES], Path("/"))
+    assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
+        "retry_on changes nothing without retries",
+        "retry_memory_factor changes nothing without retries",
+        "retry_memory_factor changes nothing without max_memory",
+        "retry_time_factor changes nothing without retries",
+        "retry_time_factor changes nothing without max_wall_time or max_cpu_time",
+        "retry_elsewhere changes nothing without retries",
+    ]
+    caplog.clear()
+    limits = [("retries", ("1",)), ("max_memory", ("100",)), ("max_cpu_time", ("1",))]
+    accept_grid_job(account, [*REQUEST, *RETRIES, *limits], Path("/"))
+    accept_grid_job(account, REQUEST, Path("/"))
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+
+
+def test_what_is_to_be_done_about_failures_stands_in_the_document(account: Account) -> None:
+    wishes = [("retries", ("3",)), ("fail_fast", ("yes",)), ("max_pending_time", ("90",))]
+    job = account.database.grid_jobs.get(accept_grid_job(account, [*REQUEST, *RETRIES, *wishes], Path("/")))
+    assert (job.retries, job.retry_on) == (3, ("node-lost", "memory-limit"))
+    assert (job.fail_fast, job.max_pending_minutes) == (True, 90)
+    bare = account.database.grid_jobs.get(accept_grid_job(account, REQUEST, Path("/")))
+    assert (bare.retries, bare.retry_on, bare.fail_fast, bare.max_pending_minutes) == (0, None, None, None)
 
 
 def test_a_sweep_of_more_rows_than_the_site_takes_is_refused(account: Account, tmp_path: Path) -> None:

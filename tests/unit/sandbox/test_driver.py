@@ -1,6 +1,7 @@
 """The driver, run from end to end by the shells that sites have."""
 
 import contextlib
+import ctypes
 import os
 import re
 import resource
@@ -21,6 +22,7 @@ import pytest
 from sandbox.driver import (
     LINES_PER_FILE,
     DriverPlan,
+    GrownLimits,
     LocalJobEntry,
     find_lines_per_file,
     render_driver,
@@ -443,6 +445,33 @@ def test_the_program_runs_in_the_directory_that_the_request_names(plain_bench: B
 def test_limits_reach_the_program_and_not_the_driver(bench: Bench) -> None:
     bench.run("/bin/sh", "-c", "ulimit -S -t; ulimit -v", max_cpu_minutes=2, max_memory_mb=512)
     assert bench.read("stdout") == b"120\n524288\n"
+
+
+@pytest.mark.parametrize(
+    ("hard", "soft"),
+    [
+        pytest.param(120, 119, id="the same limit, as PBS sets it: a signal that can be told comes before KILL"),
+        pytest.param(60, 60, id="a lower limit"),
+    ],
+)
+def test_a_limit_of_the_batch_system_stays(plain_bench: Bench, hard: int, soft: int) -> None:
+    argv = plain_bench.prepare([LocalJobEntry(("/bin/sh", "-c", "ulimit -S -t; ulimit -H -t"))], max_cpu_minutes=2)
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_CPU, (hard, hard))
+        # Root could raise it again (PR_CAPBSET_DROP, CAP_SYS_RESOURCE); nobody else may do this.
+        ctypes.CDLL(None).prctl(24, 24, 0, 0, 0)
+
+    subprocess.run(argv, env=plain_bench.environment(), preexec_fn=limit, check=True)
+    assert plain_bench.read("stdout") == f"{soft}\n{hard}\n".encode()
+
+
+def test_a_later_attempt_may_take_more_than_the_first(bench: Bench) -> None:
+    entry = LocalJobEntry(("/bin/sh", "-c", 'ulimit -S -t; ulimit -v; echo "$cpu_minutes$memory_mb"'))
+    argv = bench.prepare([entry], max_cpu_minutes=2, max_memory_mb=512)
+    write_submission_table(bench.sandbox / "local-jobs", bench.token, [1], limits=GrownLimits(3, 1024))
+    assert bench.run_prepared(argv) == 0
+    assert bench.read("stdout") == b"180\n1048576\n\n", "and the program sees no variable of ours"
 
 
 def test_cpu_time_of_the_program_is_written_down(bench: Bench) -> None:

@@ -19,8 +19,8 @@ import pytest
 
 from sandbox import gather
 from sandbox.files import MAX_DEPTH, SandboxError, TarLimits
-from sandbox.gather import End, Extra, read_manifest, write_bundle, write_output
-from sandbox.unpack import unpack
+from sandbox.gather import End, Extra, write_bundle, write_output
+from sandbox.unpack import read_manifest, unpack
 from tests.conftest import file_size_limit
 
 LIMITS = TarLimits(100, 10**6)

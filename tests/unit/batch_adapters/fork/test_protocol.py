@@ -1,6 +1,5 @@
 """The Globus fork starter's messages."""
 
-import dataclasses
 import string
 
 import pytest
@@ -13,14 +12,13 @@ from batch_adapters.fork.protocol import (
     Started,
     StartError,
     StartRequest,
-    read_answer,
     read_start_request,
     read_wire,
     render_answer,
     render_escaped,
-    render_start_request,
     render_wire,
 )
+from tests.unit.batch_adapters.fork.messages import read_answer, render_start_request
 
 
 @pytest.mark.parametrize(
@@ -148,14 +146,3 @@ def test_any_bytes_survive_the_wire(data: bytes) -> None:
 def test_answers_are_rendered_and_read(answer: Started | NotStarted, line: str) -> None:
     assert render_answer(answer) == line
     assert read_answer(line) == answer
-
-
-@pytest.mark.parametrize("line", ["", "101;t\n", "101;t;x\n", "102;t;5\n", "100;t;1\n", "001;1;2;8;0\n"])
-def test_what_is_no_answer_is_an_error(line: str) -> None:
-    with pytest.raises(ValueError, match=r".+"):
-        read_answer(line)
-
-
-def test_a_request_is_rendered_without_the_attributes_it_does_not_need() -> None:
-    request = dataclasses.replace(StartRequest(tag="t", executable="/x"), arguments=("a",))
-    assert render_start_request(request) == ("100;t;directory=/;count=1;executable=/x;arguments=a;stdin=/dev/null\n")

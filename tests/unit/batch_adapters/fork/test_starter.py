@@ -5,40 +5,28 @@ import errno
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from batch_adapters.fork.client import StarterClient
-from batch_adapters.fork.jobs import JobRun, read_run_file
-from batch_adapters.fork.processes import is_alive, read_process
+from batch_adapters.fork.processes import read_process
 from batch_adapters.fork.protocol import (
     NotStarted,
     Started,
     StartError,
     StartRequest,
-    read_answer,
     read_wire,
-    render_start_request,
     render_wire,
 )
-from batch_adapters.fork.spool import Spool
+from batch_adapters.fork.spool import JobRun, read_run_file
 from batch_adapters.fork.starter import StartRefused, run_program
 from batch_adapters.launch import LAUNCH, command_line
 from batch_adapters.states import Event, State, read_event
+from tests.unit.batch_adapters.fork.messages import read_answer, render_start_request
 from tests.waiting import wait_until
 
 SECONDS = 60.0
-
-
-_CLAIMING = """\
-import contextlib, pathlib, sys
-from batch_adapters.fork.starter import run_starter
-run_starter(pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[1]), contextlib.nullcontext())
-"""
-"""A starter as the queue has it, but for its lock."""
 
 
 class Starter:
@@ -47,19 +35,17 @@ class Starter:
     def __init__(
         self,
         folder: Path,
-        claims: Path | None = None,
         *,
         ignored: Sequence[signal.Signals] = (),
         leaked: Sequence[int] = (),
     ) -> None:
         self.log = folder / "log"
-        argv = command_line("samgrid-fork-starter") if claims is None else [sys.executable, "-c", _CLAIMING, claims]
         with contextlib.ExitStack() as stack:
             for number in ignored:
                 # What we ignore, the starter inherits as ignored.
                 stack.callback(signal.signal, number, signal.signal(number, signal.SIG_IGN))
             self.process = subprocess.Popen(
-                [*argv, str(self.log)],
+                command_line("samgrid-fork-starter", str(self.log)),
                 cwd=LAUNCH.parents[1],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -77,9 +63,7 @@ class Starter:
 
     def ask(self, request: StartRequest) -> Started | NotStarted:
         self.write(request)
-        # The queue's own tells of ends, too.
-        answers = (line for line in map(read_wire, self.output) if not line.startswith("001"))
-        return read_answer(next(answers))
+        return read_answer(read_wire(self.output.readline()))
 
     def run(self, request: StartRequest) -> tuple[int, ...]:
         answer = self.ask(request)
@@ -109,8 +93,8 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Starter]]:
     """Starts starters, which end well afterwards."""
     with contextlib.ExitStack() as stack:
 
-        def start(claims: Path | None = None) -> Starter:
-            starter = Starter(tmp_path, claims)
+        def start() -> Starter:
+            starter = Starter(tmp_path)
             stack.callback(starter.close)
             return starter
 
@@ -311,12 +295,7 @@ def test_a_wrong_call_is_an_error(argv: list[str], status: int, capsys: pytest.C
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-# --- the queue's own
-
-
-@pytest.fixture
-def claiming(start: Callable[..., Starter], claims: Path) -> Starter:
-    return start(claims)
+# --- as the queue starts them
 
 
 @pytest.fixture
@@ -325,46 +304,14 @@ def claims(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def test_a_job_of_the_queue_is_known_by_its_tag_and_claims_itself(claiming: Starter, claims: Path) -> None:
-    (pid,) = claiming.run(sh("sleep 60", tag="tok.1"))
-    run = read_run_file(claims / "tok.1")
-    assert run is not None
-    assert run.process is not None
-    assert run.starter is not None
-    assert (run.process.pid, run.starter.pid) == (pid, claiming.process.pid)
-    assert is_alive(run.process)
-    assert is_alive(run.starter)
-    os.kill(pid, signal.SIGTERM)
-    assert read_event(read_wire(claiming.output.readline())) == claiming.events()[-1]
-    assert claiming.end_of("tok.1") == (State.FAILED, 143)
-    assert [event.local_id for event in claiming.events()] == ["tok.1", "tok.1"]
-    claiming.close()
-    run = read_run_file(claims / "tok.1")
-    assert run is not None
-    assert run.end is not None
-    assert (run.end.state, run.end.exit_code) == (State.FAILED, 143)
-
-
-def test_an_end_is_in_the_claim_before_the_log_tells_it(tmp_path: Path, claims: Path) -> None:
-    lead_log_to("real", tmp_path)
-    starter = Starter(tmp_path, claims)
-    (pid,) = starter.run(sh("sleep 60", tag="tok.1"))
-    lead_log_to("/dev/full", tmp_path)
-    os.kill(pid, signal.SIGTERM)
-    wait_until(lambda: (run := read_run_file(claims / "tok.1")) is not None and run.end is not None)
-    lead_log_to("real", tmp_path)
-    assert starter.end_of("tok.1") == (State.FAILED, 143)
-    starter.close()
-
-
-def test_a_claimed_job_is_never_started_again(claiming: Starter, tmp_path: Path) -> None:
-    request = sh("echo x >> ran", tag="tok.1", directory=str(tmp_path))
-    claiming.run(request)
-    claiming.end_of("tok.1")
-    again = claiming.ask(request)
-    assert isinstance(again, NotStarted)
-    assert again.error == StartError.JOB_EXECUTION_FAILED
-    assert (tmp_path / "ran").read_text() == "x\n"
+def test_a_job_claims_itself_and_finds_its_claim_in_its_environment(claims: Path, tmp_path: Path) -> None:
+    claim = claims / "tok.1"
+    script = 'ls "$SAMGRID_FORK_CLAIM" && echo "$SAMGRID_FORK_STARTED"'
+    pid = run_program(sh(script, tag="tok.1", stdout=(str(tmp_path / "out"),)), 0, claim)
+    assert os.waitpid(pid, 0)[1] == 0
+    path, started = (tmp_path / "out").read_text().split()
+    assert (path, read_run_file(claim)) == (str(claim), JobRun())
+    assert abs(int(started) - claim.stat().st_mtime) < 10
 
 
 def test_a_claim_that_comes_between_keeps_the_program_from_starting(claims: Path, tmp_path: Path) -> None:
@@ -376,36 +323,6 @@ def test_a_claim_that_comes_between_keeps_the_program_from_starting(claims: Path
     assert not (tmp_path / "ran").exists()
 
 
-def test_two_starters_that_are_asked_for_the_same_job_start_it_once(
-    start: Callable[..., Starter], tmp_path: Path, claims: Path
-) -> None:
-    starters = [start(claims) for _ in range(2)]
-    for starter in starters:
-        starter.write(sh("echo x >> ran", tag="tok.1", directory=str(tmp_path)))
-        starter.input.close()
-    answers = [read_answer(read_wire(starter.output.readline())) for starter in starters]
-    assert sorted(type(answer).__name__ for answer in answers) == ["NotStarted", "Started"]
-    assert [starter.process.wait(SECONDS) for starter in starters] == [0, 0]
-    assert (tmp_path / "ran").read_text() == "x\n"
-    assert [event.state for event in starters[0].events()] == [State.ACTIVE, State.DONE]
-
-
-@pytest.mark.parametrize(
-    ("request_", "error"),
-    [
-        pytest.param(StartRequest("tok.1", "/no/such"), StartError.EXECUTABLE_NOT_FOUND, id="program"),
-        pytest.param(StartRequest("tok.1", "/bin/true", directory="/no"), StartError.BAD_DIRECTORY, id="directory"),
-    ],
-)
-def test_a_program_that_cannot_be_run_takes_its_claim(
-    claiming: Starter, claims: Path, request_: StartRequest, error: StartError
-) -> None:
-    answer = claiming.ask(request_)
-    assert isinstance(answer, NotStarted)
-    assert answer.error == error
-    assert read_run_file(claims / "tok.1") == JobRun()
-
-
 def test_a_named_pipe_in_the_place_of_a_jobs_file_holds_up_nobody(starter: Starter, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     answer = starter.ask(sh("exit", stdout=(str(tmp_path / "pipe"),)))
@@ -415,21 +332,6 @@ def test_a_named_pipe_in_the_place_of_a_jobs_file_holds_up_nobody(starter: Start
         (pid,) = starter.run(sh("echo out", stdout=(str(tmp_path / "pipe"),)))
         assert starter.end_of(str(pid)) == (State.DONE, 0)
         assert reader.read() == b"out\n"
-
-
-@pytest.mark.parametrize(
-    "request_",
-    [
-        pytest.param(sh("exit", tag="../x.1"), id="tag that is a path"),
-        pytest.param(sh("exit", tag="tok"), id="tag without index"),
-        pytest.param(sh("exit", tag="tok.1", count=2), id="count 2"),
-    ],
-)
-def test_a_tag_of_the_queue_is_one_local_id(claiming: Starter, request_: StartRequest) -> None:
-    answer = claiming.ask(request_)
-    assert isinstance(answer, NotStarted)
-    assert answer.error == StartError.BAD_RSL
-    assert claiming.events() == []
 
 
 @pytest.mark.parametrize("what", ["posix_spawn", "open"])
@@ -444,41 +346,3 @@ def test_what_a_machine_that_is_short_of_something_cannot_start_may_be_tried_aga
     with pytest.raises(StartRefused) as refusal:
         run_program(sh("exit"), 0, None)
     assert not refusal.value.for_good
-
-
-def test_a_queue_that_cannot_fork_keeps_no_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> int:
-        raise BlockingIOError(errno.EAGAIN, "no more processes")
-
-    monkeypatch.setattr(os, "fork", fail)
-    before = len(list(Path("/proc/self/fd").iterdir()))
-    for _ in range(3):
-        with pytest.raises(BlockingIOError):
-            StarterClient(Spool(tmp_path))
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
-
-
-_ASKING = """\
-import fcntl, os, pathlib, sys
-from batch_adapters.fork import client, spool
-from batch_adapters.fork.protocol import StartRequest
-
-def pipe(make=os.pipe):
-    reader, writer = make()
-    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
-    return reader, writer
-
-os.pipe = pipe
-starter = client.StarterClient(spool.open_spool(pathlib.Path(sys.argv[1])))
-requests = [StartRequest(f"tok.{index}", "/bin/true", ("x" * 1000,)) for index in range(1, 201)]
-answers = starter.start(requests)
-print(*(answer.tag for answer in answers))
-starter.close()
-"""
-
-
-def test_a_queue_and_its_starter_never_wait_for_each_other_to_read(tmp_path: Path) -> None:
-    # So small are the pipes of an account that has very many.
-    argv = [sys.executable, "-c", _ASKING, str(tmp_path / "spool")]
-    done = subprocess.run(argv, cwd=LAUNCH.parents[1], stdout=subprocess.PIPE, text=True, check=True, timeout=SECONDS)
-    assert done.stdout.split() == [f"tok.{index}" for index in range(1, 201)]

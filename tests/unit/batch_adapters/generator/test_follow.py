@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from batch_adapters.generator import follow, log_file
+from batch_adapters.generator import follow
 from batch_adapters.generator.follow import DatedFiles, Follower, RotatedFile, Source
 from tests.descriptors import open_descriptors
 
@@ -327,7 +327,7 @@ def test_rotated_parts_come_in_the_order_of_their_age(tmp_path: Path) -> None:
 
 
 def test_a_record_that_is_too_long_is_skipped_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_file, "BLOCK", 100)
+    monkeypatch.setattr(follow, "BLOCK", 100)
     log = tmp_path / "log"
     log.write_bytes(b"before\n" + b"x" * 1000 + b"\nafter\n" + b"y" * 99 + b"\n")
     follower = follow_new(RotatedFile(log), since=0)
@@ -336,7 +336,7 @@ def test_a_record_that_is_too_long_is_skipped_and_counted(tmp_path: Path, monkey
 
 
 def test_a_record_end_across_the_edge_of_a_block_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_file, "BLOCK", 100)
+    monkeypatch.setattr(follow, "BLOCK", 100)
     log = tmp_path / "log"
     for length in range(90, 110):
         log.write_bytes(b"x" * length + b"\n...\nafter\n...\n")

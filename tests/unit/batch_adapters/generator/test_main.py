@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from batch_adapters.generator.emit import StandardOutput
-from batch_adapters.generator.watch import Watch
+from batch_adapters.generator.process import Watch
 from batch_adapters.registry import EVENT_MODULES
 from tests.samgrid import LAUNCH
 from tests.unit.batch_adapters.generator.generator_process import (

@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from batch_adapters.adapter import LocalStatus
-from batch_adapters.fork import FORK
+from batch_adapters.fork.adapter import FORK
 from batch_adapters.fork.processes import read_process
 from batch_adapters.generator.module import FeedSettings, LogNotKnown
 from batch_adapters.generator.poll import POLL, JobStates, PollFeed, Polling, read_polling
+from batch_adapters.registry import ADAPTERS
 from batch_adapters.running.batch_system import BatchSystem
-from batch_adapters.running.traffic import Traffic
+from batch_adapters.running.rate_limiter import RateLimiter
 from batch_adapters.states import Event, State
 from tests.samgrid import LAUNCH
 from tests.unit.batch_adapters.generator.generator_process import (
@@ -64,7 +65,7 @@ class FakeSystem:
     def feed(self, interval: float = 0.01, timeout: float = 60.0) -> PollFeed:
         queue = dataclasses.replace(FORK.queue, argv=(str(self.program),), timeout=timeout)
         adapter = dataclasses.replace(FORK, name="fake", queue=queue)
-        return PollFeed(Polling(BatchSystem(adapter, {}, Traffic(self.folder / "traffic.json", 0)), interval))
+        return PollFeed(Polling(BatchSystem(adapter, {}, RateLimiter(self.folder / "limiter.json", 0)), interval))
 
     def write_description(self) -> Path:
         """What ``-l`` takes: the embedded batch system, with our program in the place of its own."""
@@ -79,7 +80,7 @@ class FakeSystem:
 
 
 def describe_fork(variables: dict[str, str], interval: float) -> dict[str, object]:
-    others = {"batch_system": "fork", "tables": {}, "traffic": "/nonexistent/batch-fork.json"}
+    others = {"batch_system": "fork", "tables": {}, "limiter": "/nonexistent/batch-fork.json"}
     return {**others, "variables": variables, "interval": interval}
 
 
@@ -289,13 +290,19 @@ def test_a_description_says_whom_to_ask_and_how_often(tmp_path: Path) -> None:
     assert polling.system.event_log == "x/events"
 
 
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_every_batch_system_can_be_asked(tmp_path: Path, name: str) -> None:
+    description = {**GOOD, "batch_system": name}
+    assert read_polling(write_description(tmp_path, description)).system.adapter.name == name
+
+
 def test_a_description_brings_the_sites_tables(tmp_path: Path) -> None:
     toy = {"based_on": "fork", "queue": {"argv": ["toy-queue"]}, "commands_per_minute": 7}
-    (tmp_path / "traffic.json").write_text(json.dumps({"tries": 1, "words": "down"}))
-    described = {**GOOD, "batch_system": "toy", "tables": {"toy": toy}, "traffic": str(tmp_path / "traffic.json")}
+    (tmp_path / "limiter.json").write_text(json.dumps({"tries": 1, "words": "down"}))
+    described = {**GOOD, "batch_system": "toy", "tables": {"toy": toy}, "limiter": str(tmp_path / "limiter.json")}
     system = read_polling(write_description(tmp_path, described)).system
     assert (system.adapter.name, system.adapter.queue.argv) == ("toy", ("toy-queue",))
-    outage = system.traffic.outage()
+    outage = system.limiter.outage()
     assert outage is not None
     assert outage.words == "down"
 
@@ -316,7 +323,7 @@ def test_a_description_brings_the_sites_tables(tmp_path: Path) -> None:
         pytest.param({**GOOD, "batch_system": ["fork"]}, "must be strings", id="system-no-name"),
         pytest.param({**GOOD, "variables": "x"}, "variables objects", id="variables-no-object"),
         pytest.param({**GOOD, "tables": []}, "tables and variables objects", id="tables-no-object"),
-        pytest.param({**GOOD, "traffic": 7}, "traffic must be strings", id="traffic-no-path"),
+        pytest.param({**GOOD, "limiter": 7}, "limiter must be strings", id="limiter-no-path"),
         pytest.param({**GOOD, "tables": {"fork": {"qeue": 1}}}, "has no key 'qeue'", id="faulty-table"),
         pytest.param({**GOOD, "variables": {"python": "x"}}, "'launch' is undefined", id="missing-variable"),
         pytest.param({**GOOD, "interval": 0}, "interval 0 is no number of seconds", id="interval-0"),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from batch_adapters.generator.emit import FolderEnd, open_folder, read_end
+from batch_adapters.generator.emit import EventFolder, FolderEnd, read_end
 from tests.unit.batch_adapters.generator.generator_process import DEADLINE, close_input, read_errors, starting
 from tests.waiting import wait_until
 
@@ -84,7 +84,7 @@ def test_a_symbolic_link_in_a_days_place_is_not_read(tmp_path: Path) -> None:
 
 
 def test_lines_are_left_out_as_often_as_the_folder_has_them(tmp_path: Path) -> None:
-    folder = open_folder(tmp_path, FolderEnd(YESTERDAY + 7, Counter({LATEST: 2})))
+    folder = EventFolder(tmp_path, FolderEnd(YESTERDAY + 7, Counter({LATEST: 2})))
     folder.write(LATEST + line(YESTERDAY + 7) + LATEST)
     folder.write(LATEST + line(YESTERDAY + 8))
     assert (tmp_path / name_of(YESTERDAY)).read_bytes() == line(YESTERDAY + 7) + LATEST + line(YESTERDAY + 8)
@@ -92,7 +92,7 @@ def test_lines_are_left_out_as_often_as_the_folder_has_them(tmp_path: Path) -> N
 
 def test_today_gets_its_file_only_when_the_days_before_are_told(tmp_path: Path) -> None:
     (tmp_path / name_of(YESTERDAY)).write_bytes(LATEST)
-    folder = open_folder(tmp_path, read_end(tmp_path, NOW))
+    folder = EventFolder(tmp_path, read_end(tmp_path, NOW))
     folder.write(line(YESTERDAY + 8))
     assert not (tmp_path / name_of(NOW)).exists()
     folder.write_empty_days(NOW)

@@ -1,16 +1,20 @@
 """ROOT files merged with uproot: nothing is lost, nothing counted twice, and what cannot be merged is named."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from handlers.payload import merge_root
+from tests.extras import Later, need
 
-uproot = pytest.importorskip("uproot", reason="uproot is not installed (pip install uproot)")
-awkward = pytest.importorskip("awkward")
-numpy = pytest.importorskip("numpy")
+uproot, awkward, numpy = map(Later, ("uproot", "awkward", "numpy"))
+
+
+@pytest.fixture(autouse=True)
+def _need_uproot() -> None:
+    need("uproot")
 
 
 def write(path: Path, objects: Mapping[str, Any]) -> str:
@@ -133,20 +137,20 @@ def histogram_with_labels(*labels: str) -> Any:
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        pytest.param({"a": numpy.histogram([0], 3, (0, 2))}, "the histograms a have different bins", id="bins"),
-        pytest.param({"a": numpy.histogram2d([0], [0], 2)}, "a is a TH1D in one file and a TH2D in", id="class"),
-        pytest.param({"b": "text"}, "b is a TObjString, which cannot be merged here: configure", id="text"),
+        pytest.param(lambda: {"a": numpy.histogram([0], 3, (0, 2))}, "the histograms a have different bins", id="bins"),
+        pytest.param(lambda: {"a": numpy.histogram2d([0], [0], 2)}, "a is a TH1D in one file and a TH2D", id="class"),
+        pytest.param(lambda: {"b": "text"}, "b is a TObjString, which cannot be merged here: configure", id="text"),
         pytest.param(None, "merge_root.py: ", id="no ROOT file"),
     ],
 )
 def test_what_cannot_be_merged_is_named_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], other: Mapping[str, Any] | None, message: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], other: Callable[[], Mapping[str, Any]] | None, message: str
 ) -> None:
     first = write(tmp_path / "1", {"a": numpy.histogram([0.5], 2, (0, 2))})
     if other is None:
         (tmp_path / "2").write_bytes(b"root, but no more")
     else:
-        write(tmp_path / "2", other)
+        write(tmp_path / "2", other())
     assert merge_root.main([str(tmp_path / "merged"), first, str(tmp_path / "2")]) == 1
     stderr = capsys.readouterr().err
     assert message in stderr

@@ -157,7 +157,7 @@ def test_a_database_that_is_missing_beside_grid_jobs_is_not_begun_anew(account: 
 
 @pytest.mark.parametrize("was_killed", [False, True], ids=["closed", "with a -wal file"])
 @pytest.mark.parametrize(
-    "command", ["status", f"status {JOB}", "query count(//local-job)", "usage", f"explain {JOB}/1"]
+    "command", ["status", f"status {JOB}", "query count(//local-job)", "usage", f"explain {JOB}/1", "metrics"]
 )
 def test_what_can_only_be_read_is_read(account: Account, tmp_path: Path, was_killed: bool, command: str) -> None:
     if subprocess.run(["unshare", "-rm", "true"], check=False).returncode:
@@ -176,5 +176,6 @@ def test_what_can_only_be_read_is_read(account: Account, tmp_path: Path, was_kil
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert {"query": "2", "usage": "no local job ended"}.get(command.split()[0], JOB) in done.stdout
+    told = {"query": "2", "usage": "no local job ended", "metrics": "samgrid_info{"}
+    assert told.get(command.split()[0], JOB) in done.stdout
     assert "Traceback" not in done.stderr

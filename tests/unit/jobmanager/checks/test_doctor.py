@@ -1,6 +1,8 @@
 """``samgrid doctor``: each thing that can be wrong is a finding with a remedy, and nothing that breaks stops it."""
 
+import json
 import os
+import re
 import socket
 import threading
 import time
@@ -12,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from batch_adapters.adapter import Unreachable
-from batch_adapters.diagnosis import Ask, Finding, Level, Printed
+from batch_adapters.diagnosis import PARALLEL_ENVIRONMENT, Ask, Finding, Level, Printed
+from batch_adapters.pbs.queries import read_json_jobs
 from batch_adapters.registry import ADAPTERS, UnknownBatchSystem
 from batch_adapters.running.batch_system import BatchSystem
 from jobmanager.checks import doctor, probe
@@ -20,7 +23,7 @@ from jobmanager.checks.doctor import choose_batch_systems, examine, look_at_even
 from jobmanager.checks.probe import run_probe
 from jobmanager.monitor.client import socket_address
 from jobmanager.site.account import Account, find_batch_system
-from jobmanager.site.settings import EventSource, EventsSettings, SandboxSettings, Transfer
+from jobmanager.site.settings import EventSource, EventsSettings, NotificationSettings, SandboxSettings, Transfer
 from tests.unit.batch_adapters.generator.generator_process import starting
 from tests.unit.batch_program import NO, SILENT, BatchProgram, use
 from tests.waiting import wait_until
@@ -142,6 +145,16 @@ def test_a_command_that_is_not_there_is_named(fake: Account, program: BatchProgr
     assert "PATH" in missing.remedy
 
 
+def test_the_notification_command_is_looked_for_where_there_is_one(fake: Account, tmp_path: Path) -> None:
+    hook = tmp_path / "hook"
+    hook.touch()
+    told = configure(fake, notification=NotificationSettings(command=(str(hook), "--mail")))
+    assert the_one(look(told), f"{hook} is no program that this account can run").level is Level.FAULT
+    hook.chmod(0o700)
+    assert the_one(look(told), f"{hook} is there").level is Level.GOOD
+    assert not findings_with(look(fake), "[notification]")
+
+
 def test_local_jobs_that_have_ended_are_not_counted(fake: Account, program: BatchProgram) -> None:
     program.answer("queue", "1.1 RUNS a\n1.2 WAITS a\n1.3 ENDED a 0\n1.4 BROKE a\n")
     assert findings_with(look(fake), "2 local jobs of this account wait or run")
@@ -248,6 +261,17 @@ def test_a_question_of_the_adapters_never_raises(
     assert answers[1].stderr == "no\n"
 
 
+def test_a_question_names_the_parallel_environment_of_the_site(
+    account: Account, program: BatchProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def diagnose(ask: Ask, environment: Mapping[str, str]) -> Iterator[Finding]:
+        yield Finding(Level.GOOD, f"heard {ask(['echo', '{{', PARALLEL_ENVIRONMENT]).stdout}")
+
+    diagnosed_by(monkeypatch, diagnose)
+    findings = look(use(account, program, version=None, history=None, parallel_environment="mpi"))
+    assert findings_with(findings, "heard {{ mpi\n")
+
+
 def test_an_adapters_questions_count_like_all_others(
     account: Account, program: BatchProgram, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,7 +280,7 @@ def test_an_adapters_questions_count_like_all_others(
         yield Finding(Level.GOOD, f"heard {printed.exit_code}: {printed.stderr}")
 
     diagnosed_by(monkeypatch, diagnose)
-    monkeypatch.setattr("batch_adapters.running.traffic.PATIENCE", 0.0)
+    monkeypatch.setattr("batch_adapters.running.rate_limiter.PATIENCE", 0.0)
     findings = look(use(account, program, version=None, history=None, commands_per_minute=1))
     assert findings_with(findings, "heard None: held back")
     assert program.calls() == ["queue"]
@@ -473,8 +497,10 @@ def test_each_probe_has_a_token_of_its_own_that_is_no_grid_jobs(fake: Account, p
         run_probe(fake, find_batch_system(fake, "fake"), 0)
     first, second = (call.split()[-1] for call in program.calls("submit"))
     assert first != second
-    assert first.startswith("doctor-")
-    assert len(first) <= 15
+    # By what PBS' adapter, for one, knows what is ours: else the probe would seem to be gone, and stay.
+    assert re.fullmatch(r"doctor[0-9a-f]{2}-[0-9a-f]{4}", first)
+    queued = {"17.vm": {"Job_Name": first, "job_state": "Q"}}
+    assert [job.token for job in read_json_jobs(json.dumps({"Jobs": queued}))] == [first]
 
 
 @pytest.mark.usefixtures("quick")
@@ -536,7 +562,7 @@ def test_a_probe_that_may_be_left_is_named(plain: Account, program: BatchProgram
     program.answer("submit", "17\n")
     program.answer("find", "no connection", SILENT)
     fault = the_one(look(plain, probe_time=0), "may be left")
-    assert (fault.level, "doctor-" in fault.text) == (Level.FAULT, True)
+    assert (fault.level, "the local job doctor" in fault.text) == (Level.FAULT, True)
 
 
 @pytest.mark.usefixtures("quick")

@@ -11,14 +11,14 @@ import jsonschema
 import pytest
 from lxml import etree
 
-from batch_adapters.running.traffic import TRIES, Outage, Traffic
+from batch_adapters.running.rate_limiter import TRIES, Outage, RateLimiter
 from batch_adapters.states import Cause, State
 from jobmanager.commands import cli
 from jobmanager.commands import grid_jobs as commands
 from jobmanager.database.documents import load_schema
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob, Outcome
-from jobmanager.site.account import Account, find_outage, traffic_file
+from jobmanager.site.account import Account, find_outage, limiter_file
 from jobmanager.views.grid_jobs import render_outage
 from sandbox.status import PhaseStatus
 
@@ -52,7 +52,7 @@ def status(account: Account, monkeypatch: pytest.MonkeyPatch) -> Callable[..., N
 
 def be_silent(account: Account, times: int = 1) -> None:
     for _ in range(times):
-        Traffic(traffic_file(account, "slurm"), 100).note_outage("squeue: error: Unable to\ncontact \x1b[2Jslurm")
+        RateLimiter(limiter_file(account, "slurm"), 100).note_outage("squeue: error: Unable to\ncontact \x1b[2Jslurm")
 
 
 @pytest.mark.parametrize("job_id", [None, OPEN], ids=["all", "one"])
@@ -96,7 +96,7 @@ def test_once_it_answers_nothing_is_said(
     account: Account, status: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     be_silent(account, 5)
-    Traffic(traffic_file(account, "slurm"), 100).note_answer()
+    RateLimiter(limiter_file(account, "slurm"), 100).note_answer()
     status()
     assert "has not answered" not in capsys.readouterr().out
 

@@ -18,6 +18,8 @@ from batch_adapters.states import Cause, Event, State
 from handlers.command import CommandAdapter
 from jobmanager.completion import collection
 from jobmanager.completion.collection import _render_document, collect_grid_job, keep_summary, output_limits
+from jobmanager.completion.proof import prove_ends
+from jobmanager.completion.retries import judge_failures
 from jobmanager.control.cancel_requests import request_cancel
 from jobmanager.control.cancellation import cancel_local_jobs
 from jobmanager.database.grid_job import GridJob
@@ -119,6 +121,19 @@ def test_outputs_that_may_be_on_their_way_are_waited_for(
     assert state_of(toy).is_final
 
 
+def test_it_is_told_how_many_local_jobs_outputs_are_waited_for(toy: ToySystem) -> None:
+    add_ended(toy, "17", "18", "19", ended=NOW)
+    with pytest.raises(Unreachable, match="20 s for 3 local jobs to bring back their outputs, first 17"):
+        collect_grid_job(toy.account, GRID_JOB)
+
+
+def test_what_is_shown_running_and_was_not_told_to_end_runs_on_at_once(toy: ToySystem) -> None:
+    add_ended(toy, "17", state=State.FAILED, ended=NOW)
+    toy.answers("queue", f"17 R {TOKEN} -")
+    collect_grid_job(toy.account, GRID_JOB)
+    assert toy.states() == [State.ACTIVE]
+
+
 def test_what_leaves_the_batch_system_has_time_to_turn_out_to_be_queued_again(toy: ToySystem) -> None:
     add_ended(toy, "17", state=State.FAILED, ended=NOW)
     toy.answers("queue", f"17 CG {TOKEN} -")
@@ -127,6 +142,18 @@ def test_what_leaves_the_batch_system_has_time_to_turn_out_to_be_queued_again(to
     toy.answers("queue", f"17 PD {TOKEN} -")
     collect_grid_job(toy.account, GRID_JOB)
     assert toy.states() == [State.PENDING]
+
+
+def test_what_was_told_to_end_may_be_shown_running_for_a_while(toy: ToySystem) -> None:
+    add_ended(toy, "17", ended=NOW)
+    toy.drives("17", "start 1000", f"caught TERM {NOW}", "exit 143", f"end {NOW}")
+    toy.answers("queue", f"17 R {TOKEN} -")
+    with pytest.raises(Unreachable, match="20 s for 1 local jobs to leave the batch system, first 17"):
+        collect_grid_job(toy.account, GRID_JOB)
+    assert (toy.job().state, toy.job().driver) == (State.DONE, "ended")
+    toy.now = NOW + LAG
+    collect_grid_job(toy.account, GRID_JOB)
+    assert toy.states() == [State.ACTIVE]
 
 
 def test_outputs_that_come_back_meanwhile_make_a_success(toy: ToySystem) -> None:
@@ -282,6 +309,29 @@ def test_the_records_that_were_read_before_are_needed_no_more(toy: ToySystem) ->
     status_file(toy.account, GRID_JOB, "17").unlink()
     collect_grid_job(toy.account, GRID_JOB)
     assert (state_of(toy), toy.job().reason) == (State.DONE, None)
+
+
+def test_an_end_that_is_proven_is_told_otherwise_by_nobody(toy: ToySystem) -> None:
+    add_ended(toy, "17")
+    toy.drives("17", "start 1000", "exit 0", "end 2000")
+    reconcile_with_drivers(toy.account, GRID_JOB, [toy.job()])
+    toy.drives("17", "start 1000", "exit 3", "end 2000")
+    collect_grid_job(toy.account, GRID_JOB)
+    assert (state_of(toy), toy.job().exit_code) == (State.DONE, 0)
+
+
+def test_local_jobs_whose_ends_are_proven_are_read_once(toy: ToySystem) -> None:
+    looks: list[int] = []
+
+    def select() -> list[LocalJob]:
+        looks.append(1)
+        return toy.database.local_jobs.all_of(GRID_JOB)
+
+    add_ended(toy, "17")
+    toy.drives("17", "start 1000", "exit 0", "end 2000")
+    reconcile_with_drivers(toy.account, GRID_JOB, [toy.job()])
+    assert prove_ends(toy.account, GRID_JOB, select)
+    assert len(looks) == 1
 
 
 # --- the verdict
@@ -535,6 +585,13 @@ def test_the_tar_has_the_log_and_the_document_as_it_will_be(toy: ToySystem) -> N
     assert read_own(toy, "xml").count(b"\n") > 5, "people can read it"
 
 
+def test_the_manifest_has_the_name_that_people_gave_the_grid_job(toy: ToySystem) -> None:
+    fail(toy, "17")
+    toy.database.grid_jobs.change(GRID_JOB, lambda job: setattr(job, "name", "tune 7"))
+    collect_grid_job(toy.account, GRID_JOB)
+    assert read_manifest(toy)["name"] == "tune 7"
+
+
 def test_a_grid_job_without_a_log_has_an_empty_one_in_its_tar(toy: ToySystem) -> None:
     fail(toy, "17")
     collect_grid_job(toy.account, GRID_JOB)
@@ -645,6 +702,8 @@ def test_a_large_grid_job_is_tried_again_some_local_jobs_at_a_time(toy: ToySyste
     toy.database.grid_jobs.change(GRID_JOB, lambda job: setattr(job, "retries", 1))
     few_at_once.clear()
     collect_grid_job(toy.account, GRID_JOB)
+    assert toy.states() == [State.DONE] * 5, "what failed is tried again by who submits"
+    judge_failures(toy.account, GRID_JOB)
     assert max(few_at_once) == 2
     assert toy.states() == [State.UNSUBMITTED] * 5
     assert state_of(toy) is State.ACTIVE

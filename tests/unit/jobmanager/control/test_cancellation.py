@@ -81,6 +81,15 @@ def test_what_was_never_submitted_because_it_was_refused_has_failed_for_that(toy
     assert toy.job().reason == "never submitted: cannot be run: no such queue"
 
 
+def test_what_is_cancelled_because_others_failed_says_so(toy: ToySystem) -> None:
+    toy.add([None, "7"], token=None)
+    toy.database.grid_jobs.change(GRID_JOB, lambda job: job.cancel(NOW, "1 of 3 failed", "fail-fast"))
+    cancel_local_jobs(toy.account, GRID_JOB)
+    assert (toy.job(1).outcome, toy.job(1).cause) == (Outcome.CANCELLED, Cause.FAIL_FAST)
+    assert toy.job(1).reason == "never submitted: 1 of 3 failed"
+    assert toy.job(2).cancel_cause is Cause.FAIL_FAST
+
+
 def test_what_is_in_doubt_is_looked_up_and_then_cancelled(toy: ToySystem) -> None:
     toy.add([None, None])
     toy.answers("find", f"17_1 R {TOKEN} -", f"17_2 R {TOKEN} -")

@@ -137,6 +137,51 @@ def test_what_failed_again_is_repeated_again(account: Account) -> None:
     assert slices(account, third) == [cut_grid_job(account.database.grid_jobs.get(first))[3]]
 
 
+def test_what_failed_is_made_again_by_one_repetition_at_a_time(account: Account) -> None:
+    first = accept_slices(account)
+    finish(account, first, failed=[1, 2, 4])
+    second = repeat_grid_job(account, first, only_failed=True).job_id
+    with pytest.raises(NotRepeatable, match=f"what failed in {first} is made again by {second}, which is unsubmitted"):
+        repeat_grid_job(account, first, only_failed=True)
+    finish(account, second, failed=[2, 4])
+    third = repeat_grid_job(account, second, only_failed=True)
+    with pytest.raises(NotRepeatable, match=f"made again by {third.job_id}"):
+        repeat_grid_job(account, first, only_failed=True)
+    finish(account, third.job_id, failed=[4])
+    fourth = repeat_grid_job(account, first, only_failed=True)
+    assert (fourth.indexes, fourth.repeats) == ([4], first)
+    finish(account, fourth.job_id)
+    with pytest.raises(NotRepeatable, match=f"has succeeded in .*{fourth.job_id}.*: nothing is missing"):
+        repeat_grid_job(account, first, only_failed=True)
+    with pytest.raises(NotRepeatable, match=f"has succeeded in .*{fourth.job_id}.*: nothing is missing"):
+        repeat_grid_job(account, third.job_id, only_failed=True)
+    assert list(repeat_grid_job(account, first, only_failed=False).indexes) == [1, 2, 3, 4]
+
+
+def test_a_repetition_that_was_cancelled_leaves_it_to_the_next(account: Account) -> None:
+    first = accept_slices(account)
+    finish(account, first, failed=[2])
+    end(account, repeat_grid_job(account, first, only_failed=True).job_id, State.FAILED)
+    assert repeat_grid_job(account, first, only_failed=True).indexes == [2]
+
+
+def test_two_who_repeat_at_once_make_one_repetition(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = accept_slices(account)
+    finish(account, first, failed=[2])
+    others: list[GridJob] = []
+
+    def prepare_late(account: Account, given: Given, folder: Path, repeated: GridJob) -> GridJob:
+        if not others:
+            others.append(prepare_grid_job(account, given, folder, repeated))
+            others.append(repeat_grid_job(account, first, only_failed=True))
+        return prepare_grid_job(account, given, folder, repeated)
+
+    monkeypatch.setattr("jobmanager.control.resubmission.prepare_grid_job", prepare_late)
+    with pytest.raises(NotRepeatable, match=f"made again by {others[1].job_id if others else ''}"):
+        repeat_grid_job(account, first, only_failed=True)
+    assert len(account.database.grid_jobs.overview()) == 2
+
+
 def test_a_repetition_of_all_is_a_new_grid_job_of_its_own(account: Account) -> None:
     first = accept_slices(account)
     finish(account, first, failed=[2])
@@ -211,6 +256,29 @@ def test_steps_that_are_done_are_taken_over(account: Account) -> None:
     assert [step.grid_job for step in job.steps] == [before[0].grid_job, None, None]
     with pytest.raises(NotRemovable, match="is a step of"):
         remove_grid_job(account, str(before[0].grid_job))
+
+
+def test_steps_that_are_done_are_taken_over_from_behind_one_that_is_not(account: Account) -> None:
+    first = accept_steps(account, State.DONE, State.FAILED, State.DONE)
+    job = repeat_grid_job(account, first, only_failed=True)
+    before = account.database.grid_jobs.get(first).steps
+    assert [step.grid_job for step in job.steps] == [before[0].grid_job, None, before[2].grid_job]
+
+
+def test_steps_go_on_where_the_last_repetition_came_to(account: Account) -> None:
+    first = accept_steps(account, State.DONE, State.FAILED)
+    second = repeat_grid_job(account, first, only_failed=True).job_id
+    with pytest.raises(NotRepeatable, match=f"made again by {second}"):
+        repeat_grid_job(account, first, only_failed=True)
+    part = accept(account, "&(samgrid_type = command)(executable = /bin/true)")
+    end(account, part, State.DONE)
+    account.database.grid_jobs.change(second, lambda job: job.begin_step("b", part))
+    end(account, second, State.FAILED)
+    third = repeat_grid_job(account, first, only_failed=True)
+    assert (third.steps[1].grid_job, third.repeats) == (part, second)
+    end(account, third.job_id, State.DONE)
+    with pytest.raises(NotRepeatable, match=f"all steps of {third.job_id} are done"):
+        repeat_grid_job(account, first, only_failed=True)
 
 
 def test_a_repetition_of_all_steps_takes_nothing_over(account: Account) -> None:

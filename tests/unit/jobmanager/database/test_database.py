@@ -14,14 +14,15 @@ from lxml import etree
 
 from adapters import PlannedJob
 from batch_adapters.adapter import Naming
-from batch_adapters.fork import FORK
+from batch_adapters.fork.adapter import FORK
 from batch_adapters.states import Cause, Event, State
-from jobmanager.database.database import Choice, Database, DatabaseError, LocalJobKey, UnknownJob
+from jobmanager.database.database import Choice, Database, DatabaseError, LiveJob, UnknownJob
 from jobmanager.database.documents import InvalidDocument, read_document
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob, Outcome
-from jobmanager.database.local_jobs import LocalJobs, PhaseSum, Usage
+from jobmanager.database.local_jobs import LocalJobs, PhaseSum
 from jobmanager.database.sqlite import Store
+from jobmanager.database.usage import Usage
 from jobmanager.states.registration import apply_events, create_local_jobs, register_local_jobs
 from jobmanager.states.transitions import apply_driver_status
 from jobmanager.submission.submit import write_intent
@@ -155,7 +156,9 @@ def named(database: Database) -> Database:
 
 
 @pytest.mark.parametrize(
-    ("word", "found"), [("tune 8", "abcd2222"), ("abcd1111", "abcd1111"), ("c", "cccccccc")], ids=str
+    ("word", "found"),
+    [("tune 8", "abcd2222"), ("abcd1111", "abcd1111"), ("b", "cccccccc"), ("bb", "bbbbbbbb"), ("c", "cccccccc")],
+    ids=str,
 )
 def test_a_grid_job_is_found_by_its_name_but_a_whole_id_comes_first(named: Database, word: str, found: str) -> None:
     assert named.grid_jobs.find(word) == found
@@ -165,7 +168,7 @@ def test_a_grid_job_is_found_by_its_name_but_a_whole_id_comes_first(named: Datab
     ("word", "message"),
     [
         ("tune 7", r"more than one grid job \(abcd1111, dddddddd\): use an id, or --name$"),
-        ("b", r"more than one grid job \(bbbbbbbb, cccccccc\): use an id, or --name$"),
+        ("abcd", r"more than one grid job \(abcd1111, abcd2222\): give more of the id$"),
         ("tune", "no grid job has the name"),
         ("tune*", "no grid job has the name"),
         ("tune 8\n", "no grid job"),
@@ -347,8 +350,8 @@ def test_the_open_local_jobs_are_those_with_an_id_and_without_an_end(database: D
     apply_events(database, "fork", [Event(50, "17_2", State.ACTIVE), Event(50, "17_3", State.DONE)])
     token = "aaaaaaaa-1"
     assert database.local_jobs.list_open("fork") == [
-        LocalJobKey("aaaaaaaa", 1, "17_1", token, State.PENDING, "", ""),
-        LocalJobKey("aaaaaaaa", 2, "17_2", token, State.ACTIVE, "", ""),
+        LiveJob(1, "aaaaaaaa", "17_1", "17", token, State.PENDING, "", ""),
+        LiveJob(2, "aaaaaaaa", "17_2", "17", token, State.ACTIVE, "", ""),
     ]
     assert database.local_jobs.list_open("slurm") == []
 
@@ -520,7 +523,7 @@ def test_a_phase_begins_when_the_local_job_had_last_anything_else_to_tell(databa
     tell(database, "aaaaaaaa", 1, [PhaseStatus("generate", 9, 10)], 1000)
     tell(database, "aaaaaaaa", 1, [generate], 1010)
     tell(database, "aaaaaaaa", 1, [generate, reco], 1020)
-    told = {phase.name: (phase.begun, phase.changed) for phase in database.local_jobs.get("aaaaaaaa", 1).told_phases()}
+    told = {phase.name: (phase.begun, phase.changed) for phase in database.local_jobs.get("aaaaaaaa", 1).phases()}
     assert told == {"generate": (1000, 1010), "d0reco": (1010, 1020)}
 
 
@@ -531,7 +534,7 @@ def test_what_is_told_again_is_merged_by_name_and_keeps_its_time(database: Datab
     tell(database, "aaaaaaaa", 1, [generate], 2000)
     job = database.local_jobs.get("aaaaaaaa", 1)
     assert job.phases() == [generate, reco]
-    assert [phase.changed for phase in job.told_phases()] == [1000, 1000]
+    assert [phase.changed for phase in job.phases()] == [1000, 1000]
 
 
 def test_a_phase_keeps_the_files_that_it_has_named(database: Database) -> None:
@@ -631,7 +634,7 @@ def test_what_was_used_of_late_costs_by_what_ended_of_late() -> None:
         submit(database, "aaaaaaaa", ended + 2)
         end(database, "aaaaaaaa", ended)
         apply_events(database, "fork", [Event(9000, "aaaaaaaa-1.1", State.FAILED, 0)])
-        return steps_of(database, lambda: used.append(database.local_jobs.usage(("user",), 8000, 9001)))
+        return steps_of(database, lambda: used.append(database.usage.sums(("user",), 8000, 9001)))
 
     used: list[list[Usage]] = []
     assert take_steps(60) <= take_steps(3) + 5
@@ -652,7 +655,7 @@ def test_an_event_costs_the_same_however_many_local_jobs_its_grid_job_has() -> N
 
 def test_counts_are_what_there_is_whatever_is_done(database: Database) -> None:
     def check() -> dict[State, int]:
-        assert list(database.find_document_faults()) == []
+        assert list(database.checking.find_document_faults()) == []
         return database.local_jobs.count("aaaaaaaa")
 
     for job_id in ("aaaaaaaa", "bbbbbbbb"):
@@ -679,6 +682,18 @@ def test_counts_are_what_there_is_whatever_is_done(database: Database) -> None:
     assert check() == {}
 
 
+def test_a_local_job_that_is_written_twice_at_once_counts_once(database: Database) -> None:
+    add(database, "aaaaaaaa", 3)
+    first, last = LocalJob.new(1, "fork", None), LocalJob.new(1, "fork", None)
+    first.put_phases([PhaseStatus("generate", 1, 5), PhaseStatus("simulate", 1, 5)], 1000)
+    last.state = State.ACTIVE
+    with database.transaction():
+        database.local_jobs.put("aaaaaaaa", [first, last])
+    assert list(database.checking.find_document_faults()) == []
+    assert database.local_jobs.count("aaaaaaaa") == {State.ACTIVE: 1, State.UNSUBMITTED: 2}
+    assert database.local_jobs.get("aaaaaaaa", 1).state is State.ACTIVE
+
+
 def test_counts_are_compared_with_local_jobs_of_the_same_moment(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -695,7 +710,7 @@ def test_counts_are_compared_with_local_jobs_of_the_same_moment(
         return iter(rows)
 
     monkeypatch.setattr(Store, "query", query_beside_a_monitor)
-    assert list(database.find_document_faults()) == []
+    assert list(database.checking.find_document_faults()) == []
     assert database.local_jobs.count("aaaaaaaa") == {State.ACTIVE: 1, State.UNSUBMITTED: 1}
 
 
@@ -703,12 +718,12 @@ def test_counts_are_derived_anew(database: Database) -> None:
     add(database, "aaaaaaaa")
     with database.transaction():
         database._store.write("UPDATE local_job_count SET number = 7")
-    assert list(database.find_document_faults()) == [
+    assert list(database.checking.find_document_faults()) == [
         "the counts of the local jobs of grid job aaaaaaaa are not what there are"
     ]
     with database.transaction():
-        database.derive_anew()
-    assert (list(database.find_document_faults()), database.local_jobs.count("aaaaaaaa")) == (
+        database.checking.derive_anew()
+    assert (list(database.checking.find_document_faults()), database.local_jobs.count("aaaaaaaa")) == (
         [],
         {State.UNSUBMITTED: 2},
     )

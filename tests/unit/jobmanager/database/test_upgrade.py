@@ -57,9 +57,9 @@ def test_times_are_what_they_were(tmp_path: Path) -> None:
     ((grid_job, job),) = database.local_jobs.named("m1lsx5co-2.1")
     assert grid_job == "m1lsx5co"
     assert (job.event_time, job.run, job.intended) == (1795375218, 1795375217, 1795375217)
-    assert job.past()[0].run == 1795375216
+    assert job.earlier_attempts()[0].run == 1795375216
     assert [seen.when for seen in job.evidence()] == [1795375217, 1795375217, 1795375218]
-    assert (job.told_phases()[0].begun, job.told_phases()[0].changed) == (1795375217, 1795375218)
+    assert (job.phases()[0].begun, job.phases()[0].changed) == (1795375217, 1795375218)
     gram = database.grid_jobs.get("gr4mj0b1")
     assert gram.reported is State.DONE
     assert database.grid_jobs.list_reported_since(gram.reported_time) == ["gr4mj0b1"]

@@ -18,7 +18,7 @@ from jobmanager.control.cancel_requests import request_cancel
 from jobmanager.database.grid_job import GramOrigin, GridJob
 from jobmanager.database.local_job import LocalJob, Outcome
 from jobmanager.gram import reports as gram_reports
-from jobmanager.gram.answers import answer_file, find_events, gram_id, publish_answer
+from jobmanager.gram.answers import answer_file, find_events, gram_id, publish_answer, reported_state
 from jobmanager.gram.reports import GramReports
 from jobmanager.monitor import worker
 from jobmanager.monitor.monitor import Monitor
@@ -494,3 +494,10 @@ def test_a_monitor_is_not_idle_before_gram_knows_every_end(account: Account, tmp
         monitor = Monitor(account, listener)
         monitor._work()
         assert monitor._idle_since is not None
+
+
+def test_gram_is_told_states_that_it_knows_only() -> None:
+    told = {state: reported_state(state) for state in State}
+    begun = {told.pop(state) for state in (State.UNSUBMITTED, State.STAGE_IN)}
+    assert (begun, told.pop(State.STAGE_OUT)) == ({State.PENDING}, State.ACTIVE)
+    assert all(state is before for before, state in told.items())

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import selectors
 import signal
 import time
@@ -18,6 +19,7 @@ from jobmanager.monitor.generators import OVERLAP, EventLines, Generator, Genera
 from jobmanager.site.account import Account
 from tests.waiting import is_gone, turn_until, wait_until
 
+EVENT_FILES = Path(__file__).parents[4] / "docs" / "event-files.md"
 PENDING = Event(1000, "7", State.PENDING)
 ACTIVE = Event(1000, "7", State.ACTIVE)
 SUSPENDED = Event(1000, "7", State.SUSPENDED)
@@ -500,3 +502,33 @@ def test_a_generator_may_be_run_through_a_sites_prefix(
     words = (tmp_path / "words").read_text().split()
     assert words[:2] == ["-u", "reader"]
     assert "samgrid-scheduler-event-generator -s fork" in " ".join(words)
+
+
+@pytest.mark.parametrize("prefix", [(), ("sudo", "-u", "reader")], ids=["no prefix", "a prefix"])
+def test_a_log_that_we_may_not_see_is_looked_for_by_whoever_reads_it(
+    account: Account, selector: selectors.BaseSelector, tmp_path: Path, prefix: tuple[str, ...]
+) -> None:
+    hidden = tmp_path / "not seen"
+    configuration = replace(account.configuration, events_of={"slurm": {"prefix": prefix, "path": hidden}})
+    ours = Generators(replace(account, configuration=configuration), selector, lambda _, events: None)
+    if prefix:
+        command = ours._find_command("slurm")
+        assert (command[: len(prefix)], command[-2:]) == ([*prefix], ["-l", str(hidden)])
+    else:
+        with pytest.raises(FileNotFoundError, match=f"there is no {hidden}"):
+            ours._find_command("slurm")
+
+
+def test_the_recipe_for_sudo_fits_what_is_run_through_it(account: Account, selector: selectors.BaseSelector) -> None:
+    log = Path("/var/log/slurm/slurmctld.log")
+    recipe = re.search(r"NOPASSWD: /opt/samgrid/bin/python (\^.*\$)$", EVENT_FILES.read_text(), re.MULTILINE)
+    assert recipe
+    configuration = replace(account.configuration, events_of={"slurm": {"prefix": ("sudo",), "path": log}})
+    ours = Generators(replace(account, configuration=configuration), selector, lambda _, events: None)
+    arguments = " ".join(ours._find_command("slurm")[2:])
+    installed = "/opt/samgrid/lib/python3.11/site-packages/samgrid_jobmanager/batch_adapters/launch.py"
+    line = re.sub(r"\S*/batch_adapters/launch\.py", installed, arguments)
+    assert re.fullmatch(recipe[1], line)
+    assert re.fullmatch(recipe[1], re.sub(" -t [0-9]+", "", line)), "as doctor asks"
+    for more in (" -d /home/reader", " -p /home/reader/x", " -b"):
+        assert not re.fullmatch(recipe[1], line + more)

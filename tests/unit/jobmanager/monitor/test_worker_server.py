@@ -31,13 +31,15 @@ sys.path.insert(0, {str(ROOT)!r})
 from jobmanager.monitor.worker_server import serve
 
 def work(task, subject):
+    if task == "wake" and "WOKEN" in os.environ:
+        open(os.environ["WOKEN"], "w").close()
     names = {{**globals(), "status": 0}}
     exec(subject, names)
     return names["status"]
 
 serve(work)
 """
-"""A server whose workers do what the subject of their task says, in Python."""
+"""A server whose workers do what the subject of their task says, in Python; one that is to wake writes a file."""
 
 
 class Loop:
@@ -154,6 +156,12 @@ def test_workers_are_forked_from_one_server_each_in_a_session_of_its_own(shared_
     script = "print(os.getppid(), os.getpid() == os.getsid(0), file=sys.stderr)"
     said = {shared_loop.run(script)[1] for _ in range(3)}
     assert said == {f"{shared_loop.server} True"}
+
+
+def test_a_worker_finds_loaded_what_takes_long_to_load(shared_loop: Loop) -> None:
+    script = "from sandbox.driver import load_template; compiled = load_template.cache_info().currsize\n"
+    script += "print(compiled, {'jinja2', 'lxml.etree', 'sh', 'tenacity'} <= {*sys.modules}, file=sys.stderr)"
+    assert shared_loop.run(script)[1] == "1 True"
 
 
 def test_a_worker_holds_nothing_of_the_servers(shared_loop: Loop) -> None:
@@ -280,7 +288,8 @@ class Orphan:
 def orphan(tmp_path: Path) -> Iterator[Orphan]:
     begun, go, done = tmp_path / "begun", tmp_path / "go", tmp_path / "done"
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    server = subprocess.Popen([sys.executable, "-P", "-c", SERVER], stdin=theirs.fileno())
+    environment = {**os.environ, "WOKEN": str(tmp_path / "woken")}
+    server = subprocess.Popen([sys.executable, "-P", "-c", SERVER], stdin=theirs.fileno(), env=environment)
     theirs.close()
     wait = f"while not os.path.exists({str(go)!r}): time.sleep(0.01)"
     ours.send(f"start 1 collect open({str(begun)!r}, 'w')\n{wait}\nopen({str(done)!r}, 'w')".encode())
@@ -309,6 +318,38 @@ def test_a_worker_that_may_hang_in_a_handler_does_not_outlive_the_monitor(orphan
     orphan.go.touch()
     assert orphan.server.wait(SECONDS) == 0
     assert orphan.done.exists()
+
+
+def test_a_submission_on_its_way_is_heard_to_its_end_and_no_other_begins(orphan: Orphan) -> None:
+    begun, heard = orphan.go.with_name("sent"), orphan.go.with_name("heard")
+    script = f"""
+from jobmanager.submission.submit import uninterrupted
+for number in range(3):
+    with uninterrupted():
+        open({str(begun)!r} + str(number), "w")
+        while not os.path.exists({str(orphan.go)!r}): time.sleep(0.01)
+        open({str(heard)!r} + str(number), "w")
+"""
+    orphan.connection.send(f"start 2 submit {script}".encode())
+    first, second = (heard.with_name(f"{heard.name}{number}") for number in (0, 1))
+    wait_until(begun.with_name(f"{begun.name}0").exists)
+    orphan.connection.close()
+    # A worker of no monitor's begins when all others were told.
+    wait_until(orphan.go.with_name("woken").exists)
+    assert not first.exists()
+    orphan.go.touch()
+    assert orphan.server.wait(SECONDS) == 0
+    assert (first.exists(), second.exists()) == (True, False)
+    assert not begun.with_name(f"{begun.name}1").exists()
+
+
+def test_what_a_handler_has_started_does_not_outlive_the_monitor(orphan: Orphan) -> None:
+    pid = orphan.go.with_name("pid")
+    script = f"open({str(pid)!r}, 'w').write(str(subprocess.Popen(['sleep', '3600']).pid) + '\\n'); time.sleep(3600)"
+    orphan.connection.send(f"start 2 submit {script}".encode())
+    wait_until(lambda: pid.exists() and pid.read_text().endswith("\n"))
+    orphan.connection.close()
+    wait_until(lambda: not is_alive(int(pid.read_text())))
 
 
 def test_a_server_outlives_a_monitor_that_has_not_heard_all_it_said(orphan: Orphan) -> None:

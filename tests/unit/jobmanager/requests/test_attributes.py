@@ -1,16 +1,21 @@
 """A request is checked against what its job type declares: every fault is named at once."""
 
+import os
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
 from adapters import Attribute, JobAdapter, Kind, PlannedJob, Value
+from jobmanager.database.grid_job import GramOrigin
 from jobmanager.requests.acceptance import accept_grid_job
-from jobmanager.requests.attributes import BadRequest, Given, read_request, read_site_values, read_type
+from jobmanager.requests.attributes import BadRequest, Given, find_values, read_request, read_site_values, read_type
 from jobmanager.requests.job_types import HandlerError, find_job_type, load_job_types
 from jobmanager.site.account import Account
+from jobmanager.site.settings import NotificationSettings
 
 
 class Reco(JobAdapter):
@@ -49,6 +54,33 @@ def test_an_attribute_given_twice_counts_as_last_given() -> None:
     twice = [*given(samgrid_type="reco", dataset="a"), ("data_set", ("b",))]
     request, _ = read_request(twice, Reco, Path("/"))
     assert request["dataset"] == "b"
+
+
+COMMAND = given(samgrid_type="command", executable="/bin/true")
+
+
+@pytest.mark.parametrize(
+    "word", ["-Xsendmail=/bin/sh", "|id", "a/b", "/etc/x", "a b", "a\nb", "", "é@x", "#room", "x" * 255], ids=ascii
+)
+def test_whom_to_notify_is_nothing_that_a_mail_program_could_take_for_more(account: Account, word: str) -> None:
+    with pytest.raises(BadRequest, match=r"notify: .* is no address"):
+        accept_grid_job(account, [*COMMAND, ("notify", ("a@b", word))], Path("/"))
+    assert account.database.grid_jobs.overview() == []
+
+
+@pytest.mark.parametrize("name", ["notify", "NotifyUser", "notify_user"])
+def test_whom_to_notify_is_kept_and_said_in_vain_where_nobody_would_be(
+    account: Account, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    words = ("maria@example.org", "higgs-group", "m.x+tag@h")
+    job_id = accept_grid_job(account, [*COMMAND, (name, words)], Path("/"))
+    assert find_values(account.database.grid_jobs.get(job_id).request(), "notify") == words
+    assert "notify: nobody is told, as the configuration names no [notification] command" in caplog.text
+    caplog.clear()
+    told = replace(account.configuration, notification=NotificationSettings(command=("/bin/true",)))
+    accept_grid_job(replace(account, configuration=told), [*COMMAND, (name, words)], Path("/"))
+    accept_grid_job(account, COMMAND, Path("/"))
+    assert "nobody is told" not in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -117,6 +149,21 @@ def test_a_handler_in_a_file_of_the_site_is_found(tmp_path: Path) -> None:
     assert set(load_job_types([str(module)])) == {*load_job_types(()), "reco"}
 
 
+def test_a_module_of_the_site_is_executed_once_at_each_acceptance(account: Account, tmp_path: Path) -> None:
+    module, executions = tmp_path / "site_handler.py", tmp_path / "executions"
+    module.write_text(
+        "import handlers.command\n"
+        "class Site(handlers.command.CommandAdapter):\n"
+        '    jobType = "site"\n'
+        f"open({str(executions)!r}, 'a').write('x')\n"
+    )
+    handlers = replace(account.configuration.handlers, modules=(str(module),))
+    site = replace(account, configuration=replace(account.configuration, handlers=handlers))
+    for number in (1, 2):
+        accept_grid_job(site, given(samgrid_type="site", executable="/bin/true"), tmp_path)
+        assert executions.read_text() == number * "x"
+
+
 @pytest.mark.parametrize("source", ["syntax error", "raise SystemError('no')", "x = 1"])
 def test_a_broken_handler_module_is_named(tmp_path: Path, source: str) -> None:
     module = tmp_path / "broken.py"
@@ -173,3 +220,69 @@ def test_grid_jobs_without_a_seed_get_different_ones(account: Account) -> None:
     request = given(samgrid_type="pythia", events="10")
     jobs = [account.database.grid_jobs.get(accept_grid_job(account, request, Path("/"))) for _ in range(3)]
     assert len({job.size_and_seed for job in jobs}) == 3
+
+
+# --- where the tar is wanted
+
+
+NOT_ROOT = pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+
+
+@pytest.mark.parametrize(
+    ("place", "fault"),
+    [
+        ("no/such/out.tar", "no such folder, or none that you may enter: {}/no/such"),
+        ("file/out.tar", "no such folder, or none that you may enter: {}/file"),
+        ("folder", "{}/folder is a folder"),
+        ("link", "no such folder, or none that you may enter: {}/nowhere"),
+        ("n" * 300, "no file can have so long a name"),
+        ("loop/out.tar", "no such folder, or none that you may enter: {}/loop"),
+        pytest.param("closed/out.tar", "{}/closed takes no files", marks=NOT_ROOT),
+        pytest.param("read-only", "you may not write {}/read-only", marks=NOT_ROOT),
+    ],
+    ids=[
+        "no folder",
+        "a file for a folder",
+        "a folder",
+        "a link into nowhere",
+        "too long",
+        "a loop",
+        "closed",
+        "read-only",
+    ],
+)
+def test_a_tar_is_not_wanted_where_no_file_can_be_written(
+    account: Account, tmp_path: Path, place: str, fault: str
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("nowhere/out.tar")
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "closed").mkdir(mode=0o500)
+    (tmp_path / "read-only").touch(mode=0o400)
+    request = given(samgrid_type="command", executable="/bin/true", samgrid_output=f"{tmp_path}/{place}")
+    with pytest.raises(BadRequest, match=re.escape(f"samgrid_output: {fault.format(tmp_path)}")):
+        accept_grid_job(account, request, Path("/"))
+    assert account.database.grid_jobs.overview() == []
+
+
+@pytest.mark.parametrize("place", ["out.tar", "there", "link", "stdout"])
+def test_a_tar_is_wanted_where_a_file_can_be_written_and_nothing_is_written_yet(
+    account: Account, tmp_path: Path, place: str
+) -> None:
+    (tmp_path / "there").write_text("from before")
+    (tmp_path / "link").symlink_to("new.tar")
+    word = place if place == "stdout" else f"{tmp_path}/{place}"
+    accept_grid_job(account, given(samgrid_type="command", executable="/bin/true", samgrid_output=word), Path("/"))
+    assert (tmp_path / "there").read_text() == "from before"
+    assert not (tmp_path / "new.tar").exists()
+    assert not (tmp_path / "out.tar").exists()
+
+
+def test_through_gram_the_tar_is_seen_from_the_directory_of_the_request(account: Account, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    origin = GramOrigin("uniqid", "https://localhost/1/2/", "/dev/null", "/dev/null", is_plain=False)
+    request = given(samgrid_type="pythia", events="10", samgrid_output="run/out.tar")
+    accept_grid_job(account, request, tmp_path, origin)
+    with pytest.raises(BadRequest, match=r"samgrid_output: no such folder, .*/elsewhere/run"):
+        accept_grid_job(account, request, tmp_path / "elsewhere", replace(origin, uniqid="another"))

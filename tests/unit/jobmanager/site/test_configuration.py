@@ -61,6 +61,7 @@ def test_events_of_one_batch_system_may_come_from_elsewhere(tmp_path: Path) -> N
         ("[events.slrum]\n", '[events.slrum] unknown batch system "slrum"'),
         ('[events.slurm]\nfile = "/x"\n', "[events.slurm] has no key 'file'; the keys are source, path"),
         ('[events.slurm]\nprefix = "sudo"\n', "[events.slurm] prefix must be a list of the words of a command"),
+        ('[events.slurm]\nprefix = ["./read", "-q"]\n', "its program absolute or on PATH, not ['./read', '-q']"),
     ],
 )
 def test_what_is_wrong_with_the_events_of_one_batch_system_is_named(tmp_path: Path, text: str, words: str) -> None:

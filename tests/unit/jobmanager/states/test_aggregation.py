@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batch_adapters.states import State
-from jobmanager.states.aggregation import Task, aggregate, judge, next_task
+from jobmanager.states.aggregation import Due, Task, aggregate, judge, next_task
 
 P, A, S, D, F, U = (
     State.PENDING, State.ACTIVE, State.SUSPENDED, State.DONE, State.FAILED, State.UNSUBMITTED,
@@ -91,6 +91,23 @@ def test_outputs_are_collected_only_when_nothing_runs_or_waits(counts: dict[Stat
 )
 def test_the_next_task_follows_from_the_states(states: list[State], cancelled: bool, expected: Task | None) -> None:
     assert next_task({state: states.count(state) for state in states}, cancelled) is expected
+
+
+@pytest.mark.parametrize(
+    ("states", "due", "expected"),
+    [
+        pytest.param([A, F], Due.NOW, Task.SUBMIT, id="one is tried again while another runs"),
+        pytest.param([D, F], Due.NOW, Task.SUBMIT, id="one is tried again when all have ended"),
+        pytest.param([A, F], Due.LATER, None, id="one has a pause while another runs"),
+        pytest.param([D, F], Due.LATER, None, id="a pause is no end"),
+        pytest.param([U, F], Due.LATER, Task.SUBMIT, id="another is not submitted yet"),
+        pytest.param([D, F], Due.NEVER, Task.COLLECT, id="it failed for good"),
+    ],
+)
+def test_what_is_tried_again_is_submitted_before_anything_is_collected(
+    states: list[State], due: Due, expected: Task | None
+) -> None:
+    assert next_task({state: states.count(state) for state in states}, False, due) is expected
 
 
 @pytest.mark.parametrize(

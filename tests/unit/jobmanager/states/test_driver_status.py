@@ -102,7 +102,7 @@ def test_what_is_told_is_told_now(toy: ToySystem) -> None:
     toy.add(["17_1"], State.ACTIVE)
     toy.drives("17_1", *GENERATE)
     ProgressReader(toy.account).read_grid_job(GRID_JOB)
-    assert [phase.changed for phase in toy.job().told_phases()] == [NOW]
+    assert [phase.changed for phase in toy.job().phases()] == [NOW]
 
 
 def test_only_those_that_are_asked_for_and_have_an_id_are_reconciled(toy: ToySystem) -> None:

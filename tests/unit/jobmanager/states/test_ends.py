@@ -176,3 +176,29 @@ def test_the_order_of_the_evidence_changes_nothing(driver: DriverStatus, said: L
             put_outcome(job)
         ends.add((job.outcome, job.cause, job.reason))
     assert len(ends) == 1
+
+
+@pytest.mark.parametrize(
+    ("driver", "why", "cause", "outcome"),
+    [
+        pytest.param(TOLD, None, Cause.CANCELLED_BY_US, Outcome.CANCELLED, id="its grid job was cancelled"),
+        pytest.param(TOLD, Cause.FAIL_FAST, Cause.FAIL_FAST, Outcome.CANCELLED, id="its grid job was lost"),
+        pytest.param(NOTHING, Cause.PENDING_LIMIT, Cause.PENDING_LIMIT, Outcome.FAILED, id="it waited too long"),
+        pytest.param(
+            DriverStatus(start=5, end=9, exit_code=3),
+            Cause.PENDING_LIMIT,
+            Cause.EXIT_CODE,
+            Outcome.FAILED,
+            id="it ended by itself before",
+        ),
+    ],
+)
+def test_why_we_asked_for_its_end_is_its_cause(
+    driver: DriverStatus, why: Cause | None, cause: Cause, outcome: Outcome
+) -> None:
+    job = judged(driver, CANCELLED, asked=True)
+    job.cancel_cause = why
+    put_outcome(job)
+    assert (job.cause, job.outcome) == (cause, outcome)
+    assert job.reason
+    job.to_bytes()

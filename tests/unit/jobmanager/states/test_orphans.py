@@ -4,14 +4,18 @@ import pytest
 
 from batch_adapters.adapter import LocalStatus
 from batch_adapters.states import State
+from jobmanager.states.changes import put_local_jobs
 from jobmanager.states.reconciliation import Orphan, find_orphans
 from tests.unit.toy_system import GRID_JOB, TOKEN, ToySystem
 
 
-def find(toy: ToySystem, local_id: str, token: str, native: str = "R") -> list[Orphan]:
+def shown(toy: ToySystem, local_id: str, token: str, native: str = "R") -> LocalStatus:
     leaving = native in toy.adapter.leaving
-    status = LocalStatus(local_id, native, toy.adapter.states.get(native), token=token, is_leaving=leaving)
-    return list(find_orphans(toy.database, toy.system, [status]))
+    return LocalStatus(local_id, native, toy.adapter.states.get(native), token=token, is_leaving=leaving)
+
+
+def find(toy: ToySystem, local_id: str, token: str, native: str = "R") -> list[Orphan]:
+    return list(find_orphans(toy.database, toy.system, [shown(toy, local_id, token, native)]))
 
 
 @pytest.mark.parametrize(
@@ -56,3 +60,20 @@ def test_a_local_job_in_no_array_is_known_by_its_own_id(toy: ToySystem) -> None:
     toy.add(["17"], State.ACTIVE)
     assert find(toy, "17", TOKEN) == []
     assert len(find(toy, "18", TOKEN)) == 1
+
+
+def test_orphans_are_found_among_all_others(toy: ToySystem) -> None:
+    toy.add(["17_1"], State.ACTIVE)
+    answer = [shown(toy, "16", "fits.sh"), shown(toy, "17_1", TOKEN), shown(toy, "18", TOKEN), shown(toy, "19", "")]
+    assert [orphan.local_id for orphan in find_orphans(toy.database, toy.system, answer)] == ["18"]
+
+
+def test_an_earlier_attempt_is_an_orphan_though_its_grid_job_has_the_token_still(toy: ToySystem) -> None:
+    toy.add(["17_1", "17_2"], State.FAILED)
+    job = toy.job()
+    job.begin_attempt()
+    with toy.database.transaction():
+        put_local_jobs(toy.database, GRID_JOB, [job])
+    (orphan,) = find(toy, "17_1", TOKEN)
+    assert orphan.reason == f"an earlier attempt of grid job {GRID_JOB}, which has tried again"
+    assert [found.reason for found in find(toy, "17_2", TOKEN)] == []

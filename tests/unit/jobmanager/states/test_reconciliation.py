@@ -57,6 +57,14 @@ def test_the_grid_jobs_state_goes_along(toy: ToySystem) -> None:
     assert toy.database.grid_jobs.get(GRID_JOB).state is State.STAGE_OUT
 
 
+def test_whose_end_the_queue_shows_its_driver_is_asked(toy: ToySystem) -> None:
+    toy.add(["17_1"], ACTIVE)
+    toy.answers("queue", f"17_1 F {TOKEN} 9 NodeFail")
+    toy.drives("17_1", "start 1000", "exit 0", "end 2000")
+    look(toy)
+    assert (toy.job().state, toy.job().exit_code, toy.job().succeeded) == (DONE, 0, True)
+
+
 def test_why_a_job_waits_is_told_until_it_is_over(toy: ToySystem) -> None:
     toy.add(["17_1"])
     wait_reasons = []

@@ -186,7 +186,7 @@ def test_phases_of_a_driver_that_has_ended_are_no_younger_than_its_end() -> None
     apply_driver_status(job, DriverStatus(start=1, phases=(PhaseStatus("generate", 1, 2),)), 5)
     ended = DriverStatus(start=1, end=7, exit_code=0, phases=(PhaseStatus("generate", 2, 2),))
     apply_driver_status(job, ended, 900)
-    assert [phase.changed for phase in job.told_phases()] == [7]
+    assert [phase.changed for phase in job.phases()] == [7]
 
 
 def test_a_problem_that_the_driver_tells_is_the_reason_at_once_until_another_run_has_none() -> None:
@@ -512,6 +512,17 @@ def test_a_driver_without_end_is_no_witness(found: DriverStatus) -> None:
     assert job.state is PENDING
 
 
+@pytest.mark.parametrize(
+    "found", [DriverStatus(), DriverStatus(start=5, problem="it is damaged")], ids=["gone", "torn"]
+)
+def test_what_was_read_of_an_end_holds_whatever_becomes_of_the_file(found: DriverStatus) -> None:
+    job = after([(5, ACTIVE, 0)])
+    apply_driver_status(job, DriverStatus(start=5, end=9, exit_code=3), 9)
+    before = job.to_bytes()
+    assert not apply_driver_status(job, found, 10)
+    assert job.to_bytes() == before
+
+
 def test_a_record_that_beats_the_batch_systems_end_is_evidence_once() -> None:
     job = after([(5, ACTIVE, 0), (8, FAILED, 255)])
     found = DriverStatus(start=5, end=8, exit_code=0)
@@ -588,3 +599,46 @@ def test_what_experiments_added_stays() -> None:
     apply_event(job, Event(5, "17_3", ACTIVE))
     apply_driver_status(job, DriverStatus(start=5, phases=(PhaseStatus("generate", 1, 2, "event"),)), 9)
     assert b'number="169000"' in job.to_bytes()
+
+
+def shown(native_state: str, state: State) -> LocalStatus:
+    return LocalStatus("17_3", native_state, state)
+
+
+def test_a_run_begins_and_ends_when_its_driver_did_where_only_the_queue_told_of_it() -> None:
+    job = submitted_job()
+    apply_status(job, shown("R", ACTIVE), 1040, "queue")
+    apply_driver_status(job, DriverStatus(start=1005), 1041)
+    assert (job.started_time, job.ended_time) == (1005, None)
+    apply_status(job, shown("X deleted", FAILED), 1080, "queue")
+    apply_driver_status(job, DriverStatus(start=1005, end=1060, exit_code=0), 1081)
+    assert (job.started_time, job.ended_time) == (1005, 1060)
+
+
+def test_a_run_may_begin_and_end_in_the_second_of_its_submission() -> None:
+    job = submitted_job()
+    apply_status(job, shown("R", ACTIVE), 1040, "queue")
+    apply_driver_status(job, DriverStatus(start=1000), 1041)
+    assert (job.started_time, job.ended_time) == (1000, None)
+    apply_status(job, shown("X deleted", FAILED), 1080, "queue")
+    apply_driver_status(job, DriverStatus(start=1000, end=1000, exit_code=0), 1081)
+    assert (job.started_time, job.ended_time) == (1000, 1000)
+
+
+def test_a_host_whose_clock_is_slow_moves_no_times() -> None:
+    job = after([(1001, PENDING, 0), (1002, ACTIVE, 0), (1030, DONE, 0)])
+    apply_driver_status(job, DriverStatus(start=902, end=930, exit_code=0), 1031)
+    assert (job.started_time, job.ended_time) == (1002, 1030)
+
+
+def test_a_second_run_that_the_log_told_of_like_the_first_begins_when_its_driver_did() -> None:
+    job = after([(1001, PENDING, 0), (1002, ACTIVE, 0)])
+    apply_driver_status(job, DriverStatus(start=1002), 1003)
+    apply_event(job, Event(1020, "17_3", ACTIVE, 0))
+    apply_driver_status(job, DriverStatus(start=1021), 1022)
+    assert job.started_time == 1021
+
+
+def test_what_goes_on_after_it_was_suspended_began_before() -> None:
+    assert after([(1002, ACTIVE, 0), (1010, SUSPENDED, 0), (1020, ACTIVE, 0)]).started_time == 1002
+    assert after([(1010, SUSPENDED, 0), (1020, ACTIVE, 0)]).started_time == 1020

@@ -1,6 +1,7 @@
 """Submissions as the batch system sees them, and what becomes of intents."""
 
 import os
+import signal
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -9,13 +10,15 @@ import pytest
 
 from batch_adapters.adapter import BatchError, Garbled, Postponed, Refused, Submission, Unreachable
 from batch_adapters.running.batch_system import BatchSystem
-from batch_adapters.running.traffic import HeldBack
-from batch_adapters.states import State
+from batch_adapters.running.rate_limiter import RateLimited
+from batch_adapters.states import Cause, State
+from jobmanager.database.local_job import Outcome
 from jobmanager.monitor import worker
 from jobmanager.monitor.workers import POSTPONED, TRY_LATER
 from jobmanager.site.account import Account
 from jobmanager.site.settings import Transfer
 from jobmanager.states.aggregation import Task
+from jobmanager.states.changes import put_local_jobs
 from jobmanager.submission.adoption import Unsettled
 from jobmanager.submission.submit import find_last_token, submit_local_jobs, write_intent
 from sandbox.driver import LINES_PER_FILE
@@ -29,7 +32,7 @@ def submit(toy: ToySystem, **request: object) -> None:
     nothing: Mapping[str, Any] = {
         **{"queue": "", "project": "", "max_cpu_time": None, "max_wall_time": None, "max_memory": None},
         **dict.fromkeys(("cores", "gpus", "max_disk")),
-        "batch_options": (),
+        **{"batch_options": (), "retry_memory_factor": 1.0, "retry_time_factor": 1.0, "retry_elsewhere": False},
     }
     submit_local_jobs(toy.account, toy.database.grid_jobs.get(GRID_JOB), {**nothing, **request})
 
@@ -47,6 +50,27 @@ def test_local_jobs_go_in_arrays_whose_positions_are_told(toy: ToySystem) -> Non
     assert [toy.table(f"{GRID_JOB}-{number}") for number in (1, 2, 3)] == [[1, 2], [3, 4], [5]]
     assert toy.ids() == ["1_1", "1_2", "2_1", "2_2", "3"]
     assert [job.array for job in toy.database.local_jobs.all_of(GRID_JOB)] == ["1", "1", "2", "2", None]
+
+
+class Ended(BaseException):
+    """What ends the process, as far as a test can let it."""
+
+
+def test_who_is_told_to_end_hears_the_answer_to_what_is_on_its_way(toy: ToySystem) -> None:
+    def end(number: int, frame: object) -> None:
+        raise Ended
+
+    toy.change_adapter(max_array=2)
+    toy.add([None] * 5, token=None)
+    toy.does("submit", f"kill -TERM {os.getpid()}\n{COUNTING}")
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        with pytest.raises(Ended):
+            submit(toy)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert toy.ids() == ["1_1", "1_2", None, None, None]
+    assert tokens(toy)[2:] == [None] * 3, "nothing else was begun"
 
 
 def test_local_jobs_between_others_are_one_array(toy: ToySystem) -> None:
@@ -110,7 +134,7 @@ def submitted(toy: ToySystem, monkeypatch: pytest.MonkeyPatch, **request: object
 
     def note(system: BatchSystem, submission: Submission) -> Mapping[int, str]:
         submissions.append(submission)
-        return {position: f"17_{position}" for position in range(1, submission.count + 1)}
+        return {position: f"{16 + len(submissions)}_{position}" for position in range(1, submission.count + 1)}
 
     monkeypatch.setattr(BatchSystem, "submit", note)
     submit(toy, **request)
@@ -156,11 +180,10 @@ def test_a_driver_of_an_earlier_version_gets_the_files_that_it_looks_for(
 
 def test_what_the_request_does_not_say_is_nothing(toy: ToySystem, monkeypatch: pytest.MonkeyPatch) -> None:
     toy.add([None], token=None)
-    ((limits, words),) = [
-        ((s.max_cpu_minutes, s.max_wall_minutes, s.max_memory_mb), (s.queue, s.project))
-        for s in submitted(toy, monkeypatch)
-    ]
-    assert (limits, words) == ((0, 0, 0), ("", ""))
+    (asked,) = submitted(toy, monkeypatch)
+    assert (asked.max_cpu_minutes, asked.max_wall_minutes, asked.max_memory_mb) == (0, 0, 0)
+    assert (asked.queue, asked.project) == ("", "")
+    assert (asked.cores, asked.gpus, asked.max_disk_mb) == (1, 0, 0)
 
 
 @pytest.mark.parametrize("transfer", Transfer)
@@ -259,7 +282,7 @@ def test_a_submission_that_was_held_back_has_not_been_made(toy: ToySystem) -> No
     toy.change_adapter(max_array=2, commands_per_minute=1)
     toy.add([None] * 4, token=None)
     toy.does("submit", COUNTING)
-    with pytest.raises(HeldBack):
+    with pytest.raises(RateLimited):
         submit(toy)
     assert toy.ids() == ["1_1", "1_2", None, None]
     assert tokens(toy) == [f"{GRID_JOB}-1"] * 2 + [None] * 2
@@ -322,3 +345,63 @@ def test_while_nobody_knows_nothing_more_is_submitted(toy: ToySystem, script: st
     assert len(toy.calls("submit")) == 1
     assert tokens(toy) == [TOKEN, TOKEN, None, None]
     assert toy.states() == [State.UNSUBMITTED] * 4
+
+
+# --- further attempts
+
+
+def add_retries(toy: ToySystem, *causes: Cause) -> None:
+    """A grid job whose local jobs are to be tried again, each after an attempt that ended so, on a host of its own."""
+    toy.add([None] * len(causes), token=None)
+    jobs = toy.database.local_jobs.all_of(GRID_JOB)
+    for job, cause in zip(jobs, causes, strict=True):
+        job.cause, job.host = cause, f"node{job.index}"
+        job.begin_attempt()
+    with toy.database.transaction():
+        put_local_jobs(toy.database, GRID_JOB, jobs)
+
+
+def test_an_array_has_only_local_jobs_that_need_the_same(toy: ToySystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_retries(toy, Cause.MEMORY_LIMIT, Cause.NODE_LOST, Cause.MEMORY_LIMIT)
+    given = submitted(toy, monkeypatch, max_memory=100, retry_memory_factor=2.0)
+    assert [(each.token, each.count, each.max_memory_mb) for each in given] == [
+        (f"{GRID_JOB}-1", 2, 200),
+        (f"{GRID_JOB}-2", 1, 100),
+    ]
+    assert [toy.table(f"{GRID_JOB}-{number}") for number in (1, 2)] == [[1, 3], [2]]
+
+
+def test_each_attempt_is_kept_from_its_own_host(toy: ToySystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_retries(toy, Cause.SIGNAL, Cause.SIGNAL)
+    given = submitted(toy, monkeypatch, retry_elsewhere=True)
+    assert [(each.count, each.excluded_host) for each in given] == [(1, "node1"), (1, "node2")]
+
+
+def test_the_driver_is_told_of_limits_that_have_grown(toy: ToySystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_retries(toy, Cause.SIGNAL)
+    submitted(toy, monkeypatch, max_cpu_time=10, max_memory=100, retry_memory_factor=2.0, retry_time_factor=3.0)
+    (file,) = toy.account.places.sandbox(GRID_JOB).glob(f"{TOKEN}.*")
+    assert b" 1 cpu_minutes=30 memory_mb=200; set -- /bin/true\n" in file.read_bytes()
+
+
+@pytest.mark.parametrize("wanted", [{}, {"max_cpu_time": 10}, {"max_memory": 100}])
+def test_the_driver_is_told_of_no_limits_that_are_its_own(
+    toy: ToySystem, monkeypatch: pytest.MonkeyPatch, wanted: dict[str, int]
+) -> None:
+    toy.add([None], token=None)
+    submitted(toy, monkeypatch, **wanted)
+    (file,) = toy.account.places.sandbox(GRID_JOB).glob(f"{TOKEN}.*")
+    assert b"memory_mb" not in file.read_bytes()
+
+
+def test_an_attempt_that_is_refused_is_given_up_and_the_others_go_on(toy: ToySystem) -> None:
+    add_retries(toy, Cause.MEMORY_LIMIT, Cause.NODE_LOST)
+    toy.does("submit", 'mkdir "${0%/*}/asked" && { echo "no such node"; exit 2; }; echo 8')
+    submit(toy, max_memory=100, retry_memory_factor=2.0)
+    first, second = toy.job(1), toy.job(2)
+    assert (first.state, first.outcome, first.cause) == (State.FAILED, Outcome.FAILED, Cause.REFUSED)
+    assert (first.token, first.local_id) == (None, None)
+    assert str(first.reason).startswith("the batch system refused attempt 2: ")
+    assert "no such node" in str(first.reason)
+    assert (second.local_id, second.state) == ("8", State.PENDING)
+    assert not toy.database.grid_jobs.get(GRID_JOB).cancelled

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from batch_adapters.adapter import LocalStatus
-from batch_adapters.states import Event, State
+from batch_adapters.states import Cause, Event, State
 from jobmanager.database.database import UnknownJob
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import Evidence, LocalJob
@@ -19,7 +19,7 @@ from jobmanager.states.ends import put_outcome
 from jobmanager.states.transitions import apply_driver_status, apply_event, apply_status, mark_lost
 from jobmanager.views.explaining import explain
 from jobmanager.views.text import render_local_time
-from jobmanager.views.verdict import Heard, Surroundings, render_verdict
+from jobmanager.views.verdict import BatchAnswer, Context, render_verdict
 from sandbox.status import DriverStatus
 from tests.unit.batch_program import NO, SILENT, BatchProgram, use
 
@@ -122,7 +122,7 @@ def test_without_asking_no_command_is_run(fake: Account, program: BatchProgram) 
 
 
 @pytest.mark.parametrize(
-    ("text", "code", "heard", "verdict"),
+    ("text", "code", "answer", "verdict"),
     [
         pytest.param(f"17.1 RUNS {TOKEN}\n", 0, "17.1 RUNS (active), named", "says so now, too", id="state"),
         pytest.param("", 0, "does not know it", "nor is there a second witness", id="absent"),
@@ -133,13 +133,13 @@ def test_without_asking_no_command_is_run(fake: Account, program: BatchProgram) 
     ],
 )
 def test_what_the_batch_system_says_now_is_one_of_three_answers(
-    fake: Account, program: BatchProgram, text: str, code: int, heard: str, verdict: str
+    fake: Account, program: BatchProgram, text: str, code: int, answer: str, verdict: str
 ) -> None:
     add(fake, running())
     program.answer("status", text, code)
     found = sections(explain(fake, "17.1", ask=True))
     assert len(found["fake now"]) == 1
-    assert heard in found["fake now"][0]
+    assert answer in found["fake now"][0]
     assert verdict in found["verdict"][0]
     assert program.calls("status") == ["status 17.1"]
 
@@ -232,7 +232,9 @@ def test_a_name_that_fits_nothing_is_a_clear_error(fake: Account, name: str, wor
 
 ALIVE = LocalStatus("17.1", "RUNS", State.ACTIVE, token=TOKEN)
 ENDED = LocalStatus("17.1", "ENDED", State.DONE, exit_code=0, token=TOKEN)
-QUIET = Surroundings(grid_job_has_ended=False, reconcile_interval=30, missing=None, driver=DriverStatus())
+QUIET = Context(grid_job_has_ended=False, reconcile_interval=30, missing=None, driver=DriverStatus())
+SHOWN = replace(QUIET, now=BatchAnswer((ALIVE,)))
+UNANSWERED = replace(QUIET, now=BatchAnswer(problem="dead"))
 
 
 def failed_by_log() -> LocalJob:
@@ -251,6 +253,14 @@ def proven() -> LocalJob:
 def requeued_by_queue() -> LocalJob:
     job = running()
     apply_status(job, LocalStatus("17.1", "WAITS", State.PENDING), T + 20, "queue")
+    return job
+
+
+def cancelled_before_its_start() -> LocalJob:
+    job = submitted()
+    apply_event(job, Event(T + 20, "17.1", State.FAILED))
+    job.put_batch_end("F without a start", State.FAILED, Cause.CANCELLED_OUTSIDE, "root")
+    put_outcome(job)
     return job
 
 
@@ -282,7 +292,7 @@ def intended() -> LocalJob:
 
 
 @pytest.mark.parametrize(
-    ("make", "surroundings", "words"),
+    ("make", "context", "words"),
     [
         pytest.param(submitted, QUIET, ["Pending", "nobody has told more"], id="nothing but submitted"),
         pytest.param(running, QUIET, ["Active", "log", "active", render_local_time(T + 5)], id="by the log"),
@@ -290,51 +300,56 @@ def intended() -> LocalJob:
         pytest.param(requeued_by_queue, QUIET, ["Pending", "queue", "WAITS", render_local_time(T + 20)], id="by queue"),
         pytest.param(
             requeued_by_queue,
-            replace(QUIET, now=Heard((ALIVE,))),
+            SHOWN,
             ["Pending", "RUNS", "will be active", "every 30 s"],
             id="the queue knows better",
         ),
         pytest.param(
             running,
-            replace(QUIET, now=Heard((replace(ALIVE, native_state="ODD", state=None),))),
+            replace(QUIET, now=BatchAnswer((replace(ALIVE, native_state="ODD", state=None),))),
             ["Active", "ODD", "nothing changes"],
             id="unknown native state",
         ),
         pytest.param(
             running,
-            replace(QUIET, now=Heard(), missing=(2, T + 60)),
+            replace(QUIET, now=BatchAnswer(), missing=(2, T + 60)),
             ["Active", "does not know it", "3 answers", "so far 2", render_local_time(T + 60)],
             id="missing",
         ),
         pytest.param(
             running,
-            replace(QUIET, now=Heard(), history=Heard((ENDED,))),
+            replace(QUIET, now=BatchAnswer(), history=BatchAnswer((ENDED,))),
             ["Active", "its history says ENDED", "ends it"],
             id="missing, with history",
         ),
         pytest.param(
             running,
-            replace(QUIET, now=Heard(), driver=DriverStatus(start=T, end=T + 8, exit_code=0)),
+            replace(QUIET, now=BatchAnswer(), driver=DriverStatus(start=T, end=T + 8, exit_code=0)),
             ["Active", "its driver wrote down the end", "ends it"],
             id="missing, with the driver's end",
         ),
-        pytest.param(proven, replace(QUIET, now=Heard((ALIVE,))), ["Succeeded", "nothing beats that"], id="driver"),
+        pytest.param(
+            proven, replace(QUIET, now=BatchAnswer((ALIVE,))), ["Succeeded", "nothing beats that"], id="driver"
+        ),
         pytest.param(failed_by_log, QUIET, ["Failed", "cancelled", "log", "failed 0", "no end"], id="failed"),
         pytest.param(
+            cancelled_before_its_start, QUIET, ["Cancelled, as it was", "by root"], id="cancelled before its start"
+        ),
+        pytest.param(
             failed_by_log,
-            replace(QUIET, now=Heard((ALIVE,))),
+            SHOWN,
             ["Failed", "but fake shows it RUNS", "taken back"],
             id="failed, but alive",
         ),
         pytest.param(
             failed_by_log,
-            replace(QUIET, now=Heard((ALIVE,)), grid_job_has_ended=True),
+            replace(QUIET, now=BatchAnswer((ALIVE,)), grid_job_has_ended=True),
             ["Failed", "but fake shows it RUNS", "samgrid orphans"],
             id="failed, but alive, too late",
         ),
         pytest.param(
             failed_by_log,
-            replace(QUIET, now=Heard((replace(ALIVE, token="stranger"),))),
+            replace(QUIET, now=BatchAnswer((replace(ALIVE, token="stranger"),))),
             ["Failed", "wrote down no end."],
             id="failed, and its id is used again",
         ),
@@ -343,19 +358,22 @@ def intended() -> LocalJob:
         pytest.param(lambda: LocalJob.new(1, "fake", None), QUIET, ["Not submitted"], id="not submitted"),
         pytest.param(intended, QUIET, ["In doubt", TOKEN, "adopted"], id="in doubt"),
         pytest.param(
-            intended, replace(QUIET, now=Heard()), ["In doubt", "submitted again only"], id="in doubt, absent"
+            intended, replace(QUIET, now=BatchAnswer()), ["In doubt", "submitted again only"], id="in doubt, absent"
         ),
         pytest.param(
-            intended, replace(QUIET, now=Heard(problem="dead")), ["In doubt", "until fake answers"], id="doubt, silent"
+            intended,
+            UNANSWERED,
+            ["In doubt", "until fake answers"],
+            id="doubt, silent",
         ),
     ],
 )
 def test_the_verdict_is_one_sentence_that_says_from_what(
-    make: Callable[[], LocalJob], surroundings: Surroundings, words: list[str]
+    make: Callable[[], LocalJob], context: Context, words: list[str]
 ) -> None:
     job = make()
     put_outcome(job)
-    verdict = render_verdict(job, surroundings)
+    verdict = render_verdict(job, context)
     positions = [verdict.find(word) for word in words]
     assert -1 not in positions, verdict
     assert positions == sorted(positions), verdict

@@ -15,6 +15,7 @@ from jobmanager.database.local_job import Evidence, LocalJob
 from jobmanager.site.account import Account
 from jobmanager.views.grid_jobs import STATUS_SCHEMA
 from sandbox.status import PhaseStatus
+from tests.extras import need
 
 HOSTILE = {
     "markup": "<script>alert(1)</script>&amp;<![CDATA[ ]]>-->",
@@ -86,7 +87,7 @@ def test_hostile_text_is_printed_harmlessly(
     account: Account, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
     if "--xquery" in words:
-        pytest.importorskip("saxonche")
+        need("saxonche")
     for text, job_id in zip(HOSTILE.values(), JOBS, strict=True):
         put_hostile(account, text, job_id)
     for job_id in JOBS if any(EACH in word for word in words) else JOBS[:1]:

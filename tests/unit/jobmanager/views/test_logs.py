@@ -66,6 +66,25 @@ def test_several_local_jobs_are_shown_and_those_that_failed(account: Account, lo
         assert log("-f", *words)[2] == "samgrid log: one local job can be followed: say ID/NUMBER\n"
 
 
+def test_what_failed_in_a_sequence_failed_in_its_steps(account: Account, log: Run) -> None:
+    failed = LocalJob.new(1, "fork", None)
+    failed.register("77", "", 1000)
+    failed.state, failed.driver, failed.exit_code = State.DONE, "ended", 3
+    put_outcome(failed)
+    whole = GridJob.new("bbbbbbbb", "structured", "physicist", "fork", 1000)
+    whole.put_request([], Path("/"))
+    whole.put_steps(["one", "two"])
+    whole.begin_step("one", JOB)
+    with account.database.transaction():
+        account.database.local_jobs.put(JOB, [failed])
+        account.database.grid_jobs.put(whole)
+    stdout_of(account).write_text("no such card\n")
+    assert log("--failed", "bbbbbbbb")[1] == log("--failed", JOB)[1]
+    assert "no such card" in log("--failed", "bbbbbbbb")[1]
+    complaint = f"samgrid log: grid job bbbbbbbb has no local job 1: those of its steps are of {JOB}\n"
+    assert log("bbbbbbbb/1")[2] == complaint
+
+
 def test_a_name_with_a_slash_is_a_grid_jobs(account: Account, log: Run) -> None:
     account.database.grid_jobs.change(JOB, lambda job: setattr(job, "name", "Z/gamma"))
     stdout_of(account).write_text("text\n")

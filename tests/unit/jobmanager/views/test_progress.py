@@ -111,6 +111,7 @@ def test_the_end_follows_from_what_was_done_until_now(course: Course, now: int, 
     ("phase", "words"),
     [
         pytest.param(generate(), "2.5 events/s", id="per second"),
+        pytest.param(generate(done=8010), "80.1 events/s", id="three digits"),
         pytest.param(generate(done=1), "36 events/h", id="per hour"),
         pytest.param(generate(done=5), "3 events/min", id="per minute"),
         pytest.param(replace(generate(), unit=""), "2.5/s", id="without unit"),

@@ -22,6 +22,7 @@ from jobmanager.views.query import (
     render_xml,
     run_limited,
 )
+from tests.extras import need
 
 FIRST, SECOND = "aaaaaaaa", "bbbbbbbb"
 
@@ -49,6 +50,8 @@ ANSWERS = [
     pytest.param("string(//grid-job[1]/@owner)", "physicist", id="string"),
     pytest.param("count(//local-job) > 3", "true", id="boolean"),
     pytest.param("3 div 2", "1.5", id="fraction"),
+    pytest.param("number(1) div 10000000", "0.0000001", id="small number"),
+    pytest.param("number(1997424.5) * 2", "3994849", id="large number"),
     pytest.param("//grid-job/@id", "aaaaaaaa\nbbbbbbbb", id="attributes"),
     pytest.param("//request/attribute[1]/value/text()", "/bin/true\n/bin/true", id="texts"),
     pytest.param("grid-job[1]/slices", '<slices count="2"/>', id="element, from the root element"),
@@ -62,7 +65,7 @@ def test_an_item_of_the_answer_is_a_line(jobs: Account, expression: str, expecte
 
 
 def test_an_item_of_any_kind_is_a_line_of_an_xquery(jobs: Account) -> None:
-    pytest.importorskip("saxonche")
+    need("saxonche")
     answers = [answer.values for answer in ANSWERS]
     expression = ", ".join(str(given).replace("//grid-job[1]", "(//grid-job)[1]") for given, _ in answers)
     assert ask(jobs, expression, Language.XQUERY) == "\n".join(str(expected) for _, expected in answers if expected)
@@ -94,10 +97,12 @@ def test_xpath_has_regular_expressions_and_its_own_words_for_numbers(
         ("<r>{count(//local-job)}</r>", "<r>4</r>"),
         ("string-join(//grid-job ! upper-case(@id), ',')", "AAAAAAAA,BBBBBBBB"),
         ("map {'a': 1}", 'map{"a":1}'),
+        ("1997424e0, 0.1e0, xs:float(1e10), 1e-7", "1997424\n0.1\n10000000000\n0.0000001"),
+        ("xs:double('NaN'), xs:float('INF'), 12.50, 'nan'", "NaN\nINF\n12.5\nnan"),
     ],
 )
 def test_xquery_is_there_where_saxon_is(jobs: Account, expression: str, expected: str) -> None:
-    pytest.importorskip("saxonche")
+    need("saxonche")
     assert ask(jobs, expression, Language.XQUERY) == expected
 
 
@@ -115,7 +120,7 @@ def test_without_saxon_the_extra_is_named(jobs: Account, tmp_path: Path, monkeyp
 @pytest.mark.parametrize("expression", ["//[", "nonsense()", "$variable", "//x:local-job", "", "\ud800"], ids=ascii)
 def test_a_wrong_expression_is_named_in_one_printable_line(jobs: Account, language: Language, expression: str) -> None:
     if language is Language.XQUERY:
-        pytest.importorskip("saxonche")
+        need("saxonche")
     with pytest.raises(QueryError) as raised:
         ask(jobs, expression, language)
     assert str(raised.value).startswith(f"{language.value} {expression!r}: ")
@@ -144,7 +149,7 @@ BOMBS = [
 @pytest.mark.parametrize(("language", "expression"), BOMBS)
 def test_an_expression_without_an_end_ends_at_the_limit(jobs: Account, language: Language, expression: str) -> None:
     if language is Language.XQUERY:
-        pytest.importorskip("saxonche")
+        need("saxonche")
     with pytest.raises(QueryError, match="no answer within 1 s"):
         run_limited(jobs, None, expression, language, QueryLimits(seconds=1))
 
@@ -163,7 +168,7 @@ def test_an_expression_without_an_end_ends_at_the_limit(jobs: Account, language:
 )
 def test_an_expression_that_grows_ends_at_the_limit(jobs: Account, language: Language, expression: str) -> None:
     if language is Language.XQUERY:
-        pytest.importorskip("saxonche")
+        need("saxonche")
     with pytest.raises(QueryError, match="needs more than 150 MB of memory"):
         run_limited(jobs, None, expression, language, QueryLimits(seconds=60, memory=150_000_000))
 
@@ -209,7 +214,7 @@ def secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 def test_no_function_of_xquery_reads_a_file_or_the_environment(jobs: Account, secret: dict[str, str]) -> None:
-    pytest.importorskip("saxonche")
+    need("saxonche")
     tries = [f"[try {{{{ {reading} }}}} catch * {{{{ 'refused' }}}}]" for reading in READING]
     answer = ask(jobs, ", ".join(tries).format(**secret), Language.XQUERY)
     assert len(answer.splitlines()) == len(READING), "each was tried"
@@ -219,7 +224,7 @@ def test_no_function_of_xquery_reads_a_file_or_the_environment(jobs: Account, se
 
 @pytest.mark.parametrize("expression", REACHING)
 def test_xquery_reaches_no_file_by_other_ways(jobs: Account, secret: dict[str, str], expression: str) -> None:
-    pytest.importorskip("saxonche")
+    need("saxonche")
     with pytest.raises(QueryError) as raised:
         ask(jobs, expression.format(**secret), Language.XQUERY)
     assert SECRET not in str(raised.value)
@@ -237,7 +242,7 @@ def test_xquery_reaches_no_file_by_other_ways(jobs: Account, secret: dict[str, s
     ids=["result-document", "expath", "put"],
 )
 def test_xquery_writes_no_file(jobs: Account, tmp_path: Path, expression: str) -> None:
-    pytest.importorskip("saxonche")
+    need("saxonche")
     file = tmp_path / "written.xml"
     with pytest.raises(QueryError, match="XQuery"):
         ask(jobs, expression.format(file=file.as_uri()), Language.XQUERY)
@@ -273,7 +278,6 @@ def test_items_are_printed_harmlessly(form: str) -> None:
         assert etree.fromstring(lines[0]).text == element.text
     if form == "table":
         assert len(lines) == len(items) + 1
-        assert max(map(len, lines)) < 1000
 
 
 def test_as_xml_an_answer_reads_back_as_it_was() -> None:
@@ -284,11 +288,29 @@ def test_as_xml_an_answer_reads_back_as_it_was() -> None:
     )
     root = etree.fromstring("\n".join(render_xml(QueryResult(items))))
     assert [(child.tag, child.get("name"), child.text) for child in root] == [
-        ("a", None, None),
+        ("a", None, "\n    "),
         ("attribute", "exit-code", "<&\n"),
         ("value", None, "\x9b\ufffd"),
     ]
     assert root[0].get("{urn:d}b") == "<"
+
+
+@pytest.mark.parametrize(
+    ("markup", "lines"),
+    [
+        pytest.param(
+            '<a b="1"><c>x</c><d><e/></d></a>',
+            ['  <a b="1">', "    <c>x</c>", "    <d>", "      <e/>", "    </d>", "  </a>"],
+            id="elements",
+        ),
+        pytest.param("<a>x<b/><c/></a>", ["  <a>x<b/><c/></a>"], id="text between them"),
+        pytest.param("<a><b/><c/>x</a>", ["  <a><b/><c/>x</a>"], id="text behind them"),
+        pytest.param("<!-- a -->", ["  <!-- a -->"], id="no element"),
+    ],
+)
+def test_xml_is_indented_where_that_changes_no_text(markup: str, lines: list[str]) -> None:
+    answer = "\n".join(render_xml(QueryResult((Item(ItemKind.ELEMENT, markup),))))
+    assert answer.splitlines() == ["<result>", *lines, "</result>"]
 
 
 def test_a_table_has_a_column_for_each_name_that_occurs() -> None:

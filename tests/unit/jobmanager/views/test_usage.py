@@ -12,6 +12,7 @@ import pytest
 
 from batch_adapters.states import Cause, State
 from jobmanager.commands import cli
+from jobmanager.control.removal import remove_grid_job
 from jobmanager.database.database import Database
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob, Outcome
@@ -104,8 +105,35 @@ def test_what_earlier_attempts_used_counts(account: Account) -> None:
     (line,) = find_usage(account.database, ("user",), 0, 1000)
     assert (line.usage.local_jobs, line.usage.failed, line.usage.wall_seconds) == (2, 1, 200)
     assert line.reasons == [("the program ended with exit code 3", 1)]
-    account.database.grid_jobs.delete(A)
-    assert find_usage(account.database, ("user",), 0, 1000) == []
+    account.database.grid_jobs.change(A, lambda job: job.end(State.DONE, 400))
+    remove_grid_job(account, A)
+    assert find_usage(account.database, ("user",), 0, 1000) == [line]
+
+
+@pytest.mark.parametrize("by", [("user", "type", "batch"), ("type",)], ids=str)
+def test_what_was_removed_counts_as_before(account: Account, database: Database, by: tuple[str, ...]) -> None:
+    spans = [(-math.inf, math.inf), (0, DAY), (DAY, 2 * DAY), (0, 11 * DAY), (11 * DAY, 12 * DAY)]
+    before = [find_usage(database, by, *span) for span in spans]
+    database.grid_jobs.change(C, lambda job: job.end(State.DONE, 10 * DAY))
+    remove_grid_job(account, C)
+    database.grid_jobs.change(A, lambda job: job.end(State.DONE, 10 * DAY))
+    remove_grid_job(account, A)
+    assert [find_usage(database, by, *span) for span in spans] == before
+
+
+def test_of_a_removed_grid_job_a_row_stays_for_each_day_outcome_and_reason(account: Account) -> None:
+    put_grid_job(
+        account.database, A, "ada", "pythia", [Part(0, end, 1) for end in (5, 7, DAY + 1)] + [Part(0, 3, code=1)]
+    )
+    account.database.grid_jobs.change(A, lambda job: job.end(State.DONE, 10 * DAY))
+    remove_grid_job(account, A)
+    # A day's local jobs count when the last of them ended.
+    counts = [
+        [line.usage.succeeded for line in find_usage(account.database, ("user",), *span)]
+        for span in ((5, 7), (7, 8), (DAY, DAY + 2))
+    ]
+    assert counts == [[], [2], [1]]
+    assert account.database.usage.failure_reasons((), 0, DAY) == [((), "the program ended with exit code 1", 1)]
 
 
 def test_failures_are_grouped_by_reason_the_most_frequent_first(account: Account) -> None:

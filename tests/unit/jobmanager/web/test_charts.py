@@ -9,16 +9,19 @@ from hypothesis import strategies as st
 
 from batch_adapters.states import State
 from jobmanager.database.database import LocalJobLine
+from jobmanager.database.local_jobs import EarlierAttempt
 from jobmanager.web.charts import (
     HEIGHT,
     KINDS,
     MOST_CELLS,
     WIDTH,
+    Span,
     count_kinds,
     draw_history,
     draw_timeline,
     find_span,
     kind_of,
+    kind_of_state,
     render_cells,
 )
 
@@ -28,6 +31,12 @@ DONE = replace(ACTIVE, state=State.DONE, outcome="succeeded", ended=1200)
 CANCELLED = replace(DONE, outcome="cancelled", reason="its grid job was cancelled")
 FAILED = replace(DONE, outcome="failed")
 UNSUBMITTED = replace(PENDING, state=State.UNSUBMITTED, submitted=None)
+
+
+def test_every_state_has_a_kind() -> None:
+    names = {state: kind_of_state(state).name for state in State}
+    assert (names.pop(State.STAGE_IN), names.pop(State.STAGE_OUT)) == ("pending", "active")
+    assert all(name == state.word for state, name in names.items())
 
 
 def numbered(*lines: LocalJobLine) -> list[LocalJobLine]:
@@ -161,3 +170,33 @@ def test_whatever_the_times_are_pictures_stay_in_their_frame(lines: list[LocalJo
             left, _, width, *_ = numbers(bar)
             assert 0 <= left <= WIDTH
             assert 0 < width <= WIDTH + 1
+
+
+# --- earlier attempts
+
+
+EARLIER = {1: [EarlierAttempt(1, 400, 600, "exit-code", "wn1")]}
+
+
+def test_what_is_shown_begins_with_the_first_attempt() -> None:
+    assert find_span([DONE], 1200, EARLIER) == Span(400, 1200)
+
+
+def test_an_earlier_attempt_ran_and_then_its_local_job_waited() -> None:
+    shapes = {shape.kind.name: numbers(shape.path) for shape in draw_history([DONE], Span(400, 1200), EARLIER).shapes}
+    top = dict(zip(shapes["active"][:402:2], shapes["active"][1:402:2], strict=True))
+    waits = dict(zip(shapes["pending"][:402:2], shapes["pending"][1:402:2], strict=True))
+    # The whole height is the one local job: it runs from 400 to 600, then waits until 1100.
+    assert [top[x] for x in (0, 200, 300, 800)] == [0, 0, 200, 200]
+    assert [waits[x] - top[x] for x in (200, 300, 800)] == [0, -200, -200]
+
+
+def test_earlier_attempts_count_among_what_ran_at_once() -> None:
+    lines = numbered(replace(DONE, started=1000), replace(DONE, started=500, submitted=450, ended=550))
+    assert draw_history(lines, Span(400, 1200)).most_active == 1
+    assert draw_history(lines, Span(400, 1200), EARLIER).most_active == 2
+
+
+def test_a_timeline_has_a_bar_for_each_earlier_attempt() -> None:
+    shapes = {shape.kind.name: shape.path for shape in draw_timeline([DONE], Span(400, 1200), 1200, EARLIER).shapes}
+    assert numbers(shapes["failed"])[:3] == [0, 2, 250]

@@ -1,5 +1,6 @@
 """The status page's answers: what they show, and that nothing hostile gets through them."""
 
+import functools
 import itertools
 import re
 import time
@@ -11,16 +12,20 @@ import pytest
 from lxml import etree, html
 from starlette.testclient import TestClient
 
-from batch_adapters.states import State
+from batch_adapters.states import Cause, State
+from jobmanager.checks.metrics import render_metrics
+from jobmanager.control.cancel_requests import request_cancel
 from jobmanager.database.database import DatabaseError
 from jobmanager.database.grid_job import GridJob
+from jobmanager.database.local_job import LocalJob, Outcome
 from jobmanager.site.account import Account
 from jobmanager.views.logs import render_log
 from jobmanager.web.app import make_app
 from jobmanager.web.pages.overview import read_overview_page
 from jobmanager.web.reading import TAIL, open_read_only
+from jobmanager.web.rendering import Templates
 from sandbox.status import render_stem
-from tests.production import add_hostile, add_production
+from tests.production import AGE, add_hostile, add_production
 
 TOKEN = "a-token-of-24-characters"
 JOB = "k3f9zq2m"
@@ -36,15 +41,36 @@ HOSTILE = [
 ]
 
 
+_templates = functools.cache(Templates)
+
+
 @pytest.fixture
-def client(account: Account) -> Iterator[TestClient]:
-    """A browser that knows the token."""
+def client(account: Account, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
+    """A browser that knows the token, and a site whose templates are compiled once for all tests."""
+    monkeypatch.setattr("jobmanager.web.app.Templates", _templates)
     with TestClient(make_app(account, TOKEN), headers={"Authorization": f"Bearer {TOKEN}"}) as browser:
         yield browser
 
 
 def add(account: Account, job_id: str = JOB, count: int = 120, **facts: str) -> None:
     add_production(account.database, job_id, count, time.time(), **facts)
+
+
+# --- for Prometheus
+
+
+def test_metrics_are_those_of_the_command_for_whoever_has_the_token(client: TestClient, account: Account) -> None:
+    add(account)
+    answer = client.get("/metrics")
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    with open_read_only(account) as database:
+        assert answer.text == render_metrics(account, database, time.time())
+    assert 'samgrid_grid_jobs{account="' in answer.text
+    assert client.get("/metrics", headers={"Authorization": "Bearer another"}).status_code == 401
+    account.database.close()
+    account.places.database.write_text("no database at all" * 100)
+    assert client.get("/metrics").status_code == 503
+    account.places.database.unlink()
 
 
 # --- the list
@@ -94,6 +120,16 @@ def test_what_was_cancelled_is_never_called_failed(client: TestClient, account: 
         pytest.param("?state=active", {"aaaaaaaa", "bbbbbbbb", "cccccccc"}, id="state"),
         pytest.param("?state=done", set(), id="no such state"),
         pytest.param("?type=pythia&owner=mokhov", {"aaaaaaaa"}, id="type and owner"),
+        pytest.param("?text=BBBB", {"bbbbbbbb"}, id="text in an id"),
+        pytest.param("?text=z%20to", {"aaaaaaaa"}, id="text in a name"),
+        pytest.param("?text=Curie", {"cccccccc"}, id="text in an owner"),
+        pytest.param("?text=pyth", {"aaaaaaaa", "cccccccc"}, id="text in a type"),
+        pytest.param("?text=%25", set(), id="text that is no pattern"),
+        pytest.param("?since=2001-09-10", {"aaaaaaaa", "cccccccc"}, id="first day"),
+        pytest.param("?until=2001-09-09", {"bbbbbbbb"}, id="last day"),
+        pytest.param("?since=2001-09-09&until=2001-09-09", {"bbbbbbbb"}, id="one day"),
+        pytest.param("?until=2001-09-08", set(), id="the day before"),
+        pytest.param("?since=yesterday", {"aaaaaaaa", "bbbbbbbb", "cccccccc"}, id="no day"),
         pytest.param("?type='%20OR%201=1%20--", set(), id="SQL"),
         pytest.param("?page=99", {"aaaaaaaa", "bbbbbbbb", "cccccccc"}, id="a page that is not there"),
         pytest.param("?page=-1", {"aaaaaaaa", "bbbbbbbb", "cccccccc"}, id="no page at all"),
@@ -101,8 +137,9 @@ def test_what_was_cancelled_is_never_called_failed(client: TestClient, account: 
 )
 def test_grid_jobs_can_be_chosen(question: str, shown: set[str], client: TestClient, account: Account) -> None:
     add(account, "aaaaaaaa", 1)
-    add(account, "bbbbbbbb", 1, job_type="command")
+    add_production(account.database, "bbbbbbbb", 1, 1_000_000_000 + AGE, job_type="command")  # 2001-09-09
     add(account, "cccccccc", 1, owner="curie")
+    account.database.grid_jobs.change("aaaaaaaa", lambda job: setattr(job, "name", "Z to mumu"))
     assert set(re.findall(r'href="/jobs/(\w+)"', client.get(f"/{question}").text)) == shown
 
 
@@ -117,7 +154,77 @@ def test_many_grid_jobs_are_on_several_pages(client: TestClient, account: Accoun
     assert not listed[0] & listed[1]
 
 
+def list_ids(page: str) -> list[str]:
+    return re.findall(r'<th scope="row".*?href="/jobs/(\w+)"', page)
+
+
+@pytest.mark.parametrize(
+    ("column", "ascending", "descending"),
+    [
+        pytest.param("Id", "abc", "cba", id="id"),
+        pytest.param("Name", "bca", "cba", id="name"),  # who has none comes last
+        pytest.param("State", "abc", "cba", id="state"),
+        pytest.param("Local jobs", "cba", "abc", id="local jobs"),
+        pytest.param("Type", "bca", "acb", id="type"),
+        pytest.param("Owner", "acb", "bca", id="owner"),
+        pytest.param("Submitted", "bca", "acb", id="submitted"),
+    ],
+)
+def test_a_click_on_a_heading_sorts_and_a_second_one_turns_that_round(
+    column: str, ascending: str, descending: str, client: TestClient, account: Account
+) -> None:
+    now = time.time()
+    add_production(account.database, "aaaaaaaa", 12, now, owner="curie")
+    add_production(account.database, "bbbbbbbb", 9, now - 200, owner="meitner", job_type="command")
+    add_production(account.database, "cccccccc", 7, now - 100, owner="franklin", job_type="dzero_merge")
+    for job_id, name in (("bbbbbbbb", "alpha"), ("cccccccc", "Beta")):
+        account.database.grid_jobs.change(job_id, lambda job, name=name: setattr(job, "name", name))  # type: ignore[misc]
+    account.database.grid_jobs.change("cccccccc", lambda job: setattr(job, "state", State.PENDING))
+    account.database.grid_jobs.change("bbbbbbbb", lambda job: setattr(job, "outcome", "cancelled"))
+    page = client.get("/?since=2001-09-09&page=1").text
+    for direction, expected in (("ascending", ascending), ("descending", descending)):
+        (address,) = re.findall(rf'href="([^"]+)">{column}</a>', page)
+        page = client.get("/" + address.replace("&amp;", "&")).text
+        assert "".join(job_id[0] for job_id in list_ids(page)) == expected
+        assert re.findall(rf'aria-sort="(\w+)"><a href="[^"]+">{column}<', page) == [direction]
+        assert address.startswith("?since=2001-09-09&amp;sort=")
+
+
+def test_totals_of_all_local_jobs_stand_above_the_list(client: TestClient, account: Account) -> None:
+    now = time.time()
+    ends = [("succeeded", 10)] * 3 + [("failed", 4000), ("succeeded", 80_000), ("succeeded", 90_000)]
+    jobs = [LocalJob.new(index, "slurm", None) for index in range(1, 1300)]
+    for job in jobs:
+        job.state = State.PENDING
+    for job, (outcome, age) in zip(jobs, ends, strict=False):
+        job.state, job.outcome = State.DONE, Outcome(outcome)
+        job.put_times(ended=now - age)
+    jobs[-1].state = State.ACTIVE
+    add(account, count=1)
+    with account.database.transaction():
+        account.database.local_jobs.put(JOB, jobs)
+    (said,) = re.findall(r'<ul class="totals">(.*?)</ul>', client.get("/?text=nothing").text, re.DOTALL)
+    assert re.findall(r"<b>([\d,]+)</b> (.*?)</li>", said) == [
+        *(("1", "running"), ("1,292", "waiting"), ("4", "succeeded in 24 h"), ("1", "failed in 24 h")),
+        ("3", "ended in the last hour"),
+    ]
+
+
 # --- one grid job
+
+
+def add_whole(account: Account, *children: str) -> GridJob:
+    """A structured grid job of two steps, of which the first ones have become grid jobs."""
+    whole = GridJob.new(JOB, "structured", "mokhov", "slurm", time.time())
+    whole.put_request([], Path("/home"))
+    whole.put_steps(["production", "merge"])
+    for name, child in zip(("production", "merge"), children, strict=False):
+        whole.begin_step(name, child)
+    with account.database.transaction():
+        account.database.grid_jobs.put(whole)
+    for name, child in zip(("production", "merge"), children, strict=False):
+        account.database.grid_jobs.change(child, lambda job, name=name: job.put_parent(JOB, name))  # type: ignore[misc]
+    return whole
 
 
 def test_the_log_of_a_grid_job_is_that_of_the_command_line(client: TestClient, account: Account) -> None:
@@ -131,20 +238,22 @@ def test_the_log_of_a_grid_job_is_that_of_the_command_line(client: TestClient, a
 
 
 def test_a_page_of_many_grid_jobs_is_read_in_few_statements(account: Account) -> None:
+    add_whole(account)
     for number in range(50):
         add(account, f"aaaaaa{number:02}", 2)
     statements: list[str] = []
     with open_read_only(account) as database:
         database._store._connection.set_trace_callback(statements.append)
-        page = read_overview_page(database, {})
-    assert [sum(entry.row.counts.values()) for entry in page.entries] == [2] * 50
+        page = read_overview_page(database, {"sort": "jobs", "text": "m", "since": "2001-09-09"}, time.time())
+    assert [sum(entry.row.counts.values()) for entry in page.entries] == [0, *[2] * 49]
     assert len(statements) <= 5
+    assert not [sql for sql in statements if "document" in sql]
 
 
 def test_a_grid_job_shows_phases_cells_pictures_and_table(client: TestClient, account: Account) -> None:
     add(account)
     page = client.get(f"/jobs/{JOB}").text
-    assert re.search(r"d0gstar.*of 30000 events", page, re.DOTALL)
+    assert re.search(r"d0gstar.*of 30,000 events", page, re.DOTALL)
     assert "May end about" in page
     (runs,) = re.findall(r'data-cells="(\w+)"', page)
     assert sum(map(int, re.findall(r"\d+", runs))) == 120
@@ -169,18 +278,44 @@ def test_a_grid_job_shows_what_blocks_it_and_no_end(client: TestClient, account:
 
 def test_a_structured_grid_job_shows_its_steps(client: TestClient, account: Account) -> None:
     add(account, "stepone0")
-    whole = GridJob.new(JOB, "structured", "mokhov", "slurm", time.time())
-    whole.put_request([], Path("/home"))
-    whole.put_steps(["production", "merge"])
-    whole.begin_step("production", "stepone0")
-    with account.database.transaction():
-        account.database.grid_jobs.put(whole)
-    account.database.grid_jobs.change("stepone0", lambda job: job.put_parent(JOB, "production"))
+    add_whole(account, "stepone0")
     page = client.get(f"/jobs/{JOB}").text
-    assert re.search(r"production.*stepone0.*active.*merge.*begins when", page, re.DOTALL)
+    assert re.search(r"production.*stepone0.*active.*merge.*after production.*has not begun", page, re.DOTALL)
     assert "data-cells" not in page
     assert f'<a class="id" href="/jobs/{JOB}"' in client.get("/jobs/stepone0").text
     assert "step 1 of 2: production" in client.get("/").text
+
+
+def test_each_step_that_has_begun_has_its_local_jobs_and_phases_as_bars(client: TestClient, account: Account) -> None:
+    add(account, "stepone0", 2000)
+    add(account, "steptwo0", 40)
+    add_whole(account, "stepone0", "steptwo0")
+    page = client.get(f"/jobs/{JOB}").text
+    steps = html.fromstring(page).findall(".//ol/li")
+    for step, job_id in zip(steps, ("stepone0", "steptwo0"), strict=True):
+        (row,) = account.database.grid_jobs.overview(job_id)
+        shares = step.find(".//svg[@class='share']")
+        assert shares is not None
+        assert len(shares) == 1 + len(row.counts)
+        assert f"{row.counts['done']:,} done" in "".join(map(str, step.itertext()))
+        assert len(step.findall(".//progress")) == 2
+    ids = re.findall(r' id="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+
+
+def test_a_cancelled_grid_job_shows_its_cancelled_step_and_the_one_that_never_began(
+    client: TestClient, account: Account
+) -> None:
+    add(account, "stepone0", 3)
+    add_whole(account, "stepone0")
+    for job_id in ("stepone0", JOB):
+        request_cancel(account.database, job_id, "cancelled by mokhov")
+        account.database.grid_jobs.change(job_id, lambda job: job.end(State.FAILED, time.time()))
+    steps = re.search('<section id="steps".*?</section>', client.get(f"/jobs/{JOB}").text, re.DOTALL)
+    assert steps
+    assert re.search(r"production.*stepone0.*cancelled.*merge.*never began", steps[0], re.DOTALL)
+    assert "failed" not in steps[0]
+    assert "production (stepone0) cancelled" in client.get("/").text
 
 
 def test_the_table_lists_one_kind_if_asked(client: TestClient, account: Account) -> None:
@@ -188,6 +323,90 @@ def test_the_table_lists_one_kind_if_asked(client: TestClient, account: Account)
     numbers = {line.index for line in account.database.local_jobs.lines(JOB) if line.state is State.ACTIVE}
     page = client.get(f"/jobs/{JOB}?state=active").text
     assert {int(number) for number in re.findall(r"/local/(\d+)", page)} == numbers
+
+
+def add_failures(account: Account) -> None:
+    """Five local jobs: three fail, one of them again and again, one succeeds where others failed, one is pending."""
+    ends: list[list[tuple[Cause | None, str | None]]] = [
+        [(Cause.EXIT_CODE, "wn1"), (Cause.MEMORY_LIMIT, "wn2"), (Cause.EXIT_CODE, "wn1")],
+        [(Cause.EXIT_CODE, "wn2")],
+        [(Cause.NODE_LOST, None)],
+        [(Cause.EXIT_CODE, "wn1"), (None, "wn1")],
+        [],
+    ]
+    jobs = []
+    for index, attempts in enumerate(ends, 1):
+        job = LocalJob.new(index, "slurm", None)
+        for number, (cause, host) in enumerate(attempts):
+            if number:
+                job.begin_attempt()
+            job.state, job.cause, job.host = State.DONE, cause, host
+            job.outcome = Outcome.FAILED if cause else Outcome.SUCCEEDED
+            job.put_times(started=time.time() - 60 + 10 * number, ended=time.time() - 55 + 10 * number)
+        jobs.append(job)
+    add(account, count=1)
+    with account.database.transaction():
+        account.database.local_jobs.put(JOB, jobs)
+
+
+def list_failures(page: str, heading: str) -> list[list[str]]:
+    (table,) = re.findall(rf"<caption>By {heading}.*?</caption>(.*?)</table>", page, re.DOTALL)
+    rows = html.fromstring(f"<table>{table}</table>").iterfind(".//tbody/tr")
+    return [["".join(map(str, cell.itertext())) for cell in row] for row in rows]
+
+
+def test_failures_are_counted_by_cause_and_by_host(client: TestClient, account: Account) -> None:
+    add_failures(account)
+    page = client.get(f"/jobs/{JOB}").text
+    assert list_failures(page, "cause") == [
+        ["exit code", "2", "2"],
+        ["node lost", "1", "0"],
+        ["memory limit", "0", "1"],
+    ]
+    assert list_failures(page, "host") == [["wn1", "1", "2", "4"], ["wn2", "1", "1", "2"], ["not known", "1", "0", "1"]]
+    attempts = re.findall(r'data-name="attempt">(\d+)<', page)
+    assert attempts == ["3", "1", "1", "2", "1"]
+
+
+def test_a_grid_job_without_failures_shows_no_tables_of_them(client: TestClient, account: Account) -> None:
+    add(account, count=1)
+    assert "By cause" not in client.get(f"/jobs/{JOB}").text
+
+
+@pytest.mark.parametrize(
+    ("words", "numbers", "said"),
+    [
+        pytest.param("exit code", [1, 2, 4], "failed in any attempt with exit code", id="cause"),
+        pytest.param("memory limit", [1], "failed in any attempt with memory limit", id="of earlier attempts only"),
+        pytest.param("wn2", [1, 2], "failed in any attempt on wn2", id="host"),
+    ],
+)
+def test_a_cause_or_host_leads_to_its_local_jobs(
+    words: str, numbers: list[int], said: str, client: TestClient, account: Account
+) -> None:
+    add_failures(account)
+    (address,) = re.findall(rf'href="([^"]+)#table">{words}</a>', client.get(f"/jobs/{JOB}").text)
+    page = client.get(f"/jobs/{JOB}{address}").text
+    assert [int(number) for number in re.findall(r"/local/(\d+)", page)] == numbers
+    assert f"Only those that {said}." in page
+
+
+@pytest.mark.parametrize(
+    ("asked", "numbers"),
+    [
+        pytest.param("-number", [5, 4, 3, 2, 1], id="number"),
+        pytest.param("attempt", [2, 3, 5, 4, 1], id="attempt"),
+        pytest.param("-host", [2, 1, 4, 3, 5], id="host, those without one last"),
+        pytest.param("state", [4, 1, 2, 3, 5], id="state"),
+        pytest.param("nothing", [1, 2, 3, 4, 5], id="no column"),
+    ],
+)
+def test_the_table_of_local_jobs_is_sorted(
+    asked: str, numbers: list[int], client: TestClient, account: Account
+) -> None:
+    add_failures(account)
+    page = client.get(f"/jobs/{JOB}?sort={asked}").text
+    assert [int(number) for number in re.findall(r"/local/(\d+)", page)] == numbers
 
 
 def test_thousands_of_local_jobs_make_no_giant_page(client: TestClient, account: Account) -> None:
@@ -335,3 +554,28 @@ def check_harmless(page: str) -> None:
     ]
     assert all(str(element.get("href", "/")).startswith(("/", "?", "#")) for element in elements)
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202e\u2066]", page)
+
+
+# --- questions
+
+
+def test_the_examples_are_questions_of_the_documentation(client: TestClient) -> None:
+    documented = " ".join((Path(__file__).parents[4] / "docs" / "questions.md").read_text().split())
+    examples = html.fromstring(client.get("/query").text).findall(".//li/code")
+    assert len(examples) == 10
+    assert [text for text in (str(one.text) for one in examples) if f"'{text}'" not in documented] == []
+
+
+def test_an_answer_with_attributes_is_a_table(client: TestClient, account: Account) -> None:
+    add_failures(account)
+    question = urlencode({"q": "//local-job[@host='wn1' and @cause]"})
+    page = html.fromstring(client.get(f"/query?{question}").text)
+    heading = [str(cell.text) for cell in page.findall(".//thead//th")]
+    rows = [[str(cell.text or "") for cell in row] for row in page.findall(".//tbody/tr")]
+    assert [(row[heading.index("host")], row[heading.index("cause")]) for row in rows] == [("wn1", "exit-code")]
+
+
+def test_a_value_is_no_table(client: TestClient, account: Account) -> None:
+    add(account, count=3)
+    page = html.fromstring(client.get("/query?q=count(//local-job)").text)
+    assert (page.find(".//table"), page.findtext(".//pre")) == (None, "3\n")

@@ -1,0 +1,202 @@
+"""The keeper of a queue process, its parent: only a parent learns how a job ended.
+
+Where the queue process is killed, its jobs become the keeper's children, which writes down how they end and makes a new
+queue process. Where the keeper is killed, the queue process starts another pair of the two, and keeps its own jobs.
+"""
+
+import fcntl
+import logging
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import NoReturn
+
+from batch_adapters.fork.processes import (
+    KeeperDied,
+    Process,
+    find_ended_children,
+    has_children,
+    read_end,
+    read_process,
+    read_started_seconds,
+    run_become_subreaper,
+    run_signal_group,
+)
+from batch_adapters.fork.queue import RETRY_SECONDS, Queue, find_process
+from batch_adapters.fork.spool import (
+    JobEnd,
+    JobRun,
+    Spool,
+    has_work,
+    read_run_file,
+    render_end,
+    render_process,
+    run_queue_if_none,
+    write_to_claim,
+)
+from sandbox.files import locked, take_lock
+
+_TICK, _LONGEST_START = 0.02, 10.0
+"""Seconds: what the kernel's times are apart; between a process' start and its claim."""
+
+log = logging.getLogger(__name__)
+
+
+def run_keeper(spool: Spool, slots: int, grace: float) -> None:
+    """Have a queue process for a child until nothing is left to do; standard input is the spool's lock."""
+    # ps shows who is who: they have one command line.
+    _name_process("samgrid-keeper")
+    # Who started us may ignore it: then the kernel would reap the jobs, and nobody learn how they ended.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    run_become_subreaper()
+    while True:
+        try:
+            child = os.fork()
+        except OSError as error:
+            log.warning("%s; trying again", error)
+            time.sleep(RETRY_SECONDS)
+            continue
+        if child == 0:
+            _run_and_exit(partial(_run_queue, spool, slots, grace, os.getppid()))
+        began = time.monotonic()
+        status = _wait_for(spool, child)
+        if status == 0 or (status > 0 and not has_children()):
+            return
+        if status > 0 or time.monotonic() < began + RETRY_SECONDS:
+            # It could not go on: a damaged disk, perhaps, or a machine without memory.
+            time.sleep(RETRY_SECONDS)
+        # Before there is another queue process, which would take what nobody has written down for lost.
+        while not _try(partial(_write_unwritten, spool)):
+            time.sleep(RETRY_SECONDS)
+
+
+def _run_queue(spool: Spool, slots: int, grace: float, keeper: int) -> None:
+    _name_process("samgrid-queue")
+    try:
+        with closing(spool):
+            # One that was killed here may have let go of it already.
+            while take_lock(0):
+                if has_work(spool):
+                    Queue(spool, slots, grace, keeper).run()
+                fcntl.flock(0, fcntl.LOCK_UN)
+                # What came after it had stopped to listen saw the lock held, so we look again.
+                if not has_work(spool):
+                    return
+    except KeeperDied:
+        log.warning("the keeper has died; another pair takes over")
+        _keep_own_jobs(spool, partial(run_queue_if_none, spool, slots, grace))
+
+
+def _keep_own_jobs(spool: Spool, run_successors: Callable[[], None]) -> None:
+    """Let others be keeper and queue, and write down how our own jobs end."""
+    fcntl.flock(0, fcntl.LOCK_UN)
+    while not _try(partial(_run_in_child, run_successors)):
+        time.sleep(RETRY_SECONDS)
+    while has_children():
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+        if ended is not None and not _is_seen_to(spool, ended):
+            time.sleep(RETRY_SECONDS)
+
+
+def _run_in_child(run: Callable[[], None]) -> None:
+    # What it starts is no child of ours, for whose end we would wait.
+    if os.fork() == 0:
+        _run_and_exit(run)
+
+
+def _run_and_exit(run: Callable[[], None]) -> NoReturn:
+    status = 1
+    try:
+        run()
+        status = 0
+    except Exception:
+        log.exception("a process of the queue ends")
+    finally:
+        # Whatever went wrong, this process must never go on as its parent does.
+        os._exit(status)
+
+
+def _try(write: Callable[[], None]) -> bool:
+    """Do it; False where that must be tried again."""
+    try:
+        write()
+    except OSError as error:
+        log.warning("%s; trying again", error)
+        return False
+    return True
+
+
+def _wait_for(spool: Spool, child: int) -> int:
+    """The exit status of a child, or below 0 the signal that ended it."""
+    while os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+        # What ended together with the queue process may have no more than an empty claim.
+        is_left = os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+        if ended is not None and is_left and not _is_seen_to(spool, ended):
+            time.sleep(RETRY_SECONDS)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _is_seen_to(spool: Spool, ended: os.waitid_result) -> bool:
+    """Write down how a child ended, and reap it; False where that must be tried again."""
+    # It stays a zombie meanwhile, by which the queue process knows that its end is still to come.
+    if not _try(partial(_write_left, spool, ended)):
+        return False
+    os.waitpid(ended.si_pid, 0)
+    return True
+
+
+def _write_left(spool: Spool, ended: os.waitid_result) -> None:
+    """Write down how a child ended, should it be a job that a killed queue process has left to us."""
+    process = read_process(ended.si_pid, zombie=True)
+    # What a job leaves behind ends here as well, and is the leader of a session only if it wants to.
+    if process is None or os.getsid(process.pid) != process.pid:
+        return
+    for path in spool.run.iterdir():
+        run = read_run_file(path)
+        if run is not None and run.process == process:
+            run_signal_group(process.pid, signal.SIGKILL)
+            write_to_claim(path, render_end(JobEnd(*read_end(ended), int(time.time()))))
+
+
+def _write_unwritten(spool: Spool) -> None:
+    """Write down the process of the job that a dead queue process has started last, should it not have done so."""
+    # That job's process may have its claim still to make.
+    with locked(spool.starter_lock, wait=True):
+        runs = {path: read_run_file(path) for path in spool.run.iterdir()}
+    claims = [path for path, run in runs.items() if run == JobRun()]
+    for _ in range(2):
+        # Living processes are told by their environment; what a job that has ended left behind began after its claim.
+        claims = [path for path in claims if find_process(path, _TICK) is None]
+        if not claims:
+            return
+        # One that is about to become its program has no environment for a moment.
+        time.sleep(_TICK)
+    known = {run.process for run in runs.values() if run is not None}
+    children = [process for process in find_ended_children() if process not in known]
+    makers = {path: _find_maker(path, children) for path in claims}
+    count = Counter(makers.values())
+    for path, process in makers.items():
+        if process is not None and count[process] == 1:
+            write_to_claim(path, render_process(process))
+
+
+def _find_maker(claim: Path, children: Sequence[Process]) -> Process | None:
+    """The leader of a session that was started just before the claim was made; of several none: lost beats wrong."""
+    age = time.time() - claim.lstat().st_mtime
+    made = time.clock_gettime(time.CLOCK_BOOTTIME) - age
+    fitting = [
+        process
+        for process in children
+        if -_TICK <= made - read_started_seconds(process) <= _LONGEST_START and os.getsid(process.pid) == process.pid
+    ]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def _name_process(name: str) -> None:
+    Path("/proc/self/comm").write_text(name, encoding="ascii")

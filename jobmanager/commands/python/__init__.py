@@ -1,0 +1,41 @@
+"""What the commands do, for Python: functions and objects that `samgrid_jobmanager` gives to everybody.
+
+What others see is imported relatively, as in `adapters`: their type checkers know our modules by the long names only.
+"""
+
+from ...database.grid_jobs import UnknownJob
+from ...database.sqlite import DatabaseError
+from ...requests.attributes import BadRequest
+from ...requests.job_types import HandlerError
+from ...site.configuration import ConfigurationError
+from ...site.places import StateFolderError
+from ...views.query import Item, QueryError
+from ...views.watching import CannotGoOn
+from .handles import JobHandle, NoOutput, grid_job, grid_jobs, query, submit
+from .mapping import CallFailed, MapHandle, submit_map
+from .statuses import JobStatus, LocalJobStatus, PhaseProgress, StepStatus
+
+__all__ = [
+    "BadRequest",
+    "CallFailed",
+    "CannotGoOn",
+    "ConfigurationError",
+    "DatabaseError",
+    "HandlerError",
+    "Item",
+    "JobHandle",
+    "JobStatus",
+    "LocalJobStatus",
+    "MapHandle",
+    "NoOutput",
+    "PhaseProgress",
+    "QueryError",
+    "StateFolderError",
+    "StepStatus",
+    "UnknownJob",
+    "grid_job",
+    "grid_jobs",
+    "query",
+    "submit",
+    "submit_map",
+]

@@ -1,0 +1,352 @@
+"""Grid jobs at hand: submitting, finding, waiting for, cancelling them, and what they leave.
+
+Every call opens the job database for itself: any thread may call, and so may a process that was forked.
+"""
+
+import getpass
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
+from numbers import Real
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jobmanager.site.account import open_account
+
+from ...views.query import Item
+from .statuses import JobStatus, LocalJobStatus, read_local_status, read_status
+
+if TYPE_CHECKING:
+    from adapters import Value
+    from jobmanager.site.account import Account
+
+
+class NoOutput(Exception):
+    """A grid job's output is not there, or cannot be unpacked; the sentence says why."""
+
+
+@dataclass(frozen=True)
+class JobHandle:
+    """A grid job at hand; nothing is known of it before it is asked."""
+
+    id: str
+    state_dir: str
+    """The state folder of the account that it is of."""
+
+    def status(self) -> JobStatus:
+        """What is known of it now."""
+        with _opened(self.state_dir) as account:
+            return read_status(account, self.id)
+
+    def wait(
+        self,
+        callback: Callable[[JobStatus], object] | None = None,
+        *,
+        timeout: float | None = None,
+        progress: bool = True,
+    ) -> JobStatus:
+        """Wait until it has ended, in success or not; whoever interrupts this leaves the grid job as it is.
+
+        :param callback: is called with each status that differs from the last one in more than the estimated end.
+        :param timeout: in seconds.
+        :param progress: shown in a notebook, and on a terminal, by the main thread.
+        :raises CannotGoOn: something has kept it from going on for a while; nothing is lost, wait again later.
+        :raises TimeoutError: it goes on.
+        """
+        from jobmanager.commands.python.notebook import show_progress
+        from jobmanager.views.watching import follow_grid_job
+
+        deadline = None if timeout is None else time.monotonic() + timeout
+        last: JobStatus | None = None
+        with _opened(self.state_dir) as account, show_progress(progress) as display:
+            account.database.grid_jobs.get(self.id)
+            for snapshot in follow_grid_job(account, self.id):
+                status = read_status(account, self.id)
+                display.show(snapshot, status)
+                if callback is not None and replace(status, may_end=None) != last:
+                    last = replace(status, may_end=None)
+                    callback(status)
+                if status.has_ended:
+                    break
+                if deadline is not None and time.monotonic() >= deadline:
+                    raise TimeoutError(f"grid job {self.id} is {status.state} after {timeout:g} s")
+        return status
+
+    def cancel(self) -> bool:
+        """Want it ended, from now on and for ever; False if it has ended already."""
+        from jobmanager.control.cancel_requests import request_cancel
+        from jobmanager.monitor.client import wake_monitor
+
+        with _opened(self.state_dir) as account:
+            is_cancelled = request_cancel(account.database, self.id, f"cancelled by {getpass.getuser()}")
+            if is_cancelled:
+                wake_monitor(account)
+        return is_cancelled
+
+    def local_jobs(self) -> list[LocalJobStatus]:
+        """What is known of its local jobs now; none before they are submitted, and of a sequence."""
+        with _opened(self.state_dir) as account:
+            account.database.grid_jobs.get(self.id)
+            return [read_local_status(line) for line in account.database.local_jobs.lines(self.id)]
+
+    def steps(self) -> "list[JobHandle]":
+        """The grid jobs that its steps have become."""
+        return [JobHandle(step.grid_job, self.state_dir) for step in self.status().steps if step.grid_job]
+
+    def log(self, lines: int | None = None) -> str:
+        """What happened to it, in order, or the last lines of that."""
+        from jobmanager.views.logs import render_log
+
+        with _opened(self.state_dir) as account:
+            return "\n".join(render_log(account, account.database, self.id, lines))
+
+    def stdout(self, number: int, lines: int = 100) -> str:
+        """The last lines that a local job has printed, as far as they can be seen from here."""
+        return self._read_printed(number, "stdout", lines)
+
+    def stderr(self, number: int, lines: int = 100) -> str:
+        """The same of its standard error."""
+        return self._read_printed(number, "stderr", lines)
+
+    def _read_printed(self, number: int, kind: str, lines: int) -> str:
+        from jobmanager.views.following import find_printed
+        from jobmanager.views.logs import find_meant, read_lines
+
+        with _opened(self.state_dir) as account:
+            ((whose, job),) = find_meant(account.database, f"{self.id}/{number}")
+            path = find_printed(account, whose, job, kind)
+            return "" if path is None else "\n".join(read_lines(path, lines))
+
+    def output_tar(self) -> Path:
+        """The one tar with every output.
+
+        :raises NoOutput: it has not ended.
+        """
+        with _opened(self.state_dir) as account:
+            return _find_tar(account, self.id)
+
+    def outputs(self, folder: str | os.PathLike[str]) -> dict[int, Path]:
+        """The folder of what each local job left, by its number; those that left nothing have none.
+
+        The tar is unpacked into a new folder in ``folder``, called as the grid job's id, unless it is there already.
+
+        :raises NoOutput: it has not ended, its output cannot be unpacked, or it is a sequence: its steps have some.
+        """
+        from sandbox.status import render_stem
+
+        with _opened(self.state_dir) as account:
+            tar = _find_tar(account, self.id)
+            if account.database.grid_jobs.get(self.id).steps:
+                raise NoOutput(f"grid job {self.id} has no local jobs of its own: ask its steps")
+            unpacked = _unpack(account, tar, Path(folder).absolute(), self.id)
+            stems = {
+                line.index: render_stem(self.id, line.local_id)
+                for line in account.database.local_jobs.lines(self.id)
+                if line.local_id is not None
+            }
+        found = {number: unpacked / f"{stem}.output" for number, stem in stems.items()}
+        return {number: path for number, path in found.items() if path.is_dir()}
+
+    def _repr_html_(self) -> str:
+        """What notebooks show."""
+        from jobmanager.commands.python.notebook import render_html, render_missing
+        from jobmanager.database.database import DatabaseError, UnknownJob
+
+        try:
+            return render_html(self.status())
+        except (DatabaseError, UnknownJob) as error:
+            return render_missing(self.id, str(error))
+
+
+@contextmanager
+def _opened(state_dir: str | os.PathLike[str] | None, is_made: bool = False) -> "Iterator[Account]":
+    """An account for the time of one call."""
+    named = None if state_dir is None else os.fspath(state_dir)
+    account = open_account(named, create=is_made)
+    try:
+        yield account
+    finally:
+        if "database" in vars(account):
+            account.database.close()
+
+
+def _find_tar(account: "Account", job_id: str) -> Path:
+    job = account.database.grid_jobs.get(job_id)
+    if not job.state.is_final:
+        raise NoOutput(f"grid job {job_id} is {job.state.word}: its output is there when it has ended")
+    return account.places.output(job_id)
+
+
+def _unpack(account: "Account", tar: Path, folder: Path, job_id: str) -> Path:
+    """What is in the tar, whole or not at all."""
+    from jobmanager.completion.collection import output_limits
+    from sandbox.files import SandboxError
+    from sandbox.unpack import unpack
+
+    unpacked = folder / job_id
+    if unpacked.exists():
+        return unpacked
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=f".{job_id}-") as temporary:
+        try:
+            unpack(tar, Path(temporary, "tar"), output_limits(account))
+        except SandboxError as error:
+            raise NoOutput(str(error)) from error
+        try:
+            Path(temporary, "tar", job_id).rename(unpacked)
+        except OSError:
+            if not unpacked.exists():  # another thread was first
+                raise
+    return unpacked
+
+
+def submit(
+    request: Mapping[str, object] | str | os.PathLike[str],
+    *,
+    name: str | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    state_dir: str | os.PathLike[str] | None = None,
+) -> JobHandle:
+    """Submit a grid job; the rest happens in the background.
+
+    :param request: attributes and their values, a request's text (RSL, or an old job description), or the path of its
+        file. A value is a text, a number, a bool, a path, or several of these; pairs, and steps, may be a mapping.
+    :param name: what people call it, in place of the request's name.
+    :param folder: where the request's relative file names start: its file's own folder, else the working directory.
+    :param state_dir: the account's state folder; by default as the command line finds it.
+    :raises BadRequest: it is refused; ``faults`` has a sentence for each fault, and nothing has been created.
+    :raises HandlerError: the job type's own code has failed.
+    """
+    from jobmanager.commands.grid_jobs import submit_request
+    from jobmanager.requests.files import read_request_file, read_request_text
+
+    with _opened(state_dir, is_made=True) as account:
+        modules = account.configuration.handlers.modules
+        if isinstance(request, os.PathLike):
+            given, start = read_request_file(os.fspath(request), modules)
+        else:
+            text = _check_text(request) if isinstance(request, str) else _render_request(request)
+            given, start = read_request_text(text, "request", modules) if text else [], Path.cwd()
+        where = start if folder is None else Path(folder).resolve()
+        job_id = submit_request(account, given, where, name, is_limited=False)
+        return JobHandle(job_id, str(account.places.root))
+
+
+def grid_job(word: str, *, state_dir: str | os.PathLike[str] | None = None) -> JobHandle:
+    """The grid job of that id, of which as much is enough as is unique, or of that name.
+
+    :raises UnknownJob: there is none, or several.
+    """
+    with _opened(state_dir) as account:
+        return JobHandle(account.database.grid_jobs.find(word), str(account.places.root))
+
+
+def grid_jobs(
+    *,
+    name: str | None = None,
+    type: str | None = None,
+    state: str | None = None,
+    owner: str | None = None,
+    since: datetime | None = None,
+    state_dir: str | os.PathLike[str] | None = None,
+) -> list[JobHandle]:
+    """The grid jobs that fit everything that is given, the newest last.
+
+    :param name: pattern, with * and ? as in the shell.
+    :param state: its state, or once it has ended done, failed or cancelled.
+    :param since: submitted then, or later.
+    :raises ValueError: there is no such state.
+    """
+    from jobmanager.database.database import STANDINGS, Choice
+
+    if state is not None and state not in STANDINGS:
+        raise ValueError(f"there is no state {state!r}: it is one of {', '.join(STANDINGS)}")
+    choice = Choice(type, state, owner, None if since is None else since.timestamp(), name)
+    with _opened(state_dir) as account:
+        rows = account.database.grid_jobs.overview(choice=choice)
+        return [JobHandle(row.id, str(account.places.root)) for row in rows]
+
+
+def query(
+    expression: str,
+    *,
+    job: JobHandle | None = None,
+    xquery: bool = False,
+    timeout: float = 60.0,
+    state_dir: str | os.PathLike[str] | None = None,
+) -> list[Item]:
+    """What an XPath expression finds in the documents of all grid jobs, or of one.
+
+    Grid jobs whose documents cannot be read are left out, with a warning.
+
+    :param xquery: it is XQuery 3.1, or XPath 3.1: needs the extra ``xquery``.
+    :param timeout: in seconds.
+    :raises QueryError: it is wrong, or has no answer within time and memory.
+    """
+    import warnings
+
+    from jobmanager.views.query import Language, QueryLimits, run_limited
+
+    language = Language.XQUERY if xquery else Language.XPATH
+    with _opened(job.state_dir if job else state_dir) as account:
+        result = run_limited(account, job.id if job else None, expression, language, QueryLimits(seconds=timeout))
+    for damage in result.left_out:
+        warnings.warn(f"left out: {damage}", stacklevel=2)
+    return list(result.items)
+
+
+def _check_text(text: str) -> str:
+    from jobmanager.requests.attributes import BadRequest
+
+    if text.strip() and "=" not in text:
+        raise BadRequest([f"{text[:60]!r} is no request: a file is given as a path, as in submit(Path({text[:60]!r}))"])
+    return text
+
+
+def _render_request(request: Mapping[str, object]) -> str:
+    """A request's text: so what can be said is the same in each form. An attribute that is None is not said."""
+    from jobmanager.requests.attributes import BadRequest
+    from jobmanager.requests.rsl import ATTRIBUTE_NAME, Relation, render_rsl
+
+    if not isinstance(request, Mapping):
+        raise BadRequest([f"a request is a mapping, a text or a path, not of type {type(request).__name__}"])
+    relations, faults = list[Relation](), list[str]()
+    for name, value in request.items():
+        if value is None:
+            continue
+        try:
+            if not ATTRIBUTE_NAME.fullmatch(str(name)):
+                raise TypeError("no attribute has such a name")
+            values = _read_values(value)
+            if not values:
+                raise TypeError("it is empty: leave it out, or give None")
+            relations.append(Relation(name, values))
+        except TypeError as error:
+            faults.append(f"{name}: {error}")
+    if faults:
+        raise BadRequest(faults)
+    return render_rsl(relations) if relations else ""
+
+
+def _read_values(value: object) -> "tuple[Value, ...]":
+    read = _read_value(value)
+    return read if isinstance(read, tuple) else (read,)
+
+
+def _read_value(value: object) -> "Value":
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    # numpy's numbers, too
+    if isinstance(value, str | Real):
+        return str(value)
+    if isinstance(value, os.PathLike):
+        return os.fsdecode(value)
+    if isinstance(value, Mapping):
+        return tuple((str(name), *_read_values(one)) for name, one in value.items())
+    if isinstance(value, Iterable) and not isinstance(value, bytes):
+        return tuple(map(_read_value, value))
+    raise TypeError(f"a request cannot say a value of type {type(value).__name__}")

@@ -1,0 +1,112 @@
+"""A Python function over a list, a local job for each item: what ``map`` does here, a grid job does elsewhere."""
+
+import os
+import pickle
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from jobmanager.commands.python import call
+
+from .handles import JobHandle, submit
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+_FUNCTION = "function.pickle"
+_OWN_ATTRIBUTES = ("samgrid_type", "executable", "arguments", "input_files", "count", "directory")
+
+
+class CallFailed(Exception):
+    """A call of a mapped function has given no result; the message is its traceback, or says why there is none."""
+
+    def __init__(self, number: int, why: str) -> None:
+        super().__init__(f"item {number}: {why}")
+        self.number = number
+        """Of the item, from 1, as of its local job."""
+
+
+@dataclass(frozen=True)
+class MapHandle(JobHandle, Generic[_Result]):
+    """A grid job whose local jobs are calls of a function."""
+
+    folder: str
+    """Where function and items lie, and where the outputs are unpacked."""
+
+    def results(self, *, return_exceptions: bool = False, timeout: float | None = None) -> list[_Result]:
+        """Wait until all calls have ended; what they have returned, in the order of the items.
+
+        :param return_exceptions: a call that has failed gives its `CallFailed` in place of a result.
+        :param timeout: in seconds.
+        :raises CallFailed: of the first item whose call has failed.
+        :raises CannotGoOn, TimeoutError: as `wait`.
+        """
+        self.wait(timeout=timeout)
+        outputs = self.outputs(self.folder)
+        results: list[Any] = []
+        for local_job in self.local_jobs():
+            output = outputs.get(local_job.number, Path("/nonexistent"))
+            pickled, complaint = output / "result.pickle", output / "traceback.txt"
+            text = complaint.read_text() if complaint.is_file() else local_job.reason or "it has left no result"
+            if local_job.succeeded and pickled.is_file():
+                try:
+                    results.append(pickle.loads(pickled.read_bytes()))
+                    continue
+                except Exception as error:  # noqa: BLE001 whatever unpickling calls; the other results are there
+                    text = f"its result cannot be loaded here: {type(error).__name__}: {error}"
+            failure = CallFailed(local_job.number, text)
+            if not return_exceptions:
+                raise failure
+            results.append(failure)
+        return results
+
+
+def submit_map(
+    function: Callable[[_Item], _Result],
+    items: Iterable[_Item],
+    *,
+    folder: str | os.PathLike[str],
+    name: str | None = None,
+    state_dir: str | os.PathLike[str] | None = None,
+    **attributes: object,
+) -> MapHandle[_Result]:
+    """Submit a grid job in which each local job calls the function with one of the items.
+
+    Function, items and results travel as cloudpickle makes them (extra ``python``). Local jobs run this interpreter:
+    their hosts must have it at the same place, with the modules that the function imports.
+
+    :param folder: gets a new folder for function, items and results; nobody removes that but you.
+    :param attributes: of the request, such as ``max_wall_time=60`` or ``retries=2``.
+    :raises BadRequest: it is refused; ``faults`` has a sentence for each fault, and nothing has been created.
+    :raises ImportError: there is no cloudpickle.
+    """
+    import cloudpickle
+
+    from adapters import canonical_name
+    from jobmanager.requests.attributes import BadRequest
+
+    own_names = {*map(canonical_name, _OWN_ATTRIBUTES)}
+    if taken := [name for name in attributes if canonical_name(name) in own_names]:
+        raise BadRequest([f"{name}: submit_map says that itself" for name in taken])
+    pickled = [cloudpickle.dumps(item) for item in items]
+    content = pickle.dumps((cloudpickle.dumps(function), pickled))
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    own = Path(tempfile.mkdtemp(dir=Path(folder).resolve(), prefix="map-"))
+    (own / _FUNCTION).write_bytes(content)
+    request = {
+        **attributes,
+        "samgrid_type": "command",
+        "executable": sys.executable,
+        "arguments": ["-P", call.__file__, _FUNCTION],
+        "input_files": [_FUNCTION],
+        "count": len(pickled),
+    }
+    try:
+        job = submit(request, name=name, folder=own, state_dir=state_dir)
+    except BaseException:
+        shutil.rmtree(own)
+        raise
+    return MapHandle(job.id, job.state_dir, str(own))

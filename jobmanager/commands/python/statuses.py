@@ -1,0 +1,191 @@
+"""What is known of grid jobs and local jobs at one moment; the words are those of ``samgrid status --format json``."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from jobmanager.database.local_jobs import LocalJobLine
+from jobmanager.database.times import read_time
+from jobmanager.site.account import Account, find_outage
+from jobmanager.views.grid_jobs import find_details
+
+
+@dataclass(frozen=True)
+class PhaseProgress:
+    """How far the local jobs of a grid job have come with a phase, together."""
+
+    name: str
+    unit: str
+    done: int
+    total: int
+    """Of the local jobs that have told it."""
+    local_jobs: int
+    """How many have."""
+
+
+@dataclass(frozen=True)
+class StepStatus:
+    """A step of a sequence; all but its name are None for one that has not begun, its outcome until it has ended."""
+
+    name: str
+    grid_job: str | None
+    state: str | None
+    outcome: str | None
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """What is known of a grid job at one moment; times are UTC."""
+
+    id: str
+    name: str | None
+    type: str
+    state: str
+    """GRAM's: unsubmitted, pending, active, suspended, done or failed."""
+    outcome: str | None
+    """done, failed or cancelled; None until it has ended."""
+    reason: str | None
+    """Why it failed."""
+    owner: str
+    batch: str
+    submitted: datetime
+    ended: datetime | None
+    may_end: datetime | None
+    """An estimate; None where too little is known."""
+    local_jobs: int
+    counts: Mapping[str, int]
+    """Local jobs by state; those that have ended by their outcome: done, failed, cancelled."""
+    blocked: int
+    """Local jobs that do not go on until somebody does something."""
+    stalled: tuple[int, ...]
+    """Numbers of the local jobs that have told nothing new for long."""
+    phases: tuple[PhaseProgress, ...]
+    steps: tuple[StepStatus, ...]
+    parent: str | None
+    """The sequence that it is a step of."""
+    repeats: str | None
+    being_cancelled: bool
+    problem: str | None
+    """What keeps it from going on for now."""
+    retries: int
+    """Attempts that failed and were made again."""
+    not_tried_again: Mapping[str, int]
+    """How many local jobs that failed are not tried again, by why not."""
+    silent_since: datetime | None
+    """Since when its batch system does not answer; None: it does."""
+    quarantined: str | None
+    """Why it is left alone; None: it is not."""
+    summary: Mapping[str, str]
+    """What its outputs amount to, as the job type tells it."""
+    no_summary: str | None
+
+    @property
+    def has_ended(self) -> bool:
+        """True once nothing changes any more."""
+        return self.outcome is not None
+
+    @property
+    def succeeded(self) -> bool:
+        """True where it ended well."""
+        return self.outcome == "done"
+
+    @property
+    def local_jobs_ended(self) -> int:
+        """How many local jobs have ended, well or not."""
+        return sum(self.counts.get(outcome, 0) for outcome in ("done", "failed", "cancelled"))
+
+
+@dataclass(frozen=True)
+class LocalJobStatus:
+    """What is known of a local job at one moment; times are UTC, None where nothing is known."""
+
+    number: int
+    """From 1, in its grid job."""
+    local_id: str | None
+    """The batch system's id."""
+    state: str
+    outcome: str | None
+    """succeeded, failed or cancelled; None until it has ended."""
+    cause: str | None
+    """Why it did not succeed, from a closed list: exit-code, time-limit, node-lost …"""
+    reason: str | None
+    """Why it did not succeed or, before its end, why it waits."""
+    submitted: datetime | None
+    started: datetime | None
+    ended: datetime | None
+    cpu_seconds: float | None
+
+    @property
+    def succeeded(self) -> bool:
+        """True where it ended well."""
+        return self.outcome == "succeeded"
+
+
+def read_status(account: Account, job_id: str) -> JobStatus:
+    """What is known of a grid job now.
+
+    :raises UnknownJob: there is no such grid job (any more).
+    """
+    database, now = account.database, time.time()
+    details: Mapping[str, Any] = find_details(account, job_id, now)
+    (row,) = database.grid_jobs.overview(job_id)
+    outage = None if row.outcome else find_outage(account, row.batch)
+    why = database.quarantine.list().get(job_id)
+    return JobStatus(
+        id=row.id,
+        name=row.name,
+        type=row.type,
+        state=row.state,
+        outcome=row.outcome,
+        reason=row.reason,
+        owner=row.owner,
+        batch=row.batch,
+        submitted=_read_moment(row.submitted),
+        ended=_read_moment(row.ended) if row.ended else None,
+        may_end=_read_moment(details["may_end"]) if details.get("may_end") else None,
+        local_jobs=details.get("local_jobs", sum(row.counts.values())),
+        counts=row.counts,
+        blocked=row.blocked,
+        stalled=tuple(details.get("stalled", ())),
+        phases=tuple(
+            PhaseProgress(phase.name, phase.unit, phase.done, phase.total, phase.local_jobs)
+            for phase in database.local_jobs.phase_sums(job_id)
+        ),
+        steps=tuple(StepStatus(step.name, step.grid_job, step.state, step.outcome) for step in row.steps),
+        parent=row.parent,
+        repeats=details.get("repeats"),
+        being_cancelled=details.get("being_cancelled", False),
+        problem=details.get("problem"),
+        retries=details.get("retries", 0),
+        not_tried_again=details.get("not_tried_again", {}),
+        silent_since=_moment(outage.since) if outage else None,
+        quarantined=why.sentence if why else None,
+        summary=details.get("summary", {}),
+        no_summary=details.get("no_summary"),
+    )
+
+
+def read_local_status(line: LocalJobLine) -> LocalJobStatus:
+    """The line about a local job, for everybody."""
+    return LocalJobStatus(
+        number=line.index,
+        local_id=line.local_id,
+        state=line.state.word,
+        outcome=line.outcome,
+        cause=line.cause,
+        reason=line.reason,
+        submitted=_moment(line.submitted),
+        started=_moment(line.started),
+        ended=_moment(line.ended),
+        cpu_seconds=line.cpu_seconds,
+    )
+
+
+def _read_moment(text: str) -> datetime:
+    return datetime.fromtimestamp(read_time(text), UTC)
+
+
+def _moment(seconds: float | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)

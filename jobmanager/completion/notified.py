@@ -1,0 +1,58 @@
+"""What people were told of ends and stalls (docs/notification.md): kept beside the job database, for whoever tells."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Self
+
+from jobmanager.site.account import Account
+from sandbox.files import replace_file
+
+_DAY = 86_400
+"""Seconds in which an end is told, or not at all."""
+
+
+@dataclass
+class Notified:
+    """What was told, by grid job and event as ``ID/EVENT``; times in seconds since the epoch."""
+
+    begun: float
+    """What ended before is not told: who sets a command is not told of the past."""
+    told: dict[str, float] = field(default_factory=dict)
+    tries: dict[str, int] = field(default_factory=dict)
+    """How often a command was begun of which it is not known how it ended."""
+    troubled: dict[str, float] = field(default_factory=dict)
+    """Since when each open grid job has not gone on."""
+
+    @classmethod
+    def read(cls, account: Account, now: float) -> Self:
+        """As it was written last; where nobody did, or it cannot be read, nothing was told since the monitor started.
+
+        :raises OSError: it is there, but cannot be opened.
+        """
+        try:
+            return cls(**json.loads(account.places.notified.read_bytes()))
+        except (FileNotFoundError, ValueError, TypeError):
+            # The monitor writes that file when it starts, before any grid job can end.
+            configured = account.places.monitor_configuration
+            return cls(configured.stat().st_mtime if configured.exists() else now)
+
+    def write(self, account: Account) -> None:
+        """Keep it, whatever happens next."""
+        replace_file(account.places.notified, json.dumps(asdict(self)).encode())
+
+    def find_untold(self, account: Account, now: float) -> list[tuple[str, str]]:
+        """Grid jobs and outcomes that are to be told, the eldest end first."""
+        ended = account.database.grid_jobs.list_ended_since(max(self.begun, now - _DAY))
+        return [(job_id, outcome) for job_id, outcome in ended if f"{job_id}/{outcome}" not in self.told]
+
+    def forget(self, now: float) -> None:
+        """Forget what nobody asks for any more."""
+        stalled = {f"{job_id}/stalled" for job_id in self.troubled}
+        self.told = {key: when for key, when in self.told.items() if key in stalled or now - when < 2 * _DAY}
+
+
+def has_untold(account: Account, now: float) -> bool:
+    """True where somebody waits to be told of an end."""
+    return bool(account.configuration.notification.command) and bool(
+        Notified.read(account, now).find_untold(account, now)
+    )

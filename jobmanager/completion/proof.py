@@ -1,0 +1,170 @@
+"""Proof that local jobs have ended, and why: asked for before they are gathered, or tried again."""
+
+import logging
+import time
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from batch_adapters.adapter import Garbled, LocalStatus, Unreachable
+from batch_adapters.running.batch_system import BatchSystem
+from batch_adapters.states import State
+from jobmanager.database.database import Database
+from jobmanager.database.local_job import LocalJob
+from jobmanager.site.account import Account, find_batch_system
+from jobmanager.states.changes import change_in_parts, in_parts
+from jobmanager.states.driver_status import reconcile_with_drivers
+from jobmanager.states.ends import wants_a_word, was_told_to_end
+from jobmanager.states.reconciliation import ask_queue
+from jobmanager.states.transitions import note_batch_end, reopen
+
+logger = logging.getLogger(__name__)
+
+Selection = Callable[[], Iterable[LocalJob]]
+"""Local jobs of one grid job that have ended, as they are in the database whenever they are asked for."""
+
+
+def prove_ends(account: Account, job_id: str, select: Selection) -> bool:
+    """False where the batch system shows a local job alive whose end only its log told; that end is taken back.
+
+    The driver's record of an end needs no second witness.
+
+    :raises Unreachable: nobody answered, or outputs may still be on their way.
+    """
+    database = account.database
+    is_proven = True
+    for jobs in in_parts(filter(_is_unproven, select())):
+        reconcile_with_drivers(account, job_id, jobs)
+        is_proven = False
+    if is_proven:
+        return True
+    unproven = _Chosen(database, job_id, filter(_is_unproven, select()))
+    # Of a cancel that is enough: what is queued again nobody wants, and `reconciliation` cancels it.
+    is_enough = database.grid_jobs.get(job_id).cancelled and all(job.driver == "ended" for job in unproven)
+    if not unproven.by_token or is_enough:
+        return True
+    system = _find_system(account, job_id)
+    _wait_for_outputs(unproven, system.adapter.outputs_lag)
+    asked = int(time.time())
+    answer = {status.local_id: status for status in ask_queue(system, unproven.by_token)}
+    # An id that the batch system has used again, for another token, is not ours any more.
+    shown = [job for job in unproven if job.local_id in answer and answer[job.local_id].is_of(str(job.token))]
+    # Some batch systems show a job that is queued again like one that goes, for a while, or one that goes as running.
+    leaving = [job for job in shown if _may_leave(job, answer[str(job.local_id)])]
+    _wait_for(leaving, system.adapter.outputs_lag, "to leave the batch system")
+    alive = [job for job in shown if answer[str(job.local_id)].is_alive]
+    if change_in_parts(database, job_id, alive, lambda job: reopen(job, answer[str(job.local_id)], asked)):
+        return False
+    change_in_parts(database, job_id, unproven, _stop_waiting)
+    return True
+
+
+@dataclass(frozen=True)
+class _Ended:
+    """What has to be known of many local jobs at once."""
+
+    index: int
+    local_id: str | None
+    token: str | None
+    state: State
+    driver: str | None
+    ended_time: int | None
+
+
+def _note(job: LocalJob) -> _Ended:
+    return _Ended(job.index, job.local_id, job.token, job.state, job.driver, job.ended_time)
+
+
+class _Chosen:
+    """Some local jobs of a grid job, as they are by now whenever they are read: only their indexes are kept."""
+
+    def __init__(self, database: Database, job_id: str, jobs: Iterable[LocalJob]) -> None:
+        self._database = database
+        self._job_id = job_id
+        self.by_token: dict[str, array[int]] = {}
+        for job in jobs:
+            self.by_token.setdefault(str(job.token), array("L")).append(job.index)
+
+    def read(self, token: str) -> Iterator[LocalJob]:
+        """Those of one token."""
+        return (self._database.local_jobs.get(self._job_id, index) for index in self.by_token[token])
+
+    def __iter__(self) -> Iterator[_Ended]:
+        return (_note(job) for token in self.by_token for job in self.read(token))
+
+
+def _find_system(account: Account, job_id: str) -> BatchSystem:
+    """The batch system, to be asked at once: all may have ended, by their drivers' word, during an outage."""
+    system = find_batch_system(account, account.database.grid_jobs.get(job_id).batch)
+    system.limiter.hurry(account.database.local_jobs.last_end(job_id))
+    return system
+
+
+def _is_unproven(job: LocalJob) -> bool:
+    """True where the batch system may have it still, or again: what it told to end itself it may have queued again."""
+    return job.local_id is not None and (job.driver != "ended" or was_told_to_end(job))
+
+
+def _may_leave(job: _Ended, status: LocalStatus) -> bool:
+    """True where it is not known yet whether it goes or stays: PBS shows what it has told to end as running (R)."""
+    return status.is_leaving or (job.driver == "ended" and status.state is State.ACTIVE)
+
+
+def is_ripe(job: LocalJob, lag: float, now: float) -> bool:
+    """True where no word about a local job's end can be on its way any more: nobody would wait for one.
+
+    :param lag: the batch system's ``outputs_lag``, in seconds.
+    """
+    return not (_is_unproven(job) or wants_a_word(job)) or now - (job.ended_time or 0) >= lag
+
+
+def _stop_waiting(job: LocalJob) -> bool:
+    if job.state is not State.DONE or job.driver == "ended":
+        return False
+    job.driver = "missing"
+    return True
+
+
+def ask_for_causes(account: Account, job_id: str, select: Selection) -> None:
+    """Ask the batch system why local jobs ended that did not end by themselves: of each token its history, once.
+
+    A cancel does not wait for the answer.
+
+    :raises Unreachable: nobody answered, or the history may still be on its way.
+    """
+    database = account.database
+    puzzling = _Chosen(database, job_id, filter(wants_a_word, select()))
+    if not puzzling.by_token:
+        return
+    system = _find_system(account, job_id)
+    answer: dict[str, LocalStatus] = {}
+
+    def apply(job: LocalJob) -> bool:
+        # One that was queued again meanwhile has begun another run.
+        return wants_a_word(job) and note_batch_end(job, answer[str(job.local_id)])
+
+    try:
+        for token in sorted(puzzling.by_token):
+            answer = {status.local_id: status for status in (*system.find(token), *system.find_ended(token))}
+            change_in_parts(database, job_id, (job for job in puzzling.read(token) if job.local_id in answer), apply)
+    except (Unreachable, Garbled) as error:
+        if not database.grid_jobs.get(job_id).cancelled:
+            raise
+        logger.info("%s is cancelled, and nobody says why its local jobs ended: %s", job_id, error)
+        return
+    if system.adapter.history is not None:
+        late = (_note(job) for token in puzzling.by_token for job in puzzling.read(token) if wants_a_word(job))
+        _wait_for(late, system.adapter.outputs_lag, "to come into the history")
+
+
+def _wait_for_outputs(unproven: Iterable[_Ended], lag: float) -> None:
+    """A job that ran may have brought its outputs back without our seeing them yet: over a network file system."""
+    begun = [job for job in unproven if job.driver == "started" or (job.driver is None and job.state is State.DONE)]
+    _wait_for(begun, lag, "to bring back their outputs")
+
+
+def _wait_for(jobs: Iterable[_Ended], lag: float, what: str) -> None:
+    now = time.time()
+    late = (job.local_id for job in jobs if now - (job.ended_time or 0) < lag)
+    if first := next(late, None):
+        raise Unreachable(f"waits up to {lag:.0f} s for {1 + sum(1 for _ in late)} local jobs {what}, first {first}")

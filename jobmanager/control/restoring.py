@@ -1,0 +1,174 @@
+"""A state folder is made of a backup, whole or not at all; nothing that may have been submitted since is submitted.
+
+What was submitted after the backup, nobody here knows of, and tokens would be used twice. So of the grid jobs that had
+not ended, each is left out, or followed: those that were submitted as a whole to their ends, with no further attempt;
+any other is cancelled, which looks for its submissions in doubt first. What is missing then is for people to resubmit.
+"""
+
+import enum
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from batch_adapters.states import State
+from jobmanager.control.backup import AGAIN, NOTE, BackupError
+from jobmanager.control.removal import remove_folder
+from jobmanager.database.database import Database
+from jobmanager.database.grid_job import GridJob
+from jobmanager.site.account import Account
+from jobmanager.site.places import StatePlaces
+from sandbox.files import SandboxError, TarLimits, sync_folder, take_lock
+from sandbox.unpack import sync_tree, unpack
+
+_ANYTHING = TarLimits(sys.maxsize, sys.maxsize)
+"""A backup is the account's own: the disk is its limit."""
+
+
+class OpenJobs(enum.Enum):
+    """What becomes of the grid jobs that had not ended when the backup was made."""
+
+    REFUSED = "refused"
+    LEFT_OUT = "left out"
+    FOLLOWED = "followed"
+
+
+def restore(account: Account, file: Path, open_jobs: OpenJobs) -> list[str]:
+    """Make the account's state folder of a backup; the grid jobs that had not ended.
+
+    :raises BackupError: there is a state folder, or the backup cannot be used (so); nothing has changed.
+    :raises DatabaseError: the job database in it cannot be used.
+    """
+    places = account.places
+    folders = [folder for folder in (places.root, places.spool) if folder is not None]
+    for folder in folders:
+        if folder.exists() and any(folder.iterdir()):
+            raise BackupError(f"{folder} is not empty: move it away, or name another state folder with --state-dir")
+    try:
+        with _alone(places.root) as work:
+            unpack(file, work, _ANYTHING)
+            made = StatePlaces(work)
+            opened = _settle(made, _read_note(made, file) == str(places.jobs), open_jobs)
+            sync_tree(work)
+            if places.spool is not None:
+                _move(made.jobs, places.spool)
+            work.rename(places.root)
+            sync_folder(places.root.parent)
+            return opened
+    except (SandboxError, OSError) as error:
+        raise BackupError(f"{places.root} could not be made of {file}: {error}") from error
+
+
+@contextmanager
+def _alone(root: Path) -> Iterator[Path]:
+    """The name of a folder beside the state folder to make it in, which no other process uses; it is gone after."""
+    root.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    parent = os.open(root.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if not take_lock(parent):
+            raise BackupError(f"another process works in {root.parent}: try again when it has ended")
+        work = _name_beside(root)
+        _clear(work)
+        try:
+            yield work
+        finally:
+            _clear(work)
+    finally:
+        os.close(parent)
+
+
+def _name_beside(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.restored")
+
+
+def _clear(work: Path) -> None:
+    """Remove what is left of a restoration that was killed."""
+    for left in work.parent.glob(f"{work.name}*"):
+        remove_folder(left)
+
+
+def _read_note(made: StatePlaces, file: Path) -> str:
+    """The folder of grid jobs' folders that the backup was made of."""
+    note = made.root / NOTE
+    try:
+        jobs = json.loads(note.read_bytes())["jobs"]
+        if not made.database.is_file():
+            raise KeyError(made.database.name)
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise BackupError(f"{file} is no backup of samgrid's: {error}") from error
+    note.unlink()
+    return str(jobs)
+
+
+def _settle(made: StatePlaces, is_same_place: bool, open_jobs: OpenJobs) -> list[str]:
+    """Check the job database, and see to the grid jobs that had not ended; their ids."""
+    # Where it was written by an earlier version, it is brought up.
+    database = Database(made.database)
+    try:
+        if faults := database.checking.find_file_faults():
+            raise BackupError(f"the job database in it is damaged: {faults[0]}")
+        opened = [job.id for job in database.grid_jobs.list_open()]
+        _check_open(opened, is_same_place, open_jobs)
+        for job_id in opened:
+            if open_jobs is OpenJobs.FOLLOWED:
+                database.grid_jobs.change(job_id, lambda job: _follow(database, job))
+                continue
+            with database.transaction():
+                database.grid_jobs.delete(job_id)
+            (made.gram / job_id).unlink(missing_ok=True)
+        _choose_folders(made, database)
+    finally:
+        database.close()
+    return opened
+
+
+def _check_open(opened: list[str], is_same_place: bool, open_jobs: OpenJobs) -> None:
+    some = f"{len(opened)} grid jobs had not ended when the backup was made ({', '.join(opened[:5])}…)"
+    if opened and open_jobs is OpenJobs.REFUSED:
+        raise BackupError(
+            f"{some}: --leave-out restores the others only; --follow goes on with them, where the account that the"
+            " backup was made of is gone for good"
+        )
+    if opened and open_jobs is OpenJobs.FOLLOWED and not is_same_place:
+        raise BackupError(
+            f"{some}, and their local jobs write into the folder that it was made of: restore it in the same place,"
+            " or with --leave-out"
+        )
+
+
+def _follow(database: Database, job: GridJob) -> None:
+    job.retries = 0
+    steps = database.grid_jobs.steps(job.job_id).get(job.job_id)
+    counts = database.local_jobs.count(job.job_id)
+    is_begun = all(step.grid_job for step in steps) if steps else counts and State.UNSUBMITTED not in counts
+    if not is_begun:
+        job.cancel(time.time(), "restored from a backup: what was not submitted then may have been since", by="us")
+
+
+def _choose_folders(made: StatePlaces, database: Database) -> None:
+    """Keep the folders of the grid jobs that there are, those that were read last."""
+    made.jobs.mkdir(mode=0o700, exist_ok=True)
+    again = made.root / AGAIN
+    with suppress(FileNotFoundError):
+        for folder in again.iterdir():
+            shutil.rmtree(made.jobs / folder.name)
+            folder.rename(made.jobs / folder.name)
+        again.rmdir()
+    for folder in list(made.jobs.iterdir()):
+        if not database.grid_jobs.has(folder.name):
+            remove_folder(folder)
+
+
+def _move(jobs: Path, spool: Path) -> None:
+    """Bring the grid jobs' folders to the file system where they are to lie, whole or not at all."""
+    spool.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    work = _name_beside(spool)
+    _clear(work)
+    shutil.move(jobs, work)
+    sync_tree(work)
+    work.rename(spool)
+    sync_folder(spool.parent)

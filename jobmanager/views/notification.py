@@ -1,0 +1,176 @@
+"""``samgrid-notify``: has the site's command tell people of grid jobs that have ended or stalled, each once.
+
+A worker of the monitor becomes this program. What was told is kept beside the job database, so that it outlives any
+process. An end is told at least once: a mail that comes twice, after a kill at the wrong moment, harms nobody, one that
+never comes leaves somebody waiting. So nobody is told again whose command failed, or did not answer.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from batch_adapters.running.commands import run_question
+from jobmanager.completion.notified import Notified
+from jobmanager.database.database import Choice, DamagedDocument, DatabaseError
+from jobmanager.database.times import render_time
+from jobmanager.monitor.logs import append_line
+from jobmanager.monitor.workers import BUSY, TRY_LATER
+from jobmanager.requests.attributes import NOTIFY, find_values
+from jobmanager.site.account import Account, find_outage, open_account
+from jobmanager.views.grid_jobs import find_details, render_json
+from jobmanager.views.progress import read_course, render_blocked, render_silent
+from jobmanager.views.text import render_line
+from sandbox.files import locked
+
+STALLED = "stalled"
+_MOST_TRIES = 3
+"""How often a command is begun where whoever ran it was killed each time."""
+_LONGEST_WORDS = 500
+
+
+def main(argv: list[str]) -> int:
+    """Tell all that there is to tell now; `TRY_LATER` where not everything could be told."""
+    parser = argparse.ArgumentParser(prog="samgrid-notify", description=__doc__)
+    parser.add_argument("--state-dir", required=True)
+    account = open_account(parser.parse_args(argv).state_dir)
+    try:
+        with locked(account.places.notification_lock) as lock:
+            if lock is None:
+                return BUSY
+            Teller(account, time.time()).tell()
+    except (OSError, DatabaseError) as error:
+        print(render_line(str(error)), file=sys.stderr)
+        return TRY_LATER
+    return 0
+
+
+class Teller:
+    """Tells of one account's grid jobs."""
+
+    def __init__(self, account: Account, now: float) -> None:
+        """``now`` is in seconds since the epoch."""
+        self._account = account
+        self._database = account.database
+        self._settings = account.configuration.notification
+        self._now = now
+        self._memory = Notified.read(account, now)
+
+    def tell(self) -> None:
+        """Run the command for each end and each stall that was not told.
+
+        :raises OSError, DatabaseError: what was told cannot be written down, or the job database cannot be read.
+        """
+        memory = self._memory
+        for job_id, event in memory.find_untold(self._account, self._now):
+            self._tell(job_id, event)
+        open_ids = [job.id for job in self._database.grid_jobs.list_open()]
+        memory.troubled = {job_id: since for job_id, since in memory.troubled.items() if job_id in open_ids}
+        for job_id in open_ids:
+            self._look_at_open(job_id)
+        memory.forget(self._now)
+        memory.write(self._account)
+
+    def try_command(self, job_id: str) -> str:
+        """Run the command for a grid job as if nobody had been told of it; what went wrong, if anything did."""
+        status = self._find_status(job_id)
+        event = status["outcome"] or STALLED
+        return self._run_command(f"{job_id}/{event}", event, list(self._find_troubles(job_id, status)), status)
+
+    def _look_at_open(self, job_id: str) -> None:
+        """Tell of a grid job that has not gone on for long; once it goes on, the next time may be told again."""
+        status = self._find_status(job_id)
+        why = list(self._find_troubles(job_id, status)) if status else []
+        if not why:
+            self._memory.troubled.pop(job_id, None)
+            self._memory.told.pop(f"{job_id}/{STALLED}", None)
+            return
+        silent_for = self._account.configuration.monitor.stall_time if status.get("stalled") else 0
+        since = min(self._memory.troubled.get(job_id, self._now), self._now - silent_for)
+        self._memory.troubled[job_id] = since
+        if self._now - since >= self._settings.patience:
+            self._tell(job_id, STALLED, why)
+
+    def _find_troubles(self, job_id: str, status: Mapping[str, Any]) -> Iterator[str]:
+        """What keeps a grid job from going on, a sentence each, as `samgrid status` has it."""
+        if "quarantined" in status:
+            yield status["quarantined"]
+            return
+        if status["problem"]:
+            yield status["problem"]
+        if "silent_since" in status:
+            yield f"{status['batch']} has not answered since {status['silent_since']}"
+        stall_time = self._account.configuration.monitor.stall_time
+        course = read_course(self._database, job_id, status["local_jobs"], stall_time, self._now)
+        yield from render_blocked(course)
+        if course.silent:
+            yield render_silent(course, stall_time)
+
+    def _find_status(self, job_id: str) -> Mapping[str, Any]:
+        """What ``samgrid status --format json ID`` has; empty for one that was removed meanwhile."""
+        rows = self._database.grid_jobs.overview(choice=Choice(ids=(job_id,)))
+        if not rows:
+            return {}
+        quarantined = self._database.quarantine.list()
+        outage = None if rows[0].ended else find_outage(self._account, rows[0].batch)
+        silent_since = {job_id: outage.since} if outage else {}
+        details = find_details(self._account, job_id, self._now)
+        (status,) = json.loads(render_json(self._database, rows, silent_since, quarantined, details))
+        return dict(status)
+
+    def _tell(self, job_id: str, event: str, why: Sequence[str] = ()) -> None:
+        key = f"{job_id}/{event}"
+        tries = self._memory.tries.pop(key, 0)
+        status = self._find_status(job_id)
+        if key in self._memory.told or not status:
+            return
+        if tries < _MOST_TRIES:
+            self._memory.tries[key] = tries + 1
+            self._memory.write(self._account)
+            self._log(status, event, self._run_command(key, event, why, status))
+            self._memory.tries.pop(key)
+        else:
+            self._log(status, event, f"whoever ran the command was killed {tries} times")
+        self._memory.told[key] = self._now
+        self._memory.write(self._account)
+
+    def _run_command(self, key: str, event: str, why: Sequence[str], status: Mapping[str, Any]) -> str:
+        """What went wrong, if anything did."""
+        message = {
+            "event": event,
+            "key": key,
+            "site": self._account.configuration.site.name,
+            "notify": self._find_words(str(status["id"])),
+            "why": list(why) or [status["reason"]] * bool(status["reason"]),
+            "grid_job": status,
+        }
+        done = run_question(self._settings.command, self._settings.time_limit, stdin=json.dumps(message))
+        if done.exit_code == 0:
+            return ""
+        words = render_line(done.stderr[-_LONGEST_WORDS:] or done.stdout[-_LONGEST_WORDS:])
+        if done.exit_code is None:
+            return words
+        how = f"{self._settings.command[0]} ended with exit code {done.exit_code}"
+        return f"{how}: {words}" if words else how
+
+    def _find_words(self, job_id: str) -> list[str]:
+        """Whom the request wants told."""
+        try:
+            given = self._database.grid_jobs.get(job_id).request()
+        except DamagedDocument:
+            return []
+        return [str(word) for word in find_values(given, NOTIFY)]
+
+    def _log(self, status: Mapping[str, Any], event: str, problem: str) -> None:
+        """Say in the grid job's log how it went; while the log goes into the tar, nothing may be added."""
+        done = f"INFO {status['id']} told of {event}: {self._settings.command[0]}"
+        line = f"WARNING {status['id']} notification of {event} failed: {problem}" if problem else done
+        if status["state"] == "stage-out":
+            print(line, file=sys.stderr)
+            return
+        try:
+            append_line(self._account.places.log(str(status["id"])), f"{render_time(time.time())} {line}")
+        except OSError as error:
+            print(f"{line} ({error})", file=sys.stderr)

@@ -37,13 +37,12 @@ MESSAGE = {
 
 @pytest.fixture
 def site(samgrid: Samgrid, tmp_path: Path) -> Samgrid:
-    """A site whose command keeps each message in a file, whole or not at all, and waits while there is a file ``wait``."""
+    """A site whose command keeps each message in a file, whole, and then waits while there is a file ``wait``."""
     hook = tmp_path / "hook"
-    lines = ["#!/bin/sh", f'cd "{tmp_path}"', "cat >part-$$", "mv part-$$ told-$$", "while [ -e wait ]; do sleep 0.1; done", ""]
-    hook.write_text("\n".join(lines))
+    keep = "cat >part-$$; mv part-$$ told-$$; while [ -e wait ]; do sleep 0.1; done"
+    hook.write_text(f'#!/bin/sh\ncd "{tmp_path}"; {keep}\n')
     hook.chmod(0o700)
-    settings = {"SAMGRID_NOTIFICATION_COMMAND": str(hook), "SAMGRID_NOTIFICATION_PATIENCE": "1"}
-    return replace(samgrid, settings=settings)
+    return replace(samgrid, settings={"SAMGRID_NOTIFICATION_COMMAND": str(hook)})
 
 
 def read_told(folder: Path) -> list[Any]:
@@ -95,7 +94,11 @@ def test_where_the_monitor_alone_is_killed_another_tells(site: Samgrid, tmp_path
 def test_what_cannot_go_on_is_told(site: Samgrid, tmp_path: Path) -> None:
     odd = tmp_path / "samgrid.toml"
     odd.write_text('[batch.odd]\nbased_on = "fork"\nsubmit = { argv = ["no-such-program"] }\n')
-    settings = {"SAMGRID_CONFIG": str(odd), "SAMGRID_SITE_BATCH_SYSTEM": "odd"}
+    settings = {
+        "SAMGRID_CONFIG": str(odd),
+        "SAMGRID_SITE_BATCH_SYSTEM": "odd",
+        "SAMGRID_NOTIFICATION_PATIENCE": "1",
+    }
     silent = replace(site, settings={**site.settings, **settings})
     job_id = silent.submit(REQUEST)
     wait_until(lambda: bool(read_told(tmp_path)))

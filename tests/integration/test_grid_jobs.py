@@ -301,9 +301,10 @@ def test_without_a_log_the_batch_system_is_asked(samgrid: Samgrid, tmp_path: Pat
     job_id = polling.submit(f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{script}')(count=3)")
     wait_until(lambda: counts(polling, job_id) == {"active": 3})
     (tmp_path / "go").touch()
-    assert polling("watch", job_id).returncode == 1
-    xpath = "//local-job[@exit-code=4 and @state='done' and @started]/@index"
-    assert polling("query", "--job", job_id, xpath).stdout == "2\n"
+    watched = polling("watch", job_id)
+    assert (watched.returncode, watched.stderr) == (1, "")
+    asked = polling("query", "--job", job_id, "//local-job[@exit-code=4 and @state='done' and @started]/@index")
+    assert (asked.stdout, asked.stderr) == ("2\n", ""), polling("query", "--job", job_id, "//local-job").stdout
 
 
 def test_the_day_files_of_another_generator_do_as_well_as_the_log(samgrid: Samgrid, tmp_path: Path) -> None:

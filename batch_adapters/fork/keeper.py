@@ -19,6 +19,7 @@ from typing import NoReturn
 from batch_adapters.fork.processes import (
     KeeperDied,
     Process,
+    find_boottime,
     find_ended_children,
     has_children,
     read_end,
@@ -188,8 +189,7 @@ def _write_unwritten(spool: Spool) -> None:
 
 def _find_maker(claim: Path, children: Sequence[Process]) -> Process | None:
     """The leader of a session that was started just before the claim was made; of several none: lost beats wrong."""
-    age = time.time() - claim.lstat().st_mtime
-    made = time.clock_gettime(time.CLOCK_BOOTTIME) - age
+    made = find_boottime(claim.lstat().st_mtime)
     fitting = [
         process
         for process in children

@@ -5,6 +5,7 @@ import functools
 import os
 import select
 import signal
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +13,8 @@ from typing import NamedTuple
 from batch_adapters.states import State
 
 _PR_SET_CHILD_SUBREAPER = 36
+_SAME_MOMENT = 0.002
+"""Seconds; of a process' start the kernel tells hundredths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,16 @@ def is_waited_for(process: Process, spool: Path) -> bool:
 def read_started_seconds(process: Process) -> float:
     """When the process started, in seconds of CLOCK_BOOTTIME."""
     return process.started / os.sysconf("SC_CLK_TCK")
+
+
+def find_boottime(epoch: float) -> float:
+    """A time since 1970 of the clock as it is now, in seconds of CLOCK_BOOTTIME."""
+    while True:
+        before = time.clock_gettime(time.CLOCK_BOOTTIME)
+        age = time.time() - epoch
+        # Where we had to wait for a processor in between, the two clocks were asked at different times.
+        if time.clock_gettime(time.CLOCK_BOOTTIME) - before < _SAME_MOMENT:
+            return before - age
 
 
 def read_end(child: os.waitid_result) -> tuple[State, int]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from batch_adapters.fork.processes import (
     Process,
     ProcessWatch,
+    find_boottime,
     find_session_leader,
     is_alive,
     is_waited_for,
@@ -437,8 +438,8 @@ def find_process(path: Path, slack: float = 1.0) -> Process | None:
     run = read_run_file(path) or JobRun()
     if run.process is not None or run.end is not None or not path.exists():
         return run.process
-    age = time.time() - path.stat().st_mtime
-    process = find_session_leader(CLAIM_VARIABLE + b"=" + os.fsencode(path), _now() - age + slack)
+    made = find_boottime(path.stat().st_mtime)
+    process = find_session_leader(CLAIM_VARIABLE + b"=" + os.fsencode(path), made + slack)
     if process is not None:
         write_to_claim(path, render_process(process))
     return process

@@ -132,12 +132,23 @@ def test_a_job_that_is_known_has_made_no_claim_but_its_own(spool: Spool) -> None
     assert [end and end.exit_code for end in ends] == [3, 3]
 
 
-def test_what_a_job_left_behind_is_not_taken_for_it(spool: Spool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("waits", [[], [0.3]], ids=["", "though who looks has to wait between two clocks"])
+def test_what_a_job_left_behind_is_not_taken_for_it(
+    spool: Spool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: list[float]
+) -> None:
     script = f"sleep 0.1; setsid sh -c 'echo $$ >{tmp_path}/new; mv {tmp_path}/new {tmp_path}/pid; sleep 60' & exit 7"
     job = run_program(StartRequest("a.1", "/bin/sh", ("-c", script)), 0, spool.run / "a.1")
     ended = os.waitid(os.P_PID, job, os.WEXITED | os.WNOWAIT)
     assert ended is not None
     wait_until((tmp_path / "pid").exists)
+    read_clock, waits = time.time, [*waits]
+
+    def read_clock_and_wait() -> float:
+        now = read_clock()
+        time.sleep(waits.pop() if waits else 0)
+        return now
+
+    monkeypatch.setattr(time, "time", read_clock_and_wait)
     write_down(spool, ended)
     os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
     end = end_of(spool, "a.1")

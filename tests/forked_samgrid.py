@@ -22,6 +22,7 @@ sys.path[:0] = [] if str(ROOT) in sys.path else [str(ROOT)]
 
 from batch_adapters import launch  # noqa: E402
 from tests.samgrid import Samgrid  # noqa: E402
+from tests.waiting import SECONDS  # noqa: E402
 
 _LONGEST = 1 << 17
 _PRELOADED = (
@@ -35,13 +36,13 @@ _PRELOADED = (
 class ForkedSamgrid(Samgrid):
     """``samgrid`` on one state folder."""
 
-    def __call__(self, *arguments: str, stdin: str = "", timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    def __call__(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         """The finished command."""
         files = [os.memfd_create(name) for name in ("stdin", "stdout", "stderr")]
         try:
             os.pwrite(files[0], stdin.encode(), 0)
             message = json.dumps([arguments, str(Path.cwd()), _umask(), self.environment()]).encode()
-            status = _server().run(message, files, timeout)
+            status = _server().run(message, files)
             stdout, stderr = (os.pread(file, os.fstat(file).st_size, 0).decode() for file in files[1:])
         finally:
             for file in files:
@@ -68,9 +69,9 @@ class _Server:
                 start_new_session=True,
             )
 
-    def run(self, message: bytes, files: list[int], timeout: float) -> int:
-        """The exit status of one command, which is killed after so many seconds."""
-        self._connection.settimeout(timeout)
+    def run(self, message: bytes, files: list[int]) -> int:
+        """The exit status of one command, which is killed where it does not end."""
+        self._connection.settimeout(SECONDS)
         try:
             socket.send_fds(self._connection, [message], files)
             return int(self._connection.recv(_LONGEST))

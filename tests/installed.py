@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.waiting import SECONDS
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "jobmanager" / "commands" / "samgrid_jobmanager"
 FOLDERS = ("adapters", "batch_adapters", "gram_shims", "handlers", "jobmanager", "sandbox")
@@ -23,6 +25,6 @@ def run_python(site: Path, code: str, folder: Path, **variables: str) -> str:
     """What a program prints that is run in a folder, in an interpreter that has the package."""
     environment = {**os.environ, "PYTHONPATH": str(site), **variables}
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.waiting import SECONDS
+
 LAUNCH = Path(__file__).resolve().parents[1] / "batch_adapters" / "launch.py"
 
 
@@ -18,14 +20,14 @@ class Samgrid:
     scratch: Path
     settings: Mapping[str, str]
 
-    def __call__(self, *arguments: str, stdin: str = "", timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    def __call__(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         """The finished command."""
         return subprocess.run(
             [sys.executable, "-P", str(LAUNCH), "samgrid", *arguments],
             input=stdin,
             text=True,
             capture_output=True,
-            timeout=timeout,
+            timeout=SECONDS,
             env=self.environment(),
             check=False,
         )

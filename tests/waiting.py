@@ -6,24 +6,24 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-SECONDS = 300.0
-"""Longer than anything takes that will happen at all."""
+SECONDS = 600.0
+"""Longer than anything takes that will happen at all: there is no other limit in the tests."""
 _OFTEN = 0.01
 _SELDOM = 1.0
 
 
-def wait_until(is_so: Callable[[], bool], seconds: float = SECONDS) -> None:
+def wait_until(is_so: Callable[[], bool]) -> None:
     """Return as soon as something is so; the test fails where it is not so in time.
 
     To ask takes a quarter of the time at most, so that what is waited for is not kept from happening.
     """
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + SECONDS
     while True:
         asked = time.monotonic()
         if is_so():
             return
         now = time.monotonic()
-        assert now < deadline, f"it did not happen within {seconds} seconds"
+        assert now < deadline, f"it did not happen within {SECONDS} seconds"
         time.sleep(min(max(_OFTEN, 3 * (now - asked)), _SELDOM))
 
 

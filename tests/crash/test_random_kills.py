@@ -18,7 +18,7 @@ import pytest
 
 from tests.conftest import processes_of
 from tests.samgrid import LAUNCH, Samgrid
-from tests.waiting import Gate, wait_until
+from tests.waiting import SECONDS, Gate, wait_until
 
 SEED = int(os.environ.get("SAMGRID_TEST_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
 """Of the moments and victims; a failed test tells it."""
@@ -107,7 +107,7 @@ def test_every_local_job_runs_exactly_once_whoever_is_killed(
     )
     killed = kill_at_random(samgrid, victims, lambda: watching.poll() is not None)
     gate.open()
-    output, _ = watching.communicate(timeout=600)
+    output, _ = watching.communicate(timeout=SECONDS)
     gate.close()
     told = f"seed {SEED}, killed {killed}\n{output[-3000:]}"
     assert watching.returncode == 0, told

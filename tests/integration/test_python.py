@@ -38,7 +38,7 @@ from sandbox.unpack import unpack
 from tests.installed import ROOT, link_package
 from tests.integration.test_terminal import read_terminal
 from tests.samgrid import Samgrid
-from tests.waiting import wait_until
+from tests.waiting import SECONDS, wait_until
 
 PAGE = ROOT / "docs" / "python.md"
 NOTEBOOK = ROOT / "examples" / "notebook.ipynb"
@@ -66,7 +66,7 @@ def test_the_page_does_what_it_says(variables: Mapping[str, str], tmp_path: Path
     code = "\n".join(_BLOCK.findall(PAGE.read_text()))
     (tmp_path / "page.py").write_text(code)
     command = [sys.executable, str(tmp_path / "page.py")]
-    done = subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 0, done.stderr
     assert "done {'done': 4}" in done.stdout
     assert "2 of 2" in done.stdout

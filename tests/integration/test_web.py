@@ -17,12 +17,13 @@ from jobmanager.database.database import Database
 from tests.conftest import end_processes_of
 from tests.samgrid import Samgrid
 from tests.serving import Serving, serving
+from tests.waiting import SECONDS
 
 TOKEN = "a-token-of-24-characters"
 
 
 def get(site: Serving, path: str, **headers: str) -> http.client.HTTPResponse:
-    connection = http.client.HTTPConnection("127.0.0.1", site.port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", site.port, timeout=SECONDS)
     connection.request("GET", path, headers=headers or {"Authorization": f"Bearer {site.token}"})
     return connection.getresponse()
 
@@ -96,7 +97,7 @@ def test_it_ends_at_once_when_told_to_though_a_page_is_open(number: signal.Signa
         assert events.readline() == b"retry: 2000\n"
         site.process.send_signal(number)
         assert b"still here" not in events.read()
-        assert site.process.wait(60) == 0
+        assert site.process.wait(SECONDS) == 0
 
 
 def test_a_token_opens_the_page(samgrid: Samgrid, tmp_path: Path) -> None:
@@ -118,7 +119,7 @@ def connect(site: Serving, uid: int) -> socket.socket:
         client = socket.socket()
     finally:
         os.seteuid(0)
-    client.settimeout(60)
+    client.settimeout(SECONDS)
     client.connect(("127.0.0.1", site.port))
     return client
 
@@ -127,7 +128,7 @@ HEAD = b"GET /query?q=1 HTTP/1.1\r\nHost: localhost\r\n"
 
 
 def test_nobody_is_let_in_without_the_token(site: Serving) -> None:
-    with socket.create_connection(("127.0.0.1", site.port), timeout=60) as client:
+    with socket.create_connection(("127.0.0.1", site.port), timeout=SECONDS) as client:
         client.sendall(HEAD + b"\r\n")
         assert client.makefile("rb").read().startswith(b"HTTP/1.1 401")
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.integration.test_workers import HANGING, wait_for_failure
 from tests.samgrid import Samgrid
-from tests.waiting import wait_until
+from tests.waiting import SECONDS, wait_until
 
 HEALTHY = 20
 SPOILERS = {
@@ -33,7 +33,7 @@ def states(samgrid: Samgrid) -> dict[str, dict[str, Any]]:
 def damage(samgrid: Samgrid, table: str, grid_job: str) -> None:
     """Cut a document short, as a bad disk or a bug would."""
     column = "id" if table == "grid_job" else "grid_job"
-    with closing(sqlite3.connect(samgrid.state / "jobs.db", timeout=60)) as connection, connection:
+    with closing(sqlite3.connect(samgrid.state / "jobs.db", timeout=SECONDS)) as connection, connection:
         changed = connection.execute(
             f"UPDATE {table} SET document = substr(document, 1, 60) WHERE {column} = ?", [grid_job]
         )
@@ -58,16 +58,16 @@ def test_sick_grid_jobs_end_or_say_what_holds_them_and_all_others_are_done(samgr
     spoilt = {what: submit_shell(samgrid, script) for what, script in SPOILERS.items()}
     healthy = [samgrid.submit("&(samgrid_type=command)(executable=/bin/true)") for _ in range(HEALTHY)]
     (tmp_path / "go").touch()
-    wait_until(lambda: all(states(samgrid)[job_id]["state"] == "done" for job_id in healthy), seconds=600)
+    wait_until(lambda: all(states(samgrid)[job_id]["state"] == "done" for job_id in healthy))
     for job_id in hung:
         assert "did not come to an end" in wait_for_failure(samgrid, job_id)
     assert "the results folder has become a link" in wait_for_failure(samgrid, spoilt["folder"])
-    wait_until(lambda: states(samgrid)[spoilt["size"]]["state"] == "done", seconds=600)
+    wait_until(lambda: states(samgrid)[spoilt["size"]]["state"] == "done")
     assert "output/large: its 2000000 bytes would pass the limit" in samgrid("output", spoilt["size"]).stdout
     told = samgrid("output", torn)
     assert told.returncode == 1
     assert f"the output {samgrid.state}/jobs/{torn}/{torn}.tar cannot be read" in told.stderr
-    wait_until(lambda: all("quarantined" in states(samgrid)[job_id] for job_id in poisoned.values()), seconds=600)
+    wait_until(lambda: all("quarantined" in states(samgrid)[job_id] for job_id in poisoned.values()))
     for job_id in poisoned.values():
         assert f"samgrid remove {job_id}" in states(samgrid)[job_id]["quarantined"]
         assert samgrid("log", job_id).stdout.count("in quarantine since") == 1

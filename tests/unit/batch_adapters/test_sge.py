@@ -18,6 +18,7 @@ from batch_adapters.sge import SGE, events
 from batch_adapters.sge.answers import GOES_ON, diagnose, order_letters, read_history, read_queue
 from batch_adapters.states import State
 from tests.unit.batch_adapters.recordings import RECORDED, by_scene, judge, read_recordings
+from tests.waiting import SECONDS
 
 RECORDINGS = by_scene(read_recordings("sge", "sge-commands.txt"))
 
@@ -67,7 +68,7 @@ def test_a_signal_to_all_of_a_job_leaves_the_driver_the_last_word(tmp_path: Path
         assert job.stdout.readline() == "ready\n"
         os.killpg(job.pid, signal.SIGXCPU)
         assert job.stdout.read() == "caught\n"
-        assert job.wait(60) == 5
+        assert job.wait(SECONDS) == 5
 
 
 def test_the_ids_of_submission_queue_history_and_event_log_are_the_same() -> None:

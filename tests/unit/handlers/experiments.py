@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from adapters import JobAdapter, Limits, PlannedJob, Site
 from jobmanager.requests.attributes import read_request, read_site_values
+from tests.waiting import SECONDS
 
 Handler = TypeVar("Handler", bound=JobAdapter)
 
@@ -54,4 +55,4 @@ def run_local_job(
     }
     whole = {**os.environ, **told, **handler.getEnvironment(), **environment}
     command = [*shell, *words]
-    return subprocess.run(command, cwd=area, env=whole, text=True, capture_output=True, timeout=60, check=False)
+    return subprocess.run(command, cwd=area, env=whole, text=True, capture_output=True, timeout=SECONDS, check=False)

@@ -29,6 +29,7 @@ from jobmanager.site.settings import SiteSettings, Transfer
 from jobmanager.states.registration import create_local_jobs
 from jobmanager.submission.packing import find_entries
 from sandbox.files import SandboxRefused
+from tests.waiting import SECONDS
 
 Given = Sequence[tuple[str, tuple[Value, ...]]]
 
@@ -382,7 +383,7 @@ def test_a_grid_job_that_has_ended_stays_as_it_is(account: Account, step: str) -
     job_id = accept_grid_job(account, REQUEST, Path("/"))
     account.database.grid_jobs.change(job_id, lambda job: job.end(State.FAILED, 1000))
     command = account.program("samgrid-worker", step, job_id)
-    assert subprocess.run(command, check=False, timeout=60).returncode == 0
+    assert subprocess.run(command, check=False, timeout=SECONDS).returncode == 0
     assert account.database.local_jobs.all_of(job_id) == []
     assert not account.places.output(job_id).exists()
 

@@ -20,6 +20,7 @@ from sandbox.status import (
     read_phase,
     read_status,
 )
+from tests.waiting import SECONDS
 
 REPORT = Path(__file__).parents[3] / "sandbox" / "samgrid-report.sh"
 
@@ -291,7 +292,7 @@ def test_two_processes_that_report_at_once_are_both_heard(room: Path) -> None:
     command = ["/bin/sh", str(REPORT), "xml", str(room / "file")]
     environment = {"PATH": os.environ["PATH"], "SAMGRID_STATUS": str(room / "k3f9zq2m.1.status")}
     reporters = [subprocess.Popen(command, env=environment) for _ in range(8)]
-    assert [reporter.wait(60) for reporter in reporters] == [0] * 8
+    assert [reporter.wait(SECONDS) for reporter in reporters] == [0] * 8
     assert len(waiting_xml(room)) == 8
 
 

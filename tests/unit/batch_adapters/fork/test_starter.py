@@ -24,9 +24,7 @@ from batch_adapters.fork.starter import StartRefused, run_program
 from batch_adapters.launch import LAUNCH, command_line
 from batch_adapters.states import Event, State, read_event
 from tests.unit.batch_adapters.fork.messages import read_answer, render_start_request
-from tests.waiting import wait_until
-
-SECONDS = 60.0
+from tests.waiting import SECONDS, wait_until
 
 
 class Starter:

@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from tests.samgrid import LAUNCH
+from tests.waiting import SECONDS
 
-DEADLINE = 60
-"""Seconds that anything may take on the busiest machine."""
 PROGRAM = "samgrid-scheduler-event-generator"
 Start = Callable[..., "subprocess.Popen[bytes]"]
 """Starts a generator with these arguments, whose input and outputs are pipes."""
@@ -40,7 +39,7 @@ def starting() -> Iterator[Start]:
 def read(process: "subprocess.Popen[bytes]", is_enough: Callable[[bytes], bool]) -> bytes:
     """What it prints until that is enough, or it ends."""
     assert process.stdout is not None
-    data, end = b"", time.monotonic() + DEADLINE
+    data, end = b"", time.monotonic() + SECONDS
     while not is_enough(data):
         assert select.select([process.stdout], [], [], max(0.0, end - time.monotonic()))[0], data
         chunk = os.read(process.stdout.fileno(), 65_536)
@@ -54,7 +53,7 @@ def close_input(process: "subprocess.Popen[bytes]") -> int:
     """Let its input end; its exit status."""
     assert process.stdin is not None
     process.stdin.close()
-    return process.wait(DEADLINE)
+    return process.wait(SECONDS)
 
 
 def read_errors(process: "subprocess.Popen[bytes]") -> str:

@@ -18,6 +18,7 @@ from batch_adapters.generator.collector import Allowances, Collector, listening,
 from batch_adapters.generator.collector_protocol import LONGEST_PACKET, MOST_EVENTS, Receipt, hand_in, read_lines
 from batch_adapters.states import Event, State
 from tests.conftest import file_size_limit
+from tests.waiting import SECONDS
 
 ME, ALICE, BOB = os.getuid(), 30_001, 30_002
 A, B = f"{ME}.aaaaaaaa", f"{ME}.bbbbbbbb"
@@ -36,7 +37,7 @@ class Host:
 
     def connect(self) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        connection.settimeout(60)
+        connection.settimeout(SECONDS)
         connection.connect(str(self.socket))
         return connection
 

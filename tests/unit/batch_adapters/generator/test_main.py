@@ -19,7 +19,6 @@ from batch_adapters.generator.process import Watch
 from batch_adapters.registry import EVENT_MODULES
 from tests.samgrid import LAUNCH
 from tests.unit.batch_adapters.generator.generator_process import (
-    DEADLINE,
     PROGRAM,
     Start,
     close_input,
@@ -27,7 +26,7 @@ from tests.unit.batch_adapters.generator.generator_process import (
     starting,
 )
 from tests.unit.batch_adapters.generator.generator_process import read as read_until
-from tests.waiting import wait_until
+from tests.waiting import SECONDS, wait_until
 
 
 def line(number: int, second: int = 1795219187) -> bytes:
@@ -148,7 +147,7 @@ def test_a_large_log_comes_whole_through_a_pipe_whose_reader_is_slow(tmp_path: P
     process = start("-s", "fork", "-t", "1", "-l", log)
     assert process.stdout is not None
     # By then, the pipe has no room for the second block.
-    assert select.select([process.stdout], [], [], DEADLINE)[0]
+    assert select.select([process.stdout], [], [], SECONDS)[0]
     assert read(process, len(lines)) == lines
 
 
@@ -204,7 +203,7 @@ def test_a_broken_output_ends_the_program_at_once(tmp_path: Path, start: Start, 
     read(process, len(line(1)))
     assert process.stdout is not None
     process.stdout.close()
-    assert process.wait(DEADLINE) == 4
+    assert process.wait(SECONDS) == 4
 
 
 @pytest.mark.parametrize(
@@ -228,7 +227,7 @@ def test_what_cannot_be_done_is_one_line_and_an_exit_status(
     start: Start, arguments: list[str], status: int, message: str
 ) -> None:
     process = start(*arguments)
-    _, errors = process.communicate(timeout=DEADLINE)
+    _, errors = process.communicate(timeout=SECONDS)
     assert process.returncode == status
     assert message in errors.decode()
     assert errors.count(b"\n") == 1
@@ -239,16 +238,16 @@ def test_the_watch_tells_new_names_from_growth(tmp_path: Path) -> None:
     log.touch()
     watch = Watch([tmp_path, tmp_path / "missing"], None, None)
     append(log, b"more")
-    assert watch.wait(DEADLINE)
+    assert watch.wait(SECONDS)
     append(log, b"more")
-    assert not watch.wait(DEADLINE)
+    assert not watch.wait(SECONDS)
     log.rename(tmp_path / "log.1")
-    assert watch.wait(DEADLINE)
+    assert watch.wait(SECONDS)
     assert watch.wait(0.001)
 
 
 def test_help_names_the_options_the_modules_and_exit_statuses(start: Start) -> None:
-    output, errors = start("-h").communicate(timeout=DEADLINE)
+    output, errors = start("-h").communicate(timeout=SECONDS)
     assert (errors, b"--log PATH" in output, b"exit status" in output) == (b"", True, True)
     assert re.findall(rb"^  ([a-z]+) +\S", output, re.MULTILINE) == [name.encode() for name in sorted(EVENT_MODULES)]
 
@@ -264,7 +263,7 @@ def test_in_the_background_it_fills_the_event_folder_until_it_is_terminated(tmp_
     done = subprocess.run(
         ["/bin/sh", "-c", command, "sh", *arguments, "-b", "-p", pid_file],
         capture_output=True,
-        timeout=DEADLINE,
+        timeout=SECONDS,
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
@@ -284,12 +283,12 @@ def test_a_signal_ends_it_and_takes_the_pid_file_along(tmp_path: Path, start: St
     process = start("-s", "fork", "-l", tmp_path, "-p", pid_file)
     wait_until(lambda: pid_file.exists() and pid_file.read_text() == f"{process.pid}\n")
     process.terminate()
-    assert process.wait(DEADLINE) == 128 + signal.SIGTERM
+    assert process.wait(SECONDS) == 128 + signal.SIGTERM
     assert not pid_file.exists()
 
 
 def test_a_closed_input_counts_as_ended(tmp_path: Path) -> None:
     append(tmp_path / "events", line(1))
     command = f'exec "{sys.executable}" -P "{LAUNCH}" {PROGRAM} -s fork -t 1 -l "$1" <&-'
-    done = subprocess.run(["/bin/sh", "-c", command, "sh", tmp_path], timeout=DEADLINE, check=False)
+    done = subprocess.run(["/bin/sh", "-c", command, "sh", tmp_path], timeout=SECONDS, check=False)
     assert done.returncode == 0

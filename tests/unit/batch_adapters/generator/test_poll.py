@@ -22,14 +22,13 @@ from batch_adapters.running.rate_limiter import RateLimiter
 from batch_adapters.states import Event, State
 from tests.samgrid import LAUNCH
 from tests.unit.batch_adapters.generator.generator_process import (
-    DEADLINE,
     Start,
     close_input,
     read,
     read_errors,
     starting,
 )
-from tests.waiting import wait_until
+from tests.waiting import SECONDS, wait_until
 
 # Written for a program that must be seen to die: it would outlive every test.
 HANG = 'echo $$ >"${0%/*}/pid"; exec sleep 1000'
@@ -363,7 +362,7 @@ def test_the_program_ends_at_once_with_its_hanging_question(system: FakeSystem, 
     pid = system.read_pid()
     if way == "SIGTERM":
         process.terminate()
-        assert process.wait(DEADLINE) == 128 + signal.SIGTERM
+        assert process.wait(SECONDS) == 128 + signal.SIGTERM
     else:
         assert close_input(process) == 0
     wait_until(lambda: read_process(pid) is None)
@@ -396,7 +395,7 @@ def test_jobs_of_the_embedded_batch_system_are_seen_to_their_ends(tmp_path: Path
     queue = [sys.executable, "-P", str(LAUNCH), "samgrid-fork", "--spool", str(tmp_path / "fork"), "--slots", "1"]
     script = f"until [ -e '{go}' ]; do sleep 0.02; done; exit 3"
     job = ["--token", "t-1", "--array", "1-2", "--directory", str(tmp_path), "--", "/bin/sh", "-c", script]
-    subprocess.run([*queue, "submit", *job], check=True, capture_output=True, timeout=DEADLINE)
+    subprocess.run([*queue, "submit", *job], check=True, capture_output=True, timeout=SECONDS)
     process = start(write_description(tmp_path, describe_fork(variables, 0.05)), "-t", "1")
     seen: list[str] = []
     while "t-1.1;2;0" not in seen:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from batch_adapters.generator.emit import EventFolder, FolderEnd, read_end
-from tests.unit.batch_adapters.generator.generator_process import DEADLINE, close_input, read_errors, starting
-from tests.waiting import wait_until
+from tests.unit.batch_adapters.generator.generator_process import close_input, read_errors, starting
+from tests.waiting import SECONDS, wait_until
 
 DAY = 86_400
 # A second of today, so that it is not older than what a folder is searched for.
@@ -135,7 +135,7 @@ def test_a_folder_that_cannot_be_read_is_one_line_and_an_exit_status(tmp_path: P
     (tmp_path / name_of(NOW)).mkdir()
     with starting() as start:
         process = start("-s", "fork", "-l", "/x", "-d", tmp_path)
-        assert process.wait(DEADLINE) == 5
+        assert process.wait(SECONDS) == 5
         errors = read_errors(process)
     assert errors.count("\n") == 1
     assert name_of(NOW) in errors

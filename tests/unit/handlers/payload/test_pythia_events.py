@@ -18,6 +18,7 @@ from adapters import PlannedJob
 from handlers.payload import pythia_events
 from handlers.pythia import PythiaAdapter
 from tests.unit.handlers.experiments import make_handler
+from tests.waiting import SECONDS
 
 needs_pythia = pytest.mark.skipif(
     importlib.util.find_spec("pythia8mc") is None, reason="pythia8mc is not installed (pip install pythia8mc)"
@@ -78,7 +79,7 @@ def run_local_job(area: Path, handler: PythiaAdapter, **environment: str) -> sub
     argv = handler.getCommandAndArguments(PlannedJob(2, 2))
     part = {"SAMGRID_EVENTS": "20", "SAMGRID_FIRST_EVENT": "21", "SAMGRID_SEED": "7"}
     return subprocess.run(
-        argv, cwd=area, env={**os.environ, **part, **environment}, capture_output=True, text=True, timeout=60
+        argv, cwd=area, env={**os.environ, **part, **environment}, capture_output=True, text=True, timeout=SECONDS
     )
 
 

@@ -12,9 +12,7 @@ import pytest
 from batch_adapters.running.backoff import Backoff
 from jobmanager.monitor.child import Child
 from tests.descriptors import open_descriptors
-from tests.waiting import is_gone, turn_until, wait_until
-
-SECONDS = 20.0
+from tests.waiting import SECONDS, is_gone, turn_until, wait_until
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from batch_adapters.states import Event, State, render_event
 from jobmanager.monitor import generators
 from jobmanager.monitor.generators import OVERLAP, EventLines, Generator, Generators, Replays
 from jobmanager.site.account import Account
-from tests.waiting import is_gone, turn_until, wait_until
+from tests.waiting import SECONDS, is_gone, turn_until, wait_until
 
 EVENT_FILES = Path(__file__).parents[4] / "docs" / "event-files.md"
 PENDING = Event(1000, "7", State.PENDING)
@@ -339,7 +339,7 @@ def test_only_a_generator_that_was_silent_for_too_long_is_started_anew(
     for _ in range(3):
         clock.now += 0.9 * generators._LONGEST_SILENCE
         os.write(speech, render_event(PENDING).encode())
-        for key, _ in selector.select(60):
+        for key, _ in selector.select(SECONDS):
             key.data()
         generator.supervise()
         generator.keep_running()
@@ -357,7 +357,7 @@ def test_a_generator_s_successor_may_be_silent(selector: selectors.BaseSelector,
     generator = Generator("x", selector, runs, lambda events: None)
     generator.start()
     while runs.count < 2:
-        for key, _ in selector.select(60):
+        for key, _ in selector.select(SECONDS):
             key.data()
         clock.now += 1
         generator.supervise()
@@ -382,7 +382,7 @@ def test_the_time_that_applying_takes_is_not_the_generator_s_silence(
     generator = Generator("x", selector, runs, apply)
     generator.start()
     while not applied:
-        for key, _ in selector.select(60):
+        for key, _ in selector.select(SECONDS):
             key.data()
     generator.supervise()
     generator.keep_running()

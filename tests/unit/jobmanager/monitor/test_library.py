@@ -19,10 +19,9 @@ from jobmanager.monitor import generators
 from jobmanager.monitor import library as job_state_monitor
 from jobmanager.monitor.library import AlreadyRegistered, JobStateMonitor, NotRegistered, Registry, StateFile
 from tests.descriptors import open_descriptors
-from tests.waiting import wait_until
+from tests.waiting import SECONDS, wait_until
 
 T = 1_700_000_000
-TIMEOUT = 60.0
 
 Told = tuple[str, int, State, int]
 
@@ -45,7 +44,7 @@ class Listener:
 
     def take(self, count: int) -> list[Told]:
         """The next so many calls."""
-        return [self.told.get(timeout=TIMEOUT) for _ in range(count)]
+        return [self.told.get(timeout=SECONDS) for _ in range(count)]
 
 
 class Speech:
@@ -376,7 +375,7 @@ def test_registering_does_not_wait_for_the_listener(speech: Speech) -> None:
         monitor.register("7", "red")
         with listener.lock:
             speech.say(event(0, "7", State.PENDING))
-            assert listener.is_called.wait(TIMEOUT)
+            assert listener.is_called.wait(SECONDS)
             monitor.register("8", "blue")
             monitor.unregister("7")
         assert listener.take(1) == [("red", T, State.PENDING, 0)]

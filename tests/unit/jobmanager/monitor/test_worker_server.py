@@ -21,10 +21,9 @@ from jobmanager.site.configuration import Configuration, read_configuration
 from jobmanager.site.places import StatePlaces
 from jobmanager.states.aggregation import Task
 from tests.descriptors import open_descriptors
-from tests.waiting import turn_until, wait_until
+from tests.waiting import SECONDS, turn_until, wait_until
 
 ROOT = Path(__file__).resolve().parents[4]
-SECONDS = 60.0
 SERVER = f"""
 import os, signal, subprocess, sys, time
 sys.path.insert(0, {str(ROOT)!r})

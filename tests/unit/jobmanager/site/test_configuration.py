@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from jobmanager.site.configuration import Configuration, ConfigurationError, read_configuration, render_configuration
 from jobmanager.site.places import StateFolderError, StatePlaces, find_state_folder, make_state_folder
 from jobmanager.site.settings import SECTIONS, SETTINGS, EventSource, EventsSettings, Setting
+from tests.waiting import SECONDS
 
 ROOT = Path(__file__).resolve().parents[4]
 EXAMPLE = (ROOT / "examples" / "samgrid.toml").read_text()
@@ -263,7 +264,7 @@ def test_reading_the_configuration_loads_no_heavy_module() -> None:
     heavy = {"lxml", "jinja2", "sh", "lark", "rich", "sqlite3", "asyncio", "subprocess", "logging", "json"}
     code = f"import jobmanager.site.configuration, jobmanager.site.places, sys; print(*({heavy!r} & set(sys.modules)))"
     command = [sys.executable, "-c", code]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=30)
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=SECONDS)
     assert result.stdout == "\n"
 
 

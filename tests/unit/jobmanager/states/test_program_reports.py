@@ -19,6 +19,7 @@ from sandbox.files import locked
 from sandbox.status import PhaseStatus
 from tests.unit.jobmanager.monitor.test_monitor import fail_always
 from tests.unit.traps import TRAPS
+from tests.waiting import SECONDS
 
 GRID_JOB = "aaaaaaaa"
 HANDLER = '''
@@ -276,5 +277,5 @@ def test_who_reads_waits_for_who_reads_already(account: Account) -> None:
         reader.start()
         reader.join(0.2)
         assert reader.is_alive()
-    reader.join(60)
+    reader.join(SECONDS)
     assert not reader.is_alive()

@@ -8,7 +8,7 @@ import re
 import resource
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,7 @@ from jobmanager.site.account import Account
 from jobmanager.site.configuration import Configuration, read_configuration
 from jobmanager.site.places import StatePlaces, make_state_folder
 from tests.samgrid import Samgrid
+from tests.waiting import is_gone, wait_until
 
 # Under nohup it is ignored, and so it would be by every process that a test starts.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -160,13 +161,28 @@ def processes_of(folder: Path, *words: str) -> list[int]:
     return found
 
 
+def find_monitor(folder: Path) -> int:
+    """The pid of the state folder's monitor.
+
+    For a moment there may be another that finds it there, or a child that has its command line until the exec.
+    """
+    found: list[int] = []
+
+    def is_alone() -> bool:
+        found[:] = processes_of(folder, "samgrid-monitor")
+        return len(found) == 1
+
+    wait_until(is_alone)
+    return found[0]
+
+
 def end_processes_of(folder: Path) -> None:
     """Kill everything that works for the state folder: the monitor first, so that it starts nothing new."""
-    if not processes_of(folder):
-        return
     for words in (["samgrid-monitor"], ["samgrid-fork", "serve"], []):
-        for pid in processes_of(folder, *words):
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+        # One that was started between two looks is seen by the next.
+        while pids := processes_of(folder, *words):
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    # What a driver runs does not name the folder, but is of the driver's session.
+                    (os.killpg if os.getsid(pid) == pid else os.kill)(pid, signal.SIGKILL)
+            wait_until(lambda pids=pids: all(map(is_gone, pids)))  # type: ignore[misc]

@@ -24,9 +24,9 @@ from jobmanager.states import registration
 from jobmanager.states.registration import register_local_jobs
 from jobmanager.submission import adoption
 from jobmanager.submission import submit as submission
-from tests.conformance.hanging import give_up_what_hangs
 from tests.conformance.spool import Job, install_fork, query_spool, wait_for_ends
 from tests.conftest import processes_of
+from tests.hanging import give_up_what_hangs
 from tests.waiting import Gate, wait_until
 
 COUNT = 3
@@ -176,7 +176,8 @@ def check_all_is_over(job: GridJob) -> None:
     job.wait_for_ends()
     assert job.work("reconcile", "fork") == 0
     assert job.counts().keys() <= {State.FAILED, State.DONE}
-    assert max(job.runs().values(), default=1) == 1
+    # One that was ended while it made its mark has left an empty one.
+    assert max(job.runs().values(), default=0) <= 1
     in_system, submitted = len(job.in_system()), job.calls().count("submit")
     registered = [local for local in job.database.local_jobs.all_of(job.job_id) if local.local_id]
     assert len(registered) == in_system, "what the batch system has is known to the database"

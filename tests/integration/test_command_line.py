@@ -16,9 +16,9 @@ from jobmanager.commands import cli
 from jobmanager.database.database import Database
 from jobmanager.database.grid_job import GridJob
 from jobmanager.site.version import read_version
-from tests.conftest import end_processes_of, processes_of
+from tests.conftest import end_processes_of, find_monitor, processes_of
 from tests.samgrid import LAUNCH, Samgrid
-from tests.waiting import wait_until
+from tests.waiting import SECONDS, wait_until
 
 HELP = {
     "submit": ["FILE", "--name NAME", "RSL", "standard input", "nothing behind"],
@@ -203,14 +203,14 @@ def test_who_reads_our_output_to_its_end_gets_the_end_while_everything_works_on(
         pass_fds=[theirs],
     )
     os.close(theirs)
-    stdout, stderr = submitting.communicate(timeout=120)
+    stdout, stderr = submitting.communicate(timeout=SECONDS)
     assert (submitting.returncode, stderr) == (0, "")
     wait_until(lambda: samgrid("query", "count(//local-job[@state='active'])").stdout == "1\n")
     assert os.read(ours, 1) == b"", "a descriptor that we passed on is closed everywhere"
     os.close(ours)
     for word in ("samgrid-monitor", "samgrid-scheduler-event-generator", "serve"):
         assert processes_of(samgrid.state, word), f"{word} lives"
-    (monitor,) = processes_of(samgrid.state, "samgrid-monitor")
+    monitor = find_monitor(samgrid.state)
     assert os.getsid(monitor) == monitor, "it is not in its caller's session"
     assert Path(f"/proc/{monitor}/cwd").readlink() == Path("/")
     assert samgrid("cancel", stdout.strip()).returncode == 0
@@ -234,7 +234,7 @@ def test_nobody_else_can_read_anything_after_a_whole_run(finished: tuple[Samgrid
 
 def test_no_scratch_folder_and_no_half_made_file_is_left_after_a_whole_run(finished: tuple[Samgrid, str]) -> None:
     samgrid, job_id = finished
-    assert list(samgrid.scratch.iterdir()) == []
+    wait_until(lambda: not list(samgrid.scratch.iterdir()))
     assert {path.name for path in (samgrid.state / "jobs" / job_id).iterdir()} == {
         *("sandbox", "results", "log", "worker.lock", "reports.lock", f"{job_id}.tar")
     }

@@ -12,6 +12,7 @@ import pytest
 
 from tests.integration.test_grid_jobs import read_tar
 from tests.samgrid import Samgrid
+from tests.waiting import wait_until
 
 STAND_IN = Path(__file__).parents[1] / "stand_ins" / "mc_runjob"
 RUNJOB_TYPES = ("dzero_monte_carlo", "dzero_reconstruction", "cdf_monte_carlo")
@@ -87,7 +88,7 @@ def test_d0_monte_carlo_is_told_everything_by_its_ini_file_and_counts_its_phases
     shown = site("status", job_id).stdout
     for phase in ("generator", "d0gstar", "d0sim", "d0reco", "recoanalyze"):
         assert re.search(rf"^phase {phase} +25 of 25 events\b", shown, re.MULTILINE), shown
-    assert list(site.scratch.iterdir()) == []
+    wait_until(lambda: not list(site.scratch.iterdir()))
 
 
 OLD_FILE = """

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -126,6 +126,15 @@ def submit(account: Account, script: str, uniqid: str = "1.2.3") -> str:
     return gram_id(job_id)
 
 
+def kill_monitor(account: Account) -> None:
+    """Kill the account's monitor, and return when it is gone."""
+    for pid in processes_of(account.places.root, "samgrid-monitor"):
+        # One that found another there may have ended meanwhile.
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        wait_until(partial(is_gone, pid))
+
+
 def is_over(account: Account, told: str) -> bool:
     return account.database.grid_jobs.get(read_gram_id(told)).state.is_final
 
@@ -162,9 +171,7 @@ def test_a_monitor_killed_at_any_moment_loses_no_end(seg: Account, place: Path, 
         ]
         for has_come in moments:
             wait_until(has_come)
-            for pid in processes_of(seg.places.root, "samgrid-monitor"):
-                os.kill(pid, signal.SIGKILL)
-                wait_until(partial(is_gone, pid))
+            kill_monitor(seg)
             wake_monitor(seg)
             if has_come is moments[1]:
                 (tmp_path / "go").touch()
@@ -176,8 +183,7 @@ def test_a_killed_monitor_is_replaced_without_anybody_who_asks(seg: Account, pla
     with collecting(place), reading(place) as reader:
         job_id = submit(seg, f"until [ -e {tmp_path}/go ]; do sleep 0.05; done")
         reader.wait_for(f"{job_id};2;0")
-        for pid in processes_of(seg.places.root, "samgrid-monitor"):
-            os.kill(pid, signal.SIGKILL)
+        kill_monitor(seg)
         (tmp_path / "go").touch()
         reader.wait_for(f"{job_id};8;0")
 

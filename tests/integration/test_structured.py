@@ -169,7 +169,7 @@ def test_kill_9_of_everything_of_ours_between_the_steps_begins_each_once(samgrid
     job_id = samgrid.submit(two_steps(make, f"echo run >>{tmp_path}/read; cat $SAMGRID_INPUT_FOLDER/*/part"))
     moments: list[Callable[[], bool]] = [
         lambda: all((tmp_path / name).exists() for name in ("make1", "make2")),
-        lambda: len(list(samgrid.state.glob("jobs/*/*.tar"))) == 1,
+        lambda: bool(list(samgrid.state.glob("jobs/*/*.tar"))),
         lambda: len(steps(samgrid, job_id)) == 2,
         (tmp_path / "read").exists,
     ]

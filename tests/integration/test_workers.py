@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from batch_adapters.fork.adapter import FORK
-from tests.conftest import processes_of
+from tests.conftest import find_monitor, processes_of
 from tests.integration.test_grid_jobs import counts, read_tar
 from tests.samgrid import Samgrid
 from tests.waiting import wait_until
@@ -67,8 +67,7 @@ def test_a_handler_that_hangs_when_the_monitor_is_killed_keeps_no_grid_job_from_
     samgrid = replace(samgrid, settings={"SAMGRID_HANDLERS_MODULES": str(handler)})
     job_id = samgrid.submit("&(samgrid_type=waiting)(executable=/bin/true)")
     wait_until(lambda: len(list(tmp_path.glob("begun-*"))) == 1)
-    (monitor,) = processes_of(samgrid.state, "samgrid-monitor")
-    os.kill(monitor, signal.SIGKILL)
+    os.kill(find_monitor(samgrid.state), signal.SIGKILL)
     assert samgrid("cancel", job_id).returncode == 0
     assert samgrid("watch", job_id).stdout.splitlines()[-1].startswith(f"grid job {job_id} cancelled: cancelled")
 
@@ -121,7 +120,7 @@ class Deaf(CommandAdapter):
 
 def wait_for_failure(samgrid: Samgrid, job_id: str) -> str:
     """What is told of a grid job that fails, when it has."""
-    wait_until(lambda: "  failed" in samgrid("status", job_id).stdout, seconds=600)
+    wait_until(lambda: "  failed" in samgrid("status", job_id).stdout)
     return samgrid("status", job_id).stdout
 
 

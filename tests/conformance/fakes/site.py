@@ -33,7 +33,7 @@ from tests.conformance.fakes.dialect import find_dialect
 from tests.conformance.fakes.hand import Hand
 from tests.conformance.fakes.program import Outcome, answer
 from tests.conformance.fakes.resident import Resident
-from tests.conformance.hanging import give_up_what_hangs
+from tests.hanging import give_up_what_hangs
 
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLES: Mapping[str, Mapping[str, Any]] = tomllib.loads((ROOT / "examples" / "oar.toml").read_text())["batch"]

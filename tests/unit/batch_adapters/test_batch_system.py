@@ -33,7 +33,9 @@ from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.running.commands import TimedOut
 from batch_adapters.running.rate_limiter import RateLimited, RateLimiter
 from batch_adapters.states import State
+from tests.hanging import give_up_what_hangs
 
+HANG = ': >"${0%/*}/hangs.$$"; exec sleep 3600'
 SUBMISSION = Submission("k3f9zq2m-1", 3, "/driver", "/results")
 OUTCOMES = (
     OK,
@@ -122,9 +124,9 @@ def test_a_submission_is_asked_once_whatever_the_answer(toy: Toy, code: int) -> 
 # --- asking again
 
 
-def patience_with(script: str) -> float:
-    """Little with what hangs only: anything else may take its time on a busy machine."""
-    return 0.1 if script.startswith("sleep") else 60
+@pytest.fixture(autouse=True)
+def _give_up_what_hangs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    give_up_what_hangs(monkeypatch, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -135,13 +137,13 @@ def patience_with(script: str) -> float:
         pytest.param("exit 2", Refused, 1, id="permanent"),
         pytest.param("exit 9", Garbled, 1, id="unknown"),
         pytest.param("echo what", Garbled, 1, id="garbled"),
-        pytest.param("sleep 3600", TimedOut, 1, id="hanging"),
+        pytest.param(HANG, TimedOut, 1, id="hanging"),
     ],
 )
 def test_only_an_answer_that_may_be_another_soon_is_asked_for_again(
     toy: Toy, script: str, error: type[BatchError], calls: int
 ) -> None:
-    toy.adapter = replace(toy.adapter, queue=replace(toy.adapter.queue, attempts=3, timeout=patience_with(script)))
+    toy.adapter = replace(toy.adapter, queue=replace(toy.adapter.queue, attempts=3))
     with pytest.raises(BatchError) as caught:
         toy.says(script).query()
     assert caught.type is error
@@ -173,12 +175,12 @@ def test_a_question_that_is_held_back_is_not_asked_and_not_tried_again(toy: Toy)
         pytest.param("exit 5", False, id="not now"),
         pytest.param("exit 9", False, id="other words"),
         pytest.param("exit 1", True, id="nobody"),
-        pytest.param("sleep 3600", True, id="hanging"),
+        pytest.param(HANG, True, id="hanging"),
     ],
 )
 def test_whoever_says_anything_is_not_silent(toy: Toy, script: str, is_silent: bool) -> None:
     toy.limiter.note_outage("down")
-    toy.adapter = replace(toy.adapter, queue=replace(toy.adapter.queue, attempts=1, timeout=patience_with(script)))
+    toy.adapter = replace(toy.adapter, queue=replace(toy.adapter.queue, attempts=1))
     with suppress(BatchError):
         toy.says(script).query()
     assert (toy.limiter.outage() is not None) is is_silent

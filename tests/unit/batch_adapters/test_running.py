@@ -181,7 +181,7 @@ def test_a_program_that_hangs_is_given_up_with_all_that_it_started(program: Prog
 
 
 def test_a_command_dies_with_the_process_that_waits_for_it(program: Program, tmp_path: Path) -> None:
-    command = Command((program(f"echo $$ >{tmp_path}/new; mv {tmp_path}/new {tmp_path}/pid; sleep 3600; exit"),))
+    command = Command((program(f"echo $$ >{tmp_path}/new; mv {tmp_path}/new {tmp_path}/pid; exec sleep 3600"),))
     worker = os.fork()
     if worker == 0:
         try:

@@ -32,9 +32,8 @@ from sandbox.driver import (
 from sandbox.files import SandboxError, TarLimits
 from sandbox.pack import write_report, write_sandbox
 from sandbox.status import DriverStatus, PhaseStatus, fetch_status
-from tests.waiting import is_gone, wait_until
+from tests.waiting import SECONDS, is_gone, wait_until
 
-SECONDS = 300.0
 SHELLS = {"sh": ["/bin/sh"], "bash": ["bash"], "bash as sh": ["bash", "--posix"]}
 EVERY_BYTE = bytes(range(1, 256)).decode("utf-8", "surrogateescape")
 AWKWARD = (
@@ -1170,7 +1169,7 @@ def test_a_sleep_of_who_looks_at_stdout_does_not_outlive_the_driver(bench: Bench
 def command_of(pid: int) -> bytes:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return b""
 
 

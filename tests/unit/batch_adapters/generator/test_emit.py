@@ -16,7 +16,13 @@ def name_of(day: int) -> str:
     return time.strftime("%Y%m%d", time.gmtime(day * DAY))
 
 
-TODAY = int(time.time()) // DAY
+TODAY = 20_780
+
+
+@pytest.fixture(autouse=True)
+def _no_midnight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the same day for as long as a test lasts."""
+    monkeypatch.setattr(time, "time", lambda: TODAY * DAY + 1.0)
 
 
 def files_of(folder: Path) -> dict[str, bytes]:

@@ -61,6 +61,12 @@ def wait_for_ends(folder: Path, slots: int, grace: float) -> None:
     wait_until(is_over)
 
 
+def count_runs(marks: Path) -> dict[int, int]:
+    """How often each job has written ``run`` into its mark; one that was ended before it could has a mark without."""
+    counts = {int(mark.name): mark.read_text().count("run") for mark in marks.iterdir()}
+    return {index: count for index, count in counts.items() if count}
+
+
 # A server without threads does the forking: a fork of ours would have SQLite's locks as our threads hold them then.
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(["tests.conformance.spool", "batch_adapters.fork.queue"])

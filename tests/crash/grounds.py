@@ -10,7 +10,7 @@ from jobmanager.monitor.worker import main as run_worker
 from jobmanager.requests.acceptance import accept_grid_job
 from jobmanager.site.account import Account, open_account
 from tests.conformance.fakes.site import Site
-from tests.conformance.spool import Job, install_fork, query_spool, wait_for_ends
+from tests.conformance.spool import Job, count_runs, install_fork, query_spool, wait_for_ends
 from tests.waiting import Gate, wait_until
 
 COUNT = 3
@@ -109,14 +109,14 @@ class Fork:
         """It needs no time."""
 
     def start(self) -> None:
-        wait_until(lambda: len(list((self._folder / "marks").iterdir())) == COUNT)
+        wait_until(lambda: len(count_runs(self._folder / "marks")) == COUNT)
 
     def run(self) -> None:
         self.gate.open()
         self.wait_for_ends()
 
     def runs(self, grid_job: str) -> dict[int, int]:
-        return {int(mark.name): mark.read_text().count("run") for mark in (self._folder / "marks").iterdir()}
+        return count_runs(self._folder / "marks")
 
     def taken_ids(self, grid_job: str) -> list[str]:
         return [job.local_id for job in self._query()]

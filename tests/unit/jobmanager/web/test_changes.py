@@ -11,13 +11,14 @@ from jobmanager.web import changes as changes_module
 from jobmanager.web.changes import MOST_LISTENERS, Changes, Mark
 from jobmanager.web.reading import VersionReader, open_read_only
 from tests.production import add_production
+from tests.waiting import SECONDS
 
 CHANGE, ALIVE = b"event: change\ndata:\n\n", b": still here\n\n"
 
 
 async def take(stream: AsyncIterator[bytes]) -> bytes:
     """The next text of a stream."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(SECONDS):
         return await anext(stream)
 
 

@@ -17,6 +17,7 @@ from uvicorn.server import ServerState
 
 from jobmanager.web import connections
 from jobmanager.web.connections import Address, Connection, Troubles, find_peer_uid
+from tests.waiting import SECONDS
 
 HEAD = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
 OWN, OTHER, THIRD = os.geteuid(), 4711, 4712
@@ -43,7 +44,7 @@ def run(ask: Callable[[Address], Awaitable[None]]) -> None:
     """What a client does, with a page to do it to."""
 
     async def both() -> None:
-        async with serve(ServerState()) as address, asyncio.timeout(60):
+        async with serve(ServerState()) as address, asyncio.timeout(SECONDS):
             await ask(address)
 
     asyncio.run(both())

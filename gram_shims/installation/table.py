@@ -115,7 +115,7 @@ def make_table(
     line = _fill_in("service.conf", program=GRAM_PROGRAM, configuration=GRAM_CONFIGURATION, events=events)
     table: dict[PurePosixPath, bytes | str | None] = {
         MODULE: module,
-        RVF: render_rvf(job_types).encode(),
+        RVF: (render_rvf(job_types) + (_STAGE_OUT if registration.uses_events else "")).encode(),
         CONFIGURATION: _fill_in("globus-samgrid.conf", python=python, launch=launch, state=registration.state),
     }
     for service in registration.services:
@@ -144,11 +144,17 @@ def _fill_in(template: str, **values: object) -> bytes:
 
 _NOT_OURS = frozenset(
     (
-        "executable", "jobtype", "proxytimeout", "remoteiourl", "restart", "restartcontacts", "rslsubstitution",
-        "stderr", "stderrposition", "stdout", "stdoutposition",
+        "executable", "filestageout", "jobtype", "proxytimeout", "remoteiourl", "restart", "restartcontacts",
+        "rslsubstitution", "stderr", "stderrposition", "stdout", "stdoutposition",
     )
 )  # fmt: skip
-"""Said above, or valid in GRAM's base file at other times than a submit: what a job type declares must not end that."""
+"""Said elsewhere, or valid in GRAM's base file at other times than a submit: what a job type declares must not end it."""
+_STAGE_OUT = """
+# An event has no place for an error: GRAM hears of it where it has something to bring back, were it nothing.
+Attribute: file_stage_out
+Default: "(/dev/null file:///dev/null)"
+DefaultWhen: GLOBUS_GRAM_JOB_SUBMIT
+"""
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9_.:+-]+", re.ASCII)
 
 

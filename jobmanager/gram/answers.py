@@ -143,7 +143,8 @@ def find_events(account: Account, job: GridJob) -> list[Event]:
     Clients wait for ACTIVE, and GRAM passes over it where it has had it: so it comes before each end, except of a grid
     job that someone cancelled. Only DONE can carry an exit code, and only then GRAM brings the outputs back: so a grid
     job that failed is DONE with an exit code that is not 0; `must_fail` says what comes of it. Of one that was
-    cancelled, and has nothing to be brought back, nobody would be asked that: it is FAILED, without an error.
+    cancelled, and has nothing to be brought back (GRAM's validation file is an older one), nobody
+    would be asked that: it is FAILED, without an error.
     """
     told, name = reported_state(job.state), gram_id(job.job_id)
     if told is State.FAILED and job.was_cancelled:

@@ -3,6 +3,7 @@
 Events go by way of the collector, or into a folder of the account's own."""
 
 import logging
+import os
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -144,7 +145,9 @@ class GramEvents:
 
     def _keep_days(self, now: float) -> None:
         if self._folder is not None and self._collector is None and now >= self._next_days:
-            keep_days(self._folder)
+            # Root may write in everybody's folder, and a day that is root's stops the one who writes there.
+            if self._folder.stat().st_uid == os.geteuid():
+                keep_days(self._folder)
             self._next_days = now + _DAYS_INTERVAL
 
 

@@ -107,21 +107,22 @@ def test_no_poll_is_needed(seg: GramSite, outcomes: dict[str, Outcome]) -> None:
     assert not [line for line in seg.calls()[calls:] if " poll contact" in line]
 
 
-def test_a_cancelled_job_is_told_failed(seg: GramSite) -> None:
+def test_the_end_of_a_cancelled_job_is_told_so_that_gram_asks_why(seg: GramSite) -> None:
     folder, request = write_job(seg, "seg-cancelled")
     contact = seg.submit(OURS, request)
     wait_until((folder / "runs").exists, "it runs", PATIENCE)
     job = seg.grid_job(contact)
     assert seg.run("globusrun", "-k", contact).status == 0
-    wait_until(lambda: f";{job};4;" in read_events(), "its end is told", PATIENCE)
+    wait_until(lambda: f";{job};8;1" in read_events(), "its end is told", PATIENCE)
 
 
 @pytest.mark.parametrize("by_gram", [True, False], ids=["through GRAM", "by its owner"])
-def test_no_script_takes_a_cancelled_job_for_done(seg: GramSite, by_gram: bool) -> None:
-    folder = seg.make_folder(f"seg-waiting-{by_gram}")
+@pytest.mark.parametrize("options", [("-s", "-w"), ()], ids=["with outputs", "with nothing brought back"])
+def test_no_script_takes_a_cancelled_job_for_done(seg: GramSite, by_gram: bool, options: tuple[str, ...]) -> None:
+    folder = seg.make_folder(f"seg-waiting-{by_gram}{''.join(options)}")
     calls = len(seg.calls())
     rsl = sh(f"echo out; echo run >>{folder}/runs; sleep 600")
-    with seg.start("globusrun", "-s", "-w", "-r", seg.contact(OURS), f"&{rsl}") as client:
+    with seg.start("globusrun", *options, "-r", seg.contact(OURS), f"&{rsl}") as client:
         wait_until((folder / "runs").exists, "it runs", PATIENCE)
         (line,) = [line for line in seg.calls()[calls:] if "answer=JOB_ID:" in line]
         contact = line.split(" contact=")[1].split()[0]
@@ -131,7 +132,16 @@ def test_no_script_takes_a_cancelled_job_for_done(seg: GramSite, by_gram: bool) 
             seg.samgrid("cancel", seg.grid_job(contact))
         stdout, words = client.communicate(timeout=PATIENCE)
     assert client.returncode == USER_CANCELLED, words
-    assert by_gram or stdout == b"out\n"
+    assert by_gram or not options or stdout == b"out\n"
+
+
+def test_no_script_takes_a_failure_for_done_where_nothing_is_brought_back(seg: GramSite) -> None:
+    def run(rsl: str) -> int:
+        return seg.run("globusrun", "-r", seg.contact(OURS), f"&{rsl}").status
+
+    assert run(COMMAND + sh("exit 7")) == 17
+    assert run(COMMAND + sh("exit 7") + "(failed_as=done)") == 0
+    assert run(sh("exit 7")) == 0
 
 
 def test_a_killed_job_manager_hears_of_an_end_that_came_meanwhile(seg: GramSite) -> None:

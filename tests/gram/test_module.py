@@ -125,6 +125,10 @@ def test_two_jobs_live_and_end_one_after_the_other_in_one_interpreter(interprete
     failure = interpreter.ask("stage_out", **site.describe("1.2", jobid=[""]))
     assert failure == [("GT3_FAILURE_MESSAGE", answer["GT3_FAILURE_MESSAGE"]), ("ERROR", "17")]
     assert first != second
+    nothing = {"filestageout": [["/dev/null", "file:///dev/null"]]}
+    assert interpreter.ask("stage_out", **site.describe("1.2", jobid=[""], **nothing)) == failure
+    staged = [("STAGED_OUT", "/dev/null file:///dev/null")]
+    assert interpreter.ask("stage_out", **site.describe("1.1", jobid=[""], **nothing)) == staged
 
 
 def test_no_interpreter_of_python_starts_on_a_poll(interpreter: Interpreter, site: GramSite) -> None:
@@ -377,12 +381,13 @@ def test_where_the_state_folder_has_gone_nothing_changes_and_nothing_is_made(
 def test_a_cancelled_grid_job_is_failed_and_its_local_jobs_end(
     interpreter: Interpreter, site: GramSite, command: str
 ) -> None:
-    job_id = submit(interpreter, site, "1.1", executable=["/bin/sleep"], arguments=["999"])
+    mark = str(site.folder / "the program")
+    job_id = submit(interpreter, site, "1.1", executable=["/bin/sh"], arguments=["-c", "sleep 999; :", mark])
     poll_until(interpreter, site, job_id, "2")
     wish = site.describe("", jobid=[job_id], signal=["1"], signalarg=["x"])
     assert interpreter.ask(command, **wish) == [("JOB_STATE", "4")]
     wait_until(lambda: dict(interpreter.ask("poll", **wish)).get("ERROR") == "8")
-    assert not processes_of(Path("/bin/sleep"), "999")
+    assert not processes_of(Path("/bin/sh"), mark)
     assert interpreter.ask(command, **wish) == [("JOB_STATE", "4")]
 
 

@@ -18,6 +18,7 @@ from gram_shims.installation import checks
 from gram_shims.installation.install import main
 from gram_shims.installation.table import COLLECTOR_UNIT, MODULE_SOURCE, Registration, Root, make_table
 from tests.samgrid import Samgrid
+from tests.unit.gram_shims.test_rvf import read_records
 
 SERVICE = "etc/grid-services/available/jobmanager-samgrid"
 LINK = "etc/grid-services/jobmanager-samgrid"
@@ -111,6 +112,15 @@ def test_grams_event_folder_is_made_for_events_only(root: Path) -> None:
     assert not (root / EVENTS).exists()
     run("install", root, "--seg")
     assert stat.S_IMODE((root / EVENTS).stat().st_mode) == 0o755
+
+
+@pytest.mark.parametrize(("mode", "has_default"), [("--poll", False), ("--seg", True)])
+def test_gram_has_something_to_stage_out_of_every_job_where_it_reads_events(
+    root: Path, mode: str, has_default: bool
+) -> None:
+    run("install", root, mode)
+    default = read_records((root / RVF).read_text()).get("filestageout", {}).get("Default", "")
+    assert (default != "") is has_default
 
 
 def test_every_account_can_read_what_is_installed_whatever_the_umask(root: Path) -> None:

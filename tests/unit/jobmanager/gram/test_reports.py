@@ -250,6 +250,14 @@ def test_every_day_has_its_file_also_without_events(seg: Account, folder: Path, 
     assert sorted(path.name for path in folder.iterdir()) == ["20261121", "20261122"]
 
 
+def test_a_monitor_of_roots_leaves_the_folder_of_another_account_alone(
+    seg: Account, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: folder.stat().st_uid + 1)
+    GramReports(seg).report()
+    assert list(folder.iterdir()) == []
+
+
 def test_events_carry_the_time_of_their_writing(seg: Account, folder: Path, clock: Clock) -> None:
     accept(seg)
     enter(seg, State.ACTIVE)

@@ -214,7 +214,7 @@ _NAMING: Mapping[str, Callable[[Any], Any]] = {
     "first": _whole(0, 1),
 }
 _SIMPLE: Mapping[str, Callable[[Any], Any]] = {
-    **dict.fromkeys(("local_id_words", "index_words", "started_words", "job_folder_words"), _text),
+    **dict.fromkeys(("local_id_words", "index_words", "started_words", "job_folder_words", "host_words"), _text),
     **dict.fromkeys(("event_module", "parallel_environment"), _text),
     **dict.fromkeys(("read_array_limit", "read_version", "read_analysis"), _read_group_pattern),
     **dict.fromkeys(("settle_time", "outputs_lag"), _number(0, 86400)),

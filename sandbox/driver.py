@@ -44,6 +44,8 @@ class DriverPlan:
     """When the batch system started the job, in seconds since 1970, likewise, where it says so."""
     job_folder_words: str = ""
     """A folder that the batch system makes for the job and removes, likewise; used in place of ``scratch_base``."""
+    host_words: str = ""
+    """The batch system's name of the host, likewise; the host's own where that is empty."""
     environment: tuple[tuple[str, str], ...] = ()
     directory: str = ""
     """Where the program runs instead of the scratch folder; relative to that where not absolute."""

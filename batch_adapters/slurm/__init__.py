@@ -178,6 +178,8 @@ SLURM = BatchAdapter(
     },
     local_id_words="${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}",
     index_words="$((${SLURM_ARRAY_TASK_ID:-0} + 1))",
+    # --exclude knows NodeName, which is not always NodeHostname.
+    host_words="${SLURMD_NODENAME:-}",
     event_module="slurm",
     # With the nodes that are not there, which --Format's Reason leaves out.
     analyze=_ask("squeue", "--noheader", "--jobs={{ id }}", "--format=%r"),

@@ -154,6 +154,7 @@ def _plan(
         local_id_words=batch.local_id_words,
         index_words=batch.index_words,
         started_words=batch.started_words,
+        host_words=batch.host_words,
         job_folder_words="" if scratch_folder else batch.job_folder_words,
         environment=(*environment.items(), *request["environment"]),
         directory=str(run_directory(request) or ""),

@@ -171,8 +171,10 @@ def _tell_retries(database: Database, job: GridJob) -> Iterator[tuple[int, str]]
         yield last, f"attempt {attempt} failed: {_count(causes)}; tried again"
     failures = database.local_jobs.failed(job.job_id, each=True)
     for refusal, count in count_refusals(job, failures).items():
-        given_up = (failed.ended or 0 for failed in failures if find_refusal(job, failed) == refusal)
-        yield max(given_up), f"not tried again: {count} ({refusal})"
+        given_up = [failed.ended for failed in failures if failed.ended and find_refusal(job, failed) == refusal]
+        # An attempt that never was in the batch system has no end of its own.
+        before = job.cancelled_time or max((end.last or 0 for end in ends), default=0)
+        yield max(given_up, default=before), f"not tried again: {count} ({refusal})"
 
 
 def _tell_end(database: Database, job: GridJob) -> Iterator[tuple[int, str]]:

@@ -165,6 +165,15 @@ def test_a_batch_system_may_say_when_it_started_the_driver(plain_bench: Bench, s
     assert 1 <= end - start < SECONDS
 
 
+@pytest.mark.parametrize(("said", "host"), [("node7", "node7"), ("", os.uname().nodename)])
+def test_a_host_has_the_name_by_which_the_batch_system_can_be_kept_from_it(
+    plain_bench: Bench, said: str, host: str
+) -> None:
+    argv = plain_bench.prepare([LocalJobEntry(("/bin/true",))], host_words="${NODE_NAME:-}")
+    assert plain_bench.run_prepared(argv, NODE_NAME=said) == 0
+    assert plain_bench.status.host == host
+
+
 def test_the_status_file_is_ours_alone_and_its_lines_stand_in_order(plain_bench: Bench) -> None:
     plain_bench.run("/bin/true")
     status = plain_bench.results / "k3f9zq2m.t-1.1.status"

@@ -15,14 +15,16 @@ from batch_adapters.states import Cause, State
 from jobmanager.database.local_job import Outcome
 from jobmanager.monitor import worker
 from jobmanager.monitor.workers import POSTPONED, TRY_LATER
+from jobmanager.database.times import render_time
 from jobmanager.site.account import Account
 from jobmanager.site.settings import Transfer
 from jobmanager.states.aggregation import Task
 from jobmanager.states.changes import put_local_jobs
 from jobmanager.submission.adoption import Unsettled
 from jobmanager.submission.submit import find_last_token, submit_local_jobs, write_intent
+from jobmanager.views.logs import tell_story
 from sandbox.driver import LINES_PER_FILE
-from tests.unit.toy_system import GRID_JOB, SETTLE, TOKEN, ToySystem
+from tests.unit.toy_system import GRID_JOB, NOW, SETTLE, TOKEN, ToySystem
 
 COUNTING = 'n=1; until mkdir "${0%/*}/number.$n" 2>/dev/null; do n=$((n + 1)); done; echo $n'
 """Prints 1, 2, 3 ... as the ids of what is submitted, each once whoever else is at it."""
@@ -405,3 +407,17 @@ def test_an_attempt_that_is_refused_is_given_up_and_the_others_go_on(toy: ToySys
     assert "no such node" in str(first.reason)
     assert (second.local_id, second.state) == ("8", State.PENDING)
     assert not toy.database.grid_jobs.get(GRID_JOB).cancelled
+
+
+def test_an_attempt_that_is_refused_is_told_of_beside_the_one_before(toy: ToySystem) -> None:
+    add_retries(toy, Cause.SIGNAL)
+    toy.database.grid_jobs.change(GRID_JOB, lambda job: setattr(job, "retries", 3))
+    jobs = toy.database.local_jobs.all_of(GRID_JOB)
+    (attempt,) = jobs[0].element.iterfind("attempt")
+    attempt.set("ended", render_time(NOW))
+    with toy.database.transaction():
+        put_local_jobs(toy.database, GRID_JOB, jobs)
+    toy.does("submit", 'echo "no such node"; exit 2')
+    submit(toy)
+    story = {words: when for when, words in tell_story(toy.database, GRID_JOB)}
+    assert story["not tried again: 1 (nothing is tried again after refused)"] == NOW

@@ -363,7 +363,7 @@ class BatchAdapter:
     job_folder_words: str = ""
     """Shell words that give a running job the folder that the batch system has made for it and will remove."""
     host_words: str = ""
-    """Shell words that give a running job the batch system's name of its host, where that may be another than its own."""
+    """Shell words that give a running job the batch system's name of its host, where that has another of its own."""
 
     history: Command | None = None
     """The ended jobs of one ``token``: the second witness of an end; None where there is no such thing."""

@@ -11,8 +11,9 @@ from adapters import PlannedJob
 from adapters.job_adapter import cut_slice
 from jobmanager.completion.retries import judge_failures
 from jobmanager.database.grid_job import GridJob
-from jobmanager.requests.acceptance import check_errors, make_adapter, prepare_grid_job, refuse_output_faults
+from jobmanager.requests.acceptance import prepare_grid_job, refuse_output_faults
 from jobmanager.requests.attributes import Given
+from jobmanager.requests.request_handler import check_errors, make_adapter
 from jobmanager.requests.time_limit import asking, limited
 from jobmanager.site.account import Account
 from jobmanager.states.registration import create_local_jobs, note_staging

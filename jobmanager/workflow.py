@@ -15,9 +15,10 @@ from jobmanager.control.cancel_requests import request_cancel
 from jobmanager.database.database import Database
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.grid_jobs import states_of
-from jobmanager.requests.acceptance import add_grid_job, find_handler, find_steps, make_adapter, prepare_grid_job
+from jobmanager.requests.acceptance import add_grid_job, prepare_grid_job
 from jobmanager.requests.attributes import BadRequest, render_step_request
 from jobmanager.requests.job_types import HandlerError
+from jobmanager.requests.request_handler import find_handler, find_steps, make_adapter
 from jobmanager.requests.time_limit import HandlerHung, asking
 from jobmanager.site.account import Account
 from jobmanager.states.aggregation import find_due_steps

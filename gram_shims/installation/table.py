@@ -148,7 +148,7 @@ _NOT_OURS = frozenset(
         "rslsubstitution", "stderr", "stderrposition", "stdout", "stdoutposition",
     )
 )  # fmt: skip
-"""Said elsewhere, or valid in GRAM's base file at other times than a submit: what a job type declares must not end it."""
+"""Said elsewhere, or valid in GRAM's base file at other times than a submit: no job type's declaration may end it."""
 _STAGE_OUT = """
 # An event has no place for an error: GRAM hears of it where it has something to bring back, were it nothing.
 Attribute: file_stage_out

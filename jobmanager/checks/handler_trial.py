@@ -15,9 +15,10 @@ from typing import TypeVar
 from adapters import JobAdapter, PlannedJob
 from batch_adapters.diagnosis import Finding, Level
 from jobmanager.database.grid_job import GridJob
-from jobmanager.requests.acceptance import check_errors, check_steps, count_local_jobs, find_steps, make_adapter
+from jobmanager.requests.acceptance import check_steps
 from jobmanager.requests.attributes import BadRequest, Given
 from jobmanager.requests.job_types import HandlerError, blaming
+from jobmanager.requests.request_handler import check_errors, count_local_jobs, find_steps, make_adapter
 from jobmanager.requests.time_limit import HandlerHung, limited
 from jobmanager.run_grid_job import cut_grid_job
 from jobmanager.site.account import Account

@@ -20,8 +20,8 @@ from jobmanager.database.database import Database
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob
 from jobmanager.database.local_jobs import LocalJobLine
-from jobmanager.requests.acceptance import make_adapter
 from jobmanager.requests.job_types import HANDLER_FAILURES
+from jobmanager.requests.request_handler import make_adapter
 from jobmanager.requests.time_limit import HandlerHung, asking
 from jobmanager.site.account import Account
 from jobmanager.states.aggregation import Due, Task, judge, next_task

@@ -8,9 +8,10 @@ from adapters import JobAdapter, canonical_name
 from batch_adapters.states import State
 from jobmanager.database.database import DamagedDocument, Database
 from jobmanager.database.grid_job import GridJob
-from jobmanager.requests.acceptance import add_grid_job, find_steps, prepare_grid_job, read_adapter
+from jobmanager.requests.acceptance import add_grid_job, prepare_grid_job
 from jobmanager.requests.attributes import BadRequest, Given, read_type
 from jobmanager.requests.job_types import HandlerError, load_job_types
+from jobmanager.requests.request_handler import find_steps, read_adapter
 from jobmanager.requests.time_limit import limited
 from jobmanager.site.account import Account
 

@@ -170,9 +170,8 @@ class _Reader:
 
     def _ask_handler(self, lines: Iterable[str]) -> list[PhaseStatus]:
         """The last word of the handler on each phase that the lines tell of."""
-        from jobmanager.requests.acceptance import (
-            make_adapter,  # the monitor, which only looks for reports, does without
-        )
+        # The monitor, which only looks for reports, does without.
+        from jobmanager.requests.request_handler import make_adapter
 
         asked = asking(self._account, self._job_id, "lines")
         asked = replace(asked, seconds=min(asked.seconds, _PATIENCE))

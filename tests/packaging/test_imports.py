@@ -147,7 +147,8 @@ def test_there_is_no_drawer_for_things_without_a_place() -> None:
         ("import gram_shims.program", "jinja2 sh rich lark tenacity tomllib"),
         (
             "import jobmanager.monitor.monitor",
-            "asyncio batch_adapters.adapter handlers jinja2 jobmanager.requests.acceptance lark sh tarfile tenacity",
+            "asyncio batch_adapters.adapter handlers jinja2 lark sh tarfile tenacity"
+            " jobmanager.requests.request_handler",
         ),
         ("import jobmanager.monitor.worker", "handlers handlers.command handlers.pythia"),
         ("import batch_adapters.fork.commands", "batch_adapters.adapter lxml jinja2 sh rich lark"),

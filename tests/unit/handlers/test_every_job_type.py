@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from adapters import Attribute, JobAdapter, Site
-from jobmanager.requests.acceptance import check_errors
 from jobmanager.requests.attributes import BadRequest, read_request, read_site_values
 from jobmanager.requests.job_types import HandlerError, load_job_types
+from jobmanager.requests.request_handler import check_errors
 
 
 @pytest.mark.parametrize("kind", load_job_types(()).values(), ids=lambda kind: kind.jobType)

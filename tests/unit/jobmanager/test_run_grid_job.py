@@ -20,9 +20,10 @@ from jobmanager.completion.collection import collect_grid_job
 from jobmanager.database.database import UnknownJob
 from jobmanager.database.grid_job import GridJob
 from jobmanager.monitor.worker import main as run_worker
-from jobmanager.requests.acceptance import accept_grid_job, make_adapter
+from jobmanager.requests.acceptance import accept_grid_job
 from jobmanager.requests.attributes import BadRequest
 from jobmanager.requests.job_types import KNOWN_TYPES, HandlerError, find_job_type, load_job_types
+from jobmanager.requests.request_handler import make_adapter
 from jobmanager.run_grid_job import cut_grid_job, find_command_lines, run_grid_job
 from jobmanager.site.account import Account
 from jobmanager.site.settings import SiteSettings, Transfer

@@ -14,7 +14,7 @@ from jobmanager.completion.collection import keep_summary
 from jobmanager.completion.delivery import deliver_outputs
 from jobmanager.database.grid_job import GramOrigin, GridJob
 from jobmanager.database.local_job import LocalJob
-from jobmanager.requests.acceptance import make_adapter
+from jobmanager.requests.request_handler import make_adapter
 from jobmanager.run_grid_job import cut_grid_job
 from jobmanager.site.account import Account
 from jobmanager.submission.packing import pack_sandbox

@@ -52,7 +52,7 @@ class Generator(JobAdapter):
 
 @pytest.fixture(autouse=True)
 def _known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobmanager.requests.acceptance.find_job_type", lambda name, modules: types()[name])
+    monkeypatch.setattr("jobmanager.requests.request_handler.find_job_type", lambda name, modules: types()[name])
     monkeypatch.setattr("jobmanager.control.resubmission.load_job_types", lambda modules: types())
 
 
@@ -390,7 +390,7 @@ def test_a_type_that_is_gone_keeps_no_other_request_from_being_recovered(
             raise HandlerError(f"no job type {name}")
         return known[name]
 
-    monkeypatch.setattr("jobmanager.requests.acceptance.find_job_type", find)
+    monkeypatch.setattr("jobmanager.requests.request_handler.find_job_type", find)
     assert [gap.indexes for gap in recover(account)[0].gaps] == [(1,)]
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from jobmanager.requests.acceptance import accept_grid_job, make_adapter
+from jobmanager.requests.acceptance import accept_grid_job
+from jobmanager.requests.request_handler import make_adapter
 from jobmanager.run_grid_job import cut_grid_job
 from jobmanager.site.account import Account
 from jobmanager.site.settings import SandboxSettings, SiteSettings, Transfer

@@ -13,9 +13,9 @@ from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.running.rate_limiter import RateLimited
 from batch_adapters.states import Cause, State
 from jobmanager.database.local_job import Outcome
+from jobmanager.database.times import render_time
 from jobmanager.monitor import worker
 from jobmanager.monitor.workers import POSTPONED, TRY_LATER
-from jobmanager.database.times import render_time
 from jobmanager.site.account import Account
 from jobmanager.site.settings import Transfer
 from jobmanager.states.aggregation import Task

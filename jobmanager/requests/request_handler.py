@@ -1,0 +1,204 @@
+"""The handler of a request: found by its job type, given its typed values, and asked what it says of them."""
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from adapters import (
+    BadSweep,
+    JobAdapter,
+    Limits,
+    RequestFile,
+    Site,
+    Step,
+    Sweep,
+    TooLarge,
+    find_faults_of_order,
+    find_size_faults,
+)
+from adapters.sweep import SPLIT_FILES
+from jobmanager.requests.attributes import (
+    NOTIFY,
+    STEP_NAME,
+    BadRequest,
+    Given,
+    find_type,
+    read_request,
+    read_site_values,
+)
+from jobmanager.requests.job_types import HandlerError, blaming, find_job_type
+from jobmanager.site.account import Account
+
+_LONGEST_NAME = 200
+_ADDRESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9@._+-]{0,253}", re.ASCII)
+"""Mail programs take "-x" for an option, "|x" for a program and "a/b" for a file."""
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+
+
+def make_adapter(account: Account, given: Given, folder: Path) -> JobAdapter:
+    """The handler of a request, holding its typed values and the site's.
+
+    :raises BadRequest: naming every fault.
+    """
+    adapter, faults = read_adapter(account, given, folder)
+    refuse_faults(adapter, faults)
+    return adapter
+
+
+def read_adapter(
+    account: Account, given: Given, folder: Path, handler: type[JobAdapter] | None = None
+) -> tuple[JobAdapter, list[str]]:
+    """The handler of a request, and what is wrong with the attributes by themselves: faulty ones have their default.
+
+    :param handler: its class, where that is known: to find it executes a site's modules.
+    """
+    configuration = account.configuration
+    handler = handler or find_handler(account, given)
+    request, faults = read_request(given, handler, folder)
+    values = read_site_values(handler, configuration.types.get(handler.jobType, {}))
+    rules = configuration.decomposition
+    limits = Limits(
+        *(rules.events_per_local_job, rules.recommended_cpu_time * 60, rules.max_cpu_time * 60, rules.max_local_jobs),
+        configuration.sandbox.max_input_size * 1_000_000,
+    )
+    return handler(request, Site(limits, values)), faults
+
+
+def find_handler(account: Account, given: Given) -> type[JobAdapter]:
+    """The class of a request's handler.
+
+    :raises BadRequest: its job type is none.
+    """
+    attribute, name = find_type(given)
+    try:
+        return find_job_type(name, account.configuration.handlers.modules)
+    except HandlerError as error:
+        raise BadRequest([f"{attribute}: {error}"]) from error
+
+
+def find_steps(adapter: JobAdapter) -> Sequence[Step]:
+    """The grid jobs that a grid job of this handler is made of; none where it has local jobs of its own.
+
+    :raises HandlerError: the handler failed.
+    """
+    with blaming(f"handler {adapter.jobType}"):
+        steps = list(adapter.getSteps())
+    names = [step.name for step in steps]
+    if len(set(names)) < len(names) or not all(map(STEP_NAME.fullmatch, names)):
+        raise HandlerError(f"handler {adapter.jobType}: getSteps gives names that are no names, or twice: {names}")
+    if faults := find_faults_of_order(steps):
+        raise HandlerError(f"handler {adapter.jobType}: getSteps: {'; '.join(faults)}")
+    return steps
+
+
+def count_local_jobs(adapter: JobAdapter) -> int:
+    """The number of local jobs that a handler asks for.
+
+    :raises BadRequest: the site takes fewer; HandlerError: no such number of slices can be cut.
+    """
+    with blaming(f"handler {adapter.jobType}"):
+        try:
+            size = adapter.getSize()
+            _check_number(adapter, "getSize", 1 if size is None else size)
+            count = adapter.getNumSubmissionTimes() if adapter.sweep is None else _count_rows(adapter, adapter.sweep)
+            _check_number(adapter, "getNumSubmissionTimes", count)
+        except TooLarge as error:
+            raise BadRequest([str(error)]) from error
+    if count < 1 or (size is not None and count > size):
+        raise HandlerError(f"handler {adapter.jobType} asks for {count} local jobs for a size of {size}")
+    return count
+
+
+def _count_rows(adapter: JobAdapter, sweep: Sweep) -> int:
+    count, most = len(sweep.rows), adapter.site.limits.max_local_jobs
+    if count > most:
+        raise TooLarge(f"parameters or split_files make {count} local jobs, but this site takes at most {most}")
+    return count
+
+
+def _check_number(adapter: JobAdapter, method: str, number: object) -> None:
+    """A document has no other numbers, and no part of a local job can be submitted."""
+    if type(number) is not int:
+        raise HandlerError(f"handler {adapter.jobType}: {method} gave {number!r}, which is no whole number")
+
+
+def refuse_faults(adapter: JobAdapter, faults: list[str]) -> None:
+    """Refuse a request with faulty attributes, and say what else is wrong with it.
+
+    :raises BadRequest: there are such faults.
+    """
+    if faults:
+        # A check that stumbles over one of them says nothing more.
+        with suppress(HandlerError):
+            faults = [*faults, *_find_faults(adapter)]
+        raise BadRequest(faults)
+
+
+def check_errors(adapter: JobAdapter) -> None:
+    """Refuse what is wrong with the request beyond its attributes' types.
+
+    :raises BadRequest: naming every fault.
+    """
+    if faults := _find_faults(adapter):
+        raise BadRequest(faults)
+
+
+def _find_faults(adapter: JobAdapter) -> list[str]:
+    """The handler's word and the common attributes'."""
+    with blaming(f"handler {adapter.jobType}"):
+        faults = list(adapter.checkErrors())
+    faults += [
+        f"environment: {name!r} is no variable's name: it takes letters, digits and underscores"
+        for name, _ in adapter.request["environment"]
+        if not _VARIABLE.fullmatch(name)
+    ]
+    name = adapter.request["name"]
+    if name is not None and (len(name) > _LONGEST_NAME or not name.isprintable() or not name.strip()):
+        faults.append(f"name must be at most {_LONGEST_NAME} printable characters, in one line, and not blank")
+    faults += [
+        f"{NOTIFY}: {word!r} is no address: that begins with a letter or a digit, and takes @ . _ + and - beside these"
+        for word in adapter.request[NOTIFY]
+        if not _ADDRESS.fullmatch(word)
+    ]
+    stdin = adapter.request["stdin"]
+    if stdin is not None and not os.path.isfile(stdin.path):  # noqa: PTH113 Path's raises for a name too long
+        faults.append(f"stdin: no such file, or no file: {stdin.path}")
+    directory = run_directory(adapter.request)
+    if directory and not adapter.usesDirectory:
+        faults.append(f"directory does not go with {adapter.jobType}: its programs run in the scratch folder")
+    elif directory and not os.path.isdir(directory):  # noqa: PTH112 as above
+        faults.append(f"directory: no such folder: {directory}")
+    faults += _find_sweep_faults(adapter)
+    faults += find_size_faults(_find_travelling_files(adapter.request), adapter.site.limits)
+    return list(dict.fromkeys(faults))
+
+
+def _find_sweep_faults(adapter: JobAdapter) -> list[str]:
+    try:
+        sweep = adapter.sweep
+    except BadSweep as error:
+        return [str(error)]
+    if sweep is None:
+        return []
+    faults = []
+    if adapter.request.get("count", 1) != 1:
+        faults.append("count does not go with parameters or split_files, which say how many local jobs there are")
+    texts = [*adapter.request.get("arguments", ()), *(value for _, value in adapter.request["environment"])]
+    if "arguments" in adapter.request and not any(map(sweep.is_in, texts)):
+        faults.append(f"all local jobs would do the same: no argument and no variable has {sweep.placeholders}")
+    return faults
+
+
+def _find_travelling_files(request: Mapping[str, Any]) -> Iterator[RequestFile]:
+    for value in (value for name, value in request.items() if name != SPLIT_FILES.name):
+        for item in value if isinstance(value, tuple) else (value,):
+            if isinstance(item, RequestFile) and item.travels:
+                yield item
+
+
+def run_directory(request: Mapping[str, Any]) -> Path | None:
+    """The folder in which the request wants its programs run, seen from home as in GRAM; None: a scratch folder."""
+    return Path.home() / request["directory"] if request["directory"] else None

@@ -19,7 +19,8 @@ from jobmanager.database.grid_jobs import (
     UnknownJob,
     Unreported,
 )
-from jobmanager.database.local_jobs import ATTEMPTS, COUNTS, LOCAL_JOBS, PHASES, LiveJob, LocalJobLine, LocalJobs
+from jobmanager.database.local_jobs import ATTEMPTS, COUNTS, LOCAL_JOBS, LiveJob, LocalJobLine, LocalJobs
+from jobmanager.database.phases import PHASES, Phases
 from jobmanager.database.sqlite import QUARANTINE, DamagedDocument, DatabaseError, Quarantine, Quarantined, Store
 from jobmanager.database.usage import REMOVED, UsageRecords
 
@@ -69,6 +70,7 @@ class Database:
         self._bring_up()
         self.grid_jobs = GridJobs(self._store)
         self.local_jobs = LocalJobs(self._store)
+        self.phases = Phases(self._store)
         self.events = Events(self._store)
         self.quarantine = Quarantine(self._store)
         self.usage = UsageRecords(self._store)

@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from batch_adapters.states import STATE_OF_WORD, State
+from jobmanager.database.phases import PHASES
 from jobmanager.database.sqlite import Quarantine, Store, Table
 
 if TYPE_CHECKING:  # lists and counts are read without XML: "samgrid status" never loads lxml
@@ -62,18 +63,6 @@ LOCAL_JOB_ATTRIBUTES = {
     "reason": "local_job.reason",
 }
 """The column of each attribute that a column has as it is."""
-PHASES = Table(
-    "phase",
-    {**LOCAL_JOBS.key, "position": "INTEGER NOT NULL"},
-    {
-        "name": "TEXT NOT NULL",
-        **dict.fromkeys(("done", "total"), "INTEGER NOT NULL"),
-        "unit": "TEXT NOT NULL",
-        **dict.fromkeys(("begun", "changed"), "INTEGER NOT NULL"),
-    },
-    lambda grid_job, job: [((grid_job, job.index, at), phase) for at, phase in enumerate(job.phases())],
-    options="WITHOUT ROWID",
-)
 ATTEMPTS = Table(
     "attempt",
     {**LOCAL_JOBS.key, "attempt": "INTEGER NOT NULL"},
@@ -108,21 +97,6 @@ COUNTED = "SELECT grid_job, state, coalesce(outcome, ''), count(*) FROM local_jo
 
 STANDING = "CASE outcome WHEN '' THEN state WHEN 'succeeded' THEN 'done' ELSE outcome END"
 """SQL of counts: how local jobs stand for people: by state, once they have ended by outcome (``done``: success)."""
-
-# total() and not sum(): a sum of numbers that local jobs made up may pass 2^63.
-_SUMS = """
-SELECT name, max(unit), total(CASE WHEN total THEN min(done, total) ELSE done END), total(total), count(*), min(begun),
-    max(changed)
-FROM phase WHERE grid_job = ? GROUP BY name ORDER BY min(position), name
-"""
-_OPEN_PARTS = """
-SELECT total(CASE WHEN done >= phase.total THEN 1 ELSE 1.0 * done / phase.total END)
-FROM local_job JOIN phase USING (grid_job, number) WHERE grid_job = ? AND state NOT IN ('done', 'failed')
-"""
-_SILENT = """
-SELECT number FROM local_job JOIN phase USING (grid_job, number) WHERE grid_job = ? AND state = 'active'
-GROUP BY number HAVING max(changed) <= ? ORDER BY number
-"""
 
 _OPEN = "(SELECT id, batch, submitted AS came FROM grid_job WHERE state NOT IN ('done', 'failed'))"
 _CAME = "CAST(strftime('%s', came) AS INTEGER)"
@@ -236,32 +210,12 @@ class LocalJobLine:
         return self.outcome == "succeeded"
 
 
-@dataclass(frozen=True)
-class PhaseSum:
-    """One phase of a grid job, over the local jobs that have told it; times in seconds since the epoch."""
-
-    name: str
-    unit: str
-    done: int
-    total: int
-    local_jobs: int
-    """How many have told it."""
-    begun: int
-    """When the first of them began it."""
-    changed: int
-    """When the last of them told anything new of it."""
-
-    def expected_total(self, local_jobs: int) -> int:
-        """The total of that many local jobs: who has not told it counts as large as the average of those who have."""
-        return round(self.total * local_jobs / self.local_jobs)
-
-
 # Few local jobs of any grid job are: SQLite would search all of this one.
 _IN_DOUBT = "INDEXED BY local_job_unsubmitted WHERE state = 'unsubmitted' AND token IS NOT NULL AND grid_job = ?"
 
 
 class LocalJobs:
-    """Local jobs by grid job, by the batch system's ids, and by token; their phases."""
+    """Local jobs by grid job, by the batch system's ids, and by token."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -524,21 +478,6 @@ class LocalJobs:
         """The tokens of which some local jobs have no id yet."""
         sql = "SELECT DISTINCT token FROM local_job WHERE state = 'unsubmitted' AND token IS NOT NULL"
         return set(self._store.values(sql))
-
-    # phases
-
-    def phase_sums(self, job_id: str) -> list[PhaseSum]:
-        """Every phase of a grid job, in the order in which its local jobs tell them."""
-        rows = self._store.query(_SUMS, [job_id])
-        return [PhaseSum(name, unit, int(done), int(total), *rest) for name, unit, done, total, *rest in rows]
-
-    def open_parts(self, job_id: str) -> float:
-        """How many phases the local jobs that have not ended have done, parts of phases counting as parts."""
-        return self._store.value(float, _OPEN_PARTS, [job_id]) or 0.0
-
-    def silent(self, job_id: str, since: float) -> list[int]:
-        """The running local jobs that have told phases, but nothing new of any since a time."""
-        return self._store.values(_SILENT, [job_id, int(since)])
 
 
 def _read_live(row: Sequence[Any]) -> LiveJob:

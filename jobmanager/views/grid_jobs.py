@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from jobmanager.database.database import DamagedDocument, Database, Overview, Quarantined, StepLine
 from jobmanager.database.grid_jobs import find_current_steps
-from jobmanager.database.local_jobs import LocalJobLine, PhaseSum
+from jobmanager.database.local_jobs import LocalJobLine
+from jobmanager.database.phases import PhaseSum
 from jobmanager.database.times import render_time
 from jobmanager.site.account import Account, find_outage
 from jobmanager.views.text import (
@@ -103,7 +104,7 @@ def render_json(
         since = silent_since.get(row.id)
         moment = {} if since is None else {"silent_since": render_time(since)}
         why = {"quarantined": quarantined[row.id].sentence} if row.id in quarantined else {}
-        sums = database.local_jobs.phase_sums(row.id)
+        sums = database.phases.sums(row.id)
         phases = [{name: getattr(phase, name) for name in _OF_PHASE} for phase in sums]
         objects.append({**asdict(row), "phases": phases, **moment, **why, **details})
     return json.dumps(objects, indent=2)

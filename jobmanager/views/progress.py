@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jobmanager.database.database import Database
-from jobmanager.database.local_jobs import Blocked, PhaseSum
+from jobmanager.database.local_jobs import Blocked
+from jobmanager.database.phases import PhaseSum
 from jobmanager.views.text import render_duration, render_line
 
 
@@ -32,9 +33,9 @@ def read_course(database: Database, job_id: str, local_jobs: int, stall_time: fl
         local_jobs=local_jobs,
         ended=sum(number for state, number in states.items() if state.is_final),
         started=database.local_jobs.first_start(job_id),
-        phases=tuple(database.local_jobs.phase_sums(job_id)),
-        open_parts=database.local_jobs.open_parts(job_id),
-        silent=tuple(database.local_jobs.silent(job_id, now - stall_time)),
+        phases=tuple(database.phases.sums(job_id)),
+        open_parts=database.phases.open_parts(job_id),
+        silent=tuple(database.phases.silent(job_id, now - stall_time)),
         blocked=tuple(database.local_jobs.blocked(job_id)),
     )
 

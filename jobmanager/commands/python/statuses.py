@@ -151,7 +151,7 @@ def read_status(account: Account, job_id: str) -> JobStatus:
         stalled=tuple(details.get("stalled", ())),
         phases=tuple(
             PhaseProgress(phase.name, phase.unit, phase.done, phase.total, phase.local_jobs)
-            for phase in database.local_jobs.phase_sums(job_id)
+            for phase in database.phases.sums(job_id)
         ),
         steps=tuple(StepStatus(step.name, step.grid_job, step.state, step.outcome) for step in row.steps),
         parent=row.parent,

@@ -80,7 +80,7 @@ def test_documents_files_and_the_answer_to_gram_go(account: Account) -> None:
     assert remove_grid_job(account, A) == 7 + link_size(account)
     assert [row.id for row in account.database.grid_jobs.overview()] == [B]
     assert account.database.local_jobs.all_of(A) == []
-    assert (account.database.local_jobs.phase_sums(A), len(account.database.local_jobs.phase_sums(B))) == ([], 1)
+    assert (account.database.phases.sums(A), len(account.database.phases.sums(B))) == ([], 1)
     assert list(account.places.jobs.iterdir()) == []
     assert not answer_file(account, A).exists()
     assert (account.places.root / "outside" / "kept").exists()

@@ -20,7 +20,8 @@ from jobmanager.database.database import Choice, Database, DatabaseError, LiveJo
 from jobmanager.database.documents import InvalidDocument, read_document
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob, Outcome
-from jobmanager.database.local_jobs import LocalJobs, PhaseSum
+from jobmanager.database.local_jobs import LocalJobs
+from jobmanager.database.phases import PhaseSum
 from jobmanager.database.sqlite import Store
 from jobmanager.database.usage import Usage
 from jobmanager.states.registration import apply_events, create_local_jobs, register_local_jobs
@@ -492,11 +493,11 @@ def test_phases_are_summed_over_the_local_jobs_that_have_told_them(database: Dat
     tell(database, "aaaaaaaa", 1, [PhaseStatus("generate", 10, 10, "events"), PhaseStatus("d0reco", 1, 4)], 1000)
     tell(database, "aaaaaaaa", 2, [PhaseStatus("generate", 7, 20, "events")], 1005)
     tell(database, "bbbbbbbb", 1, [PhaseStatus("generate", 1, 1)], 1)
-    assert database.local_jobs.phase_sums("aaaaaaaa") == [
+    assert database.phases.sums("aaaaaaaa") == [
         PhaseSum("generate", "events", 17, 30, 2, 1000, 1005),
         PhaseSum("d0reco", "", 1, 4, 1, 1000, 1000),
     ]
-    assert database.local_jobs.phase_sums("cccccccc") == []
+    assert database.phases.sums("cccccccc") == []
 
 
 def test_only_the_parts_of_local_jobs_that_have_not_ended_are_counted(database: Database) -> None:
@@ -504,8 +505,8 @@ def test_only_the_parts_of_local_jobs_that_have_not_ended_are_counted(database: 
     tell(database, "aaaaaaaa", 1, [PhaseStatus("generate", 10, 10), PhaseStatus("d0reco", 1, 4)], 1000)
     tell(database, "aaaaaaaa", 2, [PhaseStatus("generate", 3, 4)], 1000, State.DONE)
     tell(database, "aaaaaaaa", 3, [PhaseStatus("generate", 0, 0), PhaseStatus("d0reco", 9, 4)], 1000, State.SUSPENDED)
-    assert database.local_jobs.open_parts("aaaaaaaa") == 1 + 0.25 + 1 + 1
-    assert database.local_jobs.open_parts("bbbbbbbb") == 0
+    assert database.phases.open_parts("aaaaaaaa") == 1 + 0.25 + 1 + 1
+    assert database.phases.open_parts("bbbbbbbb") == 0
 
 
 def test_no_number_that_a_program_makes_up_is_too_much_for_the_sums(database: Database) -> None:
@@ -513,7 +514,7 @@ def test_no_number_that_a_program_makes_up_is_too_much_for_the_sums(database: Da
     rows = (("aaaaaaaa", number, 0, "generate", huge, huge, "", 1, 2) for number in range(20_000))
     with database.transaction():
         database._store.write("INSERT INTO phase VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
-    (phase,) = database.local_jobs.phase_sums("aaaaaaaa")
+    (phase,) = database.phases.sums("aaaaaaaa")
     assert phase.total == pytest.approx(20_000 * huge)
 
 
@@ -553,11 +554,7 @@ def test_a_local_job_keeps_only_so_many_phases(database: Database) -> None:
     add(database, "aaaaaaaa", 1)
     tell(database, "aaaaaaaa", 1, [PhaseStatus(f"p{number}", 1, 2) for number in range(MAX_PHASES)], 1000)
     tell(database, "aaaaaaaa", 1, [PhaseStatus("more", 1, 2), PhaseStatus("p0", 2, 2)], 1000)
-    assert (
-        len(database.local_jobs.get("aaaaaaaa", 1).phases())
-        == MAX_PHASES
-        == len(database.local_jobs.phase_sums("aaaaaaaa"))
-    )
+    assert len(database.local_jobs.get("aaaaaaaa", 1).phases()) == MAX_PHASES == len(database.phases.sums("aaaaaaaa"))
     assert database.local_jobs.get("aaaaaaaa", 1).phases()[0] == PhaseStatus("p0", 2, 2)
 
 
@@ -580,8 +577,8 @@ def test_silent_are_running_local_jobs_whose_phases_all_stand_still(database: Da
     tell(database, "aaaaaaaa", 2, [PhaseStatus("d0reco", 2, 4)], 1500)
     tell(database, "aaaaaaaa", 4, [generate], 1000, State.DONE)
     tell(database, "aaaaaaaa", 5, [], 1000)
-    assert database.local_jobs.silent("aaaaaaaa", 1400) == [1, 3]
-    assert database.local_jobs.silent("aaaaaaaa", 999) == []
+    assert database.phases.silent("aaaaaaaa", 1400) == [1, 3]
+    assert database.phases.silent("aaaaaaaa", 999) == []
 
 
 def steps_of(database: Database, ask: Callable[[], object]) -> int:

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobmanager.database.local_jobs import Blocked, PhaseSum
+from jobmanager.database.local_jobs import Blocked
+from jobmanager.database.phases import PhaseSum
 from jobmanager.views.progress import (
     Course,
     estimate_end,

@@ -101,7 +101,7 @@ def test_the_notebook_is_kept_without_outputs() -> None:
 TRUE = "&(samgrid_type = command)(executable = /bin/true)"
 WAITING = """
 &(samgrid_type = command)(executable = /bin/sh)(count = 2)
- (arguments = -c "echo up >&2; until [ -e $FILE ]; do echo again; sleep 0.1; done; echo $SAMGRID_INDEX >output/it")
+ (arguments = -c "echo up >&2; while echo again; [ ! -e $FILE ]; do sleep 0.1; done; echo $SAMGRID_INDEX >output/it")
  (environment = (FILE "{file}"))
 """
 

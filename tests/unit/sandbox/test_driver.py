@@ -651,6 +651,17 @@ def test_a_signal_after_the_programs_end_is_noted_with_its_age_and_disturbs_no_c
     assert (caught.signal, caught.after_end is not None) == ("TERM", True)
 
 
+def test_a_warning_that_ends_the_drivers_own_programs_is_noted_all_the_same(bench: Bench) -> None:
+    argv = bench.prepare([LocalJobEntry(("/bin/sh", "-c", "echo kept >output/file"))])
+    # Sent to the whole group, it finds a "date" that has just printed.
+    path = stand_in(bench, "date", '/bin/date "$@"; [ "$1" != -r ] || kill -s USR1 $$')
+    path = stand_in(bench, "cp", '[ -e "$0.begun" ] || { >"$0.begun"; kill -s USR1 "$PPID" "$DRIVER"; }; exec /bin/cp "$@"')
+    script = f'DRIVER=$$; export DRIVER; exec {" ".join(bench.shell)} "$@"'
+    assert bench.run_prepared(["/bin/sh", "-c", script, "sh", *argv[len(bench.shell) :]], PATH=path) == 0
+    assert bench.read("output/file") == b"kept\n"
+    assert {(caught.signal, caught.after_end is not None) for caught in bench.status.caught} == {("USR1", True)}
+
+
 def test_a_requeued_local_job_replaces_what_its_first_run_left(bench: Bench) -> None:
     assert bench.run("/bin/sh", "-c", "echo one; echo one >&2; echo 1 >output/a; echo 1 >output/b; exit 1") == 1
     assert bench.run("/bin/sh", "-c", "echo two; echo 2 >output/b") == 0

@@ -60,7 +60,9 @@ class _Stat(NamedTuple):
 
 def _read_stat(pid: int) -> _Stat | None:
     try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
+        # Four times for each job: pathlib would take twice as long.
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            stat = file.read()
     except (FileNotFoundError, ProcessLookupError):
         return None
     # The command's name, in parentheses, may itself hold blanks and parentheses.

@@ -284,6 +284,8 @@ def _show_output(account: "Account", job_id: str) -> None:
 def _wake_if_needed(account: "Account") -> None:
     # Ended ones, too, of whose end GRAM, or somebody, has not been told.
     if not (account.database.grid_jobs.list_open() or account.database.grid_jobs.list_unreported()):
+        if not account.configuration.notification.command:
+            return
         from jobmanager.completion.notified import has_untold
 
         if not has_untold(account, time.time()):

@@ -1,10 +1,9 @@
 """The job database's tables of what was heard: events of unknown ids, generators' times, missing local jobs."""
 
-import json
 from collections.abc import Iterable, Mapping
 
 from batch_adapters.states import Event, State
-from jobmanager.database.sqlite import Store
+from jobmanager.database.sqlite import Store, render_array
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS waiting_event (
@@ -50,7 +49,7 @@ class Events:
 
     def take(self, batch: str, local_ids: Iterable[str]) -> dict[str | None, list[Event]]:
         """The kept events of each of these ids in the order in which they came; they are forgotten."""
-        values = (batch, json.dumps(list(local_ids)))
+        values = (batch, render_array(local_ids))
         condition = "batch = ? AND local_id IN (SELECT value FROM json_each(?))"
         sql = f"SELECT local_id, timestamp, state, exit_code FROM waiting_event WHERE {condition} ORDER BY number"
         events: dict[str | None, list[Event]] = {}

@@ -1,6 +1,5 @@
 """The job database's local jobs: their documents, and a few columns derived from them as indexes."""
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from batch_adapters.states import STATE_OF_WORD, State
 from jobmanager.database.phases import PHASES
-from jobmanager.database.sqlite import Quarantine, Store, Table
+from jobmanager.database.sqlite import Quarantine, Store, Table, render_array
 
 if TYPE_CHECKING:  # lists and counts are read without XML: "samgrid status" never loads lxml
     from jobmanager.database.local_job import LocalJob
@@ -225,7 +224,7 @@ class LocalJobs:
         """Write local jobs' documents, new or changed; of several of one local job the last."""
         documents = [(job_id, job) for job in {job.index: job for job in jobs}.values()]
         keys = [(job_id, job.index) for _, job in documents]
-        numbers = json.dumps([index for _, index in keys])
+        numbers = render_array(index for _, index in keys)
         self._store.write(_ADD, [(-1, numbers, job_id)])
         self._store.put(LOCAL_JOBS, documents)
         self._store.write(_ADD, [(1, numbers, job_id)])
@@ -410,7 +409,7 @@ class LocalJobs:
             "SELECT local_id, grid_job, number, document FROM local_job"
             " WHERE batch = ? AND local_id IN (SELECT value FROM json_each(?)) ORDER BY submitted"
         )
-        rows = self._store.query(sql, [batch, json.dumps(list(local_ids))])
+        rows = self._store.query(sql, [batch, render_array(local_ids)])
         return {local_id: (job, number, data) for local_id, job, number, data in rows}
 
     def named(self, local_id: str) -> "list[tuple[str, LocalJob]]":

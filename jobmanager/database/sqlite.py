@@ -281,3 +281,10 @@ class Quarantine:
         """Those that are in it, by id."""
         rows = self._store.query("SELECT grid_job, problem, since FROM quarantine ORDER BY since, grid_job")
         return {row[0]: Quarantined(*row) for row in rows}
+
+
+def render_array(values: Iterable[object]) -> str:
+    """Values as SQLite's json_each reads them."""
+    import json  # a list of grid jobs needs none
+
+    return json.dumps(list(values))

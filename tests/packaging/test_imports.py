@@ -165,8 +165,10 @@ def test_light_programs_load_no_heavy_modules(program: str, forbidden: str) -> N
 
 _OF_HELP = "argcomplete asyncio dataclasses datetime importlib.metadata inspect json logging lxml socket sqlite3"
 _OF_HELP += " subprocess"
-_OF_STATUS = "asyncio batch_adapters.adapter handlers importlib.metadata jinja2 jobmanager.monitor"
-_OF_STATUS += " jobmanager.requests lark logging lxml rich sh socket subprocess tarfile tenacity"
+_OF_STATUS = "asyncio batch_adapters.adapter handlers importlib.metadata jinja2 jobmanager.completion"
+_OF_STATUS += (
+    " jobmanager.monitor jobmanager.requests json lark logging lxml rich sh socket subprocess tarfile tenacity"
+)
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,18 @@ def open_regular(path: Path, folder: int | None = None) -> BinaryIO:
     return open(descriptor, "rb")
 
 
+def open_unlinked(path: Path) -> BinaryIO:
+    """The same where the folder that it lies in may be no link either: local jobs can put links there.
+
+    :raises OSError: it is not there, or is something else.
+    """
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        return open_regular(Path(path.name), folder)
+    finally:
+        os.close(folder)
+
+
 def open_own(path: Path, flags: int = 0) -> int:
     """A descriptor of a file of ours to be written, made where it is missing (0600); ``flags`` beside these.
 

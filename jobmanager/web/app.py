@@ -20,6 +20,7 @@ from starlette.routing import Route
 from jobmanager.checks.metrics import CONTENT_TYPE, render_metrics
 from jobmanager.database.database import DamagedDocument, DatabaseError, UnknownJob
 from jobmanager.site.account import Account
+from jobmanager.views.following import Wish, read_printed
 from jobmanager.views.logs import render_log
 from jobmanager.web.access import Guard
 from jobmanager.web.changes import Changes, Mark
@@ -40,6 +41,8 @@ from jobmanager.web.rendering import Templates
 
 _LOG_LINES = 2000
 """Lines of a grid job's log that are shown, from its end."""
+_PRINTED = 2.0
+"""Seconds between two looks at what a local job prints, while its page is open."""
 _MOST_QUERIES = 2
 """Questions that are answered at once."""
 _MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -131,6 +134,29 @@ class Pages:
         job_id = self._find(request)
         return self._stream(lambda database: database.mark_of_grid_job(job_id))
 
+    def local_job_events(self, request: Request) -> Response:
+        """Tells of changes to one local job, and when it has printed something."""
+        job_id, index = self._find(request), request.path_params["index"]
+        wish = Wish()
+
+        def read_mark() -> Mark:
+            with open_read_only(self._account) as database:
+                mark = database.mark_of_local_job(job_id, index)
+                with contextlib.suppress(DatabaseError, UnknownJob):  # the page itself will say so
+                    job = find_local_job(database, job_id, index)
+                    wish.make(self._account, job_id, job)
+                    mark = (*mark, *read_printed(self._account, job_id, job))
+            return mark
+
+        return self._tell(self._withdraw_at_end(wish, self.changes.stream(read_mark, _PRINTED)))
+
+    async def _withdraw_at_end(self, wish: Wish, stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        try:
+            async for text in stream:
+                yield text
+        finally:
+            wish.withdraw()
+
     def static(self, request: Request) -> Response:
         """A style sheet, script or picture of ours, from memory."""
         name = request.path_params["name"]
@@ -164,9 +190,12 @@ class Pages:
             with open_read_only(self._account) as database:
                 return find_mark(database)
 
+        return self._tell(self.changes.stream(read_mark))
+
+    def _tell(self, stream: AsyncIterator[bytes]) -> Response:
         if not self.changes.has_room:
             raise HTTPException(503, "Too many pages are open.")
-        return StreamingResponse(self.changes.stream(read_mark), media_type="text/event-stream")
+        return StreamingResponse(stream, media_type="text/event-stream")
 
 
 def _load_static() -> dict[str, bytes]:
@@ -212,6 +241,7 @@ def make_app(account: Account, token: str, on_loopback: bool = False) -> Starlet
         Route(f"{job}/log", site.log),
         Route(f"{job}/output.tar", site.output),
         Route(f"{job}/local/{{index:int}}", site.local_job),
+        Route(f"{job}/local/{{index:int}}/events", site.local_job_events),
         Route(f"{job}/local/{{index:int}}/{{what}}", site.local_file),
     ]
     faults = {HTTPException: site.fault, UnknownJob: site.fault, DatabaseError: site.fault}

@@ -54,8 +54,11 @@ class Changes:
         """True while another page can be told."""
         return self._listeners < MOST_LISTENERS
 
-    async def stream(self, read_mark: Callable[[], Mark]) -> AsyncIterator[bytes]:
-        """The text of an event stream: an event at once, and one whenever the mark is another."""
+    async def stream(self, read_mark: Callable[[], Mark], interval: float = HEARTBEAT) -> AsyncIterator[bytes]:
+        """The text of an event stream: an event at once, and one whenever the mark is another.
+
+        :param interval: seconds after which the mark is read again, though nothing was committed.
+        """
         self._listeners += 1
         try:
             yield b"retry: 2000\n\n"
@@ -65,13 +68,13 @@ class Changes:
                 mark = await asyncio.to_thread(read_mark)
                 yield b"event: change\ndata:\n\n" if mark != told else b": still here\n\n"
                 told = mark
-                await self._wait_for_another(seen)
+                await self._wait_for_another(seen, interval)
         finally:
             self._listeners -= 1
 
-    async def _wait_for_another(self, version: int) -> None:
+    async def _wait_for_another(self, version: int, interval: float) -> None:
         """Until something is committed, the server ends, or the next sign of life is due."""
         if self._version == version and not self._has_ended:
             with suppress(TimeoutError):
-                async with asyncio.timeout(HEARTBEAT):
+                async with asyncio.timeout(interval):
                     await self._changed.wait()

@@ -11,7 +11,7 @@ from typing import BinaryIO
 from jobmanager.database.database import Choice, Database
 from jobmanager.site.account import Account
 from jobmanager.web.changes import Mark
-from sandbox.files import open_regular
+from sandbox.files import open_unlinked
 
 HOUR, DAY = 3600, 86400
 """Seconds."""
@@ -74,6 +74,13 @@ class ReadOnlyDatabase(Database):
         blocked = self._store.query("SELECT grid_job, count(*) FROM local_job WHERE helps IS NOT NULL GROUP BY 1")
         return (*self._store.query("SELECT id, state FROM grid_job"), *local_jobs, *blocked)
 
+    def mark_of_local_job(self, job_id: str, index: int) -> Mark:
+        """What changes whenever a page about a local job would, but for what it prints."""
+        return (
+            *self._store.query("SELECT document FROM grid_job WHERE id = ?", [job_id]),
+            *self._store.query("SELECT document FROM local_job WHERE grid_job = ? AND number = ?", [job_id, index]),
+        )
+
     def mark_of_grid_job(self, job_id: str) -> Mark:
         """What changes whenever a page about a grid job would."""
         documents = self._store.query("SELECT document FROM grid_job WHERE id = ?", [job_id])
@@ -108,20 +115,11 @@ _CHUNK = 256 * 1024
 
 
 def open_file(path: Path) -> BinaryIO | None:
-    """A regular file in a folder of ours; None where there is none.
-
-    Neither the file nor the folder that it lies in may be a link: local jobs can put links there.
-    """
+    """A regular file in a folder of ours; None where there is none, or a link."""
     try:
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        return open_unlinked(path)
     except OSError:
         return None
-    try:
-        return open_regular(Path(path.name), folder)
-    except OSError:
-        return None
-    finally:
-        os.close(folder)
 
 
 def find_size(stream: BinaryIO) -> int:

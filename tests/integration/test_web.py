@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -13,11 +14,13 @@ from urllib.parse import quote
 import pytest
 from lxml import etree
 
+from batch_adapters.states import State
 from jobmanager.database.database import Database
 from tests.conftest import end_processes_of
+from tests.production import add_production
 from tests.samgrid import Samgrid
 from tests.serving import Serving, serving
-from tests.waiting import SECONDS
+from tests.waiting import SECONDS, wait_until
 
 TOKEN = "a-token-of-24-characters"
 
@@ -82,6 +85,31 @@ def test_nothing_is_written(finished: tuple[Samgrid, str], site: Serving) -> Non
     for path in ("/", f"/jobs/{job_id}", f"/jobs/{job_id}/local/1", "/query?q=1"):
         assert get(site, path).status == 200
     assert read_documents(samgrid) == before
+
+
+def test_a_driver_elsewhere_copies_while_a_local_job_s_page_is_open(samgrid: Samgrid) -> None:
+    samgrid.state.mkdir(mode=0o700)
+    database = Database(samgrid.state / "jobs.db")
+    add_production(database, "k3f9zq2m", 100, time.time())
+    number = next(line.index for line in database.local_jobs.lines("k3f9zq2m") if line.state is State.ACTIVE)
+    database.close()
+    results = samgrid.state / "jobs" / "k3f9zq2m" / "results"
+    results.mkdir(parents=True)
+    wish = results / f".k3f9zq2m.4711_{number}.live"
+    with serving(samgrid) as site:
+        page = f"/jobs/k3f9zq2m/local/{number}"
+        assert "Nothing is to be seen yet" in get(site, page).read().decode()
+        assert not wish.exists(), "who only fetches a page waits for nothing"
+        events = get(site, f"{page}/events")
+        wait_until(wish.exists)
+        while events.readline() != b"event: change\n":
+            pass
+        wish.with_name(f"{wish.name}.stdout").write_text("0\nevent 17 of 250\n")
+        while events.readline() != b"event: change\n":
+            pass
+        assert "event 17 of 250" in get(site, page).read().decode()
+        events.close()
+        wait_until(lambda: not list(results.iterdir()))
 
 
 def test_where_nothing_was_submitted_nothing_is_made(samgrid: Samgrid) -> None:

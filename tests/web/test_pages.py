@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from batch_adapters.states import State
 from jobmanager.database.database import Database
@@ -24,6 +24,14 @@ def database(samgrid: Samgrid, site: Serving) -> Iterator[Database]:
     database = Database(samgrid.state / "jobs.db")
     yield database
     database.close()
+
+
+def add_printed(samgrid: Samgrid) -> None:
+    """What the third local job has printed."""
+    results = samgrid.state / "jobs" / JOB / "results"
+    results.mkdir(parents=True)
+    for local_id in ("4711_3", "bad"):
+        (results / f"{JOB}.{local_id}.stdout").write_text("a line\n" * 2000)
 
 
 def count_marks(page: Page) -> int:
@@ -65,6 +73,31 @@ def test_a_running_grid_job_changes_before_the_reader_s_eyes(page: Page, site: S
     expect(page.get_by_role("progressbar", name="waiting")).to_have_text("4 of 4")
     assert count_marks(page) == 4
     assert page.evaluate("[window.isTheSame, document.activeElement.textContent, scrollY]") == [True, "Log", 150]
+
+
+def test_what_a_local_job_prints_comes_before_the_reader_s_eyes(page: Page, site: Serving, samgrid: Samgrid) -> None:
+    gates = [samgrid.scratch / f"gate{number}" for number in range(3)]
+    lines = "; ".join(f"while [ ! -e {gate} ]; do sleep 0.1; done; seq -f 'line %g' 200" for gate in gates)
+    job_id = samgrid.submit(
+        f"""&(samgrid_type = command)(executable = /bin/sh)(arguments = -c "echo begun; {lines}")"""
+    )
+    page.goto(f"{site.address}/jobs/{job_id}")
+    page.get_by_role("row").nth(1).get_by_role("link").click()
+    printed = page.get_by_role("region", name="Standard output")
+    expect(printed).to_have_text("begun\n")
+    page.evaluate("window.isTheSame = true")
+    is_at_end = "one => one.scrollHeight - one.scrollTop - one.clientHeight < 5"
+    gates[0].touch()
+    expect(printed).to_contain_text("line 200")
+    assert printed.evaluate(is_at_end), "the end is in sight"
+    printed.evaluate("one => one.scrollTop = 50")
+    gates[1].touch()
+    expect(printed).to_contain_text(re.compile("line 200.*line 200", re.DOTALL))
+    assert printed.evaluate("one => one.scrollTop") == 50, "unless the reader has left it"
+    gates[2].touch()
+    expect(page.get_by_role("heading", name="What it printed")).to_be_visible()
+    expect(printed).to_contain_text(re.compile("(line 200.*){3}", re.DOTALL))
+    assert page.evaluate("window.isTheSame")
 
 
 def test_new_grid_jobs_come_into_the_list_and_the_focus_stays(page: Page, site: Serving, database: Database) -> None:
@@ -162,14 +195,38 @@ def test_ten_thousand_local_jobs_are_drawn(page: Page, site: Serving, database: 
     expect(page.locator("#table tbody tr").first).to_contain_text("failed")
 
 
-def test_there_is_a_dark_and_a_light_page(browser: Browser, site: Serving) -> None:
+PALE = """() => {
+  const read = (colour) => colour.match(/[0-9.]+/g).map(Number);
+  const light = (colour) => read(colour).slice(0, 3).map((one) => one / 255)
+    .map((one) => one <= 0.04045 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, one, at) => sum + one * [0.2126, 0.7152, 0.0722][at], 0.05);
+  const paper = (one) => {
+    const colour = getComputedStyle(one).backgroundColor;
+    return read(colour)[3] === 0 ? paper(one.parentElement) : colour;
+  };
+  return [...document.querySelectorAll("body, body *")]
+    .filter((one) => one.tagName !== "PROGRESS" && [...one.childNodes].some((node) => node.nodeType === Node.TEXT_NODE && node.data.trim()))
+    .filter((one) => {
+      const [low, high] = [getComputedStyle(one).color, paper(one)].map(light).sort((a, b) => a - b);
+      return high / low < 4.5;
+    })
+    .map((one) => one.outerHTML);
+}"""
+"""Texts whose contrast is less than WCAG's AA asks for."""
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_texts_can_be_read_in_light_and_in_dark(
+    path: str, page: Page, site: Serving, database: Database, samgrid: Samgrid
+) -> None:
+    add_hostile(database, JOB, "bad")
+    add_printed(samgrid)
     colours = set()
     for scheme in ("dark", "light"):
-        context = browser.new_context(color_scheme=scheme)
-        page = context.new_page()
-        page.goto(site.entrance)
+        page.emulate_media(color_scheme=scheme)
+        page.goto(site.address + path)
         colours.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
-        context.close()
+        assert page.evaluate(PALE) == []
     assert len(colours) == 2
 
 
@@ -180,8 +237,11 @@ UNNAMED = """() => [...document.querySelectorAll("a, button, select, input, text
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_everything_has_a_name_for_who_cannot_see_it(path: str, page: Page, site: Serving, database: Database) -> None:
+def test_everything_has_a_name_for_who_cannot_see_it(
+    path: str, page: Page, site: Serving, database: Database, samgrid: Samgrid
+) -> None:
     add_production(database, JOB, 120, time.time())
+    add_printed(samgrid)
     page.goto(site.address + path)
     assert page.locator("h1").count() == 1
     assert page.locator("main").count() == 1

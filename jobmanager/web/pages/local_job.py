@@ -7,6 +7,7 @@ from jobmanager.database.database import UnknownJob
 from jobmanager.database.local_job import Evidence, LocalJob
 from jobmanager.site.account import Account
 from jobmanager.views.explaining import describe_driver, describe_local_job, read_context
+from jobmanager.views.following import Printed, read_printed
 from jobmanager.views.verdict import render_verdict
 from jobmanager.web.charts import JobKind, kind_of_end, kind_of_state
 from jobmanager.web.pages.grid_job import Bar, render_bars
@@ -29,6 +30,7 @@ class LocalJobPage:
     bars: list[Bar]
     evidence: list[Evidence]
     driver: list[str]
+    printed: list[Printed]
     files: list[tuple[str, int]]
     """Names and bytes."""
     events: str
@@ -53,8 +55,9 @@ def read_local_job_page(account: Account, database: ReadOnlyDatabase, job_id: st
         bars=render_bars(job.phases()),
         evidence=job.evidence(),
         driver=[*describe_driver(context.driver), *complaint],
+        printed=read_printed(account, job_id, job),
         files=_list_files(account, job_id, job),
-        events=f"/jobs/{job_id}/events",
+        events=f"/jobs/{job_id}/local/{index}/events",
     )
 
 

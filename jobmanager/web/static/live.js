@@ -53,11 +53,19 @@ async function update() {
   if (answer.status === 404) location.reload();
   if (!answer.ok) throw new Error(`status ${answer.status}`);
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const printed = document.querySelectorAll("pre.live");
+  const left = new Set([...printed].filter((one) => one.scrollHeight - one.scrollTop - one.clientHeight > 5));
   for (const element of document.querySelectorAll("[data-live]")) {
     const replacement = fresh.getElementById(element.id);
     if (replacement) sync(element, replacement);
   }
+  showEnds(left);
   document.title = fresh.title;
+}
+
+// Of what is printed the end is in sight, unless the reader has left it.
+function showEnds(left) {
+  for (const one of document.querySelectorAll("pre.live")) if (!left.has(one)) one.scrollTop = one.scrollHeight;
 }
 
 function sync(old, fresh) {
@@ -110,6 +118,7 @@ function syncChildren(old, fresh) {
   }
 }
 
+showEnds(new Set());
 if (address) {
   // Browsers keep few connections to one server: a page that nobody looks at needs none.
   document.addEventListener("visibilitychange", () => (document.hidden ? disconnect() : connect()));

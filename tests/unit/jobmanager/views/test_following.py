@@ -10,7 +10,7 @@ from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob, Outcome
 from jobmanager.site.account import Account
 from jobmanager.states.ends import put_outcome
-from jobmanager.views.following import _AT_ONCE, _Stream, find_printed, follow_local_job
+from jobmanager.views.following import _AT_ONCE, _TAIL, Printed, _Stream, find_printed, follow_local_job, read_printed
 
 JOB = "aaaaaaaa"
 
@@ -46,7 +46,7 @@ def end(account: Account, job: LocalJob) -> None:
 
 
 def read(stream: _Stream, path: Path, begin: int = 0, is_over: bool = False) -> list[str]:
-    return list(stream.read(begin, path.open("rb"), is_over))
+    return list(stream.read((begin, path.open("rb")), is_over))
 
 
 def test_each_line_is_shown_once_when_it_is_whole(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_copy_that_begins_later_goes_on_where_the_one_before_ended(tmp_path: P
         file.write_text(text)
         source = file.open("rb")
         begin = int(source.readline())
-        lines = list(stream.read(begin, source, False))
+        lines = list(stream.read((begin, source), False))
         assert lines == (shown or ["… 16 bytes before this are not shown", "x"])
 
 
@@ -154,3 +154,33 @@ def test_a_record_that_leads_elsewhere_is_not_followed(
     (live / "stderr").write_text("")
     assert find_printed(account, JOB, job, "stdout") is None
     assert (find_printed(account, JOB, job, "stderr") is None) == (name == "etc")
+    live.rename(tmp_path / "moved")
+    live.symlink_to(tmp_path / "moved")
+    assert find_printed(account, JOB, job, "stderr") is None
+
+
+def test_of_a_channel_the_end_is_read_from_a_whole_line_on(account: Account, job: LocalJob, tmp_path: Path) -> None:
+    live = begin(account, tmp_path / f"samgrid.{JOB}.x")
+    (live / "stdout").write_bytes(b"x" * 1000 + b"\n" + b"y" * _TAIL + b"\nz\x1b\n")
+    (live / "stderr").write_bytes(b"one\r\n10 %\r50 %\r")
+    out, err = read_printed(account, JOB, job)
+    assert err == Printed("stderr", "one\n50 %", 0)
+    assert (out.left_out, out.text) == (1000 + 1 + _TAIL + 1, "z\ufffd\n")
+
+
+def test_of_a_copy_from_elsewhere_it_is_known_what_came_before(account: Account, job: LocalJob) -> None:
+    copy = account.places.results(JOB) / f".{JOB}.77.live.stdout"
+    copy.write_text("4000\ntorn\nnext\n")
+    assert read_printed(account, JOB, job) == [Printed("stdout", "next\n", 4005)]
+
+
+def test_where_nothing_can_be_read_nothing_is_shown(account: Account, job: LocalJob, tmp_path: Path) -> None:
+    results = account.places.results(JOB)
+    (results / f"{JOB}.77.stdout").symlink_to("/etc/passwd")
+    (results / f"{JOB}.77.stderr").mkdir()
+    assert read_printed(account, JOB, job) == []
+    (tmp_path / f"{JOB}.77.stdout").write_text("secret")
+    results.rename(tmp_path / "results")
+    results.symlink_to(tmp_path)
+    assert read_printed(account, JOB, job) == []
+    assert read_printed(account, JOB, LocalJob.new(2, "fork", None)) == []

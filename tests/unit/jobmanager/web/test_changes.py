@@ -69,6 +69,18 @@ def test_a_change_to_another_grid_job_is_no_change(account: Account) -> None:
     run(account, mark_of(account, "aaaaaaaa"), check)
 
 
+def test_what_is_committed_nowhere_is_looked_for_now_and_then(account: Account) -> None:
+    looks = iter(range(60))
+
+    async def main() -> None:
+        stream = Changes(VersionReader(account)).stream(lambda: (next(looks) // 3,), interval=0.01)
+        told = [await take(stream) for _ in range(8)]
+        assert told[1:] == [CHANGE, ALIVE, ALIVE, CHANGE, ALIVE, ALIVE, CHANGE]
+        await stream.aclose()  # type: ignore[attr-defined]
+
+    asyncio.run(main())
+
+
 def test_a_database_that_comes_into_being_is_told(account: Account) -> None:
     def mark() -> Mark:
         with open_read_only(account) as database:

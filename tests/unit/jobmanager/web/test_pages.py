@@ -418,6 +418,7 @@ def test_thousands_of_local_jobs_make_no_giant_page(client: TestClient, account:
     "path",
     [
         "/jobs/none0000", "/jobs/none0000/log", "/jobs/none0000/output.tar", "/jobs/none0000/events",
+        "/jobs/none0000/local/1/events",
         "/jobs/none0000/local/1", f"/jobs/{JOB}/local/0", f"/jobs/{JOB}/local/4", f"/jobs/{JOB}/local/{10**30}",
         f"/jobs/{JOB}/local/x", f"/jobs/{JOB}/output.tar", f"/jobs/{JOB}/local/1/stdout",
         f"/jobs/{JOB}/local/1/nothing", "/static/none.css", "/static/..%2fapp.py", "/static/%2e%2e/app.py",
@@ -469,6 +470,20 @@ def test_a_local_job_shows_evidence_verdict_and_files(client: TestClient, accoun
     assert "4711_2" in page
     assert re.search(rf'href="/jobs/{JOB}/local/2/stdout".*5 bytes', page)
     assert f"/jobs/{JOB}/local/2/stderr" not in page
+
+
+def test_a_local_job_s_page_has_what_it_printed_harmlessly(client: TestClient, account: Account) -> None:
+    add(account, count=3)
+    bring_back(account, 2, "stdout", b"<script>\xff\x1b[2J</script>\n" * 9000)
+    bring_back(account, 2, "stderr", b"")
+    answer = client.get(f"/jobs/{JOB}/local/2")
+    check_harmless(answer.text)
+    (printed,) = html.fromstring(answer.text).findall(".//pre")
+    assert set(str(printed.text).splitlines()) == {"<script>\ufffd\ufffd[2J</script>"}
+    assert len(str(printed.text)) < 9000
+    assert "the end of it, after" in answer.text
+    assert client.get(f"/jobs/{JOB}/local/2", headers={"Authorization": "none"}).status_code == 401
+    assert client.get(f"/jobs/{JOB}/local/2/events", headers={"Authorization": "none"}).status_code == 401
 
 
 def test_text_is_text_whatever_is_in_it(client: TestClient, account: Account) -> None:

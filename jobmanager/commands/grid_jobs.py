@@ -238,9 +238,7 @@ def _submit(account: "Account", file: str, name: str | None = None) -> str:
     return submit_request(account, given, folder, name)
 
 
-def submit_request(
-    account: "Account", given: "Given", folder: Path, name: str | None = None, is_limited: bool = True
-) -> str:
+def submit_request(account: "Account", given: "Given", folder: Path, name: str | None = None) -> str:
     """Accept a request, by another name if one is given, and have it run; see `accept_grid_job`."""
     from adapters import canonical_name
     from jobmanager.monitor.client import end_other_monitor
@@ -249,7 +247,7 @@ def submit_request(
     if name is not None:
         given = [*((word, values) for word, values in given if canonical_name(word) != "name"), ("name", (name,))]
     end_other_monitor(account)
-    job_id = accept_grid_job(account, given, folder, is_limited=is_limited)
+    job_id = accept_grid_job(account, given, folder)
     wake_for(account, job_id)
     return job_id
 

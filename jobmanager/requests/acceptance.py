@@ -8,7 +8,6 @@ import re
 import string
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,22 +58,18 @@ _TAKEN = {"queue": "queue", "project": "project", "cores": "cores", "gpus": "gpu
 """What a batch system may not be able to say, and the variable of its submit command."""
 
 
-def accept_grid_job(
-    account: Account, given: Given, folder: Path, origin: GramOrigin | None = None, is_limited: bool = True
-) -> str:
+def accept_grid_job(account: Account, given: Given, folder: Path, origin: GramOrigin | None = None) -> str:
     """Check a request, fix how it is cut, and register it; the new grid job's id.
 
     A request that GRAM has sent before, by its uniqid, is the grid job that it became then.
 
     :param folder: where the request's relative file names start.
-    :param is_limited: False in an interpreter of somebody's own, who can stop a handler that does not come to an end,
-        and whose signals and process are not ours.
     :raises BadRequest: naming every fault; nothing has been created then.
     :raises HandlerError: the handler failed, or did not come to an end; neither.
     """
     if origin is not None and (known := account.database.grid_jobs.find_uniqid(origin.uniqid)):
         return known
-    with limited(account.configuration.handlers.time_limit) if is_limited else nullcontext():
+    with limited(account.configuration.handlers.time_limit):
         job = prepare_grid_job(account, given, folder)
     if find_values(given, NOTIFY) and not account.configuration.notification.command:
         logger.warning("%s: nobody is told, as the configuration names no [notification] command", NOTIFY)

@@ -36,13 +36,17 @@ class HandlerHung(HandlerError):
 
 @contextmanager
 def limited(seconds: float, record: int = _STDERR) -> Iterator[None]:
-    """End the block when so many seconds are over; in a process's main thread only.
+    """End the block when so many seconds are over, of 0 never; where there is an end, in a process's main thread only.
 
     Code that does not hear of it (a library in C, a loop that catches everything) ends with the process, some seconds
     later: its stack goes to the descriptor ``record``.
 
     :raises HandlerHung: the block was ended.
     """
+
+    if not seconds:
+        yield
+        return
 
     def give_up(number: int, frame: FrameType | None) -> None:
         raise TooLong(f"no end after {seconds:g} s: {_find_place(frame)}")

@@ -42,7 +42,7 @@ def find_printed(account: Account, grid_job: str, job: LocalJob, kind: str) -> P
 
 
 @dataclass(frozen=True)
-class Printed:
+class PrintedEnd:
     """The end of what a local job has printed on a channel."""
 
     kind: str
@@ -51,7 +51,7 @@ class Printed:
     """Bytes before it."""
 
 
-def read_printed(account: Account, grid_job: str, job: LocalJob) -> list[Printed]:
+def read_printed(account: Account, grid_job: str, job: LocalJob) -> list[PrintedEnd]:
     """The ends of both channels as far as they can be read, of other hosts what somebody's `Wish` has brought here."""
     printed = []
     for kind in KINDS if job.local_id is not None else ():
@@ -61,7 +61,7 @@ def read_printed(account: Account, grid_job: str, job: LocalJob) -> list[Printed
     return printed
 
 
-def _read_tail(kind: str, begin: int, source: BinaryIO) -> Printed:
+def _read_tail(kind: str, begin: int, source: BinaryIO) -> PrintedEnd:
     with source:
         first = source.tell()
         start = max(first, os.fstat(source.fileno()).st_size - _TAIL)
@@ -70,7 +70,7 @@ def _read_tail(kind: str, begin: int, source: BinaryIO) -> Printed:
     left_out = begin + start - first
     # What is cut begins with a whole line, where there is one.
     torn = data.find(b"\n") + 1 if left_out else 0
-    return Printed(kind, "\n".join(map(_show, data[torn:].split(b"\n"))), left_out + torn)
+    return PrintedEnd(kind, "\n".join(map(_show, data[torn:].split(b"\n"))), left_out + torn)
 
 
 def follow_local_job(account: Account, grid_job: str, index: int) -> Iterator[str]:

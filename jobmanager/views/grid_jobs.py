@@ -106,11 +106,21 @@ def render_json(
         why = {"quarantined": quarantined[row.id].sentence} if row.id in quarantined else {}
         sums = database.phases.sums(row.id)
         phases = [{name: getattr(phase, name) for name in _OF_PHASE} for phase in sums]
-        objects.append({**asdict(row), "phases": phases, **moment, **why, **details})
+        steps = {"steps": find_steps(database, row)}
+        objects.append({**asdict(row), **steps, "phases": phases, **moment, **why, **details})
     return json.dumps(objects, indent=2)
 
 
 _OF_PHASE = ("name", "unit", "done", "total", "local_jobs")
+
+
+def find_steps(database: Database, row: Overview) -> list[dict[str, object]]:
+    """The steps of a structured grid job, for programs, with those that each needs where its document can be read."""
+    try:
+        needs = database.grid_jobs.get(row.id).needs if row.steps else {}
+    except DamagedDocument:
+        needs = {}
+    return [{**asdict(step), **({"after": needs[step.name]} if needs else {})} for step in row.steps]
 
 
 def find_details(account: Account, job_id: str, now: float) -> dict[str, object]:

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
@@ -24,11 +25,15 @@ from jobmanager.commands.python import (
     JobStatus,
     MapHandle,
     NoOutput,
+    NotRepeatable,
     QueryError,
+    Recovered,
     UnknownJob,
+    UnknownRequest,
     grid_job,
     grid_jobs,
     query,
+    recover,
     submit,
     submit_map,
 )
@@ -36,6 +41,7 @@ from jobmanager.database.database import Database
 from jobmanager.views import watching
 from sandbox.unpack import unpack
 from tests.installed import ROOT, link_package
+from tests.integration.conftest import HANDLERS
 from tests.integration.test_terminal import read_terminal
 from tests.samgrid import Samgrid
 from tests.waiting import SECONDS, wait_until
@@ -177,6 +183,13 @@ def test_what_is_not_there_is_said(state: Path) -> None:
         job.stdout(7)
     with pytest.raises(QueryError, match="XPath"):
         query("//[", job=job)
+    with pytest.raises(UnknownJob, match="no grid job has the name"):
+        query("1", job="zzzzzzzz")
+    for ask_lines in (job.stdout, job.stderr):
+        with pytest.raises(ValueError, match="lines must be at least 0, or None for all, not -1"):
+            ask_lines(1, lines=-1)
+    with pytest.raises(ValueError, match="lines must be at least 0"):
+        job.log(lines=-1)
     with pytest.raises(ValueError, match="there is no state 'runing': it is one of pending, active"):
         grid_jobs(state="runing")
     assert "there is no grid job zzzzzzzz" in JobHandle("zzzzzzzz", str(state))._repr_html_()
@@ -198,6 +211,7 @@ def test_a_handle_says_what_the_commands_say(samgrid: Samgrid, state: Path) -> N
     assert job.log() == samgrid("log", job.id).stdout.rstrip("\n")
     assert str(job.output_tar()) == samgrid("output", job.id).stdout.splitlines()[0]
     (found,) = query("//local-job/@id", job=job)
+    assert query("//local-job/@id", job="all is true") == query("//local-job/@id", job=job.id[:6]) == [found]
     assert found.text == job.local_jobs()[0].local_id == samgrid("query", "//local-job/@id").stdout.strip()
     (local_job,) = job.local_jobs()
     assert local_job.succeeded
@@ -276,6 +290,44 @@ def test_a_sequence_has_its_outputs_in_its_steps(state: Path) -> None:
     one, two = job.steps()
     assert (one.status().parent, two.status().parent) == (job.id, job.id)
     assert [(path / "it").read_text() for path in two.outputs("results").values()] == ["it\n"]
+
+
+def test_what_failed_is_made_again_and_what_is_needed_is_known(samgrid: Samgrid, state: Path, tmp_path: Path) -> None:
+    step = {"samgrid_type": "command", "executable": "/bin/ls", "arguments": tmp_path / "go"}
+    steps = {"a": {**step, "arguments": "/"}, "b": step, "c": {**step, "after": ["a"]}}
+    job = submit({"samgrid_type": "structured", "steps": steps}, name="three")
+    status = job.wait()
+    assert [one.after for one in status.steps] == [(), ("a",), ("a",)]
+    (told,) = json.loads(samgrid("status", job.id, "--format", "json").stdout)
+    assert [one["after"] for one in told["steps"]] == [[], ["a"], ["a"]]
+    (tmp_path / "go").touch()
+    again = job.resubmit(failed=True)
+    assert (again.wait().outcome, again.status().repeats) == ("done", job.id)
+    with pytest.raises(NotRepeatable, match=f"all steps of {again.id} are done"):
+        job.resubmit(failed=True)
+    whole = []
+    threading.Thread(target=lambda: whole.append(job.resubmit())).start()
+    wait_until(lambda: bool(whole))
+    with pytest.raises(NotRepeatable, match="wait until it has ended"):
+        whole[0].resubmit()
+    whole[0].cancel()
+
+
+def test_what_is_missing_of_a_request_is_submitted_once(
+    state: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SAMGRID_HANDLERS_MODULES", str(HANDLERS))
+    with pytest.raises(UnknownRequest, match="no grid job here is of request 4711"):
+        recover(4711)
+    (tmp_path / "fail2").touch()
+    request = {"samgrid_type": "generator", "request_id": 4711, "events": 4, "events_per_local_job": 2}
+    assert submit({**request, "marks": tmp_path}).wait().counts == {"done": 1, "failed": 1}
+    (tmp_path / "fail2").unlink()
+    found = recover("4711")
+    (made,) = found.submitted
+    assert found.running == ()
+    assert made.wait().counts == {"done": 1}
+    assert recover(4711) == Recovered(running=(), submitted=())
 
 
 def test_threads_may_share_a_handle_and_submit(state: Path) -> None:

@@ -205,7 +205,8 @@ PALE = """() => {
     return read(colour)[3] === 0 ? paper(one.parentElement) : colour;
   };
   return [...document.querySelectorAll("body, body *")]
-    .filter((one) => one.tagName !== "PROGRESS" && [...one.childNodes].some((node) => node.nodeType === Node.TEXT_NODE && node.data.trim()))
+    .filter((one) => one.tagName !== "PROGRESS")
+    .filter((one) => [...one.childNodes].some((node) => node.nodeType === Node.TEXT_NODE && node.data.trim()))
     .filter((one) => {
       const [low, high] = [getComputedStyle(one).color, paper(one)].map(light).sort((a, b) => a - b);
       return high / low < 4.5;

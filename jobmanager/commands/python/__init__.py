@@ -3,6 +3,7 @@
 What others see is imported relatively, as in `adapters`: their type checkers know our modules by the long names only.
 """
 
+from ...control.resubmission import NotRepeatable, UnknownRequest
 from ...database.grid_jobs import UnknownJob
 from ...database.sqlite import DatabaseError
 from ...requests.attributes import BadRequest
@@ -11,7 +12,7 @@ from ...site.configuration import ConfigurationError
 from ...site.places import StateFolderError
 from ...views.query import Item, QueryError
 from ...views.watching import CannotGoOn
-from .handles import JobHandle, NoOutput, grid_job, grid_jobs, query, submit
+from .handles import JobHandle, NoOutput, Recovered, grid_job, grid_jobs, query, recover, submit
 from .mapping import CallFailed, MapHandle, submit_map
 from .statuses import JobStatus, LocalJobStatus, PhaseProgress, StepStatus
 
@@ -28,14 +29,18 @@ __all__ = [
     "LocalJobStatus",
     "MapHandle",
     "NoOutput",
+    "NotRepeatable",
     "PhaseProgress",
     "QueryError",
+    "Recovered",
     "StateFolderError",
     "StepStatus",
     "UnknownJob",
+    "UnknownRequest",
     "grid_job",
     "grid_jobs",
     "query",
+    "recover",
     "submit",
     "submit_map",
 ]

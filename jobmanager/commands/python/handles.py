@@ -87,6 +87,23 @@ class JobHandle:
                 wake_monitor(account)
         return is_cancelled
 
+    def resubmit(self, *, failed: bool = False) -> "JobHandle":
+        """A new grid job with the request of this one, which has ended.
+
+        :param failed: only what did not succeed, with its numbers, events and seeds.
+        :raises NotRepeatable: it has not ended, nothing of it failed, or that is made again already.
+        :raises BadRequest: its request cannot be run any more.
+        """
+        from jobmanager.commands.grid_jobs import wake_for
+        from jobmanager.control.resubmission import repeat_grid_job
+        from jobmanager.monitor.client import end_other_monitor
+
+        with _opened(self.state_dir) as account:
+            end_other_monitor(account)
+            job = repeat_grid_job(account, self.id, failed)
+            wake_for(account, job.job_id)
+        return JobHandle(job.job_id, self.state_dir)
+
     def local_jobs(self) -> list[LocalJobStatus]:
         """What is known of its local jobs now; none before they are submitted, and of a sequence."""
         with _opened(self.state_dir) as account:
@@ -101,21 +118,23 @@ class JobHandle:
         """What happened to it, in order, or the last lines of that."""
         from jobmanager.views.logs import render_log
 
+        _check_lines(lines)
         with _opened(self.state_dir) as account:
             return "\n".join(render_log(account, account.database, self.id, lines))
 
-    def stdout(self, number: int, lines: int = 100) -> str:
-        """The last lines that a local job has printed, as far as they can be seen from here."""
+    def stdout(self, number: int, lines: int | None = 100) -> str:
+        """The last lines that a local job has printed, as far as they can be seen from here; with None all."""
         return self._read_printed(number, "stdout", lines)
 
-    def stderr(self, number: int, lines: int = 100) -> str:
+    def stderr(self, number: int, lines: int | None = 100) -> str:
         """The same of its standard error."""
         return self._read_printed(number, "stderr", lines)
 
-    def _read_printed(self, number: int, kind: str, lines: int) -> str:
+    def _read_printed(self, number: int, kind: str, lines: int | None) -> str:
         from jobmanager.views.following import find_printed
         from jobmanager.views.logs import find_meant, read_lines
 
+        _check_lines(lines)
         with _opened(self.state_dir) as account:
             ((whose, job),) = find_meant(account.database, f"{self.id}/{number}")
             path = find_printed(account, whose, job, kind)
@@ -167,11 +186,19 @@ def _opened(state_dir: str | os.PathLike[str] | None, is_made: bool = False) -> 
     """An account for the time of one call."""
     named = None if state_dir is None else os.fspath(state_dir)
     account = open_account(named, create=is_made)
+    # Who calls can stop a handler that does not come to an end; signals and process are theirs.
+    handlers = replace(account.configuration.handlers, time_limit=0)
+    account = replace(account, configuration=replace(account.configuration, handlers=handlers))
     try:
         yield account
     finally:
         if "database" in vars(account):
             account.database.close()
+
+
+def _check_lines(lines: int | None) -> None:
+    if lines is not None and lines < 0:
+        raise ValueError(f"lines must be at least 0, or None for all, not {lines}")
 
 
 def _find_tar(account: "Account", job_id: str) -> Path:
@@ -232,7 +259,7 @@ def submit(
             text = _check_text(request) if isinstance(request, str) else _render_request(request)
             given, start = read_request_text(text, "request", modules) if text else [], Path.cwd()
         where = start if folder is None else Path(folder).resolve()
-        job_id = submit_request(account, given, where, name, is_limited=False)
+        job_id = submit_request(account, given, where, name)
         return JobHandle(job_id, str(account.places.root))
 
 
@@ -271,10 +298,42 @@ def grid_jobs(
         return [JobHandle(row.id, str(account.places.root)) for row in rows]
 
 
+@dataclass(frozen=True)
+class Recovered:
+    """What is made again of a request."""
+
+    running: tuple[JobHandle, ...]
+    """Have not ended yet: nothing is submitted before they have."""
+    submitted: tuple[JobHandle, ...]
+    """The new grid jobs, which make what is missing; none where nothing is."""
+
+
+def recover(request: str | int, *, state_dir: str | os.PathLike[str] | None = None) -> Recovered:
+    """Submit again what is missing of a request, by the experiment's own id of it; said again, it does nothing.
+
+    :raises UnknownRequest: no grid job is of it.
+    :raises BadRequest: its request cannot be run any more.
+    """
+    from jobmanager.commands.grid_jobs import wake_for
+    from jobmanager.control.resubmission import recover_request
+    from jobmanager.monitor.client import end_other_monitor
+
+    with _opened(state_dir) as account:
+        end_other_monitor(account)
+        found, jobs = recover_request(account, str(request))
+        for job in jobs[:1]:
+            wake_for(account, job.job_id)
+        folder = str(account.places.root)
+    return Recovered(
+        tuple(JobHandle(job_id, folder) for job_id in found.running),
+        tuple(JobHandle(job.job_id, folder) for job in jobs),
+    )
+
+
 def query(
     expression: str,
     *,
-    job: JobHandle | None = None,
+    job: JobHandle | str | None = None,
     xquery: bool = False,
     timeout: float = 60.0,
     state_dir: str | os.PathLike[str] | None = None,
@@ -283,6 +342,7 @@ def query(
 
     Grid jobs whose documents cannot be read are left out, with a warning.
 
+    :param job: at hand, or its id or name.
     :param xquery: it is XQuery 3.1, or XPath 3.1: needs the extra ``xquery``.
     :param timeout: in seconds.
     :raises QueryError: it is wrong, or has no answer within time and memory.
@@ -292,8 +352,9 @@ def query(
     from jobmanager.views.query import Language, QueryLimits, run_limited
 
     language = Language.XQUERY if xquery else Language.XPATH
-    with _opened(job.state_dir if job else state_dir) as account:
-        result = run_limited(account, job.id if job else None, expression, language, QueryLimits(seconds=timeout))
+    with _opened(job.state_dir if isinstance(job, JobHandle) else state_dir) as account:
+        job_id = account.database.grid_jobs.find(job) if isinstance(job, str) else job.id if job else None
+        result = run_limited(account, job_id, expression, language, QueryLimits(seconds=timeout))
     for damage in result.left_out:
         warnings.warn(f"left out: {damage}", stacklevel=2)
     return list(result.items)

@@ -9,7 +9,7 @@ from typing import Any
 from jobmanager.database.local_jobs import LocalJobLine
 from jobmanager.database.times import read_time
 from jobmanager.site.account import Account, find_outage
-from jobmanager.views.grid_jobs import find_details
+from jobmanager.views.grid_jobs import find_details, find_steps
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,8 @@ class StepStatus:
     grid_job: str | None
     state: str | None
     outcome: str | None
+    after: tuple[str, ...] = ()
+    """The steps that it needs, by name."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,7 @@ def read_status(account: Account, job_id: str) -> JobStatus:
     database, now = account.database, time.time()
     details: Mapping[str, Any] = find_details(account, job_id, now)
     (row,) = database.grid_jobs.overview(job_id)
+    steps: list[dict[str, Any]] = find_steps(database, row)
     outage = None if row.outcome else find_outage(account, row.batch)
     why = database.quarantine.list().get(job_id)
     return JobStatus(
@@ -153,7 +156,7 @@ def read_status(account: Account, job_id: str) -> JobStatus:
             PhaseProgress(phase.name, phase.unit, phase.done, phase.total, phase.local_jobs)
             for phase in database.phases.sums(job_id)
         ),
-        steps=tuple(StepStatus(step.name, step.grid_job, step.state, step.outcome) for step in row.steps),
+        steps=tuple(StepStatus(**step) for step in steps),
         parent=row.parent,
         repeats=details.get("repeats"),
         being_cancelled=details.get("being_cancelled", False),

@@ -7,7 +7,7 @@ from jobmanager.database.database import UnknownJob
 from jobmanager.database.local_job import Evidence, LocalJob
 from jobmanager.site.account import Account
 from jobmanager.views.explaining import describe_driver, describe_local_job, read_context
-from jobmanager.views.following import Printed, read_printed
+from jobmanager.views.following import PrintedEnd, read_printed
 from jobmanager.views.verdict import render_verdict
 from jobmanager.web.charts import JobKind, kind_of_end, kind_of_state
 from jobmanager.web.pages.grid_job import Bar, render_bars
@@ -30,7 +30,7 @@ class LocalJobPage:
     bars: list[Bar]
     evidence: list[Evidence]
     driver: list[str]
-    printed: list[Printed]
+    printed: list[PrintedEnd]
     files: list[tuple[str, int]]
     """Names and bytes."""
     events: str

@@ -393,7 +393,7 @@ def test_a_step_that_was_cancelled_is_cancelled_wherever_steps_are_listed(
     assert f"make ({part}) cancelled" in render_details(account, job_id, row, 3000)
     printed = json.loads(render_json(account.database, [row], {}, {}, {}))
     jsonschema.validate(printed, json.loads(STATUS_SCHEMA.read_text()))
-    assert [step["outcome"] for step in printed[0]["steps"]] == ["cancelled", None]
+    assert [(step["outcome"], step["after"]) for step in printed[0]["steps"]] == [("cancelled", []), (None, ["make"])]
 
 
 def accept_two(account: Account, *states: State) -> tuple[str, list[str]]:

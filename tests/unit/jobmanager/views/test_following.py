@@ -10,7 +10,15 @@ from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob, Outcome
 from jobmanager.site.account import Account
 from jobmanager.states.ends import put_outcome
-from jobmanager.views.following import _AT_ONCE, _TAIL, Printed, _Stream, find_printed, follow_local_job, read_printed
+from jobmanager.views.following import (
+    _AT_ONCE,
+    _TAIL,
+    PrintedEnd,
+    _Stream,
+    find_printed,
+    follow_local_job,
+    read_printed,
+)
 
 JOB = "aaaaaaaa"
 
@@ -164,14 +172,14 @@ def test_of_a_channel_the_end_is_read_from_a_whole_line_on(account: Account, job
     (live / "stdout").write_bytes(b"x" * 1000 + b"\n" + b"y" * _TAIL + b"\nz\x1b\n")
     (live / "stderr").write_bytes(b"one\r\n10 %\r50 %\r")
     out, err = read_printed(account, JOB, job)
-    assert err == Printed("stderr", "one\n50 %", 0)
+    assert err == PrintedEnd("stderr", "one\n50 %", 0)
     assert (out.left_out, out.text) == (1000 + 1 + _TAIL + 1, "z\ufffd\n")
 
 
 def test_of_a_copy_from_elsewhere_it_is_known_what_came_before(account: Account, job: LocalJob) -> None:
     copy = account.places.results(JOB) / f".{JOB}.77.live.stdout"
     copy.write_text("4000\ntorn\nnext\n")
-    assert read_printed(account, JOB, job) == [Printed("stdout", "next\n", 4005)]
+    assert read_printed(account, JOB, job) == [PrintedEnd("stdout", "next\n", 4005)]
 
 
 def test_where_nothing_can_be_read_nothing_is_shown(account: Account, job: LocalJob, tmp_path: Path) -> None:

@@ -312,6 +312,10 @@ class GridJobs:
     def has(self, job_id: str) -> bool:
         return any(self._store.query("SELECT 1 FROM grid_job WHERE id = ?", [job_id]))
 
+    def batch_of(self, job_id: str) -> str | None:
+        """The batch system of a grid job; None where there is no such grid job."""
+        return next(iter(self._store.values("SELECT batch FROM grid_job WHERE id = ?", [job_id])), None)
+
     def overview(self, job_id: str | None = None, choice: Choice = Choice()) -> list[Overview]:
         """A line per grid job, the newest last; or of one only, or of those that are chosen."""
         condition, values = choice.condition()

@@ -211,15 +211,19 @@ def find_orphans(database: Database, system: BatchSystem, statuses: Iterable[Loc
     """The orphans among what a batch system answered that it has; a submission that is under way makes none."""
     open_grid_jobs = {job.id for job in database.grid_jobs.list_open()}
     in_doubt = database.local_jobs.tokens_in_doubt()
-    is_taken = functools.cache(database.grid_jobs.has)
+    batch_of = functools.cache(database.grid_jobs.batch_of)
     is_registered = functools.cache(functools.partial(database.local_jobs.is_registered, system.adapter.name))
     earlier_ids = functools.cache(database.local_jobs.earlier_ids)
     for status in statuses:
         match = _TOKEN.fullmatch(status.token)
         if match is None or not status.is_alive or status.token in in_doubt:
             continue
+        batch = batch_of(match[1])
+        # The same batch system may be there under two names: under the grid job's own it is known what is wanted.
+        if batch not in (None, system.adapter.name):
+            continue
         array = system.adapter.naming.array_of(status.local_id) or status.local_id
-        is_ours = is_taken(match[1])
+        is_ours = batch is not None
         reason = _find_reason(is_registered(status.token, array), match[1], is_ours, match[1] in open_grid_jobs)
         if status.local_id in earlier_ids(match[1]):
             reason = f"an earlier attempt of grid job {match[1]}, which has tried again"

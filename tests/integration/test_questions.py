@@ -1,8 +1,12 @@
-"""The questions of docs/questions.md: each is asked as it stands there, of documents whose answers are known."""
+"""The questions of docs/questions.md, asked of documents whose answers are known, and of real grid jobs."""
 
+import getpass
 import re
 import shlex
+import tarfile
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +22,10 @@ from jobmanager.states.ends import put_outcome
 from sandbox.status import PhaseStatus
 from tests.extras import need
 from tests.forked_samgrid import ForkedSamgrid
+from tests.integration.conftest import HANDLERS
+from tests.integration.test_experiments import STAND_IN
 from tests.samgrid import Samgrid
+from tests.waiting import wait_until
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "questions.md"
 QUESTIONS = dict(re.findall(r"^\*\*(\d+)\. .*?\n```\n(.*?)\n```$", PAGE.read_text(), re.MULTILINE | re.DOTALL))
@@ -133,6 +140,71 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Samgrid:
     put(database, stuck, "2", [LocalJob.new(1, "slurm", None)])
     database.close()
     return ForkedSamgrid(folder / "state", folder, {})
+
+
+SITE = """
+[handlers]
+modules = ["{handlers}"]
+[type.dzero_monte_carlo]
+datasets = "{folder}"
+[batch.cluster]
+based_on = "fork"
+# Why one waits: the embedded batch system has no reasons.
+jobs = '(?P<id>(?P<token>[a-z][a-z0-9-]*)\\.\\d+) (?P<state>(?P<reason>queued)|\\w+) (?:-|(?P<exit>\\d+)).*'
+[batch.silent]
+based_on = "fork"
+submit.argv = ["/bin/false"]
+"""
+PRODUCTION = """&(samgrid_type = dzero_monte_carlo)(runjob_requestid = 13669)(runjob_numevts = 4)
+ (events_per_local_job = 2)(d0_release_version = p14.07.00)(jobfiles_dataset = jms_set14)"""
+LOSSY = "&(samgrid_type = generator)(events = 6)(events_per_local_job = 2)(request_id = 1)(marks = {marks})"
+HELD = """&(samgrid_type = command)(executable = /bin/sh)(count = 3)(environment = (GATE "{gate}"))
+ (arguments = -c "samgrid-report phase d0gstar 117/250 events; until [ -e $GATE ]; do sleep 0.2; done")"""
+
+
+@pytest.fixture(scope="module")
+def real(module_samgrid: Samgrid, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Samgrid, str]]:
+    """An account whose grid jobs are done, failed, cancelled, under way and kept from going on; which one failed."""
+    folder = tmp_path_factory.mktemp("real")
+    (folder / "samgrid.toml").write_text(SITE.format(handlers=HANDLERS, folder=folder))
+    (folder / "jms_set14").mkdir()
+    with tarfile.open(folder / "jms_set14" / "mc_runjob.tar", "w") as tar:
+        tar.add(STAND_IN, "mc_runjob/mc_runjob")
+    settings = {"SAMGRID_CONFIG": str(folder / "samgrid.toml"), "SAMGRID_FORK_SLOTS": "2"}
+    samgrid = replace(module_samgrid, settings={**settings, "SAMGRID_SITE_BATCH_SYSTEM": "cluster"})
+    (folder / "fail3").touch()
+    assert samgrid("run", "-", stdin=PRODUCTION).returncode == 0
+    failed = samgrid.submit(LOSSY.format(marks=folder))
+    assert samgrid("watch", failed).returncode == 1
+    held = HELD.format(gate=folder / "gate")
+    cancelled = samgrid.submit(held)
+    samgrid("cancel", cancelled)
+    assert samgrid("watch", cancelled).returncode == 1
+    samgrid.submit(held)
+    replace(samgrid, settings={**settings, "SAMGRID_SITE_BATCH_SYSTEM": "silent"}).submit(held)
+    reached = "boolean(//problem and //phase[@done=117] and //local-job/@wait-reason)"
+    wait_until(lambda: samgrid("query", reached).stdout == "true\n")
+    yield samgrid, failed
+    (folder / "gate").touch()
+
+
+@pytest.mark.parametrize("number", QUESTIONS)
+def test_a_question_has_an_answer_in_an_account_where_much_has_happened(real: tuple[Samgrid, str], number: str) -> None:
+    samgrid, failed = real
+    _, *words = shlex.split(QUESTIONS[number])
+    if "--xquery" in words:
+        need("saxonche")
+    host = samgrid("query", "string(//local-job/@host)").stdout.strip()
+    for name, own in {
+        "maria": getpass.getuser(), "wn102.example.org": host, "^wn10[0-9]\\.": f"^{host}", "k3f": failed,
+        "slurm": "cluster", "4711_3": f"{failed}-1.3", "PT6H": "PT0S",
+    }.items():  # fmt: skip
+        words = [word.replace(name, own) for word in words]
+    done = samgrid(*words)
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = done.stdout.splitlines()[1 if "table" in words else 0 :]
+    assert rows
+    assert rows not in (["0"], ["NaN"])
 
 
 def test_there_are_twenty_questions_and_an_answer_for_each() -> None:

@@ -8,7 +8,7 @@ import fcntl
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -107,10 +107,10 @@ def replace_file(path: Path, content: bytes, mode: int = 0o600, word: str = "", 
     :raises OSError: it cannot be written; the one before stays, and nothing else.
     """
     temporary = path.with_name(f".{path.name}.{word or os.getpid()}")
-    # What is there under this name is of a process that was killed, or somebody's trap: never written into.
-    temporary.unlink(missing_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
+        # What is there under this name is of a process that was killed, or somebody's trap: never written into.
+        temporary.unlink(missing_ok=True)
         with open(os.open(temporary, flags, 0o600), "wb") as sink:
             sink.write(content)
             sink.flush()
@@ -118,8 +118,11 @@ def replace_file(path: Path, content: bytes, mode: int = 0o600, word: str = "", 
             if is_lasting:
                 os.fsync(sink.fileno())
         temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
+    except BaseException as error:
+        with suppress(OSError):
+            temporary.unlink()
+        if isinstance(error, OSError):
+            error.filename, error.filename2 = str(path), None
         raise
 
 
@@ -156,8 +159,11 @@ def atomic_write(target: Path) -> Iterator[Sink]:
 
     :raises SandboxError: where the file system refuses, or another process is writing the same target.
     """
+    # A device, a folder: a name that was mistaken.
+    if os.path.lexists(target) and not (target.is_file() or target.is_symlink()):
+        raise SandboxError(f"{target} is there, and is no file")
     temporary = target.with_name(target.name + ".tmp")
-    descriptor = _open_locked(temporary)
+    descriptor = _open_locked(temporary, target)
     try:
         sink = Sink(descriptor)
         yield sink
@@ -166,7 +172,7 @@ def atomic_write(target: Path) -> Iterator[Sink]:
         sync_folder(target.parent)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise SandboxError(f"{target} could not be written: {error}") from error
+        raise SandboxError(f"{target} could not be written: {error.strerror}") from error
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
@@ -174,11 +180,11 @@ def atomic_write(target: Path) -> Iterator[Sink]:
         os.close(descriptor)
 
 
-def _open_locked(temporary: Path) -> int:
+def _open_locked(temporary: Path, target: Path) -> int:
     try:
         descriptor = open_own(temporary)
     except OSError as error:
-        raise SandboxError(f"{temporary} could not be opened: {error}") from error
+        raise SandboxError(f"{target} could not be written: {error.strerror}") from error
     try:
         # The file may have been renamed to its final name between opening and locking: that one is not ours to cut.
         if not take_lock(descriptor) or not os.path.samestat(os.fstat(descriptor), os.lstat(temporary)):
@@ -186,5 +192,5 @@ def _open_locked(temporary: Path) -> int:
         os.ftruncate(descriptor, 0)
     except OSError as error:
         os.close(descriptor)
-        raise SandboxError(f"{temporary} is being written by another process; try again when it has ended") from error
+        raise SandboxError(f"{target} is being written by another process; try again when it has ended") from error
     return descriptor

@@ -29,7 +29,7 @@ def unpack(tar: Path, destination: Path, limits: TarLimits) -> None:
     try:
         temporary = Path(tempfile.mkdtemp(prefix=destination.name + ".tmp", dir=destination.parent))
     except OSError as error:
-        raise SandboxError(f"{destination} could not be made: {error}") from error
+        raise SandboxError(f"{destination} could not be made: {error.strerror}") from error
     try:
         _unpack_into(tar, temporary, limits)
         temporary.rename(destination)
@@ -39,7 +39,7 @@ def unpack(tar: Path, destination: Path, limits: TarLimits) -> None:
         if error.errno in _TAKEN and os.path.lexists(destination):
             message = f"{destination} is there, and is no empty folder: name a new one"
             raise SandboxError(message) from error
-        raise SandboxError(f"{tar} could not be unpacked into {destination}: {error}") from error
+        raise SandboxError(f"{tar} could not be unpacked into {destination}: {error.strerror or error}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

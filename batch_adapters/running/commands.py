@@ -99,24 +99,27 @@ def run_command(command: Command, variables: Mapping[str, Any], ignored_variable
     """
     argv = render_argv(command, variables)
     stdin = render_text(command.stdin, variables)
-    exit_code, stdout, stderr = _run(argv, command.timeout, stdin, ignored_variables)
+    exit_code, stdout, stderr = _run(argv, command.timeout, stdin, find_environment(ignored_variables))
     return judge_answer(command, argv, exit_code, stdout, stderr)
 
 
 def run_question(
-    argv: Sequence[str], timeout: float, ignored_variables: Iterable[str] = (), stdin: str = ""
+    argv: Sequence[str], timeout: float, environment: Mapping[str, str] | None = None, stdin: str = ""
 ) -> Printed:
-    """What a program printed and how it ended, whatever that means; ``timeout`` in seconds. Never raises."""
+    """What a program printed and how it ended, whatever that means; ``timeout`` in seconds. Never raises.
+
+    :param environment: by default as a batch command's.
+    """
     try:
-        return Printed(*_run(argv, timeout, stdin, ignored_variables))
+        return Printed(*_run(argv, timeout, stdin, find_environment(()) if environment is None else environment))
     except (Unreachable, Garbled) as error:
         return Printed(None, "", str(error))
 
 
-def _run(argv: Sequence[str], timeout: float, stdin: str, ignored_variables: Iterable[str]) -> tuple[int, str, str]:
+def _run(argv: Sequence[str], timeout: float, stdin: str, environment: Mapping[str, str]) -> tuple[int, str, str]:
     """Exit code, stdout and stderr."""
     out, err = _Bounded(), _Bounded()
-    running = _start(argv, stdin, find_environment(ignored_variables), out, err)
+    running = _start(argv, stdin, environment, out, err)
     exit_code = _wait(running, argv[0], timeout)
     if out.overflowed or err.overflowed:
         raise OutputTooLong(f"{argv[0]} printed more than {MAX_OUTPUT} bytes")
@@ -174,7 +177,8 @@ def _wait(running: "sh.RunningCommand", program: str, timeout: float) -> int:
     except sh.SignalException as error:
         if given_up.is_set():
             raise TimedOut(f"{program} did not answer within {timeout:g} s") from error
-        raise Unreachable(f"{program} was killed: {type(error).__name__}") from error
+        signal_name = type(error).__name__.removeprefix("SignalException_")
+        raise Unreachable(f"{program} was killed by {signal_name}") from error
     finally:
         timer.cancel()
     return exit_code

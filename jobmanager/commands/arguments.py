@@ -41,7 +41,8 @@ def declare_choice(command: argparse.ArgumentParser) -> None:
     from jobmanager.database.database import STANDINGS
 
     command.add_argument("id", metavar="ID", nargs="*", help=f"{JOB_HELP}; several, or options instead")
-    command.add_argument("--name", metavar="PATTERN", help="grid jobs of this name: * and ? as in the shell")
+    name_help = "all grid jobs of this name, repetitions too: * and ? as in the shell"
+    command.add_argument("--name", metavar="PATTERN", help=name_help)
     command.add_argument("--type", metavar="TYPE", help="grid jobs of this job type")
     states = ", ".join(STANDINGS)
     command.add_argument("--state", metavar="STATE", choices=STANDINGS, help=f"grid jobs in this state: {states}")

@@ -86,7 +86,7 @@ def _find_user_errors() -> tuple[type[Exception], ...]:
 def _describe(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{os.fsdecode(error.filename)}: {error.strerror}"
-    return str(error)
+    return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
 def make_whole_parser() -> argparse.ArgumentParser:

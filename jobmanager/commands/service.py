@@ -181,7 +181,7 @@ def backup(options: argparse.Namespace) -> int:
         raise CommandError(str(error)) from error
     for sentence in left_out:
         print(f"left out: {render_line(sentence)}")
-    print(f"written: {options.file}, {options.file.stat().st_size} bytes")
+    print(f"written: {options.file}, {options.file.stat().st_size:,} bytes")
     return 0
 
 

@@ -48,6 +48,11 @@ def restore(account: Account, file: Path, open_jobs: OpenJobs) -> list[str]:
     for folder in folders:
         if folder.exists() and any(folder.iterdir()):
             raise BackupError(f"{folder} is not empty: move it away, or name another state folder with --state-dir")
+    if open_jobs is OpenJobs.FOLLOWED and (working := _find_process(places.root)):
+        raise BackupError(
+            f"process {working} works for {places.root} still: a living account would cancel and collect the same local"
+            f" jobs. End it first (kill {working}), if that account is given up"
+        )
     try:
         with _alone(places.root) as work:
             unpack(file, work, _ANYTHING)
@@ -61,6 +66,20 @@ def restore(account: Account, file: Path, open_jobs: OpenJobs) -> list[str]:
             return opened
     except (SandboxError, OSError) as error:
         raise BackupError(f"{places.root} could not be made of {file}: {error}") from error
+
+
+def _find_process(root: Path) -> int | None:
+    """A process of this account, on this host, that was started for a state folder which has been moved away since."""
+    wanted = b"--state-dir\0" + os.fsencode(root) + b"\0"
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended
+            if (
+                folder.stat().st_uid == os.geteuid()
+                and int(folder.name) != os.getpid()
+                and wanted in (folder / "cmdline").read_bytes()
+            ):
+                return int(folder.name)
+    return None
 
 
 @contextmanager

@@ -259,7 +259,7 @@ class GridJobs:
         found = [str(job_id) for job_id, fits in rows if fits == how]
         if len(found) > 1:
             some = ", ".join(found[:3]) + (" …" if len(found) > 3 else "")
-            more = "use an id, or --name" if how == 1 else "give more of the id"
+            more = 'use an id; "--name" means all of that name' if how == 1 else "give more of the id"
             raise UnknownJob(f'"{word}" fits more than one grid job ({some}): {more}')
         return found[0]
 

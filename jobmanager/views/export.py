@@ -32,7 +32,7 @@ class ExportError(Exception):
 def export(database: Database, folder: Path) -> tuple[int, list[DamagedDocument]]:
     """Make the folder (0700, its files 0600), whole or not at all: how many grid jobs are in it, and what is not.
 
-    :raises ExportError: there is something in it already; OSError: it cannot be written.
+    :raises ExportError: there is something in it already, or it cannot be written.
     """
     rows, damages = database.grid_jobs.overview(), []
     with _make_folder(folder.resolve()) as aside:
@@ -63,7 +63,10 @@ def _make_folder(target: Path) -> Iterator[Path]:
         raise ExportError(f"{target} is where you are: name a new folder")
     if not target.parent.is_dir():
         raise ExportError(f"{target} cannot be made: there is no folder {target.parent}")
-    aside = Path(tempfile.mkdtemp(prefix=f"{target.name}.", suffix=".tmp", dir=target.parent))
+    try:
+        aside = Path(tempfile.mkdtemp(prefix=f"{target.name}.", suffix=".tmp", dir=target.parent))
+    except OSError as error:
+        raise ExportError(f"{target} cannot be made: {error.strerror}") from error
     try:
         yield aside
         # The kernel replaces an empty folder, and nothing else.
@@ -72,6 +75,8 @@ def _make_folder(target: Path) -> Iterator[Path]:
         shutil.rmtree(aside)
         if isinstance(error, OSError) and error.errno in _TAKEN:
             raise ExportError(f"{target} is there, and is no empty folder: name a new one") from error
+        if isinstance(error, OSError):
+            raise ExportError(f"{target} could not be written: {error.strerror}") from error
         raise
 
 

@@ -7,6 +7,8 @@ never comes leaves somebody waiting. So nobody is told again whose command faile
 
 import argparse
 import json
+import os
+import re
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +31,10 @@ STALLED = "stalled"
 _MOST_TRIES = 3
 """How often a command is begun where whoever ran it was killed each time."""
 _LONGEST_WORDS = 500
+_PASSED = re.compile(
+    r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LC_\w+|TZ|TMPDIR|(?:https?|all|no)_proxy|(?:HTTPS?|ALL|NO)_PROXY|SAMGRID_\w+"
+)
+"""The variables that the command gets: whoever started the monitor may have had secrets in others."""
 
 
 def main(argv: list[str]) -> int:
@@ -98,6 +104,8 @@ class Teller:
         if "quarantined" in status:
             yield status["quarantined"]
             return
+        if "problem" not in status:  # its document cannot be read: it will be in quarantine
+            return
         if status["problem"]:
             yield status["problem"]
         if "silent_since" in status:
@@ -146,7 +154,9 @@ class Teller:
             "why": list(why) or [status["reason"]] * bool(status["reason"]),
             "grid_job": status,
         }
-        done = run_question(self._settings.command, self._settings.time_limit, stdin=json.dumps(message))
+        variables = {name: value for name, value in os.environ.items() if _PASSED.fullmatch(name)}
+        variables["SAMGRID_STATE"] = str(self._account.places.root)
+        done = run_question(self._settings.command, self._settings.time_limit, variables, json.dumps(message))
         if done.exit_code == 0:
             return ""
         words = render_line(done.stderr[-_LONGEST_WORDS:] or done.stdout[-_LONGEST_WORDS:])

@@ -215,7 +215,7 @@ def _answer_with_tail(path: Path | None) -> Response:
         size = find_size(stream)
         stream.seek(max(0, size - TAIL))
         tail = stream.read(TAIL)
-    left_out = f"[the last {len(tail)} of {size} bytes]\n" if len(tail) < size else ""
+    left_out = f"[the last {len(tail):,} of {size:,} bytes]\n" if len(tail) < size else ""
     return PlainTextResponse(left_out + tail.decode("utf-8", "replace"))
 
 

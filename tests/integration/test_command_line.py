@@ -586,3 +586,33 @@ def test_a_reader_that_goes_away_is_no_traceback(finished: tuple[Samgrid, str]) 
     assert done.returncode != 0
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
+
+
+def test_a_full_disk_behind_what_is_printed_is_a_sentence(samgrid: Samgrid) -> None:
+    command = [sys.executable, "-P", str(LAUNCH), "samgrid", "status"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, env=samgrid.environment(), stdout=full, stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (1, b"samgrid status: No space left on device\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["backup", "/nosuch/x"], "/nosuch/x could not be written: No such file or directory"),
+        (["backup", "/"], "/ is there, and is no file"),
+        (["export", "/proc/x"], "/proc/x cannot be made: No such file or directory"),
+        (["output", "ID", "--extract", "/nosuch/x"], "/nosuch/x could not be made: No such file or directory"),
+        (["metrics", "--textfile", "/nosuch/x.prom"], "/nosuch/x.prom: No such file or directory"),
+    ],
+)
+def test_what_cannot_be_written_is_called_as_it_was_typed(
+    finished: tuple[Samgrid, str], words: list[str], complaint: str
+) -> None:
+    samgrid, job_id = finished
+    done = samgrid(*(job_id if word == "ID" else word for word in words))
+    assert (done.returncode, done.stderr) == (1, f"samgrid {words[0]}: {complaint}\n")
+
+
+def test_people_read_thousands_with_separators(finished: tuple[Samgrid, str], tmp_path: Path) -> None:
+    done = finished[0]("backup", str(tmp_path / "b.tar"))
+    assert done.stdout == f"written: {tmp_path / 'b.tar'}, {(tmp_path / 'b.tar').stat().st_size:,} bytes\n"

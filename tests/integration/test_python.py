@@ -395,6 +395,21 @@ def test_a_result_that_cannot_be_loaded_hides_no_other(state: Path) -> None:
     assert str(failure).startswith("item 1: its result cannot be loaded here: ModuleNotFoundError: ")
 
 
+def test_no_pickle_is_run_that_others_could_have_put_there(state: Path, tmp_path: Path) -> None:
+    pytest.importorskip("cloudpickle")
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    with pytest.raises(PermissionError, match="others can put what they like there"):
+        submit_map(len, ["a"], folder=tmp_path / "open")
+    (tmp_path / "open").chmod(0o1777)
+    mapped = submit_map(len, ["a"], folder=tmp_path / "open")
+    assert mapped.results() == [1]
+    if os.geteuid() == 0:
+        os.chown(mapped.folder, 65534, 65534)
+        with pytest.raises(PermissionError, match="others can put what they like there"):
+            mapped.results()
+
+
 def test_a_map_that_is_refused_leaves_nothing(state: Path) -> None:
     pytest.importorskip("cloudpickle")
     with pytest.raises(BadRequest, match="count must be"):

@@ -1,8 +1,10 @@
 """A Python function over a list, a local job for each item: what ``map`` does here, a grid job does elsewhere."""
 
+import errno
 import os
 import pickle
 import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterable
@@ -45,6 +47,7 @@ class MapHandle(JobHandle, Generic[_Result]):
         :raises CannotGoOn, TimeoutError: as `wait`.
         """
         self.wait(timeout=timeout)
+        _check_owner(Path(self.folder))
         outputs = self.outputs(self.folder)
         results: list[Any] = []
         for local_job in self.local_jobs():
@@ -64,6 +67,13 @@ class MapHandle(JobHandle, Generic[_Result]):
         return results
 
 
+def _check_owner(folder: Path) -> None:
+    """Refuse what somebody else could have put there: a pickle is a program, and would run as us."""
+    status = folder.stat()
+    if status.st_uid not in (0, os.geteuid()) or status.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
+        raise PermissionError(errno.EPERM, "others can put what they like there, which would run as you", str(folder))
+
+
 def submit_map(
     function: Callable[[_Item], _Result],
     items: Iterable[_Item],
@@ -81,6 +91,7 @@ def submit_map(
     :param folder: gets a new folder for function, items and results; nobody removes that but you.
     :param attributes: of the request, such as ``max_wall_time=60`` or ``retries=2``.
     :raises BadRequest: it is refused; ``faults`` has a sentence for each fault, and nothing has been created.
+    :raises PermissionError: others own the folder, or all may write to it.
     :raises ImportError: there is no cloudpickle.
     """
     import cloudpickle
@@ -94,6 +105,7 @@ def submit_map(
     pickled = [cloudpickle.dumps(item) for item in items]
     content = pickle.dumps((cloudpickle.dumps(function), pickled))
     Path(folder).mkdir(parents=True, exist_ok=True)
+    _check_owner(Path(folder))
     own = Path(tempfile.mkdtemp(dir=Path(folder).resolve(), prefix="map-"))
     (own / _FUNCTION).write_bytes(content)
     request = {

@@ -418,9 +418,9 @@ def test_an_installation_that_fails_leaves_nothing(
     root: Path, number: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = snapshot(root)
-    break_rename(monkeypatch, number, OSError(28, "No space left on device", "/some/file"))
+    break_rename(monkeypatch, number, OSError(28, "No space left on device"))
     assert run("install", root, "--seg") == 1
-    assert "/some/file: No space left on device" in capsys.readouterr().err
+    assert ": No space left on device" in capsys.readouterr().err
     assert snapshot(root) == before
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.files import locked, open_own, open_regular, replace_file
+from sandbox.files import SandboxError, atomic_write, locked, open_own, open_regular, replace_file
 
 
 def test_a_file_is_replaced_whole_with_its_mode_whatever_the_umask(tmp_path: Path) -> None:
@@ -44,6 +44,24 @@ def test_where_it_cannot_be_replaced_the_one_before_stays_and_nothing_else(
         replace_file(file, b"new")
     assert file.read_text() == "the one before"
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_what_cannot_be_written_is_called_by_its_own_name(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    for parent, why in (("none", "No such file or directory"), ("file", "Not a directory")):
+        file = tmp_path / parent / "x"
+        with pytest.raises(OSError, match=why) as told:
+            replace_file(file, b"")
+        assert (told.value.filename, told.value.filename2) == (str(file), None)
+        with pytest.raises(SandboxError) as refused, atomic_write(file):
+            pass
+        assert str(refused.value) == f"{file} could not be written: {why}"
+    for taken in (tmp_path / "folder", tmp_path / "pipe", Path("/dev/null"), Path("/")):
+        with pytest.raises(SandboxError) as refused, atomic_write(taken):
+            pass
+        assert str(refused.value) == f"{taken} is there, and is no file"
 
 
 def test_only_a_regular_file_is_opened_and_nothing_is_waited_for(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ import io
 import os
 import shutil
 import sqlite3
+import subprocess
+import sys
 import tarfile
 from collections.abc import Callable
 from contextlib import closing
@@ -224,6 +226,19 @@ def test_a_full_disk_is_one_sentence_and_the_backup_before_stays(account: Accoun
     assert str(told.value) == f"{file} could not be written: File too large"
     assert file.read_bytes() == before
     assert sorted(path.name for path in file.parent.iterdir()) == [file.name, "state"]
+
+
+def test_what_is_given_up_is_followed_by_nobody_else(account: Account, file: Path) -> None:
+    put_grid_job(account)
+    write_backup(account, file)
+    account.database.close()
+    account.places.root.rename(file.with_name("moved"))
+    words = [sys.executable, "-c", "import time; time.sleep(600)", "--state-dir", str(account.places.root)]
+    with subprocess.Popen(words) as monitor:
+        with pytest.raises(BackupError, match=f"process {monitor.pid} works for {account.places.root} still"):
+            restore(account, file, OpenJobs.FOLLOWED)
+        monitor.kill()
+    assert restore(account, file, OpenJobs.FOLLOWED) == []
 
 
 def test_where_there_is_no_job_database_no_backup_is_made(account: Account, file: Path) -> None:

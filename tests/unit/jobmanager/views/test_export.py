@@ -139,7 +139,7 @@ def test_on_a_full_disk_nothing_is_left(
     room = tmp_path / "room"
     room.mkdir()
     assert export(jobs, room / "export") == 1
-    assert "No space left" in capsys.readouterr().err
+    assert capsys.readouterr().err.endswith("room/export could not be written: No space left on device\n")
     assert list(room.iterdir()) == []
 
 

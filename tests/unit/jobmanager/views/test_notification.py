@@ -160,7 +160,7 @@ def test_an_end_that_was_told_long_ago_is_forgotten_not_told_again(site: Account
     [
         pytest.param("(yes no | head -c 4998; echo no mail today) >&2; exit 3", "no no no no mail today", id="refuses"),
         pytest.param(": >hangs.$$; exec sleep 1000", "did not answer within 60 s", id="hangs"),
-        pytest.param("kill -9 $$", "was killed: SignalException_SIGKILL", id="is killed"),
+        pytest.param("kill -9 $$", "was killed by SIGKILL", id="is killed"),
         pytest.param("yes x | head -c 100000000", "printed more than", id="floods"),
     ],
 )
@@ -180,6 +180,19 @@ def test_a_command_that_fails_is_told_in_the_log_and_changes_nothing(
     assert f"WARNING {JOB} notification of done failed: {hook.program} " in read_log(site)
     assert len(read_log(site)) < 1000
     assert site.database.read_text(JOB) == before
+
+
+def test_the_command_gets_few_of_the_monitor_s_variables(
+    site: Account, hook: Hook, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("AWS_SECRET_ACCESS_KEY", "X509_USER_PROXY", "https_proxy", "SAMGRID_CONFIG"):
+        monkeypatch.setenv(name, "value")
+    hook.then.write_text(f"env >{tmp_path}/variables")
+    add_grid_job(site, JOB)
+    assert Teller(site, NOW).try_command(JOB) == ""
+    names = {line.partition("=")[0] for line in (tmp_path / "variables").read_text().splitlines()}
+    assert {"PATH", "HOME", "https_proxy", "SAMGRID_CONFIG", "SAMGRID_STATE"} <= names
+    assert not names & {"AWS_SECRET_ACCESS_KEY", "X509_USER_PROXY", "PYTEST_CURRENT_TEST"}
 
 
 def test_a_command_that_is_not_there_is_told_in_the_log(site: Account, hook: Hook) -> None:
@@ -338,6 +351,18 @@ def test_a_grid_job_in_quarantine_stalls_too(site: Account, hook: Hook) -> None:
     (message,) = hook.told
     assert "cannot be read" in message["why"][0]
     assert message["notify"] == []
+
+
+def test_a_damaged_document_that_nobody_has_noticed_yet_keeps_no_other_from_being_told(
+    site: Account, hook: Hook
+) -> None:
+    for job_id in (JOB, OTHER):
+        add_grid_job(site, job_id)
+    with site.database.transaction():
+        site.database._store.write("UPDATE grid_job SET document = substr(document, 1, 60) WHERE id = ?", [(JOB,)])
+    end(site, OTHER)
+    Teller(site, NOW).tell()
+    assert hook.keys == [f"{OTHER}/done"]
 
 
 def test_while_the_log_goes_into_the_tar_nothing_is_added_to_it(

@@ -499,7 +499,7 @@ def test_of_a_huge_text_the_end_is_shown(client: TestClient, account: Account) -
     add(account, count=3)
     bring_back(account, 2, "stdout", b"a" * TAIL + b"b" * 1000)
     text = client.get(f"/jobs/{JOB}/local/2/stdout").text
-    assert text.startswith(f"[the last {TAIL} of {TAIL + 1000} bytes]\na")
+    assert text.startswith(f"[the last {TAIL:,} of {TAIL + 1000:,} bytes]\na")
     assert text.endswith("b" * 1000)
     assert len(text) < TAIL + 100
 

@@ -110,7 +110,7 @@ class DzeroMergeAdapter(InputsAdapter):
         inputs = sum(file.read_bytes().count(b"\n") for file in lists)
         merged = [file.with_suffix("") for file in lists if _is_file(file.with_suffix(""))]
         size = sum(file.stat().st_size for file in merged)
-        return {"inputs": f"{inputs} files", "merged": f"{len(merged)} files, {size} bytes"}
+        return {"inputs": _count_files(inputs), "merged": f"{_count_files(len(merged))}, {size:,} bytes"}
 
     def _find_kind_faults(self, groups: Groups) -> list[str]:
         faults = [fault for group in groups for fault in find_mixture(group)]
@@ -201,6 +201,10 @@ def fill_in(command: Iterable[str], group: Iterable[Input]) -> list[str]:
     for word in command:
         words += [one.name for one in group] if word == "{inputs}" else [word.replace("{output}", "merged")]
     return words
+
+
+def _count_files(number: int) -> str:
+    return f"{number:,} file{'s' * (number != 1)}"
 
 
 def _is_file(path: Path) -> bool:

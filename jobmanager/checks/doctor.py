@@ -231,7 +231,7 @@ def _look_at_arrays(system: BatchSystem) -> Finding:
     most = system.max_array()
     if most == 1:
         return Finding(Level.GOOD, "takes no arrays: each local job is submitted by itself")
-    return Finding(Level.GOOD, f"takes arrays of up to {most} local jobs")
+    return Finding(Level.GOOD, f"takes arrays of up to {most:,} local jobs")
 
 
 def _look_at_history(account: Account, system: BatchSystem) -> Finding:

@@ -98,12 +98,15 @@ def make_whole_parser() -> argparse.ArgumentParser:
 def _parse(argv: list[str]) -> argparse.Namespace:
     """What the words say; wrong usage ends the program, and says what may have been meant."""
     parser, commands = _make_parser(argv)
-    first = argv[0] if argv else "--help"
+    if not argv:
+        parser.error("say a command: samgrid --help lists them")
+    first = argv[0]
     if first.startswith("-"):
         if not any(option.startswith(first) for option in ("-h", "--help", "--version")):
             parser.error(f"the command comes before its options: samgrid COMMAND {first}")
     elif first not in commands:
-        parser.error(f"there is no command {first!r}{_suggest(first, commands)}")
+        meant = _suggest(first, commands) or ": samgrid --help lists them"
+        parser.error(f"there is no command {first!r}{meant}")
     options, unknown = parser.parse_known_args(argv)
     if isinstance(ids := getattr(options, "id", None), list) and not any(word.startswith("-") for word in unknown):
         # argparse takes those on one side of an option only; its own way out knows neither "--" nor doctor's choices.

@@ -254,7 +254,10 @@ class GridJobs:
         values = [word, word, word, word + "\x7f"]
         rows = list(self._store.query(sql, values)) if word.isprintable() else []
         if not word or not rows:
-            raise UnknownJob(f'no grid job has the name "{word}", or an id that starts so: "samgrid status" lists them')
+            lists = (
+                "samgrid explain and samgrid log tell of a local job" if "/" in word else '"samgrid status" lists them'
+            )
+            raise UnknownJob(f'no grid job has the name "{word}", or an id that starts so: {lists}')
         how = rows[0][1]
         found = [str(job_id) for job_id, fits in rows if fits == how]
         if len(found) > 1:

@@ -143,7 +143,8 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     [
         pytest.param([], "COMMAND", id="no command"),
         pytest.param(["sumbit", "x"], "there is no command 'sumbit' (did you mean submit?)", id="unknown command"),
-        pytest.param(["zzz"], "there is no command 'zzz'\n", id="unknown command like none"),
+        pytest.param(["zzz"], "there is no command 'zzz': samgrid --help lists", id="unknown command like none"),
+        pytest.param([], "say a command: samgrid --help lists them", id="no command"),
         pytest.param(
             ["--state-dir", "/x", "status"],
             "the command comes before its options: samgrid COMMAND --state-dir\n",

@@ -185,7 +185,7 @@ def test_merging_makes_large_files_of_small_ones(site: Samgrid, tmp_path: Path) 
         b"events 4\n",
     ]
     assert files[f"{job_id}.{job_id}-1.3.output/merged-3.evt.gz.inputs"] == f"{size} {folder}/4.evt.gz\n".encode()
-    assert f"merged: 3 files, {5 * size} bytes" in site("output", job_id).stdout
+    assert f"merged: 3 files, {5 * size:,} bytes" in site("output", job_id).stdout
 
 
 def test_a_damaged_input_fails_its_local_job_and_is_named(site: Samgrid, tmp_path: Path) -> None:

@@ -199,7 +199,7 @@ class TestPayload:
         assert (tmp_path / "area/output/merged-1.txt").read_text() == "a\nb\nc\n"
         listed = f"2 {folder}/a.txt\n2 inputs/b.txt\n2 inputs/sub/c.txt\n"
         assert (tmp_path / "area/output/merged-1.txt.inputs").read_text() == listed
-        assert handler.getSummary([tmp_path / "area/output"]) == {"inputs": "3 files", "merged": "1 files, 6 bytes"}
+        assert handler.getSummary([tmp_path / "area/output"]) == {"inputs": "3 files", "merged": "1 file, 6 bytes"}
 
     def test_odd_names_are_read_as_they_are(self, folder: Path, tmp_path: Path) -> None:
         odd = ["-n", " a  b ", "$HOME", "*", "é\\x", os.fsdecode(b"\xff")]

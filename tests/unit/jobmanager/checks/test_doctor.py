@@ -131,7 +131,7 @@ def test_where_all_is_well_nothing_is_wrong(fake: Account, program: BatchProgram
     assert {finding.level for finding in findings} == {Level.GOOD}
     assert [finding.remedy for finding in findings if finding.remedy] == []
     assert the_one(findings, "answers: fake 1.2; 1 local jobs").text.startswith("fake: ")
-    assert findings_with(findings, "takes arrays of up to 1000 local jobs")
+    assert findings_with(findings, "takes arrays of up to 1,000 local jobs")
     assert findings_with(findings, "its history answers")
     assert program.calls("submit") == [], "without --probe nothing is submitted"
 

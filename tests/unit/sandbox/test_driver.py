@@ -655,7 +655,9 @@ def test_a_warning_that_ends_the_drivers_own_programs_is_noted_all_the_same(benc
     argv = bench.prepare([LocalJobEntry(("/bin/sh", "-c", "echo kept >output/file"))])
     # Sent to the whole group, it finds a "date" that has just printed.
     path = stand_in(bench, "date", '/bin/date "$@"; [ "$1" != -r ] || kill -s USR1 $$')
-    path = stand_in(bench, "cp", '[ -e "$0.begun" ] || { >"$0.begun"; kill -s USR1 "$PPID" "$DRIVER"; }; exec /bin/cp "$@"')
+    path = stand_in(
+        bench, "cp", '[ -e "$0.begun" ] || { >"$0.begun"; kill -s USR1 "$PPID" "$DRIVER"; }; exec /bin/cp "$@"'
+    )
     script = f'DRIVER=$$; export DRIVER; exec {" ".join(bench.shell)} "$@"'
     assert bench.run_prepared(["/bin/sh", "-c", script, "sh", *argv[len(bench.shell) :]], PATH=path) == 0
     assert bench.read("output/file") == b"kept\n"

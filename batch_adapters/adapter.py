@@ -412,6 +412,10 @@ class BatchAdapter:
     """Pattern whose group 1 is that number; where the group takes no part, there is no limit."""
     max_array: int = 1000
     """Local jobs in one array, where the batch system does not say."""
+    slots: Command | None = None
+    """Prints how many slots (cores) there are and how many are free; None where no bounded answer says so."""
+    read_slots: str = r"(?P<total>\d+) (?P<free>\d+)"
+    """Pattern that fits once for each group of them, a queue or a host, with the groups ``total`` and ``free``."""
     version: Command | None = None
     """Prints the version; by preference something that only a live daemon answers."""
     read_version: str = r"\A\s*(.+)"

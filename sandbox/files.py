@@ -172,7 +172,9 @@ def atomic_write(target: Path) -> Iterator[Sink]:
         sync_folder(target.parent)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise SandboxError(f"{target} could not be written: {error.strerror}") from error
+        # What was to be read may be what is not there.
+        other = f": {error.filename}" if error.filename not in (None, str(temporary)) else ""
+        raise SandboxError(f"{target} could not be written: {error.strerror}{other}") from error
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise

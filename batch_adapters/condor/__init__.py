@@ -196,6 +196,15 @@ CONDOR = BatchAdapter(
     event_module="condor",
     array_limit=_ask_schedd("MAX_JOBS_PER_SUBMISSION"),
     max_array=10_000,
+    # Of a slot that is cut for each job what is left; dynamic ones are such cuts.
+    slots=Command(
+        (
+            *("condor_status", "-constraint", 'SlotType =!= "Dynamic"', "-af", "TotalSlotCpus"),
+            'ifThenElse(PartitionableSlot =?= true || State == "Unclaimed", Cpus, 0)',
+        ),
+        outcomes=(Meaning(0, r"\A(?:\d+ \d+\n)+\Z", Answer.OK), _DOWN),
+        timeout=30,
+    ),
     version=_ask_schedd("CONDOR_VERSION"),
     # The schedd does one thing after the other: once it answers, what it was sent before is done or lost.
     settle_time=20,

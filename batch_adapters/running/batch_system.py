@@ -172,6 +172,12 @@ class BatchSystem:
             return ""
         return read_analysis(self.adapter, self._ask(self.adapter.analyze, {"id": local_id}))
 
+    def slots(self) -> tuple[int, int] | None:
+        """Slots in all, and those that are free; None where it has no words for that."""
+        if self.adapter.slots is None:
+            return None
+        return read_slots(self.adapter, self._ask(self.adapter.slots, {}))
+
     def version(self) -> str:
         """What the batch system says of itself; empty where it has no words for that."""
         if self.adapter.version is None:
@@ -293,6 +299,18 @@ def read_max_array(adapter: BatchAdapter, printed: str) -> int:
     if not re.fullmatch(r"\d+", found[1], re.ASCII):
         raise Garbled(f"{adapter.name}: an array limit that is no number: {found[1][:200]!r}")
     return max(1, min(int(found[1][:9]), adapter.max_array))
+
+
+def read_slots(adapter: BatchAdapter, printed: str) -> tuple[int, int]:
+    """Slots in all and free ones, summed over what the batch system tells of.
+
+    :raises Garbled: there is no such number.
+    """
+    found = list(re.finditer(adapter.read_slots, printed, re.ASCII))
+    if not found:
+        raise Garbled(f"{adapter.name}: no slots in {printed[:200]!r}")
+    total, free = (sum(int(match[name][:9]) for match in found) for name in ("total", "free"))
+    return total, free
 
 
 def read_reasons(adapter: BatchAdapter, printed: str) -> Mapping[str, str]:

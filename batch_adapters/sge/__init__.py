@@ -138,6 +138,9 @@ SGE = BatchAdapter(
     read_array_limit=r"(?m)^max_aj_tasks +(?:0|([0-9]+))$",
     # No more tasks of one array run at a time (max_aj_instances), where the site has not changed it.
     max_array=2000,
+    # Queue, load, used, reserved, available, total and, behind these, what cannot be used now.
+    slots=Command(("qstat", "-g", "c"), outcomes=(*_SILENT, Meaning(0, r"\ACLUSTER QUEUE ", Answer.OK))),
+    read_slots=r"(?m)^\S+ +\S+ +\d+ +\d+ +(?P<free>\d+) +(?P<total>\d+) +\d+ +\d+ *$",
     version=Command(("qstat", "-help"), outcomes=(Meaning(0, r"\A\S*GE ", Answer.OK),)),
     # What the qmaster has received it shows in its next answer; history is written every flush_time, 15 s by default.
     settle_time=60,

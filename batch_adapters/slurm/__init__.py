@@ -186,6 +186,9 @@ SLURM = BatchAdapter(
     array_limit=_CONFIGURATION,
     read_array_limit=r"(?m)^MaxArraySize\s*=\s*(\d+)$",
     max_array=10_000,
+    # Allocated, idle, other and in all, of the partitions that we may see.
+    slots=_ask("sinfo", "--noheader", "--format=%C"),
+    read_slots=r"(?m)^\d+/(?P<free>\d+)/\d+/(?P<total>\d+)$",
     version=_CONFIGURATION,
     read_version=r"(?m)^SLURM_VERSION\s*=\s*(\S+)$",
     # A hung controller that wakes up takes submissions whose sbatch has long given up, while their munge credential

@@ -103,6 +103,8 @@ def _find_output_faults(job: GridJob) -> list[str]:
     folder = os.path.dirname(place)  # noqa: PTH120 Path's questions raise for names that nobody can have
     if os.path.isdir(place):  # noqa: PTH112
         return [f"samgrid_output: {place} is a folder"]
+    if os.path.exists(place) and not os.path.isfile(place):  # noqa: PTH110, PTH113
+        return [f"samgrid_output: {place} is there, and is no file"]
     if os.path.exists(place):  # noqa: PTH110
         return [] if os.access(place, os.W_OK) else [f"samgrid_output: you may not write {place}"]
     if not os.path.isdir(folder):  # noqa: PTH112

@@ -47,7 +47,7 @@ def test_a_reader_walks_from_the_list_to_a_local_job_and_back(page: Page, site: 
     page.get_by_role("link", name=JOB).click()
     expect(page.get_by_role("heading", name=JOB)).to_be_visible()
     assert count_marks(page) == 120
-    page.get_by_role("row").nth(7).get_by_role("link").click()
+    page.locator("#table").get_by_role("row").nth(7).get_by_role("link").click()
     expect(page.get_by_role("heading", name="Local job 7")).to_be_visible()
     expect(page.get_by_text("running on node017").first).to_be_visible()
     page.get_by_role("link", name=JOB).click()

@@ -103,7 +103,7 @@ def follow_local_job(account: Account, grid_job: str, index: int) -> Iterator[st
                 return
             time.sleep(_INTERVAL)
     finally:
-        wish.withdraw()
+        wish.end()
 
 
 class _Stream:
@@ -151,6 +151,7 @@ class Wish:
 
     def __init__(self) -> None:
         self._path: Path | None = None
+        self._has_ended = False
 
     def make(self, account: Account, grid_job: str, job: LocalJob) -> None:
         """Ask where that is needed, and no other driver any more; where nobody can be asked there is nothing to see.
@@ -160,14 +161,20 @@ class Wish:
         is_needed = job.local_id is not None and not job.state.is_final and not _is_here(account, grid_job, job)
         path = _live(account, grid_job, job) if is_needed else None
         if path != self._path:
-            self.withdraw()
+            self._withdraw()
         self._path = path
         if path is not None:
             with suppress(OSError):
                 os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        if self._has_ended:  # in another thread, meanwhile
+            self._withdraw()
 
-    def withdraw(self) -> None:
-        """Let it stop."""
+    def end(self) -> None:
+        """Let it stop, for ever."""
+        self._has_ended = True
+        self._withdraw()
+
+    def _withdraw(self) -> None:
         for suffix in ("", *(f".{kind}" for kind in KINDS)) if self._path else ():
             with suppress(OSError):
                 os.unlink(f"{self._path}{suffix}")  # noqa: PTH108 a name beside it

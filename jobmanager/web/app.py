@@ -148,14 +148,14 @@ class Pages:
                     mark = (*mark, *read_printed(self._account, job_id, job))
             return mark
 
-        return self._tell(self._withdraw_at_end(wish, self.changes.stream(read_mark, _PRINTED)))
+        return self._tell(self._end_with(wish, self.changes.stream(read_mark, _PRINTED)))
 
-    async def _withdraw_at_end(self, wish: Wish, stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async def _end_with(self, wish: Wish, stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         try:
             async for text in stream:
                 yield text
         finally:
-            wish.withdraw()
+            wish.end()
 
     def static(self, request: Request) -> Response:
         """A style sheet, script or picture of ours, from memory."""

@@ -54,10 +54,10 @@ class Changes:
         """True while another page can be told."""
         return self._listeners < MOST_LISTENERS
 
-    async def stream(self, read_mark: Callable[[], Mark], interval: float = HEARTBEAT) -> AsyncIterator[bytes]:
+    async def stream(self, read_mark: Callable[[], Mark], interval: float | None = None) -> AsyncIterator[bytes]:
         """The text of an event stream: an event at once, and one whenever the mark is another.
 
-        :param interval: seconds after which the mark is read again, though nothing was committed.
+        :param interval: seconds after which the mark is read again, though nothing was committed (heartbeat).
         """
         self._listeners += 1
         try:
@@ -68,7 +68,7 @@ class Changes:
                 mark = await asyncio.to_thread(read_mark)
                 yield b"event: change\ndata:\n\n" if mark != told else b": still here\n\n"
                 told = mark
-                await self._wait_for_another(seen, interval)
+                await self._wait_for_another(seen, interval or HEARTBEAT)
         finally:
             self._listeners -= 1
 

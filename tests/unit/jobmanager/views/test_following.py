@@ -14,6 +14,7 @@ from jobmanager.views.following import (
     _AT_ONCE,
     _TAIL,
     PrintedEnd,
+    Wish,
     _Stream,
     find_printed,
     follow_local_job,
@@ -165,6 +166,16 @@ def test_a_record_that_leads_elsewhere_is_not_followed(
     live.rename(tmp_path / "moved")
     live.symlink_to(tmp_path / "moved")
     assert find_printed(account, JOB, job, "stderr") is None
+
+
+def test_a_wish_that_has_ended_is_made_no_more_by_a_thread_that_comes_late(account: Account, job: LocalJob) -> None:
+    wish = Wish()
+    for _ in range(2):
+        wish.make(account, JOB, job)
+        assert len([*account.places.results(JOB).iterdir()]) == 1
+    wish.end()
+    wish.make(account, JOB, job)
+    assert [*account.places.results(JOB).iterdir()] == []
 
 
 def test_of_a_channel_the_end_is_read_from_a_whole_line_on(account: Account, job: LocalJob, tmp_path: Path) -> None:

@@ -79,7 +79,11 @@ def submit(options: argparse.Namespace) -> int:
     """Accept a request and print the grid job's id; the rest happens in the background."""
     if options.dry_run:
         return _show_command_lines(account_of(options), options.file)
-    print(_submit(open_account_of(options), options.file, options.name))
+    job_id = _submit(open_account_of(options), options.file, options.name)
+    try:
+        print(job_id, flush=True)
+    except OSError as error:  # whoever sees an error submits again
+        raise CommandError(f"{job_id} is accepted, but its id could not be printed: {error.strerror}") from error
     return 0
 
 

@@ -57,7 +57,7 @@ class Changes:
     async def stream(self, read_mark: Callable[[], Mark], interval: float | None = None) -> AsyncIterator[bytes]:
         """The text of an event stream: an event at once, and one whenever the mark is another.
 
-        :param interval: seconds after which the mark is read again, though nothing was committed (heartbeat).
+        :param interval: seconds until the mark is read again where nothing was committed; else those of a heartbeat.
         """
         self._listeners += 1
         try:

@@ -596,6 +596,17 @@ def test_a_full_disk_behind_what_is_printed_is_a_sentence(samgrid: Samgrid) -> N
     assert (done.returncode, done.stderr) == (1, b"samgrid status: No space left on device\n")
 
 
+def test_an_id_that_cannot_be_printed_is_told_with_the_error(samgrid: Samgrid) -> None:
+    command = [sys.executable, "-P", str(LAUNCH), "samgrid", "submit", "-"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            command, input=HELLO.encode(), env=samgrid.environment(), stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    (job,) = json.loads(samgrid("status", "--format", "json").stdout)
+    why = "its id could not be printed: No space left on device"
+    assert (done.returncode, done.stderr.decode()) == (1, f"samgrid submit: {job['id']} is accepted, but {why}\n")
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [

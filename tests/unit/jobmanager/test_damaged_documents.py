@@ -12,6 +12,7 @@ import pytest
 from lxml import etree
 
 from batch_adapters.adapter import LocalStatus
+from batch_adapters.running.backoff import Backoff
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.states import Event, State
 from handlers.command import CommandAdapter
@@ -38,6 +39,7 @@ from jobmanager.states.program_reports import read_reports
 from jobmanager.states.reconciliation import find_orphans
 from jobmanager.states.registration import apply_events
 from jobmanager.states.transitions import apply_status
+from tests.waiting import SECONDS
 
 SICK, WELL = "aaaaaaaa", "bbbbbbbb"
 DAMAGED = pytest.mark.parametrize("table", ["grid_job", "local_job"])
@@ -169,6 +171,9 @@ def test_whatever_one_grid_job_raises_is_its_own_problem_told_once(
             raise KeyError("a fault")
 
     monkeypatch.setattr(monitor, "_start_task", start_task)
+    # Longer than anything takes here.
+    monkeypatch.setattr(Backoff, "SHORTEST", SECONDS)
+    monkeypatch.setattr(Backoff, "LONGEST", SECONDS)
     monitor._work()
     monitor._work()
     assert (asked.count(SICK), asked.count(WELL)) == (1, 2), "it is not asked again at once"

@@ -17,7 +17,7 @@ def write_configuration(ground: Path, name: str, script: str) -> Path:
     """What a site would put into samgrid.toml for this batch system."""
     table = SYSTEMS / f"{script}.toml"
     # All of it is on one file system: outputs of what was killed need not be waited for as long as elsewhere.
-    options = "outputs_lag = 15\nrequest_options = ['--hold', '-h']"
+    options = "outputs_lag = 15\nrequest_options = ['--hold', '-h', '-notify']"
     text = table.read_text() if table.exists() else f"[batch.{name}]\n{options}\n"
     path = ground / f"{name}.toml"
     path.write_text(text)

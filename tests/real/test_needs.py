@@ -1,6 +1,8 @@
 """What local jobs are to have, on real batch systems: they have it, or it is said why not."""
 
-from tests.real.site import Site
+import pytest
+
+from tests.real.site import Site, wait_until
 
 HAVE = {
     "slurm": "$SLURM_CPUS_PER_TASK cores $SLURM_GPUS_ON_NODE GPU",
@@ -35,6 +37,23 @@ def test_a_local_job_that_asks_for_more_gpus_than_there_are_does_not_run(site: S
         site.wait_for_local_jobs(job, "pending", 1)
         site.samgrid("cancel", job)
         site.wait_for(job, "failed")
+
+
+def test_an_attempt_keeps_away_from_the_host_of_the_one_before(site: Site) -> None:
+    if site.name == "torque":
+        pytest.skip("it has no word for that")
+    job = site.submit("exit 1", 1, "(retries=1)(retry_elsewhere=yes)")
+    # There is no other host, and Slurm says so, which knows this one as n1 only.
+    if site.name == "slurm":
+        site.wait_for(job, "failed")
+        assert "Requested node configuration is not available" in site.samgrid("status", job)
+        return
+    wait_until(lambda: site.query(job, "count(//attempt)") == "1", "it failed")
+    site.wait_for_local_jobs(job, "pending", 1)
+    site.wait_for(site.submit("exit 0", 1), "done")
+    assert site.count(job, "pending") == 1
+    site.samgrid("cancel", job)
+    site.wait_for(job, "failed")
 
 
 def test_a_row_of_a_table_is_seen_at_work_by_who_looks_on(site: Site) -> None:

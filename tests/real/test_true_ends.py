@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.real.site import Site
+from tests.real.site import Site, wait_until
 
 SCRIPT = "sleep 300; echo x"
 """Its shell ends with 0 where the signal reaches the sleep first."""
@@ -42,6 +42,17 @@ def test_what_somebody_deletes_was_cancelled_outside(site: Site) -> None:
     site.wait_for(job, "failed", seconds=400)
     assert outcomes(site, job) == {DELETED.get(site.name, "cancelled cancelled-outside"): 2}
     assert site.query(job, "string(/jobs/grid-job/@outcome)") == "failed"
+
+
+def test_a_warning_leaves_the_driver_time_for_the_outputs(site: Site) -> None:
+    if site.name != "sge":
+        pytest.skip("-notify is SGE's")
+    job = site.submit("echo half; echo half >output/half; sleep 300", 10, '(batch_options="-notify")')
+    wait_until(lambda: site.samgrid("log", f"{job}/1-10").split().count("half") == 10, "all have begun")
+    assert site.run("qdel", site.local_ids(job)[0].partition(".")[0]).returncode == 0
+    site.wait_for(job, "failed")
+    assert outcomes(site, job) == {"failed signal": 10}
+    assert " 10 ×  output/half " in site.samgrid("output", job)
 
 
 def test_what_runs_too_long_has_failed_for_that(site: Site) -> None:

@@ -378,7 +378,10 @@ ARRAY = Submission(
     max_memory_mb=2000,
     options=("-l", "host=n1"),
 )
-SGE_SCRIPT = 'trap : TERM INT HUP XCPU; /bin/sh "$@"; code=$?; case $code in 99 | 100) code=98 ;; esac; exit "$code"'
+SGE_SCRIPT = (
+    "trap : TERM INT HUP XCPU USR1 USR2; "
+    '/bin/sh "$@"; code=$?; case $code in 99 | 100) code=98 ;; esac; exit "$code"'
+)
 PBS_LIMITS = "-q short -l cput=5400 -l walltime=7200 -l mem=2000mb"
 
 

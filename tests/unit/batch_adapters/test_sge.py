@@ -57,16 +57,18 @@ def test_no_program_can_have_its_job_run_again_by_an_exit_code(tmp_path: Path, c
     assert subprocess.run(argv[argv.index("/bin/sh") :], check=False).returncode == seen
 
 
-def test_a_signal_to_all_of_a_job_leaves_the_driver_the_last_word(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGXCPU, signal.SIGUSR1, signal.SIGUSR2], ids=lambda number: number.name)
+def test_a_signal_to_all_of_a_job_leaves_the_driver_the_last_word(tmp_path: Path, number: signal.Signals) -> None:
     driver = tmp_path / "driver.sh"
-    driver.write_text("trap 'echo caught; exit 5' XCPU\necho ready\nwhile :; do sleep 0.05; done\n")
+    name = number.name.removeprefix("SIG")
+    driver.write_text(f"trap 'echo caught; exit 5' {name}\necho ready\nwhile :; do sleep 0.05; done\n")
     argv = render(driver=str(driver))
     with subprocess.Popen(
         argv[argv.index("/bin/sh") :], stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as job:
         assert job.stdout is not None
         assert job.stdout.readline() == "ready\n"
-        os.killpg(job.pid, signal.SIGXCPU)
+        os.killpg(job.pid, number)
         assert job.stdout.read() == "caught\n"
         assert job.wait(SECONDS) == 5
 

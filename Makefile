@@ -73,7 +73,7 @@ bench: venv
 # Half an hour; SIZES=1000,10000 for a quick look.
 SIZES ?= 10000,100000,300000,1000000
 bench-scale: venv
-	$(BIN)/python bench/scale.py --sizes $(SIZES)
+	PYTHONPATH=. $(BIN)/python bench/scale.py --sizes $(SIZES)
 
 # In memory, because its tests wait for the disk most of the time.
 BASE ?= HEAD~1

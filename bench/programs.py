@@ -56,8 +56,9 @@ def find_other(scheduler: str, log: Path, follow: bool, configuration: Path) -> 
 
 def _find_globus(scheduler: str, log: Path, configuration: Path) -> Program:
     program = shutil.which(_GLOBUS_PROGRAM, path=os.defpath + ":/usr/sbin")
-    if program is None:
-        raise NotHere(f"{_GLOBUS_PROGRAM} is not installed (bench/run.py --install, as root)")
+    # Without the package of its module it ends at once.
+    if program is None or not any(Path("/usr/lib").glob(f"*/libglobus_seg_{scheduler}.so")):
+        raise NotHere(f"{_GLOBUS_PROGRAM} for {scheduler} is not installed (bench/run.py --install, as root)")
     if not _GLOBUS_CONFIGURATION.samefile(configuration):
         raise NotHere(f"{_GLOBUS_CONFIGURATION} cannot be replaced for this process: unshare(1) and mount(8) failed")
     place = log if scheduler == "fork" else log.parent

@@ -6,8 +6,7 @@ from batch_adapters.sge.answers import BLOCKS, CAUSES, LEAVING, STATES, diagnose
 # Exit status 99 has a job run again, 100 keeps it in the queue in error (sge_shepherd(8)). The true one is in the
 # driver's status file. Signals that the driver catches must not end the shell that waits for it, as all ends with that.
 _RUN = (
-    "trap : TERM INT HUP XCPU USR1 USR2; "
-    '/bin/sh "$@"; code=$?; case $code in 99 | 100) code=98 ;; esac; exit "$code"'
+    'trap : TERM INT HUP XCPU USR1 USR2; /bin/sh "$@"; code=$?; case $code in 99 | 100) code=98 ;; esac; exit "$code"'
 )
 
 # ":" in a path ends a host's name, "," the path; "$" begins a variable. None can be quoted.

@@ -379,8 +379,7 @@ ARRAY = Submission(
     options=("-l", "host=n1"),
 )
 SGE_SCRIPT = (
-    "trap : TERM INT HUP XCPU USR1 USR2; "
-    '/bin/sh "$@"; code=$?; case $code in 99 | 100) code=98 ;; esac; exit "$code"'
+    'trap : TERM INT HUP XCPU USR1 USR2; /bin/sh "$@"; code=$?; case $code in 99 | 100) code=98 ;; esac; exit "$code"'
 )
 PBS_LIMITS = "-q short -l cput=5400 -l walltime=7200 -l mem=2000mb"
 

@@ -6,7 +6,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jobmanager.commands.arguments import JOB_HELP, AddCommand, CommandError, account_of, argument, read_seconds
+from jobmanager.commands.arguments import (
+    JOB_HELP,
+    AddCommand,
+    CommandError,
+    account_of,
+    argument,
+    open_account_of,
+    read_seconds,
+)
 
 if TYPE_CHECKING:
     from batch_adapters.diagnosis import Finding
@@ -117,6 +125,22 @@ Prints what an operator's alarms look at, in the text format of Prometheus: docs
 said by the umask. "samgrid web" serves the same as /metrics."""
 
 
+ADVERTISE_HELP = """\
+Asks the configuration, the handlers, "samgrid doctor" and the batch system once, and tells what this site offers; what
+nobody answers is left out. --pool sends it as a ClassAd to an HTCondor collector, by condor_advertise. Run it from a
+timer: what it tells expires after --lifetime. docs/advertise.md"""
+
+
+def _declare_advertise(command: argparse.ArgumentParser) -> None:
+    where = command.add_mutually_exclusive_group()
+    where.add_argument("--pool", metavar="HOST[:PORT]", help="send it to this HTCondor collector, and print nothing")
+    where.add_argument("--output", metavar="FILE", type=Path, help="write FILE, whole or not at all, and print nothing")
+    help_text = "as JSON (default), GLUE 2 in LDIF, or a ClassAd"
+    command.add_argument("--format", choices=("json", "glue2", "classad"), help=help_text)
+    help_text = "when it expires, if it is not told again (default: 900)"
+    command.add_argument("--lifetime", metavar="SECONDS", type=read_seconds, default=900.0, help=help_text)
+
+
 def add_commands(add: AddCommand) -> None:
     """Make the commands known to the command line."""
     type_ = argument("type", metavar="TYPE", nargs="?", help="a job type")
@@ -132,6 +156,7 @@ def add_commands(add: AddCommand) -> None:
     add("restore", restore, "Make a state folder of a backup.", RESTORE_HELP, _declare_restore)
     textfile = argument("--textfile", metavar="FILE", help="write FILE, and print nothing")
     add("metrics", metrics, "Print metrics for Prometheus.", METRICS_HELP, textfile)
+    add("advertise", advertise, "Tell the grid what this site offers.", ADVERTISE_HELP, _declare_advertise)
     stay = argument("--stay", action="store_true", help="do not end when there is nothing to do")
     add("monitor", monitor, "Run the job state monitor in the foreground.", MONITOR_HELP, stay)
 
@@ -213,6 +238,31 @@ def metrics(options: argparse.Namespace) -> int:
         print(text, end="")
     else:
         write_textfile(Path(options.textfile), text)
+    return 0
+
+
+def advertise(options: argparse.Namespace) -> int:
+    """Collect the offer once, and print, write or send it."""
+    from batch_adapters.adapter import BatchError
+    from batch_adapters.registry import UnknownBatchSystem
+    from jobmanager.checks.metrics import write_textfile
+    from jobmanager.checks.offer import collect_offer
+    from jobmanager.checks.offer_texts import render_classad, render_json, render_ldif, send_classad
+
+    if options.pool is not None and options.format not in (None, "classad"):
+        raise CommandError(f"a collector takes ClassAds, not {options.format}: leave out --format")
+    try:
+        offer = collect_offer(open_account_of(options), time.time(), int(options.lifetime))
+        if options.pool is not None:
+            send_classad(options.pool, render_classad(offer))
+            return 0
+    except (BatchError, UnknownBatchSystem) as error:
+        raise CommandError(str(error)) from error
+    text = {"glue2": render_ldif, "classad": render_classad}.get(options.format, render_json)(offer)
+    if options.output is not None:
+        write_textfile(options.output, text)
+    else:
+        print(text, end="")
     return 0
 
 

@@ -54,6 +54,7 @@ HELP = {
     "restore": ["FILE", "--leave-out", "--follow", "samgrid orphans"],
     "repair": ["copied first", "columns", "Exit status"],
     "monitor": ["--stay", "foreground"],
+    "advertise": ["--pool HOST", "--output FILE", "--lifetime SECONDS", "docs/advertise.md"],
     "metrics": ["--textfile FILE", "docs/metrics.md"],
 }
 """Every command, with words that its help must have."""

@@ -11,6 +11,7 @@ TEMPLATES = ROOT / "gram_shims" / "installation" / "templates"
 WORDS = {
     "{python} -P {launch}": "/bin/true",
     "/usr/bin/samgrid-scheduler-event-generator": "/bin/true",
+    "/usr/bin/samgrid advertise": "/bin/true",
     "{folder}": "/tmp",
     "{account}": "root",
 }
@@ -25,6 +26,8 @@ WORDS = {
         "samgrid-scheduler-event-generator@slurm.socket",
         "samgrid-event-collector.service",
         "samgrid-monitor@root.service",
+        "samgrid-advertise.service",
+        "samgrid-advertise.timer",
     ],
 )
 def test_systemd_has_nothing_to_say_of_a_unit(unit: str, tmp_path: Path) -> None:

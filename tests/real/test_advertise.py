@@ -1,0 +1,107 @@
+"""Offers as real programs take them: HTCondor's collector, and OpenLDAP with the GLUE 2 schema."""
+
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from batch_adapters.adapter import Refused
+from jobmanager.checks.offer import OfferedType
+from jobmanager.checks.offer_texts import render_classad, render_ldif, send_classad
+from tests.real.site import wait_until
+from tests.unit.jobmanager.checks.test_offer import OFFER, UNKNOWN
+
+SCHEMAS = Path(os.environ.get("SAMGRID_TEST_LDAP_SCHEMAS", "/etc/ldap/schema"))
+BASE = """\
+dn: o=glue
+objectClass: organization
+o: glue
+
+dn: GLUE2GroupID=resource,o=glue
+objectClass: GLUE2Group
+GLUE2GroupID: resource
+
+"""
+OTHER = replace(OFFER, host="other.example.org", job_types=[OfferedType("command", [])], faults=["full disk"])
+
+
+@pytest.fixture
+def collector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A collector alone, on a port and in a folder of its own; its HOST:PORT."""
+    program = shutil.which("condor_collector")
+    if program is None or shutil.which("condor_advertise") is None:
+        pytest.skip("condor_collector and condor_advertise are not on PATH")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    folders = ("LOCAL_DIR", "LOG", "SPOOL", "LOCK", "RUN", "EXECUTE")
+    settings: Mapping[str, object] = {
+        **{"CONDOR_HOST": "127.0.0.1", "NETWORK_INTERFACE": "127.0.0.1", "COLLECTOR_HOST": address},
+        **{"USE_SHARED_PORT": False, "CONDOR_IDS": f"{os.geteuid()}.{os.getegid()}"},
+        **{f"SEC_DEFAULT_{what}": "NEVER" for what in ("AUTHENTICATION", "ENCRYPTION", "INTEGRITY", "NEGOTIATION")},
+        **{f"ALLOW_{what}": "*" for what in ("READ", "WRITE")},
+        **dict.fromkeys(folders, tmp_path),
+    }
+    configuration = tmp_path / "condor_config"
+    configuration.write_text("".join(f"{name} = {value}\n" for name, value in settings.items()))
+    monkeypatch.setenv("CONDOR_CONFIG", str(configuration))
+    with subprocess.Popen([program, "-f", "-p", address.partition(":")[2]]) as process:
+        try:
+            wait_until(lambda: process.poll() is None and "Collector" in ask("-any", "-af", "MyType"), "a collector")
+            yield address
+        finally:
+            process.terminate()
+
+
+def ask(*options: str) -> str:
+    """What condor_status prints."""
+    return subprocess.run(["condor_status", *options], capture_output=True, text=True, check=False, timeout=60).stdout
+
+
+def choose(expression: str) -> list[str]:
+    return ask("-any", "-constraint", f'MyType == "SamgridSite" && ({expression})', "-af", "Host").split()
+
+
+def test_a_broker_picks_the_right_site_of_two(collector: str) -> None:
+    for offer in (OFFER, OTHER):
+        send_classad(collector, render_classad(offer))
+    wait_until(lambda: ask("-any").count("SamgridSite") == 2, "both sites in condor_status")
+    assert choose('member("pythia", JobTypes) && Health != "critical"') == ["head.example.org"]
+    assert choose('member("command", JobTypes)') == ["other.example.org"]
+    assert choose('member("events", Attributes_pythia) && Slots >= 4 && RunningLocalJobs == 3') == ["head.example.org"]
+    assert choose('member("unheard", JobTypes)') == []
+
+
+def test_what_is_not_known_matches_no_expression(collector: str) -> None:
+    send_classad(collector, render_classad(UNKNOWN))
+    wait_until(lambda: "SamgridSite" in ask("-any"), "the site in condor_status")
+    assert choose("RunningLocalJobs == 0 || WaitingLocalJobs < 10 || Slots >= 0") == []
+
+
+def test_a_collector_that_is_not_there_is_told(collector: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        nobody = f"127.0.0.1:{free.getsockname()[1]}"
+    with pytest.raises(Refused, match="failed to send"):
+        send_classad(nobody, render_classad(OFFER))
+
+
+def test_openldap_takes_the_ldif_by_the_schema(tmp_path: Path) -> None:
+    slapd = shutil.which("slapd", path=f"{os.environ['PATH']}:/usr/sbin")
+    if slapd is None or not (SCHEMAS / "GLUE20.schema").exists():
+        pytest.skip(f"slapd, or GLUE20.schema in {SCHEMAS}, is not installed (packages slapd, glue-schema)")
+    modules = SCHEMAS.parents[2] / "usr/lib/ldap"
+    includes = "".join(f"include {SCHEMAS / name}.schema\n" for name in ("core", "GLUE20"))
+    database = f"database mdb\nsuffix o=glue\ndirectory {tmp_path}\n"
+    configuration = tmp_path / "slapd.conf"
+    configuration.write_text(f"{includes}modulepath {modules}\nmoduleload back_mdb\n{database}")
+    for offer in (OFFER, UNKNOWN):
+        for text, is_taken in ((render_ldif(offer), True), (render_ldif(offer).replace("ServiceType", "X"), False)):
+            done = subprocess.run(
+                [slapd, "-T", "add", "-u", "-f", str(configuration)],
+                input=BASE + text, capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            assert (done.returncode == 0) is is_taken, done.stderr

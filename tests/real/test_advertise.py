@@ -13,7 +13,7 @@ import pytest
 from batch_adapters.adapter import Refused
 from jobmanager.checks.offer import OfferedType
 from jobmanager.checks.offer_texts import render_classad, render_ldif, send_classad
-from tests.real.site import wait_until
+from tests.real.site import open_ground, wait_until
 from tests.unit.jobmanager.checks.test_offer import OFFER, UNKNOWN
 
 SCHEMAS = Path(os.environ.get("SAMGRID_TEST_LDAP_SCHEMAS", "/etc/ldap/schema"))
@@ -31,7 +31,15 @@ OTHER = replace(OFFER, host="other.example.org", job_types=[OfferedType("command
 
 
 @pytest.fixture
-def collector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def folder() -> Iterator[Path]:
+    """One in which a daemon may write that is not root's."""
+    with open_ground("samgrid-collector") as folder:
+        folder.chmod(0o777)
+        yield folder
+
+
+@pytest.fixture
+def collector(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A collector alone, on a port and in a folder of its own; its HOST:PORT."""
     program = shutil.which("condor_collector")
     if program is None or shutil.which("condor_advertise") is None:
@@ -41,17 +49,20 @@ def collector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     folders = ("LOCAL_DIR", "LOG", "SPOOL", "LOCK", "RUN", "EXECUTE")
     settings: Mapping[str, object] = {
         **{"CONDOR_HOST": "127.0.0.1", "NETWORK_INTERFACE": "127.0.0.1", "COLLECTOR_HOST": address},
-        **{"USE_SHARED_PORT": False, "CONDOR_IDS": f"{os.geteuid()}.{os.getegid()}"},
+        **{"USE_SHARED_PORT": False},
         **{f"SEC_DEFAULT_{what}": "NEVER" for what in ("AUTHENTICATION", "ENCRYPTION", "INTEGRITY", "NEGOTIATION")},
-        **{f"ALLOW_{what}": "*" for what in ("READ", "WRITE")},
-        **dict.fromkeys(folders, tmp_path),
+        **{f"ALLOW_{what}": "*" for what in ("READ", "WRITE", "DAEMON")},
+        **dict.fromkeys(folders, folder),
     }
-    configuration = tmp_path / "condor_config"
+    configuration = folder / "condor_config"
     configuration.write_text("".join(f"{name} = {value}\n" for name, value in settings.items()))
     monkeypatch.setenv("CONDOR_CONFIG", str(configuration))
-    with subprocess.Popen([program, "-f", "-p", address.partition(":")[2]]) as process:
+    with subprocess.Popen(
+        [program, "-f", "-p", address.partition(":")[2]], user="nobody", group="nogroup", extra_groups=[]
+    ) as process:
         try:
-            wait_until(lambda: process.poll() is None and "Collector" in ask("-any", "-af", "MyType"), "a collector")
+            wait_until(lambda: process.poll() is not None or "Collector" in ask("-any", "-af", "MyType"), "a collector")
+            assert process.poll() is None
             yield address
         finally:
             process.terminate()

@@ -9,10 +9,12 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import fields
 from datetime import UTC, datetime
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -37,7 +39,9 @@ from jobmanager.commands.python import (
     submit,
     submit_map,
 )
+from jobmanager.commands.python.statuses import read_status
 from jobmanager.database.database import Database
+from jobmanager.site.account import Account
 from jobmanager.views import watching
 from sandbox.unpack import unpack
 from tests.installed import ROOT, link_package
@@ -239,6 +243,21 @@ def test_waiting_tells_each_change_and_can_be_left(state: Path, tmp_path: Path) 
     assert job.stdout(1, lines=1) == "again"
     assert job.stderr(2) == "up"
     assert not job.cancel()
+
+
+def test_the_end_is_what_is_shown_last(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+
+    def read_status_of_the_end(account: Account, job_id: str) -> JobStatus:
+        wait_until(lambda: account.database.grid_jobs.get(job_id).state.is_final)
+        return read_status(account, job_id)
+
+    display = SimpleNamespace(show=lambda snapshot, status: shown.append(snapshot.row.state))
+    monkeypatch.setattr("jobmanager.commands.python.notebook.show_progress", lambda is_wanted: nullcontext(display))
+    monkeypatch.setattr("jobmanager.commands.python.handles.read_status", read_status_of_the_end)
+    assert submit(TRUE).wait(timeout=0).succeeded
+    assert shown[0] != "done"
+    assert shown[-1] == "done"
 
 
 def test_what_still_runs_is_seen_and_cancelled(state: Path, tmp_path: Path) -> None:

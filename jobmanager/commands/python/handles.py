@@ -70,9 +70,8 @@ class JobHandle:
                 if callback is not None and replace(status, may_end=None) != last:
                     last = replace(status, may_end=None)
                     callback(status)
-                if status.has_ended:
-                    break
-                if deadline is not None and time.monotonic() >= deadline:
+                # It may have ended since the snapshot: then another comes, which shows that.
+                if deadline is not None and time.monotonic() >= deadline and not status.has_ended:
                     raise TimeoutError(f"grid job {self.id} is {status.state} after {timeout:g} s")
         return status
 

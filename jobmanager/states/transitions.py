@@ -215,8 +215,12 @@ def _reconcile_end(job: LocalJob, status: DriverStatus) -> None:
         job.put_times(ended=status.end)
         # What the log has yet to tell of this run may be of the second of its end.
         job.queue_time = status.end + 1
-    elif max(job.started_time or 0, job.intended) <= status.end < (job.ended_time or 0):
-        job.put_times(ended=status.end)
+    else:
+        if max(job.started_time or 0, job.intended) <= status.end < (job.ended_time or 0):
+            job.put_times(ended=status.end)
+        # A queue that was asked before may have answered after that, and the log has yet to tell of all of this run.
+        if job.queue_time >= job.event_time:
+            job.queue_time = max(job.queue_time, status.end + 1)
     job.state = State.DONE
     job.wait_reason = job.helps = None
     job.exit_code = status.exit_code

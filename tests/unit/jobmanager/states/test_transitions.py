@@ -325,6 +325,20 @@ def test_what_the_queue_shows_suspended_is_resumed_by_later_news_only(
     assert job.state is state
 
 
+def test_a_queue_that_answers_late_makes_no_run_of_before_of_the_only_one() -> None:
+    job = submitted_job()
+    # Asked in the second of the submission, it answered when all was over; the log tells of all of it after that.
+    apply_status(job, status("ended", DONE, 0), 10, "queue")
+    record = DriverStatus(start=11, pid=4711, exit_code=0, end=11)
+    apply_driver_status(job, record, 12)
+    for second, state in ((10, PENDING), (11, ACTIVE), (11, DONE)):
+        apply_event(job, Event(second, "17_3", state))
+    apply_driver_status(job, record, 12)
+    assert (job.state, job.driver, job.outcome) == (DONE, "ended", Outcome.SUCCEEDED)
+    apply_event(job, Event(13, "17_3", PENDING))
+    assert job.state is PENDING, "what is queued again later is"
+
+
 @pytest.mark.parametrize(
     ("requeued", "state"), [(8, DONE), (10, PENDING), (12, PENDING)], ids=["before", "in the same second", "after"]
 )

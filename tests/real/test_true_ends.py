@@ -48,6 +48,7 @@ def test_a_warning_leaves_the_driver_time_for_the_outputs(site: Site) -> None:
     if site.name != "sge":
         pytest.skip("-notify is SGE's")
     job = site.submit("echo half; echo half >output/half; sleep 300", 10, '(batch_options="-notify")')
+    site.wait_for_local_jobs(job, "active", 10)
     wait_until(lambda: site.samgrid("log", f"{job}/1-10").split().count("half") == 10, "all have begun")
     assert site.run("qdel", site.local_ids(job)[0].partition(".")[0]).returncode == 0
     site.wait_for(job, "failed")

@@ -37,6 +37,8 @@ class Offer:
     batch_system: str
     batch_version: str
     slots: int | None
+    free_slots: int | None
+    """Of the batch system, for whoever comes first."""
     waiting: int | None
     """Local jobs of this account in the batch system, by its own answer; so are those that run."""
     running: int | None
@@ -74,6 +76,7 @@ def collect_offer(account: Account, now: float, lifetime: int) -> Offer:
     system = find_batch_system(account, name)
     findings = list(examine(account, [name], None))
     states = _count_states(system)
+    slots, free_slots = (account.fork_slots, None) if name == "fork" else _ask_slots(system)
     types = load_job_types(configuration.handlers.modules)
     return Offer(
         site=configuration.site.name,
@@ -82,8 +85,8 @@ def collect_offer(account: Account, now: float, lifetime: int) -> Offer:
         version=read_version(),
         batch_system=name,
         batch_version=_ask_version(system),
-        # No other batch system was ever heard saying how many it has, in all or free.
-        slots=account.fork_slots if name == "fork" else None,
+        slots=slots,
+        free_slots=free_slots,
         waiting=None if states is None else states[State.PENDING],
         running=None if states is None else states[State.ACTIVE],
         max_cpu_minutes=configuration.decomposition.max_cpu_time or None,
@@ -101,6 +104,13 @@ def _count_states(system: BatchSystem) -> Counter[State | None] | None:
         return Counter(status.state for status in system.query())
     except BatchError:
         return None
+
+
+def _ask_slots(system: BatchSystem) -> tuple[int | None, int | None]:
+    try:
+        return system.slots() or (None, None)
+    except BatchError:
+        return None, None
 
 
 def _ask_version(system: BatchSystem) -> str:

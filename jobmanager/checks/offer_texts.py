@@ -89,6 +89,8 @@ def render_ldif(offer: Offer) -> str:
             "GLUE2ApplicationEnvironmentID": environment,
             "GLUE2ApplicationEnvironmentAppName": one.name,
             "GLUE2ApplicationEnvironmentComputingManagerForeignKey": manager,
+            "GLUE2ApplicationEnvironmentMaxJobs": offer.max_local_jobs,
+            "GLUE2ApplicationEnvironmentFreeSlots": offer.free_slots,
             **validity,
         }
         name = f"GLUE2ApplicationEnvironmentID={_escape_name(environment)},{manager_name}"
@@ -100,7 +102,8 @@ def _describe(offer: Offer) -> dict[str, Any]:
     """All but the job types, under the same words in JSON and, joined, in the ClassAd."""
     return {
         **{"site": offer.site, "host": offer.host, "account": offer.account, "version": offer.version},
-        **{"batch_system": offer.batch_system, "batch_version": offer.batch_version or None, "slots": offer.slots},
+        **{"batch_system": offer.batch_system, "batch_version": offer.batch_version or None},
+        **{"slots": offer.slots, "free_slots": offer.free_slots},
         **{"waiting_local_jobs": offer.waiting, "running_local_jobs": offer.running},
         **{"max_cpu_minutes": offer.max_cpu_minutes, "max_local_jobs": offer.max_local_jobs},
         **{"health": offer.health, "faults": list(offer.faults), "warnings": list(offer.warnings)},

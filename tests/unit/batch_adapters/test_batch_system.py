@@ -376,6 +376,14 @@ def test_a_limit_that_is_not_told_is_garbled_and_one_that_nobody_asks_for_is_the
         toy.says("echo what").max_array()
 
 
+def test_slots_are_told_or_not_known(toy: Toy) -> None:
+    assert toy.says("exit 9").slots() is None
+    toy.adapter = replace(toy.adapter, slots=Command((str(toy.program),)))
+    assert toy.says("echo 80 79; echo 20 0").slots() == (100, 79)
+    with pytest.raises(Garbled, match="toy: no slots in 'many"):
+        toy.says("echo many").slots()
+
+
 def test_a_version_is_one_line(toy: Toy) -> None:
     assert toy.says("exit 9").version() == ""
     toy.adapter = replace(toy.adapter, version=Command((str(toy.program),)))

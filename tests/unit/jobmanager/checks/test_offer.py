@@ -22,10 +22,12 @@ from jobmanager.site.version import SETUP
 EVENTS = Attribute("events", "How many.", Kind.INTEGER, unit="events", required=True, minimum=1, maximum=10**9)
 OFFER = Offer(
     site="fnal", host="head.example.org", account="samgrid", version="0.1.0", batch_system="fork", batch_version="1",
-    slots=4, waiting=2, running=3, max_cpu_minutes=60.0, max_local_jobs=1000, faults=[], warnings=[],
+    slots=4, free_slots=3, waiting=2, running=3, max_cpu_minutes=60.0, max_local_jobs=1000, faults=[], warnings=[],
     job_types=[OfferedType("pythia", [EVENTS])], made=1_795_459_944, lifetime=900,
 )  # fmt: skip
-UNKNOWN = replace(OFFER, batch_version="", slots=None, waiting=None, running=None, max_cpu_minutes=None)
+UNKNOWN = replace(
+    OFFER, batch_version="", slots=None, free_slots=None, waiting=None, running=None, max_cpu_minutes=None
+)
 
 MUST = {
     "GLUE2Entity": "",
@@ -42,7 +44,8 @@ MAY = {
     "GLUE2ComputingService": "ComputingServiceTotalJobs ComputingServiceRunningJobs ComputingServiceWaitingJobs",
     "GLUE2Manager": "ManagerProductVersion",
     "GLUE2ComputingManager": "ComputingManagerTotalSlots ComputingManagerComputingServiceForeignKey",
-    "GLUE2ApplicationEnvironment": "ApplicationEnvironmentAppVersion ApplicationEnvironmentDescription",
+    "GLUE2ApplicationEnvironment": "ApplicationEnvironmentAppVersion ApplicationEnvironmentDescription"
+    " ApplicationEnvironmentMaxJobs ApplicationEnvironmentFreeSlots",
 }
 """Of GLUE20.schema 2.0.11, each without its prefix GLUE2; of what may be, as much as is used or near it."""
 
@@ -80,9 +83,18 @@ def test_ldif_has_what_the_schema_wants_and_nothing_that_it_does_not_know(offer:
 
 def test_what_nobody_answers_is_left_out_and_is_not_zero() -> None:
     told = json.loads(render_json(UNKNOWN))
-    assert not {"slots", "waiting_local_jobs", "running_local_jobs", "max_cpu_minutes", "batch_version"} & set(told)
-    assert not re.search(r"(?m)^(Slots|WaitingLocalJobs|RunningLocalJobs|MaxCpuMinutes) ", render_classad(UNKNOWN))
-    assert not re.search("Jobs:|Slots:|ProductVersion:", render_ldif(UNKNOWN))
+    assert not {
+        "slots",
+        "free_slots",
+        "waiting_local_jobs",
+        "running_local_jobs",
+        "max_cpu_minutes",
+        "batch_version",
+    } & set(told)
+    assert not re.search(
+        r"(?m)^(Slots|FreeSlots|WaitingLocalJobs|RunningLocalJobs|MaxCpuMinutes) ", render_classad(UNKNOWN)
+    )
+    assert not re.search("(?<!Max)Jobs:|Slots:|ProductVersion:", render_ldif(UNKNOWN))
     assert "GLUE2ComputingServiceTotalJobs: 5\n" in render_ldif(OFFER)
     assert "RunningLocalJobs = 0\n" in render_classad(replace(OFFER, running=0))
 

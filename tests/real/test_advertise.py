@@ -13,7 +13,7 @@ import pytest
 from batch_adapters.adapter import Refused
 from jobmanager.checks.offer import OfferedType
 from jobmanager.checks.offer_texts import render_classad, render_ldif, send_classad
-from tests.real.site import open_ground, wait_until
+from tests.real.site import Site, open_ground, wait_until
 from tests.unit.jobmanager.checks.test_offer import OFFER, UNKNOWN
 
 SCHEMAS = Path(os.environ.get("SAMGRID_TEST_LDAP_SCHEMAS", "/etc/ldap/schema"))
@@ -39,11 +39,11 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def collector(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def collector(site: Site, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A collector alone, on a port and in a folder of its own; its HOST:PORT."""
+    monkeypatch.setenv("PATH", f"{site.folder}/bin:{os.environ['PATH']}")
     program = shutil.which("condor_collector")
-    if program is None or shutil.which("condor_advertise") is None:
-        pytest.skip("condor_collector and condor_advertise are not on PATH")
+    assert program is not None
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     folders = ("LOCAL_DIR", "LOG", "SPOOL", "LOCK", "RUN", "EXECUTE")
@@ -77,6 +77,10 @@ def choose(expression: str) -> list[str]:
     return ask("-any", "-constraint", f'MyType == "SamgridSite" && ({expression})', "-af", "Host").split()
 
 
+with_condor = pytest.mark.parametrize("site", ["condor"], indirect=True)
+
+
+@with_condor
 def test_a_broker_picks_the_right_site_of_two(collector: str) -> None:
     for offer in (OFFER, OTHER):
         send_classad(collector, render_classad(offer))
@@ -87,12 +91,14 @@ def test_a_broker_picks_the_right_site_of_two(collector: str) -> None:
     assert choose('member("unheard", JobTypes)') == []
 
 
+@with_condor
 def test_what_is_not_known_matches_no_expression(collector: str) -> None:
     send_classad(collector, render_classad(UNKNOWN))
     wait_until(lambda: "SamgridSite" in ask("-any"), "the site in condor_status")
     assert choose("RunningLocalJobs == 0 || WaitingLocalJobs < 10 || Slots >= 0") == []
 
 
+@with_condor
 def test_a_collector_that_is_not_there_is_told(collector: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         nobody = f"127.0.0.1:{free.getsockname()[1]}"

@@ -56,9 +56,8 @@ def run_command(name: str, run: Callable[[], int]) -> int:
     try:
         status = run()
         sys.stdout.flush()
-    except BrokenPipeError:
-        # Whoever read our output has enough of it; the interpreter must not try to write the rest at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # whoever read our output has enough of it
+        _drop_unprinted()
         return 1
     except KeyboardInterrupt:
         return 130
@@ -67,8 +66,17 @@ def run_command(name: str, run: Callable[[], int]) -> int:
 
         for line in _describe(error).splitlines():
             print(f"{name}: {printable(line)}", file=sys.stderr)
+        _drop_unprinted()
         return 1
     return status
+
+
+def _drop_unprinted() -> None:
+    """What cannot be printed the interpreter must not try again at its end: that would be an exit status of its own."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _find_user_errors() -> tuple[type[Exception], ...]:

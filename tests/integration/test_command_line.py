@@ -590,10 +590,15 @@ def test_a_reader_that_goes_away_is_no_traceback(finished: tuple[Samgrid, str]) 
     assert "Exception ignored" not in done.stderr
 
 
+def buffering(samgrid: Samgrid) -> dict[str, str]:
+    """With the buffers that Python has by default: what is in them is tried once more at the interpreter's end."""
+    return {**samgrid.environment(), "PYTHONUNBUFFERED": ""}
+
+
 def test_a_full_disk_behind_what_is_printed_is_a_sentence(samgrid: Samgrid) -> None:
     command = [sys.executable, "-P", str(LAUNCH), "samgrid", "status"]
     with open("/dev/full", "w") as full:
-        done = subprocess.run(command, env=samgrid.environment(), stdout=full, stderr=subprocess.PIPE, check=False)
+        done = subprocess.run(command, env=buffering(samgrid), stdout=full, stderr=subprocess.PIPE, check=False)
     assert (done.returncode, done.stderr) == (1, b"samgrid status: No space left on device\n")
 
 
@@ -601,7 +606,7 @@ def test_an_id_that_cannot_be_printed_is_told_with_the_error(samgrid: Samgrid) -
     command = [sys.executable, "-P", str(LAUNCH), "samgrid", "submit", "-"]
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            command, input=HELLO.encode(), env=samgrid.environment(), stdout=full, stderr=subprocess.PIPE, check=False
+            command, input=HELLO.encode(), env=buffering(samgrid), stdout=full, stderr=subprocess.PIPE, check=False
         )
     (job,) = json.loads(samgrid("status", "--format", "json").stdout)
     why = "its id could not be printed: No space left on device"

@@ -335,8 +335,17 @@ def test_a_queue_that_answers_late_makes_no_run_of_before_of_the_only_one() -> N
         apply_event(job, Event(second, "17_3", state))
     apply_driver_status(job, record, 12)
     assert (job.state, job.driver, job.outcome) == (DONE, "ended", Outcome.SUCCEEDED)
-    apply_event(job, Event(13, "17_3", PENDING))
+    apply_event(job, Event(12, "17_3", PENDING))
     assert job.state is PENDING, "what is queued again later is"
+
+
+@pytest.mark.parametrize(("told", "state"), [(9, DONE), (10, DONE), (11, PENDING)], ids=["before", "then", "after"])
+def test_the_driver_says_to_which_second_its_run_goes_unless_the_log_told_of_the_end(told: int, state: State) -> None:
+    job = after([(told, ACTIVE, 0), (told, DONE, 0)] if told > 10 else [(told, ACTIVE, 0)])
+    apply_status(job, status("CD", DONE, 0), 10, "queue")
+    apply_driver_status(job, DriverStatus(start=9, pid=4711, exit_code=0, end=11), 12)
+    apply_event(job, Event(11, "17_3", PENDING))
+    assert job.state is state
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,9 @@ def read_history(printed: str) -> Iterable[Job]:
         if code not in GOES_ON:
             reason = words["failed"].partition(":")[2].strip()
             cause, by = _read_cause(code, words)
-            ended[local_id] = Job(local_id, f"failed {code}", exit_code, reason, token, cause=cause, by=by)
+            # It tells of everybody's jobs of that name.
+            owner = words["owner"].strip()
+            ended[local_id] = Job(local_id, f"failed {code}", exit_code, reason, token, owner, cause, by)
     return ended.values()
 
 

@@ -4,6 +4,7 @@ Texts are from tests/recorded/sge (sge-scenarios.txt, sge-down.txt and the adapt
 sge_submit(1), qstat(1), qacct(1) and qdel(1).
 """
 
+import getpass
 import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
@@ -33,7 +34,7 @@ _ACCOUNT = """\
 ==============================================================
 qname        all.q
 hostname     vm
-owner        griduser
+owner        {owner}
 jobname      {job.token}
 jobnumber    {job.number}
 taskid       {task}
@@ -120,6 +121,7 @@ def _account(jobs: Sequence[Job], name: str) -> Reply:
     return Reply(
         "".join(
             _ACCOUNT.format(
+                owner=getpass.getuser(),
                 job=job,
                 task="undefined" if job.element is None else job.element,
                 failed=ends[job.state],

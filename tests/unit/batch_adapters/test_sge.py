@@ -123,12 +123,18 @@ def test_history_tells_exit_codes_and_signals() -> None:
     ended = read_history(RECORDINGS["history of exits, signals and kills"].stdout)
     # Task 5 chose its exit code itself.
     assert sorted(ended, key=lambda job: job.local_id) == [
-        Job("5.1", "failed 0", 0, token="codes-1"),
-        Job("5.2", "failed 0", 3, token="codes-1"),
-        Job("5.3", "failed 100", 137, "assumedly after job", "codes-1"),
-        Job("5.4", "failed 100", 137, "assumedly after job", "codes-1"),
-        Job("5.5", "failed 0", 137, token="codes-1"),
+        Job("5.1", "failed 0", 0, token="codes-1", owner="griduser"),
+        Job("5.2", "failed 0", 3, token="codes-1", owner="griduser"),
+        Job("5.3", "failed 100", 137, "assumedly after job", "codes-1", "griduser"),
+        Job("5.4", "failed 100", 137, "assumedly after job", "codes-1", "griduser"),
+        Job("5.5", "failed 0", 137, token="codes-1", owner="griduser"),
     ]
+
+
+def test_history_says_whose_each_job_was_as_others_may_use_a_token_of_ours_as_a_name() -> None:
+    printed = RECORDINGS["history of one"].stdout
+    theirs = re.sub(r"(?m)^owner .*", "owner        mallory", printed).replace("jobnumber    1", "jobnumber    2")
+    assert [job.owner for job in read_history(printed + theirs)] == ["griduser", "mallory"]
 
 
 def test_a_job_that_went_back_to_the_queue_has_not_ended() -> None:

@@ -21,15 +21,15 @@ _BORROWED = " without a start"
 
 _NEVER_STARTED = dict.fromkeys((-1, -2, -3, -7), Cause.NEVER_STARTED)
 _MOM_LOST = dict.fromkeys((-4, -5, -6), Cause.NODE_LOST)
-# JOB_EXEC_… in job.h of OpenPBS 23.06: what an exit status below zero means.
+# JOB_EXEC_… in job.h of OpenPBS 23.06 (to -30) and PBS Professional: what an exit status below zero means.
 _PBS_CAUSES = {
     **_NEVER_STARTED,
     **_MOM_LOST,
     **dict.fromkeys((-10, -13, -16, -17, -21, -22, -23, -30), Cause.NEVER_STARTED),
-    **dict.fromkeys((-14, -15, -20), Cause.NODE_LOST),
+    **dict.fromkeys((-14, -15, -20, -32), Cause.NODE_LOST),
     **dict.fromkeys((-11, -12, -18, -19), Cause.CANCELLED_OUTSIDE),
     **dict.fromkeys((-24, -25, -28), Cause.CPU_LIMIT),
-    **dict.fromkeys((-26, -27), Cause.MEMORY_LIMIT),
+    **dict.fromkeys((-26, -27, -31), Cause.MEMORY_LIMIT),
     -29: Cause.TIME_LIMIT,
 }
 # In pbs_job.h of Torque 6.

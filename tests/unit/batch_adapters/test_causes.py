@@ -96,10 +96,10 @@ def render_json(local_id: str = "7.vm", **attributes: object) -> str:
         (265, Cause.SIGNAL),
         (271, Cause.SIGNAL),
         *((number, Cause.NEVER_STARTED) for number in (-1, -2, -3, -7, -10, -13, -17, -22, -30)),
-        *((number, Cause.NODE_LOST) for number in (-4, -14, -20)),
+        *((number, Cause.NODE_LOST) for number in (-4, -14, -20, -32)),
         *((number, Cause.CANCELLED_OUTSIDE) for number in (-11, -19)),
         *((number, Cause.CPU_LIMIT) for number in (-24, -25, -28)),
-        *((number, Cause.MEMORY_LIMIT) for number in (-26, -27)),
+        *((number, Cause.MEMORY_LIMIT) for number in (-26, -27, -31)),
         (-29, Cause.TIME_LIMIT),
         # Nobody has said what that is: the program did not run to its end, for certain.
         (-99, Cause.NEVER_STARTED),

@@ -58,7 +58,8 @@ def _unpack_into(tar: Path, folder: Path, limits: TarLimits) -> None:
             raise SandboxError(f"{tar} is too large ({size} bytes): the limit max_bytes is {limits.max_bytes}")
         with tarfile.open(fileobj=file, mode="r:", encoding="utf-8") as archive:
             unpacking = _Unpacking(archive, folder, limits)
-            for member in archive:
+            while member := archive.next():
+                forget_members(archive)
                 unpacking.add(member)
         file.seek(archive.offset)
         # tarfile takes a header that it cannot read for the end.

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sandbox.files import SandboxError, TarLimits
 from sandbox.gather import End, write_output
-from sandbox.unpack import lay_out, unpack
+from sandbox.unpack import _Unpacking, lay_out, unpack
 from tests.conftest import file_size_limit
 
 LIMITS = TarLimits(20, 10_000)
@@ -383,3 +383,20 @@ def test_all_of_it_is_on_the_disk_before_it_gets_its_name(
     laid_out = [room / "inputs", *(path for path in (room / "inputs").rglob("*") if not path.is_symlink())]
     assert {path.stat().st_ino for path in laid_out} <= synced.keys()
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208 no path
+
+
+def test_headers_are_not_kept_however_many_a_tar_has(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = []
+    add = _Unpacking.add
+
+    def look(unpacking: _Unpacking, member: tarfile.TarInfo) -> None:
+        kept.append(len(unpacking._archive.members))  # type: ignore[attr-defined]
+        add(unpacking, member)
+
+    monkeypatch.setattr(_Unpacking, "add", look)
+    tar = room / "many.tar"
+    tar.write_bytes(render_tar(*[folder("again")] * 50, file("again/last")))
+    unpack(tar, room / "new", LIMITS)
+    assert (room / "new" / "again" / "last").read_bytes() == b"x"
+    assert len(kept) == 51
+    assert max(kept) <= 1

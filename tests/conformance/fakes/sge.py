@@ -4,7 +4,8 @@ Texts are from tests/recorded/sge (sge-scenarios.txt, sge-down.txt and the adapt
 sge_submit(1), qstat(1), qacct(1) and qdel(1).
 """
 
-import getpass
+import os
+import pwd
 import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
@@ -121,7 +122,7 @@ def _account(jobs: Sequence[Job], name: str) -> Reply:
     return Reply(
         "".join(
             _ACCOUNT.format(
-                owner=getpass.getuser(),
+                owner=pwd.getpwuid(os.geteuid()).pw_name,
                 job=job,
                 task="undefined" if job.element is None else job.element,
                 failed=ends[job.state],

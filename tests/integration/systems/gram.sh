@@ -102,6 +102,8 @@ make_credentials() {
 
 # GRAM's own job manager, to compare with, under a name that no site has.
 enable_fork() {
+    # The gatekeeper's package made it; somebody may have cleaned up since.
+    mkdir -p "${fork%/*}/available"
     echo "stderr_log,local_cred - /usr/sbin/globus-job-manager globus-job-manager" \
         "-conf /etc/globus/globus-gram-job-manager.conf -type fork" >"$fork"
 }

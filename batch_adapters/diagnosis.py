@@ -45,6 +45,23 @@ for every batch system alike, and not here.
 """
 
 
+SHORTEST_MEMORY = 600
+"""Seconds for which ended jobs should be remembered: some twenty looks of the job manager."""
+
+
+def judge(is_good: bool, text: str, remedy: str, bad: str = "", level: Level = Level.WARNING) -> Finding:
+    """What was found where all is well, or else ``bad`` (by default the same text), how bad it is and its remedy."""
+    return Finding(Level.GOOD, text) if is_good else Finding(level, bad or text, remedy)
+
+
+def read_seconds(time: str) -> int:
+    """Of ``HH:MM:SS`` or a number of seconds; 0 where it is neither."""
+    seconds = 0
+    for part in time.split(":"):
+        seconds = seconds * 60 + read_number(part)
+    return seconds
+
+
 def read_number(text: str, default: int = 0) -> int:
     """The whole number that a setting is; the default where it is none, or one that no setting can be."""
     return int(text) if re.fullmatch(r"\d{1,18}", text, re.ASCII) else default

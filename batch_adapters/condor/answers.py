@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from batch_adapters.adapter import Job
-from batch_adapters.diagnosis import Ask, Finding, Level, read_number
+from batch_adapters.diagnosis import Ask, Finding, Level, judge, read_number
 from batch_adapters.states import Cause
 
 _WORDS = "IDLE RUNNING REMOVED COMPLETED HELD TRANSFERRING_OUTPUT SUSPENDED FAILED BLOCKED"
@@ -84,10 +84,11 @@ _ENOUGH_JOBS = 10_000
 def diagnose(ask: Ask, environment: Mapping[str, str]) -> Iterator[Finding]:
     """Whether the event log and the history tell all, and for long enough; condor_config_val is asked."""
     del environment
-    yield from _diagnose_account(ask)
+    if ask(["id", "-u"]).stdout.strip() == "0":
+        yield Finding(Level.FAULT, "HTCondor takes no jobs from root.", "use an ordinary account")
     try:
         yield from _diagnose_log(ask)
-        yield from _diagnose_history(ask)
+        yield _diagnose_history(ask)
     except _NotTold as error:
         text = f"condor_config_val does not tell HTCondor's configuration: {error}"
         yield Finding(Level.WARNING, text, "see that it runs on this host, and reads HTCondor's configuration")
@@ -97,11 +98,6 @@ class _NotTold(Exception):
     """Nobody says how something is set, which is not to say that it is not set."""
 
 
-def _diagnose_account(ask: Ask) -> Iterator[Finding]:
-    if ask(["id", "-u"]).stdout.strip() == "0":
-        yield Finding(Level.FAULT, "HTCondor takes no jobs from root.", "use an ordinary account")
-
-
 def _diagnose_log(ask: Ask) -> Iterator[Finding]:
     if not _setting(ask, "EVENT_LOG"):
         text = "HTCondor writes no event log: the ends of local jobs are found by asking, half a minute late."
@@ -109,14 +105,12 @@ def _diagnose_log(ask: Ask) -> Iterator[Finding]:
         return
     rotations = _number(ask, "EVENT_LOG_MAX_ROTATIONS", 1)
     jobs = _number(ask, "EVENT_LOG_MAX_SIZE", 1_000_000) * rotations // _BYTES_OF_JOB_IN_LOG
-    if rotations and jobs < _ENOUGH_JOBS:
-        yield Finding(
-            Level.WARNING,
-            f"The event log is thrown away after the events of about {jobs} jobs, which may be before they are read.",
-            f"write EVENT_LOG_MAX_SIZE = 50000000 and EVENT_LOG_MAX_ROTATIONS = 3 {_FILE}",
-        )
-    else:
-        yield Finding(Level.GOOD, "The event log is written, and kept for long enough.")
+    yield judge(
+        not rotations or jobs >= _ENOUGH_JOBS,
+        "The event log is written, and kept for long enough.",
+        f"write EVENT_LOG_MAX_SIZE = 50000000 and EVENT_LOG_MAX_ROTATIONS = 3 {_FILE}",
+        f"The event log is thrown away after the events of about {jobs} jobs, which may be before they are read.",
+    )
     options = _setting(ask, "EVENT_LOG_FORMAT_OPTIONS").upper()
     if "UTC" not in options or not ({"ISO_DATE", "XML", "JSON"} & set(options.replace(",", " ").split())):
         yield Finding(
@@ -126,21 +120,18 @@ def _diagnose_log(ask: Ask) -> Iterator[Finding]:
         )
 
 
-def _diagnose_history(ask: Ask) -> Iterator[Finding]:
+def _diagnose_history(ask: Ask) -> Finding:
     if not _setting(ask, "HISTORY"):
         text = "HTCondor keeps no history: a job that has left the queue has no second witness of its end."
-        yield Finding(Level.FAULT, text, f"write HISTORY = $(SPOOL)/history {_FILE}")
-        return
+        return Finding(Level.FAULT, text, f"write HISTORY = $(SPOOL)/history {_FILE}")
     files = _number(ask, "MAX_HISTORY_ROTATIONS", 2)
     jobs = _number(ask, "MAX_HISTORY_LOG", 20 * 1024 * 1024) * files // _BYTES_OF_JOB_IN_HISTORY
-    if jobs < _ENOUGH_JOBS and _setting(ask, "ENABLE_HISTORY_ROTATION").lower() not in ("false", "0"):
-        yield Finding(
-            Level.WARNING,
-            f"HTCondor's history forgets a job after about {jobs} others have ended.",
-            f"write MAX_HISTORY_LOG = 50000000 and MAX_HISTORY_ROTATIONS = 3 {_FILE}",
-        )
-    else:
-        yield Finding(Level.GOOD, "HTCondor's history outlasts the interval in which we look.")
+    return judge(
+        jobs >= _ENOUGH_JOBS or _setting(ask, "ENABLE_HISTORY_ROTATION").lower() in ("false", "0"),
+        "HTCondor's history outlasts the interval in which we look.",
+        f"write MAX_HISTORY_LOG = 50000000 and MAX_HISTORY_ROTATIONS = 3 {_FILE}",
+        f"HTCondor's history forgets a job after about {jobs} others have ended.",
+    )
 
 
 def _setting(ask: Ask, name: str) -> str:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Garbled, Job, Meaning, Naming
-from batch_adapters.diagnosis import Ask, Finding, Level, read_number
+from batch_adapters.diagnosis import SHORTEST_MEMORY, Ask, Finding, judge, read_number
 from batch_adapters.states import Cause, State
 
 _FIELDS = "jobid jobindex stat exit_code job_name exit_reason pend_reason delimiter='|'"
@@ -97,22 +97,15 @@ def _bjobs(*arguments: str) -> Command:
     return Command(("bjobs", "-a", "-noheader", "-o", _FIELDS, *arguments), outcomes=(_LISTED, _NONE, _DOWN))
 
 
-_SHORTEST_MEMORY = 600
-"""Seconds for which ended jobs should be remembered: some twenty looks of the job manager."""
-
-
 def diagnose(ask: Ask, environment: Mapping[str, str]) -> Iterator[Finding]:
     """How long ended jobs are shown: there is no other history to be asked."""
     del environment
     printed = ask(["bparams", "-a"])
     found = re.search(r"\bCLEAN_PERIOD\s*=\s*(\d+)", printed.stdout)
-    if printed.exit_code != 0 or found is None:
-        return
-    text = f"LSF shows ended jobs for {found[1]} s (CLEAN_PERIOD)"
-    if read_number(found[1]) >= _SHORTEST_MEMORY:
-        yield Finding(Level.GOOD, text)
-    else:
-        yield Finding(Level.WARNING, text, "lsb.params: CLEAN_PERIOD = 3600, then: badmin reconfig")
+    if printed.exit_code == 0 and found:
+        text = f"LSF shows ended jobs for {found[1]} s (CLEAN_PERIOD)"
+        is_long = read_number(found[1]) >= SHORTEST_MEMORY
+        yield judge(is_long, text, "lsb.params: CLEAN_PERIOD = 3600, then: badmin reconfig")
 
 
 LSF = BatchAdapter(

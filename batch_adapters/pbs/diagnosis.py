@@ -3,12 +3,10 @@
 import re
 from collections.abc import Iterator, Mapping
 
-from batch_adapters.diagnosis import Ask, Finding, Level, read_number
+from batch_adapters.diagnosis import SHORTEST_MEMORY, Ask, Finding, Level, judge, read_number, read_seconds
 
 _JOB_EVENTS = 0x0008
 """The bit of log_events for what happens to jobs (pbs_server_attributes(7B), log.h)."""
-_SHORTEST_MEMORY = 600
-"""Seconds for which ended jobs should be remembered: some twenty looks of the job manager."""
 
 
 def diagnose_pbs(ask: Ask, environment: Mapping[str, str]) -> Iterator[Finding]:
@@ -20,8 +18,13 @@ def diagnose_pbs(ask: Ask, environment: Mapping[str, str]) -> Iterator[Finding]:
     yield _diagnose_log(settings)
     yield _diagnose_history(settings)
     if settings.get("scheduling") == "False":
-        yield Finding(Level.FAULT, "the server starts no jobs (scheduling)", 'qmgr -c "set server scheduling = True"')
-    yield from _diagnose_queue(settings.get("default_queue", ""), ask)
+        yield Finding(Level.FAULT, "the server starts no jobs (scheduling)", _set("server scheduling = True"))
+    name = settings.get("default_queue", "")
+    queue = _read_settings(ask, "-Q", name) if name else {}
+    for switch, fault in (("enabled", "takes no jobs"), ("started", "starts no jobs")):
+        if queue.get(switch) == "False":
+            text = f"its default queue {name} {fault} ({switch})"
+            yield Finding(Level.FAULT, text, _set(f"queue {name} {switch} = True"))
     seconds = settings.get("node_fail_requeue", "0")
     if seconds != "0":
         yield Finding(Level.GOOD, f"jobs of a node that is lost are queued again after {seconds} s (node_fail_requeue)")
@@ -30,16 +33,11 @@ def diagnose_pbs(ask: Ask, environment: Mapping[str, str]) -> Iterator[Finding]:
 def diagnose_torque(ask: Ask, environment: Mapping[str, str]) -> Iterator[Finding]:
     """Torque: the log, and how long ended jobs stay in the queue."""
     del environment
-    settings = _read_settings(ask, "-B")
-    if not settings:
-        return
-    yield _diagnose_log(settings)
-    kept = read_number(settings.get("keep_completed", "0"))
-    text = f"ended jobs stay in the queue for {kept} s (keep_completed of the server; queues may say otherwise)"
-    if kept >= _SHORTEST_MEMORY:
-        yield Finding(Level.GOOD, text)
-    else:
-        yield Finding(Level.WARNING, text, 'qmgr -c "set server keep_completed = 3600"')
+    if settings := _read_settings(ask, "-B"):
+        yield _diagnose_log(settings)
+        kept = read_number(settings.get("keep_completed", "0"))
+        text = f"ended jobs stay in the queue for {kept} s (keep_completed of the server; queues may say otherwise)"
+        yield judge(kept >= SHORTEST_MEMORY, text, _set("server keep_completed = 3600"))
 
 
 def _read_settings(ask: Ask, *what: str) -> dict[str, str]:
@@ -47,25 +45,22 @@ def _read_settings(ask: Ask, *what: str) -> dict[str, str]:
     return dict(re.findall(r"^ {4}(\w+) = (.*)$", printed.stdout, re.MULTILINE)) if printed.exit_code == 0 else {}
 
 
+def _set(what: str) -> str:
+    return f'qmgr -c "set {what}"'
+
+
 def _diagnose_log(settings: Mapping[str, str]) -> Finding:
-    remedy = 'qmgr -c "set server log_events = 511"'
+    remedy = _set("server log_events = 511")
     mask = settings.get("log_events", "")
     if not re.fullmatch(r"\d{1,18}", mask, re.ASCII):
         return Finding(Level.WARNING, "the server does not say what it logs (log_events)", remedy)
-    if not int(mask) & _JOB_EVENTS:
-        return Finding(Level.FAULT, f"the server does not log what happens to jobs: log_events = {mask}", remedy)
-    return Finding(Level.GOOD, f"the server logs what happens to jobs (log_events = {mask})")
-
-
-def _diagnose_queue(name: str, ask: Ask) -> Iterator[Finding]:
-    queue = _read_settings(ask, "-Q", name) if name else {}
-    for switch, fault in (("enabled", "takes no jobs"), ("started", "starts no jobs")):
-        if queue.get(switch) == "False":
-            yield Finding(
-                Level.FAULT,
-                f"its default queue {name} {fault} ({switch})",
-                f'qmgr -c "set queue {name} {switch} = True"',
-            )
+    return judge(
+        bool(int(mask) & _JOB_EVENTS),
+        f"the server logs what happens to jobs (log_events = {mask})",
+        remedy,
+        f"the server does not log what happens to jobs: log_events = {mask}",
+        Level.FAULT,
+    )
 
 
 def _diagnose_history(settings: Mapping[str, str]) -> Finding:
@@ -74,12 +69,9 @@ def _diagnose_history(settings: Mapping[str, str]) -> Finding:
             Level.WARNING,
             "the server forgets jobs when they end (job_history_enable): of an end that is not in the log, only the"
             " driver's record remains",
-            'qmgr -c "set server job_history_enable = True"',
+            _set("server job_history_enable = True"),
         )
     # Where it is not shown, it is two weeks.
     duration = settings.get("job_history_duration", "336:00:00")
-    hours, minutes, seconds = ([0, 0, 0] + [read_number(part) for part in duration.split(":")])[-3:]
     text = f"the server remembers ended jobs for {duration} (job_history_duration)"
-    if hours * 3600 + minutes * 60 + seconds >= _SHORTEST_MEMORY:
-        return Finding(Level.GOOD, text)
-    return Finding(Level.WARNING, text, 'qmgr -c "set server job_history_duration = 24:00:00"')
+    return judge(read_seconds(duration) >= SHORTEST_MEMORY, text, _set("server job_history_duration = 24:00:00"))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from batch_adapters.adapter import Garbled, Job, read_range
-from batch_adapters.diagnosis import PARALLEL_ENVIRONMENT, Ask, Finding, Level, Printed, read_number
+from batch_adapters.diagnosis import PARALLEL_ENVIRONMENT, Ask, Finding, Level, Printed, judge, read_seconds
 from batch_adapters.states import Cause, State
 
 if TYPE_CHECKING:
@@ -198,21 +198,22 @@ def _read_settings(printed: str) -> dict[str, str]:
 def _diagnose_reporting(settings: Mapping[str, str]) -> Iterator[Finding]:
     params = dict(re.findall(r"(\w+)=([^\s,]+)", settings.get("reporting_params", "")))
     off = [name for name in ("reporting", "joblog") if params.get(name, "").lower() not in ("true", "1")]
-    seconds = _read_seconds(params.get("flush_time", "15"))
+    seconds = read_seconds(params.get("flush_time", "15"))
     if off:
         text = f"Grid Engine's reporting file does not tell of jobs ({' and '.join(off)} off): their ends come late."
         yield Finding(Level.FAULT, text, f"{_CONFIGURE} {_WANTED}")
-    elif not 0 < seconds <= _LATE:
+    else:
         late = f"{seconds} s" if seconds else "a minute"
-        text = f"Grid Engine's reporting file is written with a delay of up to {late} (flush_time), and so events come."
-        yield Finding(Level.WARNING, text, f"{_CONFIGURE} {_WANTED}")
-    else:
-        yield Finding(Level.GOOD, "Grid Engine's reporting file tells of jobs, and at once.")
-    if params.get("accounting", "true").lower() not in ("true", "1"):
-        text = "Grid Engine keeps no accounting: a job that has left the queue has no second witness of its end."
-        yield Finding(Level.FAULT, text, f"{_CONFIGURE} {_WANTED}")
-    else:
-        yield Finding(Level.GOOD, "Grid Engine's accounting file keeps the ends of jobs until somebody rotates it.")
+        text = "Grid Engine's reporting file tells of jobs, and at once."
+        bad = f"Grid Engine's reporting file is written with a delay of up to {late} (flush_time), and so events come."
+        yield judge(0 < seconds <= _LATE, text, f"{_CONFIGURE} {_WANTED}", bad)
+    yield judge(
+        params.get("accounting", "true").lower() in ("true", "1"),
+        "Grid Engine's accounting file keeps the ends of jobs until somebody rotates it.",
+        f"{_CONFIGURE} {_WANTED}",
+        "Grid Engine keeps no accounting: a job that has left the queue has no second witness of its end.",
+        Level.FAULT,
+    )
 
 
 def _diagnose_cores(printed: Printed, queues: Sequence[str]) -> Iterator[Finding]:
@@ -227,15 +228,12 @@ def _diagnose_cores(printed: Printed, queues: Sequence[str]) -> Iterator[Finding
         )
     if found := re.match(r"pe_name +(\S+)$", printed.stdout, re.MULTILINE):
         lists = [" ".join(re.findall(r"(?m)^pe_list +(.*)", re.sub(r"\\\n\s*", "", queue))) for queue in queues]
-        if not any(found[1] in re.split(r"[\s,=\[\]]+", names) for names in lists):
-            text = (
-                f"No queue has the parallel environment {found[1]}: local jobs with more than one core wait for ever."
-            )
-            yield Finding(
-                Level.WARNING, text, f"run qconf -mq QUEUE as its administrator, and write {found[1]} into its pe_list"
-            )
-        else:
-            yield Finding(Level.GOOD, f"Local jobs may have several cores: queues have {found[1]}.")
+        yield judge(
+            any(found[1] in re.split(r"[\s,=\[\]]+", names) for names in lists),
+            f"Local jobs may have several cores: queues have {found[1]}.",
+            f"run qconf -mq QUEUE as its administrator, and write {found[1]} into its pe_list",
+            f"No queue has the parallel environment {found[1]}: local jobs with more than one core wait for ever.",
+        )
 
 
 def _diagnose_reruns(settings: Mapping[str, str], queues: Sequence[str]) -> Iterator[Finding]:
@@ -244,7 +242,7 @@ def _diagnose_reruns(settings: Mapping[str, str], queues: Sequence[str]) -> Iter
         text = f"Jobs in the queues {', '.join(rerun)} are started again after their node was lost (rerun TRUE)."
         yield Finding(Level.WARNING, text, f"where a program must not run twice, {_WITHOUT_RERUNS}")
     unknown = settings.get("reschedule_unknown", "0")
-    if _read_seconds(unknown):
+    if read_seconds(unknown):
         text = (
             f"Rerunnable jobs of a node that is silent for {unknown} (reschedule_unknown) are started elsewhere,"
             " though they may run on."
@@ -260,11 +258,3 @@ def _diagnose_defaults(ask: Ask, environment: Mapping[str, str]) -> Iterator[Fin
         if "-V" in " ".join(lines).split():
             text = f"{path} has every job inherit the whole environment of its submitter (-V), with secrets in it."
             yield Finding(Level.WARNING, text, f"take -V out of {path}")
-
-
-def _read_seconds(time: str) -> int:
-    """Of ``HH:MM:SS`` or a number of seconds; 0 where it is neither."""
-    seconds = 0
-    for part in time.split(":"):
-        seconds = seconds * 60 + read_number(part)
-    return seconds

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from batch_adapters.adapter import Garbled, Job, read_range
-from batch_adapters.diagnosis import Ask, Finding, Level, Printed, read_number
+from batch_adapters.diagnosis import Ask, Finding, Level, Printed, judge, read_number
 from batch_adapters.states import Cause
 
 # squeue does not escape names: one may hold line breaks, and what looks like a record. Ours end with their own id.
@@ -114,11 +114,10 @@ def _diagnose_log(settings: Mapping[str, str]) -> Iterator[Finding]:
             text += f"; of ends alone, {settings.get('JobCompLoc')} tells (event_log)"
         yield Finding(Level.FAULT, text, f"SlurmctldLogFile=/var/log/slurm/slurmctld.log {_APPLY}")
         return
-    if (level := settings.get("SlurmctldDebug")) in _QUIET:
-        text = f"{log} tells nothing of jobs: SlurmctldDebug is {level}"
-        yield Finding(Level.FAULT, text, f"SlurmctldDebug=info {_APPLY}")
-    else:
-        yield Finding(Level.GOOD, f"{log} tells of the starts and ends of jobs: SlurmctldDebug is {level}")
+    level = settings.get("SlurmctldDebug")
+    text = f"{log} tells of the starts and ends of jobs: SlurmctldDebug is {level}"
+    bad = f"{log} tells nothing of jobs: SlurmctldDebug is {level}"
+    yield judge(level not in _QUIET, text, f"SlurmctldDebug=info {_APPLY}", bad, Level.FAULT)
     yield _diagnose_time_format(settings.get("LogTimeFormat", ""))
 
 
@@ -128,10 +127,9 @@ def _diagnose_time_format(time_format: str) -> Finding:
     name = time_format.partition(",")[0]
     if name == "clock":
         return Finding(Level.FAULT, "the log's times have no date: LogTimeFormat is clock", remedy)
-    if name.startswith("rfc"):
-        return Finding(Level.GOOD, f"the log's times have an offset from UTC: LogTimeFormat is {name}")
-    text = f"the log's times are ambiguous when summer time ends: LogTimeFormat is {name}"
-    return Finding(Level.WARNING, text, remedy)
+    text = f"the log's times have an offset from UTC: LogTimeFormat is {name}"
+    bad = f"the log's times are ambiguous when summer time ends: LogTimeFormat is {name}"
+    return judge(name.startswith("rfc"), text, remedy, bad)
 
 
 def _diagnose_history(settings: Mapping[str, str]) -> Iterator[Finding]:
@@ -150,11 +148,12 @@ def _diagnose_history(settings: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _diagnose_requeueing(settings: Mapping[str, str]) -> Iterator[Finding]:
-    if settings.get("JobRequeue") == "1":
-        yield Finding(Level.GOOD, "local jobs of a node that fails run again, under their ids: JobRequeue is 1")
-    else:
-        text = "local jobs of a node that fails are lost: JobRequeue is 0"
-        yield Finding(Level.WARNING, text, 'options = ["--requeue"] in the table [batch.slurm] of samgrid.toml')
+    yield judge(
+        settings.get("JobRequeue") == "1",
+        "local jobs of a node that fails run again, under their ids: JobRequeue is 1",
+        'options = ["--requeue"] in the table [batch.slurm] of samgrid.toml',
+        "local jobs of a node that fails are lost: JobRequeue is 0",
+    )
     for name, effect in (("RequeueExit", "runs again"), ("RequeueExitHold", "waits, held, to run again")):
         if name in settings:
             text = f"a local job whose program ends with exit code {settings[name]} {effect}: {name}"
@@ -164,11 +163,8 @@ def _diagnose_requeueing(settings: Mapping[str, str]) -> Iterator[Finding]:
 def _diagnose_disks(printed: Printed) -> Iterator[Finding]:
     """Whether requests can have ``max_disk``; a line for nodes alike, in MB, with a plus where some have more."""
     sizes = re.findall(r"(?m)^(\d+)\+?$", printed.stdout, re.ASCII)
-    if printed.exit_code != 0 or not sizes:
-        return
-    largest = max(map(read_number, sizes))
-    if largest:
-        yield Finding(Level.GOOD, f"local jobs may have max_disk up to {largest} MB: TmpDisk of the largest nodes")
-    else:
-        text = "requests with max_disk are refused: no node has a temporary disk, TmpDisk is 0"
-        yield Finding(Level.WARNING, text, f"TmpDisk=MEGABYTES behind the NodeName of each node {_APPLY}")
+    if printed.exit_code == 0 and sizes:
+        largest = max(map(read_number, sizes))
+        text = f"local jobs may have max_disk up to {largest} MB: TmpDisk of the largest nodes"
+        bad = "requests with max_disk are refused: no node has a temporary disk, TmpDisk is 0"
+        yield judge(largest > 0, text, f"TmpDisk=MEGABYTES behind the NodeName of each node {_APPLY}", bad)

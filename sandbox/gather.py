@@ -41,6 +41,8 @@ class End:
     cause: str | None
     lost: tuple[str, ...] = ()
     """What of its outputs its driver could not bring back, and why."""
+    has_files: bool = True
+    """False: another local job of the grid job had the same id, and what lies under that is the other's."""
 
 
 @dataclass(frozen=True)
@@ -264,8 +266,8 @@ class _Gathering:
 
     def add_local_job(self, folder: int, end: End) -> bool:
         """Add what an open folder has of a local job; True where its output folder is there and taken whole."""
-        if end.local_id is None:
-            return self.note_end(end)
+        if end.local_id is None or not end.has_files:
+            return self.note_end(end, EXPECTED)
         stem = render_stem(self._grid_job, end.local_id)
         lacking = [what for what in EXPECTED if not self._add_entry(folder, f"{stem}.{what}")]
         refused = self._refused.count

@@ -19,13 +19,13 @@ from jobmanager.control.removal import remove_folder
 from jobmanager.database.database import Database
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob
-from jobmanager.database.local_jobs import LocalJobLine
 from jobmanager.requests.job_types import HANDLER_FAILURES
 from jobmanager.requests.request_handler import make_adapter
 from jobmanager.requests.time_limit import HandlerHung, asking
 from jobmanager.site.account import Account
 from jobmanager.states.aggregation import Due, Task, judge, next_task
 from jobmanager.states.changes import change_in_parts
+from jobmanager.states.driver_status import read_driver_status, status_file
 from jobmanager.states.failures import find_due
 from sandbox.files import TarLimits, open_regular
 from sandbox.gather import NO_FOLDER, End, Extra, Gathered, write_output
@@ -93,12 +93,19 @@ def _note_lost_folder(account: Account, job_id: str) -> None:
 
 def _gather(account: Account, job_id: str) -> Gathered:
     places = account.places
+    replaced = _find_replaced(account, job_id)
+
+    def list_ends() -> Iterator[End]:
+        for job, lost in account.database.local_jobs.ends(job_id):
+            has_files = job.index not in replaced
+            yield End(job.index, job.local_id, job.outcome or job.state.word, job.cause, lost, has_files)
+
     with open_extras(account, job_id, lambda job: _judge(account, job)) as extras:
         return write_output(
             grid_job=job_id,
             title=account.database.grid_jobs.get(job_id).name,
             results=places.results(job_id),
-            ends=lambda: itertools.starmap(_describe_end, account.database.local_jobs.ends(job_id)),
+            ends=list_ends,
             extras=extras,
             tar=places.output(job_id),
             limits=output_limits(account),
@@ -122,8 +129,13 @@ def _remove_gathered(account: Account, job_id: str, gathered: Gathered) -> None:
             logger.warning("%s %s stays, though it is in the tar: %s", job_id, name, error)
 
 
-def _describe_end(job: LocalJobLine, lost: tuple[str, ...]) -> End:
-    return End(job.index, job.local_id, job.outcome or job.state.word, job.cause, lost)
+def _find_replaced(account: Account, job_id: str) -> set[int]:
+    """Local jobs in the place of whose outputs are another's: a batch system that lost its memory uses ids again."""
+    replaced = set()
+    for local_id, indexes in account.database.local_jobs.with_one_id(job_id).items():
+        index = read_driver_status(status_file(account, job_id, local_id)).index
+        replaced.update(indexes - {index if index in indexes else max(indexes)})
+    return replaced
 
 
 def output_limits(account: Account) -> TarLimits:

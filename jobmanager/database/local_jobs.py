@@ -316,6 +316,14 @@ class LocalJobs:
             found = document and LocalJob(read_document(LocalJob.tag, document, job_id, number))
             yield LocalJobLine(number, STATE_OF_WORD[state], *rest), found.lost() if found else ()
 
+    def with_one_id(self, job_id: str) -> dict[str, set[int]]:
+        """Where several local jobs of a grid job have the same id: their indexes, by that id."""
+        sql = (
+            "SELECT local_id, group_concat(number) FROM local_job WHERE grid_job = ? AND local_id IS NOT NULL"
+            " GROUP BY local_id HAVING count(*) > 1"
+        )
+        return {local_id: set(map(int, numbers.split(","))) for local_id, numbers in self._store.query(sql, [job_id])}
+
     def waiting(self, job_id: str, before: float) -> list[int]:
         """The local jobs of a grid job that were submitted until then and wait, or are blocked, by their indexes."""
         sql = (

@@ -121,6 +121,22 @@ def test_outputs_that_may_be_on_their_way_are_waited_for(
     assert state_of(toy).is_final
 
 
+@pytest.mark.parametrize(("index", "owner"), [("index 1", 1), ("index 2", 2), ("host vm", 2)])
+def test_what_lies_under_an_id_that_was_used_again_is_one_local_jobs(toy: ToySystem, index: str, owner: int) -> None:
+    add_ended(toy, "17", "17", "18")
+    toy.drives("17", "start 1000", index, "exit 0", "end 2000")
+    toy.drives("18", "start 1000", "index 3", "exit 0", "end 2000")
+    collect_grid_job(toy.account, GRID_JOB)
+    with tarfile.open(toy.account.places.output(GRID_JOB)) as tar:
+        names = tar.getnames()
+    assert len(set(names)) == len(names)
+    assert f"{GRID_JOB}/{GRID_JOB}.17.status" in names
+    manifest = read_manifest(toy)
+    assert [job["index"] for job in manifest["local_jobs"]] == [1, 2, 3]
+    missing = [one["what"] for one in manifest["missing"] if one["local_id"] == "17"]
+    assert ["status" in what for what in missing] == [owner != 1, owner != 2]
+
+
 def test_it_is_told_how_many_local_jobs_outputs_are_waited_for(toy: ToySystem) -> None:
     add_ended(toy, "17", "18", "19", ended=NOW)
     with pytest.raises(Unreachable, match="20 s for 3 local jobs to bring back their outputs, first 17"):

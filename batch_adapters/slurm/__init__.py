@@ -130,12 +130,16 @@ SLURM = BatchAdapter(
         # A running job that is requeued is COMPLETING, too, for as long as it takes to end.
         "COMPLETING": State.ACTIVE,
         "DEADLINE": State.FAILED,
+        # Queued again, to be started as soon as may be.
+        "EXPEDITING": State.PENDING,
         # With an exit code that is not 0, or by a signal: what the log calls complete.
         "FAILED": State.DONE,
         NEVER_STARTED: State.FAILED,
         "NODE_FAIL": State.FAILED,
         "OUT_OF_MEMORY": State.FAILED,
         "PENDING": State.PENDING,
+        # As CONFIGURING: its nodes are being switched on.
+        "POWER_UP_NODE": State.ACTIVE,
         "PREEMPTED": State.FAILED,
         "RUNNING": State.ACTIVE,
         "RESV_DEL_HOLD": State.PENDING,
@@ -151,6 +155,7 @@ SLURM = BatchAdapter(
         "STOPPED": State.SUSPENDED,
         "SUSPENDED": State.SUSPENDED,
         "TIMEOUT": State.FAILED,
+        "UPDATE_DB": State.ACTIVE,
     },
     causes={
         "BOOT_FAIL": Cause.NEVER_STARTED,

@@ -261,7 +261,7 @@ class BatchSystem:
 def _is_told_of(wanted: str, printed: str) -> bool:
     """True where an answer has the id, or, of an array, that of an element."""
     pattern = re.escape(wanted).replace(r"\[\]", r"\[\d*\]")
-    return re.search(rf"(?<![\w.]){pattern}(?![\w.])", printed) is not None
+    return re.search(rf"(?<![\w.-]){pattern}(?![\w.-])", printed) is not None
 
 
 def read_answer(read: Reader, printed: str) -> list[Job]:

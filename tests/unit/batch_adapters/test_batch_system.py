@@ -29,7 +29,7 @@ from batch_adapters.adapter import (
 )
 from batch_adapters.fork.adapter import FORK
 from batch_adapters.launch import LAUNCH
-from batch_adapters.running.batch_system import BatchSystem
+from batch_adapters.running.batch_system import BatchSystem, _is_told_of
 from batch_adapters.running.commands import TimedOut
 from batch_adapters.running.rate_limiter import RateLimited, RateLimiter
 from batch_adapters.states import State
@@ -313,6 +313,21 @@ def test_ids_that_have_gone_since_they_were_listed_are_no_error(lists: Toy) -> N
 def test_a_command_that_tells_of_the_first_id_only_is_asked_about_each(lists: Toy) -> None:
     ids = list_ids(lists, 12)
     assert [status.local_id for status in lists.says('echo "$1 running -"').query()] == ids
+
+
+@pytest.mark.parametrize(
+    ("wanted", "printed", "is_told"),
+    [
+        ("12.vm", '"12.vm":{', True),
+        ("12[].vm", '"12[3].vm":{', True),
+        ("12.vm", '"112.vm":{', False),
+        ("12.vm", '"12.vm.org":{', False),
+        ("12.vm", '"12.vm-2":{', False),
+        ("a-1.1", "b-a-1.1 running", False),
+    ],
+)
+def test_an_id_is_no_part_of_another(wanted: str, printed: str, is_told: bool) -> None:
+    assert _is_told_of(wanted, printed) is is_told
 
 
 @pytest.mark.parametrize(

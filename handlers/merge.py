@@ -19,6 +19,7 @@ ROOT_PAYLOAD = Path(__file__).parent / "payload" / "merge_root.py"
 _LHE = re.compile(rb"(?:\xef\xbb\xbf)?(?>\s+|<\?[^>]*>|<!--(?>.*?-->))*+<LesHouchesEvents\b", re.DOTALL)
 _LOOKED_AT = 4096
 """Bytes of a file that show what it is."""
+_BLOCK = 1 << 20
 _ENDING = re.compile(r"(\.[A-Za-z]\w*)?(\.gz)?", re.ASCII)
 
 
@@ -107,7 +108,7 @@ class DzeroMergeAdapter(InputsAdapter):
     def getSummary(self, outputs: Sequence[Path]) -> Mapping[str, str]:
         """How many files were merged into how many, and the size of these."""
         lists = [file for folder in outputs for file in folder.glob("*.inputs") if _is_file(file)]
-        inputs = sum(file.read_bytes().count(b"\n") for file in lists)
+        inputs = sum(map(_count_lines, lists))
         merged = [file.with_suffix("") for file in lists if _is_file(file.with_suffix(""))]
         size = sum(file.stat().st_size for file in merged)
         return {"inputs": _count_files(inputs), "merged": f"{_count_files(len(merged))}, {size:,} bytes"}
@@ -201,6 +202,11 @@ def fill_in(command: Iterable[str], group: Iterable[Input]) -> list[str]:
     for word in command:
         words += [one.name for one in group] if word == "{inputs}" else [word.replace("{output}", "merged")]
     return words
+
+
+def _count_lines(file: Path) -> int:
+    with open_input(file) as stream:
+        return sum(block.count(b"\n") for block in iter(lambda: stream.read(_BLOCK), b""))
 
 
 def _count_files(number: int) -> str:

@@ -4,6 +4,7 @@ import gzip
 import os
 import shutil
 import sys
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -200,6 +201,18 @@ class TestPayload:
         listed = f"2 {folder}/a.txt\n2 inputs/b.txt\n2 inputs/sub/c.txt\n"
         assert (tmp_path / "area/output/merged-1.txt.inputs").read_text() == listed
         assert handler.getSummary([tmp_path / "area/output"]) == {"inputs": "3 files", "merged": "1 file, 6 bytes"}
+
+    def test_a_huge_list_is_not_taken_into_memory(self, folder: Path, tmp_path: Path) -> None:
+        handler = make_handler(CdfConcatenateAdapter, folder, input_files=["b.txt"])
+        with (tmp_path / "merged-1.txt.inputs").open("wb") as file:
+            file.write(b"1 a\n2 b\n")
+            file.truncate(1 << 27)
+        tracemalloc.start()
+        try:
+            assert handler.getSummary([tmp_path])["inputs"] == "2 files"
+            assert tracemalloc.get_traced_memory()[1] < 1 << 24
+        finally:
+            tracemalloc.stop()
 
     def test_odd_names_are_read_as_they_are(self, folder: Path, tmp_path: Path) -> None:
         odd = ["-n", " a  b ", "$HOME", "*", "é\\x", os.fsdecode(b"\xff")]

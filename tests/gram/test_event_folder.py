@@ -40,10 +40,10 @@ def test_what_was_missed_while_no_monitor_ran_is_told_by_the_next(seg: GramSite)
     assert (folder / "out").read_text() == "over\n"
 
 
-def test_a_cancelled_job_is_told_failed(seg: GramSite) -> None:
+def test_the_end_of_a_cancelled_job_is_told_so_that_gram_asks_why(seg: GramSite) -> None:
     contact = seg.submit(OURS, sh("sleep 600"))
     wait_until(lambda: seg.grid_job(contact) != "", "it has its id", PATIENCE)
     job = seg.grid_job(contact)
     assert seg.run("globusrun", "-k", contact).status == 0
-    wait_until(lambda: f";{job};4;0\n" in read_events(), "its end is told", PATIENCE)
+    wait_until(lambda: f";{job};8;" in read_events(), "its end is told", PATIENCE)
     assert seg.count_ours(*OUR_PROGRAMS) > 0

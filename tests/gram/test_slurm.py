@@ -159,4 +159,4 @@ def test_gram_hears_of_ends_on_slurm_by_events(slurm: GramSite, ground: Path) ->
         wait_until(lambda: slurm.grid_job(contact) != "", "it has its id", PATIENCE)
         job = slurm.grid_job(contact)
         assert slurm.run("globusrun", "-k", contact).status == 0
-        wait_until(lambda: f";{job};4;0\n" in read_events(), "its cancel is told", PATIENCE)
+        wait_until(lambda: f";{job};8;" in read_events(), "its cancel is told", PATIENCE)

@@ -75,7 +75,7 @@ _DOWN = Meaning(
     Answer.TRANSIENT,
 )
 _QUERIED = (Meaning(0, _GOOD.format(r"(?:\[\n(?s:.*)\]\n)?"), Answer.OK), _DOWN)
-_COLUMNS = "ClusterId,ProcId,Owner,JobStatus,ExitCode,ExitBySignal,HoldReason,HoldReasonCode,RemoveReason,SamgridToken"
+_COLUMNS = "ClusterId,ProcId,JobStatus,ExitCode,ExitBySignal,HoldReason,HoldReasonCode,RemoveReason,SamgridToken"
 
 
 def _query(*restrictions: str) -> Command:

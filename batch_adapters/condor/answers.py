@@ -59,8 +59,6 @@ def _read_ad(ad: dict[str, Any]) -> Job:
         exit_code=code if status == 4 and isinstance(code, int) and not ad.get("ExitBySignal") else None,
         reason=reason,
         token=str(ad.get("SamgridToken") or ""),
-        # The history tells of everybody's jobs, who may say any token.
-        owner=str(ad.get("Owner") or ""),
         cause=_read_cause(status, reason, ad),
         by=removed_by[1] if removed_by else "",
     )

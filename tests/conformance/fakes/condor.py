@@ -5,8 +5,6 @@ manual pages of 23.x.
 """
 
 import json
-import os
-import pwd
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -118,7 +116,6 @@ def _ad(job: Job, columns: Sequence[str]) -> dict[str, object]:
     ad: dict[str, object] = {
         "ClusterId": job.number,
         "ProcId": job.element,
-        "Owner": pwd.getpwuid(os.geteuid()).pw_name,
         "JobStatus": _STATUS[job.state],
         "ExitBySignal": False,
         "SamgridToken": job.token,

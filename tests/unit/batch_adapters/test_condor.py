@@ -82,15 +82,6 @@ def test_a_state_with_an_unknown_number_keeps_its_number() -> None:
     assert list(read_queue('[{"ClusterId": 1, "ProcId": 2, "JobStatus": 77}]')) == [Job("1.2", "77")]
 
 
-def test_history_says_whose_each_job_was_as_anybody_may_say_a_token_of_ours() -> None:
-    assert CONDOR.history is not None
-    assert any("Owner" in word.split(",") for word in CONDOR.history.argv)
-    (theirs,) = read_history(
-        '[{"ClusterId": 1, "ProcId": 0, "JobStatus": 4, "Owner": "mallory", "SamgridToken": "t-1"}]'
-    )
-    assert theirs.owner == "mallory"
-
-
 def test_the_numbers_of_states_are_those_of_the_manual() -> None:
     # "condor_q -help State" of 23.9.6.
     manual = "IDLE RUNNING REMOVED COMPLETED HELD TRANSFERRING_OUTPUT SUSPENDED FAILED BLOCKED"

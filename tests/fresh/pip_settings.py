@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 INDEXES = {"index-url", "extra-index-url"}
-PATHS = {"find-links", "cert", "client-cert"}
+PATHS = {"find-links", "constraint", "requirement", "cert", "client-cert"}
 BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 

@@ -14,13 +14,10 @@ from typing import BinaryIO
 
 from gram_shims.calls import cancel, poll, signal, stage_out, submit
 from gram_shims.request import BadDescription, JobDescription, read_description
-from jobmanager.database.database import DatabaseError
+from jobmanager import UserError
 from jobmanager.gram.answers import NO_CHANGE, GramAnswer, GramError, refuse, render_answer, render_message
 from jobmanager.monitor.logs import log_to
-from jobmanager.requests.job_types import HandlerError
 from jobmanager.site.account import Account, open_account
-from jobmanager.site.configuration import ConfigurationError
-from jobmanager.site.places import StateFolderError
 from sandbox.files import open_own
 
 logger = logging.getLogger(__name__)
@@ -58,7 +55,6 @@ _FAILURES = {
     "cancel": GramError.JOB_CANCEL_FAILED,
     "signal": GramError.SIGNALLING_JOB,
 }
-_FORESEEN = (ConfigurationError, DatabaseError, HandlerError, OSError, StateFolderError)
 _LARGEST_LOG = 5_000_000
 """Bytes; then the log becomes ``gram.log.1``, in place of the one before."""
 
@@ -152,7 +148,7 @@ def answer_call(command: str, state_dir: str | None, description: JobDescription
         _log_into(account.places.root)
         answer = _FUNCTIONS[command](account, description)
     except (Exception, SystemExit) as error:  # whatever the disk does, or an experiment's handler
-        logger.error("%s: %s", command, error, exc_info=None if isinstance(error, _FORESEEN) else error)
+        logger.error("%s: %s", command, error, exc_info=None if isinstance(error, (UserError, OSError)) else error)
         answer = find_failure(command, " ".join(f"{error}".split()) or type(error).__name__)
     _log_call(command, description, answer, time.monotonic() - started)
     return answer

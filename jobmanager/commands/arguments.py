@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from jobmanager import UserError
+
 if TYPE_CHECKING:
     from jobmanager.database.database import Choice, Database
     from jobmanager.site.account import Account
@@ -20,7 +22,7 @@ Declare = Callable[[argparse.ArgumentParser], object]
 """Adds a command's arguments; called for the command that is run, and for no other."""
 
 
-class CommandError(Exception):
+class CommandError(UserError):
     """A command cannot do what it was asked; the message is for the user."""
 
 

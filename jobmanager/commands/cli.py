@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from jobmanager import UserError
 from jobmanager.commands import accounting, batch_system, grid_jobs, query, service
-from jobmanager.commands.arguments import CommandError, Declare, Run
+from jobmanager.commands.arguments import Declare, Run
 
 if TYPE_CHECKING:
     _Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -61,7 +62,7 @@ def run_command(name: str, run: Callable[[], int]) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-    except _find_user_errors() as error:
+    except (UserError, OSError) as error:
         from jobmanager.views.text import printable
 
         for line in _describe(error).splitlines():
@@ -77,18 +78,6 @@ def _drop_unprinted() -> None:
         sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _find_user_errors() -> tuple[type[Exception], ...]:
-    """What is one line to people; looked for when something has been raised."""
-    from jobmanager.database.database import DatabaseError, UnknownJob
-    from jobmanager.requests.attributes import BadRequest
-    from jobmanager.requests.job_types import HandlerError
-    from jobmanager.site.configuration import ConfigurationError
-    from jobmanager.site.places import StateFolderError
-
-    ours = (BadRequest, CommandError, ConfigurationError, DatabaseError, HandlerError, StateFolderError, UnknownJob)
-    return (*ours, OSError)
 
 
 def _describe(error: Exception) -> str:

@@ -336,16 +336,13 @@ def resubmit(options: argparse.Namespace) -> int:
 
 def recover(options: argparse.Namespace) -> int:
     """Say what was missing, and which grid jobs make it now."""
-    from jobmanager.control.resubmission import UnknownRequest, recover_request
+    from jobmanager.control.resubmission import recover_request
     from jobmanager.monitor.client import end_other_monitor
     from jobmanager.views.text import printable
 
     account = account_of(options)
     end_other_monitor(account)
-    try:
-        found, jobs = recover_request(account, options.request)
-    except UnknownRequest as error:
-        raise CommandError(str(error)) from error
+    found, jobs = recover_request(account, options.request)
     name = f"request {printable(options.request)}"
     if found.running:
         print(f"{name}: nothing is submitted before these have ended: {', '.join(found.running)}")

@@ -85,15 +85,12 @@ def _read_count(text: str) -> int:
 
 
 def query(options: argparse.Namespace) -> int:
-    from jobmanager.views.query import RENDERERS, Language, QueryError, QueryLimits, run_limited
+    from jobmanager.views.query import RENDERERS, Language, QueryLimits, run_limited
 
     account = account_of(options)
     job_id = account.database.grid_jobs.find(options.job) if options.job is not None else None
     language = Language.XQUERY if options.xquery else Language.XPATH
-    try:
-        result = run_limited(account, job_id, options.expression, language, QueryLimits(seconds=options.timeout))
-    except QueryError as error:
-        raise CommandError(str(error)) from error
+    result = run_limited(account, job_id, options.expression, language, QueryLimits(seconds=options.timeout))
     sys.stdout.writelines(f"{line}\n" for line in RENDERERS[options.format](result))
     _tell_left_out("query", result.left_out)
     return 0
@@ -142,14 +139,9 @@ def _follow(account: "Account", options: argparse.Namespace, jobs: "Sequence[tup
 
 
 def export(options: argparse.Namespace) -> int:
-    from jobmanager.views.export import ExportError
     from jobmanager.views.export import export as write
 
-    account = account_of(options)
-    try:
-        count, damages = write(account.database, Path(options.folder))
-    except ExportError as error:
-        raise CommandError(str(error)) from error
+    count, damages = write(account_of(options).database, Path(options.folder))
     print(f"{count:,} grid jobs in {options.folder}")
     _tell_left_out("export", map(str, damages))
     return int(bool(damages))
@@ -186,13 +178,10 @@ def web(options: argparse.Namespace) -> int:
     for module in ("starlette", "uvicorn"):
         if find_spec(module) is None:
             raise CommandError(f'this needs the Python package "{module}": pip install "samgrid-jobmanager[web]"')
-    from jobmanager.web.access import TokenFileError, read_token
-    from jobmanager.web.serving import ListenError, read_listen, serve
+    from jobmanager.web.access import read_token
+    from jobmanager.web.serving import read_listen, serve
 
-    try:
-        listen = read_listen(options.listen)
-        token = read_token(Path(options.token_file)) if options.token_file else None
-        serve(account_of(options), listen, token)
-    except (ListenError, TokenFileError) as error:
-        raise CommandError(str(error)) from error
+    listen = read_listen(options.listen)
+    token = read_token(Path(options.token_file)) if options.token_file else None
+    serve(account_of(options), listen, token)
     return 0

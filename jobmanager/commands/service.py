@@ -197,13 +197,10 @@ def repair(options: argparse.Namespace) -> int:
 
 def backup(options: argparse.Namespace) -> int:
     """Write a backup, and say what it does not hold."""
-    from jobmanager.control.backup import BackupError, write_backup
+    from jobmanager.control.backup import write_backup
     from jobmanager.views.text import render_line
 
-    try:
-        left_out = write_backup(account_of(options), options.file.absolute())
-    except BackupError as error:
-        raise CommandError(str(error)) from error
+    left_out = write_backup(account_of(options), options.file.absolute())
     for sentence in left_out:
         print(f"left out: {render_line(sentence)}")
     print(f"written: {options.file}, {options.file.stat().st_size:,} bytes")
@@ -212,15 +209,11 @@ def backup(options: argparse.Namespace) -> int:
 
 def restore(options: argparse.Namespace) -> int:
     """Make the state folder, and say which grid jobs had not ended."""
-    from jobmanager.control.backup import BackupError
     from jobmanager.control.restoring import OpenJobs, restore
 
     choice = OpenJobs.LEFT_OUT if options.leave_out else OpenJobs.FOLLOWED if options.follow else OpenJobs.REFUSED
     account = account_of(options)
-    try:
-        opened = restore(account, options.file.absolute(), choice)
-    except BackupError as error:
-        raise CommandError(str(error)) from error
+    opened = restore(account, options.file.absolute(), choice)
     for job_id in opened:
         print(f"{choice.value}: {job_id}")
     print(f"restored: {account.places.root}")

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from jobmanager import UserError
 from jobmanager.database.database import DamagedDocument, Database
 from jobmanager.database.times import render_time
 from jobmanager.site.account import Account
@@ -30,7 +31,7 @@ _OF_PROCESSES = (".lock", ".asked", ".tmp", "work-area")
 """What names in a grid job's folder end with that are of use only to processes that run."""
 
 
-class BackupError(Exception):
+class BackupError(UserError):
     """A backup cannot be made or restored; one sentence for people, and nothing half-made is left."""
 
 

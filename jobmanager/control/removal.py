@@ -16,6 +16,7 @@ from pathlib import Path
 
 from batch_adapters.adapter import BatchError
 from batch_adapters.registry import BadAdapter, UnknownBatchSystem
+from jobmanager import UserError
 from jobmanager.control.cancellation import cancel_by_index
 from jobmanager.database.database import DamagedDocument, Database
 from jobmanager.database.grid_job import GridJob
@@ -29,7 +30,7 @@ GRAM_ASKS = 86_400
 """Seconds for which the answer to GRAM's polls is kept after the end was told: its host may be down for a while."""
 
 
-class NotRemovable(Exception):
+class NotRemovable(UserError):
     """The grid job must stay for now; the sentence says why and the way out."""
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from adapters import JobAdapter, canonical_name
 from batch_adapters.states import State
+from jobmanager import UserError
 from jobmanager.database.database import DamagedDocument, Database
 from jobmanager.database.grid_job import GridJob
 from jobmanager.requests.acceptance import add_grid_job, prepare_grid_job
@@ -18,7 +19,7 @@ from jobmanager.site.account import Account
 logger = logging.getLogger(__name__)
 
 
-class NotRepeatable(Exception):
+class NotRepeatable(UserError):
     """There is nothing to submit again, or not yet; the sentence says why."""
 
 
@@ -134,7 +135,7 @@ def done_steps(database: Database, job_id: str) -> dict[str, str]:
     return {step.name: step.grid_job for step in steps if step.grid_job and step.state == State.DONE.word}
 
 
-class UnknownRequest(LookupError):
+class UnknownRequest(UserError, LookupError):
     """No grid job is of a request."""
 
 

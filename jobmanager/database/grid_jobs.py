@@ -6,6 +6,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from batch_adapters.states import STATE_OF_WORD, State
+from jobmanager import UserError
 from jobmanager.database.local_jobs import STANDING
 from jobmanager.database.sqlite import Quarantine, Store, Table
 from jobmanager.database.times import render_time
@@ -96,7 +97,7 @@ def find_current_steps(steps: Sequence[StepLine]) -> list[StepLine]:
     return running or failed or begun[-1:] or list(steps[:1])
 
 
-class UnknownJob(LookupError):
+class UnknownJob(UserError, LookupError):
     """No grid job, or more than one, answers to an id."""
 
 

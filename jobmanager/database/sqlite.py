@@ -10,12 +10,13 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
+from jobmanager import UserError
 from jobmanager.database.times import render_time
 
 T = TypeVar("T")
 
 
-class DatabaseError(Exception):
+class DatabaseError(UserError):
     """The job database cannot be read or written now; the message says which file and why."""
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from adapters import Attribute, JobAdapter, Kind, Step, Value, canonical_name
 from adapters.attributes import read_table
 from batch_adapters.states import Cause
+from jobmanager import UserError
 
 TYPE_ATTRIBUTE = Attribute("samgrid_type", "The job type: which handler runs the grid job.", required=True)
 NOTIFY = "notify"
@@ -65,7 +66,7 @@ Given = Sequence[tuple[str, Sequence[Value]]]
 """A request's attributes as given: names and values."""
 
 
-class BadRequest(Exception):
+class BadRequest(UserError):
     """A request that cannot be run; ``faults`` has a sentence for each fault."""
 
     def __init__(self, faults: Sequence[str]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 from adapters import JobAdapter
+from jobmanager import UserError
 from jobmanager.requests.attributes import BadRequest, suggest
 
 KNOWN_TYPES = {
@@ -29,7 +30,7 @@ HANDLER_FAILURES = (Exception, SystemExit)
 _KINDS_OF_FAULT = "it needs a jobType, prepareWorkArea and getCommandAndArguments"
 
 
-class HandlerError(Exception):
+class HandlerError(UserError):
     """A handler's module cannot be loaded, or a handler broke its promises; the message names it."""
 
 

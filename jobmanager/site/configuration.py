@@ -15,6 +15,7 @@ from typing import Any
 
 from adapters.attributes import read_table, show
 from batch_adapters.registry import BadAdapter, UnknownBatchSystem, check_name
+from jobmanager import UserError
 from jobmanager.site.settings import SECTIONS, SETTINGS, EventsSettings, Sections
 
 SITE_FILE = Path("/etc/samgrid/samgrid.toml")
@@ -30,7 +31,7 @@ _FORK_JOB_VARIABLES = frozenset(f"SAMGRID_FORK_{name}" for name in ("ID", "INDEX
 """The batch system fork sets these for its local jobs, which may well run our commands: they are no settings."""
 
 
-class ConfigurationError(Exception):
+class ConfigurationError(UserError):
     """The configuration cannot be used; ``faults`` has one sentence for each thing to be put right."""
 
     def __init__(self, faults: Sequence[str]) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from jobmanager import UserError
+
 _REMOVED = ".removed-"
 _GRID_JOB_ID = re.compile(r"[a-z][a-z0-9]{7}", re.ASCII)
 
@@ -17,7 +19,7 @@ FIRST_QUESTIONS = QUESTIONS[:2]
 """Those asked before anything is submitted."""
 
 
-class StateFolderError(Exception):
+class StateFolderError(UserError):
     """The state folder cannot be found or must not be used; the sentence says why and the way out."""
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from lxml import etree
 
+from jobmanager import UserError
 from jobmanager.database.database import DamagedDocument, Database, Overview, Quarantined
 from jobmanager.database.documents import SCHEMA_FILE, read_xml, render_text
 from jobmanager.database.times import render_time
@@ -25,14 +26,10 @@ _HEAD = f"""\
 """
 
 
-class ExportError(Exception):
-    """The folder cannot be made; the message says why and the way out."""
-
-
 def export(database: Database, folder: Path) -> tuple[int, list[DamagedDocument]]:
     """Make the folder (0700, its files 0600), whole or not at all: how many grid jobs are in it, and what is not.
 
-    :raises ExportError: there is something in it already, or it cannot be written.
+    :raises UserError: there is something in it already, or it cannot be written.
     """
     rows, damages = database.grid_jobs.overview(), []
     with _make_folder(folder.resolve()) as aside:
@@ -60,13 +57,13 @@ def _write_document(folder: Path, name: str, root: etree._Element, render_page: 
 def _make_folder(target: Path) -> Iterator[Path]:
     """Give a folder that becomes the target when the block ends well, and vanishes when not."""
     if target == Path.cwd():
-        raise ExportError(f"{target} is where you are: name a new folder")
+        raise UserError(f"{target} is where you are: name a new folder")
     if not target.parent.is_dir():
-        raise ExportError(f"{target} cannot be made: there is no folder {target.parent}")
+        raise UserError(f"{target} cannot be made: there is no folder {target.parent}")
     try:
         aside = Path(tempfile.mkdtemp(prefix=f"{target.name}.", suffix=".tmp", dir=target.parent))
     except OSError as error:
-        raise ExportError(f"{target} cannot be made: {error.strerror}") from error
+        raise UserError(f"{target} cannot be made: {error.strerror}") from error
     try:
         yield aside
         # The kernel replaces an empty folder, and nothing else.
@@ -74,9 +71,9 @@ def _make_folder(target: Path) -> Iterator[Path]:
     except BaseException as error:
         shutil.rmtree(aside)
         if isinstance(error, OSError) and error.errno in _TAKEN:
-            raise ExportError(f"{target} is there, and is no empty folder: name a new one") from error
+            raise UserError(f"{target} is there, and is no empty folder: name a new one") from error
         if isinstance(error, OSError):
-            raise ExportError(f"{target} could not be written: {error.strerror}") from error
+            raise UserError(f"{target} could not be written: {error.strerror}") from error
         raise
 
 

@@ -13,6 +13,7 @@ from xml.sax.saxutils import escape, quoteattr
 from lxml import etree
 
 from batch_adapters.launch import command_line
+from jobmanager import UserError
 from jobmanager.database.documents import render_text
 from jobmanager.site.account import Account
 from jobmanager.views.text import printable, render_line, render_listing, render_markup
@@ -25,7 +26,7 @@ _MEGABYTE = 1_000_000
 _LONGEST_FAULT = 500
 
 
-class QueryError(Exception):
+class QueryError(UserError):
     """An expression has no answer: it is wrong, or reached a limit; one printable line, with the expression."""
 
 

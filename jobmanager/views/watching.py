@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, Self
 
 from batch_adapters.states import State
+from jobmanager import UserError
 from jobmanager.database.database import Database, Overview, StepLine
 from jobmanager.database.grid_jobs import find_current_steps
 from jobmanager.monitor.client import ask_monitor
@@ -32,7 +33,7 @@ _PATIENCE = 15.0
 for a batch system that said "not now" (`POSTPONED`)."""
 
 
-class CannotGoOn(Exception):
+class CannotGoOn(UserError):
     """Something keeps a grid job from going on, and the sentence says what; nothing is lost."""
 
 

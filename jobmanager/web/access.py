@@ -14,6 +14,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from jobmanager import UserError
 from jobmanager.web.connections import find_peer_uid
 
 COOKIE = "samgrid-web"
@@ -36,24 +37,20 @@ def make_token() -> str:
     return secrets.token_urlsafe(24)
 
 
-class TokenFileError(Exception):
-    """The token file must not be used; the sentence says why and the way out."""
-
-
 def read_token(file: Path) -> str:
     """The token in a file that its owner alone can read.
 
-    :raises TokenFileError, OSError: it is not there, or others know the token, or it is no good one.
+    :raises UserError, OSError: it is not there, or others know the token, or it is no good one.
     """
     with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
         status = os.fstat(stream.fileno())
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
-            raise TokenFileError(f"the token file {file} must be a regular file of your own")
+            raise UserError(f"the token file {file} must be a regular file of your own")
         if status.st_mode & 0o077:
-            raise TokenFileError(f"others can read the token file {file}: chmod 600 it, and put a new token into it")
+            raise UserError(f"others can read the token file {file}: chmod 600 it, and put a new token into it")
         token = stream.read(1000).decode("ascii", "replace").strip()
     if len(token) < _SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
-        raise TokenFileError(
+        raise UserError(
             f"the token in {file} must be one ASCII word of at least {_SHORTEST_TOKEN} characters: "
             f"openssl rand -hex 32 >{file}"
         )

@@ -9,6 +9,7 @@ from types import FrameType
 
 import uvicorn
 
+from jobmanager import UserError
 from jobmanager.site.account import Account
 from jobmanager.web.access import make_token
 from jobmanager.web.app import make_app
@@ -17,10 +18,6 @@ from jobmanager.web.connections import Connection, Troubles
 
 _BACKLOG = 64
 """Connections that wait to be accepted; asyncio accepts so many at once, before any of them is refused."""
-
-
-class ListenError(Exception):
-    """The pages cannot be served at that address; the sentence says why and the way out."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +36,7 @@ class Listen:
 def read_listen(text: str) -> Listen:
     """What ``127.0.0.1:8642`` or ``[::1]:8642`` says.
 
-    :raises ListenError: it is no address with a port.
+    :raises UserError: it is no address with a port.
     """
     host, colon, port = text.rpartition(":")
     name = host.removeprefix("[").removesuffix("]")
@@ -48,14 +45,14 @@ def read_listen(text: str) -> Listen:
     except ValueError:
         ip = None
     if ip is None or not colon or not (port.isascii() and port.isdigit() and int(port) < 65536):
-        raise ListenError(f"--listen {text!r} is no address with a port, like 127.0.0.1:8642 or [::1]:8642")
+        raise UserError(f"--listen {text!r} is no address with a port, like 127.0.0.1:8642 or [::1]:8642")
     return Listen(ip, int(port))
 
 
 def serve(account: Account, listen: Listen, token: str | None) -> None:
     """Print where the pages are and serve them until SIGINT or SIGTERM; without a token, with a random one.
 
-    :raises ListenError: the address cannot be had.
+    :raises UserError: the address cannot be had.
     """
     with _bind(listen) as bound:
         key = token or make_token()
@@ -79,7 +76,7 @@ def _bind(listen: Listen) -> socket.socket:
         bound.listen(_BACKLOG)
     except OSError as error:
         bound.close()
-        raise ListenError(
+        raise UserError(
             f"cannot listen on {listen.host}:{listen.port}: {error.strerror}: name another with --listen"
         ) from error
     return bound

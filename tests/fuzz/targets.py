@@ -59,6 +59,7 @@ from gram_shims.scripts import read_argument_file
 from handlers.payload import merge_lhe
 from handlers.pythia import UNUSABLE, read_result
 from handlers.structured import StructuredAdapter
+from jobmanager import UserError
 from jobmanager.commands.arguments import read_seconds, read_time
 from jobmanager.database.documents import read_document, render_text
 from jobmanager.database.grid_job import GridJob
@@ -78,7 +79,7 @@ from jobmanager.views.query_child import BadExpression, evaluate_xpath
 from jobmanager.views.selection import read_selection
 from jobmanager.web.access import Guard
 from jobmanager.web.app import make_app
-from jobmanager.web.serving import ListenError, read_listen
+from jobmanager.web.serving import read_listen
 from sandbox.files import SandboxError, TarLimits
 from sandbox.status import DriverStatus, read_status
 from sandbox.unpack import unpack
@@ -671,7 +672,7 @@ TARGETS: Mapping[str, Target] = {
             b"/static/live.js",
         ),
     ),
-    "listen": Target(of_text(read_listen), (ListenError,), (b"127.0.0.1:8642", b"[::1]:1")),
+    "listen": Target(of_text(read_listen), (UserError,), (b"127.0.0.1:8642", b"[::1]:1")),
     "query": Target(of_text(_check_query), (BadExpression,), (b"//local-job[@state='done']/@id", b"re:test('a','b')")),
 }  # fmt: skip
 """By name; what is kept of one is in tests/recorded/fuzz/NAME."""

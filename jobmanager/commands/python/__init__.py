@@ -3,6 +3,7 @@
 What others see is imported relatively, as in `adapters`: their type checkers know our modules by the long names only.
 """
 
+from ... import UserError
 from ...control.resubmission import NotRepeatable, UnknownRequest
 from ...database.grid_jobs import UnknownJob
 from ...database.sqlite import DatabaseError
@@ -37,6 +38,7 @@ __all__ = [
     "StepStatus",
     "UnknownJob",
     "UnknownRequest",
+    "UserError",
     "grid_job",
     "grid_jobs",
     "query",

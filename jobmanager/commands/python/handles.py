@@ -15,6 +15,7 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jobmanager import UserError
 from jobmanager.site.account import open_account
 
 from ...views.query import Item
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from jobmanager.site.account import Account
 
 
-class NoOutput(Exception):
+class NoOutput(UserError):
     """A grid job's output is not there, or cannot be unpacked; the sentence says why."""
 
 

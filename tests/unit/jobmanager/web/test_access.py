@@ -10,9 +10,10 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
+from jobmanager import UserError
 from jobmanager.web import access
-from jobmanager.web.access import COOKIE, Guard, TokenFileError, make_token, read_token
-from jobmanager.web.serving import ListenError, read_listen
+from jobmanager.web.access import COOKIE, Guard, make_token, read_token
+from jobmanager.web.serving import read_listen
 
 TOKEN = "a-token-of-24-characters"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -178,7 +179,7 @@ def test_a_bad_token_file_is_refused_with_the_way_out(content: str, mode: int, c
     file = tmp_path / "token"
     file.write_text(content)
     file.chmod(mode)
-    with pytest.raises(TokenFileError, match=complaint) as refused:
+    with pytest.raises(UserError, match=complaint) as refused:
         read_token(file)
     assert str(file) in str(refused.value)
 
@@ -187,7 +188,7 @@ def test_a_token_file_is_no_link_and_no_folder(tmp_path: Path) -> None:
     (tmp_path / "token").symlink_to("/etc/passwd")
     with pytest.raises(OSError, match="symbolic"):
         read_token(tmp_path / "token")
-    with pytest.raises((TokenFileError, OSError)):
+    with pytest.raises((UserError, OSError)):
         read_token(tmp_path)
 
 
@@ -209,5 +210,5 @@ def test_an_address_and_its_port_are_read(text: str, host: str, port: int) -> No
     "text", ["", "8642", ":8642", "127.0.0.1", "127.0.0.1:", "127.0.0.1:65536", "host:1", "1.2.3.4:x"]
 )
 def test_anything_else_is_no_address(text: str) -> None:
-    with pytest.raises(ListenError, match="--listen"):
+    with pytest.raises(UserError, match="--listen"):
         read_listen(text)

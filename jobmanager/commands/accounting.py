@@ -19,18 +19,17 @@ if TYPE_CHECKING:
     from jobmanager.site.account import Account
 
 USAGE_HELP = """\
-Counts local jobs by the time of their end, each attempt; those that have not ended are not in it. CPU/WALL is the CPU
-time by the time from start to end, of those of which both are known. In the reasons of failures, words with digits are
-written #, so that the same failure on many hosts is one line; exit codes stay. What was removed still counts, but by
-the day: all of a day's local jobs when the last of them ended. Times are UTC: 2026-11-22, 2026-11-22T08:30, or 36h and
-7d ago. Formats json and csv give times in seconds."""
+Counts all attempts of local jobs that have ended, by the time of their end. CPU/WALL is CPU time divided by the time
+from start to end, where both are known. In reasons of failures, words with digits are written #, so that the same
+failure on many hosts is one line. Removed grid jobs still count, but only by the day.
+Times are UTC: 2026-11-22, 2026-11-22T08:30, or 36h and 7d ago. Formats json and csv give durations in seconds."""
 
 REMOVE_HELP = """\
-Removes documents, sandbox, results and the output tar: what is wanted of it must have been copied before. What it used
-stays in "samgrid usage".
-The steps of a structured grid job go with it. Refused for a grid job that has not ended, whose end GRAM has not known
-for a day, or that another one still needs; --ended-before and the options that choose pass over those, and ask first
-on a terminal. Times are as for "samgrid usage"."""
+Removes everything of them, also the output tar: copy what you need before. Steps are removed with their parent.
+"samgrid usage" still counts them.
+Refused if a grid job has not ended, if GRAM has known its end for less than a day, or if another grid job needs it.
+Options such as --ended-before skip these grid jobs, and ask before removing the others when on a terminal.
+Times are as in "samgrid usage"."""
 
 _WRONG_USAGE = 2
 

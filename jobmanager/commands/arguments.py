@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from jobmanager.database.database import Choice, Database
     from jobmanager.site.account import Account
 
-JOB_HELP = "id of a grid job, or as much of it as is unique, or its name"
+JOB_HELP = "a grid job: its id, a unique beginning of its id, or its name"
 
 Run = Callable[[argparse.Namespace], int]
 """Runs a command; the exit status."""
@@ -42,8 +42,8 @@ def declare_choice(command: argparse.ArgumentParser) -> None:
     """What grid jobs are chosen by: ids, and options which they must fit all."""
     from jobmanager.database.database import STANDINGS
 
-    command.add_argument("id", metavar="ID", nargs="*", help=f"{JOB_HELP}; several, or options instead")
-    name_help = "all grid jobs of this name, repetitions too: * and ? as in the shell"
+    command.add_argument("id", metavar="ID", nargs="*", help=f"{JOB_HELP}; may be repeated; or select by options")
+    name_help = "all grid jobs with this name; * and ? as in the shell"
     command.add_argument("--name", metavar="PATTERN", help=name_help)
     command.add_argument("--type", metavar="TYPE", help="grid jobs of this job type")
     states = ", ".join(STANDINGS)

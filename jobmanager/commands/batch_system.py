@@ -14,19 +14,20 @@ if TYPE_CHECKING:
 CANNOT_GO_ON = 3
 
 EXPLAIN_HELP = """\
-Prints its facts, the evidence (what was seen, when, from which source, what that changed), what its driver wrote down,
-what the batch system says right now (a state, that it does not know it, or no answer), and the verdict.
-Batch systems use ids again: all local jobs of that id are shown, the last submitted first."""
+Prints what is known of it, the evidence (what was seen, when, where, and what that changed), its driver's record, what
+the batch system answers now, and the verdict.
+If a batch system has used an id several times, all local jobs with that id are shown, the newest first."""
 
 ORPHANS_HELP = """\
-Asks the configured batch system, and those of all grid jobs, once. What a grid job of ours does not want any more is
-cancelled by the monitor, too, while a grid job is under way there. "no grid job X in this job database" may be at
-work for another state folder of this account: look at the list before --reap, and name TOKENs.
+These are jobs in the batch system that this software submitted, but that no grid job needs any more. The monitor
+cancels them itself while a grid job runs in that batch system.
+Beware: "no grid job X in this job database" may belong to another state folder of this account. Look at the list before
+--reap, and name the TOKENs to cancel.
 Exit status: 0 none are left, 1 some are, 3 a batch system does not answer."""
 
 DOCTOR_HELP = """\
-Looks at what a batch system is used through: commands, daemon, event log, history, array limit, and the folders.
-Each line is ok, warning or FAULT; under it, what to put where. Exit status: 0 no fault, 1 faults."""
+Checks the batch system (commands, daemon, event log, history, array limit), the job database and the folders.
+Each line is ok, warning or FAULT, followed by what to do. Exit status: 0 no fault, 1 faults."""
 
 
 def add_commands(add: AddCommand) -> None:
@@ -34,10 +35,10 @@ def add_commands(add: AddCommand) -> None:
     which = "the batch system's id, or grid job and number from 1"
     local_job = argument("job", metavar="LOCALID|ID/NUMBER", help=which)
     no_ask = argument("--no-ask", dest="ask", action="store_false", help="run no command of the batch system")
-    add("explain", explain, "Say what is known of a local job, and from what.", EXPLAIN_HELP, local_job, no_ask)
+    add("explain", explain, "Explain a local job's state, with the evidence for it.", EXPLAIN_HELP, local_job, no_ask)
     tokens = argument("tokens", metavar="TOKEN", nargs="*", help="only those of this submission")
     reap = argument("--reap", action="store_true", help="cancel those that are listed")
-    doc = "List local jobs that carry our tokens, but that no grid job owns."
+    doc = "List our jobs in the batch system that belong to no grid job."
     add("orphans", orphans, doc, ORPHANS_HELP, tokens, reap)
     add("doctor", doctor, "Look for what is wrong with batch systems and folders.", DOCTOR_HELP, _declare_doctor)
 

@@ -25,29 +25,31 @@ if TYPE_CHECKING:
     from jobmanager.site.account import Account
 
 SUBMIT_HELP = """\
-The request is checked first: a bad one is refused, with every fault named, and leaves nothing behind.
-Names of files in the request start from the request's own folder (from here, for standard input).
-"samgrid types" says which attributes there are."""
+The request is checked first. A bad one is refused with a list of all its faults, and leaves nothing behind.
+File names in the request are relative to the folder of FILE (for standard input: to the current folder).
+"samgrid types" lists the job types, "samgrid types TYPE" the attributes of one."""
 
-RUN_HELP = "Exit status: 0 the grid job is done, 1 it failed, 3 it cannot go on (submitted, nothing is lost)."
+RUN_HELP = """\
+Exit status: 0 the grid job is done, 1 it failed, 3 it cannot go on now; it is submitted, and nothing is lost."""
 
 WATCH_HELP = """\
-On a terminal there is a bar per phase; elsewhere a line whenever something changes.
-Exit status: 0 the grid job is done, 1 it failed, 3 it cannot go on now (disk full, batch system silent ...):
-nothing is lost, and "samgrid watch ID" tries again."""
+Shows a bar per phase on a terminal, elsewhere a line for each change.
+Exit status: 0 the grid job is done, 1 it failed, 3 it cannot go on now (the disk is full, the batch system is silent).
+After 3 nothing is lost; say "samgrid watch ID" again."""
 
 STATUS_HELP = """\
-Each line counts the local jobs by state. With an ID the table has that grid job only, with phases and problems.
-JSON has all that the tables have, with one ID that grid job's details, too; "--format json-schema" says what is where.
-Under it: since when a batch system does not answer ("silent_since" in JSON); until it does, no state changes. And
-which grid jobs are in quarantine ("quarantined"), because a document of theirs cannot be read: all others go on.
---name, --type, --state, --user and --since choose grid jobs that fit all of them; with one ID, --state lists its local
-jobs in that state, with cause and reason. What has ended counts by its outcome: done, failed or cancelled.
+A table with a line per grid job: its state, and how many local jobs are in each state. With one ID, that grid job with
+its phases and problems; with one ID and --state, its local jobs in that state, with cause and reason.
+--name, --type, --state, --user and --since select grid jobs; all that are given must fit.
+
+Below the table stand batch systems that do not answer, and since when; no state changes until they do. In quarantine
+are grid jobs with a document that cannot be read; all others go on.
+JSON contains all of this; "--format json-schema" prints its schema.
 Times are UTC: 2026-11-22, 2026-11-22T08:30, or 36h and 7d ago."""
 
-OUTPUT_HELP = "Prints the tar's path, what is in it, what is missing, and the summary that the job type makes of it."
+OUTPUT_HELP = "Prints the path of the tar, what is in it, what is missing, and the job type's own summary."
 
-CANCEL_HELP = "All its local jobs are ended; what they left behind is gathered, and the grid job fails."
+CANCEL_HELP = "Its local jobs are ended, their outputs so far are gathered, and the grid job has failed."
 
 
 def add_commands(add: AddCommand) -> None:
@@ -56,16 +58,16 @@ def add_commands(add: AddCommand) -> None:
         argument(
             "file", metavar="FILE", help='request in RSL, or an old job description file; "-" reads standard input'
         ),
-        argument("--name", metavar="NAME", help="what people call it, in place of the request's name"),
+        argument("--name", metavar="NAME", help="name of the grid job, in place of the request's name"),
     )
     dry_run = argument("--dry-run", action="store_true", help="only show the local jobs' command lines")
     add("submit", submit, "Submit a grid job and print its id.", SUBMIT_HELP, *file, dry_run)
     add("run", run, "Submit a grid job, watch it, and show its output.", RUN_HELP, *file)
     add("watch", watch, "Show a grid job's progress until it ends.", WATCH_HELP, declare_choice)
-    what, formats = "what to print (default: table); the schema is json's", ("table", "json", "xml", "json-schema")
+    what, formats = "what to print (default: table)", ("table", "json", "xml", "json-schema")
     form = argument("--format", choices=formats, default="table", help=what)
     add("status", status, "List grid jobs.", STATUS_HELP, declare_choice, form)
-    where = "unpack it, safely, into a new folder DIR; several into folders DIR/ID"
+    where = "unpack it into a new folder DIR; with several grid jobs, into folders DIR/ID"
     folder = argument("--extract", metavar="DIR", help=where)
     add("output", output, "Show a grid job's output tar.", OUTPUT_HELP, declare_choice, folder)
     add("cancel", cancel, "Cancel a grid job.", CANCEL_HELP, declare_choice)
@@ -303,14 +305,13 @@ def _wake_if_needed(account: "Account") -> None:
 
 
 RESUBMIT_HELP = """\
-The new grid job has the request of the one that has ended; its id is printed.
---failed: only the local jobs that did not succeed, with their numbers, events and seeds; of a structured grid job the
-steps from the first that is not done, which read the outputs of those that are. What a repetition has made meanwhile is
-not made again; refused while one makes it."""
+Submits the same request as a new grid job and prints its id.
+--failed: only the local jobs that did not succeed, with the same numbers, events and seeds; of a grid job with steps,
+the steps that are not done. What an earlier repetition has made is not made again; while one runs, this is refused."""
 
 RECOVER_HELP = """\
-Finds the grid jobs of a request by the experiment's own id of it, and all that repeat them, and submits again what none
-of them has made. Does nothing while one of them has not ended, and nothing when nothing is missing."""
+Finds all grid jobs of a request by the experiment's own id, with their repetitions, and submits what none of them has
+made. Does nothing while one of them runs, or when nothing is missing."""
 
 
 def resubmit(options: argparse.Namespace) -> int:

@@ -28,22 +28,22 @@ The root element is <jobs>, with a <grid-job> per grid job and a <local-job> per
   samgrid query --job k3f '//local-job[@exit-code!="0"]/@id'
   samgrid query --format table '//local-job[re:test(@host, "^wn1[0-9]")]'
   samgrid query --xquery 'for $job in //grid-job order by $job/@ended return string($job/@id)'
-text has a line per item, table a row per item with its attributes as columns, xml one document with root <result>.
-An expression is XPath 1.0 with the regular expressions of EXSLT (prefix re). docs/questions.md has twenty answers.
-Exit status: 0 there is an answer, be it empty; 1 the expression is wrong, or took more time or memory than it may."""
+Formats: text has a line per item, table a row per item with its attributes as columns, xml a document <result>.
+EXPRESSION is XPath 1.0, with regular expressions (EXSLT, prefix re). docs/questions.md has twenty examples.
+Exit status: 0 there is an answer, perhaps empty; 1 the expression is wrong, or took too much time or memory."""
 
 LOG_HELP = """\
-With ID: what the job manager did for the grid job. With ID/NUMBER, or ID/FIRST-LAST: the last lines of local jobs'
-standard output and standard error, once they are back, or while they run where this host has them; of 20 at once.
---failed: the same of a grid job's local jobs that did not succeed. --follow ID/NUMBER shows what is printed as it
-comes, until the local job has ended; from another host it comes by way of the file system that is shared, first after
-up to half a minute; at most 64 KiB of each channel at a time."""
+ID: what the job manager did for this grid job.
+ID/NUMBER or ID/FIRST-LAST: the last lines of these local jobs' standard output and standard error, of at most 20.
+--failed ID: the same for local jobs that did not succeed.
+--follow ID/NUMBER: what this local job prints, as it comes, until it ends. If it runs on another host, the first lines
+may take half a minute, and of a program that prints very much, parts are left out."""
 
 EXPORT_HELP = """\
-DIR gets a document ID.xml per grid job, with its local jobs, index.xml, their schema schema.rng and stylesheet
-samgrid.xsl, and the same as pages: open DIR/index.html. It is made whole or not at all; what is there stays as it is:
-a DIR with something in it is refused. Check: xmllint --noout --relaxng DIR/schema.rng DIR/*.xml
-A grid job of which a document cannot be read is left out, which standard error says; the exit status is 1 then."""
+DIR gets a document ID.xml per grid job with its local jobs, an index.xml, the schema and the stylesheet, and the same
+as web pages: open DIR/index.html. A DIR that is not empty is refused. To validate:
+  xmllint --noout --relaxng DIR/schema.rng DIR/*.xml
+A grid job with a document that cannot be read is left out; standard error says so, and the exit status is 1."""
 
 
 def add_commands(add: AddCommand) -> None:
@@ -157,9 +157,10 @@ def _tell_left_out(command: str, damages: Iterable[str]) -> None:
 _DEFAULT_ADDRESS = "127.0.0.1:8642"
 
 WEB_HELP = """\
-Shows grid jobs, local jobs, progress, outputs and answers to XPath queries; changes nothing. Ends on control-C.
-Open the address that it prints: whoever has the token in it may look. For a token that stays, put one into a file that
-you alone can read (umask 077; openssl rand -hex 32 >FILE). docs/web.md has the rest."""
+Open the address that it prints. Whoever has the token in this address can see everything; the page changes nothing.
+Ends on control-C. For a permanent token, put one into a file that only you can read:
+  umask 077; openssl rand -hex 32 >FILE
+See docs/web.md."""
 
 
 def _declare_web(command: argparse.ArgumentParser) -> None:
@@ -167,9 +168,9 @@ def _declare_web(command: argparse.ArgumentParser) -> None:
         "--listen",
         metavar="ADDRESS:PORT",
         default=_DEFAULT_ADDRESS,
-        help="where (default: %(default)s; port 0: any that is free)",
+        help="address to listen on (default: %(default)s; port 0: any free port)",
     )
-    command.add_argument("--token-file", metavar="FILE", help="the token in it, not a new one, opens the pages")
+    command.add_argument("--token-file", metavar="FILE", help="use the token in FILE, not a new one")
 
 
 def web(options: argparse.Namespace) -> int:

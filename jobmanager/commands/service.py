@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from batch_adapters.diagnosis import Finding
 
 CHECK_HELP = """\
-Loads the module, checks what its handlers declare, decomposes a sample request and packs its sandbox twice, and runs
-one local job of it here, by the driver. Nothing of the account's state is read or written. The sample is made from the
-declarations where no --request is given. Each line is ok, warning or FAULT; under it, the way out.
+Loads the module, checks its declarations, cuts a sample request into local jobs, packs the sandbox twice, and runs one
+local job here. The account's state is neither read nor changed. Without --request, a sample is made from the
+declarations. Each line is ok, warning or FAULT, followed by what to do.
 Exit status: 0 no fault, 1 faults."""
 
 
@@ -82,27 +82,26 @@ def _render(finding: "Finding") -> str:
     return "\n".join([f"{finding.level.value:<7}  {render_line(finding.text)}", *remedy])
 
 
-CONFIG_HELP = (
-    "Later ones win: built-in defaults, /etc/samgrid/samgrid.toml, the file $SAMGRID_CONFIG, SAMGRID_SECTION_KEY."
-)
+CONFIG_HELP = """\
+Later ones win: defaults, /etc/samgrid/samgrid.toml, the file $SAMGRID_CONFIG, variables SAMGRID_SECTION_KEY."""
 
-MONITOR_HELP = "Every command starts one when there is work; run it yourself as a service, with --stay."
+MONITOR_HELP = "Not needed by hand: every command starts a monitor when there is work. As a service, use --stay."
 
 REPAIR_HELP = """\
-"samgrid doctor" tells the faults. The columns are derived anew from the documents; a local job's document that cannot
-be read is made anew from its columns and its driver's record (what was seen of it, its phases and earlier attempts are
-lost). A grid job's own document is made anew from its columns and what of its text is whole. Where its request is
-lost, what was submitted is collected as ever, and the rest is not submitted any more. The job database is copied first.
+Use it for faults that "samgrid doctor" finds. The job database is copied first. Then columns are derived again from the
+documents. A local job's document that cannot be read is made again from its columns and its driver's record; its
+evidence, phases and earlier attempts are lost. A grid job's document is made again from its columns and the readable
+part of its text. If its request is lost, no more of it is submitted; what was submitted goes on.
 Exit status: 0 no fault is left, 1 some are."""
 
 
 BACKUP_HELP = """\
-Everything may run meanwhile. The file is written whole or not at all, for you alone; one that is there is replaced.
-What it does not hold is told, a line each. docs/administration.md says what is in it."""
+The file is written whole or not at all, replaces an older one, and only you can read it. A line is printed for each
+thing that is left out. docs/administration.md says what is in it."""
 
 RESTORE_HELP = """\
-The state folder must be missing or empty; it is made whole or not at all. What was submitted after the backup is not
-in it: "samgrid orphans" lists what of that is still in the batch system."""
+The state folder must be missing or empty; it is made whole or not at all. Jobs submitted after the backup are not in
+it; "samgrid orphans" lists those that are still in the batch system. See docs/administration.md."""
 
 
 def _declare_restore(command: argparse.ArgumentParser) -> None:
@@ -110,25 +109,25 @@ def _declare_restore(command: argparse.ArgumentParser) -> None:
     of_open = command.add_mutually_exclusive_group()
     help_text = "leave out the grid jobs that had not ended when the backup was made"
     of_open.add_argument("--leave-out", action="store_true", help=help_text)
-    help_text = "go on with them, in the same place: what was not submitted then never is, and nothing is tried again"
+    help_text = "go on with them, in the same folder; nothing more is submitted or retried"
     of_open.add_argument("--follow", action="store_true", help=help_text)
 
 
 NOTIFY_HELP = """\
-The monitor runs it, of itself, when a grid job has ended or stalled (docs/notification.md). This runs it once more, to
-see what it does: nobody notes that it was told. Exit status: 0 the command ended with 0, 1 it did not."""
+The monitor runs this command when a grid job has ended or stalled (docs/notification.md). This runs it once as a test,
+and is not recorded. Exit status: 0 the command ended with 0, 1 it did not."""
 
 
 METRICS_HELP = """\
-Prints what an operator's alarms look at, in the text format of Prometheus: docs/metrics.md tells the names and alarms.
---textfile is for node_exporter's textfile collector, which reads *.prom: FILE is replaced whole, and who may read it is
-said by the umask. "samgrid web" serves the same as /metrics."""
+docs/metrics.md explains the metrics, and has alarms. With --textfile for node_exporter's textfile collector, which
+reads *.prom: FILE is replaced atomically, and the umask decides who may read it. "samgrid web" has the same at
+/metrics."""
 
 
 ADVERTISE_HELP = """\
-Asks the configuration, the handlers, "samgrid doctor" and the batch system once, and tells what this site offers; what
-nobody answers is left out. --pool sends it as a ClassAd to an HTCondor collector, by condor_advertise. Run it from a
-timer: what it tells expires after --lifetime. docs/advertise.md"""
+Prints job types, slots and health of this site for a broker; what is not known is left out. --pool sends it as a
+ClassAd to an HTCondor collector, with condor_advertise. It expires after --lifetime, so run this from a timer.
+See docs/advertise.md."""
 
 
 def _declare_advertise(command: argparse.ArgumentParser) -> None:
@@ -137,7 +136,7 @@ def _declare_advertise(command: argparse.ArgumentParser) -> None:
     where.add_argument("--output", metavar="FILE", type=Path, help="write FILE, whole or not at all, and print nothing")
     help_text = "as JSON (default), GLUE 2 in LDIF, or a ClassAd"
     command.add_argument("--format", choices=("json", "glue2", "classad"), help=help_text)
-    help_text = "when it expires, if it is not told again (default: 900)"
+    help_text = "when it expires, unless it is sent again (default: 900)"
     command.add_argument("--lifetime", metavar="SECONDS", type=read_seconds, default=900.0, help=help_text)
 
 
@@ -150,10 +149,10 @@ def add_commands(add: AddCommand) -> None:
     add("config", config, "Print every configuration value and where it came from.", CONFIG_HELP)
     doc = "Try the notification command on a grid job."
     add("notify", notify, doc, NOTIFY_HELP, argument("id", metavar="ID", help=JOB_HELP))
-    add("repair", repair, "Repair a job database with faults, as far as it can be.", REPAIR_HELP)
+    add("repair", repair, "Repair a damaged job database, as far as possible.", REPAIR_HELP)
     file = argument("file", metavar="FILE", type=Path, help="the tar file to be written")
     add("backup", backup, "Write the account's state into one file, while everything runs.", BACKUP_HELP, file)
-    add("restore", restore, "Make a state folder of a backup.", RESTORE_HELP, _declare_restore)
+    add("restore", restore, "Make a state folder from a backup.", RESTORE_HELP, _declare_restore)
     textfile = argument("--textfile", metavar="FILE", help="write FILE, and print nothing")
     add("metrics", metrics, "Print metrics for Prometheus.", METRICS_HELP, textfile)
     add("advertise", advertise, "Tell the grid what this site offers.", ADVERTISE_HELP, _declare_advertise)

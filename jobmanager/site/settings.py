@@ -111,7 +111,7 @@ class DecompositionSettings:
     """How many local jobs a grid job becomes."""
 
     events_per_local_job: int = _key(
-        250, "Rule of thumb, where neither the request nor CPU times say more.", "events", 1, 10**9
+        250, "Events per local job, if neither the request nor CPU times determine them.", "events", 1, 10**9
     )
     recommended_cpu_time: float = _key(
         0, "CPU time that a local job should take here; 0 = no recommendation.", "minutes", 0, _YEAR_IN_MINUTES
@@ -120,7 +120,7 @@ class DecompositionSettings:
         0, "CPU time that a local job may take at most here; 0 = no limit.", "minutes", 0, _YEAR_IN_MINUTES
     )
     max_local_jobs: int = _key(
-        100_000, "A grid job that would become more local jobs is refused.", "local jobs", 1, 10**6
+        100_000, "Most local jobs of one grid job; requests for more are refused.", "local jobs", 1, 10**6
     )
 
 
@@ -135,7 +135,7 @@ class SandboxSettings:
     )
     transfer: Transfer = _key(  # noqa: RUF009
         Transfer.SHARED,
-        "Files are on a file system that all nodes share, or the batch system carries them (HTCondor can).",
+        "How files travel: all nodes share a file system, or the batch system copies them (HTCondor can).",
     )
     spool_folder: Path | None = _key(  # noqa: RUF009
         None,
@@ -154,51 +154,55 @@ class SandboxSettings:
 class MonitorSettings:
     """The pace of the job state monitor."""
 
-    idle_time: float = _key(60, "The monitor ends after so long without work.", "seconds", 0, _DAY)
+    idle_time: float = _key(60, "The monitor ends when it has had nothing to do for this long.", "seconds", 0, _DAY)
     workers: int = _key(2, "Grid jobs that are submitted, cancelled or collected at once.", "processes", 1, 64)
     reconcile_interval: float = _key(
         30, "How often the batch system's queue is compared with the job database.", "seconds", 0.1, _DAY
     )
     progress_interval: float = _key(
         1,
-        "How often the status files of running local jobs are looked at for phases, of 2000 at once.",
+        "How often the status files of running local jobs are read for phases, 2000 at a time.",
         *("seconds", 0.05, _DAY),
     )
     stall_time: float = _key(
-        1800, "A running local job that has told phases, but nothing new for so long, is warned of.", "seconds", 1, _DAY
+        1800,
+        "A running local job whose phases show nothing new for this long has stalled.",
+        "seconds",
+        1,
+        _DAY,
     )
     event_cache_time: float = _key(
-        3600, "How long events of local jobs that nobody registered are kept.", "seconds", 0, 7 * _DAY
+        3600, "How long events are kept of local jobs that are not registered (yet).", "seconds", 0, 7 * _DAY
     )
 
 
 @dataclass(frozen=True)
 class EventsSettings:
-    """Where the monitor hears of the local jobs' states; [events.NAME] says otherwise of one batch system."""
+    """How the monitor learns of local jobs' states; [events.NAME] is for one batch system."""
 
     source: EventSource = _key(  # noqa: RUF009 - this is dataclasses.field() in disguise
         EventSource.LOG,
-        "The batch system's own log, the day files of another generator (docs/event-files.md), or questions only.",
+        "Read the batch system's own log, the day files of another generator (docs/event-files.md), or only poll.",
     )
     path: Path | None = _key(  # noqa: RUF009
         None, "The log, or the folder of the day files; by default where the batch system keeps its log."
     )
-    prefix: Sequence[str] = _key((), 'Through what the generator is run, such as ["sudo", "-n", "-u", "logreader"].')
+    prefix: Sequence[str] = _key((), 'Command that starts the generator, such as ["sudo", "-n", "-u", "logreader"].')
 
 
 @dataclass(frozen=True)
 class GramSettings:
-    """How GRAM hears of its grid jobs' states, by polls where no key of events is set, and its audit (docs/gram.md)."""
+    """How GRAM learns of states (it polls, unless a key of events is set), and audit records (docs/gram.md)."""
 
     event_collector: Path | None = _key(  # noqa: RUF009 - this is dataclasses.field() in disguise
         None, "Socket of the collector, which writes the events of all accounts of this host."
     )
     event_folder: Path | None = _key(  # noqa: RUF009
-        None, "Folder of day files that this account alone writes; not used where there is a collector."
+        None, "Folder of day files that only this account writes; ignored if event_collector is set."
     )
     failed_as: FailedAs = _key(  # noqa: RUF009
         FailedAs.FAILED,
-        "How GRAM hears by events of a failed grid job: failed, or done with exit code 1, so that it stages files out.",
+        "What GRAM's events finally say of a failed grid job: failed, or done with exit code 1.",
     )
     audit_folder: Path | None = _key(  # noqa: RUF009
         None, "Folder that gets an audit record for each ended grid job that came through GRAM."
@@ -217,12 +221,8 @@ class ForkSettings:
 class HandlersSettings:
     """Job types beside the built-in ones."""
 
-    modules: tuple[str, ...] = _key(
-        (), "Python modules with further job types; in the variable, with a colon between them."
-    )
-    time_limit: float = _key(
-        900, "A handler that is asked something, and has not come to an end for so long, is ended.", "seconds", 1, _DAY
-    )
+    modules: tuple[str, ...] = _key((), "Python modules with further job types; in the variable, separated by colons.")
+    time_limit: float = _key(900, "A call of a handler that takes longer is interrupted.", "seconds", 1, _DAY)
 
 
 @dataclass(frozen=True)
@@ -230,12 +230,10 @@ class NotificationSettings:
     """What tells people that a grid job has ended or stalled (docs/notification.md)."""
 
     command: Sequence[str] = _key(
-        (), "Program, with its arguments, that reads on its standard input what there is to tell; it is run as it is."
+        (), "Program with arguments that reads a JSON message on standard input; no shell runs it."
     )
-    time_limit: float = _key(60, "A command that has not come to an end for so long is killed.", "seconds", 1, 3600)
-    patience: float = _key(
-        900, "A grid job that something has kept from going on for so long has stalled.", "seconds", 1, _DAY
-    )
+    time_limit: float = _key(60, "A command that takes longer is killed.", "seconds", 1, 3600)
+    patience: float = _key(900, "A grid job that has had a problem for this long has stalled.", "seconds", 1, _DAY)
 
 
 @dataclass(frozen=True)

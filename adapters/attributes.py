@@ -130,7 +130,7 @@ def _read_modules(values: Sequence[Value]) -> tuple[str, ...]:
 class Kind(enum.Enum):
     """What a value is: its name, the Python type that the program gets, and how it is read; the last are the site's."""
 
-    TEXT = "a text, in quotes where it has blanks", str, _read_text
+    TEXT = "a text, quoted if it has spaces", str, _read_text
     INTEGER = "an integer", int, _read_integer
     NUMBER = "a number", int | float, _read_number
     FLAG = "yes or no", bool, _read_flag

@@ -80,7 +80,7 @@ def _guard(look: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
     except BatchError as error:
         yield Finding(Level.FAULT, str(error))
     except Exception as error:  # noqa: BLE001 an adapter may be a site's or an experiment's
-        yield Finding(Level.FAULT, f"this could not be looked at: {type(error).__name__}: {error}")
+        yield Finding(Level.FAULT, f"this check failed: {type(error).__name__}: {error}")
 
 
 def _look_at_folders(account: Account) -> Iterator[Finding]:
@@ -99,7 +99,7 @@ def _look_at_monitor(account: Account) -> Iterator[Finding]:
     for problem in problems:
         yield Finding(Level.FAULT, f"its monitor says: {problem}", f"see {account.places.monitor_log}")
     if not problems:
-        yield Finding(Level.GOOD, "its monitor runs, and nothing of its own problems it")
+        yield Finding(Level.GOOD, "its monitor runs, without problems of its own")
 
 
 def _look_at_notification(account: Account) -> Iterator[Finding]:
@@ -120,9 +120,9 @@ def _look_at_folder(title: str, folder: Path) -> Finding:
         free = shutil.disk_usage(folder).free
     except OSError as error:
         return Finding(
-            Level.FAULT, f"{title} {folder} takes no files: {error.strerror}", f"see to the disk of {folder}"
+            Level.FAULT, f"{title} {folder} cannot be written: {error.strerror}", f"see to the disk of {folder}"
         )
-    text = f"{title} {folder} takes files; {free / 1e9:.1f} GB are free"
+    text = f"{title} {folder} can be written; {free / 1e9:.1f} GB are free"
     if free >= _LITTLE_ROOM:
         return Finding(Level.GOOD, text)
     return Finding(Level.FAULT if free < _NO_ROOM else Level.WARNING, text, f"make room on the disk of {folder}")
@@ -132,7 +132,7 @@ def look_at_database(account: Account) -> Iterator[Finding]:
     """The file, the documents, the columns and the folders of an account's grid jobs."""
     path = account.places.database
     if not path.exists():
-        yield Finding(Level.GOOD, f"job database {path} comes with the first grid job")
+        yield Finding(Level.GOOD, f"job database {path} is made with the first grid job")
         return
     # Not every sqlite3 can recover, and what could not becomes an empty file, in which nothing is found.
     remedy = (
@@ -160,7 +160,7 @@ def _look_at_documents(account: Account) -> Iterator[Finding]:
         yield Finding(Level.FAULT, f"the same or the like of {len(faults) - _MOST} other documents")
     if not faults:
         count = len(account.database.grid_jobs.overview())
-        yield Finding(Level.GOOD, f"job database {account.places.database}: {count} grid jobs, every document is sound")
+        yield Finding(Level.GOOD, f"job database {account.places.database}: {count} grid jobs, all documents are valid")
 
 
 def _look_at_job_folders(account: Account) -> Iterator[Finding]:
@@ -230,7 +230,7 @@ def _look_at_daemon(system: BatchSystem) -> Iterator[Finding]:
 def _look_at_arrays(system: BatchSystem) -> Finding:
     most = system.max_array()
     if most == 1:
-        return Finding(Level.GOOD, "takes no arrays: each local job is submitted by itself")
+        return Finding(Level.GOOD, "has no arrays: local jobs are submitted one by one")
     return Finding(Level.GOOD, f"takes arrays of up to {most:,} local jobs")
 
 
@@ -238,12 +238,12 @@ def _look_at_history(account: Account, system: BatchSystem) -> Finding:
     seconds = account.configuration.monitor.reconcile_interval
     if system.adapter.history is None:
         return Finding(
-            Level.GOOD, "has no history to be asked: the drivers' records and its queue tell of ends that nobody saw"
+            Level.GOOD, "has no history of ended jobs: ends are known from its log, its queue and the drivers' records"
         )
     try:
         system.find_ended(_NOBODY)
     except BatchError as error:
-        text = f"its history does not answer, so ends that nobody saw are known later: {error}"
+        text = f"its history does not answer, so ends that its log does not tell are known later: {error}"
         return Finding(Level.WARNING, text, "see that it keeps one (accounting), and that this account may read it")
     return Finding(Level.GOOD, f"its history answers; it must keep what ended for longer than {seconds:g} s")
 
@@ -251,7 +251,7 @@ def _look_at_history(account: Account, system: BatchSystem) -> Finding:
 def _look_at_transfer(account: Account, adapter: BatchAdapter) -> Iterator[Finding]:
     folder = account.places.jobs
     if account.configuration.sandbox.transfer is Transfer.SHARED:
-        yield Finding(Level.GOOD, f"its nodes must see {folder}: samgrid doctor --probe submits a local job that tries")
+        yield Finding(Level.GOOD, f"its nodes must be able to write to {folder}: samgrid doctor --probe tests it")
     elif not adapter.carries_files:
         remedy = 'in samgrid.toml: [sandbox] transfer = "shared", with a spool_folder that all nodes see'
         yield Finding(Level.FAULT, "cannot carry files to local jobs and back, as [sandbox] transfer wants", remedy)

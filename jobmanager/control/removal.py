@@ -1,8 +1,8 @@
-"""Removing grid jobs that have ended: their documents, and everything in their folders; a whole with its steps.
+"""Removing grid jobs that have ended: their documents, and everything in their folders; a parent with its steps.
 
 What their local jobs used goes on being counted by "samgrid usage" (`database/usage.py`).
 The folders are renamed and the documents are deleted in one transaction, so nobody can run the grid job again in
-between, and no step is left without its whole; then the renamed folders go. What a kill leaves behind goes with the
+between, and no step is left without its parent; then the renamed folders go. What a kill leaves behind goes with the
 next removal (`sweep`).
 """
 
@@ -109,7 +109,7 @@ def sweep(account: Account) -> int:
 
 
 def find_ended_before(database: Database, second: float) -> list[str]:
-    """The grid jobs that ended before a second, the eldest first; without steps, which go with their whole."""
+    """The grid jobs that ended before a second, the eldest first; without steps, which go with their parents."""
     ended = _read_some(database, database.grid_jobs.list_ended())
     old = [job.job_id for job in ended if job.ended is not None and read_time(job.ended) < second]
     return [job_id for job_id in old if not database.grid_jobs.parents_of(job_id)]
@@ -137,9 +137,9 @@ def check_removable(database: Database, job_id: str) -> list[str]:
 
     :raises NotRemovable: it must stay for now; UnknownJob: there is no such grid job.
     """
-    wholes = database.grid_jobs.parents_of(job_id)
-    if wholes:
-        raise NotRemovable(f"{job_id} is a step of {wholes[0]}: remove that, its steps go with it")
+    parents = database.grid_jobs.parents_of(job_id)
+    if parents:
+        raise NotRemovable(f"{job_id} is a step of {parents[0]}: remove that, its steps go with it")
     parts = [job_id, *_find_own_steps(database, job_id)]
     damaged = [part for part in parts if any(database.find_damages(part))]
     for part in parts:

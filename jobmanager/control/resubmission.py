@@ -190,7 +190,7 @@ def plan_recovery(account: Account, types: Mapping[str, type[JobAdapter]], reque
     jobs = [job for job in _find_candidates(account, types) if request_id in find_request_ids(account, types, job)]
     if not jobs:
         known = ", ".join(sorted(name for name, handler in types.items() if handler.requestIdAttribute)) or "none"
-        raise UnknownRequest(f"no grid job here is of request {request_id}; job types whose requests have ids: {known}")
+        raise UnknownRequest(f"no grid job belongs to request {request_id}; job types with request ids: {known}")
     families = group_families(jobs)
     gaps = [gap for family in families for gap in _find_gaps(account.database, family)]
     return Recovery(tuple(job.job_id for job in jobs if not job.state.is_final), tuple(gaps))

@@ -244,7 +244,7 @@ class GridJobs:
         return job
 
     def find(self, word: str) -> str:
-        """The id that is so, else that of the grid job of that name, else the one that starts so.
+        """The grid job with that id, else with that name, else the one whose id begins with it.
 
         :raises UnknownJob: if there is none, or several.
         """
@@ -255,10 +255,8 @@ class GridJobs:
         values = [word, word, word, word + "\x7f"]
         rows = list(self._store.query(sql, values)) if word.isprintable() else []
         if not word or not rows:
-            lists = (
-                "samgrid explain and samgrid log tell of a local job" if "/" in word else '"samgrid status" lists them'
-            )
-            raise UnknownJob(f'no grid job has the name "{word}", or an id that starts so: {lists}')
+            lists = "samgrid explain and samgrid log take local jobs" if "/" in word else '"samgrid status" lists them'
+            raise UnknownJob(f'no grid job has the name "{word}", or an id that begins with it: {lists}')
         how = rows[0][1]
         found = [str(job_id) for job_id, fits in rows if fits == how]
         if len(found) > 1:

@@ -261,7 +261,7 @@ def _check_batch_system(account: Account, adapter: JobAdapter) -> None:
     wanted = [(word, field) for word, field in _TAKEN.items() if request[word]]
     untaken = [word for word, field in wanted if not find_batch_adapter(account, name).takes(field)]
     if untaken:
-        raise BadRequest([f"{word}: the batch system {name} has none" for word in untaken])
+        raise BadRequest([f"{word}: the batch system {name} has no option for it: leave it out" for word in untaken])
     if name == "fork" and (request["cores"] or 1) > account.fork_slots:
         raise BadRequest(
             [f"cores: a local job wants {request['cores']}, but the batch system fork has {account.fork_slots} slots"]

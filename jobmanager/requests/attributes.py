@@ -18,47 +18,47 @@ OLD_NAMES = {"job_type": TYPE_ATTRIBUTE.name, "notify_user": NOTIFY}
 
 COMMON_ATTRIBUTES = (
     TYPE_ATTRIBUTE,
-    Attribute("name", "What people call the grid job, at most 200 characters."),
-    Attribute(NOTIFY, "Whom the site's notification command is to tell that it has ended or stalled: mail addresses, "
-              "or what else that command knows.", Kind.WORDS, default=()),
+    Attribute("name", "Name of the grid job, at most 200 characters."),
+    Attribute(NOTIFY, "Whom to tell when the grid job has ended or stalled: mail addresses, or other words for the "
+              "site's notification command.", Kind.WORDS, default=()),
     Attribute("environment", "Variables of every local job.", Kind.PAIRS, default=()),
-    Attribute("directory", "Folder that the program runs in; by default a scratch folder of its own.", default=""),
+    Attribute("directory", "Folder in which the program runs; default: a new scratch folder.", default=""),
     Attribute("stdin", "File that the program reads as its standard input.", Kind.FILE),
-    Attribute("max_cpu_time", "CPU time that one local job may take.", Kind.INTEGER, "minutes", minimum=1,
+    Attribute("max_cpu_time", "CPU time that one local job may use.", Kind.INTEGER, "minutes", minimum=1,
               maximum=10_000_000),
     Attribute("max_wall_time", "Time that one local job may take.", Kind.INTEGER, "minutes", minimum=1,
               maximum=10_000_000),
-    Attribute("max_memory", "Memory that one local job may take.", Kind.INTEGER, "MB", minimum=1),
+    Attribute("max_memory", "Memory that one local job may use.", Kind.INTEGER, "MB", minimum=1),
     Attribute("cores", "Processor cores of one local job, on one host.", Kind.INTEGER, "cores", minimum=1,
               maximum=100_000),
     Attribute("gpus", "GPUs of one local job.", Kind.INTEGER, "GPUs", minimum=1),
-    Attribute("max_disk", "Room on its host's disk that one local job may take.", Kind.INTEGER, "MB", minimum=1),
+    Attribute("max_disk", "Disk space that one local job may use.", Kind.INTEGER, "MB", minimum=1),
     Attribute("queue", "Queue (partition) of the batch system.", default=""),
     Attribute("project", "Account that the batch system charges.", default=""),
-    Attribute("samgrid_output", "Where the output tar is to be found, too: a path in a folder that is there, seen from "
-              "the directory, or stdout (through GRAM: the job's standard output).", default=""),
-    Attribute("failed_as", "How clients of GRAM hear that the grid job failed, where GRAM reads events: failed, or "
-              "done with exit code 1, so that GRAM stages files out; by default as the site says.", default="",
+    Attribute("samgrid_output", "Where to put a copy of the output tar: a path in an existing folder, relative to "
+              "directory, or stdout (through GRAM: the job's standard output).", default=""),
+    Attribute("failed_as", "What GRAM's clients are finally told of a failed grid job where GRAM reads events: failed "
+              "or done with exit code 1; the site sets the default.", default="",
               choices=("failed", "done")),
-    Attribute("batch_options", "Further options of the batch system's submit command, as far as the site permits them.",
+    Attribute("batch_options", "Further options of the batch system's submit command, of those that the site permits.",
               Kind.WORDS, default=()),
     Attribute("retries", "How often a local job that failed is submitted again, with the same index, seed and slice.",
               Kind.INTEGER, "times", default=0, minimum=0, maximum=100),
-    Attribute("retry_on", "Causes of failure after which a local job is tried again; by default all but "
+    Attribute("retry_on", "Causes of failure after which a local job is tried again; default: all but "
               "cancelled-outside.", Kind.WORDS, default=(),
               choices=tuple(cause.value for cause in Cause if cause.is_retriable)),
-    Attribute("retry_memory_factor", "By how much max_memory grows after an attempt that may have had too little.",
+    Attribute("retry_memory_factor", "Factor for max_memory after an attempt that may have had too little.",
               Kind.NUMBER, default=1.0, minimum=1, maximum=10),
-    Attribute("retry_time_factor", "By how much max_cpu_time and max_wall_time grow after an attempt that may have had "
-              "too little.", Kind.NUMBER, default=1.0, minimum=1, maximum=10),
-    Attribute("retry_elsewhere", "Whether an attempt is kept from the host of the one before, where the batch system "
-              "can do that.", Kind.FLAG, default=False),
-    Attribute("max_pending_time", "Time that one local job may wait for its turn, or be held; then it is cancelled, "
-              "and has failed.", Kind.INTEGER, "minutes", minimum=1, maximum=10_000_000),
+    Attribute("retry_time_factor", "Factor for max_cpu_time and max_wall_time after an attempt that may have had too "
+              "little.", Kind.NUMBER, default=1.0, minimum=1, maximum=10),
+    Attribute("retry_elsewhere", "Whether the next attempt avoids the host of the last one, if the batch system can "
+              "do that.", Kind.FLAG, default=False),
+    Attribute("max_pending_time", "How long a local job may wait or be held; after that it is cancelled and has "
+              "failed.", Kind.INTEGER, "minutes", minimum=1, maximum=10_000_000),
     Attribute("min_success", "Fraction of the local jobs that must succeed for the grid job to be done.", Kind.NUMBER,
               default=1.0, minimum=0, maximum=1),
-    Attribute("fail_fast", "Whether all other local jobs are cancelled as soon as min_success cannot be reached any "
-              "more.", Kind.FLAG, default=False),
+    Attribute("fail_fast", "Whether all other local jobs are cancelled as soon as min_success can no longer be "
+              "reached.", Kind.FLAG, default=False),
 )  # fmt: skip
 """Attributes of every job type."""
 

@@ -40,7 +40,8 @@ def _aggregate(counts: Mapping[State, int]) -> State:
 def aggregate_steps(steps: Mapping[str, State | None], needs: Mapping[str, Iterable[str]]) -> State:
     """The one state of a structured grid job that has not ended, by the states of its steps, None for one not begun.
 
-    It is made of those that have begun as of local jobs. STAGE_OUT: no step is to come any more.
+    It is made of the steps that have begun, as that of other grid jobs is made of local jobs. STAGE_OUT: no step is to
+    come any more.
     """
     begun = Counter(_OF_STEP.get(state, state) for state in steps.values() if state is not None)
     state = aggregate(begun)
@@ -48,7 +49,7 @@ def aggregate_steps(steps: Mapping[str, State | None], needs: Mapping[str, Itera
 
 
 _OF_STEP = {State.STAGE_IN: State.UNSUBMITTED, State.STAGE_OUT: State.ACTIVE}
-"""What a step's own states count as in that of the whole."""
+"""What a step's own states count as in that of its parent."""
 
 
 def find_due_steps(steps: Mapping[str, State | None], needs: Mapping[str, Iterable[str]]) -> list[str]:

@@ -61,7 +61,7 @@ def _judge_unsubmitted(job: LocalJob, now: BatchAnswer | None) -> str:
 
 def _judge_end(job: LocalJob, context: Context) -> str:
     if job.succeeded:
-        return "Succeeded: its driver wrote down the end, which it does when the outputs are back; nothing beats that."
+        return "Succeeded: its driver recorded the end, which it does only when the outputs are back."
     word = job.outcome.value if job.outcome else job.state.word
     what = f"{word.capitalize()}, as {job.reason or 'nobody said otherwise'}"
     if job.driver == "ended":

@@ -47,14 +47,14 @@ def test_grams_parser_reads_the_same_attributes_and_values(tmp_path: Path) -> No
 def test_no_description_and_no_choice_breaks_the_file(doc: str, word: str, tmp_path: Path) -> None:
     types = {"t": job_type(Attribute("x", doc, choices=(word, "second")), Attribute("y", "After it."))}
     text = run_checker(render_rvf(types), tmp_path)
-    assert "Description: t: After it. (a text, in quotes where it has blanks)" in text
+    assert "Description: t: After it. (a text, quoted if it has spaces)" in text
 
 
 @pytest.mark.parametrize("doc", ['"', '\\"', "\\", 'a "b" \\', "#", "a\n\nAttribute: evil\n", "\x00", "γ*/Z", "\ud800"])
 def test_texts_that_have_a_meaning_for_the_parser_are_texts(doc: str, tmp_path: Path) -> None:
     types = {"t": job_type(Attribute("x", doc, unit=doc), Attribute("y", "After it."))}
     text = run_checker(render_rvf(types), tmp_path)
-    assert "Description: t: After it. (a text, in quotes where it has blanks)" in text
+    assert "Description: t: After it. (a text, quoted if it has spaces)" in text
     assert "\nAttribute: evil" not in text
 
 

@@ -244,7 +244,7 @@ def test_commands_about_unknown_jobs_fail_clearly(samgrid: Samgrid) -> None:
     for command in ("watch", "status", "output", "cancel"):
         done = samgrid(command, "zzz")
         assert (done.returncode, done.stdout) == (1, "")
-        assert 'no grid job has the name "zzz", or an id that starts so' in done.stderr
+        assert 'no grid job has the name "zzz", or an id that begins with it' in done.stderr
 
 
 def test_the_configuration_of_the_last_submit_holds(samgrid: Samgrid, tmp_path: Path) -> None:

@@ -336,7 +336,7 @@ def test_what_is_missing_of_a_request_is_submitted_once(
     state: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("SAMGRID_HANDLERS_MODULES", str(HANDLERS))
-    with pytest.raises(UnknownRequest, match="no grid job here is of request 4711"):
+    with pytest.raises(UnknownRequest, match="no grid job belongs to request 4711"):
         recover(4711)
     (tmp_path / "fail2").touch()
     request = {"samgrid_type": "generator", "request_id": 4711, "events": 4, "events_per_local_job": 2}

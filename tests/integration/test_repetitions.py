@@ -62,7 +62,7 @@ def test_recovery_by_request_id_submits_what_is_missing_once(generator: Samgrid,
 def test_a_request_that_nobody_knows_is_one_clear_error(samgrid: Samgrid) -> None:
     done = samgrid("recover", "--request", "1\x1b[31m3")
     assert done.returncode == 1
-    assert "no grid job here is of request 1\ufffd[31m3" in done.stderr
+    assert "no grid job belongs to request 1\ufffd[31m3" in done.stderr
 
 
 def test_a_structured_grid_job_goes_on_behind_the_last_step_that_is_done(

@@ -26,7 +26,7 @@ def test_a_local_job_that_asks_for_more_gpus_than_there_are_does_not_run(site: S
     done = site.run("samgrid", "submit", "-", stdin="&(samgrid_type=command)(executable=/bin/true)(gpus=9)")
     if site.name in ("sge", "torque"):
         assert done.returncode != 0
-        assert f"gpus: the batch system {site.name} has none" in done.stderr
+        assert f"gpus: the batch system {site.name} has no option for it: leave it out" in done.stderr
         return
     job = done.stdout.strip()
     if site.name == "slurm":

@@ -210,11 +210,11 @@ def test_a_table_of_a_known_batch_system_is_based_on_it() -> None:
         pytest.param({"jobs": "(?P<id>x)"}, "jobs has no group (?P<state>...)", id="no state"),
         pytest.param({"ended": "(?P<state>x)"}, "ended has no group (?P<id>...)", id="no id"),
         pytest.param({"jobs_others": "("}, "jobs_others is no pattern", id="other lines"),
-        pytest.param({"jobs": 1}, "jobs must be a text, in quotes where it has blanks, not 1", id="number as pattern"),
+        pytest.param({"jobs": 1}, "jobs must be a text, quoted if it has spaces, not 1", id="number as pattern"),
         pytest.param({"naming": {"simple": "x"}}, "naming has no key 'simple'", id="naming's key"),
         pytest.param(
             {"naming": {"single": 1}},
-            "naming single must be a text, in quotes where it has blanks, not 1",
+            "naming single must be a text, quoted if it has spaces, not 1",
             id="naming's value",
         ),
         pytest.param({"naming": {"first": 2}}, "naming first must be an integer from 0 to 1, not 2", id="first"),

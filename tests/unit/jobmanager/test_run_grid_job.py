@@ -271,7 +271,7 @@ def test_a_batch_system_that_nobody_knows_is_refused_at_once(account: Account) -
 
 @pytest.mark.parametrize(("word", "value"), [("queue", "d0"), ("project", "d0"), ("gpus", "1"), ("max_disk", "5")])
 def test_a_batch_system_without_queues_or_gpus_is_not_asked_for_one(account: Account, word: str, value: str) -> None:
-    with pytest.raises(BadRequest, match=f"^{word}: the batch system fork has none$"):
+    with pytest.raises(BadRequest, match=f"^{word}: the batch system fork has no option for it: leave it out$"):
         accept_grid_job(account, [*REQUEST, (word, (value,))], Path("/"))
     site = replace(account.configuration.site, batch_system="slurm")
     other = replace(account, configuration=replace(account.configuration, site=site))

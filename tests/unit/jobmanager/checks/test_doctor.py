@@ -181,7 +181,7 @@ def test_a_history_that_does_not_answer_is_a_warning(fake: Account, program: Bat
 
 
 def test_a_batch_system_without_arrays_is_said_to_have_none(account: Account, program: BatchProgram) -> None:
-    assert findings_with(look(use(account, program, max_array=1, version=None, history=None)), "takes no arrays")
+    assert findings_with(look(use(account, program, max_array=1, version=None, history=None)), "has no arrays")
 
 
 def test_an_array_limit_that_nobody_understands_is_a_fault_beside_the_rest(

@@ -312,7 +312,7 @@ def recover(account: Account) -> tuple[Recovery, list[GridJob]]:
 
 def test_a_request_that_nobody_knows_is_told_with_the_types_that_have_ids(account: Account) -> None:
     accept_slices(account, request="13670")
-    with pytest.raises(UnknownRequest, match=r"no grid job here is of request 13669; .*: .*generator"):
+    with pytest.raises(UnknownRequest, match=r"no grid job belongs to request 13669; .*: .*generator"):
         recover(account)
 
 

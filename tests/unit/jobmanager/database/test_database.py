@@ -173,7 +173,7 @@ def test_a_grid_job_is_found_by_its_name_but_a_whole_id_comes_first(named: Datab
         ("tune", "no grid job has the name"),
         ("tune*", "no grid job has the name"),
         ("tune 8\n", "no grid job"),
-        ("abcd1111/3", "an id that starts so: samgrid explain and samgrid log tell of a local job$"),
+        ("abcd1111/3", "an id that begins with it: samgrid explain and samgrid log take local jobs$"),
     ],
 )
 def test_a_name_that_fits_none_or_several_is_an_error(named: Database, word: str, message: str) -> None:

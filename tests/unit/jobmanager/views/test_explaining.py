@@ -329,7 +329,10 @@ def intended() -> LocalJob:
             id="missing, with the driver's end",
         ),
         pytest.param(
-            proven, replace(QUIET, now=BatchAnswer((ALIVE,))), ["Succeeded", "nothing beats that"], id="driver"
+            proven,
+            replace(QUIET, now=BatchAnswer((ALIVE,))),
+            ["Succeeded", "only when the outputs are back"],
+            id="driver",
         ),
         pytest.param(failed_by_log, QUIET, ["Failed", "cancelled", "log", "failed 0", "no end"], id="failed"),
         pytest.param(

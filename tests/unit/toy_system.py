@@ -1,7 +1,6 @@
 """A batch system of one program, which answers each kind of command as it was last told, while time stands still."""
 
 import shlex
-import sys
 import time
 from collections.abc import Iterable
 from dataclasses import replace
@@ -21,6 +20,7 @@ from jobmanager.site.account import Account, find_batch_system
 from jobmanager.states.changes import put_local_jobs
 from jobmanager.states.driver_status import status_file
 from sandbox.driver import LocalJobEntry, render_table
+from tests.clocks import set_clock
 
 GRID_JOB = "abcdefgh"
 TOKEN = f"{GRID_JOB}-1"
@@ -60,10 +60,7 @@ class ToySystem:
         monkeypatch.setattr(
             "batch_adapters.site_adapter.find_adapter", lambda name, tables: {"toy": self.adapter}[name]
         )
-        clock = SimpleNamespace(**{**vars(time), "time": lambda: self.now})
-        for name, module in list(sys.modules.items()):
-            if name.startswith("jobmanager.") and getattr(module, "time", None) is time:
-                monkeypatch.setattr(module, "time", clock)
+        set_clock(monkeypatch, lambda: self.now, "jobmanager")
 
     def _make_adapter(self) -> BatchAdapter:
         def command(*arguments: str) -> Command:

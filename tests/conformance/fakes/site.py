@@ -4,8 +4,6 @@ import contextlib
 import io
 import os
 import re
-import sys
-import time
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -28,6 +26,7 @@ from jobmanager.site import account as accounts
 from jobmanager.site.account import open_account
 from jobmanager.site.configuration import Configuration, render_configuration
 from jobmanager.site.settings import Transfer
+from tests.clocks import set_clock
 from tests.conformance.fakes.book import Book
 from tests.conformance.fakes.dialect import find_dialect
 from tests.conformance.fakes.hand import Hand
@@ -65,7 +64,7 @@ class Site(Hand):
         self.folder = folder
         self.said: list[str] = []
         self._install(monkeypatch)
-        self._set_clock(monkeypatch)
+        set_clock(monkeypatch, self.book.now, "jobmanager", "batch_adapters")
         self._configure(monkeypatch)
         self.root = folder / "state"
         self.account = open_account(str(self.root))
@@ -91,13 +90,6 @@ class Site(Hand):
             *_, program = arguments[:3]
             arguments = arguments[3:]
         return answer(self.book, self.dialect, Path(program).name, arguments, stdin)
-
-    def _set_clock(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Let all of the job manager live in the batch system's time."""
-        clock = SimpleNamespace(**{**vars(time), "time": self.book.now})
-        for name, module in list(sys.modules.items()):
-            if name.startswith(("jobmanager.", "batch_adapters.")) and getattr(module, "time", None) is time:
-                monkeypatch.setattr(module, "time", clock)
 
     def _configure(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("SAMGRID_CONFIG", str(self.folder / "samgrid.toml"))

@@ -356,8 +356,8 @@ class LocalJobs:
 
     def first_start_ever(self, job_id: str) -> int | None:
         """When the first of a grid job's local jobs started, in whatever attempt; None: none has."""
-        starts = [f"SELECT started FROM {table} WHERE grid_job = ?1" for table in ("local_job", "attempt")]
-        return self._store.value(int, f"SELECT min(started) FROM ({' UNION ALL '.join(starts)})", [job_id])
+        starts = [f"SELECT started FROM {table} WHERE grid_job = ?" for table in ("local_job", "attempt")]
+        return self._store.value(int, f"SELECT min(started) FROM ({' UNION ALL '.join(starts)})", [job_id, job_id])
 
     def once_blocked(self, job_id: str, limit: int) -> "list[LocalJob]":
         """The first local jobs of a grid job that were held or blocked at some time, or are."""

@@ -2,7 +2,7 @@
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +14,8 @@ from jobmanager import UserError
 from jobmanager.database.times import render_time
 
 T = TypeVar("T")
+Values = Sequence[object] | Mapping[str, object]
+"""What a statement has for each ``?``, or by their names for each ``:name``."""
 
 
 class DatabaseError(UserError):
@@ -207,22 +209,22 @@ class Store:
             with self._translated():
                 self._connection.execute("RELEASE part")
 
-    def query(self, sql: str, values: Iterable[object] = ()) -> Iterator[tuple[Any, ...]]:
+    def query(self, sql: str, values: Values = ()) -> Iterator[tuple[Any, ...]]:
         with self._translated():
-            yield from self._connection.execute(sql, tuple(values))
+            yield from self._connection.execute(sql, values)
 
-    def write(self, sql: str, rows: Iterable[tuple[object, ...]] = ((),)) -> None:
+    def write(self, sql: str, rows: Iterable[Values] = ((),)) -> None:
         """Run a writing statement with each of the rows of values."""
         with self._translated():
             self._connection.executemany(sql, rows)
 
-    def value(self, kind: type[T], sql: str, values: Iterable[object] = ()) -> T | None:
+    def value(self, kind: type[T], sql: str, values: Values = ()) -> T | None:
         """What is in the first column of the first row that a statement finds, if anything is."""
         found = next(self.query(sql, values), (None,))[0]
         assert found is None or isinstance(found, kind)
         return found
 
-    def values(self, sql: str, values: Iterable[object] = ()) -> list[Any]:
+    def values(self, sql: str, values: Values = ()) -> list[Any]:
         """The first column of the rows that a statement finds."""
         return [row[0] for row in self.query(sql, values)]
 

@@ -31,15 +31,16 @@ _ROW = f"""
 """
 _JOB, _ATTEMPT = _ROW.format("local.outcome"), _ROW.format("'failed'")
 _HAS_ENDED = "local.outcome IS NOT NULL"
-_BY_END = "CROSS JOIN grid_job AS grid ON grid.id = local.grid_job WHERE local.ended >= ?1 AND local.ended < ?2"
-_WITHOUT = f"ON local.grid_job = grid.id WHERE local.ended IS NULL AND {_SUBMITTED} >= ?1 AND {_SUBMITTED} < ?2"
+_BY_END = "CROSS JOIN grid_job AS grid ON grid.id = local.grid_job WHERE local.ended >= :since AND local.ended < :until"
+_NO_END = "ON local.grid_job = grid.id WHERE local.ended IS NULL"
+_WITHOUT = f"{_NO_END} AND {_SUBMITTED} >= :since AND {_SUBMITTED} < :until"
 _ENDED_BETWEEN = f"""
 FROM (
     SELECT {_JOB} FROM local_job AS local {_BY_END} AND {_HAS_ENDED}
     UNION ALL SELECT {_ATTEMPT} FROM attempt AS local {_BY_END}
     UNION ALL SELECT {_JOB} FROM grid_job AS grid CROSS JOIN local_job AS local {_WITHOUT} AND {_HAS_ENDED}
     UNION ALL SELECT {_ATTEMPT} FROM grid_job AS grid CROSS JOIN attempt AS local {_WITHOUT}
-    UNION ALL SELECT * FROM removed_use WHERE ended >= ?1 AND ended < ?2
+    UNION ALL SELECT * FROM removed_use WHERE ended >= :since AND ended < :until
 )
 """
 _SUMS = """
@@ -49,7 +50,7 @@ CAST(total(iif(outcome = 'cancelled', local_jobs, 0)) AS INTEGER),
 total(cpu), CAST(total(wall) AS INTEGER), total(known_cpu) / nullif(total(known_wall), 0)
 """
 """The fields of a `Usage` but its group."""
-_OF_GRID_JOB = "JOIN grid_job AS grid ON grid.id = local.grid_job WHERE local.grid_job = ?1"
+_OF_GRID_JOB = "JOIN grid_job AS grid ON grid.id = local.grid_job WHERE local.grid_job = :grid_job"
 _KEEP = f"""
 INSERT INTO removed_use
 SELECT grid_job, user, type, batch, outcome, reason, max(ended), count(*), total(cpu), CAST(total(wall) AS INTEGER),
@@ -104,14 +105,15 @@ class UsageRecords:
     def sums(self, by: Sequence[str], since: float, until: float) -> list[Usage]:
         """The usage from one second to another, by some of `GROUPINGS`, a group each."""
         sql = f"SELECT {', '.join([_SUMS, *by])} {_ENDED_BETWEEN}{_render_clauses(by)}"
-        rows = self._store.query(sql, (since, until))
+        rows = self._store.query(sql, {"since": since, "until": until})
         return [Usage(tuple(row[7:]), *row[:7]) for row in rows if row[1]]
 
     def failure_reasons(self, by: Sequence[str], since: float, until: float) -> list[tuple[tuple[str, ...], str, int]]:
         """Group, reason and how many local jobs did not succeed for it, in the same span and groups."""
         what = ["coalesce(reason, 'no reason known')", "CAST(total(local_jobs) AS INTEGER)", *by]
         clauses = f"WHERE outcome <> 'succeeded'{_render_clauses([*by, 'reason'])}"
-        rows = self._store.query(f"SELECT {', '.join(what)} {_ENDED_BETWEEN} {clauses}", (since, until))
+        sql = f"SELECT {', '.join(what)} {_ENDED_BETWEEN} {clauses}"
+        rows = self._store.query(sql, {"since": since, "until": until})
         return [(tuple(group), reason, count) for reason, count, *group in rows]
 
     def ends(self) -> list[tuple[str, str, str, int]]:
@@ -124,7 +126,7 @@ class UsageRecords:
 
     def keep(self, job_id: str) -> None:
         """Keep what the local jobs of a grid job used, inside the transaction that removes it."""
-        self._store.write(_KEEP, [(job_id,)])
+        self._store.write(_KEEP, [{"grid_job": job_id}])
 
 
 def _render_clauses(columns: Sequence[str]) -> str:

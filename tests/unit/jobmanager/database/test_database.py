@@ -4,7 +4,7 @@ import os
 import resource
 import sqlite3
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob, Outcome
 from jobmanager.database.local_jobs import LocalJobs
 from jobmanager.database.phases import PhaseSum
-from jobmanager.database.sqlite import Store
+from jobmanager.database.sqlite import Store, Values
 from jobmanager.database.usage import Usage
 from jobmanager.states.registration import apply_events, create_local_jobs, register_local_jobs
 from jobmanager.states.transitions import apply_driver_status
@@ -227,7 +227,7 @@ def test_an_overview_shows_no_local_job_under_way_of_a_grid_job_that_has_ended(
     add(database, "aaaaaaaa", state=State.ACTIVE)
     query = database._store.query
 
-    def end_after_the_first_query(sql: str, values: Iterable[object] = ()) -> Iterator[tuple[Any, ...]]:
+    def end_after_the_first_query(sql: str, values: Values = ()) -> Iterator[tuple[Any, ...]]:
         rows = list(query(sql, values))
         monkeypatch.setattr(database._store, "query", query)
         with database.transaction():
@@ -698,7 +698,7 @@ def test_counts_are_compared_with_local_jobs_of_the_same_moment(
     add(database, "aaaaaaaa")
     query = Store.query
 
-    def query_beside_a_monitor(store: Store, sql: str, values: Iterable[object] = ()) -> Iterator[tuple[Any, ...]]:
+    def query_beside_a_monitor(store: Store, sql: str, values: Values = ()) -> Iterator[tuple[Any, ...]]:
         rows = list(query(store, sql, values))
         if store is database._store and "local_job_count" in sql:
             with closing(Database(database.path)) as other, other.transaction():

@@ -240,7 +240,7 @@ def test_servers_that_come_and_go_leave_no_descriptor(loop: Loop) -> None:
         os.kill(loop.server, signal.SIGKILL)
         loop.turn_until(lambda: loop.client._server is None)
         loop.run("pass")
-    assert len(open_descriptors()) == before
+    assert len(open_descriptors()) <= before
 
 
 def test_a_server_that_cannot_work_says_why(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:

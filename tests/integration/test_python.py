@@ -90,7 +90,8 @@ def test_the_notebook_runs(variables: Mapping[str, str], tmp_path: Path) -> None
     pytest.importorskip("cloudpickle")
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     nbformat.validate(notebook)
-    client = nbclient.NotebookClient(notebook, timeout=240, resources={"metadata": {"path": str(tmp_path)}})
+    limits = dict.fromkeys(("startup_timeout", "timeout", "iopub_timeout"), int(SECONDS))
+    client = nbclient.NotebookClient(notebook, **limits, resources={"metadata": {"path": str(tmp_path)}})
     client.execute(env=dict(variables))
     waited, shown, squares, cubes = (cell.outputs for cell in notebook.cells if cell.cell_type == "code")
     assert [output.output_type for output in waited] == ["display_data"]

@@ -158,7 +158,7 @@ def test_cancel_in_the_second_step_ends_it_and_keeps_the_first(shared_samgrid: S
     assert shared_samgrid("cancel", job_id).returncode == 0
     done = shared_samgrid("watch", job_id)
     assert (done.returncode, "cancelled by" in done.stdout) == (1, True)
-    wait_until(lambda: not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists())
+    wait_until(lambda: is_gone(int((tmp_path / "pid").read_text())))
     assert [state for _, _, state in steps(shared_samgrid, job_id)] == ["done", "failed"]
     assert {name.partition("/")[0] for name in read_tar(shared_samgrid, job_id) if "/" in name} == {"make", "read"}
 

@@ -66,6 +66,7 @@ def check_all_is_cancelled(site: Site, grid_job: str) -> None:
 
 
 def test_a_grid_job_runs_to_its_end(site: Site) -> None:
+    site.has_programs = True
     grid_job = site.accept(COUNT, 'exit "$((SAMGRID_INDEX == 2 ? 3 : 0))"')
     assert site.submit(grid_job) == 1
     check_each_was_submitted_once(site, grid_job)

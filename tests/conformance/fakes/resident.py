@@ -22,6 +22,8 @@ _CLIENT = """\
 exec 3<<PIPE 4<&0 5>&1 6>&2
 PIPE
 cd {folder} && exec 3<>/proc/$$/fd/3 && echo $$ 1<>door && read -r end <&3 || exit 98
+{end}"""
+_END = """\
 case $end in
 hang) : >hangs.$$ && exec sleep 3600 ;;
 die) kill -9 $$ ;;
@@ -50,6 +52,7 @@ class Resident:
         self._answer = answer
         self.faults: list[str] = []
         """Tracebacks of what ought not to happen."""
+        self._answering = threading.Lock()
         os.mkfifo(folder / "door")
         # Open for writing, too: it would be at its end whenever no command is there.
         self._door = os.open(folder / "door", os.O_RDWR)
@@ -58,8 +61,14 @@ class Resident:
 
     def install(self, program: Path) -> None:
         """Write the command."""
-        program.write_text(_CLIENT.format(folder=shlex.quote(str(self._folder))))
+        program.write_text(_CLIENT.format(folder=shlex.quote(str(self._folder)), end=_END))
         program.chmod(0o700)
+
+    def run_here(self, words: Sequence[str], stdin: str) -> tuple[Reply, Sequence[str]]:
+        """What a command prints, without a process for it; where it is to hang or die, the argv of one that does."""
+        reply, end = self._find_outcome(words, lambda: stdin)
+        script = f"cd {shlex.quote(str(self._folder))} && end={end}\n{_END}"
+        return reply, () if end == "exit" else ("/bin/sh", "-c", script)
 
     def close(self) -> None:
         """End when the commands that have come are answered."""
@@ -89,7 +98,8 @@ class Resident:
 
     def _find_outcome(self, words: Sequence[str], stdin: Callable[[], str]) -> Outcome:
         try:
-            return self._answer(words, stdin)
+            with self._answering:
+                return self._answer(words, stdin)
         except _Gone:
             raise
         except Exception:  # noqa: BLE001 the command must be answered; `Site.check` tells of it

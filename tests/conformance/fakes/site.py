@@ -6,6 +6,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from lxml import etree
 
 from batch_adapters.adapter import BatchAdapter
 from batch_adapters.registry import ADAPTERS
+from batch_adapters.running import commands as running
 from batch_adapters.site_adapter import find_adapter
 from batch_adapters.states import State
 from jobmanager.control.cancel_requests import request_cancel
@@ -46,6 +48,7 @@ SETTLE = 60.0
 """Seconds after which a submission that is nowhere was never made."""
 NOW = 1_800_000_000.0
 """What time it is when a test begins."""
+Run = Callable[[Sequence[str], float, str, Mapping[str, str]], tuple[int, str, str]]
 _COMMANDS = ("submit", "queue", "find", "status", "cancel", "history", "array_limit", "version")
 
 
@@ -63,6 +66,8 @@ class Site(Hand):
         self.name = name
         self.folder = folder
         self.said: list[str] = []
+        self.has_programs = True
+        """Its commands are programs; else they are answered at once, as to start them takes half of a test's time."""
         self._install(monkeypatch)
         set_clock(monkeypatch, self.book.now, "jobmanager", "batch_adapters")
         self._configure(monkeypatch)
@@ -83,6 +88,18 @@ class Site(Hand):
         monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
         monkeypatch.setattr(accounts, "sys", SimpleNamespace(executable=str(programs / "python")))
         give_up_what_hangs(monkeypatch, self.folder / "fake")
+        monkeypatch.setattr(running, "_run", partial(self._run, running._run))
+
+    def _run(
+        self, run: Run, argv: Sequence[str], timeout: float, stdin: str, environment: Mapping[str, str]
+    ) -> tuple[int, str, str]:
+        """Exit code, stdout and stderr of a command; ``run`` makes a process for it."""
+        if self.has_programs or not (self.folder / "bin" / Path(argv[0]).name).exists():
+            return run(argv, timeout, stdin, environment)
+        reply, unanswered = self._resident.run_here(argv, stdin)
+        if unanswered:
+            return run(unanswered, timeout, stdin, environment)
+        return reply.exit_code, reply.stdout, reply.stderr
 
     def _answer(self, words: Sequence[str], stdin: Callable[[], str]) -> Outcome:
         program, *arguments = words

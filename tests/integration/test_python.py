@@ -45,7 +45,6 @@ from jobmanager.site.account import Account
 from jobmanager.views import watching
 from sandbox.unpack import unpack
 from tests.installed import ROOT, link_package
-from tests.integration.conftest import HANDLERS
 from tests.integration.test_terminal import read_terminal
 from tests.samgrid import Samgrid
 from tests.waiting import SECONDS, wait_until
@@ -64,6 +63,16 @@ def variables(samgrid: Samgrid, tmp_path: Path) -> Mapping[str, str]:
 @pytest.fixture
 def state(samgrid: Samgrid, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """The state folder that is meant in this process, whose working directory is an empty folder."""
+    return _enter(samgrid, monkeypatch, tmp_path)
+
+
+@pytest.fixture
+def shared(shared_samgrid: Samgrid, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """As `state`, of an account that has grid jobs of other tests, too."""
+    return _enter(shared_samgrid, monkeypatch, tmp_path)
+
+
+def _enter(samgrid: Samgrid, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     for name, value in samgrid.environment().items():
         monkeypatch.setenv(name, value)
     (tmp_path / "work").mkdir()
@@ -225,7 +234,7 @@ def test_a_handle_says_what_the_commands_say(samgrid: Samgrid, state: Path) -> N
     assert grid_jobs(state="failed") == grid_jobs(since=datetime.now(UTC).replace(year=2100)) == []
 
 
-def test_waiting_tells_each_change_and_can_be_left(state: Path, tmp_path: Path) -> None:
+def test_waiting_tells_each_change_and_can_be_left(shared: Path, tmp_path: Path) -> None:
     told: list[JobStatus] = []
     job = submit(WAITING.format(file=tmp_path / "go"))
     with pytest.raises(TimeoutError, match=f"grid job {job.id} is"):
@@ -246,22 +255,24 @@ def test_waiting_tells_each_change_and_can_be_left(state: Path, tmp_path: Path) 
     assert not job.cancel()
 
 
-def test_the_end_is_what_is_shown_last(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_is_what_is_shown_last(shared: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     shown: list[str] = []
 
     def read_status_of_the_end(account: Account, job_id: str) -> JobStatus:
+        # Between the first look and what is shown of it.
+        (tmp_path / "go").touch()
         wait_until(lambda: account.database.grid_jobs.get(job_id).state.is_final)
         return read_status(account, job_id)
 
     display = SimpleNamespace(show=lambda snapshot, status: shown.append(snapshot.row.state))
     monkeypatch.setattr("jobmanager.commands.python.notebook.show_progress", lambda is_wanted: nullcontext(display))
     monkeypatch.setattr("jobmanager.commands.python.handles.read_status", read_status_of_the_end)
-    assert submit(TRUE).wait(timeout=0).succeeded
+    assert submit(WAITING.format(file=tmp_path / "go")).wait(timeout=0).succeeded
     assert shown[0] != "done"
     assert shown[-1] == "done"
 
 
-def test_what_still_runs_is_seen_and_cancelled(state: Path, tmp_path: Path) -> None:
+def test_what_still_runs_is_seen_and_cancelled(shared: Path, tmp_path: Path) -> None:
     job = submit(WAITING.format(file=tmp_path / "never"))
     wait_until(lambda: {one.state for one in job.local_jobs()} == {"active"} and "again" in job.stdout(1))
     assert job.cancel()
@@ -272,7 +283,7 @@ def test_what_still_runs_is_seen_and_cancelled(state: Path, tmp_path: Path) -> N
     assert {one.outcome for one in job.local_jobs()} == {"cancelled"}
 
 
-def test_outputs_are_unpacked_once(state: Path, tmp_path: Path) -> None:
+def test_outputs_are_unpacked_once(shared: Path, tmp_path: Path) -> None:
     (tmp_path / "go").touch()
     job = submit(WAITING.format(file=tmp_path / "go"))
     job.wait()
@@ -286,7 +297,7 @@ def test_outputs_are_unpacked_once(state: Path, tmp_path: Path) -> None:
     assert (job.outputs(Path("results"))[1] / "it").read_text() == "mine"
 
 
-def test_who_unpacks_second_takes_what_the_first_has_unpacked(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_unpacks_second_takes_what_the_first_has_unpacked(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = submit(TRUE)
     job.wait()
     first = Path("results", job.id)
@@ -300,7 +311,7 @@ def test_who_unpacks_second_takes_what_the_first_has_unpacked(state: Path, monke
     assert [path.name for path in Path("results").iterdir()] == [job.id]
 
 
-def test_a_sequence_has_its_outputs_in_its_steps(state: Path) -> None:
+def test_a_sequence_has_its_outputs_in_its_steps(shared: Path) -> None:
     step = {"samgrid_type": "command", "executable": "/bin/sh", "arguments": ["-c", "echo it >output/it"]}
     job = submit({"samgrid_type": "structured", "steps": {"one": step, "two": step}})
     status = job.wait()
@@ -312,19 +323,25 @@ def test_a_sequence_has_its_outputs_in_its_steps(state: Path) -> None:
     assert [(path / "it").read_text() for path in two.outputs("results").values()] == ["it\n"]
 
 
-def test_what_failed_is_made_again_and_what_is_needed_is_known(samgrid: Samgrid, state: Path, tmp_path: Path) -> None:
+def test_what_failed_is_made_again_and_what_is_needed_is_known(
+    shared_samgrid: Samgrid, shared: Path, tmp_path: Path
+) -> None:
     step = {"samgrid_type": "command", "executable": "/bin/ls", "arguments": tmp_path / "go"}
-    steps = {"a": {**step, "arguments": "/"}, "b": step, "c": {**step, "after": ["a"]}}
+    first = {**step, "executable": "/bin/sh", "arguments": ["-c", f"until [ -e {tmp_path}/may ]; do sleep 0.1; done"]}
+    steps = {"a": first, "b": step, "c": {**step, "after": ["a"]}}
+    (tmp_path / "may").touch()
     job = submit({"samgrid_type": "structured", "steps": steps}, name="three")
     status = job.wait()
     assert [one.after for one in status.steps] == [(), ("a",), ("a",)]
-    (told,) = json.loads(samgrid("status", job.id, "--format", "json").stdout)
+    (told,) = json.loads(shared_samgrid("status", job.id, "--format", "json").stdout)
     assert [one["after"] for one in told["steps"]] == [[], ["a"], ["a"]]
     (tmp_path / "go").touch()
     again = job.resubmit(failed=True)
     assert (again.wait().outcome, again.status().repeats) == ("done", job.id)
     with pytest.raises(NotRepeatable, match=f"all steps of {again.id} are done"):
         job.resubmit(failed=True)
+    # The next is under way for as long as somebody looks at it.
+    (tmp_path / "may").unlink()
     whole = []
     threading.Thread(target=lambda: whole.append(job.resubmit())).start()
     wait_until(lambda: bool(whole))
@@ -334,9 +351,8 @@ def test_what_failed_is_made_again_and_what_is_needed_is_known(samgrid: Samgrid,
 
 
 def test_what_is_missing_of_a_request_is_submitted_once(
-    state: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    shared: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("SAMGRID_HANDLERS_MODULES", str(HANDLERS))
     with pytest.raises(UnknownRequest, match="no grid job belongs to request 4711"):
         recover(4711)
     (tmp_path / "fail2").touch()
@@ -350,7 +366,7 @@ def test_what_is_missing_of_a_request_is_submitted_once(
     assert recover(4711) == Recovered(running=(), submitted=())
 
 
-def test_threads_may_share_a_handle_and_submit(state: Path) -> None:
+def test_threads_may_share_a_handle_and_submit(shared: Path) -> None:
     with ThreadPoolExecutor(8) as threads:
         jobs = [*threads.map(lambda _: submit(TRUE), range(4))]
         ended = [*threads.map(lambda job: job.wait(), jobs * 2)]
@@ -378,7 +394,7 @@ def test_a_terminal_has_bars_and_a_pipe_has_nothing(variables: Mapping[str, str]
     assert shown.endswith("end\r\n")
 
 
-def test_a_call_that_does_not_return_is_told(state: Path) -> None:
+def test_a_call_that_does_not_return_is_told(shared: Path) -> None:
     pytest.importorskip("cloudpickle")
     mapped = submit_map(
         lambda number: os.kill(os.getpid(), signal.SIGKILL) if number == 7 else 1 / number, [4, 7, 0], folder="maps"
@@ -403,7 +419,7 @@ class _NeedsItsModule:
         return __import__, ("no_such_module",)
 
 
-def test_a_result_that_cannot_be_loaded_hides_no_other(state: Path) -> None:
+def test_a_result_that_cannot_be_loaded_hides_no_other(shared: Path) -> None:
     cloudpickle = pytest.importorskip("cloudpickle")
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     try:
@@ -415,7 +431,7 @@ def test_a_result_that_cannot_be_loaded_hides_no_other(state: Path) -> None:
     assert str(failure).startswith("item 1: its result cannot be loaded here: ModuleNotFoundError: ")
 
 
-def test_no_pickle_is_run_that_others_could_have_put_there(state: Path, tmp_path: Path) -> None:
+def test_no_pickle_is_run_that_others_could_have_put_there(shared: Path, tmp_path: Path) -> None:
     pytest.importorskip("cloudpickle")
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)

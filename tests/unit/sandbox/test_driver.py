@@ -867,6 +867,19 @@ def test_a_text_that_cannot_be_read_keeps_no_output_away(plain_bench: Bench) -> 
     assert not (plain_bench.results / "k3f9zq2m.t-1.1.stdout").exists()
 
 
+def test_nobody_waits_for_folders_that_lie_deeper_than_any_that_are_gathered(bench: Bench) -> None:
+    script = """import os
+os.chdir('output')
+open('file', 'w').write('x\\n')
+for _ in range(90):
+    os.mkdir('folder' * 8)
+    os.chdir('folder' * 8)"""
+    assert bench.run(sys.executable, "-c", script) == 0
+    assert bench.read("output/file") == b"x\n"
+    assert bench.status.lost == ()
+    assert bench.leftovers() == []
+
+
 def test_a_path_that_is_too_long_where_it_comes_back_keeps_nothing_else_away(bench: Bench) -> None:
     script = """cd output; echo x >file; name=$(printf %0200d 1)
     for i in $(seq 20); do mkdir $name; cd $name; done; echo >deep"""

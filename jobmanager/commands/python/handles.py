@@ -168,7 +168,7 @@ class JobHandle:
                 if line.local_id is not None
             }
         found = {number: unpacked / f"{stem}.output" for number, stem in stems.items()}
-        return {number: path for number, path in found.items() if path.is_dir()}
+        return {number: path for number, path in found.items() if path.is_dir() and not path.is_symlink()}
 
     def _repr_html_(self) -> str:
         """What notebooks show."""

@@ -8,6 +8,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -18,7 +19,8 @@ from .handles import JobHandle, submit
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
-_FUNCTION = "function.pickle"
+_FUNCTION, _RESULT, _TRACEBACK = "function.pickle", "result.pickle", "traceback.txt"
+_LONGEST_TRACEBACK = 1 << 20
 _OWN_ATTRIBUTES = ("samgrid_type", "executable", "arguments", "input_files", "count", "directory")
 
 
@@ -51,12 +53,13 @@ class MapHandle(JobHandle, Generic[_Result]):
         outputs = self.outputs(self.folder)
         results: list[Any] = []
         for local_job in self.local_jobs():
-            output = outputs.get(local_job.number, Path("/nonexistent"))
-            pickled, complaint = output / "result.pickle", output / "traceback.txt"
-            text = complaint.read_text() if complaint.is_file() else local_job.reason or "it has left no result"
-            if local_job.succeeded and pickled.is_file():
+            output = outputs.get(local_job.number)
+            pickled = _read(output, _RESULT) if local_job.succeeded else None
+            complaint = _read(output, _TRACEBACK, _LONGEST_TRACEBACK)
+            text = complaint.decode(errors="replace") if complaint else local_job.reason or "it has left no result"
+            if pickled is not None:
                 try:
-                    results.append(pickle.loads(pickled.read_bytes()))
+                    results.append(pickle.loads(pickled))
                     continue
                 except Exception as error:  # noqa: BLE001 whatever unpickling calls; the other results are there
                     text = f"its result cannot be loaded here: {type(error).__name__}: {error}"
@@ -67,9 +70,22 @@ class MapHandle(JobHandle, Generic[_Result]):
         return results
 
 
+def _read(output: Path | None, name: str, most: int = -1) -> bytes | None:
+    """What a call has left under a name; nothing where that is a link, or another account's."""
+    from sandbox.files import open_unlinked
+
+    with suppress(OSError):
+        if output is not None:
+            with open_unlinked(output / name) as stream:
+                return stream.read(most) if os.fstat(stream.fileno()).st_uid == os.geteuid() else None
+    return None
+
+
 def _check_owner(folder: Path) -> None:
     """Refuse what somebody else could have put there: a pickle is a program, and would run as us."""
-    status = folder.stat()
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, "is no folder", str(folder))
     if status.st_uid not in (0, os.geteuid()) or status.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
         raise PermissionError(errno.EPERM, "others can put what they like there, which would run as you", str(folder))
 
@@ -105,7 +121,7 @@ def submit_map(
     pickled = [cloudpickle.dumps(item) for item in items]
     content = pickle.dumps((cloudpickle.dumps(function), pickled))
     Path(folder).mkdir(parents=True, exist_ok=True)
-    _check_owner(Path(folder))
+    _check_owner(Path(folder).resolve())
     own = Path(tempfile.mkdtemp(dir=Path(folder).resolve(), prefix="map-"))
     (own / _FUNCTION).write_bytes(content)
     request = {

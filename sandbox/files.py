@@ -10,8 +10,8 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 MAX_DEPTH = 64
 """Folders inside folders: each level costs a file descriptor while it is read, and a path ends at 4096 bytes."""
@@ -46,7 +46,7 @@ def stays_inside(target: str, depth: int) -> bool:
     return climbs <= depth and ".." not in parts[climbs:]
 
 
-def open_regular(path: Path, folder: int | None = None) -> BinaryIO:
+def open_regular(path: Path, folder: int | None = None) -> BufferedReader:
     """A regular file, open for reading; ``path`` is seen from the open ``folder``, if that is given.
 
     A link or a FIFO under its name, which a local job may have put there, is neither followed nor waited for.
@@ -60,14 +60,17 @@ def open_regular(path: Path, folder: int | None = None) -> BinaryIO:
     return open(descriptor, "rb")
 
 
-def open_unlinked(path: Path) -> BinaryIO:
-    """The same where the folder that it lies in may be no link either: local jobs can put links there.
+def open_unlinked(path: Path) -> BufferedReader:
+    """The same where the folder that it lies in may be no link either: programs can put links there.
 
     :raises OSError: it is not there, or is something else.
     """
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         return open_regular(Path(path.name), folder)
+    except OSError as error:
+        error.filename = str(path)
+        raise
     finally:
         os.close(folder)
 
@@ -75,9 +78,34 @@ def open_unlinked(path: Path) -> BinaryIO:
 def open_own(path: Path, flags: int = 0) -> int:
     """A descriptor of a file of ours to be written, made where it is missing (0600); ``flags`` beside these.
 
-    :raises OSError: it cannot be opened, or is a symbolic link.
+    :raises OSError: it cannot be opened, is a link or no file, or another account's, who would read what we write.
     """
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | flags, 0o600)
+    flags |= os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    while True:
+        try:
+            return _check_own(os.open(path, flags), path)
+        except FileNotFoundError:
+            # What we make is ours, whoever a network file system says it belongs to.
+            with suppress(FileExistsError):
+                return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+
+
+def _check_own(descriptor: int, path: Path) -> int:
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EPERM, f"no regular file of user {os.geteuid()}", str(path))
+
+
+def check_replaceable(path: Path) -> None:
+    """Refuse to put a file in the place of a device, a pipe, a folder or a link: a name that was mistaken, or a trap.
+
+    :raises OSError: that is what is there.
+    """
+    with suppress(FileNotFoundError):
+        if not stat.S_ISREG(path.lstat().st_mode):
+            raise OSError(errno.EEXIST, "is there, and is no regular file", str(path))
 
 
 def take_lock(descriptor: int, wait: bool = False) -> bool:
@@ -155,13 +183,12 @@ class Sink:
 def atomic_write(target: Path) -> Iterator[Sink]:
     """Give a sink whose content becomes ``target`` (mode 0600) when the block ends well, and vanishes when not.
 
-    The content waits under ``NAME.tmp`` in the same folder; what a killed process left there is written over.
+    The content waits under ``NAME.tmp`` in the same folder; what a killed process left there is written over. A pipe
+    or a link in place of the target, which a program may have put there, is replaced: what people name, let
+    `check_replaceable` look at first.
 
     :raises SandboxError: where the file system refuses, or another process is writing the same target.
     """
-    # A device, a folder: a name that was mistaken.
-    if os.path.lexists(target) and not (target.is_file() or target.is_symlink()):
-        raise SandboxError(f"{target} is there, and is no file")
     temporary = target.with_name(target.name + ".tmp")
     descriptor = _open_locked(temporary, target)
     try:
@@ -186,10 +213,13 @@ def _open_locked(temporary: Path, target: Path) -> int:
     try:
         descriptor = open_own(temporary)
     except OSError as error:
-        raise SandboxError(f"{target} could not be written: {error.strerror}") from error
+        where = f": {temporary}" if os.path.lexists(temporary) else ""
+        raise SandboxError(f"{target} could not be written: {error.strerror}{where}") from error
     try:
         # The file may have been renamed to its final name between opening and locking: that one is not ours to cut.
-        if not take_lock(descriptor) or not os.path.samestat(os.fstat(descriptor), os.lstat(temporary)):
+        status = os.fstat(descriptor)
+        # Under another name it may be anything of ours, which somebody has linked to here.
+        if not take_lock(descriptor) or not os.path.samestat(status, os.lstat(temporary)) or status.st_nlink > 1:
             raise BlockingIOError
         os.ftruncate(descriptor, 0)
     except OSError as error:

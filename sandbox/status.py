@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sandbox.files import open_regular
+from sandbox.files import open_unlinked
 
 DRIVER_FAILED = 125
 """Exit code of a driver that could not run its program or bring its outputs back."""
@@ -180,10 +180,10 @@ def _note_output(outputs: dict[str, dict[str, None]], phase: str, name: str) -> 
 def fetch_status(file: Path) -> DriverStatus:
     """The status in ``file``, empty where there is none yet; of a huge file its first and last part.
 
-    :raises OSError: where the file is there but cannot be read, or is a link or anything else but a file.
+    :raises OSError: it is there but cannot be read, is anything else but a file, or lies in a folder that is a link.
     """
     try:
-        stream = open_regular(file)
+        stream = open_unlinked(file)
     except FileNotFoundError:
         return DriverStatus()
     with stream:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from sandbox.files import MAX_DEPTH, SandboxError, TarLimits, stays_inside
+from sandbox.files import MAX_DEPTH, SandboxError, TarLimits, open_regular, stays_inside
 
 # An extended header holds a name or two; tarfile would read one of any size into memory.
 _LONGEST_READ = 1 << 20
@@ -52,7 +52,7 @@ _DAMAGE = (tarfile.TarError, ValueError, IndexError, OverflowError, EOFError, Re
 
 
 def _unpack_into(tar: Path, folder: Path, limits: TarLimits) -> None:
-    with _CarefulFile(io.FileIO(tar)) as file:
+    with _CarefulFile(open_regular(tar).detach()) as file:
         size = os.fstat(file.fileno()).st_size
         if size > limits.max_bytes + (limits.max_files + 4) * _OVERHEAD:
             raise SandboxError(f"{tar} is too large ({size} bytes): the limit max_bytes is {limits.max_bytes}")
@@ -174,7 +174,8 @@ def lay_out(tar: Path, folders: Mapping[str, str], destination: Path, limits: Ta
         chosen.mkdir(mode=0o700, parents=True)
         unpack(tar, unpacked, limits)
         for name, new_name in folders.items():
-            if (unpacked / name).is_dir():
+            # A link would lead elsewhere from its new place.
+            if (unpacked / name).is_dir() and not (unpacked / name).is_symlink():
                 (unpacked / name).rename(chosen / new_name)
         sync_tree(chosen)
         chosen.rename(destination)
@@ -200,7 +201,7 @@ def read_manifest(tar: Path, grid_job: str) -> Iterator[tuple[str, dict[str, Any
 
     :raises OSError, ValueError, LookupError, tarfile.TarError: it is not there, or damaged.
     """
-    with tarfile.open(tar) as archive:
+    with open_regular(tar) as file, tarfile.open(fileobj=file) as archive:
         while (member := archive.next()) and member.name != f"{grid_job}/manifest.json":
             forget_members(archive)
         manifest = archive.extractfile(member) if member else None

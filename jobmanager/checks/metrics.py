@@ -13,7 +13,7 @@ from jobmanager.monitor.client import OF_ALL, OF_EVENTS, ask_running_monitor
 from jobmanager.site.account import Account, limiter_file
 from jobmanager.site.version import read_version
 from jobmanager.views.text import printable
-from sandbox.files import replace_file
+from sandbox.files import check_replaceable, replace_file
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 METRICS = {
@@ -60,8 +60,9 @@ def render_metrics(account: Account, database: Database, now: float) -> str:
 def write_textfile(path: Path, text: str) -> None:
     """Put the text where node_exporter looks, whole or not at all; the umask says who may read it.
 
-    :raises OSError: it cannot be written; what was there stays.
+    :raises OSError: it cannot be written, or is no regular file (`/dev/null`); what was there stays.
     """
+    check_replaceable(path)
     umask = os.umask(0o077)
     os.umask(umask)
     replace_file(path, text.encode(), 0o666 & ~umask, is_lasting=False)

@@ -27,13 +27,16 @@ from jobmanager.states.aggregation import Due, Task, judge, next_task
 from jobmanager.states.changes import change_in_parts
 from jobmanager.states.driver_status import read_driver_status, status_file
 from jobmanager.states.failures import find_due
-from sandbox.files import TarLimits, open_regular
+from sandbox.files import TarLimits, open_unlinked
 from sandbox.gather import NO_FOLDER, End, Extra, Gathered, write_output
+from sandbox.pack import FOLDER_FLAGS
 from sandbox.status import render_stem
 
 Verdict = tuple[State, str | None]
 """A grid job's final state, and a sentence about what went wrong, if anything did."""
 
+_LONGEST_LOG = 1 << 26
+"""Bytes of a grid job's log that go into its tar: a program may have made it any length."""
 logger = logging.getLogger(__name__)
 
 
@@ -117,16 +120,18 @@ def _remove_gathered(account: Account, job_id: str, gathered: Gathered) -> None:
 
     Only now: before the end is written, whoever begins anew must find them. A kill here costs no more than their room.
     """
-    results = account.places.results(job_id)
-    if results.is_symlink():
+    try:
+        results = os.open(account.places.results(job_id), FOLDER_FLAGS)
+    except OSError:  # it is no folder any more: nothing of it was gathered
         return
     # One that a host brought back meanwhile, long given up, is not in the tar.
     for job in itertools.compress(account.database.local_jobs.lines(job_id), gathered.whole):
         name = f"{render_stem(job_id, str(job.local_id))}.output"
         try:
-            remove_folder(results / name)
+            remove_folder(Path(name), results)
         except OSError as error:
             logger.warning("%s %s stays, though it is in the tar: %s", job_id, name, error)
+    os.close(results)
 
 
 def _find_replaced(account: Account, job_id: str) -> set[int]:
@@ -147,11 +152,20 @@ def output_limits(account: Account) -> TarLimits:
 @contextmanager
 def open_extras(account: Account, job_id: str, judge: Callable[[GridJob], Verdict]) -> Iterator[Mapping[str, Extra]]:
     """The files of the job manager's own in a grid job's tar: its log and its document."""
-    log = account.places.log(job_id)
     with tempfile.TemporaryFile(dir=account.places.grid_job(job_id)) as document:
         document.writelines(_render_document(account, job_id, judge))
         document.seek(0)
-        yield {f"{job_id}.log": log.read_bytes() if log.exists() else b"", f"{job_id}.xml": document}
+        yield {f"{job_id}.log": _read_log(account.places.log(job_id)), f"{job_id}.xml": document}
+
+
+def _read_log(path: Path) -> bytes:
+    """What was logged; nothing where a program has put something else in the place of the log."""
+    try:
+        log = open_unlinked(path)
+    except OSError:
+        return b""
+    with log:
+        return log.read(_LONGEST_LOG)
 
 
 def _render_document(account: Account, job_id: str, judge: Callable[[GridJob], Verdict]) -> Iterator[bytes]:
@@ -215,7 +229,7 @@ def _last_words(account: Account, job: GridJob, local_job: LocalJob) -> str:
 def read_last_words(path: Path) -> str:
     """The last line that a program wrote to stderr, shortened."""
     try:
-        stderr = open_regular(path)
+        stderr = open_unlinked(path)
     except OSError:
         return ""
     with stderr:

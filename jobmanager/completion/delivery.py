@@ -14,7 +14,7 @@ from batch_adapters.states import State
 from jobmanager.database.grid_job import GramOrigin, GridJob
 from jobmanager.requests.attributes import STDOUT, find_output_file, find_word
 from jobmanager.site.account import Account
-from sandbox.files import open_regular
+from sandbox.files import open_unlinked
 from sandbox.gather import MOST_HOLES, count_holes, render_too_sparse
 from sandbox.status import render_stem
 
@@ -163,7 +163,7 @@ def _leave_out_sparse(parts: Iterable[Path | bytes]) -> tuple[list[Path | bytes]
     holes_left = MOST_HOLES
     for part in parts:
         if isinstance(part, Path):
-            with open_regular(part) as source:
+            with open_unlinked(part) as source:
                 status = os.fstat(source.fileno())
                 holes = count_holes(source.fileno(), status)
             if holes > holes_left:
@@ -178,5 +178,5 @@ def _write(part: Path | bytes, sink: BinaryIO) -> None:
     if isinstance(part, bytes):
         sink.write(part)
         return
-    with open_regular(part) as source:
+    with open_unlinked(part) as source:
         shutil.copyfileobj(source, sink, 1 << 20)

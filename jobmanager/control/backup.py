@@ -19,7 +19,7 @@ from jobmanager import UserError
 from jobmanager.database.database import DamagedDocument, Database
 from jobmanager.database.times import render_time
 from jobmanager.site.account import Account
-from sandbox.files import MAX_DEPTH, SandboxError, atomic_write, open_regular, stays_inside
+from sandbox.files import MAX_DEPTH, SandboxError, atomic_write, check_replaceable, open_regular, stays_inside
 from sandbox.gather import MOST_HOLES, count_holes, render_too_sparse
 from sandbox.pack import FOLDER_FLAGS, Tar, is_executable, write_tar
 
@@ -40,9 +40,11 @@ def write_backup(account: Account, file: Path) -> list[str]:
 
     :raises BackupError: there is nothing to be kept, or the disk does not take it.
     :raises DatabaseError: the job database cannot be read, or its copy not be written.
+    :raises OSError: something else than a file is in its place, or another account's folder beside it.
     """
     if not account.places.database.exists():
         raise BackupError(f"there is no job database {account.places.database}: nothing to make a backup of")
+    check_replaceable(file)
     try:
         with atomic_write(file) as sink, _folder_beside(file) as folder:
             path = folder / account.places.database.name
@@ -61,6 +63,7 @@ def _folder_beside(file: Path) -> Iterator[Path]:
     folder = file.with_name(f"{file.name}.database")
     # Of one that was killed: whoever writes the file is alone.
     shutil.rmtree(folder, ignore_errors=True)
+    # Not into one that is there still: whose it is would read what we write.
     folder.mkdir(mode=0o700)
     try:
         yield folder

@@ -205,7 +205,10 @@ def _log_to(path: Path | None) -> None:
     if path is None:
         handler = logging.StreamHandler()
     else:
-        os.close(open_own(path))
-        handler = logging.FileHandler(path)
+        try:
+            handler = logging.StreamHandler(open(open_own(path, os.O_APPEND), "a", encoding="utf-8"))  # noqa: SIM115
+        except OSError as error:
+            handler = logging.StreamHandler()
+            print(f"{path} takes no log: {error.strerror}", file=sys.stderr)
     log_to(handler)
     logging.getLogger("sh").setLevel(logging.WARNING)

@@ -1,7 +1,7 @@
 """What the drivers write down while local jobs run: read from the sandbox, put into the documents."""
 
+import errno
 import os
-import stat
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -12,6 +12,8 @@ from jobmanager.states.changes import change_local_jobs, same_runs
 from jobmanager.states.transitions import apply_driver_status
 from sandbox.status import DriverStatus, fetch_status, render_stem
 
+_NO_FILE = (errno.EINVAL, errno.ELOOP, errno.ENXIO)
+"""What opening says of a pipe or a folder, of a link, and of a socket."""
 MOST_AT_ONCE = 2000
 """Status files that one look is at: a network file system is asked for each of them."""
 
@@ -92,13 +94,15 @@ def read_driver_status(file: Path) -> DriverStatus:
     :raises OSError: it cannot be read now.
     """
     try:
-        if not stat.S_ISREG(file.lstat().st_mode):
-            return DriverStatus(problem="its status file is no regular file any more")
         return fetch_status(file)
     except (FileNotFoundError, NotADirectoryError):
         return DriverStatus()
     except PermissionError:
         return DriverStatus(problem="its status file must not be read any more")
+    except OSError as error:
+        if error.errno not in _NO_FILE:
+            raise
+        return DriverStatus(problem="its status file is no regular file any more")
 
 
 def status_file(account: Account, grid_job: str, local_id: str) -> Path:

@@ -17,7 +17,7 @@ from jobmanager.states.failures import count_refusals, find_refusal
 from jobmanager.views.explaining import find_local_jobs, find_step_jobs
 from jobmanager.views.following import KINDS, find_printed
 from jobmanager.views.text import printable, render_line
-from sandbox.files import open_regular
+from sandbox.files import open_unlinked
 
 LAST_LINES = 100
 """Lines of a local job's standard output, and of its standard error, that are shown."""
@@ -124,7 +124,7 @@ def render_local_logs(account: Account, jobs: Sequence[tuple[str, LocalJob]], li
 
 def read_lines(path: Path, last: int | None) -> Iterator[str]:
     """The lines of a file, or the last ones, in constant memory."""
-    with open_regular(path) as stream:
+    with open_unlinked(path) as stream:
         if last is not None:
             stream.seek(max(0, os.fstat(stream.fileno()).st_size - last * _LONGEST))
         pieces = iter(lambda: stream.readline(_LONGEST), b"")

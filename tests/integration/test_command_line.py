@@ -617,7 +617,7 @@ def test_an_id_that_cannot_be_printed_is_told_with_the_error(samgrid: Samgrid) -
     ("words", "complaint"),
     [
         (["backup", "/nosuch/x"], "/nosuch/x could not be written: No such file or directory"),
-        (["backup", "/"], "/ is there, and is no file"),
+        (["backup", "/"], "/: is there, and is no regular file"),
         (["export", "/proc/x"], "/proc/x cannot be made: No such file or directory"),
         (["output", "ID", "--extract", "/nosuch/x"], "/nosuch/x could not be made: No such file or directory"),
         (["metrics", "--textfile", "/nosuch/x.prom"], "/nosuch/x.prom: No such file or directory"),

@@ -2,11 +2,22 @@
 
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from sandbox.files import SandboxError, atomic_write, locked, open_own, open_regular, replace_file
+from sandbox.files import (
+    SandboxError,
+    atomic_write,
+    check_replaceable,
+    locked,
+    open_own,
+    open_regular,
+    open_unlinked,
+    replace_file,
+)
+from tests.unit.traps import TRAPS
 
 
 def test_a_file_is_replaced_whole_with_its_mode_whatever_the_umask(tmp_path: Path) -> None:
@@ -49,7 +60,6 @@ def test_where_it_cannot_be_replaced_the_one_before_stays_and_nothing_else(
 def test_what_cannot_be_written_is_called_by_its_own_name(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "folder").mkdir()
-    os.mkfifo(tmp_path / "pipe")
     for parent, why in (("none", "No such file or directory"), ("file", "Not a directory")):
         file = tmp_path / parent / "x"
         with pytest.raises(OSError, match=why) as told:
@@ -58,10 +68,19 @@ def test_what_cannot_be_written_is_called_by_its_own_name(tmp_path: Path) -> Non
         with pytest.raises(SandboxError) as refused, atomic_write(file):
             pass
         assert str(refused.value) == f"{file} could not be written: {why}"
-    for taken in (tmp_path / "folder", tmp_path / "pipe", Path("/dev/null"), Path("/")):
-        with pytest.raises(SandboxError) as refused, atomic_write(taken):
-            pass
-        assert str(refused.value) == f"{taken} is there, and is no file"
+    with pytest.raises(SandboxError) as refused, atomic_write(tmp_path / "folder"):
+        pass
+    assert str(refused.value) == f"{tmp_path / 'folder'} could not be written: Is a directory"
+
+
+def test_what_a_program_puts_in_place_of_a_file_of_ours_is_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("theirs")
+    for name in ("pipe", "link"):
+        with atomic_write(tmp_path / name) as sink:
+            sink.write(b"ours")
+        assert (tmp_path / name).read_bytes() == b"ours"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "pipe"]
 
 
 def test_only_a_regular_file_is_opened_and_nothing_is_waited_for(tmp_path: Path) -> None:
@@ -95,3 +114,57 @@ def test_no_file_of_ours_is_opened_through_a_link(tmp_path: Path) -> None:
         pass
     os.close(open_own(tmp_path / "ours"))
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["link", "ours"]
+
+
+def test_nothing_is_read_in_a_folder_that_is_a_link(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "file").write_text("text")
+    (tmp_path / "link").symlink_to("folder")
+    with open_unlinked(tmp_path / "folder" / "file") as stream:
+        assert stream.read() == b"text"
+    with pytest.raises(OSError, match="link"):
+        open_unlinked(tmp_path / "link" / "file")
+    with pytest.raises(FileNotFoundError) as told:
+        open_unlinked(tmp_path / "folder" / "nothing")
+    assert told.value.filename == str(tmp_path / "folder" / "nothing")
+
+
+@pytest.mark.parametrize("make", TRAPS)
+def test_what_is_no_file_is_not_written_and_not_waited_for(tmp_path: Path, make: Callable[[Path], object]) -> None:
+    make(tmp_path / "file")
+    with pytest.raises(OSError, match="file"):
+        open_own(tmp_path / "file")
+
+
+def test_a_file_of_another_account_is_not_written_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("log", "backup.tar.tmp"):
+        (tmp_path / name).write_text("theirs")
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(OSError, match="no regular file of user"):
+        open_own(tmp_path / "log")
+    words = r"no regular file of user \d+: .*backup\.tar\.tmp"
+    with pytest.raises(SandboxError, match=words), atomic_write(tmp_path / "backup.tar") as sink:
+        sink.write(b"a secret")
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(
+        ("log", "backup.tar.tmp"), "theirs"
+    )
+    # What we make is ours, whoever the file system says it belongs to.
+    os.close(open_own(tmp_path / "new"))
+
+
+def test_a_file_that_has_another_name_is_not_cut(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("precious")
+    os.link(tmp_path / "precious", tmp_path / "backup.tar.tmp")
+    with pytest.raises(SandboxError), atomic_write(tmp_path / "backup.tar") as sink:
+        sink.write(b"new")
+    assert (tmp_path / "precious").read_text() == "precious"
+
+
+@pytest.mark.parametrize("make", TRAPS)
+def test_only_a_file_may_be_replaced(tmp_path: Path, make: Callable[[Path], object]) -> None:
+    check_replaceable(tmp_path / "nothing")
+    (tmp_path / "file").touch()
+    check_replaceable(tmp_path / "file")
+    make(tmp_path / "trap")
+    with pytest.raises(OSError, match="is there, and is no regular file"):
+        check_replaceable(tmp_path / "trap")

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from sandbox.files import SandboxError, TarLimits
 from sandbox.gather import End, write_output
-from sandbox.unpack import _Unpacking, lay_out, unpack
+from sandbox.unpack import _Unpacking, lay_out, read_manifest, unpack
 from tests.conftest import file_size_limit
 from tests.descriptors import open_descriptors
+from tests.unit.traps import TRAPS
 
 LIMITS = TarLimits(20, 10_000)
 Member = tuple[tarfile.TarInfo, bytes]
@@ -360,6 +361,12 @@ def test_a_tar_that_is_not_sound_gives_nothing(room: Path) -> None:
     assert not (room / "inputs").exists()
 
 
+def test_a_link_in_place_of_an_output_is_laid_out_nowhere(room: Path) -> None:
+    (room / "out.tar").write_bytes(render_tar(folder("job"), folder("theirs"), link("job/a.output", "../theirs")))
+    lay_out(room / "out.tar", {"job/a.output": "1"}, room / "inputs", WIDE_LIMITS)
+    assert names(room / "inputs") == []
+
+
 def test_a_folder_that_cannot_be_made_is_an_error(tar: Path, room: Path) -> None:
     (room / "file").touch()
     with pytest.raises(SandboxError, match=r"file/inputs could not be made: .*Not a directory"):
@@ -401,3 +408,13 @@ def test_headers_are_not_kept_however_many_a_tar_has(room: Path, monkeypatch: py
     assert (room / "new" / "again" / "last").read_bytes() == b"x"
     assert len(kept) == 51
     assert max(kept) <= 1
+
+
+@pytest.mark.parametrize("make", TRAPS)
+def test_what_is_no_tar_file_is_not_waited_for(room: Path, make: Callable[[Path], object]) -> None:
+    make(room / "tar")
+    with pytest.raises(SandboxError):
+        unpack(room / "tar", room / "new", LIMITS)
+    with pytest.raises(OSError, match="tar"):
+        list(read_manifest(room / "tar", "a"))
+    assert names(room) == ["tar"]

@@ -4,7 +4,7 @@ import os
 import re
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import pytest
 
 from batch_adapters.running.rate_limiter import RateLimiter
 from batch_adapters.states import Cause, State
-from jobmanager.checks.metrics import METRICS, render_metrics
+from jobmanager.checks.metrics import METRICS, render_metrics, write_textfile
 from jobmanager.commands import cli
 from jobmanager.control.removal import remove_grid_job
 from jobmanager.database.database import DamagedDocument
@@ -24,6 +24,7 @@ from jobmanager.site.places import StatePlaces
 from jobmanager.site.version import SETUP
 from tests.extras import Later, need
 from tests.unit.jobmanager.views.test_usage import DAY, A, B, C, Part, put_grid_job
+from tests.unit.traps import TRAPS
 
 parser: Any = Later("prometheus_client.parser")
 NOW = 20.0 * DAY
@@ -255,6 +256,16 @@ def test_a_textfile_is_replaced_whole_and_read_by_whom_the_umask_says(
     assert capsys.readouterr().out == ""
     assert cli.main(["metrics"]) == 0
     assert read(capsys.readouterr().out).keys() == read(file.read_text()).keys()
+
+
+@pytest.mark.parametrize("make", TRAPS)
+def test_what_is_no_file_is_not_replaced_by_one(tmp_path: Path, make: Callable[[Path], object]) -> None:
+    make(tmp_path / "trap")
+    before = os.lstat(tmp_path / "trap")
+    with pytest.raises(OSError, match="is there, and is no regular file"):
+        write_textfile(tmp_path / "trap", "text")
+    assert os.path.samestat(os.lstat(tmp_path / "trap"), before)
+    assert [path.name for path in tmp_path.iterdir()] == ["trap"]
 
 
 def test_a_textfile_that_cannot_be_written_stays_as_it_was(

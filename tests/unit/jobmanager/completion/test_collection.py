@@ -22,6 +22,7 @@ from jobmanager.completion.proof import prove_ends
 from jobmanager.completion.retries import judge_failures
 from jobmanager.control.cancel_requests import request_cancel
 from jobmanager.control.cancellation import cancel_local_jobs
+from jobmanager.control.removal import remove_folder
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob
 from jobmanager.database.local_jobs import LocalJobs
@@ -34,6 +35,7 @@ from jobmanager.states.registration import apply_events
 from jobmanager.views.grid_jobs import render_output
 from sandbox.files import TarLimits
 from tests.unit.toy_system import GRID_JOB, LAG, NOW, TOKEN, ToySystem
+from tests.unit.traps import TRAPS
 
 
 def add_ended(toy: ToySystem, *ids: str, state: State = State.DONE, exit_code: int = 0, ended: int = NOW - LAG) -> None:
@@ -489,7 +491,7 @@ def test_outputs_that_come_back_while_the_others_are_gathered_stay(
 
 
 def test_outputs_that_cannot_be_removed_undo_no_end(toy: ToySystem, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(folder: Path) -> int:
+    def refuse(folder: Path, parent: int) -> int:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(collection, "remove_folder", refuse)
@@ -504,6 +506,28 @@ def test_a_link_in_place_of_an_output_is_not_followed(toy: ToySystem, tmp_path: 
     file_of(toy, "17", "output").symlink_to(tmp_path / "precious")
     collect_grid_job(toy.account, GRID_JOB)
     assert (tmp_path / "precious" / "file").exists()
+
+
+def test_a_link_that_takes_the_place_of_the_results_while_outputs_are_removed_is_not_followed(
+    toy: ToySystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail(toy, "17", "18")
+    for local_id in ("17", "18"):
+        file_of(toy, local_id, "output").mkdir()
+        (tmp_path / file_of(toy, local_id, "output").name).mkdir()
+    results = toy.account.places.results(GRID_JOB)
+
+    def exchange_and_remove(*arguments: Any) -> int:
+        if not results.is_symlink():
+            results.rename(results.with_name("elsewhere"))
+            results.symlink_to(tmp_path)
+        return remove_folder(*arguments)
+
+    monkeypatch.setattr(collection, "remove_folder", exchange_and_remove)
+    collect_grid_job(toy.account, GRID_JOB)
+    assert results.is_symlink()
+    assert len(list(tmp_path.glob("*.output"))) == 2
+    assert not list(results.with_name("elsewhere").glob("*.output"))
 
 
 # --- what programs may make of the folder of results
@@ -610,6 +634,16 @@ def test_the_manifest_has_the_name_that_people_gave_the_grid_job(toy: ToySystem)
 
 def test_a_grid_job_without_a_log_has_an_empty_one_in_its_tar(toy: ToySystem) -> None:
     fail(toy, "17")
+    collect_grid_job(toy.account, GRID_JOB)
+    assert read_own(toy, "log") == b""
+
+
+@pytest.mark.parametrize("make", TRAPS)
+def test_what_a_program_puts_in_place_of_the_log_is_not_waited_for(
+    toy: ToySystem, make: Callable[[Path], object]
+) -> None:
+    fail(toy, "17")
+    make(toy.account.places.log(GRID_JOB))
     collect_grid_job(toy.account, GRID_JOB)
     assert read_own(toy, "log") == b""
 

@@ -1,6 +1,7 @@
 """Removing grid jobs: what may go, that all of it goes, and that a kill in between leaves no riddle."""
 
 import io
+import os
 import sqlite3
 import time
 from contextlib import closing
@@ -84,6 +85,24 @@ def test_documents_files_and_the_answer_to_gram_go(account: Account) -> None:
     assert list(account.places.jobs.iterdir()) == []
     assert not answer_file(account, A).exists()
     assert (account.places.root / "outside" / "kept").exists()
+
+
+def test_a_tree_deeper_than_any_path_goes(account: Account) -> None:
+    put_grid_job(account)
+    folder = account.places.results(A) / "deep"
+    folder.mkdir(parents=True)
+    descriptor = os.open(folder, os.O_RDONLY)
+    for _ in range(80):
+        os.mkdir("folder" * 10, dir_fd=descriptor)
+        inner = os.open("folder" * 10, os.O_RDONLY, dir_fd=descriptor)
+        os.close(descriptor)
+        descriptor = inner
+    os.close(os.open("file", os.O_WRONLY | os.O_CREAT, dir_fd=descriptor))
+    os.fchmod(descriptor, 0)
+    os.close(descriptor)
+    assert measure_grid_job(account, A) == 0
+    assert remove_grid_job(account, A) == 0
+    assert list(account.places.jobs.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """What a worker says in the grid job's own log before it works."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from jobmanager.database.grid_job import GramOrigin, GridJob
 from jobmanager.monitor import worker
 from jobmanager.site.account import Account
 from jobmanager.states.aggregation import Task
+from tests.unit.traps import TRAPS
 
 JOB = "aaaaaaaa"
 
@@ -28,3 +30,20 @@ def test_what_a_client_of_gram_said_in_vain_stands_once_in_the_log(
     said = [line.split(" ", 2)[2] for line in account.places.log(JOB).read_text().splitlines()]
     note = f"{JOB} not used, because the job type pythia does not take it: executable, directory"
     assert said == [note] * bool(unused) + [f"{JOB} begins"] * 2
+
+
+@pytest.mark.parametrize("make", TRAPS)
+def test_what_a_program_puts_in_place_of_the_log_keeps_no_grid_job_from_going_on(
+    account: Account, make: Callable[[Path], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = GridJob.new(JOB, "pythia", "physicist", "fork", 1.0)
+    job.put_request([("samgrid_type", ("pythia",))], Path("/"))
+    job.put_slices(1, 1, 1)
+    with account.database.transaction():
+        account.database.grid_jobs.put(job)
+    account.places.grid_job(JOB).mkdir(parents=True)
+    make(account.places.log(JOB))
+    begun: list[str] = []
+    monkeypatch.setattr(worker, "run_grid_job", lambda account, job_id: begun.append(job_id))
+    assert worker.do_task(account, Task.SUBMIT, JOB) == 0
+    assert begun == [JOB]

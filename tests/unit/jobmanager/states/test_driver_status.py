@@ -1,6 +1,7 @@
 """What drivers write down while local jobs run reaches the database; no program that spoils its file breaks that."""
 
 import os
+import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -130,6 +131,22 @@ def test_what_a_program_makes_of_its_status_file_is_the_fault_of_that_local_job(
 ) -> None:
     make(room / "status")
     assert read_driver_status(room / "status") == DriverStatus(problem=problem)
+
+
+def test_a_socket_in_place_of_a_status_file_is_its_local_jobs_fault(
+    room: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(room)  # the path of a socket must be short
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("status")
+    assert read_driver_status(room / "status").problem == "its status file is no regular file any more"
+
+
+def test_no_status_is_read_in_a_folder_that_a_link_has_taken_the_place_of(room: Path) -> None:
+    (room / "theirs").mkdir()
+    (room / "theirs" / "status").write_text("start 1\nexit 0\nend 2\n")
+    (room / "results").symlink_to("theirs")
+    assert read_driver_status(room / "results" / "status") == DriverStatus()
 
 
 def put_folder(file: Path) -> None:

@@ -210,6 +210,13 @@ def test_what_there_is_not_is_one_clear_error(log: Run, name: str) -> None:
     assert errors.count("\n") == 1
 
 
+def test_nothing_is_read_behind_a_link_in_place_of_the_results(account: Account, log: Run, tmp_path: Path) -> None:
+    (tmp_path / stdout_of(account).name).write_text("the secret")
+    stdout_of(account).parent.rmdir()
+    stdout_of(account).parent.symlink_to(tmp_path)
+    assert "the secret" not in log("aaa/1")[1]
+
+
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
 def test_what_is_no_file_is_not_read(account: Account, log: Run, tmp_path: Path, kind: str) -> None:
     (tmp_path / "secret").write_text("the secret")

@@ -11,22 +11,24 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from batch_adapters.states import State
 from jobmanager.control.backup import AGAIN, NOTE, BackupError
 from jobmanager.control.removal import remove_folder
-from jobmanager.database.database import Database
+from jobmanager.database.checking import find_programs
+from jobmanager.database.database import LAYOUT, Database
 from jobmanager.database.grid_job import GridJob
 from jobmanager.site.account import Account
 from jobmanager.site.places import StatePlaces
-from sandbox.files import SandboxError, TarLimits, sync_folder, take_lock
+from sandbox.files import SandboxError, TarLimits, open_regular, sync_folder, take_lock
 from sandbox.unpack import sync_tree, unpack
 
 _ANYTHING = TarLimits(sys.maxsize, sys.maxsize)
 """A backup is the account's own: the disk is its limit."""
+_LONGEST_NOTE = 65_536
 
 
 class OpenJobs(enum.Enum):
@@ -55,8 +57,9 @@ def restore(account: Account, file: Path, open_jobs: OpenJobs) -> list[str]:
         )
     try:
         with _alone(places.root) as work:
-            unpack(file, work, _ANYTHING)
+            unpack(Path(os.path.realpath(file)), work, _ANYTHING)
             made = StatePlaces(work)
+            _check_members(made, file)
             opened = _settle(made, _read_note(made, file) == str(places.jobs), open_jobs)
             sync_tree(work)
             if places.spool is not None:
@@ -110,11 +113,21 @@ def _clear(work: Path) -> None:
         remove_folder(left)
 
 
+def _check_members(made: StatePlaces, file: Path) -> None:
+    """Refuse what no backup holds: SQLite deletes the file that a journal of the database names, wherever it lies."""
+    kept = (made.database, made.notified, made.gram, made.withdrawn, made.jobs)
+    known = {NOTE, AGAIN, *(path.name for path in kept)}
+    for path in made.root.iterdir():
+        if path.name not in known or path.is_symlink():
+            raise BackupError(f"{file} is no backup of samgrid's: {path.name!r} is in it")
+
+
 def _read_note(made: StatePlaces, file: Path) -> str:
     """The folder of grid jobs' folders that the backup was made of."""
     note = made.root / NOTE
     try:
-        jobs = json.loads(note.read_bytes())["jobs"]
+        with open_regular(note) as stream:
+            jobs = json.loads(stream.read(_LONGEST_NOTE))["jobs"]
         if not made.database.is_file():
             raise KeyError(made.database.name)
     except (OSError, ValueError, LookupError, TypeError) as error:
@@ -125,12 +138,15 @@ def _read_note(made: StatePlaces, file: Path) -> str:
 
 def _settle(made: StatePlaces, is_same_place: bool, open_jobs: OpenJobs) -> list[str]:
     """Check the job database, and see to the grid jobs that had not ended; their ids."""
+    if programs := find_programs(made.database, LAYOUT):
+        raise BackupError(f"the job database in it is not ours: it holds {programs[0]!r}, which would be run")
     # Where it was written by an earlier version, it is brought up.
     database = Database(made.database)
     try:
         if faults := database.checking.find_file_faults():
             raise BackupError(f"the job database in it is damaged: {faults[0]}")
         opened = [job.id for job in database.grid_jobs.list_open()]
+        _check_ids(made, [*opened, *database.grid_jobs.list_ended()])
         _check_open(opened, is_same_place, open_jobs)
         for job_id in opened:
             if open_jobs is OpenJobs.FOLLOWED:
@@ -143,6 +159,15 @@ def _settle(made: StatePlaces, is_same_place: bool, open_jobs: OpenJobs) -> list
     finally:
         database.close()
     return opened
+
+
+def _check_ids(made: StatePlaces, job_ids: Iterable[str]) -> None:
+    """Refuse ids that are none: they become names of files, which are written and removed."""
+    try:
+        for job_id in job_ids:
+            made.grid_job(job_id)
+    except ValueError as error:
+        raise BackupError(f"the job database in it is not ours: {error}") from error
 
 
 def _check_open(opened: list[str], is_same_place: bool, open_jobs: OpenJobs) -> None:

@@ -1,7 +1,9 @@
 """Is the job database what it should be: its file sound, each document valid, each column what its document says?"""
 
+import sqlite3
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
+from pathlib import Path
 from typing import Any
 
 from jobmanager.database.documents import load_schema, read_document
@@ -10,7 +12,7 @@ from jobmanager.database.grid_jobs import GRID_JOBS, STEPS, GridJobs
 from jobmanager.database.local_job import LocalJob
 from jobmanager.database.local_jobs import ATTEMPTS, COUNTED, LOCAL_JOBS, LocalJobs
 from jobmanager.database.phases import PHASES
-from jobmanager.database.sqlite import DamagedDocument, Store, Table
+from jobmanager.database.sqlite import DamagedDocument, DatabaseError, Store, Table
 
 _KEPT = "SELECT * FROM local_job_count WHERE number"
 # One statement sees one moment, whatever a monitor writes meanwhile.
@@ -21,6 +23,24 @@ SELECT DISTINCT grid_job FROM (
 """
 _MOST = 20
 """Faults of the file that are told."""
+
+
+def find_programs(path: Path, layout: int) -> list[str]:
+    """The names of views, virtual tables and triggers in a file that somebody else may have made.
+
+    We have none, and whoever asks or writes runs them. Those that an earlier layout had are removed unread.
+
+    :raises DatabaseError: it is no database.
+    """
+    sql = (
+        "SELECT name FROM sqlite_schema WHERE type = 'view' OR sql LIKE 'CREATE VIRTUAL%'"
+        " OR type = 'trigger' AND (SELECT user_version FROM pragma_user_version) = ?"
+    )
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
+            return [name for (name,) in connection.execute(sql, [layout])]
+    except sqlite3.Error as error:
+        raise DatabaseError(f"job database {path}: {error}") from error
 
 
 class Checking:

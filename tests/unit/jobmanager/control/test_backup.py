@@ -27,6 +27,7 @@ from jobmanager.site.places import StatePlaces
 from sandbox.files import MAX_DEPTH, take_lock
 from tests.conftest import file_size_limit
 from tests.unit.jobmanager.control.test_removal import A, B, C, put_grid_job, put_whole
+from tests.unit.traps import TRAPS
 
 RECORDED = Path(__file__).parents[3] / "recorded"
 
@@ -285,6 +286,66 @@ def test_what_is_no_backup_makes_no_state_folder(
     with pytest.raises((BackupError, DatabaseError), match=why):
         restore(other, file, OpenJobs.REFUSED)
     assert sorted(path.name for path in file.parent.iterdir()) == [file.name, "state"]
+
+
+@pytest.mark.parametrize("make", TRAPS)
+def test_a_backup_takes_the_place_of_nothing_but_a_file(
+    account: Account, file: Path, make: Callable[[Path], object]
+) -> None:
+    put_grid_job(account)
+    make(file)
+    with pytest.raises(FileExistsError, match="no regular file"):
+        write_backup(account, file)
+    assert sorted(path.name for path in file.parent.iterdir()) == [file.name, "state"]
+
+
+def write_hostile(account: Account, file: Path, sql: str, **members: bytes) -> None:
+    """A backup whose job database somebody has changed."""
+    put_grid_job(account, ended=None)
+    write_backup(account, file)
+    path = file.with_name("hostile")
+    path.write_bytes(read_member(file, "jobs.db"))
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(f"PRAGMA journal_mode = DELETE; {sql}")
+    write_members(file, {"backup.json": read_member(file, "backup.json"), "jobs.db": path.read_bytes(), **members})
+    path.unlink()
+
+
+def read_member(file: Path, name: str) -> bytes:
+    with tarfile.open(file) as tar:
+        member = tar.extractfile(name)
+        assert member is not None
+        return member.read()
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "CREATE VIEW endless AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT * FROM n",
+        "CREATE TRIGGER endless AFTER UPDATE ON grid_job BEGIN DELETE FROM grid_job; END",
+        "PRAGMA user_version = 6; CREATE VIEW endless AS SELECT 1",
+    ],
+    ids=["a view", "a trigger", "a view of an earlier layout"],
+)
+def test_no_program_in_a_restored_job_database_is_run(account: Account, file: Path, sql: str) -> None:
+    write_hostile(account, file, sql)
+    with pytest.raises(BackupError, match="'endless', which would be run"):
+        restore(elsewhere(account), file, OpenJobs.LEFT_OUT)
+
+
+def test_no_name_in_a_restored_job_database_leads_out_of_the_state_folder(account: Account, file: Path) -> None:
+    (file.parent / "precious").touch()
+    write_hostile(account, file, "UPDATE grid_job SET id = '../../precious'", **{"gram/a": b""})
+    with pytest.raises(BackupError, match="not the id of a grid job"):
+        restore(elsewhere(account), file, OpenJobs.LEFT_OUT)
+    assert (file.parent / "precious").exists()
+
+
+@pytest.mark.parametrize("name", ["jobs.db-journal", "jobs.db-wal", "fork/spool.db", "samgrid.toml"])
+def test_nothing_is_restored_that_no_backup_holds(account: Account, file: Path, name: str) -> None:
+    write_hostile(account, file, "", **{name: b"x"})
+    with pytest.raises(BackupError, match="is in it"):
+        restore(elsewhere(account), file, OpenJobs.LEFT_OUT)
 
 
 def test_a_damaged_job_database_makes_no_state_folder(account: Account, file: Path) -> None:

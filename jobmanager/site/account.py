@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from batch_adapters.launch import LAUNCH, command_line
 from jobmanager.database.database import Database, DatabaseError
 from jobmanager.site.configuration import Configuration, read_configuration
-from jobmanager.site.places import StatePlaces, find_state_folder, make_state_folder
+from jobmanager.site.places import StateFolderError, StatePlaces, find_state_folder, make_state_folder
 
 if TYPE_CHECKING:  # what runs commands takes long to load: "samgrid status" and "samgrid submit" run none
     from batch_adapters.adapter import BatchAdapter
@@ -72,7 +72,10 @@ def open_account(state_dir: str | None, create: bool = True) -> Account:
     """
     configuration = read_configuration(os.environ)
     spool = configuration.sandbox.spool_folder
-    user = pwd.getpwuid(os.geteuid()).pw_name
+    try:
+        user = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        raise StateFolderError(f"user {os.geteuid()} has no name on this host: make an account of it") from None
     places = StatePlaces(find_state_folder(state_dir, os.environ), spool / user if spool else None)
     if create or places.root.exists():
         for folder in filter(None, (places.root, places.spool)):

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jobmanager.site.account import open_account
 from jobmanager.site.configuration import Configuration, ConfigurationError, read_configuration, render_configuration
 from jobmanager.site.places import StateFolderError, StatePlaces, find_state_folder, make_state_folder
 from jobmanager.site.settings import SECTIONS, SETTINGS, EventSource, EventsSettings, Setting
@@ -381,3 +382,12 @@ def test_a_state_folder_that_is_none_of_ours_is_refused(tmp_path: Path, monkeypa
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     with pytest.raises(StateFolderError, match=f"belongs to user {os.getuid()}, not to user {os.getuid() + 1}"):
         make_state_folder(tmp_path)
+
+
+def test_an_account_without_a_name_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def find_none(user: int) -> pwd.struct_passwd:
+        raise KeyError(user)
+
+    monkeypatch.setattr(pwd, "getpwuid", find_none)
+    with pytest.raises(StateFolderError, match="has no name on this host"):
+        open_account(str(tmp_path / "state"))

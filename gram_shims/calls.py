@@ -98,9 +98,10 @@ def _accept(account: Account, description: JobDescription) -> str:
     directory = find_directory(description)
     used, unused = _set_aside(account, description)
     request = read_request(used)
-    is_audited = account.configuration.gram.audit_folder is not None
+    configuration = account.configuration
+    needs_subject = configuration.gram.audit_folder is not None or configuration.accounting.benchmark > 0
     end_other_monitor(account)
-    return accept_grid_job(account, request, directory, make_origin(description, directory, unused, is_audited))
+    return accept_grid_job(account, request, directory, make_origin(description, directory, unused, needs_subject))
 
 
 def _set_aside(account: Account, description: JobDescription) -> tuple[JobDescription, list[str]]:
@@ -263,12 +264,12 @@ def find_uniqid(description: JobDescription) -> str:
 
 
 def make_origin(
-    description: JobDescription, directory: Path, unused: Iterable[str] = (), is_audited: bool = False
+    description: JobDescription, directory: Path, unused: Iterable[str] = (), needs_subject: bool = False
 ) -> GramOrigin:
     """What GRAM wants to be told of a new grid job.
 
     :param directory: where the names of its files start; unused: attributes that its job type does not take;
-        is_audited: an audit record will be written at its end.
+        needs_subject: audit or usage records will name it.
     """
     return GramOrigin(
         # A request that has no name can only be one of its own.
@@ -277,7 +278,7 @@ def make_origin(
         stdout=str(directory / (description.word("stdout") or "/dev/null")),
         stderr=str(directory / (description.word("stderr") or "/dev/null")),
         is_plain=is_plain(description),
-        subject=find_subject(description) if is_audited else "",
+        subject=find_subject(description) if needs_subject else "",
         unused=tuple(unused),
         # As globus_gram_job_manager_rsl_need_stage_out has it.
         is_staged_out=bool(description.words("filestageout") or description.words("filestreamout")),
@@ -301,7 +302,7 @@ def find_subject(description: JobDescription) -> str:
     proxy = description.environment.get(_PROXY, "")
     if not proxy.startswith("/") or "\0" in proxy:
         return ""
-    import subprocess  # slow to load, and only an audited site needs it
+    import subprocess  # slow to load, and few sites need it
 
     command = ["openssl", "x509", "-in", proxy, "-noout", "-subject", "-nameopt", "compat"]
     try:

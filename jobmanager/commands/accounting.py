@@ -3,14 +3,18 @@
 import argparse
 import math
 import sys
+import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jobmanager.commands.arguments import (
     AddCommand,
+    CommandError,
     account_of,
     declare_choice,
     find_grid_jobs,
+    open_account_of,
     read_choice,
     read_time,
 )
@@ -23,6 +27,11 @@ Counts all attempts of local jobs that have ended, by the time of their end. CPU
 from start to end, where both are known. In reasons of failures, words with digits are written #, so that the same
 failure on many hosts is one line. Removed grid jobs still count, but only by the day.
 Times are UTC: 2026-11-22, 2026-11-22T08:30, or 36h and 7d ago. Formats json and csv give durations in seconds."""
+
+ACCOUNTING_HELP = """\
+Each attempt at a local job that ran is in one record once its grid job has ended, also when that was removed since.
+Files appear in FOLDER whole; whoever sends them removes them. With nothing new, nothing is written. Summaries are of
+whole months, and take the place of those sent before. docs/accounting.md says what is in them and who sends them."""
 
 REMOVE_HELP = """\
 Removes everything of them, also the output tar: copy what you need before. Steps are removed with their parent.
@@ -38,6 +47,8 @@ def add_commands(add: AddCommand) -> None:
     """Make the commands known to the command line."""
     doc = "Sum up local jobs, CPU and wall time by user, type and batch system."
     add("usage", usage, doc, USAGE_HELP, _declare_usage)
+    doc = "Write usage records for APEL or AUDITOR."
+    add("accounting", write_accounts, doc, ACCOUNTING_HELP, _declare_accounting)
     doc = "Remove grid jobs that have ended, with all files."
     add("remove", remove, doc, REMOVE_HELP, _declare_remove)
 
@@ -56,6 +67,22 @@ def _declare_usage(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "--format", choices=("table", "json", "csv"), default="table", help="what to print (default: table)"
+    )
+
+
+def _declare_accounting(command: argparse.ArgumentParser) -> None:
+    command.add_argument("folder", metavar="FOLDER", type=Path, help="where the files are put: it must be there")
+    command.add_argument(
+        "--format",
+        choices=("apel", "apel-summary", "auditor"),
+        required=True,
+        help="individual job records or monthly summaries for APEL, or records for AUDITOR",
+    )
+    command.add_argument(
+        "--again",
+        metavar="TIME",
+        type=read_time,
+        help="write the files again, too, with what ended since this time: the same records, which count once",
     )
 
 
@@ -81,6 +108,19 @@ def usage(options: argparse.Namespace) -> int:
     lines = find_usage(account_of(options).database, options.by, options.since, options.until)
     render = {"table": render_usage, "json": render_usage_json, "csv": render_usage_csv}[options.format]
     print(render(lines, options.by))
+    return 0
+
+
+def write_accounts(options: argparse.Namespace) -> int:
+    from jobmanager.control.accounting import NotAccounted, RecordFormat, write_records
+
+    form = RecordFormat(options.format)
+    try:
+        written = write_records(open_account_of(options), options.folder, form, options.again, time.time())
+    except NotAccounted as error:
+        raise CommandError(str(error)) from error
+    what = "summaries" if form is RecordFormat.APEL_SUMMARY else "records"
+    print(f"{what} written: {written.entries:,}, in files: {written.files:,}")
     return 0
 
 

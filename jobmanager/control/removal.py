@@ -22,6 +22,7 @@ from jobmanager.control.cancellation import cancel_by_index
 from jobmanager.database.database import DamagedDocument, Database
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.times import read_time
+from jobmanager.database.usage import KEPT
 from jobmanager.gram.answers import answer_file
 from jobmanager.site.account import Account, find_batch_system
 
@@ -100,7 +101,9 @@ def _find_own_steps(database: Database, job_id: str) -> list[str]:
 
 
 def sweep(account: Account) -> int:
-    """Remove what is left of removals that were killed; its bytes."""
+    """Remove what is left of removals that were killed, and what was removed long ago; the bytes of files."""
+    with account.database.transaction():
+        account.database.accounting.forget(time.time() - KEPT)
     size = 0
     for folder in account.places.all_removed():
         # Its documents came back where they could not be deleted: it is removed with them, another time.

@@ -22,7 +22,7 @@ from jobmanager.database.grid_jobs import (
 from jobmanager.database.local_jobs import ATTEMPTS, COUNTS, LOCAL_JOBS, LiveJob, LocalJobLine, LocalJobs
 from jobmanager.database.phases import PHASES, Phases
 from jobmanager.database.sqlite import QUARANTINE, DamagedDocument, DatabaseError, Quarantine, Quarantined, Store
-from jobmanager.database.usage import REMOVED, UsageRecords
+from jobmanager.database.usage import RECORDS, REMOVED, Accounting, UsageRecords
 
 if TYPE_CHECKING:
     from lxml import etree
@@ -45,12 +45,12 @@ __all__ = [
     "Unreported",
 ]
 
-LAYOUT = 7
+LAYOUT = 8
 """Number of the tables' layout and of the documents' schema."""
 FIRST_LAYOUT = 4
 """The eldest that can be brought up to ours."""
 _TABLES = (GRID_JOBS, STEPS, LOCAL_JOBS, PHASES, ATTEMPTS)
-_DERIVED = "".join(table.schema for table in _TABLES) + COUNTS + QUARANTINE + REMOVED
+_DERIVED = "".join(table.schema for table in _TABLES) + COUNTS + QUARANTINE + REMOVED + RECORDS
 
 
 class Database:
@@ -74,6 +74,7 @@ class Database:
         self.events = Events(self._store)
         self.quarantine = Quarantine(self._store)
         self.usage = UsageRecords(self._store)
+        self.accounting = Accounting(self._store)
 
     def _bring_up(self) -> None:
         found = self._store.layout

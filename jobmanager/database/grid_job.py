@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lxml import etree
 
-from adapters import Value
+from adapters import Value, canonical_name
 from batch_adapters.states import State
 from jobmanager.database.documents import (
     FRACTION,
@@ -53,7 +53,7 @@ class GramOrigin:
     is_plain: bool
     """The request does not know of us: it is to end as under GRAM's own job managers."""
     subject: str = ""
-    """Whose certificate the request came with, where audit records are written."""
+    """Whose certificate the request came with, where audit or usage records will name it."""
     unused: tuple[str, ...] = ()
     """Attributes that GRAM's clients always write, which the job type does not take."""
     is_staged_out: bool = False
@@ -154,6 +154,12 @@ class GridJob(Document):
             for element in self.element.iterfind("request/attribute")
         ]
 
+    @property
+    def cores(self) -> int:
+        """The processor cores that its request asks for, for each local job."""
+        given = [values for name, values in self.request() if canonical_name(name) == "cores"]
+        return int(str(given[-1][0])) if given else 1
+
     request_folder = AttributeType(Path, lambda path: render_text(str(path))).required("folder", "request")
 
     # GRAM
@@ -189,6 +195,8 @@ class GridJob(Document):
 
     uniqid = TEXT.optional("uniqid", "gram")
     """GRAM's own name of the job, the same however often it is submitted."""
+    subject = TEXT.optional("subject", "gram")
+    """Whose certificate the request came with; None where nobody needed to know."""
     reported = STATE.optional("reported", "gram")
     """The state that was last reported to GRAM; None where nothing was."""
     reported_time = TIME.otherwise("reported-time", 0, "gram")

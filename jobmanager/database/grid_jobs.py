@@ -31,6 +31,8 @@ GRID_JOBS = Table(
         "uniqid": "TEXT UNIQUE",
         "reported": ("TEXT NOT NULL", lambda job: job.reported.word if job.reported else ""),
         "reported_time": "INTEGER NOT NULL",
+        "subject": "TEXT",
+        "cores": "INTEGER NOT NULL",
         "document": ("BLOB NOT NULL", lambda job: job.to_bytes()),
     },
     lambda job: [((job.job_id,), job)],

@@ -83,7 +83,14 @@ def keep_layout_6(document: etree._Element) -> None:
     del document
 
 
-STEPS: Mapping[int, Callable[[etree._Element], None]] = {4: renew_layout_4, 5: renew_layout_5, 6: keep_layout_6}
+def keep_layout_7(document: etree._Element) -> None:
+    """Layout 7 had no usage records, and no certificates' subjects and cores among its columns."""
+    del document
+
+
+STEPS: Mapping[int, Callable[[etree._Element], None]] = {
+    **{4: renew_layout_4, 5: renew_layout_5, 6: keep_layout_6, 7: keep_layout_7},
+}
 """By layout: what makes of one of its documents one of the next layout."""
 
 

@@ -1,7 +1,7 @@
 """What local jobs used: of those that there are by their columns, of removed ones by what is kept of them."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, dataclass
 
 from jobmanager.database.sqlite import Store
 
@@ -14,6 +14,25 @@ CREATE TABLE IF NOT EXISTS removed_use (
 """
 """What removed grid jobs used, which no document tells any more: a row for all local jobs of one that ended on the same
 day (UTC) with the same outcome for the same cause and reason; ``ended`` is when the last of these did."""
+
+RECORDS = """
+CREATE TABLE IF NOT EXISTS recorded (
+    grid_job TEXT PRIMARY KEY, owner TEXT NOT NULL, subject TEXT, batch TEXT NOT NULL, cores INTEGER,
+    submit_host TEXT, vo TEXT, benchmark REAL, benchmark_type TEXT
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS usage_record (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, grid_job TEXT NOT NULL, number INTEGER NOT NULL, attempt INTEGER NOT NULL,
+    local_id TEXT, host TEXT, started INTEGER NOT NULL, ended INTEGER NOT NULL, cpu_seconds REAL
+);
+CREATE TABLE IF NOT EXISTS record_file (
+    format TEXT NOT NULL, last INTEGER NOT NULL, first INTEGER NOT NULL, is_written INTEGER NOT NULL,
+    PRIMARY KEY (format, last)
+) WITHOUT ROWID;
+"""
+"""Usage records: what those of a grid job have in common, once it has ended; a row for each attempt that ran, which
+stays when the grid job is removed; and which of them each file has, by the first and the last."""
+KEPT = 400 * 86_400
+"""Seconds for which the records of removed grid jobs are kept: nobody accounts for what ended more than a year ago."""
 
 GROUPINGS = ("user", "type", "batch")
 """What usage can be summed by."""
@@ -127,6 +146,164 @@ class UsageRecords:
     def keep(self, job_id: str) -> None:
         """Keep what the local jobs of a grid job used, inside the transaction that removes it."""
         self._store.write(_KEEP, [{"grid_job": job_id}])
+        Accounting(self._store).record(job_id)
+
+
+_RECORD = """
+INSERT INTO usage_record (grid_job, number, attempt, local_id, host, started, ended, cpu_seconds)
+SELECT * FROM (
+    SELECT grid_job, number, 1 + (
+        SELECT count(*) FROM attempt WHERE attempt.grid_job = :grid_job AND attempt.number = local_job.number
+    ) AS attempt, local_id, host, started, ended, cpu_seconds FROM local_job WHERE grid_job = :grid_job
+    UNION ALL SELECT grid_job, number, attempt, local_id, host, started, ended, cpu_seconds
+    FROM attempt WHERE grid_job = :grid_job
+) WHERE started IS NOT NULL AND ended IS NOT NULL ORDER BY number, attempt
+"""
+_IN_COMMON = "subject, vo, submit_host, nullif(benchmark, 0), benchmark_type, nullif(cores, 0)"
+_FROM = "FROM usage_record CROSS JOIN recorded USING (grid_job)"
+_START = "min(started, ended)"
+"""SQL: a clock may have been set back meanwhile."""
+_MONTH = "strftime('%Y-%m', ended, 'unixepoch')"
+_SUMMARIES = f"""
+SELECT {_IN_COMMON}, {_MONTH}, count(*), min(ended), max(ended), sum(ended - {_START}),
+    CAST(round(total(cpu_seconds)) AS INTEGER)
+{_FROM} WHERE {_MONTH} IN (SELECT DISTINCT {_MONTH} FROM usage_record WHERE id BETWEEN ? AND ?)
+    AND unixepoch(ended, 'unixepoch', 'start of month') >= ?
+GROUP BY subject, vo, submit_host, benchmark, benchmark_type, cores, {_MONTH} ORDER BY {_MONTH}, subject, cores
+"""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What stands in all records that are made under one configuration."""
+
+    submit_host: str
+    """Where the grid job was accepted, and by whom: no two accounts' records have the same."""
+    vo: str | None
+    benchmark: float
+    """Of one core; 0: not known."""
+    benchmark_type: str
+
+
+@dataclass(frozen=True)
+class InCommon:
+    """What records and summaries of records have; None: not known."""
+
+    subject: str | None
+    """Whose certificate the request came with."""
+    vo: str | None
+    submit_host: str
+    benchmark: float | None
+    benchmark_type: str
+    cores: int | None
+
+
+@dataclass(frozen=True)
+class UsageRecord(InCommon):
+    """One attempt at a local job that ran; times in seconds since 1970."""
+
+    grid_job: str
+    number: int
+    """Of the local job, from 1."""
+    attempt: int
+    """From 1."""
+    owner: str
+    batch: str
+    local_id: str | None
+    host: str | None
+    started: int
+    ended: int
+    cpu_seconds: float | None
+
+    @property
+    def record_id(self) -> str:
+        """What tells it from all others, whenever it is written."""
+        return f"{self.grid_job}-{self.number}-{self.attempt}"
+
+
+@dataclass(frozen=True)
+class UsageSummary(InCommon):
+    """All records of a month (UTC, by their ends) that have so much in common."""
+
+    month: str
+    """``2026-11``."""
+    count: int
+    first_end: int
+    last_end: int
+    wall_seconds: int
+    cpu_seconds: int
+    """Of those of which it is known."""
+
+
+class Accounting:
+    """The usage records, numbered in the order in which they were made, and the files that they go into."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def unrecorded(self, after: str, most: int) -> list[str]:
+        """The first grid jobs behind an id that have ended and have no records."""
+        sql = (
+            "SELECT id FROM grid_job WHERE id > ? AND state IN ('done', 'failed')"
+            " AND id NOT IN (SELECT grid_job FROM recorded) ORDER BY id LIMIT ?"
+        )
+        return self._store.values(sql, [after, most])
+
+    def record(self, job_id: str) -> None:
+        """Make the records of a grid job that has ended; nothing where they are made, or where it is removed."""
+        if any(self._store.query("SELECT 1 FROM recorded WHERE grid_job = ?", [job_id])):
+            return
+        common = "INSERT INTO recorded (grid_job, owner, subject, batch, cores)"
+        self._store.write(f"{common} SELECT id, owner, subject, batch, cores FROM grid_job WHERE id = ?", [(job_id,)])
+        self._store.write(_RECORD, [{"grid_job": job_id}])
+
+    def put_terms(self, terms: Terms) -> None:
+        """Say what stands in all records of which nobody has said it yet: what was sent once must not change."""
+        sql = "UPDATE recorded SET submit_host = ?, vo = ?, benchmark = ?, benchmark_type = ? WHERE submit_host IS NULL"
+        self._store.write(sql, [astuple(terms)])
+
+    def next_file(self, form: str, most: int) -> tuple[int, int] | None:
+        """The first and the last record of the file that is to be written next; None: there is nothing to be written.
+
+        One that was begun comes first, else one of at most so many new records begins.
+        """
+        sql = "SELECT first, last FROM record_file WHERE format = ? AND NOT is_written ORDER BY last LIMIT 1"
+        for first, last in self._store.query(sql, [form]):
+            return first, last
+        sql = "SELECT max(last) FROM record_file WHERE format = ?"
+        first = (self._store.value(int, sql, [form]) or 0) + 1
+        sql = "SELECT max(id) FROM (SELECT id FROM usage_record WHERE id >= ? ORDER BY id LIMIT ?)"
+        last = self._store.value(int, sql, [first, most])
+        if last is None:
+            return None
+        self._store.write("INSERT INTO record_file VALUES (?, ?, ?, FALSE)", [(form, last, first)])
+        return first, last
+
+    def note_written(self, form: str, last: int) -> None:
+        self._store.write("UPDATE record_file SET is_written = TRUE WHERE format = ? AND last = ?", [(form, last)])
+
+    def write_again(self, form: str, since: float) -> None:
+        """Have every file written again that has a record which ended at that second or later."""
+        ended = "SELECT 1 FROM usage_record WHERE id BETWEEN first AND last AND ended >= ?"
+        sql = f"UPDATE record_file SET is_written = FALSE WHERE format = ? AND EXISTS ({ended})"
+        self._store.write(sql, [(form, since)])
+
+    def records(self, first: int, last: int) -> Iterator[UsageRecord]:
+        """The records from one number to another that are still kept."""
+        own = f"grid_job, number, attempt, owner, batch, local_id, host, {_START}, ended, cpu_seconds"
+        sql = f"SELECT {_IN_COMMON}, {own} {_FROM} WHERE id BETWEEN ? AND ? ORDER BY id"
+        return (UsageRecord(*row) for row in self._store.query(sql, [first, last]))
+
+    def summaries(self, first: int, last: int, since: float) -> Iterator[UsageSummary]:
+        """The whole summaries of all months in which these records ended; none of a month that began before then."""
+        return (UsageSummary(*row) for row in self._store.query(_SUMMARIES, [first, last, since]))
+
+    def forget(self, before: float) -> None:
+        """Forget records of removed grid jobs that ended before a second."""
+        removed = "NOT IN (SELECT id FROM grid_job)"
+        self._store.write(f"DELETE FROM usage_record WHERE ended < ? AND grid_job {removed}", [(before,)])
+        kept = "NOT IN (SELECT grid_job FROM usage_record)"
+        self._store.write(f"DELETE FROM recorded WHERE grid_job {removed} AND grid_job {kept}")
 
 
 def _render_clauses(columns: Sequence[str]) -> str:

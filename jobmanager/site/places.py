@@ -59,6 +59,8 @@ class StatePlaces:
     """What people were told of."""
     notification_lock = _Place("notified.lock")
     """Held by the one process that tells them."""
+    accounting_lock = _Place("accounting.lock")
+    """Held by the one process that writes usage records."""
     fork_spool = _Place("fork")
     """The spool folder of the embedded batch system."""
     gram = _Place("gram")

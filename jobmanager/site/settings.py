@@ -30,6 +30,13 @@ class Transfer(enum.Enum):
     BATCH_SYSTEM = "batch-system"
 
 
+class Benchmark(enum.Enum):
+    """What tells how fast a core is; APEL takes these names."""
+
+    HEPSCORE23 = "hepscore23"
+    HEPSPEC = "hepspec"
+
+
 class FailedAs(enum.Enum):
     """How GRAM hears, where it reads events, of a grid job that failed."""
 
@@ -237,6 +244,15 @@ class NotificationSettings:
 
 
 @dataclass(frozen=True)
+class AccountingSettings:
+    """What stands in every usage record, beside the site's name (docs/accounting.md)."""
+
+    benchmark: float = _key(0, "How fast one core is here; 0 = not known.", "", 0, 1000)
+    benchmark_type: Benchmark = _key(Benchmark.HEPSCORE23, "What that was measured with.")  # noqa: RUF009
+    vo: str = _key("", "Virtual organization that the local jobs of this account run for; empty: not known.")
+
+
+@dataclass(frozen=True)
 class Sections:
     """Every section's values."""
 
@@ -249,6 +265,7 @@ class Sections:
     fork: ForkSettings = ForkSettings()
     handlers: HandlersSettings = HandlersSettings()
     notification: NotificationSettings = NotificationSettings()
+    accounting: AccountingSettings = AccountingSettings()
 
 
 SECTIONS: Mapping[str, Any] = {section.name: section.type for section in fields(Sections)}

@@ -42,6 +42,7 @@ HELP = {
     "resubmit": ["ID", "--failed", "seeds"],
     "recover": ["--request ID", "own id", "nothing is missing"],
     "usage": ["--since TIME", "--until TIME", "--by", "--format"],
+    "accounting": ["--format", "--again TIME", "FOLDER"],
     "remove": ["--ended-before TIME", "--dry-run", "--yes", "ID"],
     "check-handler": ["MODULE", "--request FILE", "--no-run", "--run-time SECONDS", "Exit status"],
     "log": ["ID/NUMBER", "ID/FIRST-LAST", "--failed", "--follow", "--lines N", "standard error"],

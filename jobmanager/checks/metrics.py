@@ -2,6 +2,7 @@
 
 import os
 import pwd
+import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -29,6 +30,7 @@ METRICS = {
     "samgrid_batch_silent_since_timestamp_seconds": ("gauge", "Since when the batch system gives no answer."),
     "samgrid_batch_commands_last_minute": ("gauge", "Commands of the batch system that were run in the last minute."),
     "samgrid_database_bytes": ("gauge", "Size of the job database on the disk, with its log."),
+    "samgrid_disk_free_bytes": ("gauge", "Room that the account has on the disk of a folder."),
 }
 """By name: kind and meaning. Times are seconds since 1970: an age would stand still with whoever writes it."""
 
@@ -80,6 +82,9 @@ def _escape(text: str) -> str:
 def _read_database(account: Account, database: Database) -> Iterator[_Sample]:
     yield "samgrid_info", 1, {"version": read_version(), "layout": str(LAYOUT)}
     yield "samgrid_database_bytes", sum(_find_sizes(account.places.database)), {}
+    for name, folder in (("state", account.places.root), ("jobs", account.places.jobs)):
+        if folder.exists():
+            yield "samgrid_disk_free_bytes", shutil.disk_usage(folder).free, {"folder": name}
     yield "samgrid_quarantined_grid_jobs", len(database.quarantine.list()), {}
     batches = _find_batch_systems(account, database)
     grid_jobs = Counter((job.batch, job.state.word) for job in database.grid_jobs.list_open())

@@ -1,5 +1,6 @@
 """Metrics: what Prometheus reads is what is there, under the names that docs/metrics.md tells."""
 
+import json
 import os
 import re
 import socket
@@ -89,6 +90,21 @@ def test_every_metric_is_in_the_documentation_and_nothing_else_is() -> None:
     told = re.findall(r"^\| `(samgrid_\w+)", text, re.MULTILINE)
     assert sorted(told) == sorted(METRICS)
     assert set(re.findall(r"\bsamgrid_\w+\b", text)) == set(METRICS), "alarms name metrics that there are"
+
+
+def test_the_dashboard_shows_every_metric_and_no_other(account: Account) -> None:
+    dashboard = json.loads((SETUP.parent / "docs/grafana.json").read_text())
+    expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    asked = set(re.findall(r"\bsamgrid_\w+", " ".join(expressions)))
+    assert asked == set(re.findall(r"^# TYPE (\w+) ", render_metrics(account, account.database, NOW), re.MULTILINE))
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
+
+
+def test_room_on_disks_is_of_folders_that_are_there(account: Account) -> None:
+    (value,) = scrape(account)["samgrid_disk_free_bytes"].items()
+    assert value[0] == labels(folder="state")
+    account.places.jobs.mkdir()
+    assert set(scrape(account)["samgrid_disk_free_bytes"]) == {labels(folder="state"), labels(folder="jobs")}
 
 
 def test_every_metric_has_its_kind_and_meaning(account: Account) -> None:

@@ -49,7 +49,8 @@ def collector(site: Site, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     folders = ("LOCAL_DIR", "LOG", "SPOOL", "LOCK", "RUN", "EXECUTE")
     settings: Mapping[str, object] = {
         **{"CONDOR_HOST": "127.0.0.1", "NETWORK_INTERFACE": "127.0.0.1", "COLLECTOR_HOST": address},
-        **{"USE_SHARED_PORT": False},
+        # It looks for what has expired three times in that many seconds; an ad says its own lifetime.
+        **{"USE_SHARED_PORT": False, "CLASSAD_LIFETIME": 15},
         **{f"SEC_DEFAULT_{what}": "NEVER" for what in ("AUTHENTICATION", "ENCRYPTION", "INTEGRITY", "NEGOTIATION")},
         **{f"ALLOW_{what}": "*" for what in ("READ", "WRITE", "DAEMON")},
         **dict.fromkeys(folders, folder),
@@ -89,6 +90,15 @@ def test_a_broker_picks_the_right_site_of_two(collector: str) -> None:
     assert choose('member("command", JobTypes)') == ["other.example.org"]
     assert choose('member("events", Attributes_pythia) && Slots >= 4 && RunningLocalJobs == 3') == ["head.example.org"]
     assert choose('member("unheard", JobTypes)') == []
+
+
+@with_condor
+def test_an_offer_that_nobody_renews_expires(collector: str) -> None:
+    for offer in (OFFER, OTHER):
+        send_classad(collector, render_classad(offer))
+    wait_until(lambda: ask("-any").count("SamgridSite") == 2, "both sites in condor_status")
+    send_classad(collector, render_classad(replace(OFFER, lifetime=1)))
+    wait_until(lambda: choose("true") == [OTHER.host], "the other site alone")
 
 
 @with_condor

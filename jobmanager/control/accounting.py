@@ -10,6 +10,7 @@ import os
 import pwd
 import socket
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -119,10 +120,11 @@ def _put_file(folder: Path, name: str, text: str) -> None:
     # APEL's sender takes every file of its folder, also one that is being written.
     beside = folder / f".samgrid-{os.geteuid()}"
     make_state_folder(beside)
-    replace_file(beside / name, text.encode(errors="replace"), 0o666 & ~umask)
+    replace_file(beside / name, text.encode(errors="replace"), 0o666 & ~umask, "new")
     (beside / name).replace(folder / name)
     sync_folder(folder)
-    beside.rmdir()
+    with suppress(OSError):  # what somebody who was killed has left there stays until that file is written again
+        beside.rmdir()
 
 
 def render_apel(records: Iterable[UsageRecord], site: str) -> str:

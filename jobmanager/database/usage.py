@@ -168,7 +168,7 @@ _SUMMARIES = f"""
 SELECT {_IN_COMMON}, {_MONTH}, count(*), min(ended), max(ended), sum(ended - {_START}),
     CAST(round(total(cpu_seconds)) AS INTEGER)
 {_FROM} WHERE {_MONTH} IN (SELECT DISTINCT {_MONTH} FROM usage_record WHERE id BETWEEN ? AND ?)
-    AND unixepoch(ended, 'unixepoch', 'start of month') >= ?
+    AND CAST(strftime('%s', ended, 'unixepoch', 'start of month') AS INTEGER) >= ?
 GROUP BY subject, vo, submit_host, benchmark, benchmark_type, cores, {_MONTH} ORDER BY {_MONTH}, subject, cores
 """
 

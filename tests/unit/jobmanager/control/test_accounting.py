@@ -1,6 +1,7 @@
 """Usage records: what is in them, that each attempt is in one, and that a kill neither loses nor doubles any."""
 
 import json
+import os
 from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
@@ -208,6 +209,18 @@ def test_who_is_killed_neither_loses_nor_doubles(
     monkeypatch.setattr(accounting, "_put_file", put_file)
     assert run(account, out) == 0
     assert find_ids(out) == Counter([f"{B}-1-1", *(f"{A}-{number}-1" for number in range(1, 9))])
+
+
+def test_what_a_killed_process_left_half_written_is_in_nobodys_way(account: Account, out: Path) -> None:
+    put_grid_job(account, A, [Ran(0, 10)])
+    beside = out / f".samgrid-{os.geteuid()}"
+    beside.mkdir(mode=0o700)
+    for name in (f".{APEL}-{A}-1-1.new", f".samgrid-auditor-{A}-1-1.new"):
+        (beside / name).write_text("APEL-indiv")
+    assert run(account, out) == 0
+    assert find_ids(out) == Counter([f"{A}-1-1"])
+    assert run(account, out, form="auditor") == 0
+    assert not beside.exists()
 
 
 def test_files_are_written_again_with_the_same_records(

@@ -52,6 +52,19 @@ def test_nothing_is_lost_and_columns_are_as_after_writing_it_anew(path: Path) ->
     assert [sorted(database._store.query(f"SELECT * FROM {table}")) for table in tables] == before
 
 
+def test_what_ended_before_the_upgrade_gets_usage_records(path: Path) -> None:
+    database = Database(path)
+    ended = database.accounting.unrecorded("", 99)
+    assert ended
+    with database.transaction():
+        for job_id in ended:
+            database.accounting.record(job_id)
+    records = list(database.accounting.records(1, 999))
+    assert {record.grid_job for record in records} <= set(ended)
+    assert {2} <= {record.attempt for record in records} <= {1, 2}
+    assert database.accounting.unrecorded("", 99) == []
+
+
 def test_times_are_what_they_were(tmp_path: Path) -> None:
     database = Database(restore(tmp_path, 4))
     ((grid_job, job),) = database.local_jobs.named("m1lsx5co-2.1")

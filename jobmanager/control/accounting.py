@@ -18,7 +18,7 @@ from jobmanager.database.times import render_time
 from jobmanager.database.usage import KEPT, Accounting, InCommon, Terms, UsageRecord, UsageSummary
 from jobmanager.site.account import Account
 from jobmanager.site.places import make_state_folder
-from jobmanager.site.settings import SiteSettings
+from jobmanager.site.settings import AccountingSettings, SiteSettings
 from sandbox.files import locked, replace_file, sync_folder
 
 MOST = 1000
@@ -79,7 +79,8 @@ def _record_ended(account: Account) -> None:
         last = job_ids[-1]
     # As the account's advertisement is called.
     submit_host = f"samgrid/{pwd.getpwuid(os.geteuid()).pw_name}@{socket.getfqdn()}"
-    terms = Terms(submit_host, settings.vo or None, settings.benchmark, settings.benchmark_type.value)
+    vo = None if settings.vo == AccountingSettings.vo else settings.vo
+    terms = Terms(submit_host, vo, settings.benchmark, settings.benchmark_type.value)
     with database.transaction():
         database.accounting.put_terms(terms)
 

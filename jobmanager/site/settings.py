@@ -249,7 +249,9 @@ class AccountingSettings:
 
     benchmark: float = _key(0, "How fast one core is here; 0 = not known.", "", 0, 1000)
     benchmark_type: Benchmark = _key(Benchmark.HEPSCORE23, "What that was measured with.")  # noqa: RUF009
-    vo: str = _key("", "Virtual organization that the local jobs of this account run for; empty: not known.")
+    vo: str = _key(
+        "unknown", "Virtual organization that the local jobs of this account run for; unknown: records name none."
+    )
 
 
 @dataclass(frozen=True)

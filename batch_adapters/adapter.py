@@ -202,6 +202,11 @@ class LocalStatus:
     """The command that lets it go on; empty where nothing but its turn keeps it."""
 
     @property
+    def says_why(self) -> bool:
+        """False where it says no more of an end than that there was no start: somebody may have deleted the job."""
+        return self.cause is not Cause.NEVER_STARTED
+
+    @property
     def is_alive(self) -> bool:
         """True where it waits, runs or is suspended, and is not on its way out."""
         return self.state is not None and not self.state.is_final and not self.is_leaving
@@ -370,6 +375,9 @@ class BatchAdapter:
     read_history: Reader = Lines("(?!)")
     causes: Mapping[str, Cause] = field(default_factory=dict)
     """Of native states that say why a job ended: Slurm's TIMEOUT is a time limit."""
+    log_causes: Mapping[int, Cause] = field(default_factory=dict)
+    """Of the exit codes below zero with which its log calls jobs FAILED, why they ended; where that log calls a job
+    FAILED with any other code, somebody deleted it. Empty: its exit codes do not say such things."""
     leaving: frozenset[str] = frozenset()
     """Native states of jobs on their way out."""
     blocks: Mapping[str, str] = field(default_factory=dict)

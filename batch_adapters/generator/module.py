@@ -8,7 +8,7 @@ import abc
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -111,10 +111,26 @@ class LogModule:
     """The log's name within its folder, for ``--log FOLDER``."""
     dated_files: bool = False
     """The log is a folder of files ``YYYYMMDD``, not one file with rotated ones (``.1``, ``.old``) beside it."""
+    read_deletions: Callable[[bytes], Iterable[tuple[bytes, bytes]]] | None = None
+    """Of each deletion in a block of whole records the id of the job, or of the array, and the user who asked for it:
+    the 001 lines have no room for that. None: the log does not tell."""
 
     def open_feed(self, settings: FeedSettings) -> Feed:
         """A feed that follows the log; raises OSError where it is there and cannot be read, or LogNotKnown."""
         return LogFeed(self, settings)
+
+    def find_deletions(self, log: Path, ids: Container[str], since: int) -> dict[str, str]:
+        """Who deleted which of some jobs since a second, by their ids.
+
+        :raises OSError: the log cannot be read.
+        """
+        if self.read_deletions is None:
+            return {}
+        follower = Follower(find_source(self, log), self.record_ends)
+        follower.start(since, self.new_parser().read_time)
+        found = (deletion for block in follower.read_blocks() for deletion in self.read_deletions(block))
+        named = ((os.fsdecode(local_id), os.fsdecode(user)) for local_id, user in found)
+        return {local_id: user for local_id, user in named if local_id in ids}
 
 
 def render_line(stamp: bytes, local_id: bytes, state: bytes, exit_code: bytes = b"0") -> bytes:

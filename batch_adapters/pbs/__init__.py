@@ -8,7 +8,14 @@ from dataclasses import replace
 
 from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Listing, Meaning, Naming
 from batch_adapters.pbs.diagnosis import diagnose_pbs, diagnose_torque
-from batch_adapters.pbs.queries import list_causes, list_ended_states, read_json_jobs, read_xml_jobs
+from batch_adapters.pbs.queries import (
+    PBS_CAUSES,
+    TORQUE_CAUSES,
+    list_causes,
+    list_ended_states,
+    read_json_jobs,
+    read_xml_jobs,
+)
 from batch_adapters.states import State
 
 # Exit codes are the PBS error's last eight bits, and no two commands agree on the one for a dead server: words count.
@@ -168,6 +175,7 @@ PBS = BatchAdapter(
         **list_ended_states("FX"),
     },
     causes=list_causes("FX"),
+    log_causes=PBS_CAUSES,
     leaving=frozenset("E"),
     # Holds are the owner's, an operator's, the system's (a dependency) or for a bad password. Elements of an array that
     # is held say Q, and cannot be released one by one.
@@ -244,6 +252,7 @@ TORQUE = replace(
         **list_ended_states("C"),
     },
     causes=list_causes("C"),
+    log_causes=TORQUE_CAUSES,
     index_words="${PBS_ARRAYID:-1}",
     # It makes one only where $tmpdir is set for MOM; else this is whatever the login has set.
     job_folder_words="",

@@ -5,7 +5,8 @@ Ids are as qsub prints and qstat takes them: ``12.server``, for arrays ``18[3].s
 
 import enum
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +31,15 @@ _EVENT = re.compile(
     rb"|Dependency request for job rejected|[0-9]++[^ ;\n]*+ Finished job did not satisfy dependency))"
     rb"|Req;req_commit;job_id: ([0-9][^;\s]*+))"
 )
+# Whose request it is stands before it: 6 deletes a job, 100 (OpenPBS) a list of them.
+_DELETION = re.compile(
+    rb"^(?:(?:.{19}[^;\n]*;[0-9a-f]+;[^;\n]*;Req;;Type (?:6|100) request received from ([^@\n]+)@.*\n)?"
+    rb".{19}[^;\n]*;[0-9a-f]+;[^;\n]*;Job;([0-9]+\[[0-9][-0-9:,]*\][^;\n]*);delete job request received$"
+    rb"|.{19}[^;\n]*;[0-9a-f]+;[^;\n]*;Job;([0-9][^;\n]*);Job to be deleted at request of ([^@\n]+))",
+    re.MULTILINE,
+)
+_ELEMENTS = re.compile(rb"([0-9]+)\[([-0-9:,]+)\](.*)")
+_RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
 _DATED = re.compile(rb"^([0-9/]{10} [0-9:]{8})[.;]", re.MULTILINE)
 
 _PENDING, _ACTIVE, _SUSPENDED, _FAILED, _DONE = b";1;0\n", b";2;0\n", b";16;0\n", b";4;0\n", b";8;0\n"
@@ -194,6 +204,21 @@ def _has_failed(course: _Course | None, exit_code: int) -> bool:
     return course is _Course.DELETED or exit_code < 0
 
 
+def read_deletions(block: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Who deleted which job; of elements that wait there is the request only, perhaps one for many of them."""
+    from batch_adapters.adapter import Garbled, read_range  # no generator needs it
+
+    for requester, requested, local_id, user in _DELETION.findall(block):
+        if local_id:
+            yield local_id, user
+        elif elements := _ELEMENTS.fullmatch(requested):
+            number, numbers, rest = elements.groups()
+            for part in map(_RANGE.fullmatch, numbers.decode().split(",")):
+                with suppress(Garbled):
+                    for n in read_range(*part.groups()) if part else ():
+                        yield b"%b[%d]%b" % (number, n, rest), requester
+
+
 _HOME = re.compile(r"^\s*(?:export\s+)?PBS_HOME\s*=\s*[\"']?([^\s\"'#]+)", re.MULTILINE)
 _USUAL_HOMES = (Path("/var/spool/pbs"), Path("/var/spool/torque"))
 
@@ -214,5 +239,5 @@ def find_log(environment: Mapping[str, str]) -> Path:
     raise LogNotKnown(f"PBS' log is not known: no PBS_HOME, none in {configuration}; set it, or name it with --log DIR")
 
 
-PBS = LogModule(name="pbs", find_log=find_log, new_parser=ServerLog, dated_files=True)
+PBS = LogModule(name="pbs", find_log=find_log, new_parser=ServerLog, dated_files=True, read_deletions=read_deletions)
 """The log of the PBS server of this host, ``PBS_HOME/server_logs/YYYYMMDD``."""

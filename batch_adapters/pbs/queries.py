@@ -22,7 +22,7 @@ _BORROWED = " without a start"
 _NEVER_STARTED = dict.fromkeys((-1, -2, -3, -7), Cause.NEVER_STARTED)
 _MOM_LOST = dict.fromkeys((-4, -5, -6), Cause.NODE_LOST)
 # JOB_EXEC_… in job.h of OpenPBS 23.06 (to -30) and PBS Professional: what an exit status below zero means.
-_PBS_CAUSES = {
+PBS_CAUSES = {
     **_NEVER_STARTED,
     **_MOM_LOST,
     **dict.fromkeys((-10, -13, -16, -17, -21, -22, -23, -30), Cause.NEVER_STARTED),
@@ -33,7 +33,7 @@ _PBS_CAUSES = {
     -29: Cause.TIME_LIMIT,
 }
 # In pbs_job.h of Torque 6.
-_TORQUE_CAUSES = {
+TORQUE_CAUSES = {
     **_NEVER_STARTED,
     **_MOM_LOST,
     **dict.fromkeys((-8, -9, -13, -14), Cause.NEVER_STARTED),
@@ -51,7 +51,8 @@ def list_causes(letters: str) -> dict[str, Cause]:
     causes = {letter + " deleted": Cause.CANCELLED_OUTSIDE for letter in letters}
     # A dependency that failed.
     causes |= {letter + " failed": Cause.NEVER_STARTED for letter in letters}
-    # While its array goes on, one that has ended on a server without history may be answered like this, too.
+    # While its array goes on, one that was deleted before its start is answered like this and, on a server without
+    # history, one that has ended.
     causes |= {letter + _BORROWED: Cause.NEVER_STARTED for letter in letters}
     # When its array has ended it is a server with history, and that forgets none that has run.
     return causes | ({"F" + _BORROWED: Cause.CANCELLED_OUTSIDE} if "F" in letters else {})
@@ -77,7 +78,7 @@ def read_json_jobs(printed: str) -> Iterator[Job]:
     jobs = answer.get("Jobs", {}) if isinstance(answer, dict) else None
     if not isinstance(jobs, dict) or not all(isinstance(job, dict) for job in jobs.values()):
         raise Garbled(f"no list of jobs: {printed[:200]!r}")
-    yield from _read_jobs({name: _forget_borrowed(name, job) for name, job in jobs.items()}, _PBS_CAUSES)
+    yield from _read_jobs({name: _forget_borrowed(name, job) for name, job in jobs.items()}, PBS_CAUSES)
 
 
 def _forget_borrowed(local_id: str, attributes: Mapping[str, object]) -> Mapping[str, object]:
@@ -113,7 +114,7 @@ def read_xml_jobs(printed: str) -> Iterator[Job]:
     if not lists or any(each.tag != "Data" for each in lists):
         raise Garbled(f"no list of jobs: {printed[:200]!r}")
     jobs = {job.findtext("Job_Id", ""): {item.tag: item.text or "" for item in job} for each in lists for job in each}
-    yield from _read_jobs(jobs, _TORQUE_CAUSES)
+    yield from _read_jobs(jobs, TORQUE_CAUSES)
 
 
 def _read_jobs(jobs: Mapping[str, Mapping[str, object]], causes: Mapping[int, Cause]) -> Iterator[Job]:

@@ -12,7 +12,7 @@ not tell of that, there it is DONE with 137.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from batch_adapters.generator.module import LogModule, LogNotKnown, Parser, remember, render_line
@@ -48,6 +48,10 @@ _RECORD = re.compile(
     rb":([0-9]{1,10}):(?:-1|0|([0-9]{1,10})):NONE:"
     rb"|acct:" + _ACCOUNT + rb")"
 )
+_DELETION = re.compile(
+    rb"^[0-9]{10}:job_log:[0-9]{10}:deleted:([0-9]{1,10}):(?:-1|0|([0-9]{1,10})):NONE:[a-z]*:([^:\n]+):", re.MULTILINE
+)
+_DAEMONS = (b"execution daemon", b"scheduler", b"master")
 _ENDED = re.compile(rb"\n(?![0-9]{10}:)" + _ACCOUNT)
 _DATED = re.compile(rb"\n([0-9]{10}):[a-z_]+:")
 
@@ -132,6 +136,11 @@ def _render_id(job: bytes, task: bytes) -> bytes:
     return b"%b.%b" % (job, task) if task else job
 
 
+def read_deletions(block: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Who deleted which job; the daemons' own steps of a deletion are left out."""
+    return ((_render_id(job, task), user) for job, task, user in _DELETION.findall(block) if user not in _DAEMONS)
+
+
 def find_log(environment: Mapping[str, str]) -> Path:
     """``$SGE_ROOT/$SGE_CELL/common/reporting``; without SGE_CELL, the cell ``default``."""
     if root := environment.get("SGE_ROOT"):
@@ -139,4 +148,10 @@ def find_log(environment: Mapping[str, str]) -> Path:
     raise LogNotKnown("Grid Engine's reporting file is not known: set SGE_ROOT, or name it with --log PATH")
 
 
-SGE = LogModule(name="sge", find_log=find_log, new_parser=GridEngineLog, file_name="reporting")
+SGE = LogModule(
+    name="sge",
+    find_log=find_log,
+    new_parser=GridEngineLog,
+    file_name="reporting",
+    read_deletions=read_deletions,
+)

@@ -3,18 +3,20 @@
 import logging
 import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from batch_adapters.adapter import Garbled, LocalStatus, Unreachable
 from batch_adapters.running.batch_system import BatchSystem
-from batch_adapters.states import State
+from batch_adapters.states import Cause, State
+from jobmanager.completion.deletions import find_deletions
 from jobmanager.database.database import Database
 from jobmanager.database.local_job import LocalJob
-from jobmanager.site.account import Account, find_batch_system
+from jobmanager.site.account import Account, find_batch_adapter, find_batch_system
+from jobmanager.site.settings import EventSource
 from jobmanager.states.changes import change_in_parts, in_parts
 from jobmanager.states.driver_status import reconcile_with_drivers
-from jobmanager.states.ends import wants_a_word, was_told_to_end
+from jobmanager.states.ends import may_have_been_deleted, wants_a_word, was_told_to_end
 from jobmanager.states.reconciliation import ask_queue
 from jobmanager.states.transitions import note_batch_end, reopen
 
@@ -65,6 +67,7 @@ class _Ended:
 
     index: int
     local_id: str | None
+    array: str | None
     token: str | None
     state: State
     driver: str | None
@@ -72,7 +75,7 @@ class _Ended:
 
 
 def _note(job: LocalJob) -> _Ended:
-    return _Ended(job.index, job.local_id, job.token, job.state, job.driver, job.ended_time)
+    return _Ended(job.index, job.local_id, job.array, job.token, job.state, job.driver, job.ended_time)
 
 
 class _Chosen:
@@ -126,12 +129,20 @@ def _stop_waiting(job: LocalJob) -> bool:
 
 
 def ask_for_causes(account: Account, job_id: str, select: Selection) -> None:
-    """Ask the batch system why local jobs ended that did not end by themselves: of each token its history, once.
+    """Ask why local jobs ended that did not end by themselves: the batch system, and then what its log says.
 
     A cancel does not wait for the answer.
 
     :raises Unreachable: nobody answered, or the history may still be on its way.
     """
+    _ask_history(account, job_id, select)
+    suspects = [_note(job) for job in select() if may_have_been_deleted(job)]
+    if suspects:
+        _read_log(account, job_id, suspects)
+
+
+def _ask_history(account: Account, job_id: str, select: Selection) -> None:
+    """Ask of each token once."""
     database = account.database
     puzzling = _Chosen(database, job_id, filter(wants_a_word, select()))
     if not puzzling.by_token:
@@ -145,7 +156,8 @@ def ask_for_causes(account: Account, job_id: str, select: Selection) -> None:
 
     try:
         for token in sorted(puzzling.by_token):
-            answer = {status.local_id: status for status in (*system.find(token), *system.find_ended(token))}
+            shown = (status for status in system.find(token) if status.says_why)
+            answer = {status.local_id: status for status in (*shown, *system.find_ended(token))}
             change_in_parts(database, job_id, (job for job in puzzling.read(token) if job.local_id in answer), apply)
     except (Unreachable, Garbled) as error:
         if not database.grid_jobs.get(job_id).cancelled:
@@ -155,6 +167,37 @@ def ask_for_causes(account: Account, job_id: str, select: Selection) -> None:
     if system.adapter.history is not None:
         late = (_note(job) for token in puzzling.by_token for job in puzzling.read(token) if wants_a_word(job))
         _wait_for(late, system.adapter.outputs_lag, "to come into the history")
+
+
+def _read_log(account: Account, job_id: str, suspects: list[_Ended]) -> None:
+    """Keep what the log says of why local jobs ended."""
+    batch = account.database.grid_jobs.get(job_id).batch
+    adapter = find_batch_adapter(account, batch)
+    is_followed = account.configuration.find_events(batch).source is not EventSource.POLL
+    causes = adapter.log_causes if is_followed else {}
+    ids = {name for job in suspects for name in (job.local_id, job.array) if name}
+    deletions = find_deletions(account, batch, ids, min(job.ended_time or 0 for job in suspects))
+
+    def apply(job: LocalJob) -> bool:
+        if not may_have_been_deleted(job):
+            return False
+        status = _find_log_status(job, deletions, causes)
+        return status is not None and note_batch_end(job, status)
+
+    change_in_parts(account.database, job_id, suspects, apply)
+
+
+def _find_log_status(job: LocalJob, deletions: Mapping[str, str], causes: Mapping[int, Cause]) -> LocalStatus | None:
+    """What the log says of the end of a local job; None where that is nothing but its time."""
+    code = job.failure_code
+    if code is not None and code in causes:
+        return LocalStatus(str(job.local_id), f"exit status {code}", State.FAILED, cause=causes[code])
+    # Who deletes an array ends what waits of it without another word.
+    of_array = deletions.get(str(job.array)) if job.driver is None else None
+    by = deletions.get(str(job.local_id), of_array)
+    if by is None and (code is None or code < 0 or not causes):
+        return None
+    return LocalStatus(str(job.local_id), "deleted", State.FAILED, cause=Cause.CANCELLED_OUTSIDE, by=by or "")
 
 
 def _wait_for_outputs(unproven: Iterable[_Ended], lag: float) -> None:

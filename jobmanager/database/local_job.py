@@ -190,6 +190,13 @@ class LocalJob(Document):
             for e in self.element.iterfind("evidence/seen")
         ]
 
+    @property
+    def failure_code(self) -> int | None:
+        """The exit code of the log's last word on it, where that is a failure."""
+        told = next((seen.said for seen in reversed(self.evidence()) if seen.source == "log"), "")
+        word, _, code = told.partition(" ")
+        return int(code) if word == State.FAILED.word and code else None
+
     # runs and attempts
 
     def put_times(self, *, started: float | None = None, ended: float | None = None) -> None:

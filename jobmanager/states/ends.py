@@ -100,6 +100,15 @@ def wants_a_word(job: LocalJob) -> bool:
     return _was_ended(job) or any(seen.source == "log" and seen.state is State.FAILED for seen in job.evidence())
 
 
+def may_have_been_deleted(job: LocalJob) -> bool:
+    """True where somebody, or a limit, may have ended a local job, and the batch system's history does not say so."""
+    if job.local_id is None or not job.state.is_final or job.cancel_asked is not None or not _was_ended(job):
+        return False
+    if job.batch_cause is None:
+        return job.batch_state is not State.DONE
+    return job.batch_cause in (Cause.SIGNAL, Cause.NEVER_STARTED)
+
+
 _SENTENCES = {
     Cause.TIME_LIMIT: "it ran longer than it may",
     Cause.CPU_LIMIT: "it took more CPU time than it may",

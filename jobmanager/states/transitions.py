@@ -87,7 +87,7 @@ def apply_status(job: LocalJob, status: "LocalStatus", asked: int, source: str) 
     words = f"{status.native_state}{code} {status.reason}".strip()
     job.put_evidence(Evidence(source, words, asked, state.word, state))
     _enter(job, state, asked)
-    if state.is_final:
+    if state.is_final and (status.says_why or source == "history"):
         note_batch_end(job, status)
     _put_wait_reason(job, status, asked, source)
     job.queue_time = asked

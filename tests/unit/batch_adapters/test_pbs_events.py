@@ -9,7 +9,7 @@ import pytest
 
 from batch_adapters.generator.module import LogNotKnown
 from batch_adapters.pbs import events
-from batch_adapters.pbs.events import PBS, ServerLog, find_log
+from batch_adapters.pbs.events import PBS, ServerLog, find_log, read_deletions
 from tests.unit.batch_adapters.log_reading import collect_changes, read_lines, use_utc
 
 RECORDED = Path(__file__).parents[2] / "recorded" / "pbs"
@@ -123,6 +123,30 @@ def test_a_job_whose_host_is_lost_waits_again() -> None:
         "39[1].vm": "2 4/-20 1 2 8/0",
         "39[2].vm": "2 4/-20 1 2 8/0",
     }
+
+
+DELETIONS = (RECORDED / "pbs-server_log.deletions").read_bytes()
+
+
+def test_the_log_says_who_deleted_what_runs_and_what_waits() -> None:
+    deleted = [b"2[1].pbs1", b"2[2].pbs1", b"3[9].pbs1", b"3[10].pbs1"]
+    assert dict(read_deletions(DELETIONS)) == dict.fromkeys(deleted, b"root")
+
+
+@pytest.mark.parametrize(
+    ("requested", "deleted"),
+    [
+        ("3[5].vm", ["3[5].vm"]),
+        ("3[1-5:2,8].vm", ["3[1].vm", "3[3].vm", "3[5].vm", "3[8].vm"]),
+        pytest.param("3[].vm", [], id="a line of its own names who deletes the array"),
+        pytest.param("7.vm", [], id="so for a job that is none of an array"),
+        pytest.param("3[5-1].vm", [], id="no numbers"),
+        pytest.param("3[1-999999999].vm", [], id="more than any array has"),
+    ],
+)
+def test_a_request_alone_deletes_elements_that_wait(requested: str, deleted: list[str]) -> None:
+    found = list(read_deletions(line("delete job request received", requested, "0080")))
+    assert found == [(local_id.encode(), b"") for local_id in deleted]
 
 
 def test_starts_and_ends_agree_with_the_servers_own_accounting() -> None:

@@ -7,6 +7,7 @@ import os
 import re
 import resource
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -49,6 +50,12 @@ def _make_folder(factory: pytest.TempPathFactory, name: str) -> Path:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What waits for most of a minute comes first, so that others run meanwhile."""
     items.sort(key=lambda item: item.get_closest_marker("waits_long") is None)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish() -> None:
+    """Let pytest remove what earlier runs have left, in a call for each level: a tree too deep for it is no failure."""
+    sys.setrecursionlimit(100_000)
 
 
 @pytest.fixture

@@ -3,10 +3,12 @@
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from batch_adapters.states import State
+from jobmanager.control import cancel_requests
 from jobmanager.control.cancel_requests import cancel_withdrawn, forget_withdrawal, hold_back
 from jobmanager.database.grid_job import GramOrigin, GridJob
 from jobmanager.site.account import Account
@@ -24,11 +26,15 @@ def mark(account: Account) -> Path:
     return path
 
 
-def test_a_mark_that_is_being_made_cancels_nothing_yet(account: Account, mark: Path) -> None:
+@pytest.mark.parametrize(("age", "is_cancelled"), [(0.5, False), (1.5, True)])
+def test_a_mark_that_is_being_made_cancels_nothing_yet(
+    account: Account, mark: Path, monkeypatch: pytest.MonkeyPatch, age: float, is_cancelled: bool
+) -> None:
     accept(account)
-    mark.touch()
+    now = mark.stat().st_mtime + age
+    monkeypatch.setattr(cancel_requests, "time", SimpleNamespace(time=lambda: now))
     assert cancel_withdrawn(account) == {JOB}
-    assert not account.database.grid_jobs.get(JOB).cancelled
+    assert account.database.grid_jobs.get(JOB).cancelled is is_cancelled
 
 
 def accept(account: Account) -> None:

@@ -81,7 +81,7 @@ class Table:
     @cached_property
     def revision(self) -> str:
         """The statement that writes a row in place of the one with its key, if what is settled is the same there."""
-        places = {name: f"{name} = ?{place}" for place, name in enumerate(self.kinds, 1)}
+        places = {name: f"{name} = :{name}" for name in self.kinds}
         free = [places[name] for name in self.columns if name not in self.settled]
         # The plus: the row is found by its key.
         same = [*(places[name] for name in self.key), *(f"+{places[name].replace('=', 'IS')}" for name in self.settled)]
@@ -90,7 +90,7 @@ class Table:
     @cached_property
     def insertion(self) -> str:
         """The statement that writes a row, in place of the one with its key; never of one that is like it elsewhere."""
-        names, places = ", ".join(self.kinds), ", ".join("?" * len(self.kinds))
+        names, places = ", ".join(self.kinds), ", ".join(f":{name}" for name in self.kinds)
         others = ", ".join(f"{name} = excluded.{name}" for name in self.columns)
         update = f"ON CONFLICT ({', '.join(self.key)}) DO UPDATE SET {others}"
         return f"INSERT INTO {self.name} ({names}) VALUES ({places}) {update}"
@@ -232,7 +232,8 @@ class Store:
         """Write the rows that a table derives from documents, each with what its `find` takes beside it."""
         with self._translated():
             for document in documents:
-                for row in table.rows(*document):
+                for values in table.rows(*document):
+                    row = dict(zip(table.kinds, values, strict=True))
                     if not table.settled or not self._connection.execute(table.revision, row).rowcount:
                         self._connection.execute(table.insertion, row)
 

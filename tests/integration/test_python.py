@@ -350,9 +350,7 @@ def test_what_failed_is_made_again_and_what_is_needed_is_known(
     whole[0].cancel()
 
 
-def test_what_is_missing_of_a_request_is_submitted_once(
-    shared: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_what_is_missing_of_a_request_is_submitted_once(shared: Path, tmp_path: Path) -> None:
     with pytest.raises(UnknownRequest, match="no grid job belongs to request 4711"):
         recover(4711)
     (tmp_path / "fail2").touch()

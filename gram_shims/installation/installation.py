@@ -59,7 +59,7 @@ def read_manifest(root: Root) -> Manifest | None:
         return _read(json.loads(place.read_bytes()))
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InstallError(f"{place} does not say what was installed: put it back from a backup") from error
 
 

@@ -19,9 +19,9 @@ from jobmanager.control.removal import remove_folder
 from jobmanager.database.database import Database
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob
-from jobmanager.requests.job_types import HANDLER_FAILURES
+from jobmanager.requests.job_types import HANDLER_FAILURES, HandlerError
 from jobmanager.requests.request_handler import make_adapter
-from jobmanager.requests.time_limit import HandlerHung, asking
+from jobmanager.requests.time_limit import MOST_DEATHS, HandlerHung, asking
 from jobmanager.site.account import Account
 from jobmanager.states.aggregation import Due, Task, judge, next_task
 from jobmanager.states.changes import change_in_parts
@@ -244,6 +244,8 @@ def _ask_for_summary(account: Account, job: GridJob) -> tuple[Mapping[str, str],
     try:
         if hangs := asked.find_hangs():  # it may have ended the worker, and would again
             raise HandlerHung(hangs[-1])
+        if (deaths := asked.count_deaths()) >= MOST_DEATHS:
+            raise HandlerError(f"the process that asked it has ended {deaths} times")
         with asked.limited():
             adapter = make_adapter(account, job.request(), job.request_folder)
             if type(adapter).getSummary is JobAdapter.getSummary:

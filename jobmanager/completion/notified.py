@@ -1,12 +1,15 @@
 """What people were told of ends and stalls (docs/notification.md): kept beside the job database, for whoever tells."""
 
 import json
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Self
 
 from jobmanager.site.account import Account
 from sandbox.files import replace_file
 
+_LATEST = 1e11
+"""Seconds since the epoch that are believed."""
 _DAY = 86_400
 """Seconds in which an end is told, or not at all."""
 
@@ -29,12 +32,22 @@ class Notified:
 
         :raises OSError: it is there, but cannot be opened.
         """
+        with suppress(FileNotFoundError):
+            if found := cls._read(account.places.notified.read_bytes()):
+                return found
+        # The monitor writes that file when it starts, before any grid job can end.
+        configured = account.places.monitor_configuration
+        return cls(configured.stat().st_mtime if configured.exists() else now)
+
+    @classmethod
+    def _read(cls, data: bytes) -> Self | None:
+        """What a file says; None of one that is damaged."""
         try:
-            return cls(**json.loads(account.places.notified.read_bytes()))
-        except (FileNotFoundError, ValueError, TypeError):
-            # The monitor writes that file when it starts, before any grid job can end.
-            configured = account.places.monitor_configuration
-            return cls(configured.stat().st_mtime if configured.exists() else now)
+            found = cls(**json.loads(data))
+            numbers = (found.begun, *found.told.values(), *found.tries.values(), *found.troubled.values())
+        except (ValueError, TypeError, AttributeError, RecursionError):
+            return None
+        return found if all(type(number) in (int, float) and 0 <= number < _LATEST for number in numbers) else None
 
     def write(self, account: Account) -> None:
         """Keep it, whatever happens next."""
@@ -52,7 +65,10 @@ class Notified:
 
 
 def has_untold(account: Account, now: float) -> bool:
-    """True where somebody waits to be told of an end."""
-    return bool(account.configuration.notification.command) and bool(
-        Notified.read(account, now).find_untold(account, now)
-    )
+    """True where somebody waits to be told of an end, or it cannot be known: whoever tells will say why."""
+    if not account.configuration.notification.command:
+        return False
+    try:
+        return bool(Notified.read(account, now).find_untold(account, now))
+    except OSError:
+        return True

@@ -130,7 +130,7 @@ def _read_note(made: StatePlaces, file: Path) -> str:
             jobs = json.loads(stream.read(_LONGEST_NOTE))["jobs"]
         if not made.database.is_file():
             raise KeyError(made.database.name)
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise BackupError(f"{file} is no backup of samgrid's: {error}") from error
     note.unlink()
     return str(jobs)

@@ -24,7 +24,7 @@ from jobmanager.monitor.worker_server import serve
 from jobmanager.monitor.workers import BUSY, HUNG, POSTPONED, TRY_LATER
 from jobmanager.requests.attributes import BadRequest
 from jobmanager.requests.job_types import HandlerError
-from jobmanager.requests.time_limit import MOST_HANGS, HandlerHung, asking
+from jobmanager.requests.time_limit import MOST_DEATHS, MOST_HANGS, HandlerHung, asking
 from jobmanager.run_grid_job import run_grid_job
 from jobmanager.site.account import Account, open_account
 from jobmanager.site.places import FIRST_QUESTIONS, StatePlaces
@@ -145,7 +145,7 @@ def _do_task_of_grid_job(account: Account, task: Task, grid_job: str) -> None:
         _log_unused(account, grid_job)
         begin = advance_grid_job if task is Task.ADVANCE else run_grid_job
         try:
-            _refuse_hung(account, grid_job)
+            _refuse_hopeless(account, grid_job)
             begin(account, grid_job)
         except HandlerHung as error:
             logger.warning("%s %s", grid_job, error, exc_info=error.__cause__)
@@ -179,10 +179,18 @@ def _find_hangs(account: Account, grid_job: str) -> list[str]:
     return [hang for what in FIRST_QUESTIONS for hang in asking(account, grid_job, what).find_hangs()]
 
 
-def _refuse_hung(account: Account, grid_job: str) -> None:
-    """Ask no handler again that has ended its worker too often: the worker could not say so."""
+def _refuse_hopeless(account: Account, grid_job: str) -> None:
+    """Ask no handler again with which workers have ended too often: they could not say so."""
     if len(_find_hangs(account, grid_job)) >= MOST_HANGS:
         raise HandlerError(_render_hangs(account, grid_job))
+    deaths = sum(asking(account, grid_job, what).count_deaths() for what in FIRST_QUESTIONS)
+    if not deaths:
+        return
+    job_type = account.database.grid_jobs.get(grid_job).job_type
+    sentence = f"handler {job_type} was asked {deaths} times, and each time the process that asked it ended"
+    if deaths >= MOST_DEATHS:
+        raise HandlerError(sentence)
+    logger.warning("%s %s: it is given up after %d times", grid_job, sentence, MOST_DEATHS)
 
 
 def _render_hangs(account: Account, grid_job: str) -> str:

@@ -13,7 +13,6 @@ from typing import Protocol
 from batch_adapters.running.backoff import Backoff
 from jobmanager.database.database import DatabaseError, UnknownJob
 from jobmanager.monitor.child import Child
-from jobmanager.requests.time_limit import has_stack
 from jobmanager.site.account import Account
 from jobmanager.site.places import FIRST_QUESTIONS, QUESTIONS
 from jobmanager.states.aggregation import Task
@@ -35,6 +34,8 @@ BEGINNING = (Task.SUBMIT, Task.ADVANCE)
 _OF_ACCOUNT = (Task.RECONCILE, Task.NOTIFY)
 """Tasks whose subject is no grid job."""
 
+_SHORTEST_PAUSE = 1.0
+"""Seconds before a handler is asked again that has hung, or with which its worker has ended."""
 HANDLER_PATIENCE = 5.0
 """Seconds for which a worker that waits for a handler keeps others from being started."""
 MOST_ASIDE = 16
@@ -76,7 +77,7 @@ class _Subject:
     begun: float = 0.0
     """When its worker was started."""
     hangs: int = 0
-    """How often its handler did not come to an end."""
+    """How often its handler did not come to an end, or its worker ended while it asked."""
     not_before: float = 0.0
     """When such a handler may be asked again."""
     postponement: Postponement = field(default_factory=Postponement)
@@ -145,35 +146,51 @@ class Workers:
         waits = time.monotonic() - subject.begun >= HANDLER_PATIENCE
         return waits and self._account.places.is_handler_asked(subject.name)
 
-    def _note_hang(self, subject: _Subject, status: int) -> None:
-        """A handler that did not come to an end is asked again after as long as it took, and longer each time."""
-        asked = self._account.places.handler_asked
-        if status != HUNG and not (status and any(has_stack(asked(subject.name, what)) for what in QUESTIONS)):
-            return
+    def _note_hang(self, subject: _Subject, place: int) -> None:
+        """A handler that did not come to an end is asked again after as long as it took, and longer each time.
+
+        The second of those that ended at once waits twice as long: one of them may have ended the server of all.
+        """
         now = time.monotonic()
         subject.hangs += 1
-        subject.not_before = now + subject.hangs * (now - subject.begun)
+        subject.not_before = now + place * subject.hangs * max(_SHORTEST_PAUSE, now - subject.begun)
+
+    def _has_died(self, subject: _Subject, status: int) -> bool:
+        """True where a worker has ended while it asked a handler: by itself, or because it had to be ended."""
+        if status == BUSY or subject.task in _OF_ACCOUNT:
+            return False  # it is another worker that asks, or none
+        # A worker and a reader of reports may run at once.
+        is_reader = subject.task is Task.REPORTS
+        return self._account.places.is_handler_asked(subject.name, {"lines"} if is_reader else {*QUESTIONS} - {"lines"})
 
     def reap(self) -> None:
         """Note what has become of the workers that ended; a problem that cannot be written down is kept in memory."""
+        hung = 0
         for subject in self._subjects.values():
             status = subject.worker.exit_status() if subject.worker else None
             if subject.worker is None or status is None:
                 continue
-            lines = subject.worker.last_words.splitlines() or [f"the worker ended with status {status}"]
+            has_died = self._has_died(subject, status)
+            lines = subject.worker.last_words.splitlines()
+            if not lines or (has_died and status != TRY_LATER):
+                lines.append(f"the worker ended with status {status}")
+            if has_died:
+                lines[-1] += ", while it asked the handler"
             subject.worker = None
-            subject.problem = lines[-1] if status not in (0, BUSY) else ""
-            log = logger.warning if status else logger.info
+            subject.problem = lines[-1] if has_died or status not in (0, BUSY) else ""
+            log = logger.warning if subject.problem else logger.info
             # A traceback is said once, however often it comes.
             is_known = subject.said == lines
             subject.said = lines
-            words = (lines[-1] if is_known else " | ".join(lines)) if status else ""
+            words = (lines[-1] if is_known else " | ".join(lines)) if subject.problem else ""
             log("%s %s ended with status %d %s", subject.name, subject.task, status, words)
             if status:
                 # It may have taken longer than the pause: it would fill the disk again at once.
                 subject.backoff.begin_anew(time.monotonic())
             if subject.task not in _OF_ACCOUNT:
-                self._note_hang(subject, status)
+                if status == HUNG or has_died:
+                    hung += 1
+                    self._note_hang(subject, hung)
                 if status == POSTPONED:
                     subject.postponement.wait(time.monotonic())
                 else:

@@ -147,7 +147,9 @@ def prepare_grid_job(account: Account, given: Given, folder: Path, first: GridJo
         count = count_local_jobs(adapter)
         seed = adapter.request.get("seed") or random.Random(job_id).randint(1, HIGHEST_SEED)
         digest = _find_digest(adapter.sweep, first) if adapter.sweep else None
-        job.put_slices(count, adapter.getSize(), seed, digest)
+        with blaming(f"handler {adapter.jobType}"):
+            size = adapter.getSize()
+        job.put_slices(count, size, seed, digest)
     job.repeats = first.job_id if first else None
     job.name = adapter.request["name"]
     job.min_success = adapter.request["min_success"]

@@ -24,10 +24,14 @@ KNOWN_TYPES = {
 }
 """Our job types and their modules: a request of one type need not wait for the others to be loaded."""
 ENTRY_POINT_GROUP = "samgrid.handlers"
-HANDLER_FAILURES = (Exception, SystemExit)
+HANDLER_FAILURES = (BaseException,)
 """What an experiment's code may raise: it must end nobody who runs it, and no check of it well."""
 
 _KINDS_OF_FAULT = "it needs a jobType, prepareWorkArea and getCommandAndArguments"
+
+
+class TooLong(BaseException):
+    """Raised inside a handler that has not come to an end; no code that catches every `Exception` catches this."""
 
 
 class HandlerError(UserError):
@@ -39,10 +43,10 @@ def blaming(what: str) -> Iterator[None]:
     """Whatever an experiment's code raises in the block is a HandlerError whose message begins with ``what``."""
     try:
         yield
-    except (BadRequest, HandlerError):
+    except (BadRequest, HandlerError, TooLong):
         raise
     except HANDLER_FAILURES as error:
-        raise HandlerError(f"{what}: {type(error).__name__}: {error}") from error
+        raise HandlerError(f"{what}: {type(error).__name__}: {error}".rstrip(": ")) from error
 
 
 def find_job_type(name: str, site_modules: Sequence[str]) -> type[JobAdapter]:

@@ -64,7 +64,8 @@ def read_adapter(
         *(rules.events_per_local_job, rules.recommended_cpu_time * 60, rules.max_cpu_time * 60, rules.max_local_jobs),
         configuration.sandbox.max_input_size * 1_000_000,
     )
-    return handler(request, Site(limits, values)), faults
+    with blaming(f"handler {handler.jobType}"):
+        return handler(request, Site(limits, values)), faults
 
 
 def find_handler(account: Account, given: Given) -> type[JobAdapter]:
@@ -86,7 +87,7 @@ def find_steps(adapter: JobAdapter) -> Sequence[Step]:
     """
     with blaming(f"handler {adapter.jobType}"):
         steps = list(adapter.getSteps())
-    names = [step.name for step in steps]
+        names = [step.name for step in steps]
     if len(set(names)) < len(names) or not all(map(STEP_NAME.fullmatch, names)):
         raise HandlerError(f"handler {adapter.jobType}: getSteps gives names that are no names, or twice: {names}")
     if faults := find_faults_of_order(steps):
@@ -150,6 +151,8 @@ def _find_faults(adapter: JobAdapter) -> list[str]:
     """The handler's word and the common attributes'."""
     with blaming(f"handler {adapter.jobType}"):
         faults = list(adapter.checkErrors())
+        if strange := [fault for fault in faults if not isinstance(fault, str)]:
+            raise TypeError(f"checkErrors gave {strange[0]!r}, which is no text")
     faults += [
         f"environment: {name!r} is no variable's name: it takes letters, digits and underscores"
         for name, _ in adapter.request["environment"]

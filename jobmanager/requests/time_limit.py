@@ -1,4 +1,4 @@
-"""An end to what an experiment's code does, however long it would go on by itself, and where it was then."""
+"""An end to what an experiment's code does, however long it would go on, or how often it would end its process."""
 
 import faulthandler
 import os
@@ -12,22 +12,20 @@ from itertools import islice
 from pathlib import Path
 from types import FrameType
 
-from jobmanager.requests.job_types import HandlerError
+from jobmanager.requests.job_types import HandlerError, TooLong
 from jobmanager.site.account import Account
 from sandbox.files import open_own
 
 MOST_HANGS = 3
 """How often a grid job's handler is asked that does not come to an end."""
+MOST_DEATHS = 20
+"""How often one is asked with which its process ends: others may have ended that, for want of memory or to restart."""
 _GRACE = 5.0
 """Seconds for code that was told to give up."""
 _SHOWN_CALLS = 3
 _STDERR = 2
 _CALL = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)')
 """A line of a stack as faulthandler writes it, the innermost call first."""
-
-
-class TooLong(BaseException):
-    """Raised inside a handler that has not come to an end; no code that catches every `Exception` catches this."""
 
 
 class HandlerHung(HandlerError):
@@ -78,15 +76,17 @@ def _render_calls(calls: "Iterator[tuple[str, str, str]]") -> str:
 
 @dataclass(frozen=True)
 class Asking:
-    """The questions of one kind to one grid job's handler, and how often it did not come to an end with them.
+    """The questions of one kind to one grid job's handler, and how often it hung, or its process died, over them.
 
-    Kept in two files of the grid job's folder, because whoever asks may end with the handler.
+    Kept in files of the grid job's folder, because whoever asks may end with the handler. One process asks at a time.
     """
 
     asked: Path
     """There while the handler is asked; with its stack in it where the process had to be ended."""
     hung: Path
     """A line for each time that it did not come to an end."""
+    died: Path
+    """A byte for each time that its process ended by itself, or was ended by others."""
     seconds: float
 
     @contextmanager
@@ -108,20 +108,33 @@ class Asking:
             os.close(record)
             self.asked.unlink(missing_ok=True)
         self.hung.unlink(missing_ok=True)
+        self.died.unlink(missing_ok=True)
 
     def find_hangs(self) -> list[str]:
         """Where it was each time, up to the last time that it came to an end."""
         self._note_end()
         return self.hung.read_text(errors="replace").splitlines() if self.hung.exists() else []
 
+    def count_deaths(self) -> int:
+        """How often the process that asked has ended, since it last came to an end."""
+        self._note_end()
+        return self.died.stat().st_size if self.died.exists() else 0
+
     def _note_end(self) -> None:
-        """Note what the process of whoever asked before has left behind, if it had to be ended."""
-        if not has_stack(self.asked):
+        """Note what the process of whoever asked before has left behind, if it ended meanwhile."""
+        if not self.asked.exists():
             return
+        if has_stack(self.asked):
+            self._note_stack()
+        else:
+            with open(self.died, "ab") as stream:
+                stream.write(b".")
+        self.asked.unlink()
+
+    def _note_stack(self) -> None:
         found = [match for line in self.asked.read_text(errors="replace").splitlines() if (match := _CALL.match(line))]
         calls = ((match["file"], match["line"], match["function"]) for match in found[:_SHOWN_CALLS])
         self._note(f"no end after {self.seconds:g} s, and its process had to be ended: {_render_calls(calls)}")
-        self.asked.unlink()
 
     def _note(self, sentence: str) -> None:
         with open(self.hung, "a", encoding="utf-8", errors="replace") as stream:
@@ -140,4 +153,5 @@ def asking(account: Account, grid_job: str, what: str) -> Asking:
     """The questions of a kind to a grid job's handler; ``what`` is one of `places.QUESTIONS`."""
     places = account.places
     seconds = account.configuration.handlers.time_limit
-    return Asking(places.handler_asked(grid_job, what), places.handler_hung(grid_job, what), seconds)
+    asked, hung = places.handler_asked(grid_job, what), places.handler_hung(grid_job, what)
+    return Asking(asked, hung, places.handler_died(grid_job, what), seconds)

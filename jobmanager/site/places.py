@@ -129,6 +129,10 @@ class StatePlaces:
         """How often it did not come to an end with that."""
         return self.grid_job(grid_job) / f"handler-{what}.hung"
 
+    def handler_died(self, grid_job: str, what: str) -> Path:
+        """How often the process ended that asked for that."""
+        return self.grid_job(grid_job) / f"handler-{what}.died"
+
     def output(self, grid_job: str) -> Path:
         """The one tar with every output."""
         return self.grid_job(grid_job) / f"{grid_job}.tar"

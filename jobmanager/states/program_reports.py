@@ -18,7 +18,7 @@ from adapters import JobAdapter
 from adapters import Phase as HandlerPhase
 from jobmanager.database.local_job import LocalJob
 from jobmanager.requests.job_types import HANDLER_FAILURES, HandlerError
-from jobmanager.requests.time_limit import MOST_HANGS, HandlerHung, asking
+from jobmanager.requests.time_limit import MOST_DEATHS, MOST_HANGS, HandlerHung, asking
 from jobmanager.site.account import Account
 from jobmanager.states.changes import put_local_jobs
 from sandbox.files import locked, open_regular
@@ -179,6 +179,8 @@ class _Reader:
             raise HandlerError("getPhaseOfLine has hung and is not asked again now")
         if len(hangs := asked.find_hangs()) >= MOST_HANGS:
             raise HandlerError(f"getPhaseOfLine is not asked any more: {hangs[-1]}")
+        if (deaths := asked.count_deaths()) >= MOST_DEATHS:
+            raise HandlerError(f"getPhaseOfLine is not asked any more: its process has ended {deaths} times")
         job = self._account.database.grid_jobs.get(self._job_id)
         told: dict[str, PhaseStatus] = {}
         try:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from adapters import BadSweep, JobAdapter, PlannedJob, RequestFile, Sweep, TooLarge, UnusableFile, copy_files
 from jobmanager.database.grid_job import GridJob
-from jobmanager.requests.job_types import HANDLER_FAILURES, HandlerError
+from jobmanager.requests.job_types import HANDLER_FAILURES, HandlerError, TooLong
 from jobmanager.requests.request_handler import run_directory
 from jobmanager.requests.time_limit import asking
 from jobmanager.site.account import Account, find_batch_adapter
@@ -68,7 +68,7 @@ def _ask_handler(
     with _blaming(adapter):
         entries = _find_entries(adapter, job, local_jobs)
         adapter.prepareWorkArea(work_area)
-        return entries, adapter.getEnvironment()
+        return entries, _check_environment(adapter.getEnvironment())
 
 
 def find_entries(adapter: JobAdapter, job: GridJob, local_jobs: Sequence[PlannedJob]) -> list[LocalJobEntry]:
@@ -86,13 +86,14 @@ def _blaming(adapter: JobAdapter) -> Iterator[None]:
     """What goes wrong within is the handler's fault, or its request's."""
     try:
         yield
-    except (OSError, SandboxRefused):
+    except (OSError, SandboxRefused, TooLong):
         raise  # a full disk, say: the handler is not to blame
     except (BadSweep, TooLarge, UnusableFile) as error:
         raise SandboxRefused(str(error)) from error
     except HANDLER_FAILURES as error:  # whatever an experiment's handler does
-        logger.exception("%s's handler failed", adapter.jobType)
-        raise HandlerError(f"handler {adapter.jobType}: {type(error).__name__}: {error}") from error
+        # For the grid job's log: a person who is waiting gets the one line.
+        logger.info("%s's handler failed", adapter.jobType, exc_info=True)
+        raise HandlerError(f"handler {adapter.jobType}: {type(error).__name__}: {error}".rstrip(": ")) from error
 
 
 def _find_entries(adapter: JobAdapter, job: GridJob, local_jobs: Sequence[PlannedJob]) -> list[LocalJobEntry]:
@@ -105,7 +106,16 @@ def _find_entries(adapter: JobAdapter, job: GridJob, local_jobs: Sequence[Planne
 def _command(words: Sequence[str]) -> tuple[str, ...]:
     if isinstance(words, str):
         raise TypeError(f"getCommandAndArguments gave one string, {words!r}, not a list of words")
-    return tuple(words)
+    words = tuple(words)
+    if strange := [word for word in words if not isinstance(word, str)]:
+        raise TypeError(f"getCommandAndArguments gave {strange[0]!r}, which is no text")
+    return words
+
+
+def _check_environment(variables: Mapping[str, str]) -> Mapping[str, str]:
+    if strange := [text for pair in dict(variables).items() for text in pair if not isinstance(text, str)]:
+        raise TypeError(f"getEnvironment gave {strange[0]!r}, which is no text")
+    return variables
 
 
 def _entry(adapter: JobAdapter, sweep: Sweep | None, local_job: PlannedJob) -> LocalJobEntry:

@@ -250,25 +250,32 @@ def _render_phase(phase: PhaseSum, local_jobs: int) -> str:
 
 def render_output(job: "GridJob", tar: Path) -> str:
     """Where the output tar of an ended grid job is, what is in it and what is not, and the handler's summary."""
-    from sandbox.unpack import read_manifest
-
     lines = [str(tar)]
     files, ends, lacking = _Files(job.job_id), Counter[tuple[str, str]](), list[str]()
-    for name, item in read_manifest(tar, job.job_id):
+    try:
+        _read_contents(tar, job.job_id, files, ends, lacking)
+    except (TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"its manifest.json is damaged: {error}") from error
+    lines += [f"{files.count:,} files, {files.size:,} bytes:", files.render()]
+    lines += [printable(f"{count:,} {outcome}: {cause}") for (outcome, cause), count in ends.most_common()]
+    lines += lacking
+    lines += [f"{printable(name)}: {printable(text)}" for name, text in job.summary().items()]
+    lines.append(f"grid job {job.job_id}: {job.outcome}" + (f": {printable(job.reason)}" if job.reason else ""))
+    return render_columns([[line] for part in lines for line in part.splitlines()])
+
+
+def _read_contents(tar: Path, job_id: str, files: "_Files", ends: Counter[tuple[str, str]], lacking: list[str]) -> None:
+    from sandbox.unpack import read_manifest
+
+    for name, item in read_manifest(tar, job_id):
         if name == "files":
             files.add(item["path"], item["size"])
         elif name == "missing":
             lacking.append(printable(f"missing: {item['local_id']}: {', '.join(item['what'])}"))
         elif name == "refused":
-            lacking.append(f"refused: {printable(item['path'])}: {item['reason']}")
+            lacking.append(printable(f"refused: {item['path']}: {item['reason']}"))
         elif item["cause"]:
-            ends[item["outcome"], item["cause"]] += 1
-    lines += [f"{files.count:,} files, {files.size:,} bytes:", files.render()]
-    lines += [f"{count:,} {outcome}: {cause.replace('-', ' ')}" for (outcome, cause), count in ends.most_common()]
-    lines += lacking
-    lines += [f"{printable(name)}: {printable(text)}" for name, text in job.summary().items()]
-    lines.append(f"grid job {job.job_id}: {job.outcome}" + (f": {printable(job.reason)}" if job.reason else ""))
-    return render_columns([[line] for part in lines for line in part.splitlines()])
+            ends[item["outcome"], item["cause"].replace("-", " ")] += 1
 
 
 class _Files:

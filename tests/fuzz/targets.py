@@ -7,13 +7,14 @@ import argparse
 import asyncio
 import contextlib
 import functools
+import io
 import itertools
 import json
 import re
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC
 from io import BytesIO
 from pathlib import Path
@@ -52,18 +53,26 @@ from batch_adapters.running.rate_limiter import RateLimiter
 from batch_adapters.sge.events import GridEngineLog
 from batch_adapters.site_adapter import find_adapter
 from batch_adapters.slurm.events import SlurmLog
-from batch_adapters.states import read_event, render_event
+from batch_adapters.states import State, read_event, render_event
+from gram_shims.installation.installation import MANIFEST, find_removal, read_manifest, render_manifest
+from gram_shims.installation.table import InstallError, Root
 from gram_shims.request import BadDescription, RefusedRequest, read_description
 from gram_shims.request import read_request as read_gram_request
 from gram_shims.scripts import read_argument_file
-from handlers.payload import merge_lhe
+from handlers.inputs import NoFiles, find_dataset
+from handlers.payload import merge_lhe, merge_root
 from handlers.pythia import UNUSABLE, read_result
 from handlers.structured import StructuredAdapter
 from jobmanager import UserError
 from jobmanager.commands.arguments import read_seconds, read_time
-from jobmanager.database.documents import read_document, render_text
+from jobmanager.completion.notified import Notified
+from jobmanager.control.backup import BackupError
+from jobmanager.control.restoring import OpenJobs, restore
+from jobmanager.database.database import DatabaseError
+from jobmanager.database.documents import InvalidDocument, read_document, render_text
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob
+from jobmanager.database.local_jobs import LOCAL_JOBS
 from jobmanager.database.sqlite import DamagedDocument
 from jobmanager.monitor.generators import EventLines
 from jobmanager.requests.acceptance import prepare_grid_job
@@ -73,20 +82,25 @@ from jobmanager.requests.job_types import KNOWN_TYPES, HandlerError, load_job_ty
 from jobmanager.requests.rsl import RslError, read_rsl, render_rsl
 from jobmanager.site.account import Account, open_account
 from jobmanager.site.configuration import ConfigurationError, read_configuration
+from jobmanager.site.places import StatePlaces
 from jobmanager.site.settings import SETTINGS
 from jobmanager.states.program_reports import RefusedXml, read_foreign_xml
+from jobmanager.views.following import read_printed
+from jobmanager.views.grid_jobs import render_output
+from jobmanager.views.logs import render_log
 from jobmanager.views.query_child import BadExpression, evaluate_xpath
 from jobmanager.views.selection import read_selection
 from jobmanager.web.access import Guard
 from jobmanager.web.app import make_app
 from jobmanager.web.serving import read_listen
 from sandbox.files import SandboxError, TarLimits
-from sandbox.status import DriverStatus, read_status
+from sandbox.status import DriverStatus, read_status, render_stem
 from sandbox.unpack import unpack
 from tests.production import add_production
 from tests.unit.batch_adapters.fork.messages import render_start_request
 from tests.unit.batch_adapters.recordings import read_recordings
 
+_GRID_JOB, _NOW = "k3f9zq2m", 1795262400.0
 RECORDED = Path(__file__).parents[1] / "recorded"
 _LONGEST_FAULT = 20_000
 
@@ -235,7 +249,10 @@ def _check_request(text: str) -> None:
 @functools.cache
 def _make_account() -> tuple[Account, "tempfile.TemporaryDirectory[str]"]:
     folder = tempfile.TemporaryDirectory()
-    return open_account(folder.name), folder
+    account = open_account(folder.name)
+    add_production(account.database, _GRID_JOB, 30, _NOW)
+    account.places.results(_GRID_JOB).mkdir(parents=True)
+    return account, folder
 
 
 def _check_acceptance(text: str) -> None:
@@ -353,6 +370,122 @@ def _check_result(data: bytes) -> None:
         read_result(Path(folder))
 
 
+def _patch(data: bytes, patches: bytes) -> bytes:
+    """A binary file with some bytes changed: each of the patches is three bytes of where, and what there is then."""
+    patched = bytearray(data)
+    for at in range(0, len(patches) - 3, 4):
+        patched[int.from_bytes(patches[at : at + 3]) % len(data)] = patches[at + 3]
+    return bytes(patched)
+
+
+_PATCHES = (b"\0\0\x12\0", b"\0\x10\x03\xff\0\x20\0\x0d")
+
+
+def _check_root_file(patches: bytes) -> None:
+    """uproot says many things of a damaged file; whatever it is, it is one line."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()) as said:
+        file = Path(folder) / "one"
+        file.write_bytes(_patch((RECORDED / "root" / "histogram.root").read_bytes(), patches))
+        status = merge_root.main([str(file.with_name("merged")), str(file), str(file)])
+        assert (status, len(said.getvalue().splitlines())) in ((0, 0), (1, 1))
+
+
+def _check_dataset(data: bytes) -> None:
+    def find(file: Path) -> None:
+        site = Site(values={"datasets": str(file.parent)})
+        assert all(one.is_file() for one in find_dataset(site, "dzero_merge", "x"))
+
+    _in_file("x.list", data, find)
+
+
+# --- the state folder, and what is made of it
+
+
+def _check_notified(data: bytes) -> None:
+    account, _ = _make_account()
+    account.places.notified.write_bytes(data)
+    read = Notified.read(account, _NOW)
+    read.find_untold(account, _NOW)
+    read.forget(_NOW)
+    read.write(account)
+    assert Notified.read(account, _NOW) == read
+
+
+def _check_log_lines(data: bytes) -> None:
+    account, _ = _make_account()
+    log = account.places.log(_GRID_JOB)
+    log.write_bytes(data)
+    for lines in (None, 3):
+        assert all(map(str.isprintable, render_log(account, account.database, _GRID_JOB, lines)))
+
+
+def _check_live(data: bytes) -> None:
+    """What a driver on another host copies of what is printed."""
+    account, _ = _make_account()
+    job = next(job for job in account.database.local_jobs.all_of(_GRID_JOB) if job.state is State.ACTIVE)
+    stem = render_stem(_GRID_JOB, str(job.local_id))
+    (account.places.results(_GRID_JOB) / f".{stem}.live.stdout").write_bytes(data)
+    for end in read_printed(account, _GRID_JOB, job):
+        assert all(map(str.isprintable, end.text.split("\n")))
+        assert end.left_out >= 0
+
+
+def _check_local_job(data: bytes) -> None:
+    """What the schema allows can be read, and is kept as it is."""
+    job = LocalJob(read_document("local-job", data, _GRID_JOB, 1))
+    kept = job.to_bytes()
+    assert LocalJob(read_document("local-job", kept, _GRID_JOB, 1)).to_bytes() == kept
+    assert LOCAL_JOBS.rows(_GRID_JOB, job)
+    assert len(job.evidence()) + len(job.phases()) + len(job.earlier_attempts()) <= kept.count(b"<")
+
+
+def _check_manifest(data: bytes) -> None:
+    def show(file: Path) -> None:
+        file.write_bytes(_make_tar((f"{_GRID_JOB}/manifest.json", tarfile.REGTYPE, data)))
+        text = render_output(_make_account()[0].database.grid_jobs.get(_GRID_JOB), file)
+        assert all(map(str.isprintable, text.split("\n")))
+
+    _in_file("x.tar", data, show)
+
+
+def _check_backup(note: bytes, database: bytes) -> None:
+    made = _make_tar(("backup.json", tarfile.REGTYPE, note), ("jobs.db", tarfile.REGTYPE, database))
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "backup.tar")
+        file.write_bytes(made)
+        account = replace(_make_account()[0], places=StatePlaces(Path(folder, "state")))
+        try:
+            restore(account, file, OpenJobs.FOLLOWED)
+        except BackupError:
+            assert {entry.name for entry in Path(folder).iterdir()} == {"backup.tar"}
+            raise
+
+
+@functools.cache
+def _make_database() -> bytes:
+    account, folder = _make_account()
+    copy = Path(folder.name, "copy.db")
+    account.database.copy_to(copy)
+    return copy.read_bytes()
+
+
+def _check_backup_database(patches: bytes) -> None:
+    _check_backup(b'{"jobs": "/j"}', _patch(_make_database(), patches))
+
+
+def _check_gram_manifest(data: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        root = Root(Path(folder))
+        place = root.place(MANIFEST)
+        place.parent.mkdir(parents=True)
+        place.write_bytes(data)
+        found = read_manifest(root)
+        assert found
+        place.write_bytes(render_manifest(found))
+        assert read_manifest(root) == found
+        find_removal(root, found)
+
+
 # --- the embedded batch system
 
 
@@ -399,7 +532,7 @@ def _check_page(data: bytes) -> None:
 def _make_site() -> tuple[ASGIApp, "tempfile.TemporaryDirectory[str]"]:
     folder = tempfile.TemporaryDirectory()
     account = open_account(folder.name)
-    add_production(account.database, "k3f9zq2m", 30, 1795262400.0)
+    add_production(account.database, _GRID_JOB, 30, _NOW)
     account.database.close()
     return make_app(account, _TOKEN), folder
 
@@ -631,6 +764,50 @@ TARGETS: Mapping[str, Target] = {
         (
             b'{"edges": [1, 2], "counts": [3], "cross_section_pb": 1.5, "cross_section_error_pb": 0.1, "events": 3,'
             b' "tried": 4}',
+        ),
+    ),
+    "root-file": Target(_check_root_file, seeds=_PATCHES),
+    "dataset": Target(_check_dataset, (NoFiles,), (b"# ours\n/etc/passwd\n", b"/etc/passwd\n/etc/passwd", b"a\n")),
+    "notified": Target(
+        _check_notified,
+        seeds=(b'{"begun": 1.5, "told": {"k3f9zq2m/done": 1.5}, "tries": {"a": 3}, "troubled": {"a": 1}}',),
+    ),
+    "log-lines": Target(_check_log_lines, seeds=(b"2026-11-23T01:02:03 INFO k3f9zq2m packed\n\x1b[2J\n",)),
+    "live": Target(_check_live, seeds=(b"17\nevent 3\r\x1b[2Jevent 4\n",)),
+    "local-job-document": Target(
+        _check_local_job,
+        (DamagedDocument, InvalidDocument),
+        (
+            b"<local-job index='1' state='active' batch='slurm' token='samgrid-0001' submitted='2026-11-23T01:02:03Z'"
+            b" id='17_1' array='17' host='n7' pid='3' cpu-time='3.5'><slice first-event='1' events='40' seed='4711'/>"
+            b"<evidence><seen source='log' said='queued' time='2026-11-23T01:02:03Z' state='pending'/></evidence>"
+            b"<phase name='gen' done='3' total='40' unit='events' begun='2026-11-23T01:02:03Z'"
+            b" changed='2026-11-23T01:02:03Z'/></local-job>",
+        ),
+    ),
+    "manifest": Target(
+        _check_manifest,
+        (ValueError, LookupError),
+        (
+            b'{\n "local_jobs": [\n  {"local_id": "1", "outcome": "failed", "cause": "signal"}\n ],\n "files": [\n'
+            b'  {"path": "k3f9zq2m/a", "size": 3}\n ],\n "missing": [\n  {"local_id": "2", "what": ["a"]}\n ],\n'
+            b' "refused": [\n  {"path": "a", "reason": "b"}\n ]\n}\n',
+        ),
+    ),
+    "backup-note": Target(
+        lambda data: _check_backup(data, _make_database()),
+        (BackupError,),
+        (b'{"jobs": "/j", "taken": "2026-11-23T01:02:03Z"}',),
+    ),
+    "backup-database": Target(
+        _check_backup_database, (BackupError, DatabaseError), _PATCHES
+    ),
+    "gram-manifest": Target(
+        _check_gram_manifest,
+        (InstallError,),
+        (
+            b'{"services": ["samgrid"], "events": true, "state": "/s", "files": {"/etc/a": ["sum"]}, "links":'
+            b' {"/etc/b": "a"}, "folders": ["/etc/c"]}',
         ),
     ),
     "gram-description": Target(

@@ -200,3 +200,18 @@ def test_phases_that_a_handler_reads_out_of_lines_are_told(samgrid: Samgrid, tmp
     done = samgrid("check-handler", str(path))
     assert "phases: phase 1/2" in done.stdout
     assert "it told no phases" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    "words", [("submit", "r.rsl"), ("submit", "--dry-run", "r.rsl"), ("check-handler", "sample.py")], ids=" ".join
+)
+def test_a_handler_that_ends_the_process_is_told_by_the_one_above(
+    samgrid: Samgrid, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    handler = write_handler(tmp_path, more="def checkErrors(self):\n    import os\n    os._exit(0)\n")
+    request = tmp_path / "r.rsl"
+    request.write_text("&(samgrid_type=sample)(events=3)")
+    samgrid = replace(samgrid, settings={"SAMGRID_HANDLERS_MODULES": str(handler)})
+    done = samgrid(*[str(tmp_path / word) if "." in word else word for word in words])
+    sentence = "a handler's code has ended the process that asked it, with exit status 0"
+    assert (done.returncode, done.stderr) == (1, f"samgrid {words[0]}: {sentence}\n")

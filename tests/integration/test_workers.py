@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from batch_adapters.fork.adapter import FORK
+from jobmanager.requests.time_limit import MOST_DEATHS
 from tests.conftest import find_monitor, processes_of
 from tests.integration.test_grid_jobs import counts, read_tar
 from tests.samgrid import Samgrid
@@ -142,3 +143,32 @@ def test_handlers_that_hang_end_with_where_they_were_and_hold_up_nobody(samgrid:
         assert "was asked 3 times and did not come to an end" in told
         assert f"{where} ({handler}, line " in told
         assert "hanging.py" in samgrid("log", job_id).stdout
+
+
+DEADLY = """
+import os, signal
+from handlers.command import CommandAdapter
+
+class Deadly(CommandAdapter):
+    jobType = "deadly"
+
+    def prepareWorkArea(self, workArea):
+        os.kill(os.getppid(), signal.SIGKILL)
+        os._exit(0)
+"""
+
+
+def test_a_handler_that_kills_the_workers_server_is_given_up_and_the_others_go_on(
+    samgrid: Samgrid, tmp_path: Path
+) -> None:
+    handler = tmp_path / "deadly.py"
+    handler.write_text(DEADLY)
+    samgrid = replace(samgrid, settings={"SAMGRID_HANDLERS_MODULES": str(handler)})
+    job_id = samgrid.submit("&(samgrid_type=deadly)(executable=/bin/true)")
+    died = samgrid.state / "jobs" / job_id / "handler-pack.died"
+    wait_until(died.exists)
+    assert "while it asked the handler" in samgrid("status", job_id).stdout
+    healthy = samgrid.submit("&(samgrid_type=command)(executable=/bin/true)")
+    assert samgrid("watch", healthy).returncode == 0
+    died.write_bytes(b"." * MOST_DEATHS)  # its pauses grow: so often would take minutes
+    assert "handler deadly was asked" in wait_for_failure(samgrid, job_id)

@@ -211,6 +211,44 @@ def test_a_handler_whose_warnings_fail_is_blamed(account: Account, monkeypatch: 
     assert account.database.grid_jobs.overview() == []
 
 
+class Own(BaseException):
+    """What a handler's author may think of."""
+
+
+def fail_by(error: BaseException) -> Callable[..., object]:
+    def fail(self: object, *arguments: object) -> object:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("method", "answer", "words"),
+    [
+        ("checkErrors", fail_by(KeyboardInterrupt()), "KeyboardInterrupt"),
+        ("checkErrors", fail_by(GeneratorExit()), "GeneratorExit"),
+        ("checkErrors", fail_by(Own("mine")), "Own: mine"),
+        ("checkErrors", lambda self: [["a fault"]], r"TypeError: checkErrors gave \['a fault'\], which is no text"),
+        ("__init__", fail_by(Own()), "Own"),
+        ("getSize", fail_by(Own()), "Own"),
+        ("getSteps", lambda self: [1], "AttributeError: 'int'"),
+        ("prepareWorkArea", fail_by(Own("mine")), "Own: mine"),
+        (
+            "getCommandAndArguments",
+            lambda self, local_job: ["/bin/echo", 1],
+            "TypeError: getCommand.* gave 1, which",
+        ),
+        ("getEnvironment", lambda self: {"A": 1}, "TypeError: getEnvironment gave 1, which is no text"),
+    ],
+)
+def test_whatever_a_handler_raises_or_gives_is_one_line(
+    account: Account, monkeypatch: pytest.MonkeyPatch, method: str, answer: Callable[..., object], words: str
+) -> None:
+    monkeypatch.setattr(CommandAdapter, method, answer)
+    with pytest.raises(HandlerError, match=f"^handler command: {words}"):
+        run_grid_job(account, accept_grid_job(account, REQUEST, Path("/")))
+
+
 def test_a_handler_may_not_declare_what_every_job_type_has(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
     own = (*CommandAdapter.attributes, Attribute("Name", "Number of the run.", Kind.INTEGER, default=1))
     monkeypatch.setattr(CommandAdapter, "attributes", own)

@@ -27,7 +27,7 @@ from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob
 from jobmanager.database.local_jobs import LocalJobs
 from jobmanager.monitor.worker import do_task
-from jobmanager.requests.time_limit import TooLong
+from jobmanager.requests.job_types import TooLong
 from jobmanager.site.account import Account
 from jobmanager.states.aggregation import Task
 from jobmanager.states.driver_status import reconcile_with_drivers, status_file

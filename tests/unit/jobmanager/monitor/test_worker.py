@@ -7,6 +7,7 @@ import pytest
 
 from jobmanager.database.grid_job import GramOrigin, GridJob
 from jobmanager.monitor import worker
+from jobmanager.requests.time_limit import MOST_DEATHS
 from jobmanager.site.account import Account
 from jobmanager.states.aggregation import Task
 from tests.unit.traps import TRAPS
@@ -14,13 +15,38 @@ from tests.unit.traps import TRAPS
 JOB = "aaaaaaaa"
 
 
+def add_grid_job(account: Account) -> GridJob:
+    job = GridJob.new(JOB, "pythia", "physicist", "fork", 1.0)
+    job.put_request([("samgrid_type", ("pythia",))], Path("/"))
+    job.put_slices(1, 1, 1)
+    with account.database.transaction():
+        account.database.grid_jobs.put(job)
+    return job
+
+
+@pytest.mark.parametrize("deaths", [MOST_DEATHS - 1, MOST_DEATHS])
+def test_a_handler_with_which_every_worker_dies_is_given_up(
+    account: Account, deaths: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_grid_job(account)
+    account.places.grid_job(JOB).mkdir(parents=True)
+    account.places.handler_died(JOB, "pack").write_bytes(b"." * (deaths - 1))
+    account.places.handler_asked(JOB, "pack").touch()
+    begun: list[str] = []
+    monkeypatch.setattr(worker, "run_grid_job", lambda account, job_id: begun.append(job_id))
+    assert worker.do_task(account, Task.SUBMIT, JOB) == 0
+    sentence = f"handler pythia was asked {deaths} times, and each time the process that asked it ended"
+    assert sentence in account.places.log(JOB).read_text()
+    is_given_up = deaths == MOST_DEATHS
+    assert account.database.grid_jobs.get(JOB).reason == (f"cannot be run: {sentence}" if is_given_up else None)
+    assert begun == ([] if is_given_up else [JOB])
+
+
 @pytest.mark.parametrize("unused", [("executable", "directory"), ()])
 def test_what_a_client_of_gram_said_in_vain_stands_once_in_the_log(
     account: Account, unused: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = GridJob.new(JOB, "pythia", "physicist", "fork", 1.0)
-    job.put_request([("samgrid_type", ("pythia",))], Path("/"))
-    job.put_slices(1, 1, 1)
+    job = add_grid_job(account)
     job.put_origin(GramOrigin("1.2", "https://h/", "/dev/null", "/dev/null", is_plain=False, unused=unused))
     with account.database.transaction():
         account.database.grid_jobs.put(job)

@@ -15,7 +15,7 @@ from jobmanager.database.grid_jobs import GridJobs
 from jobmanager.database.local_job import LocalJob
 from jobmanager.monitor import workers as workers_module
 from jobmanager.monitor.child import Child
-from jobmanager.monitor.workers import BUSY, HANDLER_PATIENCE, HUNG, POSTPONED, Postponement, Workers
+from jobmanager.monitor.workers import BUSY, HANDLER_PATIENCE, HUNG, POSTPONED, TRY_LATER, Postponement, Workers
 from jobmanager.site.account import Account
 from jobmanager.site.settings import MonitorSettings
 from jobmanager.states.aggregation import Task
@@ -354,6 +354,51 @@ def test_a_handler_that_hangs_is_asked_again_after_longer_pauses(bench: Bench, w
         assert not bench.workers.are_busy, "too early"
         bench.now += 1
     assert len(bench.started()) == 2
+
+
+@pytest.mark.parametrize(("end", "status"), [("exit 0", 0), ("kill -9 $$", -9)])
+def test_a_worker_that_ends_while_it_asks_a_handler_has_not_done_its_task(bench: Bench, end: str, status: int) -> None:
+    bench.account.places.grid_job(ONE).mkdir(parents=True)
+    bench.account.places.handler_asked(ONE, "pack").touch()
+    bench.let_workers(end)
+    bench.run(Task.SUBMIT, ONE)
+    problem = f"submit: the worker ended with status {status}, while it asked the handler"
+    assert str(bench.problem(ONE)).startswith(problem)
+    assert bench.workers.problems() == f"{ONE}: {problem}\n"
+
+
+class Fallen:
+    """A worker that has died with its server."""
+
+    last_words = "the workers' server ended with status -9"
+
+    def exit_status(self) -> int:
+        return TRY_LATER
+
+    def kill(self) -> None: ...
+
+
+def test_those_that_ended_together_are_asked_again_apart(bench: Bench) -> None:
+    begun: list[str] = []
+
+    def start(task: Task, name: str) -> Fallen:
+        begun.append(name)
+        return Fallen()
+
+    workers = Workers(bench.account, start)
+    for name in (ONE, TWO):
+        bench.account.places.grid_job(name).mkdir(parents=True)
+        bench.account.places.handler_asked(name, "pack").touch()
+        workers.start(Task.SUBMIT, name)
+    bench.now += 900
+    workers.reap()
+    assert f"{TWO}: submit: {Fallen.last_words}, while it asked the handler\n" in workers.problems()
+    for pause, expected in ((899, []), (1, [ONE]), (899, []), (1, [TWO])):
+        bench.now += pause
+        begun.clear()
+        for name in (ONE, TWO):
+            workers.start(Task.SUBMIT, name)
+        assert begun == expected
 
 
 def test_a_batch_system_that_says_not_now_is_asked_again_after_growing_pauses(bench: Bench) -> None:

@@ -27,7 +27,7 @@ def wait_for_nobody():
         except BaseException:
             pass
 
-with time_limit.Asking(Path(sys.argv[1]), Path(sys.argv[2]), {LIMIT}).limited():
+with time_limit.Asking(*map(Path, sys.argv[1:]), {LIMIT}).limited():
     wait_for_nobody()
 """
 
@@ -52,7 +52,7 @@ def test_a_program_that_it_waits_for_is_ended_with_it() -> None:
 
 @pytest.fixture
 def asking(tmp_path: Path) -> Asking:
-    return Asking(tmp_path / "asked", tmp_path / "hung", LIMIT)
+    return Asking(tmp_path / "asked", tmp_path / "hung", tmp_path / "died", LIMIT)
 
 
 def test_each_time_is_written_down_until_it_comes_to_an_end(asking: Asking) -> None:
@@ -73,10 +73,23 @@ def test_a_failure_is_no_hang(asking: Asking) -> None:
 
 
 def test_what_does_not_hear_of_it_ends_with_its_process(asking: Asking) -> None:
-    command = [sys.executable, "-c", DEAF, str(asking.asked), str(asking.hung)]
+    command = [sys.executable, "-c", DEAF, str(asking.asked), str(asking.hung), str(asking.died)]
     done = subprocess.run(command, cwd="/", env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
     assert done.returncode == 1
     assert has_stack(asking.asked)
     (hang,) = asking.find_hangs()
     assert "had to be ended: wait_for_nobody (<string>, line " in hang
     assert not asking.asked.exists()
+
+
+def test_a_process_that_ends_while_it_asks_is_counted_until_one_comes_to_an_end(asking: Asking) -> None:
+    code = "import os, sys; from pathlib import Path; from jobmanager.requests.time_limit import Asking\n"
+    code += f"with Asking(*map(Path, sys.argv[1:]), {LIMIT}).limited():\n    os._exit(0)"
+    command = [sys.executable, "-c", code, str(asking.asked), str(asking.hung), str(asking.died)]
+    for number in (1, 2):
+        subprocess.run(command, cwd="/", env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)
+        assert asking.count_deaths() == number
+    assert asking.find_hangs() == []
+    with asking.limited():
+        pass
+    assert asking.count_deaths() == 0

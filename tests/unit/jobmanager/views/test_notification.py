@@ -386,3 +386,32 @@ def test_a_grid_job_that_ends_after_a_stall_is_told_of_as_well(site: Account, ho
     Teller(site, NOW + PATIENCE + 1).tell()
     assert hook.keys == [f"{JOB}/stalled", f"{JOB}/done"]
     assert json.loads(site.places.notified.read_bytes())["troubled"] == {}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"[" * 100_000,
+        b'{"begun": "x"}',
+        b'{"begun": 1, "told": 3}',
+        b'{"begun": 1, "told": {"a": "b"}}',
+        b"\0\xff",
+        b"3",
+    ],
+    ids=["deep", "no number", "no table", "no times", "no text", "no object"],
+)
+def test_a_damaged_record_of_what_was_told_stops_nothing(site: Account, hook: Hook, content: bytes) -> None:
+    add_grid_job(site, JOB)
+    end(site)
+    site.places.notified.write_bytes(content)
+    assert has_untold(site, NOW)
+    Teller(site, NOW).tell()
+    assert hook.keys == [f"{JOB}/done"]
+    assert not has_untold(site, NOW)
+
+
+def test_where_it_cannot_be_known_what_was_told_whoever_tells_says_so(site: Account) -> None:
+    site.places.notified.mkdir()
+    assert has_untold(site, NOW)
+    with pytest.raises(IsADirectoryError):
+        Teller(site, NOW)

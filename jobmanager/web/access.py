@@ -3,6 +3,7 @@
 import hashlib
 import hmac
 import os
+import re
 import secrets
 import stat
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from jobmanager.web.connections import find_peer_uid
 
 COOKIE = "samgrid-web"
 _SHORTEST_TOKEN = 16
-_OWN_NAMES = ("127.0.0.1", "localhost", "[::1]")
+_OWN_HOST = re.compile(r"(?:127\.0\.0\.1|localhost|\[::1\])(?::[0-9]{1,5})?", re.IGNORECASE)
 _HEADERS = {
     "Content-Security-Policy": (
         "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'"
@@ -91,8 +92,7 @@ class Guard:
     def _check_host(self, request: HTTPConnection) -> Response | None:
         # A foreign web page may have made its own name mean 127.0.0.1 (DNS rebinding): then that name is in Host.
         host = request.headers.get("Host", "")
-        name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
-        if self.on_loopback and name.lower() not in _OWN_NAMES:
+        if self.on_loopback and not _OWN_HOST.fullmatch(host):
             return _refuse(403, f"This page answers to http://localhost only, not to {host!r}.")
         return None
 

@@ -59,6 +59,9 @@ class Changes:
 
         :param interval: seconds until the mark is read again where nothing was committed; else those of a heartbeat.
         """
+        if not self.has_room:  # a burst of pages, all of which were still to be counted
+            yield b"retry: 30000\n\n"
+            return
         self._listeners += 1
         try:
             yield b"retry: 2000\n\n"

@@ -49,6 +49,13 @@ def test_on_loopback_only_names_of_loopback_are_answered(url: str, status: int) 
 
 
 @pytest.mark.parametrize(
+    "host", ["localhost:8642@evil.example", "localhost:", "localhost:x", "localhost:8642:1", "::1", "[::1]x", "", " "]
+)
+def test_what_only_begins_like_a_name_of_loopback_is_refused(host: str) -> None:
+    assert client_of().get("/", headers=BEARER | {"Host": host}).status_code == 403
+
+
+@pytest.mark.parametrize(
     ("headers", "status"),
     [
         pytest.param({}, 200, id="a program"),

@@ -123,6 +123,10 @@ def test_so_many_pages_are_told_and_no_more(account: Account) -> None:
         for stream in streams:
             await take(stream)
         assert not changes.has_room
+        late = changes.stream(lambda: ())
+        assert await take(late) == b"retry: 30000\n\n"
+        with pytest.raises(StopAsyncIteration):
+            await take(late)
         await streams[0].aclose()  # type: ignore[attr-defined]
         assert changes.has_room
 

@@ -20,6 +20,7 @@ from jobmanager.web.connections import find_peer_uid
 
 COOKIE = "samgrid-web"
 _SHORTEST_TOKEN = 16
+_LONGEST_PATH = 1000
 _OWN_HOST = re.compile(r"(?:127\.0\.0\.1|localhost|\[::1\])(?::[0-9]{1,5})?", re.IGNORECASE)
 _HEADERS = {
     "Content-Security-Policy": (
@@ -87,7 +88,7 @@ class Guard:
 
     def _answer(self, request: HTTPConnection) -> Response | None:
         """What to say instead of the page; None where the page may be shown."""
-        return self._check_host(request) or _check_origin(request) or self._check_token(request)
+        return self._check_host(request) or _check_origin(request) or self._check_token(request) or _check_path(request)
 
     def _check_host(self, request: HTTPConnection) -> Response | None:
         # A foreign web page may have made its own name mean 127.0.0.1 (DNS rebinding): then that name is in Host.
@@ -118,12 +119,17 @@ class Guard:
 
 def _check_origin(request: HTTPConnection) -> Response | None:
     """Refuse what another site's page makes a browser ask; "same-site" may be another account's port of this host."""
-    origin = request.headers.get("Origin")
-    if request.headers.get("Sec-Fetch-Site", "none") in ("none", "same-origin") and (
-        origin is None or origin.partition("://")[2] == request.headers.get("Host")
+    sites, origins = request.headers.getlist("Sec-Fetch-Site"), request.headers.getlist("Origin")
+    if {*sites} <= {"none", "same-origin"} and all(
+        origin.partition("://")[2] == request.headers.get("Host") for origin in origins
     ):
         return None
     return _refuse(403, "Another site's page has asked for this: put the address into your browser's address line.")
+
+
+def _check_path(request: HTTPConnection) -> Response | None:
+    # A local job's number may be in it, of which Python reads 4300 digits.
+    return _refuse(414, "No page has so long an address.") if len(request.scope["path"]) > _LONGEST_PATH else None
 
 
 def _remember(request: HTTPConnection, cookie: str) -> Response:

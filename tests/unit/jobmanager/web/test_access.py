@@ -72,8 +72,15 @@ def test_what_only_begins_like_a_name_of_loopback_is_refused(host: str) -> None:
         pytest.param({"Origin": "null"}, 403, id="an origin that hides"),
     ],
 )
-def test_what_another_site_s_page_asks_for_is_refused(headers: dict[str, str], status: int) -> None:
-    assert client_of().get("/query?q=1", headers=BEARER | headers).status_code == status
+def test_what_another_site_s_page_asks_for_is_refused(
+    headers: dict[str, str] | list[tuple[str, str]], status: int
+) -> None:
+    given = [*BEARER.items(), *(headers.items() if isinstance(headers, dict) else headers)]
+    assert client_of().get("/query?q=1", headers=given).status_code == status
+
+
+def test_what_is_longer_than_any_address_of_a_page_is_refused() -> None:
+    assert client_of().get(f"/jobs/aaaaaaaa/local/{'9' * 5000}", headers=BEARER).status_code == 414
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import io
 import os
 import re
 import stat
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -85,6 +86,13 @@ class Sweep:
         """True where a text differs between local jobs."""
         return self._pattern.search(text) is not None
 
+    def count_letters(self, texts: Sequence[str]) -> Iterator[int]:
+        """How long texts are together for each local job; none is filled for that."""
+        names = Counter(name for text in texts for name in self._pattern.findall(text))
+        written = sum(map(len, texts))
+        for row in self.rows:
+            yield written + sum(times * sum(len(value) + 1 for value in row[name]) for name, times in names.items())
+
     def find_unknown(self, words: Iterable[str]) -> list[str]:
         """Names in braces that stand for nothing, alone in a word or behind its ``=``: they may be misspelt."""
         found = [re.fullmatch(rf"(?:[^{{}}]*=)?\{{({_NAME.pattern})\}}", word, re.ASCII) for word in words]
@@ -133,8 +141,10 @@ def _find_files(pattern: RequestFile) -> list[str]:
     # As paths say it, without ./ and //, the name ends the path.
     name = str(PurePosixPath(pattern.name))
     folder = str(pattern.path).removesuffix(name) if pattern.travels else ""
-    # The request's folder is no pattern, whatever its name.
-    found = glob.glob(glob.escape(folder) + name, recursive=True)  # noqa: PTH207 Path's has no such escape
+    # The request's folder is no pattern, whatever its name; Path's glob has no such escape.
+    found = list(islice(glob.iglob(glob.escape(folder) + name, recursive=True), _MOST_ROWS + 1))  # noqa: PTH207
+    if len(found) > _MOST_ROWS:
+        raise BadSweep(f"split_files: {pattern.name!r} fits more than {_MOST_ROWS} files")
     files = sorted(os.path.abspath(path) for path in found if os.path.isfile(path))  # noqa: PTH100, PTH113 never raise
     if not files:
         raise BadSweep(f"split_files: no file is called {pattern.name!r}" + (f" in {folder}" if folder else ""))

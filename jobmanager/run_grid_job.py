@@ -12,7 +12,7 @@ from adapters.job_adapter import cut_slice
 from jobmanager.completion.retries import judge_failures
 from jobmanager.database.grid_job import GridJob
 from jobmanager.requests.acceptance import prepare_grid_job, refuse_output_faults
-from jobmanager.requests.attributes import Given
+from jobmanager.requests.attributes import BadRequest, Given
 from jobmanager.requests.request_handler import check_errors, make_adapter
 from jobmanager.requests.time_limit import asking, limited
 from jobmanager.site.account import Account
@@ -20,6 +20,7 @@ from jobmanager.states.registration import create_local_jobs, note_staging
 from jobmanager.submission.packing import find_entries, pack_sandbox
 from jobmanager.submission.submit import submit_local_jobs
 from sandbox.driver import LocalJobEntry
+from sandbox.files import SandboxRefused
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +65,10 @@ def find_command_lines(account: Account, given: Given, folder: Path) -> list[str
         if job.steps:
             after = {name: f", after {', '.join(needs)}" if needs else "" for name, needs in job.needs.items()}
             return [f"step {step.name}: a grid job of its own{after[step.name]}" for step in job.steps]
-        entries = find_entries(make_adapter(account, given, folder), job, cut_grid_job(job))
+        try:
+            entries = find_entries(make_adapter(account, given, folder), job, cut_grid_job(job))
+        except SandboxRefused as error:
+            raise BadRequest([str(error)]) from error
     return [f"{index}: {_render_entry(entry)}" for index, entry in enumerate(entries, 1)]
 
 

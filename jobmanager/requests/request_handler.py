@@ -33,6 +33,10 @@ from jobmanager.requests.job_types import HandlerError, blaming, find_job_type
 from jobmanager.site.account import Account
 
 _LONGEST_NAME = 200
+_LONGEST_COMMAND_LINE = 2_000_000
+"""Characters: Linux runs no program with more bytes of arguments and environment than a quarter of its stack, 2 MiB."""
+MOST_LETTERS = 300_000_000
+"""In the command lines of all local jobs: their table is made in memory."""
 _ADDRESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9@._+-]{0,253}", re.ASCII)
 """Mail programs take "-x" for an option, "|x" for a program and "a/b" for a file."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
@@ -192,7 +196,16 @@ def _find_sweep_faults(adapter: JobAdapter) -> list[str]:
     texts = [*adapter.request.get("arguments", ()), *(value for _, value in adapter.request["environment"])]
     if "arguments" in adapter.request and not any(map(sweep.is_in, texts)):
         faults.append(f"all local jobs would do the same: no argument and no variable has {sweep.placeholders}")
-    return faults
+    return [*faults, *_find_size_faults(list(sweep.count_letters(texts)))]
+
+
+def _find_size_faults(sizes: Sequence[int]) -> Iterator[str]:
+    what, longest, together = "arguments and environment of", max(sizes), sum(sizes)
+    if longest > _LONGEST_COMMAND_LINE:
+        number, most = sizes.index(longest) + 1, _LONGEST_COMMAND_LINE
+        yield f"{what} local job {number} would have {longest:,} characters: at most {most:,}"
+    elif together > MOST_LETTERS:
+        yield f"{what} all local jobs would have {together:,} characters, of {MOST_LETTERS:,} at most"
 
 
 def _find_travelling_files(request: Mapping[str, Any]) -> Iterator[RequestFile]:

@@ -6,12 +6,13 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from adapters import BadSweep, JobAdapter, PlannedJob, RequestFile, Sweep, TooLarge, UnusableFile, copy_files
 from jobmanager.database.grid_job import GridJob
 from jobmanager.requests.job_types import HANDLER_FAILURES, HandlerError, TooLong
-from jobmanager.requests.request_handler import run_directory
+from jobmanager.requests.request_handler import MOST_LETTERS, run_directory
 from jobmanager.requests.time_limit import asking
 from jobmanager.site.account import Account, find_batch_adapter
 from jobmanager.site.settings import Transfer
@@ -100,7 +101,16 @@ def _find_entries(adapter: JobAdapter, job: GridJob, local_jobs: Sequence[Planne
     sweep = adapter.sweep
     if sweep is not None:
         sweep.check_digest(job.sweep_digest)
-    return [_entry(adapter, sweep, local_job) for local_job in local_jobs]
+    entries, letters = [], 0
+    for local_job in local_jobs:
+        entries.append(_entry(adapter, sweep, local_job))
+        letters += sum(map(len, (*entries[-1].command, *chain(*entries[-1].environment))))
+        if letters > MOST_LETTERS:
+            raise SandboxRefused(
+                f"the command lines of all {len(local_jobs)} local jobs have more than {MOST_LETTERS:,} characters:"
+                " put what is long into a file"
+            )
+    return entries
 
 
 def _command(words: Sequence[str]) -> tuple[str, ...]:

@@ -155,3 +155,9 @@ def test_a_file_with_a_comma_in_its_name_is_refused(folder: Path) -> None:
 
 def test_a_request_that_sweeps_nothing_has_no_sweep(folder: Path) -> None:
     assert ask(folder) is None
+
+
+def test_a_pattern_that_fits_too_many_files_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("adapters.sweep._MOST_ROWS", 1)
+    with pytest.raises(BadSweep, match=r"'data/\*' fits more than 1 files"):
+        ask(folder, "data/*")

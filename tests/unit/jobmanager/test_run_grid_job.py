@@ -28,6 +28,7 @@ from jobmanager.run_grid_job import cut_grid_job, find_command_lines, run_grid_j
 from jobmanager.site.account import Account
 from jobmanager.site.settings import SiteSettings, Transfer
 from jobmanager.states.registration import create_local_jobs
+from jobmanager.submission import packing
 from jobmanager.submission.packing import find_entries
 from sandbox.files import SandboxRefused
 from tests.waiting import SECONDS
@@ -209,6 +210,31 @@ def test_a_handler_whose_warnings_fail_is_blamed(account: Account, monkeypatch: 
     with pytest.raises(HandlerError, match="handler command: ZeroDivisionError"):
         accept_grid_job(account, REQUEST, Path("/"))
     assert account.database.grid_jobs.overview() == []
+
+
+@pytest.mark.parametrize(
+    ("value", "rows", "times", "fault"),
+    [
+        ("x" * 20_000, 1, 101, r"local job 1 would have 2,02\d,\d+ characters: at most 2,000,000"),
+        ("x" * 20_000, 200, 80, r"all local jobs would have 320,\d+,\d+ characters, of 300,000,000 at most"),
+    ],
+    ids=["of one", "of all"],
+)
+def test_braces_that_would_make_endless_command_lines_are_refused_before_any_is_made(
+    account: Account, tmp_path: Path, value: str, rows: int, times: int, fault: str
+) -> None:
+    (tmp_path / "points.csv").write_text("a\n" + f"{value}\n" * rows)
+    arguments = ("arguments", (" ".join(["{a}"] * times),))
+    with pytest.raises(BadRequest, match=fault):
+        accept_grid_job(account, [*REQUEST, ("parameters", ("points.csv",)), arguments], tmp_path)
+
+
+def test_long_command_lines_of_many_local_jobs_are_refused_as_they_are_made(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packing, "MOST_LETTERS", 10_000)
+    with pytest.raises(BadRequest, match="command lines of all 5 local jobs have more than 10,000 characters: put"):
+        find_command_lines(account, [*REQUEST, ("count", ("5",)), ("arguments", ("x" * 2_500,))], Path("/"))
 
 
 class Own(BaseException):

@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 
 PROGRAMS = {
-    "samgrid": "jobmanager.commands.cli",
+    "samgrid": "jobmanager.commands.program",
     "samgrid gram": "gram_shims.installation.install",
     "samgrid-monitor": "jobmanager.monitor.monitor",
     "samgrid-worker": "jobmanager.monitor.worker",

@@ -5,7 +5,6 @@ import gc
 import io
 import os
 import re
-import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -22,8 +21,6 @@ _MODULES = (grid_jobs, query, batch_system, accounting, service)
 """In the order of the help."""
 _SILENT = ("status",)
 """Commands that load nothing that logs, to be fast."""
-_ASKING = ("submit", "run", "resubmit", "recover", "types", "check-handler", "advertise")
-"""Commands that run handlers' code themselves."""
 
 _DESCRIPTION = """\
 Run grid jobs: one request becomes many local jobs in a batch system, and their outputs come back as one tar file.
@@ -52,35 +49,7 @@ def main(argv: list[str]) -> int:
         import logging
 
         logging.basicConfig(level=logging.WARNING, format="samgrid: %(message)s", stream=sys.stderr)
-    name = f"samgrid {options.command}"
-    run = partial(run_command, name, partial(options.run, options))
-    return _run_apart(name, run) if options.command in _ASKING else run()
-
-
-def _run_apart(name: str, run: Callable[[], int]) -> int:
-    """Run a command in a child: an experiment's code may end the process that it runs in, and somebody must say so."""
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    heard, said = os.pipe()
-    child = os.fork()
-    if child == 0:
-        from batch_adapters.running.commands import die_with_parent
-
-        die_with_parent()
-        try:
-            return run()
-        finally:
-            os.write(said, b"ended as it should")
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the child hears it, too, and it is the one to end
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    os.set_blocking(heard, False)  # what a handler has started may hold the other end
-    try:
-        os.read(heard, 1)
-    except BlockingIOError:
-        how = f"signal {-status}" if status < 0 else f"exit status {status}"
-        print(f"{name}: a handler's code has ended the process that asked it, with {how}", file=sys.stderr)
-        return 1
-    return status
+    return run_command(f"samgrid {options.command}", partial(options.run, options))
 
 
 def run_command(name: str, run: Callable[[], int]) -> int:

@@ -1,0 +1,43 @@
+"""``samgrid`` as a program of its own, which no handler's code ends in silence."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from functools import partial
+
+from jobmanager.commands import cli
+
+_ASKING = ("submit", "run", "resubmit", "recover", "types", "check-handler", "advertise")
+"""Commands that run handlers' code themselves."""
+
+
+def main(argv: list[str]) -> int:
+    """Run one command, as `cli.main`."""
+    if not argv or argv[0] not in _ASKING:
+        return cli.main(argv)
+    return _run_apart(f"samgrid {argv[0]}", partial(cli.main, argv))
+
+
+def _run_apart(name: str, run: Callable[[], int]) -> int:
+    """Run a command in a child: an experiment's code may end the process that it runs in, and somebody must say so."""
+    heard, said = os.pipe()
+    child = os.fork()
+    if child == 0:
+        from batch_adapters.running.commands import die_with_parent
+
+        die_with_parent()
+        try:
+            return run()
+        finally:
+            os.write(said, b"ended as it should")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the child hears it, too, and it is the one to end
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    os.set_blocking(heard, False)  # what a handler has started may hold the other end
+    try:
+        os.read(heard, 1)
+    except BlockingIOError:
+        how = f"signal {-status}" if status < 0 else f"exit status {status}"
+        print(f"{name}: a handler's code has ended the process that asked it, with {how}", file=sys.stderr)
+        return 1
+    return status

@@ -16,6 +16,7 @@ from .job_adapter import (
     Slice,
     Step,
     TooLarge,
+    UnknownDataset,
     find_faults_of_order,
     find_needs,
 )
@@ -23,6 +24,6 @@ from .sweep import SWEEP, BadSweep, Sweep
 
 __all__ = [
     "EVENTS", "SLICING", "SWEEP", "Attribute", "BadSweep", "JobAdapter", "Kind", "Limits", "Phase",
-    "PlannedJob", "RequestFile", "Site", "Slice", "Step", "Sweep", "TooLarge", "UnusableFile", "Value",
-    "canonical_name", "copy_files", "find_faults_of_order", "find_needs", "find_size_faults", "open_input",
+    "PlannedJob", "RequestFile", "Site", "Slice", "Step", "Sweep", "TooLarge", "UnknownDataset", "UnusableFile",
+    "Value", "canonical_name", "copy_files", "find_faults_of_order", "find_needs", "find_size_faults", "open_input",
 ]  # fmt: skip

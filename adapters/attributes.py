@@ -108,6 +108,13 @@ def _read_path(values: Sequence[Value]) -> Path | None:
     return Path(text) if text else None
 
 
+def _read_paths(values: Sequence[Value]) -> tuple[Path, ...]:
+    paths = [_read_path([value]) for value in values]
+    if None in paths:
+        raise ValueError("an empty path")
+    return tuple(path for path in paths if path)
+
+
 def _read_command(values: Sequence[Value]) -> tuple[str, ...]:
     words = _read_words(values)
     if not all(map(str.isprintable, words)):
@@ -141,6 +148,7 @@ class Kind(enum.Enum):
     FILES = "a list of files", tuple, _read_files
     NAME = "a word of letters, digits, dots, dashes and underscores, at most 64", str, _read_name
     PATH = "an absolute path, or nothing", Path, _read_path
+    PATHS = "a list of absolute paths", tuple, _read_paths
     COMMAND = "a list of the words of a command, its program absolute or on PATH", tuple, _read_command
     MODULES = "a list of dotted module names and absolute paths of .py files", tuple, _read_modules
 

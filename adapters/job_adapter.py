@@ -1,7 +1,7 @@
 """What a job type must say; everything else about running grid jobs is common to all of them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -98,12 +98,18 @@ class Phase:
     unit: str = ""
 
 
+class UnknownDataset(ValueError):
+    """The site does not list a dataset; a sentence for people."""
+
+
 @dataclass(frozen=True)
 class Site:
     """What the site tells a handler: limits of a local job, and the values of the type's ``siteAttributes``."""
 
     limits: Limits = field(default_factory=Limits)
     values: Mapping[str, Any] = field(default_factory=dict)
+    findDataset: Callable[[str], Sequence[str]] | None = None
+    """The names of a dataset's files, by the site's command; None where it has none. Raises `UnknownDataset`."""
 
 
 EVENTS = Attribute("events", "How many events the grid job makes.", Kind.INTEGER, "events", required=True, minimum=1)

@@ -234,6 +234,8 @@ class Submission:
     """Of the table: position N needs its file TOKEN.((N - 1) / ``table_lines``), whole numbers."""
     carried: bool = False
     """The batch system carries the sandbox to the job and its outputs back; there is no shared file system."""
+    credentials: tuple[str, ...] = ()
+    """Files that have to travel, too, where files are carried."""
     queue: str = ""
     project: str = ""
     max_cpu_minutes: int = 0

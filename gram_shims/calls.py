@@ -101,7 +101,8 @@ def _accept(account: Account, description: JobDescription) -> str:
     configuration = account.configuration
     needs_subject = configuration.gram.audit_folder is not None or configuration.accounting.benchmark > 0
     end_other_monitor(account)
-    return accept_grid_job(account, request, directory, make_origin(description, directory, unused, needs_subject))
+    origin = make_origin(description, directory, unused, needs_subject)
+    return accept_grid_job(account, request, directory, origin, find_proxy(description))
 
 
 def _set_aside(account: Account, description: JobDescription) -> tuple[JobDescription, list[str]]:
@@ -297,10 +298,16 @@ def find_grid_job(account: Account, description: JobDescription) -> str | None:
     return account.database.grid_jobs.find_uniqid(uniqid) if uniqid else None
 
 
+def find_proxy(description: JobDescription) -> str:
+    """The file of the proxy that GRAM gave the job, which it renews; empty where there is none."""
+    proxy = description.environment.get(_PROXY, "")
+    return proxy if proxy.startswith("/") and proxy.isprintable() else ""
+
+
 def find_subject(description: JobDescription) -> str:
     """The subject in Globus' form, ``/O=Grid/CN=A. Physicist``; empty where it cannot be found out."""
-    proxy = description.environment.get(_PROXY, "")
-    if not proxy.startswith("/") or "\0" in proxy:
+    proxy = find_proxy(description)
+    if not proxy:
         return ""
     import subprocess  # slow to load, and few sites need it
 

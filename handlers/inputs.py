@@ -10,7 +10,17 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from adapters import Attribute, JobAdapter, Kind, PlannedJob, RequestFile, Site, TooLarge, copy_files
+from adapters import (
+    Attribute,
+    JobAdapter,
+    Kind,
+    PlannedJob,
+    RequestFile,
+    Site,
+    TooLarge,
+    UnknownDataset,
+    copy_files,
+)
 
 
 def find_file_faults(role: str, file: RequestFile) -> list[str]:
@@ -46,21 +56,42 @@ class NoFiles(ValueError):
 def find_dataset(site: Site, job_type: str, name: str) -> tuple[Path, ...]:
     """The files of a dataset, one at least: those of its folder sorted, those of its list as listed.
 
+    What the site's folder of datasets does not have, its command may list.
+
     :raises NoFiles: naming the dataset.
     """
-    if not site.values.get("datasets"):
-        raise NoFiles(f"dataset {name!r}: this site has no datasets ([type.{job_type}] datasets names their folder)")
-    folder = Path(site.values["datasets"])
-    if "/" in name or name in (".", "..") or not name.isprintable():
-        raise NoFiles(f"dataset {name!r}: a dataset's name is one word without slashes")
-    try:
-        files = _list_dataset(folder / name) if (folder / name).is_dir() else _read_list(folder, name)
-    except OSError as error:
-        raise NoFiles(f"dataset {name!r}: {error.filename!r} cannot be read: {error.strerror}") from error
+    folder = site.values.get("datasets")
+    is_word = "/" not in name and name not in (".", "..") and name.isprintable()
+    if site.findDataset is not None and not (folder and is_word and _has_dataset(Path(folder), name)):
+        try:
+            files = tuple(map(Path, site.findDataset(name)))
+        except UnknownDataset as error:
+            raise NoFiles(f"dataset {name!r}: {error}") from error
+    else:
+        files = _find_in_folder(folder, job_type, name, is_word)
     if not files:
         raise NoFiles(f"dataset {name!r} has no files")
     _check_dataset(name, files)
     return files
+
+
+def _has_dataset(folder: Path, name: str) -> bool:
+    return os.path.isdir(folder / name) or os.path.isfile(folder / f"{name}.list")  # noqa: PTH112, PTH113 never raise
+
+
+def _find_in_folder(folder: str | None, job_type: str, name: str, is_word: bool) -> tuple[Path, ...]:
+    if not folder:
+        raise NoFiles(
+            f"dataset {name!r}: this site has no datasets ([type.{job_type}] datasets names their folder,"
+            " or [site] dataset_command a command that lists them)"
+        )
+    if not is_word:
+        raise NoFiles(f"dataset {name!r}: a dataset's name is one word without slashes")
+    path = Path(folder, name)
+    try:
+        return _list_dataset(path) if path.is_dir() else _read_list(path.parent, name)
+    except OSError as error:
+        raise NoFiles(f"dataset {name!r}: {error.filename!r} cannot be read: {error.strerror}") from error
 
 
 def _list_dataset(folder: Path) -> tuple[Path, ...]:

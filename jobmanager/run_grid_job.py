@@ -11,12 +11,13 @@ from adapters import PlannedJob
 from adapters.job_adapter import cut_slice
 from jobmanager.completion.retries import judge_failures
 from jobmanager.database.grid_job import GridJob
-from jobmanager.requests.acceptance import prepare_grid_job, refuse_output_faults
+from jobmanager.requests.acceptance import prepare_grid_job, refuse_faults_of_now
 from jobmanager.requests.attributes import BadRequest, Given
 from jobmanager.requests.request_handler import check_errors, make_adapter
 from jobmanager.requests.time_limit import asking, limited
 from jobmanager.site.account import Account
 from jobmanager.states.registration import create_local_jobs, note_staging
+from jobmanager.submission.credential_copies import bring_credentials
 from jobmanager.submission.packing import find_entries, pack_sandbox
 from jobmanager.submission.submit import submit_local_jobs
 from sandbox.driver import LocalJobEntry
@@ -34,11 +35,12 @@ def run_grid_job(account: Account, job_id: str) -> None:
     job = account.database.grid_jobs.get(job_id)
     # 1. Check for errors: again, because files may have gone since the request was accepted, until all is packed.
     with asking(account, job_id, "check").limited():
-        adapter = make_adapter(account, job.request(), job.request_folder)
+        adapter = make_adapter(account, job.request(), job.request_folder, job_id)
         if not account.places.driver(job_id).exists():
             check_errors(adapter)
     # 2. The number of local jobs: getNumSubmissionTimes was asked when the request was accepted, and that holds.
     local_jobs = cut_grid_job(job)
+    bring_credentials(account, job_id)
     # 3. and 4. Command lines and work area, packed once for all of them.
     if not account.places.driver(job_id).exists():
         note_staging(account.database, job_id)
@@ -61,7 +63,7 @@ def find_command_lines(account: Account, given: Given, folder: Path) -> list[str
     """
     with limited(account.configuration.handlers.time_limit):
         job = prepare_grid_job(account, given, folder)
-        refuse_output_faults(job)
+        refuse_faults_of_now(job)
         if job.steps:
             after = {name: f", after {', '.join(needs)}" if needs else "" for name, needs in job.needs.items()}
             return [f"step {step.name}: a grid job of its own{after[step.name]}" for step in job.steps]

@@ -16,7 +16,8 @@ from jobmanager.database.database import Database
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.grid_jobs import states_of
 from jobmanager.requests.acceptance import add_grid_job, prepare_grid_job
-from jobmanager.requests.attributes import BadRequest, render_step_request
+from jobmanager.requests.attributes import BadRequest, find_values, render_step_request
+from jobmanager.requests.credentials import PROXY
 from jobmanager.requests.job_types import HandlerError
 from jobmanager.requests.request_handler import find_handler, find_steps, make_adapter
 from jobmanager.requests.time_limit import HandlerHung, asking
@@ -55,7 +56,7 @@ def _begin_step(account: Account, parent: GridJob, name: str) -> None:
         if name not in _find_due(database, parent):
             return
         parent.begin_step(name, child.job_id)
-        add_grid_job(database, child)
+        add_grid_job(account, child)
         database.grid_jobs.put(parent)
     logger.info("%s step %s is %s", job_id, name, child.job_id)
 
@@ -66,7 +67,7 @@ def _prepare_step(account: Account, parent: GridJob, name: str) -> GridJob:
     :raises BadRequest, HandlerError: naming the step.
     """
     with asking(account, parent.job_id, "check").limited():
-        adapter = make_adapter(account, parent.request(), parent.request_folder)
+        adapter = make_adapter(account, parent.request(), parent.request_folder, parent.job_id)
         step = next((step for step in find_steps(adapter) if step.name == name), None)
     if step is None:
         raise HandlerError(f"handler {adapter.jobType}: getSteps does not give {name} any more")
@@ -83,6 +84,9 @@ def _prepare_step(account: Account, parent: GridJob, name: str) -> GridJob:
     except HandlerError as error:
         raise HandlerError(f"step {name}: {error}") from error
     child.put_parent(parent.job_id, name)
+    if not find_values(request, PROXY.attribute):
+        default = [entry for entry in parent.credentials if entry.is_gram_default]
+        child.put_credentials([*child.credentials, *default])
     return child
 
 

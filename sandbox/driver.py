@@ -60,11 +60,15 @@ class DriverPlan:
     """Of the ``samgrid-report`` beside a sandbox that holds nothing else: there is nothing to unpack then."""
     copies_lines: bool = False
     """The handler reads phases out of what the program prints: its lines are put into ``results/reports``."""
+    has_site_files: bool = False
+    """The sandbox has files of the site, which programs only read."""
     carried: bool = False
     """The sandbox lies where the batch system starts the driver; outputs go to ``results`` below, to be carried back.
 
     ``sandbox``, ``results`` and ``scratch_base`` are not used then.
     """
+    carried_credentials: tuple[tuple[str, str], ...] = ()
+    """Variables of the program, and the files beside the carried sandbox that they name."""
 
     @property
     def stdin_words(self) -> str:

@@ -7,7 +7,7 @@ import hashlib
 import os
 import stat
 import tarfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -182,6 +182,8 @@ OWN_FOLDER = ".samgrid"
 """The sandbox's own files, beside those of the work area."""
 MANIFEST = f"{OWN_FOLDER}/manifest.sha256"
 REPORT = f"{OWN_FOLDER}/samgrid-report"
+SITE_FILES = f"{OWN_FOLDER}/site"
+"""Where programs find what the site puts into every sandbox."""
 OUTPUT = "output"
 """Where a program leaves what is to come back: in each sandbox, as a driver would need a process to make it."""
 # sha256sum writes such names in an escaped form that not every sha256sum reads back.
@@ -196,15 +198,16 @@ class _Entry:
     sha256: str = ""
 
 
-def write_sandbox(work_area: Path, tar: Path, limits: TarLimits) -> str:
+def write_sandbox(work_area: Path, tar: Path, limits: TarLimits, site_files: Sequence[Path] = ()) -> str:
     """Pack ``work_area`` into ``tar`` and give the tar's sha256.
 
+    :param site_files: files and folders that go into the folder `SITE_FILES`, by the last part of their names.
     :raises SandboxError: for what cannot travel (devices, links out of the work area, too much), and where the
         file system refuses; then ``tar`` is as it was before.
     """
     report = Path(__file__).with_name("samgrid-report.sh").read_bytes()
     with atomic_write(tar) as sink:
-        entries = _list_entries(work_area)
+        entries = [*_list_site_files(site_files), *_list_entries(work_area)]
         _check_size(entries, limits)
         entries = [_hash(entry) for entry in entries]
         digest = hashlib.sha256()
@@ -217,6 +220,8 @@ def write_sandbox(work_area: Path, tar: Path, limits: TarLimits) -> str:
             archive.add_folder(OWN_FOLDER)
             archive.add_bytes(MANIFEST, _render_manifest(entries, report))
             archive.add_bytes(REPORT, report, executable=True)
+            if site_files:
+                archive.add_folder(SITE_FILES)
             if all(entry.name != OUTPUT for entry in entries):
                 archive.add_folder(OUTPUT)
             for entry in entries:
@@ -247,6 +252,35 @@ def _list_entries(work_area: Path) -> list[_Entry]:
     if (work_area / OWN_FOLDER).is_symlink() or (work_area / OWN_FOLDER).exists():
         raise SandboxRefused(f"{work_area / OWN_FOLDER} cannot be packed: the name is the sandbox's own; rename it")
     return sorted(_walk(work_area, "", 0), key=lambda entry: entry.name)
+
+
+def _list_site_files(site_files: Sequence[Path]) -> list[_Entry]:
+    """The site's files and folders with all that is in these; no link may lead out of the folder that it lies in.
+
+    :raises SandboxError: one cannot be packed now; it is not the request's fault, and the site may mend it.
+    """
+    entries: dict[str, _Entry] = {}
+    for path in site_files:
+        name = f"{SITE_FILES}/{path.name}"
+        if path.name in ("", "..") or name in entries:
+            raise SandboxError(f"site_files: {path} has no name of its own by which programs could find it")
+        try:
+            entries.update((entry.name, entry) for entry in _walk_site_file(path, name))
+        except SandboxRefused as error:
+            raise SandboxError(f"site_files: {error}") from error
+        except OSError as error:
+            raise SandboxError(f"site_files: {error.filename} cannot be read: {error.strerror}") from error
+    return sorted(entries.values(), key=lambda entry: entry.name)
+
+
+def _walk_site_file(path: Path, name: str) -> Iterator[_Entry]:
+    entry = _Entry(name, path, path.lstat())
+    if stat.S_ISLNK(entry.status.st_mode):
+        raise SandboxRefused(f"{path} is a symbolic link: name what it leads to")
+    _check_entry(entry, 0)
+    yield entry
+    if stat.S_ISDIR(entry.status.st_mode):
+        yield from _walk(path, f"{name}/", 0)
 
 
 def _walk(folder: Path, prefix: str, depth: int) -> Iterator[_Entry]:

@@ -25,7 +25,7 @@ arguments = "'{{ quoted(driver.rpartition("/")[2]) }}' {{ token }}"
 should_transfer_files = YES
 samgrid_table = $(Process) / {{ table_lines }}
 transfer_input_files = {{ spelt(driver) }}, {{ spelt(sandbox) }}/sandbox.tar, \
-{{ spelt(sandbox) }}/{{ token }}.$INT(samgrid_table)
+{{ spelt(sandbox) }}/{{ token }}.$INT(samgrid_table){% for file in credentials %}, {{ spelt(file) }}{% endfor +%}
 transfer_output_files = results/
 {% else %}
 arguments = "'{{ quoted(driver) }}' {{ token }}"

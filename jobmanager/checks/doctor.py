@@ -60,6 +60,7 @@ def examine(account: Account, names: Sequence[str], probe_time: float | None) ->
     yield from _guard(lambda: look_at_database(account))
     yield from _guard(lambda: _look_at_monitor(account))
     yield from _look_at_notification(account)
+    yield from _look_at_site_files(account)
     for name in names:
         for finding in _guard(functools.partial(_examine, account, name, len(names) > 1, probe_time)):
             yield replace(finding, text=f"{name}: {finding.text}")
@@ -111,6 +112,18 @@ def _look_at_notification(account: Account) -> Iterator[Finding]:
         yield Finding(Level.FAULT, f"{what} is no program that this account can run", "nobody is told until it is one")
     else:
         yield Finding(Level.GOOD, f"{what} is there: samgrid notify ID tries it")
+
+
+def _look_at_site_files(account: Account) -> Iterator[Finding]:
+    """What the site gives to grid jobs, and is not there."""
+    command = account.configuration.site.dataset_command
+    if command and shutil.which(command[0]) is None:
+        text = f"[site] dataset_command {command[0]} is no program that this account can run"
+        yield Finding(Level.FAULT, text, "requests for its datasets are refused until it is one")
+    for path in account.configuration.sandbox.site_files:
+        if path.is_symlink() or not os.access(path, os.R_OK):
+            text = f"[sandbox] site_files {path} is no file or folder that this account can read, or is a link"
+            yield Finding(Level.FAULT, text, "no grid job is submitted until it is one")
 
 
 def _look_at_folder(title: str, folder: Path) -> Finding:

@@ -190,7 +190,16 @@ def _end(account: Account, job: GridJob, undelivered: str) -> None:
     if next_task(account.database.local_jobs.count(job.job_id), job.cancelled) is not Task.COLLECT:
         logger.warning("%s is not over: the batch system queued a local job again meanwhile", job.job_id)
         return
+    _remove_credentials(account, job.job_id)
     put_end(job, _judge(account, job), undelivered)
+
+
+def _remove_credentials(account: Account, job_id: str) -> None:
+    """Before the end is written: nobody would look for them after a kill in between, and nobody needs them any more."""
+    try:
+        remove_folder(account.places.credentials(job_id))
+    except OSError as error:
+        logger.warning("%s the copies of its credentials stay: %s", job_id, error)
 
 
 def put_end(job: GridJob, verdict: Verdict, undelivered: str) -> None:
@@ -247,7 +256,7 @@ def _ask_for_summary(account: Account, job: GridJob) -> tuple[Mapping[str, str],
         if (deaths := asked.count_deaths()) >= MOST_DEATHS:
             raise HandlerError(f"the process that asked it has ended {deaths} times")
         with asked.limited():
-            adapter = make_adapter(account, job.request(), job.request_folder)
+            adapter = make_adapter(account, job.request(), job.request_folder, job.job_id)
             if type(adapter).getSummary is JobAdapter.getSummary:
                 return {}, ""
             summary = adapter.getSummary(_find_outputs(account, job.job_id))

@@ -43,7 +43,7 @@ def repeat_grid_job(account: Account, job_id: str, only_failed: bool) -> GridJob
             # Somebody else may have been quicker.
             if gap and find_failed(database, first) != gap:
                 continue
-            add_grid_job(database, job)
+            add_grid_job(account, job)
         logger.info("%s repeats %s: %d local jobs", job.job_id, job.repeats, job.count)
         return job
 
@@ -173,7 +173,7 @@ def recover_request(account: Account, request_id: str) -> tuple[Recovery, list[G
             if plan_recovery(account, types, request_id) != found:
                 continue
             for job in jobs:
-                add_grid_job(database, job)
+                add_grid_job(account, job)
         return found, jobs
 
 

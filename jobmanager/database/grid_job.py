@@ -1,7 +1,7 @@
 """The XML document of one grid job."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lxml import etree
@@ -22,7 +22,7 @@ from jobmanager.database.documents import (
     render_ranges,
     render_text,
 )
-from jobmanager.database.times import render_time
+from jobmanager.database.times import read_time, render_time
 
 CAUSES = AttributeType[tuple[str, ...]](lambda text: tuple(text.split()), " ".join)
 """Causes of failure, by their words."""
@@ -37,6 +37,44 @@ class StepEntry:
     grid_job: str | None
     after: tuple[str, ...] = ()
     """The steps that it needs."""
+
+
+@dataclass(frozen=True)
+class Lapse:
+    """A time in which a credential had expired, until it was renewed; seconds since 1970."""
+
+    begin: float
+    end: float
+
+
+@dataclass(frozen=True)
+class CredentialEntry:
+    """A credential that the local jobs get, and what is known of it; nothing of what is in it."""
+
+    name: str
+    """The attribute of a request that names such a file."""
+    source: str
+    """The file that its copy follows."""
+    is_gram_default: bool = False
+    """The request said nothing of it: it is the proxy that GRAM gave the job."""
+    expires: float | None = None
+    """Seconds since 1970; None where it is not known."""
+    problem: str | None = None
+    """Why the copy does not follow."""
+    lapses: tuple[Lapse, ...] = ()
+
+    def renew(self, expires: float | None, now: float) -> "CredentialEntry":
+        """The same with a new copy."""
+        had_lapsed = self.expires is not None and self.expires < now
+        lapses = (*self.lapses, Lapse(self.expires or 0, now)) if had_lapsed else self.lapses
+        return replace(self, expires=expires, problem=None, lapses=lapses)
+
+    def find_lapse(self, when: float) -> float | None:
+        """Since when it had expired at that time; None: it had not, as far as is known."""
+        begins = [lapse.begin for lapse in self.lapses if lapse.begin <= when < lapse.end]
+        if self.expires is not None and self.expires <= when:
+            begins.append(self.expires)
+        return begins[0] if begins else None
 
 
 @dataclass(frozen=True)
@@ -64,6 +102,8 @@ class GridJob(Document):
     """One request and what became of it."""
 
     tag = "grid-job"
+    listed_datasets: Mapping[str, Sequence[str]] = {}
+    """Of a new one: what the site's command has listed, which is kept beside the document."""
 
     job_id = TEXT.required("id")
     job_type = TEXT.required("type")
@@ -247,6 +287,27 @@ class GridJob(Document):
         element = self.element.find("problem")
         return None if element is None else f"{element.text} (since {element.get('since')})"
 
+    # the credentials
+
+    def put_credentials(self, entries: Iterable[CredentialEntry]) -> None:
+        """Note which credentials the local jobs get, in the place of those that were noted before."""
+        self._remove("credential")
+        for entry in entries:
+            element = etree.SubElement(self.element, "credential", name=entry.name, source=entry.source)
+            if entry.is_gram_default:
+                element.set("named-by", "gram")
+            if entry.expires is not None:
+                element.set("expires", render_time(entry.expires))
+            if entry.problem is not None:
+                element.set("problem", render_text(entry.problem))
+            for lapse in entry.lapses:
+                etree.SubElement(element, "lapse", begin=render_time(lapse.begin), end=render_time(lapse.end))
+
+    @property
+    def credentials(self) -> list[CredentialEntry]:
+        """The credentials that the local jobs get."""
+        return [_read_credential(element) for element in self.element.iterfind("credential")]
+
     # the slices
 
     def put_slices(self, count: int, size: int | None, seed: int, sweep_digest: str | None = None) -> None:
@@ -339,3 +400,18 @@ class GridJob(Document):
     def put_parent(self, grid_job: str, step: str) -> None:
         """Note the structured grid job that this one is a step of."""
         self.parent, self.step = grid_job, step
+
+
+def _read_credential(element: etree._Element) -> CredentialEntry:
+    expires = element.get("expires")
+    return CredentialEntry(
+        name=str(element.get("name")),
+        source=str(element.get("source")),
+        is_gram_default=element.get("named-by") is not None,
+        expires=None if expires is None else read_time(expires),
+        problem=element.get("problem"),
+        lapses=tuple(
+            Lapse(read_time(str(lapse.get("begin"))), read_time(str(lapse.get("end"))))
+            for lapse in element.iterfind("lapse")
+        ),
+    )

@@ -36,6 +36,7 @@ from jobmanager.states.driver_status import ProgressReader, reconcile_with_drive
 from jobmanager.states.failures import find_due
 from jobmanager.states.program_reports import has_reports
 from jobmanager.states.registration import apply_events
+from jobmanager.submission.credential_copies import has_copies
 from sandbox.files import locked
 
 logger = logging.getLogger(__name__)
@@ -91,6 +92,7 @@ class Monitor:
         # Apart from the others: programs may report while a worker still submits.
         self._readers = Workers(account, self._server.start)
         self._notifiers = Workers(account, self._server.start)
+        self._followers = Workers(account, self._server.start)
         self._open: set[str] | None = None
         self._is_untold = False
         self._progress = ProgressReader(account)
@@ -114,6 +116,7 @@ class Monitor:
                 self._workers.reap()
                 self._readers.reap()
                 self._notifiers.reap()
+                self._followers.reap()
                 if self._backoff.allows(time.monotonic()):
                     if self._problem:
                         # Nothing may have to be written just now: that alone does not mean that the problem is over.
@@ -155,6 +158,10 @@ class Monitor:
                     self._start_task(job, structured.get(job.id))
         if self._is_due("progress", self._settings.progress_interval):
             self._read_progress([job.id for job in open_jobs if job.id not in quarantined])
+        if self._is_due("credentials", self._settings.credential_interval) and any(
+            has_copies(self._account, job.id) for job in open_jobs
+        ):
+            self._followers.start(Task.CREDENTIALS, "all")
         if self._is_due("reconcile", self._settings.reconcile_interval):
             for batch in {job.batch for job in open_jobs}:
                 self._workers.start(Task.RECONCILE, batch)

@@ -31,6 +31,7 @@ from jobmanager.site.places import FIRST_QUESTIONS, StatePlaces
 from jobmanager.states.aggregation import Task
 from jobmanager.states.program_reports import read_reports
 from jobmanager.states.reconciliation import reconcile_batch_system
+from jobmanager.submission.credential_copies import follow_credentials
 from jobmanager.submission.packing import remove_half_made
 from jobmanager.workflow import advance_grid_job, cancel_steps, collect_steps
 from sandbox.files import SandboxError, SandboxRefused, locked, open_own
@@ -66,6 +67,9 @@ def do_task(account: Account, task: Task, subject: str) -> int:
             # It shows grid jobs as the command line does, which lies above us.
             command = account.program("samgrid-notify")
             os.execv(command[0], command)
+        elif task is Task.CREDENTIALS:
+            _log_to(None)
+            follow_credentials(account)
         elif task is Task.REPORTS:
             _log_to(account.places.log(subject))
             read_reports(account, subject)

@@ -31,7 +31,7 @@ POSTPONED = 78
 BEGINNING = (Task.SUBMIT, Task.ADVANCE)
 """Tasks that do not go on once the grid job is cancelled: they ask handlers, which may hang."""
 
-_OF_ACCOUNT = (Task.RECONCILE, Task.NOTIFY)
+_OF_ACCOUNT = (Task.RECONCILE, Task.NOTIFY, Task.CREDENTIALS)
 """Tasks whose subject is no grid job."""
 
 _SHORTEST_PAUSE = 1.0

@@ -22,9 +22,8 @@ from adapters import (
 from adapters.job_adapter import HIGHEST_SEED
 from adapters.sweep import SPLIT_FILES
 from batch_adapters.registry import UnknownBatchSystem, check_name
-from jobmanager.database.database import Database
 from jobmanager.database.documents import render_text
-from jobmanager.database.grid_job import GramOrigin, GridJob
+from jobmanager.database.grid_job import CredentialEntry, GramOrigin, GridJob
 from jobmanager.database.times import read_time
 from jobmanager.requests.attributes import (
     COMMON_ATTRIBUTES,
@@ -36,6 +35,14 @@ from jobmanager.requests.attributes import (
     find_values,
     render_step_request,
 )
+from jobmanager.requests.credentials import (
+    KINDS,
+    PROXY,
+    BadCredential,
+    find_credential_faults,
+    read_content,
+)
+from jobmanager.requests.datasets import Datasets, keep_lists
 from jobmanager.requests.job_types import HandlerError, blaming
 from jobmanager.requests.request_handler import (
     check_errors,
@@ -58,12 +65,15 @@ _TAKEN = {"queue": "queue", "project": "project", "cores": "cores", "gpus": "gpu
 """What a batch system may not be able to say, and the variable of its submit command."""
 
 
-def accept_grid_job(account: Account, given: Given, folder: Path, origin: GramOrigin | None = None) -> str:
+def accept_grid_job(
+    account: Account, given: Given, folder: Path, origin: GramOrigin | None = None, proxy: str = ""
+) -> str:
     """Check a request, fix how it is cut, and register it; the new grid job's id.
 
     A request that GRAM has sent before, by its uniqid, is the grid job that it became then.
 
     :param folder: where the request's relative file names start.
+    :param proxy: the file of the proxy that GRAM gave the job, which its programs get where the request says nothing.
     :raises BadRequest: naming every fault; nothing has been created then.
     :raises HandlerError: the handler failed, or did not come to an end; neither.
     """
@@ -75,22 +85,35 @@ def accept_grid_job(account: Account, given: Given, folder: Path, origin: GramOr
         logger.warning("%s: nobody is told, as the configuration names no [notification] command", NOTIFY)
     if origin is not None:
         job.put_origin(origin)
-    refuse_output_faults(job)
+    refuse_faults_of_now(job)
+    if proxy and not find_values(given, PROXY.attribute):
+        _put_default(job, Path(proxy))
     with account.database.transaction():
         # Another call for the same request may have come in between.
         if origin is not None and (known := account.database.grid_jobs.find_uniqid(origin.uniqid)):
             return known
-        add_grid_job(account.database, job)
+        add_grid_job(account, job)
     logger.info("%s accepted: %s, %d local jobs", job.job_id, job.job_type, job.count)
     return job.job_id
 
 
-def refuse_output_faults(job: GridJob) -> None:
-    """Refuse an output tar that could never be written where it is wanted now, and not when all the work is done.
+def _put_default(job: GridJob, proxy: Path) -> None:
+    """Note GRAM's proxy as a credential; who asked for none is not refused where it cannot be one."""
+    try:
+        read_content(proxy)
+    except BadCredential as error:
+        logger.info("%s: the proxy that GRAM gave is not handed on: %s", job.job_id, error)
+        return
+    job.put_credentials([*job.credentials, CredentialEntry(PROXY.attribute, str(proxy), is_gram_default=True)])
 
-    :raises BadRequest: it is wanted in such a place.
+
+def refuse_faults_of_now(job: GridJob) -> None:
+    """Refuse what would only be found out when much of the work is done, or would keep it waiting.
+
+    :raises BadRequest: its output tar could never be written where it is wanted, or its credentials are none.
     """
-    if faults := _find_output_faults(job):
+    sources = {entry.name: Path(entry.source) for entry in job.credentials}
+    if faults := [*find_credential_faults(sources, time.time()), *_find_output_faults(job)]:
         raise BadRequest(faults)
 
 
@@ -114,11 +137,15 @@ def _find_output_faults(job: GridJob) -> list[str]:
     return [] if os.access(folder, os.W_OK | os.X_OK) else [f"samgrid_output: {folder} takes no files"]
 
 
-def add_grid_job(database: Database, job: GridJob) -> None:
-    """Register a new grid job, inside the caller's transaction."""
-    database.grid_jobs.put(job)
+def add_grid_job(account: Account, job: GridJob) -> None:
+    """Register a new grid job, inside the caller's transaction.
+
+    :raises OSError: what belongs to it cannot be written beside it.
+    """
+    keep_lists(account, job.job_id, job.listed_datasets)
+    account.database.grid_jobs.put(job)
     # The generator's first run must not miss what happens between now and its start.
-    database.events.put_generator_time(job.batch, int(read_time(job.submitted)))
+    account.database.events.put_generator_time(job.batch, int(read_time(job.submitted)))
 
 
 def prepare_grid_job(account: Account, given: Given, folder: Path, first: GridJob | None = None) -> GridJob:
@@ -127,7 +154,8 @@ def prepare_grid_job(account: Account, given: Given, folder: Path, first: GridJo
     :param first: the grid job that it repeats: its local jobs get what they had in that.
     :raises BadRequest: naming every fault.
     """
-    adapter, faults = read_adapter(account, given, folder)
+    datasets = Datasets.read(account, first.job_id if first else "")
+    adapter, faults = read_adapter(account, given, folder, datasets=datasets)
     _check_declarations(type(adapter))
     refuse_faults(adapter, faults)
     check_errors(adapter)
@@ -150,6 +178,7 @@ def prepare_grid_job(account: Account, given: Given, folder: Path, first: GridJo
         with blaming(f"handler {adapter.jobType}"):
             size = adapter.getSize()
         job.put_slices(count, size, seed, digest)
+    job.listed_datasets = datasets.known
     job.repeats = first.job_id if first else None
     job.name = adapter.request["name"]
     job.min_success = adapter.request["min_success"]
@@ -157,6 +186,8 @@ def prepare_grid_job(account: Account, given: Given, folder: Path, first: GridJo
     job.retry_on = adapter.request["retry_on"] or None
     job.fail_fast = adapter.request["fail_fast"] or None
     job.max_pending_minutes = adapter.request["max_pending_time"]
+    named = {name: adapter.request[name] for name in KINDS if adapter.request[name]}
+    job.put_credentials(CredentialEntry(name, str(path)) for name, path in named.items())
     with blaming(f"handler {adapter.jobType}"):
         warnings = list(adapter.findWarnings())
     for warning in (*warnings, *_find_sweep_warnings(adapter), *_find_retry_warnings(adapter.request)):

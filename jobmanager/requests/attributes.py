@@ -24,6 +24,9 @@ COMMON_ATTRIBUTES = (
     Attribute("environment", "Variables of every local job.", Kind.PAIRS, default=()),
     Attribute("directory", "Folder in which the program runs; default: a new scratch folder.", default=""),
     Attribute("stdin", "File that the program reads as its standard input.", Kind.FILE),
+    Attribute("x509_user_proxy", "Proxy (X.509) for the programs, kept up to date while they run.", Kind.PATH),
+    Attribute("bearer_token_file", "File with a bearer token for the programs, kept up to date while they run.",
+              Kind.PATH),
     Attribute("max_cpu_time", "CPU time that one local job may use.", Kind.INTEGER, "minutes", minimum=1,
               maximum=10_000_000),
     Attribute("max_wall_time", "Time that one local job may take.", Kind.INTEGER, "minutes", minimum=1,
@@ -172,7 +175,9 @@ INPUT_VARIABLE = "SAMGRID_INPUT_FOLDER"
 
 _LIMITS = ("max_cpu_time", "max_wall_time", "max_memory", "cores", "gpus", "max_disk", "max_pending_time")
 _RETRIES = ("retries", "retry_on", "retry_memory_factor", "retry_time_factor", "retry_elsewhere", "fail_fast")
-_INHERITED = tuple(map(canonical_name, (*_LIMITS, *_RETRIES, "queue", "project", "batch_options", NOTIFY)))
+_CREDENTIALS = ("x509_user_proxy", "bearer_token_file")
+_OTHERS = ("queue", "project", "batch_options", NOTIFY)
+_INHERITED = tuple(map(canonical_name, (*_LIMITS, *_RETRIES, *_CREDENTIALS, *_OTHERS)))
 """What counts for every step that says nothing else; beside them the environment, to which a step adds."""
 _OF_STEPS = ("stdin", "min_success")
 

@@ -29,6 +29,7 @@ from jobmanager.requests.attributes import (
     read_request,
     read_site_values,
 )
+from jobmanager.requests.datasets import Datasets
 from jobmanager.requests.job_types import HandlerError, blaming, find_job_type
 from jobmanager.site.account import Account
 
@@ -42,22 +43,28 @@ _ADDRESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9@._+-]{0,253}", re.ASCII)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
-def make_adapter(account: Account, given: Given, folder: Path) -> JobAdapter:
+def make_adapter(account: Account, given: Given, folder: Path, grid_job: str = "") -> JobAdapter:
     """The handler of a request, holding its typed values and the site's.
 
+    :param grid_job: that the request has become, if it has.
     :raises BadRequest: naming every fault.
     """
-    adapter, faults = read_adapter(account, given, folder)
+    adapter, faults = read_adapter(account, given, folder, datasets=Datasets.read(account, grid_job))
     refuse_faults(adapter, faults)
     return adapter
 
 
 def read_adapter(
-    account: Account, given: Given, folder: Path, handler: type[JobAdapter] | None = None
+    account: Account,
+    given: Given,
+    folder: Path,
+    handler: type[JobAdapter] | None = None,
+    datasets: Datasets | None = None,
 ) -> tuple[JobAdapter, list[str]]:
     """The handler of a request, and what is wrong with the attributes by themselves: faulty ones have their default.
 
     :param handler: its class, where that is known: to find it executes a site's modules.
+    :param datasets: those that the site's command has listed before.
     """
     configuration = account.configuration
     handler = handler or find_handler(account, given)
@@ -68,8 +75,10 @@ def read_adapter(
         *(rules.events_per_local_job, rules.recommended_cpu_time * 60, rules.max_cpu_time * 60, rules.max_local_jobs),
         configuration.sandbox.max_input_size * 1_000_000,
     )
+    datasets = datasets or Datasets(configuration.site)
+    site = Site(limits, values, datasets.find if datasets.are_listed else None)
     with blaming(f"handler {handler.jobType}"):
-        return handler(request, Site(limits, values)), faults
+        return handler(request, site), faults
 
 
 def find_handler(account: Account, given: Given) -> type[JobAdapter]:

@@ -13,6 +13,9 @@ from jobmanager import UserError
 _REMOVED = ".removed-"
 _GRID_JOB_ID = re.compile(r"[a-z][a-z0-9]{7}", re.ASCII)
 
+CREDENTIALS = "credentials"
+"""The folder in a grid job's folder of which no file is ever put anywhere else."""
+
 QUESTIONS = ("check", "pack", "lines", "summary")
 """What a grid job's handler is asked by workers: about the request, the local jobs, what they print, what they made."""
 FIRST_QUESTIONS = QUESTIONS[:2]
@@ -107,6 +110,12 @@ class StatePlaces:
     def step_input(self, grid_job: str, step: str) -> Path:
         """Where the outputs of a structured grid job's step lie for the steps that read them."""
         return self.grid_job(grid_job) / "inputs" / step
+
+    datasets = _of_grid_job("datasets.json")
+    """The files of the datasets that the site's command listed when the request was accepted."""
+
+    credentials = _of_grid_job(CREDENTIALS)
+    """The folder of the copies of its credentials, which programs find by their variables."""
 
     reports = _of_grid_job("results", "reports")
     """The folder of what programs report in files while they run."""

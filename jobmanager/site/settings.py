@@ -49,6 +49,7 @@ _KINDS: Mapping[Any, Kind] = {
     float: Kind.NUMBER,
     str: Kind.NAME,
     Path | None: Kind.PATH,
+    tuple[Path, ...]: Kind.PATHS,
     Sequence[str]: Kind.COMMAND,
     tuple[str, ...]: Kind.MODULES,
 }
@@ -56,6 +57,7 @@ _KINDS: Mapping[Any, Kind] = {
 
 _SPLIT: Mapping[Kind, Callable[[str], Sequence[str]]] = {
     Kind.COMMAND: _split,
+    Kind.PATHS: lambda text: text.split(":") if text else [],
     Kind.MODULES: lambda text: text.split(":") if text else [],
 }
 """How an environment variable holds a list."""
@@ -111,6 +113,10 @@ class SiteSettings:
 
     name: str = _key("local", "Name of this site, in the job database and on the web page.")
     batch_system: str = _key("fork", "Batch system that local jobs go to.")
+    dataset_command: Sequence[str] = _key(
+        (), 'Program that prints the files of dataset {name}, one a line, such as ["rucio-list", "{name}"].'
+    )
+    dataset_time_limit: float = _key(60, "It is killed when it has not come to an end for so long.", "seconds", 1, 3600)
 
 
 @dataclass(frozen=True)
@@ -151,6 +157,9 @@ class SandboxSettings:
     )
     max_input_files: int = _key(10_000, "Files in the work area of one grid job.", "files", 1, 10**7)
     max_input_size: int = _key(2000, "Size of the work area of one grid job; 1 MB is 10^6 bytes.", "MB", 1, 10**9)
+    site_files: tuple[Path, ...] = _key(
+        (), "Files and folders of the site in every sandbox, in $SAMGRID_SITE_FILES; in the variable, a colon between."
+    )
     max_output_files: int = _key(1_000_000, "Files in the gathered output of one grid job.", "files", 1, 10**9)
     max_output_size: int = _key(
         100_000, "Size of the gathered output of one grid job; 1 MB is 10^6 bytes.", "MB", 1, 10**9
@@ -177,6 +186,9 @@ class MonitorSettings:
         "seconds",
         1,
         _DAY,
+    )
+    credential_interval: float = _key(
+        30, "How often the files of credentials are looked at, whose copies programs have.", "seconds", 0.1, _DAY
     )
     event_cache_time: float = _key(
         3600, "How long events are kept of local jobs that are not registered (yet).", "seconds", 0, 7 * _DAY
@@ -241,6 +253,9 @@ class NotificationSettings:
     )
     time_limit: float = _key(60, "A command that takes longer is killed.", "seconds", 1, 3600)
     patience: float = _key(900, "A grid job that has had a problem for this long has stalled.", "seconds", 1, _DAY)
+    expiry_warning: float = _key(
+        14_400, "How long before a credential of a grid job expires people are told of it.", "seconds", 0, 30 * _DAY
+    )
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,10 @@ def judge(succeeded: int, total: int, min_success: float, cancelled: bool) -> St
 
 
 class Task(enum.StrEnum):
-    """What one worker process does; the subject is a grid job, of RECONCILE a batch system, of NOTIFY nothing."""
+    """What one worker process does.
+
+    The subject is a grid job, of RECONCILE a batch system, of NOTIFY and CREDENTIALS nothing.
+    """
 
     SUBMIT = "submit"
     CANCEL = "cancel"
@@ -79,6 +82,8 @@ class Task(enum.StrEnum):
     REPORTS = "reports"
     """Beside the other tasks of the grid job, so that a handler that hangs keeps none of them from being done."""
     NOTIFY = "notify"
+    CREDENTIALS = "credentials"
+    """Copy what has changed of them, for all grid jobs."""
     WAKE = "wake"
     """The server's own, when the monitor has gone: another one, where nobody else would miss it. It has no subject."""
 

@@ -185,7 +185,9 @@ class _Reader:
         told: dict[str, PhaseStatus] = {}
         try:
             with asked.limited():
-                self._adapter = self._adapter or make_adapter(self._account, job.request(), job.request_folder)
+                self._adapter = self._adapter or make_adapter(
+                    self._account, job.request(), job.request_folder, job.job_id
+                )
                 for phase in filter(None, map(self._adapter.getPhaseOfLine, lines)):
                     told[phase.name] = check_phase(phase)
         except HandlerHung as error:

@@ -11,11 +11,13 @@ from pathlib import Path
 
 from adapters import BadSweep, JobAdapter, PlannedJob, RequestFile, Sweep, TooLarge, UnusableFile, copy_files
 from jobmanager.database.grid_job import GridJob
+from jobmanager.requests.credentials import KINDS
 from jobmanager.requests.job_types import HANDLER_FAILURES, HandlerError, TooLong
 from jobmanager.requests.request_handler import MOST_LETTERS, run_directory
 from jobmanager.requests.time_limit import asking
 from jobmanager.site.account import Account, find_batch_adapter
 from jobmanager.site.settings import Transfer
+from jobmanager.submission.credential_copies import find_copies
 from sandbox.driver import DriverPlan, LocalJobEntry, render_driver, render_table
 from sandbox.files import SandboxRefused, TarLimits, atomic_write
 from sandbox.pack import write_report, write_sandbox
@@ -43,7 +45,8 @@ def pack_sandbox(account: Account, job: GridJob, adapter: JobAdapter, local_jobs
         with asking(account, job.job_id, "pack").limited():
             entries, environment = _ask_handler(adapter, job, local_jobs, work_area)
         stdin = _bring_stdin(adapter, work_area)
-        digest = write_sandbox(work_area, places.sandbox_tar(job.job_id), _limits(account))
+        site_files = account.configuration.sandbox.site_files
+        digest = write_sandbox(work_area, places.sandbox_tar(job.job_id), _limits(account), site_files)
         report = write_report(places.sandbox(job.job_id)) if _is_bare(account, work_area) else ""
     finally:
         _remove(work_area)
@@ -164,6 +167,10 @@ def _plan(
     request = adapter.request
     batch = find_batch_adapter(account, job.batch)
     scratch_folder = account.configuration.sandbox.scratch_folder
+    is_carried = account.configuration.sandbox.transfer is Transfer.BATCH_SYSTEM
+    copies = {KINDS[name].variable: copy for name, copy in find_copies(account, job.job_id).items()}
+    variables = [(name, value) for name, value in request["environment"] if name not in copies]
+    variables += [] if is_carried else [(name, str(copy)) for name, copy in copies.items()]
     return DriverPlan(
         grid_job=job.job_id,
         sandbox=account.places.sandbox(job.job_id),
@@ -176,7 +183,7 @@ def _plan(
         started_words=batch.started_words,
         host_words=batch.host_words,
         job_folder_words="" if scratch_folder else batch.job_folder_words,
-        environment=(*environment.items(), *request["environment"]),
+        environment=(*environment.items(), *variables),
         directory=str(run_directory(request) or ""),
         stdin=stdin,
         max_cpu_minutes=request["max_cpu_time"] or 0,
@@ -184,15 +191,19 @@ def _plan(
         cores=request["cores"] or 1,
         # What a plain job writes are the user's files, as under GRAM's own job managers.
         copies_lines=type(adapter).getPhaseOfLine is not JobAdapter.getPhaseOfLine,
-        carried=account.configuration.sandbox.transfer is Transfer.BATCH_SYSTEM,
+        has_site_files=bool(account.configuration.sandbox.site_files),
+        carried=is_carried,
+        carried_credentials=tuple((name, copy.name) for name, copy in copies.items()) if is_carried else (),
         umask="022" if job.origin is not None and job.origin.is_plain else "077",
     )
 
 
 def _is_bare(account: Account, work_area: Path) -> bool:
     """True where a driver needs nothing but samgrid-report, and finds it on its PATH beside the sandbox."""
-    is_shared = account.configuration.sandbox.transfer is not Transfer.BATCH_SYSTEM
-    return is_shared and ":" not in str(work_area) and not any(work_area.iterdir())
+    settings = account.configuration.sandbox
+    is_shared = settings.transfer is not Transfer.BATCH_SYSTEM
+    is_empty = not settings.site_files and not any(work_area.iterdir())
+    return is_shared and ":" not in str(work_area) and is_empty
 
 
 def _limits(account: Account) -> TarLimits:

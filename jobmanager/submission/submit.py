@@ -28,6 +28,7 @@ from jobmanager.site.settings import Transfer
 from jobmanager.states.changes import change_local_jobs, of_token, put_local_jobs
 from jobmanager.states.registration import register_local_jobs
 from jobmanager.submission.adoption import adopt
+from jobmanager.submission.credential_copies import find_copies
 from jobmanager.submission.needs import find_needs
 from sandbox.driver import GrownLimits, find_lines_per_file, write_submission_table
 
@@ -229,6 +230,7 @@ def _render_submission(
         sandbox=str(places.sandbox(job.job_id)),
         table_lines=find_lines_per_file(places.driver(job.job_id)),
         carried=account.configuration.sandbox.transfer is Transfer.BATCH_SYSTEM,
+        credentials=tuple(map(str, find_copies(account, job.job_id).values())),
         queue=request["queue"],
         project=request["project"],
         max_cpu_minutes=needs.cpu_minutes,

@@ -1,6 +1,6 @@
 """``samgrid explain``: what is known of a local job, who said so and when, and what is concluded from it."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from batch_adapters.adapter import BatchError, LocalStatus, Unreachable
@@ -116,10 +116,22 @@ def describe_local_job(grid_job: GridJob, job: LocalJob) -> list[tuple[str, str]
         ("reason", job.reason),
         ("waits", job.wait_reason),
         ("helps", job.helps),
+        *((name, text) for name, text in _describe_credentials(grid_job, job)),
         ("tried again", _describe_retry(grid_job, job)),
         *((f"attempt {at}", _describe_attempt(attempt)) for at, attempt in enumerate(job.earlier_attempts(), 1)),
     ]
     return [(name, text) for name, text in facts if text]
+
+
+def _describe_credentials(grid_job: GridJob, job: LocalJob) -> Iterator[tuple[str, str]]:
+    """Which credentials had expired before a local job failed: that may be why."""
+    when = job.ended_time
+    if job.outcome is not Outcome.FAILED or when is None:
+        return
+    for entry in grid_job.credentials:
+        begin = entry.find_lapse(when)
+        if begin is not None:
+            yield entry.name, f"had expired at {render_local_time(begin)}, before it failed"
 
 
 def _describe_retry(grid_job: GridJob, job: LocalJob) -> str | None:

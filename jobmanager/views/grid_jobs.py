@@ -17,6 +17,7 @@ from jobmanager.views.text import (
     printable,
     render_clock,
     render_columns,
+    render_duration,
     render_line,
     render_listing,
     render_local_time,
@@ -25,7 +26,7 @@ from jobmanager.views.text import (
 if TYPE_CHECKING:  # a list of grid jobs needs neither XML nor job types
     from adapters import Attribute, JobAdapter
     from batch_adapters.running.rate_limiter import Outage
-    from jobmanager.database.grid_job import GridJob
+    from jobmanager.database.grid_job import CredentialEntry, GridJob
 
 _STATES = ("unsubmitted", "pending", "active", "suspended", "done", "failed", "cancelled")
 _SHOWN_KINDS = 20
@@ -143,6 +144,14 @@ def find_details(account: Account, job_id: str, now: float) -> dict[str, object]
         "not_tried_again": count_refusals(job, account.database.local_jobs.failed(job_id)),
         "may_end": None if end is None else render_time(end),
         "stalled": list(course.silent),
+        "credentials": [
+            {
+                "name": entry.name,
+                "expires": None if entry.expires is None else render_time(entry.expires),
+                "problem": entry.problem,
+            }
+            for entry in job.credentials
+        ],
         "summary": job.summary(),
         "no_summary": job.no_summary,
     }
@@ -199,6 +208,8 @@ def render_details(account: Account, job_id: str, row: Overview, now: float) -> 
         *((f"phase {phase.name}", _render_phase(phase, job.count)) for phase in course.phases),
     ]
     end = None if job.state.is_final else estimate_end(course, now)
+    if not (job.state.is_final or row.steps):
+        facts += [(entry.name, render_line(render_credential(entry, now))) for entry in job.credentials]
     facts += [("blocked", line) for line in render_blocked(course)]
     facts += [("may end", f"{render_local_time(end)} (estimate)")] if end is not None else []
     facts += [("stalled", render_silent(course, stall_time))] if course.silent else []
@@ -208,6 +219,17 @@ def render_details(account: Account, job_id: str, row: Overview, now: float) -> 
     facts += [(printable(name), printable(text)) for name, text in job.summary().items()]
     facts += [("no summary", render_line(job.no_summary))] if job.no_summary else []
     return render_columns(facts)
+
+
+def render_credential(entry: "CredentialEntry", now: float) -> str:
+    """How long a credential is valid, and whether its programs' copy follows its file."""
+    if entry.expires is None:
+        words = "it is not known when it expires"
+    elif entry.expires <= now:
+        words = f"has expired at {render_local_time(entry.expires)}: renew {entry.source}"
+    else:
+        words = f"expires at {render_local_time(entry.expires)}, in {render_duration(entry.expires - now)}"
+    return f"{words}; it is not followed: {entry.problem}" if entry.problem else words
 
 
 def _render_cancel(account: Account, batch: str, row: Overview) -> str:

@@ -16,18 +16,19 @@ from typing import Any
 
 from batch_adapters.running.commands import run_question
 from jobmanager.completion.notified import Notified
-from jobmanager.database.database import Choice, DamagedDocument, DatabaseError
+from jobmanager.database.database import Choice, DamagedDocument, DatabaseError, UnknownJob
 from jobmanager.database.times import render_time
 from jobmanager.monitor.logs import append_line
 from jobmanager.monitor.workers import BUSY, TRY_LATER
 from jobmanager.requests.attributes import NOTIFY, find_values
 from jobmanager.site.account import Account, find_outage, open_account
-from jobmanager.views.grid_jobs import find_details, render_json
+from jobmanager.views.grid_jobs import find_details, render_credential, render_json
 from jobmanager.views.progress import read_course, render_blocked, render_silent
 from jobmanager.views.text import render_line
 from sandbox.files import locked
 
 STALLED = "stalled"
+EXPIRING = "expiring"
 _MOST_TRIES = 3
 """How often a command is begun where whoever ran it was killed each time."""
 _LONGEST_WORDS = 500
@@ -88,6 +89,7 @@ class Teller:
     def _look_at_open(self, job_id: str) -> None:
         """Tell of a grid job that has not gone on for long; once it goes on, the next time may be told again."""
         status = self._find_status(job_id)
+        self._look_at_credentials(job_id)
         why = list(self._find_troubles(job_id, status)) if status else []
         if not why:
             self._memory.troubled.pop(job_id, None)
@@ -98,6 +100,24 @@ class Teller:
         self._memory.troubled[job_id] = since
         if self._now - since >= self._settings.patience:
             self._tell(job_id, STALLED, why)
+
+    def _look_at_credentials(self, job_id: str) -> None:
+        """Tell of credentials that expire soon; once they are renewed, the next time may be told again."""
+        why = list(self._find_expiring(job_id))
+        if why:
+            self._tell(job_id, EXPIRING, why)
+        else:
+            self._memory.told.pop(f"{job_id}/{EXPIRING}", None)
+
+    def _find_expiring(self, job_id: str) -> Iterator[str]:
+        try:
+            job = self._database.grid_jobs.get(job_id)
+        except (DamagedDocument, UnknownJob):
+            return
+        # The steps of a sequence have credentials of their own.
+        for entry in [] if job.steps else job.credentials:
+            if entry.expires is not None and entry.expires - self._now <= self._settings.expiry_warning:
+                yield f"{entry.name} {render_credential(entry, self._now)}"
 
     def _find_troubles(self, job_id: str, status: Mapping[str, Any]) -> Iterator[str]:
         """What keeps a grid job from going on, a sentence each, as `samgrid status` has it."""

@@ -24,7 +24,7 @@ from lxml import etree
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp
 
-from adapters import BadSweep, Site
+from adapters import BadSweep, Site, UnknownDataset
 from adapters.job_adapter import Limits, TooLarge, count_local_jobs, cut_slice
 from adapters.sweep import read_parameters
 from batch_adapters.adapter import BatchAdapter, BatchError, Command, Garbled, Job, Reader
@@ -77,6 +77,8 @@ from jobmanager.database.sqlite import DamagedDocument
 from jobmanager.monitor.generators import EventLines
 from jobmanager.requests.acceptance import prepare_grid_job
 from jobmanager.requests.attributes import BadRequest, Given, read_request, read_type
+from jobmanager.requests.credentials import read_token_expiry
+from jobmanager.requests.datasets import read_list
 from jobmanager.requests.files import is_job_description, read_job_description
 from jobmanager.requests.job_types import KNOWN_TYPES, HandlerError, load_job_types
 from jobmanager.requests.rsl import RslError, read_rsl, render_rsl
@@ -823,6 +825,8 @@ TARGETS: Mapping[str, Target] = {
         (BadDescription,),
         (b"grami_program='/bin/echo'\ngrami_args='\"a b\" \"c\\\\\"'\ngrami_env='\"N\" \"v\"'\ngrami_job_type='1'\n",),
     ),
+    "token": Target(read_token_expiry, (ValueError,), (b"e30.eyJleHAiOjE4MDAwMDAwMDB9.c2ln", b"opaque")),
+    "dataset-list": Target(of_text(read_list), (UnknownDataset,), (b"/data/a.root\n/data/b.root\n",)),
     "fork-start": Target(_check_start, (BadMessage,), (b"100;t;executable=/sh;arguments=c;count=1;environment=A=b\n",)),
     "fork-run": Target(of_text(read_run), seeds=(b"process 1 2 00000000-0000-0000-0000-000000000000\nend 8 0 7\n",)),
     "fork-submission": Target(

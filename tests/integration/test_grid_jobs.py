@@ -19,6 +19,7 @@ from jobmanager.site.account import Account
 from jobmanager.views import watching
 from tests.conftest import end_processes_of, processes_of
 from tests.samgrid import LAUNCH, Samgrid
+from tests.unit.jobmanager.credential_files import make_token, write_secret
 from tests.waiting import wait_until
 
 
@@ -93,6 +94,26 @@ def test_a_local_job_finds_its_environment(shared_samgrid: Samgrid) -> None:
     assert environment["SAMGRID_LOCAL_ID"] == f"{job_id}-1.2"
     assert (environment["COLOUR"], environment["EMPTY"]) == ("dark green", "")
     assert "SAMGRID_FIRST_EVENT" not in environment
+
+
+def test_a_running_program_sees_its_token_renewed_and_nobody_else_sees_it(samgrid: Samgrid, tmp_path: Path) -> None:
+    samgrid = replace(samgrid, settings={"SAMGRID_MONITOR_CREDENTIAL_INTERVAL": "0.1"})
+    old, new = make_token(4e9, "old"), make_token(4e9 + 1, "new")
+    source = write_secret(tmp_path / "token", old)
+    script = f'true >{tmp_path}/started; until cmp -s "$BEARER_TOKEN_FILE" {tmp_path}/renewed; do sleep 0.1; done'
+    request = f"&(samgrid_type=command)(executable=/bin/sh)(arguments=-c '{script}')(bearer_token_file={source})"
+    job_id = samgrid.submit(request)
+    wait_until((tmp_path / "started").exists)
+    write_secret(tmp_path / "renewed", new)
+    write_secret(source, new)
+    assert samgrid("watch", job_id).returncode == 0
+    (row,) = json.loads(samgrid("status", "--format", "json", job_id).stdout)
+    expires = {"expires": "2096-10-02T07:06:41Z", "problem": None}
+    assert row["credentials"] == [{"name": "bearer_token_file", **expires}]
+    assert samgrid("export", str(tmp_path / "export")).returncode == 0
+    assert samgrid("backup", str(tmp_path / "backup.tar")).returncode == 0
+    kept = [path for path in tmp_path.rglob("*") if path.is_file() and path.name not in ("token", "renewed")]
+    assert [path for path in kept if any(token in path.read_bytes() for token in (old, new))] == []
 
 
 def test_the_event_range_is_covered_once_with_different_seeds(shared_samgrid: Samgrid) -> None:

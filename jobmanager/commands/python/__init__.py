@@ -15,13 +15,14 @@ from ...views.query import Item, QueryError
 from ...views.watching import CannotGoOn
 from .handles import JobHandle, NoOutput, Recovered, grid_job, grid_jobs, query, recover, submit
 from .mapping import CallFailed, MapHandle, submit_map
-from .statuses import JobStatus, LocalJobStatus, PhaseProgress, StepStatus
+from .statuses import CredentialStatus, JobStatus, LocalJobStatus, PhaseProgress, StepStatus
 
 __all__ = [
     "BadRequest",
     "CallFailed",
     "CannotGoOn",
     "ConfigurationError",
+    "CredentialStatus",
     "DatabaseError",
     "HandlerError",
     "Item",

@@ -38,6 +38,18 @@ class StepStatus:
 
 
 @dataclass(frozen=True)
+class CredentialStatus:
+    """A credential of a grid job."""
+
+    name: str
+    """x509_user_proxy or bearer_token_file."""
+    expires: datetime | None
+    """None where it is not known."""
+    problem: str | None
+    """Why the programs' copy does not follow its file; None: it does."""
+
+
+@dataclass(frozen=True)
 class JobStatus:
     """What is known of a grid job at one moment; times are UTC."""
 
@@ -75,6 +87,8 @@ class JobStatus:
     """Attempts that failed and were made again."""
     not_tried_again: Mapping[str, int]
     """How many local jobs that failed are not tried again, by why not."""
+    credentials: tuple[CredentialStatus, ...]
+    """What its programs have of the request's or GRAM's."""
     silent_since: datetime | None
     """Since when its batch system does not answer; None: it does."""
     quarantined: str | None
@@ -163,11 +177,17 @@ def read_status(account: Account, job_id: str) -> JobStatus:
         problem=details.get("problem"),
         retries=details.get("retries", 0),
         not_tried_again=details.get("not_tried_again", {}),
+        credentials=tuple(map(_read_credential, details.get("credentials", ()))),
         silent_since=_moment(outage.since) if outage else None,
         quarantined=why.sentence if why else None,
         summary=details.get("summary", {}),
         no_summary=details.get("no_summary"),
     )
+
+
+def _read_credential(item: Mapping[str, Any]) -> CredentialStatus:
+    expires = item["expires"]
+    return CredentialStatus(item["name"], _read_moment(expires) if expires else None, item["problem"])
 
 
 def read_local_status(line: LocalJobLine) -> LocalJobStatus:

@@ -172,6 +172,15 @@ def test_where_files_are_carried_the_sandbox_goes_and_the_results_come_back() ->
     assert CONDOR.carries_files
 
 
+def test_where_files_are_carried_credentials_are_too() -> None:
+    credentials = ("/c/x509_user_proxy", "/c/$x/bearer_token_file")
+    lines = describe(Submission(**{**asdict(SINGLE), "carried": True, "credentials": credentials}))
+    assert lines[6].endswith(".$INT(samgrid_table), /c/x509_user_proxy, /c/$(DOLLAR)x/bearer_token_file")
+    assert lines[7] == "transfer_output_files = results/"
+    shared = describe(Submission(**{**asdict(SINGLE), "credentials": credentials}))
+    assert not [line for line in shared if "x509" in line]
+
+
 def test_a_path_with_quotes_blanks_and_dollars_is_spelt_as_the_submit_language_wants() -> None:
     place = '/it\'s "q" $(x) $ENV(HOME) $ %s \\ a,b;#'
     lines = describe(Submission("t-1", 1, f"{place}/driver.sh", f"{place}/results", queue='a"b\\$(c)'))

@@ -21,6 +21,7 @@ from jobmanager.gram.answers import NO_CHANGE, GramAnswer, gram_id, read_gram_id
 from jobmanager.requests.rsl import read_rsl
 from jobmanager.site.account import Account
 from tests.clients_of_gram import REQUESTS, render_globus_rsl, write_files
+from tests.unit.jobmanager.credential_files import write_secret
 
 CONTACT = "https://localhost:1/2/3/"
 
@@ -75,6 +76,31 @@ def test_a_request_becomes_a_grid_job_that_knows_where_it_came_from(account: Acc
     assert (origin.uniqid, origin.contact) == ("1.2.3", CONTACT)
     assert (origin.stdout, origin.stderr, origin.is_plain) == ("/out", "/dev/null", True)
     assert wakes == [account]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "environment", "is_handed_on"),
+    [
+        pytest.param({}, {}, True, id="by default"),
+        pytest.param({"x509userproxy": ("",)}, {}, False, id="the request wants none"),
+        pytest.param({}, {"X509_USER_PROXY": "/nonexistent"}, False, id="it is not there"),
+        pytest.param({}, {"X509_USER_PROXY": "proxy"}, False, id="no path"),
+    ],
+)
+def test_grams_proxy_is_the_credential_of_a_request_that_names_none(
+    account: Account,
+    tmp_path: Path,
+    attributes: dict[str, tuple[Value, ...]],
+    environment: dict[str, str],
+    is_handed_on: bool,
+) -> None:
+    proxy = write_secret(tmp_path / "proxy", b"-")
+    description = describe("1.2.3", **attributes)
+    description = replace(description, environment={"X509_USER_PROXY": str(proxy), **environment})
+    answer = gram_shims.calls.submit(account, description)
+    job = account.database.grid_jobs.get(answer.job_id.partition(".")[2])
+    sources = [(entry.name, entry.source, entry.is_gram_default) for entry in job.credentials]
+    assert sources == ([("x509_user_proxy", str(proxy), True)] if is_handed_on else [])
 
 
 @pytest.mark.parametrize(

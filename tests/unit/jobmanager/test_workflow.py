@@ -38,6 +38,7 @@ from jobmanager.views.watching import Bars, PlainLines, _take_snapshot
 from jobmanager.workflow import advance_grid_job, cancel_steps, collect_steps, judge_steps
 from sandbox.files import TarLimits
 from sandbox.gather import End, write_output
+from tests.unit.jobmanager.credential_files import make_token, write_secret
 
 P, A, S, D, F, U = (
     State.PENDING, State.ACTIVE, State.SUSPENDED, State.DONE, State.FAILED, State.UNSUBMITTED,
@@ -583,3 +584,24 @@ def test_a_handler_with_steps_is_checked_as_far_as_its_steps(tmp_path: Path, ste
     (finding,) = try_request(configuration, given, Path("/"), tmp_path)
     assert isinstance(finding, Finding)
     assert finding.level is level
+
+
+def test_steps_get_the_credentials_of_the_whole(account: Account, tmp_path: Path) -> None:
+    proxy = write_secret(tmp_path / "proxy", b"-")
+    tokens = [write_secret(tmp_path / name, make_token(4e9)) for name in ("whole", "own")]
+    own = f"(own (samgrid_type command) (executable /bin/true) (after) (bearer_token_file {tokens[1]}))"
+    none = '(none (samgrid_type command) (executable /bin/true) (after) (x509_user_proxy ""))'
+    relations = read_rsl(f"&(samgrid_type=structured)(steps={MAKE}{own}{none})(bearer_token_file={tokens[0]})", {})
+    given = [(relation.name, relation.values) for relation in relations]
+    job_id = accept_grid_job(account, given, Path("/"), proxy=str(proxy))
+    advance_grid_job(account, job_id)
+    steps = {step.name: step.grid_job for step in account.database.grid_jobs.get(job_id).steps}
+    sources = {
+        name: [entry.source for entry in account.database.grid_jobs.get(str(grid_job)).credentials]
+        for name, grid_job in steps.items()
+    }
+    assert sources == {
+        "make": [str(tokens[0]), str(proxy)],
+        "own": [str(tokens[1]), str(proxy)],
+        "none": [str(tokens[0])],
+    }

@@ -69,8 +69,10 @@ class Bench:
     def prepare(self, entries: Iterable[LocalJobEntry], **changes: Any) -> list[str]:
         entries = list(entries)
         indexes = list(changes.pop("indexes", range(1, len(entries) + 1)))
-        digest = write_sandbox(self.work_area, self.sandbox / "sandbox.tar", TarLimits(100, 10**7))
-        is_bare = changes.pop("is_bare", not any(self.work_area.iterdir()) and not changes.get("carried"))
+        site_files = changes.pop("site_files", ())
+        digest = write_sandbox(self.work_area, self.sandbox / "sandbox.tar", TarLimits(100, 10**7), site_files)
+        is_empty = not any(self.work_area.iterdir()) and not site_files
+        is_bare = changes.pop("is_bare", is_empty and not changes.get("carried"))
         table = self.sandbox / "local-jobs"
         table.write_bytes(render_table(entries))
         # A submission of its own: in the same one it would end as before.
@@ -86,6 +88,7 @@ class Bench:
             local_jobs=len(entries),
             local_id_words="$JOB_ID",
             index_words="$JOB_INDEX",
+            has_site_files=bool(site_files),
         )
         driver = self.sandbox / "driver.sh"
         driver.write_bytes(os.fsencode(render_driver(replace(plan, **changes))))
@@ -390,6 +393,28 @@ def test_where_files_are_carried_all_happens_where_the_driver_is_started(carried
         "sandbox.tar",
     ]
     assert carried_bench.said == b""
+
+
+def test_programs_find_the_sites_files_and_only_read_them(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "clients" / "bin").mkdir(parents=True)
+    (tmp_path / "clients" / "bin" / "sam").write_text("#!/bin/sh\necho sam\n")
+    (tmp_path / "clients" / "bin" / "sam").chmod(0o755)
+    script = '"$SAMGRID_SITE_FILES/clients/bin/sam"; find "$SAMGRID_SITE_FILES" -perm /222'
+    assert bench.run("/bin/sh", "-c", script, site_files=[tmp_path / "clients"]) == 0
+    assert bench.read("stdout") == b"sam\n"
+    assert list(bench.scratch.iterdir()) == []
+
+
+def test_credentials_that_were_carried_are_the_accounts_alone_and_stay_behind(carried_bench: CarriedBench) -> None:
+    script = 'cat "$BEARER_TOKEN_FILE"; find "$BEARER_TOKEN_FILE" -perm 600'
+    entries = [LocalJobEntry(("/bin/sh", "-c", script))]
+    argv = carried_bench.prepare(entries, carried_credentials=(("BEARER_TOKEN_FILE", "bearer_token_file"),))
+    token = carried_bench.started_in / "bearer_token_file"
+    token.write_text("secret\n")
+    token.chmod(0o644)
+    assert carried_bench.run_prepared(argv) == 0
+    assert carried_bench.read("stdout").decode() == f"secret\n{token}\n"
+    assert not list(carried_bench.results.rglob("bearer*"))
 
 
 def test_a_damaged_sandbox_that_was_carried_is_a_problem_that_comes_back(carried_bench: CarriedBench) -> None:

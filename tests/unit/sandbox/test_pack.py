@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.files import SandboxError, TarLimits, stays_inside
+from sandbox.files import SandboxError, SandboxRefused, TarLimits, stays_inside
 from sandbox.pack import write_report, write_sandbox
 from tests.conftest import file_size_limit
 
@@ -198,3 +198,64 @@ def test_the_name_of_samgrid_report_is_on_the_disk_before_anybody_relies_on_it(
     report = tmp_path / ".samgrid" / "samgrid-report"
     assert hashlib.sha256(report.read_bytes()).hexdigest() == digest
     assert synced[-1] == report.parent
+
+
+# --- the site's own files
+
+
+@pytest.fixture
+def clients(room: Path) -> Path:
+    """A site's folder of programs."""
+    folder = room / "site" / "clients"
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "sam").write_text("#!/bin/sh\n")
+    (folder / "bin" / "sam").chmod(0o755)
+    (folder / "bin" / "sam-2").symlink_to("../bin/sam")
+    return folder
+
+
+def test_the_sites_files_are_in_the_sandbox_and_its_manifest(work_area: Path, room: Path, clients: Path) -> None:
+    (room / "site" / "setup.sh").write_text("x")
+    write_sandbox(work_area, room / "s.tar", LIMITS, [clients, room / "site" / "setup.sh"])
+    place = room / "place"
+    place.mkdir()
+    subprocess.run(["tar", "-xf", room / "s.tar"], cwd=place, check=True)
+    check = ["sha256sum", "-c", ".samgrid/manifest.sha256"]
+    said = subprocess.run(check, cwd=place, check=True, capture_output=True).stdout
+    assert b".samgrid/site/setup.sh: OK" in said
+    assert os.access(place / ".samgrid/site/clients/bin/sam-2", os.X_OK)
+    assert (place / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        pytest.param(lambda folder: [folder.with_name("none")], "none cannot be read: No such file", id="missing"),
+        pytest.param(lambda folder: [folder, folder.parent / "x" / ".." / "clients"], "no name of its own", id="twice"),
+        pytest.param(lambda folder: [folder / ".."], "no name of its own", id="the folder above"),
+        pytest.param(lambda folder: [Path("/")], "no name of its own", id="everything"),
+        pytest.param(lambda folder: [folder / "bin" / "sam-2"], "is a symbolic link: name what", id="a link"),
+    ],
+)
+def test_site_files_that_cannot_be_packed_wait_for_the_site(
+    work_area: Path, room: Path, clients: Path, spoil: Callable[[Path], list[Path]], words: str
+) -> None:
+    with pytest.raises(SandboxError, match=words) as caught:
+        write_sandbox(work_area, room / "s.tar", LIMITS, spoil(clients))
+    assert str(caught.value).startswith("site_files: ")
+    assert not isinstance(caught.value, SandboxRefused)
+    assert not (room / "s.tar").exists()
+
+
+@pytest.mark.parametrize("target", ["/etc/passwd", "../../setup.sh"])
+def test_no_link_leads_out_of_a_folder_of_the_sites(work_area: Path, room: Path, clients: Path, target: str) -> None:
+    (clients / "bin" / "out").symlink_to(target)
+    with pytest.raises(SandboxError, match="out cannot be packed: the link leads out"):
+        write_sandbox(work_area, room / "s.tar", LIMITS, [clients])
+
+
+def test_the_sites_files_count_against_the_limits(work_area: Path, room: Path, clients: Path) -> None:
+    write_sandbox(work_area, room / "s.tar", TarLimits(10, 10**6), [clients])
+    for limits in (TarLimits(9, 10**6), TarLimits(10, 20)):
+        with pytest.raises(SandboxRefused, match="the work area holds"):
+            write_sandbox(work_area, room / "s.tar", limits, [clients])

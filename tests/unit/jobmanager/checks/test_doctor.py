@@ -145,6 +145,17 @@ def test_a_command_that_is_not_there_is_named(fake: Account, program: BatchProgr
     assert "PATH" in missing.remedy
 
 
+def test_what_the_site_gives_to_grid_jobs_is_looked_for(fake: Account, tmp_path: Path) -> None:
+    (tmp_path / "there").touch()
+    (tmp_path / "link").symlink_to("there")
+    files = tuple(tmp_path / name for name in ("there", "link", "gone"))
+    site = replace(fake.configuration.site, dataset_command=(str(tmp_path / "list"), "{name}"))
+    told = configure(fake, site=site, sandbox=SandboxSettings(site_files=files))
+    assert [finding.level for finding in findings_with(look(told), "dataset_command")] == [Level.FAULT]
+    texts = [finding.text for finding in findings_with(look(told), "site_files")]
+    assert [text.split()[2] for text in texts] == [str(tmp_path / "link"), str(tmp_path / "gone")]
+
+
 def test_the_notification_command_is_looked_for_where_there_is_one(fake: Account, tmp_path: Path) -> None:
     hook = tmp_path / "hook"
     hook.touch()

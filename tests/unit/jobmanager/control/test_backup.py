@@ -95,6 +95,18 @@ def test_what_is_restored_is_what_was_there_but_for_what_belongs_to_processes(ac
     assert list(other.database.checking.find_document_faults()) == []
 
 
+def test_no_credential_is_in_a_backup_and_they_are_followed_again(account: Account, file: Path) -> None:
+    put_grid_job(account)
+    put_file(account, "credentials/bearer_token_file", "secret")
+    put_file(account, "results/credentials/mine", "a program's own")
+    assert write_backup(account, file) == []
+    assert b"secret" not in file.read_bytes()
+    other = elsewhere(account)
+    restore(other, file, OpenJobs.REFUSED)
+    assert files_of(other).keys() == {f"jobs/{A}/results/credentials/mine"}
+    assert other.places.credentials(A).stat().st_mode & 0o777 == 0o700
+
+
 def test_what_cannot_be_kept_is_told_and_no_link_is_followed(account: Account, file: Path, tmp_path: Path) -> None:
     put_grid_job(account)
     (tmp_path / "secret").write_text("secret")

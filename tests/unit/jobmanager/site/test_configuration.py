@@ -95,6 +95,7 @@ def test_each_layer_overrides_the_one_before_it_key_by_key(tmp_path: Path) -> No
         pytest.param("SAMGRID_MONITOR_IDLE_TIME", "0.5", "monitor", 0.5, id="number"),
         pytest.param("SAMGRID_SANDBOX_SCRATCH_FOLDER", "/scratch", "sandbox", Path("/scratch"), id="path"),
         pytest.param("SAMGRID_HANDLERS_MODULES", "d0.mc:/x/y.py", "handlers", ("d0.mc", "/x/y.py"), id="list"),
+        pytest.param("SAMGRID_SANDBOX_SITE_FILES", "/a:/b c", "sandbox", (Path("/a"), Path("/b c")), id="paths"),
         pytest.param("SAMGRID_HANDLERS_MODULES", "", "handlers", (), id="empty list"),
     ],
 )

@@ -5,21 +5,30 @@ from pathlib import Path
 
 import pytest
 
+from adapters import Value
 from jobmanager.requests.acceptance import accept_grid_job
 from jobmanager.requests.request_handler import make_adapter
 from jobmanager.run_grid_job import cut_grid_job
 from jobmanager.site.account import Account
 from jobmanager.site.settings import SandboxSettings, SiteSettings, Transfer
+from jobmanager.submission.credential_copies import bring_credentials
 from jobmanager.submission.packing import pack_sandbox
+from tests.unit.jobmanager.credential_files import make_token, write_secret
+
+RECORDED = Path(__file__).parents[3] / "recorded"
 
 
-def pack(account: Account, batch: str, sandbox: SandboxSettings) -> str:
+def pack(
+    account: Account, batch: str, sandbox: SandboxSettings, *given: tuple[str, tuple[Value, ...]], proxy: str = ""
+) -> str:
     """The driver of a grid job on a batch system."""
     site = SiteSettings(batch_system=batch)
     account = Account(account.places, replace(account.configuration, site=site, sandbox=sandbox))
-    job_id = accept_grid_job(account, [("samgrid_type", ("command",)), ("executable", ("/bin/true",))], Path("/"))
+    request = [("samgrid_type", ("command",)), ("executable", ("/bin/true",)), *given]
+    job_id = accept_grid_job(account, request, Path("/"), proxy=proxy)
     job = account.database.grid_jobs.get(job_id)
     account.places.sandbox(job_id).mkdir(parents=True, exist_ok=True)
+    bring_credentials(account, job_id)
     pack_sandbox(account, job, make_adapter(account, job.request(), job.request_folder), cut_grid_job(job))
     return account.places.driver(job_id).read_text()
 
@@ -51,3 +60,31 @@ def test_where_files_are_carried_the_driver_knows_no_path_of_ours(account: Accou
     driver = pack(account, "condor", SandboxSettings(transfer=Transfer.BATCH_SYSTEM))
     assert str(account.places.root) not in driver
     assert "sandbox=$PWD" in driver.splitlines()
+
+
+def test_programs_find_the_copy_of_a_credential_and_not_its_file(account: Account, tmp_path: Path) -> None:
+    token = write_secret(tmp_path / "token", make_token(4_000_000_000))
+    environment = ("environment", (("BEARER_TOKEN_FILE", "/somewhere/else"), ("COLOUR", "red")))
+    driver = pack(account, "slurm", SandboxSettings(), ("bearer_token_file", (str(token),)), environment)
+    (job,) = account.database.grid_jobs.list_open()
+    lines = [line.strip() for line in driver.splitlines()]
+    copy = account.places.credentials(job.id) / "bearer_token_file"
+    assert [line for line in lines if "BEARER" in line] == [f"export BEARER_TOKEN_FILE={copy}"]
+    assert "export COLOUR=red" in lines
+    assert str(token) not in driver
+    assert make_token(4_000_000_000).decode() not in driver
+
+
+@pytest.mark.parametrize(("transfer", "is_path"), [(Transfer.SHARED, True), (Transfer.BATCH_SYSTEM, False)])
+def test_programs_of_grams_jobs_find_the_copy_of_grams_proxy(
+    account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transfer: Transfer, is_path: bool
+) -> None:
+    monkeypatch.setattr("jobmanager.requests.credentials._find_not_after", lambda certificate: 4e9)
+    proxy = write_secret(tmp_path / "proxy", (RECORDED / "credentials" / "proxy.pem").read_bytes())
+    of_gram = ("environment", (("X509_USER_PROXY", str(proxy)),))
+    driver = pack(account, "condor", SandboxSettings(transfer=transfer), of_gram, proxy=str(proxy))
+    (line,) = [line.strip() for line in driver.splitlines() if "export X509_USER_PROXY" in line]
+    (job,) = account.database.grid_jobs.list_open()
+    copy = account.places.credentials(job.id) / "x509_user_proxy"
+    wanted = str(copy) if is_path else '"$sandbox"/x509_user_proxy'
+    assert line == f"export X509_USER_PROXY={wanted}"

@@ -10,7 +10,7 @@ import pytest
 from batch_adapters.adapter import LocalStatus
 from batch_adapters.states import Cause, Event, State
 from jobmanager.database.database import UnknownJob
-from jobmanager.database.grid_job import GridJob
+from jobmanager.database.grid_job import CredentialEntry, GridJob
 from jobmanager.database.local_job import Evidence, LocalJob
 from jobmanager.site.account import Account
 from jobmanager.states.changes import put_local_jobs
@@ -113,6 +113,28 @@ def test_facts_evidence_and_the_drivers_words_are_printed_in_order(fake: Account
         f"{render_local_time(T + 8)} end: the outputs are back",
     ]
     assert "fake now" not in found
+
+
+@pytest.mark.parametrize(
+    ("expires", "exit_code", "is_told"),
+    [
+        pytest.param(T + 8, 3, True, id="expired before it failed"),
+        pytest.param(T + 8, 0, False, id="it succeeded"),
+        pytest.param(T + 10, 3, False, id="valid until then"),
+        pytest.param(None, 3, False, id="nobody knows"),
+    ],
+)
+def test_a_credential_that_had_expired_before_a_failure_is_told(
+    fake: Account, expires: float | None, exit_code: int, is_told: bool
+) -> None:
+    job = running()
+    apply_event(job, Event(T + 9, "17.1", State.DONE, exit_code))
+    add(fake, job)
+    entry = CredentialEntry("x509_user_proxy", "/x", expires=expires)
+    fake.database.grid_jobs.change(GRID_JOB, lambda grid_job: grid_job.put_credentials([entry]))
+    facts = dict(re.split("  +", line) for line in sections(explain(fake, "17.1", ask=False))[""])
+    told = f"had expired at {render_local_time(T + 8)}, before it failed"
+    assert facts.get("x509_user_proxy") == (told if is_told else None)
 
 
 def test_without_asking_no_command_is_run(fake: Account, program: BatchProgram) -> None:

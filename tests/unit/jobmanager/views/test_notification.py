@@ -16,13 +16,14 @@ import pytest
 from batch_adapters.running.rate_limiter import TRIES, RateLimiter
 from batch_adapters.states import State
 from jobmanager.completion.notified import has_untold
-from jobmanager.database.grid_job import GridJob
+from jobmanager.database.grid_job import CredentialEntry, GridJob
 from jobmanager.database.local_job import LocalJob
 from jobmanager.monitor.workers import BUSY, TRY_LATER
 from jobmanager.site.account import Account, limiter_file
 from jobmanager.site.settings import NotificationSettings
 from jobmanager.views.grid_jobs import STATUS_SCHEMA
 from jobmanager.views.notification import Teller
+from jobmanager.views.text import render_local_time
 from sandbox.files import locked
 from sandbox.status import PhaseStatus
 from tests.hanging import give_up_what_hangs
@@ -415,3 +416,34 @@ def test_where_it_cannot_be_known_what_was_told_whoever_tells_says_so(site: Acco
     assert has_untold(site, NOW)
     with pytest.raises(IsADirectoryError):
         Teller(site, NOW)
+
+
+# --- credentials
+
+
+def put_expiry(account: Account, expires: float | None) -> None:
+    entry = CredentialEntry("bearer_token_file", "/run/token", expires=expires)
+    change(account, lambda job: job.put_credentials([entry]))
+
+
+def test_a_credential_that_expires_soon_is_told_once_and_again_after_a_renewal(site: Account, hook: Hook) -> None:
+    before = site.configuration.notification.expiry_warning
+    add_grid_job(site, JOB)
+    for expires, told in [(None, 0), (before + 1, 0), (before, 1), (before - 1, 1), (before + 9, 1), (-1, 2)]:
+        put_expiry(site, None if expires is None else NOW + expires)
+        Teller(site, NOW).tell()
+        assert hook.keys == [f"{JOB}/expiring"] * told
+    soon, late = hook.told
+    assert (soon["event"], soon["grid_job"]["state"]) == ("expiring", "active")
+    assert soon["why"] == [f"bearer_token_file expires at {render_local_time(NOW + before)}, in 4 h"]
+    assert late["why"] == [f"bearer_token_file has expired at {render_local_time(NOW - 1)}: renew /run/token"]
+    jsonschema.validate([soon["grid_job"]], json.loads(STATUS_SCHEMA.read_text()))
+    assert [item["name"] for item in soon["grid_job"]["credentials"]] == ["bearer_token_file"]
+
+
+def test_of_a_grid_job_that_has_ended_no_credential_expires(site: Account, hook: Hook) -> None:
+    add_grid_job(site, JOB)
+    put_expiry(site, NOW + 1)
+    end(site)
+    Teller(site, NOW).tell()
+    assert hook.keys == [f"{JOB}/done"]

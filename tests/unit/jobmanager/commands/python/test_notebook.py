@@ -36,6 +36,7 @@ STATUS = JobStatus(
     problem=None,
     retries=0,
     not_tried_again={},
+    credentials=(),
     silent_since=None,
     quarantined=None,
     summary={},

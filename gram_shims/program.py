@@ -18,6 +18,7 @@ from jobmanager import UserError
 from jobmanager.gram.answers import NO_CHANGE, GramAnswer, GramError, refuse, render_answer, render_message
 from jobmanager.monitor.logs import log_to
 from jobmanager.site.account import Account, open_account
+from jobmanager.site.host import check_host
 from sandbox.files import open_own
 
 logger = logging.getLogger(__name__)
@@ -145,6 +146,7 @@ def answer_call(command: str, state_dir: str | None, description: JobDescription
     try:
         # Only a request makes a state folder.
         account = open_account(state_dir, create=command == "submit")
+        check_host(account.places)
         _log_into(account.places.root)
         answer = _FUNCTIONS[command](account, description)
     except (Exception, SystemExit) as error:  # whatever the disk does, or an experiment's handler

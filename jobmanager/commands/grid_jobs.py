@@ -295,9 +295,12 @@ def _wake_if_needed(account: "Account") -> None:
         if not has_untold(account, time.time()):
             return
     from jobmanager.monitor.client import wake_monitor
+    from jobmanager.site.host import OtherHost
 
     try:
         wake_monitor(account)
+    except OtherHost as error:
+        print(f"samgrid status: {error}", file=sys.stderr)
     except OSError as error:
         if error.errno != errno.EROFS:
             raise

@@ -113,6 +113,14 @@ def _declare_restore(command: argparse.ArgumentParser) -> None:
     of_open.add_argument("--follow", action="store_true", help=help_text)
 
 
+TAKE_OVER_HELP = """\
+One host at a time works with a state folder: the first one that did. Run this on another, when that one is down or its
+monitor was ended, and this one is it. Refused while a monitor was at work there within the last minute.
+docs/administration.md says what a shared file system needs, and what becomes of local jobs."""
+
+_FENCED_HELP = "the other host can write nothing any more, whatever its last stamp says: you made sure of that"
+
+
 NOTIFY_HELP = """\
 The monitor runs this command when a grid job has ended or stalled (docs/notification.md). This runs it once as a test,
 and is not recorded. Exit status: 0 the command ended with 0, 1 it did not."""
@@ -153,6 +161,8 @@ def add_commands(add: AddCommand) -> None:
     file = argument("file", metavar="FILE", type=Path, help="the tar file to be written")
     add("backup", backup, "Write the account's state into one file, while everything runs.", BACKUP_HELP, file)
     add("restore", restore, "Make a state folder from a backup.", RESTORE_HELP, _declare_restore)
+    fenced = argument("--fenced", action="store_true", help=_FENCED_HELP)
+    add("take-over", take_over, "Make this host the one that works with the state folder.", TAKE_OVER_HELP, fenced)
     textfile = argument("--textfile", metavar="FILE", help="write FILE, and print nothing")
     add("metrics", metrics, "Print metrics for Prometheus.", METRICS_HELP, textfile)
     add("advertise", advertise, "Tell the grid what this site offers.", ADVERTISE_HELP, _declare_advertise)
@@ -216,6 +226,24 @@ def restore(options: argparse.Namespace) -> int:
     for job_id in opened:
         print(f"{choice.value}: {job_id}")
     print(f"restored: {account.places.root}")
+    return 0
+
+
+def take_over(options: argparse.Namespace) -> int:
+    """Make this host the active one, and have it go on with what is open."""
+    from jobmanager.monitor.client import wake_monitor
+    from jobmanager.site.host import take_over as make_active
+
+    account = account_of(options)
+    if not account.places.root.exists():
+        raise CommandError(f"there is no state folder {account.places.root}")
+    before = make_active(account.places, options.fenced)
+    if before is None:
+        print("this host is the active one already")
+        return 0
+    print(f"taken over from {before.name}")
+    if account.database.grid_jobs.list_open():
+        wake_monitor(account)
     return 0
 
 

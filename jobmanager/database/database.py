@@ -61,13 +61,18 @@ class Database:
     :raises DatabaseError: for anything that SQLite or the file system refuses (a full disk, a damaged file).
     """
 
-    def __init__(self, path: Path | None) -> None:
-        """``path`` None: an empty database in memory, in which everything can be asked and nothing is found."""
-        self.path = path
-        self._store = store = Store(path)
+    def __init__(self, path: Path | None, refusal: str = "") -> None:
+        """``path`` None: an empty database in memory, in which everything can be asked and nothing is found.
+
+        :param refusal: why nothing may be written, as another host does: what is read is a copy of this moment.
+        """
+        self.path, self.refusal = path, refusal
+        self._store = store = Store(path, is_elsewhere=bool(refusal))
         self.transaction, self.moment, self.part = store.transaction, store.moment, store.part
         self.check_room, self.copy_to, self.close = store.check_room, store.copy_to, store.close
         self._bring_up()
+        if refusal:
+            store.forbid_writing(refusal)
         self.grid_jobs = GridJobs(self._store)
         self.local_jobs = LocalJobs(self._store)
         self.phases = Phases(self._store)

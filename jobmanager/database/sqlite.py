@@ -103,16 +103,50 @@ def _open_unwritable(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", timeout=60, isolation_level=None, uri=True)
 
 
+def _open_copy(path: Path) -> sqlite3.Connection:
+    """A copy of a file that another host writes, with which we share neither SQLite's memory nor its locks."""
+    import shutil
+    import tempfile
+
+    log = path.with_name(f"{path.name}-wal")
+    with tempfile.TemporaryDirectory(prefix="samgrid-") as folder:
+        copy, copied_log = Path(folder, path.name), Path(folder, log.name)
+        while True:
+            salt = _read_salt(log)
+            shutil.copyfile(path, copy)
+            copied_log.write_bytes(log.read_bytes() if salt else b"")
+            # What was copied of the file while its log was begun anew may be older than the log.
+            if _read_salt(copied_log) == salt == _read_salt(log):
+                break
+        connection = sqlite3.connect(copy, isolation_level=None)
+        connection.execute("PRAGMA journal_mode = MEMORY")
+        return connection
+
+
+def _read_salt(log: Path) -> bytes:
+    """What is another in each log that is begun; empty where there is none."""
+    try:
+        with log.open("rb") as file:
+            return file.read(32)
+    except FileNotFoundError:
+        return b""
+
+
 class Store:
     """An SQLite file. Writing methods belong inside ``with store.transaction():``.
 
     :raises DatabaseError: for anything that SQLite or the file system refuses (a full disk, a damaged file).
     """
 
-    def __init__(self, path: Path | None) -> None:
-        """``path`` None: an empty store in memory."""
+    def __init__(self, path: Path | None, is_elsewhere: bool = False) -> None:
+        """``path`` None: an empty store in memory; ``is_elsewhere``: another host writes it, and we read a copy."""
         self.path = path
+        self._refusal = ""
         with self._translated():
+            if path is not None and is_elsewhere:
+                self._is_writable = True
+                self._connection = _open_copy(path)
+                return
             self._is_writable = path is None or not os.statvfs(path.parent).f_flag & os.ST_RDONLY
             if path is not None and not self._is_writable:
                 self._connection = _open_unwritable(path)
@@ -148,8 +182,9 @@ class Store:
                 for index in missing:
                     self._connection.execute(f"CREATE INDEX IF NOT EXISTS {index}")
 
-    def forbid_writing(self) -> None:
-        """From now on nothing can be written through this connection."""
+    def forbid_writing(self, refusal: str = "") -> None:
+        """From now on nothing can be written through this connection; who tries is told why."""
+        self._refusal = refusal
         with self._translated():
             self._connection.execute("PRAGMA query_only = ON")
 
@@ -172,6 +207,8 @@ class Store:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """All of the block's writes, or none; writers wait for each other up to a minute."""
+        if self._refusal:
+            raise DatabaseError(self._refusal)
         with self._translated():
             self._connection.execute("BEGIN IMMEDIATE")
         try:

@@ -12,6 +12,7 @@ from pathlib import Path
 from jobmanager.database.database import LAYOUT
 from jobmanager.site.account import Account
 from jobmanager.site.configuration import Configuration
+from jobmanager.site.host import check_host
 from sandbox.files import open_own, take_lock
 
 OF_ALL, OF_EVENTS = "monitor: ", "events: "
@@ -34,8 +35,9 @@ def socket_address(account: Account) -> Iterator[str]:
 def wake_monitor(account: Account) -> None:
     """Make the monitor look at the database as soon as it can; nobody waits for that.
 
-    :raises OSError: there is none, and none can be started.
+    :raises OSError: there is none, and none can be started. OtherHost: it would not work here.
     """
+    check_host(account.places)
     try:
         with _connection(account) as connection:
             _end_other_version(account, connection)
@@ -108,8 +110,9 @@ def ask_monitor(account: Account) -> str:
 
     Each line starts with the grid job's id, or with `OF_ALL` or `OF_EVENTS` for a problem that concerns them all.
 
-    :raises OSError: there is no monitor, and none can be started.
+    :raises OSError: there is no monitor, and none can be started. OtherHost: it would not work here.
     """
+    check_host(account.places)
     answer = ask_running_monitor(account)
     if answer is None:
         start_monitor(account)

@@ -29,6 +29,7 @@ from jobmanager.monitor.generators import Generators
 from jobmanager.monitor.logs import append_line, log_to
 from jobmanager.monitor.workers import WorkerClient, Workers
 from jobmanager.site.account import Account, open_account
+from jobmanager.site.host import STAMP_INTERVAL, OtherHost, check_host, put_stamp, release_stamp
 from jobmanager.site.settings import NotificationSettings
 from jobmanager.states.aggregation import Task, aggregate_steps, next_task, next_task_of_steps
 from jobmanager.states.changes import refresh_structured
@@ -105,10 +106,24 @@ class Monitor:
         self._idle_since: float | None = None
 
     def run(self, stay: bool) -> None:
-        """Work until there has been nothing to do for the idle time, or for ever."""
+        """Work until there has been nothing to do for the idle time, or for ever.
+
+        :raises OtherHost: another host has taken over.
+        """
+        try:
+            self._turn(stay)
+        finally:
+            self._generators.stop()
+            self._server.stop()
+
+    def _turn(self, stay: bool) -> None:
         ready: list[tuple[selectors.SelectorKey, int]] = []
         while stay or self._idle_since is None or time.monotonic() - self._idle_since < self._settings.idle_time:
+            # Another may have taken over while this host hung.
+            check_host(self._account.places)
             try:
+                if self._is_due("stamp", STAMP_INTERVAL):
+                    put_stamp(self._account.places)
                 for key, _ in ready:
                     key.data()
                 # While we rest, too: a worker that has ended keeps the selector ready until it is reaped.
@@ -128,8 +143,6 @@ class Monitor:
                 logger.exception("a fault of the job manager's own")
                 self._rest(error)
             ready = self._selector.select(min(_LOOK, self._reports.due_in()))
-        self._generators.stop()
-        self._server.stop()
 
     def _work(self) -> None:
         open_jobs = self._account.database.grid_jobs.list_open()
@@ -323,10 +336,15 @@ def main(argv: list[str]) -> int:
             return 0
         logger.info("monitor %d starts", os.getpid())
         while True:
-            with _listening(account) as listener:
-                Monitor(account, listener).run(options.stay)
+            try:
+                with _listening(account) as listener:
+                    Monitor(account, listener).run(options.stay)
+            except OtherHost as error:
+                print(f"monitor {os.getpid()} ends: {error}", file=sys.stderr)
+                return 1
             # Who found no listener from here on starts a monitor, which waits for our lock; who came before is served.
             if not account.database.grid_jobs.list_open():
+                release_stamp(account.places)
                 logger.info("monitor %d ends: nothing to do", os.getpid())
                 return 0
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from batch_adapters.launch import LAUNCH, command_line
 from jobmanager.database.database import Database, DatabaseError
 from jobmanager.site.configuration import Configuration, read_configuration
+from jobmanager.site.host import OtherHost, check_host, claim_host
 from jobmanager.site.places import StateFolderError, StatePlaces, find_state_folder, make_state_folder
 
 if TYPE_CHECKING:  # what runs commands takes long to load: "samgrid status" and "samgrid submit" run none
@@ -33,6 +34,10 @@ class Account:
         if not self.places.root.exists():
             return Database(None)
         self._check_database_is_there()
+        try:
+            check_host(self.places)
+        except OtherHost as other:
+            return Database(self.places.database, str(other))
         return Database(self.places.database)
 
     def _check_database_is_there(self) -> None:
@@ -66,8 +71,9 @@ class Account:
 
 
 def open_account(state_dir: str | None, create: bool = True) -> Account:
-    """The account whose state folder is named, or the caller's own; where there is none, ``create`` makes it.
+    """The account whose state folder is named, or the caller's own.
 
+    :param create: to work with it: the folder is made where there is none, and no other host may be the active one.
     :raises StateFolderError, ConfigurationError: in one clear sentence each.
     """
     configuration = read_configuration(os.environ)
@@ -80,6 +86,8 @@ def open_account(state_dir: str | None, create: bool = True) -> Account:
     if create or places.root.exists():
         for folder in filter(None, (places.root, places.spool)):
             make_state_folder(folder)
+    if create:
+        claim_host(places)
     return Account(places, configuration)
 
 

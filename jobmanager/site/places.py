@@ -50,6 +50,8 @@ class StatePlaces:
 
     database = _Place("jobs.db")
     """The XML job database."""
+    active_host = _Place("active-host")
+    """Which host works here; its time is when a monitor there was last at work."""
     monitor_lock = _Place("monitor.lock")
     """Held by the account's one monitor."""
     monitor_socket = _Place("monitor.sock")

@@ -94,8 +94,14 @@ def run_limited(
     if len(expression) > MOST_LETTERS:
         raise QueryError(f"{language.value}: an expression has at most {MOST_LETTERS} letters, not {len(expression)}")
     where = f"{language.value} {_shorten(expression)}"
-    path = account.database.path
-    asked = {"database": path and str(path), "job_id": job_id, "expression": expression, "language": language.value}
+    path, refusal = account.database.path, account.database.refusal
+    asked = {
+        "database": path and str(path),
+        "refusal": refusal,
+        "job_id": job_id,
+        "expression": expression,
+        "language": language.value,
+    }
     done = _run_child(json.dumps({**asked, **asdict(limits)}).encode(), limits, where)
     if done.returncode:
         raise QueryError(f"{where}: {_render_end(done.returncode, done.stderr, limits)}")

@@ -140,6 +140,8 @@ class Question:
     memory: int
     seconds: float
     answer: int
+    refusal: str = ""
+    """Why nothing may be written, see `Database`."""
 
 
 class AnswerTooLarge(Exception):
@@ -198,7 +200,7 @@ def find_by_columns(question: Question, left_out: list[str]) -> list[WireItem] |
 
 
 def _open(question: Question) -> Database:
-    return Database(None if question.database is None else FilePath(question.database))
+    return Database(None if question.database is None else FilePath(question.database), question.refusal)
 
 
 def _prepare(question: Question, leave_out: Callable[[DamagedDocument], object]) -> Callable[[str], Iterable[WireItem]]:

@@ -53,6 +53,7 @@ HELP = {
     "notify": ["ID", "docs/notification.md", "Exit status"],
     "backup": ["FILE", "whole or not at all", "docs/administration.md"],
     "restore": ["FILE", "--leave-out", "--follow", "samgrid orphans"],
+    "take-over": ["--fenced", "One host at a time"],
     "repair": ["copied first", "columns", "Exit status"],
     "monitor": ["--stay", "foreground"],
     "advertise": ["--pool HOST", "--output FILE", "--lifetime SECONDS", "docs/advertise.md"],

@@ -2,6 +2,7 @@
 
 import os
 import resource
+import shutil
 import sqlite3
 import stat
 from collections.abc import Callable, Iterator, Sequence
@@ -59,6 +60,44 @@ def submit(database: Database, job_id: str, count: int) -> None:
 
 def test_the_file_is_for_its_owner_alone(database: Database, tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "jobs.db").stat().st_mode) == 0o600
+
+
+def test_what_another_host_writes_is_read_from_a_copy_and_never_written(database: Database, tmp_path: Path) -> None:
+    add(database, "aaaaaaaa")
+    before = sorted(path.name for path in tmp_path.iterdir())
+    with closing(Database(tmp_path / "jobs.db", "host alpha works here")) as copy:
+        add(database, "bbbbbbbb")
+        assert [job.id for job in copy.grid_jobs.list_open()] == ["aaaaaaaa"]
+        with pytest.raises(DatabaseError, match=r"^host alpha works here$"), copy.transaction():
+            pass
+        with pytest.raises(DatabaseError, match="readonly"):
+            copy.check_room()
+    database.close()
+    with closing(Database(tmp_path / "jobs.db", "host alpha works here")) as copy:
+        assert [job.id for job in copy.grid_jobs.list_open()] == ["aaaaaaaa", "bbbbbbbb"]
+    assert before == ["jobs.db", "jobs.db-shm", "jobs.db-wal"]
+    assert [path.name for path in tmp_path.iterdir()] == ["jobs.db"]
+
+
+def test_a_copy_that_is_made_while_the_log_is_begun_anew_is_of_one_moment(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(database, "aaaaaaaa")
+    copyfile = shutil.copyfile
+
+    def copy_in_between(source: Path, target: Path) -> None:
+        """The other host writes its log into the file that was just copied, and begins the next one."""
+        copyfile(source, target)
+        monkeypatch.setattr(shutil, "copyfile", copyfile)
+        with closing(sqlite3.connect(tmp_path / "jobs.db")) as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        add(database, "bbbbbbbb", 50)
+
+    monkeypatch.setattr(shutil, "copyfile", copy_in_between)
+    with closing(Database(tmp_path / "jobs.db", "host alpha works here")) as copy:
+        assert [job.id for job in copy.grid_jobs.list_open()] == ["aaaaaaaa", "bbbbbbbb"]
+        assert not copy.checking.find_file_faults()
+        assert [job.index for job in copy.local_jobs.all_of("bbbbbbbb")] == list(range(1, 51))
 
 
 def test_an_index_that_is_missing_is_made_anew(database: Database, tmp_path: Path) -> None:

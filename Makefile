@@ -6,6 +6,8 @@
 # make test-gram  (as root) brings up a real GRAM, installs us in it, and runs its clients
 # make test-web   looks at the status page with a real Chromium (as root it is installed if need be)
 # make man    makes the manual page build/man/samgrid.1 of the help; a wheel that is built then has it in share/man/man1
+# make deb    builds a package for Debian 12 in build/deb; the packages it needs: sudo apt-get build-dep ./
+# make dist   builds an sdist and a wheel in dist, with the manual page
 # make bench  measures the generator beside its peers, grid jobs, gathering, local jobs on fork: bench/{RESULTS,GRID_JOBS,GATHERING,LOCAL_JOBS}.md
 # make bench-scale  grows a state folder to a million local jobs and prints what each step costs at each size: bench/SCALE.md
 # make mutants  breaks modules that differ from BASE (or MODULES, or MODULES=all) on purpose: what does no test notice?
@@ -15,7 +17,7 @@ BIN := .venv/bin
 # Where it is set, every process of the tests compiles all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo venv check test test-fresh test-real test-gram test-web man mutants fuzz bench bench-scale clean
+.PHONY: demo venv check test test-fresh test-real test-gram test-web man manpage deb dist mutants fuzz bench bench-scale clean
 
 demo: venv
 	@SAMGRID_STATE="$${SAMGRID_STATE:-$(CURDIR)/.venv/demo}" $(BIN)/samgrid run examples/drell-yan.rsl
@@ -56,11 +58,29 @@ test-web: venv
 
 man: venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[man]'
+	$(MAKE) manpage
+
+MANPAGE := $(BIN)/argparse-manpage
+manpage:
 	mkdir -p build/man
-	COLUMNS=78 $(BIN)/argparse-manpage --module jobmanager.commands.cli --function make_whole_parser --prog samgrid \
-	  --project-name samgrid-jobmanager --version "$$($(BIN)/samgrid --version | cut -d' ' -f2)" \
+	COLUMNS=78 PYTHONPATH=. $(MANPAGE) --module jobmanager.commands.cli --function make_whole_parser --prog samgrid \
+	  --project-name samgrid-jobmanager --version "$$(sed -n 's/^version = //p' setup.cfg)" \
 	  --description 'one grid job becomes many local jobs in a batch system' \
 	  --manual-title 'samgrid-jobmanager' --output build/man/samgrid.1
+
+# In a copy of what is tracked, and what is new, as it is now: a build writes beside the sources.
+deb:
+	rm -rf build/deb
+	mkdir -p build/deb/source
+	git ls-files -z --cached --others --exclude-standard | \
+	  tar --create --null --files-from - | tar --extract --directory build/deb/source
+	cd build/deb/source && dpkg-buildpackage --build=binary --no-sign $(DEB_OPTIONS)
+
+dist: man
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dist]'
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/twine check --strict dist/*
 
 # As root it installs the peers, Globus' own generator among them, Slurm and HTCondor; what is missing is a row that says so.
 bench: venv

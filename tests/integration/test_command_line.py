@@ -257,7 +257,7 @@ COMMANDS = [
     *(["submit", "-"], ["run", "-"], ["watch", "a"], ["status"], ["output", "a"], ["cancel", "a"]),
     *(["query", "1"], ["log", "a"], ["export", "x"], ["monitor"], ["explain", "a"], ["usage"], ["remove", "a"]),
     *(["resubmit", "a"], ["recover", "--request", "1"], ["orphans"], ["doctor"], ["repair"], ["web"]),
-    *(["backup", "x"], ["restore", "x"]),
+    *(["backup", "x"], ["restore", "x"], ["take-over"]),
 ]
 
 

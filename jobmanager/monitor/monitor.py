@@ -119,9 +119,9 @@ class Monitor:
     def _turn(self, stay: bool) -> None:
         ready: list[tuple[selectors.SelectorKey, int]] = []
         while stay or self._idle_since is None or time.monotonic() - self._idle_since < self._settings.idle_time:
-            # Another may have taken over while this host hung.
-            check_host(self._account.places)
             try:
+                # Another may have taken over while this host hung.
+                check_host(self._account.places)
                 if self._is_due("stamp", STAMP_INTERVAL):
                     put_stamp(self._account.places)
                 for key, _ in ready:
@@ -137,6 +137,8 @@ class Monitor:
                         # Nothing may have to be written just now: that alone does not mean that the problem is over.
                         self._account.database.check_room()
                     self._work()
+            except OtherHost:
+                raise
             except (DatabaseError, OSError) as error:
                 self._rest(error)
             except Exception as error:  # whatever it is, who ends here ends the work for all grid jobs

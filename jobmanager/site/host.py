@@ -44,15 +44,13 @@ def find_this_host() -> Host:
 def find_active_host(places: StatePlaces) -> Host | None:
     """The active host; None where none has worked here yet.
 
-    :raises StateFolderError: the note cannot be read, or is none.
+    :raises OSError: the note cannot be read now. StateFolderError: it is none.
     """
     path = places.active_host
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
-    except OSError as error:
-        raise StateFolderError(f"{path}: {error.strerror}") from error
     try:
         words = os.read(descriptor, _MOST).decode(errors="replace").split()
     finally:

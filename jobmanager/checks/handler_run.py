@@ -178,7 +178,7 @@ def _make_values(attribute: Attribute) -> tuple[Value, ...]:
         return ("no",)
     if attribute.kind is Kind.PAIRS:
         return (("NAME", "value"),)
-    return ("/",) if attribute.kind is Kind.PATH else (FILE,)
+    return ("/",) if attribute.kind in (Kind.PATH, Kind.PATHS) else (FILE,)
 
 
 def _make_number(attribute: Attribute) -> str:

@@ -19,8 +19,8 @@ NOT_HERE = {
 
 
 def find_commands(text: str) -> list[str]:
-    blocks = re.findall(r"^```\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    return [line for block in blocks for line in block.splitlines()]
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [line for language, block in blocks if not language for line in block.splitlines()]
 
 
 def test_every_command_of_the_page_works(samgrid: Samgrid, tmp_path: Path) -> None:

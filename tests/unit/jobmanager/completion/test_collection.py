@@ -491,7 +491,7 @@ def test_outputs_that_come_back_while_the_others_are_gathered_stay(
 
 
 def test_outputs_that_cannot_be_removed_undo_no_end(toy: ToySystem, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(folder: Path, parent: int) -> int:
+    def refuse(folder: Path, parent: int | None = None) -> int:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(collection, "remove_folder", refuse)
@@ -517,11 +517,11 @@ def test_a_link_that_takes_the_place_of_the_results_while_outputs_are_removed_is
         (tmp_path / file_of(toy, local_id, "output").name).mkdir()
     results = toy.account.places.results(GRID_JOB)
 
-    def exchange_and_remove(*arguments: Any) -> int:
-        if not results.is_symlink():
+    def exchange_and_remove(folder: Path, parent: int | None = None) -> int:
+        if parent is not None and not results.is_symlink():
             results.rename(results.with_name("elsewhere"))
             results.symlink_to(tmp_path)
-        return remove_folder(*arguments)
+        return remove_folder(folder, parent)
 
     monkeypatch.setattr(collection, "remove_folder", exchange_and_remove)
     collect_grid_job(toy.account, GRID_JOB)

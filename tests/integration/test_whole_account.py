@@ -43,7 +43,7 @@ def damage(samgrid: Samgrid, table: str, grid_job: str) -> None:
 @pytest.mark.waits_long
 def test_sick_grid_jobs_end_or_say_what_holds_them_and_all_others_are_done(samgrid: Samgrid, tmp_path: Path) -> None:
     (tmp_path / "hanging.py").write_text(HANGING)
-    settings = {"SAMGRID_HANDLERS_MODULES": str(tmp_path / "hanging.py"), "SAMGRID_HANDLERS_TIME_LIMIT": "10"}
+    settings = {"SAMGRID_HANDLERS_MODULES": str(tmp_path / "hanging.py"), "SAMGRID_HANDLERS_TIME_LIMIT": "3"}
     settings |= {"SAMGRID_MONITOR_RECONCILE_INTERVAL": "5", "SAMGRID_SANDBOX_MAX_OUTPUT_SIZE": "1"}
     samgrid = replace(samgrid, settings=settings)
     torn = submit_shell(samgrid, "echo one >output/one")

@@ -130,7 +130,7 @@ def wait_for_failure(samgrid: Samgrid, job_id: str) -> str:
 def test_handlers_that_hang_end_with_where_they_were_and_hold_up_nobody(samgrid: Samgrid, tmp_path: Path) -> None:
     handler = tmp_path / "hanging.py"
     handler.write_text(HANGING)
-    settings = {"SAMGRID_HANDLERS_MODULES": str(handler), "SAMGRID_HANDLERS_TIME_LIMIT": "10"}
+    settings = {"SAMGRID_HANDLERS_MODULES": str(handler), "SAMGRID_HANDLERS_TIME_LIMIT": "3"}
     samgrid = replace(samgrid, settings=settings)
     hung = [samgrid.submit(f"&(samgrid_type={kind})(executable=/bin/true)") for kind in ("hanging", "deaf", "hanging")]
     healthy = [samgrid.submit("&(samgrid_type=command)(executable=/bin/true)") for _ in range(2)]

@@ -427,7 +427,8 @@ def test_two_thousand_jobs_are_one_submission(system: System) -> None:
     wait_until(lambda: [job.native for job in system.jobs()].count("running") == system.slots)
     answers = system.query()
     assert len(answers) == 2_000
-    assert len(list((system.spool / "run").iterdir())) == system.slots
+    # They are called running a moment before they are started.
+    wait_until(lambda: len(list((system.spool / "run").iterdir())) == system.slots)
     printed = system.run("cancel", "-", given="\n".join(answers))
     assert len(printed.splitlines()) == 2_000
     counts = Counter(answer.native for answer in system.wait_for_end().values())

@@ -64,13 +64,18 @@ def test_metrics_are_those_of_the_command_for_whoever_has_the_token(client: Test
     answer = client.get("/metrics")
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     with open_read_only(account) as database:
-        assert answer.text == render_metrics(account, database, time.time())
+        assert _without_disks(answer.text) == _without_disks(render_metrics(account, database, time.time()))
     assert 'samgrid_grid_jobs{account="' in answer.text
     assert client.get("/metrics", headers={"Authorization": "Bearer another"}).status_code == 401
     account.database.close()
     account.places.database.write_text("no database at all" * 100)
     assert client.get("/metrics").status_code == 503
     account.places.database.unlink()
+
+
+def _without_disks(metrics: str) -> list[str]:
+    """Others write to the same disks meanwhile."""
+    return [line for line in metrics.splitlines() if not line.startswith("samgrid_disk_free_bytes")]
 
 
 # --- the list

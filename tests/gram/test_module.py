@@ -266,10 +266,18 @@ def test_a_submit_that_is_killed_and_comes_again_is_one_grid_job(site: GramSite,
     assert [gram_id(job.job_id) for job in grid_jobs(site)] == [job_id]
 
 
+PUBLISHES = """
+import os, sys
+def at_publication(act, link=os.link):
+    return lambda source, target: link(source, target) if str(target).endswith("/active-host") else act()
+"""
+"""What is linked is the first answer; but for the note of the active host, which is made before."""
+
+
 def test_a_request_whose_answer_was_lost_twice_is_cancelled_as_gram_was_told(tmp_path: Path) -> None:
     # The first answer is published after the request was accepted, and before GRAM's is given.
     (tmp_path / "sitecustomize.py").write_text(
-        "import os, sys\nif 'samgrid-gram' in sys.orig_argv: os.link = lambda *_: os.kill(os.getpid(), 9)\n"
+        f"{PUBLISHES}if 'samgrid-gram' in sys.orig_argv: os.link = at_publication(lambda: os.kill(os.getpid(), 9))\n"
     )
     site = GramSite(tmp_path, {"PYTHONPATH": str(tmp_path)})
     site.install()
@@ -290,13 +298,12 @@ def test_a_request_whose_answer_was_lost_twice_is_cancelled_as_gram_was_told(tmp
         end_processes_of(tmp_path)
 
 
-KILLS_ITS_INTERPRETER = """
-import os, sys
-def kill(*_):
-    interpreter = open(f"/proc/{os.getppid()}/stat").read().rpartition(")")[2].split()[1]
+KILLS_ITS_INTERPRETER = f"""{PUBLISHES}
+def kill():
+    interpreter = open(f"/proc/{{os.getppid()}}/stat").read().rpartition(")")[2].split()[1]
     os.kill(int(interpreter), 9)
 if "samgrid-gram" in sys.orig_argv:
-    os.link = kill
+    os.link = at_publication(kill)
 """
 """When the request has been accepted, and before GRAM has its answer."""
 

@@ -145,7 +145,7 @@ class _Warnings:
         self._told: tuple[str, ...] = ()
         self._next = 0.0
 
-    def tell(self, warnings: tuple[str, ...]) -> None:
+    def log(self, warnings: tuple[str, ...]) -> None:
         if warnings == self._told or time.monotonic() < self._next:
             return
         self._next = time.monotonic() + _WARNING_INTERVAL
@@ -239,5 +239,5 @@ def _follow(
         with _writing():
             output.write_empty_days(time.time())
         skipped = (f"{lines.malformed} malformed events were skipped",) if lines.malformed else ()
-        warnings.tell(feed.render_warnings() + skipped)
+        warnings.log(feed.render_warnings() + skipped)
         look_for_files = watch.wait(min(interval, _DAY - time.time() % _DAY))

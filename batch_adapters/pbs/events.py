@@ -48,7 +48,7 @@ _SIGNALLED = 128
 """From here on an exit status is that of a signal: the shell's 128 and its number, the server's 256 and its number."""
 
 
-class _Course(enum.Enum):
+class _Stage(enum.Enum):
     """How far a job has come that was started or deleted."""
 
     STARTED = enum.auto()
@@ -78,30 +78,30 @@ class ServerLog(Parser):
     def __init__(self) -> None:
         """A parser that has seen nothing yet; the log's times are in the zone of this process."""
         self._stamps = LocalStamps("mm/dd/YYYY HH:MM:SS")
-        self._courses: dict[bytes, _Course] = {}
+        self._stages: dict[bytes, _Stage] = {}
         self._array_ends: ArrayEnds | None = None
         """There once it may be asked for the ends of arrays."""
 
     def read_events(self, block: bytes) -> bytes:
         """The events in a block of whole lines; see `Parser`."""
         parts: list[bytes] = []
-        courses = self._courses
+        stages = self._stages
         latest = head = b""
         for stamp, local_id, exit_code, text, committed in _EVENT.findall(b"\n" + block):
             if stamp != latest:
                 latest = stamp
                 head = b"001;%b;" % self._stamps[stamp]
             if exit_code:
-                failed = _has_failed(courses.pop(local_id, None), int(exit_code))
+                failed = _has_failed(stages.pop(local_id, None), int(exit_code))
                 if self._array_ends and b"[" in local_id:
                     self._array_ends.note_end(_array_of(local_id), local_id)
                 parts += (head, local_id, b";4;" if failed else b";8;", exit_code, b"\n")
             elif text == b"Job Queued":
-                courses.pop(local_id, None)
+                stages.pop(local_id, None)
                 parts += (head, local_id, _PENDING)
             elif text == b"Obit received":
-                if courses.get(local_id) is _Course.STARTED:
-                    courses[local_id] = _Course.ENDED
+                if stages.get(local_id) is _Stage.STARTED:
+                    stages[local_id] = _Stage.ENDED
             elif b"[" in local_id:
                 parts += self._read_array(head, local_id, text)
             elif text == b"Job Run":
@@ -115,23 +115,23 @@ class ServerLog(Parser):
 
     def _start(self, local_id: bytes) -> None:
         # After the death of a node only a second start is logged.
-        if self._courses.get(local_id, _Course.ENDED) is _Course.ENDED:
-            self._courses[local_id] = _Course.STARTED
+        if self._stages.get(local_id, _Stage.ENDED) is _Stage.ENDED:
+            self._stages[local_id] = _Stage.STARTED
 
     def _read_array(self, head: bytes, local_id: bytes, text: bytes) -> tuple[bytes, ...]:
         parent = _array_of(local_id)
         if self._array_ends:
             self._note_array(self._array_ends, parent, local_id, text)
-        if text == b"Job Run" and parent not in self._courses:
+        if text == b"Job Run" and parent not in self._stages:
             self._start(parent)
             return (head, parent, _ACTIVE, *self._read_change(head, local_id, text))
         if parent == local_id and text == b"dequeuing":
-            return () if self._courses.pop(parent, None) is _Course.DELETED else (head, parent, _DONE)
+            return () if self._stages.pop(parent, None) is _Stage.DELETED else (head, parent, _DONE)
         if parent == local_id and text == b"enqueuing":
-            return (head, parent, _DONE) if self._courses.pop(parent, None) is _Course.STARTED else ()
+            return (head, parent, _DONE) if self._stages.pop(parent, None) is _Stage.STARTED else ()
         if parent == local_id and text == b"Job to be deleted":
-            is_known = self._courses.get(parent) is _Course.DELETED
-            self._courses[parent] = _Course.DELETED
+            is_known = self._stages.get(parent) is _Stage.DELETED
+            self._stages[parent] = _Stage.DELETED
             return () if is_known else (head, parent, _FAILED)
         return self._read_change(head, local_id, text)
 
@@ -152,39 +152,39 @@ class ServerLog(Parser):
             self._array_ends = ArrayEnds()
         ended = self._array_ends.ask()
         for array in ended:
-            self._courses.pop(array, None)
+            self._stages.pop(array, None)
         return b"".join(b"001;0;%b%b" % (array, _DONE) for array in ended)
 
     def _read_change(self, head: bytes, local_id: bytes, text: bytes) -> tuple[bytes, ...]:
-        course = self._courses.get(local_id)
+        stage = self._stages.get(local_id)
         match text:
             case b"Job Run" | b"job signaled with resume" | b"job signaled with admin-resume":
                 self._start(local_id)
                 return head, local_id, _ACTIVE
             case b"Job sent signal":
                 # Comes just before the deletion of a job that runs, even if we have not seen it start.
-                self._courses.setdefault(local_id, _Course.STARTED)
+                self._stages.setdefault(local_id, _Stage.STARTED)
                 return ()
             case b"Job to be deleted":
-                has_ended = course in (_Course.ENDED, _Course.ENDED_AND_DELETED)
-                self._courses[local_id] = _Course.ENDED_AND_DELETED if has_ended else _Course.DELETED
-                return () if course else (head, local_id, _FAILED)
+                has_ended = stage in (_Stage.ENDED, _Stage.ENDED_AND_DELETED)
+                self._stages[local_id] = _Stage.ENDED_AND_DELETED if has_ended else _Stage.DELETED
+                return () if stage else (head, local_id, _FAILED)
             case b"job signaled with suspend" | b"job signaled with admin-suspend":
                 return head, local_id, _SUSPENDED
             case b"dequeuing" | b"enqueuing":
                 # The end of a finished job's history, or the history taken up by a server that starts.
                 return ()
             case b"Job Rerun" | b"Job requeued" | b"":
-                self._courses.pop(local_id, None)
+                self._stages.pop(local_id, None)
                 return head, local_id, _PENDING
             case _:
-                self._courses[local_id] = _Course.DELETED
+                self._stages[local_id] = _Stage.DELETED
                 return head, local_id, _FAILED
 
     def _forget(self) -> None:
-        if len(self._courses) > _MOST_STARTED:
-            for local_id in tuple(islice(self._courses, len(self._courses) - _MOST_STARTED // 2)):
-                del self._courses[local_id]
+        if len(self._stages) > _MOST_STARTED:
+            for local_id in tuple(islice(self._stages, len(self._stages) - _MOST_STARTED // 2)):
+                del self._stages[local_id]
 
     def read_time(self, block: bytes) -> int | None:
         """The time of the first line that has a possible one."""
@@ -197,11 +197,11 @@ def _array_of(local_id: bytes) -> bytes:
     return b"%b[]%b" % (number, rest.partition(b"]")[2])
 
 
-def _has_failed(course: _Course | None, exit_code: int) -> bool:
-    if course is _Course.ENDED_AND_DELETED and exit_code >= _SIGNALLED:
+def _has_failed(stage: _Stage | None, exit_code: int) -> bool:
+    if stage is _Stage.ENDED_AND_DELETED and exit_code >= _SIGNALLED:
         return True
     # Below zero: the server or the execution host ended the job, not the job itself.
-    return course is _Course.DELETED or exit_code < 0
+    return stage is _Stage.DELETED or exit_code < 0
 
 
 def read_deletions(block: bytes) -> Iterator[tuple[bytes, bytes]]:

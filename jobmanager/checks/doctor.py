@@ -56,11 +56,11 @@ def examine(account: Account, names: Sequence[str], probe_time: float | None) ->
 
     Never raises: what breaks is a finding.
     """
-    yield from _guard(lambda: _look_at_folders(account))
-    yield from _guard(lambda: look_at_database(account))
-    yield from _guard(lambda: _look_at_monitor(account))
-    yield from _look_at_notification(account)
-    yield from _look_at_site_files(account)
+    yield from _guard(lambda: _check_folders(account))
+    yield from _guard(lambda: check_database(account))
+    yield from _guard(lambda: _check_monitor(account))
+    yield from _check_notification(account)
+    yield from _check_site_files(account)
     for name in names:
         for finding in _guard(functools.partial(_examine, account, name, len(names) > 1, probe_time)):
             yield replace(finding, text=f"{name}: {finding.text}")
@@ -84,13 +84,13 @@ def _guard(look: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
         yield Finding(Level.FAULT, f"this check failed: {type(error).__name__}: {error}")
 
 
-def _look_at_folders(account: Account) -> Iterator[Finding]:
-    yield _look_at_folder("state folder", account.places.root)
+def _check_folders(account: Account) -> Iterator[Finding]:
+    yield _check_folder("state folder", account.places.root)
     if account.places.spool is not None:
-        yield _look_at_folder("spool folder", account.places.spool)
+        yield _check_folder("spool folder", account.places.spool)
 
 
-def _look_at_monitor(account: Account) -> Iterator[Finding]:
+def _check_monitor(account: Account) -> Iterator[Finding]:
     """What problems a monitor that runs, such as a generator that dies again and again: no file tells."""
     answer = ask_running_monitor(account)
     if answer is None:
@@ -103,7 +103,7 @@ def _look_at_monitor(account: Account) -> Iterator[Finding]:
         yield Finding(Level.GOOD, "its monitor runs, without problems of its own")
 
 
-def _look_at_notification(account: Account) -> Iterator[Finding]:
+def _check_notification(account: Account) -> Iterator[Finding]:
     command = account.configuration.notification.command
     if not command:
         return
@@ -114,7 +114,7 @@ def _look_at_notification(account: Account) -> Iterator[Finding]:
         yield Finding(Level.GOOD, f"{what} is there: samgrid notify ID tries it")
 
 
-def _look_at_site_files(account: Account) -> Iterator[Finding]:
+def _check_site_files(account: Account) -> Iterator[Finding]:
     """What the site gives to grid jobs, and is not there."""
     command = account.configuration.site.dataset_command
     if command and shutil.which(command[0]) is None:
@@ -126,7 +126,7 @@ def _look_at_site_files(account: Account) -> Iterator[Finding]:
             yield Finding(Level.FAULT, text, "no grid job is submitted until it is one")
 
 
-def _look_at_folder(title: str, folder: Path) -> Finding:
+def _check_folder(title: str, folder: Path) -> Finding:
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"x")
@@ -141,7 +141,7 @@ def _look_at_folder(title: str, folder: Path) -> Finding:
     return Finding(Level.FAULT if free < _NO_ROOM else Level.WARNING, text, f"make room on the disk of {folder}")
 
 
-def look_at_database(account: Account) -> Iterator[Finding]:
+def check_database(account: Account) -> Iterator[Finding]:
     """The file, the documents, the columns and the folders of an account's grid jobs."""
     path = account.places.database
     if not path.exists():
@@ -157,15 +157,15 @@ def look_at_database(account: Account) -> Iterator[Finding]:
     try:
         faults = account.database.checking.find_file_faults()
         if not faults:
-            yield from _look_at_documents(account)
-            yield from _look_at_job_folders(account)
+            yield from _check_documents(account)
+            yield from _check_job_folders(account)
     except DatabaseError as error:
         faults = [str(error)]
     if faults:
         yield Finding(Level.FAULT, f"job database {path} is damaged: {faults[0]}", remedy)
 
 
-def _look_at_documents(account: Account) -> Iterator[Finding]:
+def _check_documents(account: Account) -> Iterator[Finding]:
     faults = list(account.database.checking.find_document_faults())
     for fault in faults[:_MOST]:
         yield Finding(Level.FAULT, fault, "samgrid repair does what can be done; all other grid jobs go on")
@@ -176,7 +176,7 @@ def _look_at_documents(account: Account) -> Iterator[Finding]:
         yield Finding(Level.GOOD, f"job database {account.places.database}: {count} grid jobs, all documents are valid")
 
 
-def _look_at_job_folders(account: Account) -> Iterator[Finding]:
+def _check_job_folders(account: Account) -> Iterator[Finding]:
     for row in account.database.grid_jobs.overview():
         folder = account.places.grid_job(row.id)
         if row.counts and not folder.is_dir():
@@ -190,18 +190,18 @@ def _examine(account: Account, name: str, one_of_many: bool, probe_time: float |
     if one_of_many and len(missing) == len(_commands(system.adapter)):
         yield Finding(Level.GOOD, "not here: none of its commands is on PATH")
         return
-    yield from _look_at_programs(name, missing)
+    yield from _check_programs(name, missing)
     if missing:
         return
-    daemon = list(_guard(lambda: _look_at_daemon(system)))
+    daemon = list(_guard(lambda: _check_daemon(system)))
     yield from daemon
-    yield from _guard(lambda: look_at_event_source(account, system))
+    yield from _guard(lambda: check_event_source(account, system))
     yield from _guard(lambda: system.adapter.diagnose(functools.partial(_ask, system), os.environ))
-    yield from _look_at_transfer(account, system.adapter)
+    yield from _check_transfer(account, system.adapter)
     if any(finding.level is Level.FAULT for finding in daemon):
         return
-    yield from _guard(lambda: [_look_at_arrays(system)])
-    yield from _guard(lambda: [_look_at_history(account, system)])
+    yield from _guard(lambda: [_check_arrays(system)])
+    yield from _guard(lambda: [_check_history(account, system)])
     if probe_time is not None:
         yield from _guard(lambda: [run_probe(account, system, probe_time)])
 
@@ -220,7 +220,7 @@ def _find_missing_programs(account: Account, adapter: BatchAdapter) -> dict[str,
     return {name: program for name, program in programs.items() if shutil.which(program) is None}
 
 
-def _look_at_programs(name: str, missing: Mapping[str, str]) -> Iterator[Finding]:
+def _check_programs(name: str, missing: Mapping[str, str]) -> Iterator[Finding]:
     remedy = f"install the client commands of {name} on this host, or put their folder into PATH"
     for command, program in missing.items():
         yield Finding(Level.FAULT, f"{program}, the command for {command}, is not on PATH", remedy)
@@ -228,7 +228,7 @@ def _look_at_programs(name: str, missing: Mapping[str, str]) -> Iterator[Finding
         yield Finding(Level.GOOD, "all its commands are on PATH")
 
 
-def _look_at_daemon(system: BatchSystem) -> Iterator[Finding]:
+def _check_daemon(system: BatchSystem) -> Iterator[Finding]:
     remedy = "see that its daemon runs, and that this host and account may ask it; until then no local job changes"
     try:
         version = system.version()
@@ -240,14 +240,14 @@ def _look_at_daemon(system: BatchSystem) -> Iterator[Finding]:
     yield Finding(Level.GOOD, f"answers{': ' * bool(version)}{version}; {count} local jobs of this account wait or run")
 
 
-def _look_at_arrays(system: BatchSystem) -> Finding:
+def _check_arrays(system: BatchSystem) -> Finding:
     most = system.max_array()
     if most == 1:
         return Finding(Level.GOOD, "has no arrays: local jobs are submitted one by one")
     return Finding(Level.GOOD, f"takes arrays of up to {most:,} local jobs")
 
 
-def _look_at_history(account: Account, system: BatchSystem) -> Finding:
+def _check_history(account: Account, system: BatchSystem) -> Finding:
     seconds = account.configuration.monitor.reconcile_interval
     if system.adapter.history is None:
         return Finding(
@@ -261,7 +261,7 @@ def _look_at_history(account: Account, system: BatchSystem) -> Finding:
     return Finding(Level.GOOD, f"its history answers; it must keep what ended for longer than {seconds:g} s")
 
 
-def _look_at_transfer(account: Account, adapter: BatchAdapter) -> Iterator[Finding]:
+def _check_transfer(account: Account, adapter: BatchAdapter) -> Iterator[Finding]:
     folder = account.places.jobs
     if account.configuration.sandbox.transfer is Transfer.SHARED:
         yield Finding(Level.GOOD, f"its nodes must be able to write to {folder}: samgrid doctor --probe tests it")
@@ -291,19 +291,19 @@ path = "/var/lib/samgrid/events/{name}"
 or, where that cannot be: source = "poll\""""
 
 
-def look_at_event_source(account: Account, system: BatchSystem) -> Iterator[Finding]:
+def check_event_source(account: Account, system: BatchSystem) -> Iterator[Finding]:
     """Is the log, or what stands for it, there, and may this account read it?"""
     settings = account.configuration.find_events(system.adapter.name)
     interval = account.configuration.monitor.reconcile_interval
     if settings.source is EventSource.DAY_FILES:
-        yield _look_at_day_files(system.adapter.name, settings.path)
+        yield _check_day_files(system.adapter.name, settings.path)
     elif settings.source is EventSource.POLL or not system.adapter.event_module:
         yield Finding(Level.GOOD, f"no log is read: its queue is asked every {interval:g} s")
     else:
-        yield _look_at_log(account, system)
+        yield _check_log(account, system)
 
 
-def _look_at_log(account: Account, system: BatchSystem) -> Finding:
+def _check_log(account: Account, system: BatchSystem) -> Finding:
     name = system.adapter.name
     remedy = _OTHER_SOURCES.format(name=name)
     try:
@@ -369,7 +369,7 @@ def _is_missing(folder: Path) -> bool:
     return False
 
 
-def _look_at_day_files(name: str, folder: Path | None) -> Finding:
+def _check_day_files(name: str, folder: Path | None) -> Finding:
     service = f"samgrid-scheduler-event-generator@{name}"
     if folder is None or not folder.is_dir():
         remedy = f'in samgrid.toml: [events] path = "/var/lib/samgrid/events/{name}" (docs/event-files.md)'

@@ -9,7 +9,7 @@ from pathlib import Path
 from adapters import EVENTS, Attribute, JobAdapter, Kind, Value, canonical_name
 from batch_adapters.diagnosis import Finding, Level
 from jobmanager.checks.handler_trial import GRID_JOB, Trial
-from jobmanager.completion.collection import read_last_words
+from jobmanager.completion.collection import read_last_output
 from jobmanager.requests.attributes import TYPE_ATTRIBUTE, Given
 from jobmanager.requests.job_types import HANDLER_FAILURES
 from jobmanager.requests.time_limit import limited
@@ -52,7 +52,7 @@ def run_local_job(trial: Trial, patience: float) -> Iterator[Finding]:
     status = fetch_status(stem.with_name(f"{stem.name}.status"))
     if status.exit_code != 0:
         reason = status.problem or f"the program ended with exit code {status.exit_code}"
-        words = read_last_words(stem.with_name(f"{stem.name}.stderr"))
+        words = read_last_output(stem.with_name(f"{stem.name}.stderr"))
         yield Finding(Level.FAULT, f"local job 1: {reason}", f"its last words: {words}" if words else "")
         return
     for line in status.lost:

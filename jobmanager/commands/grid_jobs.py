@@ -290,9 +290,9 @@ def _wake_if_needed(account: "Account") -> None:
     if not (account.database.grid_jobs.list_open() or account.database.grid_jobs.list_unreported()):
         if not account.configuration.notification.command:
             return
-        from jobmanager.completion.notified import has_untold
+        from jobmanager.completion.notified import has_unsent
 
-        if not has_untold(account, time.time()):
+        if not has_unsent(account, time.time()):
             return
     from jobmanager.monitor.client import wake_monitor
     from jobmanager.site.host import OtherHost

@@ -179,12 +179,12 @@ def config(options: argparse.Namespace) -> int:
 
 def notify(options: argparse.Namespace) -> int:
     """Tell of a grid job, whether it was told or not."""
-    from jobmanager.views.notification import Teller
+    from jobmanager.views.notification import Notifier
 
     account = account_of(options)
     if not account.configuration.notification.command:
         raise CommandError("the configuration names no [notification] command: docs/notification.md")
-    problem = Teller(account, time.time()).try_command(account.database.grid_jobs.find(options.id))
+    problem = Notifier(account, time.time()).try_command(account.database.grid_jobs.find(options.id))
     if problem:
         raise CommandError(problem)
     return 0

@@ -53,7 +53,7 @@ class Notified:
         """Keep it, whatever happens next."""
         replace_file(account.places.notified, json.dumps(asdict(self)).encode())
 
-    def find_untold(self, account: Account, now: float) -> list[tuple[str, str]]:
+    def find_unsent(self, account: Account, now: float) -> list[tuple[str, str]]:
         """Grid jobs and outcomes that are to be told, the eldest end first."""
         ended = account.database.grid_jobs.list_ended_since(max(self.begun, now - _DAY))
         return [(job_id, outcome) for job_id, outcome in ended if f"{job_id}/{outcome}" not in self.told]
@@ -64,11 +64,11 @@ class Notified:
         self.told = {key: when for key, when in self.told.items() if key in stalled or now - when < 2 * _DAY}
 
 
-def has_untold(account: Account, now: float) -> bool:
+def has_unsent(account: Account, now: float) -> bool:
     """True where somebody waits to be told of an end, or it cannot be known: whoever tells will say why."""
     if not account.configuration.notification.command:
         return False
     try:
-        return bool(Notified.read(account, now).find_untold(account, now))
+        return bool(Notified.read(account, now).find_unsent(account, now))
     except OSError:
         return True

@@ -16,7 +16,7 @@ from jobmanager.site.account import Account, find_batch_adapter, find_batch_syst
 from jobmanager.site.settings import EventSource
 from jobmanager.states.changes import change_in_parts, in_parts
 from jobmanager.states.driver_status import reconcile_with_drivers
-from jobmanager.states.ends import may_have_been_deleted, wants_a_word, was_told_to_end
+from jobmanager.states.ends import may_have_been_deleted, needs_batch_cause, was_asked_to_end
 from jobmanager.states.reconciliation import ask_queue
 from jobmanager.states.transitions import note_batch_end, reopen
 
@@ -105,7 +105,7 @@ def _find_system(account: Account, job_id: str) -> BatchSystem:
 
 def _is_unproven(job: LocalJob) -> bool:
     """True where the batch system may have it still, or again: what it told to end itself it may have queued again."""
-    return job.local_id is not None and (job.driver != "ended" or was_told_to_end(job))
+    return job.local_id is not None and (job.driver != "ended" or was_asked_to_end(job))
 
 
 def _may_leave(job: _Ended, status: LocalStatus) -> bool:
@@ -118,7 +118,7 @@ def is_ripe(job: LocalJob, lag: float, now: float) -> bool:
 
     :param lag: the batch system's ``outputs_lag``, in seconds.
     """
-    return not (_is_unproven(job) or wants_a_word(job)) or now - (job.ended_time or 0) >= lag
+    return not (_is_unproven(job) or needs_batch_cause(job)) or now - (job.ended_time or 0) >= lag
 
 
 def _stop_waiting(job: LocalJob) -> bool:
@@ -144,7 +144,7 @@ def ask_for_causes(account: Account, job_id: str, select: Selection) -> None:
 def _ask_history(account: Account, job_id: str, select: Selection) -> None:
     """Ask of each token once."""
     database = account.database
-    puzzling = _Chosen(database, job_id, filter(wants_a_word, select()))
+    puzzling = _Chosen(database, job_id, filter(needs_batch_cause, select()))
     if not puzzling.by_token:
         return
     system = _find_system(account, job_id)
@@ -152,7 +152,7 @@ def _ask_history(account: Account, job_id: str, select: Selection) -> None:
 
     def apply(job: LocalJob) -> bool:
         # One that was queued again meanwhile has begun another run.
-        return wants_a_word(job) and note_batch_end(job, answer[str(job.local_id)])
+        return needs_batch_cause(job) and note_batch_end(job, answer[str(job.local_id)])
 
     try:
         for token in sorted(puzzling.by_token):
@@ -165,7 +165,7 @@ def _ask_history(account: Account, job_id: str, select: Selection) -> None:
         logger.info("%s is cancelled, and nobody says why its local jobs ended: %s", job_id, error)
         return
     if system.adapter.history is not None:
-        late = (_note(job) for token in puzzling.by_token for job in puzzling.read(token) if wants_a_word(job))
+        late = (_note(job) for token in puzzling.by_token for job in puzzling.read(token) if needs_batch_cause(job))
         _wait_for(late, system.adapter.outputs_lag, "to come into the history")
 
 

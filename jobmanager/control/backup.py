@@ -50,7 +50,7 @@ def write_backup(account: Account, file: Path) -> list[str]:
         with atomic_write(file) as sink, _folder_beside(file) as folder:
             path = folder / account.places.database.name
             account.database.copy_to(path)
-            with write_tar(_telling(file, sink.write)) as tar:
+            with write_tar(_naming(file, sink.write)) as tar:
                 backup = _Backup(account, Database(path), tar)
                 backup.add_state()
                 backup.add(path, path.name)
@@ -72,7 +72,7 @@ def _folder_beside(file: Path) -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
-def _telling(file: Path, write: Callable[[bytes], None]) -> Callable[[bytes], None]:
+def _naming(file: Path, write: Callable[[bytes], None]) -> Callable[[bytes], None]:
     """Writes; that the disk does not take it is no fault of what is just being read."""
 
     def write_or_tell(data: bytes) -> None:

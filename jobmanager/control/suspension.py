@@ -33,7 +33,7 @@ def suspend_grid_job(account: Account, grid_job: str) -> bool:
     :raises Refused: nothing of it is in a state for that, or the batch system does not do it.
     :raises BatchError: (from all functions here) nobody answered: some may have been changed; it can be tried again.
     """
-    system = _look(account, grid_job)
+    system = _reconcile(account, grid_job)
     waiting, running, stopped = _find_live(account, grid_job)
     if not waiting and not running and not stopped:
         raise Refused(f"{grid_job}: none of its local jobs waits or runs in {system.adapter.name}")
@@ -43,7 +43,7 @@ def suspend_grid_job(account: Account, grid_job: str) -> bool:
     if running:
         _note_signal(account, grid_job, running)
         system.suspend(choose_ids(account.database, system.adapter.name, lambda: running))
-    _look_again(account, grid_job)
+    _reconcile_again(account, grid_job)
     return bool(running or stopped)
 
 
@@ -52,7 +52,7 @@ def resume_grid_job(account: Account, grid_job: str) -> None:
 
     :raises Refused: as `suspend_grid_job`.
     """
-    system = _look(account, grid_job)
+    system = _reconcile(account, grid_job)
     waiting, _, stopped = _find_live(account, grid_job)
     if stopped:
         _note_signal(account, grid_job, stopped)
@@ -63,7 +63,7 @@ def resume_grid_job(account: Account, grid_job: str) -> None:
         raise Refused(f"{grid_job}: none of its local jobs is suspended or waits in {system.adapter.name}")
     if system.adapter.release is not None or not stopped:
         system.release(choose_ids(account.database, system.adapter.name, lambda: held))
-    _look_again(account, grid_job)
+    _reconcile_again(account, grid_job)
 
 
 def prioritize_grid_job(account: Account, grid_job: str, priority: int) -> None:
@@ -88,15 +88,15 @@ def _find_live(account: Account, grid_job: str) -> tuple[list[LiveJob], list[Liv
     return live[State.PENDING], live[State.ACTIVE], live[State.SUSPENDED]
 
 
-def _look(account: Account, grid_job: str) -> BatchSystem:
+def _reconcile(account: Account, grid_job: str) -> BatchSystem:
     batch = account.database.grid_jobs.get(grid_job).batch
     reconcile_batch_system(account, batch)
     return find_batch_system(account, batch)
 
 
-def _look_again(account: Account, grid_job: str) -> None:
+def _reconcile_again(account: Account, grid_job: str) -> None:
     try:
-        _look(account, grid_job)
+        _reconcile(account, grid_job)
     except BatchError as error:
         logger.warning("%s: what came of the signal is not known yet: %s", grid_job, error)
 

@@ -71,7 +71,7 @@ class GramEvents:
         """When something is to be told again, by the clock `time.monotonic`."""
         return [message.due for message in self._repetitions]
 
-    def tell(self, jobs: Iterable[GridJob]) -> set[str]:
+    def report(self, jobs: Iterable[GridJob]) -> set[str]:
         """Write the events of these grid jobs' states, and those that are to be told again now.
 
         The ids of the grid jobs whose events are all written; the others are to be told later.
@@ -211,7 +211,7 @@ class GramReports:
         else:
             due = [job for job in jobs if self._is_known(news[job.job_id], now)]
             # Those that only wait for their audit record have been told.
-            told = self._events.tell([job for job in due if job.job_id not in self._unaudited]) | self._unaudited
+            told = self._events.report([job for job in due if job.job_id not in self._unaudited]) | self._unaudited
         self._publish(jobs)
         known = self._audit([job for job in jobs if job.job_id in told and self._is_published(job)])
         self._note(known)

@@ -40,7 +40,7 @@ class Child:
         selector.register(self._pidfd, selectors.EVENT_READ, lambda: None)
 
     @property
-    def last_words(self) -> str:
+    def last_output(self) -> str:
         """The end of what it wrote to stderr."""
         return self._errors.decode(errors="replace").strip()
 

@@ -183,7 +183,7 @@ class Generator:
             return
         status = self._child.exit_status()
         if status is not None:
-            words = self._child.last_words
+            words = self._child.last_output
             self._child = None
             self.death = ": ".join([f"generator {self._name} ended with status {status}", *words.splitlines()[-1:]])
             logger.warning(
@@ -192,10 +192,10 @@ class Generator:
             )
         elif self._lines.is_garbage:
             self._end(logging.WARNING, f"prints garbage ({self._lines.malformed} malformed lines)")
-        elif self._output_ended and self._silence() > _DYING_TIME:
+        elif self._output_ended and self._silent_for() > _DYING_TIME:
             self._end(logging.WARNING, "has closed its output")
-        elif self._silence() > _LONGEST_SILENCE:
-            self._end(logging.INFO, f"has said nothing for {self._silence():.0f} s: perhaps it hangs")
+        elif self._silent_for() > _LONGEST_SILENCE:
+            self._end(logging.INFO, f"has said nothing for {self._silent_for():.0f} s: perhaps it hangs")
 
     def stop(self) -> None:
         """End it; when it is started again, it replays what could not be applied."""
@@ -203,11 +203,11 @@ class Generator:
             self._child.kill()
             self._child = None
 
-    def _silence(self) -> float:
+    def _silent_for(self) -> float:
         return time.monotonic() - self._heard
 
     def _end(self, level: int, reason: str) -> None:
-        words = self._child.last_words if self._child else ""
+        words = self._child.last_output if self._child else ""
         logger.log(level, "generator %s is started anew: it %s %s", self._name, reason, words)
         if level >= logging.WARNING:
             self.death = f"generator {self._name} {reason}"

@@ -164,7 +164,7 @@ class Monitor:
             self._idle_since = time.monotonic()
         self._faults = {key: fault for key, fault in self._faults.items() if key[1] in ids or key[1] == _ALL}
         structured = self._account.database.grid_jobs.open_steps()
-        quarantined = self._tell_quarantined()
+        quarantined = self._report_quarantined()
         for job in open_jobs:
             self._generators.start(job.batch)
             with self._alone("task", job.id) as may_work:
@@ -210,7 +210,7 @@ class Monitor:
             if may_work:
                 self._faults.pop((part, grid_job), None)
 
-    def _tell_quarantined(self) -> Mapping[str, Quarantined]:
+    def _report_quarantined(self) -> Mapping[str, Quarantined]:
         """The grid jobs to be left alone; of each that is new its own log tells, and ours."""
         quarantined = self._account.database.quarantine.list()
         for name in quarantined.keys() - self._quarantined.keys():

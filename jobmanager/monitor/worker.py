@@ -13,7 +13,7 @@ from batch_adapters.adapter import BatchError, Postponed, Refused
 from batch_adapters.registry import UnknownBatchSystem
 from batch_adapters.running.rate_limiter import RateLimited
 from jobmanager.completion.collection import collect_grid_job
-from jobmanager.completion.notified import has_untold
+from jobmanager.completion.notified import has_unsent
 from jobmanager.control.cancel_requests import request_cancel
 from jobmanager.control.cancellation import cancel_local_jobs
 from jobmanager.database.database import DamagedDocument, DatabaseError
@@ -107,7 +107,7 @@ def _wake_successor(account: Account) -> None:
         return
     time.sleep(_PAUSE)
     is_unheard = hears and any(reported_state(job.state) is not job.reported for job in grid_jobs.list_unreported())
-    if grid_jobs.list_open() or is_unheard or has_untold(account, time.time()):
+    if grid_jobs.list_open() or is_unheard or has_unsent(account, time.time()):
         wake_monitor(account)
 
 

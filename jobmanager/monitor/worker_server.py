@@ -101,7 +101,7 @@ class WorkerServer:
         except OSError as error:
             os.close(errors)
             os.close(errors_of_worker)
-            self._tell(number, TRY_LATER, str(error).encode())
+            self._report(number, TRY_LATER, str(error).encode())
             return
         if pid == 0:
             self._become_worker(server, errors, errors_of_worker, task, subject)
@@ -122,7 +122,7 @@ class WorkerServer:
         if not self._is_wanted and worker.task in BEGINNING:
             self._kill_group(worker)
         status = self._bury(worker)
-        self._tell(worker.number, status, worker.words)
+        self._report(worker.number, status, worker.words)
 
     def _bury(self, worker: _Worker) -> int:
         """The exit status of a worker that has ended, or is just ending; nothing of it stays."""
@@ -151,7 +151,7 @@ class WorkerServer:
         with suppress(ProcessLookupError):  # it has not made its group yet, and has started nothing
             os.killpg(worker.pid, signal.SIGKILL)
 
-    def _tell(self, number: int, status: int, words: bytes) -> None:
+    def _report(self, number: int, status: int, words: bytes) -> None:
         with suppress(BrokenPipeError, ConnectionResetError):  # the monitor is gone, some of our words unread
             self._connection.send(b"%d %d %s" % (number, status, words))
 

@@ -53,7 +53,7 @@ class Worker(Protocol):
     """A process that does one task."""
 
     @property
-    def last_words(self) -> str:
+    def last_output(self) -> str:
         """The end of what it wrote to stderr."""
 
     def exit_status(self) -> int | None:
@@ -171,7 +171,7 @@ class Workers:
             if subject.worker is None or status is None:
                 continue
             has_died = self._has_died(subject, status)
-            lines = subject.worker.last_words.splitlines()
+            lines = subject.worker.last_output.splitlines()
             if not lines or (has_died and status != TRY_LATER):
                 lines.append(f"the worker ended with status {status}")
             if has_died:
@@ -239,7 +239,7 @@ class ForkedWorker:
     """A worker of the server's; ``kill`` ends it at once, with what it has started."""
 
     kill: Callable[[], None]
-    last_words: str = ""
+    last_output: str = ""
     """The end of what it wrote to stderr."""
     status: int | None = None
 
@@ -320,7 +320,7 @@ class WorkerClient:
         # One that was killed is not waited for any more.
         worker = self._workers.pop(int(number), None)
         if worker is not None:
-            worker.status, worker.last_words = int(status), words.decode(errors="replace").strip()
+            worker.status, worker.last_output = int(status), words.decode(errors="replace").strip()
 
     def _kill(self, number: int) -> None:
         if self._workers.pop(number, None) is None or self._connection is None:
@@ -335,11 +335,11 @@ class WorkerClient:
         self._selector.unregister(self._connection)
         self._connection.close()
         status = self._server.end()
-        reason = f"the workers' server ended with status {status}: {self._server.last_words}".rstrip(": ")
+        reason = f"the workers' server ended with status {status}: {self._server.last_output}".rstrip(": ")
         self._server = self._connection = None
         self._has_ended = False
         for worker in self._workers.values():
-            worker.status, worker.last_words = TRY_LATER, reason
+            worker.status, worker.last_output = TRY_LATER, reason
         if self._workers:
             logger.warning("%s", reason)
         self._workers.clear()

@@ -115,7 +115,7 @@ def release_stamp(places: StatePlaces) -> None:
         os.utime(places.active_host, (0, 0))
 
 
-def find_silence(places: StatePlaces) -> float:
+def measure_silence(places: StatePlaces) -> float:
     """Seconds since the last stamp, by the clock that stamps it: that of the file server."""
     clock = _name_beside(places.active_host)
     os.close(open_own(clock))
@@ -140,7 +140,7 @@ def take_over(places: StatePlaces, is_fenced: bool) -> Host | None:
     if before is None or before == here:
         claim_host(places)
         return None
-    silence = find_silence(places)
+    silence = measure_silence(places)
     if silence < _LONGEST_SILENCE and not is_fenced:
         raise OtherHost(
             f"host {before.name} was at work {max(silence, 0):.0f} s ago: end the monitor there, or make sure that this"

@@ -27,7 +27,7 @@ def ended_well(job: LocalJob) -> bool:
     return job.caught is None or is_its_own
 
 
-def was_told_to_end(job: LocalJob) -> bool:
+def was_asked_to_end(job: LocalJob) -> bool:
     """True where its driver was told to end, and not by us: the batch system may hold the job, or queue it again."""
     return job.caught is not None and job.cancel_asked is None
 
@@ -93,7 +93,7 @@ def find_outcome(cause: Cause | None) -> Outcome:
     return Outcome.CANCELLED if cause.is_cancellation else Outcome.FAILED
 
 
-def wants_a_word(job: LocalJob) -> bool:
+def needs_batch_cause(job: LocalJob) -> bool:
     """True where only the batch system can say why a local job ended, and it has not been asked yet."""
     if job.local_id is None or not job.state.is_final or job.batch_words is not None or job.cancel_asked is not None:
         return False

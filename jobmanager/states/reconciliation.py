@@ -24,7 +24,7 @@ from jobmanager.database.local_job import LocalJob
 from jobmanager.site.account import Account, find_batch_system
 from jobmanager.states.changes import change_local_jobs, same_runs
 from jobmanager.states.driver_status import reconcile_with_drivers
-from jobmanager.states.ends import was_told_to_end
+from jobmanager.states.ends import was_asked_to_end
 from jobmanager.states.pending_limit import cancel_overdue
 from jobmanager.states.transitions import apply_status, find_state, find_wait_reason, mark_lost, reopen
 
@@ -58,7 +58,7 @@ def reconcile_batch_system(account: Account, name: str) -> None:
     _apply(account, shown, asked)
     told_ids = {key.local_id for key in told}
     _take_back(account, name, [status for status in answer if status.local_id not in told_ids], asked)
-    _look_for_missing(account, system, [key for key in known if key not in shown], asked)
+    _search_missing(account, system, [key for key in known if key not in shown], asked)
     _cancel_orphans(account, system, answer)
     cancel_overdue(account, system, {key.grid_job for key in known})
 
@@ -97,13 +97,13 @@ def _take_back(account: Account, name: str, statuses: Iterable[LocalStatus], ask
             if found is None or not status.is_of(str(found[1].token)):
                 continue
             grid_job, local_job = found
-            if was_told_to_end(local_job) and not database.grid_jobs.get(grid_job).state.is_final:
+            if was_asked_to_end(local_job) and not database.grid_jobs.get(grid_job).state.is_final:
                 select = same_runs(grid_job, [local_job])
                 change_local_jobs(database, grid_job, select, partial(_reopen, status, asked))
 
 
 def _reopen(status: LocalStatus, asked: int, job: LocalJob) -> bool:
-    if not was_told_to_end(job) or not reopen(job, status, asked):
+    if not was_asked_to_end(job) or not reopen(job, status, asked):
         return False
     apply_status(job, status, asked, "queue")
     return True
@@ -119,7 +119,7 @@ def _change(account: Account, keys: Iterable[LiveJob], change: Callable[[LocalJo
         reconcile_with_drivers(account, grid_job, ended)
 
 
-def _look_for_missing(account: Account, system: BatchSystem, gone: list[LiveJob], asked: int) -> None:
+def _search_missing(account: Account, system: BatchSystem, gone: list[LiveJob], asked: int) -> None:
     """Find out what became of local jobs that the answer does not show."""
     missing = _count_answers(account, system, gone, asked)
     _ask_drivers(account, gone)

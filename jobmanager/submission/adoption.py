@@ -39,7 +39,7 @@ def adopt(account: Account, system: BatchSystem, grid_job: str, token: str) -> b
     database = account.database
     jobs = database.local_jobs.of_token(grid_job, token)
     in_doubt = {job.index for job in jobs if job.local_id is None}
-    found = _look_everywhere(account, system, grid_job, token, [job.index for job in jobs], in_doubt)
+    found = _search_everywhere(account, system, grid_job, token, [job.index for job in jobs], in_doubt)
     eldest = {index: ids[0] for index, ids in found.items() if index in in_doubt}
     if not eldest:
         return _believe_absence(system, database, grid_job, token, jobs)
@@ -69,7 +69,7 @@ def _believe_absence(system: BatchSystem, database: Database, grid_job: str, tok
     return True
 
 
-def _look_everywhere(
+def _search_everywhere(
     account: Account, system: BatchSystem, grid_job: str, token: str, indexes: Sequence[int], wanted: set[int]
 ) -> dict[int, list[str]]:
     """The ids that the local jobs of a token have, by index, each index's eldest first; ``indexes`` by position."""
@@ -98,7 +98,7 @@ def _add(
 
 
 def _add_drivers(found: dict[int, list[str]], account: Account, grid_job: str, token: str) -> None:
-    for index, local_id in _look_at_drivers(account, grid_job, token):
+    for index, local_id in _search_drivers(account, grid_job, token):
         found.setdefault(index, []).append(local_id)
 
 
@@ -107,7 +107,7 @@ def _age(local_id: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", local_id)]
 
 
-def _look_at_drivers(account: Account, grid_job: str, token: str) -> Iterable[tuple[int, str]]:
+def _search_drivers(account: Account, grid_job: str, token: str) -> Iterable[tuple[int, str]]:
     """Index and id of each local job of a token whose driver has begun to write."""
     prefix = render_stem(grid_job, "")
     for file in account.places.results(grid_job).glob(f"{prefix}*.status"):

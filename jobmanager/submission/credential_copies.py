@@ -72,7 +72,7 @@ def _open_folder(folder: Path) -> None:
 
 def _follow(account: Account, job: GridJob) -> None:
     folder, entries = account.places.credentials(job.job_id), job.credentials
-    found = [_look_at(entry, folder / entry.name, time.time()) for entry in entries]
+    found = [_read_source(entry, folder / entry.name, time.time()) for entry in entries]
     known = [entry for entry, _ in found]
     if known != entries:
         _log_changes(job.job_id, entries, known)
@@ -83,7 +83,7 @@ def _follow(account: Account, job: GridJob) -> None:
             replace_file(folder / entry.name, content)
 
 
-def _look_at(entry: CredentialEntry, copy: Path, now: float) -> tuple[CredentialEntry, bytes | None]:
+def _read_source(entry: CredentialEntry, copy: Path, now: float) -> tuple[CredentialEntry, bytes | None]:
     """What is known of a credential now, and what its copy is to hold, if that is something else than it does."""
     source = Path(entry.source)
     try:

@@ -209,21 +209,21 @@ def _ask(account: Account, job: LocalJob) -> tuple[BatchAnswer, BatchAnswer | No
         system = find_batch_system(account, job.batch)
     except UnknownBatchSystem as error:
         return BatchAnswer(problem=str(error)), None
-    now = _query(account, job.batch, lambda: _look_at_queue(system, job))
+    now = _query(account, job.batch, lambda: _ask_queue(system, job))
     is_gone = job.state.is_final or not (now.found or now.problem)
     if job.token is None or not is_gone or system.adapter.history is None:
         return now, None
-    return now, _query(account, job.batch, lambda: _look_at_history(system, job))
+    return now, _query(account, job.batch, lambda: _ask_history(system, job))
 
 
-def _look_at_queue(system: BatchSystem, job: LocalJob) -> list[LocalStatus]:
+def _ask_queue(system: BatchSystem, job: LocalJob) -> list[LocalStatus]:
     if job.local_id is None:
         return system.find(job.token) if job.token else []
     status = system.status(job.local_id)
     return [] if status is None else [status]
 
 
-def _look_at_history(system: BatchSystem, job: LocalJob) -> list[LocalStatus]:
+def _ask_history(system: BatchSystem, job: LocalJob) -> list[LocalStatus]:
     ended = system.find_ended(str(job.token))
     return [status for status in ended if job.local_id in (None, status.local_id)]
 

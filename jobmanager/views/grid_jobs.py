@@ -127,14 +127,14 @@ def find_steps(database: Database, row: Overview) -> list[dict[str, object]]:
 def find_details(account: Account, job_id: str, now: float) -> dict[str, object]:
     """What is told of one grid job beside its line, for programs; nothing where its document cannot be read."""
     from jobmanager.states.failures import count_refusals
-    from jobmanager.views.progress import estimate_end, read_course
+    from jobmanager.views.progress import estimate_end, read_progress
 
     try:
         job = account.database.grid_jobs.get(job_id)
     except DamagedDocument:
         return {}
-    course = read_course(account.database, job_id, job.count, account.configuration.monitor.stall_time, now)
-    end = None if job.state.is_final else estimate_end(course, now)
+    progress = read_progress(account.database, job_id, job.count, account.configuration.monitor.stall_time, now)
+    end = None if job.state.is_final else estimate_end(progress, now)
     return {
         "local_jobs": job.count,
         "being_cancelled": job.cancelled and not job.state.is_final,
@@ -143,7 +143,7 @@ def find_details(account: Account, job_id: str, now: float) -> dict[str, object]
         "retries": sum(ends.count for ends in account.database.local_jobs.attempt_ends(job_id)),
         "not_tried_again": count_refusals(job, account.database.local_jobs.failed(job_id)),
         "may_end": None if end is None else render_time(end),
-        "stalled": list(course.silent),
+        "stalled": list(progress.silent),
         "credentials": [
             {
                 "name": entry.name,
@@ -175,7 +175,7 @@ def render_outage(batch: str, outage: "Outage", now: float) -> str:
 
 def render_details(account: Account, job_id: str, row: Overview, now: float) -> str:
     """Everything about one grid job that fits a screen."""
-    from jobmanager.views.progress import estimate_end, read_course, render_blocked, render_silent
+    from jobmanager.views.progress import estimate_end, read_progress, render_blocked, render_silent
 
     try:
         job = account.database.grid_jobs.get(job_id)
@@ -189,7 +189,7 @@ def render_details(account: Account, job_id: str, row: Overview, now: float) -> 
         known |= {"submitted": row.submitted, "local jobs": render_counts(row), "problem": render_line(str(damage))}
         return render_columns([*known.items()])
     stall_time = account.configuration.monitor.stall_time
-    course = read_course(account.database, job_id, job.count, stall_time, now)
+    progress = read_progress(account.database, job_id, job.count, stall_time, now)
     facts = [
         ("grid job", job_id),
         *([("name", render_line(job.name))] if job.name else []),
@@ -205,14 +205,14 @@ def render_details(account: Account, job_id: str, row: Overview, now: float) -> 
         ("batch system", job.batch),
         *_render_parts(job, row),
         *_render_retries(account.database, job),
-        *((f"phase {phase.name}", _render_phase(phase, job.count)) for phase in course.phases),
+        *((f"phase {phase.name}", _render_phase(phase, job.count)) for phase in progress.phases),
     ]
-    end = None if job.state.is_final else estimate_end(course, now)
+    end = None if job.state.is_final else estimate_end(progress, now)
     if not (job.state.is_final or row.steps):
         facts += [(entry.name, render_line(render_credential(entry, now))) for entry in job.credentials]
-    facts += [("blocked", line) for line in render_blocked(course)]
+    facts += [("blocked", line) for line in render_blocked(progress)]
     facts += [("may end", f"{render_local_time(end)} (estimate)")] if end is not None else []
-    facts += [("stalled", render_silent(course, stall_time))] if course.silent else []
+    facts += [("stalled", render_silent(progress, stall_time))] if progress.silent else []
     facts += [("cancel", _render_cancel(account, job.batch, row))] if job.cancelled and not job.state.is_final else []
     facts += [("reason", printable(job.reason))] if job.reason else []
     facts += [("problem", printable(job.problem))] if job.problem else []

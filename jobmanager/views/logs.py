@@ -35,7 +35,7 @@ def render_log(account: Account, database: Database, job_id: str, lines: int | N
     logged = _stamp(read_lines(path, lines) if os.path.lexists(path) else ())
     left_out = []
     try:
-        story = tell_story(database, job_id)
+        story = read_history(database, job_id)
     except DamagedDocument as damage:
         story, left_out = [], [f"left out is what its documents tell: {render_line(str(damage))}"]
     told = [(render_time(when), f"{render_time(when)} {render_line(text)}") for when, text in story]
@@ -137,7 +137,7 @@ _MOST_READ = 200
 _SHOWN_NUMBERS = 3
 
 
-def tell_story(database: Database, job_id: str) -> list[tuple[int, str]]:
+def read_history(database: Database, job_id: str) -> list[tuple[int, str]]:
     """What happened and when, in seconds since 1970, in order; what workers log themselves is left out.
 
     :raises DamagedDocument: a document cannot be read.
@@ -145,13 +145,13 @@ def tell_story(database: Database, job_id: str) -> list[tuple[int, str]]:
     job = database.grid_jobs.get(job_id)
     started = database.local_jobs.first_start_ever(job_id)
     story = [] if started is None else [(started, "active: its first local job has started")]
-    story += [*_tell_blocks(database, job_id), *_tell_retries(database, job)]
+    story += [*_read_blocks(database, job_id), *_read_retries(database, job)]
     if job.cancelled_time is not None:
         story.append((job.cancelled_time, job.reason or "cancelled"))
-    return [*sorted(story), *_tell_end(database, job)]
+    return [*sorted(story), *_read_end(database, job)]
 
 
-def _tell_blocks(database: Database, job_id: str) -> Iterator[tuple[int, str]]:
+def _read_blocks(database: Database, job_id: str) -> Iterator[tuple[int, str]]:
     numbers: dict[tuple[int, str], list[int]] = {}
     for local_job in database.local_jobs.once_blocked(job_id, _MOST_READ):
         for seen in local_job.evidence():
@@ -163,7 +163,7 @@ def _tell_blocks(database: Database, job_id: str) -> Iterator[tuple[int, str]]:
         yield when, f"blocked, number {shown}: {words}"
 
 
-def _tell_retries(database: Database, job: GridJob) -> Iterator[tuple[int, str]]:
+def _read_retries(database: Database, job: GridJob) -> Iterator[tuple[int, str]]:
     ends = database.local_jobs.attempt_ends(job.job_id)
     for attempt in sorted({end.attempt for end in ends}):
         causes = {str(end.cause): end.count for end in ends if end.attempt == attempt}
@@ -177,7 +177,7 @@ def _tell_retries(database: Database, job: GridJob) -> Iterator[tuple[int, str]]
         yield max(given_up, default=before), f"not tried again: {count} ({refusal})"
 
 
-def _tell_end(database: Database, job: GridJob) -> Iterator[tuple[int, str]]:
+def _read_end(database: Database, job: GridJob) -> Iterator[tuple[int, str]]:
     if job.ended_time is None:
         return
     ends = Counter(

@@ -23,7 +23,7 @@ from jobmanager.monitor.workers import BUSY, TRY_LATER
 from jobmanager.requests.attributes import NOTIFY, find_values
 from jobmanager.site.account import Account, find_outage, open_account
 from jobmanager.views.grid_jobs import find_details, render_credential, render_json
-from jobmanager.views.progress import read_course, render_blocked, render_silent
+from jobmanager.views.progress import read_progress, render_blocked, render_silent
 from jobmanager.views.text import render_line
 from sandbox.files import locked
 
@@ -47,14 +47,14 @@ def main(argv: list[str]) -> int:
         with locked(account.places.notification_lock) as lock:
             if lock is None:
                 return BUSY
-            Teller(account, time.time()).tell()
+            Notifier(account, time.time()).notify()
     except (OSError, DatabaseError) as error:
         print(render_line(str(error)), file=sys.stderr)
         return TRY_LATER
     return 0
 
 
-class Teller:
+class Notifier:
     """Tells of one account's grid jobs."""
 
     def __init__(self, account: Account, now: float) -> None:
@@ -65,18 +65,18 @@ class Teller:
         self._now = now
         self._memory = Notified.read(account, now)
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Run the command for each end and each stall that was not told.
 
         :raises OSError, DatabaseError: what was told cannot be written down, or the job database cannot be read.
         """
         memory = self._memory
-        for job_id, event in memory.find_untold(self._account, self._now):
+        for job_id, event in memory.find_unsent(self._account, self._now):
             self._tell(job_id, event)
         open_ids = [job.id for job in self._database.grid_jobs.list_open()]
         memory.troubled = {job_id: since for job_id, since in memory.troubled.items() if job_id in open_ids}
         for job_id in open_ids:
-            self._look_at_open(job_id)
+            self._check_open(job_id)
         memory.forget(self._now)
         memory.write(self._account)
 
@@ -86,10 +86,10 @@ class Teller:
         event = status["outcome"] or STALLED
         return self._run_command(f"{job_id}/{event}", event, list(self._find_troubles(job_id, status)), status)
 
-    def _look_at_open(self, job_id: str) -> None:
+    def _check_open(self, job_id: str) -> None:
         """Tell of a grid job that has not gone on for long; once it goes on, the next time may be told again."""
         status = self._find_status(job_id)
-        self._look_at_credentials(job_id)
+        self._check_credentials(job_id)
         why = list(self._find_troubles(job_id, status)) if status else []
         if not why:
             self._memory.troubled.pop(job_id, None)
@@ -101,7 +101,7 @@ class Teller:
         if self._now - since >= self._settings.patience:
             self._tell(job_id, STALLED, why)
 
-    def _look_at_credentials(self, job_id: str) -> None:
+    def _check_credentials(self, job_id: str) -> None:
         """Tell of credentials that expire soon; once they are renewed, the next time may be told again."""
         why = list(self._find_expiring(job_id))
         if why:
@@ -131,10 +131,10 @@ class Teller:
         if "silent_since" in status:
             yield f"{status['batch']} has not answered since {status['silent_since']}"
         stall_time = self._account.configuration.monitor.stall_time
-        course = read_course(self._database, job_id, status["local_jobs"], stall_time, self._now)
-        yield from render_blocked(course)
-        if course.silent:
-            yield render_silent(course, stall_time)
+        progress = read_progress(self._database, job_id, status["local_jobs"], stall_time, self._now)
+        yield from render_blocked(progress)
+        if progress.silent:
+            yield render_silent(progress, stall_time)
 
     def _find_status(self, job_id: str) -> Mapping[str, Any]:
         """What ``samgrid status --format json ID`` has; empty for one that was removed meanwhile."""

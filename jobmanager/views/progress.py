@@ -10,7 +10,7 @@ from jobmanager.views.text import render_duration, render_line
 
 
 @dataclass(frozen=True)
-class Course:
+class Progress:
     """A grid job at one moment; times in seconds since the epoch."""
 
     local_jobs: int
@@ -26,10 +26,10 @@ class Course:
     """Those that do not go on until somebody does something, by what keeps them."""
 
 
-def read_course(database: Database, job_id: str, local_jobs: int, stall_time: float, now: float) -> Course:
+def read_progress(database: Database, job_id: str, local_jobs: int, stall_time: float, now: float) -> Progress:
     """How far a grid job of so many local jobs has come; stall time in seconds."""
     states = database.local_jobs.count(job_id)
-    return Course(
+    return Progress(
         local_jobs=local_jobs,
         ended=sum(number for state, number in states.items() if state.is_final),
         started=database.local_jobs.first_start(job_id),
@@ -51,23 +51,23 @@ def rate(phase: PhaseSum) -> float | None:
     return phase.done / seconds if seconds > 0 and phase.done > 0 else None
 
 
-def fraction_done(course: Course) -> float:
+def fraction_done(progress: Progress) -> float:
     """From 0 to 1: ended local jobs count whole, the others by their phases, of which each counts alike."""
-    if course.local_jobs < 1:
+    if progress.local_jobs < 1:
         return 0.0
-    of_open = course.open_parts / len(course.phases) if course.phases else 0.0
-    return max(0.0, min(1.0, (course.ended + of_open) / course.local_jobs))
+    of_open = progress.open_parts / len(progress.phases) if progress.phases else 0.0
+    return max(0.0, min(1.0, (progress.ended + of_open) / progress.local_jobs))
 
 
-def estimate_end(course: Course, now: float) -> float | None:
+def estimate_end(progress: Progress, now: float) -> float | None:
     """When the last local job may end, if all goes on as until now; None where some are blocked, or little is known."""
-    if course.started is None or course.blocked:
+    if progress.started is None or progress.blocked:
         return None
-    fraction = fraction_done(course)
-    elapsed = now - course.started
+    fraction = fraction_done(progress)
+    elapsed = now - progress.started
     if fraction < _LEAST_FRACTION or elapsed < _LEAST_TIME:
         return None
-    return course.started + elapsed / fraction
+    return progress.started + elapsed / fraction
 
 
 def render_rate(phase: PhaseSum) -> str:
@@ -83,10 +83,10 @@ def render_rate(phase: PhaseSum) -> str:
 _SHOWN_BLOCKS = 5
 
 
-def render_blocked(course: Course) -> list[str]:
+def render_blocked(progress: Progress) -> list[str]:
     """What keeps local jobs where they are, and the command that helps, a line each."""
-    lines = [_render_block(block) for block in course.blocked[:_SHOWN_BLOCKS]]
-    others = sum(block.count for block in course.blocked[_SHOWN_BLOCKS:])
+    lines = [_render_block(block) for block in progress.blocked[:_SHOWN_BLOCKS]]
+    others = sum(block.count for block in progress.blocked[_SHOWN_BLOCKS:])
     return lines + ([f"and {others:,} for other reasons"] if others else [])
 
 
@@ -95,9 +95,9 @@ def _render_block(block: Blocked) -> str:
     return f"{who}: {render_line(block.wait_reason) or 'no reason given'}: {render_line(block.helps)}"
 
 
-def render_silent(course: Course, seconds: float) -> str:
+def render_silent(progress: Progress, seconds: float) -> str:
     """The stall warning; empty where no local job has been silent for so many seconds."""
-    if not course.silent:
+    if not progress.silent:
         return ""
-    have = "1 local job has" if len(course.silent) == 1 else f"{len(course.silent):,} local jobs have"
-    return f"{have} told nothing new for {render_duration(seconds)}, first number {course.silent[0]}"
+    have = "1 local job has" if len(progress.silent) == 1 else f"{len(progress.silent):,} local jobs have"
+    return f"{have} told nothing new for {render_duration(seconds)}, first number {progress.silent[0]}"

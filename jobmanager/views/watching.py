@@ -15,7 +15,7 @@ from jobmanager.database.grid_jobs import find_current_steps
 from jobmanager.monitor.client import ask_monitor
 from jobmanager.site.account import Account
 from jobmanager.views.grid_jobs import render_counts, render_steps, render_title
-from jobmanager.views.progress import Course, estimate_end, read_course, render_blocked, render_rate, render_silent
+from jobmanager.views.progress import Progress, estimate_end, read_progress, render_blocked, render_rate, render_silent
 from jobmanager.views.text import find_width, is_terminal, printable, render_columns, render_duration
 
 if TYPE_CHECKING:  # slow to load, and only terminals have bars
@@ -42,22 +42,24 @@ class Snapshot:
     """What there is to show of a grid job at one moment."""
 
     row: Overview
-    course: Course
+    progress: Progress
     when: float
     """Seconds since the epoch."""
     stall_time: float
     step: str = ""
-    """The step that a structured grid job has come to: counts and course are the step's."""
+    """The step that a structured grid job has come to: counts and progress are the step's."""
     beside: tuple["Snapshot", ...] = ()
     """The other steps that run side by side with it."""
 
     @property
-    def outlook(self) -> list[str]:
+    def forecast(self) -> list[str]:
         """When it may end, and a warning of local jobs that have stalled, as far as there is anything to say."""
-        end = None if self.row.state in _FINAL else estimate_end(self.course, self.when)
+        end = None if self.row.state in _FINAL else estimate_end(self.progress, self.when)
         words = "" if end is None else f"may end in {render_duration(end - self.when)}"
         return [
-            part for part in (words, *render_blocked(self.course), render_silent(self.course, self.stall_time)) if part
+            part
+            for part in (words, *render_blocked(self.progress), render_silent(self.progress, self.stall_time))
+            if part
         ]
 
 
@@ -130,8 +132,8 @@ def _take_step(database: Database, row: Overview, step: StepLine, stall_time: fl
 
 def _take_part(database: Database, row: Overview, part: str, stall_time: float) -> Snapshot:
     now = time.time()
-    course = read_course(database, part, database.grid_jobs.get(part).count, stall_time, now)
-    return Snapshot(row, course, now, stall_time)
+    progress = read_progress(database, part, database.grid_jobs.get(part).count, stall_time, now)
+    return Snapshot(row, progress, now, stall_time)
 
 
 def _problem(account: Account, job_id: str) -> str:
@@ -162,23 +164,23 @@ class PlainLines:
         self._last = {self._show(one) for one in (snapshot, *snapshot.beside)}
 
     def _show(self, snapshot: Snapshot) -> str:
-        course = snapshot.course
+        progress = snapshot.progress
         step = f"{snapshot.step}: " if snapshot.step else ""
-        total = f" of {course.local_jobs:,}" if course.local_jobs else ""
+        total = f" of {progress.local_jobs:,}" if progress.local_jobs else ""
         parts = [f"{snapshot.row.outcome or snapshot.row.state}: {step}{render_counts(snapshot.row)}{total}"]
         parts += [
-            f"{phase.name} {phase.done:,}/{phase.expected_total(course.local_jobs):,} {phase.unit}".rstrip()
-            for phase in course.phases
+            f"{phase.name} {phase.done:,}/{phase.expected_total(progress.local_jobs):,} {phase.unit}".rstrip()
+            for phase in progress.phases
         ]
-        line = " | ".join([*parts, f"{len(course.silent):,} silent"] if course.silent else parts)
+        line = " | ".join([*parts, f"{len(progress.silent):,} silent"] if progress.silent else parts)
         # When it may end changes all the time: that alone is no news.
         if line not in self._last:
-            print(" | ".join([*parts, *snapshot.outlook]), flush=True)
+            print(" | ".join([*parts, *snapshot.forecast]), flush=True)
         return line
 
 
 class Bars:
-    """A bar for the local jobs that have ended and one per phase; the counts by state and the outlook above."""
+    """A bar for the local jobs that have ended and one per phase; the counts by state and the forecast above."""
 
     def __init__(self) -> None:
         from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
@@ -210,18 +212,18 @@ class Bars:
     def show(self, snapshot: Snapshot) -> None:
         """Bring the bars up to date."""
         shown = (snapshot, *snapshot.beside)
-        self._progress.words = "; ".join(words for one in shown for words in (render_counts(one.row), *one.outlook))
+        self._progress.words = "; ".join(words for one in shown for words in (render_counts(one.row), *one.forecast))
         for one in shown:
             self._show(one)
 
     def _show(self, snapshot: Snapshot) -> None:
-        course = snapshot.course
+        progress = snapshot.progress
         # A step has bars of its own, below those of the steps before.
         step = snapshot.step.partition(": ")[2].partition(" ")[0]
-        self._set(f"{step} local jobs".strip(), course.ended, course.local_jobs, "")
-        for phase in course.phases:
+        self._set(f"{step} local jobs".strip(), progress.ended, progress.local_jobs, "")
+        for phase in progress.phases:
             pace = render_rate(phase) or phase.unit
-            self._set(f"{step} {phase.name}".strip(), phase.done, phase.expected_total(course.local_jobs), pace)
+            self._set(f"{step} {phase.name}".strip(), phase.done, phase.expected_total(progress.local_jobs), pace)
 
     def _set(self, name: str, done: int, total: int, pace: str) -> None:
         if name not in self._tasks:

@@ -148,7 +148,7 @@ class Pages:
                     mark = (*mark, *read_printed(self._account, job_id, job))
             return mark
 
-        return self._tell(self._end_with(wish, self.changes.stream(read_mark, _PRINTED)))
+        return self._serve(self._end_with(wish, self.changes.stream(read_mark, _PRINTED)))
 
     async def _end_with(self, wish: Wish, stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         try:
@@ -190,9 +190,9 @@ class Pages:
             with open_read_only(self._account) as database:
                 return find_mark(database)
 
-        return self._tell(self.changes.stream(read_mark))
+        return self._serve(self.changes.stream(read_mark))
 
-    def _tell(self, stream: AsyncIterator[bytes]) -> Response:
+    def _serve(self, stream: AsyncIterator[bytes]) -> Response:
         if not self.changes.has_room:
             raise HTTPException(503, "Too many pages are open.")
         return StreamingResponse(stream, media_type="text/event-stream")

@@ -108,7 +108,7 @@ class Troubles:
     def __init__(self) -> None:
         self._next = 0.0
 
-    def tell(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def log(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Called by the event loop with whatever nobody has caught."""
         error = context.get("exception")
         if not isinstance(error, OSError):

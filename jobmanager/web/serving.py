@@ -97,7 +97,7 @@ class _Server(uvicorn.Server):
 
 def _run(server: _Server, bound: socket.socket) -> None:
     async def serve() -> None:
-        asyncio.get_running_loop().set_exception_handler(Troubles().tell)
+        asyncio.get_running_loop().set_exception_handler(Troubles().log)
         await server.serve([bound])
 
     # uvicorn raises the signal again when it has ended: to end by it is what it was sent for.

@@ -407,7 +407,7 @@ def _check_notified(data: bytes) -> None:
     account, _ = _make_account()
     account.places.notified.write_bytes(data)
     read = Notified.read(account, _NOW)
-    read.find_untold(account, _NOW)
+    read.find_unsent(account, _NOW)
     read.forget(_NOW)
     read.write(account)
     assert Notified.read(account, _NOW) == read

@@ -13,7 +13,7 @@ from jobmanager.database.local_jobs import EarlierAttempt
 from jobmanager.database.times import read_time
 from jobmanager.site.account import Account
 from jobmanager.views.grid_jobs import render_counts
-from jobmanager.views.progress import estimate_end, read_course, render_blocked, render_rate, render_silent
+from jobmanager.views.progress import estimate_end, read_progress, render_blocked, render_rate, render_silent
 from jobmanager.web.charts import (
     KIND_OF_NAME,
     Cells,
@@ -52,7 +52,7 @@ class Bar:
 
 
 @dataclass(frozen=True)
-class Outlook:
+class Forecast:
     """How far a grid job is."""
 
     bars: list[Bar]
@@ -64,13 +64,13 @@ class Outlook:
     """Which do not go on by themselves, why, and what helps."""
 
 
-def read_outlook(account: Account, database: ReadOnlyDatabase, job: GridJob, now: float) -> Outlook:
+def read_forecast(account: Account, database: ReadOnlyDatabase, job: GridJob, now: float) -> Forecast:
     """The phases over all local jobs, and what they let expect."""
     stall_time = account.configuration.monitor.stall_time
-    course = read_course(database, job.job_id, job.count, stall_time, now)
-    bars = [Bar(p.name, p.done, p.expected_total(job.count), p.unit, render_rate(p)) for p in course.phases]
-    end = None if job.state.is_final else estimate_end(course, now)
-    return Outlook(bars, end, render_silent(course, stall_time), render_blocked(course))
+    progress = read_progress(database, job.job_id, job.count, stall_time, now)
+    bars = [Bar(p.name, p.done, p.expected_total(job.count), p.unit, render_rate(p)) for p in progress.phases]
+    end = None if job.state.is_final else estimate_end(progress, now)
+    return Forecast(bars, end, render_silent(progress, stall_time), render_blocked(progress))
 
 
 def render_bars(told: Iterable[PhaseStatus]) -> list[Bar]:
@@ -148,7 +148,7 @@ class GridJobPage:
     request: list[tuple[str, str]]
     steps: list[StepView]
     """Of a structured grid job, which has no local jobs of its own."""
-    outlook: Outlook
+    forecast: Forecast
     legend: list[tuple[JobKind, int]]
     cells: Cells
     count: int
@@ -189,7 +189,7 @@ def read_grid_job_page(
         ended=read_time(ended) if ended else None,
         request=[(name, " ".join(map(_render_value, values))) for name, values in job.request()],
         steps=_read_steps(account, database, row.steps, now),
-        outlook=read_outlook(account, database, job, now),
+        forecast=read_forecast(account, database, job, now),
         legend=count_kinds(lines),
         cells=render_cells(lines),
         count=len(lines),
@@ -213,10 +213,10 @@ def _read_steps(account: Account, database: ReadOnlyDatabase, steps: Sequence[St
         if row is None:
             views.append(StepView(step, kind))
         else:
-            outlook = read_outlook(account, database, database.grid_jobs.get(row.id), now)
+            forecast = read_forecast(account, database, database.grid_jobs.get(row.id), now)
             until = read_time(row.ended) if row.ended else now
             took = until - read_time(row.submitted)
-            views.append(StepView(step, kind, draw_shares(row.counts), render_counts(row), outlook.bars, took))
+            views.append(StepView(step, kind, draw_shares(row.counts), render_counts(row), forecast.bars, took))
     return views
 
 

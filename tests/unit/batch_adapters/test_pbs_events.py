@@ -327,8 +327,8 @@ def test_what_is_remembered_is_bounded_and_the_latest(monkeypatch: pytest.Monkey
     parser = ServerLog()
     for number in range(100):
         parser.read_events(RUN.replace(b"7.vm", b"%d.vm" % number))
-        assert b"%d.vm" % number in parser._courses
-        assert len(parser._courses) <= 10
+        assert b"%d.vm" % number in parser._stages
+        assert len(parser._stages) <= 10
     assert parser.read_events(DELETED.replace(b"7.vm", b"99.vm")) == b""
     assert b";0.vm;4;0" in parser.read_events(DELETED.replace(b"7.vm", b"0.vm"))
 

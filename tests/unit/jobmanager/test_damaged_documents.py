@@ -332,7 +332,7 @@ def test_gram_is_told_again_of_the_others(account: Account, tmp_path: Path) -> N
     damage(account.database, "grid_job", "cccccccc")
     gram = replace(account.configuration.gram, event_folder=tmp_path)
     events = GramEvents(replace(account, configuration=replace(account.configuration, gram=gram)))
-    assert events.tell([]) == set()
+    assert events.report([]) == set()
     assert not events.dues
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from batch_adapters.diagnosis import Finding, Level
 from batch_adapters.states import State
-from jobmanager.checks.doctor import look_at_database
+from jobmanager.checks.doctor import check_database
 from jobmanager.commands import cli
 from jobmanager.database.database import DatabaseError
 from jobmanager.site.account import Account
@@ -34,7 +34,7 @@ def account(account: Account) -> Account:
 
 
 def look(account: Account) -> list[Finding]:
-    return list(look_at_database(account))
+    return list(check_database(account))
 
 
 def write(account: Account, sql: str) -> None:

@@ -19,7 +19,7 @@ from batch_adapters.pbs.queries import read_json_jobs
 from batch_adapters.registry import ADAPTERS, UnknownBatchSystem
 from batch_adapters.running.batch_system import BatchSystem
 from jobmanager.checks import doctor, probe
-from jobmanager.checks.doctor import choose_batch_systems, examine, look_at_event_source, render_finding
+from jobmanager.checks.doctor import check_event_source, choose_batch_systems, examine, render_finding
 from jobmanager.checks.probe import run_probe
 from jobmanager.monitor.client import socket_address
 from jobmanager.site.account import Account, find_batch_system
@@ -325,7 +325,7 @@ def test_of_many_those_that_are_not_here_are_no_fault(
 
 def at_source(account: Account, source: EventSource, path: Path | None) -> Finding:
     account = configure(account, events=EventsSettings(source, path))
-    (finding,) = look_at_event_source(account, find_batch_system(account, "fake"))
+    (finding,) = check_event_source(account, find_batch_system(account, "fake"))
     return finding
 
 
@@ -406,7 +406,7 @@ def test_a_prefix_is_tried_with_a_generator_whose_input_ends(
     (room / "through").chmod(0o700)
     events = EventsSettings(path=room / "slurmctld.log", prefix=(str(room / "through"),))
     account = configure(logging, events=events)
-    (finding,) = look_at_event_source(account, find_batch_system(account, "fake"))
+    (finding,) = check_event_source(account, find_batch_system(account, "fake"))
     assert (finding.level, words in finding.text) == (level, True)
 
 

@@ -23,7 +23,7 @@ from jobmanager.submission.adoption import adopt
 from jobmanager.submission.submit import write_intent
 from jobmanager.views.explaining import explain
 from jobmanager.views.grid_jobs import find_details, render_details
-from jobmanager.views.logs import tell_story
+from jobmanager.views.logs import read_history
 from tests.unit.toy_system import GRID_JOB, LAG, NOW, ToySystem
 
 
@@ -375,7 +375,7 @@ def test_it_is_told_why_a_local_job_is_not_tried_again(toy: ToySystem) -> None:
     assert "0 made; not again: 1 (retry_on does not name exit code)" in text
     details = find_details(toy.account, GRID_JOB, toy.now)
     assert (details["retries"], details["not_tried_again"]) == (0, {"retry_on does not name exit code": 1})
-    told = [words for _, words in tell_story(toy.database, GRID_JOB)]
+    told = [words for _, words in read_history(toy.database, GRID_JOB)]
     assert "not tried again: 1 (retry_on does not name exit code)" in told
     toy.database.grid_jobs.change(GRID_JOB, lambda job: setattr(job, "retry_on", None))
     assert "tried again   soon" in explain(toy.account, f"{GRID_JOB}/2", ask=False)

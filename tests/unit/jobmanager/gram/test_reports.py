@@ -367,7 +367,7 @@ def test_a_full_disk_tears_no_line_and_loses_no_event(seg: Account, folder: Path
     clock.pass_by(2)
     reports = GramReports(seg)
     with file_size_limit(35):
-        told_ids = reports._events.tell([seg.database.grid_jobs.get(A), seg.database.grid_jobs.get(B)])  # type: ignore[union-attr]
+        told_ids = reports._events.report([seg.database.grid_jobs.get(A), seg.database.grid_jobs.get(B)])  # type: ignore[union-attr]
     assert told_ids == set()
     assert "cannot be told" in reports.problem
     assert lines_of(folder) == [f"{A};2;0"]

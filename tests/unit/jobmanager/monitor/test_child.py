@@ -86,15 +86,15 @@ def test_output_is_not_read_before_the_loop_turns_and_is_not_lost_when_it_does_l
 def test_last_words_are_the_end_of_stderr(selector: selectors.BaseSelector) -> None:
     child, blocks = start(selector, "seq 100000 >&2; echo ' the disk is full ' >&2; exit 75")
     wait_for_end(selector, child)
-    assert child.last_words.splitlines()[-2:] == ["100000", " the disk is full"]
-    assert len(child.last_words) <= 2000
+    assert child.last_output.splitlines()[-2:] == ["100000", " the disk is full"]
+    assert len(child.last_output) <= 2000
     assert b"".join(blocks) == b""
 
 
 def test_last_words_that_are_no_text_do_no_harm(selector: selectors.BaseSelector) -> None:
     child, _ = start(selector, r"printf 'caf\351\n' >&2")
     wait_for_end(selector, child)
-    assert child.last_words == "caf\ufffd"
+    assert child.last_output == "caf\ufffd"
 
 
 def test_a_grandchild_that_holds_the_pipes_does_not_hide_the_childs_end(
@@ -104,7 +104,7 @@ def test_a_grandchild_that_holds_the_pipes_does_not_hide_the_childs_end(
         selector, 'sleep 3600 & echo $! >"$1"; echo last words >&2; echo output', str(tmp_path / "pid")
     )
     assert wait_for_end(selector, child) == 0
-    assert (b"".join(blocks), child.last_words) == (b"output\n", "last words")
+    assert (b"".join(blocks), child.last_output) == (b"output\n", "last words")
     assert not selector.get_map()
     os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
 

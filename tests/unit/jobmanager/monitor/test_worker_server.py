@@ -66,7 +66,7 @@ class Loop:
     def see_end(self, worker: ForkedWorker) -> tuple[int | None, str]:
         """Exit status and last words."""
         self.turn_until(lambda: worker.exit_status() is not None)
-        return worker.exit_status(), worker.last_words
+        return worker.exit_status(), worker.last_output
 
     def run(self, script: str) -> tuple[int | None, str]:
         """Exit status and last words of a worker that does that."""

@@ -370,7 +370,7 @@ def test_a_worker_that_ends_while_it_asks_a_handler_has_not_done_its_task(bench:
 class Fallen:
     """A worker that has died with its server."""
 
-    last_words = "the workers' server ended with status -9"
+    last_output = "the workers' server ended with status -9"
 
     def exit_status(self) -> int:
         return TRY_LATER
@@ -392,7 +392,7 @@ def test_those_that_ended_together_are_asked_again_apart(bench: Bench) -> None:
         workers.start(Task.SUBMIT, name)
     bench.now += 900
     workers.reap()
-    assert f"{TWO}: submit: {Fallen.last_words}, while it asked the handler\n" in workers.problems()
+    assert f"{TWO}: submit: {Fallen.last_output}, while it asked the handler\n" in workers.problems()
     for pause, expected in ((899, []), (1, [ONE]), (899, []), (1, [TWO])):
         bench.now += pause
         begun.clear()

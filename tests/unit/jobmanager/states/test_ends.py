@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from batch_adapters.adapter import LocalStatus
 from batch_adapters.states import Cause, Event, State
 from jobmanager.database.local_job import LocalJob, Outcome
-from jobmanager.states.ends import put_outcome, wants_a_word
+from jobmanager.states.ends import needs_batch_cause, put_outcome
 from jobmanager.states.transitions import apply_driver_status, apply_event, apply_status
 from sandbox.status import CaughtSignal, DriverStatus
 
@@ -139,9 +139,9 @@ def test_who_cancelled_and_what_the_batch_system_calls_it_stand_in_the_reason() 
     ids=["a clean end", "an exit code", "told to end", "killed", "no end"],
 )
 def test_the_batch_system_is_asked_about_what_did_not_end_by_itself(driver: DriverStatus, wants: bool) -> None:
-    assert wants_a_word(judged(driver, None)) is wants
-    assert not wants_a_word(judged(driver, CANCELLED))
-    assert not wants_a_word(judged(driver, None, asked=True))
+    assert needs_batch_cause(judged(driver, None)) is wants
+    assert not needs_batch_cause(judged(driver, CANCELLED))
+    assert not needs_batch_cause(judged(driver, None, asked=True))
 
 
 def test_a_clean_end_that_the_log_calls_a_failure_is_asked_about() -> None:
@@ -149,7 +149,7 @@ def test_a_clean_end_that_the_log_calls_a_failure_is_asked_about() -> None:
     job.register("17", "", 2)
     apply_event(job, Event(10, "17", State.FAILED, 1))
     apply_driver_status(job, CLEAN, 20)
-    assert wants_a_word(job)
+    assert needs_batch_cause(job)
 
 
 DRIVERS = st.sampled_from([CLEAN, TOLD, KILLED, GONE, LOST, DriverStatus(start=5, end=9, exit_code=3)])

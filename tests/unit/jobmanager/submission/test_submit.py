@@ -22,7 +22,7 @@ from jobmanager.states.aggregation import Task
 from jobmanager.states.changes import put_local_jobs
 from jobmanager.submission.adoption import Unsettled
 from jobmanager.submission.submit import find_last_token, submit_local_jobs, write_intent
-from jobmanager.views.logs import tell_story
+from jobmanager.views.logs import read_history
 from sandbox.driver import LINES_PER_FILE
 from tests.unit.toy_system import GRID_JOB, NOW, SETTLE, TOKEN, ToySystem
 
@@ -419,5 +419,5 @@ def test_an_attempt_that_is_refused_is_told_of_beside_the_one_before(toy: ToySys
         put_local_jobs(toy.database, GRID_JOB, jobs)
     toy.does("submit", 'echo "no such node"; exit 2')
     submit(toy)
-    story = {words: when for when, words in tell_story(toy.database, GRID_JOB)}
+    story = {words: when for when, words in read_history(toy.database, GRID_JOB)}
     assert story["not tried again: 1 (nothing is tried again after refused)"] == NOW

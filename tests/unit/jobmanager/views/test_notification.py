@@ -15,14 +15,14 @@ import pytest
 
 from batch_adapters.running.rate_limiter import TRIES, RateLimiter
 from batch_adapters.states import State
-from jobmanager.completion.notified import has_untold
+from jobmanager.completion.notified import has_unsent
 from jobmanager.database.grid_job import CredentialEntry, GridJob
 from jobmanager.database.local_job import LocalJob
 from jobmanager.monitor.workers import BUSY, TRY_LATER
 from jobmanager.site.account import Account, limiter_file
 from jobmanager.site.settings import NotificationSettings
 from jobmanager.views.grid_jobs import STATUS_SCHEMA
-from jobmanager.views.notification import Teller
+from jobmanager.views.notification import Notifier
 from jobmanager.views.text import render_local_time
 from sandbox.files import locked
 from sandbox.status import PhaseStatus
@@ -99,10 +99,10 @@ def test_an_end_is_told_once_in_the_words_of_status(site: Account, hook: Hook) -
     add_grid_job(site, JOB, {"notify": "maria@example.org bob"}, name="Z to mumu")
     end(site, state=State.FAILED)
     change(site, lambda job: setattr(job, "reason", "2 of 3 failed"))
-    assert has_untold(site, NOW)
+    assert has_unsent(site, NOW)
     for later in range(3):
-        Teller(site, NOW + later).tell()
-        assert not has_untold(site, NOW)
+        Notifier(site, NOW + later).notify()
+        assert not has_unsent(site, NOW)
     (message,) = hook.told
     status = message.pop("grid_job")
     assert message == {
@@ -123,7 +123,7 @@ def test_every_outcome_is_an_event_and_old_names_count(site: Account, hook: Hook
         if job_id == "cccccccc":
             change(site, lambda job: job.cancel(NOW - 9, "enough"), job_id)
         end(site, job_id, state)
-    Teller(site, NOW).tell()
+    Notifier(site, NOW).notify()
     assert [message["event"] for message in hook.told] == ["done", "failed", "cancelled"]
     assert {*map(tuple, (message["notify"] for message in hook.told))} == {("old@example.org",)}
 
@@ -139,11 +139,11 @@ def test_the_past_and_steps_are_not_told(site: Account, hook: Hook) -> None:
     whole.begin_step("one", OTHER)
     with site.database.transaction():
         site.database.grid_jobs.put(whole)
-    Teller(site, NOW).tell()
+    Notifier(site, NOW).notify()
     assert hook.told == []
     site.places.grid_job("cccccccc").mkdir()
     end(site, "cccccccc", when=NOW)
-    Teller(site, NOW + 2 * 86_400).tell()
+    Notifier(site, NOW + 2 * 86_400).notify()
     assert hook.told == []
 
 
@@ -151,7 +151,7 @@ def test_an_end_that_was_told_long_ago_is_forgotten_not_told_again(site: Account
     add_grid_job(site, JOB)
     end(site)
     for days in (0, 0.9, 2.5, 3):
-        Teller(site, NOW + days * 86_400).tell()
+        Notifier(site, NOW + days * 86_400).notify()
     assert hook.keys == [f"{JOB}/done"]
     assert json.loads(site.places.notified.read_bytes())["told"] == {}
 
@@ -174,8 +174,8 @@ def test_a_command_that_fails_is_told_in_the_log_and_changes_nothing(
     add_grid_job(site, JOB)
     end(site)
     before = site.database.read_text(JOB)
-    Teller(site, NOW).tell()
-    Teller(site, NOW + 1).tell()
+    Notifier(site, NOW).notify()
+    Notifier(site, NOW + 1).notify()
     assert hook.keys == [f"{JOB}/done"]
     assert words in read_log(site)
     assert f"WARNING {JOB} notification of done failed: {hook.program} " in read_log(site)
@@ -190,7 +190,7 @@ def test_the_command_gets_few_of_the_monitor_s_variables(
         monkeypatch.setenv(name, "value")
     hook.then.write_text(f"env >{tmp_path}/variables")
     add_grid_job(site, JOB)
-    assert Teller(site, NOW).try_command(JOB) == ""
+    assert Notifier(site, NOW).try_command(JOB) == ""
     names = {line.partition("=")[0] for line in (tmp_path / "variables").read_text().splitlines()}
     assert {"PATH", "HOME", "https_proxy", "SAMGRID_CONFIG", "SAMGRID_STATE"} <= names
     assert not names & {"AWS_SECRET_ACCESS_KEY", "X509_USER_PROXY", "PYTEST_CURRENT_TEST"}
@@ -200,7 +200,7 @@ def test_a_command_that_is_not_there_is_told_in_the_log(site: Account, hook: Hoo
     hook.program.unlink()
     add_grid_job(site, JOB)
     end(site)
-    Teller(site, NOW).tell()
+    Notifier(site, NOW).notify()
     assert "cannot be run: there is no such program" in read_log(site)
 
 
@@ -241,10 +241,10 @@ def test_what_was_told_is_kept_before_anything_else_is_done(
     end(site)
     add_grid_job(site, OTHER)
     with monkeypatch.context() as patch:
-        patch.setattr(Teller, "_look_at_open", lambda self, job_id: 1 / 0)
+        patch.setattr(Notifier, "_check_open", lambda self, job_id: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            Teller(site, NOW).tell()
-    Teller(site, NOW).tell()
+            Notifier(site, NOW).notify()
+    Notifier(site, NOW).notify()
     assert hook.keys == [f"{JOB}/done"]
 
 
@@ -265,7 +265,7 @@ def test_a_memory_that_nobody_can_read_is_begun_anew(site: Account, hook: Hook) 
     site.places.notified.write_text('{"begun": ')
     add_grid_job(site, JOB)
     end(site)
-    Teller(site, NOW).tell()
+    Notifier(site, NOW).notify()
     assert hook.keys == [f"{JOB}/done"]
 
 
@@ -307,22 +307,22 @@ def test_a_stall_is_told_once_it_has_lasted_and_again_when_it_comes_again(
     site: Account, hook: Hook, put: Callable[[Account, bool], None], words: str
 ) -> None:
     add_grid_job(site, JOB)
-    Teller(site, NOW).tell()
+    Notifier(site, NOW).notify()
     put(site, True)
-    Teller(site, NOW).tell()
-    Teller(site, NOW + PATIENCE - 1).tell()
+    Notifier(site, NOW).notify()
+    Notifier(site, NOW + PATIENCE - 1).notify()
     assert hook.told == []
-    Teller(site, NOW + PATIENCE).tell()
-    Teller(site, NOW + 3 * PATIENCE).tell()
+    Notifier(site, NOW + PATIENCE).notify()
+    Notifier(site, NOW + 3 * PATIENCE).notify()
     (message,) = hook.told
     assert (message["event"], message["key"]) == ("stalled", f"{JOB}/stalled")
     assert message["why"][0].startswith(words)
     put(site, False)
-    Teller(site, NOW + 4 * PATIENCE).tell()
+    Notifier(site, NOW + 4 * PATIENCE).notify()
     put(site, True)
-    Teller(site, NOW + 5 * PATIENCE).tell()
+    Notifier(site, NOW + 5 * PATIENCE).notify()
     assert len(hook.told) == 1
-    Teller(site, NOW + 6 * PATIENCE).tell()
+    Notifier(site, NOW + 6 * PATIENCE).notify()
     assert hook.keys == [f"{JOB}/stalled"] * 2
 
 
@@ -334,9 +334,9 @@ def test_local_jobs_that_tell_nothing_new_have_been_silent_already(site: Account
     with site.database.transaction():
         site.database.local_jobs.put(JOB, [job])
     stall_time = site.configuration.monitor.stall_time
-    Teller(site, NOW + stall_time - 1).tell()
+    Notifier(site, NOW + stall_time - 1).notify()
     assert hook.told == []
-    Teller(site, NOW + stall_time + 1).tell()
+    Notifier(site, NOW + stall_time + 1).notify()
     (message,) = hook.told
     assert message["why"] == ["1 local job has told nothing new for 30 min, first number 1"]
     assert message["grid_job"]["stalled"] == [1]
@@ -348,7 +348,7 @@ def test_a_grid_job_in_quarantine_stalls_too(site: Account, hook: Hook) -> None:
         site.database._store.write("UPDATE grid_job SET document = substr(document, 1, 60) WHERE id = ?", [(JOB,)])
         site.database.quarantine.put(next(iter(site.database.find_damages())), NOW)
     for later in (0, PATIENCE, 3 * 86_400, 3 * 86_400 + 1):
-        Teller(site, NOW + later).tell()
+        Notifier(site, NOW + later).notify()
     (message,) = hook.told
     assert "cannot be read" in message["why"][0]
     assert message["notify"] == []
@@ -362,7 +362,7 @@ def test_a_damaged_document_that_nobody_has_noticed_yet_keeps_no_other_from_bein
     with site.database.transaction():
         site.database._store.write("UPDATE grid_job SET document = substr(document, 1, 60) WHERE id = ?", [(JOB,)])
     end(site, OTHER)
-    Teller(site, NOW).tell()
+    Notifier(site, NOW).notify()
     assert hook.keys == [f"{OTHER}/done"]
 
 
@@ -372,7 +372,7 @@ def test_while_the_log_goes_into_the_tar_nothing_is_added_to_it(
     add_grid_job(site, JOB, {}, state=State.STAGE_OUT)
     put_problem(site, True)
     for later in (0, PATIENCE):
-        Teller(site, NOW + later).tell()
+        Notifier(site, NOW + later).notify()
     assert hook.keys == [f"{JOB}/stalled"]
     assert not site.places.log(JOB).exists()
     assert f"{JOB} told of stalled" in capsys.readouterr().err
@@ -382,9 +382,9 @@ def test_a_grid_job_that_ends_after_a_stall_is_told_of_as_well(site: Account, ho
     add_grid_job(site, JOB)
     put_problem(site, True)
     for later in (0, PATIENCE):
-        Teller(site, NOW + later).tell()
+        Notifier(site, NOW + later).notify()
     end(site, when=NOW + PATIENCE)
-    Teller(site, NOW + PATIENCE + 1).tell()
+    Notifier(site, NOW + PATIENCE + 1).notify()
     assert hook.keys == [f"{JOB}/stalled", f"{JOB}/done"]
     assert json.loads(site.places.notified.read_bytes())["troubled"] == {}
 
@@ -405,17 +405,17 @@ def test_a_damaged_record_of_what_was_told_stops_nothing(site: Account, hook: Ho
     add_grid_job(site, JOB)
     end(site)
     site.places.notified.write_bytes(content)
-    assert has_untold(site, NOW)
-    Teller(site, NOW).tell()
+    assert has_unsent(site, NOW)
+    Notifier(site, NOW).notify()
     assert hook.keys == [f"{JOB}/done"]
-    assert not has_untold(site, NOW)
+    assert not has_unsent(site, NOW)
 
 
 def test_where_it_cannot_be_known_what_was_told_whoever_tells_says_so(site: Account) -> None:
     site.places.notified.mkdir()
-    assert has_untold(site, NOW)
+    assert has_unsent(site, NOW)
     with pytest.raises(IsADirectoryError):
-        Teller(site, NOW)
+        Notifier(site, NOW)
 
 
 # --- credentials
@@ -431,7 +431,7 @@ def test_a_credential_that_expires_soon_is_told_once_and_again_after_a_renewal(s
     add_grid_job(site, JOB)
     for expires, told in [(None, 0), (before + 1, 0), (before, 1), (before - 1, 1), (before + 9, 1), (-1, 2)]:
         put_expiry(site, None if expires is None else NOW + expires)
-        Teller(site, NOW).tell()
+        Notifier(site, NOW).notify()
         assert hook.keys == [f"{JOB}/expiring"] * told
     soon, late = hook.told
     assert (soon["event"], soon["grid_job"]["state"]) == ("expiring", "active")
@@ -445,5 +445,5 @@ def test_of_a_grid_job_that_has_ended_no_credential_expires(site: Account, hook:
     add_grid_job(site, JOB)
     put_expiry(site, NOW + 1)
     end(site)
-    Teller(site, NOW).tell()
+    Notifier(site, NOW).notify()
     assert hook.keys == [f"{JOB}/done"]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from jobmanager.database.local_jobs import Blocked
 from jobmanager.database.phases import PhaseSum
 from jobmanager.views.progress import (
-    Course,
+    Progress,
     estimate_end,
     fraction_done,
     rate,
@@ -25,7 +25,7 @@ _SUMS = st.builds(
     PhaseSum, st.just("generate"), st.just("events"), _NUMBERS, _NUMBERS, st.integers(1, 10**6), _TIMES, _TIMES
 )
 _COURSES = st.builds(
-    Course,
+    Progress,
     local_jobs=st.integers(0, 10**6),
     ended=st.integers(0, 10**6),
     started=st.none() | _TIMES,
@@ -43,28 +43,28 @@ HELD = Blocked(2, 7, "held\nby x", "release 7_1")
 
 def test_what_is_blocked_is_told_with_its_reason_and_what_helps() -> None:
     alone = Blocked(1, 9, "", "go 9")
-    course = Course(9, 0, 50, blocked=[HELD, alone])
-    assert render_blocked(course) == [
+    progress = Progress(9, 0, 50, blocked=[HELD, alone])
+    assert render_blocked(progress) == [
         "2 local jobs, first number 7: held by x: release 7_1",
         "number 9: no reason given: go 9",
     ]
-    many = render_blocked(replace(course, blocked=[HELD] * 8))
+    many = render_blocked(replace(progress, blocked=[HELD] * 8))
     assert (len(many), many[-1]) == (6, "and 6 for other reasons")
 
 
 @given(_COURSES, _TIMES)
-def test_any_course_has_a_fraction_and_an_end_after_its_start_or_none(course: Course, now: int) -> None:
-    assert 0 <= fraction_done(course) <= 1
-    end = estimate_end(course, now)
+def test_any_course_has_a_fraction_and_an_end_after_its_start_or_none(progress: Progress, now: int) -> None:
+    assert 0 <= fraction_done(progress) <= 1
+    end = estimate_end(progress, now)
     if end is not None:
         assert math.isfinite(end)
         assert end >= now
 
 
 @given(_COURSES, _TIMES, st.integers(0, 1000), st.floats(0, 1000))
-def test_more_done_never_means_a_later_end(course: Course, now: int, ended: int, parts: float) -> None:
-    further = replace(course, ended=course.ended + ended, open_parts=course.open_parts + parts)
-    before, after = estimate_end(course, now), estimate_end(further, now)
+def test_more_done_never_means_a_later_end(progress: Progress, now: int, ended: int, parts: float) -> None:
+    further = replace(progress, ended=progress.ended + ended, open_parts=progress.open_parts + parts)
+    before, after = estimate_end(progress, now), estimate_end(further, now)
     if before is not None:
         assert after is not None
         assert after <= before
@@ -78,34 +78,34 @@ def test_any_phase_has_a_rate_or_none(phase: PhaseSum) -> None:
 
 
 @pytest.mark.parametrize(
-    ("course", "fraction"),
+    ("progress", "fraction"),
     [
-        pytest.param(Course(0, 0, None), 0, id="no local jobs"),
-        pytest.param(Course(4, 1, 50), 0.25, id="without phases ended ones count"),
-        pytest.param(Course(4, 1, 50, [generate()], 0.5), 0.375, id="a half-done one counts half"),
-        pytest.param(Course(4, 0, 50, [generate(), generate()], 1), 0.125, id="one phase of two is half of it"),
-        pytest.param(Course(4, 4, 50, [generate()], 0), 1, id="all"),
+        pytest.param(Progress(0, 0, None), 0, id="no local jobs"),
+        pytest.param(Progress(4, 1, 50), 0.25, id="without phases ended ones count"),
+        pytest.param(Progress(4, 1, 50, [generate()], 0.5), 0.375, id="a half-done one counts half"),
+        pytest.param(Progress(4, 0, 50, [generate(), generate()], 1), 0.125, id="one phase of two is half of it"),
+        pytest.param(Progress(4, 4, 50, [generate()], 0), 1, id="all"),
     ],
 )
-def test_what_is_done_is_a_fraction_of_all_local_jobs(course: Course, fraction: float) -> None:
-    assert fraction_done(course) == fraction
+def test_what_is_done_is_a_fraction_of_all_local_jobs(progress: Progress, fraction: float) -> None:
+    assert fraction_done(progress) == fraction
 
 
 @pytest.mark.parametrize(
-    ("course", "now", "end"),
+    ("progress", "now", "end"),
     [
-        pytest.param(Course(4, 1, 1000), 1100, 1400, id="a quarter in 100 s: 300 s more"),
-        pytest.param(Course(4, 0, 1000, [generate()], 2), 1100, 1200, id="by phases"),
-        pytest.param(Course(4, 1, None), 1100, None, id="none has started"),
-        pytest.param(Course(4, 1, 1000), 1004, None, id="too early"),
-        pytest.param(Course(4, 0, 1000), 1100, None, id="nothing done"),
-        pytest.param(Course(1000, 4, 1000), 1100, None, id="too little done"),
-        pytest.param(Course(4, 1, 2000), 1100, None, id="clocks differ"),
-        pytest.param(Course(4, 1, 1000, blocked=[HELD]), 1100, None, id="one is blocked"),
+        pytest.param(Progress(4, 1, 1000), 1100, 1400, id="a quarter in 100 s: 300 s more"),
+        pytest.param(Progress(4, 0, 1000, [generate()], 2), 1100, 1200, id="by phases"),
+        pytest.param(Progress(4, 1, None), 1100, None, id="none has started"),
+        pytest.param(Progress(4, 1, 1000), 1004, None, id="too early"),
+        pytest.param(Progress(4, 0, 1000), 1100, None, id="nothing done"),
+        pytest.param(Progress(1000, 4, 1000), 1100, None, id="too little done"),
+        pytest.param(Progress(4, 1, 2000), 1100, None, id="clocks differ"),
+        pytest.param(Progress(4, 1, 1000, blocked=[HELD]), 1100, None, id="one is blocked"),
     ],
 )
-def test_the_end_follows_from_what_was_done_until_now(course: Course, now: int, end: float | None) -> None:
-    assert estimate_end(course, now) == end
+def test_the_end_follows_from_what_was_done_until_now(progress: Progress, now: int, end: float | None) -> None:
+    assert estimate_end(progress, now) == end
 
 
 @pytest.mark.parametrize(
@@ -129,9 +129,9 @@ def test_local_jobs_that_have_not_told_a_phase_count_as_the_average_of_those_tha
 
 
 def test_the_stall_warning_names_how_many_how_long_and_the_first() -> None:
-    course = Course(9, 0, 50, silent=(7, 8, 9))
-    assert render_silent(course, 1800) == "3 local jobs have told nothing new for 30 min, first number 7"
+    progress = Progress(9, 0, 50, silent=(7, 8, 9))
+    assert render_silent(progress, 1800) == "3 local jobs have told nothing new for 30 min, first number 7"
     assert (
-        render_silent(replace(course, silent=(7,)), 60) == "1 local job has told nothing new for 60 s, first number 7"
+        render_silent(replace(progress, silent=(7,)), 60) == "1 local job has told nothing new for 60 s, first number 7"
     )
-    assert render_silent(replace(course, silent=()), 60) == ""
+    assert render_silent(replace(progress, silent=()), 60) == ""

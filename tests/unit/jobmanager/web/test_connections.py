@@ -167,9 +167,9 @@ def test_what_cannot_be_accepted_is_a_line_and_no_traceback(caplog: pytest.LogCa
     with contextlib.closing(asyncio.new_event_loop()) as loop, caplog.at_level(logging.WARNING):
         for _ in range(100):
             error = OSError(errno.EMFILE, "Too many open files")
-            troubles.tell(loop, {"message": "socket.accept() out of system resource", "exception": error})
+            troubles.log(loop, {"message": "socket.accept() out of system resource", "exception": error})
         assert caplog.messages == ["some connections cannot be served: Too many open files"]
-        troubles.tell(loop, {"message": "a fault of ours", "exception": ValueError("why")})
+        troubles.log(loop, {"message": "a fault of ours", "exception": ValueError("why")})
     assert caplog.messages[1:] == ["a fault of ours"]
 
 

@@ -18,7 +18,6 @@ import errno
 import json
 import os
 import re
-import shutil
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator
@@ -30,7 +29,7 @@ from batch_adapters.fork.processes import Process
 from batch_adapters.fork.protocol import StartRequest
 from batch_adapters.launch import command_line
 from batch_adapters.states import Event, State, render_event
-from sandbox.files import locked, open_own, open_regular
+from sandbox.files import locked, open_own, open_regular, remove_folder
 
 LOG_BYTES, EVENTS_BYTES = 1_000_000, 16_000_000
 """How long a log may become before the next part of it is begun."""
@@ -364,7 +363,7 @@ def remove_claim(path: Path) -> None:
     try:
         path.unlink(missing_ok=True)
     except IsADirectoryError:
-        shutil.rmtree(path)
+        remove_folder(path)
 
 
 def write_events(log: Path, events: Iterable[Event]) -> None:

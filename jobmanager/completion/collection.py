@@ -15,7 +15,6 @@ from adapters import JobAdapter
 from batch_adapters.states import State
 from jobmanager.completion.delivery import deliver_outputs, measure_files
 from jobmanager.completion.proof import ask_for_causes, prove_ends
-from jobmanager.control.removal import remove_folder
 from jobmanager.database.database import Database
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob
@@ -27,7 +26,7 @@ from jobmanager.states.aggregation import Due, Task, judge, next_task
 from jobmanager.states.changes import change_in_parts
 from jobmanager.states.driver_status import read_driver_status, status_file
 from jobmanager.states.failures import find_due
-from sandbox.files import TarLimits, open_unlinked
+from sandbox.files import TarLimits, open_unlinked, remove_folder
 from sandbox.gather import NO_FOLDER, End, Extra, Gathered, write_output
 from sandbox.pack import FOLDER_FLAGS
 from sandbox.status import render_stem

@@ -6,10 +6,8 @@ between, and no step is left without its parent; then the renamed folders go. Wh
 next removal (`sweep`).
 """
 
-import itertools
 import logging
 import os
-import stat
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -25,6 +23,7 @@ from jobmanager.database.times import read_time
 from jobmanager.database.usage import KEPT
 from jobmanager.gram.answers import answer_file
 from jobmanager.site.account import Account, find_batch_system
+from sandbox.files import remove_folder
 
 logger = logging.getLogger(__name__)
 
@@ -169,66 +168,3 @@ def _check_ended(job: GridJob, now: float) -> None:
         raise NotRemovable(f"{job.job_id}: GRAM has not been told of its end: samgrid status says what keeps it")
     if job.uniqid is not None and now - job.reported_time < GRAM_ASKS:
         raise NotRemovable(f"{job.job_id}: GRAM may ask for it until a day after its end")
-
-
-def remove_folder(folder: Path, parent: int | None = None) -> int:
-    """Remove a folder, also where programs have left closed folders or deep trees in it; the bytes of its files.
-
-    ``folder`` is seen from the open folder ``parent``, if that is given. A link or a file in its place stays.
-
-    :raises OSError: something in it cannot be removed.
-    """
-    try:
-        top = _open_closed(str(folder), parent)
-    except (FileNotFoundError, NotADirectoryError):
-        return 0
-    try:
-        size = _empty(top)
-    finally:
-        os.close(top)
-    os.rmdir(folder, dir_fd=parent)
-    return size
-
-
-def _empty(top: int) -> int:
-    """Remove everything in an open folder; the bytes of its files."""
-    size, names = _remove_files(top)
-    free_names = (f".{os.urandom(8).hex()}" for _ in itertools.repeat(None))
-    while names:
-        name = names.pop()
-        folder = _open_closed(name, top)
-        try:
-            inner_size, inner_names = _remove_files(folder)
-            size += inner_size
-            # Up to the top: there may be more folders inside each other than a path or open files can lead through.
-            for inner_name in inner_names:
-                os.close(_open_closed(inner_name, folder))
-                names.append(next(free_names))
-                os.rename(inner_name, names[-1], src_dir_fd=folder, dst_dir_fd=top)
-        finally:
-            os.close(folder)
-        os.rmdir(name, dir_fd=top)
-    return size
-
-
-def _open_closed(name: str, parent: int | None) -> int:
-    """A folder, open to us from now on, which a program may have closed; never through a link."""
-    found = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
-    try:
-        os.chmod(f"/proc/self/fd/{found}", stat.S_IRWXU)  # noqa: PTH101 what is open itself
-        return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=found)
-    finally:
-        os.close(found)
-
-
-def _remove_files(folder: int) -> tuple[int, list[str]]:
-    """Remove what is no folder from an open one; its bytes, and the names of the folders."""
-    size, names = 0, []
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                names.append(entry.name)
-            else:
-                size += entry.stat(follow_symlinks=False).st_size
-                os.unlink(entry.name, dir_fd=folder)
-    return size, names

@@ -17,13 +17,12 @@ from pathlib import Path
 
 from batch_adapters.states import State
 from jobmanager.control.backup import AGAIN, NOTE, BackupError
-from jobmanager.control.removal import remove_folder
 from jobmanager.database.checking import find_programs
 from jobmanager.database.database import LAYOUT, Database
 from jobmanager.database.grid_job import GridJob
 from jobmanager.site.account import Account
 from jobmanager.site.places import StatePlaces
-from sandbox.files import SandboxError, TarLimits, open_regular, sync_folder, take_lock
+from sandbox.files import SandboxError, TarLimits, open_regular, remove_folder, sync_folder, take_lock
 from sandbox.unpack import sync_tree, unpack
 
 _ANYTHING = TarLimits(sys.maxsize, sys.maxsize)
@@ -199,7 +198,7 @@ def _choose_folders(made: StatePlaces, database: Database) -> None:
     again = made.root / AGAIN
     with suppress(FileNotFoundError):
         for folder in again.iterdir():
-            shutil.rmtree(made.jobs / folder.name)
+            remove_folder(made.jobs / folder.name)
             folder.rename(made.jobs / folder.name)
         again.rmdir()
     for folder in list(made.jobs.iterdir()):

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,7 +18,7 @@ from jobmanager.site.account import Account, find_batch_adapter
 from jobmanager.site.settings import Transfer
 from jobmanager.submission.credential_copies import find_copies
 from sandbox.driver import DriverPlan, LocalJobEntry, render_driver, render_table
-from sandbox.files import SandboxRefused, TarLimits, atomic_write
+from sandbox.files import SandboxRefused, TarLimits, atomic_write, remove_folder
 from sandbox.pack import write_report, write_sandbox
 
 logger = logging.getLogger(__name__)
@@ -212,14 +211,10 @@ def _limits(account: Account) -> TarLimits:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder, also where a handler has left read-only folders in it."""
+    """Remove a folder, or the link that a handler has put in its place."""
     if folder.is_symlink():
         folder.unlink()
-        return
-    for path, _, _ in os.walk(folder):
-        os.chmod(path, 0o700)  # noqa: PTH101 a name of os.walk
-    if folder.exists():
-        shutil.rmtree(folder)
+    remove_folder(folder)
 
 
 def _write_file(path: Path, data: bytes) -> None:

@@ -22,7 +22,6 @@ from jobmanager.completion.proof import prove_ends
 from jobmanager.completion.retries import judge_failures
 from jobmanager.control.cancel_requests import request_cancel
 from jobmanager.control.cancellation import cancel_local_jobs
-from jobmanager.control.removal import remove_folder
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob
 from jobmanager.database.local_jobs import LocalJobs
@@ -33,7 +32,7 @@ from jobmanager.states.aggregation import Task
 from jobmanager.states.driver_status import reconcile_with_drivers, status_file
 from jobmanager.states.registration import apply_events
 from jobmanager.views.grid_jobs import render_output
-from sandbox.files import TarLimits
+from sandbox.files import TarLimits, remove_folder
 from tests.unit.toy_system import GRID_JOB, LAG, NOW, TOKEN, ToySystem
 from tests.unit.traps import TRAPS
 

@@ -1,6 +1,6 @@
-"""Typed values: how attributes of requests and keys of the configuration are declared, described and read.
+"""Typed values: declares, describes and reads attributes of requests and keys of the configuration.
 
-All of the tree that declares values imports this module, whatever else it may not import.
+Every folder of the project may import this module.
 """
 
 import enum
@@ -17,14 +17,14 @@ Value = str | tuple["Value", ...]
 
 @dataclass(frozen=True)
 class RequestFile:
-    """A file that a request names: ``name`` as written, ``path`` seen from the request's own folder."""
+    """A file that a request names: ``name`` as written, ``path`` relative to the request's folder."""
 
     name: str
     path: Path
 
     @property
     def travels(self) -> bool:
-        """True for a name beside the request, False for an absolute one."""
+        """True for a relative name: the file is copied into the sandbox."""
         return not self.name.startswith("/")
 
 
@@ -135,7 +135,7 @@ def _read_modules(values: Sequence[Value]) -> tuple[str, ...]:
 
 
 class Kind(enum.Enum):
-    """What a value is: its name, the Python type that the program gets, and how it is read; the last are the site's."""
+    """The kinds of values: description, Python type and reader. Those from NAME on occur in the configuration only."""
 
     TEXT = "a text, quoted if it has spaces", str, _read_text
     INTEGER = "an integer", int, _read_integer
@@ -155,7 +155,7 @@ class Kind(enum.Enum):
     type: Any
     """What ``isinstance`` takes."""
     read: Callable[[Sequence[Value]], Any]
-    """Names of files are still words; raises ValueError, and OverflowError for numbers."""
+    """Raises ValueError, and OverflowError for numbers; gives names of files as words."""
 
     def __new__(cls, name: str, type_: Any, read: Callable[[Sequence[Value]], Any]) -> "Kind":
         """A kind whose value is its name."""
@@ -171,7 +171,7 @@ def canonical_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class Attribute:
-    """One attribute of a request, or key of the configuration: the single source for checks and help."""
+    """One attribute of a request, or one key of the configuration; checks and help come from it."""
 
     name: str
     doc: str
@@ -184,9 +184,9 @@ class Attribute:
     choices: tuple[str, ...] = ()
 
     def read(self, values: Sequence[Value], folder: Path = Path("/")) -> Any:
-        """The typed value of what the request says; raises ValueError with what it must be instead.
+        """The typed value; raises ValueError that says what it must be instead.
 
-        Names of files that are not absolute are seen from ``folder``, where the request lies.
+        Relative names of files are relative to ``folder``, the request's own.
         """
         try:
             value = self.kind.read(values)
@@ -203,7 +203,7 @@ class Attribute:
         return value
 
     def read_plain(self, value: object) -> Any:
-        """The typed value of what a TOML file says, where "1" is no number; raises ValueError as `read`."""
+        """The typed value of a value in a TOML file, where "1" is not a number; raises ValueError as `read` does."""
         known = _PLAIN.get(self.kind, (str,))
         words = value if isinstance(value, list) else [value]
         try:
@@ -216,7 +216,7 @@ class Attribute:
             raise self.fault(show(value)) from None
 
     def fault(self, shown: str) -> ValueError:
-        """What the value must be, and what it is."""
+        """The error that says what the value must be, and what it is (``shown``)."""
         return ValueError(f"must be {self.describe()}, not {shown}")
 
     def describe(self) -> str:
@@ -238,13 +238,13 @@ class Attribute:
 
 
 _PLAIN = {Kind.INTEGER: (int,), Kind.NUMBER: (int, float), Kind.FLAG: (bool, str)}
-"""What TOML has for a kind, where that is not text."""
+"""The types that TOML has for a kind of value, if not str."""
 
 
 def read_table(
     table: Mapping[str, object], readers: Mapping[str, Callable[[Any], Any]]
 ) -> tuple[dict[str, Any], list[str]]:
-    """The values of a table of the configuration, each by its key's reader; and a sentence for each fault."""
+    """The values of a table of the configuration, each read by its key's reader; and one sentence for each fault."""
     values, faults = {}, []
     for key, value in table.items():
         if key not in readers:
@@ -258,7 +258,7 @@ def read_table(
 
 
 def show(value: object) -> str:
-    """A faulty value as messages quote it: one line, shortened."""
+    """A bad value as messages quote it: one line, shortened."""
     text = value if isinstance(value, str) else repr(value)
     short = text if len(text) <= 60 else text[:57] + "..."
     return repr(short) if isinstance(value, str) else short
@@ -269,5 +269,5 @@ def _render(values: Sequence[Value]) -> str:
 
 
 def _number(value: float) -> str:
-    # All digits of a seed or a number of events: "at most 9e+08, not 9e+08" would tell nobody anything.
+    # All digits: "at most 9e+08, not 9e+08" would help nobody.
     return str(value) if isinstance(value, int) else f"{value:.15g}"

@@ -1,4 +1,4 @@
-"""Files that a request brings: what they may measure, and how they come into the work area."""
+"""Files of a request: checks their size, and copies them into the work area."""
 
 import os
 import stat
@@ -11,23 +11,23 @@ from .job_adapter import Limits, TooLarge
 
 
 class UnusableFile(ValueError):
-    """A file of a request that can never be copied; a sentence for people."""
+    """A file of a request that cannot be copied, now or later; the message is one sentence for people."""
 
 
-def find_size_faults(files: Iterable[RequestFile], limits: Limits) -> list[str]:
-    """A fault where files that are to be copied into the work area are larger together than the site takes."""
+def check_sizes(files: Iterable[RequestFile], limits: Limits) -> list[str]:
+    """One fault if the files that would be copied into the work area are together larger than the site permits."""
     paths = {file.path for file in files}
     size = sum(os.path.getsize(path) for path in paths if os.path.isfile(path))  # noqa: PTH113, PTH202 never raises
     return [_render_fault(f"have {size} bytes together", limits)] if size > limits.max_input_size else []
 
 
 def copy_files(files: Iterable[tuple[Path, Path]], limits: Limits) -> None:
-    """Copy files with their modes, each to its target; folders are made.
+    """Copy files with their modes, each to its target, and make the folders for them.
 
-    What they measure is looked at before anything is copied, and counted while it is: files of the kernel have no size.
+    The size is checked before anything is copied, and again while copying: files in /proc and /sys have no size.
 
-    :raises TooLarge: they are larger together than the site takes.
-    :raises UnusableFile: one is no regular file, or reading it would wait for something.
+    :raises TooLarge: together they are larger than the site permits.
+    :raises UnusableFile: one is not a regular file, or reading it would block.
     """
     pairs = list(files)
     if sum(source.stat().st_size for source, _ in pairs) > limits.max_input_size:
@@ -45,9 +45,9 @@ def copy_files(files: Iterable[tuple[Path, Path]], limits: Limits) -> None:
 
 
 def open_input(path: Path) -> BinaryIO:
-    """A regular file, open for reading; nothing else is waited for.
+    """Open a regular file for reading; never blocks, as opening a named pipe would.
 
-    :raises UnusableFile: it is something else; OSError: it cannot be opened.
+    :raises UnusableFile: it is not a regular file; OSError: it cannot be opened.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -1,4 +1,4 @@
-"""What a job type must say; everything else about running grid jobs is common to all of them."""
+"""What a job type defines; everything else about running grid jobs is the same for all job types."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,10 +16,7 @@ HIGHEST_SEED = 900_000_000
 
 @dataclass(frozen=True)
 class Limits:
-    """What the site says of one local job; CPU times in seconds, 0 where the site says nothing.
-
-    ``max_input_size``: bytes that a work area may hold.
-    """
+    """A site's limits for local jobs; CPU times in seconds (0: not configured), sizes of work areas in bytes."""
 
     events_per_local_job: int = 250
     recommended_cpu_time: float = 0
@@ -30,7 +27,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Slice:
-    """The part of a grid job's events that one local job makes; events are numbered from 1."""
+    """The part of a grid job's events that one local job processes; events are numbered from 1."""
 
     first_event: int
     events: int
@@ -38,14 +35,15 @@ class Slice:
 
 
 class TooLarge(ValueError):
-    """The grid job cannot be cut so that the site would take it."""
+    """No division into local jobs would fit into the site's limits."""
 
 
 def count_local_jobs(events: int, cpu_per_event: float, events_per_local_job: int, limits: Limits) -> int:
-    """The number of local jobs for so many events, from the first of these that is known.
+    """The number of local jobs that ``events`` are divided into.
 
-    The request's own events per local job; its CPU seconds per event against the site's recommended,
-    else maximum, CPU time; the site's rule of thumb. The maximum CPU time binds in every case.
+    The events of one local job follow from the first of these that is known: the request's ``events_per_local_job``;
+    its CPU seconds per event and the site's recommended (else maximum) CPU time; the site's default. In no case does a
+    local job get more than the maximum CPU time permits.
 
     :raises TooLarge: naming the limit and the way out.
     """
@@ -73,7 +71,7 @@ def _recommended_share(cpu_per_event: float, limits: Limits) -> int:
 
 
 def cut_slice(index: int, count: int, events: int, seed: int) -> Slice:
-    """Slice number ``index`` (from 1) of ``count``: together they hold each event once, sizes differ by at most 1."""
+    """Slice number ``index`` (from 1) of ``count``. Together they have each event once; sizes differ by at most 1."""
     before = (index - 1) * events // count
     behind = index * events // count
     return Slice(before + 1, behind - before, (seed + index - 2) % HIGHEST_SEED + 1)
@@ -81,7 +79,7 @@ def cut_slice(index: int, count: int, events: int, seed: int) -> Slice:
 
 @dataclass(frozen=True)
 class PlannedJob:
-    """One of the local jobs that a grid job becomes; ``slice`` is None for job types without a size."""
+    """A local job before it is submitted; ``slice`` is None for job types without a size."""
 
     index: int
     count: int
@@ -99,17 +97,17 @@ class Phase:
 
 
 class UnknownDataset(ValueError):
-    """The site does not list a dataset; a sentence for people."""
+    """The site has no such dataset; the message is one sentence for people."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """What the site tells a handler: limits of a local job, and the values of the type's ``siteAttributes``."""
+    """What a handler knows of its site: limits, and the values of the job type's ``siteAttributes``."""
 
     limits: Limits = field(default_factory=Limits)
     values: Mapping[str, Any] = field(default_factory=dict)
     findDataset: Callable[[str], Sequence[str]] | None = None
-    """The names of a dataset's files, by the site's command; None where it has none. Raises `UnknownDataset`."""
+    """Runs the site's command that lists the files of a dataset; None: there is none. Raises `UnknownDataset`."""
 
 
 EVENTS = Attribute("events", "How many events the grid job makes.", Kind.INTEGER, "events", required=True, minimum=1)
@@ -121,36 +119,35 @@ SLICING = (
     Attribute("seed", "First random seed; each local job gets one of its own.", Kind.INTEGER, minimum=1,
               maximum=900_000_000),
 )  # fmt: skip
-"""Attributes that a job type with events declares beside its own."""
+"""Attributes that a job type with events declares in addition to its own."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One grid job of a sequence: it starts when the steps that it needs are done."""
+    """One grid job of a workflow; it starts when the steps that it needs are done."""
 
     name: str
     request: tuple[tuple[str, tuple[Value, ...]], ...]
-    """Its attributes and their values, its job type among them."""
+    """Its attributes and their values, including its job type."""
     input_step: str = ""
-    """The earlier step whose outputs it reads, and which it needs; empty: none."""
+    """The earlier step whose outputs it reads, and which it therefore needs; empty: none."""
     after: tuple[str, ...] | None = None
-    """The earlier steps that it needs beside that; None: the one before it."""
+    """Further earlier steps that it needs; None: the one before it."""
 
 
-def find_needs(steps: Sequence[Step]) -> dict[str, tuple[str, ...]]:
-    """The names of the steps that each step needs: it starts when they are done."""
+def read_needs(steps: Sequence[Step]) -> dict[str, tuple[str, ...]]:
+    """For each step, the names of the steps that must be done before it starts."""
     needs: dict[str, tuple[str, ...]] = {}
     before: tuple[str, ...] = ()
     for step in steps:
         named = before if step.after is None else step.after
-        # Each once.
         needs[step.name] = tuple(dict.fromkeys([*named, step.input_step] if step.input_step else named))
         before = (step.name,)
     return needs
 
 
-def find_faults_of_order(steps: Sequence[Step]) -> list[str]:
-    """Names that come twice, and steps that need one which is not before them: so none ever waits for itself."""
+def check_order(steps: Sequence[Step]) -> list[str]:
+    """One sentence for each repeated name, and for each need that is not an earlier step: so no circle is possible."""
     faults = []
     before: list[str] = []
     for step in steps:
@@ -168,8 +165,8 @@ def find_faults_of_order(steps: Sequence[Step]) -> list[str]:
 class JobAdapter(ABC):
     """A job type: declares its attributes, prepares its work area, gives its command lines.
 
-    ``request`` maps each declared attribute's name (as declared) to its typed value, its default where the
-    request does not name it. Nothing here touches a batch system or the job database.
+    ``request`` maps the name of each declared attribute to its typed value, or to its default if the request does not
+    give one. A job type never deals with batch systems or the job database.
     """
 
     jobType: ClassVar[str]
@@ -178,9 +175,9 @@ class JobAdapter(ABC):
     siteAttributes: ClassVar[Sequence[Attribute]] = ()
     """Values that the site sets for this type, in the configuration's table ``[type.NAME]``."""
     usesDirectory: ClassVar[bool] = True
-    """True where its programs run in the ``directory`` of a request that has one; False: only in a scratch folder."""
+    """True: its programs run in the request's ``directory``, if it has one. False: always in a scratch folder."""
     requestIdAttribute: ClassVar[str] = ""
-    """The attribute with the experiment's own id of the request, by which its grid jobs can be found; empty: none."""
+    """The attribute with the experiment's own id of a request, by which people find its grid jobs; empty: none."""
 
     def __init__(self, request: Mapping[str, Any], site: Site) -> None:
         self.request = request
@@ -188,28 +185,28 @@ class JobAdapter(ABC):
 
     @cached_property
     def sweep(self) -> Sweep | None:
-        """What its local jobs differ by, which says how many they are; None: it declares no `SWEEP`, or is asked none.
+        """How the local jobs differ, and so how many there are; None: the job type or the request has no sweep.
 
         :raises BadSweep: with a sentence about the first fault.
         """
         return read_sweep(self.request) if all(one in self.attributes for one in SWEEP) else None
 
     def checkErrors(self) -> Iterable[str]:
-        """Faults of the request that the declared attributes alone cannot show, one sentence each."""
+        """Faults of the request that its attributes' declarations cannot express, one sentence each."""
         return ()
 
     def findWarnings(self) -> Iterable[str]:
-        """What looks wrong, but may be meant, one sentence each: whoever submits is told."""
+        """What looks wrong but may be intended, one sentence each; shown to whoever submits."""
         return ()
 
     def getSize(self) -> int | None:
-        """The grid job's size in events, or None for a type whose local jobs are not slices of a whole."""
+        """The grid job's size in events; None for a job type without slices of events."""
         return self.request.get("events")
 
     def getNumSubmissionTimes(self) -> int:
-        """The number of local jobs; by default from the size (`adapters.job_adapter`).
+        """The number of local jobs; by default computed from the size (`count_local_jobs`).
 
-        :raises TooLarge: where the site would not take that many.
+        :raises TooLarge: the site does not permit that many.
         """
         size = self.getSize()
         if size is None:
@@ -222,32 +219,32 @@ class JobAdapter(ABC):
         )
 
     def getSteps(self) -> Sequence[Step]:
-        """The grid jobs that this one is made of, in their order; none for a type with local jobs of its own."""
+        """The steps of a workflow, in their order; none for a job type with local jobs of its own."""
         return ()
 
     @abstractmethod
     def prepareWorkArea(self, workArea: Path) -> None:
-        """Put into the empty folder ``workArea`` what every local job needs: it becomes the sandbox."""
+        """Fill the empty folder ``workArea`` with what every local job needs; it is packed as the sandbox."""
 
     @abstractmethod
     def getCommandAndArguments(self, localJob: PlannedJob) -> Sequence[str]:
         """The command line of one local job, run in a copy of the work area; ``./name`` is a file of it.
 
         The program finds ``SAMGRID_INDEX``, ``SAMGRID_FIRST_EVENT``, ``SAMGRID_EVENTS`` and ``SAMGRID_SEED`` in
-        its environment, and leaves in ``output/`` what shall come back.
+        its environment, and writes its outputs into ``output/``.
         """
 
     def getEnvironment(self) -> Mapping[str, str]:
-        """Variables that every local job gets beside those of the request."""
+        """Environment variables for every local job, in addition to the request's."""
         return {}
 
     def getPhaseOfLine(self, line: str) -> Phase | None:
-        """The phase that a line of a program's standard output tells of, in words of its own; None for most lines.
+        """The phase that a line of the program's standard output reports; None for most lines.
 
-        Who overrides this is asked while the local jobs run, about lines in their order, of which some may be missing.
+        If overridden, it is called while local jobs run: with lines in their order, of which some may be missing.
         """
         return None
 
     def getSummary(self, outputs: Sequence[Path]) -> Mapping[str, str]:
-        """What the outputs amount to, a few names and values for people; ``outputs`` has a folder per local job."""
+        """A summary of the outputs for people, as names and values; ``outputs`` has one folder per local job."""
         return {}

@@ -31,41 +31,41 @@ FILES_PER_LOCAL_JOB = Attribute(
     "files_per_local_job", "How many of split_files one local job gets; by default 1.", Kind.INTEGER, "files", minimum=1
 )
 SWEEP = (PARAMETERS, SPLIT_FILES, FILES_PER_LOCAL_JOB)
-"""Attributes that a job type whose local jobs can be swept declares beside its own; all else is the framework's."""
+"""Attributes that a job type declares to permit sweeps; the framework does the rest."""
 
 _MOST_BYTES = 16_000_000
 _MOST_ROWS = 1_000_000
-"""No site takes more local jobs; as many as there may be in so many bytes would need gigabytes of memory."""
+"""No site permits more local jobs, and 16 MB of short rows would need gigabytes of memory."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}", re.ASCII)
 
 Row = Mapping[str, Sequence[str]]
-"""What stands for each name in one local job's command line."""
+"""The values that replace each name in one local job's command line."""
 
 
 class BadSweep(ValueError):
-    """A sweep that cannot be; a sentence for people."""
+    """A sweep that cannot be made; the message is one sentence for people."""
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """What differs between local jobs: a row for each, all with the same names."""
+    """How local jobs differ: one row for each, all with the same names."""
 
     rows: Sequence[Row]
     source: str = field(default="", compare=False)
-    """The attribute that they come from, and the files that it names, as written."""
+    """The attribute that the rows come from, with the files it names, for messages."""
 
     @cached_property
     def digest(self) -> str:
-        """What tells these rows from all others, whatever the order of their names."""
+        """A checksum of the rows, which does not depend on the order of their names."""
         import hashlib
         import json
 
         return hashlib.sha256(json.dumps(self.rows, sort_keys=True).encode()).hexdigest()
 
     def check_digest(self, accepted: str | None) -> None:
-        """Each local job gets what it had when the request was accepted.
+        """Check that the rows are those of the time when the request was accepted.
 
-        :raises BadSweep: the rows, or files, are others now.
+        :raises BadSweep: rows or files have changed.
         """
         if self.digest != accepted:
             raise BadSweep(
@@ -75,7 +75,7 @@ class Sweep:
 
     @property
     def placeholders(self) -> str:
-        """What can be written in arguments and environment: ``{mass}, {seed}``."""
+        """The placeholders for arguments and environment, for messages: ``{mass}, {seed}``."""
         return ", ".join(f"{{{name}}}" for name in self.rows[0])
 
     @cached_property
@@ -83,38 +83,37 @@ class Sweep:
         return re.compile(r"(?<!\$)\{(" + "|".join(map(re.escape, self.rows[0])) + r")\}")
 
     def is_in(self, text: str) -> bool:
-        """True where a text differs between local jobs."""
+        """True for a text that has a placeholder, and so differs between local jobs."""
         return self._pattern.search(text) is not None
 
     def count_letters(self, texts: Sequence[str]) -> Iterator[int]:
-        """How long texts are together for each local job; none is filled for that."""
+        """For each local job the total length of the texts, at most; computed without filling them in."""
         names = Counter(name for text in texts for name in self._pattern.findall(text))
         written = sum(map(len, texts))
         for row in self.rows:
             yield written + sum(times * sum(len(value) + 1 for value in row[name]) for name, times in names.items())
 
     def find_unknown(self, words: Iterable[str]) -> list[str]:
-        """Names in braces that stand for nothing, alone in a word or behind its ``=``: they may be misspelt."""
+        """Placeholders of unknown names, as a whole word or after its ``=``: they may be misspelt."""
         found = [re.fullmatch(rf"(?:[^{{}}]*=)?\{{({_NAME.pattern})\}}", word, re.ASCII) for word in words]
         return [f"{{{match[1]}}}" for match in found if match and match[1] not in self.rows[0]]
 
     def fill(self, text: str, index: int) -> str:
-        """A text for one local job; several values with commas between them, braces of no name of ours as they are."""
+        """A text for one local job: several values are joined by commas, braces of unknown names stay."""
         row = self.rows[index - 1]
         return self._pattern.sub(lambda found: ",".join(row[found[1]]), text)
 
     def fill_words(self, words: Iterable[str], index: int) -> Iterator[str]:
-        """Words for one local job: one that is a placeholder and nothing else becomes as many as there are values."""
+        """Words for one local job: a word that is only a placeholder becomes one word per value."""
         for word in words:
-            whole = self._pattern.fullmatch(word)
-            if whole:
-                yield from self.rows[index - 1][whole[1]]
+            if placeholder := self._pattern.fullmatch(word):
+                yield from self.rows[index - 1][placeholder[1]]
             else:
                 yield self.fill(word, index)
 
 
 def read_sweep(request: Mapping[str, Any]) -> Sweep | None:
-    """The sweep that a request with the attributes of `SWEEP` asks for; None: it asks for none.
+    """The sweep that a request with the attributes of `SWEEP` asks for, or None.
 
     :raises BadSweep: with a sentence about the first fault.
     """
@@ -135,13 +134,13 @@ def read_sweep(request: Mapping[str, Any]) -> Sweep | None:
 
 
 def _find_files(pattern: RequestFile) -> list[str]:
-    """The absolute names of the files that a pattern fits, sorted."""
-    import glob  # here and below: seldom needed, and GRAM waits for what is loaded
+    """The absolute names of the files that match a pattern, sorted."""
+    import glob  # imported late, here and below: seldom needed, and GRAM waits for the import
 
-    # As paths say it, without ./ and //, the name ends the path.
+    # Without ./ and //, so that it is the end of the path.
     name = str(PurePosixPath(pattern.name))
     folder = str(pattern.path).removesuffix(name) if pattern.travels else ""
-    # The request's folder is no pattern, whatever its name; Path's glob has no such escape.
+    # The request's folder is not a pattern, whatever its name; Path.glob cannot escape it.
     found = list(islice(glob.iglob(glob.escape(folder) + name, recursive=True), _MOST_ROWS + 1))  # noqa: PTH207
     if len(found) > _MOST_ROWS:
         raise BadSweep(f"split_files: {pattern.name!r} fits more than {_MOST_ROWS} files")
@@ -177,7 +176,7 @@ def _open_at_once(path: str, flags: int) -> int:
 
 
 def read_parameters(text: str) -> Sequence[Row]:
-    """The rows of CSV with a header line, or of JSON lines; one at least.
+    """The rows of a CSV text with a header line, or of JSON lines; at least one.
 
     :raises BadSweep: naming the line.
     """
@@ -210,7 +209,7 @@ def _read_csv(text: str) -> Iterator[Row]:
 
 
 class _Pairs(list[tuple[str, Any]]):
-    """A JSON object with its names as often as it has them."""
+    """A JSON object that may have a name several times."""
 
 
 def _read_json(text: str) -> Iterator[Row]:
@@ -238,7 +237,7 @@ def _read_json(text: str) -> Iterator[Row]:
 def _render_value(value: object, line: int) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    # What cannot be a command line's, as JSON can say it by \u escapes.
+    # JSON can express by \u escapes what no command line can hold.
     if not isinstance(value, str) or "\0" in value or re.search("[\ud800-\udfff]", value):
         raise BadSweep(f"line {line}: a value is a text, a number, true or false")
     return value

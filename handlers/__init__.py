@@ -1,4 +1,4 @@
-"""The job types, what they share, and the payloads that their local jobs run.
+"""The job types, and the payloads: programs that their local jobs run.
 
-One module per job type; it imports `adapters` only, as an experiment's own handler would.
+Handlers import only `adapters`, as an experiment's own handlers would.
 """

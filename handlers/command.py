@@ -1,4 +1,4 @@
-"""Job type ``command``: any program, a number of times."""
+"""Job type ``command``: runs any program, once or many times."""
 
 import os
 import re
@@ -13,13 +13,13 @@ from adapters import (
     PlannedJob,
     RequestFile,
     TooLarge,
+    check_sizes,
     copy_files,
-    find_size_faults,
 )
-from handlers.inputs import find_file_faults
+from handlers.inputs import check_file
 
 RESERVED_NAMES = ("output", ".samgrid")
-"""Names in a local job's scratch folder that are not free for files of the request."""
+"""Names in a local job's scratch folder that the request's files must not have."""
 
 _SHELLS = {"sh", "bash", "dash", "ksh", "zsh", "csh", "tcsh"}
 _VARIABLE = re.compile(r"\$\{?SAMGRID_\w+\}?")
@@ -40,16 +40,15 @@ class CommandAdapter(JobAdapter):
     )  # fmt: skip
 
     def checkErrors(self) -> Iterable[str]:
-        """What is wrong with the program and the input files."""
         program: RequestFile = self.request["executable"]
-        faults = [*find_file_faults("executable", program), *_find_program_faults(program)]
+        faults = [*check_file("executable", program), *_check_program(program)]
         for file in self.request["input_files"]:
-            faults += find_file_faults("input file", file)
+            faults += check_file("input file", file)
         files = self._travelling_files()
-        return [*faults, *_find_clashes(files), *find_size_faults(files, self.site.limits)]
+        return [*faults, *_check_names(files), *check_sizes(files, self.site.limits)]
 
     def findWarnings(self) -> Iterable[str]:
-        """Variables of ours that no shell will expand."""
+        """Warn of SAMGRID variables that no shell will expand."""
         words: Sequence[str] = self.request["arguments"]
         if _SHELLS & {os.path.basename(word) for word in (self.request["executable"].name, *words)}:  # noqa: PTH119
             return []
@@ -60,15 +59,7 @@ class CommandAdapter(JobAdapter):
             if found
         ][:1]
 
-    def getSize(self) -> int | None:
-        """None: the local jobs are no slices of a whole."""
-        return None
-
     def getNumSubmissionTimes(self) -> int:
-        """The request's ``count``.
-
-        :raises TooLarge: where the site takes fewer local jobs than that.
-        """
         count: int = self.request["count"]
         most = self.site.limits.max_local_jobs
         if count > most:
@@ -76,12 +67,11 @@ class CommandAdapter(JobAdapter):
         return count
 
     def prepareWorkArea(self, workArea: Path) -> None:
-        """Copy the program, where it travels, and the input files, with their modes."""
         targets = {workArea / _sandbox_name(file): file.path for file in self._travelling_files()}
         copy_files([(source, target) for target, source in targets.items()], self.site.limits)
 
     def getCommandAndArguments(self, localJob: PlannedJob) -> Sequence[str]:
-        """The same command line for every local job: ``SAMGRID_INDEX`` tells them apart."""
+        # The same for every local job: SAMGRID_INDEX tells them apart.
         program: RequestFile = self.request["executable"]
         word = f"./{_sandbox_name(program)}" if program.travels else program.name
         return [word, *self.request["arguments"]]
@@ -97,13 +87,13 @@ def _sandbox_name(file: RequestFile) -> PurePosixPath:
     return name if file.travels else PurePosixPath(name.name)
 
 
-def _find_program_faults(program: RequestFile) -> list[str]:
+def _check_program(program: RequestFile) -> list[str]:
     if os.path.isfile(program.path) and not os.access(program.path, os.X_OK):  # noqa: PTH113 never raises
         return [f"executable {program.name!r} is not executable: set its x permission (chmod +x)"]
     return []
 
 
-def _find_clashes(files: Iterable[RequestFile]) -> list[str]:
+def _check_names(files: Iterable[RequestFile]) -> list[str]:
     faults = []
     sources: dict[PurePosixPath, Path] = {}
     for file in files:

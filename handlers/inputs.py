@@ -1,4 +1,4 @@
-"""Files that a request names: what can be wrong with them; input files: which, and how the local jobs share them."""
+"""Checks files that a request names; finds input files and datasets, and shares them out among the local jobs."""
 
 import os
 import stat
@@ -23,8 +23,8 @@ from adapters import (
 )
 
 
-def find_file_faults(role: str, file: RequestFile) -> list[str]:
-    """What is wrong with a file that a request names; ``role`` says in the messages what it is there for."""
+def check_file(role: str, file: RequestFile) -> list[str]:
+    """The faults of a file that a request names; ``role`` names its purpose in the messages."""
     if file.travels and ".." in PurePosixPath(file.name).parts:
         return [f"{role} {file.name!r} must lie beside the request or below it: '..' is not allowed"]
     try:
@@ -50,13 +50,13 @@ DATASETS = Attribute(
 
 
 class NoFiles(ValueError):
-    """The files that a request asks for cannot be had; a sentence for people."""
+    """Input files are missing or unusable; the message is one sentence for people."""
 
 
 def find_dataset(site: Site, job_type: str, name: str) -> tuple[Path, ...]:
-    """The files of a dataset, one at least: those of its folder sorted, those of its list as listed.
+    """The files of a dataset, at least one: the sorted files of its folder, or those of its list in their order.
 
-    What the site's folder of datasets does not have, its command may list.
+    A dataset that is not in the site's folder of datasets may be listed by the site's command.
 
     :raises NoFiles: naming the dataset.
     """
@@ -95,7 +95,7 @@ def _find_in_folder(folder: str | None, job_type: str, name: str, is_word: bool)
 
 
 def _list_dataset(folder: Path) -> tuple[Path, ...]:
-    """Every file below, also those that the site keeps elsewhere and has links to here."""
+    """Every file below a folder, including symbolic links to files elsewhere."""
     found = (Path(parent) / name for parent, _, names in os.walk(folder, onerror=_raise) for name in names)
     return tuple(sorted(found))
 
@@ -126,7 +126,7 @@ def _check_dataset(name: str, files: Iterable[Path]) -> None:
 
 LIST = "inputs.list"
 READER = Path(__file__).parent / "payload" / "inputs.sh"
-"""What the payloads read the list with."""
+"""The shell functions with which payloads read the list of inputs."""
 _WAYS = ("input_dataset", "input_files", "input_folder")
 
 INPUT_ATTRIBUTES = (
@@ -136,12 +136,12 @@ INPUT_ATTRIBUTES = (
     Attribute("input_pattern", "Which files of the folder are meant, by their names: * and ? as in the shell.",
               default="*"),
 )  # fmt: skip
-"""The ways to name the inputs, of which a request uses one."""
+"""The ways to name the inputs; a request uses one of them."""
 
 
 @dataclass(frozen=True)
 class Input:
-    """One input file; ``name`` is its path as the local job sees it, ``size`` in bytes."""
+    """One input file: ``name`` is its path in the local job, ``size`` is in bytes."""
 
     path: Path
     name: str
@@ -164,7 +164,7 @@ def find_inputs(request: Mapping[str, Any], site: Site, job_type: str) -> tuple[
     if ways == ["input_files"]:
         inputs = _list_files(request["input_files"])
     elif ways == ["input_dataset"]:
-        inputs = [_look_at(path) for path in find_dataset(site, job_type, request["input_dataset"])]
+        inputs = [_read_input(path) for path in find_dataset(site, job_type, request["input_dataset"])]
     else:
         inputs = _list_folder(request["input_folder"], request["input_pattern"])
     _check_names(inputs)
@@ -172,23 +172,18 @@ def find_inputs(request: Mapping[str, Any], site: Site, job_type: str) -> tuple[
 
 
 class InputsAdapter(JobAdapter):
-    """A job type each of whose local jobs reads a group of input files."""
+    """A job type whose local jobs each read a group of input files."""
 
     @abstractmethod
     def cutGroups(self, inputs: Sequence[Input]) -> Groups:
-        """The inputs, in their order, as the groups of the local jobs."""
+        """Divide the inputs, in their order, among the local jobs."""
 
     @cached_property
     def groups(self) -> Groups:
         """The inputs of each local job; raises NoFiles."""
         return self.cutGroups(find_inputs(self.request, self.site, self.jobType))
 
-    def getSize(self) -> int | None:
-        """None: files, whose events nobody counts beforehand."""
-        return None
-
     def getNumSubmissionTimes(self) -> int:
-        """One local job per group; raises TooLarge."""
         most = self.site.limits.max_local_jobs
         if len(self.groups) > most:
             raise TooLarge(
@@ -200,7 +195,7 @@ class InputsAdapter(JobAdapter):
     def pickGroup(self, localJob: PlannedJob) -> Sequence[Input]:
         """The inputs of one local job.
 
-        :raises NoFiles: where the inputs are others than those from which the number of local jobs was made.
+        :raises NoFiles: the inputs have changed, so that the number of local jobs would be another one.
         """
         if len(self.groups) != localJob.count:
             raise NoFiles(
@@ -210,7 +205,7 @@ class InputsAdapter(JobAdapter):
         return self.groups[localJob.index - 1]
 
     def writeInputs(self, workArea: Path) -> None:
-        """Write the list of inputs by local job, and copy the inputs that travel."""
+        """Write the list of each local job's inputs, and copy inputs with relative names into the work area."""
         inputs = [(index, one) for index, group in enumerate(self.groups, 1) for one in group]
         lines = [f"{index} {one.size} {one.name}\n" for index, one in inputs]
         (workArea / LIST).write_text("".join(lines), encoding="utf-8", errors="surrogateescape")
@@ -219,14 +214,14 @@ class InputsAdapter(JobAdapter):
 
 
 def _list_files(files: Iterable[RequestFile]) -> list[Input]:
-    faults = [fault for file in files for fault in find_file_faults("input file", file)]
+    faults = [fault for file in files for fault in check_file("input file", file)]
     if faults:
         raise NoFiles("; ".join(faults))
     names = [str(PurePosixPath("inputs") / file.name) if file.travels else file.name for file in files]
-    return [_look_at(file.path, name) for file, name in zip(files, names, strict=True)]
+    return [_read_input(file.path, name) for file, name in zip(files, names, strict=True)]
 
 
-def _look_at(path: Path, name: str = "") -> Input:
+def _read_input(path: Path, name: str = "") -> Input:
     try:
         return Input(path, name or str(path), path.stat().st_size)
     except OSError as error:
@@ -240,16 +235,16 @@ def _list_folder(folder: str, pattern: str) -> list[Input]:
         raise NoFiles(f"input_folder: there is no folder {folder!r}")
     inputs = []
     for parent, folders, names in os.walk(folder, onerror=_refuse):
-        # Outputs on their way back have such names until they are whole.
+        # The driver writes outputs under such names until they are complete.
         folders[:] = [name for name in folders if not name.startswith(".")]
-        inputs += [_look_at(Path(parent, name)) for name in names if _is_meant(Path(parent, name), pattern)]
+        inputs += [_read_input(Path(parent, name)) for name in names if _is_wanted(Path(parent, name), pattern)]
     if not inputs:
         raise NoFiles(f"input_folder: no file below {folder!r} is called {pattern!r}")
     return inputs
 
 
-def _is_meant(path: Path, pattern: str) -> bool:
-    """True for a file of that name; what is a link may lead anywhere."""
+def _is_wanted(path: Path, pattern: str) -> bool:
+    """True for a regular file of a wanted name; a link may lead anywhere, so it is not."""
     named = fnmatchcase(path.name, pattern) and not path.name.startswith(".")
     return named and stat.S_ISREG(path.lstat().st_mode)
 

@@ -17,14 +17,14 @@ PAYLOAD = Path(__file__).parent / "payload" / "merge.sh"
 LHE_PAYLOAD = Path(__file__).parent / "payload" / "merge_lhe.py"
 ROOT_PAYLOAD = Path(__file__).parent / "payload" / "merge_root.py"
 _LHE = re.compile(rb"(?:\xef\xbb\xbf)?(?>\s+|<\?[^>]*>|<!--(?>.*?-->))*+<LesHouchesEvents\b", re.DOTALL)
-_LOOKED_AT = 4096
-"""Bytes of a file that show what it is."""
+_HEAD = 4096
+"""Bytes from which the kind of a file is read."""
 _BLOCK = 1 << 20
 _ENDING = re.compile(r"(\.[A-Za-z]\w*)?(\.gz)?", re.ASCII)
 
 
 class FileKind(enum.Enum):
-    """What a file is; of what is in plain and gzip files nothing is known."""
+    """The format of a file; PLAIN and GZIP stand for all formats that are not known here."""
 
     PLAIN = "plain"
     GZIP = "gzip"
@@ -33,7 +33,7 @@ class FileKind(enum.Enum):
 
 
 def merge_attributes(target_size: float) -> tuple[Attribute, ...]:
-    """The attributes of a job type that merges files up to so many MB."""
+    """The attributes of a job type that merges files up to a size in MB."""
     return (
         *INPUT_ATTRIBUTES,
         Attribute("target_size", "Files are merged up to this size; 1 MB is 10^6 bytes.", Kind.NUMBER, "MB",
@@ -45,9 +45,9 @@ def merge_attributes(target_size: float) -> tuple[Attribute, ...]:
 
 
 class DzeroMergeAdapter(InputsAdapter):
-    """D0 files of one request, merged to the size that is stored.
+    """Merges D0 files of one request to the size that is stored.
 
-    Merges Les Houches event files itself, ROOT files with uproot, or whatever the site's own command merges.
+    Les Houches event files are merged by a payload, ROOT files by uproot, others by the site's own command.
     """
 
     jobType = "dzero_merge"
@@ -66,11 +66,9 @@ class DzeroMergeAdapter(InputsAdapter):
     )  # fmt: skip
 
     def cutGroups(self, inputs: Sequence[Input]) -> Groups:
-        """Up to the target size."""
         return list(cut_groups(inputs, round(self.request["target_size"] * 1e6)))
 
     def checkErrors(self) -> Iterable[str]:
-        """What is wrong with the inputs, and with what is to merge them."""
         command, name = self.site.values["merge_command"], self.request["output_name"]
         faults = []
         if command and not {"{output}", "{inputs}"} <= set(command):
@@ -79,24 +77,22 @@ class DzeroMergeAdapter(InputsAdapter):
             faults.append(f"output_name must be letters, digits and any of _ . + -, not {name!r}")
         try:
             groups = self.groups
-            return [*faults, *(() if command else self._find_kind_faults(groups))]
+            return [*faults, *(() if command else self._check_kinds(groups))]
         except NoFiles as error:
             return [*faults, str(error)]
 
     def prepareWorkArea(self, workArea: Path) -> None:
-        """The list of inputs, and the payloads that merge."""
         self.writeInputs(workArea)
         for payload in (PAYLOAD, LHE_PAYLOAD, ROOT_PAYLOAD, READER):
             shutil.copyfile(payload, workArea / payload.name)
 
     def getCommandAndArguments(self, localJob: PlannedJob) -> Sequence[str]:
-        """The payload with the merged file's name and, where the built-in merge will not do, a merge command."""
         group = self.pickGroup(localJob)
-        name = f"{self.request['output_name']}-{localJob.index}{find_ending(group[0].path.name)}"
+        name = f"{self.request['output_name']}-{localJob.index}{read_ending(group[0].path.name)}"
         words = ["/bin/sh", f"./{PAYLOAD.name}", name]
         if command := self.site.values["merge_command"]:
             return [*words, "command", *fill_in(command, group)]
-        kind = find_kind(group[0].path)
+        kind = read_kind(group[0].path)
         python = self.site.values["python"] or sys.executable
         if kind is FileKind.LHE:
             written = "gzip" if name.endswith(".gz") else "plain"
@@ -106,16 +102,15 @@ class DzeroMergeAdapter(InputsAdapter):
         return [*words, kind.value]
 
     def getSummary(self, outputs: Sequence[Path]) -> Mapping[str, str]:
-        """How many files were merged into how many, and the size of these."""
         lists = [file for folder in outputs for file in folder.glob("*.inputs") if _is_file(file)]
         inputs = sum(map(_count_lines, lists))
         merged = [file.with_suffix("") for file in lists if _is_file(file.with_suffix(""))]
         size = sum(file.stat().st_size for file in merged)
         return {"inputs": _count_files(inputs), "merged": f"{_count_files(len(merged))}, {size:,} bytes"}
 
-    def _find_kind_faults(self, groups: Groups) -> list[str]:
-        faults = [fault for group in groups for fault in find_mixture(group)]
-        first = {find_kind(group[0].path): group[0] for group in reversed(groups)}
+    def _check_kinds(self, groups: Groups) -> list[str]:
+        faults = [fault for group in groups for fault in check_mixture(group)]
+        first = {read_kind(group[0].path): group[0] for group in reversed(groups)}
         unknown = first.get(FileKind.PLAIN) or first.get(FileKind.GZIP)
         if unknown and not self.request["concatenate"]:
             faults.append(
@@ -132,7 +127,7 @@ class DzeroMergeAdapter(InputsAdapter):
 
 
 class CdfConcatenateAdapter(DzeroMergeAdapter):
-    """CDF files of one request, merged to the size that is stored."""
+    """Merges CDF files of one request to the size that is stored."""
 
     jobType = "cdf_concatenate"
     requestIdAttribute = "request_id"
@@ -156,48 +151,48 @@ def cut_groups(inputs: Iterable[Input], target: int) -> Iterator[tuple[Input, ..
         yield tuple(group)
 
 
-def find_mixture(group: Sequence[Input]) -> list[str]:
-    """A fault where the files of one group are of two kinds; raises NoFiles where one cannot be read."""
+def check_mixture(group: Sequence[Input]) -> list[str]:
+    """One fault if the files of a group are of two kinds; raises NoFiles if one cannot be read."""
     first, *others = group
-    kind = find_kind(first.path)
+    kind = read_kind(first.path)
     for other in others:
-        if (found := find_kind(other.path)) is not kind:
+        if (found := read_kind(other.path)) is not kind:
             words = f"{first.name!r} is a {kind.value} file and {other.name!r} a {found.value} file"
             return [f"{words}: they cannot be merged into one"]
     return []
 
 
-def find_kind(path: Path) -> FileKind:
-    """What a file is, by its first bytes or its ending; raises NoFiles where it cannot be read."""
+def read_kind(path: Path) -> FileKind:
+    """The kind of a file, from its first bytes or its ending; raises NoFiles if it cannot be read."""
     try:
         with open_input(path) as file:
-            first = file.read(_LOOKED_AT) or b""
+            first = file.read(_HEAD) or b""
     except UnusableFile as error:
         raise NoFiles(f"the input {error}") from error
     except OSError as error:
         raise NoFiles(f"the input {str(path)!r} cannot be read: {error.strerror}") from error
     if first.startswith(b"root"):
         return FileKind.ROOT
-    if find_ending(path.name) in (".lhe", ".lhe.gz") or _LHE.match(unzip(first)):
+    if read_ending(path.name) in (".lhe", ".lhe.gz") or _LHE.match(unzip(first)):
         return FileKind.LHE
     return FileKind.GZIP if first.startswith(b"\x1f\x8b") else FileKind.PLAIN
 
 
 def unzip(first: bytes) -> bytes:
-    """The first bytes of a file, or of what is in it where it is a gzip file."""
+    """The first bytes of a file; those of a gzip file are decompressed."""
     try:
-        return zlib.decompressobj(wbits=31).decompress(first, _LOOKED_AT) if first.startswith(b"\x1f\x8b") else first
+        return zlib.decompressobj(wbits=31).decompress(first, _HEAD) if first.startswith(b"\x1f\x8b") else first
     except zlib.error:
         return b""
 
 
-def find_ending(name: str) -> str:
-    """What a merged file's name ends with when its inputs are called so: ``.evt.gz`` for ``a.7.evt.gz``."""
+def read_ending(name: str) -> str:
+    """The ending of a merged file's name, from the name of an input: ``.evt.gz`` for ``a.7.evt.gz``."""
     return next(name[at:] for at in range(len(name) + 1) if _ENDING.fullmatch(name, at))
 
 
 def fill_in(command: Iterable[str], group: Iterable[Input]) -> list[str]:
-    """The merge command of one group of inputs."""
+    """The site's merge command, with a group of inputs filled in."""
     words: list[str] = []
     for word in command:
         words += [one.name for one in group] if word == "{inputs}" else [word.replace("{output}", "merged")]

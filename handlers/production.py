@@ -17,7 +17,7 @@ _D0_PHASES = ("generator", "d0gstar", "d0sim", "d0reco", "recoanalyze")
 
 
 class DzeroMonteCarloAdapter(RunjobAdapter):
-    """D0 Monte-Carlo events of one request: generator, d0gstar, d0sim, d0reco, recoanalyze."""
+    """Makes D0 Monte-Carlo events: generator, d0gstar, d0sim, d0reco, recoanalyze."""
 
     jobType = "dzero_monte_carlo"
     requestIdAttribute = "runjob_requestid"
@@ -40,7 +40,6 @@ class DzeroMonteCarloAdapter(RunjobAdapter):
     siteAttributes = RUNJOB_SITE_ATTRIBUTES
 
     def getSize(self) -> int | None:
-        """The request's ``runjob_numevts``."""
         size: int = self.request["runjob_numevts"]
         return size
 
@@ -49,7 +48,7 @@ _CDF_PHASES = ("cdfgen", "cdfsim", "trgsim", "production")
 
 
 class CdfMonteCarloAdapter(RunjobAdapter):
-    """CDF Monte-Carlo events of one request: cdfgen, cdfsim, trgsim, production."""
+    """Makes CDF Monte-Carlo events: cdfgen, cdfsim, trgsim, production."""
 
     jobType = "cdf_monte_carlo"
     requestIdAttribute = "request_id"
@@ -73,7 +72,7 @@ _RECO_PHASES = ("d0reco", "recoanalyze")
 
 
 class DzeroReconstructionAdapter(InputsAdapter, RunjobAdapter):
-    """D0 data of a dataset, reconstructed again with a newer release."""
+    """Reconstructs D0 data again, with a newer release."""
 
     jobType = "dzero_reconstruction"
     requestIdAttribute = "processid"
@@ -82,8 +81,8 @@ class DzeroReconstructionAdapter(InputsAdapter, RunjobAdapter):
     attributes = (
         *INPUT_ATTRIBUTES,
         Attribute("files_per_local_job", "Input files of one local job.", Kind.INTEGER, "files", default=1, minimum=1),
-        Attribute("events_per_file", "Events of one input file, by which progress is counted; where nothing is said, "
-                  "phases are not counted.", Kind.INTEGER, "events", minimum=1),
+        Attribute("events_per_file", "Events of one input file, by which progress is counted; without it, progress is "
+                  "not counted.", Kind.INTEGER, "events", minimum=1),
         Attribute("processid", "Id of the processing in the data catalogue.", Kind.INTEGER, required=True, minimum=1),
         Attribute("appfamily", "Family of the application in the data catalogue.", default="reconstruction"),
         Attribute("appname", "Name of the application in the data catalogue.", default="d0reco"),
@@ -96,12 +95,10 @@ class DzeroReconstructionAdapter(InputsAdapter, RunjobAdapter):
     siteAttributes = RUNJOB_SITE_ATTRIBUTES
 
     def cutGroups(self, inputs: Sequence[Input]) -> Groups:
-        """So many files for each."""
         share: int = self.request["files_per_local_job"]
         return [inputs[start : start + share] for start in range(0, len(inputs), share)]
 
     def checkErrors(self) -> Iterable[str]:
-        """What is wrong with the inputs, and with everything else."""
         faults = list(super().checkErrors())
         try:
             return faults if self.groups else [*faults, "there are no inputs"]
@@ -109,16 +106,14 @@ class DzeroReconstructionAdapter(InputsAdapter, RunjobAdapter):
             return [*faults, str(error)]
 
     def prepareWorkArea(self, workArea: Path) -> None:
-        """The list of inputs, beside what every such job has."""
         super().prepareWorkArea(workArea)
         self.writeInputs(workArea)
 
     def getCommandAndArguments(self, localJob: PlannedJob) -> Sequence[str]:
-        """The same command line for every local job; raises NoFiles where the inputs have changed."""
+        # For its check only: the payload finds the inputs in the list.
         self.pickGroup(localJob)
         return super().getCommandAndArguments(localJob)
 
     def getEnvironment(self) -> Mapping[str, str]:
-        """How many events a file has, where the request says so."""
         events = self.request["events_per_file"]
         return {"SAMGRID_EVENTS_PER_FILE": str(events)} if events else {}

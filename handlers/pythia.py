@@ -1,4 +1,4 @@
-"""Job type ``pythia``: Monte-Carlo events of a hadron collider, made with Pythia 8, and what they amount to."""
+"""Job type ``pythia``: makes Monte-Carlo events of a hadron collider with Pythia 8, and summarises the results."""
 
 import importlib.util
 import json
@@ -32,14 +32,14 @@ DECIDED_ELSEWHERE = {
     "random:seed": "seed",
     "random:setseed": "seed",
 }
-"""Pythia's settings, in lower case, that have an attribute of their own."""
+"""Pythia settings, in lower case, that have an attribute of their own."""
 
 # "Name:word = value" or "particle:word = value"; printable ASCII, because each becomes one line of the card.
 _SETTING = re.compile(r"([\w+-]+:[\w:+-]+)\s*=[ -~]*[!-~][ -~]*", re.ASCII)
 
 
 class PythiaAdapter(JobAdapter):
-    """Drell-Yan events at the Tevatron unless the request says otherwise; the payload travels in the sandbox."""
+    """Makes events; by default Drell-Yan events at the Tevatron."""
 
     jobType = "pythia"
     usesDirectory = False
@@ -63,8 +63,7 @@ class PythiaAdapter(JobAdapter):
     )  # fmt: skip
 
     def checkErrors(self) -> Iterable[str]:
-        """Faults of the mass window, and settings that are malformed or belong to another attribute."""
-        faults = [fault for line in self.request["settings"] for fault in _find_setting_faults(line)]
+        faults = [fault for line in self.request["settings"] for fault in _check_setting(line)]
         low, high, energy = (self.request[name] for name in ("m_min", "m_max", "energy"))
         if low >= high:
             faults.append(f"m_min ({low:g} GeV) must be below m_max ({high:g} GeV)")
@@ -75,18 +74,15 @@ class PythiaAdapter(JobAdapter):
         return faults
 
     def prepareWorkArea(self, workArea: Path) -> None:
-        """Copy the payload and write Pythia's settings card."""
         shutil.copyfile(PAYLOAD, workArea / PAYLOAD.name)
         (workArea / CARD).write_text(render_card(self.request), encoding="ascii")
 
     def getCommandAndArguments(self, localJob: PlannedJob) -> Sequence[str]:
-        """The payload on the card; the slice comes through the environment."""
         python = self.site.values.get("python") or sys.executable
         window = (repr(self.request["m_min"]), repr(self.request["m_max"]))
         return [python, f"./{PAYLOAD.name}", CARD, "--mass-window", *window, "--bins", str(self.request["bins"])]
 
     def getSummary(self, outputs: Sequence[Path]) -> Mapping[str, str]:
-        """Events, cross section and dimuon mass of all local jobs together."""
         return summarise(outputs)
 
 
@@ -105,7 +101,7 @@ def render_card(request: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _find_setting_faults(line: str) -> list[str]:
+def _check_setting(line: str) -> list[str]:
     match = _SETTING.fullmatch(line)
     if match is None:
         return [f'settings must be words such as "HardQCD:all = on", not {line!r}']
@@ -114,9 +110,9 @@ def _find_setting_faults(line: str) -> list[str]:
 
 
 LARGEST_FILE = 1_000_000
-"""Bytes; what a job leaves is read with caution."""
+"""Bytes of a local job's result that are read at most."""
 
-# What a file that no job of ours wrote, or that was cut off, can raise while it is read.
+# What reading a file that is damaged, or was written by another program, may raise.
 UNUSABLE = (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError)
 
 
@@ -133,7 +129,7 @@ class SliceResult:
 
 
 def summarise(outputs: Sequence[Path]) -> Mapping[str, str]:
-    """Names and values for people, from the output folders of the local jobs; unusable ones are counted."""
+    """The summary for people of the local jobs' output folders; unusable ones are counted."""
     results, unread = run_reading(outputs)
     summary = {"events": str(sum(result.events for result in results))}
     if any(result.tried for result in results):
@@ -179,7 +175,7 @@ def combine_cross_sections(results: Sequence[SliceResult]) -> tuple[float, float
 
 
 def describe_histogram(results: Sequence[SliceResult]) -> Mapping[str, str]:
-    """The highest bin and the mean, from bin centres, of the dimuon mass in GeV; nothing where no event is in a bin."""
+    """The highest bin and the mean (from bin centres) of the dimuon mass in GeV; empty if no event is in a bin."""
     edges = results[0].edges if results else ()
     same = [result.counts for result in results if result.edges == edges]
     counts = [sum(column) for column in zip(*same, strict=True)]

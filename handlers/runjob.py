@@ -1,6 +1,6 @@
-"""What the job types of DØRunjob and its like share: an ini file says everything, status files count the events.
+"""Base of the job types that run DØRunjob or similar programs: input is an ini file, progress is in status files.
 
-The program and all it needs come with the request; the job manager knows nothing of the workflow.
+The request brings the program and all its files; the job manager does not know what the phases do.
 """
 
 import re
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from adapters import Attribute, JobAdapter, Kind, PlannedJob, RequestFile, copy_files
-from handlers.inputs import DATASETS, READER, NoFiles, find_dataset, find_file_faults
+from handlers.inputs import DATASETS, READER, NoFiles, check_file, find_dataset
 
 INI = "runjob.ini"
 PAYLOAD = Path(__file__).parent / "payload" / "runjob.sh"
@@ -26,7 +26,7 @@ RUNJOB_ATTRIBUTES = (
     Attribute("station_name", "Name of the execution site in the ini file, in place of the site's own.", default=""),
     Attribute("group", "Group in the ini file, in place of the site's own.", default=""),
 )  # fmt: skip
-"""What every request for such a program may say."""
+"""Attributes of all job types of this kind."""
 
 RUNJOB_SITE_ATTRIBUTES = (
     DATASETS,
@@ -44,7 +44,7 @@ RUNJOB_SITE_ATTRIBUTES = (
     Attribute("producedbyname", "By whom files are produced.", default=""),
     Attribute("loglevel", "How much the program tells in its log.", default=""),
 )  # fmt: skip
-"""The datasets, and the site's values of the ini file: one that is not set is left out there."""
+"""The folder of datasets, and the site's values in the ini file; those that are not set are left out."""
 
 
 def program_attribute(default: str) -> Attribute:
@@ -54,7 +54,7 @@ def program_attribute(default: str) -> Attribute:
 
 
 def phases_attribute(phases: Sequence[str]) -> Attribute:
-    """The attribute that says which of the phases are run."""
+    """The attribute that selects the phases to run."""
     return Attribute("phases", f"The phases to run, in this order: {', '.join(phases)}.", Kind.WORDS,
                      default=tuple(phases))  # fmt: skip
 
@@ -64,19 +64,15 @@ class RunjobAdapter(JobAdapter):
 
     usesDirectory = False
     template: ClassVar[str]
-    """The ini file's Jinja2 template in this folder; what only the local job knows is added there by the payload."""
+    """The Jinja2 template of the ini file; the payload adds the values of each local job."""
     phases: ClassVar[Sequence[str]]
 
     def checkErrors(self) -> Iterable[str]:
-        """What is wrong with the values of the ini file, the phases and the files."""
-        faults = [*_find_line_faults(self.attributes, self.request), *_find_phase_faults(self)]
-        faults += [
-            f"[type.{self.jobType}] {fault}" for fault in _find_line_faults(self.siteAttributes, self.site.values)
-        ]
-        return [*faults, *self._find_file_faults()]
+        faults = [*_check_lines(self.attributes, self.request), *_check_phases(self)]
+        faults += [f"[type.{self.jobType}] {fault}" for fault in _check_lines(self.siteAttributes, self.site.values)]
+        return [*faults, *self._check_files()]
 
     def prepareWorkArea(self, workArea: Path) -> None:
-        """Write the ini file and the lists of files; copy the payload and the files that travel."""
         for payload in (PAYLOAD, READER):
             shutil.copyfile(payload, workArea / payload.name)
         text = render_ini(self.template, self.request, self.site.values)
@@ -88,7 +84,6 @@ class RunjobAdapter(JobAdapter):
         write_lines(workArea / f"{OVERLAY}.list", map(str, self._dataset("minbias_dataset")))
 
     def getCommandAndArguments(self, localJob: PlannedJob) -> Sequence[str]:
-        """The payload with the program and the phases; the slice comes through the environment."""
         return ["/bin/sh", f"./{PAYLOAD.name}", self.request["runjob_program"], *self.request["phases"]]
 
     def _dataset(self, attribute: str) -> tuple[Path, ...]:
@@ -96,13 +91,13 @@ class RunjobAdapter(JobAdapter):
         return find_dataset(self.site, self.jobType, name) if name else ()
 
     def _job_files(self) -> list[str]:
-        """The paths of the job files as the local job sees them."""
+        """The paths of the job files in the local job."""
         brought: tuple[RequestFile, ...] = self.request["jobfiles"]
         names = [f"{JOB_FILES}/{file.path.name}" if file.travels else file.name for file in brought]
         return [*map(str, self._dataset("jobfiles_dataset")), *names]
 
-    def _find_file_faults(self) -> list[str]:
-        faults = [fault for file in self.request["jobfiles"] for fault in find_file_faults("job file", file)]
+    def _check_files(self) -> list[str]:
+        faults = [fault for file in self.request["jobfiles"] for fault in check_file("job file", file)]
         try:
             names = self._job_files()
             overlay = [str(path) for path in self._dataset("minbias_dataset")]
@@ -110,13 +105,13 @@ class RunjobAdapter(JobAdapter):
             return [*faults, str(error)]
         if not names:
             faults.append("jobfiles_dataset or jobfiles is missing: they bring the program, nothing is installed here")
-        faults += find_name_faults([*names, *overlay])
-        faults += [f"two job files are called {name!r}" for name in _find_twice(names)]
-        return faults + [f"two files of minimum-bias events are called {name!r}" for name in _find_twice(overlay)]
+        faults += check_names([*names, *overlay])
+        faults += [f"two job files are called {name!r}" for name in _list_repeated(names)]
+        return faults + [f"two files of minimum-bias events are called {name!r}" for name in _list_repeated(overlay)]
 
 
 def render_ini(template: str, request: Mapping[str, Any], site: Mapping[str, Any]) -> str:
-    """The ini file of a request, without what only the local job knows; keys without a value are left out."""
+    """The ini file of a request, without the values of each local job; keys without a value are left out."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined  # slow to load: requests are accepted without
 
     environment = Environment(
@@ -132,23 +127,23 @@ def render_ini(template: str, request: Mapping[str, Any], site: Mapping[str, Any
     return "".join(f"{line}\n" for line in text.splitlines() if line and not _NO_VALUE.fullmatch(line))
 
 
-def find_name_faults(names: Iterable[str]) -> list[str]:
-    """A fault for each name of a file that no line of a list can hold."""
+def check_names(names: Iterable[str]) -> list[str]:
+    """One fault for each file name that cannot be one line of a list."""
     return [f"the file's name {name!r} has a line break or a control character" for name in names if not _is_line(name)]
 
 
 def write_lines(file: Path, lines: Iterable[str]) -> None:
-    """Write a list, one a line; names that are no UTF-8 stay what they are."""
+    """Write one name per line; names that are not UTF-8 are kept byte for byte."""
     file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", errors="surrogateescape")
 
 
 def _is_line(text: str) -> bool:
-    """True for what every reader takes for one line: str.splitlines knows more line ends than most."""
+    """True for text that any program reads as one line; str.splitlines knows the most line ends."""
     return not any(letter < " " or letter == "\x7f" for letter in text) and len(f"{text}.".splitlines()) == 1
 
 
-def _find_line_faults(attributes: Iterable[Attribute], values: Mapping[str, Any]) -> list[str]:
-    """Values that would end their line of the ini file, and begin another."""
+def _check_lines(attributes: Iterable[Attribute], values: Mapping[str, Any]) -> list[str]:
+    """One fault for each value that would not stay in its line of the ini file."""
     faults = []
     for attribute in attributes:
         value = values[attribute.name]
@@ -158,7 +153,7 @@ def _find_line_faults(attributes: Iterable[Attribute], values: Mapping[str, Any]
     return faults
 
 
-def _find_phase_faults(adapter: RunjobAdapter) -> list[str]:
+def _check_phases(adapter: RunjobAdapter) -> list[str]:
     asked = list(adapter.request["phases"])
     if not asked or asked != [phase for phase in adapter.phases if phase in asked]:
         known = ", ".join(adapter.phases)
@@ -166,6 +161,6 @@ def _find_phase_faults(adapter: RunjobAdapter) -> list[str]:
     return []
 
 
-def _find_twice(names: Iterable[str]) -> list[str]:
-    """What more than one file is called, in whatever folder: they are put into one."""
+def _list_repeated(names: Iterable[str]) -> list[str]:
+    """The names that several files have: all are put into one folder."""
     return sorted(name for name, count in Counter(Path(name).name for name in names).items() if count > 1)

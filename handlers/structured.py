@@ -1,10 +1,10 @@
-"""Job type ``structured``: named other grid jobs in their order, as in production, then merge."""
+"""Job type ``structured``: a workflow whose named steps are grid jobs, such as production, then merge."""
 
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from adapters import Attribute, JobAdapter, Kind, PlannedJob, Step, Value, canonical_name, find_faults_of_order
+from adapters import Attribute, JobAdapter, Kind, PlannedJob, Step, Value, canonical_name, check_order
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}", re.ASCII)
 _FORM = "a step is (NAME (ATTRIBUTE VALUE ...) ...)"
@@ -13,7 +13,7 @@ _AFTER = canonical_name("after")
 
 
 class StructuredAdapter(JobAdapter):
-    """Other grid jobs: each starts when those that it needs are done, and can read the outputs of one of them."""
+    """A workflow: each step starts when those that it needs are done, and can read the outputs of one of them."""
 
     jobType = "structured"
     attributes = (
@@ -23,33 +23,27 @@ class StructuredAdapter(JobAdapter):
     )  # fmt: skip
 
     def checkErrors(self) -> Iterable[str]:
-        """Steps that are malformed, of the same name, or that need what is not before them."""
         values: Sequence[Sequence[Value]] | None = self.request["steps"]
         if values is None:
-            return []  # what is wrong with the attribute itself has been said
+            return []  # the attribute itself is faulty, which has been reported
         if not values:
             return [f"steps names none: {_FORM}"]
-        faults = [fault for value in values for fault in _find_faults(value)]
-        return faults or find_faults_of_order([_read_step(value) for value in values])
+        faults = [fault for value in values for fault in _check_step(value)]
+        return faults or check_order([_read_step(value) for value in values])
 
     def getSteps(self) -> Sequence[Step]:
-        """The request's steps."""
         return [_read_step(value) for value in self.request["steps"] or ()]
 
-    def getSize(self) -> int | None:
-        """None: its steps have sizes of their own."""
-        return None
-
     def prepareWorkArea(self, workArea: Path) -> None:
-        """Nothing: it has no local jobs of its own."""
+        """Nothing to do: it has no local jobs of its own."""
 
     def getCommandAndArguments(self, localJob: PlannedJob) -> Sequence[str]:
-        """Nothing: it has no local jobs of its own."""
+        """Nothing to do: it has no local jobs of its own."""
         return ()
 
 
-def _find_faults(step: Sequence[Value]) -> list[str]:
-    """What is wrong with the form of one step."""
+def _check_step(step: Sequence[Value]) -> list[str]:
+    """Faults in the form of one step."""
     name = step[0] if step else ""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         return [f"steps: {_FORM}, its name letters, digits, _ and -, at most 40, first a letter"]
@@ -69,7 +63,7 @@ def _is_word(values: Sequence[Value]) -> bool:
 
 
 def _read_step(value: Sequence[Value]) -> Step:
-    """The step of a value without faults."""
+    """The step of a value that has no faults."""
     own: dict[str, tuple[Value, ...]] = {}
     request = []
     for attribute in value[1:]:

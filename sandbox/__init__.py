@@ -1,1 +1,1 @@
-"""The sandbox: packs a work area, renders the driver that runs it, and brings the outputs back in one tar."""
+"""The sandbox: packs a work area, renders the driver that runs it, and gathers the outputs into one tar."""

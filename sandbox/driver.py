@@ -153,7 +153,7 @@ def quote_word(value: object) -> str:
     return shlex.quote(text)
 
 
-def find_lines_per_file(driver: Path) -> int:
+def read_lines_per_file(driver: Path) -> int:
     """How many lines a grid job's driver looks for in a file of a table: one of an earlier version, in as many as then.
 
     :raises OSError: it cannot be read.

@@ -15,30 +15,30 @@ from io import BufferedReader
 from pathlib import Path
 
 MAX_DEPTH = 64
-"""Folders inside folders: each level costs a file descriptor while it is read, and a path ends at 4096 bytes."""
+"""Nested folders: each level needs a file descriptor while it is read, and a path has at most 4096 bytes."""
 
 
 @dataclass(frozen=True)
 class TarLimits:
-    """How much one tar may hold: entries (files, folders and links) and bytes of file content."""
+    """The most entries (files, folders and links), and bytes of file content, in one tar."""
 
     max_files: int
     max_bytes: int
 
 
 class SandboxError(Exception):
-    """A sandbox or an output could not be made or unpacked; one sentence for people, nothing half-made is left."""
+    """A tar could not be made or unpacked, and nothing half-made is left; the message is one sentence for people."""
 
 
 class SandboxRefused(SandboxError):
-    """What is to be packed can never be: trying again is of no use before somebody has changed it."""
+    """The content cannot be packed; trying again is useless until somebody has changed it."""
 
 
 def stays_inside(target: str, depth: int) -> bool:
-    """True where a symbolic link lying ``depth`` folders below the top cannot lead above the top.
+    """True if a symbolic link ``depth`` folders below the top cannot lead above the top.
 
-    ``..`` counts only at the front, where it climbs real folders: behind a name it could climb out
-    through another link, as in ``link-to-top/../outside``.
+    ``..`` is allowed only at the front, where it climbs real folders: after a name it could climb out through another
+    link, as in ``link-to-top/../outside``.
     """
     if not target or target.startswith("/"):
         return False
@@ -48,11 +48,11 @@ def stays_inside(target: str, depth: int) -> bool:
 
 
 def open_regular(path: Path, folder: int | None = None) -> BufferedReader:
-    """A regular file, open for reading; ``path`` is seen from the open ``folder``, if that is given.
+    """Open a regular file for reading; ``path`` is relative to the open ``folder``, if that is given.
 
-    A link or a FIFO under its name, which a local job may have put there, is neither followed nor waited for.
+    A local job may have put a link or a named pipe there: links are not followed, pipes do not block.
 
-    :raises OSError: it is not there, or is something else.
+    :raises OSError: it does not exist, or is not a regular file.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -62,9 +62,9 @@ def open_regular(path: Path, folder: int | None = None) -> BufferedReader:
 
 
 def open_unlinked(path: Path) -> BufferedReader:
-    """The same where the folder that it lies in may be no link either: programs can put links there.
+    """As `open_regular`; the folder of the file must not be a link either.
 
-    :raises OSError: it is not there, or is something else.
+    :raises OSError: it does not exist, or is not a regular file.
     """
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -77,16 +77,16 @@ def open_unlinked(path: Path) -> BufferedReader:
 
 
 def open_own(path: Path, flags: int = 0) -> int:
-    """A descriptor of a file of ours to be written, made where it is missing (0600); ``flags`` beside these.
+    """Open a file of this account for writing, with further ``flags``; it is created (mode 0600) if it is missing.
 
-    :raises OSError: it cannot be opened, is a link or no file, or another account's, who would read what we write.
+    :raises OSError: it cannot be opened, is not a regular file, or belongs to another account, which could read it.
     """
     flags |= os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     while True:
         try:
             return _check_own(os.open(path, flags), path)
         except FileNotFoundError:
-            # What we make is ours, whoever a network file system says it belongs to.
+            # No check of a new file: network file systems may give it another owner.
             with suppress(FileExistsError):
                 return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
 
@@ -100,9 +100,9 @@ def _check_own(descriptor: int, path: Path) -> int:
 
 
 def check_replaceable(path: Path) -> None:
-    """Refuse to put a file in the place of a device, a pipe, a folder or a link: a name that was mistaken, or a trap.
+    """Refuse to replace a device, a pipe, a folder or a link: the name is mistaken, or somebody has set a trap.
 
-    :raises OSError: that is what is there.
+    :raises OSError: the path is one of these.
     """
     with suppress(FileNotFoundError):
         if not stat.S_ISREG(path.lstat().st_mode):
@@ -110,7 +110,7 @@ def check_replaceable(path: Path) -> None:
 
 
 def take_lock(descriptor: int, wait: bool = False) -> bool:
-    """Lock an open file or folder; False where another process holds the lock, and we do not wait for it."""
+    """Lock an open file or folder; False if another process holds the lock and ``wait`` is False."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
@@ -120,7 +120,7 @@ def take_lock(descriptor: int, wait: bool = False) -> bool:
 
 @contextmanager
 def locked(path: Path, wait: bool = False) -> Iterator[int | None]:
-    """Hold a lock file while the block lasts: its descriptor, or None where another process holds it."""
+    """Hold a lock file during the block: gives its descriptor, or None if another process holds the lock."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         yield descriptor if take_lock(descriptor, wait) else None
@@ -129,16 +129,16 @@ def locked(path: Path, wait: bool = False) -> Iterator[int | None]:
 
 
 def replace_file(path: Path, content: bytes, mode: int = 0o600, word: str = "", is_lasting: bool = True) -> None:
-    """Put a file in the place of the one before, whole; ``mode`` counts whatever the umask.
+    """Replace a file atomically; ``mode`` applies whatever the umask.
 
-    :param word: what its name ends with while it is written; the number of this process by default.
-    :param is_lasting: it is there after a power cut, too; its name only after `sync_folder`.
-    :raises OSError: it cannot be written; the one before stays, and nothing else.
+    :param word: ending of the temporary file's name; by default the id of this process.
+    :param is_lasting: the content survives a power cut; its name does only after `sync_folder`.
+    :raises OSError: it cannot be written; the old file stays.
     """
     temporary = path.with_name(f".{path.name}.{word or os.getpid()}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        # What is there under this name is of a process that was killed, or somebody's trap: never written into.
+        # A file of this name is left over from a killed process, or is somebody's trap: it is never written into.
         temporary.unlink(missing_ok=True)
         with open(os.open(temporary, flags, 0o600), "wb") as sink:
             sink.write(content)
@@ -158,7 +158,7 @@ def replace_file(path: Path, content: bytes, mode: int = 0o600, word: str = "", 
 def sync_folder(folder: Path) -> None:
     """Return when the names of a folder's files are on the disk.
 
-    :raises OSError: they are not, or nobody can say.
+    :raises OSError: they may not be.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -168,13 +168,13 @@ def sync_folder(folder: Path) -> None:
 
 
 class Sink:
-    """Takes the bytes of one file."""
+    """Receives the bytes of one file."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
     def write(self, data: bytes) -> None:
-        """Write all of ``data``; raises OSError where the disk takes less."""
+        """Write all of ``data``; raises OSError if the disk is full."""
         rest = memoryview(data)
         while rest:
             rest = rest[os.write(self._descriptor, rest) :]
@@ -182,13 +182,13 @@ class Sink:
 
 @contextmanager
 def atomic_write(target: Path) -> Iterator[Sink]:
-    """Give a sink whose content becomes ``target`` (mode 0600) when the block ends well, and vanishes when not.
+    """Give a sink whose content becomes ``target`` (mode 0600) if the block succeeds, and is discarded if it fails.
 
-    The content waits under ``NAME.tmp`` in the same folder; what a killed process left there is written over. A pipe
-    or a link in place of the target, which a program may have put there, is replaced: what people name, let
-    `check_replaceable` look at first.
+    Until then the content is in ``NAME.tmp`` in the same folder; what a killed process left there is overwritten. A
+    pipe or a link in the target's place is replaced, as a program may have put it there: for names that people give,
+    call `check_replaceable` first.
 
-    :raises SandboxError: where the file system refuses, or another process is writing the same target.
+    :raises SandboxError: the file system refuses, or another process is writing the same target.
     """
     temporary = target.with_name(target.name + ".tmp")
     descriptor = _open_locked(temporary, target)
@@ -200,7 +200,7 @@ def atomic_write(target: Path) -> Iterator[Sink]:
         sync_folder(target.parent)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        # What was to be read may be what is not there.
+        # The error may be about another file, which the block was reading.
         other = f": {error.filename}" if error.filename not in (None, str(temporary)) else ""
         raise SandboxError(f"{target} could not be written: {error.strerror}{other}") from error
     except BaseException:
@@ -217,9 +217,9 @@ def _open_locked(temporary: Path, target: Path) -> int:
         where = f": {temporary}" if os.path.lexists(temporary) else ""
         raise SandboxError(f"{target} could not be written: {error.strerror}{where}") from error
     try:
-        # The file may have been renamed to its final name between opening and locking: that one is not ours to cut.
+        # Between opening and locking it may have become the target: then it must not be truncated.
         status = os.fstat(descriptor)
-        # Under another name it may be anything of ours, which somebody has linked to here.
+        # With a second name it may be any file of this account, to which somebody made a hard link.
         if not take_lock(descriptor) or not os.path.samestat(status, os.lstat(temporary)) or status.st_nlink > 1:
             raise BlockingIOError
         os.ftruncate(descriptor, 0)
@@ -230,9 +230,9 @@ def _open_locked(temporary: Path, target: Path) -> int:
 
 
 def remove_folder(folder: Path, parent: int | None = None) -> int:
-    """Remove a folder, also where programs have left closed folders or deep trees in it; the bytes of its files.
+    """Remove a folder with all that is in it, closed folders and very deep ones included; gives the bytes of its files.
 
-    ``folder`` is seen from the open folder ``parent``, if that is given. A link or a file in its place stays.
+    ``folder`` is relative to the open folder ``parent``, if that is given. A link or a file of that name stays.
 
     :raises OSError: something in it cannot be removed.
     """
@@ -249,7 +249,7 @@ def remove_folder(folder: Path, parent: int | None = None) -> int:
 
 
 def _empty(top: int) -> int:
-    """Remove everything in an open folder; the bytes of its files."""
+    """Remove everything in an open folder; gives the bytes of its files."""
     size, names = _remove_files(top)
     free_names = (f".{os.urandom(8).hex()}" for _ in itertools.repeat(None))
     while names:
@@ -258,7 +258,7 @@ def _empty(top: int) -> int:
         try:
             inner_size, inner_names = _remove_files(folder)
             size += inner_size
-            # Up to the top: there may be more folders inside each other than a path or open files can lead through.
+            # Moved to the top: folders may be nested more deeply than a path, or open files, can reach.
             for inner_name in inner_names:
                 os.close(_open_closed(inner_name, folder))
                 names.append(next(free_names))
@@ -270,7 +270,7 @@ def _empty(top: int) -> int:
 
 
 def _open_closed(name: str, parent: int | None) -> int:
-    """A folder, open to us from now on, which a program may have closed; never through a link."""
+    """Open a folder, also one without permissions, and let us in from now on; a link is never followed."""
     found = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     try:
         os.chmod(f"/proc/self/fd/{found}", stat.S_IRWXU)  # noqa: PTH101 what is open itself
@@ -280,7 +280,7 @@ def _open_closed(name: str, parent: int | None) -> int:
 
 
 def _remove_files(folder: int) -> tuple[int, list[str]]:
-    """Remove what is no folder from an open one; its bytes, and the names of the folders."""
+    """Remove all but the folders from an open folder; gives the bytes, and the names of the folders."""
     size, names = 0, []
     with os.scandir(folder) as entries:
         for entry in entries:

@@ -20,42 +20,42 @@ from sandbox.status import render_stem
 from sandbox.unpack import forget_members
 
 EXPECTED = ("stdout", "stderr", "status")
-"""What every local job that ended has; the folder ``output`` is there only when the program left something in it."""
+"""What every local job that ended brings back; ``output`` only if the program wrote something into it."""
 NO_FOLDER = "the results folder has become a link or a file: nothing of it was gathered"
 MOST_HOLES = 1 << 30
-"""Bytes of holes in sparse files that are written into one file as zeros: a hole costs a program nothing."""
+"""Most bytes of holes in sparse files that are written, as zeros, into one tar: holes cost a program nothing."""
 _SPARE = 1 << 20
-"""Bytes that stay free on the disk, for the job database."""
+"""Bytes that must stay free on the disk, for the job database."""
 _OVERHEAD = 1024
-"""Bytes in a tar for an entry's header and padding."""
+"""Bytes of a tar entry's header and padding."""
 _KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a local job ended, in the job manager's words; without an id it was never submitted."""
+    """How a local job ended, as the manifest lists it; without an id it was never submitted."""
 
     index: int
     local_id: str | None
     outcome: str
     cause: str | None
     lost: tuple[str, ...] = ()
-    """What of its outputs its driver could not bring back, and why."""
+    """The outputs that its driver could not bring back, and why."""
     has_files: bool = True
-    """False: another local job of the grid job had the same id, and what lies under that is the other's."""
+    """False: another local job of the grid job had the same id, and the files are the other's."""
 
 
 @dataclass(frozen=True)
 class Gathered:
-    """What the tar holds, in short; all of it stands in its ``manifest.json``."""
+    """A summary of the tar; its ``manifest.json`` has all details."""
 
     files: int
-    whole: bytes
-    """1 for each local job, in their order, whose output folder is in the tar with all that is in it; 0 for others."""
+    complete: bytes
+    """For each local job, in their order: 1 if its output folder is in the tar with all its content, else 0."""
 
 
 Extra = bytes | BinaryIO
-"""A file of the job manager's own: its content, or a file open at its beginning."""
+"""The content of a file that the job manager adds: bytes, or a file open at its beginning."""
 
 
 def write_output(
@@ -67,13 +67,13 @@ def write_output(
     limits: TarLimits,
     title: str | None = None,
 ) -> Gathered:
-    """Write everything that local jobs left in ``results``, and the extras, into one tar, and how they ended.
+    """Write one tar with the outputs of local jobs in ``results``, the extras, and a manifest that says how they ended.
 
-    The same content gives the same bytes: local jobs come as ``ends`` gives them, names below them are sorted, dates
-    and owners are 0. What cannot be taken is listed, not an error. Of all the local jobs nothing is kept in
-    memory. ``title`` is what people call the grid job.
+    The same content gives the same bytes: local jobs are in the order of ``ends``, names below them are sorted, dates
+    and owners are 0. Files that cannot be taken are listed in the manifest. Memory does not grow with the number of
+    local jobs. ``title`` is the name that people gave the grid job.
 
-    :raises SandboxError: where ``results`` cannot be read or the tar not be written; nothing half-made is left.
+    :raises SandboxError: ``results`` cannot be read, or the tar cannot be written; nothing half-made is left.
     """
 
     def measure() -> int:
@@ -91,7 +91,7 @@ def write_bundle(
     limits: TarLimits,
     title: str | None = None,
 ) -> Gathered:
-    """Write what is in the tars of other grid jobs, each in a folder of the name that ``parts`` gives it, into one tar.
+    """Write one tar with the content of other grid jobs' tars, each in a folder of the name that it has in ``parts``.
 
     :raises SandboxError: as `write_output`.
     """
@@ -122,17 +122,17 @@ def _write(
             archive.add_folder(grid_job)
             for name in sorted(extras):
                 gathering.add_extra(name, extras[name])
-            whole = add(gathering)
+            complete = add(gathering)
             manifest = _render_manifest(grid_job, title, lists)
             archive.add_blocks(f"{grid_job}/manifest.json", sum(map(len, manifest)), False, _blocks_of(manifest))
-    return Gathered(lists["files"].count, whole)
+    return Gathered(lists["files"].count, complete)
 
 
 def _check_room(folder: Path, limits: TarLimits, measure: Callable[[], int]) -> None:
-    """Ask for room before anything is written: a disk that is filled in vain holds up everybody."""
+    """Check that there is room before anything is written: a full disk holds up everybody."""
     disk = os.statvfs(folder)
     free = disk.f_bavail * disk.f_frsize
-    # Where all that may be would fit, nobody need look at each file.
+    # No need to measure files if the largest permitted tar would fit.
     if free < limits.max_bytes + _SPARE and (needed := measure()) + _SPARE > free:
         raise SandboxError(
             f"the outputs need {needed} bytes of room on the disk of {folder}, where {free} are free: they stay where"
@@ -141,9 +141,9 @@ def _check_room(folder: Path, limits: TarLimits, measure: Callable[[], int]) -> 
 
 
 def _measure_entry(path: str) -> int:
-    """Bytes that an entry, with all below, takes on the disk; what cannot be read takes none, and is refused later."""
+    """Bytes on the disk of an entry and everything below; what cannot be read counts 0, and is refused later."""
     size = 0
-    # What is still to be looked at, not calls within calls: a deep tree must not end us.
+    # A list, not recursion: trees may be very deep.
     paths = [path]
     while paths:
         found = paths.pop()
@@ -158,7 +158,7 @@ def _measure_entry(path: str) -> int:
 
 
 def count_holes(descriptor: int, status: os.stat_result) -> int:
-    """Bytes of a file that were never written, at least as far as they pass `MOST_HOLES`."""
+    """Bytes of a file that were never written; beyond `MOST_HOLES` not all are counted."""
     if status.st_blocks * 512 >= status.st_size:
         return 0
     at = holes = 0
@@ -168,14 +168,14 @@ def count_holes(descriptor: int, status: os.stat_result) -> int:
             holes += data - at
             at = os.lseek(descriptor, data, os.SEEK_HOLE)
     except OSError as error:
-        # Behind the last data there is only a hole; any other error: the file system knows no holes.
+        # ENXIO: only a hole follows. Any other error: this file system has no holes.
         holes = holes + status.st_size - at if error.errno == errno.ENXIO else 0
     os.lseek(descriptor, 0, os.SEEK_SET)
     return holes
 
 
 def render_too_sparse(size: int, target: str) -> str:
-    """Why a file whose holes pass `MOST_HOLES` is not written into the target."""
+    """Why a file with more holes than `MOST_HOLES` is not written into the target."""
     return f"a sparse file, {size} bytes long: at most {MOST_HOLES} bytes of holes are written into {target}, as zeros"
 
 
@@ -204,14 +204,14 @@ def _add_results(gathering: "_Gathering", results: Path, ends: Iterable[End]) ->
 
 
 class _List:
-    """One of the manifest's lists: its items, a line each, wait on the disk, as there may be millions."""
+    """One of the manifest's lists; its items, one per line, are kept on the disk, as there may be millions."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self.count = 0
 
     def add(self, item: str) -> None:
-        """Put an item at the end: JSON."""
+        """Append an item, which is JSON."""
         self._file.write(f"{',' if self.count else ''}\n  {item}".encode())
         self.count += 1
 
@@ -228,7 +228,7 @@ _LISTS = ("local_jobs", "files", "missing", "refused")
 
 
 def _render_manifest(grid_job: str, title: str | None, lists: Mapping[str, _List]) -> "list[_List | bytes]":
-    """The parts of the manifest: JSON in which each item of a list is a line."""
+    """The manifest in parts: JSON with one line per item of a list."""
     parts: list[_List | bytes] = [f'{{\n "grid_job": {json.dumps(grid_job)}'.encode()]
     parts += [f',\n "name": {json.dumps(title)}'.encode()] if title else []
     for name, items in lists.items():
@@ -242,7 +242,7 @@ def _blocks_of(parts: "Iterable[_List | bytes]") -> Iterator[bytes]:
 
 
 class _Gathering:
-    """The tar as it grows. Every name is opened below its folder's descriptor, so no link put there is followed."""
+    """Fills the tar. Every name is opened relative to its open folder, so that no link is followed."""
 
     def __init__(self, archive: Tar, grid_job: str, limits: TarLimits, lists: Mapping[str, _List]) -> None:
         self._grid_job = grid_job
@@ -254,7 +254,7 @@ class _Gathering:
         self._holes_left = MOST_HOLES
 
     def add_extra(self, name: str, content: Extra) -> None:
-        """Add a file of the job manager's own, for which the limits are not."""
+        """Add a file of the job manager; limits do not apply to it."""
         path = f"{self._grid_job}/{name}"
         if isinstance(content, bytes):
             size, sha256 = len(content), hashlib.sha256(content).hexdigest()
@@ -265,7 +265,7 @@ class _Gathering:
         self._note_file(name, size, sha256)
 
     def add_local_job(self, folder: int, end: End) -> bool:
-        """Add what an open folder has of a local job; True where its output folder is there and taken whole."""
+        """Add a local job's files from an open folder; True if there is an output folder and all of it was added."""
         if end.local_id is None or not end.has_files:
             return self.note_end(end, EXPECTED)
         stem = render_stem(self._grid_job, end.local_id)
@@ -276,7 +276,7 @@ class _Gathering:
         return has_output and self._refused.count == refused
 
     def note_end(self, end: End, missing: Sequence[str] = ()) -> bool:
-        """Note how a local job ended, and what is not there of it; False: nothing of it is taken whole."""
+        """Note how a local job ended, and which of its files are missing; gives False, for `add_local_job`."""
         names = ("index", "local_id", "outcome", "cause")
         self._local_jobs.add(json.dumps({name: getattr(end, name) for name in names}))
         if end.local_id is not None and missing:
@@ -284,13 +284,13 @@ class _Gathering:
         return False
 
     def add_part(self, parent: int, name: str, folder: str) -> None:
-        """Add what the tar ``name`` of an open folder holds into a folder of this tar."""
+        """Add the content of the tar ``name`` in an open folder to a folder of this tar."""
         self._archive.add_folder(f"{self._grid_job}/{folder}")
         path = f"{folder}/{name}"
         descriptor = self._open(parent, name, path, FILE_FLAGS)
         if descriptor is None:
             return
-        # Without a buffer, as a member's content is read from the descriptor.
+        # Unbuffered, because members are read from the descriptor.
         with open(descriptor, "rb", buffering=0) as file:
             try:
                 with tarfile.open(fileobj=file, mode="r:", encoding="utf-8") as part:
@@ -301,7 +301,7 @@ class _Gathering:
     def _add_members(self, part: tarfile.TarFile, descriptor: int, folder: str, path: str) -> None:
         while member := part.next():
             forget_members(part)
-            # In place of the part's own folder there is ours.
+            # The top folder is replaced by ours.
             _, _, rest = member.name.partition("/")
             if not rest:
                 continue
@@ -310,7 +310,7 @@ class _Gathering:
                 return
             self._files_left -= 1
             self._add_member(member, descriptor, f"{folder}/{rest}")
-        # tarfile takes a header that it cannot read for the end.
+        # tarfile takes a damaged header for the end.
         if os.pread(descriptor, tarfile.BLOCKSIZE, part.offset) != bytes(tarfile.BLOCKSIZE):
             self.refuse(path, f"is damaged or cut short at byte {part.offset}")
 
@@ -320,14 +320,14 @@ class _Gathering:
         elif member.isdir():
             self._archive.add_folder(f"{self._grid_job}/{path}")
         elif member.issym():
-            # It lies as deep in its output folder as it did.
+            # It lies as deep in its output folder as before, so it is still safe.
             self._archive.add_link(f"{self._grid_job}/{path}", member.linkname)
         elif not self._is_too_large(path, member.size):
             os.lseek(descriptor, member.offset_data, os.SEEK_SET)
             self._add_bytes(descriptor, path, member.size, executable=bool(member.mode & stat.S_IXUSR))
 
     def _add_entry(self, folder: int, name: str, path: str = "", depth: int = 0) -> bool:
-        """Add or refuse ``name``, found ``depth`` folders below the results; False where there is no such entry."""
+        """Add or refuse ``name``, ``depth`` folders below the results; False if there is no such entry."""
         path = path or name
         try:
             status = os.stat(name, dir_fd=folder, follow_symlinks=False)
@@ -351,7 +351,7 @@ class _Gathering:
         self._files.add(f'{{"path": {json.dumps(path)}, "size": {size}, "sha256": "{sha256}"}}')
 
     def refuse(self, path: str, reason: str) -> None:
-        """Note what the tar does not hold."""
+        """Note that an entry is not in the tar, and why."""
         self._refused.add(json.dumps({"path": path, "reason": reason}))
 
     def _open(self, folder: int, name: str, path: str, flags: int) -> int | None:
@@ -385,14 +385,14 @@ class _Gathering:
         self._add_bytes(descriptor, path, status.st_size, executable=is_executable(status))
 
     def _is_too_large(self, path: str, size: int) -> bool:
-        """True where a file would pass the limit; then it is refused."""
+        """True if a file would exceed the limit; it is refused then."""
         if size > self._bytes_left:
             self.refuse(path, f"its {size} bytes would pass the limit max_bytes = {self._limits.max_bytes}")
             return True
         return False
 
     def _add_bytes(self, descriptor: int, path: str, size: int, *, executable: bool) -> None:
-        """Add a file with the next bytes of an open one."""
+        """Add a file with the next ``size`` bytes of an open file."""
         self._bytes_left -= size
         sha256, fault = self._archive.add_file(f"{self._grid_job}/{path}", descriptor, size, executable)
         self._note_file(path, size, sha256)
@@ -400,7 +400,7 @@ class _Gathering:
             self.refuse(path, fault)
 
     def _add_folder(self, parent: int, name: str, path: str, depth: int) -> None:
-        # In the tar, the grid job's folder and this one lie above, and an entry below.
+        # In the tar, the grid job's folder and the output folder come above it, and an entry below.
         if depth + 3 > MAX_DEPTH:
             self.refuse(path, f"more than {MAX_DEPTH} folders deep")
             return
@@ -440,7 +440,7 @@ class _Gathering:
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:
-    """True for a regular file, as its folder says; what that does not say is looked at when its turn comes."""
+    """True for a regular file; False also if the file system does not say."""
     try:
         return entry.is_file(follow_symlinks=False)
     except OSError:

@@ -1,6 +1,6 @@
-"""Packs a work area into a sandbox: a tar that is the same, byte for byte, for the same work area; and all our tars.
+"""Packs a work area into a sandbox, and writes all tars: the same content gives the same bytes.
 
-A tar carries nothing of the machine it was made on.
+Dates, owners and other properties of the machine are left out.
 """
 
 import hashlib
@@ -25,13 +25,13 @@ from sandbox.files import (
 )
 
 FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
-# A named pipe put in a file's place must not make the open wait for its writer.
+# Opening a named pipe in a file's place must not block.
 FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
 
 BLOCK = 1 << 20
-"""Bytes of a file that are in memory at once, two or three times."""
+"""Bytes read at once; two or three blocks are in memory."""
 _LARGEST = 8**11
-"""A header has eleven octal digits for a size."""
+"""A tar header has eleven octal digits for the size."""
 
 
 def _render_header(name: str, kind: bytes, mode: int, size: int = 0, target: str = "") -> bytes:
@@ -41,17 +41,17 @@ def _render_header(name: str, kind: bytes, mode: int, size: int = 0, target: str
 
 
 class _Headers:
-    """Headers of one kind as tarfile makes them: most are one that it has made, with another name, size and sum."""
+    """Headers of one kind: made by tarfile once; name, size and checksum are then filled in, which is far faster."""
 
     def __init__(self, kind: bytes, mode: int) -> None:
         self._kind, self._mode = kind, mode
         made = _render_header("", kind, mode)
         self._before, self._between, self._behind = made[100:124], made[135:148], made[154:]
-        # In a sum there are blanks where the sum will be.
+        # The checksum counts its own field as blanks.
         self._sum = sum(self._before) + sum(self._between) + sum(b" " * 8) + sum(made[156:])
 
     def render(self, name: str, size: int) -> bytes:
-        """The header of a member of that name and size."""
+        """The header of a member."""
         raw = name.encode(errors="surrogateescape")
         if len(raw) > tarfile.LENGTH_NAME or size >= _LARGEST:
             return _render_header(name, self._kind, self._mode, size)
@@ -61,7 +61,7 @@ class _Headers:
 
 
 class Tar:
-    """An uncompressed GNU tar as it grows; names are kept byte by byte, dates and owners are 0."""
+    """Writes an uncompressed GNU tar; names are kept byte for byte, dates and owners are 0."""
 
     def __init__(self, write: Callable[[bytes], object]) -> None:
         self._write = write
@@ -80,21 +80,21 @@ class Tar:
         self._put(_render_header(name, tarfile.SYMTYPE, 0o777, target=target))
 
     def add_bytes(self, name: str, content: bytes, executable: bool = False) -> None:
-        """Add a file whose content is at hand, mode 0755 or 0644."""
+        """Add a file, mode 0755 or 0644."""
         header = (self._programs if executable else self._files).render(name, len(content))
         self._put(header, content, bytes(-len(content) % tarfile.BLOCKSIZE))
 
     def add_blocks(self, name: str, size: int, executable: bool, blocks: Iterable[bytes]) -> None:
-        """Add a file of ``size`` bytes that come block by block."""
+        """Add a file of ``size`` bytes in blocks."""
         self._put((self._programs if executable else self._files).render(name, size))
         for block in blocks:
             self._put(block)
         self._put(bytes(-size % tarfile.BLOCKSIZE))
 
     def add_file(self, name: str, descriptor: int, size: int, executable: bool = False) -> tuple[str, str]:
-        """Add a file with the next bytes of an open one; their sha256 in hexadecimal, and what is wrong with them.
+        """Add a file with the next ``size`` bytes of an open file; gives their sha256 (hexadecimal), and any fault.
 
-        There are as many as the header promises, whatever becomes of the file meanwhile: what is missing is zeros.
+        If the file shrinks meanwhile, zeros are written for what is missing, so that the tar stays sound.
         """
         reader = _ExactReader(descriptor)
         if size <= BLOCK:
@@ -106,7 +106,7 @@ class Tar:
         return digest.hexdigest(), reader.fault
 
     def end(self) -> None:
-        """Write what ends a tar, in whole records as GNU tar does."""
+        """Write the end of the tar, padded to whole records as by GNU tar."""
         self._put(bytes(2 * tarfile.BLOCKSIZE))
         self._put(bytes(-self._size % tarfile.RECORDSIZE))
         self._flush()
@@ -125,19 +125,19 @@ class Tar:
 
 @contextmanager
 def write_tar(write: Callable[[bytes], object]) -> Iterator[Tar]:
-    """Give a tar whose bytes go to ``write``, and end it where the block ends well."""
+    """Give a tar whose bytes go to ``write``; it is ended if the block succeeds."""
     tar = Tar(write)
     yield tar
     tar.end()
 
 
 def is_executable(status: os.stat_result) -> bool:
-    """True where anybody may execute the file."""
+    """True if anybody may execute the file."""
     return bool(status.st_mode & (stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH))
 
 
 def _hash_beside(update: Callable[[bytes], None], blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """Pass blocks on; each is hashed, which takes longest, while it is written and the next one is read."""
+    """Pass blocks on, and hash each of them in parallel: hashing takes longer than reading and writing."""
     hashing: Future[None] | None = None
     with ThreadPoolExecutor() as beside:
         for block in blocks:
@@ -148,21 +148,21 @@ def _hash_beside(update: Callable[[bytes], None], blocks: Iterable[bytes]) -> It
 
 
 class _ExactReader:
-    """Reads as many bytes as it is asked for; what is missing is made up with zeros, and ``fault`` says why."""
+    """Reads exactly as many bytes as it is asked for: zeros for those that are missing, and ``fault`` says why."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self.fault = ""
 
     def read(self, size: int) -> bytes:
-        """The next ``size`` bytes, never fewer."""
+        """The next ``size`` bytes."""
         data = b""
         while len(data) < size and (chunk := self._read_some(size - len(data))):
             data += chunk
         return data.ljust(size, b"\0")
 
     def read_blocks(self, size: int) -> Iterator[bytes]:
-        """The same block by block."""
+        """The next ``size`` bytes in blocks."""
         return (self.read(min(BLOCK, size - at)) for at in range(0, size, BLOCK))
 
     def _read_some(self, size: int) -> bytes:
@@ -179,14 +179,14 @@ class _ExactReader:
 
 
 OWN_FOLDER = ".samgrid"
-"""The sandbox's own files, beside those of the work area."""
+"""The folder of the sandbox's own files."""
 MANIFEST = f"{OWN_FOLDER}/manifest.sha256"
 REPORT = f"{OWN_FOLDER}/samgrid-report"
 SITE_FILES = f"{OWN_FOLDER}/site"
-"""Where programs find what the site puts into every sandbox."""
+"""The folder of the files that the site adds to every sandbox."""
 OUTPUT = "output"
-"""Where a program leaves what is to come back: in each sandbox, as a driver would need a process to make it."""
-# sha256sum writes such names in an escaped form that not every sha256sum reads back.
+"""The folder for a program's outputs; in the sandbox, because making it would cost the driver a process."""
+# sha256sum escapes such names, and not every sha256sum can read that.
 _UNPACKABLE = frozenset("\n\r\\")
 
 
@@ -199,11 +199,11 @@ class _Entry:
 
 
 def write_sandbox(work_area: Path, tar: Path, limits: TarLimits, site_files: Sequence[Path] = ()) -> str:
-    """Pack ``work_area`` into ``tar`` and give the tar's sha256.
+    """Pack ``work_area`` into ``tar``; gives the tar's sha256.
 
-    :param site_files: files and folders that go into the folder `SITE_FILES`, by the last part of their names.
-    :raises SandboxError: for what cannot travel (devices, links out of the work area, too much), and where the
-        file system refuses; then ``tar`` is as it was before.
+    :param site_files: files and folders that are added to the folder `SITE_FILES`, under the last part of their names.
+    :raises SandboxError: the content cannot be packed (devices, links out of the work area, too much of it), or the
+        file system refuses; then ``tar`` is unchanged.
     """
     report = Path(__file__).with_name("samgrid-report.sh").read_bytes()
     with atomic_write(tar) as sink:
@@ -230,14 +230,14 @@ def write_sandbox(work_area: Path, tar: Path, limits: TarLimits, site_files: Seq
 
 
 def write_report(sandbox: Path) -> str:
-    """Lay ``samgrid-report`` into the folder of a sandbox that holds nothing else, and give its sha256.
+    """Write ``samgrid-report`` into the folder of a sandbox that has nothing else in it; gives its sha256.
 
     :raises OSError: it cannot be written.
     """
     report = Path(__file__).with_name("samgrid-report.sh").read_bytes()
     (sandbox / OWN_FOLDER).mkdir(mode=0o700, exist_ok=True)
     replace_file(sandbox / REPORT, report, mode=0o700)
-    # The driver, written after it, says that all is there: it must outlive no power cut without this.
+    # The driver, written later, proves that the sandbox is complete: after a power cut, too.
     sync_folder(sandbox / OWN_FOLDER)
     return hashlib.sha256(report).hexdigest()
 
@@ -255,9 +255,9 @@ def _list_entries(work_area: Path) -> list[_Entry]:
 
 
 def _list_site_files(site_files: Sequence[Path]) -> list[_Entry]:
-    """The site's files and folders with all that is in these; no link may lead out of the folder that it lies in.
+    """The site's files and folders with all their content; links must not lead out of their folder.
 
-    :raises SandboxError: one cannot be packed now; it is not the request's fault, and the site may mend it.
+    :raises SandboxError: one cannot be packed; not SandboxRefused, because the site may repair it.
     """
     entries: dict[str, _Entry] = {}
     for path in site_files:

@@ -1,4 +1,4 @@
-"""Reads what the driver and the program wrote into a local job's status file."""
+"""Reads a local job's status file, which its driver and its program write."""
 
 import os
 import re
@@ -12,16 +12,16 @@ from sandbox.files import open_unlinked
 DRIVER_FAILED = 125
 """Exit code of a driver that could not run its program or bring its outputs back."""
 MAX_PHASES = 100
-"""More named steps than that are of no use to people; later names are ignored."""
+"""Further phases are ignored."""
 MAX_OUTPUTS = 100
-"""Files that a phase can name; later ones are ignored."""
+"""Files of one phase; further ones are ignored."""
 MAX_CAUGHT = 100
-"""More signals say nothing new."""
+"""Further signals are ignored."""
 MAX_LOST = 21
-"""Lines about what did not come back: the driver writes twenty, and how many more there are."""
+"""Lines about lost outputs: the driver writes twenty, and one with the number of further ones."""
 _WARNINGS = ("USR1", "USR2")
 _SAME_MOMENT = 1
-"""Seconds between the end of a program and a signal that may have ended it: clocks tell whole ones."""
+"""Seconds between a program's end and a signal that may have caused it: times are whole seconds."""
 _HEAD = 512 * 1024
 _TAIL = 16 * 1024
 
@@ -35,15 +35,15 @@ class PhaseStatus:
     total: int
     unit: str = ""
     outputs: tuple[str, ...] = ()
-    """Names of the files that it has made, in the folder of the outputs."""
+    """Names of the files that it has written, relative to the folder of outputs."""
     begun: int = field(default=0, compare=False)
     changed: int = field(default=0, compare=False)
-    """When it began, and when anything of it last changed, in seconds since 1970, where that is kept."""
+    """When it began and when it last changed, in seconds since 1970; 0: not known."""
 
 
 @dataclass(frozen=True)
 class CaughtSignal:
-    """A signal (``TERM``) that the driver was sent at ``time``, ``after_end`` seconds after its program had ended."""
+    """A signal (``TERM``) that the driver received at ``time``, ``after_end`` seconds after its program had ended."""
 
     signal: str
     time: int
@@ -53,10 +53,10 @@ class CaughtSignal:
 
 @dataclass(frozen=True)
 class DriverStatus:
-    """What is known of the last run of a local job; times in seconds since 1970, None where nothing was written.
+    """What is known of the last run of a local job; times in seconds since 1970, None: not recorded.
 
-    ``end`` proves that the program ended and its outputs are back, but for those that are ``lost``; ``problem`` that
-    the driver failed, not the program.
+    ``end`` proves that the program ended and that its outputs came back, except those in ``lost``. ``problem`` proves
+    that the driver failed, not the program.
     """
 
     start: int | None = None
@@ -66,26 +66,26 @@ class DriverStatus:
     host: str | None = None
     pid: int | None = None
     scratch: str | None = None
-    """Its scratch folder on that host; None where that has no plain name."""
+    """Its scratch folder on that host; None also for one without a printable name."""
     again: int | None = None
-    """When the batch system last started it again after this run had come to its end: the program was not run again."""
+    """When the batch system last started it again after this run's end; the program was not run again then."""
     index: int | None = None
-    """Which of the grid job's local jobs it is, from 1."""
+    """The local job's index in the grid job, from 1."""
     token: str | None = None
-    """Name of the submission it came with."""
+    """The token of its submission."""
     cpu_seconds: float | None = None
     problem: str | None = None
     phases: tuple[PhaseStatus, ...] = ()
     caught: tuple[CaughtSignal, ...] = ()
-    """In their order; of more than :data:`MAX_CAUGHT` the first."""
+    """The first :data:`MAX_CAUGHT`, in their order."""
     lost: tuple[str, ...] = ()
     """What could not be brought back, and why, as ``output/name: Permission denied``."""
 
     @property
     def interruption(self) -> str | None:
-        """The signal that told the driver to end while its program ran, or at the moment at which that ended.
+        """The signal that asked the driver to end while the program ran, or at the moment of its end.
 
-        A program may end well because of that: one whose children were sent the signal before it, or that obeyed.
+        Even a program that ended with exit code 0 may have ended because of that signal.
         """
         ending = (
             caught.signal
@@ -96,7 +96,7 @@ class DriverStatus:
 
 
 def _read_text(value: bytes) -> str:
-    # The text will stand in XML, which takes no control characters.
+    # XML, where the text goes, permits no control characters.
     return "".join(letter if letter.isprintable() else "?" for letter in value[:500].decode(errors="replace"))
 
 
@@ -114,24 +114,23 @@ _FIELDS: dict[bytes, tuple[str, re.Pattern[bytes], Callable[[bytes], Any]]] = {
     b"end": ("end", re.compile(rb"\d{1,12}"), int),
     b"problem": ("problem", re.compile(rb".+"), _read_text),
 }
+_START = re.compile(rb"start \d{1,12}")
 _CAUGHT = re.compile(rb"([A-Z0-9]{1,10}) (\d{1,12})(?: (\d{1,9}))?")
 _PHASE = re.compile(rb"([A-Za-z0-9_.-]{1,40}) (\d{1,15}) (\d{1,15})(?: ([A-Za-z0-9_.-]{1,20}))?")
-
 _OUTPUT = re.compile(rb"([A-Za-z0-9_.-]{1,40}) ([A-Za-z0-9_.+=,@%/-]{1,200})")
 
 
 def read_status(data: bytes) -> DriverStatus:
-    """The status that a file's content gives; lines that are torn, unknown or garbage do not count.
-
-    A later ``start`` (the batch system ran the local job again) forgets everything before it.
-    """
+    """The status in a file's content: that of the last run. Torn, unknown and malformed lines are ignored."""
     fields: dict[str, Any] = {}
     phases: dict[str, PhaseStatus] = {}
     outputs: dict[str, dict[str, None]] = {}
     caught: list[CaughtSignal] = []
     lost: list[str] = []
     # What follows the last line break is still being written.
-    for line in data.split(b"\n")[:-1]:
+    lines = data.split(b"\n")[:-1]
+    last_start = max((number for number, line in enumerate(lines) if _START.fullmatch(line)), default=0)
+    for line in lines[last_start:]:
         key, _, value = line.partition(b" ")
         if key == b"phase":
             _note_phase(phases, value)
@@ -143,20 +142,14 @@ def read_status(data: bytes) -> DriverStatus:
         elif key == b"lost" and value and len(lost) < MAX_LOST:
             lost.append(_read_text(value))
         elif key in _FIELDS and _FIELDS[key][1].fullmatch(value):
-            if key == b"start":
-                fields.clear()
-                phases.clear()
-                outputs.clear()
-                caught.clear()
-                lost.clear()
             name, _, convert = _FIELDS[key]
             fields[name] = convert(value)
-    told = tuple(replace(phase, outputs=tuple(outputs.get(phase.name, ()))) for phase in phases.values())
-    return DriverStatus(**fields, phases=told, caught=tuple(caught), lost=tuple(lost))
+    reported = tuple(replace(phase, outputs=tuple(outputs.get(phase.name, ()))) for phase in phases.values())
+    return DriverStatus(**fields, phases=reported, caught=tuple(caught), lost=tuple(lost))
 
 
 def read_phase(value: bytes) -> PhaseStatus | None:
-    """The phase of ``NAME DONE TOTAL [UNIT]``; None where it is none."""
+    """The phase in ``NAME DONE TOTAL [UNIT]``; None for anything else."""
     match = _PHASE.fullmatch(value)
     if match is None:
         return None
@@ -178,9 +171,9 @@ def _note_output(outputs: dict[str, dict[str, None]], phase: str, name: str) -> 
 
 
 def fetch_status(file: Path) -> DriverStatus:
-    """The status in ``file``, empty where there is none yet; of a huge file its first and last part.
+    """The status in ``file``, empty if there is no file yet; of a huge file the first and the last part are read.
 
-    :raises OSError: it is there but cannot be read, is anything else but a file, or lies in a folder that is a link.
+    :raises OSError: it exists but cannot be read, is not a regular file, or lies in a folder that is a link.
     """
     try:
         stream = open_unlinked(file)
@@ -191,11 +184,11 @@ def fetch_status(file: Path) -> DriverStatus:
         data = stream.read(_HEAD)
         if size > _HEAD:
             stream.seek(max(_HEAD, size - _TAIL))
-            # The cuts leave two torn lines, which must not make one that looks whole.
+            # Of the two lines that are cut, nothing is kept: together they might look like one line.
             data = data.rpartition(b"\n")[0] + b"\n" + stream.read(_TAIL).partition(b"\n")[2]
     return read_status(data)
 
 
 def render_stem(grid_job: str, local_id: str) -> str:
-    """The beginning of the names of what a local job brings back, as the driver makes it."""
+    """The beginning of the names of a local job's outputs, as the driver makes them."""
     return f"{grid_job}.{local_id.replace('/', '_')}"

@@ -1,4 +1,4 @@
-"""Unpacks the tar of a grid job, safely, lays out its folders for the local jobs of another, and reads its manifest."""
+"""Reads output tars: unpacks them safely, lays out their folders for another grid job, and reads their manifest."""
 
 import errno
 import io
@@ -20,11 +20,11 @@ _OVERHEAD = 4096
 
 
 def unpack(tar: Path, destination: Path, limits: TarLimits) -> None:
-    """Unpack an uncompressed tar into ``destination``, which must not exist yet or be an empty folder; all or nothing.
+    """Unpack an uncompressed tar into ``destination``, a new or empty folder: all of it, or nothing.
 
-    Files get mode 0600, or 0700 where the tar says executable; folders 0700; owners and dates of the tar do not count.
+    Files get mode 0600, executable ones 0700, folders 0700; the tar's owners and dates are ignored.
 
-    :raises SandboxError: naming the member and what is wrong with it; then ``destination`` is as it was before.
+    :raises SandboxError: naming the member and what is wrong with it; then ``destination`` is unchanged.
     """
     try:
         temporary = Path(tempfile.mkdtemp(prefix=destination.name + ".tmp", dir=destination.parent))
@@ -44,7 +44,7 @@ def unpack(tar: Path, destination: Path, limits: TarLimits) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-# What the kernel says where it may not put a folder in the place of what is there.
+# What rename(2) says if the destination is not an empty folder.
 _TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
 
 # What tarfile raises for damaged headers, by its source; RecursionError for a chain of extended headers.
@@ -62,13 +62,13 @@ def _unpack_into(tar: Path, folder: Path, limits: TarLimits) -> None:
                 forget_members(archive)
                 unpacking.add(member)
         file.seek(archive.offset)
-        # tarfile takes a header that it cannot read for the end.
+        # tarfile takes a damaged header for the end.
         if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
             raise SandboxError(f"{tar} is damaged or cut short at byte {archive.offset}")
 
 
 class _CarefulFile(io.BufferedReader):
-    """The tar file as tarfile reads it: a damaged header cannot make it read much at once, or without end."""
+    """The tar file as tarfile reads it: a damaged header cannot make it read much at once, or endlessly."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is None or not 0 <= size <= _LONGEST_READ:
@@ -77,15 +77,13 @@ class _CarefulFile(io.BufferedReader):
 
 
 class _Unpacking:
-    """Puts members below a folder that nobody else writes to, so what was made once is still what it was."""
+    """Writes members below a folder into which nobody else writes, so entries stay what they were made as."""
 
     def __init__(self, archive: tarfile.TarFile, folder: Path, limits: TarLimits) -> None:
         self._archive = archive
         self._folder = folder
         self._limits = limits
-        self._folders: set[tuple[str, ...]] = {()}
-        self._files: set[tuple[str, ...]] = set()
-        self._links: set[tuple[str, ...]] = set()
+        self._kinds: dict[tuple[str, ...], str] = {(): "folder"}
         self._bytes_left = limits.max_bytes
 
     def add(self, member: tarfile.TarInfo) -> None:
@@ -94,8 +92,8 @@ class _Unpacking:
             raise _refusal(member, f"{member.size} bytes would pass the limit max_bytes = {self._limits.max_bytes}")
         self._bytes_left -= member.size
         self._make(member, _read_parts(member.name))
-        # The folder itself does not count.
-        if len(self._folders) + len(self._files) + len(self._links) - 1 > self._limits.max_files:
+        # Without the folder itself.
+        if len(self._kinds) - 1 > self._limits.max_files:
             raise _refusal(member, f"there are more entries than the limit max_files = {self._limits.max_files}")
 
     def _make(self, member: tarfile.TarInfo, parts: tuple[str, ...]) -> None:
@@ -103,7 +101,7 @@ class _Unpacking:
             self._make_folders(parts)
             return
         self._make_folders(parts[:-1])
-        if not parts or parts in self._folders or parts in self._files or parts in self._links:
+        if parts in self._kinds:
             raise _refusal(member, "it is there already")
         if member.issym():
             self._add_symlink(member, parts)
@@ -117,31 +115,30 @@ class _Unpacking:
     def _make_folders(self, parts: tuple[str, ...]) -> None:
         for depth, _ in enumerate(parts, 1):
             path = parts[:depth]
-            if path in self._folders:
-                continue
-            if path in self._files or path in self._links:
+            if path not in self._kinds:
+                self._path(path).mkdir(mode=0o700)
+                self._kinds[path] = "folder"
+            elif self._kinds[path] != "folder":
                 raise SandboxError(f"{'/'.join(parts)!r} in the tar is refused: {'/'.join(path)!r} is no folder")
-            self._path(path).mkdir(mode=0o700)
-            self._folders.add(path)
 
     def _add_symlink(self, member: tarfile.TarInfo, parts: tuple[str, ...]) -> None:
         if not stays_inside(member.linkname, len(parts) - 1):
             raise _refusal(member, f"a link to {member.linkname!r} leads out of the folder")
         self._path(parts).symlink_to(member.linkname)
-        self._links.add(parts)
+        self._kinds[parts] = "link"
 
     def _add_hardlink(self, member: tarfile.TarInfo, parts: tuple[str, ...]) -> None:
         target = _read_parts(member.linkname)
-        if target not in self._files:
+        if self._kinds.get(target) != "file":
             raise _refusal(member, f"a hard link to {member.linkname!r}, which is no file before it in the tar")
         os.link(self._path(target), self._path(parts))
-        self._files.add(parts)
+        self._kinds[parts] = "file"
 
     def _add_file(self, source: IO[bytes], parts: tuple[str, ...], mode: int) -> None:
         descriptor = os.open(self._path(parts), os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with source, open(descriptor, "wb") as file:
             shutil.copyfileobj(source, file)
-        self._files.add(parts)
+        self._kinds[parts] = "file"
 
     def _path(self, parts: tuple[str, ...]) -> Path:
         return self._folder.joinpath(*parts)
@@ -159,11 +156,12 @@ def _refusal(member: tarfile.TarInfo, reason: str) -> SandboxError:
 
 
 def lay_out(tar: Path, folders: Mapping[str, str], destination: Path, limits: TarLimits) -> None:
-    """Unpack folders of an output tar, by their names in it, under new names into ``destination``: all, or nothing.
+    """Unpack folders of an output tar into ``destination``, renamed as ``folders`` (old name: new name) says.
 
-    What is there already stays; a folder that the tar does not have is left out. One process at a time.
+    All, or nothing; nothing is done if ``destination`` exists. Folders that are not in the tar are left out. Only one
+    process may do it at a time.
 
-    :raises SandboxError: the tar is not sound, or the disk does not take it.
+    :raises SandboxError: the tar is damaged, or the disk is full.
     """
     if destination.exists():
         return
@@ -174,7 +172,7 @@ def lay_out(tar: Path, folders: Mapping[str, str], destination: Path, limits: Ta
         chosen.mkdir(mode=0o700, parents=True)
         unpack(tar, unpacked, limits)
         for name, new_name in folders.items():
-            # A link would lead elsewhere from its new place.
+            # From its new place a link would lead elsewhere.
             if (unpacked / name).is_dir() and not (unpacked / name).is_symlink():
                 (unpacked / name).rename(chosen / new_name)
         sync_tree(chosen)
@@ -185,7 +183,7 @@ def lay_out(tar: Path, folders: Mapping[str, str], destination: Path, limits: Ta
 
 
 def sync_tree(top: Path) -> None:
-    """Bring everything below a folder to the disk: the name that it gets then says that all of it is there."""
+    """Write everything below a folder to the disk, so that a later rename proves that it is complete."""
     for path, _, names in os.walk(top):
         files = [os.path.join(path, name) for name in names]  # noqa: PTH118 names of os.walk
         for name in [*(file for file in files if not os.path.islink(file)), path]:  # noqa: PTH114
@@ -197,9 +195,9 @@ def sync_tree(top: Path) -> None:
 
 
 def read_manifest(tar: Path, grid_job: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The items of an output's manifest, one after another, each with the name of its list.
+    """The items of an output tar's manifest, one after another, each with the name of its list.
 
-    :raises OSError, ValueError, LookupError, tarfile.TarError: it is not there, or damaged.
+    :raises OSError, ValueError, LookupError, tarfile.TarError: it is missing or damaged.
     """
     with open_regular(tar) as file, tarfile.open(fileobj=file) as archive:
         while (member := archive.next()) and member.name != f"{grid_job}/manifest.json":
@@ -211,13 +209,13 @@ def read_manifest(tar: Path, grid_job: str) -> Iterator[tuple[str, dict[str, Any
 
 
 def forget_members(archive: tarfile.TarFile) -> None:
-    """Have tarfile keep none of those that were read: it would keep all."""
+    """Save memory: tarfile would keep every member that it has read."""
     archive.members.clear()  # type: ignore[attr-defined]
 
 
 def _read_items(manifest: IO[bytes]) -> Iterator[tuple[str, dict[str, Any]]]:
     name, item, line = "", b"", b""
-    # In tars of earlier versions an item has several lines.
+    # Earlier versions wrote an item in several lines.
     for line in manifest:
         if line.startswith(b' "'):
             name = line.split(b'"')[1].decode()

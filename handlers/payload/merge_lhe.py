@@ -1,8 +1,8 @@
-"""Merges Les Houches event files: ``merge_lhe.py plain|gzip OUTPUT LIST``; LIST has the name of an input a line.
+"""Merges Les Houches event files: ``merge_lhe.py plain|gzip OUTPUT LIST``; LIST has one input file name per line.
 
-It needs Python only. The merged file has the first one's header, and every event as it was, byte by byte. Inputs are
-read three times (counted and compared, copied, counted in what was written), never with more than `MOST` in memory.
-What is no well-formed XML, or would make a file that says what is not so, is an error that names it.
+It needs only Python. The merged file has the header of the first input, and every event byte for byte. Each event is
+read three times (counted and compared, copied, counted in the output), with at most `MOST` bytes in memory. An input
+that is not well-formed XML, or that would make the merged file untrue, is an error that names the input.
 """
 
 import gzip
@@ -19,19 +19,19 @@ from typing import IO
 from xml.parsers import expat
 
 CHUNK = 1 << 18
-"""So many bytes are read at once."""
+"""Bytes read at once."""
 MOST = 1 << 26
-"""Bytes that the header, or one event, may have; a hostile file must not take all memory."""
+"""Most bytes of the header, or of one event: a hostile file must not use up the memory."""
 MOST_PROCESSES = 10_000
 DEEPEST = 100
-"""So many elements may lie in each other."""
+"""Most XML elements nested in each other."""
 ENCODINGS = ("UTF-8", "US-ASCII", "ISO-8859-1")
-"""What makes a file LHE is ASCII: in these it is the same, and what is read is UTF-8."""
+"""Encodings in which all that matters here, which is ASCII, is the same as in UTF-8."""
 ROOT = "LesHouchesEvents"
 EVENTS = ("event", "eventgroup")
 BEAMS = {"beams": slice(0, 2), "beam energies": slice(2, 4), "PDF groups": slice(4, 6), "PDF sets": slice(6, 8),
          "weighting strategies": slice(8, 9)}  # fmt: skip
-"""What the numbers in the first line of <init> are."""
+"""The meaning of the numbers in the first line of <init>."""
 
 
 File = IO[bytes] | gzip.GzipFile
@@ -45,7 +45,7 @@ class MergeError(Exception):
 
 @dataclass(frozen=True)
 class Head:
-    """All of a file up to the end of its <init>; numbers are as written."""
+    """A file up to the end of its <init>; numbers are kept as written."""
 
     before: bytes
     beams: tuple[str, ...]
@@ -62,16 +62,16 @@ class Head:
 
 
 class EventFile:
-    """One file as it is parsed: gives its head, and then event after event, to who wants them."""
+    """Parses one file; calls ``take_head`` once, and then ``take_event`` for each event."""
 
     def __init__(self, name: str, take_head: Callable[[Head], None], take_event: Callable[[bytes], None]) -> None:
         self.name, self.events = name, 0
         self._take_head, self._take_event = take_head, take_event
         self._window, self._base = bytearray(), 0
         self._begin: int | None = 0
-        """Where the piece begins that is being read: the head, or an event."""
+        """Where the head, or the event, that is being read begins; None: between events."""
         self._done = 0
-        """Where the last one ended."""
+        """Where the last head or event ended."""
         self._has_head = False
         self._path: list[str] = []
         self._init_at, self._version = 0, ""
@@ -80,11 +80,11 @@ class EventFile:
         self._parser.XmlDeclHandler = self._check_encoding
         self._parser.StartElementHandler = self._start
         self._parser.EndElementHandler = self._end
-        # Entities are declared nowhere else.
+        # Entities can be declared only there.
         self._parser.StartDoctypeDeclHandler = self._refuse_doctype
 
     def read(self) -> int:
-        """Read it to its end; the number of its events.
+        """Read the file to its end; gives the number of its events.
 
         :raises MergeError: naming the file.
         """
@@ -114,7 +114,7 @@ class EventFile:
         raise self._fault("has a DOCTYPE, which no event file needs and which may declare entities")
 
     def _forget(self) -> None:
-        """Keep only what may be wanted yet: where the parser stands within a tag, not every expat can tell."""
+        """Drop what is no longer needed; within a tag not every expat can tell its position, so all of that stays."""
         at = self._done if self._begin is None else self._begin
         del self._window[: at - self._base]
         self._base = at
@@ -205,7 +205,7 @@ def read_number(text: str) -> float:
 
 
 def check_agreement(first: str, head: Head, other: str, found: Head) -> None:
-    """Raise MergeError with the first difference between two files that would make one of them untrue."""
+    """Raise MergeError for the first difference that forbids merging two files."""
     pairs: Iterator[tuple[str, Sequence[str], Sequence[str]]] = (
         (what, head.beams[part], found.beams[part]) for what, part in BEAMS.items()
     )
@@ -227,7 +227,7 @@ def _disagree(first: str, other: str, what: str, ours: Sequence[str], theirs: Se
 
 
 def average(found: Sequence[Processes], events: Sequence[int]) -> Processes:
-    """The processes of all files together: each file's cross section counts as its events, the highest weight stays."""
+    """The processes of the merged file: cross sections weighted by the number of events, and the highest weight."""
     processes = {}
     for name, words in found[0].items():
         rows = [[read_number(word) for word in one[name]] for one in found]

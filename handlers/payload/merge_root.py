@@ -1,7 +1,7 @@
 """Merges ROOT files: ``merge_root.py OUTPUT INPUT...`` sums histograms, appends trees and RNTuples.
 
-It needs Python and uproot only, for RNTuples one that writes them. What it cannot merge faithfully (other classes,
-branches that uproot cannot write) is an error that names it: a site then configures ROOT's own hadd as merge command.
+It needs only Python and uproot; for RNTuples, an uproot that can write them. An object that it cannot merge faithfully
+(another class, a branch that uproot cannot write) is an error: a site then configures ROOT's hadd as merge command.
 """
 
 import sys
@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from typing import Any
 
 CHUNK = "50 MB"
-"""So much of a tree is in memory at once."""
+"""The part of a tree that is in memory at once."""
 DIMENSIONS = {f"TH{number}{kind}": number for number in (1, 2) for kind in "CSIFD"}
 SUMS = (
     ("fEntries", "fTsumw", "fTsumw2", "fTsumwx", "fTsumwx2"),
     ("fTsumwy", "fTsumwy2", "fTsumwxy"),
 )
-"""What TH1 adds up beside its bins, and what TH2 adds to that."""
+"""The statistics that TH1 sums in addition to its bins, and those that only TH2 has."""
 
 
 class MergeError(Exception):
@@ -23,7 +23,7 @@ class MergeError(Exception):
 
 
 class HistogramSum:
-    """Histograms added up: bins, their variances and statistics; axes and title are the first one's."""
+    """The sum of histograms: bins, variances and statistics; axes and title are those of the first."""
 
     def __init__(self, name: str, first: Any) -> None:
         self.name, self.kind, self.first = name, first.classname, first
@@ -33,7 +33,7 @@ class HistogramSum:
         self.statistics = {sums: 0.0 for part in SUMS[: self.dimensions] for sums in part}
 
     def add(self, histogram: Any) -> None:
-        """Add one; raises MergeError where its bins are others."""
+        """Add a histogram; raises MergeError if its bins differ."""
         for axis in range(self.dimensions):
             if histogram.axis(axis).edges().tolist() != self.first.axis(axis).edges().tolist():
                 raise MergeError(f"the histograms {self.name} have different bins")
@@ -60,7 +60,7 @@ class HistogramSum:
 
 
 class AppendedTree:
-    """A tree that is being written; what is appended must have the first one's branches."""
+    """A tree that is being written; all inputs must have the same branches."""
 
     def __init__(self, name: str, first: Any, output: Any) -> None:
         import awkward
@@ -69,7 +69,7 @@ class AppendedTree:
         self.types = {branch.name: branch.typename for branch in first.branches}
         leaves = {branch.name: branch.count_leaf for branch in first.branches}
         counters = {branch: leaf.member("fName") for branch, leaf in leaves.items() if leaf is not None}
-        # uproot writes the branches that count others by itself.
+        # uproot itself writes the branches that hold the lengths of others.
         self.branches = [branch for branch in leaves if branch not in counters.values()]
         none = first.arrays(self.branches, entry_stop=0)
         types = {branch: awkward.type(none[branch]).content for branch in self.branches}
@@ -78,7 +78,7 @@ class AppendedTree:
         )
 
     def add(self, tree: Any) -> None:
-        """Append the entries of one; raises MergeError where its branches are others."""
+        """Append the entries of a tree; raises MergeError if its branches differ."""
         if {branch.name: branch.typename for branch in tree.branches} != self.types:
             raise MergeError(f"the trees {self.name} have different branches")
         for chunk in tree.iterate(self.branches, step_size=CHUNK):
@@ -86,7 +86,7 @@ class AppendedTree:
 
 
 class AppendedNtuple:
-    """An RNTuple that is being written; what is appended must have the first one's fields."""
+    """An RNTuple that is being written; all inputs must have the same fields."""
 
     def __init__(self, name: str, first: Any, output: Any) -> None:
         if not hasattr(output, "mkrntuple"):
@@ -101,7 +101,7 @@ class AppendedNtuple:
         return [(name, ntuple[name].typename) for name in ntuple.keys()]  # noqa: SIM118 it is no mapping
 
     def add(self, ntuple: Any) -> None:
-        """Append the entries of one; raises MergeError where its fields are others."""
+        """Append the entries of an RNTuple; raises MergeError if its fields differ."""
         if self._read_types(ntuple) != self.types:
             raise MergeError(f"the RNTuples {self.name} have different fields")
         for chunk in ntuple.iterate(step_size=CHUNK):
@@ -109,7 +109,7 @@ class AppendedNtuple:
         self.entries += ntuple.num_entries
 
     def check(self, written: Any) -> None:
-        """Raise MergeError where what was written is not what was read: uproot writes some types as others."""
+        """Raise MergeError if the written RNTuple differs from its inputs: uproot writes some types as others."""
         if written.num_entries != self.entries:
             raise MergeError(f"the RNTuple {self.name} has {written.num_entries} entries, and its parts {self.entries}")
         for (name, read), (_, found) in zip(self.types, self._read_types(written), strict=True):
@@ -134,7 +134,7 @@ def merge(output: str, inputs: Sequence[str]) -> None:
     found: dict[str, Part] = {}
     with uproot.recreate(output) as merged:
         for name in inputs:
-            # Not by the name alone: in "A:B" uproot would look for an object B of the file A.
+            # A name alone would not do: uproot reads "A:B" as the object B in the file A.
             with uproot.open({name: None}) as file:
                 merge_file(file, found, merged)
         for part in found.values():
@@ -147,7 +147,7 @@ def merge(output: str, inputs: Sequence[str]) -> None:
 
 
 def merge_file(file: Any, found: dict[str, Part], merged: Any) -> None:
-    """Add every object of one file to what was found before; raises MergeError for one that cannot be merged."""
+    """Add every object of one file; raises MergeError for one that cannot be merged."""
     for name, kind in file.classnames(recursive=True, cycle=False).items():
         if kind in ("TDirectory", "TDirectoryFile"):
             continue
@@ -166,7 +166,7 @@ def merge_file(file: Any, found: dict[str, Part], merged: Any) -> None:
 def main(words: Sequence[str]) -> int:
     """Merge; 1 with one line on stderr where it cannot be done."""
     try:
-        import uproot  # noqa: F401 looked for before anything is read
+        import uproot  # noqa: F401 checked before anything is read
     except ImportError as error:
         print(f"merge_root.py: {sys.executable} cannot import uproot ({error}): pip install uproot", file=sys.stderr)
         return 1

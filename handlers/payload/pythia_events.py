@@ -1,7 +1,7 @@
-"""One local job of type pythia: makes its slice of the events and the histogram of their dimuon mass.
+"""The payload of job type pythia: makes a slice of the events and the histogram of their dimuon mass.
 
 ``pythia_events.py CARD --mass-window LOW HIGH --bins N``, run in the scratch folder of a local job, with the slice in
-``SAMGRID_EVENTS``, ``SAMGRID_FIRST_EVENT`` and ``SAMGRID_SEED``. It needs Python and pythia8mc only, and writes
+``SAMGRID_EVENTS``, ``SAMGRID_FIRST_EVENT`` and ``SAMGRID_SEED``. It needs only Python and pythia8mc, and writes
 
 - ``output/events.lhe``: the hard processes in the Les Houches event format (hep-ph/0609017), numbered by comments;
 - ``output/dimuon-mass.json``: the mass of the hardest μ+ and μ- of the final state, after showers, in bins of GeV;
@@ -25,7 +25,7 @@ OUTPUT = Path("output")
 REPORTS = 20
 """Most reports of progress in one phase."""
 FAILURES_IN_A_ROW = 10
-"""So many events that Pythia cannot complete, one after the other, end the job."""
+"""Events that Pythia cannot complete, one after the other, before the local job fails."""
 PICOBARN = 1e9
 """Picobarns in a millibarn, Pythia's unit."""
 PROCESS = 9999
@@ -46,7 +46,7 @@ class EventSlice:
 
 
 def read_slice(environment: Mapping[str, str]) -> EventSlice:
-    """The slice that the local job's environment gives; raises PayloadError naming what is missing or no number."""
+    """The slice from the environment; raises PayloadError naming a variable that is missing or not a number."""
     numbers = []
     for name in ("SAMGRID_FIRST_EVENT", "SAMGRID_EVENTS", "SAMGRID_SEED"):
         text = environment.get(name, "")
@@ -57,25 +57,25 @@ def read_slice(environment: Mapping[str, str]) -> EventSlice:
 
 
 class Phase:
-    """Tells how far a phase is, a bounded number of times; tells nobody where ``samgrid-report`` is not on PATH."""
+    """Reports the progress of a phase a bounded number of times, if ``samgrid-report`` is on PATH."""
 
     def __init__(self, name: str, total: int) -> None:
         self.name, self.total = name, total
-        # The phase's begin is reported too.
+        # One of the reports is that of the beginning.
         self.step = -(-total // (REPORTS - 1))
         self.program = shutil.which("samgrid-report")
         self.run_report(0)
 
     def run_report(self, done: int) -> None:
-        """Report that ``done`` events have passed this phase, if it is time for a report."""
+        """Report that ``done`` events have passed this phase, if a report is due."""
         if self.program and (done % self.step == 0 or done == self.total):
             words = ["phase", self.name, f"{done}/{self.total}", "events"]
-            # The events matter more than their progress: a report that fails has said why on stderr.
+            # A report that fails does no harm, and prints why on stderr.
             subprocess.run([self.program, *words], check=False)
 
 
 def run_initialisation(card: Path, seed: int) -> Any:
-    """Pythia ready for its first event; raises PayloadError where the module, a setting or the process is no good."""
+    """Pythia, initialised; raises PayloadError if the module is missing, or a setting or the process is wrong."""
     try:
         import pythia8mc
     except ImportError as error:
@@ -92,7 +92,7 @@ def run_initialisation(card: Path, seed: int) -> Any:
 
 
 class EventFile:
-    """A Les Houches event file that is being written; its cross section is filled in at the end."""
+    """A Les Houches event file that is being written; the cross section is filled in at the end."""
 
     def __init__(self, file: BinaryIO, pythia: Any) -> None:
         self.file = file
@@ -106,7 +106,7 @@ class EventFile:
         self._write("</init>\n")
 
     def write_cross_section(self, value: float, error: float) -> None:
-        """Write the line with the cross section and its error, from mb to the format's pb; it never changes length."""
+        """Write the line with cross section and error, converted from mb to pb; its length never changes."""
         self._write(f"{value * PICOBARN:.6e} {error * PICOBARN:.6e} {1:.6e} {PROCESS}\n")
 
     def write_event(self, number: int, process: Any, info: Any) -> None:
@@ -127,7 +127,7 @@ class EventFile:
 
 
 STATUS_CODES = {-21: -1, -22: 2}
-"""Les Houches' status of what Pythia counts as incoming and as intermediate; all else is outgoing, 1."""
+"""Les Houches status of Pythia's incoming and intermediate particles; all others are outgoing, 1."""
 
 
 def render_particle(particle: Any) -> str:
@@ -140,7 +140,7 @@ def render_particle(particle: Any) -> str:
 
 
 def run_one_event(pythia: Any) -> int:
-    """Make the next event; the number of failures before it. Raises PayloadError where Pythia gives up."""
+    """Make the next event; gives the number of failures before it. Raises PayloadError if Pythia gives up."""
     for failures in range(FAILURES_IN_A_ROW):
         if pythia.next():
             return failures
@@ -148,7 +148,7 @@ def run_one_event(pythia: Any) -> int:
 
 
 def generate(pythia: Any, share: EventSlice) -> tuple[list[float], int]:
-    """Write the events; their dimuon masses in GeV (NaN without a pair), and how many failed beside them."""
+    """Write the events; gives their dimuon masses in GeV (NaN without a pair), and the number of failed events."""
     masses: list[float] = []
     failed = 0
     phase = Phase("generate", share.events)
@@ -160,14 +160,14 @@ def generate(pythia: Any, share: EventSlice) -> tuple[list[float], int]:
             if info.weight() != 1:
                 raise PayloadError(f"event of weight {info.weight():g}: settings that weight events are not supported")
             events.write_event(share.first + done - 1, pythia.process, info)
-            masses.append(find_dimuon_mass(pythia.event))
+            masses.append(compute_dimuon_mass(pythia.event))
             phase.run_report(done)
         events.write_end(info)
     return masses, failed
 
 
-def find_dimuon_mass(event: Any) -> float:
-    """The mass in GeV of the μ+ and the μ- that are hardest in transverse momentum; NaN where one is missing."""
+def compute_dimuon_mass(event: Any) -> float:
+    """The mass in GeV of the μ+ and μ- of highest transverse momentum; NaN if one is missing."""
     muons = [particle for particle in event if particle.isFinal() and particle.idAbs() == 13]
     sides = [[muon for muon in muons if muon.id() == code] for code in (13, -13)]
     if not all(sides):
@@ -177,9 +177,9 @@ def find_dimuon_mass(event: Any) -> float:
 
 
 def fill_histogram(masses: Sequence[float], low: float, high: float, bins: int) -> dict[str, Any]:
-    """The histogram as it is written: bins of equal width; a mass on an edge belongs to the bin above it."""
+    """The histogram as JSON: bins of equal width; a mass on an edge belongs to the bin above it."""
     edges = [low + (high - low) * index / bins for index in range(bins + 1)]
-    # One place more on either side: below the first edge, and from the last one on.
+    # The first and the last count are underflow and overflow.
     counts = [0] * (bins + 2)
     without_pair = 0
     phase = Phase("histogram", len(masses))
@@ -201,7 +201,7 @@ def fill_histogram(masses: Sequence[float], low: float, high: float, bins: int) 
 
 
 def summarise(pythia: Any, share: EventSlice, failed: int) -> dict[str, Any]:
-    """The summary as it is written; ``tried`` counts the trials of the hard process, the cross section's sample."""
+    """The summary as JSON; ``tried`` is the number of trials of the hard process, the sample of the cross section."""
     info = pythia.infoPython()
     return {
         "generator": "Pythia",
@@ -219,12 +219,12 @@ def summarise(pythia: Any, share: EventSlice, failed: int) -> dict[str, Any]:
 
 
 def write_json(name: str, content: Mapping[str, Any]) -> None:
-    """Write one result for machines and people."""
+    """Write a result as JSON."""
     (OUTPUT / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def run_slice(arguments: argparse.Namespace) -> None:
-    """Make the events, the histogram and the summary of this local job."""
+    """Write the events, the histogram and the summary of this local job."""
     share = read_slice(os.environ)
     pythia = run_initialisation(arguments.card, share.seed)
     OUTPUT.mkdir(exist_ok=True)

@@ -124,7 +124,7 @@ def _remove_gathered(account: Account, job_id: str, gathered: Gathered) -> None:
     except OSError:  # it is no folder any more: nothing of it was gathered
         return
     # One that a host brought back meanwhile, long given up, is not in the tar.
-    for job in itertools.compress(account.database.local_jobs.lines(job_id), gathered.whole):
+    for job in itertools.compress(account.database.local_jobs.lines(job_id), gathered.complete):
         name = f"{render_stem(job_id, str(job.local_id))}.output"
         try:
             remove_folder(Path(name), results)

@@ -17,7 +17,7 @@ from adapters import (
     Step,
     Sweep,
     canonical_name,
-    find_needs,
+    read_needs,
 )
 from adapters.job_adapter import HIGHEST_SEED
 from adapters.sweep import SPLIT_FILES
@@ -170,7 +170,7 @@ def prepare_grid_job(account: Account, given: Given, folder: Path, first: GridJo
     job.put_request(given, folder)
     if steps:
         job.put_steps(step.name for step in steps)
-        job.put_needs(find_needs(steps))
+        job.put_needs(read_needs(steps))
     else:
         count = count_local_jobs(adapter)
         seed = adapter.request.get("seed") or random.Random(job_id).randint(1, HIGHEST_SEED)

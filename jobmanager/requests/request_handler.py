@@ -16,8 +16,8 @@ from adapters import (
     Step,
     Sweep,
     TooLarge,
-    find_faults_of_order,
-    find_size_faults,
+    check_order,
+    check_sizes,
 )
 from adapters.sweep import SPLIT_FILES
 from jobmanager.requests.attributes import (
@@ -103,7 +103,7 @@ def find_steps(adapter: JobAdapter) -> Sequence[Step]:
         names = [step.name for step in steps]
     if len(set(names)) < len(names) or not all(map(STEP_NAME.fullmatch, names)):
         raise HandlerError(f"handler {adapter.jobType}: getSteps gives names that are no names, or twice: {names}")
-    if faults := find_faults_of_order(steps):
+    if faults := check_order(steps):
         raise HandlerError(f"handler {adapter.jobType}: getSteps: {'; '.join(faults)}")
     return steps
 
@@ -188,7 +188,7 @@ def _find_faults(adapter: JobAdapter) -> list[str]:
     elif directory and not os.path.isdir(directory):  # noqa: PTH112 as above
         faults.append(f"directory: no such folder: {directory}")
     faults += _find_sweep_faults(adapter)
-    faults += find_size_faults(_find_travelling_files(adapter.request), adapter.site.limits)
+    faults += check_sizes(_find_travelling_files(adapter.request), adapter.site.limits)
     return list(dict.fromkeys(faults))
 
 

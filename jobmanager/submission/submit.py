@@ -30,7 +30,7 @@ from jobmanager.states.registration import register_local_jobs
 from jobmanager.submission.adoption import adopt
 from jobmanager.submission.credential_copies import find_copies
 from jobmanager.submission.needs import find_needs
-from sandbox.driver import GrownLimits, find_lines_per_file, write_submission_table
+from sandbox.driver import GrownLimits, read_lines_per_file, write_submission_table
 
 logger = logging.getLogger(__name__)
 
@@ -228,7 +228,7 @@ def _render_submission(
         driver=str(places.driver(job.job_id)),
         results=str(places.results(job.job_id)),
         sandbox=str(places.sandbox(job.job_id)),
-        table_lines=find_lines_per_file(places.driver(job.job_id)),
+        table_lines=read_lines_per_file(places.driver(job.job_id)),
         carried=account.configuration.sandbox.transfer is Transfer.BATCH_SYSTEM,
         credentials=tuple(map(str, find_copies(account, job.job_id).values())),
         queue=request["queue"],

@@ -16,7 +16,7 @@ from lxml import etree
 
 from adapters import TooLarge
 from handlers.inputs import Input, NoFiles
-from handlers.merge import CdfConcatenateAdapter, DzeroMergeAdapter, FileKind, cut_groups, find_ending, find_kind
+from handlers.merge import CdfConcatenateAdapter, DzeroMergeAdapter, FileKind, cut_groups, read_ending, read_kind
 from tests.unit.handlers.event_files import render_events
 from tests.unit.handlers.experiments import faults_of, local_jobs, make_handler, run_local_job
 
@@ -47,7 +47,7 @@ def test_a_group_is_as_large_as_it_can_be_and_no_larger(sizes: list[int], target
     [("a.root", ".root"), ("a.7.evt.gz", ".evt.gz"), ("a.gz", ".gz"), ("run.007", ""), ("a", ""), ("a.1.gz", ".gz")],
 )
 def test_a_merged_file_is_called_like_its_inputs(name: str, ending: str) -> None:
-    assert find_ending(name) == ending
+    assert read_ending(name) == ending
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ LHE = b"<LesHouchesEvents>\n"
 )
 def test_a_format_is_known_by_content_or_ending(tmp_path: Path, name: str, content: bytes, kind: FileKind) -> None:
     (tmp_path / name).write_bytes(content)
-    assert find_kind(tmp_path / name) is kind
+    assert read_kind(tmp_path / name) is kind
 
 
 @pytest.mark.parametrize("name", ["a.txt", "sub/d.gz"])

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters import JobAdapter, Step, Value, find_faults_of_order, find_needs
+from adapters import JobAdapter, Step, Value, check_order, read_needs
 from batch_adapters.adapter import Refused
 from batch_adapters.diagnosis import Finding, Level
 from batch_adapters.states import State
@@ -188,13 +188,13 @@ def test_in_any_graph_each_step_begins_once_after_all_that_it_needs(data: st.Dat
         )
         for number, name in enumerate(names)
     ]
-    assert find_faults_of_order(steps) == []
+    assert check_order(steps) == []
     job = GridJob.new("abcdefgh", "structured", "ada", "fork", 100)
     job.put_request([], Path("/"))
     job.put_steps(names)
-    job.put_needs(find_needs(steps))
+    job.put_needs(read_needs(steps))
     needs = GridJob(read_document(GridJob.tag, job.to_bytes(), job.job_id)).needs
-    assert needs == find_needs(steps)
+    assert needs == read_needs(steps)
     for step in steps:
         assert set(needs[step.name]) >= {*(step.after or ()), *filter(None, [step.input_step])}
     states: dict[str, State | None] = dict.fromkeys(names)

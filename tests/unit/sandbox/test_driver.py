@@ -24,7 +24,7 @@ from sandbox.driver import (
     DriverPlan,
     GrownLimits,
     LocalJobEntry,
-    find_lines_per_file,
+    read_lines_per_file,
     render_driver,
     render_table,
     write_submission_table,
@@ -341,9 +341,9 @@ def test_a_large_table_lies_in_files_of_which_a_driver_reads_one(plain_bench: Be
 def test_a_driver_of_an_earlier_version_finds_what_is_submitted_now(plain_bench: Bench) -> None:
     plain_bench.prepare(LocalJobEntry(("/bin/echo", str(line))) for line in range(1, 121))
     driver = plain_bench.sandbox / "driver.sh"
-    assert find_lines_per_file(driver) == LINES_PER_FILE
+    assert read_lines_per_file(driver) == LINES_PER_FILE
     driver.write_text(re.sub(rf"(?<=position - 1\) [/%] ){LINES_PER_FILE}\b", "100", driver.read_text()))
-    write_submission_table(plain_bench.sandbox / "local-jobs", "k-9", range(1, 121), find_lines_per_file(driver))
+    write_submission_table(plain_bench.sandbox / "local-jobs", "k-9", range(1, 121), read_lines_per_file(driver))
     for position in (1, 21, 100, 101):
         assert plain_bench.run_prepared(["/bin/sh", str(driver), "k-9"], JOB_INDEX=str(position)) == 0
         assert plain_bench.read("stdout") == f"{position}\n".encode()

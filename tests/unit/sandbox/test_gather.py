@@ -61,26 +61,26 @@ class Refused(NamedTuple):
 
 @dataclass(frozen=True)
 class Told:
-    """What was gathered, as the manifest tells it, and of which local jobs the output folder is whole."""
+    """What was gathered, as the manifest tells it, and of which local jobs the output folder is complete."""
 
     files: tuple[Content, ...]
     missing: tuple[Missing, ...]
     refused: tuple[Refused, ...]
-    whole: bytes
+    complete: bytes
 
 
-def read_told(tar: Path, whole: bytes) -> Told:
+def read_told(tar: Path, complete: bytes) -> Told:
     manifest = load_manifest(tar)
     missing = tuple(Missing(item["local_id"], tuple(item["what"])) for item in manifest["missing"])
     files = tuple(Content(**item) for item in manifest["files"])
-    return Told(files, missing, tuple(Refused(**item) for item in manifest["refused"]), whole)
+    return Told(files, missing, tuple(Refused(**item) for item in manifest["refused"]), complete)
 
 
 def write(
     results: Path, ends: Sequence[End], extras: Mapping[str, Extra], tar: Path, limits: TarLimits = LIMITS
 ) -> Told:
     gathered = write_output(JOB, results, lambda: ends, extras, tar, limits)
-    told = read_told(tar, gathered.whole)
+    told = read_told(tar, gathered.complete)
     assert gathered.files == len(told.files)
     return told
 
@@ -158,7 +158,7 @@ def test_everything_of_a_local_job_is_in_the_tar_and_in_its_manifest(results: Pa
     with tarfile.open(tar, "r:") as archive:
         names = [member.name.removeprefix(f"{JOB}/") for member in archive if member.isfile()]
     assert [content.path for content in gathered.files] == names[:-1]
-    assert (gathered.missing, gathered.refused, gathered.whole) == ((), (), b"\1")
+    assert (gathered.missing, gathered.refused, gathered.complete) == ((), (), b"\1")
     manifest = load_manifest(tar)
     assert manifest["grid_job"] == JOB
     assert manifest["local_jobs"] == [{"index": 1, "local_id": "t-1.1", "outcome": "failed", "cause": "exit-code"}]
@@ -270,7 +270,7 @@ def test_whole_is_an_output_folder_of_which_nothing_was_left_behind(results: Pat
     os.mkfifo(results / f"{JOB}.t-1.3.output" / "pipe")
     os.mkfifo(results / f"{JOB}.t-1.2.stdout")
     ends = [End(number, name, "failed", None) for number, name in enumerate(("t-1.3", None, "t-1.2", "t-1.1", "t-1.4"))]
-    assert write(results, ends, {}, results.parent / "out.tar").whole == bytes([0, 0, 1, 1, 0])
+    assert write(results, ends, {}, results.parent / "out.tar").complete == bytes([0, 0, 1, 1, 0])
 
 
 def test_a_local_id_with_a_slash_is_found_where_the_driver_put_it(results: Path) -> None:
@@ -291,7 +291,7 @@ def test_where_the_folder_of_results_is_none_all_is_missing(results: Path) -> No
     results.symlink_to("elsewhere")
     told = write(results, [End(1, "t-1.1", "failed", None), End(2, None, "failed", None)], {}, results.parent / "a.tar")
     assert told.missing == (Missing("t-1.1", ("stdout", "stderr", "status")),)
-    assert (told.files, told.refused, told.whole) == ((), (Refused("results", gather.NO_FOLDER),), bytes(2))
+    assert (told.files, told.refused, told.complete) == ((), (Refused("results", gather.NO_FOLDER),), bytes(2))
 
 
 def test_where_a_folder_does_not_say_what_is_in_it_each_entry_is_looked_at(
@@ -317,7 +317,7 @@ def test_where_a_folder_does_not_say_what_is_in_it_each_entry_is_looked_at(
 
 def bundle(room: Path, limits: TarLimits = LIMITS, **parts: Path) -> Told:
     gathered = write_bundle(JOB, parts, {"job.xml": b"<x/>"}, room / "out.tar", limits, "all of it")
-    return read_told(room / "out.tar", gathered.whole)
+    return read_told(room / "out.tar", gathered.complete)
 
 
 def write_part(room: Path, name: str, text: str = "made") -> Path:
@@ -347,7 +347,7 @@ def test_what_each_part_holds_lies_in_a_folder_of_its_name(room: Path) -> None:
     assert os.access(top / "make/k1.1.output/program", os.X_OK)
     (program,) = (content for content in gathered.files if content.path == "again/k2.1.output/program")
     assert (program.size, program.sha256) == (4, hashlib.sha256(b"read").hexdigest())
-    assert (gathered.missing, gathered.refused, gathered.whole) == ((), (), b"")
+    assert (gathered.missing, gathered.refused, gathered.complete) == ((), (), b"")
     assert load_manifest(room / "out.tar")["name"] == "all of it"
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.driver import LINES_PER_FILE, LocalJobEntry, find_lines_per_file, render_table, write_submission_table
+from sandbox.driver import LINES_PER_FILE, LocalJobEntry, read_lines_per_file, render_table, write_submission_table
 from sandbox.files import SandboxError
 
 
@@ -71,6 +71,6 @@ def read_so_far() -> int:
 @pytest.mark.parametrize("text", ["", "#!/bin/sh\ntable=local-jobs\n"])
 def test_a_driver_that_does_not_say_how_it_reads_a_table_reads_as_todays(tmp_path: Path, text: str) -> None:
     driver = tmp_path / "driver.sh"
-    assert find_lines_per_file(driver) == LINES_PER_FILE
+    assert read_lines_per_file(driver) == LINES_PER_FILE
     driver.write_text(text)
-    assert find_lines_per_file(driver) == LINES_PER_FILE
+    assert read_lines_per_file(driver) == LINES_PER_FILE

@@ -1,4 +1,4 @@
 """Batch systems as data, the event generator that follows their logs, and the embedded batch system ``fork``.
 
-A batch system has a folder of its own; what all share (`adapter`, `running`, `generator`) names none of them.
+Each batch system has its own folder; the modules that all share (`adapter`, `running`, `generator`) name none of them.
 """

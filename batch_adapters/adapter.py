@@ -1,62 +1,61 @@
-"""What a batch adapter is: commands, answers, names and states of one batch system, all of it data; no I/O."""
+"""`BatchAdapter` describes one batch system as data: commands, answers and states. Nothing here does I/O."""
 
 import enum
-import functools
 import re
-import string
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from batch_adapters.diagnosis import Diagnosis
+from batch_adapters.naming import Naming
 from batch_adapters.states import CAUSE_OF_WORD, Cause, State
 
 
 class BatchError(Exception):
-    """A batch system did not do what it was asked; the subclass says what the caller should do."""
+    """A batch system did not do what it was asked; the subclass tells the caller what to do."""
 
 
 class Unreachable(BatchError):
-    """Nobody answered: nothing is known and nothing changes; ask again later."""
+    """There was no answer: nothing is known and nothing changes; ask again later."""
 
 
 class Postponed(Unreachable):
-    """Nothing was done, for certain, but it may be later."""
+    """Certainly nothing was done; the same request may succeed later."""
 
 
 class Refused(BatchError):
-    """The batch system answered no: asking again is of no use."""
+    """The batch system refused: asking again is useless."""
 
 
 class Garbled(BatchError):
-    """The answer cannot be understood, so what was asked may or may not have happened; the text is in the message."""
+    """The answer cannot be understood, so the request may or may not have succeeded; the message has the answer."""
 
 
 class Answer(enum.Enum):
-    """What an exit code and a text mean."""
+    """The meaning of a command's exit code and output."""
 
     OK = "ok"
     ABSENT = "absent"
-    """It answered: there is nothing of that name."""
+    """It answered that there is no such job."""
     TRANSIENT = "transient"
-    """Nobody could answer now; what was asked for may yet have been done."""
+    """It could not answer now; the request may have succeeded all the same."""
     LATER = "later"
-    """What was asked for was not done, for certain; later it may be."""
+    """The request certainly failed, but may succeed later."""
     PERMANENT = "permanent"
-    """It answered no, and will again."""
+    """It refused, and will refuse again."""
     UNKNOWN = "unknown"
-    """Not to be understood; what no outcome fits is unknown too."""
+    """The answer cannot be understood; also an answer that no `Meaning` fits."""
 
 
 @dataclass(frozen=True)
 class Meaning:
-    """How one kind of answer is known: by exit code (None: any) and by a pattern found in stdout or stderr."""
+    """How to recognise one kind of answer: by exit code (None: any), and by a pattern found in stdout or stderr."""
 
     exit_code: int | None
     pattern: str
     answer: Answer
 
     def fits(self, exit_code: int, output: str) -> bool:
-        """True where the answer is of this kind."""
+        """True if the answer is of this kind."""
         return self.exit_code in (None, exit_code) and re.search(self.pattern, output) is not None
 
 
@@ -65,86 +64,85 @@ OK = Meaning(0, "", Answer.OK)
 
 @dataclass(frozen=True)
 class Command:
-    """One batch command: Jinja2 templates, one per argument, and how its answers are told apart.
+    """One batch command: a Jinja2 template for each argument, and the meanings of its answers.
 
-    An argument that is one bare list variable, such as ``{{ ids* }}``, becomes as many arguments as the list has
-    items; one that renders empty is left out. Of the outcomes the first that fits counts.
+    An argument that is only a list variable, such as ``{{ ids* }}``, becomes one argument per item; an argument that
+    renders empty is left out. The first outcome that fits decides.
     """
 
     argv: tuple[str, ...]
     outcomes: tuple[Meaning, ...] = (OK,)
     stdin: str = ""
-    """Template of what the command reads."""
+    """Template of the standard input."""
     timeout: float = 60
-    """Seconds; then it is killed, and nobody has answered."""
+    """Seconds; then the command is killed, and there is no answer."""
     attempts: int = 3
-    """How often it is asked where the answer is transient; a submission is only ever asked once at a time."""
+    """How often it is tried while the answer is transient; submissions are never repeated this way."""
     listing: "Listing | None" = None
-    """What is asked first, where a batch system tells of one account's jobs by their ids only: its answer is the
-    variable ``ids``, some at a time. No ids: there is nothing to be asked, and the answer is empty."""
+    """Another command to run first, for a batch system that lists an account's jobs only by their ids: some of these at
+    a time become the variable ``ids``. If it lists no ids, this command is not run and its answer is empty."""
 
 
 @dataclass(frozen=True)
 class Listing:
-    """A command that prints ids, one a line; attempts and timeout are those of the command that it is asked for."""
+    """A command that prints one id per line; attempts and timeout are those of the `Command` that has it."""
 
     argv: tuple[str, ...]
     outcomes: tuple[Meaning, ...] = (OK,)
     pattern: str = r"\S+"
-    """Of a whole line; any other makes the answer worthless."""
+    """Pattern for every line; if one does not match, the answer is garbled."""
     at_once: int = 100
-    """Ids on one command line, at most: fewer where the answers are long."""
+    """Most ids on one command line; fewer are taken if the answers are long."""
     has_elements: bool = False
-    """True where it lists the elements of arrays; asked about is the array then."""
+    """True: it lists elements of arrays, and the ids of their arrays become ``ids``."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What one answer says of one local job, in the batch system's own words."""
+    """One local job in an answer, in the batch system's own words."""
 
     local_id: str
     native_state: str
     exit_code: int | None = None
-    """None where the answer does not say, or a signal ended it."""
+    """None: not in the answer, or a signal ended the job."""
     reason: str = ""
     """Why it waits, is held or failed."""
     token: str = ""
-    """Its name, where the answer has it."""
+    """Its name, if the answer has it."""
     owner: str = ""
-    """Whose it is, where the answer has other users' jobs, too."""
+    """Its owner, if the answer has other users' jobs, too."""
     cause: Cause | None = None
-    """Why it ended, where the answer says more of that than its native state does."""
+    """Why it ended, if the answer says more about that than its native state."""
     by: str = ""
-    """Who ended it, where the answer says: a user's name or number."""
+    """Who ended it, if the answer says so: a user's name or number."""
 
 
 Reader = Callable[[str], Iterable[Job]]
-"""From what a command printed to the jobs it speaks of; raises Garbled.
-
-Whatever else it raises means the same: `BatchSystem`, which calls it, makes Garbled of that.
-"""
+"""Reads the jobs in a command's output; raises Garbled. `BatchSystem`, which calls it, treats any other error alike."""
 
 MOST_ELEMENTS = 100_000
-"""Of one array: ten times what any batch system takes."""
+"""Most elements of one array: ten times what any batch system permits."""
 
 
-def read_range(first: str, last: str | None = None, step: str | None = None) -> range:
-    """The numbers of an array's elements in FIRST-LAST:STEP.
+def read_range(text: str) -> range:
+    """The numbers of array elements in ``FIRST[-LAST[:STEP]]``.
 
-    :raises Garbled: there are none, or more than any array has.
+    :raises Garbled: it is something else, or has more numbers than any array.
     """
-    start, end = int(first), int(last or first)
-    if not start <= end < start + MOST_ELEMENTS or int(step or 1) < 1:
-        raise Garbled(f"no numbers of elements: {first[:20]}-{(last or first)[:20]}:{(step or '1')[:20]}")
-    return range(start, end + 1, int(step or 1))
+    match = re.fullmatch(r"(\d{1,18})(?:-(\d{1,18})(?::(\d{1,18}))?)?", text, re.ASCII)
+    if match is not None:
+        first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+        if first <= last < first + MOST_ELEMENTS and step:
+            return range(first, last + 1, step)
+    raise Garbled(f"no numbers of array elements: {text[:60]!r}")
 
 
 @dataclass(frozen=True)
 class Lines:
-    """A `Reader` for answers of one line per job, as data: its groups: id, state, perhaps exit, reason, token, owner.
+    """A `Reader` for answers with one job per line. Groups: id, state, and if known exit, reason, token, owner.
 
-    Further groups say why a job ended: cause, one of our own words, and by. Every line must fit, unless it fits
-    ``others``: lines that are known to be no local jobs of ours.
+    Groups cause (one of the values of `Cause`) and by say why a job ended. Every line must match, except those that
+    match ``others``: lines that are not local jobs of ours.
     """
 
     pattern: str
@@ -153,7 +151,7 @@ class Lines:
     def __call__(self, printed: str) -> Iterator[Job]:
         """The job of each line.
 
-        :raises Garbled: quoting the first line that does not fit; a torn last line is one.
+        :raises Garbled: quoting the first line that does not match, which may be a torn last line.
         """
         for line in printed.splitlines(keepends=True):
             match = re.fullmatch(f"(?:{self.pattern})\n", line)
@@ -184,7 +182,7 @@ def _read_groups(groups: Mapping[str, str | None]) -> Job:
 
 @dataclass(frozen=True)
 class LocalStatus:
-    """What a batch system says of one local job; ``state`` None: a native state that the adapter does not know."""
+    """What a batch system says about one local job; ``state`` None: the adapter does not know the native state."""
 
     local_id: str
     native_state: str
@@ -193,49 +191,49 @@ class LocalStatus:
     reason: str = ""
     token: str = ""
     cause: Cause | None = None
-    """Why it ended without success, where the batch system says; None also for an end of the program's own."""
+    """Why it ended without success, if the batch system says so; None if the program ended by itself."""
     by: str = ""
-    """Who ended it, where the batch system says."""
+    """Who ended it, if the batch system says so."""
     is_leaving: bool = False
-    """It is on its way out: shown alive, but never to run again."""
+    """It is being removed: still listed, but will not run again."""
     helps: str = ""
-    """The command that lets it go on; empty where nothing but its turn keeps it."""
+    """The command that unblocks it; empty: it is not blocked."""
 
     @property
     def says_why(self) -> bool:
-        """False where it says no more of an end than that there was no start: somebody may have deleted the job."""
+        """False if all it says of an end is that the job never started: somebody may have deleted it."""
         return self.cause is not Cause.NEVER_STARTED
 
     @property
     def is_alive(self) -> bool:
-        """True where it waits, runs or is suspended, and is not on its way out."""
+        """True if it waits, runs or is suspended, and is not being removed."""
         return self.state is not None and not self.state.is_final and not self.is_leaving
 
     def is_of(self, token: str) -> bool:
-        """False where the answer names another token: batch systems use ids again."""
+        """False if the answer names another token: batch systems reuse ids."""
         return self.token in ("", token)
 
 
 @dataclass(frozen=True)
 class Submission:
-    """One array of ``count`` local jobs under one token; numbers are 0, and words empty, where the request says none.
+    """One array of ``count`` local jobs with one token; numbers are 0, and texts empty, if the request does not say.
 
-    The driver finds in a table which local job is at its position in the array, which always starts from 1.
+    The driver finds in a table which local job has its position in the array; positions start from 1.
     """
 
     token: str
     count: int
     driver: str
     results: str
-    """Folder for what the batch system itself says on stdout and stderr, and where outputs come back to."""
+    """The folder for outputs, and for what the batch system itself prints for a job."""
     sandbox: str = ""
-    """Folder of the driver, sandbox.tar and the table: what has to travel where files are carried."""
+    """The folder of driver, sandbox.tar and table, which are carried to the job if there is no shared file system."""
     table_lines: int = 1
-    """Of the table: position N needs its file TOKEN.((N - 1) / ``table_lines``), whole numbers."""
+    """Lines in each file of the table: position N is in the file TOKEN.((N - 1) // ``table_lines``)."""
     carried: bool = False
     """The batch system carries the sandbox to the job and its outputs back; there is no shared file system."""
     credentials: tuple[str, ...] = ()
-    """Files that have to travel, too, where files are carried."""
+    """Credential files that are carried, too."""
     queue: str = ""
     project: str = ""
     max_cpu_minutes: int = 0
@@ -245,216 +243,126 @@ class Submission:
     gpus: int = 0
     max_disk_mb: int = 0
     excluded_host: str = ""
-    """First part of the name of a host that they are to be kept from, if there is a way."""
+    """The first part of the name of a host to avoid, if the batch system can."""
     options: tuple[str, ...] = ()
-    """Further options of the submit command: the site's, then those of the request that the site permits."""
-
-
-@dataclass(frozen=True)
-class Naming:
-    """Formats over the named groups of what submit prints, and ``{n}``, the number of an array's element.
-
-    With ``(?P<id>\\d+)`` as ``submitted``, Slurm's elements are ``{id}_{n}``. Where the answer names the last element,
-    group ``last``, it must be the number of the last one that was asked for.
-    """
-
-    submitted: str
-    """Pattern for all that submit prints but white space at its end."""
-    single: str
-    """Id of a local job that was submitted alone."""
-    element: str = ""
-    """Id of an element of an array; empty where there are no arrays."""
-    array: str = ""
-    """Id of an array as a whole; empty where it has none."""
-    first: int = 1
-    """Number of an array's first element."""
-    span: str = ""
-    """Id of an array's elements ``{n}`` to ``{last}``, by which to cancel them; empty where there is none."""
-
-    def read_submitted(self, printed: str, count: int) -> dict[int, str] | None:
-        """From position (1 to ``count``) to local id; None where the answer is not what it should be."""
-        match = re.fullmatch(self.submitted, printed.rstrip())
-        # Without its line break, an id may be cut short: the id of another job.
-        if match is None or not printed.endswith("\n"):
-            return None
-        groups = match.groupdict()
-        last = groups.pop("last", None)
-        if last is not None and last != str(self.first + count - 1):
-            return None
-        if count == 1:
-            return {1: self.single.format(**groups, n=self.first)}
-        return {number + 1: self.element.format(**groups, n=self.first + number) for number in range(count)}
-
-    def position_of(self, local_id: str) -> int:
-        """The place of a local job in its array, from 1."""
-        match = self._match(local_id)
-        return int(match["n"]) - self.first + 1 if match else 1
-
-    def array_of(self, local_id: str) -> str:
-        """The id of the array that a local job is an element of; its own id where it is none."""
-        match = self._match(local_id)
-        return self.array.format_map(_without_number(match)) if match else local_id
-
-    def fold(self, ids: Iterable[str]) -> list[str]:
-        """The same local jobs by fewer ids: consecutive elements of an array by that of their span."""
-        if not self.span:
-            return list(ids)
-        folded = []
-        arrays: dict[str, dict[int, re.Match[str]]] = {}
-        for local_id in ids:
-            match = self._match(local_id)
-            if match is None:
-                folded.append(local_id)
-            else:
-                arrays.setdefault(self.array_of(local_id), {})[int(match["n"])] = match
-        return folded + [local_id for elements in arrays.values() for local_id in self._fold_elements(elements)]
-
-    def _fold_elements(self, elements: Mapping[int, re.Match[str]]) -> Iterator[str]:
-        for n in sorted(elements):
-            if n - 1 in elements:
-                continue
-            last = n
-            while last + 1 in elements:
-                last += 1
-            template = self.element if last == n else self.span
-            yield template.format(**_without_number(elements[n]), n=n, last=last)
-
-    def _match(self, local_id: str) -> re.Match[str] | None:
-        return _reverse(self.element).fullmatch(local_id) if self.element else None
-
-
-def _without_number(match: re.Match[str]) -> Mapping[str, str]:
-    return {name: value for name, value in match.groupdict().items() if name != "n"}
-
-
-@functools.cache
-def _reverse(template: str) -> re.Pattern[str]:
-    """The pattern of all that a format can give."""
-    pattern = ""
-    for text, name, _, _ in string.Formatter().parse(template):
-        pattern += re.escape(text)
-        if name is not None:
-            pattern += r"(?P<n>\d+)" if name == "n" else f"(?P<{name}>.*?)"
-    return re.compile(pattern)
+    """Further options of the submit command: the site's, then the request's."""
 
 
 @dataclass(frozen=True)
 class BatchAdapter:
-    """A batch system. Every command's variables are the site's, and what is said here."""
+    """A batch system. Commands can use the site's variables, and those that are named with each command."""
 
     name: str
 
     submit: Command
     """Variables: the fields of `Submission`."""
     naming: Naming
-    """What submit prints, and the ids of an array's local jobs."""
+    """What submit prints, and the ids of local jobs and arrays."""
     queue: Command
-    """All local jobs of this account that wait or run, in one answer; ended ones may be in it."""
+    """Prints all local jobs of this account that wait or run; ended ones may be among them."""
     find: Command
-    """Those of one ``token``."""
+    """The same for one ``token``."""
     status: Command
-    """The one of one ``id``."""
+    """Prints one local job; variable ``id``."""
     read_jobs: Reader
-    """Reads what queue, find and status print."""
+    """Reads the output of queue, find and status."""
     cancel: Command
-    """Variable: ``ids``, a list of ids of local jobs, or of whole arrays."""
+    """Variable ``ids``: a list of ids of local jobs, or of whole arrays."""
     states: Mapping[str, State]
-    """Every native state that the manual names."""
+    """Every native state in the batch system's manual."""
 
     local_id_words: str
-    """Shell words for double quotes that give a running job its own local id."""
+    """Shell text, for use in double quotes, that expands to a running job's local id."""
     index_words: str
-    """Shell words that give a running job its position in its array, from 1."""
+    """The same for its position in its array, from 1."""
     started_words: str = ""
-    """Shell words that give a running job the second of its start; where there are none, a driver asks ``date``."""
+    """The same for the second of its start (since 1970); empty: the driver runs ``date``."""
     job_folder_words: str = ""
-    """Shell words that give a running job the folder that the batch system has made for it and will remove."""
+    """The same for a folder that the batch system makes for the job and removes; empty: there is none."""
     host_words: str = ""
-    """Shell words that give a running job the batch system's name of its host, where that has another of its own."""
+    """The same for the batch system's name of the host, if that may differ from the host's own name."""
 
     history: Command | None = None
-    """The ended jobs of one ``token``: the second witness of an end; None where there is no such thing."""
+    """Prints the ended jobs of one ``token``, as a second witness of their ends; None: there is no history."""
     read_history: Reader = Lines("(?!)")
     causes: Mapping[str, Cause] = field(default_factory=dict)
-    """Of native states that say why a job ended: Slurm's TIMEOUT is a time limit."""
+    """For native states that say why a job ended: Slurm's TIMEOUT is a time limit."""
     log_causes: Mapping[int, Cause] = field(default_factory=dict)
-    """Of the exit codes below zero with which its log calls jobs FAILED, why they ended; where that log calls a job
-    FAILED with any other code, somebody deleted it. Empty: its exit codes do not say such things."""
+    """For negative exit codes of FAILED jobs in its log, why they ended; FAILED with another exit code means that
+    somebody deleted the job. Empty: its exit codes say nothing about causes."""
     leaving: frozenset[str] = frozenset()
-    """Native states of jobs on their way out."""
+    """Native states of jobs that are being removed."""
     blocks: Mapping[str, str] = field(default_factory=dict)
-    """What keeps a job where it is until somebody does something: from patterns, each of a whole native state and,
-    behind a space, the reason, to the command that helps, with ``{id}``, or ``{array}`` where it is best done to the
-    whole array. The first that fits counts."""
+    """For jobs that wait until somebody acts: from a pattern, for native state, space and reason, to the command that
+    helps, with ``{id}``, or with ``{array}`` if it is best applied to the whole array. The first match decides."""
     why: Command | None = None
-    """Says what blocks the local jobs of one ``array``, where the queue's answer gives no reason."""
+    """Prints what blocks the local jobs of one ``array``, if the queue gives no reason."""
     read_why: Callable[[str], Mapping[str, str]] = lambda printed: {}
-    """Reads what that prints: from local id to reason."""
+    """Reads that output: local id to reason."""
     event_module: str = ""
-    """The event generator's module that reads its log; empty: there is no log to read, the queue is polled."""
+    """The event generator's module that reads its log; empty: the queue is polled."""
     event_log: str = ""
-    """Template of the path of that log; empty: where the module finds it."""
+    """Template of the path of that log; empty: the module finds it."""
 
     suspend: Command | None = None
-    """Stops running local jobs; variable ``ids`` as for cancel. Here and below None: their owner cannot."""
+    """Suspends running local jobs; variable ``ids`` as for cancel. Here and below None: the owner cannot."""
     resume: Command | None = None
-    """Lets suspended ones go on."""
+    """Resumes suspended ones."""
     hold: Command | None = None
-    """Keeps waiting ones from being started."""
+    """Holds waiting ones."""
     release: Command | None = None
-    """Lets held ones be started."""
+    """Releases held ones."""
     priority: Command | None = None
-    """Changes their rank among those that wait; variables: ``ids``, of whole arrays where there are such, and
-    ``priority``, a whole number that is higher for those that are to start earlier."""
+    """Changes the priority of waiting ones; variables: ``ids`` (of whole arrays, if there are arrays) and ``priority``,
+    a whole number that is higher for jobs that shall start earlier."""
 
     forget: Command | None = None
-    """Lets go of what it keeps of ended local jobs whose tokens begin with one of ``prefixes``: nobody asks for them
-    any more. None where that is the batch system's own affair."""
+    """Deletes records of ended local jobs whose tokens begin with one of ``prefixes``; None: it does so by itself."""
 
     analyze: Command | None = None
-    """Says why a local job ``id`` waits, at more length than the queue's ``reason``; None where that says all."""
+    """Explains in more detail than ``reason`` why the local job ``id`` waits; None: there is no such command."""
     read_analysis: str = r"(?m)^(.+)$"
     """Pattern whose group 1 is one reason."""
 
     array_limit: Command | None = None
-    """Prints how many local jobs an array may have here."""
+    """Prints the most local jobs that an array may have."""
     read_array_limit: str = r"(\d+)"
-    """Pattern whose group 1 is that number; where the group takes no part, there is no limit."""
+    """Pattern whose group 1 is that number; no limit if the pattern matches without the group."""
     max_array: int = 1000
-    """Local jobs in one array, where the batch system does not say."""
+    """Most local jobs in one array, whatever the batch system says."""
     slots: Command | None = None
-    """Prints how many slots (cores) there are and how many are free; None where no bounded answer says so."""
+    """Prints the number of slots (cores), and of free ones; None: no answer of bounded size has them."""
     read_slots: str = r"(?P<total>\d+) (?P<free>\d+)"
-    """Pattern that fits once for each group of them, a queue or a host, with the groups ``total`` and ``free``."""
+    """Pattern with groups ``total`` and ``free`` that matches once per queue or host; the numbers are added up."""
     version: Command | None = None
-    """Prints the version; by preference something that only a live daemon answers."""
+    """Prints the version; best a command that only a running daemon answers."""
     read_version: str = r"\A\s*(.+)"
     """Pattern whose group 1 is the version."""
 
     settle_time: float = 60
-    """Seconds after which a submission whose fate is unknown, and that is nowhere, was never made."""
+    """Seconds after which a submission that cannot be found was certainly never made."""
     outputs_lag: float = 60
-    """Seconds by which outputs may come back later than the news of a local job's end (network file systems)."""
+    """Seconds by which outputs may appear later than the news of a local job's end (network file systems)."""
     cancel_at_once: int = 500
-    """Ids on one command line of cancel."""
+    """Most ids on one command line of cancel."""
     commands_per_minute: int = 120
-    """Most batch commands of this account in any minute; 0 = no limit, for a part of this machine."""
+    """Most batch commands of this account in any minute; 0: no limit."""
     longest_pause: float = 300
-    """Seconds between two questions while nobody answers, at most: the pauses begin with 5 s and double."""
+    """Longest pause, in seconds, between two queries during an outage; pauses begin with 5 s and double."""
     ignored_variables: tuple[str, ...] = ()
-    """Beginnings of the names of environment variables that would change what the commands do or print."""
+    """Prefixes of environment variables that would change what the commands do or print; they are not passed on."""
     request_options: tuple[str, ...] = ()
-    """Patterns of the submit options that requests may use (``batch_options``)."""
+    """Patterns of the submit options that requests may use (attribute ``batch_options``)."""
     options: tuple[str, ...] = ()
     """Submit options of the site, for every local job."""
     parallel_environment: str = ""
-    """A variable of submit: where the batch system has such, the one that gives a job several cores of one host."""
+    """A variable of submit: the parallel environment for several cores of one host, if the batch system has such."""
     carries_files: bool = False
-    """True where it can carry files to and from jobs without a shared file system."""
+    """True: it can carry files to and from jobs without a shared file system."""
     diagnose: Diagnosis = lambda ask, environment: ()
-    """What ``samgrid doctor`` looks at."""
+    """The checks of ``samgrid doctor`` for this batch system."""
 
     def takes(self, name: str) -> bool:
-        """True where the submit command hands on this field of a submission: the embedded one has no queues."""
+        """True if the submit command uses this field of a submission: the embedded batch system has no queues."""
         used = re.compile(rf"\{{[{{%][^}}]*\b{name}\b")
         return any(used.search(text) for text in (*self.submit.argv, self.submit.stdin))

@@ -1,6 +1,6 @@
-"""Where every program of ours starts: puts our private folders on the module path, then enters one of them.
+"""The entry of every program of this project: puts the project's folders on the module path, then calls ``main``.
 
-Programs are known by strings here, as plug-ins are, so that everything above can start one and nothing is imported.
+Modules are named as strings, so that this module imports nothing and every other can start programs.
 """
 
 import gc
@@ -41,19 +41,19 @@ def run() -> int:
     name, arguments = Path(sys.argv[0]).name, sys.argv[1:]
     if name == "samgrid" and arguments[:1] == ["gram"]:
         name, arguments = "samgrid gram", arguments[1:]
-    # Nothing that is loaded becomes garbage, which would be looked for time and again: a tenth of what loading costs.
+    # Nothing that is loaded becomes garbage; collecting would cost a tenth of the time.
     gc.disable()
     main = import_module(PROGRAMS[name]).main
     gc.enable()
     try:
         status: int = main(arguments)
     finally:
-        # So would an interpreter that ends: a sixth of what a short command costs.
+        # Spares the collection at the end, a sixth of the time of a short command.
         gc.freeze()
     return status
 
 
 if __name__ == "__main__":
-    # As a console script has it: the name, and what follows.
+    # As a console script: the name, and the arguments.
     del sys.argv[0]
     sys.exit(run())

@@ -1,9 +1,9 @@
-"""The batch systems we know, by name, and the event generator's modules; each is loaded when it is asked for."""
+"""The batch systems and the event generator's modules by name; each is loaded when it is needed."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-if TYPE_CHECKING:  # a request is mostly accepted without any adapter
+if TYPE_CHECKING:  # most requests are accepted without loading an adapter
     from batch_adapters.adapter import BatchAdapter
     from batch_adapters.generator.module import Module
 
@@ -16,10 +16,10 @@ ADAPTERS = {
     "slurm": "batch_adapters.slurm:SLURM",
     "torque": "batch_adapters.pbs:TORQUE",
 }
-"""Name of each built-in batch system and where its adapter is; the site's tables may define others."""
+"""Each built-in batch system and the place of its adapter; the site's tables may define others."""
 
 Tables = Mapping[str, Mapping[str, Any]]
-"""What the configuration says in ``[batch.NAME]``, by name."""
+"""The tables ``[batch.NAME]`` of the configuration, by name."""
 
 
 class UnknownBatchSystem(LookupError):
@@ -27,7 +27,7 @@ class UnknownBatchSystem(LookupError):
 
 
 class BadAdapter(Exception):
-    """A table does not make a batch adapter; ``faults`` has a sentence for each thing to be put right."""
+    """A table does not define a batch adapter; ``faults`` has one sentence for each fault."""
 
     def __init__(self, faults: list[str]) -> None:
         super().__init__("; ".join(faults))
@@ -35,7 +35,7 @@ class BadAdapter(Exception):
 
 
 def check_name(name: str, tables: Tables) -> None:
-    """Nothing, where there is a batch system of that name.
+    """Check that there is a batch system of that name.
 
     :raises UnknownBatchSystem: naming the known ones.
     """
@@ -56,12 +56,12 @@ def find_builtin(name: str) -> "BatchAdapter":
 
 def _load(place: str) -> Any:
     module, attribute = place.split(":")
-    # As an import statement: importlib does not know what our short names mean in other interpreters.
+    # Not by importlib, which does not know our short names in other interpreters.
     return getattr(__import__(module, fromlist=[attribute]), attribute)
 
 
 class EventModule(NamedTuple):
-    """Where a module of the event generator is, and what its help says of the log that it reads where none is named."""
+    """The place of an event generator's module, and the text in the help about the log that it reads by default."""
 
     place: str
     log: str
@@ -88,11 +88,11 @@ EVENT_MODULES = {
 """The generator's modules, by the name that ``-s`` takes."""
 
 ENTRY_POINTS = "samgrid.event_generators"
-"""The entry-point group in which an experiment or a site adds its own."""
+"""The entry-point group for further modules."""
 
 
 class UnknownEventModule(Exception):
-    """No module has that name, or it cannot be loaded; the message says which there are."""
+    """No module has that name, or it cannot be loaded; the message names the known ones."""
 
 
 def find_event_module(name: str) -> "Module":
@@ -107,7 +107,7 @@ def find_event_module(name: str) -> "Module":
 
 
 def _find_foreign(name: str) -> "Module":
-    # Loaded here because it takes longer to import than all the rest.
+    # Imported late: it takes longer to import than everything else.
     from importlib.metadata import entry_points
 
     foreign = {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}

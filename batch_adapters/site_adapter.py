@@ -1,4 +1,4 @@
-"""A site's own words on a batch system: a table ``[batch.NAME]`` changes fields of an adapter, or makes a new one.
+"""A site's tables ``[batch.NAME]``: each changes fields of a batch adapter, or defines a new one.
 
 The keys are the fields of `BatchAdapter` and `Command`; the two readers are given as patterns of a line: ``jobs`` (and
 ``jobs_others``), ``ended`` (and ``ended_others``), see `Lines`. ``based_on`` names the adapter to start from.
@@ -12,7 +12,8 @@ from functools import partial
 from typing import Any
 
 from adapters.attributes import Attribute, Kind, read_table
-from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Lines, Meaning, Naming
+from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Lines, Meaning
+from batch_adapters.naming import Naming
 from batch_adapters.registry import ADAPTERS, BadAdapter, Tables, check_name, find_builtin
 from batch_adapters.states import CAUSE_OF_WORD, STATE_OF_WORD
 
@@ -26,7 +27,7 @@ _STATES = {word: STATE_OF_WORD[word] for word in ("pending", "active", "failed",
 
 
 def find_adapter(name: str, tables: Tables) -> BatchAdapter:
-    """The batch adapter of that name, as the site wants it.
+    """The batch adapter of that name, with the site's changes.
 
     :raises UnknownBatchSystem: naming the known ones; BadAdapter: the site's table is wrong.
     """
@@ -40,7 +41,7 @@ def find_adapter(name: str, tables: Tables) -> BatchAdapter:
 
 
 def read_adapter(name: str, table: Mapping[str, Any], base: BatchAdapter | None) -> BatchAdapter:
-    """The adapter that a table makes of another, or of nothing.
+    """The adapter that a table makes, with or without another one to start from.
 
     :raises BadAdapter: naming every fault.
     """
@@ -59,7 +60,7 @@ def read_adapter(name: str, table: Mapping[str, Any], base: BatchAdapter | None)
 
 
 def _make_readers(base: BatchAdapter | None) -> dict[str, Callable[[Any], Any]]:
-    """How each key of a table is read; what it says of a field's parts is put over the base's."""
+    """The reader of each key; tables within the table change parts of the base's field."""
     return {
         **_SIMPLE,
         **{key: partial(_read_command, base=getattr(base, key, None)) for key in _COMMANDS},
@@ -68,7 +69,7 @@ def _make_readers(base: BatchAdapter | None) -> dict[str, Callable[[Any], Any]]:
         "naming": partial(_read_naming, base=base.naming if base else None),
         "states": lambda value: {**(base.states if base else {}), **_read_words_of(_STATES, value)},
         "causes": lambda value: {**(base.causes if base else {}), **_read_words_of(CAUSE_OF_WORD, value)},
-        # The site's own come first: of the patterns the first that fits counts.
+        # The site's come first, as the first match decides.
         "blocks": lambda value: {**_read_blocks(value), **(base.blocks if base else {})},
     }
 
@@ -76,7 +77,7 @@ def _make_readers(base: BatchAdapter | None) -> dict[str, Callable[[Any], Any]]:
 def _read_part(
     value: object, readers: Mapping[str, Callable[[Any], Any]], wanted: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """The values of a table in another; raises ValueError with its first fault, without its own key."""
+    """The values of a table within the table; raises ValueError with its first fault."""
     if not isinstance(value, dict):
         raise ValueError(f"must be a table with the keys {', '.join(readers)}, not {value!r}")
     values, faults = read_table(value, readers)
@@ -88,7 +89,7 @@ def _read_part(
 
 def _read_command(value: object, base: Command | None) -> Command:
     values = _read_part(value, _COMMAND, () if base else ("argv",))
-    # Another question, which is about no ids: then nobody is asked for them.
+    # The site's command needs no ids, so they need not be listed first.
     if "argv" in values and not any("ids" in text for text in values["argv"]):
         values["listing"] = None
     return replace(base, **values) if base else Command(**values)
@@ -153,7 +154,7 @@ def _read_blocks(value: object) -> dict[str, str]:
 
 
 def _read_template(value: object) -> str:
-    import jinja2  # slow to load, and many a table has none
+    import jinja2  # imported late: slow to load, and many tables have no template
 
     text: str = _text(value)
     if not re.fullmatch(r"\{\{ *\w+\* *\}\}", text):

@@ -1,4 +1,4 @@
-"""GRAM's job states by their protocol numbers, the event line that carries them, and why a local job ended."""
+"""GRAM's job states, the event lines that carry them, and the causes of local jobs' ends."""
 
 import enum
 import re
@@ -20,7 +20,7 @@ class State(enum.IntEnum):
 
     @cached_property
     def word(self) -> str:
-        """The state as XML and people spell it: ``stage-in``, ``done``."""
+        """The state in XML and for people: ``stage-in``, ``done``."""
         return self.name.lower().replace("_", "-")
 
     @property
@@ -33,45 +33,45 @@ STATE_OF_WORD = {state.word: state for state in State}
 
 
 class Cause(enum.Enum):
-    """Why a local job ended without success; the value stands in documents."""
+    """Why a local job ended without success; documents have the value."""
 
     EXIT_CODE = "exit-code"
-    """The program ended with another exit code than 0."""
+    """The program ended with an exit code that is not 0."""
     SIGNAL = "signal"
-    """A signal ended the program, and nobody says who sent it."""
+    """A signal ended the program, and it is not known who sent it."""
     TIME_LIMIT = "time-limit"
-    """It ran longer than it may."""
+    """It exceeded its limit of wall time."""
     CPU_LIMIT = "cpu-limit"
-    """It took more CPU time than it may."""
+    """It exceeded its limit of CPU time."""
     MEMORY_LIMIT = "memory-limit"
-    """It took more memory than it may, or than there was."""
+    """It exceeded its limit of memory, or the memory of its host."""
     PENDING_LIMIT = "pending-limit"
-    """It waited for its turn, or was held, longer than it may, and was cancelled for that."""
+    """It waited, or was held, longer than permitted, and was cancelled therefore."""
     CANCELLED_BY_US = "cancelled-by-us"
     """Its grid job was cancelled."""
     FAIL_FAST = "fail-fast"
-    """Others of its grid job failed, so that this could not succeed any more, and was to be stopped then."""
+    """So many others of its grid job failed that the grid job could not succeed, and was to be stopped then."""
     CANCELLED_OUTSIDE = "cancelled-outside"
-    """Somebody ended it in the batch system, past the job manager."""
+    """Somebody ended it in the batch system, not through the job manager."""
     NODE_LOST = "node-lost"
     """Its host, or the batch system's daemon there, was lost."""
     NEVER_STARTED = "never-started"
     """The batch system could not start it."""
     REFUSED = "refused"
-    """The batch system did not take it."""
+    """The batch system refused it."""
     DRIVER_FAILED = "driver-failed"
     """The driver could not run the program or bring its outputs back."""
     OUTPUTS_MISSING = "outputs-missing"
-    """Nothing says that its outputs came back."""
+    """There is no proof that its outputs came back."""
 
     @property
     def is_cancellation(self) -> bool:
-        """True where somebody wanted the end."""
+        """True if somebody wanted the end."""
         return self in (Cause.CANCELLED_BY_US, Cause.FAIL_FAST, Cause.CANCELLED_OUTSIDE)
 
     @property
     def is_retriable(self) -> bool:
-        """False where another attempt is of no use, or not wanted, whatever a request says."""
+        """False if another attempt is useless or not wanted, whatever a request says."""
         return self not in (Cause.CANCELLED_BY_US, Cause.FAIL_FAST, Cause.REFUSED)
 
 
@@ -80,7 +80,7 @@ CAUSE_OF_WORD = {cause.value: cause for cause in Cause}
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One job state change of one local job; the exit code means something in DONE and FAILED only."""
+    """One state change of one local job; the exit code is meaningful in DONE and FAILED only."""
 
     timestamp: int
     local_id: str
@@ -97,7 +97,7 @@ def render_event(event: Event) -> str:
 
 
 def read_event(line: str) -> Event | None:
-    """The event that a protocol line carries, or None where the line is not a well-formed 001 message."""
+    """The event in a line, or None if the line is not a well-formed 001 message."""
     match = _EVENT.fullmatch(line)
     if match is None:
         return None

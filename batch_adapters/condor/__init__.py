@@ -1,7 +1,8 @@
 """HTCondor 23 and later, by condor_submit(1), condor_q(1), condor_history(1), condor_rm(1) and condor_config_val(1)."""
 
-from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Meaning, Naming
+from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Meaning
 from batch_adapters.condor.answers import diagnose, read_history, read_queue
+from batch_adapters.naming import Naming
 from batch_adapters.states import Cause, State
 
 # condor_submit(1). A value's "$" would begin a macro, and $(DOLLAR) stands for one; "$$", line breaks and a comma in a

@@ -5,7 +5,8 @@ Beside its package, not in it: each of its commands is a process, and would spen
 
 from dataclasses import replace
 
-from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Lines, Meaning, Naming
+from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Lines, Meaning
+from batch_adapters.naming import Naming
 from batch_adapters.states import Cause, State
 
 # 1: the spool could not be read or written; 2: an argument is wrong. Whatever else comes is not from samgrid-fork.

@@ -6,7 +6,8 @@ never run against a real Torque.
 
 from dataclasses import replace
 
-from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Listing, Meaning, Naming
+from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Listing, Meaning
+from batch_adapters.naming import Naming
 from batch_adapters.pbs.diagnosis import diagnose_pbs, diagnose_torque
 from batch_adapters.pbs.queries import (
     PBS_CAUSES,

@@ -39,7 +39,6 @@ _DELETION = re.compile(
     re.MULTILINE,
 )
 _ELEMENTS = re.compile(rb"([0-9]+)\[([-0-9:,]+)\](.*)")
-_RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
 _DATED = re.compile(rb"^([0-9/]{10} [0-9:]{8})[.;]", re.MULTILINE)
 
 _PENDING, _ACTIVE, _SUSPENDED, _FAILED, _DONE = b";1;0\n", b";2;0\n", b";16;0\n", b";4;0\n", b";8;0\n"
@@ -213,9 +212,9 @@ def read_deletions(block: bytes) -> Iterator[tuple[bytes, bytes]]:
             yield local_id, user
         elif elements := _ELEMENTS.fullmatch(requested):
             number, numbers, rest = elements.groups()
-            for part in map(_RANGE.fullmatch, numbers.decode().split(",")):
+            for part in numbers.decode().split(","):
                 with suppress(Garbled):
-                    for n in read_range(*part.groups()) if part else ():
+                    for n in read_range(part):
                         yield b"%b[%d]%b" % (number, n, rest), requester
 
 

@@ -2,13 +2,13 @@
 
 
 def pause_after(failures: int, shortest: float, longest: float) -> float:
-    """Seconds to wait after so many failures in a row: the shortest pause, then twice as long each time."""
-    # Not beyond what a float can hold.
+    """Seconds to wait after a number of failures in a row: the shortest pause, doubled each time up to the longest."""
+    # A limited exponent: a float could not hold more.
     return min(shortest * 2.0 ** min(failures - 1, 30), longest) if failures > 0 else 0.0
 
 
 class Backoff:
-    """When to try again: after 1 s, then twice as long each time, up to 10 s."""
+    """When to try again: after 1 s, doubled each time up to 10 s."""
 
     SHORTEST = 1.0
     LONGEST = 10.0
@@ -18,14 +18,14 @@ class Backoff:
         self._until = 0.0
 
     def allows(self, now: float) -> bool:
-        """True when the waiting time is over."""
+        """True when the pause is over."""
         return now >= self._until
 
     def wait(self, now: float) -> None:
-        """Wait longer than the last time."""
+        """Begin the next, longer pause."""
         self._failures += 1
         self.begin_anew(now)
 
     def begin_anew(self, now: float) -> None:
-        """Wait as long as was said before, from now on: what was tried has failed after some time."""
+        """Begin the same pause again: the attempt took some time before it failed."""
         self._until = now + pause_after(self._failures, self.SHORTEST, self.LONGEST)

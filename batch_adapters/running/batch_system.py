@@ -1,14 +1,14 @@
-"""One batch system as an account uses it: what the job manager asks, in its words, over an adapter's commands."""
+"""`BatchSystem`: submits, queries and changes local jobs in one batch system, by its adapter's commands."""
 
 import functools
 import logging
 import os
 import pwd
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from batch_adapters.adapter import (
     BatchAdapter,
@@ -30,25 +30,27 @@ from batch_adapters.running.rate_limiter import RateLimited, RateLimiter
 logger = logging.getLogger(__name__)
 
 _MOST_IDS = 500
-"""Ids on one command line."""
+"""Most ids on one command line."""
 _FIRST_IDS = 2
-"""About so many a question is asked first: two arrays of 10 000 elements are 46 MB in PBS."""
+"""Ids in the first query of several: two arrays of 10 000 elements are 46 MB in PBS."""
 _COMFORTABLE = 16 * 1024 * 1024
-"""Characters of an answer: how many ids the next question is about goes by the last answer."""
+"""Characters of an answer that the number of ids in the next query is chosen for."""
 _MOST_JOBS = 500_000
-"""In one answer."""
+"""Most jobs in one answer."""
 _MOST_REASONS = 5
-"""Arrays for which it is asked in one look what blocks them."""
+"""Arrays that one query asks about what blocks them."""
 _LARGEST_CODE = 2**31
 _LONGEST_ID = 200
 _LONGEST_WHY = 600
 
+Result = TypeVar("Result")
+
 
 class BatchSystem:
-    """A batch adapter, the site's variables for its templates, and the account's rate limit.
+    """A batch adapter with the site's variables for its templates, and the account's rate limit.
 
-    Every method may raise Unreachable (nobody answered: nothing is known) and Garbled (somebody did, but in words that
-    cannot be understood). An empty list is an answer.
+    Every method may raise Unreachable (no answer: nothing is known) and Garbled (the answer cannot be understood). An
+    empty list is an answer.
     """
 
     def __init__(self, adapter: BatchAdapter, site: Mapping[str, Any], limiter: RateLimiter) -> None:
@@ -58,11 +60,11 @@ class BatchSystem:
 
     @property
     def event_log(self) -> str:
-        """The path of the log that the generator follows; empty where the generator's module finds it itself."""
+        """The path of the log that the generator follows; empty: the generator's module finds it."""
         return render_text(self.adapter.event_log, self._site)
 
     def max_array(self) -> int:
-        """Most local jobs in one array: the batch system's own limit, or the configured one where that is lower."""
+        """Most local jobs in one array: the lower one of the batch system's limit and the configured one."""
         if self.adapter.array_limit is None:
             return self.adapter.max_array
         return read_max_array(self.adapter, self._ask(self.adapter.array_limit, {}))
@@ -72,7 +74,7 @@ class BatchSystem:
 
         :raises Refused: nothing was submitted.
         :raises Postponed: nothing was submitted now.
-        :raises Unreachable, Garbled: it may or may not have been: `find` its token.
+        :raises Unreachable, Garbled: it may have been submitted: `find` its token.
         """
         variables = {**asdict(submission), "parallel_environment": self.adapter.parallel_environment}
         printed = self._run(self.adapter.submit, variables)
@@ -86,23 +88,23 @@ class BatchSystem:
         return ids
 
     def find(self, token: str) -> list[LocalStatus]:
-        """The local jobs of a token that wait or run; some that have ended may be among them."""
+        """The local jobs of a token that wait or run; ended ones may be among them."""
         found = self._jobs(self.adapter.find, self.adapter.read_jobs, {"token": token})
         return [status for status in found if status.is_of(token)]
 
     def find_ended(self, token: str) -> list[LocalStatus]:
-        """The local jobs of a token that the batch system's history knows; none where it has no history."""
+        """The local jobs of a token in the batch system's history; none if it has no history."""
         if self.adapter.history is None:
             return []
         found = self._jobs(self.adapter.history, self.adapter.read_history, {"token": token})
         return [status for status in found if status.is_of(token)]
 
     def query(self) -> list[LocalStatus]:
-        """Every local job that the batch system shows us, in one command; one more for each array that is in error."""
+        """All local jobs of this account, by one command, and one more for each of a few blocked arrays."""
         return list(self._add_reasons(self._jobs(self.adapter.queue, self.adapter.read_jobs, {})))
 
     def _add_reasons(self, statuses: Iterable[LocalStatus]) -> Iterator[LocalStatus]:
-        """What blocks local jobs, where that has to be asked for."""
+        """Add what blocks local jobs, if that needs a command of its own."""
         known: dict[str, Mapping[str, str]] = {}
         for status in statuses:
             array = self.adapter.naming.array_of(status.local_id)
@@ -117,44 +119,44 @@ class BatchSystem:
             return {}
         try:
             return read_reasons(self.adapter, self._ask(self.adapter.why, {"array": array}))
-        except BatchError as error:  # that it is blocked is known all the same
+        except BatchError as error:  # without a reason, it still shows as blocked
             logger.info("%s: what blocks %s: %s", self.adapter.name, array, error)
             return {}
 
     def status(self, local_id: str) -> LocalStatus | None:
-        """One local job; None where the batch system answers that there is none."""
+        """One local job; None if the batch system answers that there is none."""
         found = self._jobs(self.adapter.status, self.adapter.read_jobs, {"id": local_id})
         return next((status for status in found if status.local_id == local_id), None)
 
     def cancel(self, ids: Iterable[str]) -> None:
-        """Ask for the end of local jobs, or of whole arrays; that they ended, an event or a query must say."""
+        """Cancel local jobs, or whole arrays; an event or a query will tell when they have ended."""
         self._change(self.adapter.cancel, "cancel", self.adapter.naming.fold(ids))
 
     def suspend(self, ids: Iterable[str]) -> None:
-        """Stop local jobs that run, or whole arrays; what is not there or stopped already is no error.
+        """Suspend running local jobs, or whole arrays; missing or suspended ones are no error.
 
-        :raises Refused: (as the next ones) it does no such thing, or not for their owner.
+        :raises Refused: (here and below) the batch system cannot do that, or not for the owner.
         """
         self._change(self.adapter.suspend, "suspend", ids)
 
     def resume(self, ids: Iterable[str]) -> None:
-        """Let suspended local jobs go on."""
+        """Resume suspended local jobs."""
         self._change(self.adapter.resume, "resume", ids)
 
     def hold(self, ids: Iterable[str]) -> None:
-        """Keep waiting local jobs from being started."""
+        """Hold waiting local jobs."""
         self._change(self.adapter.hold, "hold", ids)
 
     def release(self, ids: Iterable[str]) -> None:
-        """Let held local jobs be started."""
+        """Release held local jobs."""
         self._change(self.adapter.release, "release", ids)
 
     def prioritize(self, ids: Iterable[str], priority: int) -> None:
-        """Give waiting local jobs, or whole arrays, another priority."""
+        """Change the priority of waiting local jobs, or of whole arrays."""
         self._change(self.adapter.priority, "change the priority of", ids, priority=priority)
 
     def forget(self, prefixes: Iterable[str]) -> None:
-        """Let it go of ended local jobs whose tokens begin so, where it keeps them until it is told."""
+        """Delete its records of ended local jobs whose tokens begin so, if it keeps them until told otherwise."""
         if self.adapter.forget is not None:
             self._ask(self.adapter.forget, {"prefixes": list(prefixes)})
 
@@ -167,19 +169,19 @@ class BatchSystem:
             self._ask(command, {"ids": wanted[start : start + most], **variables})
 
     def analyze(self, local_id: str) -> str:
-        """Why a local job waits, in the batch system's own words; empty where it has none."""
+        """Why a local job waits, in the batch system's words; empty: it does not say."""
         if self.adapter.analyze is None:
             return ""
         return read_analysis(self.adapter, self._ask(self.adapter.analyze, {"id": local_id}))
 
     def slots(self) -> tuple[int, int] | None:
-        """Slots in all, and those that are free; None where it has no words for that."""
+        """The number of slots, and of free ones; None: it does not say."""
         if self.adapter.slots is None:
             return None
         return read_slots(self.adapter, self._ask(self.adapter.slots, {}))
 
     def version(self) -> str:
-        """What the batch system says of itself; empty where it has no words for that."""
+        """The batch system's version; empty: it does not say."""
         if self.adapter.version is None:
             return ""
         found = re.search(self.adapter.read_version, self._ask(self.adapter.version, {}))
@@ -192,10 +194,10 @@ class BatchSystem:
                 jobs += read_answer(read, printed)
             except Garbled as error:
                 raise Garbled(f"{command.argv[0]}: {error}") from error
-        return [find_status(self.adapter, job) for job in jobs if job.owner in ("", _find_user())]
+        return [make_status(self.adapter, job) for job in jobs if job.owner in ("", _read_user(str(os.geteuid())))]
 
     def _answers(self, command: Command, variables: Mapping[str, Any]) -> Iterator[str]:
-        """What a command prints; of one with a listing, for some of its ids at a time."""
+        """The output of a command; with a listing, one output for some of the ids at a time."""
         if command.listing is None:
             yield self._ask(command, variables)
             return
@@ -212,8 +214,8 @@ class BatchSystem:
                 continue
             yield printed
             if len(some) > 1:
-                # They have gone meanwhile, or it told of the first only, as OpenPBS does without -E.
-                alone = [one for one in some if not _is_told_of(one, printed)]
+                # They have gone meanwhile, or the answer has the first id only, as in OpenPBS without -E.
+                alone = [one for one in some if not _mentions(printed, one)]
                 yield from (self._ask(command, {**variables, "ids": [one]}) for one in alone)
             ids = ids[len(some) :]
             fitting = _COMFORTABLE * len(some) // (len(printed) + 1)
@@ -229,8 +231,8 @@ class BatchSystem:
         return list(dict.fromkeys(map(self.adapter.naming.array_of, ids))) if listing.has_elements else ids
 
     def _ask(self, command: Command, variables: Mapping[str, Any]) -> str:
-        """Run a command that may be run any number of times: again, soon, where the batch system could not answer."""
-        import tenacity  # slow to load, and the monitor asks nothing
+        """Run a command that may be repeated: it is tried again soon if the batch system could not answer."""
+        import tenacity  # imported late: slow to load, and the monitor runs no command
 
         retrying = tenacity.Retrying(
             stop=tenacity.stop_after_attempt(command.attempts),
@@ -243,7 +245,7 @@ class BatchSystem:
     def _run(self, command: Command, variables: Mapping[str, Any]) -> str:
         self.limiter.acquire()
         try:
-            everything = {"user": _find_user(), **self._site, **variables}
+            everything = {"user": _read_user(str(os.geteuid())), **self._site, **variables}
             printed = run_command(command, everything, self.adapter.ignored_variables)
         except Postponed:
             self.limiter.note_answer()
@@ -258,23 +260,18 @@ class BatchSystem:
         return printed
 
 
-def _is_told_of(wanted: str, printed: str) -> bool:
-    """True where an answer has the id, or, of an array, that of an element."""
+def _mentions(printed: str, wanted: str) -> bool:
+    """True if an answer has the id, or for an array the id of an element."""
     pattern = re.escape(wanted).replace(r"\[\]", r"\[\d*\]")
     return re.search(rf"(?<![\w.-]){pattern}(?![\w.-])", printed) is not None
 
 
 def read_answer(read: Reader, printed: str) -> list[Job]:
-    """The jobs in what a command printed.
+    """The jobs in a command's output.
 
-    :raises Garbled: the reader can make nothing of it, whatever it says of that; the text is in the message.
+    :raises Garbled: the output cannot be read, or is impossible.
     """
-    try:
-        jobs = list(islice(read(printed), _MOST_JOBS + 1))
-    except Garbled:
-        raise
-    except Exception as error:  # nobody can foresee what an answer may be that comes from elsewhere
-        raise Garbled(f"{type(error).__name__}: {str(error)[:200]}: {printed[:200]!r}") from error
+    jobs = _read(lambda text: list(islice(read(text), _MOST_JOBS + 1)), printed)
     if len(jobs) > _MOST_JOBS:
         raise Garbled(f"more than {_MOST_JOBS} jobs: {printed[:200]!r}")
     odd = next(
@@ -285,15 +282,25 @@ def read_answer(read: Reader, printed: str) -> list[Job]:
     return jobs
 
 
-def read_max_array(adapter: BatchAdapter, printed: str) -> int:
-    """Most local jobs in one array, by the batch system's own words, and never more than the adapter's.
+def _read(read: Callable[[str], Result], printed: str) -> Result:
+    """What a reader makes of an output; raises Garbled, with the output in the message, whatever the reader raises."""
+    try:
+        return read(printed)
+    except Garbled:
+        raise
+    except Exception as error:  # an answer may be anything
+        raise Garbled(f"{type(error).__name__}: {str(error)[:200]}: {printed[:200]!r}") from error
 
-    :raises Garbled: they have no number.
+
+def read_max_array(adapter: BatchAdapter, printed: str) -> int:
+    """Most local jobs in one array, from the batch system's output, and at most the adapter's number.
+
+    :raises Garbled: there is no number.
     """
     found = re.search(adapter.read_array_limit, printed)
     if found is None:
         raise Garbled(f"{adapter.name}: no array limit in {printed[:200]!r}")
-    # Group 1 does not take part where the answer is that there is no limit.
+    # Without group 1 the answer is that there is no limit.
     if found[1] is None:
         return adapter.max_array
     if not re.fullmatch(r"\d+", found[1], re.ASCII):
@@ -302,7 +309,7 @@ def read_max_array(adapter: BatchAdapter, printed: str) -> int:
 
 
 def read_slots(adapter: BatchAdapter, printed: str) -> tuple[int, int]:
-    """Slots in all and free ones, summed over what the batch system tells of.
+    """The number of slots, and of free ones, summed over queues or hosts.
 
     :raises Garbled: there is no such number.
     """
@@ -314,38 +321,30 @@ def read_slots(adapter: BatchAdapter, printed: str) -> tuple[int, int]:
 
 
 def read_reasons(adapter: BatchAdapter, printed: str) -> Mapping[str, str]:
-    """What blocks local jobs, by their ids.
-
-    :raises Garbled: the adapter's reader can make nothing of it, whatever it says of that.
-    """
-    try:
-        return {local_id: reason[:_LONGEST_WHY] for local_id, reason in adapter.read_why(printed).items()}
-    except Garbled:
-        raise
-    except Exception as error:  # as for every reader
-        raise Garbled(f"{type(error).__name__}: {str(error)[:200]}: {printed[:200]!r}") from error
+    """What blocks local jobs, by their ids; raises Garbled."""
+    return {local_id: reason[:_LONGEST_WHY] for local_id, reason in _read(adapter.read_why, printed).items()}
 
 
 def read_analysis(adapter: BatchAdapter, printed: str) -> str:
-    """Why a local job waits, each reason once and all of them in one line."""
+    """Why a local job waits: each reason once, all in one line."""
     found = re.findall(adapter.read_analysis, printed)
     return "; ".join(dict.fromkeys(" ".join(reason.split()) for reason in found))[:_LONGEST_WHY]
 
 
-def find_status(adapter: BatchAdapter, job: Job) -> LocalStatus:
-    """What a job of an answer is in our words, and the command that helps where it is blocked."""
+def make_status(adapter: BatchAdapter, job: Job) -> LocalStatus:
+    """Translate a job in an answer into our words; adds the command that helps if it is blocked."""
     state = adapter.states.get(job.native_state)
     if state is None:
         logger.warning("%s %s: unknown native state %r", adapter.name, job.local_id, job.native_state)
     cause = job.cause or adapter.causes.get(job.native_state)
     fields = (job.local_id, job.native_state, state, job.exit_code, job.reason, job.token, cause)
-    helps = "" if state is not None and state.is_final else _find_help(adapter, job)
+    helps = "" if state is not None and state.is_final else _render_help(adapter, job)
     is_leaving = job.native_state in adapter.leaving
-    return LocalStatus(*fields, by=_name_user(job.by), is_leaving=is_leaving, helps=helps)
+    return LocalStatus(*fields, by=_read_user(job.by), is_leaving=is_leaving, helps=helps)
 
 
-def _find_help(adapter: BatchAdapter, job: Job) -> str:
-    """The command that lets a blocked local job go on; empty where it is not blocked."""
+def _render_help(adapter: BatchAdapter, job: Job) -> str:
+    """The command that unblocks a local job; empty if it is not blocked."""
     said = f"{job.native_state} {job.reason}".strip()
     for pattern, command in adapter.blocks.items():
         if re.fullmatch(pattern, said, re.DOTALL):
@@ -354,13 +353,8 @@ def _find_help(adapter: BatchAdapter, job: Job) -> str:
 
 
 @functools.cache
-def _find_user() -> str:
-    return _name_user(str(os.geteuid()))
-
-
-@functools.cache
-def _name_user(by: str) -> str:
-    """The name of whoever a batch system names by a number, where this machine knows it."""
+def _read_user(by: str) -> str:
+    """The name of a user that a batch system names by number, if this machine knows it."""
     if not re.fullmatch(r"\d{1,9}", by, re.ASCII):
         return by
     try:

@@ -1,4 +1,4 @@
-"""Runs one batch command: renders it, waits for its answer no longer than it may take, tells what the answer means."""
+"""Runs one batch command: renders it, waits for its answer up to a time limit, and decides what the answer means."""
 
 import contextlib
 import ctypes
@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 from batch_adapters.adapter import Answer, Command, Garbled, Postponed, Refused, Unreachable
 from batch_adapters.diagnosis import Printed
 
-if TYPE_CHECKING:  # both are slow to load, and the monitor, which runs no command, waits for neither
+if TYPE_CHECKING:  # imported late: both are slow to load, and the monitor runs no command
     import jinja2
     import sh
 
 logger = logging.getLogger(__name__)
 
 MAX_OUTPUT = 64 * 1024 * 1024
-"""Bytes that one command may print; more is no answer."""
+"""Most bytes that one command may print; more is not an answer."""
 
 _BLOCK = 1 << 16
 _LIST = re.compile(r"\{\{ *(\w+)\* *\}\}")
@@ -34,11 +34,11 @@ _libc = ctypes.CDLL(None)
 
 
 class TimedOut(Unreachable):
-    """The command was given up and killed: asking again at once would only take as long again."""
+    """The command took too long and was killed; trying again at once would take as long again."""
 
 
 class OutputTooLong(Garbled):
-    """It printed more than anybody reads: a question about less may be answered."""
+    """The command printed too much; a query about fewer jobs may succeed."""
 
 
 class _Bounded(io.BytesIO):
@@ -68,12 +68,12 @@ def _template(text: str) -> "jinja2.Template":
 
 
 def render_text(text: str, variables: Mapping[str, Any]) -> str:
-    """A template's text; filter ``sh`` quotes a value for a shell script that a batch system wants on stdin."""
+    """Render a template; the filter ``sh`` quotes a value for shell scripts that a batch system reads from stdin."""
     return _template(text).render(variables)
 
 
 def render_argv(command: Command, variables: Mapping[str, Any]) -> list[str]:
-    """The command's arguments, each template rendered on its own: no shell ever sees them."""
+    """The command's arguments, each rendered separately: no shell reads them."""
     argv: list[str] = []
     for text in command.argv:
         listed = _LIST.fullmatch(text)
@@ -84,34 +84,32 @@ def render_argv(command: Command, variables: Mapping[str, Any]) -> list[str]:
     return [argument for argument in argv if argument]
 
 
-def find_environment(ignored: Iterable[str]) -> dict[str, str]:
-    """Our environment for a batch command: in English, without variables whose names begin with one of the ignored."""
+def make_environment(ignored: Iterable[str]) -> dict[str, str]:
+    """The environment for batch commands: ours, but in English and without variables that have an ignored prefix."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(tuple(ignored))}
     return {**kept, "LC_ALL": "C"}
 
 
 def run_command(command: Command, variables: Mapping[str, Any], ignored_variables: Iterable[str] = ()) -> str:
-    """What the command printed, where that is a good answer; nothing where the answer is that there is nothing.
+    """Run a command once; its output, or an empty text if the answer is that there is no such job.
 
-    It is run once. A program that is asked something again later is `Command.attempts`'s matter, not ours.
-
-    :raises TimedOut, Unreachable, Postponed: no answer; Refused: a no; Garbled: nobody knows what it means.
+    :raises TimedOut, Unreachable, Postponed: no answer; Refused: it refused; Garbled: the answer is not understood.
     """
     argv = render_argv(command, variables)
     stdin = render_text(command.stdin, variables)
-    exit_code, stdout, stderr = _run(argv, command.timeout, stdin, find_environment(ignored_variables))
+    exit_code, stdout, stderr = _run(argv, command.timeout, stdin, make_environment(ignored_variables))
     return judge_answer(command, argv, exit_code, stdout, stderr)
 
 
 def run_question(
     argv: Sequence[str], timeout: float, environment: Mapping[str, str] | None = None, stdin: str = ""
 ) -> Printed:
-    """What a program printed and how it ended, whatever that means; ``timeout`` in seconds. Never raises.
+    """Run a program and give its output and exit code; ``timeout`` in seconds. Never raises.
 
-    :param environment: by default as a batch command's.
+    :param environment: by default that of batch commands.
     """
     try:
-        return Printed(*_run(argv, timeout, stdin, find_environment(()) if environment is None else environment))
+        return Printed(*_run(argv, timeout, stdin, make_environment(()) if environment is None else environment))
     except (Unreachable, Garbled) as error:
         return Printed(None, "", str(error))
 
@@ -140,9 +138,9 @@ def _start(
             _env=dict(environment),
             _out=out,
             _err=err,
-            # Programs cut their lines to the width of a terminal.
+            # On a terminal, programs cut their lines to its width.
             _tty_out=False,
-            # Line by line, which is sh's way, each megabyte takes a fifth of a second of CPU time.
+            # By default sh reads line by line, which takes 0.2 s of CPU time per megabyte.
             _out_bufsize=_BLOCK,
             _err_bufsize=_BLOCK,
             _ok_code=_ANY_CODE,
@@ -159,7 +157,7 @@ def _start(
 
 
 def _wait(running: "sh.RunningCommand", program: str, timeout: float) -> int:
-    """The exit code; children that keep the output open after the command's end are waited for 2 s (by sh)."""
+    """Wait for the exit code; sh waits 2 s more for children that keep the output open."""
     import sh
 
     given_up = threading.Event()
@@ -168,7 +166,7 @@ def _wait(running: "sh.RunningCommand", program: str, timeout: float) -> int:
         given_up.set()
         _kill_group(running.pgid)
 
-    # sh's own timeout would make every command last a tenth of a second.
+    # With sh's own timeout, every command would take at least 0.1 s.
     timer = threading.Timer(timeout, give_up)
     timer.daemon = True
     timer.start()
@@ -185,19 +183,19 @@ def _wait(running: "sh.RunningCommand", program: str, timeout: float) -> int:
 
 
 def die_with_parent() -> None:
-    """From now on, end this process, a child, when its parent ends, however that happens."""
+    """End this process when its parent ends, for whatever reason."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _prepare_child() -> None:
-    """Runs in the new process: it dies with us, so that nothing is submitted behind the back of who comes after us."""
+    """Runs in the new process, which dies with us, so that nothing is submitted behind the back of our successor."""
     die_with_parent()
-    # sh has it ignored, and daemons that the command starts would ignore it for ever.
+    # sh ignores it, and daemons that the command starts would ignore it for ever.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def _kill_group(group: int) -> None:
-    """End what a command that was given up had started: it might do later what we are about to ask for again."""
+    """Kill what a timed-out command had started: it might still do later what we are about to try again."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(group, signal.SIGKILL)
 
@@ -211,8 +209,8 @@ _ERRORS = {
 
 
 def judge_answer(command: Command, argv: Sequence[str], exit_code: int, stdout: str, stderr: str) -> str:
-    """As `run_command`, of what a command has printed."""
-    # Nobody has said what an answer means that no outcome fits: it is not taken for a no, which would end grid jobs.
+    """Decide what a command's answer means; result and errors as `run_command`."""
+    # An answer that no outcome fits is unknown: to take it for a refusal would end grid jobs.
     fitting = (outcome.answer for outcome in command.outcomes if outcome.fits(exit_code, stdout + stderr))
     answer = next(fitting, Answer.UNKNOWN)
     if answer in _ERRORS:

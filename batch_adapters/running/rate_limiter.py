@@ -1,7 +1,7 @@
-"""Keeps one account from hammering a head node: so many commands a minute, and pauses while nobody answers.
+"""Limits how often one account runs batch commands: some per minute, with pauses during an outage.
 
-All processes of the account share what is known, in a small file beside the job database, under its lock. The file may
-be lost or torn at any time: then nothing is known of the last minute.
+All processes of the account share a small locked file beside the job database. If it is lost or damaged, counting
+starts anew.
 """
 
 import json
@@ -17,16 +17,16 @@ from sandbox.files import locked
 
 MINUTE = 60.0
 PATIENCE = 20.0
-"""Seconds that a command waits for its turn at most."""
+"""Longest wait of a command for its turn, in seconds."""
 TRIES = 3
-"""Commands without an answer, one after another, before the pauses begin."""
+"""Commands without an answer in a row before the pauses begin."""
 FIRST_PAUSE = 5.0
 _LATEST = 1e11
-"""Seconds since 1970, of a time that can be shown."""
+"""Latest time in seconds since 1970 that is believed."""
 
 
 class RateLimited(Postponed):
-    """The command was not run, to spare the batch system; nothing has happened."""
+    """The command was not run, to spare the batch system."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,11 @@ class Outage:
     """A batch system that does not answer."""
 
     since: float
-    """Seconds since 1970 of the first question without an answer."""
+    """When the first command got no answer, in seconds since 1970."""
     words: str
-    """What came instead of an answer."""
+    """The error of the last command."""
     next_try: float
-    """When it may be asked again."""
+    """When the next command may be run, in seconds since 1970."""
 
 
 @dataclass
@@ -52,23 +52,23 @@ class _State:
 
 
 class RateLimiter:
-    """Limits how often one account asks one batch system."""
+    """Limits how often one account runs commands of one batch system."""
 
     def __init__(self, file: Path, per_minute: int, longest_pause: float = 300.0) -> None:
-        """``per_minute`` 0: no limit at all, for a batch system that is a part of this machine; in seconds."""
+        """``per_minute``: commands, 0: no limit; ``longest_pause`` in seconds."""
         self._file = file
         self._per_minute = per_minute
         self._longest_pause = longest_pause
         self._news = 0.0
 
     def hurry(self, news: float) -> None:
-        """Do not wait for the end of a pause where nobody has asked since that second: there is news since."""
+        """Skip the pause if no command was run since the second ``news``, in which something happened."""
         self._news = news
 
     def acquire(self) -> None:
         """Wait until a command may be run, and count it.
 
-        :raises RateLimited: it may not: the batch system is silent, or the account has had its share for long enough.
+        :raises RateLimited: it may not be run: there is an outage, or too many commands were run in the last minute.
         """
         if not self._per_minute:
             return
@@ -79,16 +79,16 @@ class RateLimiter:
             time.sleep(wait)
 
     def _take_turn(self) -> float:
-        """Seconds until the next turn; 0 where it was taken."""
+        """Seconds until the next turn; 0: it was taken."""
         with self._changing() as state:
-            # Not before the lock is ours: turns that others took meanwhile would seem to be of the future.
+            # Read after locking: turns that others took meanwhile would seem to be in the future.
             now = time.time()
             if state.tries >= TRIES:
-                # A clock that was set back must not block us until it has caught up.
+                # If the clock was set back, the pause must not last until it has caught up.
                 is_pause = now < state.next_try <= now + self._longest_pause
                 if is_pause and not state.last_try < self._news:
                     raise RateLimited(_describe(state))
-                # One asks; all others wait for what becomes of it.
+                # One process tries; the others wait for its result.
                 state.next_try, state.last_try = now + self._pause(state.tries), now
             state.asked = [asked for asked in state.asked if 0 <= now - asked < MINUTE]
             if len(state.asked) < self._per_minute:
@@ -97,13 +97,13 @@ class RateLimiter:
             return state.asked[0] + MINUTE - now
 
     def note_answer(self) -> None:
-        """The batch system has answered, whatever it said."""
+        """Note that the batch system has answered, with whatever result."""
         if self._per_minute and self.outage() is not None:
             with self._changing() as state:
                 state.tries = 0
 
     def note_outage(self, words: str) -> None:
-        """A command was not answered."""
+        """Note that a command got no answer."""
         if not self._per_minute:
             return
         with self._changing() as state:
@@ -114,22 +114,22 @@ class RateLimiter:
             state.next_try, state.last_try = now + self._pause(state.tries), now
 
     def outage(self) -> Outage | None:
-        """Since when the batch system does not answer, if it does not."""
-        state = self._look()
+        """The outage, if there is one."""
+        state = self._read_state()
         return Outage(state.since, state.words, state.next_try) if state.tries else None
 
     def count_commands(self, now: float) -> int:
-        """How many commands were run in the last minute; of one without a limit nobody counts them."""
-        return sum(0 <= now - asked < MINUTE for asked in self._look().asked)
+        """The number of commands in the last minute; 0 if there is no limit, as they are not counted."""
+        return sum(0 <= now - asked < MINUTE for asked in self._read_state().asked)
 
-    def _look(self) -> _State:
+    def _read_state(self) -> _State:
         try:
             return _read(self._file.read_bytes())
         except FileNotFoundError:
             return _State()
 
     def _pause(self, tries: int) -> float:
-        """Seconds between questions to a batch system that has left so many unanswered."""
+        """Seconds to wait after a number of commands without an answer."""
         return pause_after(tries - TRIES + 1, FIRST_PAUSE, self._longest_pause)
 
     @contextmanager
@@ -146,7 +146,7 @@ def _describe(state: _State) -> str:
 
 
 def _read(data: bytes) -> _State:
-    """What a file says; of one that is damaged, nothing."""
+    """The state in a file; an empty one if the file is damaged."""
     try:
         state = _State(**json.loads(data))
         numbers = (*state.asked, state.tries, state.since, state.next_try, state.last_try)

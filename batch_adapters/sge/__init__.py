@@ -1,6 +1,7 @@
 """Grid Engine 6.2 and its heirs, by qsub (sge_submit(1)), qstat(1), qacct(1), qdel(1) and qconf(1)."""
 
-from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Meaning, Naming
+from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Meaning
+from batch_adapters.naming import Naming
 from batch_adapters.sge.answers import BLOCKS, CAUSES, LEAVING, STATES, diagnose, read_errors, read_history, read_queue
 
 # Exit status 99 has a job run again, 100 keeps it in the queue in error (sge_shepherd(8)). The true one is in the

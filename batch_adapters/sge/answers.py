@@ -1,4 +1,4 @@
-"""What Grid Engine's programs print: local jobs, their states, and its configuration, for ``samgrid doctor``."""
+"""Reads what Grid Engine's programs print: local jobs, their states, and the configuration (for ``samgrid doctor``)."""
 
 import itertools
 import re
@@ -12,7 +12,7 @@ from batch_adapters.states import Cause, State
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
-# sge_status(5): a state is a set of letters, which qstat prints in no order that the manual knows ("Shs"). Ours is:
+# sge_status(5): a state is a set of letters, which qstat prints in an order that is not documented ("Shs"). Ours is:
 _ORDER = "dEhRqwtrsSTz"
 _PREFIXES = tuple(map("".join, itertools.product(("", "d"), ("", "E"), ("", "h"), ("", "R"))))
 _SUSPENDED = ("s", "S", "T", "sS", "sT", "ST", "sST")
@@ -25,29 +25,28 @@ _BODIES = {
 # sge_status(5), "failed". These jobs went back to the queue, to wait there or in the error state.
 GOES_ON = frozenset(map(str, (*range(1, 12), *range(24, 37), 38)))
 # 0: ended by itself; 100: by a signal, with 128 + its number as exit status.
-_ENDED_BY_ITSELF = ("0", "100")
+ENDED_BY_ITSELF = ("0", "100")
 _FAILED = (*map(str, range(12, 22)), "37")
 
 STATES = {
     **{prefix + body: state for prefix in _PREFIXES for body, state in _BODIES.items()},
     "z": State.DONE,
-    **{f"failed {code}": State.DONE for code in _ENDED_BY_ITSELF},
+    **{f"failed {code}": State.DONE for code in ENDED_BY_ITSELF},
     **{f"failed {code}": State.FAILED for code in _FAILED},
 }
-"""Of the letters in the order of `order_letters`, and of what history says: ``failed``, and the code."""
+"""Native states: letters in the order of `order_letters`; and from the history ``failed`` with its code."""
 
 CAUSES = {
-    # After the program's end, 12 to 16, only what the site adds to it failed.
+    # 12 to 16 have no cause: the program had ended, and only a procedure of the site failed.
     **dict.fromkeys(("failed 18", "failed 19", "failed 20", "failed 21"), Cause.NODE_LOST),
     "failed 17": Cause.SIGNAL,
-    # Of three limits; which one, only the figures say, where they do.
+    # One of three limits; the figures may say which one.
     "failed 37": Cause.TIME_LIMIT,
     "failed 100": Cause.SIGNAL,
 }
-"""Of what history says."""
 
 _LIMITED = ("37", "100")
-"""A limit is enforced by a signal: 37 where the qmaster knew, 100 where the kernel or the execution daemon did it."""
+"""Codes of jobs that a signal ended at a limit: 37 if the qmaster knew, 100 if kernel or execution daemon did it."""
 _LIMITS = {
     # complex(5): the limit that a job asks for, and what qacct shows of its use.
     "h_rt": ("ru_wallclock", Cause.TIME_LIMIT),
@@ -58,32 +57,32 @@ _FIGURE = re.compile(r"(?:(\d{1,9}):)??(?:(\d{1,9}):)?(\d{1,15}(?:\.\d{1,9})?)([
 _UNITS = {"": 1, **{letter: 1024**power for power, pair in enumerate(("kK", "mM", "gG", "tT"), 1) for letter in pair}}
 
 BLOCKS = {
-    # What is deleted already is not to be tried again; it goes when its host answers.
+    # Deleting it again does not help; it goes when its host answers.
     r"d\w*(?: .*)?": "qdel -f {id}, by a manager, if it stays so",
     r"\w*E\w*(?: .*)?": "qmod -cj {array}",
     r"h\w*[qw](?: .*)?": "qrls {array}",
     r"[Rtr]*s\w*(?: .*)?": "qmod -usj {array}",
     r"[Rtr]*S\w*(?: .*)?": "qmod -usq QUEUE, by an operator",
 }
-"""Of the letters in the order of `order_letters`: in error, held, suspended. T ends by itself, with the load."""
+"""By letters in the order of `order_letters`: in error, held, suspended. T ends by itself, with the load."""
 
 LEAVING = frozenset(state for state in STATES if state.startswith("d"))
 
 
 def order_letters(letters: str) -> str:
-    """A state as qstat prints it, spelt as in `STATES`; a letter that nobody knows comes first."""
+    """A state as qstat prints it, spelt as in `STATES`; unknown letters come first."""
     return "".join(sorted(letters, key=_ORDER.find))
 
 
 def read_queue(printed: str) -> Iterator[Job]:
-    """The jobs in what ``qstat -xml`` printed, where waiting tasks of an array share an entry.
+    """The jobs in the output of ``qstat -xml``, where waiting tasks of an array share an entry.
 
-    :raises Garbled, ElementTree.ParseError: it is no such answer, or a torn one.
+    :raises Garbled, ElementTree.ParseError: it is another answer, or a torn one.
     """
-    # Expat needs 5 ms that no other user of the adapter should pay.
+    # Imported late: loading expat takes 5 ms.
     from xml.etree import ElementTree
 
-    # Entities can blow up a parser's memory; qstat uses none but the predefined ones.
+    # Entities could use up the memory; qstat declares none.
     if "<!" in printed:
         raise Garbled(f"a declaration that qstat does not make: {printed[printed.index('<!') :][:200]!r}")
     for entry in ElementTree.fromstring(printed).iter("job_list"):
@@ -96,34 +95,27 @@ def _read_entry(entry: "Element") -> Iterator[Job]:
         raise Garbled(f"an entry with number {number[:50]!r} and state {letters[:50]!r}")
     state = order_letters(letters)
     tasks = entry.findtext("tasks")
-    ids = [number] if tasks is None else [f"{number}.{task}" for task in _read_tasks(tasks)]
-    # What is in error only "qstat -j" says.
+    # qstat(1), "ja-task-ID": 1,3,10-12:1.
+    ranges = [] if tasks is None else map(read_range, tasks.split(","))
+    ids = [f"{number}.{task}" for numbers in ranges for task in numbers] or [number]
+    # Why a job is in error only "qstat -j" tells.
     is_held = "h" in state and "E" not in state and STATES.get(state) is State.PENDING
     for local_id in ids:
         yield Job(local_id, state, reason="held" if is_held else "", token=name)
 
 
-def _read_tasks(tasks: str) -> Iterator[int]:
-    """Task numbers of ``1,3,10-12:1``: what qstat(1) calls the ja-task-ID."""
-    for part in tasks.split(","):
-        numbers = re.fullmatch(r"(\d+)(?:-(\d+):(\d+))?", part)
-        if numbers is None:
-            raise Garbled(f"no task numbers: {tasks[:200]!r}")
-        yield from read_range(*numbers.groups())
-
-
 def read_errors(printed: str) -> dict[str, str]:
-    """Why tasks are in error, by their ids, in what ``qstat -j`` printed of one job."""
+    """Why tasks are in error, by their ids, from the output of ``qstat -j`` for one job."""
     number = re.search(r"(?m)^job_number: +(\d+)$", printed)
-    # The time, and on the host the user's and the shepherd's numbers, stand before the words.
+    # Before the reason there are a time, and sometimes the numbers of user and shepherd.
     errors = re.findall(r"(?m)^error reason +(\d+): +[\d/]{10} [\d:]{8} (?:\[\d+:\d+\]: )?(.*)$", printed)
     return {f"{number[1]}.{task}": words for task, words in errors} if number else {}
 
 
 def read_history(printed: str) -> Iterable[Job]:
-    """The jobs that have ended in what ``qacct -j`` printed; of those that ran several times the last end.
+    """The ended jobs in the output of ``qacct -j``; for jobs that ran several times, the last end.
 
-    :raises LookupError, ValueError: a record is not whole.
+    :raises LookupError, ValueError: a record is incomplete.
     """
     ended: dict[str, Job] = {}
     for record in re.split(r"(?m)^=+\n", printed)[1:]:
@@ -135,14 +127,14 @@ def read_history(printed: str) -> Iterable[Job]:
         if code not in GOES_ON:
             reason = words["failed"].partition(":")[2].strip()
             cause, by = _read_cause(code, words)
-            # It tells of everybody's jobs of that name.
+            # The output has everybody's jobs of that name.
             owner = words["owner"].strip()
             ended[local_id] = Job(local_id, f"failed {code}", exit_code, reason, token, owner, cause, by)
     return ended.values()
 
 
 def _read_cause(code: str, words: dict[str, str]) -> tuple[Cause | None, str]:
-    """What the record says beyond ``failed``: who deleted it (later versions), which limit it went beyond."""
+    """The cause beyond ``failed``, and who deleted the job (later versions): a limit that it exceeded."""
     by = words.get("deleted_by", "NONE").partition("@")[0]
     if by not in ("NONE", ""):
         return Cause.CANCELLED_OUTSIDE, by
@@ -157,13 +149,12 @@ def _read_cause(code: str, words: dict[str, str]) -> tuple[Cause | None, str]:
 
 
 def _read_figure(text: str) -> float | None:
-    """Seconds or bytes: ``90``, ``0:1:30``, ``11s``, ``2000M``, ``3.344MB``; None for what is neither (INFINITY)."""
+    """Seconds or bytes: ``90``, ``0:1:30``, ``11s``, ``2000M``, ``3.344MB``; None for anything else (INFINITY)."""
     match = _FIGURE.fullmatch(text)
     if match is None:
         return None
     hours, minutes, number, unit = match.groups()
-    whole = (int(hours or 0) * 60 + int(minutes or 0)) * 60
-    return whole + float(number) * float(_UNITS[unit])
+    return (int(hours or 0) * 60 + int(minutes or 0)) * 60 + float(number) * _UNITS[unit]
 
 
 def _read_id(words: dict[str, str]) -> str:
@@ -174,14 +165,14 @@ def _read_id(words: dict[str, str]) -> str:
 _CONFIGURE = "run qconf -mconf as Grid Engine's administrator, and write"
 _WANTED = "reporting_params accounting=true reporting=true flush_time=00:00:01 joblog=true sharelog=00:00:00"
 _LATE = 5
-"""Seconds that events may be late without a word."""
+"""Seconds by which events may be late without a warning."""
 _WITHOUT_RERUNS = 'write options = ["-r", "n"] into [batch.sge] of samgrid.toml'
 
 
 def diagnose(ask: Ask, environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Whether the reporting file and the accounting file tell all, and what would have jobs run again (sge_conf(5))."""
+    """Check reporting and accounting (sge_conf(5)), settings that run jobs again, cores, and default options."""
     settings = _read_settings(ask(["qconf", "-sconf"]).stdout)
-    # That nobody answers is found for every batch system alike.
+    # A qmaster that does not answer is reported for every batch system alike.
     if settings:
         queues = re.split(r"(?m)^(?=qname )", ask(["qconf", "-sq", "*"]).stdout)
         yield from _diagnose_reporting(settings)
@@ -191,7 +182,7 @@ def diagnose(ask: Ask, environment: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _read_settings(printed: str) -> dict[str, str]:
-    """Name and value of each line; a line that ends in a backslash goes on."""
+    """Name and value of each line; lines that end in a backslash continue."""
     return dict(re.findall(r"(?m)^([a-z]\w*) +(.*?) *$", re.sub(r"\\\n\s*", "", printed)))
 
 
@@ -217,7 +208,7 @@ def _diagnose_reporting(settings: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _diagnose_cores(printed: Printed, queues: Sequence[str]) -> Iterator[Finding]:
-    """Whether requests can have several cores: by a parallel environment that some queue has (sge_pe(5))."""
+    """Check that requests can have several cores: a queue has the parallel environment (sge_pe(5))."""
     if absent := re.match(r"(\S+) is not a parallel environment", printed.stderr):
         text = f"There is no parallel environment {absent[1]}: Grid Engine refuses requests with more than one core."
         yield Finding(
@@ -251,7 +242,7 @@ def _diagnose_reruns(settings: Mapping[str, str], queues: Sequence[str]) -> Iter
 
 
 def _diagnose_defaults(ask: Ask, environment: Mapping[str, str]) -> Iterator[Finding]:
-    """The files of default options (sge_request(5)), which hold for what we submit, too."""
+    """Check the files of default submit options (sge_request(5)), which apply to our submissions, too."""
     cell = f"{environment.get('SGE_ROOT', '')}/{environment.get('SGE_CELL') or 'default'}"
     for path in (f"{cell}/common/sge_request", f"{environment.get('HOME', '')}/.sge_request"):
         lines = [line for line in ask(["cat", path]).stdout.splitlines() if not line.startswith("#")]

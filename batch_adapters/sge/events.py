@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from batch_adapters.generator.module import LogModule, LogNotKnown, Parser, remember, render_line
+from batch_adapters.sge.answers import ENDED_BY_ITSELF, GOES_ON
 
 _PENDING, _ACTIVE, _FAILED, _DONE, _SUSPENDED = b"1", b"2", b"4", b"8", b"16"
 _STATES = {
@@ -55,10 +56,8 @@ _DAEMONS = (b"execution daemon", b"scheduler", b"master")
 _ENDED = re.compile(rb"\n(?![0-9]{10}:)" + _ACCOUNT)
 _DATED = re.compile(rb"\n([0-9]{10}):[a-z_]+:")
 
-# sge_status(5), "failed". After these the job goes back to the queue, to wait there or in the error state.
-_GOES_ON = frozenset(b"%d" % code for code in (*range(1, 12), *range(24, 37), 38))
-# 0: ended by itself; 100: by a signal, with 128 + its number as exit status.
-_NORMAL = frozenset((b"0", b"100"))
+_GOES_ON = frozenset(code.encode() for code in GOES_ON)
+_NORMAL = frozenset(code.encode() for code in ENDED_BY_ITSELF)
 
 # Jobs that run, wait to be deleted or are about to finish; beyond that the oldest are forgotten. That costs a second
 # ACTIVE before DONE, or mistakes one end for the other.

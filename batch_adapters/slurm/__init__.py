@@ -1,6 +1,7 @@
 """Slurm: its commands, their answers and states (sbatch(1), squeue(1), scancel(1), sacct(1); measured with 22.05)."""
 
-from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Meaning, Naming
+from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Meaning
+from batch_adapters.naming import Naming
 from batch_adapters.slurm.answers import NEVER_STARTED, diagnose, read_history, read_jobs
 from batch_adapters.states import Cause, State
 

@@ -1,4 +1,4 @@
-"""What Slurm's programs print: local jobs, and its configuration: does its log tell all, how long are ends known?"""
+"""Reads what Slurm's programs print: local jobs, and the configuration (for ``samgrid doctor``)."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -7,7 +7,7 @@ from batch_adapters.adapter import Garbled, Job, read_range
 from batch_adapters.diagnosis import Ask, Finding, Level, Printed, judge, read_number
 from batch_adapters.states import Cause
 
-# squeue does not escape names: one may hold line breaks, and what looks like a record. Ours end with their own id.
+# squeue does not escape names, which may have line breaks and even look like records: each record ends with its own id.
 _QUEUED = re.compile(
     r"(?P<id>\d+(?:_\d+)?)\|(?P<state>[A-Z_]+)\|(?P<wait>\d+)\|(?P<reason>[^|\n]*)\|(?P<token>.*?)\|(?P=id)\n",
     re.DOTALL,
@@ -17,18 +17,17 @@ _ENDED = re.compile(
     r"(?P<id>\d+)(?:_(?P<task>\d+)|_\[(?P<tasks>[^\]\n]*)\])?\|(?P<state>[A-Z_]+)(?: by (?P<by>\d+))?"
     r"\|(?P<exit>\d+):(?P<signal>\d+)\n"
 )
-_RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
 NEVER_STARTED = "FAILED to start"
-"""For jobs that Slurm calls FAILED although no program of theirs ended."""
+"""The native state of jobs that Slurm calls FAILED although they never ran a program."""
 _LAUNCH_FAILURE = 53
 _ENDED_ITSELF = re.compile(r"None|NonZeroExitCode|JobLaunchFailure|RaisedSignal.*")
-"""Reasons of a job whose program ended; JobLaunchFailure is what 22.05 calls a signal, and a launch failure, too."""
+"""Reasons of a job whose program ended; 22.05 says JobLaunchFailure for a signal, too."""
 
 
 def read_jobs(printed: str) -> Iterator[Job]:
     """The jobs in squeue's ``JobArrayID:|,State:|,exit_code:|,Reason:|,Name:|,JobArrayID:``; the code is wait(2)'s.
 
-    :raises Garbled: anything stands before, between or after the records, or the last one is torn.
+    :raises Garbled: there is anything before, between or after the records, or the last one is torn.
     """
     for match in _read_records(_QUEUED, printed):
         wait = int(match["wait"])
@@ -60,7 +59,7 @@ def _read_records(pattern: re.Pattern[str], printed: str) -> Iterator[re.Match[s
 
 
 def _read_end(state: str, status: int, signal: int, ended_itself: bool = True) -> tuple[str, int | None, Cause | None]:
-    """Native state, exit code and what that says of the cause; in other states it says nothing of the program."""
+    """Native state, exit code and cause; the code is the program's only if it is COMPLETED or FAILED."""
     if state == "COMPLETED":
         return state, status, None
     if state != "FAILED":
@@ -74,21 +73,20 @@ def _read_ids(match: re.Match[str]) -> Iterator[str]:
     if match["tasks"] is None:
         yield match["id"] if match["task"] is None else f"{match['id']}_{match['task']}"
         return
-    # A long expression is cut short, and ends in dots: what is cut, and what follows, is not in the answer.
-    ranges = (_RANGE.fullmatch(part) for part in match["tasks"].partition("%")[0].split(","))
-    for first, last, step in (found.groups() for found in ranges if found):
-        for task in read_range(first, last, step):
-            yield f"{match['id']}_{task}"
+    for part in match["tasks"].partition("%")[0].split(","):
+        # A long expression is cut short, and ends in dots: the rest is not in the answer.
+        if re.fullmatch(r"[\d:-]+", part):
+            yield from (f"{match['id']}_{task}" for task in read_range(part))
 
 
 RECONCILE_INTERVAL = 30
-"""Seconds between two looks at the queue (slurm.conf's MinJobAge has to outlast a few)."""
+"""Seconds between two queries of the queue; slurm.conf's MinJobAge must be some times longer."""
 _APPLY = "in slurm.conf, then: scontrol reconfigure"
 _QUIET = ("quiet", "fatal", "error")
 
 
 def diagnose(ask: Ask, environment: Mapping[str, str]) -> Iterator[Finding]:
-    """What the controller says of its configuration (slurm.conf(5)); nothing where it does not answer."""
+    """Check the controller's configuration (slurm.conf(5)); nothing if it does not answer."""
     del environment
     answer = ask(["scontrol", "show", "config"])
     if answer.exit_code != 0:
@@ -101,7 +99,7 @@ def diagnose(ask: Ask, environment: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def read_settings(printed: str) -> dict[str, str]:
-    """The settings that ``scontrol show config`` prints; those that are not set are left out."""
+    """The settings that ``scontrol show config`` prints, without those that are not set."""
     found = re.findall(r"^(\w+)\s+= (.*?)\s*$", printed, re.MULTILINE)
     return {name: value for name, value in found if value != "(null)"}
 
@@ -123,7 +121,7 @@ def _diagnose_log(settings: Mapping[str, str]) -> Iterator[Finding]:
 
 def _diagnose_time_format(time_format: str) -> Finding:
     remedy = f"LogTimeFormat=rfc5424_ms {_APPLY}"
-    # Some versions add to its name: "iso8601_ms,format_stderr".
+    # Some versions add a second word: "iso8601_ms,format_stderr".
     name = time_format.partition(",")[0]
     if name == "clock":
         return Finding(Level.FAULT, "the log's times have no date: LogTimeFormat is clock", remedy)
@@ -161,7 +159,7 @@ def _diagnose_requeueing(settings: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _diagnose_disks(printed: Printed) -> Iterator[Finding]:
-    """Whether requests can have ``max_disk``; a line for nodes alike, in MB, with a plus where some have more."""
+    """Check that requests can have ``max_disk``; one line (MB) for equal nodes, with a plus if some have more."""
     sizes = re.findall(r"(?m)^(\d+)\+?$", printed.stdout, re.ASCII)
     if printed.exit_code == 0 and sizes:
         largest = max(map(read_number, sizes))

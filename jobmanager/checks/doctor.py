@@ -18,7 +18,7 @@ from batch_adapters.generator.process import is_held
 from batch_adapters.launch import command_line
 from batch_adapters.registry import ADAPTERS, UnknownEventModule, find_event_module
 from batch_adapters.running.batch_system import BatchSystem
-from batch_adapters.running.commands import find_environment, render_text, run_question
+from batch_adapters.running.commands import make_environment, render_text, run_question
 from batch_adapters.running.rate_limiter import RateLimited
 from jobmanager.checks.probe import run_probe
 from jobmanager.database.database import DatabaseError
@@ -280,7 +280,7 @@ def _ask(system: BatchSystem, argv: Sequence[str]) -> Printed:
         return Printed(None, "", str(error))
     environment = system.adapter.parallel_environment
     words = [environment if word == PARALLEL_ENVIRONMENT else word for word in argv]
-    return run_question(words, _ASK_TIME, find_environment(system.adapter.ignored_variables))
+    return run_question(words, _ASK_TIME, make_environment(system.adapter.ignored_variables))
 
 
 _OTHER_SOURCES = """\

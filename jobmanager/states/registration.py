@@ -15,7 +15,7 @@ from jobmanager.states.changes import forget_future, in_parts, put_local_jobs
 from jobmanager.states.transitions import apply_array_event, apply_event
 
 if TYPE_CHECKING:
-    from batch_adapters.adapter import Naming
+    from batch_adapters.naming import Naming
 
 logger = logging.getLogger(__name__)
 

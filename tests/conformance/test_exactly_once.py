@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from lxml import etree
 
-from batch_adapters.adapter import BatchAdapter, Command, LocalStatus, Naming, Submission, Unreachable
+from batch_adapters.adapter import BatchAdapter, Command, LocalStatus, Submission, Unreachable
 from batch_adapters.fork.adapter import FORK
+from batch_adapters.naming import Naming
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.states import State
 from jobmanager.control.cancel_requests import request_cancel

@@ -42,7 +42,7 @@ from batch_adapters.lsf.events import LsbEvents
 from batch_adapters.pbs.events import ServerLog
 from batch_adapters.registry import ADAPTERS, find_builtin
 from batch_adapters.running.batch_system import (
-    find_status,
+    make_status,
     read_analysis,
     read_answer,
     read_max_array,
@@ -175,7 +175,7 @@ def _check_words(adapter: BatchAdapter, printed: str) -> None:
         assert all(len(reason) <= 600 for reason in read_reasons(adapter, printed).values())
     native_states = sorted(adapter.states)
     for reason in printed.splitlines()[:5]:
-        status = find_status(adapter, Job("17", native_states[len(printed) % len(native_states)], reason=reason))
+        status = make_status(adapter, Job("17", native_states[len(printed) % len(native_states)], reason=reason))
         assert not (status.helps and status.state is not None and status.state.is_final)
     for command in [value for value in vars(adapter).values() if isinstance(value, Command)]:
         for exit_code, stdout, stderr in ((0, printed, ""), (1, "", printed), (255, printed, printed)):

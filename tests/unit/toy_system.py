@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Lines, Meaning, Naming
+from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Lines, Meaning
 from batch_adapters.fork.adapter import FORK
+from batch_adapters.naming import Naming
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.states import State
 from jobmanager.database.grid_job import GridJob

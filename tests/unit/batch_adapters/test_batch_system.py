@@ -29,7 +29,7 @@ from batch_adapters.adapter import (
 )
 from batch_adapters.fork.adapter import FORK
 from batch_adapters.launch import LAUNCH
-from batch_adapters.running.batch_system import BatchSystem, _is_told_of
+from batch_adapters.running.batch_system import BatchSystem, _mentions
 from batch_adapters.running.commands import TimedOut
 from batch_adapters.running.rate_limiter import RateLimited, RateLimiter
 from batch_adapters.states import State
@@ -327,7 +327,7 @@ def test_a_command_that_tells_of_the_first_id_only_is_asked_about_each(lists: To
     ],
 )
 def test_an_id_is_no_part_of_another(wanted: str, printed: str, is_told: bool) -> None:
-    assert _is_told_of(wanted, printed) is is_told
+    assert _mentions(printed, wanted) is is_told
 
 
 @pytest.mark.parametrize(

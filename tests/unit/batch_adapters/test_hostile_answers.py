@@ -116,8 +116,8 @@ def test_an_answer_without_an_end_is_garbled(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_elements_of_an_array_are_bounded() -> None:
     assert list(read_range("3")) == [3]
-    assert list(read_range("1", "9", "4")) == [1, 5, 9]
-    assert len(read_range("1", str(MOST_ELEMENTS))) == MOST_ELEMENTS
-    for first, last, step in (("1", str(MOST_ELEMENTS + 1), "1"), ("2", "1", "1"), ("1", "9", "0")):
+    assert list(read_range("1-9:4")) == [1, 5, 9]
+    assert len(read_range(f"1-{MOST_ELEMENTS}")) == MOST_ELEMENTS
+    for text in (f"1-{MOST_ELEMENTS + 1}", "2-1", "1-9:0", "1-", "x", "1-9:", ""):
         with pytest.raises(Garbled):
-            read_range(first, last, step)
+            read_range(text)

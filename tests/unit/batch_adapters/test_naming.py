@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from batch_adapters.adapter import Naming
+from batch_adapters.naming import Naming
 
 
 @pytest.mark.parametrize("element", ["{id}_{n}", "{id}[{n}]"])

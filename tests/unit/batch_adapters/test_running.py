@@ -12,7 +12,7 @@ from batch_adapters.adapter import OK, Answer, BatchError, Command, Garbled, Mea
 from batch_adapters.running import commands as running
 from batch_adapters.running.commands import (
     TimedOut,
-    find_environment,
+    make_environment,
     render_argv,
     render_text,
     run_command,
@@ -245,7 +245,7 @@ def test_a_command_speaks_english_and_sees_no_variables_that_change_its_answers(
 
 def test_without_names_to_be_ignored_all_variables_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SQUEUE_FORMAT", "x")
-    assert find_environment(()) == {**os.environ, "LC_ALL": "C"}
+    assert make_environment(()) == {**os.environ, "LC_ALL": "C"}
 
 
 @pytest.mark.parametrize(

@@ -201,14 +201,6 @@ def test_every_failed_code_of_the_manual_is_an_end_or_goes_on() -> None:
     assert not ended & going_on
 
 
-def test_history_and_event_log_take_the_same_codes_for_an_end() -> None:
-    assert {code.encode() for code in GOES_ON} == events._GOES_ON
-    done = {
-        state.split()[1].encode() for state in SGE.states if state[:6] == "failed" and SGE.states[state] is State.DONE
-    }
-    assert done == events._NORMAL
-
-
 def test_the_array_limit_is_read_and_no_limit_has_no_number() -> None:
     found = re.search(SGE.read_array_limit, RECORDINGS["configuration"].stdout)
     assert found is not None

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Garbled, Job, Lines, Meaning, Naming, Submission
+from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Garbled, Job, Lines, Meaning, Submission
 from batch_adapters.fork.adapter import FORK
+from batch_adapters.naming import Naming
 from batch_adapters.registry import ADAPTERS, BadAdapter, UnknownBatchSystem
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.running.rate_limiter import RateLimiter

@@ -14,8 +14,8 @@ import pytest
 from lxml import etree
 
 from adapters import PlannedJob
-from batch_adapters.adapter import Naming
 from batch_adapters.fork.adapter import FORK
+from batch_adapters.naming import Naming
 from batch_adapters.states import Cause, Event, State
 from jobmanager.database.database import Choice, Database, DatabaseError, LiveJob, UnknownJob
 from jobmanager.database.documents import InvalidDocument, read_document

@@ -1,4 +1,1 @@
-"""GRAM's door: what its Perl module and its scripts call, and the answers they get.
-
-Calls are read, checked and answered here; whatever they do lies in `jobmanager`.
-"""
+"""The programs that GRAM's Perl module and scripts call. They read, check and answer; `jobmanager` does the work."""

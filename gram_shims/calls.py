@@ -1,4 +1,4 @@
-"""What GRAM calls: submit, poll, cancel and signal. A request becomes one grid job, however often it comes."""
+"""GRAM's calls: submit, poll, cancel and signal. A repeated request becomes only one grid job."""
 
 import enum
 import logging
@@ -46,28 +46,28 @@ from jobmanager.site.account import Account
 logger = logging.getLogger(__name__)
 
 ACKNOWLEDGES = "SAMGRID_ACKNOWLEDGES"
-"""The variable of a caller who removes the mark of a request once it has our answer, as samgrid.pm does."""
+"""Set by a caller, such as samgrid.pm, that removes the mark of a request once it has our answer."""
 _UNTAKEN = 60.0
-"""Seconds after which an answer that nobody took was lost; a job manager that is killed may ask again before."""
+"""Seconds after which an unacknowledged answer counts as lost; a restarted GRAM may ask again before."""
 _PROXY = "X509_USER_PROXY"
 _TIMEOUT = 5.0
 _OF_PROXIES = re.compile(r"(/CN=(\d+|proxy|limited proxy))+$")
-"""What each delegation adds to the subject (RFC 3820, and the older proxies of Globus)."""
+"""What each delegation appends to the subject (RFC 3820, and older Globus proxies)."""
 
 
 def submit(account: Account, description: JobDescription) -> GramAnswer:
-    """The grid job's id for GRAM, or why the request is refused; nothing exists of a refused one.
+    """Accept a request: the grid job's id for GRAM, or why it is refused. A refused request leaves nothing behind.
 
-    :raises HandlerError, DatabaseError, OSError: it cannot be accepted now, or here.
+    :raises HandlerError, DatabaseError, OSError: it cannot be accepted now.
     """
     uniqid = find_uniqid(description)
     acknowledges = ACKNOWLEDGES in description.environment
     if acknowledges:
-        # Before it exists, or the monitor might begin; how long a handler takes to check it, nobody knows.
+        # Before the grid job exists, as the monitor might start it; a handler's checks may take long.
         hold_back(account, uniqid, account.configuration.handlers.time_limit + _UNTAKEN)
     else:
         forget_withdrawal(account, uniqid)
-    # Before any check: the files of a request that was accepted may have gone since.
+    # Before any check: the files of an accepted request may be gone by now.
     job_id = find_grid_job(account, description)
     if job_id is None:
         try:
@@ -79,11 +79,11 @@ def submit(account: Account, description: JobDescription) -> GramAnswer:
         hold_back(account, uniqid, _UNTAKEN)
     _publish_first_answer(account, job_id)
     try:
-        # While a handler checked the request, one with the configuration of before may have been started again.
+        # While a handler checked the request, a monitor with the old configuration may have been started.
         end_other_monitor(account)
         wake_monitor(account)
     except OSError as error:
-        # Whoever sees an error submits again: this one is accepted, and must not look refused.
+        # No error: the request is accepted, and GRAM would submit it again.
         logger.warning("%s is accepted, but waits: no monitor can be started: %s", job_id, error)
     return GramAnswer(State.PENDING, gram_id(job_id))
 
@@ -106,7 +106,7 @@ def _accept(account: Account, description: JobDescription) -> str:
 
 
 def _set_aside(account: Account, description: JobDescription) -> tuple[JobDescription, list[str]]:
-    """The description without what its job type does not take; what that was."""
+    """The description without attributes that its job type does not take, and their names."""
     if is_plain(description):
         return description, []
     settings = account.configuration.handlers
@@ -114,11 +114,11 @@ def _set_aside(account: Account, description: JobDescription) -> tuple[JobDescri
         with limited(settings.time_limit):
             return set_aside(description, find_job_type(find_type(description), settings.modules))
     except HandlerError:
-        return description, []  # who accepts it will say what is wrong with its type
+        return description, []  # acceptance will report the faulty job type
 
 
 def _publish_first_answer(account: Account, job_id: str) -> None:
-    """Spare GRAM's first poll, which comes at once, an interpreter; what the monitor has published stays."""
+    """Publish an answer for GRAM's first poll, which follows at once; an answer by the monitor stays."""
     job = account.database.grid_jobs.get(job_id)
     text = render_answer(answer_poll(account, job))
     file = answer_file(account, job_id)
@@ -134,9 +134,9 @@ def _publish_first_answer(account: Account, job_id: str) -> None:
 
 
 def poll(account: Account, description: JobDescription) -> GramAnswer:
-    """The grid job's state, in GRAM's words; no change where nobody knows it.
+    """The grid job's state for GRAM; no change if there is no such grid job.
 
-    :raises DatabaseError: it cannot be known now.
+    :raises DatabaseError: the database cannot be read now.
     """
     job_id = find_grid_job(account, description)
     if job_id is None:
@@ -149,9 +149,9 @@ def poll(account: Account, description: JobDescription) -> GramAnswer:
 
 
 def stage_out(account: Account, description: JobDescription) -> GramAnswer:
-    """What GRAM is told once it has brought the files of a grid job back, whose event had to say DONE for that.
+    """The answer after GRAM's stage-out: that the grid job failed, if it did, as its event had to say DONE.
 
-    :raises DatabaseError: it cannot be known now.
+    :raises DatabaseError: the database cannot be read now.
     """
     job_id = find_grid_job(account, description)
     if job_id is None:
@@ -168,10 +168,10 @@ def _wake(account: Account) -> None:
 
 
 def cancel(account: Account, description: JobDescription) -> GramAnswer:
-    """FAILED once the grid job is certain to be cancelled; the state of one that has ended before.
+    """Request the end of a grid job: FAILED, as it will certainly be cancelled; or its final state, if it has ended.
 
-    :raises DatabaseError: the wish cannot be kept now.
-    :raises OSError: no monitor can be started, so that nobody would see to it.
+    :raises DatabaseError: the request cannot be stored now.
+    :raises OSError: no monitor can be started to carry it out.
     """
     job_id = find_grid_job(account, description)
     if job_id is None:
@@ -186,7 +186,7 @@ _PRIORITY = re.compile(r"[+-]?[0-9]{1,9}", re.ASCII)
 
 
 class JobSignal(enum.Enum):
-    """What a client can wish of a job that exists."""
+    """GRAM's signals for jobs."""
 
     CANCEL = "1"
     SUSPEND = "2"
@@ -195,11 +195,11 @@ class JobSignal(enum.Enum):
 
 
 def signal(account: Account, description: JobDescription) -> GramAnswer:
-    """As `cancel` for that signal; of the others the state that the grid job is in then.
+    """Carry out a signal; the answer has the grid job's new state.
 
-    :raises DatabaseError, OSError: not now.
+    :raises DatabaseError, OSError: it cannot be carried out now.
     """
-    from batch_adapters.adapter import BatchError, Refused  # slow to load, and seldom wanted
+    from batch_adapters.adapter import BatchError, Refused  # imported late: slow to load, seldom needed
 
     number = description.word("signal")
     try:
@@ -220,9 +220,9 @@ def signal(account: Account, description: JobDescription) -> GramAnswer:
 
 
 def _pass_on(account: Account, grid_job: str, wish: JobSignal, argument: str) -> State | None:
-    """The state to tell GRAM; None: it stays.
+    """The new state for GRAM; None: no change.
 
-    :raises BatchError: see `jobmanager.control.suspension`; a refusal, where all steps at work refuse.
+    :raises BatchError: see `jobmanager.control.suspension`; Refused, if all active steps refuse.
     """
     from batch_adapters.adapter import Refused
     from jobmanager.control.suspension import find_signalled
@@ -247,7 +247,7 @@ def _pass_on_to(account: Account, signalled: str, wish: JobSignal, argument: str
         return State.SUSPENDED if suspend_grid_job(account, signalled) else None
     if wish is JobSignal.RESUME:
         resume_grid_job(account, signalled)
-        # It may even have ended since, which the next poll or event tells.
+        # It may even have ended: the next poll or event will tell.
         is_going_on = reported_state(account.database.grid_jobs.get(signalled).state) not in (
             State.PENDING,
             State.SUSPENDED,
@@ -260,20 +260,20 @@ def _pass_on_to(account: Account, signalled: str, wish: JobSignal, argument: str
 
 
 def find_uniqid(description: JobDescription) -> str:
-    """GRAM's own name of the job, as the job database knows it; empty where nobody said it."""
+    """GRAM's unique id of the job, as stored in the job database; empty: GRAM gave none."""
     return render_text(description.word("uniqid") or description.contact)
 
 
 def make_origin(
     description: JobDescription, directory: Path, unused: Iterable[str] = (), needs_subject: bool = False
 ) -> GramOrigin:
-    """What GRAM wants to be told of a new grid job.
+    """What is stored of a GRAM request in its grid job.
 
-    :param directory: where the names of its files start; unused: attributes that its job type does not take;
-        needs_subject: audit or usage records will name it.
+    :param directory: its file names are relative to it; unused: attributes that its job type does not take;
+        needs_subject: True if audit or usage records will name the subject.
     """
     return GramOrigin(
-        # A request that has no name can only be one of its own.
+        # Without an id it cannot be a repetition of another request.
         uniqid=find_uniqid(description) or f"unnamed-{os.urandom(16).hex()}",
         contact=description.contact,
         stdout=str(directory / (description.word("stdout") or "/dev/null")),
@@ -287,9 +287,9 @@ def make_origin(
 
 
 def find_grid_job(account: Account, description: JobDescription) -> str | None:
-    """The grid job that a call is about; None where the account's database knows of none.
+    """The grid job that a call is about, by its id or GRAM's uniqid; None if there is none.
 
-    GRAM's uniqid finds it, too: a job manager that was killed during submit never learned the id.
+    GRAM does not know the id if it was killed during submit.
     """
     job_id = read_gram_id(render_text(description.word("jobid")))
     if job_id:
@@ -299,17 +299,17 @@ def find_grid_job(account: Account, description: JobDescription) -> str | None:
 
 
 def find_proxy(description: JobDescription) -> str:
-    """The file of the proxy that GRAM gave the job, which it renews; empty where there is none."""
+    """The job's proxy file, which GRAM renews; empty: there is none."""
     proxy = description.environment.get(_PROXY, "")
     return proxy if proxy.startswith("/") and proxy.isprintable() else ""
 
 
 def find_subject(description: JobDescription) -> str:
-    """The subject in Globus' form, ``/O=Grid/CN=A. Physicist``; empty where it cannot be found out."""
+    """The proxy's subject in Globus' form, ``/O=Grid/CN=A. Physicist``; empty if it cannot be read."""
     proxy = find_proxy(description)
     if not proxy:
         return ""
-    import subprocess  # slow to load, and few sites need it
+    import subprocess  # imported late: slow to load, and few sites need it
 
     command = ["openssl", "x509", "-in", proxy, "-noout", "-subject", "-nameopt", "compat"]
     try:
@@ -321,5 +321,5 @@ def find_subject(description: JobDescription) -> str:
 
 
 def read_subject(line: str) -> str:
-    """The subject in what ``openssl x509 -subject -nameopt compat`` prints, without what proxies add."""
+    """The subject in the output of ``openssl x509 -subject -nameopt compat``, without what proxies append."""
     return _OF_PROXIES.sub("", line.strip().removeprefix("subject=").strip())

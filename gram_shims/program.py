@@ -1,4 +1,4 @@
-"""The program behind the Perl module: for each call of GRAM's one sealed answer, and one line in the account's log."""
+"""The program behind the Perl module: answers each of GRAM's calls once, and logs it in the account's log."""
 
 import dataclasses
 import gc
@@ -25,13 +25,13 @@ logger = logging.getLogger(__name__)
 
 
 def seal() -> tuple[BinaryIO, BinaryIO]:
-    """Where the questions come from, and where the answers go.
+    """Give the streams of questions and answers, and keep all others from using them.
 
-    From now on file descriptor 0 is empty and 1 is standard error, for us and our children. What GRAM's job manager
-    leaks, the descriptors from 3 on, is not ours to keep.
+    From now on file descriptor 0 is empty and 1 is standard error, for us and our children. Descriptors from 3 on,
+    which GRAM's job manager leaks, are closed.
     """
     sys.stdout.flush()
-    # dup takes the lowest free descriptor: the second is above the first.
+    # dup takes the lowest free descriptor, so the second one is higher.
     questions, answers = os.dup(0), os.dup(1)
     for low, high in ((3, questions), (questions + 1, answers), (answers + 1, 65536)):
         os.closerange(low, high)
@@ -50,18 +50,18 @@ _FUNCTIONS: Mapping[str, Callable[[Account, JobDescription], GramAnswer]] = {
     "stage_out": stage_out,
 }
 PATIENCE = 25.0
-"""Seconds after which a question is answered, whatever hangs; GRAM 1.5 waits for 30."""
+"""Seconds after which a question is answered even if something hangs; GRAM 1.5 waits for 30."""
 _FAILURES = {
     "submit": GramError.JOB_EXECUTION_FAILED,
     "cancel": GramError.JOB_CANCEL_FAILED,
     "signal": GramError.SIGNALLING_JOB,
 }
 _LARGEST_LOG = 5_000_000
-"""Bytes; then the log becomes ``gram.log.1``, in place of the one before."""
+"""Bytes; a longer log is renamed ``gram.log.1``."""
 
 
 class Reply:
-    """Where the one answer of this process goes; whoever comes first gives it."""
+    """The one answer of this process: the first one that is given."""
 
     def __init__(self, sink: BinaryIO, render: Callable[[GramAnswer], str]) -> None:
         self._sink = sink
@@ -69,27 +69,27 @@ class Reply:
         self._given = threading.Lock()
 
     def give(self, answer: GramAnswer) -> None:
-        """Say it and end the process at once: no thread of a handler's can keep GRAM waiting, or add a word."""
+        """Write the answer and end the process at once, so that no thread of a handler can delay GRAM or add output."""
         if self._given.acquire(blocking=False):
             self._sink.write(self._render(answer).encode(errors="replace"))
             self._sink.flush()
             os._exit(0)
 
     def give_after(self, seconds: float, answer: GramAnswer) -> None:
-        """Give this answer if there is no other in time."""
+        """Give this answer if there is no other one in time."""
         timer = threading.Timer(seconds, self.give, [answer])
         timer.daemon = True
         timer.start()
 
 
 def main(argv: list[str]) -> int:
-    """Read a description from stdin and answer one call; or serve, where a line is a call and its description.
+    """Read a description from stdin and answer one call; or serve: answer each line, a call and its description.
 
     An answer on stdout ends with an empty line.
     """
-    # Each call is over before there is anything to collect, and GRAM waits.
+    # A call ends before there is garbage to collect, and GRAM waits.
     gc.disable()
-    # No argparse: GRAM waits while it is loaded, and only our Perl module writes this command line.
+    # No argparse, which loads slowly: only our Perl module writes this command line.
     match argv:
         case ["--state-dir", state_dir, command] if command in (*_FUNCTIONS, "serve"):
             pass
@@ -104,7 +104,7 @@ def main(argv: list[str]) -> int:
 
 
 def _serve(state_dir: str, questions: BinaryIO, answers: BinaryIO) -> int:
-    """Answer until the questions end, each call in a process of its own that finds everything loaded."""
+    """Answer until the questions end, each in a forked process, in which everything is loaded already."""
     for line in questions:
         command, _, text = line.partition(b" ")
         child = os.fork()
@@ -114,7 +114,7 @@ def _serve(state_dir: str, questions: BinaryIO, answers: BinaryIO) -> int:
             finally:
                 os._exit(1)
         if os.waitpid(child, 0)[1] != 0:
-            # No answer: who asked may ask again, if it lives.
+            # No answer: the caller may ask again.
             with suppress(BrokenPipeError):
                 answers.write(b"killed\n")
                 answers.flush()
@@ -125,8 +125,8 @@ def _answer_question(command: str, state_dir: str, text: bytes, answers: BinaryI
     """Answer one call and end the process."""
     reply = Reply(answers, lambda answer: f"{render_answer(_fit(command, answer))}\n")
     if command != "submit":
-        # A submission may take its time; questions and wishes can be said again.
-        reply.give_after(PATIENCE, find_failure(command, f"no answer within {PATIENCE:g} s"))
+        # A submission may take longer; other calls can be repeated.
+        reply.give_after(PATIENCE, make_failure(command, f"no answer within {PATIENCE:g} s"))
     try:
         description = read_description(text.decode("latin-1"))
     except BadDescription as error:
@@ -136,38 +136,38 @@ def _answer_question(command: str, state_dir: str, text: bytes, answers: BinaryI
 
 
 def answer_call(command: str, state_dir: str | None, description: JobDescription) -> GramAnswer:
-    """The answer to a call, whatever happens meanwhile; standard output and error go to the account's log from then on.
+    """The answer to a call, whatever goes wrong. Redirects standard output and error to the account's log.
 
-    :param command: submit, poll, cancel or signal; state_dir: the state folder, None for the account's own.
+    :param command: submit, poll, cancel, signal or stage_out; state_dir: the state folder, None: the default.
     """
     started = time.monotonic()
     os.umask(0o077)
     log_to(logging.StreamHandler())
     try:
-        # Only a request makes a state folder.
+        # Only a submission makes a state folder.
         account = open_account(state_dir, create=command == "submit")
         check_host(account.places)
         _log_into(account.places.root)
         answer = _FUNCTIONS[command](account, description)
-    except (Exception, SystemExit) as error:  # whatever the disk does, or an experiment's handler
+    except (Exception, SystemExit) as error:  # an experiment's handler may raise anything
         logger.error("%s: %s", command, error, exc_info=None if isinstance(error, (UserError, OSError)) else error)
-        answer = find_failure(command, " ".join(f"{error}".split()) or type(error).__name__)
+        answer = make_failure(command, " ".join(f"{error}".split()) or type(error).__name__)
     _log_call(command, description, answer, time.monotonic() - started)
     return answer
 
 
-def find_failure(command: str, message: str) -> GramAnswer:
-    """What GRAM is told where a call could not be served; of a poll nothing, so that the state stays."""
+def make_failure(command: str, message: str) -> GramAnswer:
+    """The answer to a call that failed: an error; for a poll no change."""
     return refuse(_FAILURES[command], message) if command in _FAILURES else NO_CHANGE
 
 
 def _fit(command: str, answer: GramAnswer) -> GramAnswer:
-    """GRAM fails a cancel or signal whose answer holds more than state and error."""
+    """Drop the message for cancel and signal: GRAM accepts only state and error there."""
     return dataclasses.replace(answer, message="") if command in ("cancel", "signal") else answer
 
 
 def _log_into(root: Path) -> None:
-    """Make the account's log what descriptors 1 and 2 are."""
+    """Redirect descriptors 1 and 2 to the account's log."""
     if not root.exists():
         return
     log = root / "gram.log"

@@ -1,8 +1,8 @@
-"""From GRAM's description of a job to a request of ours; what every job manager type must check itself is checked here.
+"""Translates GRAM's description of a job into a request of ours, with the checks that GRAM leaves to job managers.
 
-A description without ``samgrid_type``, and without a ``job_type`` of ours, is a plain GRAM job: it becomes a grid job
-of type ``command`` that runs as it would under GRAM's own job managers, in the directory of the request, each process
-with the same standard input.
+A description that names no job type of ours (``samgrid_type``, or ``job_type``) is a plain GRAM job: it becomes a grid
+job of type ``command`` that runs as under GRAM's own job managers: in the request's directory, and each process with
+the same standard input.
 """
 
 import json
@@ -19,30 +19,30 @@ _CONTACT = "GLOBUS_GRAM_JOB_CONTACT"
 
 
 class BadDescription(Exception):
-    """What came is no description of a job."""
+    """The input is not a description of a job."""
 
 
 @dataclass(frozen=True)
 class JobDescription:
-    """One job, as the GRAM job manager or its argument file describes it."""
+    """One job, as GRAM's job manager or an argument file describes it."""
 
     attributes: Mapping[str, tuple[Value, ...]]
-    """By their canonical names; words are what came, byte for byte (bytes that are no UTF-8 as in `os.fsdecode`)."""
+    """By canonical names; words are kept byte for byte (as by `os.fsdecode`)."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """What the caller's own environment says of the job: its contact and its proxy."""
+    """The caller's environment variables for the job: contact and proxy."""
 
     def words(self, name: str) -> tuple[Value, ...]:
-        """All values of an attribute; none where it is not there."""
+        """All values of an attribute; none if it is missing."""
         return self.attributes.get(canonical_name(name), ())
 
     def word(self, name: str) -> str:
-        """The one word of an attribute; empty where there is none, or anything else."""
+        """The single word of an attribute; empty for anything else."""
         values = self.words(name)
         return values[0] if len(values) == 1 and isinstance(values[0], str) else ""
 
     @property
     def contact(self) -> str:
-        """The contact by which GRAM's clients know the job; empty where nobody said it."""
+        """The job's contact for GRAM's clients; empty: GRAM gave none."""
         if _CONTACT in self.environment:
             return self.environment[_CONTACT]
         pairs = dict(pair for pair in self.words("environment") if isinstance(pair, tuple) and len(pair) == 2)
@@ -51,9 +51,9 @@ class JobDescription:
 
 
 def read_description(text: str) -> JobDescription:
-    """The description that the Perl module writes as JSON: every character stands for one byte.
+    """Read the JSON of the Perl module, in which every character stands for one byte.
 
-    :raises BadDescription: it is anything else.
+    :raises BadDescription: it is something else.
     """
     try:
         found = json.loads(text)
@@ -80,7 +80,7 @@ def _decode(word: object) -> str:
 
 TYPE_NAME = "samgridtype"
 GRAM_JOB_TYPES = "single multiple mpi condor"
-"""Where GRAM's own job_type has one of these words, or a part that GRAM lets pass for one, it keeps GRAM's meaning."""
+"""Words of GRAM's own job_type. These, and parts of them that GRAM lets pass, keep GRAM's meaning."""
 _MANAGERS = frozenset(
     (
         "cachetag", "condorarch", "condoros", "dryrun", "emailaddress", "emailonabort", "emailonexecution",
@@ -93,10 +93,10 @@ _MANAGERS = frozenset(
         "streamingrequested", "twophase", "uniqid", "username", "xcount",
     )
 )  # fmt: skip
-"""Attributes that are the GRAM job manager's, or that say nothing about the program."""
+"""Attributes for GRAM's job manager itself, not for the program."""
 _OF_PROGRAM = ("executable", "arguments", "count", "stdin", "directory")
 _LIMITS = ("maxtime", "maxwalltime", "maxcputime", "maxmemory")
-"""For GRAM a limit of 0 is none."""
+"""Limits, of which 0 means none in GRAM."""
 _OF_ATTRIBUTE = {
     "arguments": GramError.RSL_ARGUMENTS,
     "count": GramError.INVALID_COUNT,
@@ -112,12 +112,12 @@ _OF_ATTRIBUTE = {
     "queue": GramError.INVALID_QUEUE,
     "stdin": GramError.STDIN_NOT_FOUND,
 }
-"""The error of an attribute, by its name."""
+"""GRAM's error number for faults of an attribute."""
 _NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 
 class RefusedRequest(Exception):
-    """The description is refused, with GRAM's number for the reason."""
+    """The request is refused, with GRAM's error number."""
 
     def __init__(self, error: GramError, message: str) -> None:
         super().__init__(message)
@@ -125,29 +125,29 @@ class RefusedRequest(Exception):
 
 
 def is_plain(description: JobDescription) -> bool:
-    """True where the request does not know of us: it names no job type of ours, by neither of its names."""
+    """True if the request names no job type of ours, in neither attribute."""
     return TYPE_NAME not in description.attributes and not _old_type(description)
 
 
 def _old_type(description: JobDescription) -> str:
-    """The job type of ours that an old request of SAMGrid names in GRAM's job_type; empty: it names none there."""
+    """The job type of ours in GRAM's job_type, as in old SAMGrid requests; empty: none."""
     word = description.word("jobtype")
     return "" if word in GRAM_JOB_TYPES or TYPE_NAME in description.attributes else word
 
 
 def find_type(description: JobDescription) -> str:
-    """The job type of ours that a request names; empty: it is a plain one, or names none that can be."""
+    """The job type of ours that a request names; empty: none."""
     return description.word(TYPE_NAME) or _old_type(description)
 
 
 def set_aside(description: JobDescription, handler: type[JobAdapter]) -> tuple[JobDescription, list[str]]:
-    """The description without the attributes of a program that a job type of ours does not take; what these said.
+    """The description without program attributes that its job type does not take, and the names of those that were set.
 
-    Many clients write them in every request: Condor-G an executable and a directory, GRAM 1.5 all of them. They are
-    none of the type's own, so that nothing is passed over which would change its work.
+    Many clients write them into every request: Condor-G an executable and a directory, GRAM 1.5 all of them. As the job
+    type does not declare them, ignoring them does not change its work.
     """
     taken = {canonical_name(attribute.name) for attribute in handler.attributes}
-    # Standard input is every program's.
+    # Every program has a standard input.
     taken |= {"stdin", "directory"} if handler.usesDirectory else {"stdin"}
     aside = [name for name in _OF_PROGRAM if name not in taken]
     kept = {name: values for name, values in description.attributes.items() if name not in aside}
@@ -157,9 +157,9 @@ def set_aside(description: JobDescription, handler: type[JobAdapter]) -> tuple[J
 
 
 def read_request(description: JobDescription) -> list[tuple[str, tuple[Value, ...]]]:
-    """The attributes of a request of ours.
+    """The attributes of the request of ours.
 
-    :raises RefusedRequest: as GRAM's own job managers refuse it, with their numbers, in the order of their checks.
+    :raises RefusedRequest: with the error numbers, and in the order of checks, of GRAM's own job managers.
     """
     directory = find_directory(description)
     request: list[tuple[str, tuple[Value, ...]]] = [("environment", _read_environment(description))]
@@ -169,20 +169,20 @@ def read_request(description: JobDescription) -> list[tuple[str, tuple[Value, ..
     if is_plain(description):
         request += _read_program(description, directory, count)
     elif description.word("executable"):
-        # The job type will look at it, too, but knows no numbers of GRAM's.
+        # The job type checks it, too, but without GRAM's error numbers.
         _find_executable(description, directory)
     request += _read_limits(description)
     read = {*_MANAGERS, *_LIMITS, "environment", *(_OF_PROGRAM if is_plain(description) else ())}
     given = [(name, values) for name, values in description.attributes.items() if name not in read]
-    # GRAM gives each request its defaults, whether it said so or not.
+    # GRAM adds its defaults to every request.
     request += [attribute for attribute in given if attribute not in _defaults()]
     return request
 
 
 def find_directory(description: JobDescription) -> Path:
-    """The folder that the request's file names start from; one that is not absolute is seen from home.
+    """The folder that the request's file names are relative to; it may be relative to the home folder.
 
-    :raises RefusedRequest: there is none, or it is closed.
+    :raises RefusedRequest: it does not exist or cannot be entered.
     """
     name = description.word("directory")
     if description.words("directory") and not name:
@@ -210,14 +210,14 @@ def _read_program(description: JobDescription, directory: Path, count: int) -> I
     yield "directory", (str(directory),)
     yield "executable", (_find_executable(description, directory),)
     stdin = _find_stdin(description, directory)
-    # What every local job has anyway, and no regular file.
+    # The default of every local job; not a regular file.
     if stdin != os.devnull:
         yield "stdin", (stdin,)
     yield "count", (str(count),)
     if any(not isinstance(word, str) for word in description.words("arguments")):
         raise RefusedRequest(GramError.RSL_ARGUMENTS, "arguments must be words, without parentheses")
     yield "arguments", description.words("arguments")
-    # GRAM's own job managers do not look at exit codes.
+    # GRAM's own job managers ignore exit codes.
     yield "min_success", ("0",)
 
 
@@ -246,16 +246,16 @@ def _find_stdin(description: JobDescription, directory: Path) -> str:
 
 
 def _seen_from(directory: Path, name: str) -> str:
-    """The absolute name, with every slash and dot as written: a program sees its own."""
+    """The absolute name, with slashes and dots as written, because a program sees its own name."""
     return name if name.startswith("/") else f"{directory}/{name}"
 
 
 def _read_count(description: JobDescription) -> int:
-    """How many processes a plain job is."""
+    """The number of processes of a plain job."""
     count = description.word("count") if description.words("count") else "1"
     if not _NUMBER.fullmatch(count) or int(count) < 1:
         raise RefusedRequest(GramError.INVALID_COUNT, f"count: {count!r} is no number from 1 to 999999999")
-    # Checked here again, since GRAM lets any part of a permitted word pass.
+    # Checked again, because GRAM lets any part of a permitted word pass.
     job_type = description.word("jobtype") if description.words("jobtype") else "multiple"
     if job_type == "multiple" or _old_type(description):
         return int(count)
@@ -271,12 +271,12 @@ def _read_limits(description: JobDescription) -> Iterator[tuple[str, tuple[Value
         value = description.word(name) if description.words(name) else "0"
         if not _NUMBER.fullmatch(value):
             raise RefusedRequest(_OF_ATTRIBUTE[name], f"{name}: {value!r} is no number")
-        # max_time is wall time, where that is not given itself.
+        # max_time means wall time, unless max_wall_time is given.
         if int(value) and not (name == "maxtime" and description.words("maxwalltime")):
             yield "maxwalltime" if name == "maxtime" else name, (value,)
 
 
 def find_error(fault: str) -> GramError:
-    """The number of a fault, whose sentence begins with the attribute's name; 134 for attributes of our own."""
+    """GRAM's error number of a fault whose message begins with an attribute's name; 134 for our own attributes."""
     first = fault.split(maxsplit=1)[0].rstrip(":") if fault.split() else ""
     return _OF_ATTRIBUTE.get(canonical_name(first), GramError.RSL_SCHEDULER_SPECIFIC)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from adapters import Value, canonical_name
 from batch_adapters.states import State
-from gram_shims.program import PATIENCE, Reply, answer_call, find_failure, seal
+from gram_shims.program import PATIENCE, Reply, answer_call, make_failure, seal
 from gram_shims.request import BadDescription, JobDescription
 from jobmanager.gram.answers import GramAnswer, GramError, refuse
 from jobmanager.requests.rsl import RslError, read_rsl
@@ -19,41 +19,41 @@ from jobmanager.requests.rsl import RslError, read_rsl
 logger = logging.getLogger(__name__)
 
 STATE_VARIABLE = "samgrid_told_state"
-"""Ours: the state that GRAM was told last, by its number."""
+"""Ours: the number of the state that was last reported to GRAM."""
 _ASSIGNMENT = re.compile(r"^([A-Za-z_][A-Za-z0-9_]*)=", re.MULTILINE)
 _STATES = {str(state.value): state for state in State}
 _JOB_TYPES = {"0": "mpi", "1": "single", "2": "multiple", "3": "condor"}
 _LIMITS = ("maxtime", "maxwalltime", "maxcputime", "maxmemory", "minmemory", "hostcount")
 _NAMES = {"program": "executable", "args": "arguments", "env": "environment"}
 _RAW = ("condorarch", "condoros", "jobid", "stderr", "stdout", "uniqid")
-"""Written as they are, without the escapes of words."""
+"""Written without the escapes of words."""
 _NAMING = {"jobid", "signal", "signalarg", "uniqid"}
-"""What GRAM says of which job it means; of a client's it would be another's."""
+"""GRAM names the job with these; a client must not, as it could name another's job."""
 _LIST = "schedulerspecific"
 _REQUEST = f"{_LIST}samgridrsl"
-"""Ours: attributes as one word of RSL, because a list of words has no parentheses in it."""
+"""Ours: attributes as one word of RSL, because lists of words cannot contain parentheses."""
 
 
 @dataclass(frozen=True)
 class ArgumentFile:
-    """What an argument file says."""
+    """The content of an argument file."""
 
     description: JobDescription
-    told: State
-    """The state that GRAM was told last."""
+    reported: State
+    """The state that was last reported to GRAM."""
 
 
 def read_argument_file(text: str) -> ArgumentFile:
-    """The description that an argument file, or several one after another, hold; limits of 0 are none.
+    """Read one argument file, or several joined ones; limits of 0 mean none.
 
-    It assigns shell variables. Values are single-quoted, lists within them made of double-quoted words for
+    The file assigns shell variables. Values are single-quoted; lists in them are double-quoted words for
     ``eval set -- $grami_args``. In a word ``"`` is written ``\\"``, a backslash as four, ``'`` as ``'"'"'`` and ``$``
     as ``'"\\\\$"'`` (globus_l_gram_param_prepare).
 
-    :raises BadDescription: it is no argument file.
+    :raises BadDescription: it is not an argument file.
     """
     variables = dict(_read_assignments(text))
-    told = _STATES.get(variables.pop(STATE_VARIABLE, ""), State.PENDING)
+    reported = _STATES.get(variables.pop(STATE_VARIABLE, ""), State.PENDING)
     attributes: dict[str, tuple[Value, ...]] = {}
     specific: dict[str, tuple[Value, ...]] = {}
     environment = {}
@@ -77,7 +77,7 @@ def read_argument_file(text: str) -> ArgumentFile:
     attributes.update(specific)
     if not attributes.keys() & {"executable", "jobid", "signal"}:
         raise BadDescription("the argument file names no grami_program")
-    return ArgumentFile(JobDescription(attributes, environment), told)
+    return ArgumentFile(JobDescription(attributes, environment), reported)
 
 
 def _read_values(key: str, value: str) -> tuple[Value, ...]:
@@ -113,13 +113,13 @@ def _read_assignments(text: str) -> Iterator[tuple[str, str]]:
 _PIECE = re.compile(
     r"""'(?P<single>[^']*)'|"(?P<double>(?:[^"\\]|\\.)*)"|\\(?P<escaped>.?)|(?P<plain>[^ \t\n;'"\\]+)""", re.DOTALL
 )
-"""Of a word, up to the next quote."""
+"""A piece of a shell word: quoted, escaped or plain."""
 _ESCAPED = re.compile(r'\\([$`"\\\n])')
-"""sh(1): in double quotes a backslash quotes these only."""
+"""sh(1): within double quotes a backslash escapes only these."""
 
 
 def _read_shell_word(text: str, start: int) -> tuple[str, int]:
-    """One word of the shell from a place on, unquoted, and where it ends."""
+    """The shell word at a position, unquoted, and its end."""
     parts: list[str] = []
     place = start
     while place < len(text) and text[place] not in " \t\n;":
@@ -136,32 +136,29 @@ def _read_shell_word(text: str, start: int) -> tuple[str, int]:
 
 
 def _read_words(text: str) -> Iterator[str]:
-    """The words of a list, as ``eval set --`` would make them."""
+    """The words of a list, as ``eval set --`` would read them."""
     place = 0
     while place < len(text):
         if text[place] in " \t\n":
             place += 1
             continue
         word, place = _read_shell_word(text, place)
-        # GRAM writes four backslashes for one: the shells of its time read them twice.
+        # GRAM writes four backslashes for one, because shells of its time read them twice.
         yield word.replace("\\\\", "\\")
         if text[place : place + 1] == ";":
             raise BadDescription("an unquoted ; in a list of the argument file")
 
 
 COMMANDS = {"submit": "submit", "poll": "poll", "rm": "cancel", "signal": "signal"}
-"""By the last word of a script's name: what it asks for."""
+"""The call of each script, by the last word of its name."""
 
 
 def main(argv: list[str]) -> int:
-    """Answer what the argument file asks for; of what is printed only the last line counts.
-
-    The last word of the program's name is one of the keys of `COMMANDS`.
-    """
+    """Answer the call of an argument file. The last word of the program's name is a key of `COMMANDS`."""
     script = Path(sys.argv[0]).name.rpartition("-")[2]
     parser = argparse.ArgumentParser(prog=f"globus-script-samgrid-{script}", description=__doc__)
     parser.add_argument("--state-dir", help="state folder of the account")
-    # For a signal the file of the job and then that of the signal.
+    # For a signal: the job's file, then the signal's.
     parser.add_argument("files", nargs="+", type=Path, metavar="ARGFILE")
     options = parser.parse_args(argv)
     _, sink = seal()
@@ -173,11 +170,11 @@ def main(argv: list[str]) -> int:
             refuse(GramError.BAD_SCRIPT_ARG_FILE, str(error))
         )
         return 1
-    reply = Reply(sink, lambda answer: render_old_answer(answer, asked.told))
+    reply = Reply(sink, lambda answer: render_old_answer(answer, asked.reported))
     command = COMMANDS[script]
     if command == "poll" and not asked.description.word("jobid"):
         reply.give(refuse(GramError.BAD_SCRIPT_ARG_FILE, "the argument file names no grami_job_id"))
-    reply.give_after(PATIENCE, find_failure(command, f"no answer within {PATIENCE:g} s"))
+    reply.give_after(PATIENCE, make_failure(command, f"no answer within {PATIENCE:g} s"))
     answer = answer_call(command, options.state_dir, _name_request(asked.description, options.files[0]))
     _append_answer(options.files[0], asked, answer)
     reply.give(answer)
@@ -185,15 +182,15 @@ def main(argv: list[str]) -> int:
 
 
 def _name_request(description: JobDescription, file: Path) -> JobDescription:
-    """GRAM 1.5 may name a job by no more than a pid, which others will have: its file and contact tell it from them."""
+    """Add file and contact to the job's id: GRAM 1.5 may use only a pid, which other jobs will have."""
     name = f"{description.word('uniqid')}{file.absolute()} {description.contact}"
     return replace(description, attributes={**description.attributes, "uniqid": (name,)})
 
 
 def _append_answer(file: Path, asked: ArgumentFile, answer: GramAnswer) -> None:
-    """Keep in the argument file, as its protocol wants it, what the next scripts have to know."""
+    """Append to the argument file, as the protocol demands, what the next scripts must know."""
     lines = [f"grami_job_id='{answer.job_id}'\n"] if answer.job_id else []
-    if answer.state not in (None, asked.told):
+    if answer.state not in (None, asked.reported):
         lines.append(f"{STATE_VARIABLE}='{answer.state.value}'\n")
     if not lines:
         return
@@ -205,9 +202,9 @@ def _append_answer(file: Path, asked: ArgumentFile, answer: GramAnswer) -> None:
 
 
 def render_old_answer(answer: GramAnswer, before: State) -> str:
-    """The answer as a script of GRAM 1.5 gives it: only its last line counts.
+    """The output of a GRAM 1.5 script, of which GRAM reads the last line.
 
-    :param before: the state that was told last, as GRAM 1.5 has no words for "no change".
+    :param before: the last reported state, as GRAM 1.5 cannot express "no change".
     """
     lines = [f"GRAM_SCRIPT_JOB_ID:{answer.job_id}"] if answer.job_id else []
     if answer.error is not None:

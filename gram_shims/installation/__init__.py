@@ -1,4 +1,4 @@
-"""``samgrid gram install``: the files that make us a gatekeeper's service: put there, checked, removed.
+"""``samgrid gram``: installs, checks and removes the files that register the job manager with a gatekeeper.
 
 Nothing here runs while GRAM calls the job manager.
 """

@@ -1,7 +1,6 @@
-"""Whether an installation can work: what ``samgrid gram status`` looks at beyond the files themselves.
+"""Checks whether an installation can work, beyond comparing files; and sets up the collector's account and service.
 
-Programs of Globus, and perl, help; where one is not there, nobody misses it. The collector has what is no file: an
-account of its own, which owns the event folder, and a service, each with the command that makes it.
+Checks that need a program of Globus, or perl, are left out if it is not installed.
 """
 
 import os
@@ -38,16 +37,16 @@ from jobmanager.site.settings import GramSettings
 _KEY = re.compile(r'^(python|launch)="(.*)"$', re.MULTILINE)
 _FOLDERS = "/usr/sbin:/usr/bin:/sbin:/bin"
 _LONGEST = 60
-"""Seconds; each takes a fraction of one."""
+"""Time limit of a program in seconds; each takes a fraction of one."""
 
 
 def find_tool(name: str) -> str | None:
-    """Where a program is; administrators' programs are found whatever the PATH."""
+    """The path of a program; administrators' programs are found whatever PATH is."""
     return shutil.which(name, path=f"{os.environ.get('PATH', '')}:{_FOLDERS}")
 
 
 def run_tool(*command: str) -> str:
-    """Run a program; what is wrong according to it, "" where nothing is."""
+    """Run a program; its error message, or an empty text if it succeeds."""
     environment = {"PATH": _FOLDERS, "LANG": "C.UTF-8"}
     try:
         done = subprocess.run(
@@ -61,23 +60,23 @@ def run_tool(*command: str) -> str:
 
 
 def check_rvf(file: Path) -> str | None:
-    """What is wrong with an RSL validation file; None where nobody can say."""
+    """The fault of an RSL validation file, or an empty text; None if it cannot be checked."""
     tool = find_tool("globus-rvf-check")
     return run_tool(tool, str(file)) if tool else None
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     name: str
     fault: str = ""
     note: str = ""
-    """Why nothing can be said."""
+    """Why it was not checked."""
 
 
 def examine(root: Root, registration: Registration, settings: GramSettings) -> Iterator[Check]:
-    """Each thing without which no job would run, or none would ever end."""
+    """Check everything that jobs need to run and to end."""
     if root.is_machine:
         yield from _examine_programs(root)
         yield _check_open(root, "GRAM's job manager", Path(GRAM_PROGRAM), stat.S_IXOTH)
@@ -111,7 +110,7 @@ def _check_service(root: Root, service: str) -> Check:
 
 
 def _check_module(root: Root) -> Check:
-    """A machine without GRAM's own Perl runs no job; a package may be made where it is not."""
+    """Check that Perl can load the module; a package may be built on a machine without GRAM's Perl modules."""
     name, perl, library = "Perl module", find_tool("perl"), f"-I{root.place(MODULE.parents[3])}"
     if perl is None:
         return Check(name, note="not checked: perl is not installed")
@@ -128,7 +127,7 @@ def _check_rvf(root: Root) -> Check:
 
 
 def _check_settings(registration: Registration, settings: GramSettings) -> Check:
-    """GRAM that reads events never polls: where nobody writes them, it waits for ever."""
+    """Check that somebody writes the events that GRAM reads: it would wait for them for ever."""
     folder = settings.event_folder
     if settings.event_collector is None and folder != Path(EVENT_FOLDER):
         said = f"names {folder}" if folder else "is not set"
@@ -139,12 +138,12 @@ def _check_settings(registration: Registration, settings: GramSettings) -> Check
 
 
 def _check_open(root: Root, name: str, path: Path, bits: int) -> Check:
-    """Jobs run as ordinary accounts, and whoever installs us may see more than they do."""
+    """Check that ordinary accounts, as which jobs run, can reach a file."""
     try:
         if (path.stat().st_mode & bits) != bits:
             return Check(name, f"{path} is closed to other accounts: chmod o+r it, or o+rx")
         above = [*path.parents, *path.resolve().parents]
-        # What is above the folder that will be a package says nothing of the machine it will be on.
+        # Folders above a package's root do not count.
         folders = [folder for folder in above if folder.is_relative_to(root.folder)]
         closed = [folder for folder in folders if not folder.stat().st_mode & stat.S_IXOTH]
     except OSError as error:
@@ -161,59 +160,56 @@ _ADD_ACCOUNT = (
 _RELOAD = ("systemctl", "daemon-reload")
 _STOP = ("systemctl", "stop", COLLECTOR_UNIT.stem)
 _START = (_RELOAD, ("systemctl", "restart", COLLECTOR_UNIT.stem))
-"""A restart, because the program may be a newer one; monitors tell again what was not taken."""
+"""A restart, as the program may be newer; monitors send again what was not accepted."""
 _SYSTEMD_RUNS = PurePosixPath("/run/systemd/system")
-"""A folder that is there for as long as systemd runs: sd_booted(3)."""
+"""A folder that exists while systemd runs: sd_booted(3)."""
 _ACCOUNT = "collector's account"
 _FOLDER = "event folder's owner"
 _PATIENCE = 5.0
-"""Seconds in which a collector that was just started listens."""
+"""Seconds in which a newly started collector must listen."""
 _LOOK = 0.05
 
 
-def find_setup(root: Root) -> list[tuple[str, ...]]:
-    """The commands that are still to be run; for a package all, on each machine that it comes to."""
+def list_setup(root: Root) -> list[tuple[str, ...]]:
+    """The commands that set up the collector and are still to be run; for a package, all of them."""
     start = _START if _has_systemd(root) or not root.is_machine else ()
     return [*_find_missing(root).values(), *start]
 
 
 def run_setup(root: Root) -> Iterator[str]:
-    """Run them, each as it is asked for; yields each that has been run.
+    """Run these commands; yields each that has been run.
 
-    :raises InstallError: one fails; the next installation goes on there.
+    :raises InstallError: one fails; the next installation continues there.
     """
-    for command in find_setup(root):
+    for command in list_setup(root):
         _run(command)
         yield shlex.join(command)
 
 
 def stop(root: Root) -> None:
-    """Stop the service before its file is removed.
-
-    :raises InstallError: it goes on.
-    """
+    """Stop the collector's service; raises InstallError if it cannot be stopped."""
     if has_service(root):
         _run(_STOP)
 
 
 def has_service(root: Root) -> bool:
-    """True where systemd runs and knows, or will know, the service."""
+    """True if systemd runs here and the service is installed."""
     return _has_systemd(root) and root.place(COLLECTOR_UNIT).is_file()
 
 
 def forget(root: Root) -> None:
-    """Have systemd see that the file of the service has been removed."""
+    """Tell systemd that the file of the service has been removed."""
     if _has_systemd(root):
         _run(_RELOAD)
 
 
 def has_account(root: Root) -> bool:
-    """True where this machine has the collector's account."""
+    """True if this machine has the collector's account."""
     return root.is_machine and _find_account() is not None
 
 
 def examine_collector(root: Root, listener: Path | None) -> Iterator[Check]:
-    """What of it is missing on this machine; ``listener``: the socket on which the monitors look for it."""
+    """Check the collector on this machine; ``listener``: the socket that monitors connect to."""
     if not root.is_machine:
         return
     missing = _find_missing(root)
@@ -226,7 +222,7 @@ def examine_collector(root: Root, listener: Path | None) -> Iterator[Check]:
 
 
 def _find_missing(root: Root) -> dict[str, tuple[str, ...]]:
-    """By what is missing, the command that makes it."""
+    """What is missing, and the command that makes it."""
     missing: dict[str, tuple[str, ...]] = {}
     account = _find_account() if root.is_machine else None
     folder = root.place(EVENT_FOLDER) if root.is_machine else EVENT_FOLDER

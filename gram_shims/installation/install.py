@@ -16,10 +16,10 @@ from gram_shims.installation.checks import (
     check_rvf,
     examine,
     examine_collector,
-    find_setup,
     forget,
     has_account,
     has_service,
+    list_setup,
     run_setup,
     stop,
 )
@@ -29,10 +29,10 @@ from gram_shims.installation.installation import (
     Found,
     Manifest,
     Removal,
+    compare,
     find_missing_folders,
-    find_removal,
-    look,
     make_manifest,
+    plan_removal,
     put_in_place,
     read_manifest,
     remove,
@@ -82,17 +82,17 @@ def main(argv: list[str]) -> int:
 
 
 def install(root: Root, options: argparse.Namespace) -> int:
-    """Put everything in its place, or say what is in the way; a second time changes nothing."""
+    """Install everything, or say what prevents it; a second time changes nothing."""
     old = read_manifest(root) or NOTHING_YET
     registration = _choose_registration(old.registration, options)
     table = _make_table(root, registration)
-    found = look(root, old, table)
+    found = compare(root, old, table)
     _refuse_foreign(root, found)
     _refuse_bad_rvf(table[RVF])
     new = make_manifest(root, old, registration, table)
     if options.dry_run:
         _print_plan(root, table, found, new)
-        for command in find_setup(root) if registration.has_collector else ():
+        for command in list_setup(root) if registration.has_collector else ():
             print(f"run {shlex.join(command)}")
         return 0
     _need_permission(root)
@@ -108,14 +108,14 @@ def install(root: Root, options: argparse.Namespace) -> int:
 
 
 def uninstall(root: Root, options: argparse.Namespace) -> int:
-    """Say what goes and what stays, then remove it; what was changed since is left, and named."""
+    """Print what is removed and what stays, then remove it; files that were changed since stay."""
     manifest = read_manifest(root)
     if manifest is None:
         print("nothing is installed")
         return 0
     if not options.dry_run:
         _need_permission(root)
-    removal, has_collector = find_removal(root, manifest), manifest.registration.has_collector
+    removal, has_collector = plan_removal(root, manifest), manifest.registration.has_collector
     _announce(root, removal, has_collector)
     if not options.dry_run:
         if has_collector:
@@ -141,14 +141,14 @@ def _announce(root: Root, removal: Removal, has_collector: bool) -> None:
 
 
 def status(root: Root, options: argparse.Namespace) -> int:
-    """Say what is installed, what was changed, and which checks fail; exit status 0 where all is well."""
+    """Print what is installed, what was changed, and which checks fail; exit status 0 if all is well."""
     manifest = read_manifest(root)
     if manifest is None:
         print('nothing is installed: say "samgrid gram install"')
         return 1
     registration = manifest.registration
     table = _make_table(root, registration)
-    found = look(root, manifest, table)
+    found = compare(root, manifest, table)
     for path in [path for path, entry in table.items() if path.parent == SERVICES and isinstance(entry, str)]:
         enabled = "enabled" if found[path] is Found.CURRENT else "not enabled"
         print(f"{path.name}: {enabled}, GRAM {'reads events' if registration.uses_events else 'polls'}")
@@ -162,7 +162,7 @@ def status(root: Root, options: argparse.Namespace) -> int:
 
 
 def _choose_registration(known: Registration, options: argparse.Namespace) -> Registration:
-    """What is said now, over what was said before."""
+    """The registration of the last installation, changed by the options."""
     said = () if options.service is None else (check_service(options.service),)
     services = {*known.services, *said} or {"samgrid"}
     uses_events = known.uses_events if options.uses_events is None else options.uses_events
@@ -178,7 +178,7 @@ def _set_up_collector(root: Root) -> None:
         for command in run_setup(root):
             print(f"done  {command}", flush=True)
     else:
-        for setup in find_setup(root):
+        for setup in list_setup(root):
             print(f"to be run where the package is installed  {shlex.join(setup)}")
 
 
@@ -228,7 +228,7 @@ def _need_permission(root: Root) -> None:
 
 
 def _print_plan(root: Root, table: Table, found: Mapping[PurePosixPath, Found], new: Manifest) -> None:
-    """What would be written, byte for byte."""
+    """Print what would be written, byte for byte."""
     for folder in find_missing_folders(root, table):
         print(f"folder {root.place(folder)} (mode 0755)")
     for path, entry in (*table.items(), (MANIFEST, render_manifest(new))):
@@ -281,5 +281,5 @@ def _add_choices(command: argparse.ArgumentParser) -> None:
         "--state", metavar="DIR", help=f"state folder of each account (default at first: {DEFAULT_STATE})"
     )
     command.add_argument("--dry-run", action="store_true", help="print what would be written, byte for byte")
-    # Nothing said is neither: what holds already goes on.
+    # None of the two: the last installation's choice stays.
     command.set_defaults(uses_events=None)

@@ -1,6 +1,6 @@
-"""Puts a table in its place, whole or not at all, and takes it away again: what was put is kept in a manifest.
+"""Installs a table of files, all of it or nothing, and removes it again.
 
-The manifest has every file with its checksums, every link and folder, so that nothing else is ever removed.
+A manifest lists every file with its checksum, every link and every folder, so that nothing else is ever removed.
 """
 
 import enum
@@ -24,7 +24,7 @@ _DAY_FILE = re.compile(r"[0-9]{8}", re.ASCII)
 
 
 class Found(enum.Enum):
-    """What is in the place of something of ours."""
+    """What is found at a path of the table."""
 
     NOTHING = "missing"
     CURRENT = "unchanged"
@@ -34,15 +34,15 @@ class Found(enum.Enum):
 
 @dataclass(frozen=True)
 class Manifest:
-    """What was installed, and how."""
+    """What was installed."""
 
     registration: Registration
     marks: Mapping[PurePosixPath, tuple[str, ...]]
-    """Of each file, link and folder that was made, by what `_mark` knows it; two while one is replaced by the other."""
+    """For each file, link and folder that was made, its `_mark`; two while a file is being replaced."""
 
     @property
     def folders(self) -> list[PurePosixPath]:
-        """Those that were made, those above first."""
+        """The folders that were made, outer ones first."""
         return [path for path, marks in self.marks.items() if _FOLDER in marks]
 
 
@@ -50,9 +50,9 @@ NOTHING_YET = Manifest(Registration(), {})
 
 
 def read_manifest(root: Root) -> Manifest | None:
-    """What was installed; None where nothing was.
+    """What was installed; None: nothing.
 
-    :raises InstallError: it cannot be known.
+    :raises InstallError: the manifest is damaged.
     """
     place = root.place(MANIFEST)
     try:
@@ -89,7 +89,7 @@ def render_manifest(manifest: Manifest) -> bytes:
 
 
 def make_manifest(root: Root, old: Manifest, registration: Registration, table: Table) -> Manifest:
-    """What there will be: what was there before, and what is wanted now."""
+    """The manifest after an installation: the old one's content and the table's."""
     wanted = {path: (_mark(entry),) for path, entry in table.items() if entry is not None}
     return Manifest(
         registration, {**old.marks, **wanted, **dict.fromkeys(find_missing_folders(root, table), (_FOLDER,))}
@@ -97,19 +97,19 @@ def make_manifest(root: Root, old: Manifest, registration: Registration, table: 
 
 
 def find_missing_folders(root: Root, table: Table) -> list[PurePosixPath]:
-    """The folders that are to be made, those above first."""
+    """The folders that must be made, outer ones first."""
     wanted = {parent for path in (*table, MANIFEST) for parent in path.parents}
     wanted |= {path for path, entry in table.items() if entry is None}
     missing = {folder for folder in wanted if not root.place(folder).is_dir()}
     return sorted(missing, key=lambda folder: len(folder.parts))
 
 
-def look(root: Root, old: Manifest, table: Table) -> dict[PurePosixPath, Found]:
-    """What is in each place of the table now."""
-    return {path: _look(root, old, path, _mark(entry)) for path, entry in table.items()}
+def compare(root: Root, old: Manifest, table: Table) -> dict[PurePosixPath, Found]:
+    """What is found at each path of the table."""
+    return {path: _compare(root, old, path, _mark(entry)) for path, entry in table.items()}
 
 
-def _look(root: Root, old: Manifest, path: PurePosixPath, wanted: str = "") -> Found:
+def _compare(root: Root, old: Manifest, path: PurePosixPath, wanted: str = "") -> Found:
     place = root.place(path)
     if not os.path.lexists(place):
         return Found.NOTHING
@@ -126,23 +126,23 @@ def _look(root: Root, old: Manifest, path: PurePosixPath, wanted: str = "") -> F
 
 
 def _mark(entry: bytes | str | None) -> str:
-    """What is in a place, in short: the SHA-256 of a file, the target of a link."""
+    """A short form of content: the SHA-256 of a file, the target of a link."""
     if entry is None:
         return _FOLDER
     return hashlib.sha256(entry).hexdigest() if isinstance(entry, bytes) else _LINK + entry
 
 
 def put_in_place(root: Root, old: Manifest, new: Manifest, table: Table, found: Mapping[PurePosixPath, Found]) -> None:
-    """All that is not there yet; where that fails, nothing is left of a first installation.
+    """Install what is missing. If that fails, a first installation is undone.
 
-    What is left of a later one is known to be ours, so that the next can go on.
+    A later one leaves what it has done, which the manifest knows, so that the next one can continue.
 
-    :raises InstallError, OSError: it is not in place.
+    :raises InstallError, OSError: it failed.
     """
     missing = [path for path, state in found.items() if state is not Found.CURRENT]
     if old == new and not missing:
         return
-    # Until all is in place, a file may be the one before or the one to come; who said what is as before.
+    # Until all is installed, a file may be the old or the new one; the registration is the old one.
     both = {path: tuple(dict.fromkeys((*old.marks.get(path, ()), *marks))) for path, marks in new.marks.items()}
     passing = Manifest((new if old == NOTHING_YET else old).registration, both)
     try:
@@ -154,24 +154,24 @@ def put_in_place(root: Root, old: Manifest, new: Manifest, table: Table, found: 
         _write(root, MANIFEST, render_manifest(new))
     except (InstallError, OSError):
         if old == NOTHING_YET:
-            remove(root, passing, find_removal(root, passing))
+            remove(root, passing, plan_removal(root, passing))
         raise
 
 
 @dataclass(frozen=True)
 class Removal:
-    """What an uninstallation does: what goes, in that order, and what stays in place."""
+    """What an uninstallation removes, in this order, and what it leaves."""
 
     going: tuple[Path, ...]
     changed: tuple[Path, ...]
-    """Somebody changed these since, or put them where we did."""
+    """Changed since, or put there by somebody else."""
     day_files: tuple[Path, ...]
-    """Those with events: GRAM's job managers that still run read them, and there is no other copy."""
+    """Day files with events: running GRAM job managers read them, and there is no other copy."""
 
 
-def find_removal(root: Root, manifest: Manifest) -> Removal:
-    """What becomes of everything that a manifest tells of."""
-    found = {path: _look(root, manifest, path) for path, marks in manifest.marks.items() if _FOLDER not in marks}
+def plan_removal(root: Root, manifest: Manifest) -> Removal:
+    """Decide what is removed of everything in a manifest."""
+    found = {path: _compare(root, manifest, path) for path, marks in manifest.marks.items() if _FOLDER not in marks}
     going = [root.place(path) for path, state in found.items() if state is Found.OURS]
     changed = [root.place(path) for path, state in found.items() if state is Found.FOREIGN]
     day_files: list[Path] = []
@@ -180,7 +180,7 @@ def find_removal(root: Root, manifest: Manifest) -> Removal:
             changed.append(place)
         else:
             (day_files if place.stat().st_size else going).append(place)
-    # The manifest goes last, so that whoever is interrupted can go on; and then the folders above it.
+    # The manifest goes last, then the folders above it, so that an interrupted removal can be continued.
     above = set(MANIFEST.parents)
     _add_empty_folders(root, going, [folder for folder in manifest.folders if folder not in above])
     going.append(root.place(MANIFEST))
@@ -193,7 +193,7 @@ def _list_folder(place: Path) -> list[Path]:
 
 
 def _add_empty_folders(root: Root, going: list[Path], folders: Iterable[PurePosixPath]) -> None:
-    """Add the folders in which nothing is left then, those below first."""
+    """Add the folders that will be empty then, inner ones first."""
     for folder in sorted(folders, key=lambda folder: len(folder.parts), reverse=True):
         place = root.place(folder)
         if place.is_dir() and not place.is_symlink() and set(place.iterdir()) <= set(going):
@@ -201,9 +201,9 @@ def _add_empty_folders(root: Root, going: list[Path], folders: Iterable[PurePosi
 
 
 def remove(root: Root, manifest: Manifest, removal: Removal) -> None:
-    """Remove what goes.
+    """Carry out a removal.
 
-    :raises InstallError, OSError: not all could be removed; the next call goes on.
+    :raises InstallError, OSError: not all could be removed; the next call continues.
     """
     links = [path for path in manifest.marks if path.parent == SERVICES and root.place(path).is_symlink()]
     for path in links if (tool := _find_admin(root)) else ():
@@ -211,7 +211,7 @@ def remove(root: Root, manifest: Manifest, removal: Removal) -> None:
             raise InstallError(f"{path.name} cannot be disabled: {fault}")
     for place in removal.going:
         if place.is_dir() and not place.is_symlink():
-            # Somebody may have put something there since.
+            # Something may have been put there meanwhile.
             if not any(place.iterdir()):
                 place.rmdir()
         else:
@@ -226,7 +226,7 @@ def _make_folders(root: Root, folders: Iterable[PurePosixPath]) -> None:
     for place in map(root.place, folders):
         if not place.is_dir():
             place.mkdir()
-            # Whatever the umask: every account's job manager reads here.
+            # Whatever the umask: all accounts must read it.
             place.chmod(0o755)
 
 
@@ -234,7 +234,7 @@ def _put(root: Root, path: PurePosixPath, entry: bytes | str | None) -> None:
     if isinstance(entry, bytes):
         _write(root, path, entry)
     elif entry is not None:
-        # What the gatekeeper's own program does, it does, where there is one.
+        # Services are enabled by the gatekeeper's own program, if it is installed.
         tool = _find_admin(root) if path.parent == SERVICES else ""
         if not tool:
             root.place(path).symlink_to(entry)

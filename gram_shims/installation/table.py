@@ -1,4 +1,4 @@
-"""What lies where for a gatekeeper and its job managers: the table that install, uninstall and status read."""
+"""The table of all files that are installed for a gatekeeper and GRAM's job managers, with their content."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -14,13 +14,13 @@ MODULE = PurePosixPath("/usr/share/perl5/Globus/GRAM/JobManager/samgrid.pm")
 RVF = PurePosixPath("/usr/share/globus/globus_gram_job_manager/samgrid.rvf")
 CONFIGURATION = PurePosixPath("/etc/globus/globus-samgrid.conf")
 EVENT_FOLDER = PurePosixPath("/var/lib/globus/globus-seg-samgrid")
-"""Where the GRAM job manager reads the events of ``-seg-module samgrid``; the place is built into it."""
+"""Where GRAM's job manager reads the events of ``-seg-module samgrid``; the path is built into it."""
 GRAM_CONFIGURATION = PurePosixPath("/etc/globus/globus-gram-job-manager.conf")
 GRAM_PROGRAM = PurePosixPath("/usr/sbin/globus-job-manager")
 UNITS = PurePosixPath("/etc/systemd/system")
 COLLECTOR_UNIT = UNITS / "samgrid-event-collector.service"
 COLLECTOR_ACCOUNT = "samgrid-collector"
-"""It has no other use: whoever has it can tell GRAM of any job."""
+"""Used for nothing else: this account can report any state of any job to GRAM."""
 
 DEFAULT_STATE = "$(HOME)/.local/state/samgrid"
 MODULE_SOURCE = Path(__file__).parents[1] / "perl" / "samgrid.pm"
@@ -31,7 +31,7 @@ _STATE = re.compile(r'(?:/|\$\(HOME\)/)(?:[^\s"$]|\$\((?:HOME|LOGNAME)\))+')
 
 
 class InstallError(CommandError):
-    """Nothing can be installed, or removed; the sentence says why, and the way out."""
+    """Installing or removing failed; the message says why, and the way out."""
 
 
 @dataclass(frozen=True)
@@ -39,22 +39,22 @@ class Registration:
     """How the job manager type samgrid is known to a gatekeeper."""
 
     services: tuple[str, ...] = ()
-    """Names of services; the contact of one is ``HOST/jobmanager-NAME``."""
+    """Names of services; a contact is ``HOST/jobmanager-NAME``."""
     uses_events: bool = False
-    """True where GRAM reads events; False where it polls. One for all services: they share their job managers."""
+    """True: GRAM reads events; False: it polls. The same for all services, which share their job managers."""
     state: str = DEFAULT_STATE
-    """The state folder of each account, with ``$(HOME)`` and ``$(LOGNAME)`` in it."""
+    """The state folder of each account; may contain ``$(HOME)`` and ``$(LOGNAME)``."""
     has_collector: bool = False
-    """True where events go by way of the collector, as a service of systemd's."""
+    """True: the collector, a systemd service, writes the events."""
 
 
 Table = Mapping[PurePosixPath, bytes | str | None]
-"""What there should be: files (mode 0644) by content, links by target, and folders (0755), by None."""
+"""By path: the content of a file (mode 0644), the target of a link, or None for a folder (0755)."""
 
 
 @dataclass(frozen=True)
 class Root:
-    """The file system that we install into: the machine's own, or one in a folder, which will be a package's."""
+    """The file system to install into: the machine's own, or a folder that becomes a package."""
 
     folder: Path
 
@@ -64,11 +64,11 @@ class Root:
         return self.folder == Path("/")
 
     def place(self, path: PurePosixPath) -> Path:
-        """Where a file is now that will be seen as ``path``."""
+        """The present path of a file that will be at ``path``."""
         return self.folder / path.relative_to("/")
 
     def seen(self, path: Path) -> str:
-        """The name under which a file that is ``path`` now will be seen."""
+        """The future path of a file that is at ``path`` now."""
         inside = not self.is_machine and path.is_relative_to(self.folder)
         return f"/{path.relative_to(self.folder)}" if inside else str(path)
 
@@ -103,10 +103,10 @@ def service_file(service: str) -> PurePosixPath:
 def make_table(
     registration: Registration, python: str, launch: str, module: bytes, job_types: Mapping[str, type[JobAdapter]]
 ) -> Table:
-    """Everything that belongs to a registration.
+    """All files of a registration.
 
-    :param python, launch: the interpreter, and the file with our programs, as the accounts see them.
-    :raises InstallError: a path that the configuration file cannot hold.
+    :param python, launch: future paths of the interpreter, and of the file that starts our programs.
+    :raises InstallError: the configuration file cannot hold a path.
     """
     for path in (python, launch):
         if re.search(r'[\n"]', path):
@@ -148,7 +148,7 @@ _NOT_OURS = frozenset(
         "rslsubstitution", "stderr", "stderrposition", "stdout", "stdoutposition",
     )
 )  # fmt: skip
-"""Said elsewhere, or valid in GRAM's base file at other times than a submit: no job type's declaration may end it."""
+"""Not declared by us: GRAM's own file makes them valid at other times than submit, which a declaration would end."""
 _STAGE_OUT = """
 # An event has no place for an error: GRAM hears of it where it has something to bring back, were it nothing.
 Attribute: file_stage_out
@@ -158,24 +158,19 @@ DefaultWhen: GLOBUS_GRAM_JOB_SUBMIT
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9_.:+-]+", re.ASCII)
 
 
-@dataclass(frozen=True)
-class _Declared:
-    """An attribute, and whose it is: a job type's, or "every job type"'s."""
-
-    attribute: Attribute
-    owner: str
-
-
 def render_rvf(job_types: Mapping[str, type[JobAdapter]]) -> str:
-    """GRAM's RSL validation file: each attribute once, whatever the number of job types (by name) that declare it.
+    """GRAM's RSL validation file, which declares each attribute of the job types once.
 
     The syntax is that of GRAM's own parser (rvf_parser.y of the Grid Community Toolkit), with its oddities:
     ``Values`` as a record's last aspect is lost, and a single ``true`` there is a boolean that ends the job manager.
     There is no ``Default`` and no ``RequiredWhen``: both would bind requests of every type.
     """
-    records: dict[str, list[_Declared]] = {}
-    for declared in _find_declared(job_types):
-        records.setdefault(canonical_name(declared.attribute.name), []).append(declared)
+    handlers = [("every job type", COMMON_ATTRIBUTES)]
+    handlers += [(job_type, tuple(handler.attributes)) for job_type, handler in sorted(job_types.items())]
+    records: dict[str, dict[str, Attribute]] = {}
+    for owner, attributes in handlers:
+        for attribute in attributes:
+            records.setdefault(canonical_name(attribute.name), {})[owner] = attribute
     names = [name for name in sorted(job_types) if _PLAIN_WORD.fullmatch(name)]
     known = " ".join(["single", "multiple", "mpi", "condor", *names])
     blocks = [(_TEMPLATES / "samgrid.rvf").read_text().format(types=", ".join(sorted(job_types)), values=known)]
@@ -183,33 +178,24 @@ def render_rvf(job_types: Mapping[str, type[JobAdapter]]) -> str:
     return "\n".join(blocks)
 
 
-def _find_declared(job_types: Mapping[str, type[JobAdapter]]) -> Iterable[_Declared]:
-    for attribute in COMMON_ATTRIBUTES:
-        yield _Declared(attribute, "every job type")
-    for job_type, handler in sorted(job_types.items()):
-        for attribute in handler.attributes:
-            yield _Declared(attribute, job_type)
-
-
-def _render_record(name: str, declared: Iterable[_Declared]) -> str:
-    texts = [f"{one.owner}: {one.attribute.doc} ({one.attribute.describe()})" for one in declared]
+def _render_record(name: str, declared: Mapping[str, Attribute]) -> str:
+    """The record of an attribute; ``declared``: its declaration in each job type."""
+    texts = [f"{owner}: {attribute.doc} ({attribute.describe()})" for owner, attribute in declared.items()]
     lines = [f"Attribute: {name}", f'Description: "{_render_text("; ".join(texts))}"']
-    choices = _find_choices([one.attribute for one in declared])
-    if choices:
+    if choices := _merge_choices(declared.values()):
         lines.append(f"Values: {' '.join(choices)}")
     return "\n".join([*lines, "ValidWhen: GLOBUS_GRAM_JOB_SUBMIT", ""])
 
 
-def _find_choices(attributes: Iterable[Attribute]) -> list[str]:
-    """What GRAM may check: every value that any of the types takes, nothing where one of them takes more."""
+def _merge_choices(attributes: Iterable[Attribute]) -> list[str]:
+    """The values that GRAM may check: those of all job types; none if one of them permits any value."""
     words: dict[str, None] = {}
     for attribute in attributes:
-        if attribute.kind is not Kind.TEXT or not all(map(_PLAIN_WORD.fullmatch, attribute.choices)):
-            return []
-        if not attribute.choices:
+        is_checkable = attribute.kind is Kind.TEXT and attribute.choices
+        if not is_checkable or not all(map(_PLAIN_WORD.fullmatch, attribute.choices)):
             return []
         words.update(dict.fromkeys(attribute.choices))
-    # One choice alone could be "true".
+    # A single one could be "true".
     return list(words) if len(words) > 1 else []
 
 

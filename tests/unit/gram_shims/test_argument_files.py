@@ -126,7 +126,7 @@ def test_what_scripts_append_is_read_and_the_last_counts() -> None:
     ) + render_argument_file(raw={"grami_job_id": "bbbbbbbb", "samgrid_told_state": "2"})
     file = read_argument_file(text)
     assert file.description.word("jobid") == "bbbbbbbb"
-    assert file.told is State.ACTIVE
+    assert file.reported is State.ACTIVE
 
 
 def test_an_assignment_within_a_value_is_none() -> None:

@@ -1,8 +1,8 @@
 """The event collector: writes the grid jobs' events of all accounts of a host into one folder of day files.
 
-Every account's GRAM job manager reads that folder, and one malformed line blocks them all. So it belongs to an account
-of its own, whose program this is. It takes lines from the accounts' monitors (`collector_protocol`), knows by the
-kernel's word whose they are, and writes those that are well-formed, of ids with the sender's uid, and not too many.
+Every account's GRAM job manager reads that folder, and one malformed line blocks them all. So the folder belongs to an
+account of its own, which runs this program. It receives lines from the accounts' monitors (`collector_protocol`), asks
+the kernel who sent them, and writes those that are well-formed and have the sender's uid in their ids, but not too many.
 """
 
 import argparse
@@ -31,19 +31,19 @@ logger = logging.getLogger("samgrid-event-collector")
 FOLDER = Path("/var/lib/globus/globus-seg-samgrid")
 SOCKET = Path("/run/samgrid-event-collector/socket")
 
-_LOOK = 1.0
-"""Seconds between two looks at the clock, for the file of a new day."""
+_DAY_CHECK = 1.0
+"""Seconds between two checks whether a new day has begun."""
 _MOST_CALLERS = 8
-"""Connections of one account at a time, so that none takes all of them."""
+"""Most open connections of one account, so that none uses up all of them."""
 _MOST_ACCEPTED = 64
-"""Connections that are accepted before those that are there are served."""
+"""Most connections accepted at a time, before the open ones are served."""
 _PATIENCE = 5.0
-"""Seconds in which a caller must say something."""
+"""Seconds in which a caller must send its packet."""
 
 
 @dataclass(frozen=True)
 class _Caller:
-    """Who has connected, and since when."""
+    """An open connection, and when it was accepted."""
 
     connection: socket.socket
     uid: int
@@ -52,7 +52,7 @@ class _Caller:
 
 @dataclass(frozen=True)
 class _Request:
-    """One caller's lines: events, or what becomes of a line that is not to be written in any case."""
+    """One caller's lines: events to write, and receipts for lines that are not written."""
 
     caller: _Caller
     lines: Sequence[Event | Receipt]
@@ -63,7 +63,7 @@ class _Request:
 
 
 class Collector:
-    """Serves whoever connects to the listener; all requests that have come are written together."""
+    """Serves the connections of a listener; requests that have arrived together are written together."""
 
     def __init__(self, listener: socket.socket, folder: Path) -> None:
         """``listener``: of the type SOCK_SEQPACKET, not blocking."""
@@ -73,13 +73,13 @@ class Collector:
         self._callers: dict[int, _Caller] = {}
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ)
-        self._next_look = 0.0
+        self._next_day_check = 0.0
         self._problem = ""
 
-    def serve(self, patience: float = _LOOK) -> None:
-        """Wait for callers, so many seconds at most, and serve those that are there."""
+    def serve(self, patience: float = _DAY_CHECK) -> None:
+        """Wait up to ``patience`` seconds for callers, and serve those that are there."""
         ready = {key.fd for key, _ in self._selector.select(patience)}
-        if time.monotonic() >= self._next_look:
+        if time.monotonic() >= self._next_day_check:
             self._keep_days()
         requests = [request for fd in ready if fd in self._callers and (request := self._read(self._callers[fd]))]
         if requests:
@@ -90,11 +90,11 @@ class Collector:
             self._drop(caller)
 
     def _keep_days(self) -> None:
-        self._next_look = time.monotonic() + _LOOK
+        self._next_day_check = time.monotonic() + _DAY_CHECK
         try:
             keep_days(self._folder)
         except OSError as error:
-            self._tell(f"nothing can be written: {error}")
+            self._log_problem(f"nothing can be written: {error}")
 
     def _accept(self) -> None:
         callers = Counter(caller.uid for caller in self._callers.values())
@@ -104,7 +104,7 @@ class Collector:
             except BlockingIOError:
                 return
             except OSError as error:
-                self._tell(f"no connection can be accepted: {error}")
+                self._log_problem(f"no connection can be accepted: {error}")
                 return
             connection.setblocking(False)
             _, uid, _ = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
@@ -131,17 +131,17 @@ class Collector:
     def _answer(self, requests: Sequence[_Request]) -> None:
         try:
             write_events_now(self._folder, [event for request in requests for event in request.events])
-            self._tell("")
+            self._log_problem("")
             written = Receipt.TAKEN
         except OSError as error:
-            self._tell(f"nothing can be written: {error}")
+            self._log_problem(f"nothing can be written: {error}")
             written = Receipt.LATER
         for request in requests:
             answers = [line if isinstance(line, Receipt) else written for line in request.lines]
             refused = answers.count(Receipt.REFUSED)
             if refused:
                 logger.warning("user %d: %d of %d lines refused", request.caller.uid, refused, len(answers))
-            # Who does not wait for the answer asks again.
+            # A caller that has gone will send its lines again.
             with contextlib.suppress(OSError):
                 request.caller.connection.send(render_answers(answers))
             self._drop(request.caller)
@@ -151,8 +151,8 @@ class Collector:
         del self._callers[caller.connection.fileno()]
         caller.connection.close()
 
-    def _tell(self, problem: str) -> None:
-        """Log a problem when it comes, and not as long as it stays."""
+    def _log_problem(self, problem: str) -> None:
+        """Log a problem once, until it changes or ends (empty text)."""
         if problem and problem != self._problem:
             logger.warning("%s", problem)
         self._problem = problem
@@ -200,7 +200,7 @@ def main(argv: Sequence[str]) -> int:
     # The day files are for everybody to read.
     os.umask(0o022)
     try:
-        # The folder first: it has one writer, and no other collector's socket is taken away.
+        # The folder's lock first, so that a running collector keeps its socket.
         with only_collector(options.folder):
             keep_days(options.folder)
             with listening(options.socket) as listener:
@@ -214,17 +214,17 @@ def main(argv: Sequence[str]) -> int:
 
 LINES_PER_SECOND = 20.0
 MOST_LINES = 1000
-"""Lines that an account may say at once."""
+"""Lines that an account may send at once."""
 
 
 class Allowances:
-    """How many lines each account may still say: `MOST_LINES` at once, `LINES_PER_SECOND` in the long run."""
+    """Limits the lines of each account: `MOST_LINES` at once, `LINES_PER_SECOND` in the long run."""
 
     def __init__(self) -> None:
         self._left: dict[int, tuple[float, float]] = {}
 
     def take(self, uid: int, wanted: int, now: float) -> int:
-        """How many of the wanted lines are allowed now; ``now``: seconds of a clock that nobody sets."""
+        """How many of the wanted lines are allowed; ``now``: seconds of the monotonic clock."""
         left, then = self._left.get(uid, (float(MOST_LINES), now))
         left = min(MOST_LINES, left + (now - then) * LINES_PER_SECOND)
         allowed = min(wanted, int(left))

@@ -1,6 +1,6 @@
-"""How events are handed to the collector: a packet of 001 lines, and back comes a packet with one word for each line.
+"""The collector's protocol: a packet of 001 lines is answered by a packet with one word for each line.
 
-The socket is of the type SOCK_SEQPACKET: a packet comes whole or not at all, and so does each line in it.
+The socket's type is SOCK_SEQPACKET: a packet arrives completely or not at all.
 """
 
 import enum
@@ -11,13 +11,13 @@ from pathlib import Path
 from batch_adapters.states import Event, State, render_event
 
 MOST_EVENTS = 500
-"""Events in one packet."""
+"""Most events in one packet."""
 LONGEST_PACKET = 32_768
 """Bytes."""
 _PATIENCE = 1.0
-"""Seconds for each of connecting, sending and hearing the answer."""
+"""Seconds for each of connecting, sending and receiving the answer."""
 
-# Stricter than GRAM's reader must have it; group 1 is the id, 2 the uid in it.
+# Stricter than GRAM's reader; group 1 is the id, group 2 the uid in it.
 _LINE = re.compile(rb"001;[0-9]{1,12};(([0-9]{1,10})\.[a-z][a-z0-9]{7});([1248]);([0-9]{1,5})")
 _HIGHEST_EXIT_CODE = 65_535
 
@@ -26,20 +26,20 @@ class Receipt(enum.Enum):
     """What became of one line."""
 
     TAKEN = "taken"
-    """It is in the day file, on the disk."""
+    """It is in the day file on the disk."""
     LATER = "later"
-    """It could not be written now, or the account has said too much: say it again."""
+    """It could not be written now, or the account has sent too many lines: send it again."""
     REFUSED = "refused"
-    """It is no event of a grid job, or its id has not the sender's uid in it."""
+    """It is not an event of a grid job, or its id does not contain the sender's uid."""
 
 
 def render_id(uid: int, grid_job: str) -> str:
-    """The id by which GRAM knows a grid job of an account: the uid is in it, and no id is the beginning of another."""
+    """A grid job's id in GRAM: it contains the account's uid, and no id is a prefix of another."""
     return f"{uid}.{grid_job}"
 
 
 def read_lines(packet: bytes, uid: int) -> list[Event | None]:
-    """The event of each line of a packet; None for what is none of that account's, the torn end included."""
+    """The event in each line of a packet; None for a line that is not this account's event, or is torn."""
     *lines, torn = packet.split(b"\n")
     return [_read_line(line, uid) for line in lines] + ([None] if torn else [])
 
@@ -52,9 +52,9 @@ def _read_line(line: bytes, uid: int) -> Event | None:
 
 
 def hand_in(collector: Path, events: Sequence[Event]) -> list[Receipt]:
-    """Hand events, whose time does not count, to the collector on that socket; its answer to each.
+    """Send events to the collector on that socket; its receipt for each. The collector sets the events' times.
 
-    :raises OSError: it does not answer: some may have been taken.
+    :raises OSError: it does not answer; some events may have been taken.
     """
     answers = []
     for start in range(0, len(events), MOST_EVENTS):
@@ -65,7 +65,7 @@ def hand_in(collector: Path, events: Sequence[Event]) -> list[Receipt]:
 
 
 def _ask(collector: Path, packet: bytes) -> bytes:
-    import socket  # most processes take no more from here than the form of an id
+    import socket  # imported late: most processes only need ids from here
 
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.settimeout(_PATIENCE)

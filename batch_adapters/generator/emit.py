@@ -1,4 +1,4 @@
-"""Where events go: standard output, or a folder with one file for each day, behind what such a folder holds."""
+"""Writes events to standard output, or to a folder with one file per day; filters lines; reads a folder's end."""
 
 import contextlib
 import fcntl
@@ -19,13 +19,13 @@ from sandbox.files import open_regular
 
 _DAY = 86_400
 MOST_EMPTY_DAYS = 400
-"""Behind a longer gap no reader waits any more, and no log reaches back."""
+"""A longer gap is not filled: no reader waits, and no log reaches back."""
 
 _LONGEST_LINE = 4096
 
 
 class StandardOutput:
-    """Writes blocks as large as a pipe takes; what a reader gets may end within a line, whose rest then follows."""
+    """Writes blocks as large as a pipe takes; a reader may get a line in two parts."""
 
     def __init__(self, fd: int, watch: Watch) -> None:
         self._watch = watch
@@ -33,9 +33,9 @@ class StandardOutput:
         self._fd, self._most = (fd, select.PIPE_BUF) if pipe is None else (pipe, BLOCK)
 
     def write(self, block: bytes) -> None:
-        """Write the lines as the reader takes them.
+        """Write lines as fast as the reader takes them.
 
-        :raises BrokenPipeError: it is gone; InputEnded: it wants no more.
+        :raises BrokenPipeError: the reader has gone; InputEnded: standard input has ended.
         """
         rest = memoryview(block)
         while rest:
@@ -45,17 +45,17 @@ class StandardOutput:
                 rest = rest[os.write(self._fd, rest[: self._most]) :]
 
     def write_empty_days(self, now: float) -> None:
-        """There are no days here."""
+        """Nothing: there are no day files here."""
 
 
 def _open_pipe(fd: int) -> int | None:
-    """A descriptor of the same pipe that never blocks; None where it is no pipe, or may not be opened again."""
+    """A new descriptor of the same pipe that never blocks; None if it is not a pipe or cannot be opened again."""
     if not stat.S_ISFIFO(os.fstat(fd).st_mode):
         return None
-    # O_NONBLOCK would hold for everybody who has this open file, and not only for us: so it is another one.
+    # O_NONBLOCK on the old one would affect every process that shares it.
     with contextlib.suppress(OSError):
         pipe = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        # As large as a block, so that the next one is read while this one is taken; the kernel may refuse.
+        # As large as a block, so that we read the next one meanwhile; the kernel may refuse.
         with contextlib.suppress(OSError):
             fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, BLOCK)
         return pipe
@@ -63,28 +63,28 @@ def _open_pipe(fd: int) -> int | None:
 
 
 class EventFolder:
-    """A folder of files YYYYMMDD by the UTC date of the event, as GRAM's own reader wants them.
+    """A folder of files YYYYMMDD by the UTC date of the event, for GRAM's own reader.
 
-    Its rules (measured on globus-gram-job-manager 13): each line comes whole, in one write; a malformed line, even the
-    torn end of one, blocks it for ever; a day without a file blinds it. So days without events get an empty file, not
-    before they begin, because it leaves a day's file when the next one appears.
+    That reader (measured on globus-gram-job-manager 13) needs each line in one write; a malformed line, also a torn one,
+    blocks it for ever; it stops at a day without a file. So days without events get an empty file, but not before they
+    begin, because the reader leaves a day's file when the next one appears.
     """
 
     def __init__(self, folder: Path, end: "FolderEnd | None" = None) -> None:
-        """Make today's file and those of days that were missed since the newest one.
+        """Make today's file, and those of the days since the newest file.
 
-        ``end``: what it ends with, where it is to go on behind that: events of those days may still come first, and the
-        next ``write_empty_days`` makes them.
+        ``end``: the folder's end if writing continues there: then events of these days may still come, and their files
+        are made by the next ``write_empty_days``.
 
         :raises OSError: the folder cannot be written.
         """
         self._folder = folder
-        self._told = end.told.copy() if end else Counter[bytes]()
+        self._written = end.lines.copy() if end else Counter[bytes]()
         self._day = -1
         self._fd = -1
         today = int(time.time()) // _DAY
         back = range(today - 1, today - MOST_EMPTY_DAYS, -1)
-        # The newest one is opened once more: its end may be torn.
+        # The newest file is opened, too, as its end may be torn.
         names = set(os.listdir(folder))  # noqa: PTH208 names; one look at the folder, not one for each day
         self._last_day = next((day - 1 for day in back if day_file(folder, day).name in names), today - 1)
         if end is None:
@@ -96,14 +96,14 @@ class EventFolder:
         :raises OSError: it cannot be written.
         """
         for line in block.splitlines(keepends=True):
-            if self._told.get(line, 0) > 0:
-                self._told[line] -= 1
+            if self._written.get(line, 0) > 0:
+                self._written[line] -= 1
                 continue
             day = int(line[4 : line.index(b";", 4)]) // _DAY
             if day != self._day:
                 self._open_day(day)
             if os.write(self._fd, line) != len(line):
-                # At once, before a reader takes it for a whole line.
+                # At once, before a reader takes it for a complete line.
                 _cut_torn_line(self._fd)
                 raise OSError(f"{self._folder}: only part of a line could be written (disk full?)")
 
@@ -115,7 +115,7 @@ class EventFolder:
         self._last_day = max(self._last_day, today)
 
     def close(self) -> None:
-        """See that the lines of the day written last are on the disk, and give its file back; a write opens it again.
+        """Write the last day's lines to the disk and close its file; a further write opens it again.
 
         :raises OSError: they may not be on the disk.
         """
@@ -135,7 +135,7 @@ class EventFolder:
 
     def _open_file(self, day: int) -> int:
         mode = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        # Readable by all, whatever our umask: the accounts' monitors and GRAM's job managers follow it.
+        # Readable by all, whatever the umask: monitors and GRAM's job managers of all accounts follow it.
         fd = os.open(day_file(self._folder, day), mode, 0o644)
         if os.fstat(fd).st_uid == os.geteuid():
             os.fchmod(fd, 0o644)
@@ -144,7 +144,7 @@ class EventFolder:
 
 
 def day_file(folder: Path, day: int) -> Path:
-    """Where the events of a day since 1970 (UTC) are."""
+    """The file of a day, counted in days since 1970 (UTC)."""
     return folder / time.strftime("%Y%m%d", time.gmtime(day * _DAY))
 
 
@@ -158,13 +158,13 @@ def _cut_torn_line(fd: int) -> None:
 
 
 def write_events_now(path: Path, events: Sequence[Event]) -> None:
-    """Append events to today's file (UTC), stamped with the present second, and see that they are on the disk.
+    """Append events with the present second to today's file (UTC), and write them to the disk.
 
-    There must be no other writer. What is torn, by whom and whenever, is cut off first.
+    There must be no other writer. A torn line at the end is cut off first.
 
-    :raises OSError: some of them may not have been written.
+    :raises OSError: some events may not have been written.
     """
-    # Opened each time: a folder that was removed and made again meanwhile is no problem then.
+    # Opened each time: the folder may have been removed and made again.
     folder = EventFolder(path)
     now = int(time.time())
     try:
@@ -174,7 +174,7 @@ def write_events_now(path: Path, events: Sequence[Event]) -> None:
 
 
 def keep_days(path: Path) -> None:
-    """See that today has its file, and the days that were missed since the newest one: a day without blinds GRAM.
+    """Make today's file, and those of the days since the newest one: GRAM's reader stops at a missing day.
 
     :raises OSError: they cannot be made.
     """
@@ -198,11 +198,11 @@ def render_at_least(number: int) -> str:
 
 
 class LineFilter:
-    """Takes whole blocks of lines through one compiled pattern; looks at single lines only where one is not good.
+    """Filters lines, a block at a time by one compiled pattern; reads single lines only if that does not match.
 
-    Good is ``001;SECONDS;ID;STATE;EXIT_CODE`` with at most ten digits, an id of 1 to 128 printable ASCII characters
-    without ``;`` (one that is not blocks GRAM's own reader for ever), a state of 1, 2, 4, 8 and 16. The second 0 is
-    now, as in Globus' interface for modules.
+    A good line is ``001;SECONDS;ID;STATE;EXIT_CODE`` with at most ten digits, an id of 1 to 128 printable ASCII
+    characters without ``;`` (another id would block GRAM's reader for ever), and the state 1, 2, 4, 8 or 16. The second
+    0 means now, as in Globus' interface for modules.
     """
 
     def __init__(self, since: int | None, now: Callable[[], float] = time.time) -> None:
@@ -212,7 +212,7 @@ class LineFilter:
         self.start_from(since)
 
     def start_from(self, since: int | None) -> None:
-        """From now on take events of that second and later."""
+        """From now on, pass events of that second and later."""
         self._line = f"001;{render_at_least(since or 0)}{_REST}"
         self._all_good = re.compile(f"(?:{self._line})*+".encode())
 
@@ -233,16 +233,16 @@ _EVENT = re.compile(rb"001;([0-9]{1,10});[^\n]*\n")
 
 @dataclass(frozen=True)
 class FolderEnd:
-    """What the newest day file with events in it ends with."""
+    """The end of the newest day file that has events."""
 
     second: int
-    """Seconds since 1970 of its last event, or now where that lies ahead."""
-    told: Counter[bytes]
-    """Its lines from that second on: the log will say them again."""
+    """Seconds since 1970 of its last event, but not later than now."""
+    lines: Counter[bytes]
+    """Its lines from that second on, which will be read from the log again."""
 
 
 def read_end(folder: Path, now: float) -> FolderEnd | None:
-    """Where the day files of a folder end; None where they have no events.
+    """The end of a folder's day files; None if they have no events.
 
     :raises OSError: a day file cannot be read, or is a symbolic link.
     """
@@ -264,7 +264,7 @@ def _read_last_second(path: Path) -> int | None:
 
 
 def _read_events(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Each whole event line with its second."""
+    """Each complete event line with its second."""
     with open_regular(path) as file:
         for line in file:
             if found := _EVENT.fullmatch(line):

@@ -1,4 +1,4 @@
-"""Local time stamps of logs turned into seconds since 1970, one conversion per minute of log; and whose local time."""
+"""Converts local time stamps of logs to seconds since 1970, and finds out a log's time zone."""
 
 import math
 import os
@@ -9,17 +9,17 @@ from datetime import UTC, datetime, timedelta, timezone, tzinfo
 
 _MOST_STAMPS = 10_000
 _DAY = 86_400
-# Lines of one log may be out of order by this much (several writers, buffers); see _LocalStamps._choose.
+# Lines of one log may be out of order by this much (several writers, buffers); see LocalStamps._choose.
 _DISORDER = 600
 
 
 class LocalStamps(dict[bytes, bytes]):
     """``stamps[b"11/20/2026 23:39:47"]`` is ``b"1795217987"``; an impossible stamp gives ``b""``.
 
-    The layout is given in letters: ``mm/dd/YYYY HH:MM:SS``, ``YYYY-mm-ddTHH:MM:SS``; without ``YYYY`` the latest year
-    is taken that is not more than a day ahead. A stamp may go on behind the layout with ``Z`` or ``+HH:MM``: then it is
-    not local. A time that clocks show twice (end of summer time) gets its first reading, unless the log has already
-    come more than ten minutes further: then the second. A time that clocks skip is read as if they had not.
+    Layouts are written in letters: ``mm/dd/YYYY HH:MM:SS``, ``YYYY-mm-ddTHH:MM:SS``. Without ``YYYY``, the year is the
+    latest one that is at most a day ahead. A stamp with ``Z`` or ``+HH:MM`` after the layout is not local. A time that
+    occurs twice (end of summer time) is the first one, unless the log is already more than ten minutes later: then the
+    second. A time that clocks skip is read as if they had not.
     """
 
     def __init__(self, layout: str, zone: tzinfo | None = None, now: Callable[[], float] = time.time) -> None:
@@ -33,7 +33,7 @@ class LocalStamps(dict[bytes, bytes]):
         )
         self._minutes: dict[bytes, tuple[int, int]] = {}
         self._latest = 0
-        # Without a year, a stamp means another second each year; its meaning is certain for one day.
+        # Without a year, a stamp means another second each year: converted ones are kept for one day.
         self._lifetime = math.inf if "YYYY" in layout else _DAY
         self._forget_at = now() + self._lifetime
 
@@ -116,17 +116,17 @@ ReadTime = Callable[[bytes], int | None]
 _QUARTER = 900
 _WEST, _EAST = -12 * 3600, 14 * 3600
 _WRITTEN_BEFORE, _WRITTEN_AFTER = 30, 60
-"""Seconds by which a file may seem to have been written before, or after, its last stamp: clocks differ."""
+"""Seconds by which a file's time may be before, or after, its last stamp: clocks differ."""
 _LAST_LINES = 200
 
 
 def find_zone(new_reader: Callable[[], ReadTime], tail: bytes, written: float) -> str | None:
-    """The zone, as a value of TZ, of a log's local stamps; None where this process' zone fits, or nobody can tell.
+    """The zone of a log's local stamps, as a value of TZ; None if it is this process' zone, or cannot be found out.
 
-    The last record was written when its file was: the difference is the writer's offset from UTC. A log says no more
-    of its zone; so it is an offset, which holds until the writer's clock is changed.
+    The last record was written at the file's last change: the difference is the writer's offset from UTC. The offset
+    is valid until the writer changes to or from summer time.
 
-    :param new_reader: a reader of a block's first time, each time a new one, as it remembers what it has read.
+    :param new_reader: makes a reader of a block's first time; a new one each time, as readers keep state.
     :param tail: the end of the log.
     :param written: seconds since 1970 of the file's last change.
     """
@@ -148,7 +148,7 @@ def find_zone(new_reader: Callable[[], ReadTime], tail: bytes, written: float) -
     if not _WEST <= offset <= _EAST or not _fits(written - clock + offset):
         return None
     hours, minutes = divmod(abs(offset) // 60, 60)
-    # POSIX counts westwards.
+    # In POSIX, offsets are positive to the west.
     sign, against = ("+", "-") if offset >= 0 else ("-", "")
     return f"<{sign}{hours:02}{minutes:02}>{against}{hours}:{minutes:02}"
 
@@ -158,7 +158,7 @@ def _fits(late: float) -> bool:
 
 
 def be_in_zone(zone: str) -> None:
-    """Let local time be that of a zone, a value of TZ, in this process."""
+    """Set this process' time zone to a value of TZ."""
     os.environ["TZ"] = zone
     time.tzset()
 

@@ -123,7 +123,7 @@ def make_arguments() -> argparse.ArgumentParser:
 
 
 class StartTime:
-    """The second from which events are wanted, which lines ``200 SECONDS`` put later, as with Globus' program."""
+    """The second from which events are wanted; lines ``200 SECONDS`` on stdin move it, as in Globus' program."""
 
     def __init__(self, since: int | None) -> None:
         """``since``: that of the command line; None: from now on."""
@@ -131,7 +131,7 @@ class StartTime:
         self._torn = b""
 
     def take_input(self, data: bytes) -> None:
-        """Obey the lines that are whole now; what is none of these is passed over."""
+        """Obey the complete lines; other lines are ignored."""
         *lines, self._torn = (self._torn[-_LONGEST_CONTROL:] + data).split(b"\n")
         for line in lines:
             if found := _CONTROL.match(line):
@@ -139,20 +139,20 @@ class StartTime:
 
 
 class _Warnings:
-    """Tells what was skipped: at once, then at most once a minute."""
+    """Logs what was skipped: at once, then at most once a minute."""
 
     def __init__(self) -> None:
-        self._told: tuple[str, ...] = ()
+        self._logged: tuple[str, ...] = ()
         self._next = 0.0
 
     def log(self, warnings: tuple[str, ...]) -> None:
-        if warnings == self._told or time.monotonic() < self._next:
+        if warnings == self._logged or time.monotonic() < self._next:
             return
         self._next = time.monotonic() + _WARNING_INTERVAL
         for warning in warnings:
-            if warning not in self._told:
+            if warning not in self._logged:
                 logger.warning("%s", warning)
-        self._told = warnings
+        self._logged = warnings
 
 
 def main(argv: Sequence[str]) -> int:
@@ -189,7 +189,7 @@ class _OutputFailed(Exception):
 
 @contextlib.contextmanager
 def _writing() -> Iterator[None]:
-    """Tells failures of writing from those of reading."""
+    """Marks failures of writing, which have another exit status than those of reading."""
     try:
         yield
     except BrokenPipeError:
@@ -228,7 +228,7 @@ def _run(options: argparse.Namespace) -> NoReturn:
 def _follow(
     feed: Feed, lines: LineFilter, output: EventFolder | StandardOutput, watch: Watch, start: StartTime, interval: float
 ) -> None:
-    """Write events until another start time is told."""
+    """Write events until standard input sets another start time."""
     since, warnings = start.since, _Warnings()
     look_for_files = True
     while start.since == since:

@@ -1,4 +1,4 @@
-"""Events without a log: the batch system is asked for all its local jobs once per interval, through its batch adapter.
+"""Events without a log: queries the batch system for all local jobs once per interval, by its batch adapter.
 
 ``samgrid-scheduler-event-generator -s poll -l FILE``. FILE is written by the job manager, mode 0600 because it says
 which programs are run, in JSON with exactly these keys::
@@ -6,10 +6,10 @@ which programs are run, in JSON with exactly these keys::
     {"batch_system": "fork", "tables": {}, "variables": {"python": "/usr/bin/python3", …},
      "limiter": "/home/d0/.local/state/samgrid/batch-fork.json", "interval": 30}
 
-``batch_system`` is a batch adapter's name, ``tables`` are the site's ``[batch.NAME]``, ``variables`` the site's for its
-templates, ``limiter`` is the file in which the account's processes share how much they have asked, ``interval`` is the
-time in seconds from an answer to the next question. A change of state is an event of the second in which the question
-was asked. Where nobody answers, nothing changes; a job that is not in the answer may have ended or not: no event.
+``batch_system`` is a batch adapter's name, ``tables`` are the site's ``[batch.NAME]``, ``variables`` the site's
+variables for templates, ``limiter`` is the file of the account's rate limiter, ``interval`` the time in seconds from an
+answer to the next query. A change of state is an event with the second in which the query began. Without an answer
+nothing changes; a job that is not in the answer may or may not have ended, so it has no event.
 """
 
 import contextlib
@@ -42,16 +42,16 @@ _DAY = 86_400
 
 @dataclass(frozen=True)
 class Polling:
-    """Whom to ask, and how many seconds to wait from an answer to the next question."""
+    """The batch system to query, and the seconds from an answer to the next query."""
 
     system: BatchSystem
     interval: float
 
 
 def read_polling(path: Path) -> Polling:
-    """What the file at that path asks for, see this module's text.
+    """Read the file that this module's docstring describes.
 
-    :raises OSError: it cannot be read; LogNotKnown: it says something else, in one sentence.
+    :raises OSError: it cannot be read; LogNotKnown: its content is wrong, in one sentence.
     """
     try:
         found = json.loads(path.read_text(errors="replace"))
@@ -73,7 +73,7 @@ def _find_system(path: Path, found: Mapping[str, Any]) -> BatchSystem:
         raise LogNotKnown(f"{path}: batch_system and limiter must be strings, tables and variables objects")
     try:
         adapter = find_adapter(name, tables)
-        # Now, so that a forgotten variable ends the generator and not its first question.
+        # Rendered now, so that a missing variable ends the generator at its start.
         render_argv(adapter.queue, {"user": "", "ids": (), **variables})
     except (UnknownBatchSystem, BadAdapter) as error:
         raise LogNotKnown(f"{path}: {error}") from error
@@ -83,15 +83,15 @@ def _find_system(path: Path, found: Mapping[str, Any]) -> BatchSystem:
 
 
 class JobStates:
-    """The state of each job that was seen lately; an answer turned into what has changed."""
+    """The states of jobs in recent answers, by which an answer is turned into events."""
 
     FORGET_AFTER = 10
-    """Answers without a job after which it is forgotten; one that comes back after that is news again."""
+    """Answers without a job after which it is forgotten; if it comes back later, it has an event again."""
 
     def __init__(self) -> None:
-        """Nothing seen yet: in the first answer, all is news."""
+        """At first no job is known: all jobs in the first answer have events."""
         self.unknown: frozenset[str] = frozenset()
-        """The native states in the latest answer that the adapter does not know."""
+        """Native states in the latest answer that the adapter does not know."""
         self._seen: dict[str, tuple[State, int]] = {}
         self._answers = 0
 
@@ -99,7 +99,7 @@ class JobStates:
         return len(self._seen)
 
     def read_changes(self, statuses: Iterable[LocalStatus], asked: int) -> list[Event]:
-        """The events of the jobs whose state is not the one last seen."""
+        """The events of the jobs whose state has changed."""
         answer = {status.local_id: status for status in statuses}
         self._answers += 1
         self.unknown = frozenset(status.native_state for status in answer.values() if status.state is None)
@@ -107,7 +107,7 @@ class JobStates:
         for local_id, status in answer.items():
             last = self._seen[local_id][0] if local_id in self._seen else None
             is_open = status.state is not None and not status.state.is_final
-            # On its way out it stays what it was; of one never seen nobody knows what that is.
+            # A job that is being removed keeps its last state, if one is known.
             state = last or status.state if status.state is None or (status.is_leaving and is_open) else status.state
             if state is None:
                 continue
@@ -120,7 +120,7 @@ class JobStates:
 
 
 class _Question:
-    """One question on its way, in a thread of its own; it is withdrawn when nobody holds it or the program ends."""
+    """A query that runs in a thread of its own; it is stopped when the object is deleted or the program ends."""
 
     def __init__(self, system: BatchSystem) -> None:
         self.asked = int(time.time())
@@ -132,12 +132,12 @@ class _Question:
 
     @property
     def is_over(self) -> bool:
-        """True when the command has ended, or has been given up."""
+        """True when the command has ended or was killed."""
         return not self._thread.is_alive()
 
     def read_answer(self) -> list[LocalStatus]:
-        """All local jobs that the batch system shows; raises BatchError as `BatchSystem.query` does."""
-        # Without waiting: a thread that ended without any answer is a bug, whose traceback is on stderr.
+        """The result of `BatchSystem.query`; raises BatchError."""
+        # No waiting: a thread without a result has a bug, and its traceback is on stderr.
         return self._answer.result(0)
 
 
@@ -149,7 +149,7 @@ def _run_question(answer: "Future[list[LocalStatus]]", system: BatchSystem) -> N
 
 
 def _kill_command_of(thread: threading.Thread) -> None:
-    """End the command for which the thread waits; a no-op where its answer has come."""
+    """Kill the command that the thread waits for, if it still runs."""
     if not thread.is_alive():
         return
     with contextlib.suppress(FileNotFoundError):
@@ -159,12 +159,12 @@ def _kill_command_of(thread: threading.Thread) -> None:
 
 
 class PollFeed:
-    """The events of a batch system that is asked at intervals, never waiting for its answer."""
+    """The events of a batch system that is queried at intervals; never waits for an answer."""
 
     folders: tuple[Path, ...] = ()
 
     def __init__(self, polling: Polling) -> None:
-        """Ready to ask; the first question is asked with the first look."""
+        """The first query starts with the first `read_events`."""
         self._polling = polling
         self._states = JobStates()
         self._question: _Question | None = None
@@ -172,7 +172,7 @@ class PollFeed:
         self._outage = ""
 
     def read_events(self, look_for_files: bool) -> Iterator[bytes]:
-        """Ask where it is time to, and yield the changes where an answer has come; see `Feed`."""
+        """Start a query if it is time, and yield the changes of an answer that has come; see `Feed`."""
         del look_for_files
         if self._question is None and time.monotonic() >= self._next_question:
             self._question = _Question(self._polling.system)
@@ -182,19 +182,19 @@ class PollFeed:
             yield "".join(map(render_event, self._read_answer(question))).encode()
 
     def _read_answer(self, question: _Question) -> list[Event]:
-        # In day files, an event of yesterday would come behind the eyes of those who have gone on to today's file.
+        # Not yesterday's: readers of day files have gone on to today's file.
         asked = max(question.asked, int(time.time()) // _DAY * _DAY)
         try:
             events = self._states.read_changes(question.read_answer(), asked)
         except BatchError as error:
-            # The first failure's words until it answers again: each wording is told once.
+            # The first error stays until there is an answer, so that the warning does not change.
             self._outage = self._outage or " ".join(str(error).split())
             return []
         self._outage = ""
         return events
 
     def render_warnings(self) -> tuple[str, ...]:
-        """That the batch system does not answer, or speaks of native states that are not known."""
+        """Warn of an outage, and of unknown native states."""
         warnings = []
         if self._outage:
             warnings.append(

@@ -1,4 +1,4 @@
-"""The generator as a process: what it waits for, in the background or not, with a file that holds its process id."""
+"""The generator as a process: waiting, going to the background, pid file, signals."""
 
 import contextlib
 import fcntl
@@ -17,38 +17,38 @@ from sandbox.files import take_lock
 
 
 def fill_closed_descriptors() -> None:
-    """Put the null device where standard input, output or error is closed, so that no log gets its number."""
+    """Open the null device for closed standard descriptors, so that no log gets such a number."""
     while (fd := os.open(os.devnull, os.O_RDONLY)) <= 2:
         os.set_inheritable(fd, True)
     os.close(fd)
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep the memory of one block of a log for the next (mallopt(3): M_MMAP_THRESHOLD).
+    """Have glibc keep the memory of one block of a log for the next (mallopt(3): M_MMAP_THRESHOLD).
 
-    Else it hands it back to the kernel after each block and gets it again page by page, 4 % of the time on a long log.
+    Otherwise it returns it to the kernel after each block, which costs 4 % of the time on a long log.
     """
     # The size of a large piece that is freed becomes the threshold; its pages are never touched.
     bytes(16 << 20)
 
 
 def collect_garbage_rarely() -> None:
-    """Let Python look for cycles only when far more is alive than the events of one block of a log.
+    """Have Python collect cycles only when far more objects exist than the events of one block of a log.
 
-    Else it looks at each of them in vain, 20 % of the time on LSF's log.
+    Otherwise collecting, in vain, takes 20 % of the time on LSF's log.
     """
     gc.set_threshold(100_000)
 
 
 def hold_folder(path: Path) -> None:
-    """Let `is_held` see that somebody writes there, until this process ends, however it does."""
+    """Lock a folder, so that `is_held` is True for it until this process ends."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     with contextlib.suppress(OSError):  # a file system without locks
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
 
 def is_held(path: Path) -> bool | None:
-    """Whether a generator of this host writes there now; None where nobody can tell."""
+    """Whether a generator of this host writes into the folder now; None if that cannot be found out."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         return not take_lock(fd)
@@ -59,9 +59,9 @@ def is_held(path: Path) -> bool | None:
 
 
 def run_in_background(pid_file: Path | None, keep_output: bool) -> None:
-    """Go on in a child in a session of its own; the caller's process ends when the pid file is written.
+    """Continue in a child with its own session; the calling process ends when the pid file is written.
 
-    :raises OSError: the pid file cannot be written; nothing is left running.
+    :raises OSError: the pid file cannot be written; no child is left.
     """
     reader, writer = os.pipe()
     child = os.fork()
@@ -70,7 +70,7 @@ def run_in_background(pid_file: Path | None, keep_output: bool) -> None:
         _release_child(child, writer, pid_file)
         os._exit(0)
     os.close(writer)
-    # The end of file without a byte says that the pid file could not be written.
+    # End of file without a byte: the pid file could not be written.
     if not os.read(reader, 1):
         os._exit(1)
     os.close(reader)
@@ -92,7 +92,7 @@ def _release_child(child: int, writer: int, pid_file: Path | None) -> None:
 
 
 def write_pid_file(path: Path, pid: int) -> None:
-    """Write the process id, with a newline, in place of whatever the file held.
+    """Replace the file's content by the process id and a newline.
 
     :raises OSError: it cannot be written, or is a symbolic link.
     """
@@ -104,14 +104,14 @@ def write_pid_file(path: Path, pid: int) -> None:
 
 
 def remove_pid_file(path: Path) -> None:
-    """Remove the file, where it still holds our own process id."""
+    """Remove the file if it still has our process id."""
     with contextlib.suppress(FileNotFoundError):
         if path.read_text(errors="replace").strip() == str(os.getpid()):
             path.unlink()
 
 
 def leave_on_signals() -> None:
-    """Let SIGTERM and SIGINT end the program as an exit does, so that its pid file goes with it."""
+    """Have SIGTERM and SIGINT end the program by SystemExit, so that its pid file is removed."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
 
@@ -134,11 +134,11 @@ _BROKEN = select.POLLERR | select.POLLHUP | select.POLLNVAL
 
 
 class InputEnded(Exception):
-    """Standard input reached its end: nobody wants our events any more."""
+    """Standard input has ended: events are no longer wanted."""
 
 
 class Watch:
-    """The generator's only place to wait. Standard input and output may each be None: not watched."""
+    """Waits for changes of logs, input and output. Standard input and output may be None: not watched."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class Watch:
         stdout: int | None,
         take_input: Callable[[bytes], None] = lambda data: None,
     ) -> None:
-        """``take_input`` gets what comes on standard input, in pieces of any length."""
+        """``take_input`` is called with data from standard input, in pieces of any length."""
         self._take_input = take_input
         self._folders = tuple(folders)
         self._stdin = stdin
@@ -161,7 +161,7 @@ class Watch:
             self._waiting.register(stdin, select.POLLIN)
             self._writing.register(stdin, select.POLLIN)
         if stdout is not None:
-            # No event asked for: only that the reader is gone, which is reported in any case.
+            # No events: only that the reader has gone, which poll always reports.
             self._waiting.register(stdout, 0)
             self._writing.register(stdout, select.POLLOUT)
 
@@ -179,16 +179,16 @@ class Watch:
             try:
                 self._inotify.add_watch(folder, _MODIFY | _NAMES_CHANGED)
             except OSError as error:
-                # It is not there yet, or we may not list it: the timer looks again.
+                # It does not exist yet, or may not be listed: the timer tries again.
                 logger.debug("%s: no inotify: %s", folder, error)
 
     def wait(self, seconds: float) -> bool:
-        """Wait for news or for the time; whether files may have come or gone, and not only grown.
+        """Wait for a change, or for the time to pass; True if files may have appeared or gone, and not only grown.
 
-        The first time it does not wait, because nobody has watched so far: what is there before can be read without,
-        and inotify takes longer to load than the rest of the program.
+        The first call does not wait, but starts to watch: so the log is first read without inotify, which takes longer
+        to load than the rest of the program.
 
-        :raises InputEnded: standard input has reached its end.
+        :raises InputEnded: standard input has ended.
         :raises BrokenPipeError: nobody reads standard output any more.
         """
         if not self._started:
@@ -201,13 +201,13 @@ class Watch:
         names_changed = self._read_news()
         if not ready or names_changed or time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + seconds
-            # Folders may be new, or others under the same name.
+            # Folders may have been made, or replaced.
             self._watch_folders()
             return True
         return False
 
     def check(self) -> None:
-        """Only see whether we are still wanted; raises as `wait` does."""
+        """Check input and output without waiting; raises as `wait` does."""
         self._check(self._writing.poll(0))
 
     def wait_for_room(self) -> None:

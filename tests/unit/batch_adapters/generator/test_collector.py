@@ -231,7 +231,7 @@ def test_a_folder_that_was_made_anew_is_written_again(host: Host) -> None:
 def test_each_utc_day_has_its_file_when_it_begins(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     for now in (1795305599, 1795305600, 1795305600 + 2 * 86_400):
         monkeypatch.setattr(time, "time", lambda now=now: now)
-        host.collector._next_look = 0.0
+        host.collector._next_day_check = 0.0
         host.serve()
     assert sorted(path.name for path in host.folder.iterdir()) == ["20261121", "20261122", "20261123", "20261124"]
 

@@ -2,7 +2,8 @@
 
 Every account's GRAM job manager reads that folder, and one malformed line blocks them all. So the folder belongs to an
 account of its own, which runs this program. It receives lines from the accounts' monitors (`collector_protocol`), asks
-the kernel who sent them, and writes those that are well-formed and have the sender's uid in their ids, but not too many.
+the kernel who sent them, and writes those that are well-formed and have the sender's uid in their ids. The number of
+lines of each account is limited.
 """
 
 import argparse

@@ -83,6 +83,11 @@ class Command:
     a time become the variable ``ids``. If it lists no ids, this command is not run and its answer is empty."""
 
 
+def option(name: str, value: str, condition: str) -> tuple[str, str]:
+    """Templates of an option and its value, two arguments that are left out unless a template's condition holds."""
+    return f"{{% if {condition} %}}{name}{{% endif %}}", f"{{% if {condition} %}}{value}{{% endif %}}"
+
+
 @dataclass(frozen=True)
 class Listing:
     """A command that prints one id per line; attempts and timeout are those of the `Command` that has it."""

@@ -65,9 +65,9 @@ def _open_pipe(fd: int) -> int | None:
 class EventFolder:
     """A folder of files YYYYMMDD by the UTC date of the event, for GRAM's own reader.
 
-    That reader (measured on globus-gram-job-manager 13) needs each line in one write; a malformed or torn line blocks it
-    for ever; it stops at a day without a file. So days without events get an empty file, but not before they
-    begin, because the reader leaves a day's file when the next one appears.
+    That reader (measured on globus-gram-job-manager 13) needs each line in one write; a malformed or torn line blocks
+    it for ever; it stops at a day without a file. So days without events get an empty file, but not before they begin,
+    because the reader leaves a day's file when the next one appears.
     """
 
     def __init__(self, folder: Path, end: "FolderEnd | None" = None) -> None:

@@ -6,7 +6,7 @@ OpenLava, which keeps LSF's file formats, has another bjobs (no ``-o``): it want
 import re
 from collections.abc import Iterator, Mapping
 
-from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Garbled, Job, Meaning
+from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Garbled, Job, Meaning, option
 from batch_adapters.diagnosis import SHORTEST_MEMORY, Ask, Finding, judge, read_number
 from batch_adapters.naming import Naming
 from batch_adapters.states import Cause, State
@@ -118,18 +118,14 @@ LSF = BatchAdapter(
             *("-env", "none"),
             # What bsub is given is put together again for a shell; stderr goes to stdout's file.
             *("-o", "{{ results }}/{{ token }}.{{ '%I' if count > 1 else 1 }}.driver", "-cwd", "/"),
-            *("{% if queue %}-q{% endif %}", "{{ queue }}", "{% if project %}-P{% endif %}", "{{ project }}"),
-            *("{% if max_cpu_minutes %}-c{% endif %}", "{{ max_cpu_minutes or '' }}"),
-            *("{% if max_wall_minutes %}-W{% endif %}", "{{ max_wall_minutes or '' }}"),
-            *("{% if max_memory_mb %}-M{% endif %}", "{% if max_memory_mb %}{{ max_memory_mb }}MB{% endif %}"),
-            *("{% if cores > 1 %}-n{% endif %}", "{% if cores > 1 %}{{ cores }}{% endif %}"),
-            *("{% if cores > 1 %}-R{% endif %}", "{% if cores > 1 %}span[hosts=1]{% endif %}"),
-            *("{% if gpus %}-gpu{% endif %}", "{% if gpus %}num={{ gpus }}{% endif %}"),
-            *("{% if max_disk_mb %}-R{% endif %}", "{% if max_disk_mb %}rusage[tmp={{ max_disk_mb }}]{% endif %}"),
-            *(
-                "{% if excluded_host %}-R{% endif %}",
-                "{% if excluded_host %}select[hname!='{{ excluded_host }}']{% endif %}",
-            ),
+            *(*option("-q", "{{ queue }}", "queue"), *option("-P", "{{ project }}", "project")),
+            *option("-c", "{{ max_cpu_minutes }}", "max_cpu_minutes"),
+            *option("-W", "{{ max_wall_minutes }}", "max_wall_minutes"),
+            *option("-M", "{{ max_memory_mb }}MB", "max_memory_mb"),
+            *(*option("-n", "{{ cores }}", "cores > 1"), *option("-R", "span[hosts=1]", "cores > 1")),
+            *option("-gpu", "num={{ gpus }}", "gpus"),
+            *option("-R", "rusage[tmp={{ max_disk_mb }}]", "max_disk_mb"),
+            *option("-R", "select[hname!='{{ excluded_host }}']", "excluded_host"),
             *("{{ options* }}", "/bin/sh", "{{ driver | sh }}", "{{ token }}"),
         ),
         outcomes=(OK, _LATER, _DOWN, _REFUSED),

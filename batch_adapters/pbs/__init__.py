@@ -6,7 +6,7 @@ never run against a real Torque.
 
 from dataclasses import replace
 
-from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Listing, Meaning
+from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Listing, Meaning, option
 from batch_adapters.naming import Naming
 from batch_adapters.pbs.diagnosis import diagnose_pbs, diagnose_torque
 from batch_adapters.pbs.queries import (
@@ -106,24 +106,21 @@ def _change(program: str, *options: str) -> Command:
 # Mail (-m) is for people; without -f, qsub leaves a process behind that submits after its end.
 _COMMON = (
     *("-N", "{{ token }}", "-m", "n", "-j", "oe"),
-    *("{% if queue %}-q{% endif %}", "{{ queue }}"),
-    *("{% if max_cpu_minutes %}-l{% endif %}", "{% if max_cpu_minutes %}cput={{ max_cpu_minutes * 60 }}{% endif %}"),
-    *(
-        "{% if max_wall_minutes %}-l{% endif %}",
-        "{% if max_wall_minutes %}walltime={{ max_wall_minutes * 60 }}{% endif %}",
-    ),
+    *option("-q", "{{ queue }}", "queue"),
+    *option("-l", "cput={{ max_cpu_minutes * 60 }}", "max_cpu_minutes"),
+    *option("-l", "walltime={{ max_wall_minutes * 60 }}", "max_wall_minutes"),
 )
-_MEMORY = ("{% if max_memory_mb %}-l{% endif %}", "{% if max_memory_mb %}mem={{ max_memory_mb }}mb{% endif %}")
 _MANY = "cores > 1 or gpus"
-# Memory beside a chunk is refused, so that it is a part of it.
-_RESOURCES = (
-    f"{{% if {_MANY} or max_memory_mb %}}-l{{% endif %}}",
-    f"{{% if {_MANY} %}}select=1:ncpus={{{{ cores }}}}{{% if gpus %}}:ngpus={{{{ gpus }}}}{{% endif %}}"
-    "{% if max_memory_mb %}:{% endif %}{% endif %}{% if max_memory_mb %}mem={{ max_memory_mb }}mb{% endif %}",
+# With a chunk (select), memory must be a part of it.
+_CHUNK = "select=1:ncpus={{ cores }}{% if gpus %}:ngpus={{ gpus }}{% endif %}{% if max_memory_mb %}:{% endif %}"
+_RESOURCES = option(
+    "-l",
+    f"{{% if {_MANY} %}}{_CHUNK}{{% endif %}}{{% if max_memory_mb %}}mem={{{{ max_memory_mb }}}}mb{{% endif %}}",
+    f"{_MANY} or max_memory_mb",
 )
-_NODE = (
-    f"{{% if {_MANY} %}}-l{{% endif %}}",
-    f"{{% if {_MANY} %}}nodes=1:ppn={{{{ cores }}}}{{% if gpus %}}:gpus={{{{ gpus }}}}{{% endif %}}{{% endif %}}",
+_TORQUE_RESOURCES = (
+    *option("-l", "mem={{ max_memory_mb }}mb", "max_memory_mb"),
+    *option("-l", "nodes=1:ppn={{ cores }}{% if gpus %}:gpus={{ gpus }}{% endif %}", _MANY),
 )
 
 PBS = BatchAdapter(
@@ -132,9 +129,9 @@ PBS = BatchAdapter(
         (
             *("qsub", "-f", *_COMMON, *_RESOURCES),
             *("-o", "{{ results }}/{{ token }}.{{ '^array_index^' if count > 1 else 1 }}.driver"),
-            *("{% if project %}-P{% endif %}", "{{ project }}"),
+            *option("-P", "{{ project }}", "project"),
             # -J 1-1 is refused.
-            *("{% if count > 1 %}-J{% endif %}", "{% if count > 1 %}1-{{ count }}{% endif %}"),
+            *option("-J", "1-{{ count }}", "count > 1"),
             *("{{ options* }}", "--", "/bin/sh", "{{ driver }}", "{{ token }}"),
         ),
         outcomes=(OK, _NOT_SENT, _DOWN, _LATER, _REFUSED),
@@ -233,11 +230,11 @@ TORQUE = replace(
     submit=replace(
         PBS.submit,
         argv=(
-            *("qsub", *_COMMON, *_MEMORY, *_NODE),
+            *("qsub", *_COMMON, *_TORQUE_RESOURCES),
             # Torque itself puts "-POSITION" behind the names of an array's files.
             *("-o", "{{ results }}/{{ token }}.{{ 'driver' if count > 1 else '1.driver' }}"),
-            *("{% if project %}-A{% endif %}", "{{ project }}"),
-            *("{% if count > 1 %}-t{% endif %}", "{% if count > 1 %}1-{{ count }}{% endif %}"),
+            *option("-A", "{{ project }}", "project"),
+            *option("-t", "1-{{ count }}", "count > 1"),
             "{{ options* }}",
         ),
         stdin="exec /bin/sh {{ driver | sh }} {{ token }}\n",

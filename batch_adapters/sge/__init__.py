@@ -1,6 +1,6 @@
 """Grid Engine 6.2 and its heirs, by qsub (sge_submit(1)), qstat(1), qacct(1), qdel(1) and qconf(1)."""
 
-from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Meaning
+from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Meaning, option
 from batch_adapters.naming import Naming
 from batch_adapters.sge.answers import BLOCKS, CAUSES, LEAVING, STATES, diagnose, read_errors, read_history, read_queue
 
@@ -49,23 +49,14 @@ SGE = BatchAdapter(
             *("qsub", "-terse", "-N", "{{ token }}", "-t", "1-{{ count }}", "-wd", "/", "-o", _OUTPUT, "-j", "y"),
             # Without "-b y" qsub would look for options in the driver's text.
             *("-b", "y", "-shell", "n"),
-            *("{% if queue %}-q{% endif %}", "{{ queue }}", "{% if project %}-P{% endif %}", "{{ project }}"),
-            *(
-                "{% if max_cpu_minutes %}-l{% endif %}",
-                "{% if max_cpu_minutes %}h_cpu={{ max_cpu_minutes * 60 }}{% endif %}",
-            ),
-            *(
-                "{% if max_wall_minutes %}-l{% endif %}",
-                "{% if max_wall_minutes %}h_rt={{ max_wall_minutes * 60 }}{% endif %}",
-            ),
+            *(*option("-q", "{{ queue }}", "queue"), *option("-P", "{{ project }}", "project")),
+            *option("-l", "h_cpu={{ max_cpu_minutes * 60 }}", "max_cpu_minutes"),
+            *option("-l", "h_rt={{ max_wall_minutes * 60 }}", "max_wall_minutes"),
             # Of each core.
-            *(
-                "{% if max_memory_mb %}-l{% endif %}",
-                "{% if max_memory_mb %}h_vmem={{ (max_memory_mb / cores) | round(0, 'ceil') | int }}M{% endif %}",
-            ),
-            *("{% if cores > 1 %}-pe{% endif %}", "{% if cores > 1 %}{{ parallel_environment }}{% endif %}"),
+            *option("-l", "h_vmem={{ (max_memory_mb / cores) | round(0, 'ceil') | int }}M", "max_memory_mb"),
+            *option("-pe", "{{ parallel_environment }}", "cores > 1"),
             "{% if cores > 1 %}{{ cores }}{% endif %}",
-            *("{% if excluded_host %}-l{% endif %}", "{% if excluded_host %}h=!{{ excluded_host }}{% endif %}"),
+            *option("-l", "h=!{{ excluded_host }}", "excluded_host"),
             *("{{ options* }}", "/bin/sh", "-c", _RUN, "samgrid", "{{ driver }}", "{{ token }}"),
         ),
         outcomes=(

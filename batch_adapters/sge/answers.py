@@ -154,7 +154,7 @@ def _read_figure(text: str) -> float | None:
     if match is None:
         return None
     hours, minutes, number, unit = match.groups()
-    return (int(hours or 0) * 60 + int(minutes or 0)) * 60 + float(number) * _UNITS[unit]
+    return (int(hours or 0) * 60 + int(minutes or 0)) * 60 + float(number) * float(_UNITS[unit])
 
 
 def _read_id(words: dict[str, str]) -> str:

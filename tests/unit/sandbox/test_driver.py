@@ -37,17 +37,7 @@ from tests.waiting import SECONDS, is_gone, wait_until
 SHELLS = {"sh": ["/bin/sh"], "bash": ["bash"], "bash as sh": ["bash", "--posix"]}
 EVERY_BYTE = bytes(range(1, 256)).decode("utf-8", "surrogateescape")
 AWKWARD = (
-    "",
-    "a b",
-    "it's",
-    '"quoted"',
-    "$HOME `id` \\",
-    "two\nlines\n",
-    "\n",
-    "Zürich ☃",
-    "*",
-    "-n",
-    EVERY_BYTE,
+    *("", "a b", "it's", '"quoted"', "$HOME `id` \\", "two\nlines\n", "\n", "Zürich ☃", "*", "-n", EVERY_BYTE),
     "'\n'\"$NL\"",
 )
 
@@ -114,6 +104,10 @@ class Bench:
     def start(self, *command: str, **changes: Any) -> "subprocess.Popen[bytes]":
         argv = self.prepare([LocalJobEntry(command)], **changes)
         return subprocess.Popen(argv, env=self.environment(), start_new_session=True)
+
+    def wait_until_up(self) -> None:
+        """Wait until the program has printed that it is up."""
+        wait_until(lambda: any(path.read_text() == "up\n" for path in self.scratch.glob("*/.samgrid/stdout")))
 
     def read(self, what: str) -> bytes:
         return (self.results / f"k3f9zq2m.t-1.1.{what}").read_bytes()
@@ -250,22 +244,15 @@ def test_variables_that_are_called_as_the_drivers_own_change_none_of_ours(bench:
         "status",
         "local_id",
         "grid_job",
-        "first_event",
-        "events",
-        "seed",
-        "plain",
-        "job",
+        *("first_event", "events", "seed", "plain", "job"),
     )
     entry = LocalJobEntry(("/usr/bin/env", "-0"), environment=tuple((name, "1 mine") for name in names[:6]))
     argv = bench.prepare([entry], environment=tuple((name, "1 mine") for name in names[6:]))
     assert bench.run_prepared(argv) == 0
     seen = dict(word.split(b"=", 1) for word in bench.read("stdout").split(b"\0") if word)
     assert [seen[name.encode()] for name in names] == [b"1 mine"] * len(names)
-    assert (seen[b"SAMGRID_INDEX"], seen[b"SAMGRID_LOCAL_ID"], seen[b"SAMGRID_GRID_JOB"]) == (
-        b"1",
-        b"t-1.1",
-        b"k3f9zq2m",
-    )
+    ours = {name: seen[f"SAMGRID_{name}".encode()] for name in ("INDEX", "LOCAL_ID", "GRID_JOB")}
+    assert ours == {"INDEX": b"1", "LOCAL_ID": b"t-1.1", "GRID_JOB": b"k3f9zq2m"}
     assert seen[b"SAMGRID_OUTPUT"] == seen[b"SAMGRID_SCRATCH"] + b"/output"
     assert seen[b"SAMGRID_SCRATCH"].startswith(os.fsencode(bench.scratch))
     assert seen[b"SAMGRID_STATUS"] == os.fsencode(bench.results / "k3f9zq2m.t-1.1.status")
@@ -308,11 +295,6 @@ def test_a_local_job_knows_its_place_and_its_slice(bench: Bench) -> None:
     }
 
 
-def test_a_local_job_without_a_slice_is_told_of_none(plain_bench: Bench) -> None:
-    plain_bench.run("/usr/bin/env")
-    assert b"SAMGRID_EVENTS" not in plain_bench.read("stdout")
-
-
 def test_a_local_job_is_the_one_that_the_table_has_at_its_position(bench: Bench) -> None:
     entries = [LocalJobEntry(("/bin/echo", str(index))) for index in range(1, 10)]
     argv = bench.prepare(entries, indexes=[2, 3, 7])
@@ -349,12 +331,6 @@ def test_a_driver_of_an_earlier_version_finds_what_is_submitted_now(plain_bench:
         assert plain_bench.read("stdout") == f"{position}\n".encode()
 
 
-def test_the_status_file_says_which_submission_the_local_job_came_with(plain_bench: Bench) -> None:
-    plain_bench.run_prepared(plain_bench.prepare([LocalJobEntry(("/bin/true",))] * 3, indexes=[3]))
-    lines = (plain_bench.results / "k3f9zq2m.t-1.1.status").read_text().splitlines()
-    assert lines[lines.index("index 3") + 1] == f"token {plain_bench.token}"
-
-
 class CarriedBench(Bench):
     """A host without our file system: the batch system starts the driver among copies of what it has brought."""
 
@@ -385,13 +361,8 @@ def test_where_files_are_carried_all_happens_where_the_driver_is_started(carried
     assert carried_bench.read("stdout").decode().startswith(f"{carried_bench.started_in}/samgrid.k3f9zq2m.")
     assert (carried_bench.read("stderr"), carried_bench.read("output/file")) == (b"oops\n", b"x\n")
     assert (carried_bench.status.exit_code, carried_bench.status.token) == (3, carried_bench.token)
-    assert sorted(path.name for path in carried_bench.started_in.iterdir()) == [
-        "driver.sh",
-        f"{carried_bench.token}.0",
-        "local-jobs",
-        "results",
-        "sandbox.tar",
-    ]
+    left = ["driver.sh", f"{carried_bench.token}.0", "local-jobs", "results", "sandbox.tar"]
+    assert sorted(path.name for path in carried_bench.started_in.iterdir()) == left
     assert carried_bench.said == b""
 
 
@@ -452,6 +423,7 @@ def test_what_a_link_in_place_of_the_output_leads_to_keeps_its_mode(plain_bench:
     (elsewhere / "file").touch(0o200)
     assert plain_bench.run("/bin/sh", "-c", f"rmdir output; ln -s {shlex.quote(str(elsewhere))} output") == 0
     assert stat.S_IMODE((elsewhere / "file").stat().st_mode) == 0o200
+    assert (plain_bench.results / "k3f9zq2m.t-1.1.output").is_symlink()
 
 
 def test_a_slash_in_the_local_id_makes_no_folder(plain_bench: Bench) -> None:
@@ -521,7 +493,7 @@ def test_a_signal_ends_the_program_once_and_its_outputs_come_back(
     script = """trap 'told=1' TERM; trap '' HUP XCPU; echo kept >output/file; echo up
     while [ -z "$told" ]; do sleep 0.02; done; echo told; exit 9"""
     driver = bench.start("/bin/sh", "-c", script)
-    wait_until(lambda: any(path.read_text() == "up\n" for path in bench.scratch.glob("*/.samgrid/stdout")))
+    bench.wait_until_up()
     send = os.kill if to == "driver" else os.killpg
     send(driver.pid, number)
     code = driver.wait(SECONDS)
@@ -547,7 +519,7 @@ def test_while_somebody_looks_on_elsewhere_the_end_of_what_is_printed_is_copied(
 
 def test_a_program_that_dies_of_the_signal_is_recorded_so(bench: Bench) -> None:
     driver = bench.start("/bin/sh", "-c", "echo up; exec sleep 60")
-    wait_until(lambda: any(path.read_text() == "up\n" for path in bench.scratch.glob("*/.samgrid/stdout")))
+    bench.wait_until_up()
     driver.send_signal(signal.SIGTERM)
     assert driver.wait(SECONDS) == 143
     assert (bench.status.exit_code, bench.status.signal) == (143, "TERM")
@@ -563,7 +535,7 @@ def test_a_program_that_dies_of_the_signal_is_recorded_so(bench: Bench) -> None:
 def test_what_a_program_has_made_until_a_signal_kills_it_comes_back(bench: Bench, number: str, to: str) -> None:
     # Its child goes on where the signal is not for all.
     driver = bench.start("/bin/sh", "-c", "echo half >output/file; echo up; sleep 60")
-    wait_until(lambda: any(path.read_text() == "up\n" for path in bench.scratch.glob("*/.samgrid/stdout")))
+    bench.wait_until_up()
     (pid,) = (int(path.read_text()) for path in bench.scratch.glob("*/.samgrid/pid"))
     try:
         send = os.killpg if to == "group" else os.kill
@@ -580,7 +552,7 @@ def test_what_a_program_has_made_until_a_signal_kills_it_comes_back(bench: Bench
 def test_a_stubborn_program_may_end_in_its_own_time(bench: Bench) -> None:
     script = 'trap "" TERM; echo up; until [ -e output/go ]; do sleep 0.02; done; exit 6'
     driver = bench.start("/bin/sh", "-c", script)
-    wait_until(lambda: any(path.read_text() == "up\n" for path in bench.scratch.glob("*/.samgrid/stdout")))
+    bench.wait_until_up()
     # So many that some come while the shell is between two waits.
     for _ in range(200):
         driver.send_signal(signal.SIGTERM)
@@ -598,7 +570,7 @@ def test_a_warning_reaches_the_program_and_ends_nothing(bench: Bench, to: str, n
     name = number.name.removeprefix("SIG")
     script = f"trap 'warned=1' {name}; echo up; while [ -z \"$warned\" ]; do sleep 0.02; done; echo warned; exit 3"
     driver = bench.start("/bin/sh", "-c", script)
-    wait_until(lambda: any(path.read_text() == "up\n" for path in bench.scratch.glob("*/.samgrid/stdout")))
+    bench.wait_until_up()
     send = os.kill if to == "driver" else os.killpg
     before = int(time.time())
     send(driver.pid, number)
@@ -660,17 +632,13 @@ def test_a_program_whose_name_is_an_assignment_is_run(plain_bench: Bench) -> Non
     assert plain_bench.read("stdout") == b"ran\n"
 
 
-def test_a_signal_after_the_programs_end_is_noted_with_its_age_and_disturbs_no_copy(bench: Bench, room: Path) -> None:
-    (room / "cp").write_text(
-        '#!/bin/sh\necho >"$0.begun"; until [ -e "$0.go" ]; do sleep 0.02; done; exec /bin/cp "$@"\n'
-    )
-    (room / "cp").chmod(0o755)
+def test_a_signal_after_the_programs_end_is_noted_with_its_age_and_disturbs_no_copy(bench: Bench) -> None:
+    path = stand_in(bench, "cp", 'echo >"$0.begun"; until [ -e "$0.go" ]; do sleep 0.02; done; exec /bin/cp "$@"')
     argv = bench.prepare([LocalJobEntry(("/bin/sh", "-c", "echo kept >output/file"))])
-    environment = bench.environment() | {"PATH": f"{room}:{os.environ['PATH']}"}
-    driver = subprocess.Popen(argv, env=environment, start_new_session=True)
-    wait_until((room / "cp.begun").exists)
+    driver = subprocess.Popen(argv, env=bench.environment() | {"PATH": path}, start_new_session=True)
+    wait_until((bench.sandbox / "tools" / "cp.begun").exists)
     os.killpg(driver.pid, signal.SIGTERM)
-    (room / "cp.go").touch()
+    (bench.sandbox / "tools" / "cp.go").touch()
     assert driver.wait(SECONDS) == 0
     assert bench.read("output/file") == b"kept\n"
     (caught,) = bench.status.caught
@@ -722,25 +690,23 @@ def test_a_run_that_came_to_its_end_is_not_repeated(bench: Bench) -> None:
         pytest.param(lambda text: text[: text.index("end ")], id="no end"),
         pytest.param(lambda text: text[: text.index("exit ")], id="no code"),
         pytest.param(lambda text: text + "\nstart 5\nhost n1\n", id="begun again since"),
+        pytest.param(None, id="without its outputs"),
     ],
 )
-def test_a_run_that_did_not_come_to_its_end_is_repeated(plain_bench: Bench, change: Callable[[str], str]) -> None:
+def test_a_run_that_did_not_come_to_its_end_is_repeated(
+    plain_bench: Bench, change: Callable[[str], str] | None
+) -> None:
     argv = plain_bench.prepare([LocalJobEntry(("/bin/sh", "-c", "echo ran"))])
     assert plain_bench.run_prepared(argv) == 0
-    status = plain_bench.results / "k3f9zq2m.t-1.1.status"
-    status.write_text(change(status.read_text()))
-    (plain_bench.results / "k3f9zq2m.t-1.1.stdout").write_text("kept\n")
+    status, stdout = (plain_bench.results / f"k3f9zq2m.t-1.1.{what}" for what in ("status", "stdout"))
+    if change:
+        status.write_text(change(status.read_text()))
+        stdout.write_text("kept\n")
+    else:
+        stdout.unlink()
     assert plain_bench.run_prepared(argv) == 0
     assert plain_bench.read("stdout") == b"ran\n"
     assert plain_bench.status.end is not None
-
-
-def test_a_run_without_its_outputs_is_repeated(plain_bench: Bench) -> None:
-    argv = plain_bench.prepare([LocalJobEntry(("/bin/sh", "-c", "echo ran"))])
-    assert plain_bench.run_prepared(argv) == 0
-    (plain_bench.results / "k3f9zq2m.t-1.1.stdout").unlink()
-    assert plain_bench.run_prepared(argv) == 0
-    assert plain_bench.read("stdout") == b"ran\n"
 
 
 def test_a_run_torn_off_in_mid_line_does_not_spoil_the_next(plain_bench: Bench) -> None:
@@ -750,27 +716,19 @@ def test_a_run_torn_off_in_mid_line_does_not_spoil_the_next(plain_bench: Bench) 
     assert plain_bench.status.start != 5
 
 
-def break_tar(bench: Bench) -> None:
-    (bench.sandbox / "sandbox.tar").write_bytes(b"x")
+def spoil(name: str) -> Callable[[Bench], None]:
+    """Damage a file of the sandbox."""
+    return lambda bench: (bench.sandbox / name).write_bytes(b"x") and None
 
 
-def break_report(bench: Bench) -> None:
-    (bench.sandbox / ".samgrid" / "samgrid-report").write_bytes(b"x")
+def change_table(change: Callable[[bytes], bytes] = bytes) -> Callable[[Bench], None]:
+    """Put another command into the table of the submission, and change its sum."""
 
+    def damage(bench: Bench) -> None:
+        table = bench.sandbox / f"{bench.token}.0"
+        table.write_bytes(change(table.read_bytes().replace(b"/bin/echo", b"/bin/date")))
 
-def break_table(bench: Bench) -> None:
-    table = bench.sandbox / f"{bench.token}.0"
-    table.write_bytes(table.read_bytes().replace(b"/bin/echo", b"/bin/date"))
-
-
-def break_sum(bench: Bench) -> None:
-    table = bench.sandbox / f"{bench.token}.0"
-    table.write_bytes(b"x" + table.read_bytes()[1:].replace(b"/bin/echo", b"/bin/date"))
-
-
-def cut_sum(bench: Bench) -> None:
-    table = bench.sandbox / f"{bench.token}.0"
-    table.write_bytes(table.read_bytes()[1:].replace(b"/bin/echo", b"/bin/date"))
+    return damage
 
 
 def lose_table(bench: Bench) -> None:
@@ -784,13 +742,13 @@ def lose_scratch(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("damage", "changes", "words"),
     [
-        pytest.param(break_tar, {"is_bare": False}, "sandbox is damaged", id="sandbox.tar changed"),
-        pytest.param(break_report, {}, "sandbox is damaged", id="samgrid-report changed"),
-        pytest.param(break_table, {"is_bare": False}, "sandbox is damaged", id="table of files changed"),
+        pytest.param(spoil("sandbox.tar"), {"is_bare": False}, "sandbox is damaged", id="sandbox.tar changed"),
+        pytest.param(spoil(".samgrid/samgrid-report"), {}, "sandbox is damaged", id="samgrid-report changed"),
+        pytest.param(change_table(), {"is_bare": False}, "sandbox is damaged", id="table of files changed"),
         pytest.param(lose_scratch, {"is_bare": False}, "no scratch folder", id="no scratch for files"),
-        pytest.param(break_table, {}, "sandbox is damaged", id="table changed"),
-        pytest.param(break_sum, {}, "sandbox is damaged", id="no sum in the table"),
-        pytest.param(cut_sum, {}, "sandbox is damaged", id="half a sum in the table"),
+        pytest.param(change_table(), {}, "sandbox is damaged", id="table changed"),
+        pytest.param(change_table(lambda line: b"x" + line[1:]), {}, "sandbox is damaged", id="no sum in the table"),
+        pytest.param(change_table(lambda line: line[1:]), {}, "sandbox is damaged", id="half a sum in the table"),
         pytest.param(lose_table, {}, "sandbox is damaged: k3f9zq2m-1.0 has no line", id="table gone"),
         pytest.param(lose_scratch, {}, "no scratch folder", id="no scratch"),
         pytest.param(None, {"directory": "/nonexistent"}, "the directory /nonexistent", id="no directory"),
@@ -816,14 +774,11 @@ def test_a_failed_step_is_a_problem_and_no_exit_code(
     assert not list(plain_bench.scratch.glob("*"))
 
 
-def test_a_file_damaged_while_unpacking_is_noticed(plain_bench: Bench, room: Path) -> None:
-    tools = room / "tools"
-    tools.mkdir()
-    (tools / "tar").write_text('#!/bin/sh\n/bin/tar "$@" && echo spoilt >"$4/data"\n')
-    (tools / "tar").chmod(0o755)
+def test_a_file_damaged_while_unpacking_is_noticed(plain_bench: Bench) -> None:
+    path = stand_in(plain_bench, "tar", '/bin/tar "$@" && echo spoilt >"$4/data"')
     (plain_bench.work_area / "data").write_text("good\n")
     argv = plain_bench.prepare([LocalJobEntry(("/bin/true",))])
-    assert plain_bench.run_prepared(argv, PATH=f"{tools}:{os.environ['PATH']}") == 125
+    assert plain_bench.run_prepared(argv, PATH=path) == 125
     assert plain_bench.status.problem == "the unpacked sandbox is damaged: a file has another sha256"
 
 
@@ -997,7 +952,7 @@ def kill_a_driver(bench: Bench) -> Path:
     """The scratch folder that a driver leaves which is killed with all its processes."""
     script = "mkdir -p locked/in; touch locked/in/file; chmod 500 locked/in locked; echo up; exec sleep 600"
     driver = bench.start("/bin/sh", "-c", script)
-    wait_until(lambda: any(path.read_text() == "up\n" for path in bench.scratch.glob("*/.samgrid/stdout")))
+    bench.wait_until_up()
     os.killpg(driver.pid, signal.SIGKILL)
     driver.wait(SECONDS)
     (folder,) = bench.scratch.iterdir()
@@ -1012,7 +967,7 @@ def test_what_a_killed_driver_left_is_swept_by_the_next(bench: Bench) -> None:
 
 def test_what_a_driver_needs_that_lives_is_not_swept(bench: Bench) -> None:
     driver = bench.start("/bin/sh", "-c", "echo up; until [ -e output/go ]; do sleep 0.02; done")
-    wait_until(lambda: any(path.read_text() == "up\n" for path in bench.scratch.glob("*/.samgrid/stdout")))
+    bench.wait_until_up()
     (folder,) = bench.scratch.iterdir()
     argv = bench.prepare([LocalJobEntry(("/bin/true",))])
     assert bench.run_prepared(argv, JOB_ID="t-1.2") == 0
@@ -1110,11 +1065,6 @@ def test_a_job_folder_that_is_none_of_ours_is_not_used(plain_bench: Bench, room:
     argv = plain_bench.prepare([LocalJobEntry(("/bin/pwd",))], job_folder_words="$JOB_FOLDER")
     assert plain_bench.run_prepared(argv, JOB_FOLDER=folder.format(room=room, relative=relative)) == 0
     assert plain_bench.read("stdout").decode().startswith(f"{plain_bench.scratch}/samgrid.")
-
-
-def test_an_output_folder_that_became_a_link_comes_back_as_a_link(plain_bench: Bench) -> None:
-    plain_bench.run("/bin/sh", "-c", "rmdir output; ln -s /etc output")
-    assert (plain_bench.results / "k3f9zq2m.t-1.1.output").is_symlink()
 
 
 def test_a_link_that_an_earlier_run_left_for_its_stdout_is_not_written_through(bench: Bench, room: Path) -> None:
@@ -1350,7 +1300,7 @@ def test_an_empty_local_job_starts_few_programs(
 ) -> None:
     tools = room / "tools"
     tools.mkdir()
-    for name in (
+    programs = (
         "date",
         "env",
         "mktemp",
@@ -1364,7 +1314,8 @@ def test_an_empty_local_job_starts_few_programs(
         "rm",
         "chmod",
         "uname",
-    ):
+    )
+    for name in programs:
         (tools / name).write_text(f'#!/bin/sh\necho {name} >>{room}/log\nexec {shutil.which(name)} "$@"\n')
         (tools / name).chmod(0o755)
     argv = plain_bench.prepare([LocalJobEntry(("/bin/true",))], is_bare=is_bare)

@@ -34,18 +34,8 @@ def test_the_sandbox_holds_the_work_area_behind_its_manifest(work_area: Path, ro
     digest = write_sandbox(work_area, room / "s.tar", LIMITS)
     assert digest == hashlib.sha256((room / "s.tar").read_bytes()).hexdigest()
     with tarfile.open(room / "s.tar", "r:") as tar:
-        assert tar.getnames() == [
-            ".samgrid",
-            ".samgrid/manifest.sha256",
-            ".samgrid/samgrid-report",
-            "output",
-            "raw\udcff name",
-            "run",
-            "sub",
-            "sub/data",
-            "sub/empty",
-            "sub/link",
-        ]
+        own = [".samgrid", ".samgrid/manifest.sha256", ".samgrid/samgrid-report", "output"]
+        assert tar.getnames() == [*own, "raw\udcff name", "run", "sub", "sub/data", "sub/empty", "sub/link"]
         assert {(member.uid, member.gid, member.mtime, member.uname) for member in tar} == {(0, 0, 0, "")}
         assert (tar.getmember("run").mode, tar.getmember("sub/data").mode) == (0o755, 0o644)
         assert tar.getmember("sub/link").linkname == "../run"

@@ -486,7 +486,6 @@ def test_a_cancel_in_whose_grace_time_somebody_is_killed_is_carried_on(system: S
 
 
 def test_a_job_is_stopped_at_its_wall_time(system: System) -> None:
-    system.spool.mkdir(mode=0o700)
     _store(system, "a", ("/bin/sh", "-c", "exec sleep 3600"))
     system.change("""UPDATE submission SET text = '{"wall_minutes": 0.02, ' || substr(text, 2)""")
     assert system.wait_for_end() == {"a.1": Answer("killed", "143", "time-limit")}
@@ -603,9 +602,7 @@ def test_an_end_that_was_told_and_not_recorded_stays_what_it_is(system: System) 
 
 
 def test_an_end_that_only_its_claim_knows_is_told(system: System, stranger: subprocess.Popen[bytes]) -> None:
-    system.spool.mkdir(mode=0o700)
-    _store(system, "a", ("/bin/true",))
-    system.change("UPDATE job SET state = 'running'")
+    _store_running(system)
     _claim(system, "a.1", stranger.pid, started=1)
     with (system.spool / "run" / "a.1").open("a") as claim:
         claim.write(render_end(JobEnd(State.DONE, 3, 1_700_000_000)))
@@ -668,7 +665,6 @@ def test_a_new_queue_waits_for_what_an_earlier_one_is_starting(
     system: System, stranger: subprocess.Popen[bytes]
 ) -> None:
     system.slots = 1
-    system.spool.mkdir(mode=0o700)
     spool = _store(system, "a", ("/bin/true",), last=2)
     system.change("UPDATE job SET state = 'running' WHERE job = 2")
     with locked(spool.starter_lock, wait=True):
@@ -691,9 +687,17 @@ def _read(path: Path) -> str:
 
 def _store(system: System, token: str, command: tuple[str, ...], last: int = 1) -> Spool:
     """A submission, as the submit command stores it, which nobody serves yet."""
+    system.spool.mkdir(mode=0o700, exist_ok=True)
     with closing(open_spool(system.spool)) as spool:
         write_submission(spool, token, (1, last), StoredSubmission(command, str(system.folder), ()))
         return spool
+
+
+def _store_running(system: System, *command: str) -> Spool:
+    """A submission whose one job is called running, though no queue process has started it."""
+    spool = _store(system, "a", command or ("/bin/true",))
+    system.change("UPDATE job SET state = 'running'")
+    return spool
 
 
 def _claim(system: System, local_id: str, pid: int, **changes: Any) -> None:
@@ -707,9 +711,7 @@ def _claim(system: System, local_id: str, pid: int, **changes: Any) -> None:
 
 @pytest.mark.parametrize("change", ["started", "boot"])
 def test_a_reused_pid_is_not_our_job(system: System, stranger: subprocess.Popen[bytes], change: str) -> None:
-    system.spool.mkdir(mode=0o700)
-    _store(system, "a", ("/bin/true",))
-    system.change("UPDATE job SET state = 'running'")
+    _store_running(system)
     _claim(system, "a.1", stranger.pid, **{change: 1 if change == "started" else "0" * 36})
     assert system.wait_for_end() == {"a.1": Answer("lost", "-")}
     assert system.ends() == {"a.1": {(State.FAILED, 255)}}
@@ -718,9 +720,7 @@ def test_a_reused_pid_is_not_our_job(system: System, stranger: subprocess.Popen[
 
 
 def test_a_zombie_is_dead(system: System, stranger: subprocess.Popen[bytes]) -> None:
-    system.spool.mkdir(mode=0o700)
-    _store(system, "a", ("/bin/true",))
-    system.change("UPDATE job SET state = 'running'")
+    _store_running(system)
     stranger.kill()
     os.waitid(os.P_PID, stranger.pid, os.WEXITED | os.WNOWAIT)
     _claim(system, "a.1", stranger.pid)
@@ -738,9 +738,7 @@ def test_a_zombie_is_dead(system: System, stranger: subprocess.Popen[bytes]) -> 
 def test_what_was_to_be_started_starts_again_only_if_it_certainly_has_not(
     system: System, claimed: bool, boot: str, answer: Answer, ran: bool
 ) -> None:
-    system.spool.mkdir(mode=0o700)
-    spool = _store(system, "a", ("/bin/sh", "-c", "touch ran"))
-    system.change("UPDATE job SET state = 'running'")
+    spool = _store_running(system, "/bin/sh", "-c", "touch ran")
     system.change("INSERT INTO boot VALUES (?)", read_boot() if boot == "same" else boot)
     if claimed:
         (spool.run / "a.1").write_bytes(b"\0" * 60 + b"\n")

@@ -22,13 +22,13 @@ from batch_adapters.adapter import (
     Listing,
     LocalStatus,
     Meaning,
-    Naming,
     Refused,
     Submission,
     Unreachable,
 )
 from batch_adapters.fork.adapter import FORK
 from batch_adapters.launch import LAUNCH
+from batch_adapters.naming import Naming
 from batch_adapters.running.batch_system import BatchSystem, _mentions
 from batch_adapters.running.commands import TimedOut
 from batch_adapters.running.rate_limiter import RateLimited, RateLimiter

@@ -217,6 +217,8 @@ def test_grid_engine(words: dict[str, str], cause: Cause | None, by: str) -> Non
 
 # --- HTCondor
 
+TRUE = "expression 'x' evaluated to TRUE"
+
 
 @pytest.mark.parametrize(
     ("ad", "cause", "by"),
@@ -224,19 +226,8 @@ def test_grid_engine(words: dict[str, str], cause: Cause | None, by: str) -> Non
         ({"JobStatus": 3, "RemoveReason": "via condor_rm (by user ann)"}, Cause.CANCELLED_OUTSIDE, "ann"),
         ({"JobStatus": 3, "RemoveReason": "enough! (by user bob) (by user ann@x)"}, Cause.CANCELLED_OUTSIDE, "ann"),
         ({"JobStatus": 3, "RemoveReason": None}, Cause.CANCELLED_OUTSIDE, ""),
-        (
-            {"JobStatus": 3, "RemoveReason": "The job attribute PeriodicRemove expression 'x' evaluated to TRUE"},
-            Cause.TIME_LIMIT,
-            "",
-        ),
-        (
-            {
-                "JobStatus": 3,
-                "RemoveReason": "The system macro SYSTEM_PERIODIC_REMOVE expression 'x' evaluated to TRUE",
-            },
-            Cause.CANCELLED_OUTSIDE,
-            "",
-        ),
+        ({"JobStatus": 3, "RemoveReason": f"The job attribute PeriodicRemove {TRUE}"}, Cause.TIME_LIMIT, ""),
+        ({"JobStatus": 3, "RemoveReason": f"The system macro PERIODIC_REMOVE {TRUE}"}, Cause.CANCELLED_OUTSIDE, ""),
         ({"JobStatus": 5, "HoldReasonCode": 34, "HoldReason": "(by user ann)"}, Cause.MEMORY_LIMIT, ""),
         ({"JobStatus": 5, "HoldReasonCode": 46}, Cause.TIME_LIMIT, ""),
         ({"JobStatus": 5, "HoldReasonCode": 47}, Cause.TIME_LIMIT, ""),
@@ -325,9 +316,5 @@ def test_whoever_ended_a_job_is_named_where_this_machine_knows_the_number(tmp_pa
     program.chmod(0o700)
     adapter = find_adapter("toy", {"toy": {"based_on": "fork", "queue": {"argv": [str(program)]}}})
     (status,) = BatchSystem(adapter, {}, RateLimiter(tmp_path / "limiter", 0)).query()
-    assert (status.state, status.exit_code, status.cause, status.by) == (
-        State.FAILED,
-        143,
-        Cause.CANCELLED_OUTSIDE,
-        name,
-    )
+    said = (status.state, status.exit_code, status.cause, status.by)
+    assert said == (State.FAILED, 143, Cause.CANCELLED_OUTSIDE, name)

@@ -79,6 +79,13 @@ def run(command: str, root: Path, *options: str) -> int:
     return main([command, "--root", str(root), *options])
 
 
+def run_status(root: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """Exit status of ``status``, and all that it prints."""
+    capsys.readouterr()
+    code = run("status", root)
+    return code, capsys.readouterr().out
+
+
 @pytest.fixture(autouse=True)
 def _collector(monkeypatch: pytest.MonkeyPatch) -> None:
     """A site where somebody writes events."""
@@ -334,21 +341,18 @@ def test_a_changed_file_is_named_and_neither_overwritten_nor_removed(
     assert not (root / MANIFEST).exists()
 
 
-def test_a_service_that_was_enabled_otherwise_since_stays_so(root: Path) -> None:
+@pytest.mark.parametrize("name", [LINK, MODULE], ids=["a link to another service", "a file's place, to its bytes"])
+def test_a_link_that_somebody_has_made_since_stays(root: Path, tmp_path: Path, name: str) -> None:
     run("install", root)
-    (root / LINK).unlink()
-    (root / LINK).symlink_to("available/jobmanager-fork")
-    assert run("uninstall", root) == 1
-    assert os.fspath((root / LINK).readlink()) == "available/jobmanager-fork"
-
-
-def test_a_file_that_became_a_link_to_the_same_bytes_is_not_ours_any_more(root: Path, tmp_path: Path) -> None:
-    run("install", root)
-    shutil.move(root / MODULE, tmp_path / "theirs.pm")
-    (root / MODULE).symlink_to(tmp_path / "theirs.pm")
+    target = Path("available/jobmanager-fork") if name == LINK else tmp_path / "theirs.pm"
+    if name == LINK:
+        (root / name).unlink()
+    else:
+        shutil.move(root / name, target)
+    (root / name).symlink_to(target)
     assert run("install", root) == 1
     assert run("uninstall", root) == 1
-    assert (root / MODULE).is_symlink()
+    assert (root / name).readlink() == target
 
 
 def test_nothing_is_written_through_a_link_out_of_the_root(
@@ -520,9 +524,7 @@ def test_a_python_in_the_system_is_none(
 ) -> None:
     monkeypatch.setattr("sys.executable", "/bin/sh")
     run("install", machine)
-    capsys.readouterr()
-    run("status", machine)
-    assert "check  python: ok" in capsys.readouterr().out
+    assert "check  python: ok" in run_status(machine, capsys)[1]
 
 
 # --- the collector
@@ -580,10 +582,8 @@ def host(machine: Path, tools: Callable[[str, str], None], monkeypatch: pytest.M
 
 def examined(host: Host, capsys: pytest.CaptureFixture[str]) -> str:
     """What ``status`` says of the collector's own things."""
-    capsys.readouterr()
-    run("status", host.root)
     names = ("collector's account", "event folder's owner", "today's events", "collector:")
-    lines = capsys.readouterr().out.splitlines()
+    lines = run_status(host.root, capsys)[1].splitlines()
     return "\n".join(line for line in lines if line.removeprefix("check  ").startswith(names))
 
 
@@ -784,15 +784,14 @@ def test_nothing_is_installed_at_first(root: Path, capsys: pytest.CaptureFixture
 
 def test_status_says_what_is_installed_and_enabled(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run("install", root, "--seg")
-    capsys.readouterr()
-    assert run("status", root) == 0
-    said = capsys.readouterr().out
+    code, said = run_status(root, capsys)
+    assert code == 0
     assert "jobmanager-samgrid: enabled, GRAM reads events\n" in said
     assert f"unchanged  {root / SERVICE}\n" in said
     assert "check  service samgrid: ok\n" in said
     (root / LINK).unlink()
-    assert run("status", root) == 1
-    assert "jobmanager-samgrid: not enabled" in capsys.readouterr().out
+    code, said = run_status(root, capsys)
+    assert (code, "jobmanager-samgrid: not enabled" in said) == (1, True)
 
 
 EVENT_WRITERS = {
@@ -815,30 +814,20 @@ def test_events_that_nobody_writes_are_a_fault(
     for key, value in settings.items():
         monkeypatch.setenv(f"SAMGRID_GRAM_EVENT_{key}", value)
     run("install", root, "--seg")
-    capsys.readouterr()
-    assert run("status", root) == (0 if verdict == "ok" else 1)
-    (said,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("check  events: "))
-    assert verdict in said
+    code, said = run_status(root, capsys)
+    assert code == (0 if verdict == "ok" else 1)
+    (line,) = (line for line in said.splitlines() if line.startswith("check  events: "))
+    assert verdict in line
 
 
-needs_perl = pytest.mark.skipif(shutil.which("perl") is None, reason="perl is not here")
-
-
-@needs_perl
-def test_a_module_that_compiles_is_none(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run("install", root)
-    capsys.readouterr()
-    assert run("status", root) == 0
-    assert "check  Perl module: ok\n" in capsys.readouterr().out
-
-
-@needs_perl
+@pytest.mark.skipif(shutil.which("perl") is None, reason="perl is not here")
 def test_a_module_that_does_not_compile_is_a_fault(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run("install", root)
+    code, said = run_status(root, capsys)
+    assert (code, "check  Perl module: ok\n" in said) == (0, True)
     (root / MODULE).write_text("sub {\n")
-    capsys.readouterr()
-    assert run("status", root) == 1
-    assert "check  Perl module: Missing right curly" in capsys.readouterr().out
+    code, said = run_status(root, capsys)
+    assert (code, "check  Perl module: Missing right curly" in said) == (1, True)
 
 
 WITHOUT_GRAM = 'echo "Can\'t locate Globus/GRAM/JobManager.pm in @INC"; exit 2'
@@ -849,9 +838,8 @@ def test_for_a_package_nobody_needs_grams_own_perl(
 ) -> None:
     tools("perl", WITHOUT_GRAM)
     run("install", root)
-    capsys.readouterr()
-    assert run("status", root) == 0
-    said = capsys.readouterr().out
+    code, said = run_status(root, capsys)
+    assert code == 0
     assert "check  Perl module: not checked: globus-gram-job-manager-scripts is not installed\n" in said
 
 
@@ -860,9 +848,9 @@ def test_a_machine_without_grams_own_perl_is_a_fault(
 ) -> None:
     tools("perl", WITHOUT_GRAM)
     run("install", machine)
-    capsys.readouterr()
-    assert run("status", machine) == 1
-    assert "check  Perl module: Can't locate Globus/GRAM/JobManager.pm" in capsys.readouterr().out
+    code, said = run_status(machine, capsys)
+    assert code == 1
+    assert "check  Perl module: Can't locate Globus/GRAM/JobManager.pm" in said
 
 
 def test_attributes_that_gram_would_not_take_are_refused_before_anything_is_written(

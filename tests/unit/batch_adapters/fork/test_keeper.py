@@ -14,7 +14,6 @@ from batch_adapters.fork.processes import read_process, read_started_seconds
 from batch_adapters.fork.protocol import StartRequest
 from batch_adapters.fork.queue import RETRY_SECONDS, Queue
 from batch_adapters.fork.spool import (
-    JobEnd,
     JobRun,
     Spool,
     StoredSubmission,
@@ -42,10 +41,11 @@ def run_job(spool: Spool, local_id: str) -> os.waitid_result:
     return ended
 
 
-def end_of(spool: Spool, local_id: str) -> JobEnd | None:
+def end_of(spool: Spool, local_id: str) -> tuple[State, int] | None:
+    """State and exit code of an end that is written into the claim."""
     run = read_run_file(spool.run / local_id)
     assert run is not None
-    return run.end
+    return (run.end.state, run.end.exit_code) if run.end else None
 
 
 def test_the_end_of_a_job_is_written_into_its_claim(spool: Spool) -> None:
@@ -57,18 +57,14 @@ def test_the_end_of_a_job_is_written_into_its_claim(spool: Spool) -> None:
         (spool.run / other).touch()
     _write_left(spool, ended)
     os.waitpid(ended.si_pid, 0)
-    end = end_of(spool, "a.1")
-    assert end is not None
-    assert (end.state, end.exit_code) == (State.DONE, 3)
+    assert end_of(spool, "a.1") == (State.DONE, 3)
     assert read_run_file(spool.run / "b.1") == JobRun()
 
 
 def test_a_job_whose_process_nobody_could_write_down_is_known_by_the_time_of_its_claim(spool: Spool) -> None:
     ended = run_job(spool, "a.1")
     write_down(spool, ended)
-    end = end_of(spool, "a.1")
-    assert end is not None
-    assert (end.state, end.exit_code) == (State.DONE, 3)
+    assert end_of(spool, "a.1") == (State.DONE, 3)
 
 
 def write_down(spool: Spool, *ended: os.waitid_result) -> None:
@@ -129,8 +125,7 @@ def test_a_job_that_is_known_has_made_no_claim_but_its_own(spool: Spool) -> None
     write_line(spool.run / "a.1", render_process(process))
     job = run_job(spool, "b.1")
     write_down(spool, known, job)
-    ends = [end_of(spool, local_id) for local_id in ("a.1", "b.1")]
-    assert [end and end.exit_code for end in ends] == [3, 3]
+    assert [end_of(spool, local_id) for local_id in ("a.1", "b.1")] == [(State.DONE, 3)] * 2
 
 
 @pytest.mark.parametrize("waits", [[], [0.3]], ids=["", "though who looks has to wait between two clocks"])
@@ -152,9 +147,7 @@ def test_what_a_job_left_behind_is_not_taken_for_it(
     monkeypatch.setattr(time, "time", read_clock_and_wait)
     write_down(spool, ended)
     os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
-    end = end_of(spool, "a.1")
-    assert end is not None
-    assert (end.state, end.exit_code) == (State.DONE, 7)
+    assert end_of(spool, "a.1") == (State.DONE, 7)
 
 
 def test_what_ends_while_the_queue_process_lives_has_made_no_claim_of_its(spool: Spool) -> None:

@@ -68,19 +68,13 @@ class FakeSystem:
 
     def write_description(self) -> Path:
         """What ``-l`` takes: the embedded batch system, with our program in the place of its own."""
-        variables = {
-            "python": str(self.program),
-            "launch": "x",
-            "fork_spool": "x",
-            "fork_slots": "1",
-            "fork_grace": "1",
-        }
-        return write_description(self.folder, describe_fork(variables, 0.01))
+        return write_description(self.folder, describe_fork(0.01, python=str(self.program)))
 
 
-def describe_fork(variables: dict[str, str], interval: float) -> dict[str, object]:
+def describe_fork(interval: float, **variables: str) -> dict[str, object]:
     others = {"batch_system": "fork", "tables": {}, "limiter": "/nonexistent/batch-fork.json"}
-    return {**others, "variables": variables, "interval": interval}
+    defaults = {"python": "x", "launch": "x", "fork_spool": "x", "fork_slots": "1", "fork_grace": "1"}
+    return {**others, "variables": {**defaults, **variables}, "interval": interval}
 
 
 def write_description(folder: Path, description: object) -> Path:
@@ -280,7 +274,7 @@ def test_an_answer_that_comes_after_midnight_is_of_the_new_day(
         assert read_answer(feed) == b"001;%d;a.1;2;0\n" % midnight
 
 
-GOOD = describe_fork(dict.fromkeys(["python", "launch", "fork_spool", "fork_slots", "fork_grace"], "x"), 30)
+GOOD = describe_fork(30)
 
 
 def test_a_description_says_whom_to_ask_and_how_often(tmp_path: Path) -> None:
@@ -385,18 +379,12 @@ def test_the_program_tells_of_a_silence_once(system: FakeSystem, start: Start) -
 
 def test_jobs_of_the_embedded_batch_system_are_seen_to_their_ends(tmp_path: Path, start: Start) -> None:
     go = tmp_path / "go"
-    variables = {
-        "python": sys.executable,
-        "launch": str(LAUNCH),
-        "fork_spool": str(tmp_path / "fork"),
-        "fork_slots": "1",
-        "fork_grace": "1",
-    }
+    variables = {"python": sys.executable, "launch": str(LAUNCH), "fork_spool": str(tmp_path / "fork")}
     queue = [sys.executable, "-P", str(LAUNCH), "samgrid-fork", "--spool", str(tmp_path / "fork"), "--slots", "1"]
     script = f"until [ -e '{go}' ]; do sleep 0.02; done; exit 3"
     job = ["--token", "t-1", "--array", "1-2", "--directory", str(tmp_path), "--", "/bin/sh", "-c", script]
     subprocess.run([*queue, "submit", *job], check=True, capture_output=True, timeout=SECONDS)
-    process = start(write_description(tmp_path, describe_fork(variables, 0.05)), "-t", "1")
+    process = start(write_description(tmp_path, describe_fork(0.05, **variables)), "-t", "1")
     seen: list[str] = []
     while "t-1.1;2;0" not in seen:
         seen += read_lines(process, 1)

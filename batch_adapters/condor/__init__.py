@@ -5,9 +5,9 @@ from batch_adapters.condor.answers import diagnose, read_history, read_queue
 from batch_adapters.naming import Naming
 from batch_adapters.states import Cause, State
 
-# condor_submit(1). A value's "$" would begin a macro, and $(DOLLAR) stands for one; "$$", line breaks and a comma in a
-# list of files have no spelling at all. In arguments, quotes are doubled. HTCondor has no queues, but rules of the pool
-# may look at BatchQueue; it limits no CPU time, which the driver does. A removed job goes, a held one would stay.
+# condor_submit(1). In values, "$" must be written $(DOLLAR); "$$", line breaks, and commas in lists of files cannot be
+# written at all. In arguments, quotes are doubled. HTCondor has no queues, but a pool's rules may use BatchQueue; CPU
+# time is limited by the driver. At the wall time limit a job is removed, not held, as held jobs would stay.
 _DESCRIPTION = """\
 {%- macro spelt(text) %}{{ text | replace("$", "$(DOLLAR)") }}{% endmacro -%}
 {%- macro quoted(text) %}{{ text | replace("'", "''") | replace('"', '""') | replace("$", "$(DOLLAR)") }}{% endmacro -%}
@@ -67,7 +67,7 @@ periodic_remove = (JobStatus == 2 && time() - JobCurrentStartExecutingDate > {{ 
 queue {{ count }}
 """
 
-# A hold reason may quote any of these: what went well is looked for first, and from the first character to the last.
+# Hold reasons may quote any of these words, so good answers are matched first, and completely.
 _GOOD = r"\A{}(?:WARNING.*\n)*\Z"
 _DOWN = Meaning(
     None,
@@ -80,7 +80,7 @@ _COLUMNS = "ClusterId,ProcId,JobStatus,ExitCode,ExitBySignal,HoldReason,HoldReas
 
 
 def _query(*restrictions: str) -> Command:
-    """A hung daemon is given up by the programs after 20 s."""
+    """The programs give up on a hung daemon after 20 s."""
     return Command(("condor_q", *restrictions, "-json", "-attributes", _COLUMNS), outcomes=_QUERIED)
 
 
@@ -90,7 +90,7 @@ def _ask_schedd(name: str) -> Command:
 
 
 def _change(program: str, *options: str) -> Command:
-    """What it says of a job that is not in a state for it, or gone, is no error (condor_tool's words)."""
+    """Answers for jobs that are gone, or not in a suitable state, are no error (words of condor_tool)."""
     done = r"(?m)^(?:Job [\d.]+|All jobs in cluster \d+) (?:have been )?(?:suspended|continued|held|released)$"
     late = r"There are no jobs in the queue|already |not (?:found|held|running|suspended)|Couldn't find/"
     outcomes = (
@@ -107,11 +107,11 @@ CONDOR = BatchAdapter(
     submit=Command(
         ("condor_submit", "-terse", "{{ options* }}", "-"),
         stdin=_DESCRIPTION,
-        # With a hung schedd it waits for ever.
+        # It waits for ever for a hung schedd.
         timeout=120,
         outcomes=(
             Meaning(0, r"(?m)^\d+\.\d+ - \d+\.\d+$", Answer.OK),
-            # Nothing was sent yet; and the account's other jobs will end.
+            # Nothing was sent. The second: later, when other jobs of the account have ended.
             Meaning(1, r"(?m)^ERROR: (?:Failed to connect to local queue manager|Can't find address of)", Answer.LATER),
             Meaning(1, r"would exceed MAX_JOBS_(?:PER_OWNER|SUBMITTED)\b", Answer.LATER),
             _DOWN,
@@ -119,7 +119,7 @@ CONDOR = BatchAdapter(
                 1,
                 r"(?m)\AUsage: |would exceed MAX_JOBS_PER_SUBMISSION\b"
                 r"|^ERROR: (?:on Line \d+ of submit file|Failed to parse|Parse error|No such directory|Invalid )"
-                # Only the schedd gives a reason, that of the pool's rules: the transaction is undone.
+                # With a reason, the schedd refused by the pool's rules, and undid the transaction.
                 r"|^ERROR: Failed to commit job submission into the queue\.\nERROR: .",
                 Answer.PERMANENT,
             ),
@@ -137,8 +137,8 @@ CONDOR = BatchAdapter(
     find=_query("-constraint", 'SamgridToken == "{{ token }}"'),
     status=_query("{{ id }}"),
     read_jobs=read_queue,
-    # Files are read backwards, whether the schedd lives or not, no further than to what ended long ago: jobs that
-    # were spooled may come late, as they stay in the queue for ten days (LeaveJobInQueue).
+    # It reads files backwards, without the schedd, and stops at jobs that ended 40 days ago: spooled jobs come late,
+    # as they stay in the queue for ten days (LeaveJobInQueue).
     history=Command(
         (
             *("condor_history", "-constraint", 'SamgridToken == "{{ token }}"', "-json", "-attributes", _COLUMNS),
@@ -149,7 +149,7 @@ CONDOR = BatchAdapter(
     ),
     read_history=read_history,
     analyze=Command(("condor_q", "-better-analyze", "{{ id }}"), outcomes=(_DOWN, OK), timeout=30),
-    # Conditions that no slot meets, how many slots turn it away, and what comes of that.
+    # Conditions that no slot meets, numbers of slots that reject the job, and the conclusion.
     read_analysis=(
         r"(?m)^ *(\[\d+\] +0 .*|(?!0 )\d+ (?:are rejected by|reject your|match ).*"
         r"|Reason for last .*|No machines .*)"
@@ -160,17 +160,17 @@ CONDOR = BatchAdapter(
             _DOWN,
             Meaning(None, r"Permission denied", Answer.PERMANENT),
             Meaning(0, r"marked for removal|There are no jobs in the queue", Answer.OK),
-            # Those that it names are gone or going, and all others it has marked.
+            # The jobs that it names are gone or being removed; all others are marked.
             Meaning(1, r"already marked for removal|Job [\d.]+ not found|Couldn't find/remove all jobs", Answer.OK),
         ),
     ),
     suspend=_change("condor_suspend"),
     resume=_change("condor_continue"),
-    # A running one would lose what it has done: it is for those that wait.
+    # For waiting jobs only: a running job would lose its work.
     hold=_change("condor_hold"),
     release=_change("condor_release"),
     priority=_change("condor_prio", "-p", "{{ priority }}"),
-    # The names are those that "condor_q -help State" gives to the numbers; HELD is also what could not be started.
+    # Names of the numbers in "condor_q -help State"; HELD are also jobs that could not be started.
     states={
         "IDLE": State.PENDING,
         "RUNNING": State.ACTIVE,
@@ -188,7 +188,7 @@ CONDOR = BatchAdapter(
     blocks={
         r"HELD(?: .*)?": "condor_release {id}",
         r"SUSPENDED(?: .*)?": "condor_continue {id}",
-        # Its host does not answer, most likely; what runs there is left alone then.
+        # Most likely its host does not answer; -forcex does not stop what runs there.
         r"REMOVING(?: .*)?": "condor_rm -forcex {id}, if it stays so",
     },
     local_id_words="$SAMGRID_CONDOR_ID",
@@ -197,7 +197,7 @@ CONDOR = BatchAdapter(
     event_module="condor",
     array_limit=_ask_schedd("MAX_JOBS_PER_SUBMISSION"),
     max_array=10_000,
-    # Of a slot that is cut for each job what is left; dynamic ones are such cuts.
+    # For partitionable slots the rest that is free; dynamic slots are parts of these.
     slots=Command(
         (
             *("condor_status", "-constraint", 'SlotType =!= "Dynamic"', "-af", "TotalSlotCpus"),
@@ -207,10 +207,10 @@ CONDOR = BatchAdapter(
         timeout=30,
     ),
     version=_ask_schedd("CONDOR_VERSION"),
-    # The schedd does one thing after the other: once it answers, what it was sent before is done or lost.
+    # The schedd works sequentially: when it answers, earlier requests are done or lost.
     settle_time=20,
     carries_files=True,
-    # Other variables of this kind say where the pool is and how to be let in.
+    # Other _CONDOR_ variables say where the pool is, and how to authenticate.
     ignored_variables=("_CONDOR_SUBMIT_", "_CONDOR_CONDOR_Q_", "_CONDOR_JOB_DEFAULT_", "_CONDOR_TOOL_DEBUG"),
     diagnose=diagnose,
 )

@@ -1,4 +1,4 @@
-"""What HTCondor's programs print: ClassAds as JSON, and its configuration, for ``samgrid doctor``."""
+"""Reads what HTCondor's programs print: ClassAds as JSON, and the configuration (for ``samgrid doctor``)."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -18,24 +18,24 @@ _HELD = {
     46: Cause.TIME_LIMIT,
     47: Cause.TIME_LIMIT,
 }
-# The end of the text is condor_rm's own, whatever people give as a reason before it.
+# condor_rm appends this to whatever reason people give.
 _REMOVED_BY = re.compile(r".*\(by user ([^\s()@]+)[^\s()]*\)", re.DOTALL)
-# The submit description's own expression is the limit of the wall time.
+# Our submit description's expression is the wall time limit.
 _REMOVED_ITSELF = "The job attribute PeriodicRemove expression "
 
 
 def read_history(printed: str) -> list[Job]:
-    """The jobs of an answer; nothing printed means none.
+    """The jobs in an answer; an empty output means none.
 
-    :raises ValueError, TypeError, LookupError: it is no list of ClassAds with an id and a status.
+    :raises ValueError, TypeError, LookupError: it is not a list of ClassAds with id and status.
     """
-    import json  # the event generator, which loads the package, needs none
+    import json  # imported late: the event generator loads this package, but needs no json
 
     return [_read_ad(ad) for ad in json.loads(printed or "[]")]
 
 
 def read_queue(printed: str) -> Iterator[Job]:
-    """As `read_history`; what has been removed and is still in the queue has not gone yet.
+    """As `read_history`; removed jobs that are still in the queue are being removed.
 
     :raises ValueError, TypeError, LookupError: as there.
     """
@@ -49,13 +49,13 @@ def read_queue(printed: str) -> Iterator[Job]:
 def _read_ad(ad: dict[str, Any]) -> Job:
     status = int(ad["JobStatus"])
     code = ad.get("ExitCode")
-    # A reason that HTCondor itself cannot read is null.
+    # It may be null.
     reason = str(ad.get("HoldReason" if status == 5 else "RemoveReason") or "")
     removed_by = _REMOVED_BY.fullmatch(reason) if status == 3 else None
     return Job(
         local_id=f"{int(ad['ClusterId'])}.{int(ad['ProcId'])}",
         native_state=_NAMES.get(status, str(status)),
-        # A held job may have the code of a run whose outputs did not come back.
+        # Not of a held job: it may have the code of a run whose outputs did not come back.
         exit_code=code if status == 4 and isinstance(code, int) and not ad.get("ExitBySignal") else None,
         reason=reason,
         token=str(ad.get("SamgridToken") or ""),
@@ -76,24 +76,24 @@ _FILE = "into a file in HTCondor's config.d folder, and run condor_reconfig as i
 _BYTES_OF_JOB_IN_LOG = 1500
 _BYTES_OF_JOB_IN_HISTORY = 4000
 _ENOUGH_JOBS = 10_000
-"""Jobs that may end while nobody reads: one grid job's, as large as they come."""
+"""Jobs that may end while nobody reads: those of a very large grid job."""
 
 
 def diagnose(ask: Ask, environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Whether the event log and the history tell all, and for long enough; condor_config_val is asked."""
+    """Check, by condor_config_val, that event log and history are written, and kept for long enough."""
     del environment
     if ask(["id", "-u"]).stdout.strip() == "0":
         yield Finding(Level.FAULT, "HTCondor takes no jobs from root.", "use an ordinary account")
     try:
         yield from _diagnose_log(ask)
         yield _diagnose_history(ask)
-    except _NotTold as error:
+    except _NoSetting as error:
         text = f"condor_config_val does not tell HTCondor's configuration: {error}"
         yield Finding(Level.WARNING, text, "see that it runs on this host, and reads HTCondor's configuration")
 
 
-class _NotTold(Exception):
-    """Nobody says how something is set, which is not to say that it is not set."""
+class _NoSetting(Exception):
+    """A setting cannot be read, so it is not known whether it is set."""
 
 
 def _diagnose_log(ask: Ask) -> Iterator[Finding]:
@@ -133,16 +133,16 @@ def _diagnose_history(ask: Ask) -> Finding:
 
 
 def _setting(ask: Ask, name: str) -> str:
-    """What the configuration says; empty where it says nothing.
+    """The value of a setting; empty if it is not set.
 
-    :raises _NotTold: it could not be asked.
+    :raises _NoSetting: it cannot be read.
     """
     answer = ask(["condor_config_val", name])
     if answer.exit_code == 0:
         return answer.stdout.strip()
     if f"Not defined: {name}" in answer.stdout + answer.stderr:
         return ""
-    raise _NotTold((answer.stderr or answer.stdout).strip()[:300])
+    raise _NoSetting((answer.stderr or answer.stdout).strip()[:300])
 
 
 def _number(ask: Ask, name: str, default: int) -> int:

@@ -1,1 +1,1 @@
-"""The batch system that travels with us: local jobs as processes of this machine, in a number of slots."""
+"""The embedded batch system: runs local jobs as processes of this machine, in a number of slots."""

@@ -1,6 +1,6 @@
 """The batch adapter of the embedded batch system.
 
-Beside its package, not in it: each of its commands is a process, and would spend a sixth of its time loading this.
+Not in ``__init__``: each command is a process, and would spend a sixth of its time loading this.
 """
 
 from dataclasses import replace
@@ -9,7 +9,7 @@ from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Lines, Mea
 from batch_adapters.naming import Naming
 from batch_adapters.states import Cause, State
 
-# 1: the spool could not be read or written; 2: an argument is wrong. Whatever else comes is not from samgrid-fork.
+# 1: the spool cannot be used; 2: an argument is wrong. Anything else does not come from samgrid-fork.
 _OUTCOMES = (OK, Meaning(1, "", Answer.TRANSIENT), Meaning(2, r"samgrid-fork.*: error: ", Answer.PERMANENT))
 
 
@@ -37,7 +37,7 @@ FORK = BatchAdapter(
         r"(?: (?P<cause>[a-z-]+)(?: by (?P<by>\d+))?)?"
     ),
     cancel=_command("cancel", "{{ ids* }}"),
-    # What waits need not be held: suspended jobs keep their slots.
+    # No hold for waiting jobs: suspended ones keep their slots, so none starts instead.
     suspend=_command("suspend", "{{ ids* }}"),
     resume=_command("resume", "{{ ids* }}"),
     forget=replace(_command("forget", "{{ prefixes* }}"), timeout=10),
@@ -57,7 +57,7 @@ FORK = BatchAdapter(
     event_module="fork",
     event_log="{{ fork_spool }}/events",
     max_array=10_000,
-    # It takes a name once only, and runs on this machine.
+    # It accepts each token only once, and runs on this machine.
     settle_time=0,
     outputs_lag=0,
     commands_per_minute=0,

@@ -33,7 +33,7 @@ from batch_adapters.states import Cause, Event, State
 
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 HISTORY_SECONDS = 7 * 86400
-"""How long ended jobs are in the answer to a query that names none; one that names their token tells of them longer."""
+"""How long a query without token and ids shows ended jobs; one that names them shows them longer."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -71,7 +71,7 @@ def _run_command(spool: Spool, options: argparse.Namespace, command: tuple[str, 
 
 
 def read_options(argv: Sequence[str]) -> tuple[argparse.Namespace, tuple[str, ...]]:
-    """The options, and the command of a submission (all after `--`); exits with a message where they are wrong."""
+    """The options, and the command of a submission (all after `--`); exits with a message if they are wrong."""
     # Cut here and not by argparse, whose treatment of `--` differs between versions.
     cut = argv.index("--") if "--" in argv else len(argv)
     parser = _make_parser()
@@ -117,7 +117,7 @@ def _make_parser() -> argparse.ArgumentParser:
 
 
 def run_submit(spool: Spool, options: argparse.Namespace, command: tuple[str, ...]) -> None:
-    """Store the submission, unless its token is taken, and see that it is served."""
+    """Store the submission, unless its token is taken, and make sure that a queue process runs."""
     environment = render_environment()
     submission = StoredSubmission(
         command=command,
@@ -134,7 +134,7 @@ def run_submit(spool: Spool, options: argparse.Namespace, command: tuple[str, ..
 
 
 def render_environment() -> dict[str, str]:
-    """What a job gets of its submitter's environment."""
+    """The part of the submitter's environment that a job gets."""
     user = pwd.getpwuid(os.geteuid())
     own = {
         "HOME": os.environ.get("HOME") or user.pw_dir,
@@ -147,7 +147,7 @@ def render_environment() -> dict[str, str]:
 
 
 def run_query(spool: Spool, options: argparse.Namespace) -> None:
-    """Print one line for each job that is known."""
+    """Print one line for each job."""
     query = f"SELECT {_COLUMNS} FROM job JOIN submission ON number = submission WHERE"
     if options.ids:
         places = [place for place in map(read_local_id, options.ids) if place is not None]
@@ -173,7 +173,7 @@ _COLUMNS = "token, job, state, exit_code, cause"
 def render_answer(spool: Spool, token: str, index: int, state: str, exit_code: int | None, cause: str | None) -> str:
     """One line of a query: ID, queued|running|suspended|ended|killed|cancelled (unstarted)|lost, exit code or `-`.
 
-    Of a job that the queue ended there follows why, and whose: the spool has one account, so that is its own.
+    For a job that the queue ended, the cause and the user follow: the spool's only account.
     """
     local_id = render_local_id(token, index)
     if state in ("queued", "running"):
@@ -197,7 +197,7 @@ def run_cancel(spool: Spool, options: argparse.Namespace) -> None:
 
 
 def _cancel_job(spool: Spool, local_id: str) -> str:
-    """What a query says of it from now on; the queue process does the rest."""
+    """Mark a job as to be cancelled, and give the word for the answer; the queue process does the rest."""
     find = "SELECT number, job, state FROM job JOIN submission ON number = submission WHERE token = ? AND job = ?"
     found = spool.database.execute(find, read_local_id(local_id) or ("", 0)).fetchone()
     if found is None:
@@ -215,8 +215,8 @@ def _cancel_job(spool: Spool, local_id: str) -> str:
 
 
 def run_serve(spool: Spool, slots: int, grace: float) -> None:
-    """Be the keeper of the spool's queue process until nothing is left to do; standard input is its lock."""
-    # Here, so that the short-lived commands do not load what the queue process alone needs.
+    """Run the keeper of the spool's queue process until nothing is left to do; standard input is its lock."""
+    # Imported late: the short-lived commands do not need these.
     import logging
 
     from batch_adapters.fork.keeper import run_keeper
@@ -230,7 +230,7 @@ def run_serve(spool: Spool, slots: int, grace: float) -> None:
 def run_signal(spool: Spool, ids: Iterable[str], number: signal.Signals, state: State) -> None:
     """Stop all processes of running jobs, or let them go on, and print what became of each.
 
-    A job's stopped process is all there is to remember.
+    Nothing is stored: a job is suspended if its process is stopped.
     """
     for local_id in ids:
         is_done = read_local_id(local_id) is not None and _signal_job(spool, local_id, number)
@@ -240,7 +240,7 @@ def run_signal(spool: Spool, ids: Iterable[str], number: signal.Signals, state: 
 
 
 def _signal_job(spool: Spool, local_id: str, number: signal.Signals) -> bool:
-    """True where the job's processes got a signal that changes something."""
+    """True if the job's processes got a signal that changes something."""
     run = read_run_file(spool.run / local_id)
     if run is None or run.end is not None or run.process is None or not is_alive(run.process):
         return False

@@ -1,7 +1,7 @@
-"""The keeper of a queue process, its parent: only a parent learns how a job ended.
+"""The keeper, parent of the queue process: only a parent learns how a job ended.
 
-Where the queue process is killed, its jobs become the keeper's children, which writes down how they end and makes a new
-queue process. Where the keeper is killed, the queue process starts another pair of the two, and keeps its own jobs.
+If the queue process is killed, its jobs become children of the keeper, which records their ends and makes a new queue
+process. If the keeper is killed, the queue process starts a new pair of both, and keeps its own jobs.
 """
 
 import fcntl
@@ -43,16 +43,16 @@ from batch_adapters.fork.spool import (
 from sandbox.files import locked, take_lock
 
 _TICK, _LONGEST_START = 0.02, 10.0
-"""Seconds: what the kernel's times are apart; between a process' start and its claim."""
+"""Seconds: resolution of the kernel's times; longest time between a process' start and its claim."""
 
 log = logging.getLogger(__name__)
 
 
 def run_keeper(spool: Spool, slots: int, grace: float) -> None:
-    """Have a queue process for a child until nothing is left to do; standard input is the spool's lock."""
-    # ps shows who is who: they have one command line.
+    """Keep a queue process as a child until nothing is left to do; standard input is the spool's lock."""
+    # So that ps shows which is which: they have the same command line.
     _name_process("samgrid-keeper")
-    # Who started us may ignore it: then the kernel would reap the jobs, and nobody learn how they ended.
+    # If it were ignored, as by our starter, the kernel would reap the jobs, and their ends would be lost.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     run_become_subreaper()
     while True:
@@ -69,9 +69,9 @@ def run_keeper(spool: Spool, slots: int, grace: float) -> None:
         if status == 0 or (status > 0 and not has_children()):
             return
         if status > 0 or time.monotonic() < began + RETRY_SECONDS:
-            # It could not go on: a damaged disk, perhaps, or a machine without memory.
+            # It failed, perhaps because of a damaged disk or a lack of memory.
             time.sleep(RETRY_SECONDS)
-        # Before there is another queue process, which would take what nobody has written down for lost.
+        # Before the next queue process, to which unrecorded jobs would be lost.
         while not _try(partial(_write_unwritten, spool)):
             time.sleep(RETRY_SECONDS)
 
@@ -80,12 +80,12 @@ def _run_queue(spool: Spool, slots: int, grace: float, keeper: int) -> None:
     _name_process("samgrid-queue")
     try:
         with closing(spool):
-            # One that was killed here may have let go of it already.
+            # A queue process that was killed here may have released the lock already.
             while take_lock(0):
                 if has_work(spool):
                     Queue(spool, slots, grace, keeper).run()
                 fcntl.flock(0, fcntl.LOCK_UN)
-                # What came after it had stopped to listen saw the lock held, so we look again.
+                # Commands that came after it stopped listening saw the lock held: so check again.
                 if not has_work(spool):
                     return
     except KeeperDied:
@@ -94,7 +94,7 @@ def _run_queue(spool: Spool, slots: int, grace: float, keeper: int) -> None:
 
 
 def _keep_own_jobs(spool: Spool, run_successors: Callable[[], None]) -> None:
-    """Let others be keeper and queue, and write down how our own jobs end."""
+    """Start successors of keeper and queue process, and record how our own jobs end."""
     fcntl.flock(0, fcntl.LOCK_UN)
     while not _try(partial(_run_in_child, run_successors)):
         time.sleep(RETRY_SECONDS)
@@ -105,7 +105,7 @@ def _keep_own_jobs(spool: Spool, run_successors: Callable[[], None]) -> None:
 
 
 def _run_in_child(run: Callable[[], None]) -> None:
-    # What it starts is no child of ours, for whose end we would wait.
+    # In a child, so that what it starts is not our child: we would wait for its end.
     if os.fork() == 0:
         _run_and_exit(run)
 
@@ -118,12 +118,12 @@ def _run_and_exit(run: Callable[[], None]) -> NoReturn:
     except Exception:
         log.exception("a process of the queue ends")
     finally:
-        # Whatever went wrong, this process must never go on as its parent does.
+        # Whatever happens, this process must not continue its parent's code.
         os._exit(status)
 
 
 def _try(write: Callable[[], None]) -> bool:
-    """Do it; False where that must be tried again."""
+    """Try it; False if it must be tried again."""
     try:
         write()
     except OSError as error:
@@ -136,7 +136,7 @@ def _wait_for(spool: Spool, child: int) -> int:
     """The exit status of a child, or below 0 the signal that ended it."""
     while os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
         ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
-        # What ended together with the queue process may have no more than an empty claim.
+        # A job that ended together with the queue process may have only an empty claim: that is seen to later.
         is_left = os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
         if ended is not None and is_left and not _is_seen_to(spool, ended):
             time.sleep(RETRY_SECONDS)
@@ -144,8 +144,8 @@ def _wait_for(spool: Spool, child: int) -> int:
 
 
 def _is_seen_to(spool: Spool, ended: os.waitid_result) -> bool:
-    """Write down how a child ended, and reap it; False where that must be tried again."""
-    # It stays a zombie meanwhile, by which the queue process knows that its end is still to come.
+    """Record how a child ended, and reap it; False if that must be tried again."""
+    # Until then it stays a zombie, so the queue process knows that its end will be recorded.
     if not _try(partial(_write_left, spool, ended)):
         return False
     os.waitpid(ended.si_pid, 0)
@@ -153,9 +153,9 @@ def _is_seen_to(spool: Spool, ended: os.waitid_result) -> bool:
 
 
 def _write_left(spool: Spool, ended: os.waitid_result) -> None:
-    """Write down how a child ended, should it be a job that a killed queue process has left to us."""
+    """Record how a child ended, if it is a job of a killed queue process."""
     process = read_process(ended.si_pid, zombie=True)
-    # What a job leaves behind ends here as well, and is the leader of a session only if it wants to.
+    # Leftovers of jobs become our children, too; they are rarely leaders of sessions.
     if process is None or os.getsid(process.pid) != process.pid:
         return
     for path in spool.run.iterdir():
@@ -166,17 +166,17 @@ def _write_left(spool: Spool, ended: os.waitid_result) -> None:
 
 
 def _write_unwritten(spool: Spool) -> None:
-    """Write down the process of the job that a dead queue process has started last, should it not have done so."""
-    # That job's process may have its claim still to make.
+    """Record the process of the job that a dead queue process started last, if it had no time to do so."""
+    # That job's process may not have made its claim yet.
     with locked(spool.starter_lock, wait=True):
         runs = {path: read_run_file(path) for path in spool.run.iterdir()}
     claims = [path for path, run in runs.items() if run == JobRun()]
     for _ in range(2):
-        # Living processes are told by their environment; what a job that has ended left behind began after its claim.
+        # Running processes are found by their environment; leftovers of an ended job started after its claim.
         claims = [path for path in claims if find_process(path, _TICK) is None]
         if not claims:
             return
-        # One that is about to become its program has no environment for a moment.
+        # During its exec a process has no environment for a moment.
         time.sleep(_TICK)
     known = {run.process for run in runs.values() if run is not None}
     children = [process for process in find_ended_children() if process not in known]
@@ -188,7 +188,7 @@ def _write_unwritten(spool: Spool) -> None:
 
 
 def _find_maker(claim: Path, children: Sequence[Process]) -> Process | None:
-    """The leader of a session that was started just before the claim was made; of several none: lost beats wrong."""
+    """The session leader that started just before the claim was made; None if there are several: no guessing."""
     made = find_boottime(claim.lstat().st_mtime)
     fitting = [
         process

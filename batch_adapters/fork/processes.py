@@ -1,4 +1,4 @@
-"""What the kernel says about processes: who lives, since when, how one ended; and waiting for that."""
+"""Processes as the kernel knows them: whether they run, since when, how they ended; and waiting for their ends."""
 
 import contextlib
 import functools
@@ -14,12 +14,12 @@ from batch_adapters.states import State
 
 _PR_SET_CHILD_SUBREAPER = 36
 _SAME_MOMENT = 0.002
-"""Seconds; of a process' start the kernel tells hundredths."""
+"""Seconds; the kernel gives a process' start in hundredths."""
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process for all time: pid, start in clock ticks since boot (proc(5), stat field 22), and the boot's id."""
+    """One process, unambiguously: pid, start in clock ticks since boot (proc(5), stat field 22), and the boot's id."""
 
     pid: int
     started: int
@@ -33,13 +33,13 @@ def read_boot() -> str:
 
 
 def read_process(pid: int, *, zombie: bool = False) -> Process | None:
-    """The process that has this pid now, or None where there is none or, unless they count, only a zombie."""
+    """The process that has this pid now; None if there is none or, unless ``zombie`` is True, only a zombie."""
     stat = _read_stat(pid)
     return None if stat is None or (stat.state in (b"Z", b"X") and not zombie) else stat.process
 
 
 def find_session_leader(variable: bytes, until: float) -> Process | None:
-    """The eldest process that leads a session and has NAME=VALUE, started until then in CLOCK_BOOTTIME seconds."""
+    """The oldest session leader with NAME=VALUE in its environment that started before ``until`` (CLOCK_BOOTTIME)."""
     found = []
     for folder in Path("/proc").iterdir():
         pid = int(folder.name) if folder.name.isdecimal() else 0
@@ -60,7 +60,7 @@ class _Stat(NamedTuple):
 
 def _read_stat(pid: int) -> _Stat | None:
     try:
-        # Four times for each job: pathlib would take twice as long.
+        # Called four times for each job; pathlib would take twice as long.
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
             stat = file.read()
     except (FileNotFoundError, ProcessLookupError):
@@ -71,7 +71,7 @@ def _read_stat(pid: int) -> _Stat | None:
 
 
 def is_alive(process: Process) -> bool:
-    """True while exactly this process runs: a reused pid is another process, a zombie is dead."""
+    """True while exactly this process runs; a zombie does not, and a reused pid is another process."""
     return process.boot == read_boot() and read_process(process.pid) == process
 
 
@@ -82,7 +82,7 @@ def is_stopped(process: Process) -> bool:
 
 
 def is_waited_for(process: Process, spool: Path) -> bool:
-    """True for exactly this process where it has ended, and one that serves the spool has not reaped it yet."""
+    """True if exactly this process is a zombie of a process that serves the spool."""
     stat = _read_stat(process.pid)
     if stat is None or stat.process != process or stat.state != b"Z":
         return False
@@ -90,7 +90,7 @@ def is_waited_for(process: Process, spool: Path) -> bool:
         words = Path(f"/proc/{stat.parent}/cmdline").read_bytes().split(b"\0")
     except (FileNotFoundError, ProcessLookupError):
         return False
-    # A keeper, a queue process or, of an earlier version, a starter: each is a fork of one that was started so.
+    # A keeper, a queue process, or a starter of an earlier version: all have this command line.
     return b"serve" in words and os.fsencode(spool) in words
 
 
@@ -100,11 +100,11 @@ def read_started_seconds(process: Process) -> float:
 
 
 def find_boottime(epoch: float) -> float:
-    """A time since 1970 of the clock as it is now, in seconds of CLOCK_BOOTTIME."""
+    """Convert a time since 1970 to seconds of CLOCK_BOOTTIME."""
     while True:
         before = time.clock_gettime(time.CLOCK_BOOTTIME)
         age = time.time() - epoch
-        # Where we had to wait for a processor in between, the two clocks were asked at different times.
+        # Repeated if we were interrupted between reading the two clocks.
         if time.clock_gettime(time.CLOCK_BOOTTIME) - before < _SAME_MOMENT:
             return before - age
 
@@ -117,7 +117,7 @@ def read_end(child: os.waitid_result) -> tuple[State, int]:
 
 
 def read_ended_child() -> os.waitid_result | None:
-    """An ended child, left unreaped so that its pid stays its own; None where there is none."""
+    """An ended child, not reaped, so that its pid is not reused; None if there is none."""
     return _read_waitable(os.P_ALL, 0)
 
 
@@ -128,7 +128,7 @@ def find_ended_children() -> list[Process]:
 
 
 def has_children() -> bool:
-    """True where we are anybody's parent."""
+    """True if we have children."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -137,7 +137,7 @@ def has_children() -> bool:
 
 
 def read_own_end(process: Process) -> os.waitid_result | None:
-    """The end of exactly this process, left unreaped; None where it has not ended or is not our child."""
+    """The end of exactly this process, not reaped; None if it has not ended or is not our child."""
     child = _read_waitable(os.P_PID, process.pid)
     stat = _read_stat(process.pid)
     return child if stat is not None and stat.process == process else None
@@ -151,7 +151,7 @@ def _read_waitable(idtype: int, number: int) -> os.waitid_result | None:
 
 
 def run_signal_group(leader: int, number: signal.Signals) -> None:
-    """Send a signal to what is left of a process group; a group that is gone or not ours to signal is left alone."""
+    """Send a signal to a process group, if it still exists and we may."""
     try:
         os.killpg(leader, number)
     except (ProcessLookupError, PermissionError):
@@ -159,8 +159,8 @@ def run_signal_group(leader: int, number: signal.Signals) -> None:
 
 
 def run_signal_orphans(leader: Process) -> None:
-    """Kill what a dead leader's group has left, where no new process can have taken its number."""
-    # While a group has members, the kernel gives its number to no new process: a process there is not ours.
+    """Kill what is left of a dead leader's group, if its number cannot belong to a new process."""
+    # While a group has members, its number is not reused: so a process of that number means another group.
     if leader.boot == read_boot() and not Path(f"/proc/{leader.pid}").exists():
         run_signal_group(leader.pid, signal.SIGKILL)
 
@@ -176,18 +176,18 @@ def run_become_subreaper() -> None:
 
 
 class KeeperDied(Exception):
-    """Our parent was killed: nobody would learn any more how jobs end that we leave behind."""
+    """Our parent was killed: if we were killed now, too, nobody would learn how our jobs end."""
 
 
 class ProcessWatch:
-    """Waits for the ends of processes, which need not be our children, for our parent's, and to be woken.
+    """Waits for the ends of processes (not only of children), for our parent's end, and for a wake-up.
 
     Processes are known by the local ids of their jobs.
     """
 
     def __init__(self, wake: Path, keeper: int) -> None:
         """``keeper``: the pid that our parent has, or had."""
-        # Open for writing too: a FIFO whose last writer has left would be readable for ever.
+        # Open for writing, too: without any writer, a FIFO would always be readable.
         self._wake = os.open(wake, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW)
         self._local_ids: dict[int, str] = {}
         self._keeper = -1
@@ -204,12 +204,12 @@ class ProcessWatch:
         return local_id in self._local_ids.values()
 
     def add(self, local_id: str, process: Process) -> bool:
-        """Wait for the end of this process from now on; False where it has ended."""
+        """Start waiting for the end of this process; False if it has ended already."""
         try:
             pidfd = os.pidfd_open(process.pid)
         except ProcessLookupError:
             return False
-        # The descriptor holds on to one process; only now can we ask which one it got.
+        # Checked after opening: the descriptor stands for one process, and it must be the right one.
         if not is_alive(process):
             os.close(pidfd)
             return False
@@ -218,7 +218,7 @@ class ProcessWatch:
         return True
 
     def wait(self, seconds: float) -> tuple[bool, list[str]]:
-        """Wait at most so long; whether we were woken, and the local ids of what has ended; raises KeeperDied."""
+        """Wait up to ``seconds``; gives whether we were woken, and the ids of ended jobs; raises KeeperDied."""
         ready = {descriptor for descriptor, _ in self._poll.poll(max(0.0, seconds))}
         if self._keeper in ready:
             raise KeeperDied
@@ -232,7 +232,7 @@ class ProcessWatch:
         return self._local_ids.pop(pidfd)
 
     def close(self) -> None:
-        """Wait for nothing any more."""
+        """Stop waiting, and close all descriptors."""
         for pidfd in list(self._local_ids):
             self._remove(pidfd)
         self._poll.close()

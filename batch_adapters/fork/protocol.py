@@ -24,7 +24,7 @@ class StartError(enum.IntEnum):
 
 
 class BadMessage(Exception):
-    """A 100 message that cannot be obeyed: its tag as far as it was readable, the GRAM error, and why."""
+    """A 100 message that cannot be obeyed: its tag if readable, the GRAM error, and the reason."""
 
     def __init__(self, tag: str, error: StartError, reason: str) -> None:
         super().__init__(reason)
@@ -68,7 +68,7 @@ _ESCAPES = {"\\": "\\\\", ";": "\\;", ",": "\\,", "\n": "\\n", "=": "\\="}
 _ESCAPE_TABLE = str.maketrans(_ESCAPES)
 _SPECIAL = re.compile(r"[\\;,\n=]")
 _ESCAPE = re.compile(r"\\[\\;,n=]")
-# What stands for an escape while its line is cut at its separators; no message has a NUL of its own.
+# Placeholders of escapes while a line is split at its separators; messages have no NUL themselves.
 _CODES = {escape: f"\0{number}" for number, escape in enumerate(_ESCAPES.values())}
 _CHARACTERS = {f"\0{number}": character for number, character in enumerate(_ESCAPES)}
 
@@ -84,7 +84,7 @@ def render_wire(text: str) -> bytes:
 
 
 def render_escaped(text: str) -> str:
-    """The text with every character protected that means something in the protocol."""
+    """The text with the protocol's special characters escaped."""
     return text.translate(_ESCAPE_TABLE) if _SPECIAL.search(text) else text
 
 
@@ -96,7 +96,7 @@ def read_start_request(line: str) -> StartRequest:
         raise BadMessage(tag, StartError.BAD_RSL, "not a start request: it must begin with 100;TAG;")
     if "\0" in line:
         raise BadMessage(tag, StartError.BAD_RSL, "a NUL character, which no argument or file name can hold")
-    # A trailing semicolon leaves an empty field; Globus' own fork.pm writes one.
+    # Globus' own fork.pm writes a trailing semicolon, which makes an empty field.
     return _read_request(tag, dict(_read_attribute(tag, field) for field in fields[2:] if field))
 
 
@@ -140,7 +140,7 @@ def _read_attribute(tag: str, field: str) -> tuple[str, tuple[str, ...]]:
         known = ", ".join(sorted(_ATTRIBUTES))
         raise BadMessage(tag, StartError.PARAMETER_NOT_SUPPORTED, f"unknown attribute {name!r}; there are {known}")
     try:
-        # In a variable's name an "=" is protected, so that names are cut off before escapes are read.
+        # An "=" in a variable's name is escaped, so names are split off before escapes are read.
         read = str if name == "environment" else _read_text
         return name, tuple(map(read, values.split(",")))
     except ValueError as error:

@@ -1,7 +1,7 @@
-"""What a generator module says of its scheduler: where the log is, how a record ends, which events a block holds.
+"""What a module of the event generator defines: where the log is, how a record ends, which events a block has.
 
-A module is one ``LogModule`` (data) with one ``Parser`` (a few compiled byte patterns). Everything else is the core's:
-finding and following files through rotations, half-written records, start times, checking and writing events.
+A module is one ``LogModule`` (data) with one ``Parser`` (a few compiled byte patterns). The core does everything else:
+following files through rotations, half-written records, start times, checking and writing events.
 """
 
 import abc
@@ -25,7 +25,7 @@ _MOST_FILES = 3
 
 
 class LogNotKnown(Exception):
-    """The module cannot tell where its scheduler's log is; the message names what to set, or ``--log``."""
+    """The module cannot find its scheduler's log; the message says what to set, or names ``--log``."""
 
 
 class Parser(abc.ABC):
@@ -42,9 +42,9 @@ class Parser(abc.ABC):
         """
 
     def ask(self) -> bytes:
-        """Events that no record tells of, as far as the scheduler has answered since; it must not wait for that.
+        """Events that are in no record, from an answer of the scheduler that has come; must not wait for one.
 
-        Called before the first block, and after each look at the log, of a parser whose scheduler may be asked only.
+        Called before the first block, and after each reading of the log, but only if the scheduler may be asked.
         """
         return b""
 
@@ -63,21 +63,21 @@ class Feed(Protocol):
 
     @property
     def folders(self) -> tuple[Path, ...]:
-        """Folders in which any change is worth another look; need not exist yet."""
+        """Folders to watch for changes; they need not exist yet."""
 
     def read_events(self, look_for_files: bool) -> Iterator[bytes]:
-        """Everything that is there now, as blocks of 001 lines, without waiting for more.
+        """Everything that is available now, as blocks of 001 lines, without waiting for more.
 
-        ``look_for_files`` is False where nothing but growth of known files was seen.
+        ``look_for_files`` is False if known files have grown, and nothing else has changed.
         """
 
     def render_warnings(self) -> tuple[str, ...]:
-        """What was skipped so far, one sentence each with its count; empty where nothing was."""
+        """What was skipped so far: one sentence each, with its count."""
 
 
 @dataclass(frozen=True)
 class FeedSettings:
-    """What the command line says of the events wanted."""
+    """The options of the command line."""
 
     log: Path | None
     """The log's file or folder; None: where the module finds it."""
@@ -85,9 +85,9 @@ class FeedSettings:
     """Seconds since 1970, inclusive; None or 0: from now on."""
     environment: Mapping[str, str]
     interval: float = 1.0
-    """Seconds between two looks where nothing else wakes the generator."""
+    """Seconds after which the log is read again if nothing else wakes the generator."""
     may_ask: bool = False
-    """Whether the scheduler itself may be asked: where there is one generator for all, not one for each account."""
+    """True if the scheduler may be queried: for one generator per host, but not for one per account."""
 
 
 class Module(Protocol):
@@ -99,28 +99,28 @@ class Module(Protocol):
 
 @dataclass(frozen=True)
 class LogModule:
-    """A scheduler that writes a log: which files it is made of, and who reads it."""
+    """A scheduler's log: its files, and its parser."""
 
     name: str
     find_log: Callable[[Mapping[str, str]], Path]
-    """From the environment, the log's file, or its folder where ``dated_files``; may raise LogNotKnown."""
+    """Finds the log's file (with ``dated_files`` its folder) from the environment; may raise LogNotKnown."""
     new_parser: Callable[[], Parser]
     record_ends: tuple[bytes, ...] = (b"\n",)
-    """How a record ends, e.g. ``b"\\n...\\n"``; where formats are mixed, each of theirs."""
+    """How a record ends, e.g. ``b"\\n...\\n"``; several, if formats are mixed."""
     file_name: str = ""
     """The log's name within its folder, for ``--log FOLDER``."""
     dated_files: bool = False
     """The log is a folder of files ``YYYYMMDD``, not one file with rotated ones (``.1``, ``.old``) beside it."""
     read_deletions: Callable[[bytes], Iterable[tuple[bytes, bytes]]] | None = None
-    """Of each deletion in a block of whole records the id of the job, or of the array, and the user who asked for it:
-    the 001 lines have no room for that. None: the log does not tell."""
+    """Reads the deletions in a block of complete records: the id of the job or array, and the user, for which 001 lines
+    have no room. None: they are not in the log."""
 
     def open_feed(self, settings: FeedSettings) -> Feed:
-        """A feed that follows the log; raises OSError where it is there and cannot be read, or LogNotKnown."""
+        """A feed that follows the log; raises OSError if it exists but cannot be read, or LogNotKnown."""
         return LogFeed(self, settings)
 
     def find_deletions(self, log: Path, ids: Container[str], since: int) -> dict[str, str]:
-        """Who deleted which of some jobs since a second, by their ids.
+        """The users who deleted some of the jobs ``ids`` since a second, by id.
 
         :raises OSError: the log cannot be read.
         """
@@ -134,7 +134,7 @@ class LogModule:
 
 
 def render_line(stamp: bytes, local_id: bytes, state: bytes, exit_code: bytes = b"0") -> bytes:
-    """One 001 line from its fields; unchecked, that is for the core.
+    """One 001 line from its fields, unchecked: the core checks lines.
 
     ``stamp``: the second since 1970, ``b"0"`` for now; ``state``: the GRAM number, e.g. ``b"2"``.
     """
@@ -145,7 +145,7 @@ Known = TypeVar("Known")
 
 
 def remember(memory: dict[bytes, Known], key: bytes, value: Known, most: int) -> None:
-    """Keep something for a parser; of more than so many things the one that is known for longest is forgotten."""
+    """Store a value in a parser's memory; if there are more than ``most``, forget the oldest one."""
     memory[key] = value
     if len(memory) > most:
         del memory[next(iter(memory))]
@@ -155,10 +155,10 @@ class LogFeed:
     """A scheduler's log, read from the wanted time on."""
 
     def __init__(self, module: LogModule, settings: FeedSettings) -> None:
-        """Open the log, where it is already there.
+        """Open the log, if it exists already.
 
-        :raises OSError: it is there and cannot be read.
-        :raises LogNotKnown: the module cannot tell where it is.
+        :raises OSError: it exists but cannot be read.
+        :raises LogNotKnown: the module cannot find it.
         """
         self._module = module
         self._may_ask = settings.may_ask
@@ -170,16 +170,16 @@ class LogFeed:
         self._parser = module.new_parser()
         if self._may_ask:
             self._parser.ask()
-        # The records just before the start tell a parser with a memory what it would remember.
+        # The records just before the start fill the parser's memory.
         self._parser.read_events(self._follower.start(settings.since or None, module.new_parser().read_time))
 
     @property
     def folders(self) -> tuple[Path, ...]:
-        """Where the log's files are."""
+        """The folders of the log's files."""
         return self._source.folders
 
     def read_events(self, look_for_files: bool) -> Iterator[bytes]:
-        """Every event that the log has now and that was not read before; see `Feed`."""
+        """All events that were not read before; see `Feed`."""
         for block in self._follower.read_blocks(look_for_files):
             self._be_where_it_is_written()
             yield self._parser.read_events(block)
@@ -187,7 +187,7 @@ class LogFeed:
             yield block
 
     def _be_where_it_is_written(self) -> None:
-        """Read local times as the host reads them that writes the log; it may go over to summer time meanwhile."""
+        """Use the time zone of the host that writes the log; checked now and then, as summer time may begin."""
         if time.monotonic() < self._next_look_at_zone:
             return
         zone = find_log_zone(self._module, self._source)
@@ -199,7 +199,7 @@ class LogFeed:
         self._next_look_at_zone = time.monotonic() + _ZONE_INTERVAL
 
     def render_warnings(self) -> tuple[str, ...]:
-        """Records that were too long, a file that cannot be read."""
+        """Warn of another time zone, of records that were too long, and of a file that cannot be read."""
         warnings = []
         if self._zone:
             warnings.append(f"the log's times are of another zone than ours: they are read as {self._zone} (POSIX TZ)")
@@ -211,11 +211,11 @@ class LogFeed:
 
 
 def find_log_zone(module: LogModule, source: Source) -> str | None:
-    """The zone of a log's local times, empty where it is this process' or nobody can tell; None where there is no log.
+    """The zone of a log's local times; empty: this process' own, or not known; None: there is no log yet.
 
     See `find_zone`.
     """
-    # What cannot be read is told by who reads it.
+    # Reading the log will report errors.
     with suppress(OSError):
         for path in islice(source.newest_first(), _MOST_FILES):
             with suppress(FileNotFoundError):
@@ -236,7 +236,7 @@ def _read_tail(path: Path) -> tuple[bytes, float]:
 
 
 def find_source(module: LogModule, log: Path) -> Source:
-    """What makes up the log that a path names: its file, its folder, or one day's file of a log of dated files."""
+    """The files of the log that a path names: a file, a folder, or one day's file of a log of dated files."""
     if module.dated_files and not log.is_file():
         return DatedFiles(log)
     if module.file_name and log.is_dir():
@@ -248,7 +248,7 @@ _TIME = re.compile(rb"^001;([0-9]{1,10});", re.MULTILINE)
 
 
 class ReadyLines(Parser):
-    """Passes lines on as they are: the core takes the well-formed ones."""
+    """For logs that consist of 001 lines: passes them on, and the core checks them."""
 
     def read_events(self, block: bytes) -> bytes:
         """The block itself."""
@@ -261,7 +261,7 @@ class ReadyLines(Parser):
 
 
 def refuse_to_guess(environment: Mapping[str, str]) -> Path:
-    """Nobody but the site knows the folder of its event files."""
+    """The folder must be given: it cannot be found."""
     del environment
     raise LogNotKnown("the folder of the event files is needed: --log FOLDER, the -d folder of the other generator")
 

@@ -1,6 +1,6 @@
 """LSF 10.1, by its documentation: this adapter was never run against a real LSF.
 
-OpenLava, which keeps LSF's file formats, has another bjobs (no ``-o``): it wants a table of its own in samgrid.toml.
+OpenLava has the same file formats, but another bjobs (no ``-o``): it needs its own table in samgrid.toml.
 """
 
 import re
@@ -12,10 +12,10 @@ from batch_adapters.naming import Naming
 from batch_adapters.states import Cause, State
 
 _FIELDS = "jobid jobindex stat exit_code job_name exit_reason pend_reason delimiter='|'"
-# With LSB_BJOBS_DISPLAY_ENH the id has the index in it, too. The last field is LSF's own words.
+# With LSB_BJOBS_DISPLAY_ENH the id contains the index, too. The last field is free text.
 _LINE = re.compile(r"(\d+)(?:\[\d+\])?\|(-|\d+)\|(\w+)\|(-|\d+)\|([^|\n]*)\|([^|\n]*)\|(.*)\n", re.ASCII)
 _TOKEN = re.compile(r"([a-z][a-z0-9]{7}-[0-9a-z]+)(?:\[.*\])?", re.ASCII)
-# Reasons of an EXIT that were not LSF's doing (lsbatch.h).
+# Reasons of an EXIT that LSF did not cause (lsbatch.h).
 _OWN_END = re.compile(r"-?|(?:TERM_UNKNOWN|TERM_EXTERNAL_SIGNAL)\b.*")
 
 # "Termination reasons displayed by bacct, bhist, and bjobs", LSF 10.1.
@@ -29,13 +29,13 @@ _CAUSES = {
         ("TERM_CSM_ALLOC", "TERM_CWD_NOTEXIST", "TERM_DATA", "TERM_KUBE", "TERM_PRE_EXEC_FAIL"), Cause.NEVER_STARTED
     ),
 }
-"""All others mean that somebody, or the site's rules, wanted the end."""
+"""All other reasons mean that somebody, or a rule of the site, ended the job."""
 
 
 def read_jobs(printed: str) -> Iterator[Job]:
-    """The local jobs, by their names, in what bjobs printed; ended by LSF: native state ``EXIT by LSF``.
+    """The local jobs in the output of bjobs, recognised by their names; jobs ended by LSF are ``EXIT by LSF``.
 
-    :raises Garbled: quoting the first line that does not fit.
+    :raises Garbled: quoting the first line that does not match.
     """
     for line in printed.splitlines(keepends=True):
         match = _LINE.fullmatch(line)
@@ -58,8 +58,8 @@ def read_jobs(printed: str) -> Iterator[Job]:
         )
 
 
-# While nobody answers, commands say so and try again, without end: our timeout ends that. So these words alone mean
-# nothing where an answer follows them, and the good answers come first.
+# During an outage, commands print these words and try again until our time limit. An answer may still follow them, so
+# good answers are matched first.
 _DOWN = Meaning(
     None,
     r"(?m)^(?:LSF is (?:down|processing your request)|Cannot connect to LSF|LSF daemon \(LIM\) not responding"
@@ -99,7 +99,7 @@ def _bjobs(*arguments: str) -> Command:
 
 
 def diagnose(ask: Ask, environment: Mapping[str, str]) -> Iterator[Finding]:
-    """How long ended jobs are shown: there is no other history to be asked."""
+    """Check how long ended jobs are shown, as there is no other history."""
     del environment
     printed = ask(["bparams", "-a"])
     found = re.search(r"\bCLEAN_PERIOD\s*=\s*(\d+)", printed.stdout)
@@ -114,9 +114,9 @@ LSF = BatchAdapter(
     submit=Command(
         (
             *("bsub", "-J", "{{ token }}{% if count > 1 %}[1-{{ count }}]{% endif %}"),
-            # Without it the job has the submitter's whole environment.
+            # Otherwise the job would get the submitter's whole environment.
             *("-env", "none"),
-            # What bsub is given is put together again for a shell; stderr goes to stdout's file.
+            # bsub joins its arguments for a shell, so they are quoted; stderr goes to stdout's file.
             *("-o", "{{ results }}/{{ token }}.{{ '%I' if count > 1 else 1 }}.driver", "-cwd", "/"),
             *(*option("-q", "{{ queue }}", "queue"), *option("-P", "{{ project }}", "project")),
             *option("-c", "{{ max_cpu_minutes }}", "max_cpu_minutes"),
@@ -136,13 +136,13 @@ LSF = BatchAdapter(
         element="{id}[{n}]",
         array="{id}",
     ),
-    # -a: ended ones, too, for CLEAN_PERIOD seconds. bhist, which knows them for longer, prints for people.
+    # -a: ended ones, too, for CLEAN_PERIOD seconds. bhist keeps them longer, but its output is for people.
     queue=_bjobs(),
     find=_bjobs("-J", "{{ token }}"),
     status=_bjobs("{{ id }}"),
     read_jobs=read_jobs,
     cancel=Command(("bkill", "{{ ids* }}"), outcomes=(_KILLED, _DENIED, _DOWN)),
-    # Of those that wait, too; bmod takes one job at a time.
+    # These work for waiting jobs, too. No priority: bmod takes one job at a time.
     suspend=Command(("bstop", "{{ ids* }}"), outcomes=_CHANGED),
     resume=Command(("bresume", "{{ ids* }}"), outcomes=_CHANGED),
     hold=Command(("bstop", "{{ ids* }}"), outcomes=_CHANGED),
@@ -159,7 +159,7 @@ LSF = BatchAdapter(
         "EXIT by LSF": State.FAILED,
         "POST_DONE": State.DONE,
         "POST_ERR": State.DONE,
-        # Its host does not answer; it goes on there, as far as anybody knows.
+        # Its host does not answer; it may still run there.
         "UNKWN": State.ACTIVE,
         "WAIT": State.PENDING,
         "ZOMBI": State.ACTIVE,

@@ -1,7 +1,7 @@
 """PBS: OpenPBS, PBS Professional and Torque.
 
-What `PBS` says was measured on OpenPBS 23.06. `TORQUE` was written from Torque's manual pages and source (6.1), and was
-never run against a real Torque.
+`PBS` was measured on OpenPBS 23.06. `TORQUE` was written from Torque's manual pages and source (6.1), and never run
+against a real Torque.
 """
 
 from dataclasses import replace
@@ -19,7 +19,7 @@ from batch_adapters.pbs.queries import (
 )
 from batch_adapters.states import State
 
-# Exit codes are the PBS error's last eight bits, and no two commands agree on the one for a dead server: words count.
+# Exit codes are the last eight bits of PBS errors, and differ between commands for a dead server: so words decide.
 _DOWN = Meaning(
     None,
     r"(?m)^(?:Couldn't connect to cluster|(?:q\w+: )?[Cc]annot connect to (?:specified )?server"
@@ -27,7 +27,7 @@ _DOWN = Meaning(
     r"|Request not allowed: Server shutting down|End of File|Premature end of message|Batch protocol error))",
     Answer.TRANSIENT,
 )
-# Limits on what may wait at a time, closed queues: later it will do.
+# Limits on the number of waiting jobs, and closed queues: it may succeed later.
 _LATER = Meaning(
     None,
     r"(?m)^qsub: (?:submit error \()?(?:Queue is not enabled|Maximum number of jobs|Resource temporarily unavailable"
@@ -46,7 +46,7 @@ _REFUSED = Meaning(
     Answer.PERMANENT,
 )
 _DENIED = Meaning(None, r"(?m)^q(?:del|stat): Unauthorized Request", Answer.PERMANENT)
-# 153; the second, 35, where the server keeps a history; the rest come from jobs that end at this moment.
+# Exit code 153; the second: 35, if the server keeps a history; the others: the job is just ending.
 _GONE = Meaning(
     None,
     r"(?m)^q(?:del|stat): (?:\S+ )?(?:Unknown Job Id|Job has finished"
@@ -55,9 +55,9 @@ _GONE = Meaning(
     Answer.ABSENT,
 )
 _COMPLAINT = Meaning(0, r"(?m)^q\w+: ", Answer.UNKNOWN)
-# An empty server answers, too: with JSON that has no "Jobs".
+# A server without jobs answers with JSON without "Jobs".
 _JSON = Meaning(0, r"\A\{", Answer.OK)
-# Of several jobs some have gone meanwhile.
+# Some of several jobs have gone meanwhile.
 _PARTLY = Meaning(
     None,
     r'(?ms)\A\{.*^\t?"Jobs":.*^\}\n(?:qstat: [^\n]*(?:Unknown Job Id|Job has finished)[^\n]*\n)+\Z',
@@ -68,14 +68,14 @@ _QUERIES = (_NO_HISTORY, _COMPLAINT, _JSON, _PARTLY, _GONE, _DENIED, _DOWN)
 
 
 def _qstat(*arguments: str, outcomes: tuple[Meaning, ...] = _QUERIES) -> Command:
-    # A thousand jobs are 1.3 MB and 0.1 s; a server that hangs leaves clients waiting without limit.
+    # A thousand jobs take 1.3 MB and 0.1 s; a hung server keeps clients waiting without limit.
     return Command(("qstat", *arguments), outcomes=outcomes, timeout=60)
 
 
 def _ask_about(*selection: str, history: tuple[str, ...] = ()) -> Command:
-    """The account's own jobs that are selected: of a question without ids the answer has everybody's.
+    """A query about selected jobs of this account, by their ids: without ids the answer has everybody's jobs.
 
-    -E, as else -F json shows the first of several ids only: it asks for all of them at once (qstat.c, 19.1 and 23.06).
+    Without -E, -F json shows only the first of several ids (qstat.c, 19.1 and 23.06).
     """
     listing = Listing(
         ("qselect", *history, "-u", "{{ user }}", *selection),
@@ -87,7 +87,7 @@ def _ask_about(*selection: str, history: tuple[str, ...] = ()) -> Command:
 
 def _change(program: str, *options: str) -> Command:
     outcomes = (
-        # "Invalid request": elements of an array that runs in part cannot be held or released (exit code 156).
+        # "Invalid request" (exit code 156): elements of an array that has started cannot be held or released.
         Meaning(
             None,
             rf"(?m)^{program}: (?:Unauthorized Request|Request invalid for job array|Invalid request\b)",
@@ -103,7 +103,7 @@ def _change(program: str, *options: str) -> Command:
     return Command((program, *options, "{{ ids* }}"), outcomes=outcomes, timeout=30)
 
 
-# Mail (-m) is for people; without -f, qsub leaves a process behind that submits after its end.
+# No mail (-m n). With -f, as otherwise qsub leaves a process behind that submits after its end.
 _COMMON = (
     *("-N", "{{ token }}", "-m", "n", "-j", "oe"),
     *option("-q", "{{ queue }}", "queue"),
@@ -149,10 +149,10 @@ PBS = BatchAdapter(
     read_jobs=read_json_jobs,
     history=_ask_about("-N", "{{ token }}", history=("-x",)),
     read_history=read_json_jobs,
-    # A known and an unknown id in one call have crashed a server (OpenPBS 23.06).
+    # One id at a time: a known and an unknown id in one call have crashed a server (OpenPBS 23.06).
     cancel=Command(("qdel", "{{ ids* }}"), outcomes=(_COMPLAINT, OK, _GONE, _DENIED, _DOWN), timeout=30),
     cancel_at_once=1,
-    # For operators; the owner is refused.
+    # For operators only.
     suspend=_change("qsig", "-s", "suspend"),
     resume=_change("qsig", "-s", "resume"),
     hold=_change("qhold"),
@@ -162,7 +162,7 @@ PBS = BatchAdapter(
         "B": State.ACTIVE,
         "E": State.ACTIVE,
         "H": State.PENDING,
-        # It goes on elsewhere, under the same id.
+        # Moved to another server, under the same id.
         "M": State.PENDING,
         "Q": State.PENDING,
         "R": State.ACTIVE,
@@ -175,8 +175,8 @@ PBS = BatchAdapter(
     causes=list_causes("FX"),
     log_causes=PBS_CAUSES,
     leaving=frozenset("E"),
-    # Holds are the owner's, an operator's, the system's (a dependency) or for a bad password. Elements of an array that
-    # is held say Q, and cannot be released one by one.
+    # Holds are set by the owner, an operator, the system (for a dependency), or for a bad password. Elements of a held
+    # array show Q, and can only be released together.
     blocks={
         r"\w held \(u\).*": "qrls {array}",
         r"\w held \(s\).*": "qalter -W depend= {array}",
@@ -204,14 +204,14 @@ PBS = BatchAdapter(
 _XML_QUERIES = (
     _COMPLAINT,
     Meaning(0, r"\A<", Answer.OK),
-    # Of several jobs some have gone meanwhile.
+    # Some of several jobs have gone meanwhile.
     Meaning(None, r"(?s)\A<.*</Data>\s*(?:qstat: [^\n]*Unknown Job Id[^\n]*\n)+\Z", Answer.OK),
     _GONE,
     _DENIED,
     _DOWN,
 )
-# It lists elements by themselves, and ended ones, too, until they are forgotten (req_select.c, 6.1); their names have
-# their numbers in them, and qselect -N would find none.
+# qselect lists single elements, and ended ones, too, until they are forgotten (req_select.c, 6.1). Their names contain
+# their numbers, so that qselect -N would find none.
 _TORQUE_QUEUE = replace(
     _qstat("-t", "-f", "-x", "{{ ids* }}", outcomes=_XML_QUERIES),
     listing=Listing(
@@ -225,13 +225,13 @@ _TORQUE_QUEUE = replace(
 TORQUE = replace(
     PBS,
     name="torque",
-    # It takes no ranges of elements but by an option of their own.
+    # Ranges of elements would need an option of their own.
     naming=replace(PBS.naming, span=""),
     submit=replace(
         PBS.submit,
         argv=(
             *("qsub", *_COMMON, *_TORQUE_RESOURCES),
-            # Torque itself puts "-POSITION" behind the names of an array's files.
+            # Torque appends "-POSITION" to the names of an array's files.
             *("-o", "{{ results }}/{{ token }}.{{ 'driver' if count > 1 else '1.driver' }}"),
             *option("-A", "{{ project }}", "project"),
             *option("-t", "1-{{ count }}", "count > 1"),
@@ -243,7 +243,7 @@ TORQUE = replace(
     find=_TORQUE_QUEUE,
     status=_qstat("-t", "-f", "-x", "{{ id }}", outcomes=_XML_QUERIES),
     read_jobs=read_xml_jobs,
-    # Ended jobs stay in the queue, in state C, for keep_completed seconds: there is nothing else to be asked.
+    # Ended jobs stay in the queue, in state C, for keep_completed seconds; there is no other history.
     history=None,
     states={
         **{letter: state for letter, state in PBS.states.items() if letter in "EHQRSTW"},
@@ -252,11 +252,11 @@ TORQUE = replace(
     causes=list_causes("C"),
     log_causes=TORQUE_CAUSES,
     index_words="${PBS_ARRAYID:-1}",
-    # It makes one only where $tmpdir is set for MOM; else this is whatever the login has set.
+    # TMPDIR is the job's folder only if $tmpdir is set for MOM; otherwise it may be any folder.
     job_folder_words="",
-    # max_job_array_size is shown only where somebody has set it.
+    # max_job_array_size is shown only if it is set.
     array_limit=None,
     max_array=1000,
     diagnose=diagnose_torque,
 )
-"""Torque from 2.5 on; jobs of arrays before that have other names."""
+"""Torque from 2.5 on; before that, jobs of arrays had other names."""

@@ -1,4 +1,4 @@
-"""The ends of arrays of which no line of PBS' log tells, where the server keeps a history: it is asked for them."""
+"""Asks a PBS server that keeps a history for the ends of arrays, which its log does not have."""
 
 import json
 import os
@@ -10,35 +10,35 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 _PATIENCE = 5.0
-"""Seconds in which a server without a history logs the end of an array."""
+"""Seconds in which a server without a history logs the end of an array; the first query waits for that."""
 _LONGEST_PAUSE = 3600.0
-"""Seconds between two questions about one array, each pause twice as long as the last."""
+"""Longest pause, in seconds, between two queries for one array; pauses double."""
 _TIME_LIMIT = 60.0
 _AT_ONCE = 100
 _MOST_KNOWN = 1000
 _ANSWERED = (0, 153)
-"""Exit statuses of qstat where the server has answered; the second if it does not know some of the ids."""
+"""Exit codes of qstat for an answer; the second: some of the ids are unknown."""
 
 
 @dataclass
 class _Array:
     running: set[bytes] = field(default_factory=set)
-    """Its subjobs that run, as far as the log tells."""
+    """Its running subjobs, by the log."""
     pause: float = _PATIENCE
     due: float = 0.0
-    """When to ask for it, while none runs."""
+    """When to ask for it, if none runs."""
 
 
 class ArrayEnds:
-    """Notes which subjobs run; `ask` asks for the arrays of which none does. The latest 1000 arrays are known."""
+    """Tracks which subjobs run, of the latest 1000 arrays; `ask` queries the arrays without running subjobs."""
 
     def __init__(self) -> None:
-        """Nothing is known yet."""
+        """At first no array is known."""
         self._arrays: dict[bytes, _Array] = {}
         self._question: _Question | None = None
 
     def note_start(self, array: bytes, subjob: bytes) -> None:
-        """A subjob runs."""
+        """A subjob has started."""
         found = self._arrays.setdefault(array, _Array())
         found.running.add(subjob)
         found.pause = _PATIENCE
@@ -46,19 +46,19 @@ class ArrayEnds:
             del self._arrays[next(iter(self._arrays))]
 
     def note_end(self, array: bytes, subjob: bytes) -> None:
-        """A subjob runs no more, whatever comes of it."""
+        """A subjob has stopped running, for whatever reason."""
         if found := self._arrays.get(array):
             found.running.discard(subjob)
             found.due = time.monotonic() + found.pause
 
     def forget(self, array: bytes) -> None:
-        """The end of an array is known."""
+        """The end of an array is known: do not ask for it."""
         self._arrays.pop(array, None)
 
     def ask(self) -> Sequence[bytes]:
-        """The arrays that have ended by what the server has answered since; it is asked anew where it is time.
+        """The arrays that have ended, by an answer that has come; else start the next query, if it is time.
 
-        Nobody waits for an answer.
+        Never waits for an answer.
         """
         now = time.monotonic()
         if self._question is None:
@@ -74,7 +74,7 @@ class ArrayEnds:
         for array in asked:
             found = self._arrays.get(array)
             if found is None or found.running:
-                continue  # its end is known, or more of it has begun to run
+                continue  # its end is known, or more of its subjobs have started
             if states is None or (array in states and states[array] != "F"):
                 found.pause = min(2 * found.pause, _LONGEST_PAUSE)
                 found.due = now + found.pause
@@ -86,19 +86,19 @@ class ArrayEnds:
 
 
 class _Question:
-    """One qstat, which runs by itself."""
+    """One qstat that runs in the background."""
 
     def __init__(self, arrays: Sequence[bytes]) -> None:
         self.arrays = arrays
         self._began = time.monotonic()
-        self._printed = tempfile.TemporaryFile()  # noqa: SIM115 it is read when qstat has ended
-        # Without -E it shows the first of several only.
+        self._printed = tempfile.TemporaryFile()  # noqa: SIM115 read when qstat has ended
+        # Without -E, qstat shows only the first of several ids.
         command = ["qstat", "-x", "-E", "-f", "-F", "json", *map(os.fsdecode, arrays)]
         try:
             self._qstat: subprocess.Popen[bytes] | None = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=self._printed, stderr=subprocess.DEVNULL
             )
-        except OSError:  # there is none here
+        except OSError:  # there is no qstat
             self._qstat = None
 
     def is_over(self) -> bool:
@@ -107,13 +107,13 @@ class _Question:
         return self._qstat is None or self._qstat.poll() is not None
 
     def read_states(self) -> Mapping[bytes, str] | None:
-        """The letter of each array that the server knows; None where it has not answered."""
+        """The state letter of each array that the server knows; None if it did not answer."""
         with self._printed as printed:
             if self._qstat is None or self._qstat.returncode not in _ANSWERED:
                 return None
             printed.seek(0)
             try:
-                # Control characters that users have in their variables are not escaped.
+                # strict=False: control characters in users' variables are not escaped.
                 jobs = json.loads(printed.read().decode(errors="replace") or "{}", strict=False).get("Jobs", {})
                 return {os.fsencode(array): str(job.get("job_state")) for array, job in jobs.items()}
             except (ValueError, AttributeError, RecursionError):

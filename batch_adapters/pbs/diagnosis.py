@@ -1,4 +1,4 @@
-"""What ``samgrid doctor`` looks at in a PBS server's settings, as ``qstat -B -f`` shows them."""
+"""Checks of ``samgrid doctor`` on a PBS server's settings, as ``qstat -B -f`` shows them."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from batch_adapters.diagnosis import SHORTEST_MEMORY, Ask, Finding, Level, judge, read_number, read_seconds
 
 _JOB_EVENTS = 0x0008
-"""The bit of log_events for what happens to jobs (pbs_server_attributes(7B), log.h)."""
+"""The bit of log_events for events of jobs (pbs_server_attributes(7B), log.h)."""
 
 
 def diagnose_pbs(ask: Ask, environment: Mapping[str, str]) -> Iterator[Finding]:
-    """OpenPBS and PBS Professional: log, history, scheduling, default queue, and what becomes of a lost node's jobs."""
+    """OpenPBS and PBS Professional: log, history, scheduling, default queue, and requeueing of a lost node's jobs."""
     del environment
     settings = _read_settings(ask, "-B")
     if not settings:
@@ -71,7 +71,7 @@ def _diagnose_history(settings: Mapping[str, str]) -> Finding:
             " driver's record remains",
             _set("server job_history_enable = True"),
         )
-    # Where it is not shown, it is two weeks.
+    # The default, two weeks, is not shown.
     duration = settings.get("job_history_duration", "336:00:00")
     text = f"the server remembers ended jobs for {duration} (job_history_duration)"
     return judge(read_seconds(duration) >= SHORTEST_MEMORY, text, _set("server job_history_duration = 24:00:00"))

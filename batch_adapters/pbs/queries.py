@@ -1,6 +1,6 @@
-"""What qstat says of jobs: JSON from OpenPBS and PBS Professional, XML from Torque; never the text form.
+"""Reads jobs from qstat: JSON from OpenPBS and PBS Professional, XML from Torque; never the text form.
 
-The text form shows values with their line breaks as they are, so that any user's environment can be a job in it.
+The text form does not escape line breaks, so that any user's environment could look like a job.
 """
 
 import re
@@ -10,10 +10,10 @@ from batch_adapters.adapter import Garbled, Job
 from batch_adapters.states import Cause, State
 
 _RUNNING = frozenset("BERSU")
-# A comment that is no reason for anything.
+# Comments that are not a reason.
 _STARTED = re.compile(r"Job (?:run|Array Began) at .*")
 _ENDED = frozenset("CFX")
-# Torque gives each element of an array a name of its own.
+# In Torque, elements of an array have their own names.
 _TOKEN = re.compile(r"([a-z][a-z0-9]{7}-[0-9a-z]+)(?:\[\d+\]|-\d+)?", re.ASCII)
 _ELEMENT = re.compile(r"(\d+)\[\d+\](.*)")
 _BORROWED = " without a start"
@@ -21,7 +21,7 @@ _BORROWED = " without a start"
 
 _NEVER_STARTED = dict.fromkeys((-1, -2, -3, -7), Cause.NEVER_STARTED)
 _MOM_LOST = dict.fromkeys((-4, -5, -6), Cause.NODE_LOST)
-# JOB_EXEC_… in job.h of OpenPBS 23.06 (to -30) and PBS Professional: what an exit status below zero means.
+# Negative exit statuses: JOB_EXEC_… in job.h of OpenPBS 23.06 (to -30) and PBS Professional.
 PBS_CAUSES = {
     **_NEVER_STARTED,
     **_MOM_LOST,
@@ -42,38 +42,38 @@ TORQUE_CAUSES = {
     -12: Cause.CPU_LIMIT,
 }
 _SIGNALS, _SIGNALLED = 128, 256
-"""From here on an exit status is what a shell made of a signal, or it is the server's: this and the signal's number."""
+"""An exit status above these is a signal: 128 and its number from a shell, 256 and its number from the server."""
 _TERMINATED_BY = re.compile(r".* and terminated by ([^\s@]+)(?:@\S*)?")
 
 
 def list_causes(letters: str) -> dict[str, Cause]:
-    """Why jobs in these states ended, where their exit status does not say more."""
+    """Causes by native state, for ended jobs whose exit status does not say more."""
     causes = {letter + " deleted": Cause.CANCELLED_OUTSIDE for letter in letters}
     # A dependency that failed.
     causes |= {letter + " failed": Cause.NEVER_STARTED for letter in letters}
-    # While its array goes on, one that was deleted before its start is answered like this and, on a server without
-    # history, one that has ended.
+    # While the array runs, elements that were deleted before their start look like this, and, on a server without
+    # history, also ended ones.
     causes |= {letter + _BORROWED: Cause.NEVER_STARTED for letter in letters}
-    # When its array has ended it is a server with history, and that forgets none that has run.
+    # F, after the end of the array, is shown only by servers with a history, which forget no job that has run.
     return causes | ({"F" + _BORROWED: Cause.CANCELLED_OUTSIDE} if "F" in letters else {})
 
 
 def list_ended_states(letters: str) -> dict[str, State]:
-    """The states of ended jobs: PBS has one letter for all ends alike; the words we add are from other attributes."""
+    """The states of ended jobs: PBS has one letter for all ends; we append words from other attributes."""
     ends = {"": State.DONE, " deleted": State.FAILED, " failed": State.FAILED, _BORROWED: State.FAILED}
     return {letter + word: state for letter in letters for word, state in ends.items()}
 
 
 def read_json_jobs(printed: str) -> Iterator[Job]:
-    """The local jobs, by their names, in what ``qstat -t -f -F json`` printed; nothing printed: none.
+    """The local jobs in the output of ``qstat -t -f -F json``, recognised by their names; empty output: none.
 
-    :raises Garbled, JSONDecodeError: it is no such answer.
+    :raises Garbled, JSONDecodeError: it is another answer.
     """
     if not printed:
         return
     import json
 
-    # Control characters that users have in their variables are not escaped.
+    # strict=False: control characters in users' variables are not escaped.
     answer = json.loads(printed, strict=False)
     jobs = answer.get("Jobs", {}) if isinstance(answer, dict) else None
     if not isinstance(jobs, dict) or not all(isinstance(job, dict) for job in jobs.values()):
@@ -82,11 +82,11 @@ def read_json_jobs(printed: str) -> Iterator[Job]:
 
 
 def _forget_borrowed(local_id: str, attributes: Mapping[str, object]) -> Mapping[str, object]:
-    """The attributes that are the job's own.
+    """Only the attributes that are the job's own.
 
-    Of an element without an object of its own the server tells the array's (status_subjob in stat_job.c): of one that
-    still waits, of one that never started and, where the server keeps no history, of one that has ended. Such an end
-    looks like that of some other element: exit status, substate and start are not to be believed.
+    For elements without their own data the server shows the array's (status_subjob in stat_job.c): for waiting ones,
+    for ones that never started and, on a server without history, for ended ones. Exit status, substate and start are
+    then those of some other element.
     """
     if (
         _ELEMENT.fullmatch(local_id) is None
@@ -99,9 +99,9 @@ def _forget_borrowed(local_id: str, attributes: Mapping[str, object]) -> Mapping
 
 
 def read_xml_jobs(printed: str) -> Iterator[Job]:
-    """The local jobs, by their names, in what Torque's ``qstat -t -f -x`` printed; nothing printed: none.
+    """The local jobs in the output of Torque's ``qstat -t -f -x``, recognised by their names; empty output: none.
 
-    :raises Garbled, ElementTree.ParseError: it is no such answer.
+    :raises Garbled, ElementTree.ParseError: it is another answer.
     """
     if not printed.strip():
         return
@@ -109,7 +109,7 @@ def read_xml_jobs(printed: str) -> Iterator[Job]:
 
     if "<!" in printed:
         raise Garbled("XML with declarations, which qstat does not print")
-    # A list for each id that was asked about.
+    # One list per requested id.
     lists = list(ElementTree.fromstring(f"<Lists>{re.sub(r'<[?]xml[^>]*[?]>', '', printed)}</Lists>"))
     if not lists or any(each.tag != "Data" for each in lists):
         raise Garbled(f"no list of jobs: {printed[:200]!r}")
@@ -122,7 +122,7 @@ def _read_jobs(jobs: Mapping[str, Mapping[str, object]], causes: Mapping[int, Ca
         name = _TOKEN.fullmatch(str(attributes.get("Job_Name")))
         if name is None or "[]" in local_id:
             continue
-        # What an element does not say, its array may.
+        # The reason may be an attribute of the array only.
         array = jobs.get(_ELEMENT.sub(r"\1[]\2", local_id), {})
         exit_status = _read_exit_status(attributes)
         state = _read_state(attributes, exit_status)
@@ -148,12 +148,12 @@ def _read_state(attributes: Mapping[str, object], exit_status: int | None) -> st
     letter = str(attributes.get("job_state"))
     if letter not in _ENDED:
         return letter
-    # JOB_SUBSTATE_TERMINATED (job.h): deleted, whatever its exit status became then. One that has the comment alone was
-    # deleted, too, but it may have ended before that reached it.
+    # 91 is JOB_SUBSTATE_TERMINATED (job.h): deleted, whatever its exit status. With only the comment, the job may have
+    # ended before the deletion reached it.
     is_terminated = _TERMINATED_BY.fullmatch(str(attributes.get("comment"))) is not None
     if str(attributes.get("substate")) == "91" or (is_terminated and (exit_status or 0) >= _SIGNALS):
         return f"{letter} deleted"
-    # A failed dependency leaves no exit status; below zero: PBS ended it, or could not run it (job.h, JOB_EXEC_FAIL1…).
+    # No exit status: a failed dependency. Negative: PBS ended it or could not run it (job.h, JOB_EXEC_FAIL1…).
     return letter if exit_status is not None and exit_status >= 0 else f"{letter} failed"
 
 
@@ -169,7 +169,7 @@ def _read_reason(attributes: Mapping[str, object]) -> str:
     comment = str(attributes.get("comment", ""))
     if str(attributes.get("job_state"))[:1] in _ENDED:
         return comment
-    # Elements of an array that is held say Q.
+    # Elements of a held array show state Q.
     kinds = str(attributes.get("Hold_Types", "n"))
     held = f"held ({kinds})" if kinds != "n" else ""
     return ": ".join(text for text in (held, "" if _STARTED.fullmatch(comment) else comment) if text)

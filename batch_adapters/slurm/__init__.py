@@ -1,11 +1,11 @@
-"""Slurm: its commands, their answers and states (sbatch(1), squeue(1), scancel(1), sacct(1); measured with 22.05)."""
+"""Slurm: commands, answers and states (sbatch(1), squeue(1), scancel(1), sacct(1); measured with 22.05)."""
 
 from batch_adapters.adapter import OK, Answer, BatchAdapter, Command, Meaning
 from batch_adapters.naming import Naming
 from batch_adapters.slurm.answers import NEVER_STARTED, diagnose, read_history, read_jobs
 from batch_adapters.states import Cause, State
 
-# Only what the programs say themselves: squeue prints job names, which are any text.
+# Only after the programs' own prefixes, because squeue also prints job names, which may be any text.
 _DOWN = Meaning(
     None,
     r"(?m)^(?:\w+: (?:error|fatal)|slurm_\w+(?: error)?): .*(?:Unable to contact slurm controller"
@@ -14,7 +14,7 @@ _DOWN = Meaning(
     r"|Unable to process configuration file|establish a configuration source|Problem talking to the database)",
     Answer.TRANSIENT,
 )
-# The account has too many jobs now, or the partition is closed; not so later.
+# The account has too many jobs, or the partition is closed: it may succeed later.
 _NOT_NOW = Meaning(
     1,
     r"(?m)^sbatch: error: (?:\w+SubmitJob\w*Limit$|Batch job submission failed: Required partition not available)",
@@ -37,11 +37,11 @@ _BAD_OPTION = Meaning(
     Answer.PERMANENT,
 )
 _ABSENT = Meaning(1, r"\Aslurm_load_jobs error: Invalid job id specified\s*\Z", Answer.ABSENT)
-# An empty answer is one only where nothing is complained of.
+# An empty answer counts only without an error message.
 _COMPLAINT = Meaning(0, r"\A\w+:? error: ", Answer.UNKNOWN)
 
 _ASKED = (_ABSENT, _DOWN, _COMPLAINT, OK)
-# Ended jobs are shown for MinJobAge (300 s). The id closes each record, as a name may hold anything.
+# Ended jobs are shown for MinJobAge (300 s). Each record ends with the id, as names may contain anything.
 _SQUEUE = (
     *("squeue", "--noheader", "--me", "--all", "--array", "--states=all"),
     "--Format=JobArrayID:|,State:|,exit_code:|,Reason:|,Name:|,JobArrayID:",
@@ -49,11 +49,11 @@ _SQUEUE = (
 
 
 def _ask(*argv: str, outcomes: tuple[Meaning, ...] = _ASKED) -> Command:
-    # Slurm's programs try again by themselves, for 9 to 20 s.
+    # One attempt: Slurm's programs themselves retry for 9 to 20 s.
     return Command(argv, outcomes=outcomes, attempts=1)
 
 
-# One word for all jobs, also while slurmctld is dead; of jobs that have ended a complaint, and the others are changed.
+# The first: slurmctld does not answer. The fourth: some jobs have ended; the others are changed.
 _CHANGED = (
     Meaning(1, r"(?m)^Unexpected message received for job |^\S+: Unexpected message received$", Answer.TRANSIENT),
     _DOWN,
@@ -68,7 +68,7 @@ def _change(*argv: str) -> Command:
 
 
 def _send_signal(name: str) -> Command:
-    # scontrol suspend is for operators only. To the batch script and all that it has started.
+    # scontrol suspend is for operators only. --full: to the batch script and everything it has started.
     return _ask("scancel", "--full", f"--signal={name}", "{{ ids* }}", outcomes=_CHANGED)
 
 
@@ -82,7 +82,7 @@ SLURM = BatchAdapter(
             *("sbatch", "--parsable", "--job-name={{ token }}"),
             "{% if count > 1 %}--array=0-{{ count - 1 }}{% endif %}",
             "--output={{ results | replace('%', '%%') }}/{{ token }}.{{ '%a' if count > 1 else '0' }}.driver",
-            # NONE: the job gets the environment of a login, and nothing of ours.
+            # NONE: the job gets a login environment, and nothing of ours.
             *("--chdir=/", "--export=NONE"),
             *("{% if queue %}--partition={{ queue }}{% endif %}", "{% if project %}--account={{ project }}{% endif %}"),
             "{% if max_wall_minutes %}--time={{ max_wall_minutes }}{% endif %}",
@@ -93,7 +93,7 @@ SLURM = BatchAdapter(
             "{% if excluded_host %}--exclude={{ excluded_host }}{% endif %}",
             "{{ options* }}",
         ),
-        # sbatch reads all of its script, and refuses one that has a \r\n anywhere; the driver may.
+        # Not the driver itself: sbatch refuses scripts that contain \r\n, which a driver may.
         stdin="#!/bin/sh\nexec /bin/sh {{ driver | sh }} {{ token }}\n",
         outcomes=(OK, _NOT_SENT, _DOWN, _NOT_NOW, _NO, _BAD_OPTION),
     ),
@@ -103,7 +103,7 @@ SLURM = BatchAdapter(
     find=_ask(*_SQUEUE, "--name={{ token }}"),
     status=_ask(*_SQUEUE, "--jobs={{ id }}"),
     read_jobs=read_jobs,
-    # It says nothing of jobs that it does not know, or that have ended.
+    # It is silent about unknown and ended jobs.
     cancel=_ask(
         *("scancel", "{{ ids* }}"),
         outcomes=(_DOWN, Meaning(None, r"Access/permission denied", Answer.PERMANENT), OK),
@@ -112,13 +112,13 @@ SLURM = BatchAdapter(
     resume=_send_signal("CONT"),
     hold=_change("hold", "{{ ids | join(',') }}"),
     release=_change("release", "{{ ids | join(',') }}"),
-    # A higher nice value is a lower priority; a lower one is for operators. It also releases those that are held.
+    # A higher nice value is a lower priority; lower ones are for operators. It also releases held jobs.
     priority=_change("update", "JobId={{ ids | join(',') }}", "Nice={{ -priority }}"),
-    # sacct would begin at midnight. Pending array tasks that were cancelled while held are not in its answer.
+    # The default start time is midnight. Array tasks that were cancelled while held and pending are missing.
     history=_ask(
         *("sacct", "--noheader", "--parsable2", "--allocations", "--starttime=now-30days", "--name={{ token }}"),
         "--format=JobID,State,ExitCode",
-        # There is no history here: that is an answer.
+        # Without accounting there is no history, which is an answer.
         outcomes=(Meaning(1, r"\ASlurm accounting storage is disabled\s*\Z", Answer.ABSENT), _DOWN, _COMPLAINT, OK),
     ),
     read_history=read_history,
@@ -126,14 +126,14 @@ SLURM = BatchAdapter(
         "BOOT_FAIL": State.FAILED,
         "CANCELLED": State.FAILED,
         "COMPLETED": State.DONE,
-        # It has its nodes: what the log calls started.
+        # It has its nodes; the log calls it started.
         "CONFIGURING": State.ACTIVE,
-        # A running job that is requeued is COMPLETING, too, for as long as it takes to end.
+        # Also a running job that is requeued, until it has ended.
         "COMPLETING": State.ACTIVE,
         "DEADLINE": State.FAILED,
-        # Queued again, to be started as soon as may be.
+        # Requeued, to be started as soon as possible.
         "EXPEDITING": State.PENDING,
-        # With an exit code that is not 0, or by a signal: what the log calls complete.
+        # With an exit code that is not 0, or a signal; the log calls it complete.
         "FAILED": State.DONE,
         NEVER_STARTED: State.FAILED,
         "NODE_FAIL": State.FAILED,
@@ -165,7 +165,7 @@ SLURM = BatchAdapter(
         NEVER_STARTED: Cause.NEVER_STARTED,
         "NODE_FAIL": Cause.NODE_LOST,
         "OUT_OF_MEMORY": Cause.MEMORY_LIMIT,
-        # For a job of higher priority, where it may not be queued again.
+        # By a job of higher priority; not requeued.
         "PREEMPTED": Cause.CANCELLED_OUTSIDE,
         "TIMEOUT": Cause.TIME_LIMIT,
     },
@@ -187,20 +187,20 @@ SLURM = BatchAdapter(
     # --exclude knows NodeName, which is not always NodeHostname.
     host_words="${SLURMD_NODENAME:-}",
     event_module="slurm",
-    # With the nodes that are not there, which --Format's Reason leaves out.
+    # Unlike Reason in --Format, it names missing nodes.
     analyze=_ask("squeue", "--noheader", "--jobs={{ id }}", "--format=%r"),
     array_limit=_CONFIGURATION,
     read_array_limit=r"(?m)^MaxArraySize\s*=\s*(\d+)$",
     max_array=10_000,
-    # Allocated, idle, other and in all, of the partitions that we may see.
+    # Allocated, idle, other and total, for the partitions that we may see.
     slots=_ask("sinfo", "--noheader", "--format=%C"),
     read_slots=r"(?m)^\d+/(?P<free>\d+)/\d+/(?P<total>\d+)$",
     version=_CONFIGURATION,
     read_version=r"(?m)^SLURM_VERSION\s*=\s*(\S+)$",
-    # A hung controller that wakes up takes submissions whose sbatch has long given up, while their munge credential
-    # is good: 300 s.
+    # A hung controller that wakes up accepts submissions of killed sbatch commands while their munge credentials are
+    # valid: 300 s.
     settle_time=300,
-    # All SLURM_ variables of ours reach the jobs, and would tell them that they are others; SLURM_CONF stays.
+    # SLURM_ variables reach the jobs, which would take themselves for others; SLURM_CONF stays.
     ignored_variables=(
         *("SBATCH_", "SQUEUE_", "SCANCEL_", "SACCT_", "SCONTROL_"),
         *("SLURM_ARRAY", "SLURM_BITSTR", "SLURM_CLUSTER", "SLURM_CPU", "SLURM_DEBUG", "SLURM_EX", "SLURM_GET"),

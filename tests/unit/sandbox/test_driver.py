@@ -718,7 +718,11 @@ def test_a_run_torn_off_in_mid_line_does_not_spoil_the_next(plain_bench: Bench) 
 
 def spoil(name: str) -> Callable[[Bench], None]:
     """Damage a file of the sandbox."""
-    return lambda bench: (bench.sandbox / name).write_bytes(b"x") and None
+
+    def damage(bench: Bench) -> None:
+        (bench.sandbox / name).write_bytes(b"x")
+
+    return damage
 
 
 def change_table(change: Callable[[bytes], bytes] = bytes) -> Callable[[Bench], None]:

@@ -8,7 +8,7 @@ import fcntl
 import itertools
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BufferedReader
@@ -167,24 +167,11 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-class Sink:
-    """Receives the bytes of one file."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-
-    def write(self, data: bytes) -> None:
-        """Write all of ``data``; raises OSError if the disk is full."""
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(self._descriptor, rest) :]
-
-
 @contextmanager
-def atomic_write(target: Path) -> Iterator[Sink]:
-    """Give a sink whose content becomes ``target`` (mode 0600) if the block succeeds, and is discarded if it fails.
+def atomic_write(target: Path) -> Iterator[Callable[[bytes], None]]:
+    """Give a function that writes bytes, which become ``target`` (mode 0600) if the block succeeds.
 
-    Until then the content is in ``NAME.tmp`` in the same folder; what a killed process left there is overwritten. A
+    Until then they are in ``NAME.tmp`` in the same folder; what a killed process left there is overwritten. A
     pipe or a link in the target's place is replaced, as a program may have put it there: for names that people give,
     call `check_replaceable` first.
 
@@ -192,9 +179,14 @@ def atomic_write(target: Path) -> Iterator[Sink]:
     """
     temporary = target.with_name(target.name + ".tmp")
     descriptor = _open_locked(temporary, target)
+
+    def write(data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+
     try:
-        sink = Sink(descriptor)
-        yield sink
+        yield write
         os.fsync(descriptor)
         temporary.replace(target)
         sync_folder(target.parent)

@@ -114,10 +114,10 @@ def _write(
     for name in extras:
         if "/" in name or name in ("", ".", "..", "manifest.json"):
             raise SandboxError(f"{name!r} cannot be a file of the output's own: it must be a plain name")
-    with atomic_write(tar) as sink, ExitStack() as stack:
+    with atomic_write(tar) as write, ExitStack() as stack:
         _check_room(tar.parent, limits, measure)
         lists = {name: _List(stack.enter_context(tempfile.TemporaryFile(dir=tar.parent))) for name in _LISTS}
-        with write_tar(sink.write) as archive:
+        with write_tar(write) as archive:
             gathering = _Gathering(archive, grid_job, limits, lists)
             archive.add_folder(grid_job)
             for name in sorted(extras):

@@ -206,17 +206,17 @@ def write_sandbox(work_area: Path, tar: Path, limits: TarLimits, site_files: Seq
         file system refuses; then ``tar`` is unchanged.
     """
     report = Path(__file__).with_name("samgrid-report.sh").read_bytes()
-    with atomic_write(tar) as sink:
+    with atomic_write(tar) as write:
         entries = [*_list_site_files(site_files), *_list_entries(work_area)]
         _check_size(entries, limits)
         entries = [_hash(entry) for entry in entries]
         digest = hashlib.sha256()
 
-        def write(data: bytes) -> None:
+        def write_and_hash(data: bytes) -> None:
             digest.update(data)
-            sink.write(data)
+            write(data)
 
-        with write_tar(write) as archive:
+        with write_tar(write_and_hash) as archive:
             archive.add_folder(OWN_FOLDER)
             archive.add_bytes(MANIFEST, _render_manifest(entries, report))
             archive.add_bytes(REPORT, report, executable=True)

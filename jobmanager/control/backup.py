@@ -47,10 +47,10 @@ def write_backup(account: Account, file: Path) -> list[str]:
         raise BackupError(f"there is no job database {account.places.database}: nothing to make a backup of")
     check_replaceable(file)
     try:
-        with atomic_write(file) as sink, _folder_beside(file) as folder:
+        with atomic_write(file) as write, _folder_beside(file) as folder:
             path = folder / account.places.database.name
             account.database.copy_to(path)
-            with write_tar(_naming(file, sink.write)) as tar:
+            with write_tar(_naming(file, write)) as tar:
                 backup = _Backup(account, Database(path), tar)
                 backup.add_state()
                 backup.add(path, path.name)

@@ -218,5 +218,5 @@ def _remove(folder: Path) -> None:
 
 
 def _write_file(path: Path, data: bytes) -> None:
-    with atomic_write(path) as sink:
-        sink.write(data)
+    with atomic_write(path) as write:
+        write(data)

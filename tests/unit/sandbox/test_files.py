@@ -77,8 +77,8 @@ def test_what_a_program_puts_in_place_of_a_file_of_ours_is_replaced(tmp_path: Pa
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("theirs")
     for name in ("pipe", "link"):
-        with atomic_write(tmp_path / name) as sink:
-            sink.write(b"ours")
+        with atomic_write(tmp_path / name) as write:
+            write(b"ours")
         assert (tmp_path / name).read_bytes() == b"ours"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "pipe"]
 
@@ -143,8 +143,8 @@ def test_a_file_of_another_account_is_not_written_into(tmp_path: Path, monkeypat
     with pytest.raises(OSError, match="no regular file of user"):
         open_own(tmp_path / "log")
     words = r"no regular file of user \d+: .*backup\.tar\.tmp"
-    with pytest.raises(SandboxError, match=words), atomic_write(tmp_path / "backup.tar") as sink:
-        sink.write(b"a secret")
+    with pytest.raises(SandboxError, match=words), atomic_write(tmp_path / "backup.tar") as write:
+        write(b"a secret")
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(
         ("log", "backup.tar.tmp"), "theirs"
     )
@@ -155,8 +155,8 @@ def test_a_file_of_another_account_is_not_written_into(tmp_path: Path, monkeypat
 def test_a_file_that_has_another_name_is_not_cut(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("precious")
     os.link(tmp_path / "precious", tmp_path / "backup.tar.tmp")
-    with pytest.raises(SandboxError), atomic_write(tmp_path / "backup.tar") as sink:
-        sink.write(b"new")
+    with pytest.raises(SandboxError), atomic_write(tmp_path / "backup.tar") as write:
+        write(b"new")
     assert (tmp_path / "precious").read_text() == "precious"
 
 

@@ -227,7 +227,8 @@ def link_away(path: Path) -> None:
 
 
 def fill_folder(path: Path) -> None:
-    (path / "deep").mkdir(parents=True)
+    (path / "deep" / "in").mkdir(parents=True)
+    (path / "deep").chmod(0)
 
 
 @pytest.mark.parametrize("make", [link_away, os.mkfifo, fill_folder], ids=["link", "pipe", "folder"])

@@ -3,6 +3,22 @@
 Its rooms have an order, and each imports only those below it: tests/packaging/test_imports.py lists them.
 """
 
+from pathlib import Path
+
+SETUP = Path(__file__).parents[1] / "setup.cfg"
+"""Exists only in a clone."""
+
 
 class UserError(Exception):
     """Something that a person can understand and act on: the command line prints the message, without a traceback."""
+
+
+def read_version(setup: Path = SETUP) -> str:
+    """The version of this tree, as its setup.cfg says; without one, that of the installed package."""
+    from configparser import ConfigParser
+    from importlib.metadata import version
+
+    config = ConfigParser()
+    if config.read(setup, encoding="utf-8"):
+        return config["metadata"]["version"]
+    return version("samgrid-jobmanager")

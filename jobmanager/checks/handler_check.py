@@ -6,17 +6,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from adapters import Attribute, JobAdapter, Kind, canonical_name
+from adapters import EVENTS, Attribute, JobAdapter, Kind, Value, canonical_name
 from batch_adapters.diagnosis import Finding, Level
-from jobmanager.checks.handler_run import EVENTS_PER_LOCAL_JOB, make_sample, run_local_job
-from jobmanager.checks.handler_trial import Trial, try_request
-from jobmanager.requests.attributes import COMMON_ATTRIBUTES, Given, read_type
+from jobmanager.checks.handler_trial import Trial, run_local_job, try_request
+from jobmanager.requests.attributes import COMMON_ATTRIBUTES, TYPE_ATTRIBUTE, Given, read_type
 from jobmanager.requests.job_types import load_handlers
 from jobmanager.requests.time_limit import limited
 from jobmanager.site.configuration import Configuration
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}", re.ASCII)
 _NUMBERS = (Kind.INTEGER, Kind.NUMBER)
+_FILE = "sample"
+"""The file beside the request that every attribute of a file names: a program that does nothing."""
+_EVENTS_PER_LOCAL_JOB = 2
+_EVENTS = 5
+"""They make slices of different sizes."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,7 @@ def _try_samples(
     if own:
         return
     # So that few events make several slices, whatever the site says.
-    rules = replace(configuration.decomposition, events_per_local_job=EVENTS_PER_LOCAL_JOB, recommended_cpu_time=0)
+    rules = replace(configuration.decomposition, events_per_local_job=_EVENTS_PER_LOCAL_JOB, recommended_cpu_time=0)
     with TemporaryDirectory(prefix="samgrid-check-") as name:
         folder = Path(name)
         sample = Sample("a request made from the declarations", make_sample(handler, folder), folder)
@@ -163,3 +167,31 @@ def _find_default_faults(where: str, attribute: Attribute) -> Iterator[Finding]:
             attribute.read([str(default)])
     except ValueError as error:
         yield _fault(f"{where}: its own default is refused: {error}", "choose one that the request could give")
+
+
+def make_sample(handler: type[JobAdapter], folder: Path) -> Given:
+    """A request with the required attributes only, its file put into ``folder``."""
+    program = folder / _FILE
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o700)
+    required = [(attribute.name, _make_values(attribute)) for attribute in handler.attributes if attribute.required]
+    return [(TYPE_ATTRIBUTE.name, (handler.jobType,)), *required]
+
+
+def _make_values(attribute: Attribute) -> tuple[Value, ...]:
+    if attribute.choices:
+        return (attribute.choices[0],)
+    if attribute.kind in (Kind.INTEGER, Kind.NUMBER):
+        return (_make_number(attribute),)
+    if attribute.kind is Kind.FLAG:
+        return ("no",)
+    if attribute.kind is Kind.PAIRS:
+        return (("NAME", "value"),)
+    return ("/",) if attribute.kind in (Kind.PATH, Kind.PATHS) else (_FILE,)
+
+
+def _make_number(attribute: Attribute) -> str:
+    wanted = _EVENTS if canonical_name(attribute.name) == canonical_name(EVENTS.name) else 1
+    low = attribute.minimum if attribute.minimum is not None else wanted
+    high = attribute.maximum if attribute.maximum is not None else wanted
+    return str(min(max(wanted, low), high))

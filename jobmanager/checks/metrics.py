@@ -9,10 +9,10 @@ from pathlib import Path
 
 from batch_adapters.running.rate_limiter import RateLimiter
 from batch_adapters.states import Cause, State
+from jobmanager import read_version
 from jobmanager.database.database import LAYOUT, STANDINGS, Database
 from jobmanager.monitor.client import OF_ALL, OF_EVENTS, ask_running_monitor
 from jobmanager.site.account import Account, limiter_file
-from jobmanager.site.version import read_version
 from jobmanager.views.text import printable
 from sandbox.files import check_replaceable, replace_file
 

@@ -151,7 +151,7 @@ class _ShowVersion(argparse.Action):
     """Looks for the version only when it is asked for."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from jobmanager.site.version import read_version
+        from jobmanager import read_version
 
         print(f"samgrid {read_version()}")
         parser.exit()

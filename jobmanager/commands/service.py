@@ -266,8 +266,7 @@ def advertise(options: argparse.Namespace) -> int:
     from batch_adapters.adapter import BatchError
     from batch_adapters.registry import UnknownBatchSystem
     from jobmanager.checks.metrics import write_textfile
-    from jobmanager.checks.offer import collect_offer
-    from jobmanager.checks.offer_texts import render_classad, render_json, render_ldif, send_classad
+    from jobmanager.checks.offer import collect_offer, render_classad, render_json, render_ldif, send_classad
 
     if options.pool is not None and options.format not in (None, "classad"):
         raise CommandError(f"a collector takes ClassAds, not {options.format}: leave out --format")

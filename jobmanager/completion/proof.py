@@ -1,15 +1,18 @@
 """Proof that local jobs have ended, and why: asked for before they are gathered, or tried again."""
 
 import logging
+import os
 import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from batch_adapters.adapter import Garbled, LocalStatus, Unreachable
+from batch_adapters.generator.module import LogModule, LogNotKnown
+from batch_adapters.registry import find_event_module
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.states import Cause, State
-from jobmanager.completion.deletions import find_deletions
 from jobmanager.database.database import Database
 from jobmanager.database.local_job import LocalJob
 from jobmanager.site.account import Account, find_batch_adapter, find_batch_system
@@ -176,7 +179,7 @@ def _read_log(account: Account, job_id: str, suspects: list[_Ended]) -> None:
     is_followed = account.configuration.find_events(batch).source is not EventSource.POLL
     causes = adapter.log_causes if is_followed else {}
     ids = {name for job in suspects for name in (job.local_id, job.array) if name}
-    deletions = find_deletions(account, batch, ids, min(job.ended_time or 0 for job in suspects))
+    deletions = _find_deletions(account, batch, ids, min(job.ended_time or 0 for job in suspects))
 
     def apply(job: LocalJob) -> bool:
         if not may_have_been_deleted(job):
@@ -185,6 +188,28 @@ def _read_log(account: Account, job_id: str, suspects: list[_Ended]) -> None:
         return status is not None and note_batch_end(job, status)
 
     change_in_parts(account.database, job_id, suspects, apply)
+
+
+_ZONE_DIFFERENCE = 86_400
+"""Seconds: the log's local times may be of another zone than ours."""
+
+
+def _find_deletions(account: Account, batch: str, ids: Container[str], since: int) -> Mapping[str, str]:
+    """Which of these jobs and arrays somebody deleted since then, and who; nothing if we do not read the log."""
+    settings = account.configuration.find_events(batch)
+    system = find_batch_system(account, batch)
+    if settings.source is not EventSource.LOG or settings.prefix or not system.adapter.event_module:
+        return {}
+    module = find_event_module(system.adapter.event_module)
+    if not isinstance(module, LogModule):
+        return {}
+    configured = settings.path or system.event_log
+    try:
+        log = Path(configured) if configured else module.find_log(os.environ)
+        return module.find_deletions(log, ids, since - _ZONE_DIFFERENCE)
+    except (LogNotKnown, OSError) as error:
+        logger.info("%s: its log does not say who deleted local jobs: %s", batch, error)
+        return {}
 
 
 def _find_log_status(job: LocalJob, deletions: Mapping[str, str], causes: Mapping[int, Cause]) -> LocalStatus | None:

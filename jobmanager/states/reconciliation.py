@@ -1,9 +1,9 @@
-"""A slow look at a batch system beside its log, for what the log never told, or told while no monitor ran.
+"""Compares the job database with the batch system's queue from time to time, because events can be lost.
 
-One question for all local jobs of the account. What the answer shows counts for the second in which it was asked. What
-it does not show is missing: that it has ended needs a second witness (the driver's record, the batch system's history),
-or several answers in a row and the time in which late news may still come. What has a token of ours, and no live grid
-job, is an orphan.
+There is one query for all local jobs of the account. A state in the answer is valid for the second of the query. A
+local job that is not in the answer is missing. That it has ended needs a second witness (the driver's record, the batch
+system's history), or several answers in a row and enough time for late news. A job with a token of ours that no open
+grid job knows is an orphan.
 """
 
 import functools
@@ -18,53 +18,52 @@ from functools import partial
 from batch_adapters.adapter import Garbled, LocalStatus, Unreachable
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.running.commands import OutputTooLong
-from batch_adapters.states import State
+from batch_adapters.states import Cause, State
 from jobmanager.database.database import DamagedDocument, Database, LiveJob
-from jobmanager.database.local_job import LocalJob
+from jobmanager.database.local_job import Evidence, LocalJob
+from jobmanager.database.local_jobs import LocalJobs
 from jobmanager.site.account import Account, find_batch_system
 from jobmanager.states.changes import change_local_jobs, same_runs
 from jobmanager.states.driver_status import reconcile_with_drivers
 from jobmanager.states.ends import was_asked_to_end
-from jobmanager.states.pending_limit import cancel_overdue
 from jobmanager.states.transitions import apply_status, find_state, find_wait_reason, mark_lost, reopen
 
 logger = logging.getLogger(__name__)
 
 MISSING_ANSWERS = 3
-"""Answers in a row without a local job after which it is gone."""
+"""A local job is gone after so many answers in a row without it."""
 MOST_HISTORIES = 10
-"""Tokens whose history is asked for in one look: the others have their turn in the next."""
+"""Tokens whose history is queried each time; the others wait for the next."""
 
 
 def reconcile_batch_system(account: Account, name: str) -> None:
-    """Ask a batch system once for all its local jobs, and bring the database up to date with the answer.
+    """Query all our local jobs of a batch system, and bring the database up to date.
 
-    :raises Unreachable, Garbled: nothing is known of the queue; ends that drivers wrote down count all the same.
+    :raises Unreachable, Garbled: nothing is known of the queue; ends that drivers recorded are still applied.
     """
     system = find_batch_system(account, name)
-    # Before the question: what is submitted while it is answered would count as missing.
+    # Read before the query, or what is submitted meanwhile would count as missing.
     known = account.database.local_jobs.list_open(name)
     asked = int(time.time())
     try:
         answer = ask_queue(system, (key.token for key in known))
     except (Unreachable, Garbled):
-        # What the disk proves needs no answer.
-        _ask_drivers(account, known)
+        _read_drivers(account, known)
         raise
     by_id = {status.local_id: status for status in answer}
-    told = {key: by_id[key.local_id] for key in known if key.local_id in by_id}
-    # An id that the batch system has used again, for another token, is not ours any more.
-    shown = {key: status for key, status in told.items() if status.is_of(key.token)}
+    found = {key: by_id[key.local_id] for key in known if key.local_id in by_id}
+    # An id that the batch system has reused for another token is no longer ours.
+    shown = {key: status for key, status in found.items() if status.is_of(key.token)}
     _apply(account, shown, asked)
-    told_ids = {key.local_id for key in told}
-    _take_back(account, name, [status for status in answer if status.local_id not in told_ids], asked)
+    found_ids = {key.local_id for key in found}
+    _take_back(account, name, [status for status in answer if status.local_id not in found_ids], asked)
     _search_missing(account, system, [key for key in known if key not in shown], asked)
     _cancel_orphans(account, system, answer)
     cancel_overdue(account, system, {key.grid_job for key in known})
 
 
 def ask_queue(system: BatchSystem, tokens: Iterable[str]) -> list[LocalStatus]:
-    """What the queue shows; where that is more than anybody reads, of these tokens only.
+    """What the queue shows; if the answer is too long, only of these tokens.
 
     :raises Unreachable, Garbled: nothing is known.
     """
@@ -74,20 +73,20 @@ def ask_queue(system: BatchSystem, tokens: Iterable[str]) -> list[LocalStatus]:
         return [status for token in sorted(set(tokens)) for status in system.find(token)]
 
 
-def _apply(account: Account, told: Mapping[LiveJob, LocalStatus], asked: int) -> None:
-    """Put what the answer shows into the documents that say otherwise."""
+def _apply(account: Account, shown: Mapping[LiveJob, LocalStatus], asked: int) -> None:
+    """Apply the answer to the documents that say something else."""
 
     def is_news(key: LiveJob, status: LocalStatus) -> bool:
         known = (key.state, key.wait_reason, key.helps)
         return (find_state(status, key.state), find_wait_reason(status), status.helps) != known
 
-    changed = [key for key, status in told.items() if is_news(key, status)]
-    shown = {key.local_id: told[key] for key in changed}
-    _change(account, changed, lambda job: apply_status(job, shown[str(job.local_id)], asked, "queue"))
+    changed = [key for key, status in shown.items() if is_news(key, status)]
+    by_id = {key.local_id: shown[key] for key in changed}
+    _change(account, changed, lambda job: apply_status(job, by_id[str(job.local_id)], asked, "queue"))
 
 
 def _take_back(account: Account, name: str, statuses: Iterable[LocalStatus], asked: int) -> None:
-    """Reopen local jobs whose drivers ended on a signal that was not ours, and that the queue shows held or waiting."""
+    """Reopen local jobs that the queue shows waiting or held after a signal that was not ours ended their drivers."""
     database = account.database
     for status in statuses:
         if status.is_leaving or status.state not in (State.PENDING, State.SUSPENDED):
@@ -110,19 +109,19 @@ def _reopen(status: LocalStatus, asked: int, job: LocalJob) -> bool:
 
 
 def _change(account: Account, keys: Iterable[LiveJob], change: Callable[[LocalJob], bool]) -> None:
-    """Change local jobs; those that ended are reconciled with their drivers."""
+    """Change local jobs, and read the drivers' records of those that have ended."""
     for grid_job, known in _by_grid_job(keys).items():
         changed = change_local_jobs(account.database, grid_job, same_runs(grid_job, known), change)
         ended = [job for job in changed if job.state.is_final]
         for job in ended:
-            logger.info("%s %s %s, which no event told", grid_job, job.local_id, job.state.word)
+            logger.info("%s %s %s, without an event", grid_job, job.local_id, job.state.word)
         reconcile_with_drivers(account, grid_job, ended)
 
 
 def _search_missing(account: Account, system: BatchSystem, gone: list[LiveJob], asked: int) -> None:
-    """Find out what became of local jobs that the answer does not show."""
+    """Find out what became of local jobs that are not in the answer."""
     missing = _count_answers(account, system, gone, asked)
-    _ask_drivers(account, gone)
+    _read_drivers(account, gone)
     still_open = {key.local_id for key in account.database.local_jobs.list_open(system.adapter.name)}
     gone = [key for key in gone if key.local_id in still_open]
     witnessed = set()
@@ -145,7 +144,7 @@ def _search_missing(account: Account, system: BatchSystem, gone: list[LiveJob], 
 def _count_answers(
     account: Account, system: BatchSystem, gone: list[LiveJob], asked: int
 ) -> dict[str, tuple[int, int]]:
-    """In how many answers each local job was missing, this one included, and since when."""
+    """In how many answers, including this one, each local job was missing, and since when."""
     name = system.adapter.name
     with account.database.transaction():
         before = account.database.events.missing(name)
@@ -157,7 +156,7 @@ def _count_answers(
     return missing
 
 
-def _ask_drivers(account: Account, keys: Iterable[LiveJob]) -> None:
+def _read_drivers(account: Account, keys: Iterable[LiveJob]) -> None:
     for grid_job, of_grid_job in _by_grid_job(keys).items():
         jobs = [account.database.local_jobs.get(grid_job, key.index) for key in of_grid_job]
         reconcile_with_drivers(account, grid_job, jobs)
@@ -178,16 +177,57 @@ def _end_by_history(ended: Mapping[str, LocalStatus], asked: int, job: LocalJob)
 def _mark_lost(batch: str, asked: int, job: LocalJob) -> bool:
     if job.state.is_final:
         return False
-    mark_lost(job, asked, f"{batch} does not know it any more, and its driver left no record of an end")
+    mark_lost(job, asked, f"{batch} no longer knows it, and its driver left no record of an end")
     return True
 
 
+def waiting_since(job: LocalJob) -> int | None:
+    """Since when a local job waits or is held (seconds since 1970); None if it does neither, or we suspended it."""
+    is_held = job.state is State.SUSPENDED and job.helps is not None and job.signalled is None
+    if job.state is not State.PENDING and not is_held:
+        return None
+    entered = [seen.when for seen in job.evidence() if seen.state is job.state]
+    return max([job.submitted_time or 0, *entered[-1:]])
+
+
+def cancel_overdue(account: Account, system: BatchSystem, grid_jobs: Iterable[str]) -> None:
+    """Cancel local jobs that have waited longer than their request allows, repeatedly until they have ended.
+
+    :raises BatchError: the batch system does not answer, or its answer cannot be understood.
+    """
+    for grid_job in sorted(grid_jobs):
+        try:
+            minutes = account.database.grid_jobs.get(grid_job).max_pending_minutes
+        except DamagedDocument:
+            continue  # other tasks will put it in quarantine
+        if minutes is not None and (ids := _note_overdue(account, grid_job, minutes)):
+            logger.info("%s waited longer than max_pending_time, cancelled: %s", grid_job, " ".join(ids[:20]))
+            system.cancel(ids)
+
+
+def _note_overdue(account: Account, grid_job: str, minutes: int) -> list[str]:
+    """Record in the documents of overdue local jobs why they are cancelled; their ids."""
+    now = int(time.time())
+    latest = now - 60 * minutes
+
+    def select(local_jobs: LocalJobs) -> Iterable[LocalJob]:
+        known = (local_jobs.get(grid_job, index) for index in local_jobs.waiting(grid_job, latest))
+        return [job for job in known if (since := waiting_since(job)) is not None and since <= latest]
+
+    def note(job: LocalJob) -> None:
+        if job.cancel_asked is None:
+            job.cancel_asked, job.cancel_cause = now, Cause.PENDING_LIMIT
+            job.put_evidence(Evidence("us", f"waited or held for {minutes} min", now, "cancelled: max_pending_time"))
+
+    return [str(job.local_id) for job in change_local_jobs(account.database, grid_job, select, note)]
+
+
 def _cancel_orphans(account: Account, system: BatchSystem, statuses: Iterable[LocalStatus]) -> None:
-    """Cancel what was submitted for a grid job of ours behind our back: a submission that came late, or twice."""
+    """Cancel jobs of ours that no grid job needs: a submission that appeared late, or twice."""
     orphans = [orphan for orphan in find_orphans(account.database, system, statuses) if orphan.is_ours]
     if orphans:
         logger.warning(
-            "%s: cancelled, as nobody wants them: %s", system.adapter.name, [o.local_id for o in orphans][:20]
+            "%s: cancelled, as no grid job needs them: %s", system.adapter.name, [o.local_id for o in orphans][:20]
         )
         system.cancel(orphan.local_id for orphan in orphans)
 
@@ -197,18 +237,18 @@ _TOKEN = re.compile(r"([a-z][a-z0-9]{7})-[0-9a-z]{1,6}", re.ASCII)
 
 @dataclass(frozen=True)
 class Orphan:
-    """A local job in a batch system that carries a token of ours, but that no live grid job owns."""
+    """A job in the batch system that has a token of ours, but that no open grid job owns."""
 
     local_id: str
     token: str
     native_state: str
     is_ours: bool
-    """Its grid job is in this job database; other state folders of the same account make tokens, too."""
+    """Its grid job is in this job database; other state folders of the account have tokens, too."""
     reason: str
 
 
 def find_orphans(database: Database, system: BatchSystem, statuses: Iterable[LocalStatus]) -> Iterator[Orphan]:
-    """The orphans among what a batch system answered that it has; a submission that is under way makes none."""
+    """The orphans in a batch system's answer; a submission that is under way is none."""
     open_grid_jobs = {job.id for job in database.grid_jobs.list_open()}
     in_doubt = database.local_jobs.tokens_in_doubt()
     batch_of = functools.cache(database.grid_jobs.batch_of)
@@ -219,7 +259,7 @@ def find_orphans(database: Database, system: BatchSystem, statuses: Iterable[Loc
         if match is None or not status.is_alive or status.token in in_doubt:
             continue
         batch = batch_of(match[1])
-        # The same batch system may be there under two names: under the grid job's own it is known what is wanted.
+        # The same batch system may be configured under two names: only the grid job's own counts.
         if batch not in (None, system.adapter.name):
             continue
         array = system.adapter.naming.array_of(status.local_id) or status.local_id

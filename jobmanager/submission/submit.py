@@ -1,16 +1,18 @@
-"""Step 5 of a grid job: each local job is submitted exactly once, whoever dies when.
+"""Step 5 of a grid job: each local job is submitted exactly once, whichever process dies when.
 
-Before a submit command runs, its token is in the documents of the local jobs that it submits (the intent). Where a
-token is there but the ids are not, nobody knows what happened: `adoption` finds out. Found: its ids are adopted.
-Nowhere: the same submission is made again, under the same token. No answer: later.
+Before a submit command runs, its token is committed in the documents of the local jobs that it submits (the intent). A
+token without ids means that the result is unknown, and `adoption` finds out. If the submission is found, its ids are
+adopted. If it is nowhere, it is made again under the same token. If nobody answers, it waits.
 """
 
 import logging
+import math
 import os
+import re
 import signal
 import string
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,7 +31,6 @@ from jobmanager.states.changes import change_local_jobs, of_token, put_local_job
 from jobmanager.states.registration import register_local_jobs
 from jobmanager.submission.adoption import adopt
 from jobmanager.submission.credential_copies import find_copies
-from jobmanager.submission.needs import find_needs
 from sandbox.driver import GrownLimits, read_lines_per_file, write_submission_table
 
 logger = logging.getLogger(__name__)
@@ -37,20 +38,26 @@ logger = logging.getLogger(__name__)
 _DIGITS = string.digits + string.ascii_lowercase
 PARALLEL_SUBMITS = 4
 """Submit commands at once, where the batch system has no arrays."""
+# A program that gets no memory may end with any exit code, and a batch system may kill it without a word.
+_MAY_LACK_MEMORY = (Cause.MEMORY_LIMIT, Cause.SIGNAL, Cause.EXIT_CODE)
+_MAY_LACK_TIME = (Cause.TIME_LIMIT, Cause.CPU_LIMIT, Cause.SIGNAL)
+_MOST = 10_000_000
+"""Minutes that a request may ask for, and more MB than any host has."""
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Intent:
-    """A submission that is in the documents: the token, and the indexes of its local jobs, by position."""
+    """A submission that is recorded in the documents: its token, and the indexes of its local jobs, by position."""
 
     token: str
     indexes: Sequence[int]
 
 
 def submit_local_jobs(account: Account, job: GridJob, request: Mapping[str, Any]) -> None:
-    """Submit and register every local job that is not; stops where the grid job is cancelled meanwhile.
+    """Submit and register all local jobs that are not yet submitted; stops when the grid job is cancelled.
 
-    :raises Refused: the batch system does not want it.
+    :raises Refused: the batch system refuses it.
     :raises Unreachable, Garbled: the rest must wait.
     """
     database = account.database
@@ -71,49 +78,47 @@ def submit_local_jobs(account: Account, job: GridJob, request: Mapping[str, Any]
 
 
 def _submit_next(account: Account, system: BatchSystem, job: GridJob, request: Mapping[str, Any], most: int) -> bool:
-    """Submit the next array; False where nothing is left, or the grid job is cancelled."""
+    """Submit the next array, or some single local jobs; False if none are left, or the grid job is cancelled."""
+    resources = partial(choose_resources, request=request)
     with uninterrupted():
-        intents = _write_intents(account.database, job.job_id, most, partial(find_needs, request=request))
-        if intents:
+        number = 1 if most > 1 else PARALLEL_SUBMITS
+        written = (write_intent(account.database, job.job_id, most, resources) for _ in range(number))
+        if intents := [intent for intent in written if intent is not None]:
             _submit_all(account, system, job, request, intents)
     return bool(intents)
 
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Let a SIGTERM end this process behind the block, in which a submission is on its way; in its main thread only.
+    """Hold back a SIGTERM while the block submits, so that the answer is heard; only in the main thread.
 
-    Killed in between, it would be in doubt for the batch system's settle time. The block's commands have time limits.
+    Without the answer, the submission would be in doubt for the batch system's settle time. All commands in the block
+    have time limits.
     """
-    heard: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+    received: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-        if heard:
+        if received:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
 def open_intents(database: Database, grid_job: str) -> list[Intent]:
-    """The submissions whose ids are not known."""
+    """The submissions whose ids are unknown."""
     indexes: dict[str, list[int]] = {}
     for job in database.local_jobs.in_doubt(grid_job):
         indexes.setdefault(str(job.token), []).append(job.index)
     return [Intent(token, found) for token, found in indexes.items()]
 
 
-def _write_intents(database: Database, grid_job: str, most: int, needs: Callable[[LocalJob], object]) -> list[Intent]:
-    intents = (write_intent(database, grid_job, most, needs) for _ in range(1 if most > 1 else PARALLEL_SUBMITS))
-    return [intent for intent in intents if intent is not None]
-
-
 def write_intent(
-    database: Database, grid_job: str, max_array: int, needs: Callable[[LocalJob], object] = lambda job: None
+    database: Database, grid_job: str, max_array: int, resources: Callable[[LocalJob], object] = lambda job: None
 ) -> Intent | None:
-    """Commit the token of the next array to be submitted; None where nothing is left, or the grid job is cancelled.
+    """Commit the token of the next array to be submitted; None if nothing is left, or the grid job is cancelled.
 
-    :param needs: what the local jobs of one array must have in common.
+    :param resources: what all local jobs of one array must have in common.
     """
     with database.transaction():
         jobs = database.local_jobs.to_submit(grid_job, max_array)
@@ -121,8 +126,8 @@ def write_intent(
         if not jobs or stored.cancelled:
             return None
         token = _next_token(grid_job, find_last_token(database, stored))
-        common = needs(jobs[0])
-        jobs = [job for job in jobs if needs(job) == common]
+        common = resources(jobs[0])
+        jobs = [job for job in jobs if resources(job) == common]
         for job in jobs:
             job.intend(token, time.time())
         put_local_jobs(database, grid_job, jobs)
@@ -130,20 +135,16 @@ def write_intent(
 
 
 def renew_intent(database: Database, grid_job: str, intent: Intent) -> None:
-    """Commit that a submission which was never made is about to be tried again."""
+    """Commit that a submission which was never made is about to be made again."""
     change_local_jobs(
         database, grid_job, of_token(grid_job, intent.token), lambda job: job.intend(intent.token, time.time())
     )
 
 
-def _withdraw_intent(database: Database, grid_job: str, intent: Intent) -> None:
-    change_local_jobs(database, grid_job, of_token(grid_job, intent.token), LocalJob.forget_intent)
-
-
 def _submit_all(
     account: Account, system: BatchSystem, job: GridJob, request: Mapping[str, Any], intents: Sequence[Intent]
 ) -> None:
-    """Make submissions side by side, and see to what became of each; then raise the first error, if there was one."""
+    """Submit all of these in parallel, and record every outcome; then raise the first error, if there was one."""
 
     def submit(intent: Intent) -> Mapping[int, str] | BatchError:
         try:
@@ -159,27 +160,22 @@ def _submit_all(
         write_submission_table(table, intent.token, intent.indexes, submission.table_lines, limits)
     with ThreadPoolExecutor(len(intents)) as threads:
         outcomes = list(threads.map(submit, intents))
-    note = partial(_note_outcome, account, system, job.job_id)
-    _raise_first(list(map(note, intents, outcomes)))
-
-
-def _raise_first(errors: Iterable[BatchError | None]) -> None:
-    for error in errors:
-        if error is not None:
-            raise error
+    errors = [_note_outcome(account, system, job.job_id, *pair) for pair in zip(intents, outcomes, strict=True)]
+    for error in filter(None, errors):
+        raise error
 
 
 def _note_outcome(
     account: Account, system: BatchSystem, grid_job: str, intent: Intent, outcome: Mapping[int, str] | BatchError
 ) -> BatchError | None:
-    """Put the outcome of a submission into the database; what keeps the grid job from going on, if anything does."""
+    """Record the outcome of a submission; what keeps the grid job from going on, if anything does."""
     database = account.database
     if isinstance(outcome, Refused) and database.local_jobs.get(grid_job, intent.indexes[0]).attempt > 1:
         _give_up(database, grid_job, intent, outcome)
         return None
     if isinstance(outcome, Refused | Postponed):
-        # Nothing was submitted, for certain.
-        _withdraw_intent(database, grid_job, intent)
+        # Certainly nothing was submitted.
+        change_local_jobs(database, grid_job, of_token(grid_job, intent.token), LocalJob.forget_intent)
         return outcome
     if isinstance(outcome, BatchError):
         logger.warning("%s %s: %s: looking for it", grid_job, intent.token, outcome)
@@ -198,7 +194,7 @@ def _note_outcome(
 
 
 def _give_up(database: Database, grid_job: str, intent: Intent, refusal: Refused) -> None:
-    """Another attempt is refused, with more memory perhaps than there is: the others are not to be cancelled for it."""
+    """Fail the local jobs of a retry that is refused (it may ask for too much memory now); the others go on."""
 
     def fail(job: LocalJob) -> None:
         job.forget_intent()
@@ -210,7 +206,10 @@ def _give_up(database: Database, grid_job: str, intent: Intent, refusal: Refused
 
 
 def _find_twin(database: Database, system: BatchSystem, grid_job: str, local_id: str) -> int | None:
-    """Which of the grid job's other local jobs is open under that id: batch systems use one again after an end only."""
+    """The other local job of the grid job that is open under that id, if there is one.
+
+    Batch systems reuse an id only after its job has ended.
+    """
     found = database.local_jobs.find(system.adapter.name, local_id)
     if found is None or found[0] != grid_job or found[1].state.is_final:
         return None
@@ -221,7 +220,7 @@ def _render_submission(
     account: Account, system: BatchSystem, job: GridJob, request: Mapping[str, Any], intent: Intent
 ) -> Submission:
     places = account.places
-    needs = find_needs(account.database.local_jobs.get(job.job_id, intent.indexes[0]), request)
+    resources = choose_resources(account.database.local_jobs.get(job.job_id, intent.indexes[0]), request)
     return Submission(
         token=intent.token,
         count=len(intent.indexes),
@@ -233,32 +232,64 @@ def _render_submission(
         credentials=tuple(map(str, find_copies(account, job.job_id).values())),
         queue=request["queue"],
         project=request["project"],
-        max_cpu_minutes=needs.cpu_minutes,
-        max_wall_minutes=needs.wall_minutes,
-        max_memory_mb=needs.memory_mb,
+        max_cpu_minutes=resources.cpu_minutes,
+        max_wall_minutes=resources.wall_minutes,
+        max_memory_mb=resources.memory_mb,
         cores=request["cores"] or 1,
         gpus=request["gpus"] or 0,
         max_disk_mb=request["max_disk"] or 0,
-        excluded_host=needs.excluded_host,
+        excluded_host=resources.excluded_host,
         options=(*system.adapter.options, *request["batch_options"]),
     )
 
 
+@dataclass(frozen=True)
+class Resources:
+    """What one attempt may use; all local jobs of an array have the same. 0: no limit is requested."""
+
+    is_retry: bool
+    memory_mb: int
+    cpu_minutes: int
+    wall_minutes: int
+    excluded_host: str
+    """First part of the name of the host that the previous attempt ran on; empty if it may run there again."""
+
+
+def choose_resources(job: LocalJob, request: Mapping[str, Any]) -> Resources:
+    """The present attempt's resources: those of the request, grown if earlier attempts may have had too little."""
+    past = job.earlier_attempts()
+    causes = [attempt.cause for attempt in past]
+    memory_growth = request["retry_memory_factor"] ** sum(cause in _MAY_LACK_MEMORY for cause in causes)
+    time_growth = request["retry_time_factor"] ** sum(cause in _MAY_LACK_TIME for cause in causes)
+    host = _HOST.match(past[-1].host or "") if past and request["retry_elsewhere"] else None
+    return Resources(
+        is_retry=bool(past),
+        memory_mb=_grow(request["max_memory"], memory_growth),
+        cpu_minutes=_grow(request["max_cpu_time"], time_growth),
+        wall_minutes=_grow(request["max_wall_time"], time_growth),
+        excluded_host=host[0] if host else "",
+    )
+
+
+def _grow(limit: int | None, growth: float) -> int:
+    return max(limit or 0, math.ceil(min((limit or 0) * growth, _MOST)))
+
+
 def _find_grown_limits(submission: Submission, request: Mapping[str, Any]) -> GrownLimits | None:
-    """The limits that drivers keep, where they are not those of the first attempt."""
+    """The limits that drivers must keep, if they differ from those of the first attempt."""
     limits = GrownLimits(submission.max_cpu_minutes, submission.max_memory_mb)
     first = GrownLimits(request["max_cpu_time"] or 0, request["max_memory"] or 0)
     return None if limits == first else limits
 
 
 def find_last_token(database: Database, job: GridJob) -> str | None:
-    """The highest token of a grid job, earlier attempts included; None where no submission was ever intended."""
+    """The highest token of a grid job, earlier attempts included; None before its first submission."""
     known = [token for token in (database.local_jobs.last_token(job.job_id), job.last_token) if token is not None]
     return max(known, key=lambda token: (len(token), token), default=None)
 
 
 def _next_token(grid_job: str, last: str | None) -> str:
-    """The token after the last one: never one that local jobs have, though others may have lost theirs."""
+    """The token after the last one."""
     number = int(last.removeprefix(f"{grid_job}-"), 36) + 1 if last else 1
     digits = ""
     while number:

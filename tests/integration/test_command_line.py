@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from batch_adapters.states import State
+from jobmanager import read_version
 from jobmanager.commands import cli
 from jobmanager.database.database import Database
 from jobmanager.database.grid_job import GridJob
-from jobmanager.site.version import read_version
 from tests.conftest import end_processes_of, find_monitor, processes_of
 from tests.samgrid import LAUNCH, Samgrid
 from tests.waiting import SECONDS, wait_until

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from batch_adapters.adapter import Refused
-from jobmanager.checks.offer import OfferedType
-from jobmanager.checks.offer_texts import render_classad, render_ldif, send_classad
+from jobmanager.checks.offer import OfferedType, render_classad, render_ldif, send_classad
 from tests.real.site import Site, open_ground, wait_until
 from tests.unit.jobmanager.checks.test_offer import OFFER, UNKNOWN
 

@@ -14,6 +14,7 @@ import pytest
 
 from batch_adapters.running.rate_limiter import RateLimiter
 from batch_adapters.states import Cause, State
+from jobmanager import SETUP
 from jobmanager.checks.metrics import METRICS, render_metrics, write_textfile
 from jobmanager.commands import cli
 from jobmanager.control.removal import remove_grid_job
@@ -22,7 +23,6 @@ from jobmanager.database.local_job import LocalJob
 from jobmanager.monitor.client import socket_address
 from jobmanager.site.account import Account, limiter_file
 from jobmanager.site.places import StatePlaces
-from jobmanager.site.version import SETUP
 from tests.extras import Later, need
 from tests.unit.jobmanager.views.test_usage import DAY, A, B, C, Part, put_grid_job
 from tests.unit.traps import TRAPS

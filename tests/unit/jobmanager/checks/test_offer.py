@@ -13,20 +13,34 @@ import pytest
 from adapters.attributes import Attribute, Kind
 from batch_adapters.adapter import BatchError, Refused, Unreachable
 from batch_adapters.running.batch_system import BatchSystem
-from jobmanager.checks.offer import Offer, OfferedType, collect_offer
-from jobmanager.checks.offer_texts import render_classad, render_json, render_ldif, send_classad
+from jobmanager import SETUP
+from jobmanager.checks.offer import (
+    Offer,
+    OfferedType,
+    collect_offer,
+    render_classad,
+    render_json,
+    render_ldif,
+    send_classad,
+)
 from jobmanager.commands import cli
 from jobmanager.site.account import Account
-from jobmanager.site.version import SETUP
 
 EVENTS = Attribute("events", "How many.", Kind.INTEGER, unit="events", required=True, minimum=1, maximum=10**9)
 OFFER = Offer(
     site="fnal", host="head.example.org", account="samgrid", version="0.1.0", batch_system="fork", batch_version="1",
-    slots=4, free_slots=3, waiting=2, running=3, max_cpu_minutes=60.0, max_local_jobs=1000, faults=[], warnings=[],
+    slots=4, free_slots=3, waiting_local_jobs=2, running_local_jobs=3, max_cpu_minutes=60.0, max_local_jobs=1000,
+    faults=[], warnings=[],
     job_types=[OfferedType("pythia", [EVENTS])], made=1_795_459_944, lifetime=900,
 )  # fmt: skip
 UNKNOWN = replace(
-    OFFER, batch_version="", slots=None, free_slots=None, waiting=None, running=None, max_cpu_minutes=None
+    OFFER,
+    batch_version="",
+    slots=None,
+    free_slots=None,
+    waiting_local_jobs=None,
+    running_local_jobs=None,
+    max_cpu_minutes=None,
 )
 
 MUST = {
@@ -96,7 +110,7 @@ def test_what_nobody_answers_is_left_out_and_is_not_zero() -> None:
     )
     assert not re.search("(?<!Max)Jobs:|Slots:|ProductVersion:", render_ldif(UNKNOWN))
     assert "GLUE2ComputingServiceTotalJobs: 5\n" in render_ldif(OFFER)
-    assert "RunningLocalJobs = 0\n" in render_classad(replace(OFFER, running=0))
+    assert "RunningLocalJobs = 0\n" in render_classad(replace(OFFER, running_local_jobs=0))
 
 
 def test_json_has_each_attribute_with_its_limits() -> None:
@@ -119,7 +133,12 @@ def test_an_offer_is_collected_while_the_batch_system_answers_and_while_it_does_
     account: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     offer = collect_offer(account, 1000.5, 900)
-    assert (offer.slots, offer.waiting, offer.running, offer.made) == (account.fork_slots, 0, 0, 1000)
+    assert (offer.slots, offer.waiting_local_jobs, offer.running_local_jobs, offer.made) == (
+        account.fork_slots,
+        0,
+        0,
+        1000,
+    )
     assert {"command", "pythia"} <= {one.name for one in offer.job_types}
     assert offer.health != "critical", offer.faults
 
@@ -128,7 +147,7 @@ def test_an_offer_is_collected_while_the_batch_system_answers_and_while_it_does_
 
     monkeypatch.setattr(BatchSystem, "query", be_silent)
     silent = collect_offer(account, 1000, 900)
-    assert (silent.waiting, silent.running, silent.health) == (None, None, "critical")
+    assert (silent.waiting_local_jobs, silent.running_local_jobs, silent.health) == (None, None, "critical")
 
 
 @pytest.mark.parametrize(
@@ -162,7 +181,7 @@ def test_the_commands_of_the_documentation_do_what_it_says(
     text = (SETUP.parent / "docs" / "advertise.md").read_text()
     commands = [shlex.split(line)[1:] for line in re.findall(r"(?m)^    (samgrid .+)$", text)]
     sent: list[str] = []
-    monkeypatch.setattr("jobmanager.checks.offer_texts.send_classad", lambda pool, ad: sent.append(f"{pool} {ad}"))
+    monkeypatch.setattr("jobmanager.checks.offer.send_classad", lambda pool, ad: sent.append(f"{pool} {ad}"))
     output = tmp_path / "samgrid.ldif"
     for command in commands:
         words = [str(output) if word.endswith(".ldif") else word for word in command]

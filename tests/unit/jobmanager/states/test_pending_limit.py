@@ -10,7 +10,7 @@ from jobmanager.control.cancellation import cancel_local_jobs
 from jobmanager.database.local_job import Evidence, LocalJob
 from jobmanager.site.account import Account
 from jobmanager.states.driver_status import reconcile_with_drivers
-from jobmanager.states.pending_limit import cancel_overdue, find_waiting_since
+from jobmanager.states.reconciliation import cancel_overdue, waiting_since
 from jobmanager.states.registration import apply_events
 from tests.unit.toy_system import GRID_JOB, NOW, ToySystem
 
@@ -48,7 +48,7 @@ def saw(state: State, when: int) -> Evidence:
     ],
 )
 def test_since_when_a_local_job_waits_or_is_held_is_known(job: LocalJob, expected: int | None) -> None:
-    assert find_waiting_since(job) == expected
+    assert waiting_since(job) == expected
 
 
 def limit(toy: ToySystem, minutes: int | None) -> None:

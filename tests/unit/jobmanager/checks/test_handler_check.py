@@ -4,7 +4,7 @@ import pytest
 
 from adapters import Attribute, Kind
 from handlers.command import CommandAdapter
-from jobmanager.checks.handler_run import make_sample
+from jobmanager.checks.handler_check import make_sample
 
 
 @pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.SEQUENCES], ids=lambda kind: kind.name)

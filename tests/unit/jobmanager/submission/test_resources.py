@@ -7,7 +7,7 @@ import pytest
 
 from batch_adapters.states import Cause
 from jobmanager.database.local_job import LocalJob
-from jobmanager.submission.needs import Needs, find_needs
+from jobmanager.submission.submit import Resources, choose_resources
 
 REQUEST: Mapping[str, Any] = {
     **{"max_memory": 1000, "max_cpu_time": 60, "max_wall_time": 90},
@@ -25,7 +25,7 @@ def after(*ends: Cause | None, host: str | None = "node7.site.org") -> LocalJob:
 
 
 def test_the_first_attempt_has_what_the_request_says() -> None:
-    assert find_needs(after(), REQUEST) == Needs(False, 1000, 60, 90, "")
+    assert choose_resources(after(), REQUEST) == Resources(False, 1000, 60, 90, "")
 
 
 @pytest.mark.parametrize(
@@ -44,21 +44,21 @@ def test_the_first_attempt_has_what_the_request_says() -> None:
 def test_what_an_attempt_may_have_lacked_the_next_has_more_of(
     ends: list[Cause | None], memory: int, cpu: int, wall: int
 ) -> None:
-    needs = find_needs(after(*ends), REQUEST)
+    needs = choose_resources(after(*ends), REQUEST)
     assert (needs.is_retry, needs.memory_mb, needs.cpu_minutes, needs.wall_minutes) == (True, memory, cpu, wall)
 
 
 def test_parts_of_a_megabyte_are_rounded_up() -> None:
-    assert find_needs(after(Cause.MEMORY_LIMIT), {**REQUEST, "max_memory": 1}).memory_mb == 2
+    assert choose_resources(after(Cause.MEMORY_LIMIT), {**REQUEST, "max_memory": 1}).memory_mb == 2
 
 
 def test_what_has_no_limit_does_not_grow() -> None:
     request = {**REQUEST, "max_memory": None, "max_cpu_time": None, "max_wall_time": None}
-    assert find_needs(after(Cause.SIGNAL), request) == Needs(True, 0, 0, 0, "node7")
+    assert choose_resources(after(Cause.SIGNAL), request) == Resources(True, 0, 0, 0, "node7")
 
 
 def test_a_limit_that_is_above_all_growth_stays() -> None:
-    assert find_needs(after(Cause.MEMORY_LIMIT), {**REQUEST, "max_memory": 20_000_000}).memory_mb == 20_000_000
+    assert choose_resources(after(Cause.MEMORY_LIMIT), {**REQUEST, "max_memory": 20_000_000}).memory_mb == 20_000_000
 
 
 @pytest.mark.parametrize(
@@ -67,12 +67,12 @@ def test_a_limit_that_is_above_all_growth_stays() -> None:
     ids=str,
 )
 def test_the_host_of_the_attempt_before_is_named_by_its_first_part(host: str | None, excluded: str) -> None:
-    assert find_needs(after(Cause.SIGNAL, host=host), REQUEST).excluded_host == excluded
+    assert choose_resources(after(Cause.SIGNAL, host=host), REQUEST).excluded_host == excluded
 
 
 def test_only_the_last_host_is_excluded_and_only_where_that_is_wanted() -> None:
     job = after(Cause.SIGNAL, host="node1")
     job.host = "node2"
     job.begin_attempt()
-    assert find_needs(job, REQUEST).excluded_host == "node2"
-    assert find_needs(job, {**REQUEST, "retry_elsewhere": False}).excluded_host == ""
+    assert choose_resources(job, REQUEST).excluded_host == "node2"
+    assert choose_resources(job, {**REQUEST, "retry_elsewhere": False}).excluded_host == ""

@@ -1,7 +1,7 @@
-"""A grid job that has ended is submitted again: all of it, or what did not succeed."""
+"""Submits a grid job again that has ended: all of it, or what did not succeed."""
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from adapters import JobAdapter, canonical_name
@@ -20,14 +20,14 @@ logger = logging.getLogger(__name__)
 
 
 class NotRepeatable(UserError):
-    """There is nothing to submit again, or not yet; the sentence says why."""
+    """There is nothing to submit again now; the message says why."""
 
 
 def repeat_grid_job(account: Account, job_id: str, only_failed: bool) -> GridJob:
-    """The new grid job with the request of one that has ended; ``only_failed``: with what did not succeed in that.
+    """A new grid job with the request of one that has ended; ``only_failed``: only what did not succeed in that.
 
-    :raises NotRepeatable: it has not ended, nothing of it failed, or that is made again already.
-    :raises BadRequest: its request cannot be run any more.
+    :raises NotRepeatable: it has not ended, nothing of it failed, or a repetition has made or is making that.
+    :raises BadRequest: its request can no longer be run.
     :raises UnknownJob: it has been removed.
     """
     database = account.database
@@ -35,13 +35,13 @@ def repeat_grid_job(account: Account, job_id: str, only_failed: bool) -> GridJob
     if not first.state.is_final:
         raise NotRepeatable(f"grid job {job_id} is {first.state.word}: wait until it has ended, or cancel it")
     while True:
-        gap = find_failed(database, first) if only_failed else None
+        gap = gap_of(database, first) if only_failed else None
         job = _prepare_gap(account, gap) if gap else prepare_whole(account, first)
         with database.transaction():
-            # Raises where it has been removed meanwhile: with it goes what its repetition may build on.
+            # Raises if it has been removed meanwhile, with what its repetition may build on.
             database.grid_jobs.get(job_id)
-            # Somebody else may have been quicker.
-            if gap and find_failed(database, first) != gap:
+            # Another process may have been faster.
+            if gap and gap_of(database, first) != gap:
                 continue
             add_grid_job(account, job)
         logger.info("%s repeats %s: %d local jobs", job.job_id, job.repeats, job.count)
@@ -49,23 +49,40 @@ def repeat_grid_job(account: Account, job_id: str, only_failed: bool) -> GridJob
 
 
 def prepare_whole(account: Account, first: GridJob) -> GridJob:
-    """The document of a repetition of all that a grid job was."""
+    """A new grid job that repeats all of another."""
+    job = _prepare(account, first)
     if first.is_partial:
-        return prepare_slices(account, first, first.indexes)
-    return _prepare(account, first)
+        job.repeat_slices(first, first.indexes)
+    return job
 
 
-def find_failed(database: Database, first: GridJob) -> "Gap":
-    """What did not succeed in a grid job that has ended, and in none of its repetitions since.
-
-    :raises NotRepeatable: there is nothing of that, or a repetition makes it now.
-    """
+def _prepare_gap(account: Account, gap: "Gap") -> GridJob:
+    """A new grid job that makes what is missing: slices with their indexes, events and seeds, or the other steps."""
+    first = account.database.grid_jobs.get(gap.grid_job)
+    job = _prepare(account, first)
     if first.steps:
-        return _find_failed_steps(database, first)
+        for name, child in done_steps(account.database, first.job_id).items():
+            job.begin_step(name, child)
+    else:
+        job.repeat_slices(first, gap.indexes)
+    return job
+
+
+def gap_of(database: Database, first: GridJob) -> "Gap":
+    """What did not succeed in a grid job that has ended, nor in its repetitions.
+
+    :raises NotRepeatable: nothing is missing, or a repetition is making it now.
+    """
+    eldest = first
+    while eldest.is_partial and eldest.repeats is not None and database.grid_jobs.has(eldest.repeats):
+        eldest = database.grid_jobs.get(eldest.repeats)
+    family = find_family(database, eldest)
+    if first.steps:
+        return _gap_of_steps(database, first, [job for job in family if job.steps])
     failed = set(first.indexes) - succeeded_indexes(database, first.job_id)
     if not failed:
         raise NotRepeatable(f"no local job of {first.job_id} failed: there is nothing to submit again")
-    repetitions = [job for job in _find_repetitions(database, first) if job.is_partial and job.slices == first.slices]
+    repetitions = [job for job in family if job.is_partial and job.slices == first.slices]
     made = {job.job_id: succeeded_indexes(database, job.job_id) for job in repetitions}
     missing = failed.difference(*made.values())
     if not missing:
@@ -75,13 +92,26 @@ def find_failed(database: Database, first: GridJob) -> "Gap":
     return Gap(first.job_id, tuple(sorted(missing)))
 
 
-def _find_failed_steps(database: Database, first: GridJob) -> "Gap":
-    family = [first, *(job for job in _find_repetitions(database, first) if job.steps)]
+def find_family(database: Database, eldest: GridJob) -> list[GridJob]:
+    """A grid job, its repetitions, and the repetitions of those, the eldest first."""
+    family = [eldest]
+    for job in family:  # which grows
+        family += map(database.grid_jobs.get, database.grid_jobs.repetitions_of(job.job_id))
+    return sorted(family, key=lambda job: (job.submitted, job.job_id))
+
+
+def _gap_of_steps(database: Database, first: GridJob, family: Sequence[GridJob]) -> "Gap":
     done = next((job.job_id for job in family if job.state is State.DONE), None)
     if done is not None:
         raise NotRepeatable(f"all steps of {done} are done: there is nothing to submit again")
     _check_none_runs(first, family)
-    return _find_gap_of_steps(database, family)[0]
+    return _farthest_gap(database, family)
+
+
+def _farthest_gap(database: Database, family: Iterable[GridJob]) -> "Gap":
+    """What is missing of the repetition in which most steps are done."""
+    farthest = max(reversed(list(family)), key=lambda job: len(done_steps(database, job.job_id)))
+    return Gap(farthest.job_id, ())
 
 
 def _check_none_runs(first: GridJob, repetitions: Iterable[GridJob]) -> None:
@@ -91,32 +121,6 @@ def _check_none_runs(first: GridJob, repetitions: Iterable[GridJob]) -> None:
                 f"what failed in {first.job_id} is made again by {job.job_id}, which is {job.state.word}:"
                 " wait until it has ended, or cancel it"
             )
-
-
-def _find_repetitions(database: Database, first: GridJob) -> list[GridJob]:
-    """The repetitions of a grid job, and those of them; of a repetition of a part all of what it is a part of."""
-    eldest = first
-    while eldest.is_partial and eldest.repeats is not None and database.grid_jobs.has(eldest.repeats):
-        eldest = database.grid_jobs.get(eldest.repeats)
-    found = [eldest]
-    for job in found:  # which grows
-        found += map(database.grid_jobs.get, database.grid_jobs.repetitions_of(job.job_id))
-    return found[1:]
-
-
-def prepare_slices(account: Account, first: GridJob, indexes: Collection[int]) -> GridJob:
-    """The document of a repetition of some slices, with their indexes, events and seeds."""
-    job = _prepare(account, first)
-    job.repeat_slices(first, indexes)
-    return job
-
-
-def prepare_steps(account: Account, first: GridJob) -> GridJob:
-    """The document of a structured grid job that takes over the steps that are done, and goes on behind them."""
-    job = _prepare(account, first)
-    for name, child in done_steps(account.database, first.job_id).items():
-        job.begin_step(name, child)
-    return job
 
 
 def _prepare(account: Account, first: GridJob) -> GridJob:
@@ -130,13 +134,13 @@ def succeeded_indexes(database: Database, job_id: str) -> set[int]:
 
 
 def done_steps(database: Database, job_id: str) -> dict[str, str]:
-    """The grid jobs of a structured one's steps that are done, by the steps' names; what these needed is done, too."""
+    """The grid jobs of the steps that are done, by the steps' names; the steps that these need are done, too."""
     steps = database.grid_jobs.steps(job_id).get(job_id, ())
     return {step.name: step.grid_job for step in steps if step.grid_job and step.state == State.DONE.word}
 
 
 class UnknownRequest(UserError, LookupError):
-    """No grid job is of a request."""
+    """No grid job belongs to a request."""
 
 
 @dataclass(frozen=True)
@@ -146,12 +150,12 @@ class Gap:
     grid_job: str
     """The one to be repeated."""
     indexes: tuple[int, ...]
-    """The local jobs that nobody has made; none for a structured grid job, of which steps are missing."""
+    """The local jobs that have succeeded nowhere; empty for a structured grid job, of which steps are missing."""
 
 
 @dataclass(frozen=True)
 class Recovery:
-    """What is to be done for a request: nothing while something of it runs."""
+    """What has to be done for a request: nothing while one of its grid jobs runs."""
 
     running: tuple[str, ...]
     gaps: tuple[Gap, ...]
@@ -160,8 +164,8 @@ class Recovery:
 def recover_request(account: Account, request_id: str) -> tuple[Recovery, list[GridJob]]:
     """Submit again what is missing of a request, once; what was found, and the new grid job for each gap.
 
-    :raises UnknownRequest: no grid job is of it.
-    :raises BadRequest: its request cannot be run any more.
+    :raises UnknownRequest: no grid job belongs to it.
+    :raises BadRequest: its request can no longer be run.
     """
     database = account.database
     types = load_job_types(account.configuration.handlers.modules)
@@ -169,7 +173,7 @@ def recover_request(account: Account, request_id: str) -> tuple[Recovery, list[G
         found = plan_recovery(account, types, request_id)
         jobs = [] if found.running else [_prepare_gap(account, gap) for gap in found.gaps]
         with database.transaction():
-            # Another recovery may have come in between.
+            # Another process may have been faster.
             if plan_recovery(account, types, request_id) != found:
                 continue
             for job in jobs:
@@ -177,27 +181,23 @@ def recover_request(account: Account, request_id: str) -> tuple[Recovery, list[G
         return found, jobs
 
 
-def _prepare_gap(account: Account, gap: Gap) -> GridJob:
-    first = account.database.grid_jobs.get(gap.grid_job)
-    return prepare_steps(account, first) if first.steps else prepare_slices(account, first, gap.indexes)
-
-
 def plan_recovery(account: Account, types: Mapping[str, type[JobAdapter]], request_id: str) -> Recovery:
-    """What is to be done for a request.
+    """What has to be done for a request.
 
-    :raises UnknownRequest: no grid job is of it.
+    :raises UnknownRequest: no grid job belongs to it.
     """
-    jobs = [job for job in _find_candidates(account, types) if request_id in find_request_ids(account, types, job)]
+    jobs = [job for job in _find_candidates(account, types) if request_id in _read_request_ids(account, types, job)]
     if not jobs:
         known = ", ".join(sorted(name for name, handler in types.items() if handler.requestIdAttribute)) or "none"
         raise UnknownRequest(f"no grid job belongs to request {request_id}; job types with request ids: {known}")
-    families = group_families(jobs)
-    gaps = [gap for family in families for gap in _find_gaps(account.database, family)]
+    known = {job.job_id for job in jobs}
+    families = [find_family(account.database, job) for job in jobs if job.repeats not in known]
+    gaps = [gap for family in families for gap in _gaps_of(account.database, family)]
     return Recovery(tuple(job.job_id for job in jobs if not job.state.is_final), tuple(gaps))
 
 
 def _find_candidates(account: Account, types: Mapping[str, type[JobAdapter]]) -> list[GridJob]:
-    """The grid jobs that may be of a request, the eldest first; steps are recovered with their parent."""
+    """The grid jobs that may belong to a request, the eldest first; steps are recovered with their parent."""
     database = account.database
     with_id = {name for name, handler in types.items() if handler.requestIdAttribute}
     rows = [row for row in database.grid_jobs.overview() if row.parent is None and (row.steps or row.type in with_id)]
@@ -205,19 +205,19 @@ def _find_candidates(account: Account, types: Mapping[str, type[JobAdapter]]) ->
     for row in rows:
         try:
             found.append(database.grid_jobs.get(row.id))
-        except DamagedDocument as damage:  # it may be of that request, too: who asks is told
+        except DamagedDocument as damage:  # it may belong to the request: the user must know
             logger.warning("%s", damage)
     return found
 
 
-def find_request_ids(account: Account, types: Mapping[str, type[JobAdapter]], job: GridJob) -> set[str]:
-    """The ids of the requests that a grid job, or a step of it, is of."""
+def _read_request_ids(account: Account, types: Mapping[str, type[JobAdapter]], job: GridJob) -> set[str]:
+    """The ids of the requests to which a grid job, or a step of it, belongs."""
     requests = [job.request(), *_find_requests_of_steps(account, job)]
-    return {found for given in requests for found in _read_request_ids(types, given)}
+    return {found for given in requests for found in _read_ids(types, given)}
 
 
 def _find_requests_of_steps(account: Account, job: GridJob) -> list[Given]:
-    """None where the grid job's type cannot be asked any more: it must not keep other requests from being recovered."""
+    """Empty if the grid job's type no longer exists, which must not prevent the recovery of other requests."""
     if not job.steps:
         return []
     try:
@@ -228,46 +228,26 @@ def _find_requests_of_steps(account: Account, job: GridJob) -> list[Given]:
         return []
 
 
-def _read_request_ids(types: Mapping[str, type[JobAdapter]], given: Given) -> list[str]:
-    """The value of the request id's attribute, as given last."""
+def _read_ids(types: Mapping[str, type[JobAdapter]], given: Given) -> list[str]:
+    """The value of the attribute with the request id; the last one if it is given several times."""
     handler = types.get(read_type(given))
     wanted = canonical_name(handler.requestIdAttribute) if handler else ""
     values = next((values for name, values in reversed(given) if wanted and canonical_name(name) == wanted), ())
     return [value for value in values if isinstance(value, str)]
 
 
-def group_families(jobs: Sequence[GridJob]) -> list[list[GridJob]]:
-    """Grid jobs together with their repetitions, and the repetitions of those; order stays."""
-    by_id = {job.job_id: job for job in jobs}
-    families: dict[str, list[GridJob]] = {}
-    for job in jobs:
-        eldest = job
-        while eldest.repeats in by_id:
-            eldest = by_id[eldest.repeats]
-        families.setdefault(eldest.job_id, []).append(job)
-    return list(families.values())
-
-
-def _find_gaps(database: Database, family: Sequence[GridJob]) -> list[Gap]:
+def _gaps_of(database: Database, family: Sequence[GridJob]) -> list[Gap]:
     if family[0].steps:
-        return _find_gap_of_steps(database, family)
-    base = _find_base(family)
-    alike = [job for job in family if job.slices == base.slices]
-    made = {index for job in alike for index in succeeded_indexes(database, job.job_id)}
-    missing = sorted(set(base.indexes) - made)
-    return [Gap(base.job_id, tuple(missing))] if missing else []
+        is_done = any(job.state is State.DONE for job in family)
+        return [] if is_done else [_farthest_gap(database, family)]
+    base = _choose_base(family)
+    made = (succeeded_indexes(database, job.job_id) for job in family if job.slices == base.slices)
+    missing = set(base.indexes).difference(*made)
+    return [Gap(base.job_id, tuple(sorted(missing)))] if missing else []
 
 
-def _find_base(family: Sequence[GridJob]) -> GridJob:
-    """The last grid job of a family that was to make all of it: a repetition of the whole takes its place."""
+def _choose_base(family: Sequence[GridJob]) -> GridJob:
+    """The last grid job of a family that was to make everything: a repetition of all of it takes its place."""
     whole = [job for job in family if not job.is_partial] or list(family[:1])
     repeated = {job.repeats for job in whole}
     return [job for job in whole if job.job_id not in repeated][-1]
-
-
-def _find_gap_of_steps(database: Database, family: Iterable[GridJob]) -> list[Gap]:
-    jobs = list(family)
-    if any(job.state is State.DONE for job in jobs):
-        return []
-    farthest = max(reversed(jobs), key=lambda job: len(done_steps(database, job.job_id)))
-    return [Gap(farthest.job_id, ())]

@@ -45,10 +45,10 @@ __all__ = [
     "Unreported",
 ]
 
-LAYOUT = 8
-"""Number of the tables' layout and of the documents' schema."""
+LAYOUT = 9
+"""Number of the layout: of the tables, and of the documents' schema."""
 FIRST_LAYOUT = 4
-"""The eldest that can be brought up to ours."""
+"""The oldest layout that can be upgraded."""
 _TABLES = (GRID_JOBS, STEPS, LOCAL_JOBS, PHASES, ATTEMPTS)
 _DERIVED = "".join(table.schema for table in _TABLES) + COUNTS + QUARANTINE + REMOVED + RECORDS
 

@@ -27,8 +27,6 @@ class Outcome(enum.Enum):
 
 
 OUTCOME = AttributeType(Outcome, lambda outcome: outcome.value)
-BLOCKED = "blocked: "
-"""How the verdict begins on what does not let a local job go on; behind it, the command that helps."""
 MOST_EVIDENCE = 40
 """Pieces of evidence that a document keeps; the oldest go first."""
 
@@ -46,7 +44,9 @@ class Evidence:
     verdict: str = ""
     """What it changed, or why it changed nothing."""
     state: State | None = None
-    """The state that it brought the local job into; None where it brought it into none."""
+    """The state that it put the local job into, if any."""
+    helps: str = ""
+    """The command that lets a blocked local job go on; empty if this does not say that it is blocked."""
 
 
 MOST_FOREIGN = 10
@@ -176,6 +176,8 @@ class LocalJob(Document):
         seen.text = render_text(evidence.verdict)
         if evidence.state is not None:
             seen.set("state", evidence.state.word)
+        if evidence.helps:
+            seen.set("helps", render_text(evidence.helps))
         if len(parent) > MOST_EVIDENCE:
             parent.remove(parent[0])
         return True
@@ -186,6 +188,7 @@ class LocalJob(Document):
             Evidence(
                 *(str(e.get("source")), str(e.get("said")), read_time(str(e.get("time"))), e.text or ""),
                 state=STATE_OF_WORD.get(str(e.get("state"))),
+                helps=str(e.get("helps", "")),
             )
             for e in self.element.iterfind("evidence/seen")
         ]

@@ -360,8 +360,8 @@ class LocalJobs:
         return self._store.value(int, f"SELECT min(started) FROM ({' UNION ALL '.join(starts)})", [job_id, job_id])
 
     def once_blocked(self, job_id: str, limit: int) -> "list[LocalJob]":
-        """The first local jobs of a grid job that were held or blocked at some time, or are."""
-        return self._local_jobs(" AND instr(document, '>blocked: ') ORDER BY number LIMIT ?", job_id, limit)
+        """The first local jobs of a grid job that are, or have been, held or blocked."""
+        return self._local_jobs(" AND instr(document, ' helps=\"') ORDER BY number LIMIT ?", job_id, limit)
 
     def attempt_ends(self, job_id: str) -> list[AttemptEnds]:
         """How the earlier attempts of a grid job's local jobs ended, the most frequent causes first."""

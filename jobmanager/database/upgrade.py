@@ -1,4 +1,4 @@
-"""A state folder of an earlier layout is brought up to ours: documents by small steps, columns derived anew."""
+"""Upgrades a job database of an earlier layout: documents in small steps, columns derived again."""
 
 import logging
 import time
@@ -22,7 +22,7 @@ _SECONDS = ("intended", "queue-time", "event-time", "signalled", "run", "reporte
 
 
 def renew_layout_4(document: etree._Element) -> None:
-    """Layout 4 had some times in seconds, and said how and why something ended in sentences only."""
+    """Layout 4 had some times in seconds, and said only in sentences how and why something ended."""
     if document.get("cancelled") and str(document.get("reason")).startswith("cannot be run: "):
         document.set("cancelled-by", "us")
     for element in (document, *document.iter("attempt", "seen", "phase", "gram")):
@@ -70,7 +70,7 @@ def _find_cause_4(job: LocalJob) -> Cause | None:
 
 
 def renew_layout_5(document: etree._Element) -> None:
-    """Layout 5 had no names of grid jobs, and other words for what keeps a job from going on."""
+    """Layout 5 had no names of grid jobs, and other words for what keeps a job waiting."""
     for element in document.findall("trouble"):
         element.tag = "problem"
     for element in (document, *document.findall("attempt")):
@@ -78,33 +78,36 @@ def renew_layout_5(document: etree._Element) -> None:
             element.set("wait-reason", str(element.attrib.pop("remark")))
 
 
-def keep_layout_6(document: etree._Element) -> None:
-    """Layout 6 had no hosts among its columns, and kept nothing of removed grid jobs: its documents are ours."""
+def keep_documents(document: etree._Element) -> None:
+    """Layouts 6 and 7 differ from the next ones in their columns and tables only."""
     del document
 
 
-def keep_layout_7(document: etree._Element) -> None:
-    """Layout 7 had no usage records, and no certificates' subjects and cores among its columns."""
-    del document
+def renew_layout_8(document: etree._Element) -> None:
+    """Layout 8 said only in a sentence which command lets a blocked local job go on."""
+    for seen in document.iter("seen"):
+        before, mark, helps = (seen.text or "").partition("blocked: ")
+        if mark and not before:
+            seen.set("helps", helps)
 
 
 STEPS: Mapping[int, Callable[[etree._Element], None]] = {
-    **{4: renew_layout_4, 5: renew_layout_5, 6: keep_layout_6, 7: keep_layout_7},
+    **{4: renew_layout_4, 5: renew_layout_5, 6: keep_documents, 7: keep_documents, 8: renew_layout_8},
 }
-"""By layout: what makes of one of its documents one of the next layout."""
+"""By layout: what turns one of its documents into one of the next layout."""
 
 
 def upgrade(store: Store, schema: str, layout: int) -> None:
-    """Bring the tables up to a layout, in one transaction; what was heard of batch systems stays as it is."""
+    """Bring the tables up to a layout in one transaction; what is not derived from documents stays as it is."""
     with store.transaction():
         found = store.layout
         if found is None or found == layout:
-            return  # somebody else was quicker
+            return  # another process was faster
         logger.info("job database %s: layout %d becomes %d", store.path, found, layout)
         indexes = "SELECT name FROM sqlite_schema WHERE type = 'index' AND sql IS NOT NULL"
         for index in store.values(indexes + " AND tbl_name IN ('grid_job', 'local_job', 'step')"):
             store.write(f"DROP INDEX {index}")
-        # They would go to the old tables with their names, and count what is copied twice.
+        # Triggers would stay on the renamed tables, and count what is copied twice.
         for trigger in store.values("SELECT name FROM sqlite_schema WHERE type = 'trigger'"):
             store.write(f"DROP TRIGGER {trigger}")
         for table in _DERIVED:
@@ -112,7 +115,7 @@ def upgrade(store: Store, schema: str, layout: int) -> None:
         for table in ("grid_job", "local_job"):
             store.write(f"ALTER TABLE {table} RENAME TO old_{table}")
         for statement in filter(str.strip, schema.split(";\n")):
-            # By a query: executemany takes no "CREATE ... IF NOT EXISTS" of what there is.
+            # As a query: executemany refuses "CREATE ... IF NOT EXISTS" of an existing table.
             list(store.query(statement))
         _copy(store, range(found, layout))
         for table in ("grid_job", "local_job"):
@@ -137,7 +140,7 @@ def _copy(store: Store, layouts: range) -> None:
 
 
 def _keep(store: Store, table: Table, condition: str, grid_job: str, damage: DamagedDocument) -> None:
-    """Keep the row of a document that cannot be read as it was, as far as the new table has its columns."""
+    """Copy the row of a document that cannot be read, as far as the new table has its columns."""
     known = store.values(f"SELECT name FROM pragma_table_info('old_{table.name}')")
     missing = {name: "0" if "NOT NULL" in kind else "NULL" for name, kind in table.kinds.items()}
     columns = {name: name if name in known else nothing for name, nothing in missing.items()}

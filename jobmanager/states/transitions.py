@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from lxml import etree
 
 from batch_adapters.states import Cause, Event, State
-from jobmanager.database.local_job import BLOCKED, Evidence, LocalJob
+from jobmanager.database.local_job import Evidence, LocalJob
 from sandbox.status import DriverStatus
 
 if TYPE_CHECKING:  # the monitor, which applies events, needs no adapter
@@ -128,7 +128,7 @@ def _put_wait_reason(job: LocalJob, status: "LocalStatus", asked: int, source: s
         return False
     job.wait_reason, job.helps = wait_reason, helps
     if wait_reason and helps:
-        job.put_evidence(Evidence(source, wait_reason, asked, f"{BLOCKED}{helps}"))
+        job.put_evidence(Evidence(source, wait_reason, asked, f"blocked: {helps}", helps=helps))
     return True
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from jobmanager.database.database import DamagedDocument, Database, UnknownJob
 from jobmanager.database.grid_job import GridJob
-from jobmanager.database.local_job import BLOCKED, LocalJob, Outcome
+from jobmanager.database.local_job import LocalJob, Outcome
 from jobmanager.database.times import render_time
 from jobmanager.site.account import Account
 from jobmanager.states.failures import count_refusals, find_refusal
@@ -155,9 +155,8 @@ def _read_blocks(database: Database, job_id: str) -> Iterator[tuple[int, str]]:
     numbers: dict[tuple[int, str], list[int]] = {}
     for local_job in database.local_jobs.once_blocked(job_id, _MOST_READ):
         for seen in local_job.evidence():
-            if seen.verdict.startswith(BLOCKED):
-                words = f"{seen.said}: {seen.verdict.removeprefix(BLOCKED)}"
-                numbers.setdefault((seen.when, words), []).append(local_job.index)
+            if seen.helps:
+                numbers.setdefault((seen.when, f"{seen.said}: {seen.helps}"), []).append(local_job.index)
     for (when, words), of_words in numbers.items():
         shown = ", ".join(map(str, of_words[:_SHOWN_NUMBERS])) + (" …" if len(of_words) > _SHOWN_NUMBERS else "")
         yield when, f"blocked, number {shown}: {words}"

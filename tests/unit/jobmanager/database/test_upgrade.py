@@ -10,6 +10,7 @@ from batch_adapters.states import State
 from jobmanager.database.database import FIRST_LAYOUT, LAYOUT, Database, DatabaseError
 from jobmanager.database.documents import load_schema
 from jobmanager.database.upgrade import STEPS, renew_layout_4, renew_layout_5
+from jobmanager.views.logs import read_history
 
 RECORDED = Path(__file__).parents[3] / "recorded"
 
@@ -96,6 +97,11 @@ def test_what_was_called_otherwise_has_its_name_of_today() -> None:
     renew_layout_5(document)
     renewed = b'<local-job state="unsubmitted" wait-reason="Priority"><attempt wait-reason="Held"/></local-job>'
     assert etree.tostring(document) == renewed
+
+
+def test_what_blocked_a_local_job_is_known_after_the_upgrade(tmp_path: Path) -> None:
+    history = read_history(Database(restore(tmp_path, 8)), "h5w5kl8u")
+    assert (1795375300, "blocked, number 1: JobHeldUser: scontrol release 17_3") in history
 
 
 def test_what_was_heard_of_batch_systems_stays(tmp_path: Path) -> None:

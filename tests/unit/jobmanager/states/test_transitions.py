@@ -384,7 +384,8 @@ BLOCKED = replace(status("PD", PENDING, None, "JobHeldUser"), helps="scontrol re
 def test_what_blocks_a_job_is_evidence_with_the_command_that_helps() -> None:
     job = submitted_job()
     assert apply_status(job, BLOCKED, 5, "queue")
-    assert job.evidence() == [Evidence("queue", "JobHeldUser", 5, "blocked: scontrol release 17_3")]
+    helps = "scontrol release 17_3"
+    assert job.evidence() == [Evidence("queue", "JobHeldUser", 5, f"blocked: {helps}", helps=helps)]
 
 
 @pytest.mark.parametrize(

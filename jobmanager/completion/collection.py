@@ -1,4 +1,4 @@
-"""The end of a grid job: its outputs become one tar, and its state is judged."""
+"""The end of a grid job: its outputs are gathered into one tar, and its success is judged."""
 
 import itertools
 import logging
@@ -26,6 +26,7 @@ from jobmanager.states.aggregation import Due, Task, judge, next_task
 from jobmanager.states.changes import change_in_parts
 from jobmanager.states.driver_status import read_driver_status, status_file
 from jobmanager.states.failures import find_due
+from jobmanager.submission.credential_copies import bring_credentials
 from sandbox.files import TarLimits, open_unlinked, remove_folder
 from sandbox.gather import NO_FOLDER, End, Extra, Gathered, write_output
 from sandbox.pack import FOLDER_FLAGS
@@ -35,40 +36,45 @@ Verdict = tuple[State, str | None]
 """A grid job's final state, and a sentence about what went wrong, if anything did."""
 
 _LONGEST_LOG = 1 << 26
-"""Bytes of a grid job's log that go into its tar: a program may have made it any length."""
+"""Bytes of a grid job's log in its tar: programs can make the log arbitrarily long."""
 logger = logging.getLogger(__name__)
 
 
 def collect_grid_job(account: Account, job_id: str) -> None:
-    """Gather the outputs of a grid job whose local jobs have all ended, and put its final state.
+    """Gather the outputs of a grid job whose local jobs have all ended, and set its final state.
 
-    Where one of them turns out to have failed, and is to be tried again, nothing is gathered yet. Done again after a
-    crash, it writes the same bytes.
+    Nothing is gathered yet if one of them turns out to have failed and will be retried. After a crash, this can be
+    repeated, and writes the same bytes.
 
-    :raises SandboxError, OSError, DatabaseError, Unreachable: not now; nothing half-made stays.
+    :raises SandboxError, OSError, DatabaseError, Unreachable: not now; nothing incomplete is left.
     """
     database = account.database
     if not prove_ends(account, job_id, lambda: database.local_jobs.each(job_id)):
-        logger.warning("%s is not over: the batch system shows local jobs that were told to have ended", job_id)
+        logger.warning("%s is not over: the batch system shows local jobs that seemed to have ended", job_id)
         return
     ask_for_causes(account, job_id, lambda: database.local_jobs.each(job_id))
     _note_lost_folder(account, job_id)
     if find_due(database, job_id) is not Due.NEVER:
         logger.info("%s is not over: some of its local jobs failed, and may be tried again", job_id)
         return
-    # Before the transaction: reading all the outputs may take minutes, in which everybody could write nothing.
+    # All work on files is outside transactions: nobody can write to the database during one.
     job = database.grid_jobs.get(job_id)
     keep_summary(database, job, *_ask_for_summary(account, job))
     gathered = _gather(account, job_id)
     undelivered = deliver_outputs(account, database.grid_jobs.get(job_id))
+    if not _is_over(database, job_id):
+        return
+    _remove_credentials(account, job_id)
     job = database.grid_jobs.change(job_id, lambda job: _end(account, job, undelivered))
+    if not job.state.is_final:
+        bring_credentials(account, job_id)
+        return
     logger.info("%s %s: %d files gathered, %s", job_id, job.state.word, gathered.files, job.reason or "no faults")
-    if job.state.is_final:
-        _remove_gathered(account, job_id, gathered)
+    _remove_gathered(account, job_id, gathered)
 
 
 def keep_summary(database: Database, job: GridJob, summary: Mapping[str, str], problem: str = "") -> None:
-    """Keep what the outputs amount to, or why nobody says so, and how much is in GRAM's files before any delivery."""
+    """Record the summary, or why there is none, and the sizes of GRAM's files before anything is delivered to them."""
     sizes = job.sizes_before or measure_files(job)
 
     def put(job: GridJob) -> None:
@@ -81,7 +87,7 @@ def keep_summary(database: Database, job: GridJob, summary: Mapping[str, str], p
 
 
 def _note_lost_folder(account: Account, job_id: str) -> None:
-    """No local job's outputs are back where something else has taken the place of the folder that they lay in."""
+    """Record that all outputs are lost, if something else is in the place of the folder with them."""
     results = account.places.results(job_id)
     if results.is_symlink() or not results.is_dir():
 
@@ -115,26 +121,26 @@ def _gather(account: Account, job_id: str) -> Gathered:
 
 
 def _remove_gathered(account: Account, job_id: str, gathered: Gathered) -> None:
-    """Remove the outputs that the tar holds whole; texts and status files stay, for those who look at local jobs.
+    """Remove outputs that are completely in the tar; texts and status files stay, for `samgrid log` and the page.
 
-    Only now: before the end is written, whoever begins anew must find them. A kill here costs no more than their room.
+    This comes after the end is committed, because a repeated collection needs them. A kill here wastes only disk space.
     """
     try:
         results = os.open(account.places.results(job_id), FOLDER_FLAGS)
-    except OSError:  # it is no folder any more: nothing of it was gathered
+    except OSError:  # no longer a folder: nothing was gathered from it
         return
-    # One that a host brought back meanwhile, long given up, is not in the tar.
+    # Outputs that a host, given up long ago, brought back meanwhile are not in the tar.
     for job in itertools.compress(account.database.local_jobs.lines(job_id), gathered.complete):
         name = f"{render_stem(job_id, str(job.local_id))}.output"
         try:
             remove_folder(Path(name), results)
         except OSError as error:
-            logger.warning("%s %s stays, though it is in the tar: %s", job_id, name, error)
+            logger.warning("%s %s cannot be removed, though it is in the tar: %s", job_id, name, error)
     os.close(results)
 
 
 def _find_replaced(account: Account, job_id: str) -> set[int]:
-    """Local jobs in the place of whose outputs are another's: a batch system that lost its memory uses ids again."""
+    """Local jobs whose outputs were overwritten by another's: a batch system that lost its state reuses ids."""
     replaced = set()
     for local_id, indexes in account.database.local_jobs.with_one_id(job_id).items():
         index = read_driver_status(status_file(account, job_id, local_id)).index
@@ -143,14 +149,14 @@ def _find_replaced(account: Account, job_id: str) -> set[int]:
 
 
 def output_limits(account: Account) -> TarLimits:
-    """What the outputs of one grid job may measure."""
+    """The limits for the outputs of one grid job."""
     settings = account.configuration.sandbox
     return TarLimits(settings.max_output_files, settings.max_output_size * 1_000_000)
 
 
 @contextmanager
 def open_extras(account: Account, job_id: str, judge: Callable[[GridJob], Verdict]) -> Iterator[Mapping[str, Extra]]:
-    """The files of the job manager's own in a grid job's tar: its log and its document."""
+    """The job manager's own files in a grid job's tar: the log and the document."""
     with tempfile.TemporaryFile(dir=account.places.grid_job(job_id)) as document:
         document.writelines(_render_document(account, job_id, judge))
         document.seek(0)
@@ -158,7 +164,7 @@ def open_extras(account: Account, job_id: str, judge: Callable[[GridJob], Verdic
 
 
 def _read_log(path: Path) -> bytes:
-    """What was logged; nothing where a program has put something else in the place of the log."""
+    """The log; empty if a program has put something else in its place."""
     try:
         log = open_unlinked(path)
     except OSError:
@@ -168,9 +174,9 @@ def _read_log(path: Path) -> bytes:
 
 
 def _render_document(account: Account, job_id: str, judge: Callable[[GridJob], Verdict]) -> Iterator[bytes]:
-    """The grid job's document as it will be, but for the time of its end, so that it is the same in each attempt.
+    """The grid job's final document, without the time of the end, so that a repeated collection writes the same.
 
-    It comes part by part: with all its local jobs inside, it may be larger than the memory.
+    It is rendered in parts, because with all its local jobs it may be larger than the memory.
     """
     job = account.database.grid_jobs.get(job_id)
     job.sizes_before = None
@@ -185,31 +191,35 @@ def _render_document(account: Account, job_id: str, judge: Callable[[GridJob], V
     yield end
 
 
+def _is_over(database: Database, job_id: str) -> bool:
+    """False if the batch system has queued a local job again while outputs were gathered."""
+    is_over = next_task(database.local_jobs.count(job_id), database.grid_jobs.get(job_id).cancelled) is Task.COLLECT
+    if not is_over:
+        logger.warning("%s is not over: the batch system queued a local job again meanwhile", job_id)
+    return is_over
+
+
 def _end(account: Account, job: GridJob, undelivered: str) -> None:
-    if next_task(account.database.local_jobs.count(job.job_id), job.cancelled) is not Task.COLLECT:
-        logger.warning("%s is not over: the batch system queued a local job again meanwhile", job.job_id)
-        return
-    _remove_credentials(account, job.job_id)
-    put_end(job, _judge(account, job), undelivered)
+    if _is_over(account.database, job.job_id):
+        put_end(job, _judge(account, job), undelivered)
 
 
 def _remove_credentials(account: Account, job_id: str) -> None:
-    """Before the end is written: nobody would look for them after a kill in between, and nobody needs them any more."""
+    """Remove the copies of credentials before the end is committed: after a kill in between, nobody else would."""
     try:
         remove_folder(account.places.credentials(job_id))
     except OSError as error:
-        logger.warning("%s the copies of its credentials stay: %s", job_id, error)
+        logger.warning("%s the copies of its credentials cannot be removed: %s", job_id, error)
 
 
 def put_end(job: GridJob, verdict: Verdict, undelivered: str) -> None:
-    """End a grid job; what could not be delivered is told beside the verdict."""
+    """End a grid job; its reason also names what could not be delivered."""
     state, reason = verdict
     job.reason = "; ".join(filter(None, (reason, undelivered))) or None
     job.end(state, time.time())
 
 
 def _judge(account: Account, job: GridJob) -> Verdict:
-    """The grid job's final state, and a sentence about what went wrong, if anything did."""
     local_jobs = account.database.local_jobs
     ends = local_jobs.count_ends(job.job_id)
     failed = ends.total() - ends["succeeded"]
@@ -221,7 +231,7 @@ def _judge(account: Account, job: GridJob) -> Verdict:
 
 
 def render_failures(account: Account, job: GridJob, count: int, first: int) -> str:
-    """So many local jobs of a grid job failed, and why the first of them did, by its index."""
+    """How many local jobs of a grid job failed, and why the first one did; ``first`` is its index."""
     local_job = account.database.local_jobs.get(job.job_id, first)
     words = _last_output(account, job, local_job)
     attempt = f" (attempt {local_job.attempt})" if local_job.attempt > 1 else ""
@@ -247,10 +257,10 @@ def read_last_output(path: Path) -> str:
 
 
 def _ask_for_summary(account: Account, job: GridJob) -> tuple[Mapping[str, str], str]:
-    """The handler's summary, or why there is none: a handler that fails or hangs here never costs the outputs."""
+    """The handler's summary, or why there is none; a handler that fails or hangs here does not endanger the outputs."""
     asked = asking(account, job.job_id, "summary")
     try:
-        if hangs := asked.find_hangs():  # it may have ended the worker, and would again
+        if hangs := asked.find_hangs():  # it may have killed the worker, and would do so again
             raise HandlerHung(hangs[-1])
         if (deaths := asked.count_deaths()) >= MOST_DEATHS:
             raise HandlerError(f"the process that asked it has ended {deaths} times")

@@ -1,4 +1,4 @@
-"""What people were told of ends and stalls (docs/notification.md): kept beside the job database, for whoever tells."""
+"""Which notifications have been sent (docs/notification.md), in a file beside the job database."""
 
 import json
 from contextlib import suppress
@@ -9,28 +9,29 @@ from jobmanager.site.account import Account
 from sandbox.files import replace_file
 
 _LATEST = 1e11
-"""Seconds since the epoch that are believed."""
+"""Later times, in seconds since the epoch, are not believed."""
 _DAY = 86_400
-"""Seconds in which an end is told, or not at all."""
+"""Seconds after which nobody is notified of an end any more."""
+_EARLIER_NAMES = {"begun": "since", "told": "sent", "tries": "attempts", "troubled": "stalled_since"}
 
 
 @dataclass
 class Notified:
-    """What was told, by grid job and event as ``ID/EVENT``; times in seconds since the epoch."""
+    """What has been sent. Keys are ``ID/EVENT`` (grid job and event), times are seconds since the epoch."""
 
-    begun: float
-    """What ended before is not told: who sets a command is not told of the past."""
-    told: dict[str, float] = field(default_factory=dict)
-    tries: dict[str, int] = field(default_factory=dict)
-    """How often a command was begun of which it is not known how it ended."""
-    troubled: dict[str, float] = field(default_factory=dict)
-    """Since when each open grid job has not gone on."""
+    since: float
+    """Nobody is notified of earlier ends: they are older than the setting of the command."""
+    sent: dict[str, float] = field(default_factory=dict)
+    attempts: dict[str, int] = field(default_factory=dict)
+    """How often a command was started whose result is unknown."""
+    stalled_since: dict[str, float] = field(default_factory=dict)
+    """By open grid job: since when it has made no progress."""
 
     @classmethod
     def read(cls, account: Account, now: float) -> Self:
-        """As it was written last; where nobody did, or it cannot be read, nothing was told since the monitor started.
+        """What was last written; if there is nothing readable, nothing was sent since the monitor started.
 
-        :raises OSError: it is there, but cannot be opened.
+        :raises OSError: the file exists, but cannot be opened.
         """
         with suppress(FileNotFoundError):
             if found := cls._read(account.places.notified.read_bytes()):
@@ -41,31 +42,31 @@ class Notified:
 
     @classmethod
     def _read(cls, data: bytes) -> Self | None:
-        """What a file says; None of one that is damaged."""
+        """The content of a file; None if it is damaged."""
         try:
-            found = cls(**json.loads(data))
-            numbers = (found.begun, *found.told.values(), *found.tries.values(), *found.troubled.values())
+            found = cls(**{_EARLIER_NAMES.get(name, name): value for name, value in json.loads(data).items()})
+            numbers = (found.since, *found.sent.values(), *found.attempts.values(), *found.stalled_since.values())
         except (ValueError, TypeError, AttributeError, RecursionError):
             return None
         return found if all(type(number) in (int, float) and 0 <= number < _LATEST for number in numbers) else None
 
     def write(self, account: Account) -> None:
-        """Keep it, whatever happens next."""
+        """Keep it, durably."""
         replace_file(account.places.notified, json.dumps(asdict(self)).encode())
 
     def find_unsent(self, account: Account, now: float) -> list[tuple[str, str]]:
-        """Grid jobs and outcomes that are to be told, the eldest end first."""
-        ended = account.database.grid_jobs.list_ended_since(max(self.begun, now - _DAY))
-        return [(job_id, outcome) for job_id, outcome in ended if f"{job_id}/{outcome}" not in self.told]
+        """Grid jobs and outcomes that have not been sent, the oldest end first."""
+        ended = account.database.grid_jobs.list_ended_since(max(self.since, now - _DAY))
+        return [(job_id, outcome) for job_id, outcome in ended if f"{job_id}/{outcome}" not in self.sent]
 
     def forget(self, now: float) -> None:
-        """Forget what nobody asks for any more."""
-        stalled = {f"{job_id}/stalled" for job_id in self.troubled}
-        self.told = {key: when for key, when in self.told.items() if key in stalled or now - when < 2 * _DAY}
+        """Drop what is no longer needed."""
+        stalled = {f"{job_id}/stalled" for job_id in self.stalled_since}
+        self.sent = {key: when for key, when in self.sent.items() if key in stalled or now - when < 2 * _DAY}
 
 
 def has_unsent(account: Account, now: float) -> bool:
-    """True where somebody waits to be told of an end, or it cannot be known: whoever tells will say why."""
+    """True if somebody has to be notified of an end, or if that cannot be known: then samgrid-notify says why."""
     if not account.configuration.notification.command:
         return False
     try:

@@ -6,12 +6,12 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+from jobmanager.database.details import ATTEMPTS, PHASES
 from jobmanager.database.documents import load_schema, read_document
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.grid_jobs import GRID_JOBS, STEPS, GridJobs
 from jobmanager.database.local_job import LocalJob
-from jobmanager.database.local_jobs import ATTEMPTS, COUNTED, LOCAL_JOBS, LocalJobs
-from jobmanager.database.phases import PHASES
+from jobmanager.database.local_jobs import COUNTED, LOCAL_JOBS, LocalJobs
 from jobmanager.database.sqlite import DamagedDocument, DatabaseError, Store, Table
 
 _KEPT = "SELECT * FROM local_job_count WHERE number"

@@ -5,6 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jobmanager.database.details import ATTEMPTS, PHASES, Attempts, Phases
 from jobmanager.database.events import SCHEMA as EVENTS
 from jobmanager.database.events import Events
 from jobmanager.database.grid_jobs import (
@@ -19,8 +20,7 @@ from jobmanager.database.grid_jobs import (
     UnknownJob,
     Unreported,
 )
-from jobmanager.database.local_jobs import ATTEMPTS, COUNTS, LOCAL_JOBS, LiveJob, LocalJobLine, LocalJobs
-from jobmanager.database.phases import PHASES, Phases
+from jobmanager.database.local_jobs import COUNTS, LOCAL_JOBS, LiveJob, LocalJobLine, LocalJobs
 from jobmanager.database.sqlite import QUARANTINE, DamagedDocument, DatabaseError, Quarantine, Quarantined, Store
 from jobmanager.database.usage import RECORDS, REMOVED, Accounting, UsageRecords
 
@@ -76,6 +76,7 @@ class Database:
         self.grid_jobs = GridJobs(self._store)
         self.local_jobs = LocalJobs(self._store)
         self.phases = Phases(self._store)
+        self.attempts = Attempts(self._store)
         self.events = Events(self._store)
         self.quarantine = Quarantine(self._store)
         self.usage = UsageRecords(self._store)

@@ -1,43 +1,38 @@
 """The job database's local jobs: their documents, and a few columns derived from them as indexes."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from batch_adapters.states import STATE_OF_WORD, State
-from jobmanager.database.phases import PHASES
+from jobmanager.database.details import ATTEMPTS, PHASES, column_of
 from jobmanager.database.sqlite import Quarantine, Store, Table, render_array
 
 if TYPE_CHECKING:  # lists and counts are read without XML: "samgrid status" never loads lxml
     from jobmanager.database.local_job import LocalJob
 
 
-def _text(attribute: str, kind: str = "TEXT") -> tuple[str, Callable[["LocalJob"], object]]:
-    """A column with the text of an attribute, which `Field` would read more slowly."""
-    return kind, lambda job: job.element.get(attribute)
-
-
 LOCAL_JOBS = Table(
     "local_job",
     {"grid_job": "TEXT NOT NULL", "number": "INTEGER NOT NULL"},
     {
-        "state": _text("state", "TEXT NOT NULL"),
-        "batch": _text("batch", "TEXT NOT NULL"),
-        "local_id": _text("id"),
-        "token": _text("token"),
-        "array": _text("array"),
-        "wait_reason": _text("wait-reason"),
-        "helps": _text("helps"),
-        "outcome": _text("outcome"),
-        "cause": _text("cause"),
+        "state": column_of("state", "TEXT NOT NULL"),
+        "batch": column_of("batch", "TEXT NOT NULL"),
+        "local_id": column_of("id"),
+        "token": column_of("token"),
+        "array": column_of("array"),
+        "wait_reason": column_of("wait-reason"),
+        "helps": column_of("helps"),
+        "outcome": column_of("outcome"),
+        "cause": column_of("cause"),
         "submitted": ("INTEGER", attrgetter("submitted_time")),
         "started": ("INTEGER", attrgetter("started_time")),
         "ended": ("INTEGER", attrgetter("ended_time")),
         "cpu_seconds": "REAL",
-        "host": _text("host"),
-        "reason": _text("reason"),
+        "host": column_of("host"),
+        "reason": column_of("reason"),
         "document": ("BLOB NOT NULL", lambda job: job.to_bytes()),
     },
     lambda grid_job, job: [((grid_job, job.index), job)],
@@ -62,21 +57,6 @@ LOCAL_JOB_ATTRIBUTES = {
     "reason": "local_job.reason",
 }
 """The column of each attribute that a column has as it is."""
-ATTEMPTS = Table(
-    "attempt",
-    {**LOCAL_JOBS.key, "attempt": "INTEGER NOT NULL"},
-    {
-        name: LOCAL_JOBS.columns[name]
-        for name in ("local_id", "started", "ended", "cpu_seconds", "cause", "reason", "host")
-    },
-    lambda grid_job, job: [
-        ((grid_job, job.index, number), past) for number, past in enumerate(job.earlier_attempts(), 1)
-    ],
-    ("attempt_by_end ON attempt (ended)",),
-    "WITHOUT ROWID",
-)
-"""Earlier attempts, all of which failed."""
-
 COUNTS = """
 CREATE TABLE IF NOT EXISTS local_job_count (
     grid_job TEXT NOT NULL, state TEXT NOT NULL, outcome TEXT NOT NULL, number INTEGER NOT NULL,
@@ -147,29 +127,6 @@ class Blocked:
     """What the batch system says of why."""
     helps: str
     """The command that lets the first go on, or all of them."""
-
-
-@dataclass(frozen=True)
-class AttemptEnds:
-    """Local jobs whose attempt of that number ended for the same cause."""
-
-    attempt: int
-    cause: str
-    count: int
-    last: int | None
-    """When the last of them ended, seconds since the epoch."""
-
-
-@dataclass(frozen=True, slots=True)
-class EarlierAttempt:
-    """One that failed, and was made again; times in seconds since the epoch, None where nothing is known."""
-
-    index: int
-    """Of its local job."""
-    started: int | None
-    ended: int | None
-    cause: str | None
-    host: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,20 +320,6 @@ class LocalJobs:
         """The first local jobs of a grid job that are, or have been, held or blocked."""
         return self._local_jobs(" AND instr(document, ' helps=\"') ORDER BY number LIMIT ?", job_id, limit)
 
-    def attempt_ends(self, job_id: str) -> list[AttemptEnds]:
-        """How the earlier attempts of a grid job's local jobs ended, the most frequent causes first."""
-        sql = (
-            "SELECT attempt, coalesce(cause, 'no cause known'), count(*), max(ended) FROM attempt WHERE grid_job = ?"
-            " GROUP BY attempt, cause ORDER BY attempt, 3 DESC"
-        )
-        return [AttemptEnds(*row) for row in self._store.query(sql, [job_id])]
-
-    def earlier_attempts(self, job_id: str) -> list[EarlierAttempt]:
-        """The attempts of a grid job's local jobs before the present ones, in the order of these, then of time."""
-        columns = "number, started, ended, cause, host"
-        sql = f"SELECT {columns} FROM attempt WHERE grid_job = ? ORDER BY number, attempt.attempt"
-        return [EarlierAttempt(*row) for row in self._store.query(sql, [job_id])]
-
     def last_end(self, job_id: str) -> int:
         """When the last of a grid job's local jobs ended, seconds since the epoch; 0: none has."""
         return self._store.value(int, "SELECT max(ended) FROM local_job WHERE grid_job = ?", [job_id]) or 0
@@ -475,11 +418,6 @@ class LocalJobs:
         # The plus keeps SQLite from searching all that is under the token.
         sql = "SELECT 1 FROM local_job WHERE batch = ? AND {} = ? AND +token = ? LIMIT 1"
         return any(any(self._store.query(sql.format(name), [batch, array, token])) for name in ("array", "local_id"))
-
-    def earlier_ids(self, grid_job: str) -> set[str]:
-        """The ids that local jobs of a grid job had in earlier attempts, from the index only."""
-        sql = "SELECT local_id FROM attempt WHERE grid_job = ? AND local_id IS NOT NULL"
-        return set(self._store.values(sql, [grid_job]))
 
     def tokens_in_doubt(self) -> set[str]:
         """The tokens of which some local jobs have no id yet."""

@@ -253,7 +253,7 @@ def find_orphans(database: Database, system: BatchSystem, statuses: Iterable[Loc
     in_doubt = database.local_jobs.tokens_in_doubt()
     batch_of = functools.cache(database.grid_jobs.batch_of)
     is_registered = functools.cache(functools.partial(database.local_jobs.is_registered, system.adapter.name))
-    earlier_ids = functools.cache(database.local_jobs.earlier_ids)
+    earlier_ids = functools.cache(database.attempts.ids)
     for status in statuses:
         match = _TOKEN.fullmatch(status.token)
         if match is None or not status.is_alive or status.token in in_doubt:

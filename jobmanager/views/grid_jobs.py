@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jobmanager.database.database import DamagedDocument, Database, Overview, Quarantined, StepLine
+from jobmanager.database.details import PhaseSum
 from jobmanager.database.grid_jobs import find_current_steps
 from jobmanager.database.local_jobs import LocalJobLine
-from jobmanager.database.phases import PhaseSum
 from jobmanager.database.times import render_time
 from jobmanager.site.account import Account, find_outage
 from jobmanager.views.text import (
@@ -140,7 +140,7 @@ def find_details(account: Account, job_id: str, now: float) -> dict[str, object]
         "being_cancelled": job.cancelled and not job.state.is_final,
         "repeats": job.repeats,
         "problem": job.problem,
-        "retries": sum(ends.count for ends in account.database.local_jobs.attempt_ends(job_id)),
+        "retries": sum(ends.count for ends in account.database.attempts.ends(job_id)),
         "not_tried_again": count_refusals(job, account.database.local_jobs.failed(job_id)),
         "may_end": None if end is None else render_time(end),
         "stalled": list(progress.silent),
@@ -257,7 +257,7 @@ def _render_retries(database: Database, job: "GridJob") -> list[tuple[str, str]]
     """How many attempts were made beside the first ones, and why which local jobs get no other one."""
     from jobmanager.states.failures import count_refusals
 
-    made = sum(ends.count for ends in database.local_jobs.attempt_ends(job.job_id))
+    made = sum(ends.count for ends in database.attempts.ends(job.job_id))
     refusals = count_refusals(job, database.local_jobs.failed(job.job_id))
     words = ", ".join(f"{count} ({refusal})" for refusal, count in refusals.items())
     return [("retries", f"{made} made" + (f"; not again: {words}" if words else ""))] if job.retries else []

@@ -163,7 +163,7 @@ def _read_blocks(database: Database, job_id: str) -> Iterator[tuple[int, str]]:
 
 
 def _read_retries(database: Database, job: GridJob) -> Iterator[tuple[int, str]]:
-    ends = database.local_jobs.attempt_ends(job.job_id)
+    ends = database.attempts.ends(job.job_id)
     for attempt in sorted({end.attempt for end in ends}):
         causes = {str(end.cause): end.count for end in ends if end.attempt == attempt}
         last = max((end.last or 0 for end in ends if end.attempt == attempt), default=0)

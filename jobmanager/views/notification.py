@@ -1,8 +1,8 @@
-"""``samgrid-notify``: has the site's command tell people of grid jobs that have ended or stalled, each once.
+"""``samgrid-notify``: runs the site's command when a grid job has ended or stalled, once for each event.
 
-A worker of the monitor becomes this program. What was told is kept beside the job database, so that it outlives any
-process. An end is told at least once: a mail that comes twice, after a kill at the wrong moment, harms nobody, one that
-never comes leaves somebody waiting. So nobody is told again whose command failed, or did not answer.
+A worker of the monitor becomes this program. What was sent is recorded beside the job database. After a kill at the
+wrong moment, a notification is sent again: a second mail harms nobody, but without one somebody might wait for ever. A
+command that fails or does not end is not repeated.
 """
 
 import argparse
@@ -29,17 +29,17 @@ from sandbox.files import locked
 
 STALLED = "stalled"
 EXPIRING = "expiring"
-_MOST_TRIES = 3
-"""How often a command is begun where whoever ran it was killed each time."""
+_MOST_ATTEMPTS = 3
+"""How often a command is started if the process that runs it is killed each time."""
 _LONGEST_WORDS = 500
 _PASSED = re.compile(
     r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LC_\w+|TZ|TMPDIR|(?:https?|all|no)_proxy|(?:HTTPS?|ALL|NO)_PROXY|SAMGRID_\w+"
 )
-"""The variables that the command gets: whoever started the monitor may have had secrets in others."""
+"""The only variables that the command gets: others may hold secrets of whoever started the monitor."""
 
 
 def main(argv: list[str]) -> int:
-    """Tell all that there is to tell now; `TRY_LATER` where not everything could be told."""
+    """Send everything that is due; `TRY_LATER` if something could not be sent."""
     parser = argparse.ArgumentParser(prog="samgrid-notify", description=__doc__)
     parser.add_argument("--state-dir", required=True)
     account = open_account(parser.parse_args(argv).state_dir)
@@ -55,7 +55,7 @@ def main(argv: list[str]) -> int:
 
 
 class Notifier:
-    """Tells of one account's grid jobs."""
+    """Notifies people of one account's grid jobs."""
 
     def __init__(self, account: Account, now: float) -> None:
         """``now`` is in seconds since the epoch."""
@@ -63,68 +63,70 @@ class Notifier:
         self._database = account.database
         self._settings = account.configuration.notification
         self._now = now
-        self._memory = Notified.read(account, now)
+        self._notified = Notified.read(account, now)
 
     def notify(self) -> None:
-        """Run the command for each end and each stall that was not told.
+        """Run the command for each end and each stall that has not been sent.
 
-        :raises OSError, DatabaseError: what was told cannot be written down, or the job database cannot be read.
+        :raises OSError, DatabaseError: what was sent cannot be recorded, or the job database cannot be read.
         """
-        memory = self._memory
-        for job_id, event in memory.find_unsent(self._account, self._now):
-            self._tell(job_id, event)
+        notified = self._notified
+        for job_id, event in notified.find_unsent(self._account, self._now):
+            self._notify(job_id, event)
         open_ids = [job.id for job in self._database.grid_jobs.list_open()]
-        memory.troubled = {job_id: since for job_id, since in memory.troubled.items() if job_id in open_ids}
+        notified.stalled_since = {
+            job_id: since for job_id, since in notified.stalled_since.items() if job_id in open_ids
+        }
         for job_id in open_ids:
             self._check_open(job_id)
-        memory.forget(self._now)
-        memory.write(self._account)
+        notified.forget(self._now)
+        notified.write(self._account)
 
     def try_command(self, job_id: str) -> str:
-        """Run the command for a grid job as if nobody had been told of it; what went wrong, if anything did."""
+        """Run the command for a grid job, whether it was sent before or not; what went wrong, if anything did."""
         status = self._find_status(job_id)
         event = status["outcome"] or STALLED
-        return self._run_command(f"{job_id}/{event}", event, list(self._find_troubles(job_id, status)), status)
+        return self._run_command(f"{job_id}/{event}", event, list(self._list_problems(job_id, status)), status)
 
     def _check_open(self, job_id: str) -> None:
-        """Tell of a grid job that has not gone on for long; once it goes on, the next time may be told again."""
+        """Notify of a grid job that has stalled; if it goes on and stalls again, notify again."""
         status = self._find_status(job_id)
         self._check_credentials(job_id)
-        why = list(self._find_troubles(job_id, status)) if status else []
+        why = list(self._list_problems(job_id, status)) if status else []
         if not why:
-            self._memory.troubled.pop(job_id, None)
-            self._memory.told.pop(f"{job_id}/{STALLED}", None)
+            self._notified.stalled_since.pop(job_id, None)
+            self._notified.sent.pop(f"{job_id}/{STALLED}", None)
             return
         silent_for = self._account.configuration.monitor.stall_time if status.get("stalled") else 0
-        since = min(self._memory.troubled.get(job_id, self._now), self._now - silent_for)
-        self._memory.troubled[job_id] = since
+        since = min(self._notified.stalled_since.get(job_id, self._now), self._now - silent_for)
+        self._notified.stalled_since[job_id] = since
         if self._now - since >= self._settings.patience:
-            self._tell(job_id, STALLED, why)
+            self._notify(job_id, STALLED, why)
 
     def _check_credentials(self, job_id: str) -> None:
-        """Tell of credentials that expire soon; once they are renewed, the next time may be told again."""
-        why = list(self._find_expiring(job_id))
+        """Notify of credentials that expire soon; once they are renewed, the next expiry is notified again."""
+        why = list(self._list_expiring(job_id))
         if why:
-            self._tell(job_id, EXPIRING, why)
+            self._notify(job_id, EXPIRING, why)
         else:
-            self._memory.told.pop(f"{job_id}/{EXPIRING}", None)
+            self._notified.sent.pop(f"{job_id}/{EXPIRING}", None)
 
-    def _find_expiring(self, job_id: str) -> Iterator[str]:
+    def _list_expiring(self, job_id: str) -> Iterator[str]:
         try:
             job = self._database.grid_jobs.get(job_id)
         except (DamagedDocument, UnknownJob):
             return
-        # The steps of a sequence have credentials of their own.
+        # Steps have their own credentials.
         for entry in [] if job.steps else job.credentials:
             if entry.expires is not None and entry.expires - self._now <= self._settings.expiry_warning:
                 yield f"{entry.name} {render_credential(entry, self._now)}"
 
-    def _find_troubles(self, job_id: str, status: Mapping[str, Any]) -> Iterator[str]:
-        """What keeps a grid job from going on, a sentence each, as `samgrid status` has it."""
+    def _list_problems(self, job_id: str, status: Mapping[str, Any]) -> Iterator[str]:
+        """What prevents a grid job from making progress, a sentence each, as in `samgrid status`."""
         if "quarantined" in status:
             yield status["quarantined"]
             return
-        if "problem" not in status:  # its document cannot be read: it will be in quarantine
+        if "problem" not in status:  # its document cannot be read, and it will be in quarantine
             return
         if status["problem"]:
             yield status["problem"]
@@ -137,7 +139,7 @@ class Notifier:
             yield render_silent(progress, stall_time)
 
     def _find_status(self, job_id: str) -> Mapping[str, Any]:
-        """What ``samgrid status --format json ID`` has; empty for one that was removed meanwhile."""
+        """The content of ``samgrid status --format json ID``; empty if the grid job was removed meanwhile."""
         rows = self._database.grid_jobs.overview(choice=Choice(ids=(job_id,)))
         if not rows:
             return {}
@@ -148,21 +150,21 @@ class Notifier:
         (status,) = json.loads(render_json(self._database, rows, silent_since, quarantined, details))
         return dict(status)
 
-    def _tell(self, job_id: str, event: str, why: Sequence[str] = ()) -> None:
+    def _notify(self, job_id: str, event: str, why: Sequence[str] = ()) -> None:
         key = f"{job_id}/{event}"
-        tries = self._memory.tries.pop(key, 0)
+        attempts = self._notified.attempts.pop(key, 0)
         status = self._find_status(job_id)
-        if key in self._memory.told or not status:
+        if key in self._notified.sent or not status:
             return
-        if tries < _MOST_TRIES:
-            self._memory.tries[key] = tries + 1
-            self._memory.write(self._account)
+        if attempts < _MOST_ATTEMPTS:
+            self._notified.attempts[key] = attempts + 1
+            self._notified.write(self._account)
             self._log(status, event, self._run_command(key, event, why, status))
-            self._memory.tries.pop(key)
+            self._notified.attempts.pop(key)
         else:
-            self._log(status, event, f"whoever ran the command was killed {tries} times")
-        self._memory.told[key] = self._now
-        self._memory.write(self._account)
+            self._log(status, event, f"the process that ran the command was killed {attempts} times")
+        self._notified.sent[key] = self._now
+        self._notified.write(self._account)
 
     def _run_command(self, key: str, event: str, why: Sequence[str], status: Mapping[str, Any]) -> str:
         """What went wrong, if anything did."""
@@ -186,7 +188,7 @@ class Notifier:
         return f"{how}: {words}" if words else how
 
     def _find_words(self, job_id: str) -> list[str]:
-        """Whom the request wants told."""
+        """Whom the request wants to be notified."""
         try:
             given = self._database.grid_jobs.get(job_id).request()
         except DamagedDocument:
@@ -194,8 +196,8 @@ class Notifier:
         return [str(word) for word in find_values(given, NOTIFY)]
 
     def _log(self, status: Mapping[str, Any], event: str, problem: str) -> None:
-        """Say in the grid job's log how it went; while the log goes into the tar, nothing may be added."""
-        done = f"INFO {status['id']} told of {event}: {self._settings.command[0]}"
+        """Log the result in the grid job's log; nothing may be added while the log is being put into the tar."""
+        done = f"INFO {status['id']} notified of {event}: {self._settings.command[0]}"
         line = f"WARNING {status['id']} notification of {event} failed: {problem}" if problem else done
         if status["state"] == "stage-out":
             print(line, file=sys.stderr)

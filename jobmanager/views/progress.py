@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jobmanager.database.database import Database
+from jobmanager.database.details import PhaseSum
 from jobmanager.database.local_jobs import Blocked
-from jobmanager.database.phases import PhaseSum
 from jobmanager.views.text import render_duration, render_line
 
 

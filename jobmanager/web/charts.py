@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from batch_adapters.states import State
 from jobmanager.database.database import LocalJobLine
-from jobmanager.database.local_jobs import EarlierAttempt
+from jobmanager.database.details import EarlierAttempt
 
 Earlier = Mapping[int, Sequence[EarlierAttempt]]
 """Earlier attempts by the number of their local job."""

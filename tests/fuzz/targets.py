@@ -772,7 +772,7 @@ TARGETS: Mapping[str, Target] = {
     "dataset": Target(_check_dataset, (NoFiles,), (b"# ours\n/etc/passwd\n", b"/etc/passwd\n/etc/passwd", b"a\n")),
     "notified": Target(
         _check_notified,
-        seeds=(b'{"begun": 1.5, "told": {"k3f9zq2m/done": 1.5}, "tries": {"a": 3}, "troubled": {"a": 1}}',),
+        seeds=(b'{"since": 1.5, "sent": {"k3f9zq2m/done": 1.5}, "attempts": {"a": 3}, "stalled_since": {"a": 1}}',),
     ),
     "log-lines": Target(_check_log_lines, seeds=(b"2026-11-23T01:02:03 INFO k3f9zq2m packed\n\x1b[2J\n",)),
     "live": Target(_check_live, seeds=(b"17\nevent 3\r\x1b[2Jevent 4\n",)),

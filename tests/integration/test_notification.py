@@ -55,7 +55,7 @@ def has_log(site: Samgrid, job_id: str, words: str) -> bool:
 
 def test_the_end_of_a_grid_job_is_told_once(site: Samgrid, tmp_path: Path) -> None:
     job_id = site.submit(REQUEST)
-    wait_until(lambda: has_log(site, job_id, f"{job_id} told of failed"))
+    wait_until(lambda: has_log(site, job_id, f"{job_id} notified of failed"))
     site("status")
     (message,) = read_told(tmp_path)
     assert (message["key"], message["notify"]) == (f"{job_id}/failed", ["maria@example.org", "higgs-group"])
@@ -76,7 +76,7 @@ def test_an_end_is_told_though_everything_is_killed_meanwhile(site: Samgrid, tmp
                 os.kill(pid, signal.SIGKILL)
     (tmp_path / "wait").unlink()
     site("status")  # it wakes the monitor, as there is something left to tell
-    wait_until(lambda: has_log(site, job_id, f"{job_id} told of failed"))
+    wait_until(lambda: has_log(site, job_id, f"{job_id} notified of failed"))
     assert [message["key"] for message in read_told(tmp_path)] == [f"{job_id}/failed"] * 2
 
 

@@ -8,8 +8,8 @@ from operator import attrgetter
 from adapters import Value
 from batch_adapters.states import STATE_OF_WORD
 from jobmanager.database.database import Choice, LocalJobLine, StepLine
+from jobmanager.database.details import EarlierAttempt
 from jobmanager.database.grid_job import GridJob
-from jobmanager.database.local_jobs import EarlierAttempt
 from jobmanager.database.times import read_time
 from jobmanager.site.account import Account
 from jobmanager.views.grid_jobs import render_counts
@@ -175,7 +175,7 @@ def read_grid_job_page(
     job = database.grid_jobs.get(job_id)
     (row,) = database.grid_jobs.overview(job_id)
     lines = list(database.local_jobs.lines(job_id))
-    attempts = database.local_jobs.earlier_attempts(job_id)
+    attempts = database.attempts.all_of(job_id)
     earlier = defaultdict[int, list[EarlierAttempt]](list)
     for past in attempts:
         earlier[past.index].append(past)

@@ -18,11 +18,11 @@ from batch_adapters.fork.adapter import FORK
 from batch_adapters.naming import Naming
 from batch_adapters.states import Cause, Event, State
 from jobmanager.database.database import Choice, Database, DatabaseError, LiveJob, UnknownJob
+from jobmanager.database.details import PhaseSum
 from jobmanager.database.documents import InvalidDocument, read_document
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob, Outcome
 from jobmanager.database.local_jobs import LocalJobs
-from jobmanager.database.phases import PhaseSum
 from jobmanager.database.sqlite import Store, Values
 from jobmanager.database.usage import Usage
 from jobmanager.states.registration import apply_events, create_local_jobs, register_local_jobs
@@ -775,7 +775,7 @@ def test_ids_of_earlier_attempts_are_known_without_their_documents(database: Dat
     with database.transaction():
         database.local_jobs.put("aaaaaaaa", [job])
         database._store.write("UPDATE local_job SET document = x'00'")
-    assert database.local_jobs.earlier_ids("aaaaaaaa") == {"aaaaaaaa-1.2"}
+    assert database.attempts.ids("aaaaaaaa") == {"aaaaaaaa-1.2"}
 
 
 def test_a_document_is_read_once_for_all_its_events_of_a_batch(

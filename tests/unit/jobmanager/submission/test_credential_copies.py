@@ -9,6 +9,7 @@ import pytest
 
 from batch_adapters.states import State
 from jobmanager.completion.collection import collect_grid_job
+from jobmanager.control.removal import remove_folder
 from jobmanager.database.database import Choice
 from jobmanager.database.grid_job import CredentialEntry, GridJob, Lapse
 from jobmanager.monitor.worker import do_task
@@ -233,3 +234,27 @@ def test_copies_go_with_the_end_of_the_grid_job_and_no_earlier(toy: ToySystem) -
         toy.database.local_jobs.put(GRID_JOB, [job])
     collect_grid_job(toy.account, GRID_JOB)
     assert (state_of(toy).is_final, folder.exists()) == (True, False)
+
+
+def test_copies_are_removed_while_others_can_write_and_come_back_where_a_local_job_does(
+    toy: ToySystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_ended(toy, "17")
+    folder, source = toy.account.places.credentials(GRID_JOB), toy.account.places.root / "token"
+    folder.mkdir(parents=True)
+    write_secret(source, make_token(LATER))
+    entry = CredentialEntry(TOKEN, str(source), expires=LATER)
+    toy.database.grid_jobs.change(GRID_JOB, lambda job: job.put_credentials([entry]))
+    toy.answers("queue")
+
+    def queue_again(removed: Path) -> int:
+        with toy.database.transaction():  # raises inside another one
+            job = toy.database.local_jobs.get(GRID_JOB, 1)
+            job.state, job.outcome = State.ACTIVE, None
+            toy.database.local_jobs.put(GRID_JOB, [job])
+        return remove_folder(removed)
+
+    monkeypatch.setattr("jobmanager.completion.collection.remove_folder", queue_again)
+    collect_grid_job(toy.account, GRID_JOB)
+    assert not toy.database.grid_jobs.get(GRID_JOB).state.is_final
+    assert (folder / TOKEN).read_bytes() == source.read_bytes()

@@ -114,7 +114,7 @@ def test_an_end_is_told_once_in_the_words_of_status(site: Account, hook: Hook) -
     }
     assert (status["name"], status["outcome"], status["local_jobs"]) == ("Z to mumu", "failed", 3)
     jsonschema.validate([status], json.loads(STATUS_SCHEMA.read_text()))
-    assert read_log(site).endswith(f"INFO {JOB} told of failed: {hook.program}\n")
+    assert read_log(site).endswith(f"INFO {JOB} notified of failed: {hook.program}\n")
 
 
 def test_every_outcome_is_an_event_and_old_names_count(site: Account, hook: Hook) -> None:
@@ -153,7 +153,7 @@ def test_an_end_that_was_told_long_ago_is_forgotten_not_told_again(site: Account
     for days in (0, 0.9, 2.5, 3):
         Notifier(site, NOW + days * 86_400).notify()
     assert hook.keys == [f"{JOB}/done"]
-    assert json.loads(site.places.notified.read_bytes())["told"] == {}
+    assert json.loads(site.places.notified.read_bytes())["sent"] == {}
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_whoever_is_killed_while_the_command_runs_has_it_run_again_but_not_for_e
     statuses = [run_program(site) for _ in range(5)]
     assert statuses == [-signal.SIGKILL] * 3 + [0, 0]
     assert hook.keys == [f"{JOB}/done"] * 3
-    assert read_log(site).count("notification of done failed: whoever ran the command was killed 3 times") == 1
+    assert read_log(site).count("notification of done failed: the process that ran the command was killed 3 times") == 1
 
 
 def test_one_that_was_killed_before_the_end_tells_what_the_next_does_not_tell_again(site: Account, hook: Hook) -> None:
@@ -261,8 +261,17 @@ def test_one_tells_at_a_time_and_says_what_keeps_it(site: Account, hook: Hook) -
     assert hook.keys == [f"{JOB}/done"]
 
 
+def test_what_an_earlier_version_sent_is_not_sent_again(site: Account, hook: Hook) -> None:
+    add_grid_job(site, JOB)
+    end(site)
+    record = {"begun": 1.5, "told": {f"{JOB}/done": NOW}, "tries": {}, "troubled": {}}
+    site.places.notified.write_text(json.dumps(record))
+    Notifier(site, NOW).notify()
+    assert hook.keys == []
+
+
 def test_a_memory_that_nobody_can_read_is_begun_anew(site: Account, hook: Hook) -> None:
-    site.places.notified.write_text('{"begun": ')
+    site.places.notified.write_text('{"since": ')
     add_grid_job(site, JOB)
     end(site)
     Notifier(site, NOW).notify()
@@ -375,7 +384,7 @@ def test_while_the_log_goes_into_the_tar_nothing_is_added_to_it(
         Notifier(site, NOW + later).notify()
     assert hook.keys == [f"{JOB}/stalled"]
     assert not site.places.log(JOB).exists()
-    assert f"{JOB} told of stalled" in capsys.readouterr().err
+    assert f"{JOB} notified of stalled" in capsys.readouterr().err
 
 
 def test_a_grid_job_that_ends_after_a_stall_is_told_of_as_well(site: Account, hook: Hook) -> None:
@@ -386,16 +395,16 @@ def test_a_grid_job_that_ends_after_a_stall_is_told_of_as_well(site: Account, ho
     end(site, when=NOW + PATIENCE)
     Notifier(site, NOW + PATIENCE + 1).notify()
     assert hook.keys == [f"{JOB}/stalled", f"{JOB}/done"]
-    assert json.loads(site.places.notified.read_bytes())["troubled"] == {}
+    assert json.loads(site.places.notified.read_bytes())["stalled_since"] == {}
 
 
 @pytest.mark.parametrize(
     "content",
     [
         b"[" * 100_000,
-        b'{"begun": "x"}',
-        b'{"begun": 1, "told": 3}',
-        b'{"begun": 1, "told": {"a": "b"}}',
+        b'{"since": "x"}',
+        b'{"since": 1, "sent": 3}',
+        b'{"since": 1, "sent": {"a": "b"}}',
         b"\0\xff",
         b"3",
     ],

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jobmanager.database.details import PhaseSum
 from jobmanager.database.local_jobs import Blocked
-from jobmanager.database.phases import PhaseSum
 from jobmanager.views.progress import (
     Progress,
     estimate_end,

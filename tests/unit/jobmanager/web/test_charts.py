@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from batch_adapters.states import State
 from jobmanager.database.database import LocalJobLine
-from jobmanager.database.local_jobs import EarlierAttempt
+from jobmanager.database.details import EarlierAttempt
 from jobmanager.web.charts import (
     HEIGHT,
     KINDS,

@@ -7,14 +7,14 @@ import subprocess
 from collections.abc import Callable, Sequence
 
 _BLOCK = 1 << 16
-_LAST_WORDS = 2000
+_LONGEST_STDERR = 2000
 
 
 class Child:
-    """A running child; its stdout goes to ``on_output`` block by block, of its stderr the last words are kept.
+    """A running child; its stdout goes to ``on_output`` in blocks, and the end of its stderr is kept.
 
-    An empty block says that its stdout has ended. It runs in ``/``, in a session of its own. Its stdin is a pipe that
-    closes when we die: so it knows.
+    An empty block means that its stdout has ended. It runs in ``/``, in its own session. Its stdin is a pipe that
+    closes when we die, so that it notices.
     """
 
     def __init__(
@@ -24,7 +24,7 @@ class Child:
         on_output: Callable[[bytes], None],
         stdin: int = subprocess.PIPE,
     ) -> None:
-        """``stdin``: a descriptor that is to be its standard input, instead of that pipe."""
+        """``stdin``: a descriptor to be used as standard input instead of that pipe."""
         self._selector = selector
         self._errors = b""
         self._process = subprocess.Popen(
@@ -45,7 +45,7 @@ class Child:
         return self._errors.decode(errors="replace").strip()
 
     def exit_status(self) -> int | None:
-        """None while it runs; then, once, its exit status, after the last of its output has been handed over."""
+        """None while it runs; then, once, its exit status, after all of its output has been handed over."""
         status = self._process.poll()
         if status is not None:
             self._drain()
@@ -53,12 +53,12 @@ class Child:
         return status
 
     def kill(self) -> None:
-        """End it now, with what it has started; what it had to say is lost."""
+        """Kill it and its children now; unread output is lost."""
         self._kill()
         self._close()
 
     def end(self) -> int:
-        """End it now, with what it has started, unless it has ended; its exit status, as from `exit_status`."""
+        """Kill it and its children, unless it has ended; its exit status, as from `exit_status`."""
         self._kill()
         self._drain()
         self._close()
@@ -69,7 +69,7 @@ class Child:
             try:
                 os.killpg(self._process.pid, signal.SIGKILL)
             except PermissionError:
-                # It runs as somebody else, through sudo: it ends when its input does, as it was told to.
+                # It runs as another user, through sudo: it ends when its input ends.
                 if self._process.stdin is not None:
                     self._process.stdin.close()
                     return
@@ -84,7 +84,7 @@ class Child:
 
     def _close(self) -> None:
         for pipe in self._pipes:
-            # A grandchild may hold the other end: then it is still registered.
+            # Still registered if a grandchild holds the other end.
             if pipe.fileno() in self._selector.get_map():
                 self._selector.unregister(pipe)
             pipe.close()
@@ -97,7 +97,7 @@ class Child:
         os.set_blocking(descriptor, False)
 
         def read() -> bool:
-            """Read one block; False at the end, or where there is nothing to read now."""
+            """Read one block; False at the end, or if there is nothing to read now."""
             try:
                 block = os.read(descriptor, _BLOCK)
             except BlockingIOError:
@@ -110,4 +110,4 @@ class Child:
         self._selector.register(descriptor, selectors.EVENT_READ, read)
 
     def _keep_errors(self, block: bytes) -> None:
-        self._errors = (self._errors + block)[-_LAST_WORDS:]
+        self._errors = (self._errors + block)[-_LONGEST_STDERR:]

@@ -1,4 +1,4 @@
-"""Waking the account's monitor, and starting it where none runs: what submit, status and the shims call."""
+"""Wakes the account's monitor, or starts it if none runs: for submit, status and the shims."""
 
 import contextlib
 import fcntl
@@ -16,7 +16,7 @@ from jobmanager.site.host import check_host
 from sandbox.files import open_own, take_lock
 
 OF_ALL, OF_EVENTS = "monitor: ", "events: "
-"""What lines of the monitor's answer begin with that are about no one grid job; with the second, all still go on."""
+"""How those lines of the monitor's answer begin that are about all grid jobs; after the second, all still go on."""
 _ANSWER_TIME = 5.0
 _MAX_ANSWER = 65536
 _LAYOUT_LINE = f"layout {LAYOUT}\n"
@@ -33,18 +33,18 @@ def socket_address(account: Account) -> Iterator[str]:
 
 
 def wake_monitor(account: Account) -> None:
-    """Make the monitor look at the database as soon as it can; nobody waits for that.
+    """Make the monitor read the database soon, without waiting for it.
 
-    :raises OSError: there is none, and none can be started. OtherHost: it would not work here.
+    :raises OSError: none runs, and none can be started. OtherHost: it would not work on this host.
     """
     check_host(account.places)
     try:
         with _connection(account) as connection:
             _end_other_version(account, connection)
-            return  # to connect is to wake
+            return  # connecting wakes it
     except (FileNotFoundError, ConnectionError):
         start_monitor(account)
-    except (TimeoutError, BlockingIOError):  # so many are waking it that it will wake
+    except (TimeoutError, BlockingIOError):  # many others are waking it
         return
 
 
@@ -57,9 +57,9 @@ def is_listening(account: Account) -> bool:
 
 
 def end_other_monitor(account: Account) -> None:
-    """End a monitor that works with another configuration than ours: what is submitted now shall be run with ours.
+    """End a monitor that has another configuration than ours, so that new grid jobs are run with ours.
 
-    Any of its tasks can be begun again, so it may be ended at any moment.
+    It can be ended at any moment, because all of its tasks can be repeated.
     """
     with contextlib.suppress(OSError), _connection(account) as connection:
         if _read_text(account.places.monitor_configuration) == render_fingerprint(account.configuration):
@@ -68,7 +68,7 @@ def end_other_monitor(account: Account) -> None:
 
 
 def _end_peer(connection: socket.socket) -> None:
-    # Seldom needed, and who accepts a request is in a hurry.
+    # Imported here because it is rarely needed, and acceptance must be fast.
     import select
     import signal
     import struct
@@ -83,9 +83,9 @@ def _end_peer(connection: socket.socket) -> None:
 
 
 def _end_other_version(account: Account, connection: socket.socket) -> None:
-    """End a monitor of another version: it cannot use the job database that we have brought up.
+    """End a monitor of another version: it cannot use the upgraded job database.
 
-    :raises ConnectionError: it was one.
+    :raises ConnectionError: it was of another version.
     """
     written = _read_text(account.places.monitor_configuration)
     if written and not written.startswith(_LAYOUT_LINE):
@@ -94,7 +94,7 @@ def _end_other_version(account: Account, connection: socket.socket) -> None:
 
 
 def render_fingerprint(configuration: Configuration) -> str:
-    """What tells one configuration from another: all its values, wherever they came from."""
+    """All values of a configuration, wherever they came from; differs for different configurations."""
     return f"{_LAYOUT_LINE}{replace(configuration, origins={})!a}"
 
 
@@ -106,11 +106,11 @@ def _read_text(path: Path) -> str:
 
 
 def ask_monitor(account: Account) -> str:
-    """Wake the monitor and hear what keeps it from working, a line per problem; where there is none, start one.
+    """Wake the monitor and get its problems, a line each; if there is no monitor, start one.
 
-    Each line starts with the grid job's id, or with `OF_ALL` or `OF_EVENTS` for a problem that concerns them all.
+    Each line starts with a grid job's id, or with `OF_ALL` or `OF_EVENTS` if the problem concerns all of them.
 
-    :raises OSError: there is no monitor, and none can be started. OtherHost: it would not work here.
+    :raises OSError: there is no monitor, and none can be started. OtherHost: it would not work on this host.
     """
     check_host(account.places)
     answer = ask_running_monitor(account)
@@ -120,22 +120,22 @@ def ask_monitor(account: Account) -> str:
 
 
 def ask_running_monitor(account: Account) -> str | None:
-    """As `ask_monitor`; None where there is no monitor."""
+    """As `ask_monitor`; None if there is no monitor."""
     try:
         return _ask(account)
-    except (FileNotFoundError, ConnectionError):  # none there, or killed while we spoke to it
+    except (FileNotFoundError, ConnectionError):  # there is none, or it was killed meanwhile
         return None
-    except (TimeoutError, BlockingIOError):  # the latter: too many are waiting for it already
+    except (TimeoutError, BlockingIOError):  # the latter: its queue of connections is full
         return f"{OF_ALL}no answer within {_ANSWER_TIME:g} s, see {account.places.monitor_log}\n"
 
 
 def start_monitor(account: Account) -> None:
-    """Start a monitor, unless one is just starting, fully detached: the caller's own descriptors stay the caller's."""
+    """Start a monitor, unless one is just starting, fully detached: it inherits none of the caller's descriptors."""
     import subprocess  # most callers find one
 
     log = open_own(account.places.monitor_log, os.O_APPEND)
     try:
-        # The lock is the new process' with the descriptor, until it listens (`note_started`) or dies.
+        # The new process inherits the lock with the descriptor, until it listens (`note_started`) or dies.
         if take_lock(log):
             subprocess.Popen(
                 account.program("samgrid-monitor"),
@@ -150,7 +150,7 @@ def start_monitor(account: Account) -> None:
 
 
 def note_started() -> None:
-    """Called by a monitor that listens: from now on callers find it."""
+    """Called by a monitor that listens, so that callers can find it."""
     with contextlib.suppress(OSError):  # a person's terminal, a journal's socket
         fcntl.flock(2, fcntl.LOCK_UN)
 

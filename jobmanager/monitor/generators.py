@@ -1,4 +1,4 @@
-"""Generators under supervision: started from a time, and started again when one dies, hangs or prints garbage."""
+"""Supervises event generators: starts each from a given time, and again when it dies, hangs or prints garbage."""
 
 import json
 import logging
@@ -20,19 +20,19 @@ from sandbox.files import replace_file
 logger = logging.getLogger(__name__)
 
 OVERLAP = 60
-"""Seconds that a generator replays at its start: a log may be out of order, and what was applied changes nothing."""
+"""Seconds that a generator replays at its start, because logs may be out of order; replayed events change nothing."""
 _LONGEST_SILENCE = 3600.0
-"""Seconds without output after which a generator is started anew (far longer than reading any log takes)."""
+"""Seconds without output after which a generator is restarted (far longer than reading any log takes)."""
 _DYING_TIME = 5.0
 """Seconds that a process may live after the end of its output."""
 _MOST_GARBAGE = 100
-"""Malformed lines in a row."""
+"""Malformed lines in a row after which a generator is restarted."""
 _LONGEST_LINE = 4096
 """Bytes; an event has at most 160."""
 
 
 class EventLines:
-    """The events in what one generator process prints, block by block, over torn lines and malformed ones."""
+    """Reads the events that one generator process prints, in blocks; lines may be torn or malformed."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -40,10 +40,10 @@ class EventLines:
         self._in_a_row = 0
         self.malformed = 0
         self.is_garbage = False
-        """True once so much was malformed that nothing more is believed."""
+        """True once too many lines were malformed; nothing more is read then."""
 
     def read_events(self, block: bytes) -> list[Event]:
-        """The events of all lines that are whole now; of the malformed lines the first is logged, all are counted."""
+        """The events of all complete lines; malformed lines are counted, and the first one is logged."""
         if self.is_garbage:
             return []
         *lines, self._torn = (self._torn + block).split(b"\n")
@@ -70,10 +70,10 @@ class EventLines:
 
 
 class Replays:
-    """Tells news from what a generator says again when it was started anew.
+    """Filters out events that a restarted generator repeats.
 
-    It then says all events from a second on, in the same order. So the n-th mention of an event is news if it was not
-    mentioned n times before its restart: equal events of one second (suspended, resumed, suspended) are all told.
+    It repeats all events from a second on, in the same order. So the n-th occurrence of an event is new if it occurred
+    less than n times before the restart: equal events of one second (suspended, resumed, suspended) all get through.
     """
 
     def __init__(self, since: int) -> None:
@@ -93,28 +93,28 @@ class Replays:
 
     def restart(self) -> int:
         """Note that a generator starts; the second from which."""
-        # What a later run says of the time before its start was told, and is forgotten here.
+        # Events from before the start of a later run are known, and forgotten here.
         self._asked_from = self.start_time if self._has_run else 0
         self._has_run = True
         self._run.clear()
         return self.start_time
 
     def read_news(self, events: Iterable[Event], now: int) -> list[Event]:
-        """Those events that were not said before; ``now`` in seconds since 1970."""
+        """The new ones of these events; ``now`` is in seconds since 1970."""
         news = []
         for event in events:
             self._run[event] += 1
             if event.timestamp < self._asked_from or self._run[event] <= self._known[event]:
                 continue
             self._known[event] += 1
-            # A stamp from the future must not make the next run start there.
+            # An event from the future must not make the next run start there.
             self._newest = max(self._newest, min(event.timestamp, now))
             news.append(event)
         self._forget_old()
         return news
 
     def _forget_old(self) -> None:
-        # All of a replay comes before any news: so counts of both kinds go together.
+        # A replay is complete before new events come, so both counts can be reduced together.
         if self.start_time >= self._forgotten + OVERLAP:
             self._forgotten = self.start_time
             self._known = Counter({event: n for event, n in self._known.items() if event.timestamp >= self._forgotten})
@@ -122,13 +122,13 @@ class Replays:
 
 
 class Generator:
-    """One generator, kept running; its events are handed over batch by batch.
+    """One generator, kept running; its events are handed over in batches.
 
-    Its selector's callbacks take its output; `supervise` and `keep_running` are called every second or so, never from
-    within a callback. A back-off between its starts keeps it from being started more than every 10 s for long.
+    Its output is read in the selector's callbacks. `supervise` and `keep_running` are called about every second,
+    outside of callbacks. A back-off keeps it from being started more often than every 10 s for long.
 
-    No one can tell a generator that hangs from one whose log has no news. So one that said nothing for the longest
-    silence is started anew: after a hang nothing is lost, and where all was well a few seconds are replayed.
+    A generator that hangs looks like one whose log has no news. So one that has been silent for too long is restarted:
+    nothing is lost after a hang, and otherwise only some seconds are replayed.
     """
 
     def __init__(
@@ -149,9 +149,9 @@ class Generator:
         self._output_ended = False
         self._heard = 0.0
         self.problem = ""
-        """Why it cannot be started, if it cannot."""
+        """Why it cannot be started; empty if it can."""
         self.death = ""
-        """How it ended, until it is started again: grid jobs go on meanwhile, by what the queue shows."""
+        """How it ended, until it is started again; meanwhile, states come from the queue."""
 
     def start(self) -> None:
         """Start it now.
@@ -168,7 +168,7 @@ class Generator:
         self.problem = self.death = ""
 
     def keep_running(self) -> None:
-        """Start it if it does not run and has waited for long enough; later each time."""
+        """Start it if it does not run and its back-off is over."""
         if self._child is not None or not self._backoff.allows(time.monotonic()):
             return
         try:
@@ -178,7 +178,7 @@ class Generator:
             self.problem = f"no events of {self._name}: {error}"
 
     def supervise(self) -> None:
-        """Notice that it ended; end it where it is of no use any more."""
+        """Notice that it has ended; end it if it is useless."""
         if self._child is None:
             return
         status = self._child.exit_status()
@@ -198,7 +198,7 @@ class Generator:
             self._end(logging.INFO, f"has said nothing for {self._silent_for():.0f} s: perhaps it hangs")
 
     def stop(self) -> None:
-        """End it; when it is started again, it replays what could not be applied."""
+        """End it; after the next start it replays what was not applied."""
         if self._child is not None:
             self._child.kill()
             self._child = None
@@ -208,7 +208,7 @@ class Generator:
 
     def _end(self, level: int, reason: str) -> None:
         words = self._child.last_output if self._child else ""
-        logger.log(level, "generator %s is started anew: it %s %s", self._name, reason, words)
+        logger.log(level, "generator %s is restarted: it %s %s", self._name, reason, words)
         if level >= logging.WARNING:
             self.death = f"generator {self._name} {reason}"
         self.stop()
@@ -217,13 +217,13 @@ class Generator:
         events = self._lines.read_events(block)
         if events:
             self._apply(events)
-        # Only now: the time that applying takes is not the generator's silence.
+        # Set last, because applying events is not the generator's silence.
         self._heard = time.monotonic()
         self._output_ended = not block
 
 
 class Generators:
-    """The monitor's generators, one per batch system in use, each started from the batch system's persistent time."""
+    """The monitor's generators, one for each batch system in use, each started from the committed time."""
 
     def __init__(
         self, account: Account, selector: selectors.BaseSelector, apply: Callable[[str, list[Event]], None]
@@ -234,7 +234,7 @@ class Generators:
         self._generators: dict[str, Generator] = {}
 
     def start(self, batch: str) -> None:
-        """Have a generator for that batch system, from now on."""
+        """Keep a generator for that batch system running from now on."""
         if batch not in self._generators:
             self._generators[batch] = Generator(
                 batch,
@@ -245,28 +245,27 @@ class Generators:
         self._generators[batch].keep_running()
 
     def supervise(self) -> None:
-        """Notice the generators that ended, and end those of no use; `start` starts them again, later each time."""
+        """Notice generators that have ended, and end useless ones; `start` starts them again after a back-off."""
         for generator in self._generators.values():
             generator.supervise()
 
     def problem(self) -> str:
-        """Why a generator cannot be started, if one cannot."""
+        """Why generators cannot be started; empty if all can."""
         return "; ".join(generator.problem for generator in self._generators.values() if generator.problem)
 
     def deaths(self) -> list[str]:
-        """How those ended that are to be started again."""
+        """How those ended that will be started again."""
         return [generator.death for generator in self._generators.values() if generator.death]
 
     def stop(self) -> None:
-        """End all generators; where one is started again, it replays what could not be applied."""
+        """End all generators; after the next start they replay what was not applied."""
         for generator in self._generators.values():
             generator.stop()
 
     def _find_command(self, batch: str) -> list[str]:
-        told = self._account.database.events.generator_time(batch) or 0
-        # Where the clock was set back, what is told now has stamps before the last.
-        # 0 would be now.
-        since = max(1, min(told, int(time.time())) - OVERLAP)
+        committed = self._account.database.events.generator_time(batch) or 0
+        # If the clock was set back, new events have earlier times than the last one. (-t 0 means now.)
+        since = max(1, min(committed, int(time.time())) - OVERLAP)
         module, path = self._find_source(batch)
         logger.info("generator %s reads %s from %d", batch, path, since)
         log = ("-l", str(path)) if path else ()
@@ -283,13 +282,13 @@ class Generators:
             return "events", settings.path
         if settings.source is EventSource.POLL or not system.adapter.event_module:
             return "poll", self._write_question(batch)
-        # Whoever reads it through a prefix does so because we may not even look.
+        # With a prefix we may not be allowed to look.
         if settings.path is not None and not settings.prefix and not settings.path.exists():
             raise FileNotFoundError(f"configuration [events] path: there is no {settings.path}")
         return system.adapter.event_module, settings.path or system.event_log
 
     def _write_question(self, batch: str) -> Path:
-        """What the poll module is to ask whom: a file, because a command line is for everybody to read."""
+        """Write what the poll module has to ask into a file, because everybody can read a command line."""
         path = self._account.places.root / f"poll-{batch}.json"
         question = {
             "batch_system": batch,

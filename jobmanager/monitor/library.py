@@ -1,4 +1,4 @@
-"""The job state monitor as a library: tells a listener of the state changes of the local jobs that are registered.
+"""The job state monitor as a library: reports state changes of registered local jobs to a listener.
 
 It needs no account and no database, only a generator: ours, Globus' own, or any program that prints 001 lines.
 """
@@ -22,9 +22,9 @@ from sandbox.files import replace_file
 logger = logging.getLogger(__name__)
 
 _LOOK = 1.0
-"""Seconds between two looks at the generator when nothing happens."""
+"""Seconds between two checks of the generator when nothing happens."""
 _UPKEEP = 10.0
-"""Seconds between two writings of the state file; each goes once through all kept events."""
+"""Seconds between two updates of the state file, each of which goes through all kept events."""
 
 Key = TypeVar("Key")
 ListenerKey = TypeVar("ListenerKey", contravariant=True)
@@ -39,14 +39,14 @@ class NotRegistered(LookupError):
 
 
 class JobStateMonitorListener(Protocol[ListenerKey]):
-    """Who wants to know; all calls come from the monitor's own thread, one after another."""
+    """Receives state changes; all calls come from the monitor's own thread, one after another."""
 
     def job_state_changed(self, key: ListenerKey, timestamp: int, state: State, exit_code: int) -> None:
-        """A job changed its state, in a second since 1970; the exit code means something in DONE and FAILED only."""
+        """A job changed its state at a second since 1970; the exit code is valid for DONE and FAILED only."""
 
 
 class Registry(Generic[Key]):
-    """Which local id has which key, and the events to be delivered, now or when their id gets a key; thread-safe."""
+    """The keys of local ids, and events to be delivered now or when their id gets a key; thread-safe."""
 
     def __init__(self, cache_time: float) -> None:
         """``cache_time``: seconds for which events of ids without a key are kept."""
@@ -84,7 +84,7 @@ class Registry(Generic[Key]):
             self._next.extend(events)
 
     def take(self, now: float) -> tuple[Key, Event] | None:
-        """The next event whose id has a key; those before it, whose ids have none, are kept from now on."""
+        """The next event whose id has a key; earlier ones, whose ids have none, are kept."""
         with self._lock:
             while self._next:
                 event = self._next.popleft()
@@ -94,7 +94,7 @@ class Registry(Generic[Key]):
         return None
 
     def forget_old(self, now: float) -> int | None:
-        """Forget what was kept for long enough; the oldest stamp of all that is still to be delivered, if any."""
+        """Forget events that were kept long enough; the oldest time of those that are still to be delivered, if any."""
         with self._lock:
             fresh = {
                 local_id: [(received, event) for received, event in kept if received > now - self._cache_time]
@@ -106,7 +106,7 @@ class Registry(Generic[Key]):
 
 
 class StateFile:
-    """Keeps the second from which the next generator has to start, as text in a file; without a path, nowhere."""
+    """Keeps the second from which the next generator must start, as text in a file; nowhere without a path."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path and path.absolute()
@@ -126,7 +126,7 @@ class StateFile:
         return int(text)
 
     def write_start_time(self, start_time: int) -> None:
-        """Write the whole file, if it changes, or nothing.
+        """Write the file if the time has changed.
 
         :raises OSError: it cannot be written; the old one stays.
         """
@@ -136,23 +136,23 @@ class StateFile:
         self._written = start_time
 
 
-class _Bell:
-    """Wakes the thread that selects, from any other."""
+class _Wakeup:
+    """Wakes the selecting thread from another thread."""
 
     def __init__(self, selector: selectors.BaseSelector) -> None:
         self._lock = threading.Lock()
         self._fd: int | None = (fd := os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
         selector.register(fd, selectors.EVENT_READ, lambda: os.eventfd_read(fd))
 
-    def ring(self) -> bool:
-        """False when nobody listens any more."""
+    def set(self) -> bool:
+        """False if it is closed."""
         with self._lock:
             if self._fd is not None:
                 os.eventfd_write(self._fd, 1)
             return self._fd is not None
 
     def close(self) -> None:
-        """From now on nobody listens."""
+        """Stop waking."""
         with self._lock:
             if self._fd is not None:
                 os.close(self._fd)
@@ -160,11 +160,11 @@ class _Bell:
 
 
 class JobStateMonitor(Generic[Key]):
-    """Supervises one generator and hands the events of registered local ids to a listener, in the generator's order.
+    """Supervises one generator and delivers the events of registered local ids to a listener, in their order.
 
-    Events of other ids are kept for a while and delivered when their id is registered. One object delivers each event
-    once, however often its generator is started. The state file holds the second from which the next object on it
-    has to replay: that one delivers the last minute again, to those who register again.
+    Events of other ids are kept for a while, and delivered when their id is registered. One object delivers each event
+    once, however often its generator is restarted. The state file holds the second from which the next object must
+    replay; that one delivers the last minute again for ids that are registered again.
     """
 
     def __init__(
@@ -194,31 +194,31 @@ class JobStateMonitor(Generic[Key]):
         self._generator = Generator("of the job state monitor", self._selector, self._find_command, self._take)
         self._is_closing = False
         self._next_upkeep = 0.0
-        self._bell = _Bell(self._selector)
+        self._wakeup = _Wakeup(self._selector)
         self._thread = threading.Thread(target=self._run, name="job state monitor", daemon=True)
         self._start()
 
     def register(self, local_id: str, key: Key) -> None:
-        """Have the listener told of a local job under a key, of the kept events first; returns without waiting for it.
+        """Report a local job to the listener under a key, its kept events first; returns at once.
 
         :raises AlreadyRegistered: the id has a key.
         :raises RuntimeError: the monitor is closed.
         """
         self._registry.register(local_id, key, time.monotonic())
-        if not self._bell.ring():
+        if not self._wakeup.set():
             raise RuntimeError(f"nothing will be heard of {local_id}: the job state monitor is closed")
 
     def unregister(self, local_id: str) -> None:
-        """Tell the listener no more of a local job; only a call that is just under way may still come to its end.
+        """Stop reporting a local job; a call that is under way may still end.
 
         :raises NotRegistered: the id has no key.
         """
         self._registry.unregister(local_id)
 
     def close(self) -> None:
-        """End the thread, after the listener's call that is under way, and the generator; the listener may call it."""
+        """End the thread (after a call that is under way) and the generator; the listener may call this, too."""
         self._is_closing = True
-        self._bell.ring()
+        self._wakeup.set()
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
@@ -256,7 +256,7 @@ class JobStateMonitor(Generic[Key]):
             self._release()
 
     def _release(self) -> None:
-        self._bell.close()
+        self._wakeup.close()
         self._selector.close()
 
     def _find_command(self) -> Sequence[str]:
@@ -265,11 +265,11 @@ class JobStateMonitor(Generic[Key]):
 
     def _take(self, events: list[Event]) -> None:
         self._registry.put(self._replays.read_news(events, int(time.time())))
-        # Here, so that the listener's time does not pass for the generator's silence.
+        # Here, so that the listener's time does not count as the generator's silence.
         self._deliver()
 
     def _deliver(self) -> None:
-        # No lock is held during a call: the listener, or who waits for it, may register and unregister.
+        # No lock is held during a call, so that the listener may register and unregister ids.
         while not self._is_closing and (due := self._registry.take(time.monotonic())):
             key, event = due
             try:
@@ -284,5 +284,5 @@ class JobStateMonitor(Generic[Key]):
         try:
             self._state_file.write_start_time(start_time if oldest is None else min(start_time, oldest))
         except OSError as error:
-            # Then the next replay is longer.
+            # Only the next replay is longer.
             logger.warning("the time to start from stays as it was written: %s", error)

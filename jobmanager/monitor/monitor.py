@@ -1,8 +1,8 @@
 """The job state monitor: one process per account that starts what has to run and keeps the database true.
 
-It supervises a generator per batch system in use, starts a worker per grid job to be submitted, cancelled or
-collected, applies events, and ends when nothing is left to do. It may die at any instruction: its successor reads
-everything from the database.
+It supervises a generator for each batch system in use, starts a worker for each grid job to be submitted, cancelled or
+collected, applies events, and ends when nothing is left to do. It can be killed at any instruction: all state is in the
+database.
 """
 
 import argparse
@@ -45,20 +45,20 @@ logger = logging.getLogger(__name__)
 _LOOK = 1.0
 """Seconds between two looks at the database when nobody wakes us."""
 _ALL = "monitor"
-"""Whose problem it is that concerns all grid jobs, in answers to callers."""
+"""Stands for all grid jobs in answers to callers."""
 _LEAST_ROOM = 65536
-"""Bytes; with less no transaction of any size can be committed."""
+"""Bytes on the disk, without which no transaction can be committed."""
 _LOCK_PATIENCE = 5.0
 """Seconds to wait for a predecessor that is just ending."""
 
 
 def _find_pace(settings: NotificationSettings) -> float:
-    """Seconds between two looks for grid jobs that do not go on: each takes a process."""
+    """Seconds between two checks for stalled grid jobs, each of which takes a process."""
     return min(60.0, settings.patience / 4)
 
 
 class _Fault:
-    """What one grid job's work has raised, time and again."""
+    """The exceptions that one grid job's work has raised."""
 
     def __init__(self) -> None:
         self.backoff = Backoff()
@@ -66,7 +66,7 @@ class _Fault:
         self._count = 0
 
     def put(self, grid_job: str, error: Exception) -> None:
-        """Count it; its traceback is told once."""
+        """Count an exception; the same traceback is logged once."""
         sentence = f"{type(error).__name__}: {error}"
         if sentence != self._sentence:
             logger.error("%s cannot go on: %s", grid_job, sentence, exc_info=error)
@@ -90,12 +90,12 @@ class Monitor:
         self._generators = Generators(account, self._selector, self._apply)
         self._server = WorkerClient(account, self._selector)
         self._workers = Workers(account, self._server.start)
-        # Apart from the others: programs may report while a worker still submits.
+        # Separate, because programs may report while a worker still submits.
         self._readers = Workers(account, self._server.start)
         self._notifiers = Workers(account, self._server.start)
         self._followers = Workers(account, self._server.start)
         self._open: set[str] | None = None
-        self._is_untold = False
+        self._has_unsent = False
         self._progress = ProgressReader(account)
         self._reports = GramReports(account)
         self._problem = ""
@@ -120,37 +120,35 @@ class Monitor:
         ready: list[tuple[selectors.SelectorKey, int]] = []
         while stay or self._idle_since is None or time.monotonic() - self._idle_since < self._settings.idle_time:
             try:
-                # Another may have taken over while this host hung.
+                # Another host may have taken over while this one hung.
                 check_host(self._account.places)
                 if self._is_due("stamp", STAMP_INTERVAL):
                     put_stamp(self._account.places)
                 for key, _ in ready:
                     key.data()
-                # While we rest, too: a worker that has ended keeps the selector ready until it is reaped.
+                # Even during a back-off: a worker that has ended keeps the selector ready until it is reaped.
                 self._server.supervise()
-                self._workers.reap()
-                self._readers.reap()
-                self._notifiers.reap()
-                self._followers.reap()
+                for workers in (self._workers, self._readers, self._notifiers, self._followers):
+                    workers.reap()
                 if self._backoff.allows(time.monotonic()):
                     if self._problem:
-                        # Nothing may have to be written just now: that alone does not mean that the problem is over.
+                        # That nothing has to be written now does not mean that the problem is over.
                         self._account.database.check_room()
                     self._work()
             except OtherHost:
                 raise
             except (DatabaseError, OSError) as error:
                 self._rest(error)
-            except Exception as error:  # whatever it is, who ends here ends the work for all grid jobs
+            except Exception as error:  # ending here would end the work on all grid jobs
                 logger.exception("a fault of the job manager's own")
                 self._rest(error)
             ready = self._selector.select(min(_LOOK, self._reports.due_in()))
 
     def _work(self) -> None:
         open_jobs = self._account.database.grid_jobs.list_open()
-        # After that: whoever is held back was so before it was accepted.
+        # After the list, because a grid job is held back before it is accepted.
         held_back = cancel_withdrawn(self._account)
-        # First: who waits for an end need not wait for the rest.
+        # First, because somebody may be waiting for an end.
         with self._alone("reports to GRAM", _ALL) as may_work:
             if may_work:
                 self._reports.report()
@@ -168,7 +166,7 @@ class Monitor:
         for job in open_jobs:
             self._generators.start(job.batch)
             with self._alone("task", job.id) as may_work:
-                # What cannot be read can be ended, by what the index knows.
+                # A grid job that cannot be read can still be cancelled by its index columns.
                 if may_work and job.id not in held_back and (job.id not in quarantined or job.cancelled):
                     self._start_task(job, structured.get(job.id))
         if self._is_due("progress", self._settings.progress_interval):
@@ -188,9 +186,9 @@ class Monitor:
 
     @contextmanager
     def _alone(self, part: str, grid_job: str) -> Iterator[bool]:
-        """One grid job's share of a part of the work, to be done if this is true; what it raises is its own problem.
+        """Contain what one grid job's part of the work raises; false while the part must not be done, after a failure.
 
-        Only what concerns them all goes on: a database that cannot be written, a process that cannot be started.
+        Errors that concern all grid jobs pass: the database cannot be written, a process cannot be started.
         """
         fault = self._faults.get((part, grid_job))
         now = time.monotonic()
@@ -202,7 +200,7 @@ class Monitor:
                 self._account.database.quarantine.put(damage, time.time())
         except (DatabaseError, OSError):
             raise
-        except Exception as error:  # noqa: BLE001 the others go on, and it is told with its traceback
+        except Exception as error:  # noqa: BLE001 the others go on, and it is logged with its traceback
             fault = fault or self._faults.setdefault((part, grid_job), _Fault())
             fault.put(grid_job, error)
             fault.backoff.wait(now)
@@ -211,7 +209,7 @@ class Monitor:
                 self._faults.pop((part, grid_job), None)
 
     def _report_quarantined(self) -> Mapping[str, Quarantined]:
-        """The grid jobs to be left alone; of each that is new its own log tells, and ours."""
+        """The grid jobs in quarantine; new ones are logged in the monitor's log and in their own."""
         quarantined = self._account.database.quarantine.list()
         for name in quarantined.keys() - self._quarantined.keys():
             logger.error("%s %s", name, quarantined[name].sentence)
@@ -229,7 +227,7 @@ class Monitor:
             if not any(database.find_damages(name)):
                 with database.transaction():
                     database.quarantine.lift(name)
-                logger.info("%s is in quarantine no more: its documents can be read", name)
+                logger.info("%s is no longer in quarantine: its documents can be read", name)
 
     def _start_task(self, job: OpenGridJob, steps: Sequence[StepLine] | None) -> None:
         database = self._account.database
@@ -245,7 +243,7 @@ class Monitor:
             self._workers.start(task, job.id, job.cancelled)
 
     def _rest(self, error: Exception) -> None:
-        """Nothing can be written, or started, now: what the generators said meanwhile, they will say again."""
+        """Pause because nothing can be written or started; the generators are stopped, and will replay their events."""
         logger.warning("%s: trying again later", error)
         self._problem = str(error)
         self._generators.stop()
@@ -263,7 +261,7 @@ class Monitor:
                 with self._alone("progress", grid_job) as may_work:
                     if may_work:
                         self._progress.read_grid_job(grid_job)
-            except OSError as error:  # one grid job's programs may have closed its folder; the others go on
+            except OSError as error:  # programs may have closed their grid job's folder; the others go on
                 logger.warning("%s no progress can be read: %s", grid_job, error)
         for grid_job in grid_jobs:
             if has_reports(self._account.places.reports(grid_job)):
@@ -272,25 +270,25 @@ class Monitor:
         self._readers.forget_all_but(grid_jobs)
 
     def _notify(self, ids: set[str]) -> None:
-        """Have people told at once of grid jobs that are open no more, and now and then of those that do not go on."""
+        """Start a notifier when a grid job has ended, and from time to time to look for stalled ones."""
         settings = self._account.configuration.notification
         if not settings.command:
             return
-        # At first, too: some may have ended while no monitor ran.
-        self._is_untold = self._is_untold or self._open is None or not self._open <= ids
+        # Also at the start: some may have ended while no monitor ran.
+        self._has_unsent = self._has_unsent or self._open is None or not self._open <= ids
         self._open = ids
         if (
-            self._is_untold
+            self._has_unsent
             or self._notifiers.problems()
             or (ids and self._is_due("notification", _find_pace(settings)))
         ):
-            was_busy = self._notifiers.are_busy  # one that runs may have looked before that end
+            was_busy = self._notifiers.are_busy  # a running one may have looked before that end
             self._notifiers.start(Task.NOTIFY, "all")
-            self._is_untold = self._is_untold and (was_busy or not self._notifiers.are_busy)
+            self._has_unsent = self._has_unsent and (was_busy or not self._notifiers.are_busy)
 
     @property
     def _is_notifying(self) -> bool:
-        return self._is_untold or self._notifiers.are_busy or bool(self._notifiers.problems())
+        return self._has_unsent or self._notifiers.are_busy or bool(self._notifiers.problems())
 
     def _is_due(self, duty: str, interval: float) -> bool:
         now = time.monotonic()
@@ -303,7 +301,7 @@ class Monitor:
         return [self._problem, _find_full_disk(self._account), self._generators.problem(), self._reports.problem]
 
     def _answer(self) -> None:
-        """Tell whoever connected what keeps us from working; that they connected is what wakes us."""
+        """Send our problems to whoever connects; the connection itself has woken us."""
         try:
             connection, _ = self._listener.accept()
         except BlockingIOError:
@@ -331,11 +329,10 @@ def main(argv: list[str]) -> int:
     account = open_account(options.state_dir)
     _log_to(account)
     with _only_monitor(account) as is_ours:
-        if is_ours:
-            account.places.monitor_configuration.write_text(render_fingerprint(account.configuration))
         if not is_ours:
             print(f"another monitor works for {account.places.root} already", file=sys.stderr)
             return 0
+        account.places.monitor_configuration.write_text(render_fingerprint(account.configuration))
         logger.info("monitor %d starts", os.getpid())
         while True:
             try:
@@ -344,7 +341,7 @@ def main(argv: list[str]) -> int:
             except OtherHost as error:
                 print(f"monitor {os.getpid()} ends: {error}", file=sys.stderr)
                 return 1
-            # Who found no listener from here on starts a monitor, which waits for our lock; who came before is served.
+            # Whoever finds no listener from now on starts a monitor, which waits for our lock.
             if not account.database.grid_jobs.list_open():
                 release_stamp(account.places)
                 logger.info("monitor %d ends: nothing to do", os.getpid())
@@ -352,7 +349,7 @@ def main(argv: list[str]) -> int:
 
 
 def _find_full_disk(account: Account) -> str:
-    """Said before anything of ours has failed: a batch system that waits for room has no events for us to write."""
+    """A problem before anything fails: a batch system that waits for disk space sends no events."""
     root = account.places.root
     return f"no space left on the disk of {root}" if shutil.disk_usage(root).free < _LEAST_ROOM else ""
 
@@ -374,11 +371,11 @@ def _listening(account: Account) -> Iterator[socket.socket]:
 
 @contextmanager
 def _only_monitor(account: Account) -> Iterator[bool]:
-    """Hold the account's lock, if it can be had within a few seconds."""
+    """Hold the account's lock, if it is free within a few seconds."""
     deadline = time.monotonic() + _LOCK_PATIENCE
     while True:
         with locked(account.places.monitor_lock) as lock:
-            # One that listens will serve whoever started us; one that does not may just be ending.
+            # A listening monitor serves whoever started us; one that does not listen may be ending.
             if lock is not None or is_listening(account) or time.monotonic() > deadline:
                 yield lock is not None
                 return

@@ -1,4 +1,4 @@
-"""The worker process: one task of one grid job, or a look at one batch system; or the server that forks workers."""
+"""The worker process: does one task of one grid job, or of the account; or is the server that forks workers."""
 
 import argparse
 import logging
@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 
 def main(argv: list[str]) -> int:
-    """Do one task, as `do_task`, or serve the monitor (``serve``)."""
+    """Do one task (see `do_task`), or serve the monitor (``serve``)."""
     parser = argparse.ArgumentParser(prog="samgrid-worker", description=__doc__)
     parser.add_argument("--state-dir", required=True)
     parser.add_argument("task", choices=["serve", *Task])
@@ -57,14 +57,14 @@ def main(argv: list[str]) -> int:
 
 
 def do_task(account: Account, task: Task, subject: str) -> int:
-    """Do one task; 0 when it is done, `TRY_LATER` or `POSTPONED` when the monitor shall start it again."""
+    """Do one task; 0 when it is done, another exit status when the monitor must start it again."""
     try:
         if task is Task.RECONCILE:
             reconcile_batch_system(account, subject)
         elif task is Task.WAKE:
             _wake_successor(account)
         elif task is Task.NOTIFY:
-            # It shows grid jobs as the command line does, which lies above us.
+            # A program, because it renders grid jobs, which a room above us does.
             command = account.program("samgrid-notify")
             os.execv(command[0], command)
         elif task is Task.CREDENTIALS:
@@ -87,32 +87,33 @@ def do_task(account: Account, task: Task, subject: str) -> int:
         return TRY_LATER
     except (OSError, SandboxError, DatabaseError, BatchError, UnknownBatchSystem) as error:
         print(" ".join(str(error).split()), file=sys.stderr)
-        # What we hold back ourselves has a pause of its own.
+        # Our own rate limit has its own pause.
         return POSTPONED if isinstance(error, Postponed) and not isinstance(error, RateLimited) else TRY_LATER
     return 0
 
 
 _PAUSE = 3.0
-"""Seconds; whoever ended a monitor for another configuration starts one with his own meanwhile."""
+"""Seconds for whoever ended the monitor because of another configuration to start one with it."""
 
 
 def _wake_successor(account: Account) -> None:
-    """Start a monitor in place of one that was killed, for who asks nothing, and so would wait for ever.
+    """Start a monitor in place of one that was killed, if somebody waits for news without asking.
 
-    That is GRAM where it reads events, and whoever is to be told.
+    That is GRAM if it reads events, and people who get notifications.
     """
     gram, grid_jobs = account.configuration.gram, account.database.grid_jobs
-    hears = gram.event_collector or gram.event_folder
-    if not hears and not account.configuration.notification.command:
+    reads_events = gram.event_collector or gram.event_folder
+    if not reads_events and not account.configuration.notification.command:
         return
     time.sleep(_PAUSE)
-    is_unheard = hears and any(reported_state(job.state) is not job.reported for job in grid_jobs.list_unreported())
-    if grid_jobs.list_open() or is_unheard or has_unsent(account, time.time()):
+    unreported = grid_jobs.list_unreported() if reads_events else []
+    has_news = any(reported_state(job.state) is not job.reported for job in unreported)
+    if grid_jobs.list_open() or has_news or has_unsent(account, time.time()):
         wake_monitor(account)
 
 
 def _empty_stdin() -> None:
-    """A program that a handler starts must not wait for what nobody will ever type."""
+    """Replace standard input by /dev/null: a program started by a handler must not wait for a person."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
@@ -124,7 +125,7 @@ class _Busy(Exception):
 
 def _do_task_of_grid_job(account: Account, task: Task, grid_job: str) -> None:
     if not account.database.grid_jobs.has(grid_job):
-        return  # it has ended, and was removed, since the monitor looked
+        return  # it was removed since the monitor looked
     _open_folders(account.places, grid_job)
     _log_to(account.places.log(grid_job))
     # A worker may outlive the monitor that started it.
@@ -132,12 +133,12 @@ def _do_task_of_grid_job(account: Account, task: Task, grid_job: str) -> None:
         if lock is None:
             raise _Busy
         if account.database.grid_jobs.get(grid_job).state.is_final:
-            return  # by a worker that has outlived its monitor
+            return  # ended by a worker that has outlived its monitor
         is_structured = bool(account.database.grid_jobs.steps(grid_job))
         if task is Task.COLLECT:
             _read_last_reports(account, grid_job)
             remove_half_made(account, grid_job)
-            # Nothing is logged into the grid job's own log now: it goes into the tar, which must stay the same.
+            # The grid job's log goes into the tar, so nothing may be added to it any more.
             _log_to(None)
             collect = collect_steps if is_structured else collect_grid_job
             collect(account, grid_job)
@@ -161,9 +162,9 @@ def _do_task_of_grid_job(account: Account, task: Task, grid_job: str) -> None:
 
 
 def _open_folders(places: StatePlaces, grid_job: str) -> None:
-    """Make a grid job's folders, and open what a program has closed."""
+    """Make a grid job's folders, and make those accessible that a program has closed."""
     for folder in (places.sandbox(grid_job), places.results(grid_job), places.reports(grid_job)):
-        # What a program has put in its place must not keep the grid job from ending.
+        # Whatever a program has put in their place must not prevent the grid job's end.
         with suppress(FileExistsError, FileNotFoundError, NotADirectoryError):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if stat.S_IMODE(folder.lstat().st_mode) & stat.S_IRWXU != stat.S_IRWXU:
@@ -171,7 +172,7 @@ def _open_folders(places: StatePlaces, grid_job: str) -> None:
 
 
 def _log_unused(account: Account, grid_job: str) -> None:
-    """Say first of all what GRAM's clients always write, and this grid job does not use."""
+    """Log which attributes of GRAM's clients this grid job does not use, as the first line of its log."""
     job = account.database.grid_jobs.get(grid_job)
     if job.origin is None or not job.origin.unused or account.places.log(grid_job).stat().st_size:
         return
@@ -184,7 +185,7 @@ def _find_hangs(account: Account, grid_job: str) -> list[str]:
 
 
 def _refuse_hopeless(account: Account, grid_job: str) -> None:
-    """Ask no handler again with which workers have ended too often: they could not say so."""
+    """Refuse a handler that has hung, or killed its workers, too often: such workers cannot say so themselves."""
     if len(_find_hangs(account, grid_job)) >= MOST_HANGS:
         raise HandlerError(_render_hangs(account, grid_job))
     deaths = sum(asking(account, grid_job, what).count_deaths() for what in FIRST_QUESTIONS)
@@ -194,7 +195,7 @@ def _refuse_hopeless(account: Account, grid_job: str) -> None:
     sentence = f"handler {job_type} was asked {deaths} times, and each time the process that asked it ended"
     if deaths >= MOST_DEATHS:
         raise HandlerError(sentence)
-    logger.warning("%s %s: it is given up after %d times", grid_job, sentence, MOST_DEATHS)
+    logger.warning("%s %s: it will be given up after %d times", grid_job, sentence, MOST_DEATHS)
 
 
 def _render_hangs(account: Account, grid_job: str) -> str:
@@ -204,7 +205,7 @@ def _render_hangs(account: Account, grid_job: str) -> str:
 
 
 def _read_last_reports(account: Account, grid_job: str) -> None:
-    """Read what is left of reports; a folder that a program has closed must not keep its grid job from ending."""
+    """Read the last reports; a folder that a program has closed must not prevent the grid job's end."""
     try:
         read_reports(account, grid_job)
     except OSError as error:

@@ -1,10 +1,10 @@
-"""The workers' server: a resident process that has everything loaded and forks one worker for each task.
+"""The workers' server: a resident process that has everything loaded, and forks a worker for each task.
 
-The monitor speaks to it through a socket, its standard input: ``start NUMBER TASK SUBJECT`` and ``kill NUMBER``. What
-became of a worker goes back as ``NUMBER STATUS LAST WORDS``. A handler, which is an experiment's code, and the job
-database are opened in workers only. A worker dies with its server. One that ends something, or looks, may outlive the
-monitor, as does the server then; one that begins something may hang in a handler, where no other monitor could end it,
-so it is told to end: where a submission is on its way it hears the answer first (`submission.submit.uninterrupted`).
+The monitor sends it ``start NUMBER TASK SUBJECT`` and ``kill NUMBER`` through a socket, its standard input. The answer
+is ``NUMBER STATUS STDERR`` when a worker has ended. Only workers load handlers (an experiment's code) and open the job
+database. A worker dies with its server. When the monitor dies, workers that begin something get a SIGTERM, because they
+may hang in a handler and the next monitor could not end them; one that is just submitting waits for the answer first
+(`submission.submit.uninterrupted`). The other workers finish their tasks, and the server then ends.
 """
 
 import gc
@@ -26,20 +26,20 @@ from jobmanager.states.aggregation import Task
 from sandbox.driver import load_template
 
 _BLOCK = 1 << 16
-_LAST_WORDS = 2000
+_LONGEST_STDERR = 2000
 
 
 @dataclass(eq=False)
 class _Worker:
-    """A worker that nobody has waited for yet, so that its pid cannot be another's."""
+    """A worker that has not been waited for, so that its pid cannot be reused."""
 
     number: int
     task: Task
     pid: int
     end: int
-    """A descriptor that can be read once it has ended."""
+    """A pidfd: readable once the worker has ended."""
     errors: int
-    """The other end of its standard error."""
+    """Our end of its standard error."""
     words: bytes = b""
 
     def read_errors(self) -> bool:
@@ -48,7 +48,7 @@ class _Worker:
             block = os.read(self.errors, _BLOCK)
         except BlockingIOError:
             return False
-        self.words = (self.words + block)[-_LAST_WORDS:]
+        self.words = (self.words + block)[-_LONGEST_STDERR:]
         return bool(block)
 
     def close(self) -> None:
@@ -57,7 +57,7 @@ class _Worker:
 
 
 class WorkerServer:
-    """Forks workers, and tells the monitor how each has ended."""
+    """Forks workers, and reports to the monitor how each has ended."""
 
     def __init__(self, connection: socket.socket, work: Callable[[Task, str], int]) -> None:
         """``work`` does a task in the forked worker; its result is the exit status."""
@@ -69,7 +69,7 @@ class WorkerServer:
         self._selector.register(connection, selectors.EVENT_READ, self._on_message)
 
     def serve(self) -> None:
-        """Work until the monitor is gone and the last worker has ended."""
+        """Serve until the monitor is gone and the last worker has ended."""
         while self._is_wanted or self._workers:
             for key, _ in self._selector.select():
                 key.data()
@@ -112,7 +112,7 @@ class WorkerServer:
         self._selector.register(worker.errors, selectors.EVENT_READ, lambda: self._read_errors(worker))
 
     def _read_errors(self, worker: _Worker) -> None:
-        # It may have been reaped since the loop found both readable.
+        # The loop may have found both descriptors readable, and has reaped it since.
         if worker.number in self._workers and not worker.read_errors():
             self._selector.unregister(worker.errors)
 
@@ -125,9 +125,9 @@ class WorkerServer:
         self._report(worker.number, status, worker.words)
 
     def _bury(self, worker: _Worker) -> int:
-        """The exit status of a worker that has ended, or is just ending; nothing of it stays."""
+        """Wait for a worker that has ended or is ending, and close everything; its exit status."""
         status = os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1])
-        # Once: a block takes all that a pipe holds, and what the worker has started may go on writing for ever.
+        # One read: a block holds all that a pipe does, and the worker's children may write for ever.
         worker.read_errors()
         for descriptor in (worker.end, worker.errors):
             if descriptor in self._selector.get_map():
@@ -137,7 +137,7 @@ class WorkerServer:
         return status
 
     def _kill(self, number: int) -> None:
-        """End a worker with what it has started, before anything else is done: its successor needs its lock."""
+        """Kill a worker and its children at once: its successor needs its lock."""
         worker = self._workers.get(number)
         if worker is None:
             return
@@ -147,23 +147,23 @@ class WorkerServer:
 
     @staticmethod
     def _kill_group(worker: _Worker) -> None:
-        """End what a handler has started."""
-        with suppress(ProcessLookupError):  # it has not made its group yet, and has started nothing
+        """Kill what a handler has started."""
+        with suppress(ProcessLookupError):  # it has no group yet, so no children either
             os.killpg(worker.pid, signal.SIGKILL)
 
     def _report(self, number: int, status: int, words: bytes) -> None:
-        with suppress(BrokenPipeError, ConnectionResetError):  # the monitor is gone, some of our words unread
+        with suppress(BrokenPipeError, ConnectionResetError):  # the monitor is gone
             self._connection.send(b"%d %d %s" % (number, status, words))
 
     def _become_worker(self, server: int, errors_read: int, errors: int, task: Task, subject: str) -> NoReturn:
-        """Do a task in this process, which was just forked, and end it: without what the server has in its memory."""
+        """Do a task in this process, which was just forked, and exit."""
         status = 1
         try:
             os.setsid()
             die_with_parent()
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             if os.getppid() != server:
-                os._exit(status)  # it died before it could take us along
+                os._exit(status)  # the server died before die_with_parent took effect
             os.dup2(errors, sys.stderr.fileno())
             self._forget(errors_read, errors)
             status = self._work(task, subject)
@@ -174,7 +174,7 @@ class WorkerServer:
             os._exit(status)
 
     def _forget(self, *descriptors: int) -> None:
-        """Close what a worker must not hold."""
+        """Close the server's descriptors."""
         self._selector.close()
         self._connection.close()
         for worker in self._workers.values():
@@ -184,19 +184,19 @@ class WorkerServer:
 
 
 def serve(work: Callable[[Task, str], int]) -> None:
-    """Serve whoever holds the other end of standard input; programs that workers start get an empty one."""
+    """Serve the process at the other end of standard input; programs that workers start get an empty one."""
     connection = socket.socket(fileno=os.dup(0))
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1):
         os.dup2(nothing, descriptor)
     os.close(nothing)
-    # What workers would load, each for itself.
+    # Loaded here once, instead of in each worker.
     import sh  # noqa: F401
     import tenacity  # noqa: F401
 
     load_schema()
     load_template()
-    # So that workers share the memory of what is loaded, instead of copying it when garbage is looked for.
+    # So that garbage collection in workers does not copy the memory of what is loaded.
     gc.collect()
     gc.freeze()
     WorkerServer(connection, work).serve()

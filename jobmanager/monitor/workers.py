@@ -1,4 +1,4 @@
-"""The monitor's workers: which task of which grid job runs now, what keeps one from going on, and who forks them."""
+"""The monitor's workers: which tasks run, what their problems are, and the client of the server that forks them."""
 
 import itertools
 import logging
@@ -20,30 +20,30 @@ from jobmanager.states.aggregation import Task
 logger = logging.getLogger(__name__)
 
 TRY_LATER = 75
-"""Exit status of a worker whose task could not be done now (EX_TEMPFAIL of sysexits.h); its last words say why."""
+"""Exit status of a worker whose task could not be done now (EX_TEMPFAIL of sysexits.h); its stderr says why."""
 BUSY = 76
-"""Exit status of a worker that found another, started by a monitor that has died, still at it."""
+"""Exit status of a worker that found another one at work, left by a monitor that has died."""
 HUNG = 77
-"""Exit status of a worker whose handler did not come to an end; its last words say where that was."""
+"""Exit status of a worker whose handler hung; its stderr says where."""
 POSTPONED = 78
-"""Exit status of a worker whom the batch system answered: not now (a closed queue, a quota); its last words say why."""
+"""Exit status of a worker to which the batch system said "not now" (closed queue, quota); its stderr says why."""
 
 BEGINNING = (Task.SUBMIT, Task.ADVANCE)
-"""Tasks that do not go on once the grid job is cancelled: they ask handlers, which may hang."""
+"""Tasks that are ended when the grid job is cancelled: they call handlers, which may hang."""
 
 _OF_ACCOUNT = (Task.RECONCILE, Task.NOTIFY, Task.CREDENTIALS)
 """Tasks whose subject is no grid job."""
 
 _SHORTEST_PAUSE = 1.0
-"""Seconds before a handler is asked again that has hung, or with which its worker has ended."""
+"""Seconds before a handler is called again that has hung, or killed its worker."""
 HANDLER_PATIENCE = 5.0
-"""Seconds for which a worker that waits for a handler keeps others from being started."""
+"""Seconds for which a worker that waits for a handler counts as running."""
 MOST_ASIDE = 16
-"""Workers that wait for handlers beside those that may run at once."""
+"""Workers that may wait for handlers in addition to those that run."""
 
 
 class Postponement(Backoff):
-    """When a batch system that said "not now" is asked for the same again."""
+    """The back-off after a batch system said "not now"."""
 
     SHORTEST = 4.0
     LONGEST = 60.0
@@ -72,19 +72,19 @@ class _Subject:
     worker: Worker | None = None
     problem: str = ""
     said: list[str] = field(default_factory=list)
-    """The last words of the worker before."""
+    """The stderr of the previous worker."""
     backoff: Backoff = field(default_factory=Backoff)
     begun: float = 0.0
     """When its worker was started."""
     hangs: int = 0
-    """How often its handler did not come to an end, or its worker ended while it asked."""
+    """How often its handler hung, or its worker died during a call of it."""
     not_before: float = 0.0
-    """When such a handler may be asked again."""
+    """When that handler may be called again."""
     postponement: Postponement = field(default_factory=Postponement)
 
 
 class Workers:
-    """Starts workers, a limited number at a time, and each task again after a while for as long as it is needed."""
+    """Starts workers, a limited number at a time, and repeats tasks with a growing pause while they are needed."""
 
     def __init__(self, account: Account, start: Callable[[Task, str], Worker]) -> None:
         """``start`` starts a worker for a task of a subject."""
@@ -97,7 +97,7 @@ class Workers:
         return any(subject.worker for subject in self._subjects.values())
 
     def start(self, task: Task, name: str, cancelled: bool = False) -> None:
-        """Start a worker for this task, unless one runs for that subject, or it is too early, or there are enough.
+        """Start a worker for this task, unless the subject has one, it is too early, or enough workers run.
 
         :param cancelled: whether the subject is a grid job that was cancelled.
         """
@@ -115,15 +115,15 @@ class Workers:
         logger.info("%s %s starts", name, task)
         subject.worker = self._start(task, name)
         subject.begun = now
-        # Whatever comes of it: if the same task is needed again, not at once.
+        # Whatever the result, the same task is not repeated at once.
         subject.backoff.wait(time.monotonic())
 
     def _may_be_ended(self, subject: _Subject) -> bool:
-        """True for a worker that begins something, and has no array on its way, which would be in doubt for long.
+        """True for a worker that can be killed without leaving a submission in doubt.
 
-        A grid job that is cancelled gets no new intent. So a worker that has none open submits nothing any more,
-        however long it takes, and one that has ends with the answers to its submit commands, or their time limits.
-        While it asks a handler, which may hang, none of these runs, whatever earlier workers have left in doubt.
+        A cancelled grid job gets no new intent. So a worker without an open intent submits nothing more, and one with
+        an open intent ends with its submit commands, which have time limits. No submit command runs while the worker
+        calls a handler, whatever earlier workers have left in doubt.
         """
         if subject.task not in BEGINNING:
             return False
@@ -131,9 +131,9 @@ class Workers:
         return not is_in_doubt or self._account.places.is_handler_asked(subject.name, FIRST_QUESTIONS)
 
     def _are_enough(self, task: Task) -> bool:
-        """A look at a batch system is not to wait until no grid job has anything to do, nor a cancel for handlers.
+        """True if no further worker may be started; reconciliation never waits, and one place is reserved for cancels.
 
-        Whoever waits for a handler for long gives its place to others: no grid job waits for another's handler.
+        A worker that waits for its handler for long does not count, so that other grid jobs need not wait for it.
         """
         if task is Task.RECONCILE:
             return False
@@ -147,24 +147,24 @@ class Workers:
         return waits and self._account.places.is_handler_asked(subject.name)
 
     def _note_hang(self, subject: _Subject, place: int) -> None:
-        """A handler that did not come to an end is asked again after as long as it took, and longer each time.
+        """Let a handler that hung wait before it is called again, longer each time.
 
-        The second of those that ended at once waits twice as long: one of them may have ended the server of all.
+        The second of those that died at once waits twice as long: one of them may have killed the server of all.
         """
         now = time.monotonic()
         subject.hangs += 1
         subject.not_before = now + place * subject.hangs * max(_SHORTEST_PAUSE, now - subject.begun)
 
     def _has_died(self, subject: _Subject, status: int) -> bool:
-        """True where a worker has ended while it asked a handler: by itself, or because it had to be ended."""
+        """True if a worker died, or had to be killed, during a call of its handler."""
         if status == BUSY or subject.task in _OF_ACCOUNT:
-            return False  # it is another worker that asks, or none
+            return False  # another worker calls the handler, or none
         # A worker and a reader of reports may run at once.
         is_reader = subject.task is Task.REPORTS
         return self._account.places.is_handler_asked(subject.name, {"lines"} if is_reader else {*QUESTIONS} - {"lines"})
 
     def reap(self) -> None:
-        """Note what has become of the workers that ended; a problem that cannot be written down is kept in memory."""
+        """Process the workers that have ended; a problem that cannot be stored is kept in memory."""
         hung = 0
         for subject in self._subjects.values():
             status = subject.worker.exit_status() if subject.worker else None
@@ -179,13 +179,13 @@ class Workers:
             subject.worker = None
             subject.problem = lines[-1] if has_died or status not in (0, BUSY) else ""
             log = logger.warning if subject.problem else logger.info
-            # A traceback is said once, however often it comes.
+            # The same traceback is logged once.
             is_known = subject.said == lines
             subject.said = lines
             words = (lines[-1] if is_known else " | ".join(lines)) if subject.problem else ""
             log("%s %s ended with status %d %s", subject.name, subject.task, status, words)
             if status:
-                # It may have taken longer than the pause: it would fill the disk again at once.
+                # It may have taken longer than the pause, and would fill the disk again at once.
                 subject.backoff.begin_anew(time.monotonic())
             if subject.task not in _OF_ACCOUNT:
                 if status == HUNG or has_died:
@@ -196,7 +196,7 @@ class Workers:
                 else:
                     subject.postponement = Postponement()
             if subject.task in (*_OF_ACCOUNT, Task.REPORTS):
-                # Their interval is the monitor's to keep; only where that failed it is left alone longer.
+                # The monitor keeps their interval; the back-off is only for failures.
                 subject.backoff = subject.backoff if status else Backoff()
             else:
                 self._write_problem(subject)
@@ -219,7 +219,7 @@ class Workers:
             with database.transaction():
                 job = database.grid_jobs.get(subject.name)
                 if job.state.is_final:
-                    return  # it was killed after it had done all
+                    return  # killed after all was done
                 had_problem = job.clear_problem() if not subject.problem else True
                 if subject.problem:
                     job.put_problem(f"{subject.task}: {subject.problem}", time.time())
@@ -236,7 +236,7 @@ _BLOCK = 1 << 16
 
 @dataclass
 class ForkedWorker:
-    """A worker of the server's; ``kill`` ends it at once, with what it has started."""
+    """A worker that the server has forked; ``kill`` ends it at once, with its children."""
 
     kill: Callable[[], None]
     last_output: str = ""
@@ -249,9 +249,10 @@ class ForkedWorker:
 
 
 class WorkerClient:
-    """The monitor's side of the workers' server: starts it when a worker is first needed, and again when it has died.
+    """The monitor's side of the workers' server: starts the server when it is needed, and again when it has died.
 
-    Its workers die with it. Its selector's callback reads it; no other method is called from within a callback.
+    The workers die with their server. Only the selector's callback may call `_on_message`; all other methods are called
+    outside of callbacks.
     """
 
     def __init__(self, account: Account, selector: selectors.BaseSelector) -> None:
@@ -264,14 +265,14 @@ class WorkerClient:
         self._has_ended = False
 
     def start(self, task: Task, subject: str) -> ForkedWorker:
-        """A new worker; where the server dies at once, one that has ended with what the server had to say.
+        """A new worker; if the server dies at once, one that has ended with the server's stderr.
 
         :raises OSError: the server cannot be started.
         """
         number = next(self._numbers)
         message = f"start {number} {task} {subject}".encode()
         is_sent = self._send(message)
-        if not is_sent:  # it had died since it was last heard of
+        if not is_sent:  # the server has died since the last message
             self._lose_server()
             is_sent = self._send(message)
         worker = self._workers[number] = ForkedWorker(lambda: self._kill(number))
@@ -287,7 +288,7 @@ class WorkerClient:
         return True
 
     def supervise(self) -> None:
-        """Notice that the server ended: how its workers ended is known from then on."""
+        """Notice that the server has ended, and its workers with it."""
         if self._has_ended:
             self._lose_server()
 
@@ -313,11 +314,11 @@ class WorkerClient:
         except ConnectionResetError:
             message = b""
         if not message:
-            # What else of it the loop has found readable is not to be closed yet.
+            # The loop may still call back for its other descriptors, so they are closed later.
             self._has_ended = True
             return
         number, status, words = message.split(b" ", 2)
-        # One that was killed is not waited for any more.
+        # A killed worker is unknown by now.
         worker = self._workers.pop(int(number), None)
         if worker is not None:
             worker.status, worker.last_output = int(status), words.decode(errors="replace").strip()
@@ -329,7 +330,7 @@ class WorkerClient:
             self._connection.send(f"kill {number}".encode())
 
     def _lose_server(self) -> None:
-        """Close what there is of a server, and tell of its workers that they died with it."""
+        """Close everything of a server that has died, and end its workers."""
         assert self._server is not None
         assert self._connection is not None
         self._selector.unregister(self._connection)

@@ -1,4 +1,4 @@
-"""How local jobs' states make a grid job's state, and what is to be done next: pure functions, no I/O."""
+"""Computes a grid job's state from those of its local jobs, and its next task; pure functions without I/O."""
 
 import enum
 from collections import Counter
@@ -10,12 +10,11 @@ _FINAL = (State.DONE, State.FAILED)
 
 
 def aggregate(counts: Mapping[State, int], has_begun: bool = False) -> State:
-    """The one state of a grid job whose local jobs are in these states.
+    """The state of a grid job whose local jobs are in these states.
 
-    STAGE_OUT means that all local jobs have ended and their outputs are to be collected: what the grid job is then,
-    DONE or FAILED, is `judge`'s to say. SUSPENDED means that none runs, and some are suspended while the others wait.
-    Any other mixture that has begun counts as ACTIVE: GRAM takes no way back to PENDING; so does what was begun in an
-    earlier attempt (``has_begun``).
+    STAGE_OUT means that all local jobs have ended and their outputs are to be collected; then `judge` decides between
+    DONE and FAILED. SUSPENDED means that none runs, and some are suspended while the others wait. Any other mixture is
+    ACTIVE if anything has begun, even in an earlier attempt (``has_begun``): GRAM knows no way back to PENDING.
     """
     state = _aggregate(counts)
     return State.ACTIVE if has_begun and state in (State.UNSUBMITTED, State.PENDING) else state
@@ -38,10 +37,9 @@ def _aggregate(counts: Mapping[State, int]) -> State:
 
 
 def aggregate_steps(steps: Mapping[str, State | None], needs: Mapping[str, Iterable[str]]) -> State:
-    """The one state of a structured grid job that has not ended, by the states of its steps, None for one not begun.
+    """The state of a structured grid job that has not ended; a step that has not begun has the state None.
 
-    It is made of the steps that have begun, as that of other grid jobs is made of local jobs. STAGE_OUT: no step is to
-    come any more.
+    It is computed from the steps that have begun, as for other grid jobs from local jobs. STAGE_OUT: no step is to come.
     """
     begun = Counter(_OF_STEP.get(state, state) for state in steps.values() if state is not None)
     state = aggregate(begun)
@@ -49,11 +47,11 @@ def aggregate_steps(steps: Mapping[str, State | None], needs: Mapping[str, Itera
 
 
 _OF_STEP = {State.STAGE_IN: State.UNSUBMITTED, State.STAGE_OUT: State.ACTIVE}
-"""What a step's own states count as in that of its parent."""
+"""What these states of a step count as."""
 
 
 def find_due_steps(steps: Mapping[str, State | None], needs: Mapping[str, Iterable[str]]) -> list[str]:
-    """The steps that have not begun, and of which all that they need (``needs``, by their names) are done."""
+    """The steps that have not begun, and whose needed steps (``needs``, by name) are all done."""
     return [
         name
         for name, state in steps.items()
@@ -62,7 +60,7 @@ def find_due_steps(steps: Mapping[str, State | None], needs: Mapping[str, Iterab
 
 
 def judge(succeeded: int, total: int, min_success: float, cancelled: bool) -> State:
-    """DONE where enough local jobs succeeded (``min_success``: a fraction of all) and nobody cancelled, else FAILED."""
+    """DONE if enough local jobs succeeded (``min_success``: a fraction of all) and nobody cancelled, else FAILED."""
     if cancelled or succeeded < min_success * total - 1e-9:
         return State.FAILED
     return State.DONE
@@ -80,27 +78,27 @@ class Task(enum.StrEnum):
     RECONCILE = "reconcile"
     ADVANCE = "advance"
     REPORTS = "reports"
-    """Beside the other tasks of the grid job, so that a handler that hangs keeps none of them from being done."""
+    """Runs in parallel with other tasks of the grid job, so that a handler that hangs does not block them."""
     NOTIFY = "notify"
     CREDENTIALS = "credentials"
-    """Copy what has changed of them, for all grid jobs."""
+    """Update the copies of credentials, for all grid jobs."""
     WAKE = "wake"
-    """The server's own, when the monitor has gone: another one, where nobody else would miss it. It has no subject."""
+    """Start another monitor; used by the workers' server when the monitor has died. It has no subject."""
 
 
 class Due(enum.Enum):
-    """When local jobs that failed are tried again, or stop their grid job."""
+    """When failed local jobs are retried, or end their grid job."""
 
     NEVER = "never"
     LATER = "later"
-    """There is a pause before the next attempt."""
+    """After a pause."""
     NOW = "now"
 
 
 def next_task(counts: Mapping[State, int], cancelled: bool, due: Due = Due.NEVER) -> Task | None:
-    """The task of a grid job that has not ended, by the states of its local jobs; None: it waits.
+    """The next task of a grid job that has not ended, by the states of its local jobs; None: it waits.
 
-    :param due: of those that failed.
+    :param due: when those that failed are retried.
     """
     present = {state for state, number in counts.items() if number}
     is_over = present.issubset(_FINAL)
@@ -114,9 +112,9 @@ def next_task(counts: Mapping[State, int], cancelled: bool, due: Due = Due.NEVER
 def next_task_of_steps(
     steps: Mapping[str, State | None], needs: Mapping[str, Iterable[str]], cancelled: bool
 ) -> Task | None:
-    """The task of a structured grid job that has not ended, by the states of its steps, None for one not begun.
+    """The next task of a structured grid job that has not ended; a step that has not begun has the state None.
 
-    ADVANCE begins those that are due. None: it waits for steps that run.
+    ADVANCE begins the steps that are due. None: it waits for running steps.
     """
     if not cancelled and find_due_steps(steps, needs):
         return Task.ADVANCE

@@ -1,4 +1,4 @@
-"""The one way in which local jobs change: as they are now, all or none, and the grid job's state with them."""
+"""The only way to change local jobs: all or none in a transaction, together with the grid job's state."""
 
 import logging
 import time
@@ -22,15 +22,15 @@ CLOCKS_DIFFER = 10.0
 """Seconds by which the clock of a batch system's host may be ahead of ours."""
 
 Selection = Callable[[LocalJobs], Iterable[LocalJob]]
-"""Which local jobs are meant, read inside the transaction that changes them."""
+"""Reads local jobs inside the transaction that changes them."""
 
 
 def change_local_jobs(
     database: Database, grid_job: str, select: Selection, change: Callable[[LocalJob], object]
 ) -> list[LocalJob]:
-    """Change the selected local jobs of a grid job in a transaction of its own; those that ``change`` has changed.
+    """Change the selected local jobs of a grid job in one transaction; those that have changed.
 
-    ``change`` returns False where it has changed nothing.
+    ``change`` returns False if it has changed nothing.
     """
     with database.transaction():
         changed = [job for job in select(database.local_jobs) if change(job) is not False]
@@ -39,7 +39,7 @@ def change_local_jobs(
 
 
 class Run(Protocol):
-    """A local job as it was known under an id."""
+    """A local job under the id that it had when it was read."""
 
     @property
     def index(self) -> int: ...
@@ -49,9 +49,9 @@ class Run(Protocol):
 
 
 def same_runs(grid_job: str, known: Iterable[Run]) -> Selection:
-    """Local jobs that were read before, but those with another id by now: what was heard is of an earlier attempt.
+    """Local jobs that were read before, without those that have another id by now: news is about an earlier attempt.
 
-    One that cannot be read is left out: what was heard of the others counts all the same.
+    One that cannot be read is put in quarantine and left out, so that news about the others is applied.
     """
     ids = {job.index: job.local_id for job in known}
 
@@ -71,48 +71,48 @@ def same_runs(grid_job: str, known: Iterable[Run]) -> Selection:
 def change_in_parts(
     database: Database, grid_job: str, known: Iterable[Run], change: Callable[[LocalJob], object]
 ) -> int:
-    """Change local jobs that were read before, some in each transaction; how many have changed."""
+    """Change local jobs that were read before, in several transactions; how many have changed."""
     parts = in_parts(known)
     return sum(len(change_local_jobs(database, grid_job, same_runs(grid_job, part), change)) for part in parts)
 
 
 def in_parts(items: Iterable[T], size: int = 0) -> Iterator[list[T]]:
-    """Some at a time: a large grid job's documents need not be in memory together."""
+    """The items in lists of limited size, because a large grid job's documents may not fit into memory together."""
     rest = iter(items)
     while part := list(islice(rest, size or AT_ONCE)):
         yield part
 
 
 def forget_future(jobs: Iterable[LocalJob], now: float) -> None:
-    """Forget when something was last told of local jobs, where that is still to come: the clock was set back since.
+    """Forget times of the last news that are in the future: the clock was set back since.
 
-    Else all that is told until the clock has caught up would count as late. A replay is known by its evidence.
+    Otherwise all news would count as late until the clock has caught up. Replays are recognised by their evidence.
     """
     for job in jobs:
-        for name, told in (("event-time", job.event_time), ("queue-time", job.queue_time)):
-            if told > now + CLOCKS_DIFFER:
+        for name, when in (("event-time", job.event_time), ("queue-time", job.queue_time)):
+            if when > now + CLOCKS_DIFFER:
                 job.element.attrib.pop(name)
 
 
 def of_token(grid_job: str, token: str) -> Selection:
-    """The local jobs that were submitted under a token, and whose ids are not known."""
+    """The local jobs that were submitted under a token and whose ids are unknown."""
     return lambda local_jobs: [job for job in local_jobs.in_doubt(grid_job) if job.token == token]
 
 
 def put_local_jobs(database: Database, grid_job: str, jobs: Iterable[LocalJob]) -> None:
-    """Write changed local jobs and bring the grid job's state up to date, inside the caller's transaction."""
+    """Write changed local jobs and update the grid job's state, inside the caller's transaction."""
     jobs = list(jobs)
     for local_job in jobs:
         put_outcome(local_job)
     database.local_jobs.put(grid_job, jobs)
     try:
         job = database.grid_jobs.get(grid_job)
-    except DamagedDocument as damage:  # what its local jobs did is true all the same
+    except DamagedDocument as damage:  # the local jobs' changes are valid nevertheless
         database.quarantine.put(damage, time.time())
         return
     state = aggregate(database.local_jobs.count(grid_job), has_begun=job.last_token is not None)
     if state is State.STAGE_OUT and not job.cancelled and find_due(database, grid_job) is not Due.NEVER:
-        state = State.ACTIVE  # what failed is tried again: nothing is gathered yet
+        state = State.ACTIVE  # failed local jobs will be retried: nothing is gathered yet
     if job.state.is_final or job.state is state:
         return
     job.state = state
@@ -121,7 +121,7 @@ def put_local_jobs(database: Database, grid_job: str, jobs: Iterable[LocalJob]) 
 
 
 def refresh_structured(database: Database, job_id: str) -> None:
-    """Bring the state of a structured grid job up to date with those of its steps."""
+    """Update the state of a structured grid job from those of its steps."""
     with database.transaction():
         parent = database.grid_jobs.get(job_id)
         state = aggregate_steps(states_of(database.grid_jobs.steps(job_id)[job_id]), parent.needs)

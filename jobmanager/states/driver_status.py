@@ -1,4 +1,4 @@
-"""What the drivers write down while local jobs run: read from the sandbox, put into the documents."""
+"""Reads the status files that drivers write while local jobs run, and applies them to the documents."""
 
 import errno
 import os
@@ -13,16 +13,16 @@ from jobmanager.states.transitions import apply_driver_status
 from sandbox.status import DriverStatus, fetch_status, render_stem
 
 _NO_FILE = (errno.EINVAL, errno.ELOOP, errno.ENXIO)
-"""What opening says of a pipe or a folder, of a link, and of a socket."""
+"""Errors when something that is no regular file (a pipe, a link, a socket) is opened."""
 MOST_AT_ONCE = 2000
-"""Status files that one look is at: a network file system is asked for each of them."""
+"""Status files that are checked each time: each check is a query of the network file system."""
 
 
 class ProgressReader:
-    """Reads the status files of running local jobs, each only when it has changed.
+    """Reads the status files of running local jobs when they have changed.
 
-    No look is at more than `MOST_AT_ONCE` of them: where more run, each has its turn, in as many looks as it takes. The
-    ends that batch systems tell of wait for none of that.
+    At most `MOST_AT_ONCE` are checked each time; if more local jobs run, they take turns. Ends that come as events do
+    not wait for this.
     """
 
     def __init__(self, account: Account) -> None:
@@ -33,7 +33,7 @@ class ProgressReader:
         self._read_up_to: dict[str, int] = {}
 
     def turns(self, grid_jobs: Sequence[str]) -> Iterator[str]:
-        """The grid jobs to be read in this look, each before the next is asked for: from where the last look ended."""
+        """The grid jobs to be read this time, starting from where the last time ended; read each before taking the next."""
         self._left = MOST_AT_ONCE
         start = grid_jobs.index(self._turn) if self._turn in grid_jobs else 0
         for grid_job in (*grid_jobs[start:], *grid_jobs[:start]):
@@ -43,7 +43,7 @@ class ProgressReader:
             yield grid_job
 
     def read_grid_job(self, grid_job: str) -> None:
-        """Bring the documents of a grid job's running local jobs up to date with their drivers."""
+        """Apply the status files of a grid job's running local jobs that have changed."""
         database = self._account.database
         running = database.local_jobs.running_ids(grid_job, self._read_up_to.pop(grid_job, 0), self._left)
         self._left -= len(running)
@@ -76,7 +76,7 @@ def _stamp(file: str) -> tuple[int, int] | None:
 
 
 def reconcile_with_drivers(account: Account, grid_job: str, jobs: Iterable[LocalJob]) -> None:
-    """Put what the drivers say into the documents of these local jobs, as those are at this moment."""
+    """Apply the drivers' status files to the current documents of these local jobs."""
     known = [job for job in jobs if job.local_id]
     now = time.time()
     statuses = {job.index: read_driver_status(status_file(account, grid_job, str(job.local_id))) for job in known}
@@ -89,7 +89,7 @@ def reconcile_with_drivers(account: Account, grid_job: str, jobs: Iterable[Local
 
 
 def read_driver_status(file: Path) -> DriverStatus:
-    """What a driver wrote down; that its program made the file unreadable is a fault of that one local job only.
+    """What a driver recorded; if its program made the file unreadable, that is a problem of this local job only.
 
     :raises OSError: it cannot be read now.
     """
@@ -106,5 +106,5 @@ def read_driver_status(file: Path) -> DriverStatus:
 
 
 def status_file(account: Account, grid_job: str, local_id: str) -> Path:
-    """Where the driver of a local job writes down what happens."""
+    """The status file of a local job's driver."""
     return account.places.results(grid_job) / f"{render_stem(grid_job, local_id)}.status"

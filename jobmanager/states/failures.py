@@ -1,4 +1,4 @@
-"""Which local jobs that failed are tried again, and when; and when a grid job cannot succeed any more."""
+"""Decides which failed local jobs are retried, and when, and whether a grid job can still succeed."""
 
 import time
 from collections import Counter
@@ -13,11 +13,11 @@ from jobmanager.states.aggregation import Due, judge
 
 _SHORTEST_PAUSE = 1.0
 _LONGEST_PAUSE = 300.0
-"""Seconds: the second attempt comes at once, then each later than the one before, so that no storm comes of them."""
+"""Seconds: the second attempt comes at once, and the pauses before later ones grow, to avoid a storm of retries."""
 
 
 def find_refusal(job: GridJob, failed: FailedJob) -> str:
-    """Why a local job is not tried again; empty where it is."""
+    """Why a local job is not retried; empty if it is."""
     cause = CAUSE_OF_WORD.get(str(failed.cause))
     words = str(failed.cause).replace("-", " ")
     if not job.retries:
@@ -34,7 +34,7 @@ def find_refusal(job: GridJob, failed: FailedJob) -> str:
 
 
 def count_refusals(job: GridJob, failures: Iterable[FailedJob]) -> dict[str, int]:
-    """How many local jobs are not tried again for each reason; none where no retries are asked for."""
+    """How many local jobs are not retried, by reason; empty if no retries are requested."""
     refusals = Counter[str]()
     for failed in failures:
         refusals[find_refusal(job, failed)] += failed.count
@@ -43,18 +43,18 @@ def count_refusals(job: GridJob, failures: Iterable[FailedJob]) -> dict[str, int
 
 
 def is_due(failed: FailedJob, now: float) -> bool:
-    """True where the pause after an attempt is over."""
-    # An end that is still to come is of a clock that was set back since.
+    """True if the pause after an attempt is over."""
+    # An end in the future: the clock was set back since.
     return not 0 <= now - (failed.ended or 0) < pause_after(failed.attempt - 1, _SHORTEST_PAUSE, _LONGEST_PAUSE)
 
 
 def is_lost(job: GridJob, given_up: int) -> bool:
-    """True where a grid job is to be stopped: so many of its local jobs failed for good that it cannot succeed."""
+    """True if a grid job is to be ended early, because too many local jobs failed for good (fail_fast)."""
     return bool(job.fail_fast) and judge(job.count - given_up, job.count, job.min_success, False) is State.FAILED
 
 
 def choose_due(job: GridJob, failures: Iterable[FailedJob], now: float) -> list[FailedJob]:
-    """Those that are to be tried again now; and, where they end the grid job, those that failed for good."""
+    """The local jobs to be retried now, and those that failed for good if they end the grid job."""
     again, given_up = [], []
     for failed in failures:
         if find_refusal(job, failed):
@@ -65,7 +65,7 @@ def choose_due(job: GridJob, failures: Iterable[FailedJob], now: float) -> list[
 
 
 def find_due(database: Database, job_id: str) -> Due:
-    """When something is to be done about local jobs of a grid job that failed.
+    """When a grid job's failed local jobs need another task.
 
     :raises DamagedDocument: its document cannot be read.
     """

@@ -1,7 +1,7 @@
-"""What programs report in files while they run: lines for their handler to read phases out of, and XML of their own.
+"""Reads what programs report in files while they run: lines in which their handler finds phases, and their own XML.
 
-The driver and ``samgrid-report`` put whole files into the folder of reports, and whoever reads one takes it away: first
-by renaming it, so that a newer one can come, at last by removing it, when all is in the documents.
+The driver and ``samgrid-report`` put complete files into the folder of reports. The reader first renames a file, so that
+a newer one can come, and removes it when its content is in the documents.
 """
 
 import logging
@@ -28,26 +28,26 @@ logger = logging.getLogger(__name__)
 
 _NAME = re.compile(r"(?P<stem>.+)\.(?:(?P<turn>[0-9]{1,15})\.xml|lines)(?P<taken>\.taken)?", re.DOTALL)
 _MOST_LINES = 2 * 1024 * 1024
-"""Bytes; twice what the driver puts aside."""
+"""Bytes; twice as many as the driver copies."""
 _AT_ONCE = 100
-"""Reports that are read before anything is written."""
+"""Reports that are applied in one transaction."""
 _PATIENCE = 20.0
-"""Seconds for the handler to read the lines of one local job, where the site gives it longer for other things."""
+"""Seconds that the handler may take for the lines of one local job, even if other calls may take longer."""
 
 
 def has_reports(folder: Path) -> bool:
-    """True where there is something to read."""
+    """True if there is something to read."""
     try:
         with os.scandir(folder) as entries:
             return any(_NAME.fullmatch(entry.name) for entry in entries)
-    except OSError:  # a program may have closed the folder, or put something else in its place
+    except OSError:  # a program may have closed or replaced the folder
         return False
 
 
 def read_reports(account: Account, job_id: str) -> None:
-    """Put what a grid job's programs have reported into the documents of their local jobs; each report is read once.
+    """Put what a grid job's programs have reported into their local jobs' documents; each report is read once.
 
-    A report that is refused is said in the log and harms nothing. Killed at any instruction, it is begun again.
+    A report that is refused is logged, and otherwise ignored. After a kill at any instruction this can be repeated.
 
     :raises OSError, DatabaseError: not now.
     """
@@ -56,7 +56,7 @@ def read_reports(account: Account, job_id: str) -> None:
     except FileNotFoundError:
         return
     try:
-        # What one reader has taken is not for another to remove.
+        # No other reader may remove what this one has renamed.
         with locked(account.places.reports_lock(job_id), wait=True):
             _Reader(account, job_id, folder).read_all()
     finally:
@@ -68,10 +68,10 @@ class _Report:
     """One file of the folder."""
 
     name: str
-    """Without the mark of having been taken."""
+    """Without the suffix ``.taken``."""
     stem: str
     turn: int
-    """Of those that a local job reports as XML the later one has the higher; 0: these are lines."""
+    """Higher for later XML reports of a local job; 0 for lines."""
     number: int
     is_taken: bool
 
@@ -87,7 +87,7 @@ class _Reader:
         self._has_hung = False
 
     def read_all(self) -> None:
-        """Read what there is, some at a time, and first what somebody who was killed had taken."""
+        """Read everything, in parts; first what a reader that was killed had renamed."""
         reports = self._find()
         for is_taken in (True, False):
             chosen = sorted((r for r in reports if r.is_taken is is_taken), key=lambda report: report.turn)
@@ -121,7 +121,7 @@ class _Reader:
         with database.transaction():
             jobs = {report.number: database.local_jobs.get(self._job_id, report.number) for report in taken}
             for report, change in changes:
-                # It may be of an earlier attempt by now.
+                # It may belong to an earlier attempt by now.
                 if report.stem == render_stem(self._job_id, jobs[report.number].local_id or ""):
                     change(jobs[report.number])
             put_local_jobs(database, self._job_id, jobs.values())
@@ -129,7 +129,7 @@ class _Reader:
             self._remove(f"{report.name}.taken")
 
     def _take(self, report: _Report) -> bool:
-        """Rename a report; False where another reader was faster."""
+        """Rename a report; False if another reader was faster."""
         try:
             os.rename(report.name, f"{report.name}.taken", src_dir_fd=self._folder, dst_dir_fd=self._folder)
         except FileNotFoundError:
@@ -141,7 +141,7 @@ class _Reader:
             os.unlink(name, dir_fd=self._folder)
         except FileNotFoundError:
             return
-        except OSError as error:  # a folder: it is renamed away, so that it is not looked at again
+        except OSError as error:  # a folder: renamed, so that it is not found again
             logger.warning("%s %r: %s", self._job_id, name, error.strerror)
             os.rename(name, f"{name}.{time.time_ns()}.refused", src_dir_fd=self._folder, dst_dir_fd=self._folder)
 
@@ -169,8 +169,8 @@ class _Reader:
             return stream.read(most)
 
     def _ask_handler(self, lines: Iterable[str]) -> list[PhaseStatus]:
-        """The last word of the handler on each phase that the lines tell of."""
-        # The monitor, which only looks for reports, does without.
+        """The handler's last value for each phase in the lines."""
+        # Imported here because the monitor, which only looks for reports, does not need it.
         from jobmanager.requests.request_handler import make_adapter
 
         asked = asking(self._account, self._job_id, "lines")
@@ -182,32 +182,32 @@ class _Reader:
         if (deaths := asked.count_deaths()) >= MOST_DEATHS:
             raise HandlerError(f"getPhaseOfLine is not asked any more: its process has ended {deaths} times")
         job = self._account.database.grid_jobs.get(self._job_id)
-        told: dict[str, PhaseStatus] = {}
+        phases: dict[str, PhaseStatus] = {}
         try:
             with asked.limited():
                 self._adapter = self._adapter or make_adapter(
                     self._account, job.request(), job.request_folder, job.job_id
                 )
                 for phase in filter(None, map(self._adapter.getPhaseOfLine, lines)):
-                    told[phase.name] = check_phase(phase)
+                    phases[phase.name] = check_phase(phase)
         except HandlerHung as error:
             self._has_hung = True
             raise HandlerError(f"getPhaseOfLine: {error}") from error
         except HANDLER_FAILURES as error:  # an experiment's code
             raise HandlerError(f"getPhaseOfLine: {type(error).__name__}: {error}") from error
-        return list(told.values())
+        return list(phases.values())
 
 
-def check_phase(told: object) -> PhaseStatus:
-    """The phase that a handler gives, if ``samgrid-report`` would take it.
+def check_phase(given: object) -> PhaseStatus:
+    """The phase that a handler gives, if ``samgrid-report`` would accept it.
 
-    :raises TypeError, ValueError: it is none.
+    :raises TypeError, ValueError: it is no valid phase.
     """
-    if not isinstance(told, HandlerPhase):
-        raise TypeError(f"{told!r} is no adapters.Phase")
-    phase = read_phase(f"{told.name} {told.done} {told.total} {told.unit}".strip().encode())
+    if not isinstance(given, HandlerPhase):
+        raise TypeError(f"{given!r} is no adapters.Phase")
+    phase = read_phase(f"{given.name} {given.done} {given.total} {given.unit}".strip().encode())
     if phase is None:
-        raise ValueError(f"{told} is no phase")
+        raise ValueError(f"{given} is no phase")
     return phase
 
 
@@ -219,14 +219,14 @@ _OF_THE_W3C = "http://www.w3.org/"
 
 
 class RefusedXml(ValueError):
-    """What was reported cannot stand in a document; one sentence says why."""
+    """A report cannot be put into a document; the message says why."""
 
 
 def read_foreign_xml(data: bytes) -> etree._Element:
     """The root element of a report.
 
     :raises RefusedXml: it is not well-formed, too large or too deep, has a document type, or an element that could be
-        taken for one of ours, or by a browser for a part of a page.
+        mistaken for one of ours, or by a browser for a part of a page.
     """
     if len(data) > MOST_BYTES:
         raise RefusedXml(f"longer than {MOST_BYTES} bytes")
@@ -235,7 +235,7 @@ def read_foreign_xml(data: bytes) -> etree._Element:
         root = etree.fromstring(data, parser)
     except (etree.XMLSyntaxError, ValueError) as error:
         raise RefusedXml(f"not well-formed: {error}") from error
-    # lxml looks at the last fault only, so a namespace may be wrong where a relative one, which may be, comes later.
+    # lxml raises only for the last fault, so a harmless one (a relative namespace) may hide a serious one before it.
     for fault in parser.error_log:
         if fault.type != etree.ErrorTypes.WAR_NS_URI_RELATIVE:
             raise RefusedXml(f"not well-formed: {fault.message}, line {fault.line}")
@@ -260,7 +260,7 @@ def _check(element: etree._Element) -> None:
     if namespace.startswith(_OF_THE_W3C):
         raise RefusedXml(f"the namespace {namespace} is not the experiment's own")
     if _ID in element.attrib:
-        # Other documents may say the same, and no parser would take all of them together any more.
+        # Another document may have the same id, and no parser would accept both together.
         raise RefusedXml("xml:id is not taken: use an attribute of another name")
     if sum(1 for _ in element.iterancestors()) >= _MOST_DEPTH:
         raise RefusedXml(f"more than {_MOST_DEPTH} elements inside each other")

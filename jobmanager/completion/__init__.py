@@ -1,4 +1,4 @@
-"""The end of a grid job: its outputs gathered into one tar, its success judged, what failed tried again, GRAM's files.
+"""The end of a grid job: proves that local jobs have ended, retries failed ones, gathers outputs, judges success.
 
-It begins when the last local job has ended.
+It also delivers GRAM's stdout and stderr, and records which notifications were sent.
 """

@@ -1,4 +1,4 @@
-"""Hands the outputs of a grid job to whoever asked: the tar to a path of the request, standard output to GRAM."""
+"""Delivers the outputs of a grid job: the tar to the path in the request, standard output to GRAM."""
 
 import errno
 import itertools
@@ -24,16 +24,16 @@ _MOST_REASONS = 1000
 _FAULTS = frozenset(
     {
         *(errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP),
-        # A pipe that nobody reads, or not fast enough; what no file system of that kind will ever take.
+        # A pipe that nobody reads fast enough; a file system that will never accept it.
         *(errno.ENXIO, errno.EAGAIN, errno.EPIPE, errno.EROFS, errno.EFBIG),
     }
 )
-"""What keeps a file from being written however often it is tried."""
+"""Errors for which writing a file is not tried again."""
 
 
 @dataclass(frozen=True)
 class _File:
-    """What is to stand in a file of the user's, after the first ``size`` bytes of what is in it already."""
+    """What is to be written into a user's file after its first ``size`` bytes."""
 
     target: Path
     size: int
@@ -41,19 +41,19 @@ class _File:
 
 
 def measure_files(job: GridJob) -> tuple[int, int]:
-    """Bytes in the files of standard output and error; to be kept once, before anything is delivered to them.
+    """Sizes of the files of standard output and error, in bytes; recorded once, before anything is delivered to them.
 
-    Not on acceptance: other jobs, and the programs of this one, may write to the same files until it is over.
+    Not at acceptance: until the end, other jobs and this one's programs may write to the same files.
     """
     origin = job.origin
     return (_measure(Path(origin.stdout)), _measure(Path(origin.stderr))) if origin else (0, 0)
 
 
 def deliver_outputs(account: Account, job: GridJob) -> str:
-    """Write what is wanted beside the tar; a sentence for each file that could not be, which is the request's fault.
+    """Write the files that the request wants; a sentence for each that can never be written.
 
-    :param job: knows how much was in GRAM's files before (`measure_files`), however often we begin anew.
-    :raises OSError: there is no room now.
+    :param job: with the recorded sizes of GRAM's files (`measure_files`), so that this can be repeated.
+    :raises OSError: there is no disk space now.
     """
     origin, request = job.origin, job.request()
     wanted = find_output_file(request, job.request_folder, through_gram=origin is not None)
@@ -70,7 +70,7 @@ def _deliver_to_gram(account: Account, job: GridJob, origin: GramOrigin, wants_t
     stdout, stderr = _find_parts(account, job, origin, wants_tar)
     return _deliver(
         [
-            # Text goes to the end of a file, as under GRAM's own job managers; a tar after something else is none.
+            # Text is appended, as by GRAM's own job managers; a tar must be alone in its file.
             _File(Path(origin.stdout), 0 if wants_tar else stdout_size, stdout),
             _File(Path(origin.stderr), stderr_size, stderr),
         ]
@@ -78,14 +78,14 @@ def _deliver_to_gram(account: Account, job: GridJob, origin: GramOrigin, wants_t
 
 
 def _measure(path: Path) -> int:
-    """Bytes in a file; 0 where there is none, or no regular one, or none that we may see: the delivery says why."""
+    """Bytes in a file; 0 if there is no regular file that we may see: the delivery will say why."""
     return os.path.getsize(path) if os.path.isfile(path) else 0  # noqa: PTH113, PTH202 Path's raise where we may not look
 
 
 def _find_parts(
     account: Account, job: GridJob, origin: GramOrigin, wants_tar: bool
 ) -> tuple[Sequence[Path | bytes], Sequence[Path | bytes]]:
-    """What standard output and standard error are made of."""
+    """The parts of standard output and standard error."""
     if origin.is_plain:
         return _find_texts(account, job, "stdout"), _find_texts(account, job, "stderr")
     parts = {step.name: account.database.grid_jobs.get(step.grid_job) for step in job.steps if step.grid_job}
@@ -116,10 +116,10 @@ def _render_report(account: Account, job: GridJob, parts: Mapping[str, GridJob])
     return "".join(f"{line}\n" for line in lines).encode(errors="surrogateescape")
 
 
-def _render_reasons(account: Account, whole: GridJob, parts: Mapping[str, GridJob]) -> bytes:
-    failed = (job for job in account.database.local_jobs.lines(whole.job_id) if not job.succeeded)
+def _render_reasons(account: Account, job: GridJob, parts: Mapping[str, GridJob]) -> bytes:
+    failed = (line for line in account.database.local_jobs.lines(job.job_id) if not line.succeeded)
     of_steps = [f"step {name} ({part.job_id}): {part.reason}" for name, part in parts.items() if part.reason]
-    of_local_jobs = (f"local job {job.index} ({job.local_id or 'never submitted'}): {job.reason}" for job in failed)
+    of_local_jobs = (f"local job {line.index} ({line.local_id or 'never submitted'}): {line.reason}" for line in failed)
     reasons = itertools.chain(of_steps, of_local_jobs)
     lines = list(itertools.islice(reasons, _MOST_REASONS))
     if more := sum(1 for _ in reasons):
@@ -128,18 +128,18 @@ def _render_reasons(account: Account, whole: GridJob, parts: Mapping[str, GridJo
 
 
 def _deliver(files: Sequence[_File]) -> list[str]:
-    """Write files of the user's; a sentence for each that could not be, where that will not go away.
+    """Write a user's files; a sentence for each that can never be written.
 
-    All are cut back before one is written: two names may be of one file.
+    All are truncated before one is written: two names may mean the same file.
     """
-    # Never made longer: whoever has shortened a file meanwhile wants no zeros in it.
+    # Never extended: if somebody has shortened a file meanwhile, no zeros are added.
     faults = [_append(file.target, [], file.size) for file in files if _measure(file.target) > file.size]
     faults += [_append(file.target, file.parts) for file in files]
     return list(dict.fromkeys(filter(None, faults)))
 
 
 def _append(target: Path, parts: Iterable[Path | bytes], size: int | None = None) -> str:
-    """Write parts to the end of a file, cut back to ``size`` bytes where one is given; what is not there, and why."""
+    """Append parts to a file, truncated to ``size`` bytes if that is given; what could not be written, and why."""
     try:
         kept, faults = _leave_out_sparse(parts)
         descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
@@ -157,7 +157,7 @@ def _append(target: Path, parts: Iterable[Path | bytes], size: int | None = None
 
 
 def _leave_out_sparse(parts: Iterable[Path | bytes]) -> tuple[list[Path | bytes], list[str]]:
-    """The parts that are written, and a sentence for each whose holes are too many, as in the tar."""
+    """The parts to be written, and a sentence for each sparse file with too many holes, as in the tar."""
     kept: list[Path | bytes] = []
     faults = []
     holes_left = MOST_HOLES

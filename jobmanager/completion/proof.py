@@ -1,4 +1,4 @@
-"""Proof that local jobs have ended, and why: asked for before they are gathered, or tried again."""
+"""Proves that local jobs have ended, and finds out why, before they are gathered or retried."""
 
 import logging
 import os
@@ -26,15 +26,15 @@ from jobmanager.states.transitions import note_batch_end, reopen
 logger = logging.getLogger(__name__)
 
 Selection = Callable[[], Iterable[LocalJob]]
-"""Local jobs of one grid job that have ended, as they are in the database whenever they are asked for."""
+"""Reads local jobs of one grid job that have ended, as they are in the database at that time."""
 
 
 def prove_ends(account: Account, job_id: str, select: Selection) -> bool:
-    """False where the batch system shows a local job alive whose end only its log told; that end is taken back.
+    """False if the batch system shows a local job alive whose end was only in its log; that end is undone.
 
-    The driver's record of an end needs no second witness.
+    An end in the driver's record needs no second witness.
 
-    :raises Unreachable: nobody answered, or outputs may still be on their way.
+    :raises Unreachable: the batch system does not answer, or outputs may still be on their way.
     """
     database = account.database
     is_proven = True
@@ -44,7 +44,7 @@ def prove_ends(account: Account, job_id: str, select: Selection) -> bool:
     if is_proven:
         return True
     unproven = _Chosen(database, job_id, filter(_is_unproven, select()))
-    # Of a cancel that is enough: what is queued again nobody wants, and `reconciliation` cancels it.
+    # Enough for a cancelled grid job: a job that is queued again is unwanted, and `reconciliation` cancels it.
     is_enough = database.grid_jobs.get(job_id).cancelled and all(job.driver == "ended" for job in unproven)
     if not unproven.by_token or is_enough:
         return True
@@ -52,9 +52,9 @@ def prove_ends(account: Account, job_id: str, select: Selection) -> bool:
     _wait_for_outputs(unproven, system.adapter.outputs_lag)
     asked = int(time.time())
     answer = {status.local_id: status for status in ask_queue(system, unproven.by_token)}
-    # An id that the batch system has used again, for another token, is not ours any more.
+    # An id that the batch system has reused for another token is no longer ours.
     shown = [job for job in unproven if job.local_id in answer and answer[job.local_id].is_of(str(job.token))]
-    # Some batch systems show a job that is queued again like one that goes, for a while, or one that goes as running.
+    # For a while, a requeued job may look like one that is leaving, or one that is leaving like a running one.
     leaving = [job for job in shown if _may_leave(job, answer[str(job.local_id)])]
     _wait_for(leaving, system.adapter.outputs_lag, "to leave the batch system")
     alive = [job for job in shown if answer[str(job.local_id)].is_alive]
@@ -66,7 +66,7 @@ def prove_ends(account: Account, job_id: str, select: Selection) -> bool:
 
 @dataclass(frozen=True)
 class _Ended:
-    """What has to be known of many local jobs at once."""
+    """The few facts that are kept in memory of many local jobs."""
 
     index: int
     local_id: str | None
@@ -82,7 +82,7 @@ def _note(job: LocalJob) -> _Ended:
 
 
 class _Chosen:
-    """Some local jobs of a grid job, as they are by now whenever they are read: only their indexes are kept."""
+    """Some local jobs of a grid job, read again whenever they are used: only their indexes are in memory."""
 
     def __init__(self, database: Database, job_id: str, jobs: Iterable[LocalJob]) -> None:
         self._database = database
@@ -92,7 +92,7 @@ class _Chosen:
             self.by_token.setdefault(str(job.token), array("L")).append(job.index)
 
     def read(self, token: str) -> Iterator[LocalJob]:
-        """Those of one token."""
+        """The local jobs of one token."""
         return (self._database.local_jobs.get(self._job_id, index) for index in self.by_token[token])
 
     def __iter__(self) -> Iterator[_Ended]:
@@ -100,24 +100,24 @@ class _Chosen:
 
 
 def _find_system(account: Account, job_id: str) -> BatchSystem:
-    """The batch system, to be asked at once: all may have ended, by their drivers' word, during an outage."""
+    """The batch system, to be queried without waiting for the end of an outage, during which drivers ended."""
     system = find_batch_system(account, account.database.grid_jobs.get(job_id).batch)
     system.limiter.hurry(account.database.local_jobs.last_end(job_id))
     return system
 
 
 def _is_unproven(job: LocalJob) -> bool:
-    """True where the batch system may have it still, or again: what it told to end itself it may have queued again."""
+    """True if the batch system may still have the job, or have queued it again after it told it to end."""
     return job.local_id is not None and (job.driver != "ended" or was_asked_to_end(job))
 
 
 def _may_leave(job: _Ended, status: LocalStatus) -> bool:
-    """True where it is not known yet whether it goes or stays: PBS shows what it has told to end as running (R)."""
+    """True if it is unknown whether the job leaves or stays: PBS shows a job that it is ending as running (R)."""
     return status.is_leaving or (job.driver == "ended" and status.state is State.ACTIVE)
 
 
 def is_ripe(job: LocalJob, lag: float, now: float) -> bool:
-    """True where no word about a local job's end can be on its way any more: nobody would wait for one.
+    """True if no more news about a local job's end can come, so that nobody need wait.
 
     :param lag: the batch system's ``outputs_lag``, in seconds.
     """
@@ -132,11 +132,11 @@ def _stop_waiting(job: LocalJob) -> bool:
 
 
 def ask_for_causes(account: Account, job_id: str, select: Selection) -> None:
-    """Ask why local jobs ended that did not end by themselves: the batch system, and then what its log says.
+    """Find out why local jobs ended that did not end by themselves: from the batch system, then from its log.
 
-    A cancel does not wait for the answer.
+    A cancelled grid job does not wait for the answer.
 
-    :raises Unreachable: nobody answered, or the history may still be on its way.
+    :raises Unreachable: the batch system does not answer, or its history may not be complete yet.
     """
     _ask_history(account, job_id, select)
     suspects = [_note(job) for job in select() if may_have_been_deleted(job)]
@@ -145,7 +145,7 @@ def ask_for_causes(account: Account, job_id: str, select: Selection) -> None:
 
 
 def _ask_history(account: Account, job_id: str, select: Selection) -> None:
-    """Ask of each token once."""
+    """One query for each token."""
     database = account.database
     puzzling = _Chosen(database, job_id, filter(needs_batch_cause, select()))
     if not puzzling.by_token:
@@ -154,7 +154,7 @@ def _ask_history(account: Account, job_id: str, select: Selection) -> None:
     answer: dict[str, LocalStatus] = {}
 
     def apply(job: LocalJob) -> bool:
-        # One that was queued again meanwhile has begun another run.
+        # One that was queued again meanwhile is in another run.
         return needs_batch_cause(job) and note_batch_end(job, answer[str(job.local_id)])
 
     try:
@@ -165,7 +165,7 @@ def _ask_history(account: Account, job_id: str, select: Selection) -> None:
     except (Unreachable, Garbled) as error:
         if not database.grid_jobs.get(job_id).cancelled:
             raise
-        logger.info("%s is cancelled, and nobody says why its local jobs ended: %s", job_id, error)
+        logger.info("%s is cancelled, and why its local jobs ended is not known: %s", job_id, error)
         return
     if system.adapter.history is not None:
         late = (_note(job) for token in puzzling.by_token for job in puzzling.read(token) if needs_batch_cause(job))
@@ -173,7 +173,7 @@ def _ask_history(account: Account, job_id: str, select: Selection) -> None:
 
 
 def _read_log(account: Account, job_id: str, suspects: list[_Ended]) -> None:
-    """Keep what the log says of why local jobs ended."""
+    """Record what the log says about why local jobs ended."""
     batch = account.database.grid_jobs.get(job_id).batch
     adapter = find_batch_adapter(account, batch)
     is_followed = account.configuration.find_events(batch).source is not EventSource.POLL
@@ -213,11 +213,11 @@ def _find_deletions(account: Account, batch: str, ids: Container[str], since: in
 
 
 def _find_log_status(job: LocalJob, deletions: Mapping[str, str], causes: Mapping[int, Cause]) -> LocalStatus | None:
-    """What the log says of the end of a local job; None where that is nothing but its time."""
+    """What the log says about the end of a local job; None if that is only its time."""
     code = job.failure_code
     if code is not None and code in causes:
         return LocalStatus(str(job.local_id), f"exit status {code}", State.FAILED, cause=causes[code])
-    # Who deletes an array ends what waits of it without another word.
+    # When an array is deleted, its waiting elements get no entries of their own.
     of_array = deletions.get(str(job.array)) if job.driver is None else None
     by = deletions.get(str(job.local_id), of_array)
     if by is None and (code is None or code < 0 or not causes):
@@ -226,7 +226,7 @@ def _find_log_status(job: LocalJob, deletions: Mapping[str, str], causes: Mappin
 
 
 def _wait_for_outputs(unproven: Iterable[_Ended], lag: float) -> None:
-    """A job that ran may have brought its outputs back without our seeing them yet: over a network file system."""
+    """Wait for jobs that ran: on a network file system, their outputs may be back but not visible yet."""
     begun = [job for job in unproven if job.driver == "started" or (job.driver is None and job.state is State.DONE)]
     _wait_for(begun, lag, "to bring back their outputs")
 

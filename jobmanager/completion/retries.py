@@ -1,4 +1,4 @@
-"""Local jobs that failed, while others still run: they are tried again, or stop their grid job where it is lost."""
+"""Retries failed local jobs while others still run, or ends a grid job early that cannot succeed (fail_fast)."""
 
 import logging
 import time
@@ -17,16 +17,16 @@ logger = logging.getLogger(__name__)
 
 
 def judge_failures(account: Account, job_id: str) -> None:
-    """Make those of a grid job's failed local jobs new that are to be tried again; or stop it, where it is lost.
+    """Begin new attempts at a grid job's failed local jobs, or end it early if it cannot succeed.
 
-    Ends of which a word may still be on its way wait for the next time, and keep none of the others waiting.
+    Ends about which news may still come are judged the next time; the others do not wait for them.
 
-    :raises Unreachable, Garbled: nobody says whether, or why, they have ended.
+    :raises Unreachable, Garbled: it is not known whether, or why, they have ended.
     """
     database = account.database
     if find_due(database, job_id) is not Due.NOW:
         return
-    # From now on: what becomes ripe later has been asked for nowhere.
+    # One time for all: an end that becomes ripe later has not been asked about.
     now = time.time()
     job = database.grid_jobs.get(job_id)
     chosen = choose_due(job, database.local_jobs.failed(job_id, each=True), now)
@@ -42,9 +42,9 @@ def judge_failures(account: Account, job_id: str) -> None:
 
 
 def _decide(account: Account, job_id: str, select: Selection) -> None:
-    """Begin other attempts, all or none of them, and stop the grid job where that is not enough.
+    """Begin new attempts, all or none of them, and end the grid job if that is not enough.
 
-    The grid job keeps the last token, because they lose theirs: what comes late under it finds nobody.
+    The local jobs lose their tokens, so that late news about them finds nobody. The grid job keeps the last one.
     """
     database = account.database
     with database.transaction():
@@ -52,7 +52,7 @@ def _decide(account: Account, job_id: str, select: Selection) -> None:
         if job.cancelled:
             return
         refusals = {failed.index: find_refusal(job, failed) for failed in database.local_jobs.failed(job_id, each=True)}
-        # By their token and their order in it the others are found, whose submission is in doubt.
+        # While a submission is in doubt, its other local jobs are identified by their order under the token.
         in_doubt = database.local_jobs.tokens_in_doubt()
         given_up: list[int] = []
         count = 0
@@ -73,4 +73,4 @@ def _decide(account: Account, job_id: str, select: Selection) -> None:
     if count:
         logger.info("%s %d local jobs failed and are submitted again", job_id, count)
     if job.cancelled:
-        logger.info("%s is stopped, as it cannot succeed any more: %s", job_id, job.reason)
+        logger.info("%s is ended early, as it can no longer succeed: %s", job_id, job.reason)

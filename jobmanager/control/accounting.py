@@ -1,7 +1,7 @@
-"""Usage records as sites send them: files of APEL's messages, or of what AUDITOR takes.
+"""Writes usage records into files, as messages for APEL or as records for AUDITOR.
 
-Which records a file has is noted before it is written, and that it is there afterwards: who is killed in between writes
-the same file again, under the same name.
+The range of records of a file is committed before it is written, and that it is written afterwards. After a kill in
+between, the same file is written again under the same name.
 """
 
 import enum

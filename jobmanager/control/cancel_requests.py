@@ -1,4 +1,4 @@
-"""The request to cancel a grid job: that someone, or a failure, wants it ended; the workers see to the rest."""
+"""Cancel requests: record that somebody, or a failure, wants a grid job ended; workers do the rest."""
 
 import logging
 import os
@@ -17,9 +17,9 @@ logger = logging.getLogger(__name__)
 
 
 def request_cancel(database: Database, grid_job: str, reason: str, by: str | None = None) -> bool:
-    """Want a grid job ended, from now on and for ever; False if it has ended already.
+    """Request the end of a grid job, which cannot be withdrawn; False if it has ended already.
 
-    :param by: ``us`` where nobody wants that, but it cannot be run.
+    :param by: ``us`` if no person wants it, but it cannot be run.
     """
     with database.transaction():
         job = database.grid_jobs.get(grid_job)
@@ -32,15 +32,15 @@ def request_cancel(database: Database, grid_job: str, reason: str, by: str | Non
 
 
 _KEPT = 86_400.0
-"""Seconds for which a request that never became a grid job is remembered."""
+"""Seconds for which the mark of a request that never became a grid job is kept."""
 _MARK = re.compile(r"[A-Za-z0-9][A-Za-z0-9.]{0,199}", re.ASCII)
-"""A uniqid of GRAM's as samgrid.pm writes it down."""
+"""A uniqid of GRAM, as samgrid.pm writes it."""
 
 
 def hold_back(account: Account, uniqid: str, seconds: float) -> None:
-    """Let the grid job of a request wait until GRAM has taken our answer, or be cancelled after so many seconds.
+    """Make the grid job of a request wait until GRAM has our answer; after so many seconds it is cancelled.
 
-    :raises OSError: it cannot be written down: nothing may be accepted.
+    :raises OSError: that cannot be recorded, so nothing may be accepted.
     """
     if not _MARK.fullmatch(uniqid):
         return
@@ -52,9 +52,9 @@ def hold_back(account: Account, uniqid: str, seconds: float) -> None:
 
 
 def cancel_withdrawn(account: Account) -> set[str]:
-    """Cancel the grid jobs of requests whose answers GRAM has not taken in time, so that it says they have failed.
+    """Cancel the grid jobs of requests whose answer GRAM did not get in time, because it reports them as failed.
 
-    The grid jobs for which nothing is to be started now: these, and those whose answers it may still take.
+    Returns the grid jobs for which nothing may be started now: these, and those whose answer GRAM may still get.
 
     :raises DatabaseError, OSError: not now; the rest is for the next time.
     """
@@ -64,13 +64,13 @@ def cancel_withdrawn(account: Account) -> set[str]:
         if grid_job is not None:
             found.add(grid_job)
         age = time.time() - due
-        # One that is being made has the present second for a moment, before it has its own.
+        # A new mark has the current time for a moment, before its own is set.
         if age < 1:
             continue
         try:
             if grid_job is not None:
                 request_cancel(account.database, grid_job, "GRAM was told that it failed, because no answer to it came")
-        except DamagedDocument as damage:  # the mark waits until it can be read
+        except DamagedDocument as damage:  # the mark stays until it can be read
             logger.debug("%s", damage)
             continue
         if grid_job is not None or age > _KEPT:
@@ -79,7 +79,7 @@ def cancel_withdrawn(account: Account) -> set[str]:
 
 
 def _list_marks(folder: Path) -> Iterator[tuple[Path, float]]:
-    """The marks, and from when on each counts: the Perl module removes them at any time."""
+    """The marks, each with its due time; the Perl module may remove them at any time."""
     with suppress(FileNotFoundError):
         for entry in list(folder.iterdir()):
             with suppress(FileNotFoundError):
@@ -88,9 +88,9 @@ def _list_marks(folder: Path) -> Iterator[tuple[Path, float]]:
 
 
 def forget_withdrawal(account: Account, uniqid: str) -> None:
-    """GRAM submits the request once more, so it wants it after all; or it has been refused.
+    """Remove a request's mark: GRAM submits it again, so it is wanted after all; or it has been refused.
 
-    :raises OSError: it cannot be forgotten: the request would be cancelled.
+    :raises OSError: the mark cannot be removed, so the request would be cancelled.
     """
     if _MARK.fullmatch(uniqid):
         (account.places.withdrawn / uniqid).unlink(missing_ok=True)

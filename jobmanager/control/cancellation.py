@@ -1,4 +1,4 @@
-"""Ending a grid job: a cancel request first, then cancelling until each local job is gone for certain."""
+"""Ends a grid job after a cancel request: cancels until each local job has certainly ended."""
 
 import logging
 import time
@@ -21,17 +21,16 @@ logger = logging.getLogger(__name__)
 
 _LIVE = (State.PENDING, State.ACTIVE, State.SUSPENDED)
 _IDS = 10_000
-"""Ids that a batch system is given at once; it folds those of an array's elements."""
+"""Ids for one cancel; the batch system's adapter combines those of an array's elements."""
 
 
 def cancel_local_jobs(account: Account, grid_job: str) -> None:
-    """Cancel what is submitted and fail what is not; that the cancelled ones ended, the batch system must say.
+    """Cancel submitted local jobs, and fail the others. That the cancelled ones have ended, the batch system must say.
 
-    A submission in doubt is looked up first: what the batch system has is adopted, and then cancelled like the rest.
+    Submissions in doubt are looked up first: what the batch system has is adopted, and then cancelled like the rest.
 
-    :raises BatchError: nobody answered for some of them; to be called again.
-    :raises DamagedDocument: its own cannot be read, or one of what is not submitted; the others are cancelled all the
-        same, as are submitted ones that cannot be read.
+    :raises BatchError: the batch system did not answer for some of them; call this again.
+    :raises DamagedDocument: a document cannot be read; all submitted local jobs are cancelled nevertheless.
     """
     try:
         _cancel_local_jobs(account, grid_job)
@@ -41,9 +40,9 @@ def cancel_local_jobs(account: Account, grid_job: str) -> None:
 
 
 def cancel_by_index(account: Account, grid_job: str) -> int:
-    """Cancel what the index of the database knows to be submitted, without reading a document; how many.
+    """Cancel submitted local jobs by their columns, without reading documents; how many.
 
-    :raises BatchError: nobody answered.
+    :raises BatchError: the batch system does not answer.
     """
     local_jobs = account.database.local_jobs
     count = 0
@@ -59,7 +58,7 @@ def _cancel_local_jobs(account: Account, grid_job: str) -> None:
     job = database.grid_jobs.get(grid_job)
     system = find_batch_system(account, job.batch)
     system.limiter.hurry(job.cancelled_time or 0)
-    # What is known is not to wait for what is in doubt.
+    # Known local jobs need not wait for those in doubt.
     cancelled = _cancel_known(database, system, grid_job)
     intents = open_intents(database, grid_job)
     for intent in intents:
@@ -73,7 +72,7 @@ def _cancel_local_jobs(account: Account, grid_job: str) -> None:
 def _cancel_known(database: Database, system: BatchSystem, grid_job: str) -> int:
     count = sum(number for state, number in database.local_jobs.count(grid_job).items() if state in _LIVE)
     if count:
-        # Before the batch system hears of it: how they end may be told before its answer is here.
+        # Recorded before the command, because the ends may be reported before it has answered.
         _note_asked(database, grid_job, _find_cancel_cause(database.grid_jobs.get(grid_job)))
         ids = choose_ids(database, system.adapter.name, lambda: database.local_jobs.live(grid_job))
         for some in in_parts(ids, _IDS):
@@ -98,12 +97,12 @@ def _note_asked(database: Database, grid_job: str, cause: Cause | None) -> None:
 
 
 def choose_ids(database: Database, batch: str, live: Callable[[], Iterable[LiveJob]]) -> Iterator[str]:
-    """The ids by which to name local jobs: one for a whole array where all its elements are among them."""
+    """The ids for a command about local jobs: the array's id if all of its elements are among them."""
     arrays = Counter(job.array for job in live() if job.array)
     is_whole = {array: number == database.local_jobs.size_of_array(batch, array) for array, number in arrays.items()}
     named: set[str] = set()
     for job in live():
-        # The batch system may have queued one again since, of an array that had ended.
+        # The batch system may have queued an element of another array again meanwhile.
         if job.array is None or not is_whole.get(job.array):
             yield job.local_id
         elif job.array not in named:

@@ -1,7 +1,7 @@
-"""Signals for a grid job: what the batch system can do with the local jobs that there are now.
+"""Suspends, resumes and prioritizes a grid job's local jobs, if the batch system can do that.
 
-Those that are submitted later are not concerned. A look at the batch system comes before, so that each local job gets
-what suits its state, and after, so that the job database knows what came of it.
+Local jobs that are submitted later are not affected. The database is reconciled with the queue before, so that each
+local job gets the command for its state, and afterwards, so that the result is known.
 """
 
 import logging
@@ -22,22 +22,22 @@ logger = logging.getLogger(__name__)
 
 
 def find_signalled(account: Account, grid_job: str) -> list[str]:
-    """The grid jobs whose local jobs a signal means: itself or, where it is made of steps, those at work."""
+    """The grid jobs to which a signal applies: this one or, if it has steps, the current ones."""
     steps = account.database.grid_jobs.steps(grid_job).get(grid_job, [])
     return [step.grid_job for step in find_current_steps(steps) if step.grid_job] or [grid_job]
 
 
 def suspend_grid_job(account: Account, grid_job: str) -> bool:
-    """Stop what runs and, where that can be done, hold what waits; True if something of it is stopped now.
+    """Suspend running local jobs and, if possible, hold waiting ones; True if some are suspended now.
 
-    :raises Refused: nothing of it is in a state for that, or the batch system does not do it.
-    :raises BatchError: (from all functions here) nobody answered: some may have been changed; it can be tried again.
+    :raises Refused: no local job is in a suitable state, or the batch system cannot do it.
+    :raises BatchError: (all functions here) no answer: some may have been changed; it can be repeated.
     """
     system = _reconcile(account, grid_job)
     waiting, running, stopped = _find_live(account, grid_job)
     if not waiting and not running and not stopped:
         raise Refused(f"{grid_job}: none of its local jobs waits or runs in {system.adapter.name}")
-    # First: else they would be started in the place of the stopped ones.
+    # First, or they would be started in place of the suspended ones.
     if waiting and (system.adapter.hold is not None or not running + stopped):
         system.hold(choose_ids(account.database, system.adapter.name, lambda: waiting))
     if running:
@@ -48,7 +48,7 @@ def suspend_grid_job(account: Account, grid_job: str) -> bool:
 
 
 def resume_grid_job(account: Account, grid_job: str) -> None:
-    """Let go on what is suspended, and what is held be started.
+    """Resume suspended local jobs, and release held ones.
 
     :raises Refused: as `suspend_grid_job`.
     """
@@ -67,7 +67,7 @@ def resume_grid_job(account: Account, grid_job: str) -> None:
 
 
 def prioritize_grid_job(account: Account, grid_job: str, priority: int) -> None:
-    """Give its local jobs another priority, in the batch system's own numbers but that higher ones start earlier.
+    """Change the priority of its local jobs, in the batch system's own numbers, but with higher ones starting earlier.
 
     :raises Refused: as `suspend_grid_job`.
     """
@@ -75,7 +75,7 @@ def prioritize_grid_job(account: Account, grid_job: str, priority: int) -> None:
     waiting, _, _ = _find_live(account, grid_job)
     if not waiting:
         raise Refused(f"{grid_job}: none of its local jobs waits in {system.adapter.name}")
-    # Most batch systems know no priority of one job of an array.
+    # Most batch systems have no priorities for single elements of an array.
     ids = dict.fromkeys(job.array or str(job.local_id) for job in waiting)
     system.prioritize(ids, priority)
 
@@ -98,11 +98,11 @@ def _reconcile_again(account: Account, grid_job: str) -> None:
     try:
         _reconcile(account, grid_job)
     except BatchError as error:
-        logger.warning("%s: what came of the signal is not known yet: %s", grid_job, error)
+        logger.warning("%s: the result of the signal is not known yet: %s", grid_job, error)
 
 
 def _note_signal(account: Account, grid_job: str, jobs: list[LiveJob]) -> None:
-    """Before the signal: its line in the log may be read before the command has ended."""
+    """Record a signal before it is sent: its line in the log may be read before the command has ended."""
 
     def note(job: LocalJob) -> None:
         job.signalled = int(time.time())

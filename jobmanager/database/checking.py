@@ -1,4 +1,4 @@
-"""Is the job database what it should be: its file sound, each document valid, each column what its document says?"""
+"""Checks the job database: is the file sound, is each document valid, does each column agree with its document?"""
 
 import sqlite3
 from collections.abc import Iterator, Mapping
@@ -22,15 +22,15 @@ SELECT DISTINCT grid_job FROM (
 ) ORDER BY grid_job
 """
 _MOST = 20
-"""Faults of the file that are told."""
+"""Faults of the file that are listed."""
 
 
 def find_programs(path: Path, layout: int) -> list[str]:
     """The names of views, virtual tables and triggers in a file that somebody else may have made.
 
-    We have none, and whoever asks or writes runs them. Those that an earlier layout had are removed unread.
+    We have none, and using the database would run them. The triggers of earlier layouts are dropped unused.
 
-    :raises DatabaseError: it is no database.
+    :raises DatabaseError: the file is no database.
     """
     sql = (
         "SELECT name FROM sqlite_schema WHERE type = 'view' OR sql LIKE 'CREATE VIRTUAL%'"
@@ -44,17 +44,17 @@ def find_programs(path: Path, layout: int) -> list[str]:
 
 
 class Checking:
-    """What is wrong with a job database, and what can be derived anew."""
+    """Finds what is wrong with a job database, and derives columns again."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def find_file_faults(self) -> list[str]:
-        """What SQLite itself finds wrong with the file; nothing where it is sound."""
+        """What SQLite itself finds wrong with the file."""
         return [line for line in self._store.values(f"PRAGMA quick_check({_MOST})") if line != "ok"]
 
     def find_document_faults(self) -> Iterator[str]:
-        """A sentence for each document that cannot be read or is not valid, or whose columns say otherwise."""
+        """A sentence for each document that cannot be read, is not valid, or disagrees with its columns."""
         for job_id, data in self._store.query("SELECT id, document FROM grid_job ORDER BY submitted, id"):
             yield from _check(self._store, job_id, 0, data)
         for job_id, number, data in self._store.query("SELECT grid_job, number, document FROM local_job ORDER BY 1, 2"):
@@ -63,7 +63,7 @@ class Checking:
             yield f"the counts of the local jobs of grid job {job_id} are not what there are"
 
     def derive_anew(self) -> None:
-        """Write every row anew that is derived from a document which can be read, inside the caller's transaction."""
+        """Write again all rows that are derived from readable documents, inside the caller's transaction."""
         store, grid_jobs, local_jobs = self._store, GridJobs(self._store), LocalJobs(self._store)
         for job_id in store.values("SELECT id FROM grid_job"):
             with suppress(DamagedDocument):
@@ -78,7 +78,7 @@ class Checking:
         local_jobs.count_anew()
 
     def read_columns(self, job_id: str, number: int) -> Mapping[str, Any]:
-        """What the index knows of a local job whose document cannot be read; number 0: of the grid job itself."""
+        """The columns of a local job whose document cannot be read; with number 0, of the grid job itself."""
         table = LOCAL_JOBS if number else GRID_JOBS
         (row,) = _stored(self._store, table, job_id, number)
         return dict(zip(_columns(table), row, strict=True))

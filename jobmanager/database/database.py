@@ -62,15 +62,15 @@ class Database:
     """
 
     def __init__(self, path: Path | None, refusal: str = "") -> None:
-        """``path`` None: an empty database in memory, in which everything can be asked and nothing is found.
+        """``path`` None: an empty database in memory.
 
-        :param refusal: why nothing may be written, as another host does: what is read is a copy of this moment.
+        :param refusal: why nothing may be written (another host works here); then a copy of the file is read.
         """
         self.path, self.refusal = path, refusal
         self._store = store = Store(path, is_elsewhere=bool(refusal))
         self.transaction, self.moment, self.part = store.transaction, store.moment, store.part
         self.check_room, self.copy_to, self.close = store.check_room, store.copy_to, store.close
-        self._bring_up()
+        self._make_or_upgrade()
         if refusal:
             store.forbid_writing(refusal)
         self.grid_jobs = GridJobs(self._store)
@@ -82,7 +82,7 @@ class Database:
         self.usage = UsageRecords(self._store)
         self.accounting = Accounting(self._store)
 
-    def _bring_up(self) -> None:
+    def _make_or_upgrade(self) -> None:
         found = self._store.layout
         if found is None:
             self._store.make(_DERIVED + EVENTS, LAYOUT)
@@ -129,18 +129,18 @@ class Database:
     def select(
         self, job_id: str | None, grid_job: str, local_job: str | None, values: Sequence[str]
     ) -> Iterator[tuple[str, int, bytes]]:
-        """Grid job, number and document of what SQL conditions choose by columns, in the order of `to_xml`.
+        """Grid job, number and document of the rows that SQL conditions select, in the order of `to_xml`.
 
-        None of a grid job in quarantine.
+        Grid jobs in quarantine are left out.
 
-        :param local_job: None: the documents of the grid jobs themselves, which have the number 0.
+        :param local_job: condition for local jobs; None: the documents of grid jobs themselves, with number 0.
         """
         columns = "id, 0, grid_job.document" if local_job is None else "id, number, local_job.document"
         sql, order = _render_chosen(columns, job_id, grid_job, local_job), "" if local_job is None else ", number"
         return self._store.query(f"{sql} ORDER BY grid_job.submitted, id{order}", [*values, job_id or ""])
 
     def count_selected(self, job_id: str | None, grid_job: str, local_job: str | None, values: Sequence[str]) -> int:
-        """How many that are."""
+        """The number of rows that `select` would give."""
         sql = _render_chosen("count(*)", job_id, grid_job, local_job)
         return self._store.value(int, sql, [*values, job_id or ""]) or 0
 
@@ -156,20 +156,20 @@ class Database:
 
     @cached_property
     def checking(self) -> "Checking":
-        """Is it what it should be?"""
+        """The database's self-check; loaded when it is needed."""
         from jobmanager.database.checking import Checking
 
         return Checking(self._store)
 
     def read_text(self, job_id: str) -> bytes:
-        """A grid job's own document as it is stored, also where it cannot be read."""
+        """A grid job's own document as it is stored, even if it cannot be read as XML."""
         ((document,),) = self._store.query("SELECT CAST(document AS BLOB) FROM grid_job WHERE id = ?", [job_id])
         return bytes(document)
 
     def _documents(self, job_id: str | None) -> Iterator[tuple[str, str, int, bytes]]:
-        """When its grid job was submitted, its id, number (0: the grid job's own) and each document."""
+        """Of each document: its grid job's time of submission and id, its number (0: the grid job's own), its text."""
         condition = "" if job_id is None else " WHERE grid_job.id = ?"
-        # One statement sees one moment. A grid job comes before its local jobs, whose numbers start from 1.
+        # One statement reads one snapshot. A grid job comes before its local jobs, whose numbers start at 1.
         sql = (
             f"SELECT submitted, id, 0, CAST(document AS BLOB) FROM grid_job{condition} UNION ALL"
             " SELECT grid_job.submitted, grid_job.id, number, CAST(local_job.document AS BLOB)"
@@ -179,7 +179,7 @@ class Database:
 
 
 def _render_chosen(columns: str, job_id: str | None, grid_job: str, local_job: str | None) -> str:
-    # CROSS JOIN: by grid job, in whose order documents come; SQLite might sort all of them.
+    # CROSS JOIN makes SQLite go grid job by grid job, instead of sorting all documents.
     table = "grid_job" if local_job is None else f"grid_job CROSS JOIN local_job ON grid_job = id AND {local_job}"
     whose = "? = ''" if job_id is None else "id = ?"
     return f"SELECT {columns} FROM {table} WHERE {grid_job} AND id NOT IN (SELECT grid_job FROM quarantine) AND {whose}"

@@ -1,4 +1,4 @@
-"""What the job database's XML documents have in common: parsing, the schema, attributes and text."""
+"""What all XML documents of the job database share: parsing, schema, attributes and text."""
 
 import functools
 import os
@@ -19,7 +19,7 @@ SCHEMA_FILE = Path(__file__).with_name("schema.rng")
 
 
 class InvalidDocument(Exception):
-    """A document that the published schema does not allow, or nobody could read: a fault of ours, never written."""
+    """A document that the published schema does not allow, or that could not be read again: our bug, never stored."""
 
 
 @functools.cache
@@ -28,15 +28,15 @@ def load_schema() -> etree.RelaxNG:
     return etree.RelaxNG(etree.parse(str(SCHEMA_FILE), _parser()))
 
 
-@functools.cache  # to make one takes as long as to parse a document
+@functools.cache  # making a parser takes as long as parsing a document
 def _parser(huge: bool = False) -> etree.XMLParser:
     return etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, huge_tree=huge)
 
 
 def read_document(tag: str, data: bytes, grid_job: str, number: int = 0) -> etree._Element:
-    """The root element of a stored document: a grid job's, or the one of its local job of that number.
+    """The root element of a stored document: of a grid job, or of its local job with that number.
 
-    :raises DamagedDocument: it is none.
+    :raises DamagedDocument: it cannot be read.
     """
     try:
         root = read_xml(data)
@@ -48,13 +48,13 @@ def read_document(tag: str, data: bytes, grid_job: str, number: int = 0) -> etre
 
 
 def read_xml(data: bytes) -> etree._Element:
-    """The root element of XML that we wrote: no entities, no network."""
+    """The root element of XML that we wrote; no entities, no network."""
     return etree.fromstring(data, _parser(huge=True))
 
 
 @functools.cache
 def _not_xml() -> re.Pattern[str]:
-    """What XML cannot hold; it takes milliseconds to compile, and most processes meet nothing that is not printable."""
+    """Characters that XML cannot hold; compiled when needed, because that takes milliseconds."""
     return re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -68,7 +68,7 @@ def render_text(text: str) -> str:
 
 
 def render_ranges(numbers: Iterable[int]) -> str:
-    """Numbers in short: ``1 4-6``."""
+    """Numbers as ranges: ``1 4-6``."""
     parts: list[list[int]] = []
     for number in sorted(set(numbers)):
         if parts and parts[-1][1] == number - 1:
@@ -92,7 +92,7 @@ _NONE: Final = object()
 
 
 class Field(Generic[T]):
-    """One XML attribute of a document, or of a child of its root, as a value of Python; None removes it."""
+    """An XML attribute of a document's root, or of one of its children, as a Python value; setting None removes it."""
 
     def __init__(self, kind: "AttributeType[T]", name: str, absent: object, child: str) -> None:
         self._kind, self._name, self._absent, self._child = kind, name, absent, child
@@ -118,21 +118,21 @@ class Field(Generic[T]):
 
 @dataclass(frozen=True)
 class AttributeType(Generic[T]):
-    """How values of one type stand in an attribute; ``child``: of which child of the document's root."""
+    """How values of one type are written in attributes; ``child`` names a child of the document's root."""
 
     read: Callable[[str], T]
     render: Callable[[T], str]
 
     def required(self, name: str, child: str = "") -> Field[T]:
-        """An attribute that every document has."""
+        """An attribute that every document must have."""
         return Field(self, name, _NONE, child)
 
     def optional(self, name: str, child: str = "") -> Field[T | None]:
-        """An attribute that is None where it is not there."""
+        """An attribute that is None if it is missing."""
         return Field[T | None](self, name, None, child)  # type: ignore[arg-type]
 
     def otherwise(self, name: str, value: T, child: str = "") -> Field[T]:
-        """An attribute that has this value where it is not there."""
+        """An attribute that has this value if it is missing."""
         return Field(self, name, value, child)
 
 
@@ -145,7 +145,7 @@ TIME = AttributeType[int](read_time, render_time)
 
 
 class Document:
-    """A typed view of one XML element; what it does not know (other namespaces) stays as it is."""
+    """A typed view of one XML element; unknown content (other namespaces) is kept."""
 
     tag: str
 
@@ -157,21 +157,21 @@ class Document:
     """Why the job failed, a sentence for people."""
 
     def to_bytes(self) -> bytes:
-        """The document as stored.
+        """The document as it is stored.
 
-        :raises InvalidDocument: where the schema does not allow it.
+        :raises InvalidDocument: the schema does not allow it.
         """
         schema = load_schema()
         if not schema.validate(self.element):
             raise InvalidDocument(f"{self.tag} {self.element.attrib}: {schema.error_log.last_error}")
-        # UTF-8: a name cannot have the character references that ASCII needs.
+        # UTF-8, because names of elements cannot contain character references.
         data = etree.tostring(self.element, encoding="UTF-8")
         if any(str(child.tag).startswith("{") for child in self.element.iterchildren(etree.Element)):
             _check_readable(self.tag, data)
         return data
 
     def _replace(self, tag: str) -> etree._Element:
-        """An empty child of that name, in the place of the one that may be there."""
+        """A new empty child of that name, in place of an existing one."""
         self._remove(tag)
         return etree.SubElement(self.element, tag)
 
@@ -181,7 +181,7 @@ class Document:
 
 
 def _check_readable(tag: str, data: bytes) -> None:
-    """Read what an experiment's own elements are in; our own names are known, and this takes half as long again."""
+    """Check documents with an experiment's own elements; for all documents, this would cost half as much time again."""
     try:
         read_xml(data)
     except etree.XMLSyntaxError as error:

@@ -1,4 +1,4 @@
-"""The job database's tables of what was heard: events of unknown ids, generators' times, missing local jobs."""
+"""Tables that are not derived from documents: events of unknown ids, generators' times, missing local jobs."""
 
 from collections.abc import Iterable, Mapping
 
@@ -21,34 +21,34 @@ CREATE TABLE IF NOT EXISTS missing (
 
 
 class Events:
-    """What generators and batch systems said of local jobs, as far as it is not in their documents."""
+    """What generators and batch systems reported about local jobs, if it is not in their documents."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    # what the batch system's answers did not show
+    # local jobs that were missing in the batch system's answers
 
     def missing(self, batch: str) -> dict[str, tuple[int, int]]:
-        """By local id: in how many answers in a row it was missing, and since when (seconds since 1970)."""
+        """By local id: in how many consecutive answers it was missing, and since when (seconds since 1970)."""
         sql = "SELECT local_id, answers, since FROM missing WHERE batch = ?"
         return {local_id: (answers, since) for local_id, answers, since in self._store.query(sql, [batch])}
 
     def put_missing(self, batch: str, missing: Mapping[str, tuple[int, int]]) -> None:
-        """Replace what `missing` gives."""
+        """Replace the content of `missing`."""
         self._store.write("DELETE FROM missing WHERE batch = ?", [(batch,)])
         rows = ((batch, local_id, answers, since) for local_id, (answers, since) in missing.items())
         self._store.write("INSERT INTO missing VALUES (?, ?, ?, ?)", rows)
 
-    # events of ids that nobody has registered
+    # events of unregistered ids
 
     def keep(self, batch: str, events: Iterable[Event], now: float) -> None:
-        """Keep events of ids that nobody has registered (the seed design's soft-state cache)."""
+        """Keep events of unregistered ids."""
         rows = ((batch, e.local_id, e.timestamp, e.state.value, e.exit_code, now) for e in events)
         columns = "batch, local_id, timestamp, state, exit_code, received"
         self._store.write(f"INSERT INTO waiting_event ({columns}) VALUES (?, ?, ?, ?, ?, ?)", rows)
 
     def take(self, batch: str, local_ids: Iterable[str]) -> dict[str | None, list[Event]]:
-        """The kept events of each of these ids in the order in which they came; they are forgotten."""
+        """Remove the kept events of these ids; by id, in the order in which they came."""
         values = (batch, render_array(local_ids))
         condition = "batch = ? AND local_id IN (SELECT value FROM json_each(?))"
         sql = f"SELECT local_id, timestamp, state, exit_code FROM waiting_event WHERE {condition} ORDER BY number"
@@ -63,15 +63,15 @@ class Events:
         self._store.write("DELETE FROM waiting_event WHERE received < ?", [(before,)])
 
     def generator_time(self, batch: str) -> int | None:
-        """The stamp from which a batch system's generator must replay; None if none ever ran."""
+        """The time from which a batch system's generator must replay; None if none ever ran."""
         return self._store.value(int, "SELECT timestamp FROM generator WHERE batch = ?", [batch])
 
     def generator_times(self) -> dict[str, int]:
-        """That stamp of every batch system that there ever was a grid job for."""
+        """That time for every batch system that ever had a grid job."""
         return dict(self._store.query("SELECT batch, timestamp FROM generator ORDER BY batch"))
 
     def put_generator_time(self, batch: str, timestamp: int) -> None:
-        """Keep that stamp; it never goes back."""
+        """Store that time, unless a later one is stored."""
         self._store.write(
             "INSERT INTO generator VALUES (?, ?) ON CONFLICT (batch) DO UPDATE SET"
             " timestamp = max(timestamp, excluded.timestamp)",

@@ -31,7 +31,7 @@ FLAG = AttributeType[bool](lambda text: text == "true", lambda value: "true" if 
 
 @dataclass(frozen=True)
 class StepEntry:
-    """A step of a structured grid job, and the grid job that it has become; None: it has not begun."""
+    """A step of a structured grid job, and the grid job that it has become (None until it begins)."""
 
     name: str
     grid_job: str | None
@@ -41,7 +41,7 @@ class StepEntry:
 
 @dataclass(frozen=True)
 class Lapse:
-    """A time in which a credential had expired, until it was renewed; seconds since 1970."""
+    """The time from the expiry of a credential until its renewal; seconds since 1970."""
 
     begin: float
     end: float
@@ -49,28 +49,28 @@ class Lapse:
 
 @dataclass(frozen=True)
 class CredentialEntry:
-    """A credential that the local jobs get, and what is known of it; nothing of what is in it."""
+    """A credential that the local jobs get, without its content."""
 
     name: str
     """The attribute of a request that names such a file."""
     source: str
-    """The file that its copy follows."""
+    """The file of which local jobs get a copy, which is kept up to date."""
     is_gram_default: bool = False
-    """The request said nothing of it: it is the proxy that GRAM gave the job."""
+    """True for the proxy that GRAM gave the job, without a word in the request."""
     expires: float | None = None
-    """Seconds since 1970; None where it is not known."""
+    """Seconds since 1970; None if not known."""
     problem: str | None = None
-    """Why the copy does not follow."""
+    """Why the copy is not kept up to date."""
     lapses: tuple[Lapse, ...] = ()
 
     def renew(self, expires: float | None, now: float) -> "CredentialEntry":
-        """The same with a new copy."""
+        """The entry after a new copy was made."""
         had_lapsed = self.expires is not None and self.expires < now
         lapses = (*self.lapses, Lapse(self.expires or 0, now)) if had_lapsed else self.lapses
         return replace(self, expires=expires, problem=None, lapses=lapses)
 
     def find_lapse(self, when: float) -> float | None:
-        """Since when it had expired at that time; None: it had not, as far as is known."""
+        """If it had expired at that time: since when; None if not, as far as is known."""
         begins = [lapse.begin for lapse in self.lapses if lapse.begin <= when < lapse.end]
         if self.expires is not None and self.expires <= when:
             begins.append(self.expires)
@@ -86,24 +86,24 @@ class GramOrigin:
     contact: str
     """The job contact by which its clients know it."""
     stdout: str
-    """Absolute path of the file that GRAM takes as the job's standard output."""
+    """Absolute path of the file that GRAM treats as the job's standard output."""
     stderr: str
     is_plain: bool
-    """The request does not know of us: it is to end as under GRAM's own job managers."""
+    """The request is not written for us: it must end as under GRAM's own job managers."""
     subject: str = ""
-    """Whose certificate the request came with, where audit or usage records will name it."""
+    """The subject of the certificate that the request came with, if audit or usage records need it."""
     unused: tuple[str, ...] = ()
-    """Attributes that GRAM's clients always write, which the job type does not take."""
+    """Attributes that GRAM's clients always write, but the job type does not know."""
     is_staged_out: bool = False
-    """GRAM brings files back when it hears that the job is done: it asks us then."""
+    """GRAM will stage files out when the job is done, and then ask us again."""
 
 
 class GridJob(Document):
-    """One request and what became of it."""
+    """A request and its execution."""
 
     tag = "grid-job"
     listed_datasets: Mapping[str, Sequence[str]] = {}
-    """Of a new one: what the site's command has listed, which is kept beside the document."""
+    """Only for a new grid job: the datasets that the site's command has listed, which are stored in a file."""
 
     job_id = TEXT.required("id")
     job_type = TEXT.required("type")
@@ -117,24 +117,24 @@ class GridJob(Document):
     outcome = TEXT.optional("outcome")
     """done, failed or cancelled; None until it has ended."""
     no_summary = TEXT.optional("no-summary")
-    """Why its handler made no summary of the outputs."""
+    """Why there is no summary of the outputs."""
     cancelled_time = TIME.optional("cancelled")
     cancelled_by = TEXT.optional("cancelled-by")
-    """``us`` where nobody wanted it ended, but it cannot be run; ``fail-fast`` where it cannot succeed any more."""
+    """``us`` if it cannot be run, ``fail-fast`` if it can no longer succeed; None if a person cancelled it."""
     min_success = FRACTION.otherwise("min-success", 1.0)
     """The fraction of the local jobs that must succeed."""
     retries = NUMBER.otherwise("retries", 0)
-    """How often a local job that failed is submitted again."""
+    """How often a failed local job is submitted again."""
     retry_on = CAUSES.optional("retry-on")
-    """The causes of failure after which that is done; None: the usual ones."""
+    """The causes of failure after which it is retried; None: the usual ones."""
     fail_fast = FLAG.optional("fail-fast")
-    """Whether it is stopped as soon as it cannot succeed any more; None: it is not."""
+    """Whether it is ended as soon as it can no longer succeed; None: it is not."""
     max_pending_minutes = NUMBER.optional("max-pending-minutes")
-    """Minutes that a local job may wait or be held; None: for ever."""
+    """Minutes that a local job may wait or be held; None: no limit."""
     last_token = TEXT.optional("last-token")
-    """The last token of the attempts that are over: local jobs that are tried again have lost theirs."""
+    """The last token of earlier attempts: local jobs that are retried have lost theirs."""
     repeats = TEXT.optional("repeats")
-    """The grid job that this one repeats, or of which it repeats what failed."""
+    """The grid job that this one repeats, as a whole or in part."""
     parent = TEXT.optional("parent")
     """The structured grid job that this one is a step of."""
     step = TEXT.optional("step")
@@ -153,33 +153,33 @@ class GridJob(Document):
 
     @property
     def cancelled(self) -> bool:
-        """True from the moment that someone, or a failure, wants the grid job ended."""
+        """True from the moment that somebody, or a failure, has requested the grid job's end."""
         return self.cancelled_time is not None
 
     def cancel(self, now: float, reason: str, by: str | None = None) -> None:
-        """Want the grid job ended; the first reason stays."""
+        """Request the grid job's end; the first reason stays."""
         if not self.cancelled:
             self.cancelled_time, self.cancelled_by, self.reason = int(now), by, reason
 
     def end(self, state: State, now: float) -> None:
-        """Put the final state; no problem keeps the grid job from going on any more."""
+        """Set the final state and the time of the end."""
         self.put_final_state(state)
         self.ended_time = int(now)
 
     def put_final_state(self, state: State) -> None:
-        """Put the final state without its time, and the outcome that goes with it."""
+        """Set the final state and the outcome, without the time."""
         self.clear_problem()
         self.state, self.outcome = state, "cancelled" if state is State.FAILED and self.was_cancelled else state.word
 
     @property
     def was_cancelled(self) -> bool:
-        """True where someone wanted the grid job ended; False where it could not be run, or not succeed."""
+        """True if somebody cancelled the grid job; False if it could not be run, or not succeed."""
         return self.cancelled and self.cancelled_by is None
 
     # the request
 
     def put_request(self, attributes: Iterable[tuple[str, Sequence[Value]]], folder: Path) -> None:
-        """Keep the request as it was accepted: names and values, and the folder its file names start from."""
+        """Store the request as it was accepted: names and values, and the folder for relative file names."""
         request = self._replace("request")
         self.request_folder = folder
         for name, values in attributes:
@@ -196,7 +196,7 @@ class GridJob(Document):
 
     @property
     def cores(self) -> int:
-        """The processor cores that its request asks for, for each local job."""
+        """The processor cores that the request wants for each local job."""
         given = [values for name, values in self.request() if canonical_name(name) == "cores"]
         return int(str(given[-1][0])) if given else 1
 
@@ -205,7 +205,7 @@ class GridJob(Document):
     # GRAM
 
     def put_origin(self, origin: GramOrigin) -> None:
-        """Keep what GRAM wants to be told, and where it wants it."""
+        """Store what came with the request from GRAM."""
         gram = self._replace("gram")
         gram.attrib.update({"uniqid": render_text(origin.uniqid), "contact": render_text(origin.contact)})
         gram.set("plain", "true" if origin.is_plain else "false")
@@ -220,7 +220,7 @@ class GridJob(Document):
 
     @property
     def origin(self) -> GramOrigin | None:
-        """What GRAM wants to be told; None where the request did not come through GRAM."""
+        """What came with the request from GRAM; None if it did not come through GRAM."""
         gram = self.element.find("gram")
         if gram is None:
             return None
@@ -236,9 +236,9 @@ class GridJob(Document):
     uniqid = TEXT.optional("uniqid", "gram")
     """GRAM's own name of the job, the same however often it is submitted."""
     subject = TEXT.optional("subject", "gram")
-    """Whose certificate the request came with; None where nobody needed to know."""
+    """The subject of the certificate that the request came with; None if no record needs it."""
     reported = STATE.optional("reported", "gram")
-    """The state that was last reported to GRAM; None where nothing was."""
+    """The state that was last reported to GRAM; None if none was."""
     reported_time = TIME.otherwise("reported-time", 0, "gram")
     """When it was reported; 0: never."""
     _stdout_size = NUMBER.optional("stdout-size", "gram")
@@ -246,7 +246,7 @@ class GridJob(Document):
 
     @property
     def sizes_before(self) -> tuple[int, int] | None:
-        """Bytes in the files of standard output and error before anything was delivered; None: nothing has been."""
+        """Sizes of the files of standard output and error before the delivery, in bytes; None before it."""
         stdout, stderr = self._stdout_size, self._stderr_size
         return None if stdout is None or stderr is None else (stdout, stderr)
 
@@ -257,7 +257,7 @@ class GridJob(Document):
     def put_reported(self, state: State, now: float) -> None:
         self.reported, self.reported_time = state, int(now)
 
-    # what people are told
+    # summary and problem
 
     def put_summary(self, items: Mapping[str, str]) -> None:
         summary = self._replace("summary")
@@ -265,11 +265,11 @@ class GridJob(Document):
             etree.SubElement(summary, "item", name=render_text(name)).text = render_text(text)
 
     def summary(self) -> dict[str, str]:
-        """What the outputs amount to, as the handler told it."""
+        """The handler's summary of the outputs."""
         return {str(item.get("name")): item.text or "" for item in self.element.iterfind("summary/item")}
 
     def put_problem(self, text: str, now: float) -> None:
-        """Say what keeps the grid job from going on; the time of the first problem in a row stays."""
+        """Store what prevents progress now; the time of the first of several consecutive problems stays."""
         before = self.element.find("problem")
         since = before.get("since") if before is not None else None
         problem = self._replace("problem")
@@ -277,7 +277,7 @@ class GridJob(Document):
         problem.text = render_text(text)
 
     def clear_problem(self) -> bool:
-        """Forget the problem; True if there was one."""
+        """Remove the problem; True if there was one."""
         before = self.element.find("problem")
         self._remove("problem")
         return before is not None
@@ -290,7 +290,7 @@ class GridJob(Document):
     # the credentials
 
     def put_credentials(self, entries: Iterable[CredentialEntry]) -> None:
-        """Note which credentials the local jobs get, in the place of those that were noted before."""
+        """Store which credentials the local jobs get, replacing earlier ones."""
         self._remove("credential")
         for entry in entries:
             element = etree.SubElement(self.element, "credential", name=entry.name, source=entry.source)
@@ -313,7 +313,7 @@ class GridJob(Document):
     def put_slices(self, count: int, size: int | None, seed: int, sweep_digest: str | None = None) -> None:
         """Fix how the grid job is cut; ``size`` is in events, None for a type without a size.
 
-        :param sweep_digest: tells the rows, or files, of its local jobs from others; None where it has none.
+        :param sweep_digest: a checksum of the rows, or files, of its local jobs; None if it has none.
         """
         self._replace("slices")
         self.slice_count, self.sweep_digest = count, sweep_digest
@@ -321,7 +321,7 @@ class GridJob(Document):
             self._unit, self._size, self._seed = "event", size, seed
 
     def repeat_slices(self, first: "GridJob", indexes: Iterable[int]) -> None:
-        """Become a repetition of some slices of a grid job: it is cut as that one is."""
+        """Become a repetition of some slices of a grid job, cut in the same way."""
         self._replace("slices").attrib.update(list(first.slices.items()))
         self.put_only(indexes)
 
@@ -329,9 +329,9 @@ class GridJob(Document):
         self._only = render_ranges(indexes)
 
     slice_count = NUMBER.otherwise("count", 0, "slices")
-    """Into how many slices it is cut; a repetition may have local jobs for some of them only."""
+    """The number of slices; a repetition may have local jobs for only some of them."""
     sweep_digest = TEXT.optional("sweep-digest", "slices")
-    """What tells the rows, or files, of its local jobs from others; None where it has none."""
+    """A checksum of the rows, or files, of its local jobs; None if it has none."""
     _unit = TEXT.optional("unit", "slices")
     _size = NUMBER.optional("size", "slices")
     _seed = NUMBER.optional("seed", "slices")
@@ -339,7 +339,7 @@ class GridJob(Document):
 
     @property
     def slices(self) -> Mapping[str, str]:
-        """How the grid job is cut: count, and what its slices are made from; empty for a structured grid job."""
+        """How the grid job is cut: the number of slices, size and seed; empty for a structured grid job."""
         element = self.element.find("slices")
         known = {} if element is None else {str(name): str(value) for name, value in element.attrib.items()}
         return {name: value for name, value in known.items() if name != "only"}
@@ -350,7 +350,7 @@ class GridJob(Document):
 
     @property
     def indexes(self) -> Sequence[int]:
-        """The indexes of its local jobs; none for a structured grid job, which has none of its own."""
+        """The indexes of its local jobs; empty for a structured grid job."""
         return range(1, self.slice_count + 1) if self._only is None else read_ranges(self._only)
 
     @property
@@ -359,7 +359,7 @@ class GridJob(Document):
 
     @property
     def size_and_seed(self) -> tuple[int, int] | None:
-        """Events of the whole grid job and its first seed; None for a type without a size."""
+        """Number of events and first seed of the grid job; None for a type without a size."""
         return None if self._size is None or self._seed is None else (self._size, self._seed)
 
     # the steps of a structured grid job
@@ -370,21 +370,21 @@ class GridJob(Document):
             etree.SubElement(steps, "step", name=name)
 
     def put_needs(self, needs: Mapping[str, Sequence[str]]) -> None:
-        """Note the steps that each step needs, where these are others than the one before it."""
+        """Store the steps that each step needs, unless that is just the previous one."""
         for entry in self.steps:
             if tuple(needs[entry.name]) != entry.after:
                 (element,) = (one for one in self.element.iterfind("steps/step") if one.get("name") == entry.name)
                 element.set("after", " ".join(needs[entry.name]))
 
     def begin_step(self, name: str, grid_job: str) -> None:
-        """Note the grid job that a step has become."""
+        """Store the grid job that a step has become."""
         for element in self.element.iterfind("steps/step"):
             if element.get("name") == name:
                 element.set("grid-job", grid_job)
 
     @property
     def steps(self) -> list[StepEntry]:
-        """The steps in their order; none where the grid job has local jobs of its own."""
+        """The steps in order; empty if the grid job has its own local jobs."""
         found: list[StepEntry] = []
         for element in self.element.iterfind("steps/step"):
             named = element.get("after")
@@ -394,11 +394,11 @@ class GridJob(Document):
 
     @property
     def needs(self) -> dict[str, tuple[str, ...]]:
-        """The steps that each step needs, by their names."""
+        """The steps that each step needs, by name."""
         return {step.name: step.after for step in self.steps}
 
     def put_parent(self, grid_job: str, step: str) -> None:
-        """Note the structured grid job that this one is a step of."""
+        """Store the structured grid job that this one is a step of."""
         self.parent, self.step = grid_job, step
 
 

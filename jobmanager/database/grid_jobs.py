@@ -49,7 +49,7 @@ GRID_JOBS = Table(
 GRID_JOB_ATTRIBUTES = {
     name: f"grid_job.{name}" for name in ("id", "type", "state", "outcome", "owner", "submitted", "batch")
 }
-"""The column of each attribute that a column has as it is."""
+"""The column with the same value as each of these attributes."""
 STEPS = Table(
     "step",
     {"grid_job": "TEXT NOT NULL", "number": "INTEGER NOT NULL"},
@@ -60,7 +60,7 @@ STEPS = Table(
 )
 
 
-# A repetition may have taken a step over: the eldest structured grid job counts.
+# A repetition may have taken over a step: the oldest structured grid job counts.
 _PARENT = """(
     SELECT parent.id FROM step JOIN grid_job AS parent ON parent.id = step.grid_job
     WHERE child = grid_job.id ORDER BY parent.submitted LIMIT 1
@@ -69,12 +69,12 @@ _BLOCKED = "(SELECT count(*) FROM local_job WHERE grid_job = grid_job.id AND hel
 _HAS_STEPS = "EXISTS (SELECT 1 FROM step WHERE step.grid_job = grid_job.id)"
 
 STANDINGS = (*STATE_OF_WORD, "cancelled")
-"""How a grid job or a local job may stand for people: its state, and once it has ended its outcome."""
+"""The words for people: the state of a grid job or local job or, once it has ended, its outcome."""
 
 
 @dataclass(frozen=True)
 class StepLine:
-    """One line about one step; all but its name is None for one that has not begun, outcome until it has ended."""
+    """One line about one step; all but the name is None until it begins, the outcome until it ends."""
 
     name: str
     grid_job: str | None
@@ -84,15 +84,12 @@ class StepLine:
 
 
 def states_of(steps: Iterable[StepLine]) -> dict[str, State | None]:
-    """The states of steps by their names, None for one that has not begun."""
+    """The states of steps by name; None for one that has not begun."""
     return {step.name: STATE_OF_WORD[step.state] if step.state else None for step in steps}
 
 
 def find_current_steps(steps: Sequence[StepLine]) -> list[StepLine]:
-    """The steps that a structured grid job has come to: those that run, else the one that began last, else the first.
-
-    Where it has failed, those that did.
-    """
+    """The current steps of a structured grid job: those that run, else those that failed, else the last or first."""
     begun = [step for step in steps if step.grid_job]
     running = [step for step in begun if step.state and not STATE_OF_WORD[step.state].is_final]
     failed = [step for step in begun if step.state == State.FAILED.word]
@@ -100,15 +97,15 @@ def find_current_steps(steps: Sequence[StepLine]) -> list[StepLine]:
 
 
 class UnknownJob(UserError, LookupError):
-    """No grid job, or more than one, answers to an id."""
+    """There is no such grid job or local job, or more than one."""
 
 
 @dataclass(frozen=True)
 class Overview:
     """One line about one grid job.
 
-    ``counts`` has the number of local jobs in each state that occurs; those that have ended count by their outcome, as
-    ``done`` (they succeeded), ``failed`` or ``cancelled``.
+    ``counts`` has the numbers of local jobs by state; those that have ended count by outcome, as ``done`` (succeeded),
+    ``failed`` or ``cancelled``.
     """
 
     id: str
@@ -124,7 +121,7 @@ class Overview:
     parent: str | None = None
     """The structured grid job that this one is a step of."""
     blocked: int = 0
-    """How many local jobs do not go on until somebody does something; they count in ``counts``, too."""
+    """How many local jobs do not go on until somebody acts; they are in ``counts``, too."""
     name: str | None = None
     """What people call it."""
     batch: str = ""
@@ -134,12 +131,12 @@ class Overview:
 
 
 _NAMES = "id || char(10) || coalesce(name, '') || char(10) || type || char(10) || owner"
-"""SQL: what people know a grid job by, on lines of their own, as no name has several."""
+"""SQL: what people may search for, on separate lines, because no name has a line break."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Which grid jobs are meant: those that fit everything that is given."""
+    """Selects grid jobs that match everything that is given."""
 
     type: str | None = None
     state: str | None = None
@@ -148,21 +145,21 @@ class Choice:
     since: float | None = None
     """Submitted at this second since 1970, or later."""
     name: str | None = None
-    """Pattern of their names, with * and ? as in the shell."""
+    """A pattern for names, with * and ? as in the shell."""
     ids: tuple[str, ...] = ()
-    """Of these only; empty: of all."""
+    """Only these; empty: all."""
     until: float | None = None
     """Submitted before this second since 1970."""
     text: str | None = None
-    """In their id, name, type or owner, in whatever case."""
+    """Contained in id, name, type or owner, ignoring case."""
 
     @property
     def is_empty(self) -> bool:
-        """True where nothing is given, so that all fit."""
+        """True if nothing is given, so that all match."""
         return self == Choice()
 
     def condition(self) -> tuple[str, list[str]]:
-        """SQL for the table of grid jobs, and its values."""
+        """An SQL condition for the table of grid jobs, and its values."""
         since, until = (None if time is None else render_time(max(0.0, time)) for time in (self.since, self.until))
         wanted = (
             ("type = ?", self.type),
@@ -177,7 +174,7 @@ class Choice:
         condition = "".join(["TRUE", *(f" AND {test}" for test, _ in given)])
         if self.ids:
             condition += f" AND id IN ({', '.join('?' * len(self.ids))})"
-        # An argument may be no UTF-8, and SQLite knows no other text.
+        # An argument may not be UTF-8, but SQLite needs it.
         values = [value.encode(errors="backslashreplace").decode() for _, value in given]
         return condition, [*values, *self.ids]
 
@@ -206,7 +203,7 @@ class OpenGridJob:
 
 @dataclass(frozen=True)
 class Unreported:
-    """A grid job of GRAM's whose end has not been reported to GRAM."""
+    """A grid job from GRAM whose end has not been reported to GRAM."""
 
     id: str
     state: State
@@ -216,7 +213,7 @@ class Unreported:
 
 
 class GridJobs:
-    """Grid jobs by id, by uniqid, and by what is to be done with them."""
+    """The grid jobs: by id, by uniqid, by state."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -226,9 +223,9 @@ class GridJobs:
             self._store.put(table, [(job,)])
 
     def get(self, job_id: str) -> "GridJob":
-        """The grid job of that id.
+        """The grid job with that id.
 
-        :raises UnknownJob: if there is none; DamagedDocument: it cannot be read.
+        :raises UnknownJob: there is none; DamagedDocument: it cannot be read.
         """
         from jobmanager.database.documents import read_document
         from jobmanager.database.grid_job import GridJob
@@ -238,7 +235,7 @@ class GridJobs:
         raise UnknownJob(f"there is no grid job {job_id}")
 
     def change(self, job_id: str, change: "Callable[[GridJob], object]") -> "GridJob":
-        """Read, change and write one grid job in a transaction of its own; the changed job."""
+        """Change one grid job in its own transaction; the changed job."""
         with self._store.transaction():
             job = self.get(job_id)
             change(job)
@@ -246,9 +243,9 @@ class GridJobs:
         return job
 
     def find(self, word: str) -> str:
-        """The grid job with that id, else with that name, else the one whose id begins with it.
+        """The id of the grid job with that id, or that name, or whose id begins with the word.
 
-        :raises UnknownJob: if there is none, or several.
+        :raises UnknownJob: there is none, or more than one.
         """
         sql = (
             "SELECT id, 0 FROM grid_job WHERE id = ? UNION SELECT id, 1 FROM grid_job WHERE name = ?"
@@ -268,9 +265,9 @@ class GridJobs:
         return found[0]
 
     def choose(self, words: Iterable[str], choice: Choice) -> list[str]:
-        """The grid jobs that words mean (see `find`), in their order, or all; of these those that are chosen.
+        """The grid jobs that words name (see `find`), in their order, or all; of these, those that match the choice.
 
-        Of all, steps are left out whose whole is chosen.
+        If no words are given, steps are left out if their parent is chosen.
 
         :raises UnknownJob: there is none.
         """
@@ -286,16 +283,16 @@ class GridJobs:
         return found
 
     def without_steps(self, job_ids: Sequence[str]) -> list[str]:
-        """Grid jobs without the steps of others among them."""
+        """These grid jobs without those that are steps of others among them."""
         all_of_them = set(job_ids)
         return [one for one in job_ids if not all_of_them & set(self.parents_of(one))]
 
     def find_uniqid(self, uniqid: str) -> str | None:
-        """The grid job that GRAM knows by that name of its own; None where there is none."""
+        """The grid job with GRAM's uniqid; None if there is none."""
         return self._store.value(str, "SELECT id FROM grid_job WHERE uniqid = ?", [uniqid])
 
     def list_unreported(self) -> list[Unreported]:
-        """The grid jobs that came through GRAM, and whose end has not been reported to GRAM."""
+        """The grid jobs from GRAM whose end has not been reported to GRAM."""
         sql = (
             "SELECT id, state, reported, submitted FROM grid_job"
             " WHERE uniqid IS NOT NULL AND reported IN ('', 'pending', 'active', 'suspended') ORDER BY submitted, id"
@@ -317,11 +314,11 @@ class GridJobs:
         return any(self._store.query("SELECT 1 FROM grid_job WHERE id = ?", [job_id]))
 
     def batch_of(self, job_id: str) -> str | None:
-        """The batch system of a grid job; None where there is no such grid job."""
+        """The batch system of a grid job; None if there is no such grid job."""
         return next(iter(self._store.values("SELECT batch FROM grid_job WHERE id = ?", [job_id])), None)
 
     def overview(self, job_id: str | None = None, choice: Choice = Choice()) -> list[Overview]:
-        """A line per grid job, the newest last; or of one only, or of those that are chosen."""
+        """A line for each grid job that is chosen, the newest last; with ``job_id``, for this one only."""
         condition, values = choice.condition()
         if job_id is not None:
             condition, values = f"{condition} AND id = ?", [*values, job_id]
@@ -330,20 +327,20 @@ class GridJobs:
     def page(
         self, choice: Choice, first: int, most: int, order: str = "submitted", is_descending: bool = True
     ) -> list[Overview]:
-        """So many of those that are chosen from one on, counted from 0; by one of `ORDERS`, then the newest first."""
+        """A page of the chosen grid jobs: ``most`` of them from number ``first`` (from 0), by one of `ORDERS`."""
         condition, values = choice.condition()
         order = f"{ORDERS[order]} {'DESC' if is_descending else 'ASC'} NULLS LAST, submitted DESC, id DESC"
         chosen = f"SELECT id FROM grid_job WHERE {condition} ORDER BY {order} LIMIT ? OFFSET ?"
         return self._overview(chosen, [*values, most, first], order)
 
     def _overview(self, chosen: str, values: Sequence[object], order: str = "submitted, id") -> list[Overview]:
-        """A line per grid job whose id a statement finds."""
+        """A line for each grid job whose id an SQL query gives."""
         sql = (
             f"SELECT id, type, state, outcome, owner, submitted, {_HAS_STEPS}, {_PARENT}, {_BLOCKED},"
             " name, batch, ended, reason"
             f" FROM grid_job WHERE id IN ({chosen}) ORDER BY {order}"
         )
-        # Before the counts: whatever ends in between, a grid job that has ended has no local job under way.
+        # Read before the counts, so that a grid job that has ended never shows running local jobs.
         rows = list(self._store.query(sql, values))
         counts: dict[str, dict[str, int]] = {}
         sql = (
@@ -357,7 +354,7 @@ class GridJobs:
         return [Overview(*(*row[:6], counts.get(row[0], {}), tuple(steps.get(row[0], ())), *row[7:])) for row in rows]
 
     def list_open(self) -> list[OpenGridJob]:
-        """Every grid job that has not ended, the eldest first."""
+        """Every grid job that has not ended, the oldest first."""
         sql = (
             "SELECT id, batch, cancelled, state FROM grid_job"
             " WHERE state NOT IN ('done', 'failed') ORDER BY submitted, id"
@@ -368,11 +365,11 @@ class GridJobs:
         ]
 
     def list_ended(self) -> list[str]:
-        """The ids of the grid jobs that have ended, the eldest first."""
+        """The ids of the grid jobs that have ended, the oldest first."""
         return self._store.values("SELECT id FROM grid_job WHERE state IN ('done', 'failed') ORDER BY submitted, id")
 
     def list_ended_since(self, when: float) -> list[tuple[str, str]]:
-        """Id and outcome of those that have ended since that second, but are no steps, the eldest end first."""
+        """Id and outcome of those that have ended since that second and are no steps, the oldest end first."""
         sql = (
             "SELECT id, outcome FROM grid_job WHERE ended >= ?"
             " AND NOT EXISTS (SELECT 1 FROM step WHERE child = grid_job.id) ORDER BY ended, id"
@@ -380,31 +377,31 @@ class GridJobs:
         return [(str(job), str(outcome)) for job, outcome in self._store.query(sql, [render_time(when)])]
 
     def delete(self, job_id: str) -> None:
-        """Forget a grid job, its local jobs and everything derived from their documents."""
+        """Delete a grid job, its local jobs and everything derived from their documents."""
         for table in ("phase", "attempt", "step", "local_job", "local_job_count"):
             self._store.write(f"DELETE FROM {table} WHERE grid_job = ?", [(job_id,)])
         self._store.write("DELETE FROM grid_job WHERE id = ?", [(job_id,)])
         Quarantine(self._store).lift(job_id)
 
     def batch_systems(self) -> list[str]:
-        """The batch systems of all grid jobs, those that have ended included."""
+        """The batch systems of all grid jobs, including those that have ended."""
         return self._store.values("SELECT DISTINCT batch FROM grid_job ORDER BY batch")
 
     def steps(self, job_id: str | None = None) -> dict[str, list[StepLine]]:
-        """The steps in their order of each structured grid job, or of one only, by its id."""
+        """The steps, in order, of each structured grid job, or of one only, by its id."""
         return self._find_steps("TRUE") if job_id is None else self._find_steps("step.grid_job = ?", [job_id])
 
     def open_steps(self) -> dict[str, list[StepLine]]:
-        """The steps in their order of each structured grid job that has not ended, by its id."""
+        """The steps, in order, of each structured grid job that has not ended, by its id."""
         return self._find_steps("step.grid_job IN (SELECT id FROM grid_job WHERE state NOT IN ('done', 'failed'))")
 
     def parents_of(self, job_id: str) -> list[str]:
-        """The structured grid jobs of which this one is a step: a repetition takes over those that were done."""
+        """The structured grid jobs that have this one as a step: a repetition takes over steps that are done."""
         return self._store.values("SELECT grid_job FROM step WHERE child = ? ORDER BY grid_job", [job_id])
 
     def repetitions_of(self, job_id: str) -> list[str]:
-        """The grid jobs that repeat this one, or a part of it, the eldest first."""
-        # No column: it is asked once, when something is submitted again.
+        """The grid jobs that repeat this one, or a part of it, the oldest first."""
+        # There is no column for it, because this is rarely needed.
         sql = "SELECT id FROM grid_job WHERE instr(document, CAST(? AS BLOB)) ORDER BY submitted, id"
         found = self._store.values(sql, [f' repeats="{job_id}"'])
         return [one for one in found if self.get(one).repeats == job_id]

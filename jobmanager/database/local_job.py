@@ -13,7 +13,7 @@ from jobmanager.database.times import read_time, render_time
 from sandbox.status import MAX_PHASES, PhaseStatus
 
 SECONDS = AttributeType(float, "{:.2f}".format)
-"""So many seconds."""
+"""A duration."""
 CAUSE = AttributeType(Cause, lambda cause: cause.value)
 """Why a local job ended."""
 
@@ -33,16 +33,16 @@ MOST_EVIDENCE = 40
 
 @dataclass(frozen=True)
 class Evidence:
-    """One thing that was seen of a local job, and what was made of it."""
+    """One observation of a local job, and what it changed."""
 
     source: str
     """Who said it: ``log``, ``queue``, ``history``, ``driver`` or ``us``."""
     said: str
-    """What it said: a state and what else there was to it."""
+    """What it said: a state, and more."""
     when: int
-    """The second, since 1970, for which it said so."""
+    """The second since 1970 for which it is valid."""
     verdict: str = ""
-    """What it changed, or why it changed nothing."""
+    """What it changed, or why it changed nothing, for people."""
     state: State | None = None
     """The state that it put the local job into, if any."""
     helps: str = ""
@@ -59,70 +59,70 @@ _OF_A_RUN = (
 
 
 class LocalJob(Document):
-    """One local job of a grid job; its attributes are of the present attempt, earlier ones are kept beside them."""
+    """One local job of a grid job; the attributes are those of the present attempt, earlier ones are children."""
 
     tag = "local-job"
 
     index = NUMBER.required("index")
     batch = TEXT.required("batch")
     local_id = TEXT.optional("id")
-    """The batch system's id, None until it is known."""
+    """The batch system's id; None until it is known."""
     token = TEXT.optional("token")
-    """The name of the submission that carries this local job: its presence is the intent to submit."""
+    """The name of the submission with this local job; it is stored before the submit command runs (the intent)."""
     intended = TIME.otherwise("intended", 0)
-    """When its submission was last tried."""
+    """When its submission was last attempted."""
     array = TEXT.optional("array")
-    """The batch system's id of the array as a whole, where it has one."""
+    """The batch system's id of the whole array, if it is in one."""
     submitted = TEXT.optional("submitted")
     submitted_time = TIME.optional("submitted")
     started_time = TIME.optional("started")
-    """When this run of it started."""
+    """When the present run started."""
     ended = TEXT.optional("ended")
     ended_time = TIME.optional("ended")
     exit_code = NUMBER.optional("exit-code")
     outcome = OUTCOME.optional("outcome")
     """None until it has ended."""
     cause = CAUSE.optional("cause")
-    """Why it did not succeed; None where it did, or has not ended."""
+    """Why it did not succeed; None if it did, or has not ended."""
     signal = TEXT.optional("signal")
-    """The signal that ended its program, as its driver saw it."""
+    """The signal that ended its program, from the driver's record."""
     caught = TEXT.optional("caught")
-    """The signal that told its driver to end while the program ran."""
+    """The signal that the driver received while the program ran."""
     problem = TEXT.optional("problem")
-    """Why its driver could not run the program, or bring its outputs back."""
+    """Why the driver could not run the program, or bring the outputs back."""
     batch_words = TEXT.optional("batch-words")
-    """What the batch system's queue or history calls its end; None where it was not asked, or does not know."""
+    """What the batch system's queue or history says about its end; None if it was not asked, or does not know."""
     batch_state = STATE.optional("batch-state")
-    """The final state that those words stand for."""
+    """The final state that those words mean."""
     batch_cause = CAUSE.optional("batch-cause")
-    """The cause that those words give."""
+    """The cause that those words mean."""
     ended_by = TEXT.optional("ended-by")
-    """Who ended it, as the batch system says."""
+    """Who ended it, according to the batch system."""
     cancel_asked = TIME.optional("cancel-asked")
     """When we first asked the batch system to end it."""
     cancel_cause = CAUSE.optional("cancel-cause")
-    """Why we did; None: its grid job was cancelled."""
+    """Why we asked; None: its grid job was cancelled."""
     host = TEXT.optional("host")
     cpu_seconds = SECONDS.optional("cpu-time")
     """CPU time of the program, from the driver's record."""
     driver = TEXT.optional("driver")
-    """How far its driver's own record goes: None, ``started``, ``ended``; ``missing``: nobody waits for it any more."""
+    """How far the driver's record goes: None, ``started`` or ``ended``; ``missing``: it is no longer expected."""
     event_time = TIME.otherwise("event-time", 0)
-    """The stamp of the last event applied; 0 before the first."""
+    """The time of the last event applied; 0 before the first."""
     queue_time = TIME.otherwise("queue-time", 0)
-    """When the batch system was asked for what its queue said last; 0: never."""
+    """The time of the query with the queue's last news; 0: none."""
     signalled = TIME.optional("signalled")
-    """When it was last suspended or resumed by us."""
+    """When we last suspended or resumed it."""
     wait_reason = TEXT.optional("wait-reason")
-    """What the batch system says of why it waits or is held."""
+    """Why it waits or is held, as the batch system says."""
     helps = TEXT.optional("helps")
-    """The command that lets it go on; None where nothing but its turn keeps it."""
+    """The command that lets it go on; None if it is not blocked."""
     run = TIME.optional("run")
-    """The second in which the driver of the present run started."""
+    """When the driver of the present run started."""
     pid = NUMBER.optional("pid")
     """The process id of that driver."""
     earlier_run = TEXT.optional("earlier-run")
-    """Second and process id of the driver whose run was over when the batch system queued the local job again."""
+    """Start and process id of the driver whose run had ended when the batch system queued the local job again."""
 
     @classmethod
     def new(cls, index: int, batch: str, part: Slice | None) -> "LocalJob":
@@ -148,23 +148,23 @@ class LocalJob(Document):
     # submission
 
     def intend(self, token: str, now: float) -> None:
-        """Note that a submission of that name is about to be made."""
+        """Record that a submission with this token is about to be made."""
         self.token, self.intended = token, int(now)
 
     def forget_intent(self) -> None:
-        """Note that there is no such submission, for certain."""
+        """Record that there is certainly no such submission."""
         self.token = None
         self.element.attrib.pop("intended", "")
 
     def register(self, local_id: str, array: str, now: float) -> None:
-        """Note the batch system's id of the local job, and of the array that it is in: it is submitted."""
+        """Record the batch system's ids of the local job and its array: it is submitted."""
         self.local_id, self.array, self.submitted_time = local_id, array or None, int(now)
         self.state = State.PENDING
 
     # evidence
 
     def put_evidence(self, evidence: Evidence) -> bool:
-        """Keep what was seen; False where the same source has said the same of the same time before."""
+        """Add a piece of evidence; False if the same one, from the same source and time, is known."""
         parent = next(self.element.iterchildren("evidence"), None)
         if parent is None:
             parent = etree.SubElement(self.element, "evidence")
@@ -183,7 +183,7 @@ class LocalJob(Document):
         return True
 
     def evidence(self) -> list[Evidence]:
-        """What was seen, in the order in which it was."""
+        """The evidence, in the order in which it came."""
         return [
             Evidence(
                 *(str(e.get("source")), str(e.get("said")), read_time(str(e.get("time"))), e.text or ""),
@@ -195,9 +195,9 @@ class LocalJob(Document):
 
     @property
     def failure_code(self) -> int | None:
-        """The exit code of the log's last word on it, where that is a failure."""
-        told = next((seen.said for seen in reversed(self.evidence()) if seen.source == "log"), "")
-        word, _, code = told.partition(" ")
+        """The exit code in the last event of the log, if that is a failure."""
+        said = next((seen.said for seen in reversed(self.evidence()) if seen.source == "log"), "")
+        word, _, code = said.partition(" ")
         return int(code) if word == State.FAILED.word and code else None
 
     # runs and attempts
@@ -211,14 +211,14 @@ class LocalJob(Document):
     def put_driver(
         self, driver: str, host: str | None, cpu_time: float | None, signal: str | None, caught: str | None = None
     ) -> None:
-        """Keep what the driver says of this run; CPU time in seconds."""
+        """Store the driver's record of this run; CPU time in seconds."""
         self.driver, self.host, self.cpu_seconds, self.signal, self.caught = driver, host, cpu_time, signal, caught
 
     def put_batch_end(self, words: str, state: State, cause: Cause | None, by: str = "") -> None:
         self.batch_words, self.batch_state, self.batch_cause, self.ended_by = words, state, cause, by or None
 
     def reset_run(self) -> None:
-        """Forget one run of the job: the batch system queued it again."""
+        """Clear everything about one run: the batch system queued the job again."""
         if self.driver == "ended":
             self.earlier_run = f"{self.run} {self.pid}"
         for name in _OF_A_RUN:
@@ -227,23 +227,23 @@ class LocalJob(Document):
         self._remove("lost")
 
     def enter_run(self, start: int, pid: int | None) -> None:
-        """Note when the driver of the present run started, and its process id; a new run has told no phases yet."""
+        """Store start and process id of the present run's driver; a new run has no phases yet."""
         if self.run not in (None, start):
             self._remove("phase")
         self.run, self.pid = start, pid
 
     def put_lost(self, lost: Iterable[str]) -> None:
-        """Keep what of its outputs its driver could not bring back."""
+        """Store which outputs the driver could not bring back."""
         self._remove("lost")
         for line in lost:
             etree.SubElement(self.element, "lost").text = render_text(line)
 
     def lost(self) -> tuple[str, ...]:
-        """What of its outputs did not come back, and why, a line each."""
+        """The outputs that did not come back, and why, a line each."""
         return tuple(element.text or "" for element in self.element.iterfind("lost"))
 
     def begin_attempt(self) -> None:
-        """Become a new attempt at the same slice, not submitted; of the old one the attributes are kept."""
+        """Begin a new attempt at the same slice, not submitted; the old one's attributes are kept."""
         number = self.attempt
         own = {str(name): str(value) for name, value in self.element.attrib.items()}
         known = {name: value for name, value in own.items() if name not in ("index", "batch")}
@@ -257,26 +257,26 @@ class LocalJob(Document):
 
     @property
     def attempt(self) -> int:
-        """Which attempt this is, from 1."""
+        """The number of this attempt, from 1."""
         return len(self.element.findall("attempt")) + 1
 
     def earlier_attempts(self) -> "list[LocalJob]":
-        """The attempts before this one as they ended, in their order; of each its attributes only."""
+        """The earlier attempts as they ended, in order, with their attributes only."""
         return [LocalJob(element) for element in self.element.iterchildren("attempt")]
 
     # what its program reported
 
     def put_phases(self, phases: Iterable[PhaseStatus], now: float) -> None:
-        """Merge what was told now into what is known, by name."""
+        """Merge reported phases into the known ones, by name."""
         known = {phase.name: phase for phase in self.phases()}
-        # A phase begins when the local job last had anything else to tell.
+        # A phase begins when the local job last reported something about another one.
         begun = max(self.started_time or 0, 0, *(phase.changed for phase in known.values())) or int(now)
         for phase in phases:
             before = known.get(phase.name)
             if before is None and len(known) < MAX_PHASES:
                 known[phase.name] = replace(phase, begun=min(begun, int(now)), changed=int(now))
             elif before is not None:
-                # Its numbers may be told in lines on stdout, which name no files.
+                # Numbers may come from lines on stdout, which name no files.
                 merged = replace(phase, outputs=phase.outputs or before.outputs, begun=before.begun, changed=int(now))
                 known[phase.name] = before if merged == before else merged
         self._remove("phase")
@@ -289,7 +289,7 @@ class LocalJob(Document):
                 etree.SubElement(element, "output", name=output)
 
     def phases(self) -> list[PhaseStatus]:
-        """The phases that its program has reported, in the order in which it did first."""
+        """The phases that the program has reported, in the order of their first reports."""
         return [
             PhaseStatus(
                 *(str(e.get("name")), int(e.get("done") or 0), int(e.get("total") or 0), str(e.get("unit") or "")),
@@ -300,7 +300,7 @@ class LocalJob(Document):
         ]
 
     def put_foreign(self, root: etree._Element) -> None:
-        """Keep an element of an experiment's own namespace, in place of the one of the same name that was there."""
+        """Store an element of an experiment's namespace, replacing one with the same name."""
         foreign = [child for child in self.element.iterchildren(etree.Element) if etree.QName(child).namespace]
         for child in foreign:
             if child.tag == root.tag:

@@ -41,7 +41,7 @@ LOCAL_JOBS = Table(
         "local_job_by_id ON local_job (batch, local_id)",
         "local_job_by_array ON local_job (batch, array)",
         "local_job_by_token ON local_job (token)",
-        # What is asked again and again is asked of those that are open, however many have ended.
+        # For frequent queries about open local jobs, however many have ended.
         "local_job_open ON local_job (batch) WHERE local_id IS NOT NULL AND state NOT IN ('done', 'failed')",
         "local_job_running ON local_job (grid_job, number, local_id) WHERE state IN ('active', 'suspended')",
         "local_job_by_end ON local_job (ended, grid_job, outcome) WHERE outcome IS NOT NULL",
@@ -63,19 +63,19 @@ CREATE TABLE IF NOT EXISTS local_job_count (
     PRIMARY KEY (grid_job, state, outcome)
 ) WITHOUT ROWID;
 """
-"""How many local jobs of a grid job are in each state and outcome: kept with the rows that are written, as no event may
-cost what all the others do. Rows of 0 may stay."""
-# CROSS JOIN: from these numbers on; SQLite would search all of the grid job.
+"""How many local jobs of a grid job are in each state and outcome. Updated with each write, so that an event does not
+cost more if there are more local jobs. Rows with 0 may remain."""
+# CROSS JOIN makes SQLite start from these numbers, instead of searching the whole grid job.
 _ADD = """
 INSERT INTO local_job_count SELECT grid_job, state, coalesce(outcome, ''), ? * count(*)
 FROM json_each(?) CROSS JOIN local_job ON grid_job = ? AND local_job.number = value GROUP BY state, outcome
 ON CONFLICT DO UPDATE SET number = number + excluded.number
 """
 COUNTED = "SELECT grid_job, state, coalesce(outcome, ''), count(*) FROM local_job GROUP BY 1, 2, 3"
-"""SQL: what the counts must be."""
+"""SQL for the correct counts."""
 
 STANDING = "CASE outcome WHEN '' THEN state WHEN 'succeeded' THEN 'done' ELSE outcome END"
-"""SQL of counts: how local jobs stand for people: by state, once they have ended by outcome (``done``: success)."""
+"""SQL: the word for people: a local job's state or, once it has ended, its outcome (``done`` if it succeeded)."""
 
 _OPEN = "(SELECT id, batch, submitted AS came FROM grid_job WHERE state NOT IN ('done', 'failed'))"
 _CAME = "CAST(strftime('%s', came) AS INTEGER)"
@@ -88,7 +88,7 @@ SELECT min(since) FROM (
     WHERE id NOT IN (SELECT grid_job FROM step) AND NOT EXISTS (SELECT 1 FROM local_job WHERE grid_job = id)
 )
 """
-"""SQL; a grid job without local jobs is still to get them, but for one that has steps."""
+"""SQL; grid jobs that have no local jobs yet count, too, but not those with steps."""
 
 _LINE = (
     "number, state, outcome, cause, local_id, submitted, started, ended, cpu_seconds,"
@@ -99,12 +99,12 @@ _LIVE = "number, grid_job, local_id, array, token, state, coalesce(wait_reason, 
 """SQL: the fields of a `LiveJob`."""
 _IS_LIVE = "local_id IS NOT NULL AND state NOT IN ('done', 'failed')"
 AT_ONCE = 500
-"""Documents that are in memory together, where a grid job may have any number of them."""
+"""Documents that are in memory at once, because a grid job may have any number."""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveJob:
-    """A local job that the batch system has, as the indexes know it."""
+    """A local job that the batch system has, from its columns."""
 
     index: int
     grid_job: str
@@ -124,28 +124,28 @@ class Blocked:
     first: int
     """The number of the first."""
     wait_reason: str
-    """What the batch system says of why."""
+    """Why, as the batch system says."""
     helps: str
-    """The command that lets the first go on, or all of them."""
+    """The command that lets the first one, or all of them, go on."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailedJob:
-    """A local job that has ended without success, as the indexes know it, or the first of several that ended alike."""
+    """A local job that ended without success, from its columns, or the first of several with the same end."""
 
     index: int
     attempt: int
     """Which attempt that was, from 1."""
     cause: str | None
     ended: int | None
-    """Seconds since the epoch; of several the first end."""
+    """Seconds since the epoch; the earliest end of several."""
     count: int = 1
-    """Those of the same attempt and cause."""
+    """How many have the same attempt number and cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalJobLine:
-    """One line about one local job; times in seconds since the epoch, None where nothing is known."""
+    """One line about one local job; times are seconds since the epoch, None if not known."""
 
     index: int
     state: State
@@ -166,7 +166,7 @@ class LocalJobLine:
         return self.outcome == "succeeded"
 
 
-# Few local jobs of any grid job are: SQLite would search all of this one.
+# Only few local jobs are in doubt: without this, SQLite would search the whole grid job.
 _IN_DOUBT = "INDEXED BY local_job_unsubmitted WHERE state = 'unsubmitted' AND token IS NOT NULL AND grid_job = ?"
 
 
@@ -178,7 +178,7 @@ class LocalJobs:
         self.quarantine = Quarantine(store)
 
     def put(self, job_id: str, jobs: "Iterable[LocalJob]") -> None:
-        """Write local jobs' documents, new or changed; of several of one local job the last."""
+        """Write documents of local jobs, new or changed; of several with the same index, the last one."""
         documents = [(job_id, job) for job in {job.index: job for job in jobs}.values()]
         keys = [(job_id, job.index) for _, job in documents]
         numbers = render_array(index for _, index in keys)
@@ -190,7 +190,7 @@ class LocalJobs:
             self._store.put(table, documents)
 
     def count_anew(self) -> None:
-        """Count what there is, whatever the counts were."""
+        """Compute the counts again."""
         self._store.write("DELETE FROM local_job_count")
         self._store.write(f"INSERT INTO local_job_count {COUNTED}")
 
@@ -199,15 +199,15 @@ class LocalJobs:
         return list(self.each(job_id))
 
     def each(self, job_id: str) -> "Iterator[LocalJob]":
-        """The same one after another: the documents of a large grid job need not be in memory together."""
+        """The same one after another, for grid jobs whose documents do not fit into memory."""
         last = 0
         while jobs := self._local_jobs(" AND number > ? ORDER BY number LIMIT ?", job_id, last, AT_ONCE):
             yield from jobs
             last = jobs[-1].index
 
     def of_token(self, job_id: str, token: str) -> "list[LocalJob]":
-        """The local jobs of a grid job that one submission is of, in order of their index."""
-        # The plus keeps SQLite from searching all of the grid job.
+        """The local jobs of one submission of a grid job, in order of their index."""
+        # The plus makes SQLite use the token's index, instead of searching the whole grid job.
         return [job for _, job in self._read("WHERE token = ? AND +grid_job = ? ORDER BY number", token, job_id)]
 
     def get(self, job_id: str, index: int) -> "LocalJob":
@@ -219,7 +219,7 @@ class LocalJobs:
         return failed[0] if failed else None
 
     def failed(self, job_id: str, each: bool = False) -> list[FailedJob]:
-        """The local jobs of a grid job that have ended without success, ``each`` or together by attempt and cause."""
+        """The local jobs of a grid job that ended without success, ``each`` or grouped by attempt and cause."""
         past = "SELECT count(*) FROM attempt WHERE grid_job = local_job.grid_job AND number = local_job.number"
         sql = (
             f"SELECT min(number), 1 + ({past}) AS tried, cause, min(ended), count(*) FROM local_job WHERE grid_job = ?"
@@ -229,26 +229,26 @@ class LocalJobs:
         return [FailedJob(*row) for row in self._store.query(sql, [job_id])]
 
     def unsubmitted(self, job_id: str) -> "list[LocalJob]":
-        """Some of a grid job's local jobs that are not submitted; none where all are."""
+        """Some of a grid job's local jobs that are not submitted; empty if all are."""
         return self._local_jobs(" AND state = 'unsubmitted' LIMIT ?", job_id, AT_ONCE)
 
     def to_submit(self, job_id: str, limit: int) -> "list[LocalJob]":
-        """The first local jobs of a grid job that no submission was ever intended for."""
+        """The first local jobs of a grid job that have no token."""
         return self._local_jobs(" AND state = 'unsubmitted' AND token IS NULL ORDER BY number LIMIT ?", job_id, limit)
 
     def in_doubt(self, job_id: str) -> "list[LocalJob]":
-        """The local jobs of a grid job whose submission was intended, but whose id is not known."""
+        """The local jobs of a grid job that have a token, but no id."""
         return [job for _, job in self._read(f"{_IN_DOUBT} ORDER BY number", job_id)]
 
     def is_in_doubt(self, job_id: str) -> bool:
-        """True while a submission of a grid job is intended whose ids are not known; from the index only."""
+        """True if a grid job has such local jobs."""
         return any(self._store.query(f"SELECT 1 FROM local_job {_IN_DOUBT} LIMIT 1", [job_id]))
 
     def _local_jobs(self, condition: str, *values: object) -> "list[LocalJob]":
         return [job for _, job in self._read(f"WHERE grid_job = ?{condition}", *values)]
 
     def _read(self, clauses: str, *values: object) -> "list[tuple[str, LocalJob]]":
-        """Grid job and local job of each row that SQL's clauses choose.
+        """Grid job and local job of each row that SQL clauses select.
 
         :raises DamagedDocument: one of them cannot be read.
         """
@@ -259,12 +259,12 @@ class LocalJobs:
         return [(job, LocalJob(read_document(LocalJob.tag, data, job, number))) for job, number, data in rows]
 
     def lines(self, job_id: str) -> Iterator[LocalJobLine]:
-        """A line per local job of a grid job, in order of their index, of which few are in memory together."""
+        """A line for each local job of a grid job, in order of their index; few are in memory at once."""
         for number, state, *rest in self._each_row(_LINE, job_id):
             yield LocalJobLine(number, STATE_OF_WORD[state], *rest)
 
     def ends(self, job_id: str) -> Iterator[tuple[LocalJobLine, tuple[str, ...]]]:
-        """The same, each with what of its outputs did not come back."""
+        """The same, each with its lost outputs."""
         from jobmanager.database.documents import read_document
         from jobmanager.database.local_job import LocalJob
 
@@ -274,7 +274,7 @@ class LocalJobs:
             yield LocalJobLine(number, STATE_OF_WORD[state], *rest), found.lost() if found else ()
 
     def with_one_id(self, job_id: str) -> dict[str, set[int]]:
-        """Where several local jobs of a grid job have the same id: their indexes, by that id."""
+        """The indexes of local jobs that have the same id as another one of the grid job, by that id."""
         sql = (
             "SELECT local_id, group_concat(number) FROM local_job WHERE grid_job = ? AND local_id IS NOT NULL"
             " GROUP BY local_id HAVING count(*) > 1"
@@ -282,7 +282,7 @@ class LocalJobs:
         return {local_id: set(map(int, numbers.split(","))) for local_id, numbers in self._store.query(sql, [job_id])}
 
     def waiting(self, job_id: str, before: float) -> list[int]:
-        """The local jobs of a grid job that were submitted until then and wait, or are blocked, by their indexes."""
+        """The indexes of a grid job's local jobs that were submitted before then, and wait or are blocked."""
         sql = (
             "SELECT number FROM local_job WHERE grid_job = ? AND state IN ('pending', 'suspended')"
             " AND (state = 'pending' OR helps IS NOT NULL) AND submitted <= ? ORDER BY number"
@@ -290,11 +290,11 @@ class LocalJobs:
         return [int(number) for (number,) in self._store.query(sql, [job_id, int(before)])]
 
     def live(self, job_id: str) -> Iterator[LiveJob]:
-        """The local jobs of a grid job that are submitted and have not ended, from the index only."""
+        """The local jobs of a grid job that are submitted and have not ended."""
         return map(_read_live, self._each_row(_LIVE, job_id, _IS_LIVE))
 
     def _each_row(self, columns: str, job_id: str, condition: str = "TRUE") -> Iterator[tuple[Any, ...]]:
-        """Columns of a grid job's local jobs, of which the first is the number, with no transaction in between."""
+        """Columns (first the number) of a grid job's local jobs, read in several transactions."""
         where = f"grid_job = ? AND number > ? AND {condition}"
         sql = f"SELECT {columns} FROM local_job WHERE {where} ORDER BY number LIMIT ?"
         last = 0
@@ -303,16 +303,16 @@ class LocalJobs:
             last = rows[-1][0]
 
     def count_ends(self, job_id: str) -> Counter[str]:
-        """How many local jobs of a grid job there are of each outcome; those without one under the empty word."""
+        """How many local jobs of a grid job have each outcome; the empty text is for those without one."""
         sql = "SELECT outcome, sum(number) FROM local_job_count WHERE grid_job = ? GROUP BY outcome"
         return Counter(dict(self._store.query(sql, [job_id])))
 
     def first_start(self, job_id: str) -> int | None:
-        """When the first of a grid job's local jobs started, seconds since the epoch; None: none has."""
+        """When the first of a grid job's local jobs started, seconds since the epoch; None if none has."""
         return self._store.value(int, "SELECT min(started) FROM local_job WHERE grid_job = ?", [job_id])
 
     def first_start_ever(self, job_id: str) -> int | None:
-        """When the first of a grid job's local jobs started, in whatever attempt; None: none has."""
+        """When the first of a grid job's local jobs started, in any attempt; None if none has."""
         starts = [f"SELECT started FROM {table} WHERE grid_job = ?" for table in ("local_job", "attempt")]
         return self._store.value(int, f"SELECT min(started) FROM ({' UNION ALL '.join(starts)})", [job_id, job_id])
 
@@ -321,11 +321,11 @@ class LocalJobs:
         return self._local_jobs(" AND instr(document, ' helps=\"') ORDER BY number LIMIT ?", job_id, limit)
 
     def last_end(self, job_id: str) -> int:
-        """When the last of a grid job's local jobs ended, seconds since the epoch; 0: none has."""
+        """When the last of a grid job's local jobs ended, seconds since the epoch; 0 if none has."""
         return self._store.value(int, "SELECT max(ended) FROM local_job WHERE grid_job = ?", [job_id]) or 0
 
     def first_submission(self, job_id: str) -> int | None:
-        """When the first local job of a grid job was submitted, seconds since the epoch; None where none was."""
+        """When the first local job of a grid job was submitted, seconds since the epoch; None if none was."""
         return self._store.value(int, "SELECT min(submitted) FROM local_job WHERE grid_job = ?", [job_id])
 
     def count(self, job_id: str) -> dict[State, int]:
@@ -334,7 +334,7 @@ class LocalJobs:
         return {STATE_OF_WORD[state]: number for state, number in self._store.query(sql, [job_id])}
 
     def count_open(self) -> list[tuple[str, str, int]]:
-        """Batch system, standing and how many local jobs of grid jobs that have not ended stand so."""
+        """Batch system, standing (see `STANDING`) and number of local jobs, over all open grid jobs."""
         sql = (
             f"SELECT batch, {STANDING} AS standing, sum(number) FROM {_OPEN}"
             " CROSS JOIN local_job_count ON grid_job = id WHERE number GROUP BY batch, standing"
@@ -342,20 +342,20 @@ class LocalJobs:
         return [(batch, standing, count) for batch, standing, count in self._store.query(sql)]
 
     def eldest_unsubmitted(self) -> int | None:
-        """Since when the eldest local job waits to be submitted, seconds since the epoch; None: none does.
+        """Since when the oldest local job waits to be submitted, seconds since the epoch; None if none does.
 
-        Since its request came or, where it was tried before, since the end of that attempt.
+        It waits since its request was accepted, or since the end of its previous attempt.
         """
         return self._store.value(int, _ELDEST)
 
     def find(self, batch: str, local_id: str) -> "tuple[str, LocalJob] | None":
-        """Grid job and local job that an id names: the last submitted, as batch systems use ids again after crashes."""
-        # Only the one that is meant is read: an old one that cannot be read is in nobody's way.
+        """Grid job and local job with an id: the last submitted one, as batch systems may reuse ids after crashes."""
+        # Only this one is read: an old document that cannot be read does not matter.
         found = self._read("WHERE batch = ? AND local_id = ? ORDER BY submitted DESC LIMIT 1", batch, local_id)
         return found[0] if found else None
 
     def find_all(self, batch: str, local_ids: Iterable[str]) -> dict[str, tuple[str, int, bytes]]:
-        """Grid job, number and document of each local job that one of these ids names, by that; as `find` does."""
+        """Grid job, number and document of the local job with each of these ids, by id; see `find`."""
         sql = (
             "SELECT local_id, grid_job, number, document FROM local_job"
             " WHERE batch = ? AND local_id IN (SELECT value FROM json_each(?)) ORDER BY submitted"
@@ -364,19 +364,19 @@ class LocalJobs:
         return {local_id: (job, number, data) for local_id, job, number, data in rows}
 
     def named(self, local_id: str) -> "list[tuple[str, LocalJob]]":
-        """Grid job and local job of every batch system that an id names or has named, the last submitted first."""
-        # By batch system: the index begins with it.
+        """All local jobs with that id, with their grid jobs, on any batch system, the last submitted first."""
+        # Batch system by batch system, because the index begins with that column.
         batches = self._store.values("SELECT DISTINCT batch FROM grid_job ORDER BY batch")
         found = [pair for batch in batches for pair in self._read("WHERE batch = ? AND local_id = ?", batch, local_id)]
         return sorted(found, key=lambda pair: pair[1].submitted or "", reverse=True)
 
     def last_token(self, job_id: str) -> str | None:
-        """The highest token of a grid job, longer ones being higher; None where no submission was ever intended."""
+        """The highest token of a grid job (a longer one is higher); None if it has none."""
         sql = "SELECT token FROM local_job WHERE grid_job = ? AND token IS NOT NULL"
         return self._store.value(str, sql + " ORDER BY length(token) DESC, token DESC LIMIT 1", [job_id])
 
     def of_array(self, batch: str, array: str) -> "list[tuple[str, LocalJob]]":
-        """Grid job and local job of each element of an array, by the array's id."""
+        """Grid job and local job of each element of the array with that id."""
         return self._read("WHERE batch = ? AND array = ? ORDER BY number", batch, array)
 
     def size_of_array(self, batch: str, array: str) -> int:
@@ -385,13 +385,13 @@ class LocalJobs:
 
     def list_open(self, batch: str) -> list[LiveJob]:
         """The local jobs on one batch system that are submitted and have not ended."""
-        # SQLite would search all that the batch system ever had.
+        # Without the index, SQLite would search all local jobs that the batch system ever had.
         sql = f"SELECT {_LIVE} FROM local_job INDEXED BY local_job_open WHERE batch = ? AND {_IS_LIVE}"
         return list(map(_read_live, self._store.query(sql, [batch])))
 
     def blocked(self, job_id: str) -> list[Blocked]:
-        """The local jobs of a grid job that do not go on by themselves, by what keeps them, the most first."""
-        # Of a batch system that names no array each has a command of its own: the first stands for all.
+        """The blocked local jobs of a grid job, grouped by reason, the most frequent first."""
+        # Each may have its own command, if the batch system has no arrays: the first one is shown.
         sql = (
             "SELECT count(*), min(number), coalesce(wait_reason, ''), helps FROM local_job"
             " WHERE grid_job = ? AND helps IS NOT NULL GROUP BY wait_reason ORDER BY 1 DESC, 2"
@@ -399,9 +399,9 @@ class LocalJobs:
         return [Blocked(*row) for row in self._store.query(sql, [job_id])]
 
     def running_ids(self, grid_job: str, after: int, most: int) -> dict[int, str]:
-        """By index: the batch system's id of each local job of a grid job that runs or is suspended.
+        """The ids, by index, of a grid job's local jobs that run or are suspended.
 
-        Of those the first ones, in order of their index, whose indexes are higher than ``after``.
+        At most ``most`` of them, in order of their index, with indexes higher than ``after``.
         """
         sql = (
             "SELECT number, local_id FROM local_job INDEXED BY local_job_running"
@@ -410,17 +410,17 @@ class LocalJobs:
         return dict(self._store.query(sql, [grid_job, after, most]))
 
     def batch_systems(self, grid_job: str) -> list[str]:
-        """The batch systems that a grid job's local jobs are on, from the index only: there is one at most."""
+        """The batch systems of a grid job's local jobs: at most one."""
         return self._store.values("SELECT DISTINCT batch FROM local_job WHERE grid_job = ?", [grid_job])
 
     def is_registered(self, batch: str, token: str, array: str) -> bool:
-        """True where an array of that id, or a local job in none, is registered under a token."""
-        # The plus keeps SQLite from searching all that is under the token.
+        """True if an array with that id, or a single local job, is registered under that token."""
+        # The plus makes SQLite use the id's index, not the token's.
         sql = "SELECT 1 FROM local_job WHERE batch = ? AND {} = ? AND +token = ? LIMIT 1"
         return any(any(self._store.query(sql.format(name), [batch, array, token])) for name in ("array", "local_id"))
 
     def tokens_in_doubt(self) -> set[str]:
-        """The tokens of which some local jobs have no id yet."""
+        """The tokens of local jobs that have no id yet."""
         sql = "SELECT DISTINCT token FROM local_job WHERE state = 'unsubmitted' AND token IS NOT NULL"
         return set(self._store.values(sql))
 

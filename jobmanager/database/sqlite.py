@@ -1,4 +1,4 @@
-"""An account's SQLite file: transactions, tables as column maps, errors that say which file and why, the quarantine."""
+"""An account's SQLite file: transactions, tables defined by column maps, errors with file and cause, the quarantine."""
 
 import os
 import sqlite3
@@ -15,7 +15,7 @@ from jobmanager.database.times import render_time
 
 T = TypeVar("T")
 Values = Sequence[object] | Mapping[str, object]
-"""What a statement has for each ``?``, or by their names for each ``:name``."""
+"""The values for each ``?`` of a statement, or by name for each ``:name``."""
 
 
 class DatabaseError(UserError):
@@ -26,10 +26,10 @@ _REPAIR = ', "samgrid repair" makes the document anew'
 
 
 class DamagedDocument(DatabaseError):
-    """A document in the job database cannot be read: its own grid job cannot go on, all others can."""
+    """A document in the job database cannot be read: only its own grid job cannot go on."""
 
     def __init__(self, grid_job: str, number: int, problem: object) -> None:
-        """``number``: of the local job; 0: it is the grid job's own document."""
+        """``number`` is the local job's; 0 means the grid job's own document."""
         whose = f"local job {number} of grid job {grid_job}" if number else f"grid job {grid_job}"
         super().__init__(
             f"the document of {whose} cannot be read ({problem}): nothing changes until it can;"
@@ -47,14 +47,14 @@ class Table:
     key: Mapping[str, str]
     """The columns of its primary key, each with its SQL type."""
     columns: Mapping[str, str | tuple[str, Callable[[Any], object]]]
-    """The others: SQL type, and how its value is found in what a row is about; by default it is the attribute's."""
+    """The other columns: SQL type, and how to get the value; by default it is the attribute with the column's name."""
     find: Callable[..., Iterable[tuple[tuple[object, ...], object]]]
-    """Of a document, with what is said of it, the key of each of its rows and what the row is about."""
+    """Gives, for a document (and its grid job's id), the key of each row and the object with the row's values."""
     indexes: tuple[str, ...] = ()
     """What follows ``CREATE INDEX``."""
     options: str = ""
     settled: tuple[str, ...] = ()
-    """Columns that hardly ever change: where they have not, their indexes are not written."""
+    """Columns that rarely change; if they have not, their indexes are not written."""
 
     @cached_property
     def kinds(self) -> Mapping[str, str]:
@@ -66,7 +66,7 @@ class Table:
         return {n: attrgetter(n) if isinstance(column, str) else column[1] for n, column in self.columns.items()}
 
     def rows(self, *document: object, without: str = "") -> list[tuple[object, ...]]:
-        """The rows of a document, but for a column."""
+        """The rows of a document, perhaps without one column."""
         readers = [read for name, read in self._readers.items() if name != without]
         return [(*key, *[read(subject) for read in readers]) for key, subject in self.find(*document)]
 
@@ -80,16 +80,16 @@ class Table:
 
     @cached_property
     def revision(self) -> str:
-        """The statement that writes a row in place of the one with its key, if what is settled is the same there."""
+        """The statement that updates the row with the same key, if its settled columns are the same."""
         places = {name: f"{name} = :{name}" for name in self.kinds}
         free = [places[name] for name in self.columns if name not in self.settled]
-        # The plus: the row is found by its key.
+        # The plus makes SQLite find the row by its key.
         same = [*(places[name] for name in self.key), *(f"+{places[name].replace('=', 'IS')}" for name in self.settled)]
         return f"UPDATE {self.name} SET {', '.join(free)} WHERE {' AND '.join(same)}"
 
     @cached_property
     def insertion(self) -> str:
-        """The statement that writes a row, in place of the one with its key; never of one that is like it elsewhere."""
+        """The statement that inserts a row, or replaces the one with the same key (and no other row)."""
         names, places = ", ".join(self.kinds), ", ".join(f":{name}" for name in self.kinds)
         others = ", ".join(f"{name} = excluded.{name}" for name in self.columns)
         update = f"ON CONFLICT ({', '.join(self.key)}) DO UPDATE SET {others}"
@@ -97,14 +97,14 @@ class Table:
 
 
 def _open_unwritable(path: Path) -> sqlite3.Connection:
-    """A file on a file system that can only be read: with what was not written into it yet, if there is such."""
+    """Open a file on a read-only file system, with the content of its write-ahead log, if there is one."""
     log = path.with_name(f"{path.name}-wal")
     mode = "mode=ro" if log.exists() and log.stat().st_size else "mode=ro&immutable=1"
     return sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", timeout=60, isolation_level=None, uri=True)
 
 
 def _open_copy(path: Path) -> sqlite3.Connection:
-    """A copy of a file that another host writes, with which we share neither SQLite's memory nor its locks."""
+    """Open a copy of a file that another host writes: hosts do not share SQLite's shared memory and locks."""
     import shutil
     import tempfile
 
@@ -115,7 +115,7 @@ def _open_copy(path: Path) -> sqlite3.Connection:
             salt = _read_salt(log)
             shutil.copyfile(path, copy)
             copied_log.write_bytes(log.read_bytes() if salt else b"")
-            # What was copied of the file while its log was begun anew may be older than the log.
+            # If the log was restarted during the copy, the copied file may be older than the log.
             if _read_salt(copied_log) == salt == _read_salt(log):
                 break
         connection = sqlite3.connect(copy, isolation_level=None)
@@ -124,7 +124,7 @@ def _open_copy(path: Path) -> sqlite3.Connection:
 
 
 def _read_salt(log: Path) -> bytes:
-    """What is another in each log that is begun; empty where there is none."""
+    """The log's header, which is different after each restart of the log; empty if there is no log."""
     try:
         with log.open("rb") as file:
             return file.read(32)
@@ -139,7 +139,7 @@ class Store:
     """
 
     def __init__(self, path: Path | None, is_elsewhere: bool = False) -> None:
-        """``path`` None: an empty store in memory; ``is_elsewhere``: another host writes it, and we read a copy."""
+        """``path`` None: an empty store in memory. ``is_elsewhere``: another host writes the file, a copy is read."""
         self.path = path
         self._refusal = ""
         with self._translated():
@@ -155,26 +155,26 @@ class Store:
             if path is not None:
                 path.chmod(0o600)
             self._connection.execute("PRAGMA journal_mode = WAL")
-            # An intent must outlive a power cut once its submit command runs: every commit reaches the disk.
+            # An intent must survive a power cut once its submit command runs, so every commit reaches the disk.
             self._connection.execute("PRAGMA synchronous = FULL")
 
     @property
     def layout(self) -> int | None:
-        """The number of the tables' layout; None where there are no tables."""
+        """The number of the layout; None if there are no tables."""
         if not self.value(int, "SELECT count(*) FROM sqlite_schema"):
             return None
         return self.value(int, "PRAGMA user_version")
 
     def make(self, schema: str, layout: int) -> None:
-        """Make the tables of an empty file, in one transaction: who is killed leaves all or nothing."""
+        """Make the tables of an empty file, all in one transaction."""
         with self._translated():
-            # The first commit takes it along to the disk.
+            # The next commit writes it to the disk.
             self._connection.execute("PRAGMA synchronous = OFF")
             self._connection.executescript(f"BEGIN IMMEDIATE;\n{schema}\nPRAGMA user_version = {layout};\nCOMMIT;")
             self._connection.execute("PRAGMA synchronous = FULL")
 
     def make_missing_indexes(self, tables: Iterable[Table]) -> None:
-        """Make the indexes of tables that are not there: some questions name theirs, and cannot be asked without."""
+        """Make missing indexes: some queries name their index, and fail without it."""
         there = self.values("SELECT name FROM sqlite_schema WHERE type = 'index'")
         missing = [index for table in tables for index in table.indexes if index.partition(" ")[0] not in there]
         if self._is_writable:
@@ -183,15 +183,15 @@ class Store:
                     self._connection.execute(f"CREATE INDEX IF NOT EXISTS {index}")
 
     def forbid_writing(self, refusal: str = "") -> None:
-        """From now on nothing can be written through this connection; who tries is told why."""
+        """Refuse all writing through this connection from now on, with this reason."""
         self._refusal = refusal
         with self._translated():
             self._connection.execute("PRAGMA query_only = ON")
 
     def copy_to(self, path: Path) -> None:
-        """Write what is committed now into a file that is not there yet; nobody who writes meanwhile is held up."""
+        """Copy what is committed into a new file, without blocking writers."""
         with self._translated(), closing(sqlite3.connect(path)) as copy:
-            # In one step: under WAL a reader keeps no writer waiting, and each commit would begin further steps anew.
+            # In one step: a reader does not block writers in WAL mode, and commits would restart a copy in steps.
             self._connection.backup(copy)
 
     def close(self) -> None:
@@ -206,7 +206,7 @@ class Store:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All of the block's writes, or none; writers wait for each other up to a minute."""
+        """Commit all writes of the block, or none; writers wait for each other for up to a minute."""
         if self._refusal:
             raise DatabaseError(self._refusal)
         with self._translated():
@@ -223,7 +223,7 @@ class Store:
 
     @contextmanager
     def moment(self) -> Iterator[None]:
-        """All that the block reads is of one moment."""
+        """Everything that the block reads is from one snapshot."""
         with self._translated():
             self._connection.execute("BEGIN")
             try:
@@ -233,7 +233,7 @@ class Store:
 
     @contextmanager
     def part(self) -> Iterator[None]:
-        """All of the block's writes inside a transaction, or none, whatever becomes of the others."""
+        """Keep all writes of the block or none (a savepoint inside a transaction)."""
         with self._translated():
             self._connection.execute("SAVEPOINT part")
         try:
@@ -256,17 +256,17 @@ class Store:
             self._connection.executemany(sql, rows)
 
     def value(self, kind: type[T], sql: str, values: Values = ()) -> T | None:
-        """What is in the first column of the first row that a statement finds, if anything is."""
+        """The first column of the first row of a query; None if there is no row."""
         found = next(self.query(sql, values), (None,))[0]
         assert found is None or isinstance(found, kind)
         return found
 
     def values(self, sql: str, values: Values = ()) -> list[Any]:
-        """The first column of the rows that a statement finds."""
+        """The first column of all rows of a query."""
         return [row[0] for row in self.query(sql, values)]
 
     def put(self, table: Table, documents: Iterable[tuple[object, ...]]) -> None:
-        """Write the rows that a table derives from documents, each with what its `find` takes beside it."""
+        """Write the rows that a table derives from documents; each item has the arguments of the table's `find`."""
         with self._translated():
             for document in documents:
                 for values in table.rows(*document):
@@ -275,7 +275,7 @@ class Store:
                         self._connection.execute(table.insertion, row)
 
     def check_room(self) -> None:
-        """Write and delete something larger than most transactions: a full disk may still take a few bytes."""
+        """Write something larger than most transactions to the disk: a full one may still accept a few bytes."""
         with self._translated():
             self._connection.execute("CREATE TABLE IF NOT EXISTS room (filler BLOB)")
             self._connection.execute("INSERT INTO room VALUES (zeroblob(65536))")
@@ -291,7 +291,7 @@ CREATE TABLE IF NOT EXISTS quarantine (
 
 @dataclass(frozen=True)
 class Quarantined:
-    """Why a grid job is left alone, and since when (seconds since 1970)."""
+    """Why a grid job is in quarantine, and since when (seconds since 1970)."""
 
     grid_job: str
     problem: str
@@ -299,33 +299,33 @@ class Quarantined:
 
     @property
     def sentence(self) -> str:
-        """The whole of it, for people."""
+        """The reason with its time, for people."""
         return f"in quarantine since {render_time(self.since)}: {self.problem}"
 
 
 class Quarantine:
-    """Who found a document that cannot be read notes its grid job here, inside a transaction."""
+    """Grid jobs with a document that cannot be read; nothing is done with them. Written inside transactions."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def put(self, damage: DamagedDocument, now: float) -> None:
-        """Leave a grid job alone from now on; what was found first stays."""
+        """Put a grid job in quarantine; the first problem stays."""
         values = (damage.grid_job, str(damage), int(now))
         self._store.write("INSERT INTO quarantine VALUES (?, ?, ?) ON CONFLICT DO NOTHING", [values])
 
     def lift(self, grid_job: str) -> None:
-        """Its documents can be read again, or it is removed."""
+        """End the quarantine: its documents can be read again, or it is removed."""
         self._store.write("DELETE FROM quarantine WHERE grid_job = ?", [(grid_job,)])
 
     def list(self) -> dict[str, Quarantined]:
-        """Those that are in it, by id."""
+        """All grid jobs in quarantine, by id."""
         rows = self._store.query("SELECT grid_job, problem, since FROM quarantine ORDER BY since, grid_job")
         return {row[0]: Quarantined(*row) for row in rows}
 
 
 def render_array(values: Iterable[object]) -> str:
     """Values as SQLite's json_each reads them."""
-    import json  # a list of grid jobs needs none
+    import json  # not needed to list grid jobs
 
     return json.dumps(list(values))

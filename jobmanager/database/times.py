@@ -1,10 +1,10 @@
-"""Times as documents have them, ISO 8601 in UTC; in the program they are seconds since 1970."""
+"""Times as in documents, ISO 8601 in UTC; in the program they are seconds since 1970."""
 
 from datetime import UTC, datetime
 from functools import lru_cache
 
 _KEPT = 1024
-"""What is told at once is told of few seconds."""
+"""The same few seconds are converted again and again."""
 
 
 @lru_cache(_KEPT)

@@ -1,4 +1,4 @@
-"""What local jobs used: of those that there are by their columns, of removed ones by what is kept of them."""
+"""What local jobs used: existing ones by their columns, removed ones by rows that were kept."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass
@@ -12,8 +12,8 @@ CREATE TABLE IF NOT EXISTS removed_use (
     known_cpu REAL NOT NULL, known_wall INTEGER NOT NULL, cause TEXT
 );
 """
-"""What removed grid jobs used, which no document tells any more: a row for all local jobs of one that ended on the same
-day (UTC) with the same outcome for the same cause and reason; ``ended`` is when the last of these did."""
+"""What removed grid jobs used. There is one row for all local jobs of a grid job that ended on the same day (UTC) with
+the same outcome, cause and reason; ``ended`` is the end of the last one."""
 
 RECORDS = """
 CREATE TABLE IF NOT EXISTS recorded (
@@ -29,15 +29,15 @@ CREATE TABLE IF NOT EXISTS record_file (
     PRIMARY KEY (format, last)
 ) WITHOUT ROWID;
 """
-"""Usage records: what those of a grid job have in common, once it has ended; a row for each attempt that ran, which
-stays when the grid job is removed; and which of them each file has, by the first and the last."""
+"""Usage records. ``recorded`` has a row for each grid job that has ended, ``usage_record`` one for each attempt that
+ran, which stays when the grid job is removed, and ``record_file`` the range of records in each file."""
 KEPT = 400 * 86_400
-"""Seconds for which the records of removed grid jobs are kept: nobody accounts for what ended more than a year ago."""
+"""Seconds for which the records of removed grid jobs are kept: nobody accounts for what ended over a year ago."""
 
 GROUPINGS = ("user", "type", "batch")
-"""What usage can be summed by."""
+"""The columns by which usage can be grouped."""
 
-# One that was never submitted has no end of its own: it counts when its request came.
+# A local job that was never submitted has no end: it counts at the time of its request.
 _SUBMITTED = "CAST(strftime('%s', grid.submitted) AS INTEGER)"
 _WALL = "max(local.ended - local.started, 0)"
 _BOTH = f"local.cpu_seconds IS NOT NULL AND {_WALL} > 0"
@@ -79,7 +79,7 @@ FROM (
     UNION ALL SELECT {_ATTEMPT} FROM attempt AS local {_OF_GRID_JOB}
 ) GROUP BY ended / 86400, outcome, cause, reason
 """
-# CROSS JOIN: grid job by grid job, each by the index of its local jobs' states. Who succeeded need not be looked at.
+# CROSS JOIN: grid job by grid job, by the index of local jobs' states, so that successful ones are not read.
 _SETTLED = "(SELECT id, batch FROM grid_job WHERE state IN ('done', 'failed')) AS settled CROSS JOIN"
 _ENDS = f"""
 SELECT batch, outcome, coalesce(cause, ''), CAST(total(local_jobs) AS INTEGER) FROM (
@@ -95,20 +95,20 @@ SELECT batch, outcome, coalesce(cause, ''), CAST(total(local_jobs) AS INTEGER) F
 
 @dataclass(frozen=True)
 class Usage:
-    """What the local jobs of one group used that ended in a span of time."""
+    """What the local jobs of one group used that ended in a period."""
 
     group: tuple[str, ...]
     grid_jobs: int
     local_jobs: int
-    """Each attempt at a slice counts."""
+    """Each attempt counts."""
     succeeded: int
     cancelled: int
     cpu_seconds: float
-    """Of those whose drivers wrote it down."""
+    """Of those whose drivers recorded it."""
     wall_seconds: int
     """Of those whose start and end are known."""
     efficiency: float | None
-    """CPU by wall time of those of which both are known; None where there are none."""
+    """CPU time divided by wall time, of those with both; None if there are none."""
 
     @property
     def failed(self) -> int:
@@ -116,19 +116,19 @@ class Usage:
 
 
 class UsageRecords:
-    """What local jobs used, each attempt by the time of its end."""
+    """Sums of what local jobs used; each attempt counts at its end."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def sums(self, by: Sequence[str], since: float, until: float) -> list[Usage]:
-        """The usage from one second to another, by some of `GROUPINGS`, a group each."""
+        """The usage between two times, grouped by some of `GROUPINGS`."""
         sql = f"SELECT {', '.join([_SUMS, *by])} {_ENDED_BETWEEN}{_render_clauses(by)}"
         rows = self._store.query(sql, {"since": since, "until": until})
         return [Usage(tuple(row[7:]), *row[:7]) for row in rows if row[1]]
 
     def failure_reasons(self, by: Sequence[str], since: float, until: float) -> list[tuple[tuple[str, ...], str, int]]:
-        """Group, reason and how many local jobs did not succeed for it, in the same span and groups."""
+        """Group, reason, and how many local jobs did not succeed for it, in the same period and groups."""
         what = ["coalesce(reason, 'no reason known')", "CAST(total(local_jobs) AS INTEGER)", *by]
         clauses = f"WHERE outcome <> 'succeeded'{_render_clauses([*by, 'reason'])}"
         sql = f"SELECT {', '.join(what)} {_ENDED_BETWEEN} {clauses}"
@@ -136,15 +136,15 @@ class UsageRecords:
         return [(tuple(group), reason, count) for reason, count, *group in rows]
 
     def ends(self) -> list[tuple[str, str, str, int]]:
-        """Batch system, outcome, cause (or nothing) and how many local jobs, each attempt, ever ended so.
+        """Batch system, outcome, cause (or nothing), and how many attempts ever ended so.
 
-        Of those about which nothing more can be heard, so that no number ever goes down: earlier attempts, all of grid
-        jobs that have ended, and removed ones.
+        Only ends that can no longer change, so that no number goes down: earlier attempts, those of grid jobs that have
+        ended, and removed ones.
         """
         return [(batch, outcome, cause, count) for batch, outcome, cause, count in self._store.query(_ENDS)]
 
     def keep(self, job_id: str) -> None:
-        """Keep what the local jobs of a grid job used, inside the transaction that removes it."""
+        """Keep what a grid job's local jobs used, inside the transaction that removes it."""
         self._store.write(_KEEP, [{"grid_job": job_id}])
         Accounting(self._store).record(job_id)
 
@@ -162,7 +162,7 @@ SELECT * FROM (
 _IN_COMMON = "subject, vo, submit_host, nullif(benchmark, 0), benchmark_type, nullif(cores, 0)"
 _FROM = "FROM usage_record CROSS JOIN recorded USING (grid_job)"
 _START = "min(started, ended)"
-"""SQL: a clock may have been set back meanwhile."""
+"""SQL; a clock may have been set back during the run."""
 _MONTH = "strftime('%Y-%m', ended, 'unixepoch')"
 _SUMMARIES = f"""
 SELECT {_IN_COMMON}, {_MONTH}, count(*), min(ended), max(ended), sum(ended - {_START}),
@@ -175,19 +175,19 @@ GROUP BY subject, vo, submit_host, benchmark, benchmark_type, cores, {_MONTH} OR
 
 @dataclass(frozen=True)
 class Terms:
-    """What stands in all records that are made under one configuration."""
+    """The values that all records made under one configuration share."""
 
     submit_host: str
-    """Where the grid job was accepted, and by whom: no two accounts' records have the same."""
+    """Host and account that accepted the grid job: different for any two accounts."""
     vo: str | None
     benchmark: float
-    """Of one core; 0: not known."""
+    """Of one core; 0 if not known."""
     benchmark_type: str
 
 
 @dataclass(frozen=True)
 class InCommon:
-    """What records and summaries of records have; None: not known."""
+    """What records and summaries share; None: not known."""
 
     subject: str | None
     """Whose certificate the request came with."""
@@ -217,13 +217,13 @@ class UsageRecord(InCommon):
 
     @property
     def record_id(self) -> str:
-        """What tells it from all others, whenever it is written."""
+        """Unique, and the same whenever it is written."""
         return f"{self.grid_job}-{self.number}-{self.attempt}"
 
 
 @dataclass(frozen=True)
 class UsageSummary(InCommon):
-    """All records of a month (UTC, by their ends) that have so much in common."""
+    """All records of a month (UTC, by end) that share these values."""
 
     month: str
     """``2026-11``."""
@@ -232,17 +232,17 @@ class UsageSummary(InCommon):
     last_end: int
     wall_seconds: int
     cpu_seconds: int
-    """Of those of which it is known."""
+    """Of those with known CPU time."""
 
 
 class Accounting:
-    """The usage records, numbered in the order in which they were made, and the files that they go into."""
+    """The usage records, numbered in the order in which they are made, and the files with them."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def unrecorded(self, after: str, most: int) -> list[str]:
-        """The first grid jobs behind an id that have ended and have no records."""
+        """Grid jobs that have ended but have no records, by id: the first ones after a given id."""
         sql = (
             "SELECT id FROM grid_job WHERE id > ? AND state IN ('done', 'failed')"
             " AND id NOT IN (SELECT grid_job FROM recorded) ORDER BY id LIMIT ?"
@@ -250,7 +250,7 @@ class Accounting:
         return self._store.values(sql, [after, most])
 
     def record(self, job_id: str) -> None:
-        """Make the records of a grid job that has ended; nothing where they are made, or where it is removed."""
+        """Make the records of a grid job that has ended, unless they exist, or it is removed."""
         if any(self._store.query("SELECT 1 FROM recorded WHERE grid_job = ?", [job_id])):
             return
         common = "INSERT INTO recorded (grid_job, owner, subject, batch, cores)"
@@ -258,14 +258,14 @@ class Accounting:
         self._store.write(_RECORD, [{"grid_job": job_id}])
 
     def put_terms(self, terms: Terms) -> None:
-        """Say what stands in all records of which nobody has said it yet: what was sent once must not change."""
+        """Set these values in records that have none yet: records that were sent must not change."""
         sql = "UPDATE recorded SET submit_host = ?, vo = ?, benchmark = ?, benchmark_type = ? WHERE submit_host IS NULL"
         self._store.write(sql, [astuple(terms)])
 
     def next_file(self, form: str, most: int) -> tuple[int, int] | None:
-        """The first and the last record of the file that is to be written next; None: there is nothing to be written.
+        """The first and last record of the next file to be written; None if there is nothing to be written.
 
-        One that was begun comes first, else one of at most so many new records begins.
+        A file that was begun comes first; otherwise a new one begins, with at most ``most`` records.
         """
         sql = "SELECT first, last FROM record_file WHERE format = ? AND NOT is_written ORDER BY last LIMIT 1"
         for first, last in self._store.query(sql, [form]):
@@ -283,23 +283,23 @@ class Accounting:
         self._store.write("UPDATE record_file SET is_written = TRUE WHERE format = ? AND last = ?", [(form, last)])
 
     def write_again(self, form: str, since: float) -> None:
-        """Have every file written again that has a record which ended at that second or later."""
+        """Have every file written again that has a record of an end at that second or later."""
         ended = "SELECT 1 FROM usage_record WHERE id BETWEEN first AND last AND ended >= ?"
         sql = f"UPDATE record_file SET is_written = FALSE WHERE format = ? AND EXISTS ({ended})"
         self._store.write(sql, [(form, since)])
 
     def records(self, first: int, last: int) -> Iterator[UsageRecord]:
-        """The records from one number to another that are still kept."""
+        """The records in a range of numbers that still exist."""
         own = f"grid_job, number, attempt, owner, batch, local_id, host, {_START}, ended, cpu_seconds"
         sql = f"SELECT {_IN_COMMON}, {own} {_FROM} WHERE id BETWEEN ? AND ? ORDER BY id"
         return (UsageRecord(*row) for row in self._store.query(sql, [first, last]))
 
     def summaries(self, first: int, last: int, since: float) -> Iterator[UsageSummary]:
-        """The whole summaries of all months in which these records ended; none of a month that began before then."""
+        """The complete summaries of all months with ends of these records; no months that began before ``since``."""
         return (UsageSummary(*row) for row in self._store.query(_SUMMARIES, [first, last, since]))
 
     def forget(self, before: float) -> None:
-        """Forget records of removed grid jobs that ended before a second."""
+        """Delete records of removed grid jobs that ended before a second."""
         removed = "NOT IN (SELECT id FROM grid_job)"
         self._store.write(f"DELETE FROM usage_record WHERE ended < ? AND grid_job {removed}", [(before,)])
         kept = "NOT IN (SELECT grid_job FROM usage_record)"

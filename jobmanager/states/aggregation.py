@@ -39,7 +39,7 @@ def _aggregate(counts: Mapping[State, int]) -> State:
 def aggregate_steps(steps: Mapping[str, State | None], needs: Mapping[str, Iterable[str]]) -> State:
     """The state of a structured grid job that has not ended; a step that has not begun has the state None.
 
-    It is computed from the steps that have begun, as for other grid jobs from local jobs. STAGE_OUT: no step is to come.
+    It is computed from the steps that have begun, as otherwise from local jobs. STAGE_OUT: no step is to come.
     """
     begun = Counter(_OF_STEP.get(state, state) for state in steps.values() if state is not None)
     state = aggregate(begun)

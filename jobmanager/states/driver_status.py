@@ -33,7 +33,7 @@ class ProgressReader:
         self._read_up_to: dict[str, int] = {}
 
     def turns(self, grid_jobs: Sequence[str]) -> Iterator[str]:
-        """The grid jobs to be read this time, starting from where the last time ended; read each before taking the next."""
+        """The grid jobs to be read this time, starting where the last time ended; read each before taking the next."""
         self._left = MOST_AT_ONCE
         start = grid_jobs.index(self._turn) if self._turn in grid_jobs else 0
         for grid_job in (*grid_jobs[start:], *grid_jobs[:start]):

@@ -1,7 +1,7 @@
 """Reads what programs report in files while they run: lines in which their handler finds phases, and their own XML.
 
-The driver and ``samgrid-report`` put complete files into the folder of reports. The reader first renames a file, so that
-a newer one can come, and removes it when its content is in the documents.
+The driver and ``samgrid-report`` put complete files into the folder of reports. The reader first renames a file, so
+that a newer one can come, and removes it when its content is in the documents.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""Events and ids meet here: registered local jobs get their events, grid jobs their aggregate state."""
+"""Registers the batch system's ids of local jobs, and applies events to them."""
 
 import logging
 import time
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 def note_staging(database: Database, grid_job: str) -> None:
-    """Show that the inputs of a grid job are fetched: its work area is filled, until `create_local_jobs`."""
+    """Set the state STAGE_IN while the work area is filled; `create_local_jobs` ends it."""
     with database.transaction():
         job = database.grid_jobs.get(grid_job)
         if job.state is State.UNSUBMITTED:
@@ -30,7 +30,7 @@ def note_staging(database: Database, grid_job: str) -> None:
 
 
 def create_local_jobs(database: Database, job: GridJob, planned: Iterable[PlannedJob]) -> None:
-    """Write the documents of a grid job's local jobs, none of them submitted, unless they are there."""
+    """Write the documents of a grid job's local jobs, not submitted yet, unless they exist."""
     with database.transaction():
         if database.local_jobs.count(job.job_id):
             return
@@ -44,9 +44,9 @@ def create_local_jobs(database: Database, job: GridJob, planned: Iterable[Planne
 
 
 def register_local_jobs(database: Database, grid_job: str, ids: Mapping[int, str], naming: "Naming") -> None:
-    """Note the batch system's ids (by index) of submitted local jobs, and apply the events that came before their ids.
+    """Record the batch system's ids (by index) of submitted local jobs, and apply events that came before the ids.
 
-    Runs in a transaction of its own: a monitor that gets an event meanwhile finds either the id or the kept event.
+    All in one transaction: a monitor that receives an event meanwhile finds the id, or this finds the kept event.
     """
     now = time.time()
     with database.transaction():
@@ -57,11 +57,11 @@ def register_local_jobs(database: Database, grid_job: str, ids: Mapping[int, str
             array = naming.array_of(local_id)
             job.register(local_id, array if array != local_id else "", now)
             names |= {local_id, array}
-        told = database.events.take(changed[0].batch, names) if changed else {}
+        kept = database.events.take(changed[0].batch, names) if changed else {}
         for job in changed:
-            for event in told.get(job.local_id, ()):
+            for event in kept.get(job.local_id, ()):
                 apply_event(job, event)
-            for event in told.get(job.array, ()):
+            for event in kept.get(job.array, ()):
                 apply_array_event(job, event)
         put_local_jobs(database, grid_job, changed)
 
@@ -69,8 +69,8 @@ def register_local_jobs(database: Database, grid_job: str, ids: Mapping[int, str
 def apply_events(database: Database, batch: str, events: Sequence[Event]) -> dict[str, list[LocalJob]]:
     """Apply a batch of a generator's events in one transaction; the changed local jobs by grid job.
 
-    Events of ids that are not registered are kept until they are, or until they are too old. The generator's time,
-    from which it replays after a crash, goes along.
+    Events of unregistered ids are kept until the ids are registered, or the events are too old. The time from which the
+    generator replays after a crash is committed, too.
     """
     now = time.time()
     unknown = []
@@ -86,7 +86,7 @@ def apply_events(database: Database, batch: str, events: Sequence[Event]) -> dic
 
 
 class _Changes:
-    """The local jobs that a batch of events touches, each read once."""
+    """The local jobs that a batch of events concerns, each read once."""
 
     def __init__(self, database: Database, batch: str, events: Iterable[Event], now: float) -> None:
         self._database = database
@@ -96,13 +96,13 @@ class _Changes:
         self._jobs: dict[tuple[str, int], LocalJob] = {}
         self._changed: set[tuple[str, int]] = set()
         self._entered: dict[tuple[str, State], list[str]] = {}
-        """To be logged together: a line each takes half as long as the rest."""
+        """Logged together, because a line for each would cost half as much time as everything else."""
 
     def apply(self, event: Event) -> bool:
-        """Apply one event; False where nobody has registered its id.
+        """Apply one event; False if its id is not registered.
 
-        What goes wrong with one grid job must not keep the others' events from being applied: it is said, and the queue
-        and the drivers tell the same again.
+        A fault with one grid job is logged and must not prevent the others' events; queue and drivers will show the
+        state again.
         """
         try:
             return self._find_and_apply(event)
@@ -139,7 +139,7 @@ class _Changes:
         try:
             has_changed = apply(job, event)
         except Exception:
-            # What is half changed is not to be written.
+            # Half a change must not be written.
             self._changed.discard(key)
             del self._jobs[key]
             raise
@@ -165,11 +165,11 @@ class _Changes:
                     put_local_jobs(self._database, grid_job, jobs)
             except DatabaseError:
                 raise
-            except Exception:  # a document that nobody could read, say: the others' ends are not to be lost for it
-                logger.exception("%s: its events cannot be written down", grid_job)
+            except Exception:  # such as an invalid document: the others' events must not be lost
+                logger.exception("%s: its events cannot be recorded", grid_job)
                 self._changed = {key for key in self._changed if key[0] != grid_job}
 
 
 def _latest(events: Sequence[Event], now: float) -> int:
-    # One stamp from the future (a clock gone wrong for a moment) must not hide what comes until then.
+    # One time from the future (a wrong clock) must not hide the events until then.
     return max((event.timestamp for event in events if event.timestamp <= now), default=0)

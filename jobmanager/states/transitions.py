@@ -1,7 +1,7 @@
-"""What is seen of a local job, and what it changes in its document: idempotent, each piece of evidence kept.
+"""State transitions of a local job: what each piece of evidence changes in its document. All are idempotent.
 
-A log's events count in the log's order, each once. What the batch system's queue or history says counts for the second
-in which it was asked. The driver's own record beats both. What all of it amounts to in the end, `ends` says.
+Events of a log are applied in the log's order, each once. An answer of the batch system's queue or history is valid for
+the second of the query. The driver's record overrides both. `ends` judges the end from all evidence.
 """
 
 from typing import TYPE_CHECKING
@@ -16,15 +16,15 @@ if TYPE_CHECKING:  # the monitor, which applies events, needs no adapter
     from batch_adapters.adapter import LocalStatus
 
 _SIGNAL_TIME = range(-2, 6)
-"""Seconds after a signal of ours within which a log's FAILED may mean that signal (Slurm's log does not say which)."""
+"""Seconds around a signal of ours in which FAILED in a log may mean that signal (Slurm's log does not say)."""
 _STEPS = {State.UNSUBMITTED: 0, State.PENDING: 1, State.ACTIVE: 2, State.SUSPENDED: 3, State.DONE: 4, State.FAILED: 4}
 
 
 def apply_event(job: LocalJob, event: Event) -> bool:
     """Apply one event of the batch system's log to a submitted local job; True if its document changed.
 
-    An event that was seen before, a replay, changes nothing; nor does a late one. A final state is left only by a
-    PENDING event: the batch system queued the job again.
+    A replayed event changes nothing, nor does a late one. Only a PENDING event leaves a final state: the batch system
+    has queued the job again.
     """
     said = f"{event.state.word} {event.exit_code}" if event.state.is_final else event.state.word
     verdict = _judge_event(job, event)
@@ -43,8 +43,8 @@ def apply_event(job: LocalJob, event: Event) -> bool:
 def apply_array_event(job: LocalJob, event: Event) -> bool:
     """Apply an event of a whole array to one of its elements; True if the element's document changed.
 
-    Logs that tell of the end of an array as a whole mean the elements that have not started: the others have events of
-    their own. All else that is told of an array says nothing about an element.
+    If a log reports the end of a whole array, it means the elements that have not started; the others have their own
+    events. Other events of an array say nothing about its elements.
     """
     if event.state is not State.FAILED or job.state is not State.PENDING:
         return False
@@ -52,7 +52,7 @@ def apply_array_event(job: LocalJob, event: Event) -> bool:
 
 
 def _judge_event(job: LocalJob, event: Event) -> str:
-    """Why an event of the log changes nothing; empty where it does."""
+    """Why an event of the log changes nothing; empty if it does."""
     state = job.state
     if event.state is state:
         return f"nothing new: {state.word} already"
@@ -71,10 +71,10 @@ def _judge_event(job: LocalJob, event: Event) -> str:
 
 
 def apply_status(job: LocalJob, status: "LocalStatus", asked: int, source: str) -> bool:
-    """Apply what the batch system answered about a local job (source: queue or history); True if anything changed.
+    """Apply the batch system's answer about a local job (source: queue or history); True if anything changed.
 
-    It counts only for what the log has not told after the question was asked. Final states stay as they are, but the
-    batch system may say why a local job ended.
+    It is ignored if the log has reported something after the query. It does not change final states, but may say why a
+    local job ended.
     """
     if job.state.is_final:
         return note_batch_end(job, status)
@@ -95,7 +95,7 @@ def apply_status(job: LocalJob, status: "LocalStatus", asked: int, source: str) 
 
 
 def note_batch_end(job: LocalJob, status: "LocalStatus") -> bool:
-    """Keep what the batch system says of the end of a local job; False where it says none, or nothing new."""
+    """Record what the batch system says about the end of a local job; False if it says nothing new."""
     if status.state is None or not status.state.is_final:
         return False
     words = " ".join(filter(None, (status.native_state, status.reason)))
@@ -108,14 +108,14 @@ def note_batch_end(job: LocalJob, status: "LocalStatus") -> bool:
 
 
 def find_state(status: "LocalStatus", before: State) -> State:
-    """The state that an answer stands for; a job on its way out, or in an unknown native state, stays what it was."""
+    """The state that an answer means; a job that is leaving, or in an unknown native state, keeps its state."""
     if status.state is None or (status.is_leaving and not status.state.is_final):
         return before
     return status.state
 
 
 def find_wait_reason(status: "LocalStatus") -> str:
-    """Why a local job waits or is held; of one that runs or has ended its reason is none of that."""
+    """Why a local job waits or is held; empty if it does neither."""
     if status.helps:
         words = (status.native_state if status.is_leaving or not status.reason else "", status.reason)
         return ": ".join(filter(None, words))
@@ -133,7 +133,7 @@ def _put_wait_reason(job: LocalJob, status: "LocalStatus", asked: int, source: s
 
 
 def reopen(job: LocalJob, status: "LocalStatus", asked: int) -> bool:
-    """Take back the end of a local job that the batch system shows alive after all; False where it has none now."""
+    """Undo the end of a local job that the batch system shows alive; False if it has not ended."""
     if status.state is None or status.state.is_final:
         raise ValueError(f"{status.native_state} is not alive")
     if not job.state.is_final:
@@ -147,7 +147,7 @@ def reopen(job: LocalJob, status: "LocalStatus", asked: int) -> bool:
 
 
 def mark_lost(job: LocalJob, now: int, reason: str) -> None:
-    """End a local job of which nobody knows anything any more."""
+    """End a local job that is unknown everywhere."""
     job.put_evidence(Evidence("us", "nowhere to be found", now, f"failed: {reason}", State.FAILED))
     job.state = State.FAILED
     job.wait_reason = job.helps = None
@@ -168,15 +168,15 @@ def _enter(job: LocalJob, state: State, when: int, exit_code: int = 0) -> None:
 
 
 def apply_driver_status(job: LocalJob, status: DriverStatus, now: float) -> bool:
-    """Reconcile a local job with what its driver has written down until now; True if it changed anything.
+    """Apply what the driver of a local job has recorded so far; True if it changed anything.
 
-    The driver's ``end`` is written when the outputs are back, so it proves that the job ran to its end: it beats a
-    batch system's FAILED (a batch system that lost its daemon does not know the exit code).
+    The driver writes ``end`` when the outputs are back, so it proves that the job ran to its end. It overrides FAILED
+    from the batch system, which may not know the exit code because it lost a daemon.
     """
     if status.again is None and job.earlier_run == f"{status.start} {status.pid}":
-        return False  # The batch system queued it again, and the driver of that run has not begun.
+        return False  # queued again, and the driver of the new run has not started
     if job.driver == "ended" and status.end is None and status.start in (None, job.run):
-        return False  # Its file has gone since, or something has taken its place: what was read of the end holds.
+        return False  # the file has been removed or replaced since its end was read
     before = etree.tostring(job.element)
     if status.start is not None:
         _note_driver(job, status, now)
@@ -194,12 +194,12 @@ def _note_driver(job: LocalJob, status: DriverStatus, now: float) -> None:
     job.put_driver(how_far, status.host, status.cpu_seconds, status.signal, status.interruption)
     _put_start(job, status.start)
     job.enter_run(status.start, status.pid)
-    # Of one that has ended long ago nothing is news.
+    # Phases of one that ended long ago did not change now.
     job.put_phases(status.phases, min(now, status.end or now))
 
 
 def _put_start(job: LocalJob, start: int) -> None:
-    """Keep when the driver of this run started, where nobody knows it, or the queue was asked later than that."""
+    """Record when the driver of this run started, if that is unknown, or the known time (a query's) is later."""
     known = job.started_time
     if known is None or job.run not in (None, start) or job.intended <= start < known:
         job.put_times(started=start)
@@ -213,12 +213,12 @@ def _reconcile_end(job: LocalJob, status: DriverStatus) -> None:
         job.put_evidence(Evidence("driver", words, status.end, verdict, State.DONE))
     if not job.state.is_final:
         job.put_times(ended=status.end)
-        # What the log has yet to tell of this run may be of the second of its end.
+        # Log events of this run that are still to come may have the second of its end.
         job.queue_time = status.end + 1
     else:
         if max(job.started_time or 0, job.intended) <= status.end < (job.ended_time or 0):
             job.put_times(ended=status.end)
-        # A queue that was asked before may have answered after that, and the log has yet to tell of all of this run.
+        # A query made before may be answered later, and log events of this run are still to come.
         if job.queue_time >= job.event_time:
             job.queue_time = max(job.queue_time, status.end + 1)
     job.state = State.DONE

@@ -1,6 +1,7 @@
 """Imports run one way, and light commands stay light."""
 
 import ast
+import functools
 import graphlib
 import os
 import shutil
@@ -40,14 +41,23 @@ def find_imports(modules: dict[str, Path]) -> dict[str, set[str]]:
     """Which of these modules each of them imports, wherever in it."""
     found: dict[str, set[str]] = {}
     for name, path in modules.items():
-        nodes = list(ast.walk(ast.parse(path.read_text())))
-        named = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-        for node in nodes:
-            if isinstance(node, ast.ImportFrom):
-                module = find_module(node, package)
-                named |= {f"{module}.{alias.name}" for alias in node.names} & modules.keys() or {module}
+        named = set()
+        for module, names in read_imports(path.read_text(), package):
+            named |= {f"{module}.{one}" for one in names} & modules.keys() or {module}
         found[name] = named & modules.keys()
+    return found
+
+
+@functools.cache
+def read_imports(source: str, package: str) -> list[tuple[str, tuple[str, ...]]]:
+    """What a module imports: others, and names of others."""
+    found: list[tuple[str, tuple[str, ...]]] = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found += [(alias.name, ()) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            found.append((find_module(node, package), tuple(alias.name for alias in node.names)))
     return found
 
 

@@ -165,7 +165,7 @@ def render_rvf(job_types: Mapping[str, type[JobAdapter]]) -> str:
     ``Values`` as a record's last aspect is lost, and a single ``true`` there is a boolean that ends the job manager.
     There is no ``Default`` and no ``RequiredWhen``: both would bind requests of every type.
     """
-    handlers = [("every job type", COMMON_ATTRIBUTES)]
+    handlers: list[tuple[str, tuple[Attribute, ...]]] = [("every job type", COMMON_ATTRIBUTES)]
     handlers += [(job_type, tuple(handler.attributes)) for job_type, handler in sorted(job_types.items())]
     records: dict[str, dict[str, Attribute]] = {}
     for owner, attributes in handlers:

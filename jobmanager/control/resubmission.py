@@ -190,8 +190,8 @@ def plan_recovery(account: Account, types: Mapping[str, type[JobAdapter]], reque
     if not jobs:
         known = ", ".join(sorted(name for name, handler in types.items() if handler.requestIdAttribute)) or "none"
         raise UnknownRequest(f"no grid job belongs to request {request_id}; job types with request ids: {known}")
-    known = {job.job_id for job in jobs}
-    families = [find_family(account.database, job) for job in jobs if job.repeats not in known]
+    ids = {job.job_id for job in jobs}
+    families = [find_family(account.database, job) for job in jobs if job.repeats not in ids]
     gaps = [gap for family in families for gap in _gaps_of(account.database, family)]
     return Recovery(tuple(job.job_id for job in jobs if not job.state.is_final), tuple(gaps))
 

@@ -54,7 +54,7 @@ from batch_adapters.sge.events import GridEngineLog
 from batch_adapters.site_adapter import find_adapter
 from batch_adapters.slurm.events import SlurmLog
 from batch_adapters.states import State, read_event, render_event
-from gram_shims.installation.installation import MANIFEST, find_removal, read_manifest, render_manifest
+from gram_shims.installation.installation import MANIFEST, plan_removal, read_manifest, render_manifest
 from gram_shims.installation.table import InstallError, Root
 from gram_shims.request import BadDescription, RefusedRequest, read_description
 from gram_shims.request import read_request as read_gram_request
@@ -485,7 +485,7 @@ def _check_gram_manifest(data: bytes) -> None:
         assert found
         place.write_bytes(render_manifest(found))
         assert read_manifest(root) == found
-        find_removal(root, found)
+        plan_removal(root, found)
 
 
 # --- the embedded batch system

@@ -9,7 +9,6 @@ import pytest
 
 from batch_adapters.states import State
 from jobmanager.completion.collection import collect_grid_job
-from jobmanager.control.removal import remove_folder
 from jobmanager.database.database import Choice
 from jobmanager.database.grid_job import CredentialEntry, GridJob, Lapse
 from jobmanager.monitor.worker import do_task
@@ -20,6 +19,7 @@ from jobmanager.states.aggregation import Task
 from jobmanager.submission.credential_copies import bring_credentials, follow_credentials
 from jobmanager.views.grid_jobs import render_details
 from jobmanager.views.text import render_local_time
+from sandbox.files import remove_folder
 from tests.unit.jobmanager.completion.test_collection import add_ended, state_of
 from tests.unit.jobmanager.credential_files import make_token, write_secret
 from tests.unit.toy_system import GRID_JOB, ToySystem

@@ -3,6 +3,7 @@
 import argparse
 import re
 import sys
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,8 +20,10 @@ from jobmanager.commands.arguments import (
 )
 
 if TYPE_CHECKING:
-    from jobmanager.database.local_job import LocalJob
     from jobmanager.site.account import Account
+
+_INTERVAL = 0.5
+"""Seconds between two looks for what is to come."""
 
 QUERY_HELP = """\
 The root element is <jobs>, with a <grid-job> per grid job and a <local-job> per local job inside. Examples:
@@ -57,7 +60,7 @@ def add_commands(add: AddCommand) -> None:
 
 def _declare_query(command: argparse.ArgumentParser) -> None:
     command.add_argument("expression", metavar="EXPRESSION")
-    command.add_argument("--job", metavar="ID", help=f"look at one grid job only: {JOB_HELP}")
+    command.add_argument("--job", metavar="ID", help=f"look only at {JOB_HELP}")
     command.add_argument("--xquery", action="store_true", help="EXPRESSION is XQuery 3.1, or XPath 3.1: needs saxonche")
     formats = ("text", "table", "xml")
     command.add_argument("--format", choices=formats, default="text", help="what to print (default: text)")
@@ -108,10 +111,10 @@ def _find_log(options: argparse.Namespace) -> Iterator[str]:
     account = account_of(options)
     database = account.database
     words = [word for word in options.id if logs.is_of_local_jobs(database, word)]
-    jobs = [job for word in words for job in logs.find_meant(database, word)]
     if options.follow:
-        yield from _follow(account, options, jobs)
+        yield from _follow(account, options, words)
         return
+    jobs = [job for word in words for job in logs.find_meant(database, word)]
     yield from logs.render_local_logs(account, jobs, options.lines)
     options.id = [word for word in options.id if word not in words]
     job_ids = find_grid_jobs(options, database) if options.id or not words else []
@@ -127,9 +130,14 @@ def _find_log(options: argparse.Namespace) -> Iterator[str]:
         yield from logs.render_log(account, database, job_id, options.lines)
 
 
-def _follow(account: "Account", options: argparse.Namespace, jobs: "Sequence[tuple[str, LocalJob]]") -> Iterator[str]:
+def _follow(account: "Account", options: argparse.Namespace, words: Sequence[str]) -> Iterator[str]:
     from jobmanager.views.following import follow_local_job
+    from jobmanager.views.logs import find_meant, is_to_come
 
+    if len(words) == 1:
+        while is_to_come(account.database, words[0]):
+            time.sleep(_INTERVAL)
+    jobs = [job for word in words for job in find_meant(account.database, word)]
     if len(options.id) != 1 or len(jobs) != 1:
         raise CommandError("one local job can be followed: say ID/NUMBER")
     ((grid_job, job),) = jobs

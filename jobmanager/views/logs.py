@@ -76,6 +76,16 @@ def is_of_local_jobs(database: Database, word: str) -> bool:
     raise UnknownJob(f'"{word}" fits grid job {named} by its name, and {local_job}: use an id, or --name')
 
 
+def is_to_come(database: Database, word: str) -> bool:
+    """True while the grid job of ``ID/NUMBER`` is still prepared: nobody has written down its local jobs yet."""
+    prefix, _, _ = word.rpartition("/")
+    try:
+        job = database.grid_jobs.get(database.grid_jobs.find(prefix))
+    except UnknownJob:
+        return False
+    return not (job.state.is_final or job.steps or database.local_jobs.count(job.job_id))
+
+
 def find_meant(database: Database, word: str) -> list[tuple[str, LocalJob]]:
     """The local jobs that ``ID/NUMBER``, ``ID/FIRST-LAST`` or a batch system's id names.
 

@@ -230,3 +230,25 @@ def test_what_is_no_file_is_not_read(account: Account, log: Run, tmp_path: Path,
     status, lines, errors = log("aaa/1")
     assert (status, str(path) in errors) == (1, True)
     assert "the secret" not in lines
+
+
+def test_a_local_job_is_followed_from_before_it_is_written_down(
+    account: Account, log: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = GridJob.new("bbbbbbbb", "command", "physicist", "fork", 1000)
+    job.put_request([("executable", ("/bin/true",))], Path("/"))
+    job.put_slices(1, None, 1)
+    with account.database.transaction():
+        account.database.grid_jobs.put(job)
+
+    def write_down(_: float) -> None:
+        local_job = LocalJob.new(1, "fork", None)
+        local_job.register("78", "", 1000)
+        local_job.state, local_job.driver, local_job.exit_code = State.DONE, "ended", 0
+        put_outcome(local_job)
+        with account.database.transaction():
+            account.database.local_jobs.put("bbbbbbbb", [local_job])
+
+    monkeypatch.setattr("time.sleep", write_down)
+    assert log("-f", "bbbbbbbb/1")[:2] == (0, ["local job bbbbbbbb/1 has succeeded"])
+    assert "has no local job 2: it has 1" in log("-f", "bbbbbbbb/2")[2]

@@ -14,6 +14,7 @@ from jobmanager.database.local_jobs import LocalJobLine
 from jobmanager.database.times import render_time
 from jobmanager.site.account import Account, find_outage
 from jobmanager.views.text import (
+    is_terminal,
     printable,
     render_clock,
     render_columns,
@@ -69,10 +70,12 @@ def _render_work(row: Overview) -> str:
 def render_table(rows: Iterable[Overview], is_choice: bool = False) -> str:
     """One line per grid job, with a heading; ``is_choice``: there may be others."""
     heading = ("ID", "NAME", "TYPE", "STATE", "OWNER", "SUBMITTED", "LOCAL JOBS")
+    # On a narrow terminal a day and a time fit one below the other; programs get one word.
+    blank = " " if is_terminal() else "T"
     lines = [
         (
             *(row.id, render_line(row.name or ""), row.type, row.outcome or row.state, printable(row.owner)),
-            *(row.submitted, _render_work(row)),
+            *(row.submitted.replace("T", blank), _render_work(row)),
         )
         for row in rows
     ]

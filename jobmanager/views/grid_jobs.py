@@ -211,8 +211,7 @@ def render_details(account: Account, job_id: str, row: Overview, now: float) -> 
         *((f"phase {phase.name}", _render_phase(phase, job.count)) for phase in progress.phases),
     ]
     end = None if job.state.is_final else estimate_end(progress, now)
-    if not (job.state.is_final or row.steps):
-        facts += [(entry.name, render_line(render_credential(entry, now))) for entry in job.credentials]
+    facts += [(name, render_line(words)) for name, words in render_credentials(job, now)]
     facts += [("blocked", line) for line in render_blocked(progress)]
     facts += [("may end", f"{render_local_time(end)} (estimate)")] if end is not None else []
     facts += [("stalled", render_silent(progress, stall_time))] if progress.silent else []
@@ -222,6 +221,12 @@ def render_details(account: Account, job_id: str, row: Overview, now: float) -> 
     facts += [(printable(name), printable(text)) for name, text in job.summary().items()]
     facts += [("no summary", render_line(job.no_summary))] if job.no_summary else []
     return render_columns(facts)
+
+
+def render_credentials(job: "GridJob", now: float) -> list[tuple[str, str]]:
+    """The credentials of a grid job that has not ended, by name; those of a sequence are its steps'."""
+    is_over = job.state.is_final or job.steps
+    return [] if is_over else [(entry.name, render_credential(entry, now)) for entry in job.credentials]
 
 
 def render_credential(entry: "CredentialEntry", now: float) -> str:

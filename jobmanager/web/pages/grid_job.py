@@ -12,7 +12,7 @@ from jobmanager.database.details import EarlierAttempt
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.times import read_time
 from jobmanager.site.account import Account
-from jobmanager.views.grid_jobs import render_counts
+from jobmanager.views.grid_jobs import render_counts, render_credentials
 from jobmanager.views.progress import estimate_end, read_progress, render_blocked, render_rate, render_silent
 from jobmanager.web.charts import (
     KIND_OF_NAME,
@@ -148,6 +148,8 @@ class GridJobPage:
     request: list[tuple[str, str]]
     steps: list[StepView]
     """Of a structured grid job, which has no local jobs of its own."""
+    credentials: list[tuple[str, str]]
+    """Of a grid job that has not ended: name, and how long it is valid."""
     forecast: Forecast
     legend: list[tuple[JobKind, int]]
     cells: Cells
@@ -189,6 +191,7 @@ def read_grid_job_page(
         ended=read_time(ended) if ended else None,
         request=[(name, " ".join(map(_render_value, values))) for name, values in job.request()],
         steps=_read_steps(account, database, row.steps, now),
+        credentials=render_credentials(job, now),
         forecast=read_forecast(account, database, job, now),
         legend=count_kinds(lines),
         cells=render_cells(lines),

@@ -16,7 +16,7 @@ from batch_adapters.states import Cause, State
 from jobmanager.checks.metrics import render_metrics
 from jobmanager.control.cancel_requests import request_cancel
 from jobmanager.database.database import DatabaseError
-from jobmanager.database.grid_job import GridJob
+from jobmanager.database.grid_job import CredentialEntry, GridJob
 from jobmanager.database.local_job import LocalJob, Outcome
 from jobmanager.site.account import Account
 from jobmanager.views.logs import render_log
@@ -279,6 +279,16 @@ def test_a_grid_job_shows_what_blocks_it_and_no_end(client: TestClient, account:
     assert "May end about" not in page
     assert "1 blocked" in client.get("/").text
     assert "scontrol release 7" in client.get(f"/jobs/{JOB}/local/{held.index}").text
+
+
+def test_a_grid_job_that_goes_on_shows_when_its_credential_expires(client: TestClient, account: Account) -> None:
+    add(account)
+    proxy = CredentialEntry("x509_user_proxy", "/tmp/x509up_u1000", expires=time.time() - 60)
+    account.database.grid_jobs.change(JOB, lambda job: job.put_credentials([proxy]))
+    page = client.get(f"/jobs/{JOB}").text
+    assert re.search(r"x509_user_proxy</dt><dd[^>]*>has expired at .*: renew /tmp/x509up_u1000</dd>", page)
+    account.database.grid_jobs.change(JOB, lambda job: job.end(State.DONE, time.time()))
+    assert "expired" not in client.get(f"/jobs/{JOB}").text
 
 
 def test_a_structured_grid_job_shows_its_steps(client: TestClient, account: Account) -> None:

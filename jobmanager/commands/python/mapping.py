@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from jobmanager import UserError
 from jobmanager.commands.python import call
 
 from .handles import JobHandle, submit
@@ -24,7 +25,7 @@ _LONGEST_TRACEBACK = 1 << 20
 _OWN_ATTRIBUTES = ("samgrid_type", "executable", "arguments", "input_files", "count", "directory")
 
 
-class CallFailed(Exception):
+class CallFailed(UserError):
     """A call of a mapped function has given no result; the message is its traceback, or says why there is none."""
 
     def __init__(self, number: int, why: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from jobmanager import UserError
 from jobmanager.commands.python.mapping import CallFailed, MapHandle
 
 
@@ -46,5 +47,6 @@ def test_no_result_of_another_account_is_loaded(
 
 def test_a_traceback_may_hold_anything(mapped: MapHandle[Any], tmp_path: Path) -> None:
     (tmp_path / "output" / "traceback.txt").write_bytes(b"\xff\n")
-    with pytest.raises(CallFailed, match="\ufffd"):
+    with pytest.raises(CallFailed, match="\ufffd") as failed:
         mapped.results()
+    assert isinstance(failed.value, UserError), "docs/python.md: catch that to catch them all"

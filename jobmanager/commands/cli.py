@@ -15,7 +15,9 @@ from jobmanager.commands import accounting, batch_system, grid_jobs, query, serv
 from jobmanager.commands.arguments import Declare, Run
 
 if TYPE_CHECKING:
-    _Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+    from _typeshed import SupportsWrite
+
+    _Subparsers = argparse._SubParsersAction["_Parser"]
 
 _MODULES = (grid_jobs, query, batch_system, accounting, service)
 """In the order of the help."""
@@ -125,7 +127,7 @@ def _suggest(word: str, known: Iterable[str]) -> str:
 
 def _make_parser(words: Sequence[str]) -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:
     """The parser, and those of the commands by their names; only those among ``words`` have arguments."""
-    parser = argparse.ArgumentParser(prog="samgrid", description=_DESCRIPTION, formatter_class=_HelpFormatter)
+    parser = _Parser(prog="samgrid", description=_DESCRIPTION, formatter_class=_HelpFormatter)
     parser.add_argument("--version", action=_ShowVersion, nargs=0, help="show the version and exit")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for module in _MODULES:
@@ -153,8 +155,25 @@ class _ShowVersion(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from jobmanager import read_version
 
-        print(f"samgrid {read_version()}")
-        parser.exit()
+        parser.exit(_show(parser.prog, f"samgrid {read_version()}\n"))
+
+
+class _Parser(argparse.ArgumentParser):
+    """Tells where its help cannot be printed, which argparse keeps to itself."""
+
+    def print_help(self, file: "SupportsWrite[str] | None" = None) -> None:
+        if file is not None:
+            super().print_help(file)
+        elif status := _show(self.prog, self.format_help()):
+            self.exit(status)
+
+
+def _show(name: str, text: str) -> int:
+    def run() -> int:
+        sys.stdout.write(text)
+        return 0
+
+    return run_command(name, run)
 
 
 def _add(

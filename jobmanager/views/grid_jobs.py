@@ -363,6 +363,8 @@ def _render_attributes(attributes: "Iterable[Attribute]") -> str:
 
 def _default(attribute: "Attribute") -> str:
     shown = attribute.default
+    if isinstance(shown, bool):
+        return "yes" if shown else "no"
     return "" if shown is None or shown in ("", ()) else str(shown)
 
 

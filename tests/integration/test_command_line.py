@@ -534,6 +534,8 @@ def test_types_lists_job_types_and_their_attributes(samgrid: Samgrid) -> None:
     attributes = samgrid("types", "command").stdout
     for word in ("executable", "required", "count", "DEFAULT", "max_wall_time", "minutes", "min_success"):
         assert word in attributes
+    assert re.search(r"^fail_fast +yes or no +no ", attributes, re.MULTILINE), "a default in the request's words"
+    assert re.search(r"^count .* 1 +How many", attributes, re.MULTILINE)
     assert "one of ppbar, pp " in samgrid("types", "pythia").stdout
     check_error(samgrid("types", "reco"), "reco", "command, ", "pythia", "structured")
 
@@ -597,11 +599,18 @@ def buffering(samgrid: Samgrid) -> dict[str, str]:
     return {**samgrid.environment(), "PYTHONUNBUFFERED": ""}
 
 
-def test_a_full_disk_behind_what_is_printed_is_a_sentence(samgrid: Samgrid) -> None:
-    command = [sys.executable, "-P", str(LAUNCH), "samgrid", "status"]
+@pytest.mark.parametrize(
+    ("words", "name"), [("status", "samgrid status"), ("--help", "samgrid"), ("status --help", "samgrid status")]
+)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_behind_what_is_printed_is_a_sentence(
+    samgrid: Samgrid, words: str, name: str, unbuffered: str
+) -> None:
+    command = [sys.executable, "-P", str(LAUNCH), "samgrid", *words.split()]
+    environment = buffering(samgrid) | {"PYTHONUNBUFFERED": unbuffered}
     with open("/dev/full", "w") as full:
-        done = subprocess.run(command, env=buffering(samgrid), stdout=full, stderr=subprocess.PIPE, check=False)
-    assert (done.returncode, done.stderr) == (1, b"samgrid status: No space left on device\n")
+        done = subprocess.run(command, env=environment, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr.decode()) == (1, f"{name}: No space left on device\n")
 
 
 def test_an_id_that_cannot_be_printed_is_told_with_the_error(samgrid: Samgrid) -> None:

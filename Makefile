@@ -17,7 +17,7 @@ BIN := .venv/bin
 # Where it is set, every process of the tests compiles all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo venv check test test-fresh test-real test-gram test-web man manpage deb dist mutants fuzz bench bench-scale clean
+.PHONY: demo venv check test test-fresh test-real test-gram test-web axe man manpage deb dist mutants fuzz bench bench-scale clean
 
 demo: venv
 	@SAMGRID_STATE="$${SAMGRID_STATE:-$(CURDIR)/.venv/demo}" $(BIN)/samgrid run examples/drell-yan.rsl
@@ -47,14 +47,18 @@ test-fresh:
 	PYTHON=$(PYTHON) tests/fresh/run.sh
 
 # What cannot be had on this machine is skipped, with the reason.
-test-real: venv
+test-real: axe
 	$(BIN)/pytest tests/real tests/gram tests/web
 
 test-gram: venv
 	$(BIN)/pytest tests/gram
 
-test-web: venv
+test-web: axe
 	$(BIN)/pytest tests/web
+
+# Without it one test is skipped.
+axe: venv
+	-$(BIN)/pip install --quiet --disable-pip-version-check -e '.[axe]'
 
 man: venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[man]'

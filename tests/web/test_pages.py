@@ -231,6 +231,19 @@ def test_texts_can_be_read_in_light_and_in_dark(
     assert len(colours) == 2
 
 
+@pytest.mark.parametrize("path", PAGES)
+def test_axe_finds_no_barrier(path: str, page: Page, site: Serving, database: Database, samgrid: Samgrid) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="pip install axe-playwright-python")
+    add_hostile(database, JOB, "bad")
+    add_printed(samgrid)
+    for width, scheme in ((1280, "light"), (390, "dark")):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        page.goto(site.address + path)
+        found = axe.Axe().run(page)
+        assert found.violations_count == 0, found.generate_report()
+
+
 UNNAMED = """() => [...document.querySelectorAll("a, button, select, input, textarea, svg, progress, [tabindex]")]
   .filter((one) => !one.closest("[aria-hidden]") && one.id !== "main")
   .filter((one) => !(one.textContent.trim() || one.labels?.length || one.ariaLabel || one.ariaLabelledByElements))

@@ -231,21 +231,21 @@ def _read_json(text: str) -> Iterator[Row]:
         names = names or [*row]
         if row.keys() != set(names):
             raise BadSweep(f"line {number} has other names than the first: {', '.join(row)}")
-        yield {name: (_render_value(row[name], number),) for name in names}
+        yield {name: (_render_value(name, row[name], number),) for name in names}
 
 
-def _render_value(value: object, line: int) -> str:
+def _render_value(name: str, value: object, line: int) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     # JSON can express by \u escapes what no command line can hold.
     if not isinstance(value, str) or "\0" in value or re.search("[\ud800-\udfff]", value):
-        raise BadSweep(f"line {line}: a value is a text, a number, true or false")
+        raise BadSweep(f"line {line}: a value is a text, a number, true or false, but not that of {name}")
     return value
 
 
 def _check_names(names: Sequence[str], line: int) -> None:
     strange = [name for name in names if not _NAME.fullmatch(name)]
     if strange or not names:
-        raise BadSweep(f"line {line}: {(strange or [''])[0][:40]!r} is no name: letters, digits, _ . - are")
+        raise BadSweep(f"line {line}: {(strange or [''])[0][:40]!r} is no name of a column: letters, digits, _ . -")
     if len(set(names)) < len(names):
         raise BadSweep(f"line {line} has a name twice: {', '.join(names)}")

@@ -1,4 +1,4 @@
-"""What a shell completes, by argcomplete: commands, options and their choices, files, and grid jobs."""
+"""What a shell completes, by argcomplete: commands, options and their choices, files, grid jobs, and job types."""
 
 import argparse
 from collections.abc import Iterable, Mapping
@@ -8,6 +8,7 @@ from argcomplete import autocomplete
 from argcomplete.completers import FilesCompleter
 
 from jobmanager.commands.arguments import account_of
+from jobmanager.requests.job_types import KNOWN_TYPES
 
 _OF_GRID_JOBS = ("id", "job")
 _OF_FILES = ("file", "folder", "extract", "module", "request", "token_file", "state_dir")
@@ -26,6 +27,8 @@ def _complete(
 ) -> Iterable[str] | Mapping[str, str]:
     if action.dest in _OF_GRID_JOBS:
         return _find_grid_jobs(parsed_args)
+    if action.dest == "type":
+        return KNOWN_TYPES
     return FilesCompleter()(prefix) if action.dest in _OF_FILES else ()
 
 

@@ -60,12 +60,12 @@ def fraction_done(progress: Progress) -> float:
 
 
 def estimate_end(progress: Progress, now: float) -> float | None:
-    """When the last local job may end, if all goes on as until now; None where some are blocked, or little is known."""
+    """When the last local job may end, if all goes on as until now; None where it is blocked, unknown, or all done."""
     if progress.started is None or progress.blocked:
         return None
     fraction = fraction_done(progress)
     elapsed = now - progress.started
-    if fraction < _LEAST_FRACTION or elapsed < _LEAST_TIME:
+    if not _LEAST_FRACTION <= fraction < 1 or elapsed < _LEAST_TIME:
         return None
     return progress.started + elapsed / fraction
 

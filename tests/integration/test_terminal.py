@@ -102,4 +102,5 @@ def test_shells_complete_commands_options_and_grid_jobs(samgrid: Samgrid) -> Non
     assert complete(samgrid, f"samgrid explain {job_id[:3]}") == [job_id]
     assert complete(samgrid, f"samgrid submit {samgrid.state.parent}/sta") == [f"{samgrid.state}/"]
     assert complete(samgrid, "samgrid query --job ") == [job_id, "Z\\ to\\ mumu,\\ tune\\ 7,\\ and\\ more\\ words"]
-    assert complete(samgrid, "samgrid types ") == ["-h", "--help", "--state-dir"]
+    assert complete(samgrid, "samgrid types py") == ["pythia"]
+    assert complete(samgrid, "samgrid config ") == ["-h", "--help", "--state-dir"]

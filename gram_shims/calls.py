@@ -61,14 +61,17 @@ def submit(account: Account, description: JobDescription) -> GramAnswer:
     :raises HandlerError, DatabaseError, OSError: it cannot be accepted now.
     """
     uniqid = find_uniqid(description)
+    # Before any check: the files of an accepted request may be gone by now.
+    job_id = find_grid_job(account, description)
+    if job_id is not None and (change := _find_change(account, job_id, description)):
+        message = f"{change}, but grid job {job_id} has the same uniqid: give each request a uniqid of its own"
+        return refuse(GramError.RSL_SCHEDULER_SPECIFIC, message)
     acknowledges = ACKNOWLEDGES in description.environment
     if acknowledges:
         # Before the grid job exists, as the monitor might start it; a handler's checks may take long.
         hold_back(account, uniqid, account.configuration.handlers.time_limit + _UNTAKEN)
     else:
         forget_withdrawal(account, uniqid)
-    # Before any check: the files of an accepted request may be gone by now.
-    job_id = find_grid_job(account, description)
     if job_id is None:
         try:
             job_id = _accept(account, description)
@@ -103,6 +106,24 @@ def _accept(account: Account, description: JobDescription) -> str:
     end_other_monitor(account)
     origin = make_origin(description, directory, unused, needs_subject)
     return accept_grid_job(account, request, directory, origin, find_proxy(description))
+
+
+def _find_change(account: Account, job_id: str, description: JobDescription) -> str:
+    """What is not as in the request that a grid job was made of; empty: it is the same one, sent again.
+
+    What may be a file's name does not count, nor the environment: a job manager that is started again has both anew.
+    """
+    try:
+        request = read_request(_set_aside(account, description)[0])
+    except (RefusedRequest, BadRequest):
+        return ""  # A file of a request that was accepted may have gone since.
+    before = dict(account.database.grid_jobs.get(job_id).request())
+    for name, values in request:
+        now, then = ([render_text(str(value)) for value in each] for each in (values, before.get(name, values)))
+        may_be_renewed = name == "environment" or any("/" in word for word in (*now, *then))
+        if now != then and not may_be_renewed:
+            return f"{name}: {' '.join(now)} is not {' '.join(then)}"
+    return ""
 
 
 def _set_aside(account: Account, description: JobDescription) -> tuple[JobDescription, list[str]]:

@@ -134,6 +134,31 @@ def test_a_request_without_a_name_is_known_by_its_contact_or_is_one_of_its_own(a
     )
 
 
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        pytest.param({}, "", id="the same"),
+        pytest.param({"environment": (("A", "2"),)}, "", id="another environment"),
+        pytest.param({"executable": ("/bin/false",)}, "", id="a file staged anew"),
+        pytest.param({"stdout": ("https://host:2/out",)}, "", id="another URL"),
+        pytest.param({"executable": ("/nowhere",)}, "", id="a file that has gone"),
+        pytest.param({"count": ("3",)}, "count: 3 is not 2, but grid job {id} has the same uniqid", id="another count"),
+        pytest.param(
+            {"arguments": ("b", "c")}, "arguments: b c is not a\ufffd, but grid job {id}", id="other arguments"
+        ),
+    ],
+)
+def test_a_uniqid_names_one_request(
+    account: Account, attributes: Mapping[str, tuple[Value, ...]], message: str
+) -> None:
+    first: dict[str, tuple[Value, ...]] = {"samgridtype": ("command",), "count": ("2",), "arguments": ("a\x01",)}
+    job_id = gram_shims.calls.submit(account, describe("1", **first)).job_id.rpartition(".")[2]
+    answer = gram_shims.calls.submit(account, describe("1", **{**first, **attributes}))
+    assert message.format(id=job_id) in answer.message
+    assert (answer.error is None) is (message == "")
+    assert [job.id for job in account.database.grid_jobs.list_open()] == [job_id]
+
+
 def test_a_uniqid_that_no_xml_holds_names_one_grid_job(account: Account) -> None:
     assert submit(account, "\udcff\x01") == submit(account, "\udcff\x01")
 

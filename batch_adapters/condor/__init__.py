@@ -76,7 +76,10 @@ _DOWN = Meaning(
     Answer.TRANSIENT,
 )
 _QUERIED = (Meaning(0, _GOOD.format(r"(?:\[\n(?s:.*)\]\n)?"), Answer.OK), _DOWN)
-_COLUMNS = "ClusterId,ProcId,JobStatus,ExitCode,ExitBySignal,HoldReason,HoldReasonCode,RemoveReason,SamgridToken"
+_COLUMNS = (
+    "ClusterId,ProcId,JobStatus,LastJobStatus,ExitCode,ExitBySignal,HoldReason,HoldReasonCode,HoldReasonSubCode"
+    ",LastHoldReasonCode,LastHoldReasonSubCode,RemoveReason,SamgridToken"
+)
 
 
 def _query(*restrictions: str) -> Command:

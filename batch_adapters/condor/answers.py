@@ -18,6 +18,8 @@ _HELD = {
     46: Cause.TIME_LIMIT,
     47: Cause.TIME_LIMIT,
 }
+# WANT_HOLD of the host, and the subcode of HTCondor's own policy HOLD_IF_MEMORY_EXCEEDED.
+_HELD_FOR_MEMORY = (21, 102)
 # condor_rm appends this to whatever reason people give.
 _REMOVED_BY = re.compile(r".*\(by user ([^\s()@]+)[^\s()]*\)", re.DOTALL)
 # Our submit description's expression is the wall time limit.
@@ -59,17 +61,24 @@ def _read_ad(ad: dict[str, Any]) -> Job:
         exit_code=code if status == 4 and isinstance(code, int) and not ad.get("ExitBySignal") else None,
         reason=reason,
         token=str(ad.get("SamgridToken") or ""),
-        cause=_read_cause(status, reason, ad),
+        cause=None if removed_by else _read_cause(status, reason, ad),
         by=removed_by[1] if removed_by else "",
     )
 
 
 def _read_cause(status: int, reason: str, ad: dict[str, Any]) -> Cause | None:
     if status == 5:
-        return _HELD.get(ad.get("HoldReasonCode", 0))
+        return _read_hold(ad, "HoldReason")
     if status == 3 and reason.startswith(_REMOVED_ITSELF):
         return Cause.TIME_LIMIT
+    if status == 3 and ad.get("LastJobStatus") == 5:
+        return _read_hold(ad, "LastHoldReason")
     return Cause.SIGNAL if status == 4 and ad.get("ExitBySignal") else None
+
+
+def _read_hold(ad: Mapping[str, Any], name: str) -> Cause | None:
+    code, subcode = ad.get(f"{name}Code", 0), ad.get(f"{name}SubCode", 0)
+    return Cause.MEMORY_LIMIT if (code, subcode) == _HELD_FOR_MEMORY else _HELD.get(code)
 
 
 _FILE = "into a file in HTCondor's config.d folder, and run condor_reconfig as its administrator"

@@ -218,6 +218,7 @@ def test_grid_engine(words: dict[str, str], cause: Cause | None, by: str) -> Non
 # --- HTCondor
 
 TRUE = "expression 'x' evaluated to TRUE"
+HELD_BEFORE = {"JobStatus": 3, "LastJobStatus": 5, "LastHoldReasonCode": 21, "LastHoldReasonSubCode": 102}
 
 
 @pytest.mark.parametrize(
@@ -229,6 +230,12 @@ TRUE = "expression 'x' evaluated to TRUE"
         ({"JobStatus": 3, "RemoveReason": f"The job attribute PeriodicRemove {TRUE}"}, Cause.TIME_LIMIT, ""),
         ({"JobStatus": 3, "RemoveReason": f"The system macro PERIODIC_REMOVE {TRUE}"}, Cause.CANCELLED_OUTSIDE, ""),
         ({"JobStatus": 5, "HoldReasonCode": 34, "HoldReason": "(by user ann)"}, Cause.MEMORY_LIMIT, ""),
+        ({"JobStatus": 5, "HoldReasonCode": 21, "HoldReasonSubCode": 102}, Cause.MEMORY_LIMIT, ""),
+        ({"JobStatus": 5, "HoldReasonCode": 21, "HoldReasonSubCode": 104}, None, ""),
+        # Held for its memory, and then removed by the pool, or by a person.
+        ({**HELD_BEFORE, "RemoveReason": f"The system macro PERIODIC_REMOVE {TRUE}"}, Cause.MEMORY_LIMIT, ""),
+        ({**HELD_BEFORE, "RemoveReason": "via condor_rm (by user ann)"}, Cause.CANCELLED_OUTSIDE, "ann"),
+        ({**HELD_BEFORE, "LastJobStatus": 2}, Cause.CANCELLED_OUTSIDE, ""),
         ({"JobStatus": 5, "HoldReasonCode": 46}, Cause.TIME_LIMIT, ""),
         ({"JobStatus": 5, "HoldReasonCode": 47}, Cause.TIME_LIMIT, ""),
         ({"JobStatus": 5, "HoldReasonCode": 6}, Cause.NEVER_STARTED, ""),

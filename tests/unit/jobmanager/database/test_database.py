@@ -323,6 +323,15 @@ def test_the_end_of_a_whole_array_ends_what_waits_in_it(database: Database) -> N
     assert apply_events(database, "fork", [Event(60, "17", State.FAILED)]) == {}
 
 
+def test_what_is_queued_again_after_the_end_of_its_grid_job_changes_nothing(database: Database) -> None:
+    add(database, "aaaaaaaa", 1)
+    submit(database, "aaaaaaaa", 1)
+    apply_events(database, "fork", [Event(50, "aaaaaaaa-1.1", State.DONE)])
+    database.grid_jobs.change("aaaaaaaa", lambda job: job.put_final_state(State.DONE))
+    assert apply_events(database, "fork", [Event(60, "aaaaaaaa-1.1", State.PENDING)]) == {}
+    assert states_of(database, "aaaaaaaa") == [State.DONE]
+
+
 def test_an_event_of_an_array_before_its_id_is_known_waits_for_it(database: Database) -> None:
     add_array(database, "aaaaaaaa")
     early = [Event(50, "17_1", State.ACTIVE), Event(60, "17", State.FAILED)]

@@ -94,6 +94,13 @@ class DriverStatus:
         )
         return next(ending, None)
 
+    @property
+    def warning(self) -> str | None:
+        """The warning that the program was sent while it ran; whoever deletes a job may have it warned first."""
+        return next(
+            (caught.signal for caught in self.caught if caught.signal in _WARNINGS and not caught.after_end), None
+        )
+
 
 def _read_text(value: bytes) -> str:
     # XML, where the text goes, permits no control characters.

@@ -53,7 +53,7 @@ MOST_FOREIGN = 10
 """Elements of experiments that a document keeps; the oldest go first."""
 _OF_A_RUN = (
     *("started", "ended", "exit-code", "signal", "host", "cpu-time", "driver", "reason", "wait-reason", "helps"),
-    *("caught", "problem"),
+    *("caught", "warned", "problem"),
     *("batch-words", "batch-state", "batch-cause", "ended-by"),
 )
 
@@ -88,6 +88,8 @@ class LocalJob(Document):
     """The signal that ended its program, from the driver's record."""
     caught = TEXT.optional("caught")
     """The signal that the driver received while the program ran."""
+    warned = TEXT.optional("warned")
+    """The warning, USR1 or USR2, that the program was sent."""
     problem = TEXT.optional("problem")
     """Why the driver could not run the program, or bring the outputs back."""
     batch_words = TEXT.optional("batch-words")
@@ -209,10 +211,17 @@ class LocalJob(Document):
             self.ended_time = int(ended)
 
     def put_driver(
-        self, driver: str, host: str | None, cpu_time: float | None, signal: str | None, caught: str | None = None
+        self,
+        driver: str,
+        host: str | None,
+        cpu_time: float | None,
+        signal: str | None,
+        caught: str | None = None,
+        warned: str | None = None,
     ) -> None:
         """Store the driver's record of this run; CPU time in seconds."""
-        self.driver, self.host, self.cpu_seconds, self.signal, self.caught = driver, host, cpu_time, signal, caught
+        self.driver, self.host, self.cpu_seconds = driver, host, cpu_time
+        self.signal, self.caught, self.warned = signal, caught, warned
 
     def put_batch_end(self, words: str, state: State, cause: Cause | None, by: str = "") -> None:
         self.batch_words, self.batch_state, self.batch_cause, self.ended_by = words, state, cause, by or None

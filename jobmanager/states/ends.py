@@ -19,12 +19,13 @@ def ended_well(job: LocalJob) -> bool:
 
     A host or daemon lost after that changes nothing. A batch system that ran out of memory may have killed a child of a
     program that did not notice. Where the driver was told to end, the batch system must say that the program ended by
-    itself, and that it was not the one to end it.
+    itself, and that it was not the one to end it. Where the program was only warned, nobody must have deleted the job.
     """
     if job.driver != "ended" or job.exit_code != 0 or job.lost() or job.batch_cause is Cause.MEMORY_LIMIT:
         return False
-    is_its_own = job.batch_state is State.DONE and job.batch_cause is None and job.cancel_asked is None
-    return job.caught is None or is_its_own
+    if job.caught is not None:
+        return job.batch_state is State.DONE and job.batch_cause is None and job.cancel_asked is None
+    return job.warned is None or (job.batch_cause is not Cause.CANCELLED_OUTSIDE and job.cancel_asked is None)
 
 
 def was_asked_to_end(job: LocalJob) -> bool:
@@ -37,13 +38,18 @@ def _was_ended(job: LocalJob) -> bool:
     return job.driver != "ended" or job.caught is not None or (job.exit_code or 0) > 128
 
 
+def _may_have_obeyed(job: LocalJob) -> bool:
+    """True where the program was ended, or warned: it may have ended for that, with any exit code."""
+    return _was_ended(job) or job.warned is not None
+
+
 RULES: tuple[tuple[Callable[[LocalJob], bool], Cause | None], ...] = (
     (lambda job: job.batch_cause in _LIMITS and _was_ended(job), None),
     # A program that runs out of memory may end with any exit code.
     (lambda job: job.batch_cause is Cause.MEMORY_LIMIT, None),
     # Before CANCELLED_OUTSIDE: to the batch system a cancel of ours looks like any of the owner's.
-    (lambda job: job.cancel_asked is not None and _was_ended(job), Cause.CANCELLED_BY_US),
-    (lambda job: job.batch_cause is Cause.CANCELLED_OUTSIDE and _was_ended(job), None),
+    (lambda job: job.cancel_asked is not None and _may_have_obeyed(job), Cause.CANCELLED_BY_US),
+    (lambda job: job.batch_cause is Cause.CANCELLED_OUTSIDE and _may_have_obeyed(job), None),
     (lambda job: job.driver == "ended" and job.signal == "XCPU", Cause.CPU_LIMIT),
     (lambda job: job.driver == "ended" and _was_ended(job), Cause.SIGNAL),
     (lambda job: job.driver == "ended" and job.exit_code == 0, Cause.OUTPUTS_MISSING),
@@ -97,16 +103,17 @@ def needs_batch_cause(job: LocalJob) -> bool:
     """True where only the batch system can say why a local job ended, and it has not been asked yet."""
     if job.local_id is None or not job.state.is_final or job.batch_words is not None or job.cancel_asked is not None:
         return False
-    return _was_ended(job) or any(seen.source == "log" and seen.state is State.FAILED for seen in job.evidence())
+    return _may_have_obeyed(job) or any(seen.source == "log" and seen.state is State.FAILED for seen in job.evidence())
 
 
 def may_have_been_deleted(job: LocalJob) -> bool:
-    """True where somebody, or a limit, may have ended a local job, and the batch system's history does not say so."""
-    if job.local_id is None or not job.state.is_final or job.cancel_asked is not None or not _was_ended(job):
+    """True where somebody, or a limit, may have ended a local job, and the batch system's history does not say so.
+
+    To Grid Engine's history a program that its warning ended (-notify), before it was deleted, has ended by itself.
+    """
+    if job.local_id is None or not job.state.is_final or job.cancel_asked is not None or not _may_have_obeyed(job):
         return False
-    if job.batch_cause is None:
-        return job.batch_state is not State.DONE
-    return job.batch_cause in (Cause.SIGNAL, Cause.NEVER_STARTED)
+    return job.batch_cause in (None, Cause.SIGNAL, Cause.NEVER_STARTED)
 
 
 _SENTENCES = {
@@ -117,7 +124,7 @@ _SENTENCES = {
     Cause.CANCELLED_BY_US: "its grid job was cancelled",
     Cause.FAIL_FAST: "others failed, so that its grid job cannot succeed any more (fail_fast)",
     Cause.NODE_LOST: "its host or the batch system there was lost",
-    Cause.NEVER_STARTED: "it ended before it was started: it was cancelled, or could not be started",
+    Cause.NEVER_STARTED: "it ended before it was started: it was cancelled or lost, or could not be started",
     Cause.REFUSED: "the batch system refused it",
     Cause.OUTPUTS_MISSING: "exit code 0, but the driver left no record of the end: its outputs did not come back",
 }

@@ -147,13 +147,17 @@ def reopen(job: LocalJob, status: "LocalStatus", asked: int) -> bool:
 
 
 def mark_lost(job: LocalJob, now: int, reason: str) -> None:
-    """End a local job that is unknown everywhere."""
+    """End a local job that is unknown everywhere; the batch system may have lost it before its start."""
+    has_started = job.state is State.ACTIVE or job.started_time is not None or job.driver is not None
     job.put_evidence(Evidence("us", "nowhere to be found", now, f"failed: {reason}", State.FAILED))
     job.state = State.FAILED
     job.wait_reason = job.helps = None
     job.put_times(ended=now)
     job.queue_time = now
-    job.put_batch_end("it is gone, and its driver left no record of an end", State.FAILED, Cause.NODE_LOST)
+    if has_started:
+        job.put_batch_end("it is gone, and its driver left no record of an end", State.FAILED, Cause.NODE_LOST)
+    else:
+        job.put_batch_end("it is gone, and its driver never began", State.FAILED, Cause.NEVER_STARTED)
 
 
 def _enter(job: LocalJob, state: State, when: int, exit_code: int = 0) -> None:
@@ -191,7 +195,7 @@ def _note_driver(job: LocalJob, status: DriverStatus, now: float) -> None:
     assert status.start is not None
     has_ended = status.end is not None and status.exit_code is not None
     how_far = "ended" if has_ended else "started"
-    job.put_driver(how_far, status.host, status.cpu_seconds, status.signal, status.interruption)
+    job.put_driver(how_far, status.host, status.cpu_seconds, status.signal, status.interruption, status.warning)
     _put_start(job, status.start)
     job.enter_run(status.start, status.pid)
     # Phases of one that ended long ago did not change now.

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from batch_adapters.pbs.events import ServerLog
+from batch_adapters.generator.module import LogModule
 from batch_adapters.pbs.queries import PBS_CAUSES
+from batch_adapters.registry import find_event_module
 from batch_adapters.states import Cause, read_event
 from jobmanager.completion.collection import collect_grid_job
 from jobmanager.completion.retries import judge_failures
@@ -15,7 +16,8 @@ from jobmanager.states.reconciliation import reconcile_batch_system
 from jobmanager.states.registration import apply_events
 from tests.unit.toy_system import GRID_JOB, TOKEN, ToySystem
 
-LOG = Path(__file__).parents[3] / "recorded" / "pbs" / "pbs-server_log.deletions"
+RECORDED = Path(__file__).parents[3] / "recorded"
+LOG = RECORDED / "pbs" / "pbs-server_log.deletions"
 CAUGHT = ("start 1795644620", "caught TERM 1795644690", "exit 143", "end 1795644690")
 A_WEEK_LATER = 1_796_249_000
 
@@ -34,7 +36,10 @@ def follow_log(toy: ToySystem, ids: Mapping[str, Sequence[str]]) -> None:
     for local_id, written in ids.items():
         if written:
             toy.drives(local_id, *written)
-    lines = ServerLog().read_events(LOG.read_bytes()).decode().splitlines()
+    module = find_event_module(toy.adapter.event_module)
+    assert isinstance(module, LogModule)
+    log = LOG if module.name == "pbs" else Path(toy.adapter.event_log)
+    lines = module.new_parser().read_events(log.read_bytes()).decode().splitlines()
     apply_events(toy.database, "toy", [event for event in map(read_event, lines) if event])
     reconcile_with_drivers(toy.account, GRID_JOB, toy.database.local_jobs.all_of(GRID_JOB))
 
@@ -58,6 +63,23 @@ def test_where_the_log_cannot_be_read_its_exit_codes_say_it(toy: ToySystem, tmp_
         (Cause.TIME_LIMIT, None),
         (Cause.CANCELLED_OUTSIDE, None),
     ]
+
+
+@pytest.mark.parametrize(
+    ("local_id", "written", "code"),
+    [
+        pytest.param("3.1", ("start 1795657262", "caught USR2 1795657315", "signal USR2"), 140, id="killed by it"),
+        pytest.param("11.1", ("start 1795658234", "caught USR2 1795658251"), 0, id="obeyed it"),
+    ],
+)
+def test_what_ended_at_its_warning_before_it_was_deleted_has_not_ended_by_itself(
+    toy: ToySystem, local_id: str, written: tuple[str, ...], code: int
+) -> None:
+    toy.change_adapter(event_module="sge", event_log=str(RECORDED / "sge" / "sge-reporting.warned"), log_causes={})
+    toy.answers("history", f"{local_id} CD {TOKEN} {code}")
+    follow_log(toy, {local_id: (*written, f"exit {code}", "end 1795658251")})
+    collect_grid_job(toy.account, GRID_JOB)
+    assert (toy.job().cause, toy.job().ended_by) == (Cause.CANCELLED_OUTSIDE, "root")
 
 
 @pytest.mark.parametrize("history", [(), (f"3[9].pbs1 CA {TOKEN} -",)], ids=["the log", "the history"])

@@ -19,6 +19,8 @@ TERM = (CaughtSignal("TERM", 8),)
 TOLD = DriverStatus(start=5, end=9, exit_code=0, caught=TERM)
 """It ended well, but was told to end before: a shell whose child was killed."""
 KILLED = DriverStatus(start=5, end=9, exit_code=143, signal="TERM", caught=TERM)
+WARNED = DriverStatus(start=5, end=9, exit_code=0, caught=(CaughtSignal("USR2", 8),))
+"""Its program was sent a warning, and ended well."""
 GONE = DriverStatus(start=5)
 LOST = DriverStatus(start=5, end=9, exit_code=0, lost=("output/a: Permission denied", "output/b: no", "and 7 more"))
 NOTHING = DriverStatus()
@@ -71,6 +73,20 @@ def judged(driver: DriverStatus, said: LocalStatus | None, asked: bool = False) 
         pytest.param(TOLD, CANCELLED, True, Cause.CANCELLED_BY_US, id="a shell outlived our cancel"),
         pytest.param(TOLD, COMPLETED, True, Cause.CANCELLED_BY_US, id="our cancel, which the batch system forgot"),
         pytest.param(TOLD, NODE_FAIL, False, Cause.SIGNAL, id="told to end on a node that was lost later"),
+        pytest.param(WARNED, COMPLETED, False, None, id="warned, and ended well"),
+        pytest.param(WARNED, None, False, None, id="warned, and nobody knows of what"),
+        pytest.param(WARNED, TIMEOUT, False, None, id="warned of its time limit, and ended well before"),
+        pytest.param(WARNED, CANCELLED, False, Cause.CANCELLED_OUTSIDE, id="warned of somebody's cancel"),
+        pytest.param(WARNED, COMPLETED, True, Cause.CANCELLED_BY_US, id="warned of our cancel"),
+        pytest.param(replace(WARNED, exit_code=3), FAILED, False, Cause.EXIT_CODE, id="warned, and failed"),
+        pytest.param(
+            replace(WARNED, exit_code=3), CANCELLED, False, Cause.CANCELLED_OUTSIDE, id="warned of a cancel, and failed"
+        ),
+        pytest.param(
+            replace(WARNED, caught=(CaughtSignal("USR2", 12, 3),)),
+            *(CANCELLED, False, None),
+            id="a warning after a clean end",
+        ),
         pytest.param(KILLED, None, False, Cause.SIGNAL, id="killed by somebody"),
         pytest.param(KILLED, TIMEOUT, False, Cause.TIME_LIMIT, id="killed at the limit"),
         pytest.param(KILLED, TIMEOUT, True, Cause.TIME_LIMIT, id="killed at the limit, and cancelled"),
@@ -135,8 +151,14 @@ def test_who_cancelled_and_what_the_batch_system_calls_it_stand_in_the_reason() 
 
 @pytest.mark.parametrize(
     ("driver", "wants"),
-    [(CLEAN, False), (DriverStatus(start=5, end=9, exit_code=3), False), (TOLD, True), (KILLED, True), (GONE, True)],
-    ids=["a clean end", "an exit code", "told to end", "killed", "no end"],
+    [
+        pytest.param(CLEAN, False, id="a clean end"),
+        pytest.param(DriverStatus(start=5, end=9, exit_code=3), False, id="an exit code"),
+        pytest.param(TOLD, True, id="told to end"),
+        pytest.param(WARNED, True, id="warned"),
+        pytest.param(KILLED, True, id="killed"),
+        pytest.param(GONE, True, id="no end"),
+    ],
 )
 def test_the_batch_system_is_asked_about_what_did_not_end_by_itself(driver: DriverStatus, wants: bool) -> None:
     assert needs_batch_cause(judged(driver, None)) is wants
@@ -152,7 +174,7 @@ def test_a_clean_end_that_the_log_calls_a_failure_is_asked_about() -> None:
     assert needs_batch_cause(job)
 
 
-DRIVERS = st.sampled_from([CLEAN, TOLD, KILLED, GONE, LOST, DriverStatus(start=5, end=9, exit_code=3)])
+DRIVERS = st.sampled_from([CLEAN, TOLD, WARNED, KILLED, GONE, LOST, DriverStatus(start=5, end=9, exit_code=3)])
 WORDS = st.sampled_from([COMPLETED, TIMEOUT, CANCELLED, NODE_FAIL, OUT_OF_MEMORY, FAILED])
 
 

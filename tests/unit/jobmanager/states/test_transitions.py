@@ -200,7 +200,7 @@ def test_a_problem_that_the_driver_tells_is_the_reason_at_once_until_another_run
 
 NO_REASON: str | None = None
 ENDED_IT = "it was ended before its driver could write down its end, and nobody says why"
-NEVER_RAN = "it ended before it was started: it was cancelled, or could not be started"
+NEVER_RAN = "it ended before it was started: it was cancelled or lost, or could not be started"
 NO_RECORD = "exit code 0, but the driver left no record of the end: its outputs did not come back"
 NO_STATUS_FILE = "the driver could not even write its status file (is the disk full?)"
 TOO_MUCH_CPU = "the program took more CPU time than max_cpu_time allows"
@@ -466,6 +466,16 @@ def test_what_has_no_end_has_none_taken_back() -> None:
 def test_what_is_not_alive_revives_nothing(seen: LocalStatus) -> None:
     with pytest.raises(ValueError, match="is not alive"):
         reopen(after([(8, DONE, 3)]), seen, 20)
+
+
+@pytest.mark.parametrize("events", [[], [(5, PENDING, 0)], [(5, ACTIVE, 0), (6, DONE, 0), (7, PENDING, 0)]])
+def test_what_a_batch_system_lost_before_its_start_never_started(events: list[tuple[int, State, int]]) -> None:
+    job = after(events)
+    mark_lost(job, 100, "slurm does not know it any more")
+    assert (job.cause, job.reason) == (
+        Cause.NEVER_STARTED,
+        f"{NEVER_RAN} (fork: it is gone, and its driver never began)",
+    )
 
 
 def test_an_end_without_news_is_a_failure_with_a_reason() -> None:

@@ -89,7 +89,7 @@ def put_outcome(job: LocalJob) -> None:
 
 def _may_be_on_its_way(job: LocalJob) -> bool:
     """True where its status file may still be on its way: the log told of a clean end, the driver did not yet."""
-    return job.state is State.DONE and job.exit_code == 0 and job.driver in (None, "started") and job.problem is None
+    return job.state is State.DONE and job.exit_code == 0 and job.driver in (None, "started")
 
 
 def find_outcome(cause: Cause | None) -> Outcome:

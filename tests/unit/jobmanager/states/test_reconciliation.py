@@ -292,7 +292,7 @@ def test_absence_is_believed_after_some_answers_and_some_time(
     assert toy.states() == [state]
     if state is FAILED:
         assert toy.job().cause is Cause.NODE_LOST
-        assert toy.job().evidence()[-1].verdict.startswith("failed: toy does not know it any more")
+        assert toy.job().evidence()[-1].verdict.startswith("failed: toy no longer knows it")
         assert toy.job().evidence()[-1].source == "us"
 
 

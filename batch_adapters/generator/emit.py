@@ -181,7 +181,8 @@ def keep_days(path: Path) -> None:
     EventFolder(path).close()
 
 
-_REST = r";[ -:<-~]{1,128}+;(?:[1248]|16);-?[0-9]{1,9}+\n"
+# What most lines end with comes first, though the other includes it: a tenth faster.
+_REST = r";[ -:<-~]{1,128}+;(?:[1248];0\n|(?:[1248]|16);-?[0-9]{1,9}+\n)"
 _DIGITS = 10
 
 
@@ -213,15 +214,15 @@ class LineFilter:
 
     def start_from(self, since: int | None) -> None:
         """From now on, pass events of that second and later."""
-        self._line = f"001;{render_at_least(since or 0)}{_REST}"
+        # The second 0 is not good as it is: it means now.
+        self._line = f"001;{render_at_least(since or 1)}{_REST}"
         self._all_good = re.compile(f"(?:{self._line})*+".encode())
 
     def read_good(self, block: bytes) -> bytes:
         """The good lines of a block, in order; the malformed ones are counted."""
-        if b"001;0;" in block:
-            block = re.sub(rb"(?m)^001;0;", b"001;%d;" % self._now(), block)
         if self._all_good.fullmatch(block):
             return block
+        block = re.sub(rb"(?m)^001;0;", b"001;%d;" % self._now(), block)
         lines = block.count(b"\n") + (not block.endswith(b"\n"))
         well_formed = re.compile(f"^001;{render_at_least(0)}{_REST}".encode(), re.MULTILINE)
         self.malformed += lines - sum(1 for _ in well_formed.finditer(block))

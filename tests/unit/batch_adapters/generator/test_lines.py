@@ -89,6 +89,8 @@ def test_only_events_that_the_monitor_understands_leave_the_filter(pieces: list[
         assert read_event(line.decode("ascii")) is not None
 
 
-def test_the_second_0_is_now() -> None:
+@pytest.mark.parametrize(("since", "others"), [(100, b""), (None, b"001;90;001;2;0\n")])
+def test_the_second_0_is_now(since: int | None, others: bytes) -> None:
     block = b"001;0;a;2;0\n001;90;001;2;0\n001;0;b;8;3\n"
-    assert LineFilter(100, now=lambda: 1234.5).read_good(block) == b"001;1234;a;2;0\n001;1234;b;8;3\n"
+    told = LineFilter(since, now=lambda: 1234.5).read_good(block)
+    assert told == b"001;1234;a;2;0\n" + others + b"001;1234;b;8;3\n"

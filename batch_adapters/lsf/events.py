@@ -17,8 +17,9 @@ from batch_adapters.generator.module import LogModule, LogNotKnown, Parser
 _FIELD = rb" [!-~]++"
 _STRING = rb'(?: "[^"\n]*+(?:""[^"\n]*+)*+")'
 _END = rb"(?=[ \n])"
-# "VERSION" TIME job
-_HEAD = rb'" "[^"\n]*+" ([0-9]{1,10}+) ([0-9]{1,18}+)' + _END
+# "VERSION" TIME job; the last two are one group, because an event begins with both, and each group costs time.
+_VERSION, _TIME, _JOB = rb'" "[^"\n]*+" ', rb"[0-9]{1,10}+", rb"[0-9]{1,18}+"
+_HEAD = _VERSION + rb"(" + _TIME + rb" " + _JOB + rb")"
 # status pid pgid factor number hosts… pre-exec post-exec flags [user group] idx
 _START = _FIELD * 4 + rb" [0-9]++" + _STRING + rb"++ -?[0-9]++" + _STRING + rb"?+ ([0-9]{1,9}+)" + _END
 # jStatus reason subreasons cpuTime endTime ru [19 fields of usage] exitStatus idx [exitInfo]
@@ -27,9 +28,9 @@ _STATUS = rb" ([0-9]{1,9}+)" + _FIELD * 4 + _USAGE + rb" (-?[0-9]{1,9}+) ([0-9]{
 # A branch for each frequent type and one for all that are rare: conditions would cost time on each record.
 _EVENT = re.compile(
     rb'\n"JOB_(?:NEW%b|START%b|STATUS%b|((?:REQUEUE|SIGNAL|EXCEPT(?:ION)?)" [^\n]*+))'
-    % (_HEAD, _HEAD + _START, _HEAD + _STATUS)
+    % (_HEAD + _END, _HEAD + _START, _HEAD + _STATUS)
 )
-_RARE = re.compile(rb"([A-Z]++)" + _HEAD + rb"(.*+)")
+_RARE = re.compile(rb"([A-Z]++)%b(%b) (%b)%b(.*+)" % (_VERSION, _TIME, _JOB, _END))
 _REQUEUE = re.compile(rb" ([0-9]{1,9}+)(?: |$)")
 # userId runCount symbol idx
 _KILL = re.compile(rb' -?[0-9]++ -?[0-9]++ "(?:KILL|DELETEJOB)" ([0-9]{1,9}+)(?: |$)')
@@ -38,7 +39,8 @@ _EXCEPTION = re.compile(rb" ([0-9]{1,9}+) ([0-9]{1,9}+) [0-9]++ -?[0-9]++ ([0-9]
 _HEADER = re.compile(rb"# ?([0-9]{1,10}+)[ \t]*\n")
 _DATED = re.compile(rb'\n"JOB_[A-Z0-9_]++" "[^"\n]*+" ([0-9]{1,10}+) ')
 
-_PENDING, _ACTIVE, _SUSPENDED, _DONE = b";1;0\n", b";2;0\n", b";16;0\n", b";8;0\n"
+# With spaces between the fields, as in the log: they become semicolons in all events of a block at once.
+_PENDING, _ACTIVE, _SUSPENDED, _DONE = b" 1 0\n", b" 2 0\n", b" 16 0\n", b" 8 0\n"
 _ENDED = b"exit"
 # The bits of jStatus (lsbatch.h), the deciding ones first; a job on a host that does not answer keeps its state.
 _STATES = (
@@ -74,12 +76,17 @@ def _render_end(exit_status: bytes, reason: bytes, killed: bool) -> bytes:
     status = int(exit_status) & 0xFFFF
     exit_code = 128 + (status & 0x7F) if status & 0x7F else status >> 8
     if killed or reason not in _OWN_END or exit_code == 0:
-        return b";4;%d\n" % exit_code
-    return b";8;%d\n" % exit_code
+        return b" 4 %d\n" % exit_code
+    return b" 8 %d\n" % exit_code
 
 
 def _name(job: bytes, index: bytes) -> bytes:
     return job if index == b"0" else b"%b[%b]" % (job, index)
+
+
+def _job_of(head: bytes) -> bytes:
+    """The job of ``TIME job``."""
+    return head.partition(b" ")[2]
 
 
 class LsbEvents(Parser):
@@ -114,28 +121,34 @@ class LsbEvents(Parser):
         records = b"\n" + (self._skip_copies(block) if self._copied else block)
         parts: list[bytes] = []
         killed = self._killed
-        for record in _EVENT.findall(records):
-            new, new_job, start, start_job, start_index, stamp, job, native, exit_status, index, reason, rare = record
+        for new, start, start_index, status, native, exit_status, index, reason, rare in _EVENT.findall(records):
             if new:
                 if killed:
-                    killed.pop(new_job, None)
-                parts += (b"001;", new, b";", new_job, _PENDING)
+                    killed.pop(_job_of(new), None)
+                parts += (b"001 ", new, _PENDING)
             elif start:
-                local_id = start_job if start_index == b"0" else _name(start_job, start_index)
-                parts += (*self._revive(start, local_id), b"001;", start, b";", local_id, _ACTIVE)
-            elif stamp:
-                local_id = job if index == b"0" else _name(job, index)
+                head = start if start_index == b"0" else _name(start, start_index)
+                if self._unable:
+                    parts += self._revive(head)
+                parts += (b"001 ", head, _ACTIVE)
+            elif status:
+                head = status if index == b"0" else _name(status, index)
                 change = _read_state(native)
                 if change is _ENDED:
-                    change = _render_end(exit_status, reason, job in killed or local_id in killed)
+                    was_killed = _job_of(status) in killed or _job_of(head) in killed
+                    change = _render_end(exit_status, reason, was_killed)
                 if change:
-                    parts += (b"001;", stamp, b";", local_id, change)
-            elif found := _RARE.match(rare):
-                parts += self._read_rare(*found.groups())
+                    parts += (b"001 ", head, change)
+            else:
+                parts += self._read_rare(rare)
         self._remember(records)
-        return b"".join(parts)
+        return b"".join(parts).replace(b" ", b";")
 
-    def _read_rare(self, kind: bytes, stamp: bytes, job: bytes, rest: bytes) -> tuple[bytes, ...]:
+    def _read_rare(self, text: bytes) -> tuple[bytes, ...]:
+        record = _RARE.match(text)
+        if record is None:
+            return ()
+        kind, stamp, job, rest = record.groups()
         if kind == b"SIGNAL":
             if found := _KILL.match(rest):
                 self._killed[_name(job, found[1])] = None
@@ -143,21 +156,22 @@ class LsbEvents(Parser):
             if found := _REQUEUE.match(rest):
                 local_id = _name(job, found[1])
                 self._killed.pop(local_id, None)
-                return b"001;", stamp, b";", local_id, _PENDING
+                return b"001 ", stamp, b" ", local_id, _PENDING
         elif (found := _EXCEPTION.match(rest)) and (int(found[1]) & _NOT_THE_JOB or int(found[2]) & _ACTION_KILL):
             local_id = _name(job, found[3])
             self._killed[local_id] = None
             if int(found[1]) & _CANNOT_RUN and not int(found[2]) & (_ACTION_KILL | _ACTION_RERUN):
                 self._unable[local_id] = None
-                return b"001;", stamp, b";", local_id, b";4;0\n"
+                return b"001 ", stamp, b" ", local_id, b" 4 0\n"
         return ()
 
-    def _revive(self, stamp: bytes, local_id: bytes) -> tuple[bytes, ...]:
+    def _revive(self, head: bytes) -> tuple[bytes, ...]:
+        local_id = _job_of(head)
         if local_id not in self._unable:
             return ()
         del self._unable[local_id]
         self._killed.pop(local_id, None)
-        return b"001;", stamp, b";", local_id, _PENDING
+        return b"001 ", head, _PENDING
 
     def _skip_copies(self, block: bytes) -> bytes:
         # Never beyond what the header says, so that a clock that was wrong for a moment does not silence the log. In

@@ -179,6 +179,7 @@ def test_an_event_is_a_line_with_the_records_time_and_the_id_of_bsub() -> None:
         start().replace(b'"node1"', b'"node1'),
         b'"JOB_NEWS" "9" 1 5 6\n',
         b'"JOB_NEW" "9" 12345678901 5 6\n',
+        b'"JOB_NEW" "9" 1 5x 6\n',
         b'"JOB_REQUEUE" "9" 1 5 x\n',
     ],
 )

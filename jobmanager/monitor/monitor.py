@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from batch_adapters.launch import LAUNCH, command_line
 from batch_adapters.running.backoff import Backoff
 from batch_adapters.states import Event
 from jobmanager.control.cancel_requests import cancel_withdrawn
@@ -50,6 +51,21 @@ _LEAST_ROOM = 65536
 """Bytes on the disk, without which no transaction can be committed."""
 _LOCK_PATIENCE = 5.0
 """Seconds to wait for a predecessor that is just ending."""
+_UPGRADE = 5.0
+"""Seconds after which an upgrade has put all its files in place."""
+
+
+class Upgraded(Exception):
+    """Another version is installed: what this process has not loaded yet does not fit what it has."""
+
+
+def _find_installation() -> float | None:
+    """Another number after an upgrade; None while one is under way, or nothing is installed any more."""
+    try:
+        status = LAUNCH.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_mtime if time.time() - status.st_ctime > _UPGRADE else None
 
 
 def _find_pace(settings: NotificationSettings) -> float:
@@ -104,11 +120,12 @@ class Monitor:
         self._quarantined: dict[str, Quarantined] = {}
         self._due: dict[str, float] = {}
         self._idle_since: float | None = None
+        self._installation: float | None = None
 
     def run(self, stay: bool) -> None:
         """Work until there has been nothing to do for the idle time, or for ever.
 
-        :raises OtherHost: another host has taken over.
+        :raises OtherHost: another host has taken over. Upgraded: another version is installed.
         """
         try:
             self._turn(stay)
@@ -122,6 +139,7 @@ class Monitor:
             try:
                 # Another host may have taken over while this one hung.
                 check_host(self._account.places)
+                self._check_installation()
                 if self._is_due("stamp", STAMP_INTERVAL):
                     put_stamp(self._account.places)
                 for key, _ in ready:
@@ -135,7 +153,7 @@ class Monitor:
                         # That nothing has to be written now does not mean that the problem is over.
                         self._account.database.check_room()
                     self._work()
-            except OtherHost:
+            except (OtherHost, Upgraded):
                 raise
             except (DatabaseError, OSError) as error:
                 self._rest(error)
@@ -143,6 +161,12 @@ class Monitor:
                 logger.exception("a fault of the job manager's own")
                 self._rest(error)
             ready = self._selector.select(min(_LOOK, self._reports.due_in()))
+
+    def _check_installation(self) -> None:
+        found = _find_installation()
+        self._installation = self._installation or found
+        if found not in (None, self._installation):
+            raise Upgraded
 
     def _work(self) -> None:
         open_jobs = self._account.database.grid_jobs.list_open()
@@ -341,6 +365,9 @@ def main(argv: list[str]) -> int:
             except OtherHost as error:
                 print(f"monitor {os.getpid()} ends: {error}", file=sys.stderr)
                 return 1
+            except Upgraded:
+                logger.info("monitor %d starts anew: another version is installed", os.getpid())
+                os.execv(sys.executable, command_line("samgrid-monitor", *argv))
             # Whoever finds no listener from now on starts a monitor, which waits for our lock.
             if not account.database.grid_jobs.list_open():
                 release_stamp(account.places)

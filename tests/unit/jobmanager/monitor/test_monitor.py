@@ -1,19 +1,22 @@
 """The monitor's loop, its workers and its callers, in situations that must not stop one another."""
 
+import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from batch_adapters.launch import command_line
 from batch_adapters.states import Event, State
 from jobmanager.commands import grid_jobs as commands
 from jobmanager.database.database import DatabaseError
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob
 from jobmanager.monitor import client as monitor_client
+from jobmanager.monitor import monitor as monitor_module
 from jobmanager.monitor.client import ask_monitor, socket_address, wake_monitor
 from jobmanager.monitor.monitor import Monitor
 from jobmanager.site.account import Account
@@ -103,6 +106,38 @@ def test_a_monitor_without_idle_time_works_before_it_ends(
     monkeypatch.setattr(monitor, "_work", look)
     monitor.run(stay=False)
     assert looks == ["looked"]
+
+
+def test_a_monitor_starts_anew_when_another_version_is_installed(
+    account: Account, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    launch = tmp_path / "launch.py"
+    launch.touch()
+    monkeypatch.setattr(monitor_module, "LAUNCH", launch)
+    os.utime(launch, (0, 0))
+    monkeypatch.setattr(monitor_module, "_UPGRADE", -1.0)
+    monkeypatch.setattr(monitor_module, "_log_to", lambda account: None)
+    monkeypatch.setattr("os.umask", lambda mask: 0o022)
+
+    def upgrade(monitor: Monitor) -> None:
+        # Missing for a while, as pip has it.
+        if launch.exists():
+            launch.unlink()
+        else:
+            launch.write_text("another")
+
+    started: list[Sequence[str]] = []
+
+    def start(program: str, words: Sequence[str]) -> None:
+        started.append(words)
+        raise Over
+
+    monkeypatch.setattr(Monitor, "_work", upgrade)
+    monkeypatch.setattr("os.execv", start)
+    words = ["--state-dir", str(account.places.root), "--stay"]
+    with pytest.raises(Over):
+        monitor_module.main(words)
+    assert started == [command_line("samgrid-monitor", *words)]
 
 
 def test_a_look_at_a_batch_system_does_not_wait_for_a_free_worker(

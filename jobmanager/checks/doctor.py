@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from batch_adapters.adapter import BatchAdapter, BatchError, Command
+from batch_adapters.adapter import BatchAdapter, BatchError, Command, Unreachable
 from batch_adapters.diagnosis import PARALLEL_ENVIRONMENT, Finding, Level, Printed
 from batch_adapters.generator.module import LogModule, LogNotKnown, find_log_zone, find_source
 from batch_adapters.generator.process import is_held
@@ -56,6 +56,8 @@ def examine(account: Account, names: Sequence[str], probe_time: float | None) ->
 
     Never raises: what breaks is a finding.
     """
+    if account.refusal:
+        yield Finding(Level.WARNING, account.refusal)
     yield from _guard(lambda: _check_folders(account))
     yield from _guard(lambda: check_database(account))
     yield from _guard(lambda: _check_monitor(account))
@@ -185,7 +187,11 @@ def _check_job_folders(account: Account) -> Iterator[Finding]:
 
 
 def _examine(account: Account, name: str, one_of_many: bool, probe_time: float | None) -> Iterator[Finding]:
-    system = find_batch_system(account, name)
+    try:
+        system = find_batch_system(account, name)
+    except Unreachable as error:
+        yield Finding(Level.WARNING, str(error))
+        return
     missing = _find_missing_programs(account, system.adapter)
     if one_of_many and len(missing) == len(_commands(system.adapter)):
         yield Finding(Level.GOOD, "not here: none of its commands is on PATH")

@@ -78,11 +78,15 @@ def account_of(options: argparse.Namespace) -> "Account":
     return open_account(options.state_dir, create=False)
 
 
-def open_account_of(options: argparse.Namespace) -> "Account":
-    """The account that is meant; its state folder is made if need be."""
+def open_account_of(options: argparse.Namespace, to_change: bool = True) -> "Account":
+    """The account that is meant; its state folder is made if need be.
+
+    :param to_change: False: another host may be the active one; what is read is a copy then.
+    """
     from jobmanager.site.account import open_account
 
-    return open_account(options.state_dir)
+    may_change = to_change or not account_of(options).refusal
+    return open_account(options.state_dir, create=may_change)
 
 
 def read_time(text: str) -> float:

@@ -64,7 +64,7 @@ def explain(options: argparse.Namespace) -> int:
 def orphans(options: argparse.Namespace) -> int:
     """List orphans, and cancel them if that is wanted."""
     # Opened, where a question otherwise makes nothing: how much a batch system is asked is kept in the state folder.
-    account = open_account_of(options)
+    account = open_account_of(options, to_change=options.reap)
     names = {account.configuration.site.batch_system, *account.database.grid_jobs.batch_systems()}
     found = {name: _find_orphans(account, name, options.tokens) for name in sorted(names)}
     some = {name: orphans for name, orphans in found.items() if orphans}
@@ -81,6 +81,9 @@ def orphans(options: argparse.Namespace) -> int:
 
 def _find_orphans(account: "Account", name: str, tokens: Sequence[str]) -> "list[Orphan] | None":
     """The orphans in one batch system, of these tokens if there are any; None where it does not answer."""
+    from contextlib import closing
+    from dataclasses import replace
+
     from batch_adapters.adapter import BatchError
     from batch_adapters.registry import UnknownBatchSystem
     from jobmanager.site.account import find_batch_system
@@ -88,7 +91,10 @@ def _find_orphans(account: "Account", name: str, tokens: Sequence[str]) -> "list
 
     try:
         system = find_batch_system(account, name)
-        found = list(find_orphans(account.database, system, system.query()))
+        statuses = system.query()
+        # Opened anew: a copy of what another host writes must be younger than the answer.
+        with closing(replace(account).database) as database:
+            found = list(find_orphans(database, system, statuses))
     except (BatchError, UnknownBatchSystem) as error:
         print(f"samgrid orphans: {name} cannot be asked: {_one_line(error)}", file=sys.stderr)
         return None
@@ -132,7 +138,7 @@ def doctor(options: argparse.Namespace) -> int:
     from batch_adapters.registry import UnknownBatchSystem
     from jobmanager.checks.doctor import choose_batch_systems, examine, render_finding
 
-    account = open_account_of(options)
+    account = open_account_of(options, to_change=options.probe)
     try:
         names = choose_batch_systems(account, options.batch_system, options.all)
     except UnknownBatchSystem as error:

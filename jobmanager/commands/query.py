@@ -187,14 +187,10 @@ def web(options: argparse.Namespace) -> int:
     for module in ("starlette", "uvicorn"):
         if find_spec(module) is None:
             raise CommandError(f'this needs the Python package "{module}": pip install "samgrid-jobmanager[web]"')
-    from jobmanager.site.host import check_host
     from jobmanager.web.access import read_token
     from jobmanager.web.serving import read_listen, serve
 
     listen = read_listen(options.listen)
     token = read_token(Path(options.token_file)) if options.token_file else None
-    account = account_of(options)
-    # An open page looks at the job database all the time.
-    check_host(account.places)
-    serve(account, listen, token)
+    serve(account_of(options), listen, token)
     return 0

@@ -34,11 +34,16 @@ class Account:
         if not self.places.root.exists():
             return Database(None)
         self._check_database_is_there()
+        return Database(self.places.database, self.refusal)
+
+    @property
+    def refusal(self) -> str:
+        """Why this host may change nothing now, as another is the active one, and the way out; empty where it may."""
         try:
             check_host(self.places)
         except OtherHost as other:
-            return Database(self.places.database, str(other))
-        return Database(self.places.database)
+            return str(other)
+        return ""
 
     def _check_database_is_there(self) -> None:
         """A new job database beside the folders of grid jobs would forget them, and what runs of them."""
@@ -104,11 +109,15 @@ def find_batch_adapter(account: Account, name: str) -> "BatchAdapter":
 def find_batch_system(account: Account, name: str) -> "BatchSystem":
     """The batch system of that name as this account uses it.
 
-    :raises UnknownBatchSystem: there is none.
+    :raises UnknownBatchSystem: there is none. Unreachable: its jobs are processes of another host.
     """
+    from batch_adapters.adapter import Unreachable
     from batch_adapters.running.batch_system import BatchSystem
     from batch_adapters.running.rate_limiter import RateLimiter
 
+    # Its spool is SQLite's, too: to look from here would harm it.
+    if name == "fork" and (refusal := account.refusal):
+        raise Unreachable(f"its local jobs are processes of the active host: {refusal}")
     adapter = find_batch_adapter(account, name)
     limiter = RateLimiter(limiter_file(account, name), adapter.commands_per_minute, adapter.longest_pause)
     return BatchSystem(adapter, account.batch_variables(), limiter)

@@ -207,7 +207,7 @@ def _ask(account: Account, job: LocalJob) -> tuple[BatchAnswer, BatchAnswer | No
     """What the batch system says now, and its history where the local job is not, or no longer, in its queue."""
     try:
         system = find_batch_system(account, job.batch)
-    except UnknownBatchSystem as error:
+    except (UnknownBatchSystem, Unreachable) as error:
         return BatchAnswer(problem=str(error)), None
     now = _query(account, job.batch, lambda: _ask_queue(system, job))
     is_gone = job.state.is_final or not (now.found or now.problem)

@@ -46,8 +46,8 @@ class ReadOnlyDatabase(Database):
     def __init__(self, account: Account) -> None:
         path = account.places.database
         # Where there is no database, nothing was ever submitted: and reading shall not make one.
-        super().__init__(path if path.exists() else None)
-        self._store.forbid_writing()
+        super().__init__(path if path.exists() else None, account.refusal)
+        self._store.forbid_writing(self.refusal)
 
     def version(self) -> int:
         """Another number after every commit of another connection."""
@@ -103,7 +103,10 @@ class VersionReader:
         self._database: ReadOnlyDatabase | None = None
 
     def __call__(self) -> int:
-        """Another number after every commit of anybody; 0 while there is no database."""
+        """Another number after every commit of anybody; 0 while there is no database, or another host writes it."""
+        if self._account.refusal:
+            self._database = None
+            return 0
         if self._database is None and self._account.places.database.exists():
             self._database = ReadOnlyDatabase(self._account)
         return self._database.version() if self._database else 0

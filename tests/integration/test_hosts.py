@@ -40,6 +40,7 @@ def test_a_second_host_reads_and_is_refused_until_it_takes_over_and_goes_on(samg
         ["query", "--job", job_id, "//grid-job/@id"],
         ["usage"],
         ["explain", f"{job_id}/1"],
+        ["doctor"],
     ):
         assert on_beta(*reading).returncode == 0, reading
     told = on_beta("status", job_id)
@@ -48,10 +49,12 @@ def test_a_second_host_reads_and_is_refused_until_it_takes_over_and_goes_on(samg
     assert refusal in told.stderr
     for working in (
         ["submit", "-"], ["watch", job_id], ["cancel", job_id],
-        ["repair"], ["orphans"], ["web"], ["monitor"],
+        ["repair"], ["orphans", "--reap"], ["doctor", "--probe"], ["advertise"], ["monitor"],
     ):  # fmt: skip
         done = on_beta(*working, stdin=request)
         assert (done.returncode, refusal in done.stderr, "samgrid take-over" in done.stderr) == (1, True, True), working
+    listed = on_beta("orphans")
+    assert (listed.returncode, "processes of the active host" in listed.stderr) == (3, True), listed.stderr
     call = {"description": {"executable": ["/bin/true"], "uniqid": ["1.2"]}, "environment": {}}
     answer = run_on(
         "beta", samgrid, "samgrid-gram", "--state-dir", str(samgrid.state), "submit", stdin=json.dumps(call)

@@ -1,6 +1,7 @@
 """``samgrid orphans``: what carries our tokens and nobody wants is listed, and cancelled on demand."""
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ def program(room: Path) -> BatchProgram:
 def fake(account: Account, program: BatchProgram, monkeypatch: pytest.MonkeyPatch) -> Account:
     """Two grid jobs, of which one has ended; each has the local job that its batch system shows."""
     fake = use(account, program)
-    monkeypatch.setattr(batch_commands, "open_account_of", lambda options: fake)
+    monkeypatch.setattr(batch_commands, "open_account_of", lambda options, to_change: fake)
     add(fake, ENDED, "17", State.FAILED)
     add(fake, ALIVE, "18", State.ACTIVE)
     return fake
@@ -76,6 +77,19 @@ def test_orphans_are_listed_with_the_reason_and_one_question(
     assert orphans() == 1
     assert cells(capsys.readouterr().out) == LISTED
     assert program.calls() == ["queue"]
+
+
+def test_a_host_that_is_not_the_active_one_lists_orphans_by_what_is_committed_until_the_answer(
+    fake: Account, program: BatchProgram, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.places.active_host.write_text("another -\n")
+    elsewhere = replace(fake)
+    monkeypatch.setattr(batch_commands, "open_account_of", lambda options, to_change: elsewhere)
+    assert elsewhere.database.refusal
+    add(fake, "dddddddd", "23", State.ACTIVE)
+    program.answer("queue", QUEUE + "23.1 RUNS dddddddd-1\n")
+    assert orphans() == 1
+    assert cells(capsys.readouterr().out) == LISTED
 
 
 @pytest.mark.usefixtures("fake")

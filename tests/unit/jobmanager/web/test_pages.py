@@ -96,6 +96,17 @@ def test_the_newest_grid_job_comes_first_with_its_local_jobs_by_state(client: Te
     assert f"{row.counts['pending']} pending" in page
 
 
+def test_pages_of_a_host_that_is_not_the_active_one_are_read_from_a_copy(client: TestClient, account: Account) -> None:
+    add(account, count=1)
+    account.places.active_host.write_text("another -\n")
+    add(account, "younger0", count=1)
+    for address in ("/", "/metrics", f"/jobs/{JOB}"):
+        assert client.get(address).status_code == 200
+    assert "younger0" in client.get("/").text
+    with open_read_only(account) as database:
+        assert "another" in database.refusal
+
+
 def test_pages_show_a_grid_jobs_name_as_text(client: TestClient, account: Account) -> None:
     add(account)
     account.database.grid_jobs.change(JOB, lambda job: setattr(job, "name", "Z <b>&"))

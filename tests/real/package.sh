@@ -96,9 +96,12 @@ live() {
     [ "$(someone samgrid status --format json | grep -c '"state": "done"')" = 1 ] || fail "the upgrade has lost a grid job"
     run_grid_job
 
+    inside samgrid gram install >&2 || fail "GRAM's files cannot be installed"
     apt remove jobmanager-samgrid >&2 || fail "it cannot be removed"
     inside test -e /etc/samgrid/samgrid.toml || fail "its removal has removed the site's configuration"
     inside sh -c '! ls -d /usr/lib/jobmanager-samgrid /usr/bin/samgrid* 2>/dev/null' || fail "its removal has left these"
+    inside sh -c '! find /etc/grid-services /etc/globus /usr/share/perl5 /usr/share/globus -name "*samgrid*" 2>/dev/null | grep .' ||
+        fail "its removal has left these to GRAM"
     apt purge jobmanager-samgrid >&2 || fail "it cannot be purged"
     inside sh -c '! ls -d /etc/samgrid /var/lib/samgrid 2>/dev/null' || fail "purging has left these"
     inside test -e /home/someone/.local/state/samgrid/jobs.db || fail "purging has removed the state of an account"

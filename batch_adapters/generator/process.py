@@ -131,6 +131,8 @@ _MODIFY = 0x2
 # IN_CREATE, IN_MOVED_TO, IN_MOVED_FROM, IN_DELETE, IN_DELETE_SELF, IN_MOVE_SELF
 _NAMES_CHANGED = 0x100 | 0x80 | 0x40 | 0x200 | 0x400 | 0x800
 _BROKEN = select.POLLERR | select.POLLHUP | select.POLLNVAL
+_PAUSE = 0.05
+"""Seconds from one look to the next: what many jobs tell in quick succession is read, and applied, together."""
 
 
 class InputEnded(Exception):
@@ -155,6 +157,7 @@ class Watch:
         self._started = False
         self._inotify: INotify | None = None
         self._next_look = 0.0
+        self._last_look = 0.0
         self._waiting = select.poll()
         self._writing = select.poll()
         if stdin is not None:
@@ -197,6 +200,8 @@ class Watch:
             self.check()
             return True
         ready = self._waiting.poll(max(0.0, seconds) * 1000)
+        time.sleep(max(0.0, self._last_look + _PAUSE - time.monotonic()))
+        self._last_look = time.monotonic()
         self._check(ready)
         names_changed = self._read_news()
         if not ready or names_changed or time.monotonic() >= self._next_look:

@@ -11,6 +11,7 @@ import sys
 import termios
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -244,6 +245,20 @@ def test_the_watch_tells_new_names_from_growth(tmp_path: Path) -> None:
     log.rename(tmp_path / "log.1")
     assert watch.wait(SECONDS)
     assert watch.wait(0.001)
+
+
+def test_what_is_told_in_quick_succession_is_read_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "log"
+    log.touch()
+    watch = Watch([tmp_path], None, None)
+    watch.wait(SECONDS)
+    pauses: list[float] = []
+    clock = SimpleNamespace(monotonic=lambda: 1000.0, sleep=pauses.append)
+    monkeypatch.setattr("batch_adapters.generator.process.time", clock)
+    for _ in range(2):
+        append(log, b"more")
+        watch.wait(SECONDS)
+    assert pauses == [0, pytest.approx(0.05)]
 
 
 def test_help_names_the_options_the_modules_and_exit_statuses(start: Start) -> None:

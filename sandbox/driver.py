@@ -1,8 +1,8 @@
 """The driver, the script that runs one local job, and the table in which it finds that local job's command line.
 
 Line N of a grid job's table is for index N: the sha256 of what follows it, the index, and shell words. A submission's
-table has the lines of its local jobs, in the order of their indexes: line N is for position N. It is cut into files
-TOKEN.0, TOKEN.1 …, of which a driver reads one.
+table has the lines of its local jobs, in the order of their indexes, without sums but each twice: by the copy a shell
+sees that a line is whole, and starts no process for that. It is cut into files TOKEN.0, TOKEN.1 …; a driver reads one.
 """
 
 import functools
@@ -56,8 +56,8 @@ class DriverPlan:
     cores: int = 1
     umask: str = "077"
     """The program's own, in octal digits; what the driver writes is its account's alone."""
-    report_sha256: str = ""
-    """Of the ``samgrid-report`` beside a sandbox that holds nothing else: there is nothing to unpack then."""
+    is_bare: bool = False
+    """The sandbox holds nothing but ``samgrid-report``, which lies beside it: there is nothing to unpack."""
     copies_lines: bool = False
     """The handler reads phases out of what the program prints: its lines are put into ``results/reports``."""
     has_site_files: bool = False
@@ -97,8 +97,11 @@ def load_template() -> Template:
     return environment.from_string(Path(__file__).with_name("driver.sh.j2").read_text(encoding="utf-8"))
 
 
-LINES_PER_FILE = 20
-"""Of a submission's table: so much a driver reads, by a shell that may read a byte at a time."""
+LINES_PER_FILE = 10
+"""Of a submission's table: so much a driver reads, by a shell that may read a byte at a time.
+
+Drivers of earlier versions read 20 or more lines, each behind its sum.
+"""
 _TABLE_FILE = re.compile(rb"^ *table=\$token\.\$\(\(\(position - 1\) / (\d+)\)\)$", re.MULTILINE)
 
 
@@ -191,6 +194,8 @@ def write_submission_table(
         _seek_line(stream, bisect_left(range(size), indexes[0], key=lambda place: _read_index(stream, place)))
         numbered = zip(range(indexes[0], indexes[-1] + 1), stream, strict=False)
         lines = [_put_limits(line, limits) if limits else line for index, line in numbered if index in wanted]
+    if lines_per_file == LINES_PER_FILE:
+        lines = [_copy(line) for line in lines]
     for start in range(0, len(lines), lines_per_file):
         name = f"{token}.{start // lines_per_file}"
         replace_file(table.with_name(name), b"".join(lines[start : start + lines_per_file]))
@@ -200,6 +205,12 @@ def write_submission_table(
 def _put_limits(line: bytes, limits: GrownLimits) -> bytes:
     _, index, words = line.split(b" ", 2)
     return _sign(b"%b cpu_minutes=%d memory_mb=%d; %b" % (index, limits.cpu_minutes, limits.memory_mb, words))
+
+
+def _copy(line: bytes) -> bytes:
+    """The line twice, without its sum; where that is wrong nothing: the driver says that the sandbox is damaged."""
+    _, _, words = line.partition(b" ")
+    return words * 2 if _sign(words) == line else b"\n\n"
 
 
 def _sign(line: bytes) -> bytes:

@@ -229,8 +229,8 @@ def write_sandbox(work_area: Path, tar: Path, limits: TarLimits, site_files: Seq
         return digest.hexdigest()
 
 
-def write_report(sandbox: Path) -> str:
-    """Write ``samgrid-report`` into the folder of a sandbox that has nothing else in it; gives its sha256.
+def write_report(sandbox: Path) -> None:
+    """Write ``samgrid-report`` into the folder of a sandbox that has nothing else in it.
 
     :raises OSError: it cannot be written.
     """
@@ -239,7 +239,6 @@ def write_report(sandbox: Path) -> str:
     replace_file(sandbox / REPORT, report, mode=0o700)
     # The driver, written later, proves that the sandbox is complete: after a power cut, too.
     sync_folder(sandbox / OWN_FOLDER)
-    return hashlib.sha256(report).hexdigest()
 
 
 def _render_manifest(entries: list[_Entry], report: bytes) -> bytes:

@@ -46,12 +46,14 @@ def pack_sandbox(account: Account, job: GridJob, adapter: JobAdapter, local_jobs
         stdin = _bring_stdin(adapter, work_area)
         site_files = account.configuration.sandbox.site_files
         digest = write_sandbox(work_area, places.sandbox_tar(job.job_id), _limits(account), site_files)
-        report = write_report(places.sandbox(job.job_id)) if _is_bare(account, work_area) else ""
+        is_bare = _is_bare(account, work_area)
+        if is_bare:
+            write_report(places.sandbox(job.job_id))
     finally:
         _remove(work_area)
     _write_file(places.local_jobs(job.job_id), render_table(entries))
     plan = _plan(account, job, adapter, environment, stdin)
-    driver = render_driver(replace(plan, sandbox_sha256=digest, report_sha256=report))
+    driver = render_driver(replace(plan, sandbox_sha256=digest, is_bare=is_bare))
     _write_file(places.driver(job.job_id), os.fsencode(driver))
     logger.info("%s packed for %d local jobs", job.job_id, len(local_jobs))
 

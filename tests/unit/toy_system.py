@@ -168,7 +168,7 @@ class ToySystem:
     def table(self, token: str) -> list[int]:
         """Which local job a driver finds at each position of a submission."""
         files = sorted(self.account.places.sandbox(GRID_JOB).glob(f"{token}.*"), key=lambda file: int(file.suffix[1:]))
-        return [int(line.split(b" ")[1]) for file in files for line in file.read_bytes().splitlines()]
+        return [int(line.split(b" ")[0]) for file in files for line in file.read_bytes().splitlines()[::2]]
 
     def drives(self, local_id: str, *lines: str) -> None:
         """Let the driver of a local job have written these lines."""

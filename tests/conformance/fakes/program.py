@@ -129,7 +129,7 @@ def submit(book: Book, ask: Submit, does: str) -> Reply:
 def read_indexes(sandbox: Path, token: str) -> list[int]:
     """Which local job is at each position of a submission, as its drivers read it."""
     files = sorted(sandbox.glob(f"{token}.*"), key=lambda file: int(file.suffix[1:]))
-    return [int(line.split(b" ")[1]) for file in files for line in file.read_bytes().splitlines()]
+    return [int(line.split(b" ")[0]) for file in files for line in file.read_bytes().splitlines()[::2]]
 
 
 def half(jobs: Sequence[Job], does: str) -> int:

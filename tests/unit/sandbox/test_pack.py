@@ -184,10 +184,8 @@ def test_the_name_of_samgrid_report_is_on_the_disk_before_anybody_relies_on_it(
 ) -> None:
     synced: list[Path] = []
     monkeypatch.setattr(os, "fsync", lambda number: synced.append(Path(f"/proc/self/fd/{number}").readlink()))
-    digest = write_report(tmp_path)
-    report = tmp_path / ".samgrid" / "samgrid-report"
-    assert hashlib.sha256(report.read_bytes()).hexdigest() == digest
-    assert synced[-1] == report.parent
+    write_report(tmp_path)
+    assert synced[-1] == tmp_path / ".samgrid"
 
 
 # --- the site's own files

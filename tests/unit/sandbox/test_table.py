@@ -35,15 +35,36 @@ def test_a_command_that_cannot_be_is_refused(command: tuple[str, ...], words: st
 def test_a_submissions_table_has_its_lines_in_files_for_its_owner(tmp_path: Path) -> None:
     table = tmp_path / "local-jobs"
     table.write_bytes(render_table([LocalJobEntry(("x", str(index))) for index in range(1, 1001)]))
-    lines = table.read_bytes().splitlines(keepends=True)
-    indexes = [*range(900, 1001, 2)]
+    indexes = [*range(950, 1001, 2)]
     for _ in range(2):
         write_submission_table(table, "k-7", indexes)
         parts = [tmp_path / f"k-7.{number}" for number in range(3)]
         assert sorted(tmp_path.iterdir()) == [*parts, table]
-        assert b"".join(part.read_bytes() for part in parts) == b"".join(lines[index - 1] for index in indexes)
-        assert [part.read_bytes().count(b"\n") for part in parts] == [LINES_PER_FILE, LINES_PER_FILE, 11]
+        assert b"".join(part.read_bytes() for part in parts) == b"".join(
+            b"%d set -- x %d\n" % (index, index) * 2 for index in indexes
+        )
+        assert [part.read_bytes().count(b"\n") // 2 for part in parts] == [LINES_PER_FILE, LINES_PER_FILE, 6]
         assert {part.stat().st_mode & 0o777 for part in parts} == {0o600}
+
+
+def test_a_driver_of_an_earlier_version_has_its_lines_with_their_sums(tmp_path: Path) -> None:
+    driver = tmp_path / "driver.sh"
+    driver.write_text("    table=$token.$(((position - 1) / 20))\n    skipped=$(((position - 1) % 20))\n")
+    table = tmp_path / "local-jobs"
+    table.write_bytes(render_table([LocalJobEntry(("x", str(index))) for index in range(1, 31)]))
+    write_submission_table(table, "k-7", range(1, 31), read_lines_per_file(driver))
+    lines = table.read_bytes().splitlines(keepends=True)
+    assert [(tmp_path / f"k-7.{number}").read_bytes() for number in (0, 1)] == [
+        b"".join(lines[:20]),
+        b"".join(lines[20:]),
+    ]
+
+
+def test_a_line_whose_sum_is_wrong_is_given_to_no_driver_and_moves_no_other(tmp_path: Path) -> None:
+    table = tmp_path / "local-jobs"
+    table.write_bytes(render_table([LocalJobEntry(("x", str(index))) for index in range(1, 4)]).replace(b"x 2", b"y 2"))
+    write_submission_table(table, "k-7", [1, 2, 3])
+    assert (tmp_path / "k-7.0").read_bytes() == b"1 set -- x 1\n" * 2 + b"\n\n" + b"3 set -- x 3\n" * 2
 
 
 def test_each_line_is_found_wherever_it_lies(tmp_path: Path) -> None:
@@ -51,7 +72,7 @@ def test_each_line_is_found_wherever_it_lies(tmp_path: Path) -> None:
     table.write_bytes(render_table([LocalJobEntry(("x" * (index**2 % 97 + 1),)) for index in range(1, 60)]))
     for index, line in enumerate(table.read_bytes().splitlines(keepends=True), 1):
         write_submission_table(table, "k-7", [index])
-        assert (tmp_path / "k-7.0").read_bytes() == line
+        assert (tmp_path / "k-7.0").read_bytes() == line.split(b" ", 1)[1] * 2
 
 
 def test_for_one_line_of_a_large_table_little_of_it_is_read(tmp_path: Path) -> None:

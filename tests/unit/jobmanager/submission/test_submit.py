@@ -383,7 +383,7 @@ def test_the_driver_is_told_of_limits_that_have_grown(toy: ToySystem, monkeypatc
     add_retries(toy, Cause.SIGNAL)
     submitted(toy, monkeypatch, max_cpu_time=10, max_memory=100, retry_memory_factor=2.0, retry_time_factor=3.0)
     (file,) = toy.account.places.sandbox(GRID_JOB).glob(f"{TOKEN}.*")
-    assert b" 1 cpu_minutes=30 memory_mb=200; set -- /bin/true\n" in file.read_bytes()
+    assert b"1 cpu_minutes=30 memory_mb=200; set -- /bin/true\n" in file.read_bytes()
 
 
 @pytest.mark.parametrize("wanted", [{}, {"max_cpu_time": 10}, {"max_memory": 100}])

@@ -69,7 +69,14 @@ def _read(found: Any) -> Manifest:
     marks = {path: tuple(sums) for path, sums in found["files"].items()}
     marks |= {path: (_LINK + target,) for path, target in found["links"].items()}
     marks |= dict.fromkeys(found["folders"], (_FOLDER,))
-    return Manifest(registration, {PurePosixPath(path): texts for path, texts in marks.items()})
+    return Manifest(registration, {_read_place(path): texts for path, texts in marks.items()})
+
+
+def _read_place(text: str) -> PurePosixPath:
+    path = PurePosixPath(text)
+    if path.root != "/" or ".." in path.parts:
+        raise ValueError(f"{text} is no place in a file system")
+    return path
 
 
 def render_manifest(manifest: Manifest) -> bytes:

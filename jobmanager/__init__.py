@@ -3,6 +3,7 @@
 Its rooms have an order, and each imports only those below it: tests/packaging/test_imports.py lists them.
 """
 
+import os
 from pathlib import Path
 
 SETUP = Path(__file__).parents[1] / "setup.cfg"
@@ -11,6 +12,13 @@ SETUP = Path(__file__).parents[1] / "setup.cfg"
 
 class UserError(Exception):
     """Something that a person can understand and act on: the command line prints the message, without a traceback."""
+
+
+def render_error(error: Exception) -> str:
+    """What an error says to people; for the system's, the file and what is wrong with it."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{os.fsdecode(error.filename)}: {error.strerror}"
+    return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
 def read_version(setup: Path = SETUP) -> str:

@@ -18,6 +18,10 @@ MAX_DEPTH = 64
 """Nested folders: each level needs a file descriptor while it is read, and a path has at most 4096 bytes."""
 
 
+_TRAPS = {errno.ELOOP: "symbolic links are not followed", errno.ENXIO: "no regular file"}
+"""What is in the place of a file, in better words than the system's."""
+
+
 @dataclass(frozen=True)
 class TarLimits:
     """The most entries (files, folders and links), and bytes of file content, in one tar."""
@@ -54,11 +58,38 @@ def open_regular(path: Path, folder: int | None = None) -> BufferedReader:
 
     :raises OSError: it does not exist, or is not a regular file.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    return open(_open_file(path, os.O_RDONLY, folder), "rb")
+
+
+def read_regular(path: Path) -> bytes:
+    """The content of a file, opened as `open_regular` does."""
+    with open_regular(path) as stream:
+        return stream.read()
+
+
+def _open_file(path: Path, flags: int, folder: int | None = None) -> int:
+    """Open a regular file at once or not at all; one that is made is ours alone."""
+    try:
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600, dir_fd=folder)
+    except OSError as error:
+        error.strerror = _TRAPS.get(error.errno or 0, error.strerror)
+        raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "no regular file", str(path))
-    return open(descriptor, "rb")
+    return descriptor
+
+
+def open_folder(path: Path) -> int:
+    """A descriptor of a folder.
+
+    :raises OSError: it is not there, or is something else, a link for example.
+    """
+    try:
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except NotADirectoryError as error:
+        error.strerror = "no folder, or a link to one"
+        raise
 
 
 def open_unlinked(path: Path) -> BufferedReader:
@@ -66,7 +97,7 @@ def open_unlinked(path: Path) -> BufferedReader:
 
     :raises OSError: it does not exist, or is not a regular file.
     """
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    folder = open_folder(path.parent)
     try:
         return open_regular(Path(path.name), folder)
     except OSError as error:
@@ -81,19 +112,17 @@ def open_own(path: Path, flags: int = 0) -> int:
 
     :raises OSError: it cannot be opened, is not a regular file, or belongs to another account, which could read it.
     """
-    flags |= os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     while True:
         try:
-            return _check_own(os.open(path, flags), path)
+            return _check_own(_open_file(path, flags | os.O_WRONLY), path)
         except FileNotFoundError:
             # No check of a new file: network file systems may give it another owner.
             with suppress(FileExistsError):
-                return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+                return _open_file(path, flags | os.O_WRONLY | os.O_CREAT | os.O_EXCL)
 
 
 def _check_own(descriptor: int, path: Path) -> int:
-    status = os.fstat(descriptor)
-    if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
+    if os.fstat(descriptor).st_uid == os.geteuid():
         return descriptor
     os.close(descriptor)
     raise OSError(errno.EPERM, f"no regular file of user {os.geteuid()}", str(path))
@@ -120,8 +149,11 @@ def take_lock(descriptor: int, wait: bool = False) -> bool:
 
 @contextmanager
 def locked(path: Path, wait: bool = False) -> Iterator[int | None]:
-    """Hold a lock file during the block: gives its descriptor, or None if another process holds the lock."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    """Hold a lock file during the block: gives its descriptor, or None if another process holds the lock.
+
+    :raises OSError: it cannot be made, or something else is in its place.
+    """
+    descriptor = _open_file(path, os.O_RDWR | os.O_CREAT)
     try:
         yield descriptor if take_lock(descriptor, wait) else None
     finally:

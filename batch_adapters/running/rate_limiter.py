@@ -13,7 +13,7 @@ from pathlib import Path
 
 from batch_adapters.adapter import Postponed
 from batch_adapters.running.backoff import pause_after
-from sandbox.files import locked
+from sandbox.files import locked, read_regular
 
 MINUTE = 60.0
 PATIENCE = 20.0
@@ -124,8 +124,8 @@ class RateLimiter:
 
     def _read_state(self) -> _State:
         try:
-            return _read(self._file.read_bytes())
-        except FileNotFoundError:
+            return _read(read_regular(self._file))
+        except OSError:
             return _State()
 
     def _pause(self, tries: int) -> float:
@@ -135,7 +135,7 @@ class RateLimiter:
     @contextmanager
     def _changing(self) -> Iterator[_State]:
         with locked(self._file, wait=True):
-            state = _read(self._file.read_bytes())
+            state = _read(read_regular(self._file))
             yield state
             self._file.write_text(json.dumps(asdict(state)))
 

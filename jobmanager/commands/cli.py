@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from jobmanager import UserError
+from jobmanager import UserError, render_error
 from jobmanager.commands import accounting, batch_system, grid_jobs, query, service
 from jobmanager.commands.arguments import Declare, Run
 
@@ -67,7 +67,7 @@ def run_command(name: str, run: Callable[[], int]) -> int:
     except (UserError, OSError) as error:
         from jobmanager.views.text import printable
 
-        for line in _describe(error).splitlines():
+        for line in render_error(error).splitlines():
             print(f"{name}: {printable(line)}", file=sys.stderr)
         _drop_unprinted()
         return 1
@@ -80,12 +80,6 @@ def _drop_unprinted() -> None:
         sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _describe(error: Exception) -> str:
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{os.fsdecode(error.filename)}: {error.strerror}"
-    return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
 def make_whole_parser() -> argparse.ArgumentParser:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Self
 
 from jobmanager.site.account import Account
-from sandbox.files import replace_file
+from sandbox.files import read_regular, replace_file
 
 _LATEST = 1e11
 """Later times, in seconds since the epoch, are not believed."""
@@ -34,7 +34,7 @@ class Notified:
         :raises OSError: the file exists, but cannot be opened.
         """
         with suppress(FileNotFoundError):
-            if found := cls._read(account.places.notified.read_bytes()):
+            if found := cls._read(read_regular(account.places.notified)):
                 return found
         # The monitor writes that file when it starts, before any grid job can end.
         configured = account.places.monitor_configuration

@@ -13,7 +13,7 @@ from jobmanager.database.database import LAYOUT
 from jobmanager.site.account import Account
 from jobmanager.site.configuration import Configuration
 from jobmanager.site.host import check_host
-from sandbox.files import open_own, take_lock
+from sandbox.files import check_replaceable, open_own, read_regular, take_lock
 
 OF_ALL, OF_EVENTS = "monitor: ", "events: "
 """How those lines of the monitor's answer begin that are about all grid jobs; after the second, all still go on."""
@@ -100,7 +100,7 @@ def render_fingerprint(configuration: Configuration) -> str:
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_text()
+        return read_regular(path).decode(errors="replace")
     except FileNotFoundError:
         return ""
 
@@ -133,6 +133,8 @@ def start_monitor(account: Account) -> None:
     """Start a monitor, unless one is just starting, fully detached: it inherits none of the caller's descriptors."""
     import subprocess  # most callers find one
 
+    # It writes this one first of all, and nobody reads why it could not.
+    check_replaceable(account.places.monitor_configuration)
     log = open_own(account.places.monitor_log, os.O_APPEND)
     try:
         # The new process inherits the lock with the descriptor, until it listens (`note_started`) or dies.

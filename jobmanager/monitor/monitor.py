@@ -39,7 +39,7 @@ from jobmanager.states.failures import find_due
 from jobmanager.states.program_reports import has_reports
 from jobmanager.states.registration import apply_events
 from jobmanager.submission.credential_copies import has_copies
-from sandbox.files import locked
+from sandbox.files import locked, replace_file
 
 logger = logging.getLogger(__name__)
 
@@ -356,7 +356,7 @@ def main(argv: list[str]) -> int:
         if not is_ours:
             print(f"another monitor works for {account.places.root} already", file=sys.stderr)
             return 0
-        account.places.monitor_configuration.write_text(render_fingerprint(account.configuration))
+        replace_file(account.places.monitor_configuration, render_fingerprint(account.configuration).encode())
         logger.info("monitor %d starts", os.getpid())
         while True:
             try:

@@ -12,6 +12,7 @@ from pathlib import Path
 from batch_adapters.adapter import BatchError, Postponed, Refused
 from batch_adapters.registry import UnknownBatchSystem
 from batch_adapters.running.rate_limiter import RateLimited
+from jobmanager import render_error
 from jobmanager.completion.collection import collect_grid_job
 from jobmanager.completion.notified import has_unsent
 from jobmanager.control.cancel_requests import request_cancel
@@ -34,7 +35,7 @@ from jobmanager.states.reconciliation import reconcile_batch_system
 from jobmanager.submission.credential_copies import follow_credentials
 from jobmanager.submission.packing import remove_half_made
 from jobmanager.workflow import advance_grid_job, cancel_steps, collect_steps
-from sandbox.files import SandboxError, SandboxRefused, locked, open_own
+from sandbox.files import SandboxError, SandboxRefused, locked, open_folder, open_own
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +72,7 @@ def do_task(account: Account, task: Task, subject: str) -> int:
             _log_to(None)
             follow_credentials(account)
         elif task is Task.REPORTS:
+            os.close(open_folder(account.places.grid_job(subject)))
             _log_to(account.places.log(subject))
             read_reports(account, subject)
         else:
@@ -86,7 +88,7 @@ def do_task(account: Account, task: Task, subject: str) -> int:
         print(damage, file=sys.stderr)
         return TRY_LATER
     except (OSError, SandboxError, DatabaseError, BatchError, UnknownBatchSystem) as error:
-        print(" ".join(str(error).split()), file=sys.stderr)
+        print(" ".join(render_error(error).split()), file=sys.stderr)
         # Our own rate limit has its own pause.
         return POSTPONED if isinstance(error, Postponed) and not isinstance(error, RateLimited) else TRY_LATER
     return 0
@@ -162,7 +164,13 @@ def _do_task_of_grid_job(account: Account, task: Task, grid_job: str) -> None:
 
 
 def _open_folders(places: StatePlaces, grid_job: str) -> None:
-    """Make a grid job's folders, and make those accessible that a program has closed."""
+    """Make a grid job's folders, and make those accessible that a program has closed.
+
+    :raises OSError: something else is in the place of the folder of them all.
+    """
+    with suppress(FileExistsError):
+        places.grid_job(grid_job).mkdir(mode=0o700, parents=True)
+    os.close(open_folder(places.grid_job(grid_job)))
     for folder in (places.sandbox(grid_job), places.results(grid_job), places.reports(grid_job)):
         # Whatever a program has put in their place must not prevent the grid job's end.
         with suppress(FileExistsError, FileNotFoundError, NotADirectoryError):

@@ -9,7 +9,7 @@ from typing import Self
 from adapters import UnknownDataset
 from jobmanager.site.account import Account
 from jobmanager.site.settings import SiteSettings
-from sandbox.files import replace_file
+from sandbox.files import read_regular, replace_file
 
 _NAME = "{name}"
 """Stands in the words of the command for the name of the dataset."""
@@ -37,7 +37,7 @@ class Datasets:
             return cls(settings)
         file = account.places.datasets(grid_job)
         try:
-            return cls(settings, json.loads(file.read_bytes()))
+            return cls(settings, json.loads(read_regular(file)))
         except FileNotFoundError:
             return cls(settings)
         except ValueError as error:

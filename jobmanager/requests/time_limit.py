@@ -14,7 +14,7 @@ from types import FrameType
 
 from jobmanager.requests.job_types import HandlerError, TooLong
 from jobmanager.site.account import Account
-from sandbox.files import open_own
+from sandbox.files import open_own, read_regular
 
 MOST_HANGS = 3
 """How often a grid job's handler is asked that does not come to an end."""
@@ -113,40 +113,43 @@ class Asking:
     def find_hangs(self) -> list[str]:
         """Where it was each time, up to the last time that it came to an end."""
         self._note_end()
-        return self.hung.read_text(errors="replace").splitlines() if self.hung.exists() else []
+        return _read(self.hung).splitlines()
 
     def count_deaths(self) -> int:
         """How often the process that asked has ended, since it last came to an end."""
         self._note_end()
-        return self.died.stat().st_size if self.died.exists() else 0
+        return len(_read(self.died))
 
     def _note_end(self) -> None:
         """Note what the process of whoever asked before has left behind, if it ended meanwhile."""
         if not self.asked.exists():
             return
-        if has_stack(self.asked):
-            self._note_stack()
+        if stack := _read(self.asked):
+            self._note_stack(stack)
         else:
-            with open(self.died, "ab") as stream:
-                stream.write(b".")
+            _append(self.died, ".")
         self.asked.unlink()
 
-    def _note_stack(self) -> None:
-        found = [match for line in self.asked.read_text(errors="replace").splitlines() if (match := _CALL.match(line))]
+    def _note_stack(self, stack: str) -> None:
+        found = [match for line in stack.splitlines() if (match := _CALL.match(line))]
         calls = ((match["file"], match["line"], match["function"]) for match in found[:_SHOWN_CALLS])
         self._note(f"no end after {self.seconds:g} s, and its process had to be ended: {_render_calls(calls)}")
 
     def _note(self, sentence: str) -> None:
-        with open(self.hung, "a", encoding="utf-8", errors="replace") as stream:
-            stream.write(f"{' '.join(sentence.split())}\n")
+        _append(self.hung, f"{' '.join(sentence.split())}\n")
 
 
-def has_stack(asked: Path) -> bool:
-    """True where a process had to be ended while it asked."""
+def _read(file: Path) -> str:
+    """What a file says, if it is there."""
     try:
-        return asked.stat().st_size > 0
+        return read_regular(file).decode(errors="replace")
     except FileNotFoundError:
-        return False
+        return ""
+
+
+def _append(file: Path, text: str) -> None:
+    with open(open_own(file, os.O_APPEND), "a", encoding="utf-8", errors="replace") as stream:
+        stream.write(text)
 
 
 def asking(account: Account, grid_job: str, what: str) -> Asking:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from batch_adapters.running.commands import run_question
+from jobmanager import render_error
 from jobmanager.completion.notified import Notified
 from jobmanager.database.database import Choice, DamagedDocument, DatabaseError, UnknownJob
 from jobmanager.database.times import render_time
@@ -49,7 +50,7 @@ def main(argv: list[str]) -> int:
                 return BUSY
             Notifier(account, time.time()).notify()
     except (OSError, DatabaseError) as error:
-        print(render_line(str(error)), file=sys.stderr)
+        print(render_line(render_error(error)), file=sys.stderr)
         return TRY_LATER
     return 0
 

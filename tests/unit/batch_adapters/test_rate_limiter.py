@@ -4,12 +4,14 @@ import json
 import os
 import stat
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from batch_adapters.running import rate_limiter
 from batch_adapters.running.rate_limiter import FIRST_PAUSE, PATIENCE, RateLimited, RateLimiter
+from tests.unit.traps import TRAPS
 
 START = 1_795_219_187.0
 
@@ -55,6 +57,17 @@ def is_rate_limited(limiter: RateLimiter) -> bool:
 def fall_silent(limiter: RateLimiter, times: int) -> None:
     for _ in range(times):
         limiter.note_outage("connection refused")
+
+
+@pytest.mark.parametrize("make", TRAPS)
+def test_what_is_put_in_place_of_the_file_is_not_read_and_not_waited_for(
+    file: Path, make: Callable[[Path], object]
+) -> None:
+    make(file)
+    limiter = RateLimiter(file, 10)
+    assert (limiter.outage(), limiter.count_commands(START)) == (None, 0)
+    with pytest.raises(OSError, match=r"symbolic links|no regular file|Is a directory"):
+        limiter.acquire()
 
 
 # --- so many a minute

@@ -15,6 +15,7 @@ from sandbox.files import (
     open_own,
     open_regular,
     open_unlinked,
+    read_regular,
     replace_file,
 )
 from tests.unit.traps import TRAPS
@@ -130,10 +131,14 @@ def test_nothing_is_read_in_a_folder_that_is_a_link(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", TRAPS)
-def test_what_is_no_file_is_not_written_and_not_waited_for(tmp_path: Path, make: Callable[[Path], object]) -> None:
+def test_what_is_no_file_is_neither_opened_nor_waited_for(tmp_path: Path, make: Callable[[Path], object]) -> None:
     make(tmp_path / "file")
-    with pytest.raises(OSError, match="file"):
-        open_own(tmp_path / "file")
+    why = r"symbolic links are not followed|no regular file|Is a directory"
+    for read_or_write in (open_own, read_regular):
+        with pytest.raises(OSError, match=why):
+            read_or_write(tmp_path / "file")
+    with pytest.raises(OSError, match=why), locked(tmp_path / "file"):
+        pass
 
 
 def test_a_file_of_another_account_is_not_written_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

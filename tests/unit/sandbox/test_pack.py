@@ -148,7 +148,7 @@ def test_two_writers_of_one_sandbox_do_not_mix(work_area: Path, room: Path) -> N
 def test_a_link_at_the_temporary_name_is_not_followed(work_area: Path, room: Path) -> None:
     (room / "victim").write_text("precious")
     (room / "s.tar.tmp").symlink_to("victim")
-    with pytest.raises(SandboxError, match=r"s\.tar could not be written: Too many levels"):
+    with pytest.raises(SandboxError, match=r"s\.tar could not be written: symbolic links"):
         write_sandbox(work_area, room / "s.tar", LIMITS)
     assert (room / "victim").read_text() == "precious"
 

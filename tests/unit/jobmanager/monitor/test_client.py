@@ -15,6 +15,7 @@ from jobmanager.monitor import client as monitor_client
 from jobmanager.monitor.client import ask_monitor, is_listening, socket_address, start_monitor, wake_monitor
 from jobmanager.site.account import Account
 from jobmanager.site.places import StatePlaces, make_state_folder
+from tests.unit.traps import TRAPS
 from tests.waiting import wait_until
 
 Serve = Callable[[Callable[[socket.socket], None]], int]
@@ -210,6 +211,15 @@ def test_a_log_that_is_a_link_is_not_written_to(account: Account, tmp_path: Path
     with pytest.raises(OSError, match=str(account.places.monitor_log)):
         start_monitor(account)
     assert (tmp_path / "precious").read_text() == "precious"
+
+
+@pytest.mark.parametrize("make", TRAPS)
+def test_what_no_monitor_could_start_with_is_told_to_whoever_wants_one(
+    account: Account, make: Callable[[Path], object]
+) -> None:
+    make(account.places.monitor_configuration)
+    with pytest.raises(OSError, match=r"no regular file.*monitor\.configuration"):
+        start_monitor(account)
 
 
 def test_ten_callers_at_once_start_one_monitor(

@@ -7,6 +7,7 @@ import pytest
 
 from jobmanager.database.grid_job import GramOrigin, GridJob
 from jobmanager.monitor import worker
+from jobmanager.monitor.workers import TRY_LATER
 from jobmanager.requests.time_limit import MOST_DEATHS
 from jobmanager.site.account import Account
 from jobmanager.states.aggregation import Task
@@ -73,3 +74,16 @@ def test_what_a_program_puts_in_place_of_the_log_keeps_no_grid_job_from_going_on
     monkeypatch.setattr(worker, "run_grid_job", lambda account, job_id: begun.append(job_id))
     assert worker.do_task(account, Task.SUBMIT, JOB) == 0
     assert begun == [JOB]
+
+
+@pytest.mark.parametrize("task", [Task.SUBMIT, Task.CANCEL, Task.COLLECT, Task.REPORTS])
+def test_nothing_is_written_where_the_folder_of_a_grid_job_is_a_link(
+    account: Account, task: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_grid_job(account)
+    (tmp_path / "theirs").mkdir()
+    account.places.jobs.mkdir(exist_ok=True)
+    account.places.grid_job(JOB).symlink_to(tmp_path / "theirs")
+    assert worker.do_task(account, task, JOB) == TRY_LATER
+    assert f"{account.places.grid_job(JOB)}: no folder, or a link to one" in capsys.readouterr().err
+    assert list((tmp_path / "theirs").iterdir()) == []

@@ -4,11 +4,13 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from jobmanager.requests.time_limit import Asking, HandlerHung, has_stack, limited
+from jobmanager.requests.time_limit import Asking, HandlerHung, limited
+from tests.unit.traps import TRAPS
 
 ROOT = Path(__file__).resolve().parents[4]
 LIMIT = 1.0
@@ -66,6 +68,16 @@ def test_each_time_is_written_down_until_it_comes_to_an_end(asking: Asking) -> N
     assert not asking.asked.exists()
 
 
+@pytest.mark.parametrize("make", TRAPS)
+@pytest.mark.parametrize("name", ["asked", "hung", "died"])
+def test_what_is_put_in_place_of_a_record_is_not_read_and_not_waited_for(
+    asking: Asking, tmp_path: Path, name: str, make: Callable[[Path], object]
+) -> None:
+    make(tmp_path / name)
+    with pytest.raises(OSError, match=f"symbolic links.*{name}|no regular file.*{name}"):
+        print(asking.find_hangs(), asking.count_deaths())
+
+
 def test_a_failure_is_no_hang(asking: Asking) -> None:
     with pytest.raises(KeyError), asking.limited():
         raise KeyError("mine")
@@ -76,7 +88,7 @@ def test_what_does_not_hear_of_it_ends_with_its_process(asking: Asking) -> None:
     command = [sys.executable, "-c", DEAF, str(asking.asked), str(asking.hung), str(asking.died)]
     done = subprocess.run(command, cwd="/", env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
     assert done.returncode == 1
-    assert has_stack(asking.asked)
+    assert asking.asked.read_bytes()
     (hang,) = asking.find_hangs()
     assert "had to be ended: wait_for_nobody (<string>, line " in hang
     assert not asking.asked.exists()

@@ -27,6 +27,7 @@ from jobmanager.views.text import render_local_time
 from sandbox.files import locked
 from sandbox.status import PhaseStatus
 from tests.hanging import give_up_what_hangs
+from tests.unit.traps import TRAPS
 
 JOB, OTHER = "aaaaaaaa", "bbbbbbbb"
 NOW = 1_800_000_000.0
@@ -420,10 +421,13 @@ def test_a_damaged_record_of_what_was_told_stops_nothing(site: Account, hook: Ho
     assert not has_unsent(site, NOW)
 
 
-def test_where_it_cannot_be_known_what_was_told_whoever_tells_says_so(site: Account) -> None:
-    site.places.notified.mkdir()
+@pytest.mark.parametrize("make", TRAPS)
+def test_where_it_cannot_be_known_what_was_told_whoever_tells_says_so(
+    site: Account, make: Callable[[Path], object]
+) -> None:
+    make(site.places.notified)
     assert has_unsent(site, NOW)
-    with pytest.raises(IsADirectoryError):
+    with pytest.raises(OSError, match=r"symbolic links|no regular file"):
         Notifier(site, NOW)
 
 

@@ -164,7 +164,7 @@ def _wait(running: "sh.RunningCommand", program: str, timeout: float) -> int:
 
     def give_up() -> None:
         given_up.set()
-        _kill_group(running.pgid)
+        _kill(running)
 
     # With sh's own timeout, every command would take at least 0.1 s.
     timer = threading.Timer(timeout, give_up)
@@ -177,6 +177,9 @@ def _wait(running: "sh.RunningCommand", program: str, timeout: float) -> int:
             raise TimedOut(f"{program} did not answer within {timeout:g} s") from error
         signal_name = type(error).__name__.removeprefix("SignalException_")
         raise Unreachable(f"{program} was killed by {signal_name}") from error
+    except BaseException:  # whoever asked has no more time, or wants no answer
+        _kill(running)
+        raise
     finally:
         timer.cancel()
     return exit_code
@@ -194,10 +197,11 @@ def _prepare_child() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-def _kill_group(group: int) -> None:
-    """Kill what a timed-out command had started: it might still do later what we are about to try again."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(group, signal.SIGKILL)
+def _kill(running: "sh.RunningCommand") -> None:
+    """Kill a command, and what it had started: it might still do later what we are about to try again."""
+    for kill, number in ((os.killpg, running.pgid), (os.kill, running.pid)):  # it may have left its group
+        with contextlib.suppress(ProcessLookupError):
+            kill(number, signal.SIGKILL)
 
 
 _ERRORS = {

@@ -1,12 +1,14 @@
 """Batch commands: how they are rendered, run, and told apart by what they answer; small real programs play them."""
 
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import jinja2
 import pytest
+import sh
 
 from batch_adapters.adapter import OK, Answer, BatchError, Command, Garbled, Meaning, Postponed, Refused, Unreachable
 from batch_adapters.running import commands as running
@@ -178,6 +180,40 @@ def test_a_program_that_hangs_is_given_up_with_all_that_it_started(program: Prog
         with pytest.raises(TimedOut, match=rf"did not answer within {timeout:g} s"):
             run_command(Command((program(script),), timeout=timeout), {})
     wait_until(lambda: is_gone(int(child.read_text())))
+
+
+LEAVES_ITS_GROUP = """
+import os, signal, sys, time
+other = os.fork() or time.sleep(3600)
+os.setpgid(other, other)
+os.setpgid(0, other)
+os.kill(other, signal.SIGKILL)
+open(sys.argv[1], "w").close()
+time.sleep(3600)
+"""
+
+
+def test_a_program_that_leaves_its_process_group_is_given_up_as_well(tmp_path: Path) -> None:
+    timeout = 0.1
+    while not (tmp_path / "left").exists():
+        timeout *= 2
+        with pytest.raises(TimedOut):
+            run_command(Command((sys.executable, "-c", LEAVES_ITS_GROUP, str(tmp_path / "left")), timeout=timeout), {})
+
+
+def test_a_command_ends_with_the_patience_of_who_waits_for_it(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pid = tmp_path / "pid"
+
+    def lose_patience(_: sh.RunningCommand) -> None:
+        wait_until(pid.exists)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sh.RunningCommand, "wait", lose_patience)
+    with pytest.raises(KeyboardInterrupt):
+        run_command(Command((program(f"echo $$ >{pid}.new; mv {pid}.new {pid}; exec sleep 3600"),)), {})
+    wait_until(lambda: is_gone(int(pid.read_text())))
 
 
 def test_a_command_dies_with_the_process_that_waits_for_it(program: Program, tmp_path: Path) -> None:

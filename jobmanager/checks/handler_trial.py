@@ -22,7 +22,14 @@ from jobmanager.completion.collection import read_last_output
 from jobmanager.database.grid_job import GridJob
 from jobmanager.requests.acceptance import check_steps
 from jobmanager.requests.attributes import BadRequest, Given
-from jobmanager.requests.job_types import HANDLER_FAILURES, HandlerError, blaming
+from jobmanager.requests.job_types import (
+    HANDLER_FAILURES,
+    HandlerError,
+    Interrupted,
+    blaming,
+    render_failure,
+    render_value,
+)
 from jobmanager.requests.request_handler import check_errors, count_local_jobs, find_steps, make_adapter
 from jobmanager.requests.time_limit import HandlerHung, limited
 from jobmanager.run_grid_job import cut_grid_job
@@ -174,10 +181,10 @@ def _compare_commands(first: Trial, second: Trial) -> Finding:
 def find_command_fault(words: object) -> str:
     """What is wrong with a command line; empty where nothing is."""
     if isinstance(words, str | bytes) or not isinstance(words, Sequence):
-        return f"{words!r}, which is no list of words"
+        return f"{render_value(words)}, which is no list of words"
     strange = [word for word in words if not isinstance(word, str)]
     if strange:
-        return f"{strange[0]!r} among the words, which is no text: str(...) makes it one"
+        return f"{render_value(strange[0])} among the words, which is no text: str(...) makes it one"
     if not words or not words[0]:
         return "no program"
     if any("\0" in word for word in words):
@@ -305,9 +312,11 @@ def _ask_about_lines(trial: Trial, lines: Sequence[str]) -> tuple[dict[str, Phas
                 if answer is not None:
                     phase = check_phase(answer)
                     told[phase.name] = phase
+    except Interrupted:
+        raise
     except HANDLER_FAILURES as error:
         shown = repr(line) if len(line) <= _LONGEST_SHOWN else f"{line[:_LONGEST_SHOWN]!r}…"
-        text = f"getPhaseOfLine about the line {shown}: {type(error).__name__}: {error}"
+        text = f"getPhaseOfLine about the line {shown}: {render_failure(error)}"
         return told, [Finding(Level.FAULT, text, "give an adapters.Phase, or None: it is asked about every line")]
     return told, []
 
@@ -333,10 +342,12 @@ def _describe_summary(trial: Trial, output: Path) -> Finding:
     try:
         with limited(trial.account.configuration.handlers.time_limit):
             summary = trial.adapter.getSummary([output] if output.is_dir() else [])
+    except Interrupted:
+        raise
     except HANDLER_FAILURES as error:
-        text = f"getSummary failed: {type(error).__name__}: {error}"
+        text = f"getSummary failed: {render_failure(error)}"
         return Finding(Level.FAULT, text, "outputs may be missing or torn: it must bear that")
     words = [*summary.keys(), *summary.values()] if isinstance(summary, Mapping) else [None]
     if not all(isinstance(word, str) for word in words):
-        return Finding(Level.FAULT, f"getSummary gave {summary!r}", "give a dict from text to text")
+        return Finding(Level.FAULT, f"getSummary gave {render_value(summary)}", "give a dict from text to text")
     return Finding(Level.GOOD, "summary: " + (", ".join(f"{n}: {text}" for n, text in summary.items()) or "none"))

@@ -5,6 +5,7 @@ import signal
 import sys
 from collections.abc import Callable
 from functools import partial
+from types import FrameType
 
 from jobmanager.commands import cli
 
@@ -19,6 +20,13 @@ def main(argv: list[str]) -> int:
     return _run_apart(f"samgrid {argv[0]}", partial(cli.main, argv))
 
 
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    from jobmanager.requests.job_types import Interrupted
+
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # pressed again, it ends code that does not hear of it
+    raise Interrupted
+
+
 def _run_apart(name: str, run: Callable[[], int]) -> int:
     """Run a command in a child: an experiment's code may end the process that it runs in, and somebody must say so."""
     heard, said = os.pipe()
@@ -27,6 +35,7 @@ def _run_apart(name: str, run: Callable[[], int]) -> int:
         from batch_adapters.running.commands import die_with_parent
 
         die_with_parent()
+        signal.signal(signal.SIGINT, _interrupt)
         try:
             return run()
         finally:

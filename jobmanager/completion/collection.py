@@ -18,7 +18,7 @@ from jobmanager.completion.proof import ask_for_causes, prove_ends
 from jobmanager.database.database import Database
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob
-from jobmanager.requests.job_types import HANDLER_FAILURES, HandlerError
+from jobmanager.requests.job_types import HANDLER_FAILURES, HandlerError, render_failure
 from jobmanager.requests.request_handler import make_adapter
 from jobmanager.requests.time_limit import MOST_DEATHS, HandlerHung, asking
 from jobmanager.site.account import Account
@@ -271,8 +271,8 @@ def _ask_for_summary(account: Account, job: GridJob) -> tuple[Mapping[str, str],
             summary = adapter.getSummary(_find_outputs(account, job.job_id))
             return {str(name): str(text) for name, text in summary.items()}, ""
     except HANDLER_FAILURES as error:
-        logger.warning("%s no summary: %s: %s", job.job_id, type(error).__name__, error)
-        return {}, f"{type(error).__name__}: {error}"
+        logger.warning("%s no summary: %s", job.job_id, render_failure(error))
+        return {}, render_failure(error)
 
 
 def _find_outputs(account: Account, job_id: str) -> list[Path]:

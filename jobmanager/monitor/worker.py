@@ -73,7 +73,7 @@ def do_task(account: Account, task: Task, subject: str) -> int:
             follow_credentials(account)
         elif task is Task.REPORTS:
             os.close(open_folder(account.places.grid_job(subject)))
-            _log_to(account.places.log(subject))
+            _log_to(account.places.log(subject), subject)
             read_reports(account, subject)
         else:
             _do_task_of_grid_job(account, task, subject)
@@ -129,7 +129,7 @@ def _do_task_of_grid_job(account: Account, task: Task, grid_job: str) -> None:
     if not account.database.grid_jobs.has(grid_job):
         return  # it was removed since the monitor looked
     _open_folders(account.places, grid_job)
-    _log_to(account.places.log(grid_job))
+    _log_to(account.places.log(grid_job), grid_job)
     # A worker may outlive the monitor that started it.
     with locked(account.places.worker_lock(grid_job)) as lock:
         if lock is None:
@@ -141,7 +141,7 @@ def _do_task_of_grid_job(account: Account, task: Task, grid_job: str) -> None:
             _read_last_reports(account, grid_job)
             remove_half_made(account, grid_job)
             # The grid job's log goes into the tar, so nothing may be added to it any more.
-            _log_to(None)
+            _log_to(None, grid_job)
             collect = collect_steps if is_structured else collect_grid_job
             collect(account, grid_job)
             return
@@ -220,7 +220,7 @@ def _read_last_reports(account: Account, grid_job: str) -> None:
         logger.warning("%s reports cannot be read: %s", grid_job, error)
 
 
-def _log_to(path: Path | None) -> None:
+def _log_to(path: Path | None, grid_job: str = "") -> None:
     """Log into a file of the grid job, or to stderr."""
     handler: logging.Handler
     if path is None:
@@ -231,5 +231,5 @@ def _log_to(path: Path | None) -> None:
         except OSError as error:
             handler = logging.StreamHandler()
             print(f"{path} takes no log: {error.strerror}", file=sys.stderr)
-    log_to(handler)
+    log_to(handler, grid_job)
     logging.getLogger("sh").setLevel(logging.WARNING)

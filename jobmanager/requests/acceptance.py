@@ -43,11 +43,12 @@ from jobmanager.requests.credentials import (
     read_content,
 )
 from jobmanager.requests.datasets import Datasets, keep_lists
-from jobmanager.requests.job_types import HandlerError, blaming
+from jobmanager.requests.job_types import HandlerError, blaming, read_texts
 from jobmanager.requests.request_handler import (
     check_errors,
     count_local_jobs,
     find_handler,
+    find_size,
     find_steps,
     read_adapter,
     refuse_faults,
@@ -175,9 +176,7 @@ def prepare_grid_job(account: Account, given: Given, folder: Path, first: GridJo
         count = count_local_jobs(adapter)
         seed = adapter.request.get("seed") or random.Random(job_id).randint(1, HIGHEST_SEED)
         digest = _find_digest(adapter.sweep, first) if adapter.sweep else None
-        with blaming(f"handler {adapter.jobType}"):
-            size = adapter.getSize()
-        job.put_slices(count, size, seed, digest)
+        job.put_slices(count, find_size(adapter), seed, digest)
     job.listed_datasets = datasets.known
     job.repeats = first.job_id if first else None
     job.name = adapter.request["name"]
@@ -189,7 +188,7 @@ def prepare_grid_job(account: Account, given: Given, folder: Path, first: GridJo
     named = {name: adapter.request[name] for name in KINDS if adapter.request[name]}
     job.put_credentials(CredentialEntry(name, str(path)) for name, path in named.items())
     with blaming(f"handler {adapter.jobType}"):
-        warnings = list(adapter.findWarnings())
+        warnings = read_texts("findWarnings", adapter.findWarnings())
     for warning in (*warnings, *_find_sweep_warnings(adapter), *_find_retry_warnings(adapter.request)):
         logger.warning("%s", warning)
     return job

@@ -5,6 +5,7 @@ import inspect
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from types import ModuleType
 
@@ -27,11 +28,17 @@ ENTRY_POINT_GROUP = "samgrid.handlers"
 HANDLER_FAILURES = (BaseException,)
 """What an experiment's code may raise: it must end nobody who runs it, and no check of it well."""
 
+_LONGEST_WORDS = 2000
+_MOST_TEXTS = 1000
 _KINDS_OF_FAULT = "it needs a jobType, prepareWorkArea and getCommandAndArguments"
 
 
 class TooLong(BaseException):
     """Raised inside a handler that has not come to an end; no code that catches every `Exception` catches this."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Raised where a person presses Ctrl-C: a KeyboardInterrupt that a handler raises by itself is its fault."""
 
 
 class HandlerError(UserError):
@@ -43,10 +50,39 @@ def blaming(what: str) -> Iterator[None]:
     """Whatever an experiment's code raises in the block is a HandlerError whose message begins with ``what``."""
     try:
         yield
-    except (BadRequest, HandlerError, TooLong):
+    except (BadRequest, HandlerError, Interrupted, TooLong):
         raise
     except HANDLER_FAILURES as error:
-        raise HandlerError(f"{what}: {type(error).__name__}: {error}".rstrip(": ")) from error
+        raise HandlerError(f"{what}: {render_failure(error)}") from error
+
+
+def render_failure(error: BaseException) -> str:
+    """What an experiment's code has raised, for people, however strange or long its words are."""
+    try:
+        return f"{type(error).__name__}: {str(error)[:_LONGEST_WORDS]}".rstrip(": ")
+    except HANDLER_FAILURES:
+        return f"{type(error).__name__}, which fails when it is to be shown"
+
+
+def render_value(value: object) -> str:
+    """The same of what it gives."""
+    try:
+        return repr(value)[:_LONGEST_WORDS]
+    except HANDLER_FAILURES:
+        return f"a {type(value).__name__}, which fails when it is to be shown"
+
+
+def read_texts(method: str, answer: Iterable[object]) -> list[str]:
+    """The sentences that a handler's method gives.
+
+    :raises TypeError: it gives something else.
+    """
+    if isinstance(answer, str | bytes):
+        raise TypeError(f"{method} gave one text, not a list of sentences")
+    texts = list(islice(answer, _MOST_TEXTS))
+    if strange := [text for text in texts if not isinstance(text, str)]:
+        raise TypeError(f"{method} gave {strange[0]!r}, which is no text")
+    return [str(text)[:_LONGEST_WORDS] for text in texts]
 
 
 def find_job_type(name: str, site_modules: Sequence[str]) -> type[JobAdapter]:

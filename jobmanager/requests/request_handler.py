@@ -30,7 +30,7 @@ from jobmanager.requests.attributes import (
     read_site_values,
 )
 from jobmanager.requests.datasets import Datasets
-from jobmanager.requests.job_types import HandlerError, blaming, find_job_type
+from jobmanager.requests.job_types import HandlerError, blaming, find_job_type, read_texts
 from jobmanager.site.account import Account
 
 _LONGEST_NAME = 200
@@ -115,8 +115,7 @@ def count_local_jobs(adapter: JobAdapter) -> int:
     """
     with blaming(f"handler {adapter.jobType}"):
         try:
-            size = adapter.getSize()
-            _check_number(adapter, "getSize", 1 if size is None else size)
+            size = find_size(adapter)
             count = adapter.getNumSubmissionTimes() if adapter.sweep is None else _count_rows(adapter, adapter.sweep)
             _check_number(adapter, "getNumSubmissionTimes", count)
         except TooLarge as error:
@@ -124,6 +123,17 @@ def count_local_jobs(adapter: JobAdapter) -> int:
     if count < 1 or (size is not None and count > size):
         raise HandlerError(f"handler {adapter.jobType} asks for {count} local jobs for a size of {size}")
     return count
+
+
+def find_size(adapter: JobAdapter) -> int | None:
+    """The grid job's size in events, as the handler says it.
+
+    :raises HandlerError: it is no number.
+    """
+    with blaming(f"handler {adapter.jobType}"):
+        size = adapter.getSize()
+        _check_number(adapter, "getSize", 1 if size is None else size)
+    return size
 
 
 def _count_rows(adapter: JobAdapter, sweep: Sweep) -> int:
@@ -137,6 +147,8 @@ def _check_number(adapter: JobAdapter, method: str, number: object) -> None:
     """A document has no other numbers, and no part of a local job can be submitted."""
     if type(number) is not int:
         raise HandlerError(f"handler {adapter.jobType}: {method} gave {number!r}, which is no whole number")
+    if abs(number) >= 1 << 63:
+        raise HandlerError(f"handler {adapter.jobType}: {method} gave a number of {number.bit_length()} bits")
 
 
 def refuse_faults(adapter: JobAdapter, faults: list[str]) -> None:
@@ -163,9 +175,7 @@ def check_errors(adapter: JobAdapter) -> None:
 def _find_faults(adapter: JobAdapter) -> list[str]:
     """The handler's word and the common attributes'."""
     with blaming(f"handler {adapter.jobType}"):
-        faults = list(adapter.checkErrors())
-        if strange := [fault for fault in faults if not isinstance(fault, str)]:
-            raise TypeError(f"checkErrors gave {strange[0]!r}, which is no text")
+        faults = read_texts("checkErrors", adapter.checkErrors())
     faults += [
         f"environment: {name!r} is no variable's name: it takes letters, digits and underscores"
         for name, _ in adapter.request["environment"]

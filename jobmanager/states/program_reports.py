@@ -17,7 +17,7 @@ from lxml import etree
 from adapters import JobAdapter
 from adapters import Phase as HandlerPhase
 from jobmanager.database.local_job import LocalJob
-from jobmanager.requests.job_types import HANDLER_FAILURES, HandlerError
+from jobmanager.requests.job_types import HANDLER_FAILURES, HandlerError, render_failure
 from jobmanager.requests.time_limit import MOST_DEATHS, MOST_HANGS, HandlerHung, asking
 from jobmanager.site.account import Account
 from jobmanager.states.changes import put_local_jobs
@@ -194,7 +194,7 @@ class _Reader:
             self._has_hung = True
             raise HandlerError(f"getPhaseOfLine: {error}") from error
         except HANDLER_FAILURES as error:  # an experiment's code
-            raise HandlerError(f"getPhaseOfLine: {type(error).__name__}: {error}") from error
+            raise HandlerError(f"getPhaseOfLine: {render_failure(error)}") from error
         return list(phases.values())
 
 

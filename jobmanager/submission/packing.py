@@ -11,7 +11,7 @@ from pathlib import Path
 from adapters import BadSweep, JobAdapter, PlannedJob, RequestFile, Sweep, TooLarge, UnusableFile, copy_files
 from jobmanager.database.grid_job import GridJob
 from jobmanager.requests.credentials import KINDS
-from jobmanager.requests.job_types import HANDLER_FAILURES, HandlerError, TooLong
+from jobmanager.requests.job_types import HANDLER_FAILURES, HandlerError, Interrupted, TooLong, render_failure
 from jobmanager.requests.request_handler import MOST_LETTERS, run_directory
 from jobmanager.requests.time_limit import asking
 from jobmanager.site.account import Account, find_batch_adapter
@@ -83,6 +83,7 @@ def find_entries(adapter: JobAdapter, job: GridJob, local_jobs: Sequence[Planned
     :raises SandboxRefused: there were other rows, or files, when the request was accepted.
     """
     with _blaming(adapter):
+        _check_environment(adapter.getEnvironment())
         return _find_entries(adapter, job, local_jobs)
 
 
@@ -91,14 +92,14 @@ def _blaming(adapter: JobAdapter) -> Iterator[None]:
     """What goes wrong within is the handler's fault, or its request's."""
     try:
         yield
-    except (OSError, SandboxRefused, TooLong):
+    except (OSError, SandboxRefused, Interrupted, TooLong):
         raise  # a full disk, say: the handler is not to blame
     except (BadSweep, TooLarge, UnusableFile) as error:
         raise SandboxRefused(str(error)) from error
     except HANDLER_FAILURES as error:  # whatever an experiment's handler does
         # For the grid job's log: a person who is waiting gets the one line.
         logger.info("%s's handler failed", adapter.jobType, exc_info=True)
-        raise HandlerError(f"handler {adapter.jobType}: {type(error).__name__}: {error}".rstrip(": ")) from error
+        raise HandlerError(f"handler {adapter.jobType}: {render_failure(error)}") from error
 
 
 def _find_entries(adapter: JobAdapter, job: GridJob, local_jobs: Sequence[PlannedJob]) -> list[LocalJobEntry]:

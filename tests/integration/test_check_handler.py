@@ -215,3 +215,12 @@ def test_a_handler_that_ends_the_process_is_told_by_the_one_above(
     done = samgrid(*[str(tmp_path / word) if "." in word else word for word in words])
     sentence = "a handler's code has ended the process that asked it, with exit status 0"
     assert (done.returncode, done.stderr) == (1, f"samgrid {words[0]}: {sentence}\n")
+
+
+def test_who_presses_ctrl_c_while_a_handler_is_asked_is_obeyed_at_once(samgrid: Samgrid, tmp_path: Path) -> None:
+    press = "import os, signal, time\n    os.kill(os.getpid(), signal.SIGINT)\n    time.sleep(3600)"
+    handler = write_handler(tmp_path, more=f"def checkErrors(self):\n    {press}")
+    (tmp_path / "r.rsl").write_text("&(samgrid_type=sample)(events=3)")
+    samgrid = replace(samgrid, settings={"SAMGRID_HANDLERS_MODULES": str(handler)})
+    done = samgrid("submit", str(tmp_path / "r.rsl"))
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

@@ -248,9 +248,27 @@ def fail_by(error: BaseException) -> Callable[..., object]:
     return fail
 
 
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
+class Unprintable:
+    def __repr__(self) -> str:
+        raise SystemExit(3)
+
+
 @pytest.mark.parametrize(
     ("method", "answer", "words"),
     [
+        ("checkErrors", fail_by(Unspeakable()), "Unspeakable, which fails when it is to be shown$"),
+        ("checkErrors", fail_by(ValueError("x" * 1_000_000)), "ValueError: x{2000}$"),
+        ("checkErrors", lambda self: "one", "TypeError: checkErrors gave one text, not a list of sentences"),
+        ("findWarnings", lambda self: "one", "TypeError: findWarnings gave one text, not a list of sentences"),
+        ("findWarnings", lambda self: [Unprintable()], "SystemExit: 3"),
+        ("getSize", lambda self: 10**5000, "getSize gave a number of 16610 bits"),
+        ("getNumSubmissionTimes", lambda self: 10**5000, "getNumSubmissionTimes gave a number of 16610 bits"),
+        ("prepareWorkArea", fail_by(Unspeakable()), "Unspeakable, which"),
         ("checkErrors", fail_by(KeyboardInterrupt()), "KeyboardInterrupt"),
         ("checkErrors", fail_by(GeneratorExit()), "GeneratorExit"),
         ("checkErrors", fail_by(Own("mine")), "Own: mine"),
@@ -273,6 +291,12 @@ def test_whatever_a_handler_raises_or_gives_is_one_line(
     monkeypatch.setattr(CommandAdapter, method, answer)
     with pytest.raises(HandlerError, match=f"^handler command: {words}"):
         run_grid_job(account, accept_grid_job(account, REQUEST, Path("/")))
+
+
+def test_a_dry_run_asks_for_the_variables(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CommandAdapter, "getEnvironment", lambda self: {"A": 1})
+    with pytest.raises(HandlerError, match="getEnvironment gave 1, which is no text"):
+        find_command_lines(account, REQUEST, Path("/"))
 
 
 def test_a_handler_may_not_declare_what_every_job_type_has(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """What a worker says in the grid job's own log before it works."""
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -87,3 +88,18 @@ def test_nothing_is_written_where_the_folder_of_a_grid_job_is_a_link(
     assert worker.do_task(account, task, JOB) == TRY_LATER
     assert f"{account.places.grid_job(JOB)}: no folder, or a link to one" in capsys.readouterr().err
     assert list((tmp_path / "theirs").iterdir()) == []
+
+
+def test_what_is_logged_by_who_does_not_know_the_grid_job_names_it(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_grid_job(account)
+
+    def begin(account: Account, grid_job: str) -> None:
+        logging.getLogger("elsewhere").warning("no room on %s", "disk")
+        logging.getLogger("here").warning("%s packed", grid_job)
+
+    monkeypatch.setattr(worker, "run_grid_job", begin)
+    assert worker.do_task(account, Task.SUBMIT, JOB) == 0
+    said = [line.split(" ", 2)[2] for line in account.places.log(JOB).read_text().splitlines()]
+    assert said == [f"{JOB} no room on disk", f"{JOB} packed"]

@@ -36,6 +36,9 @@ SWEEP = (PARAMETERS, SPLIT_FILES, FILES_PER_LOCAL_JOB)
 _MOST_BYTES = 16_000_000
 _MOST_ROWS = 1_000_000
 """No site permits more local jobs, and 16 MB of short rows would need gigabytes of memory."""
+_MOST_NAMES = 1000
+_MOST_DESCENTS = 2
+"""Each ``**`` goes through all the folders that the one before has found."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}", re.ASCII)
 
 Row = Mapping[str, Sequence[str]]
@@ -139,6 +142,8 @@ def _find_files(pattern: RequestFile) -> list[str]:
 
     # Without ./ and //, so that it is the end of the path.
     name = str(PurePosixPath(pattern.name))
+    if PurePosixPath(name).parts.count("**") > _MOST_DESCENTS:
+        raise BadSweep(f"split_files: {pattern.name!r} has ** more than {_MOST_DESCENTS} times")
     folder = str(pattern.path).removesuffix(name) if pattern.travels else ""
     # The request's folder is not a pattern, whatever its name; Path.glob cannot escape it.
     found = list(islice(glob.iglob(glob.escape(folder) + name, recursive=True), _MOST_ROWS + 1))  # noqa: PTH207
@@ -244,6 +249,8 @@ def _render_value(name: str, value: object, line: int) -> str:
 
 
 def _check_names(names: Sequence[str], line: int) -> None:
+    if len(names) > _MOST_NAMES:
+        raise BadSweep(f"line {line} has {len(names)} names, and {_MOST_NAMES} are the most")
     strange = [name for name in names if not _NAME.fullmatch(name)]
     if strange or not names:
         raise BadSweep(f"line {line}: {(strange or [''])[0][:40]!r} is no name of a column: letters, digits, _ . -")

@@ -40,6 +40,7 @@ def test_numbers_in_json_keep_their_digits() -> None:
         ("a,b\n1,2\n3\n", "line 3 has 1 values for 2 names"),
         ("a,a\n1,2\n", "line 1 has a name twice: a, a"),
         ("a,1 b\n1,2\n", "line 1: '1 b' is no name of a column"),
+        ("a," * 1000 + "a\n1\n", "line 1 has 1001 names, and 1000 are the most"),
         ('a\n"open', "line 2: unexpected end of data"),
         ("a\n\0", "NUL"),
         ('{"a": 1}\n{"b": 1}', "line 2 has other names than the first: b"),
@@ -129,6 +130,7 @@ def test_files_are_shared_out_in_the_order_of_patterns_and_names(
     [
         (["data/*.lhe"], None, r"split_files: no file is called 'data/\*.lhe' in "),
         (["data/deep"], None, "no file is called"),
+        (["**/**/data/**/*"], None, r"'\*\*/\*\*/data/\*\*/\*' has \*\* more than 2 times"),
         (["data/*"], "points.csv", "do not go together"),
         ([], "points.csv", "parameters: 'points.csv' cannot be read: No such file"),
         ([], "data", "parameters: 'data' cannot be read: Is a directory"),

@@ -221,9 +221,13 @@ def atomic_write(target: Path) -> Iterator[Callable[[bytes], None]]:
         yield write
         os.fsync(descriptor)
         temporary.replace(target)
+        # In a folder where others can write, they may have put theirs in the place of what we have written.
+        if not os.path.samestat(os.fstat(descriptor), target.lstat()):
+            raise OSError(errno.EEXIST, "somebody has put something else in its place", str(temporary))
         sync_folder(target.parent)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
         # The error may be about another file, which the block was reading.
         other = f": {error.filename}" if error.filename not in (None, str(temporary)) else ""
         raise SandboxError(f"{target} could not be written: {error.strerror}{other}") from error

@@ -157,6 +157,19 @@ def test_a_file_of_another_account_is_not_written_into(tmp_path: Path, monkeypat
     os.close(open_own(tmp_path / "new"))
 
 
+@pytest.mark.parametrize("make", [Path.touch, *TRAPS])
+def test_what_others_put_in_the_place_of_a_file_while_it_is_written_is_no_success(
+    tmp_path: Path, make: Callable[[Path], object]
+) -> None:
+    def swap(temporary: Path) -> None:
+        temporary.rename(tmp_path / "stolen")
+        make(temporary)
+
+    target = tmp_path / "backup.tar"
+    with pytest.raises(SandboxError, match="somebody has put something else in its place"), atomic_write(target):
+        swap(tmp_path / "backup.tar.tmp")
+
+
 def test_a_file_that_has_another_name_is_not_cut(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("precious")
     os.link(tmp_path / "precious", tmp_path / "backup.tar.tmp")

@@ -1,6 +1,6 @@
-"""A grid job becomes local jobs: the six steps of the JIM manifesto, in its order.
+"""Turns a grid job into local jobs, in the six steps of the JIM manifesto.
 
-A worker process runs them in the background, as often as it takes: what an earlier worker has done, stays done.
+A worker process runs them in the background, repeatedly if necessary: what an earlier worker has done stays done.
 """
 
 import logging
@@ -33,33 +33,33 @@ def run_grid_job(account: Account, job_id: str) -> None:
     :raises OSError, SandboxError, DatabaseError, Unreachable: it cannot be run now.
     """
     job = account.database.grid_jobs.get(job_id)
-    # 1. Check for errors: again, because files may have gone since the request was accepted, until all is packed.
+    # 1. Check for errors again, until all is packed, because files may have been removed since the acceptance.
     with asking(account, job_id, "check").limited():
         adapter = make_adapter(account, job.request(), job.request_folder, job_id)
         if not account.places.driver(job_id).exists():
             check_errors(adapter)
-    # 2. The number of local jobs: getNumSubmissionTimes was asked when the request was accepted, and that holds.
+    # 2. The number of local jobs: fixed at the acceptance, by getNumSubmissionTimes.
     local_jobs = cut_grid_job(job)
     bring_credentials(account, job_id)
     # 3. and 4. Command lines and work area, packed once for all of them.
     if not account.places.driver(job_id).exists():
         note_staging(account.database, job_id)
     pack_sandbox(account, job, adapter, local_jobs)
-    # 5. and 6. Submit the right number of times. The local jobs are in the database before, each under the token of
-    # its submission, and get the batch system's id after: so none is ever submitted twice. What failed since is new.
+    # 5. and 6. Submit the right number of times. Each local job is in the database with its submission's token before,
+    # and gets the batch system's id afterwards, so that none is submitted twice. Failed ones get a new attempt.
     indexes = set(job.indexes)
     create_local_jobs(account.database, job, [local_job for local_job in local_jobs if local_job.index in indexes])
     try:
         judge_failures(account, job_id)
     finally:
-        # That nobody says why others ended keeps none from being submitted.
+        # An unknown cause of one end must not prevent other submissions.
         submit_local_jobs(account, job, adapter.request)
 
 
 def find_command_lines(account: Account, given: Given, folder: Path) -> list[str]:
-    """A line for each local job that a request would become, with the variables that are its own; or for each step.
+    """A line for each local job of a request, with its own variables; or for each step.
 
-    :raises BadRequest, HandlerError: as it would be refused.
+    :raises BadRequest, HandlerError: the request would be refused.
     """
     with limited(account.configuration.handlers.time_limit):
         job = prepare_grid_job(account, given, folder)
@@ -80,9 +80,9 @@ def _render_entry(entry: LocalJobEntry) -> str:
 
 
 def cut_grid_job(job: GridJob) -> list[PlannedJob]:
-    """The local jobs that a grid job is cut into, the same whenever they are asked for.
+    """The local jobs of a grid job, always the same.
 
-    A repetition of some of them has their command lines all: a line of the table is found by its number.
+    A partial repetition has command lines for all of them, too, because they are found by number.
     """
     count = job.slice_count
     if job.size_and_seed is None:

@@ -1,6 +1,6 @@
-"""Sequences of grid jobs: which steps begin next, what they read of the steps before, and one output tar of all.
+"""Structured grid jobs: starts their steps, gives them the outputs of earlier steps, and joins all outputs in one tar.
 
-A step is an ordinary grid job; only what joins the steps is here.
+Each step is an ordinary grid job with its own local jobs.
 """
 
 import logging
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 def advance_grid_job(account: Account, job_id: str) -> None:
-    """Begin the steps of a structured grid job that are due, each once: it and the grid job are written together.
+    """Begin the due steps of a structured grid job, each once: step and parent are written in one transaction.
 
     :raises BadRequest, HandlerError: it can never be run.
     :raises OSError, SandboxError, DatabaseError: not now.
@@ -52,7 +52,7 @@ def _begin_step(account: Account, parent: GridJob, name: str) -> None:
     child = _prepare_step(account, parent, name)
     with database.transaction():
         parent = database.grid_jobs.get(job_id)
-        # Cancelled meanwhile, or begun by a worker that has outlived its monitor.
+        # The parent was cancelled meanwhile, or another worker, left by an earlier monitor, has begun the step.
         if name not in _find_due(database, parent):
             return
         parent.begin_step(name, child.job_id)
@@ -62,9 +62,9 @@ def _begin_step(account: Account, parent: GridJob, name: str) -> None:
 
 
 def _prepare_step(account: Account, parent: GridJob, name: str) -> GridJob:
-    """The document of the grid job that a step becomes.
+    """The document of a step's grid job.
 
-    :raises BadRequest, HandlerError: naming the step.
+    :raises BadRequest, HandlerError: the message names the step.
     """
     with asking(account, parent.job_id, "check").limited():
         adapter = make_adapter(account, parent.request(), parent.request_folder, parent.job_id)
@@ -91,7 +91,7 @@ def _prepare_step(account: Account, parent: GridJob, name: str) -> GridJob:
 
 
 def _bring_input(account: Account, parent: GridJob, step: Step) -> Path:
-    """The folder with what the local jobs of an earlier step left in ``output``, a folder for each that succeeded."""
+    """Unpack the ``output`` folders of an earlier step's successful local jobs; the folder with them."""
     earlier = next(entry.grid_job for entry in parent.steps if entry.name == step.input_step)
     if earlier is None:
         raise HandlerError(f"step {step.name} reads {step.input_step}, which has not begun")
@@ -106,7 +106,7 @@ def _bring_input(account: Account, parent: GridJob, step: Step) -> Path:
 
 
 def cancel_steps(account: Account, job_id: str) -> None:
-    """Want those steps ended that have begun; the monitor sees to each of them as to any grid job."""
+    """Request the end of all steps that have begun; the monitor then cancels each as any grid job."""
     database = account.database
     parent = database.grid_jobs.get(job_id)
     for entry in parent.steps:
@@ -115,11 +115,11 @@ def cancel_steps(account: Account, job_id: str) -> None:
 
 
 def collect_steps(account: Account, job_id: str) -> None:
-    """Gather the outputs of a structured grid job whose steps have ended, or never begin, and put its final state.
+    """Gather the outputs of a structured grid job whose steps have ended or never begin, and set its final state.
 
-    Done again after a crash, it writes the same bytes.
+    After a crash, this can be repeated, and writes the same bytes.
 
-    :raises SandboxError, OSError, DatabaseError: not now; nothing half-made stays.
+    :raises SandboxError, OSError, DatabaseError: not now; nothing incomplete is left.
     """
     database, places = account.database, account.places
     parent = database.grid_jobs.get(job_id)
@@ -141,7 +141,7 @@ def collect_steps(account: Account, job_id: str) -> None:
 
 
 def judge_steps(parent: GridJob, children: Mapping[str, GridJob]) -> Verdict:
-    """DONE where all steps are; ``children``: the grid jobs of the steps that have begun, by the steps' names."""
+    """DONE if all steps are; ``children``: the grid jobs of the steps that have begun, by step."""
     if parent.cancelled:
         return State.FAILED, parent.reason
     is_done = len(children) == len(parent.steps) and all(child.state is State.DONE for child in children.values())

@@ -1,9 +1,9 @@
-"""A backup: one tar of an account's state, made while everything runs, from which `restoring` makes a state folder.
+"""Writes a backup: one tar of an account's state, made while everything runs; `restoring` makes a state folder of it.
 
-The job database is copied first, each grid job's folder is read after that: what files have more than documents say is
-found again by those who read them. Where a grid job ends while its folder is read, its outputs move into its tar: then
-the folder is read once more, and its documents are taken as they are now. The embedded batch system's spool, locks,
-sockets and logs of processes are left out: they belong to what runs, and to this machine.
+The job database is copied first, then each grid job's folder is read: if files are newer than the documents, they will
+simply be read again. If a grid job ends while its folder is read, its outputs move into its tar. Then the folder is
+read once more, and its documents are copied again. The embedded batch system's spool, locks, sockets and logs of
+processes are left out, because they belong to running processes and to this machine.
 """
 
 import json
@@ -25,23 +25,23 @@ from sandbox.gather import MOST_HOLES, count_holes, render_too_sparse
 from sandbox.pack import FOLDER_FLAGS, Tar, is_executable, write_tar
 
 NOTE = "backup.json"
-"""The member that says of which folder of grid jobs the backup was made, and when."""
+"""The member that names the folder of grid jobs in the backup, and its time."""
 AGAIN = "again"
-"""The folder of grid jobs' folders that stand for those of the same name in ``jobs``."""
+"""The folder with grid jobs' folders that replace those of the same name in ``jobs``."""
 _OF_PROCESSES = (".lock", ".asked", ".tmp", "work-area")
-"""What names in a grid job's folder end with that are of use only to processes that run."""
+"""Endings of names in a grid job's folder that only running processes need."""
 
 
 class BackupError(UserError):
-    """A backup cannot be made or restored; one sentence for people, and nothing half-made is left."""
+    """A backup cannot be made or restored; the message says why, and nothing incomplete is left."""
 
 
 def write_backup(account: Account, file: Path) -> list[str]:
-    """Write the account's state into one tar, whole or not at all; what it does not hold, a sentence each.
+    """Write the account's state into one tar, completely or not at all; what is left out, a sentence each.
 
-    :raises BackupError: there is nothing to be kept, or the disk does not take it.
-    :raises DatabaseError: the job database cannot be read, or its copy not be written.
-    :raises OSError: something else than a file is in its place, or another account's folder beside it.
+    :raises BackupError: there is nothing to back up, or the disk is full.
+    :raises DatabaseError: the job database cannot be read, or not be copied.
+    :raises OSError: the target is no regular file, or a folder of another account is in the way.
     """
     if not account.places.database.exists():
         raise BackupError(f"there is no job database {account.places.database}: nothing to make a backup of")
@@ -62,9 +62,9 @@ def write_backup(account: Account, file: Path) -> list[str]:
 @contextmanager
 def _folder_beside(file: Path) -> Iterator[Path]:
     folder = file.with_name(f"{file.name}.database")
-    # Of one that was killed: whoever writes the file is alone.
+    # Left by a backup that was killed: only one process at a time writes the file.
     shutil.rmtree(folder, ignore_errors=True)
-    # Not into one that is there still: whose it is would read what we write.
+    # An existing folder may belong to somebody else, who could read what we write.
     folder.mkdir(mode=0o700)
     try:
         yield folder
@@ -73,7 +73,7 @@ def _folder_beside(file: Path) -> Iterator[Path]:
 
 
 def _naming(file: Path, write: Callable[[bytes], None]) -> Callable[[bytes], None]:
-    """Writes; that the disk does not take it is no fault of what is just being read."""
+    """Writes, and names the file in errors, so that they are not blamed on the file that is being read."""
 
     def write_or_tell(data: bytes) -> None:
         try:
@@ -85,7 +85,7 @@ def _naming(file: Path, write: Callable[[bytes], None]) -> Callable[[bytes], Non
 
 
 class _Backup:
-    """The tar as it grows. Every name is opened below its folder's descriptor, and no link is followed."""
+    """Builds the tar. Every name is opened relative to its folder's descriptor, and no link is followed."""
 
     def __init__(self, account: Account, copy: Database, tar: Tar) -> None:
         self._places, self._live, self._copy, self._tar = account.places, account.database, copy, tar
@@ -97,23 +97,23 @@ class _Backup:
         self._tar.add_bytes(NOTE, json.dumps(note).encode())
         for path in (self._places.notified, self._places.gram, self._places.withdrawn):
             self.add(path, path.name)
-        # A whole comes before its steps: so it never has ended where a step of it has not.
+        # A parent comes before its steps, so that it never has ended while a step has not.
         open_ids, ended_ids = [job.id for job in self._copy.grid_jobs.list_open()], self._copy.grid_jobs.list_ended()
         for job_id in [*open_ids, *ended_ids]:
             self.add(self._places.grid_job(job_id), f"jobs/{job_id}")
             if self._has_changed(job_id, job_id in open_ids):
                 self.add(self._places.grid_job(job_id), f"{AGAIN}/{job_id}")
-        # Its log is written into it.
+        # Closing merges its write-ahead log into the file.
         self._copy.close()
 
     def _has_changed(self, job_id: str, was_open: bool) -> bool:
-        """True where a grid job has ended since its documents were copied; then they are taken as they are now."""
+        """True if a grid job has ended since its documents were copied; then they are copied again."""
         with self._live.moment(), self._copy.transaction():
             if not self._live.grid_jobs.has(job_id):
                 self._copy.usage.keep(job_id)
                 self._copy.grid_jobs.delete(job_id)
             elif was_open:
-                with suppress(DamagedDocument):  # nothing changes of it until it is repaired
+                with suppress(DamagedDocument):  # it does not change until it is repaired
                     job = self._live.grid_jobs.get(job_id)
                     if job.state.is_final:
                         self._copy.grid_jobs.put(job)
@@ -122,7 +122,7 @@ class _Backup:
         return False
 
     def add(self, path: Path, member: str) -> None:
-        """Add a file or a folder; what is not there is none of it."""
+        """Add a file or a folder, if it exists."""
         with suppress(FileNotFoundError):
             folder = os.open(path.parent, FOLDER_FLAGS)
             try:
@@ -143,7 +143,7 @@ class _Backup:
                 self._add_link(folder, name, member)
             else:
                 self._leave_out(member, "no file, folder or link")
-        except FileNotFoundError:  # it has gone since
+        except FileNotFoundError:  # removed meanwhile
             return
         except OSError as error:
             self._leave_out(member, str(error.strerror))
@@ -162,7 +162,7 @@ class _Backup:
         descriptor = os.open(name, FOLDER_FLAGS, dir_fd=folder)
         try:
             self._tar.add_folder(member)
-            # Those who follow credentials know by the folder that there are some.
+            # The empty folder shows that the grid job has credentials.
             is_secret = member.count("/") == 2 and name == CREDENTIALS
             for inner in [] if is_secret else sorted(os.listdir(descriptor)):  # noqa: PTH208 a descriptor
                 if member.count("/") != 1 or not inner.endswith(_OF_PROCESSES):

@@ -1,9 +1,8 @@
-"""Removing grid jobs that have ended: their documents, and everything in their folders; a parent with its steps.
+"""Removes grid jobs that have ended, with all documents and files; a parent together with its steps.
 
-What their local jobs used goes on being counted by "samgrid usage" (`database/usage.py`).
-The folders are renamed and the documents are deleted in one transaction, so nobody can run the grid job again in
-between, and no step is left without its parent; then the renamed folders go. What a kill leaves behind goes with the
-next removal (`sweep`).
+"samgrid usage" still counts what their local jobs used (`database/usage.py`). In one transaction, the folders are
+renamed and the documents deleted, so that nobody can run the grid job again in between, and no step is left without its
+parent. Then the renamed folders are removed; if that is interrupted, the next removal does it (`sweep`).
 """
 
 import logging
@@ -28,21 +27,21 @@ from sandbox.files import remove_folder
 logger = logging.getLogger(__name__)
 
 GRAM_ASKS = 86_400
-"""Seconds for which the answer to GRAM's polls is kept after the end was told: its host may be down for a while."""
+"""Seconds for which the answer to GRAM's polls is kept after the end was reported: GRAM's host may be down."""
 
 
 class NotRemovable(UserError):
-    """The grid job must stay for now; the sentence says why and the way out."""
+    """The grid job cannot be removed now; the message says why, and what to do."""
 
 
 def remove_grid_job(account: Account, job_id: str) -> int:
-    """Remove one grid job, and its steps that no other grid job has; the bytes of their files.
+    """Remove one grid job, and its steps unless another grid job has them, too; the size of their files in bytes.
 
-    One that cannot be read any more is ended first.
+    If its document cannot be read, its local jobs are cancelled first.
 
     :raises NotRemovable: it has not ended, GRAM may still ask for it, or another grid job needs it.
-    :raises UnknownJob: there is no such grid job (any more).
-    :raises OSError: files could not be removed; they go with the next removal.
+    :raises UnknownJob: there is no such grid job.
+    :raises OSError: files could not be removed; the next removal does it.
     """
     database, places = account.database, account.places
     for part in check_removable(database, job_id):
@@ -52,7 +51,7 @@ def remove_grid_job(account: Account, job_id: str) -> int:
         parts = (*_find_own_steps(database, job_id), job_id)
         submitted = {part: batch for part in parts if (batch := _find_batch(database, part))}
         for part in parts:
-            with suppress(FileNotFoundError):  # a removal that was killed has come as far as this
+            with suppress(FileNotFoundError):  # renamed by a removal that was killed
                 places.grid_job(part).rename(places.removed(part))
             database.usage.keep(part)
             database.grid_jobs.delete(part)
@@ -63,26 +62,26 @@ def remove_grid_job(account: Account, job_id: str) -> int:
 
 
 def _find_batch(database: Database, job_id: str) -> str:
-    """The batch system on which a grid job has made submissions, from the index only; empty where it has made none."""
+    """The batch system on which a grid job has made submissions; empty if it has made none."""
     if database.local_jobs.last_token(job_id) is None:
         return ""
     return database.local_jobs.batch_systems(job_id)[0]
 
 
 def _forget(account: Account, batch: str, parts: Iterable[str]) -> None:
-    """Have a batch system forget what it keeps of removed grid jobs; where it does not, it takes room and no more."""
+    """Have a batch system delete what it keeps of removed grid jobs; if it does not, that only takes space."""
     try:
         find_batch_system(account, batch).forget(f"{part}-" for part in parts)
     except (BatchError, UnknownBatchSystem, BadAdapter, OSError) as error:
-        logger.warning("%s still keeps what has gone: %s", batch, error)
+        logger.warning("%s still keeps data of removed grid jobs: %s", batch, error)
 
 
 def measure_grid_job(account: Account, job_id: str) -> int:
-    """The bytes of the files that would go with it."""
+    """The size in bytes of the files that would be removed with it."""
     parts = (job_id, *_find_own_steps(account.database, job_id))
     folders = [account.places.grid_job(part) for part in parts]
     size = 0
-    # The list grows as folders are found: a deep tree must not end us. What we may not read is not counted.
+    # The list grows as folders are found, because a deep tree must not exhaust the stack.
     for folder in folders:
         with suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:
@@ -94,36 +93,36 @@ def measure_grid_job(account: Account, job_id: str) -> int:
 
 
 def _find_own_steps(database: Database, job_id: str) -> list[str]:
-    """The grid jobs that are steps of this one only: a repetition takes over those that were done."""
+    """The grid jobs that are steps of this one only: a repetition takes over steps that are done."""
     children = [step.grid_job for step in database.grid_jobs.steps(job_id).get(job_id, ())]
     return [child for child in children if child and database.grid_jobs.parents_of(child) == [job_id]]
 
 
 def sweep(account: Account) -> int:
-    """Remove what is left of removals that were killed, and what was removed long ago; the bytes of files."""
+    """Complete removals that were interrupted, and drop old usage records; the size of removed files in bytes."""
     with account.database.transaction():
         account.database.accounting.forget(time.time() - KEPT)
     size = 0
     for folder in account.places.all_removed():
-        # Its documents came back where they could not be deleted: it is removed with them, another time.
+        # The transaction was rolled back: the folder will be removed together with the documents.
         if account.database.grid_jobs.has(account.places.name_removed(folder)):
             continue
         try:
             size += remove_folder(folder)
         except OSError as error:
-            logger.warning("%s is left of a removal: %s", folder, error)
+            logger.warning("%s cannot be removed completely: %s", folder, error)
     return size
 
 
 def find_ended_before(database: Database, second: float) -> list[str]:
-    """The grid jobs that ended before a second, the eldest first; without steps, which go with their parents."""
+    """The grid jobs that ended before a second, the oldest first; without steps, which go with their parents."""
     ended = _read_some(database, database.grid_jobs.list_ended())
     old = [job.job_id for job in ended if job.ended is not None and read_time(job.ended) < second]
     return [job_id for job_id in old if not database.grid_jobs.parents_of(job_id)]
 
 
 def _read_some(database: Database, job_ids: Iterable[str]) -> Iterator[GridJob]:
-    """Those that can be read: what another grid job's document said before it was damaged, nobody knows."""
+    """These grid jobs, without those that cannot be read."""
     for job_id in job_ids:
         try:
             yield database.grid_jobs.get(job_id)
@@ -132,7 +131,7 @@ def _read_some(database: Database, job_ids: Iterable[str]) -> Iterator[GridJob]:
 
 
 def _end_damaged(account: Account, job_id: str) -> None:
-    """See that nothing of a grid job runs on that nobody would know of any more."""
+    """Cancel the local jobs of a grid job that cannot be read, because nobody would know of them afterwards."""
     try:
         cancel_by_index(account, job_id)
     except (BatchError, UnknownBatchSystem) as error:
@@ -140,9 +139,9 @@ def _end_damaged(account: Account, job_id: str) -> None:
 
 
 def check_removable(database: Database, job_id: str) -> list[str]:
-    """Of the grid job and its steps those that cannot be read: they are to be ended first. It may go.
+    """Check that a grid job may be removed; it and its steps, if they cannot be read and must be cancelled first.
 
-    :raises NotRemovable: it must stay for now; UnknownJob: there is no such grid job.
+    :raises NotRemovable: it must not be removed now; UnknownJob: there is no such grid job.
     """
     parents = database.grid_jobs.parents_of(job_id)
     if parents:
@@ -152,7 +151,7 @@ def check_removable(database: Database, job_id: str) -> list[str]:
     for part in parts:
         if part not in damaged:
             _check_ended(database.grid_jobs.get(part), time.time())
-    # A repetition of a step reads what lies in the folder of the step's whole.
+    # A repetition of a step reads files in the folder of the step's parent.
     needed = {job_id, *(step.grid_job for step in database.grid_jobs.steps(job_id).get(job_id, ()))}
     for other in _read_some(database, [other.id for other in database.grid_jobs.list_open()]):
         if other.repeats in needed:
@@ -165,6 +164,6 @@ def _check_ended(job: GridJob, now: float) -> None:
     if not job.state.is_final:
         raise NotRemovable(f"{job.job_id} is {job.state.word}: cancel it, or wait until it has ended")
     if job.uniqid is not None and (job.reported is None or not job.reported.is_final):
-        raise NotRemovable(f"{job.job_id}: GRAM has not been told of its end: samgrid status says what keeps it")
+        raise NotRemovable(f"{job.job_id}: GRAM has not been told of its end: samgrid status says why")
     if job.uniqid is not None and now - job.reported_time < GRAM_ASKS:
         raise NotRemovable(f"{job.job_id}: GRAM may ask for it until a day after its end")

@@ -1,7 +1,7 @@
-"""A job database with faults is repaired as far as it can be, from what else is known; the faulty one is kept.
+"""Repairs a job database as far as possible; a copy of the faulty one is kept.
 
-A local job's document that cannot be read is made anew from its index and its driver's record, a grid job's from its
-index and from what of its text is whole.
+A local job's document that cannot be read is made again from its columns and its driver's record, a grid job's from its
+columns and the readable parts of its text.
 """
 
 import re
@@ -29,17 +29,17 @@ from jobmanager.states.transitions import apply_driver_status
 
 @dataclass(frozen=True)
 class Repair:
-    """What became of it."""
+    """The result of a repair."""
 
     saved: Path
-    """The job database as it was."""
+    """The copy of the job database from before."""
     repaired: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
-    """What nobody can repair, a sentence each."""
+    """What cannot be repaired, a sentence each."""
 
 
 def repair(account: Account, now: float) -> Repair:
-    """Derive all columns anew, and make documents that cannot be read from what else is known.
+    """Derive all columns again, and make documents again that cannot be read.
 
     :raises DatabaseError: the file itself is damaged; nothing has changed. OSError: it cannot be saved first.
     """
@@ -73,7 +73,7 @@ def repair(account: Account, now: float) -> Repair:
 
 
 def _save(account: Account, now: float) -> Path:
-    """Copy the file, with what was not written into it yet; nobody can write meanwhile."""
+    """Copy the file and its write-ahead log, while nobody can write."""
     path = account.places.database
     saved = path.with_name(f"{path.name}.before-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now))}")
     with account.database.transaction():
@@ -108,7 +108,7 @@ def _rebuild(database: Database, job_id: str, now: float, result: Repair) -> Non
 
 
 def make_from_index(grid_job: GridJob, columns: Mapping[str, Any], now: float) -> LocalJob:
-    """A local job as the index knows it; evidence, phases and earlier attempts are lost."""
+    """A local job made from its columns; evidence, phases and earlier attempts are lost."""
     index, of_size = int(columns["number"]), grid_job.size_and_seed
     part = None if of_size is None else cut_slice(index, grid_job.slice_count, *of_size)
     job = LocalJob.new(index, str(columns["batch"]), part)
@@ -127,15 +127,15 @@ _PARTS = ("request", "gram", "slices", "steps", "summary")
 
 
 class NotRebuilt(Exception):
-    """Too little is known of a grid job; the sentence says what is missing, and what to do."""
+    """Too little is known of a grid job; the message says what is missing, and what to do."""
 
 
 def rebuild_grid_job(database: Database, job_id: str, now: float) -> str:
-    """Write a grid job's document anew, inside a transaction; a sentence about what is lost, empty where nothing is.
+    """Write a grid job's document again, inside a transaction; a sentence about what is lost, or an empty text.
 
-    Where its request is lost, what was submitted is collected as ever, and what was not never will be.
+    If its request is lost, submitted local jobs are collected as usual, and the others are never submitted.
 
-    :raises NotRebuilt: it cannot be; nothing has changed.
+    :raises NotRebuilt: this is impossible; nothing has changed.
     """
     text = database.read_text(job_id)
     parts = _find_parts(text)
@@ -143,7 +143,7 @@ def rebuild_grid_job(database: Database, job_id: str, now: float) -> str:
         try:
             job = _make(database, job_id, start, whole, now)
             job.to_bytes()
-        except (InvalidDocument, ValueError, LookupError):  # what looks whole, or the index, is damaged as well
+        except (InvalidDocument, ValueError, LookupError):  # these parts, or the columns, are damaged, too
             continue
         lost = ["request"] if "request" not in whole else []
         lost += ["GRAM's stdout and stderr"] if job.uniqid and "gram" not in whole else []
@@ -158,13 +158,13 @@ def rebuild_grid_job(database: Database, job_id: str, now: float) -> str:
 
 
 def _read_start(text: bytes) -> etree._Element | None:
-    """The start tag with its attributes, where that is whole."""
+    """The start tag with its attributes, if it is complete."""
     found = re.search(rb"<grid-job\s[^<>]*>", text)
     return _read(found[0].removesuffix(b">").removesuffix(b"/") + b"/>") if found else None
 
 
 def _find_parts(text: bytes) -> dict[str, etree._Element]:
-    """Those of its children that are whole: half a request would be another request."""
+    """The children that are complete: half a request would be another request."""
     found = {}
     for name in _PARTS:
         tag = name.encode()
@@ -188,7 +188,7 @@ def _make(
     columns = database.checking.read_columns(job_id, 0)
     job = GridJob.new(job_id, columns["type"], columns["owner"], columns["batch"], read_time(columns["submitted"]))
     for name, value in ({} if start is None else start.attrib).items():
-        # What the index knows counts.
+        # The columns take precedence.
         if name not in job.element.attrib:
             job.element.set(name, value)
     for parent in database.grid_jobs.parents_of(job_id)[:1]:
@@ -230,7 +230,7 @@ def _put_index(database: Database, job: GridJob, columns: Mapping[str, Any], now
 
 
 def _give_up_unsubmitted(database: Database, job: GridJob, now: float) -> None:
-    """Without its request nothing more of it can be run, nor tried again."""
+    """Without its request, nothing more of it can be submitted or retried."""
     job.retries = 0
     if not job.state.is_final and State.UNSUBMITTED in database.local_jobs.count(job.job_id):
         job.cancel(now, "its request is lost: what was not submitted cannot be", by="us")

@@ -1,8 +1,8 @@
-"""A state folder is made of a backup, whole or not at all; nothing that may have been submitted since is submitted.
+"""Makes a state folder of a backup, completely or not at all, without submitting anything a second time.
 
-What was submitted after the backup, nobody here knows of, and tokens would be used twice. So of the grid jobs that had
-not ended, each is left out, or followed: those that were submitted as a whole to their ends, with no further attempt;
-any other is cancelled, which looks for its submissions in doubt first. What is missing then is for people to resubmit.
+A backup does not know what was submitted after it was made, and tokens would be used twice. So grid jobs that had not
+ended are left out, or followed: those that were completely submitted are followed to their ends, without retries, and
+the others are cancelled, which first looks for their submissions in doubt. People can then resubmit what is missing.
 """
 
 import enum
@@ -26,12 +26,12 @@ from sandbox.files import SandboxError, TarLimits, open_regular, remove_folder, 
 from sandbox.unpack import sync_tree, unpack
 
 _ANYTHING = TarLimits(sys.maxsize, sys.maxsize)
-"""A backup is the account's own: the disk is its limit."""
+"""No limits but the disk: a backup is the account's own."""
 _LONGEST_NOTE = 65_536
 
 
 class OpenJobs(enum.Enum):
-    """What becomes of the grid jobs that had not ended when the backup was made."""
+    """What to do with grid jobs that had not ended when the backup was made."""
 
     REFUSED = "refused"
     LEFT_OUT = "left out"
@@ -39,9 +39,9 @@ class OpenJobs(enum.Enum):
 
 
 def restore(account: Account, file: Path, open_jobs: OpenJobs) -> list[str]:
-    """Make the account's state folder of a backup; the grid jobs that had not ended.
+    """Make the account's state folder of a backup; the ids of the grid jobs that had not ended.
 
-    :raises BackupError: there is a state folder, or the backup cannot be used (so); nothing has changed.
+    :raises BackupError: there is a state folder, or the backup cannot be used in this way; nothing has changed.
     :raises DatabaseError: the job database in it cannot be used.
     """
     places = account.places
@@ -71,7 +71,7 @@ def restore(account: Account, file: Path, open_jobs: OpenJobs) -> list[str]:
 
 
 def _find_process(root: Path) -> int | None:
-    """A process of this account, on this host, that was started for a state folder which has been moved away since."""
+    """A process of this account on this host that was started for this state folder, before it was moved away."""
     wanted = b"--state-dir\0" + os.fsencode(root) + b"\0"
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has ended
@@ -86,7 +86,7 @@ def _find_process(root: Path) -> int | None:
 
 @contextmanager
 def _alone(root: Path) -> Iterator[Path]:
-    """The name of a folder beside the state folder to make it in, which no other process uses; it is gone after."""
+    """The name of a temporary folder beside the state folder, which no other process uses; it is removed at the end."""
     root.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     parent = os.open(root.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -107,13 +107,13 @@ def _name_beside(folder: Path) -> Path:
 
 
 def _clear(work: Path) -> None:
-    """Remove what is left of a restoration that was killed."""
+    """Remove what a restoration that was killed has left."""
     for left in work.parent.glob(f"{work.name}*"):
         remove_folder(left)
 
 
 def _check_members(made: StatePlaces, file: Path) -> None:
-    """Refuse what no backup holds: SQLite deletes the file that a journal of the database names, wherever it lies."""
+    """Refuse unknown members: SQLite, for example, would delete any file that a journal of the database names."""
     kept = (made.database, made.notified, made.gram, made.withdrawn, made.jobs)
     known = {NOTE, AGAIN, *(path.name for path in kept)}
     for path in made.root.iterdir():
@@ -122,7 +122,7 @@ def _check_members(made: StatePlaces, file: Path) -> None:
 
 
 def _read_note(made: StatePlaces, file: Path) -> str:
-    """The folder of grid jobs' folders that the backup was made of."""
+    """The folder of grid jobs' folders of which the backup was made."""
     note = made.root / NOTE
     try:
         with open_regular(note) as stream:
@@ -136,10 +136,10 @@ def _read_note(made: StatePlaces, file: Path) -> str:
 
 
 def _settle(made: StatePlaces, is_same_place: bool, open_jobs: OpenJobs) -> list[str]:
-    """Check the job database, and see to the grid jobs that had not ended; their ids."""
+    """Check the job database, and deal with the grid jobs that had not ended; their ids."""
     if programs := find_programs(made.database, LAYOUT):
         raise BackupError(f"the job database in it is not ours: it holds {programs[0]!r}, which would be run")
-    # Where it was written by an earlier version, it is brought up.
+    # This also upgrades a database of an earlier version.
     database = Database(made.database)
     try:
         if faults := database.checking.find_file_faults():
@@ -161,7 +161,7 @@ def _settle(made: StatePlaces, is_same_place: bool, open_jobs: OpenJobs) -> list
 
 
 def _check_ids(made: StatePlaces, job_ids: Iterable[str]) -> None:
-    """Refuse ids that are none: they become names of files, which are written and removed."""
+    """Refuse invalid ids: they become names of files that are written and removed."""
     try:
         for job_id in job_ids:
             made.grid_job(job_id)
@@ -193,7 +193,7 @@ def _follow(database: Database, job: GridJob) -> None:
 
 
 def _choose_folders(made: StatePlaces, database: Database) -> None:
-    """Keep the folders of the grid jobs that there are, those that were read last."""
+    """Keep the folders of existing grid jobs, in the version that was read last."""
     made.jobs.mkdir(mode=0o700, exist_ok=True)
     again = made.root / AGAIN
     with suppress(FileNotFoundError):
@@ -207,7 +207,7 @@ def _choose_folders(made: StatePlaces, database: Database) -> None:
 
 
 def _move(jobs: Path, spool: Path) -> None:
-    """Bring the grid jobs' folders to the file system where they are to lie, whole or not at all."""
+    """Move the grid jobs' folders to their file system, completely or not at all."""
     spool.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     work = _name_beside(spool)
     _clear(work)

@@ -1,4 +1,4 @@
-"""What GRAM is told: the answers to its polls, events of grid jobs, audit records.
+"""What GRAM is told: answers to its polls, events of grid jobs, audit records.
 
-The calls that come from GRAM enter through gram_shims; here is only what goes back.
+Calls from GRAM enter through gram_shims; this room only has what goes back.
 """

@@ -1,4 +1,4 @@
-"""What GRAM is told of a grid job: in answers of a few keys with one line each, or as events."""
+"""What GRAM is told about a grid job: as answers with a few keys, one a line, or as events."""
 
 import enum
 import os
@@ -15,7 +15,7 @@ from sandbox.files import replace_file, sync_folder
 
 
 class GramError(enum.IntEnum):
-    """The errors that a job manager type answers with: GLOBUS_GRAM_PROTOCOL_ERROR_…"""
+    """Error numbers in answers: GLOBUS_GRAM_PROTOCOL_ERROR_…"""
 
     BAD_DIRECTORY = 4
     EXECUTABLE_NOT_FOUND = 5
@@ -45,9 +45,9 @@ class GramError(enum.IntEnum):
     RSL_SCHEDULER_SPECIFIC = 134
 
 
-# That outputs are gathered is no state of GRAM's: its own STAGE_OUT is what it does itself after DONE.
+# GRAM has no state for gathering outputs: its own STAGE_OUT is what it does itself after DONE.
 _REPORTED = {State.UNSUBMITTED: State.PENDING, State.STAGE_IN: State.PENDING, State.STAGE_OUT: State.ACTIVE}
-"""The state that GRAM is told, where it is another than ours."""
+"""The states that are reported to GRAM differently."""
 
 _HIGHEST_EXIT_CODE = 65_535
 """The job manager keeps 16 bits of it."""
@@ -56,13 +56,13 @@ _LONGEST = 4000
 
 
 def reported_state(state: State) -> State:
-    """The state that GRAM is told: one of 1, 2, 4, 8 and 16."""
+    """The state that is reported to GRAM: one of 1, 2, 4, 8 and 16."""
     return _REPORTED.get(state, state)
 
 
 @dataclass(frozen=True)
 class GramAnswer:
-    """One answer; what it does not say, does not change."""
+    """One answer; what is missing in it does not change."""
 
     state: State | None = None
     job_id: str = ""
@@ -87,31 +87,31 @@ def render_answer(answer: GramAnswer) -> str:
         lines.append(f"JOB_STATE:{answer.state.value}")
     if answer.message:
         lines.append(f"GT3_FAILURE_MESSAGE:{render_message(answer.message)}")
-    # Last: the manager takes no more of an answer once it has read an error.
+    # Last, because the manager ignores what follows an error.
     if answer.error is not None:
         lines.append(f"ERROR:{answer.error.value}")
     return "".join(f"{line}\n" for line in lines)
 
 
 def answer_poll(account: Account, job: GridJob) -> GramAnswer:
-    """What a poll of a grid job is told."""
-    told = reported_state(job.state)
-    if told is not State.FAILED:
-        return GramAnswer(told)
+    """The answer to a poll of a grid job."""
+    state = reported_state(job.state)
+    if state is not State.FAILED:
+        return GramAnswer(state)
     # A bare FAILED would end the client with exit code 0.
     error = GramError.USER_CANCELLED if job.was_cancelled else GramError.JOB_EXECUTION_FAILED
     tar = account.places.output(job.job_id)
-    return GramAnswer(told, "", error, f"{job.reason or 'the grid job failed'}; what came back is in {tar}")
+    return GramAnswer(state, "", error, f"{job.reason or 'the grid job failed'}; what came back is in {tar}")
 
 
 def render_message(text: str) -> str:
-    """A text of any kind as one printable line of bounded length."""
+    """A text as one printable line of limited length."""
     line = " ".join(text.split())
     return "".join(letter if letter.isprintable() else "?" for letter in line)[:_LONGEST]
 
 
 def gram_id(grid_job: str) -> str:
-    """The id of a grid job that GRAM is told: with our uid in it, so that no other account can tell events of it."""
+    """The id of a grid job for GRAM. It contains our uid, so that no other account can send events for it."""
     return render_id(os.getuid(), grid_job)
 
 
@@ -124,46 +124,46 @@ def answer_file(account: Account, grid_job: str) -> Path:
 
 
 def publish_answer(account: Account, job: GridJob) -> None:
-    """Put the answer to the next poll in the place of the last, whole; the last of all also outlives a power cut.
+    """Atomically replace the answer to the next poll; the final one also survives a power cut.
 
-    :raises OSError: it cannot be written; the last answer stays, which is not wrong, only late.
+    :raises OSError: it cannot be written; the previous answer stays, which is only late.
     """
     text = render_answer(answer_poll(account, job))
     file = answer_file(account, job.job_id)
     file.parent.mkdir(mode=0o700, exist_ok=True)
-    # One that has ended is not published again.
+    # Durable at the end, because it is not published again.
     replace_file(file, text.encode(errors="replace"), is_lasting=job.state.is_final)
     if job.state.is_final:
         sync_folder(file.parent)
 
 
 def find_events(account: Account, job: GridJob) -> list[Event]:
-    """What the state of a grid job is in events, whose time is still to come; nothing for SUSPENDED, which has none.
+    """The state of a grid job as events, without their times; none for SUSPENDED, which GRAM's events do not have.
 
-    Clients wait for ACTIVE, and GRAM passes over it where it has had it: so it comes before each end, except of a grid
-    job that someone cancelled. Only DONE can carry an exit code, and only then GRAM brings the outputs back: so a grid
-    job that failed is DONE with an exit code that is not 0; `must_fail` says what comes of it. Of one that was
-    cancelled, and has nothing to be brought back (GRAM's validation file is an older one), nobody
-    would be asked that: it is FAILED, without an error.
+    Clients wait for ACTIVE, and GRAM ignores it if it has had it, so it comes before each end, unless somebody
+    cancelled the grid job. Only DONE can have an exit code, and only after it GRAM brings the outputs back: so a
+    failed grid job is DONE with an exit code other than 0, and `must_fail` says what GRAM reports finally. If a
+    cancelled one has no outputs to be brought back (with an old validation file of GRAM), that question never comes:
+    it is FAILED, without an error.
     """
-    told, name = reported_state(job.state), gram_id(job.job_id)
-    if told is State.FAILED and job.was_cancelled:
+    state, name = reported_state(job.state), gram_id(job.job_id)
+    if state is State.FAILED and job.was_cancelled:
         is_asked = job.origin is not None and job.origin.is_staged_out
         return [Event(0, name, State.DONE, 1) if is_asked else Event(0, name, State.FAILED)]
-    if told.is_final:
+    if state.is_final:
         return [Event(0, name, State.ACTIVE), Event(0, name, State.DONE, _find_exit_code(account, job))]
-    return [] if told is State.SUSPENDED else [Event(0, name, told)]
+    return [] if state is State.SUSPENDED else [Event(0, name, state)]
 
 
 def must_fail(account: Account, job: GridJob) -> bool:
-    """True where clients of GRAM shall hear that a grid job failed though its event said DONE: asked after staging."""
+    """True if GRAM must finally report that a grid job failed though its event said DONE; asked after staging."""
     said = [values for name, values in job.request() if canonical_name(name) == canonical_name("failed_as")]
     wanted = FailedAs(said[-1][0]) if said else account.configuration.gram.failed_as
     return reported_state(job.state) is State.FAILED and (wanted is FailedAs.FAILED or job.was_cancelled)
 
 
 def _find_exit_code(account: Account, job: GridJob) -> int:
-    """The exit code of a grid job that has ended: whether its rule was met; of a plain job the first that is not 0."""
+    """The exit code of a grid job that has ended: 0 if it is DONE; of a plain job, the first one that is not 0."""
     if job.origin is None or not job.origin.is_plain:
         return 0 if job.state is State.DONE else 1
     first = account.database.local_jobs.first_failed(job.job_id)

@@ -21,12 +21,12 @@ _NULL = "NULL"
 
 
 def write_record(folder: Path, job: GridJob, queued: float | None) -> None:
-    """Write the audit record of a grid job that has ended: the same file however often.
+    """Write the audit record of a grid job that has ended; repeated, it writes the same file.
 
     The folder may be one that all accounts can write and none can list (``chmod 1733``).
 
-    :param queued: when its first local job was submitted, seconds since 1970; None where none ever was.
-    :raises OSError: it cannot be written now; no half of it stays under the record's name.
+    :param queued: when its first local job was submitted, seconds since 1970; None if none was.
+    :raises OSError: it cannot be written now; no incomplete file has the record's name.
     """
     replace_file(folder / record_name(job), render_record(job, queued).encode(errors="replace"))
     with suppress(PermissionError):  # a folder that may not be listed; the record's own bytes are on the disk

@@ -1,6 +1,7 @@
-"""The monitor tells GRAM of its grid jobs: as the answers to its polls and, in SEG mode, as events.
+"""Reports grid jobs to GRAM: as answers to its polls and, if it reads events, as events.
 
-Events go by way of the collector, or into a folder of the account's own."""
+Events go through the collector, or into the account's own folder.
+"""
 
 import logging
 import os
@@ -22,17 +23,17 @@ from jobmanager.site.account import Account
 logger = logging.getLogger(__name__)
 
 _AGAIN = {State.ACTIVE: (5.0,), State.DONE: (5.0, 60.0), State.FAILED: (5.0, 60.0)}
-"""After how many seconds a state is told again: GRAM drops what it hears of jobs that it does not know yet."""
+"""Seconds after which a state is reported again: GRAM drops events of jobs that it does not know yet."""
 _REMEMBERED = 600
-"""Seconds for which the ends that were told are told once more by a monitor that starts."""
+"""A monitor that starts repeats the ends that were reported within so many seconds."""
 _PAUSE = 60.0
-"""Seconds until what the collector refused is tried again."""
+"""Seconds until refused events are sent to the collector again."""
 _DAYS_INTERVAL = 1.0
 
 
 @dataclass(frozen=True)
 class _Message:
-    """Events of one grid job, all to be told from a time on; ``again``: the delays of its repetitions."""
+    """Events of one grid job, due at a time; ``again``: the delays of repetitions."""
 
     grid_job: str
     events: tuple[Event, ...]
@@ -45,10 +46,10 @@ class _Message:
 
 
 class GramEvents:
-    """Tells GRAM by events, and remembers what is to be told again."""
+    """Reports to GRAM by events, and repeats them."""
 
     def __init__(self, account: Account) -> None:
-        """Nothing is read or written before the first `tell`."""
+        """Nothing is read or written before the first `report`."""
         self._account = account
         self._collector = account.configuration.gram.event_collector
         self._folder = account.configuration.gram.event_folder
@@ -61,20 +62,20 @@ class GramEvents:
 
     @property
     def problem(self) -> str:
-        """What keeps events from being written; empty where nothing does."""
+        """Why events cannot be written; empty if they can."""
         if self._refused and not self._problem:
             return f"the collector refuses the events of {', '.join(self._refused)}: its log says why"
         return self._problem
 
     @property
     def dues(self) -> list[float]:
-        """When something is to be told again, by the clock `time.monotonic`."""
+        """When repetitions are due, by the clock `time.monotonic`."""
         return [message.due for message in self._repetitions]
 
     def report(self, jobs: Iterable[GridJob]) -> set[str]:
-        """Write the events of these grid jobs' states, and those that are to be told again now.
+        """Write the events of these grid jobs' states, and due repetitions.
 
-        The ids of the grid jobs whose events are all written; the others are to be told later.
+        Returns the ids of the grid jobs whose events are all written; the others must be reported later.
 
         :raises DatabaseError: the job database cannot be read.
         """
@@ -87,20 +88,20 @@ class GramEvents:
         answers = self._write(messages, now)
         written = [message for message, answer in answers.items() if answer is Receipt.TAKEN]
         news = {message.grid_job for message in written if not message.is_repetition}
-        # What is new takes the place of what was to be told again.
+        # New events replace repetitions of older ones.
         left = (message for message in self._repetitions if message not in answers and message.grid_job not in news)
         self._repetitions = [*left, *(message.repetition(now) for message in written if message.again)]
         return news
 
     def _remember(self, now: float) -> None:
-        """What was told last may have been told to nobody, or the other monitor has died before it told it again."""
+        """Repeat the last reports: nobody may have received them, or the last monitor died before it repeated them."""
         if self._remembers:
             return
         database = self._account.database
         for grid_job in database.grid_jobs.list_reported_since(int(time.time()) - _REMEMBERED):
             try:
                 events = tuple(find_events(self._account, database.grid_jobs.get(grid_job)))
-            except DamagedDocument as damage:  # what it said last is not to be known any more
+            except DamagedDocument as damage:  # its last report is no longer known
                 logger.warning("%s", damage)
                 continue
             self._repetitions.append(_Message(grid_job, events, now, is_repetition=True))
@@ -111,7 +112,7 @@ class GramEvents:
         return _Message(job.job_id, events, now, _AGAIN.get(events[-1].state, ()) if events else ())
 
     def _write(self, messages: Sequence[_Message], now: float) -> dict[_Message, Receipt]:
-        """What became of each message, without those that are to be tried again soon."""
+        """The result for each message, without those that will be sent again soon."""
         try:
             self._keep_days(now)
             answers = iter(self._hand_in([event for message in messages for event in message.events]))
@@ -145,29 +146,29 @@ class GramEvents:
 
     def _keep_days(self, now: float) -> None:
         if self._folder is not None and self._collector is None and now >= self._next_days:
-            # Root may write in everybody's folder, and a day that is root's stops the one who writes there.
+            # As root we could write here, too, but a day file owned by root would stop the folder's owner.
             if self._folder.stat().st_uid == os.geteuid():
                 keep_days(self._folder)
             self._next_days = now + _DAYS_INTERVAL
 
 
 def _warn_once(before: str, problem: str) -> str:
-    """The problem, of which the log tells when it is another than before."""
+    """The problem; logged if it differs from the one before."""
     if problem and problem != before:
         logger.warning("%s", problem)
     return problem
 
 
 _UNTIL_KNOWN = 1.0
-"""Seconds after which GRAM surely has the id of a grid job that was just accepted: it drops what it hears before."""
+"""Seconds after which GRAM certainly has a new grid job's id: it drops earlier events."""
 _LOOK = 1.0
 
 
 class GramReports:
-    """Tells GRAM what has changed since it was told last, which is kept in the grid jobs' documents."""
+    """Reports changes to GRAM; what was last reported is in the grid jobs' documents."""
 
     def __init__(self, account: Account) -> None:
-        """In SEG mode where the configuration says so; nothing is read or written before the first `report`."""
+        """By events if the configuration says so; nothing is read or written before the first `report`."""
         self._account = account
         settings = account.configuration.gram
         self._events = GramEvents(account) if settings.event_collector or settings.event_folder else None
@@ -180,22 +181,22 @@ class GramReports:
 
     @property
     def are_pending(self) -> bool:
-        """True while an end has not been told, or is to be told again."""
+        """True while ends have not been reported, or are to be repeated."""
         return self._unreported_ends > 0 or bool(self._events and self._events.dues)
 
     @property
     def problem(self) -> str:
-        """What keeps GRAM from being told; empty where nothing does."""
+        """Why GRAM cannot be informed; empty if it can."""
         return self._problem or (self._events.problem if self._events else "") or self._audit_problem
 
     def due_in(self) -> float:
-        """Seconds until there may be something to tell, at most 1."""
+        """Seconds until something may be due, at most 1."""
         now = time.monotonic()
         dues = [seen + _UNTIL_KNOWN for seen in self._first_seen.values()] + (self._events.dues if self._events else [])
         return min([_LOOK, *(due - now for due in dues if due > now)])
 
     def report(self) -> None:
-        """Tell what can be told now; the rest is told later, and is no reason to stop.
+        """Report what can be reported now; the rest is reported later.
 
         :raises DatabaseError: the job database cannot be read or written.
         """
@@ -205,20 +206,20 @@ class GramReports:
         self._published = {job: state for job, state in self._published.items() if job in self._first_seen}
         news = {job.id: job for job in unreported if reported_state(job.state) is not job.reported}
         jobs = list(self._read(news))
-        # First, because somebody may be waiting for it.
+        # Events first, because somebody may be waiting for them.
         if self._events is None:
-            told = set(news)
+            reported = set(news)
         else:
             due = [job for job in jobs if self._is_known(news[job.job_id], now)]
-            # Those that only wait for their audit record have been told.
-            told = self._events.report([job for job in due if job.job_id not in self._unaudited]) | self._unaudited
+            # Those that only wait for their audit record have been reported.
+            reported = self._events.report([job for job in due if job.job_id not in self._unaudited]) | self._unaudited
         self._publish(jobs)
-        known = self._audit([job for job in jobs if job.job_id in told and self._is_published(job)])
+        known = self._audit([job for job in jobs if job.job_id in reported and self._is_published(job)])
         self._note(known)
         self._unreported_ends = sum(job.state.is_final for job in jobs) - sum(job.state.is_final for job in known)
 
     def _read(self, job_ids: Iterable[str]) -> Iterator[GridJob]:
-        """Grid jobs; of one whose document cannot be read GRAM hears what it heard last."""
+        """These grid jobs, without those whose document cannot be read: their last report stays."""
         for job_id in job_ids:
             try:
                 yield self._account.database.grid_jobs.get(job_id)
@@ -226,10 +227,10 @@ class GramReports:
                 logger.debug("%s", damage)
 
     def _is_known(self, job: Unreported, now: float) -> bool:
-        """True where GRAM has got the id, or where it does no harm that it drops the event."""
+        """True if GRAM has the id, or may drop the event without harm."""
         if reported_state(job.state) is State.PENDING or now - self._first_seen[job.id] >= _UNTIL_KNOWN:
             return True
-        # The time of a submit is in whole seconds.
+        # Times of submission are in whole seconds.
         return time.time() - read_time(job.submitted) >= _UNTIL_KNOWN + 1
 
     def _publish(self, jobs: Iterable[GridJob]) -> None:
@@ -250,7 +251,7 @@ class GramReports:
     def _audit(self, jobs: Iterable[GridJob]) -> list[GridJob]:
         """Write the audit records of those that have ended; the grid jobs for which nothing is left to be written.
 
-        Before it is noted that the end was told: so no record is lost, and one that is written again is the same.
+        Called before the report is recorded, so that no audit record is lost; one that is written again is the same.
         """
         folder = self._account.configuration.gram.audit_folder
         problem, audited = "", []
@@ -266,14 +267,14 @@ class GramReports:
         self._audit_problem = _warn_once(self._audit_problem, problem)
         return audited
 
-    def _note(self, told: Collection[GridJob]) -> None:
-        if not told:
+    def _note(self, reported: Collection[GridJob]) -> None:
+        if not reported:
             return
         database, now = self._account.database, time.time()
         with database.transaction():
-            for job in told:
+            for job in reported:
                 stored = database.grid_jobs.get(job.job_id)
                 stored.put_reported(reported_state(job.state), now)
                 database.grid_jobs.put(stored)
-        for job in told:
+        for job in reported:
             logger.info("%s GRAM is told: %s", job.job_id, reported_state(job.state).word)

@@ -1,4 +1,4 @@
-"""A request is accepted or refused while its sender waits: nothing is created for a bad one."""
+"""Accepts or refuses a request while its sender waits; nothing is created for a bad one."""
 
 import logging
 import os
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _TAKEN = {"queue": "queue", "project": "project", "cores": "cores", "gpus": "gpus", "max_disk": "max_disk_mb"}
-"""What a batch system may not be able to say, and the variable of its submit command."""
+"""Attributes that a batch system may not support, and the variables of its submit command."""
 
 
 def accept_grid_job(
@@ -71,26 +71,26 @@ def accept_grid_job(
 ) -> str:
     """Check a request, fix how it is cut, and register it; the new grid job's id.
 
-    A request that GRAM has sent before, by its uniqid, is the grid job that it became then.
+    If GRAM has sent the request before (by its uniqid), this is the id of the existing grid job.
 
     :param folder: where the request's relative file names start.
-    :param proxy: the file of the proxy that GRAM gave the job, which its programs get where the request says nothing.
-    :raises BadRequest: naming every fault; nothing has been created then.
-    :raises HandlerError: the handler failed, or did not come to an end; neither.
+    :param proxy: the file of GRAM's proxy for the job, which its programs get if the request names none.
+    :raises BadRequest: with all faults; nothing has been created.
+    :raises HandlerError: the handler failed or hung; nothing has been created.
     """
     if origin is not None and (known := account.database.grid_jobs.find_uniqid(origin.uniqid)):
         return known
     with limited(account.configuration.handlers.time_limit):
         job = prepare_grid_job(account, given, folder)
     if find_values(given, NOTIFY) and not account.configuration.notification.command:
-        logger.warning("%s: nobody is told, as the configuration names no [notification] command", NOTIFY)
+        logger.warning("%s: nobody is notified, as the configuration names no [notification] command", NOTIFY)
     if origin is not None:
         job.put_origin(origin)
     refuse_faults_of_now(job)
     if proxy and not find_values(given, PROXY.attribute):
         _put_default(job, Path(proxy))
     with account.database.transaction():
-        # Another call for the same request may have come in between.
+        # Another process may have accepted the same request meanwhile.
         if origin is not None and (known := account.database.grid_jobs.find_uniqid(origin.uniqid)):
             return known
         add_grid_job(account, job)
@@ -99,7 +99,7 @@ def accept_grid_job(
 
 
 def _put_default(job: GridJob, proxy: Path) -> None:
-    """Note GRAM's proxy as a credential; who asked for none is not refused where it cannot be one."""
+    """Store GRAM's proxy as a credential, if it can be used: the request did not ask for it."""
     try:
         read_content(proxy)
     except BadCredential as error:
@@ -109,9 +109,9 @@ def _put_default(job: GridJob, proxy: Path) -> None:
 
 
 def refuse_faults_of_now(job: GridJob) -> None:
-    """Refuse what would only be found out when much of the work is done, or would keep it waiting.
+    """Refuse what would otherwise be found out only when most of the work is done.
 
-    :raises BadRequest: its output tar could never be written where it is wanted, or its credentials are none.
+    :raises BadRequest: the output tar cannot be written where it is wanted, or credentials cannot be used.
     """
     sources = {entry.name: Path(entry.source) for entry in job.credentials}
     if faults := [*find_credential_faults(sources, time.time()), *_find_output_faults(job)]:
@@ -122,9 +122,9 @@ def _find_output_faults(job: GridJob) -> list[str]:
     file = find_output_file(job.request(), job.request_folder, through_gram=job.origin is not None)
     if file is None:
         return []
-    # A link may name a file that is still to come.
+    # A link may name a file that does not exist yet.
     place = os.path.realpath(file)
-    folder = os.path.dirname(place)  # noqa: PTH120 Path's questions raise for names that nobody can have
+    folder = os.path.dirname(place)  # noqa: PTH120 Path's methods raise for impossible names
     if os.path.isdir(place):  # noqa: PTH112
         return [f"samgrid_output: {place} is a folder"]
     if os.path.exists(place) and not os.path.isfile(place):  # noqa: PTH110, PTH113
@@ -141,7 +141,7 @@ def _find_output_faults(job: GridJob) -> list[str]:
 def add_grid_job(account: Account, job: GridJob) -> None:
     """Register a new grid job, inside the caller's transaction.
 
-    :raises OSError: what belongs to it cannot be written beside it.
+    :raises OSError: its lists of datasets cannot be written.
     """
     keep_lists(account, job.job_id, job.listed_datasets)
     account.database.grid_jobs.put(job)
@@ -150,10 +150,10 @@ def add_grid_job(account: Account, job: GridJob) -> None:
 
 
 def prepare_grid_job(account: Account, given: Given, folder: Path, first: GridJob | None = None) -> GridJob:
-    """The document of a new grid job, which nobody knows of yet: its request checked, its slices or steps fixed.
+    """The document of a new grid job, not stored yet: its request checked, its slices or steps fixed.
 
-    :param first: the grid job that it repeats: its local jobs get what they had in that.
-    :raises BadRequest: naming every fault.
+    :param first: the grid job that it repeats, with the same datasets and rows.
+    :raises BadRequest: with all faults.
     """
     datasets = Datasets.read(account, first.job_id if first else "")
     adapter, faults = read_adapter(account, given, folder, datasets=datasets)
@@ -195,7 +195,7 @@ def prepare_grid_job(account: Account, given: Given, folder: Path, first: GridJo
 
 
 def _check_declarations(handler: type[JobAdapter]) -> None:
-    """An attribute that all job types have got meanwhile means theirs, whatever an experiment meant by it."""
+    """Refuse a handler with an attribute that all job types have by now: it would mean something else."""
     common = {canonical_name(attribute.name) for attribute in COMMON_ATTRIBUTES}
     taken = [attribute.name for attribute in handler.attributes if canonical_name(attribute.name) in common]
     if taken:
@@ -212,11 +212,11 @@ def _find_digest(sweep: Sweep, first: GridJob | None) -> str:
 
 
 def check_steps(account: Account, given: Given, steps: Sequence[Step], folder: Path) -> None:
-    """What is wrong with the requests of a structured grid job's steps.
+    """Check the requests of a structured grid job's steps.
 
-    Of a step that reads what is not made yet, only what is declared is checked: its handler may look at its input.
+    For a step with an input that does not exist yet, only declarations are checked: its handler may read the input.
 
-    :raises BadRequest: naming every fault, and its step.
+    :raises BadRequest: with all faults and their steps.
     """
     faults = find_faults_of_whole(given) if steps else []
     for step in steps:
@@ -232,7 +232,7 @@ def check_steps(account: Account, given: Given, steps: Sequence[Step], folder: P
 
 def _check_step(account: Account, given: Given, step: Step, folder: Path) -> None:
     handler = find_handler(account, step.request)
-    # Nobody looks at the input folder now.
+    # The input folder is not read now.
     given = render_step_request(given, step, Path("/") if step.input_step else None, handler)
     adapter, faults = read_adapter(account, given, folder, handler)
     if step.input_step and faults:
@@ -253,7 +253,7 @@ def _find_sweep_warnings(adapter: JobAdapter) -> list[str]:
 
 
 def _find_retry_warnings(request: Mapping[str, Any]) -> Iterator[str]:
-    """What asks for other attempts than the first, and has nothing to change in them."""
+    """Warnings about attributes of retries that have no effect."""
     needs = {
         "retry_on": ("retries",),
         "retry_memory_factor": ("retries", "max_memory"),
@@ -268,11 +268,11 @@ def _find_retry_warnings(request: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _check_batch_system(account: Account, adapter: JobAdapter) -> None:
-    """Where local jobs go: what cannot be used would be the monitor's problem, for every job.
+    """Check that local jobs can go to the batch system.
 
-    The adapter takes its time to load: most requests have no options, and most sites share their files.
+    The adapter is slow to load, and only needed if there are options, or files do not lie on a shared file system.
 
-    :raises BadRequest: the site's configuration is wrong, or the batch system does not take what the request wants.
+    :raises BadRequest: the site's configuration is wrong, or the batch system cannot do what the request wants.
     """
     configuration, request = account.configuration, adapter.request
     name = configuration.site.batch_system
@@ -285,7 +285,7 @@ def _check_batch_system(account: Account, adapter: JobAdapter) -> None:
             [f"configuration [sandbox] transfer: {name} cannot carry files; say shared, with a spool_folder"]
         )
     is_carried = configuration.sandbox.transfer is Transfer.BATCH_SYSTEM
-    # No sweep is read here: the files of a step that has an input may not be made yet.
+    # The sweep itself is not read here: files of a step with an input may not exist yet.
     if is_carried and SPLIT_FILES in adapter.attributes and any(file.travels for file in request["split_files"]):
         raise BadRequest(["split_files: no file system is shared here: give absolute names that all hosts know"])
     if request["batch_options"]:
@@ -301,9 +301,9 @@ def _check_batch_system(account: Account, adapter: JobAdapter) -> None:
 
 
 def _check_options(options: Sequence[str], batch: "BatchAdapter") -> None:
-    """Options of the submit command are the site's to permit: some would give away files, or other accounts.
+    """Refuse options of the submit command that the site does not permit: some would be dangerous.
 
-    :raises BadRequest: naming every one that is not permitted.
+    :raises BadRequest: with all options that are not permitted.
     """
     refused = [word for word in options if not any(re.fullmatch(known, word) for known in batch.request_options)]
     if refused:
@@ -317,7 +317,7 @@ def _check_options(options: Sequence[str], batch: "BatchAdapter") -> None:
 
 
 def _new_job_id(account: Account) -> str:
-    """An id that no grid job of this account has; its length is fixed, so that none is a prefix of another."""
+    """A new id; its length is fixed, so that no id is a prefix of another."""
     chance = random.SystemRandom()
     while True:
         letters = string.ascii_lowercase + string.digits

@@ -20,12 +20,12 @@ _PEM = re.compile(rb"-----BEGIN ([A-Z0-9 ]{1,40})-----\n.*?\n-----END \1-----", 
 
 
 class BadCredential(Exception):
-    """A file is no credential that may be handed on; a sentence that names the file, and nothing of what is in it."""
+    """A file cannot be used as a credential; the message names the file, without its content."""
 
 
 @dataclass(frozen=True)
 class Credential:
-    """What is in the file, and when it expires (seconds since 1970); None: it does not say."""
+    """A file's content, and when it expires (seconds since 1970; None if not known)."""
 
     content: bytes
     expires: float | None
@@ -33,18 +33,18 @@ class Credential:
 
 @dataclass(frozen=True)
 class CredentialKind:
-    """One kind: the attribute of a request that names its file, and the variable by which programs find theirs."""
+    """A kind of credential: the attribute that names its file, and the variable for programs."""
 
     attribute: str
     variable: str
     read_expiry: Callable[[bytes], float | None]
-    """Raises ValueError with what is wrong with the content."""
+    """Raises ValueError with a description of what is wrong."""
 
 
 def read_proxy_expiry(content: bytes) -> float | None:
-    """When the first certificate of the chain expires, as openssl reads it; None where there is no openssl.
+    """When the first certificate of the chain expires, according to openssl; None if there is no openssl.
 
-    :raises ValueError: it is no proxy, or only the beginning of one that is being written.
+    :raises ValueError: it is no proxy, or one that is still being written.
     """
     blocks = [(found[1], found[0]) for found in _PEM.finditer(content.replace(b"\r\n", b"\n"))]
     certificates = [block for label, block in blocks if label == b"CERTIFICATE"]
@@ -60,7 +60,7 @@ def read_proxy_expiry(content: bytes) -> float | None:
 
 
 def _find_not_after(certificate: bytes) -> float:
-    import ssl  # here and below: slow to load, and most requests have no proxy
+    import ssl  # this and below are slow to load, and most requests have no proxy
     import subprocess
 
     command = ["openssl", "x509", "-noout", "-enddate"]
@@ -72,7 +72,7 @@ def _find_not_after(certificate: bytes) -> float:
 
 
 def read_token_expiry(content: bytes) -> float | None:
-    """The claim ``exp`` of a JSON Web Token (RFC 7519); None for a token that has none, or says nothing of itself.
+    """The claim ``exp`` of a JSON Web Token (RFC 7519); None if there is none, or the token is opaque.
 
     :raises ValueError: it is no token.
     """
@@ -98,9 +98,9 @@ KINDS: Mapping[str, CredentialKind] = {kind.attribute: kind for kind in (PROXY, 
 
 
 def read_content(path: Path) -> bytes:
-    """What is in a file that may be a credential: a regular one that is the account's own, and nobody else can open.
+    """The content of a credential's file, which must be a regular file that only this account can open.
 
-    :raises BadCredential: it is another, or cannot be read.
+    :raises BadCredential: it is not, or it cannot be read.
     """
     try:
         with open_regular(path) as stream:
@@ -124,7 +124,7 @@ def _find_fault(status: os.stat_result) -> str:
 
 
 def read_credential(kind: CredentialKind, path: Path, content: bytes) -> Credential:
-    """What was read from that file as a credential.
+    """A file's content as a credential.
 
     :raises BadCredential: it is none.
     """
@@ -135,7 +135,7 @@ def read_credential(kind: CredentialKind, path: Path, content: bytes) -> Credent
 
 
 def find_credential_faults(sources: Mapping[str, Path], now: float) -> Iterable[str]:
-    """What is wrong with the files of credentials, by the attributes that name them."""
+    """What is wrong with files of credentials; ``sources`` are by attribute."""
     for name, path in sources.items():
         try:
             expires = read_credential(KINDS[name], path, read_content(path)).expires

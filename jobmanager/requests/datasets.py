@@ -1,4 +1,4 @@
-"""Datasets that the site's command lists: asked once for a grid job, so that it is cut in the same way ever after."""
+"""Datasets, as the site's command lists them: once for each grid job, so that it is always cut in the same way."""
 
 import errno
 import json
@@ -12,7 +12,7 @@ from jobmanager.site.settings import SiteSettings
 from sandbox.files import read_regular, replace_file
 
 _NAME = "{name}"
-"""Stands in the words of the command for the name of the dataset."""
+"""The placeholder for the dataset's name in the command."""
 _MOST_FILES = 100_000
 _LONGEST_NAME = 4096
 _LONGEST_WORDS = 300
@@ -20,17 +20,17 @@ _LONGEST_WORDS = 300
 
 @dataclass
 class Datasets:
-    """What the site's command has said of datasets, and what it says of others."""
+    """The datasets that the site's command has listed, and the command for others."""
 
     settings: SiteSettings
     known: dict[str, Sequence[str]] = field(default_factory=dict)
-    """The names of files, by the dataset's name."""
+    """Names of files by dataset."""
 
     @classmethod
     def read(cls, account: Account, grid_job: str = "") -> Self:
-        """What was said for a grid job; of a new one nothing.
+        """What was listed for a grid job; nothing for a new one.
 
-        :raises OSError: it cannot be read.
+        :raises OSError: the lists cannot be read.
         """
         settings = account.configuration.site
         if not grid_job:
@@ -45,7 +45,7 @@ class Datasets:
 
     @property
     def are_listed(self) -> bool:
-        """False where nobody lists any."""
+        """False if there are no datasets and no command."""
         return bool(self.settings.dataset_command or self.known)
 
     def find(self, name: str) -> Sequence[str]:
@@ -59,9 +59,9 @@ class Datasets:
 
 
 def keep_lists(account: Account, grid_job: str, known: Mapping[str, Sequence[str]]) -> None:
-    """Keep what was said for a grid job.
+    """Store the lists for a grid job.
 
-    :raises OSError: it cannot be written.
+    :raises OSError: they cannot be written.
     """
     if known:
         account.places.grid_job(grid_job).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -69,7 +69,7 @@ def keep_lists(account: Account, grid_job: str, known: Mapping[str, Sequence[str
 
 
 def _ask(settings: SiteSettings, name: str) -> Sequence[str]:
-    from batch_adapters.running.commands import run_question  # seldom needed, and GRAM waits for what is loaded
+    from batch_adapters.running.commands import run_question  # rarely needed, and loading takes time
 
     command = settings.dataset_command
     if not any(_NAME in word for word in command[1:]):
@@ -93,7 +93,7 @@ def read_list(text: str) -> Sequence[str]:
     if len(names) > _MOST_FILES:
         raise UnknownDataset(f"its command lists more than {_MOST_FILES} files")
     for number, name in enumerate(names, 1):
-        # What is no UTF-8 has been replaced by this character.
+        # Invalid UTF-8 has been replaced by this character.
         if not name or len(name) > _LONGEST_NAME or not name.isprintable() or "\ufffd" in name:
             raise UnknownDataset(f"line {number} of what its command printed is no file's name: {name[:60]!r}")
     return names

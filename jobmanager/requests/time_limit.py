@@ -1,4 +1,4 @@
-"""An end to what an experiment's code does, however long it would go on, or how often it would end its process."""
+"""Limits calls of handlers, an experiment's code: their time, and how often they may hang or kill their process."""
 
 import faulthandler
 import os
@@ -17,11 +17,11 @@ from jobmanager.site.account import Account
 from sandbox.files import open_own, read_regular
 
 MOST_HANGS = 3
-"""How often a grid job's handler is asked that does not come to an end."""
+"""A grid job's handler is given up after it has hung so often."""
 MOST_DEATHS = 20
-"""How often one is asked with which its process ends: others may have ended that, for want of memory or to restart."""
+"""A handler is given up after its process has died so often: other reasons (memory, a restart) are likely before."""
 _GRACE = 5.0
-"""Seconds for code that was told to give up."""
+"""Seconds between interrupting the code and killing its process."""
 _SHOWN_CALLS = 3
 _STDERR = 2
 _CALL = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)')
@@ -29,17 +29,17 @@ _CALL = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.
 
 
 class HandlerHung(HandlerError):
-    """A handler has not come to an end; the message says where it was."""
+    """A handler has hung; the message says where."""
 
 
 @contextmanager
 def limited(seconds: float, record: int = _STDERR) -> Iterator[None]:
-    """End the block when so many seconds are over, of 0 never; where there is an end, in a process's main thread only.
+    """Interrupt the block after so many seconds (0: never); only in a process's main thread.
 
-    Code that does not hear of it (a library in C, a loop that catches everything) ends with the process, some seconds
-    later: its stack goes to the descriptor ``record``.
+    Code that cannot be interrupted (a library in C, a loop that catches everything) is ended with the process some
+    seconds later, after its stack was written to the descriptor ``record``.
 
-    :raises HandlerHung: the block was ended.
+    :raises HandlerHung: the block was interrupted.
     """
 
     if not seconds:
@@ -64,8 +64,8 @@ def limited(seconds: float, record: int = _STDERR) -> Iterator[None]:
 
 
 def _find_place(frame: FrameType | None) -> str:
-    """The innermost calls; a handler may hang in a library's code."""
-    # The innermost comes first; no source is read, which may be on a slow disk.
+    """The innermost calls: a handler may hang in a library's code."""
+    # The innermost comes first; no source code is read, which may be on a slow disk.
     calls = islice(traceback.walk_stack(frame), _SHOWN_CALLS)
     return _render_calls((call.f_code.co_filename, str(line), call.f_code.co_name) for call, line in calls)
 
@@ -76,24 +76,24 @@ def _render_calls(calls: "Iterator[tuple[str, str, str]]") -> str:
 
 @dataclass(frozen=True)
 class Asking:
-    """The questions of one kind to one grid job's handler, and how often it hung, or its process died, over them.
+    """Calls of one kind of a grid job's handler, and how often it hung, or its process died, in them.
 
-    Kept in files of the grid job's folder, because whoever asks may end with the handler. One process asks at a time.
+    This is kept in files, because the calling process may die with the handler. One process calls at a time.
     """
 
     asked: Path
-    """There while the handler is asked; with its stack in it where the process had to be ended."""
+    """Exists during a call; contains the stack if the process had to be killed."""
     hung: Path
-    """A line for each time that it did not come to an end."""
+    """A line for each time that it hung."""
     died: Path
-    """A byte for each time that its process ended by itself, or was ended by others."""
+    """A byte for each time that the process died, or was killed by somebody else."""
     seconds: float
 
     @contextmanager
     def limited(self) -> Iterator[None]:
-        """Ask in the block.
+        """Call the handler in the block.
 
-        :raises HandlerHung: the block was ended, which is written down.
+        :raises HandlerHung: the block was interrupted, which is recorded.
         """
         self.asked.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._note_end()
@@ -111,17 +111,17 @@ class Asking:
         self.died.unlink(missing_ok=True)
 
     def find_hangs(self) -> list[str]:
-        """Where it was each time, up to the last time that it came to an end."""
+        """Where it hung each time, since the last call that returned."""
         self._note_end()
         return _read(self.hung).splitlines()
 
     def count_deaths(self) -> int:
-        """How often the process that asked has ended, since it last came to an end."""
+        """How often the calling process has died, since the last call that returned."""
         self._note_end()
         return len(_read(self.died))
 
     def _note_end(self) -> None:
-        """Note what the process of whoever asked before has left behind, if it ended meanwhile."""
+        """Record how the process of the last call ended, if it did not return."""
         if not self.asked.exists():
             return
         if stack := _read(self.asked):
@@ -153,7 +153,7 @@ def _append(file: Path, text: str) -> None:
 
 
 def asking(account: Account, grid_job: str, what: str) -> Asking:
-    """The questions of a kind to a grid job's handler; ``what`` is one of `places.QUESTIONS`."""
+    """Calls of a grid job's handler; ``what`` is one of `places.QUESTIONS`."""
     places = account.places
     seconds = account.configuration.handlers.time_limit
     asked, hung = places.handler_asked(grid_job, what), places.handler_hung(grid_job, what)

@@ -1,9 +1,9 @@
-"""What has become of a submission whose fate nobody knows, and its adoption.
+"""Finds a submission whose result is unknown, and adopts its ids.
 
-It is looked for in the batch system's queue, then in its history, then in what drivers wrote down: the order in which a
-local job moves, so that one that moves between two looks is seen by the next. Only what is in none of them, after the
-time in which a late submission may still turn up, was never made. While nobody answers, it is proof enough that every
-local job of a token has a status file.
+It is looked for in the batch system's queue, then in its history, then in drivers' status files. This is the order in
+which a local job moves, so one that moves in between is found by the next query. A submission was never made only if it
+is in none of them, after the time in which it may still appear. If the batch system does not answer, a status file of
+every local job of the token is proof, too.
 """
 
 import logging
@@ -25,16 +25,16 @@ logger = logging.getLogger(__name__)
 
 
 class Unsettled(Unreachable):
-    """A submission is nowhere, but may still turn up."""
+    """A submission is nowhere, but may still appear."""
 
 
 def adopt(account: Account, system: BatchSystem, grid_job: str, token: str) -> bool:
-    """Register what there is under a token; False where there is nothing, and never will be.
+    """Register the local jobs that were submitted under a token; False if there are none, and never will be.
 
-    Where a part of an array is missing, the answer may have been cut short: it is asked again later. Once an answer
-    names no more, the rest is submitted under a new token.
+    If a part of an array is missing, the answer may be incomplete, and the query is repeated later. When an answer adds
+    nothing, the rest is submitted under a new token.
 
-    :raises Unreachable, Garbled: nobody knows yet.
+    :raises Unreachable, Garbled: the result is still unknown.
     """
     database = account.database
     jobs = database.local_jobs.of_token(grid_job, token)
@@ -52,11 +52,11 @@ def adopt(account: Account, system: BatchSystem, grid_job: str, token: str) -> b
 
 
 def _believe_absence(system: BatchSystem, database: Database, grid_job: str, token: str, jobs: list[LocalJob]) -> bool:
-    """Nothing more was found; False where nothing of the token was ever found."""
+    """Decide when nothing more was found; False if nothing of the token was ever found."""
     missing = [job for job in jobs if job.local_id is None]
     now = time.time()
     if any(job.intended > now + CLOCKS_DIFFER for job in missing):
-        # The clock was set back since: nobody knows how long ago it was sent, but it was not later than now.
+        # The clock was set back since: when it was sent is unknown, but it was not later than now.
         change_local_jobs(database, grid_job, of_token(grid_job, token), lambda job: job.intend(token, now))
     if missing and now - max(job.intended for job in missing) < system.adapter.settle_time:
         raise Unsettled(
@@ -72,7 +72,7 @@ def _believe_absence(system: BatchSystem, database: Database, grid_job: str, tok
 def _search_everywhere(
     account: Account, system: BatchSystem, grid_job: str, token: str, indexes: Sequence[int], wanted: set[int]
 ) -> dict[int, list[str]]:
-    """The ids that the local jobs of a token have, by index, each index's eldest first; ``indexes`` by position."""
+    """The ids of a token's local jobs by index, the oldest id first; ``indexes`` are in order of position."""
     found: dict[int, list[str]] = {}
     try:
         _add(found, system, indexes, system.find(token))
@@ -108,7 +108,7 @@ def _age(local_id: str) -> list[int]:
 
 
 def _search_drivers(account: Account, grid_job: str, token: str) -> Iterable[tuple[int, str]]:
-    """Index and id of each local job of a token whose driver has begun to write."""
+    """Index and id of each local job of a token whose driver has started."""
     prefix = render_stem(grid_job, "")
     for file in account.places.results(grid_job).glob(f"{prefix}*.status"):
         status = read_driver_status(file)
@@ -117,7 +117,7 @@ def _search_drivers(account: Account, grid_job: str, token: str) -> Iterable[tup
 
 
 def _cancel_duplicates(system: BatchSystem, database: Database, grid_job: str, found: Mapping[int, list[str]]) -> None:
-    """Of a submission that was made twice the eldest stays; the others are cancelled, and that is written down."""
+    """Cancel all but the oldest of jobs that were submitted twice, and record that."""
     now = int(time.time())
     unwanted = []
     with database.transaction():

@@ -1,4 +1,4 @@
-"""Private copies of a grid job's credentials, which follow their files: where its programs find them."""
+"""Keeps private copies of a grid job's credentials up to date with their files; programs use the copies."""
 
 import logging
 import stat
@@ -16,22 +16,22 @@ logger = logging.getLogger(__name__)
 
 
 def find_copies(account: Account, job_id: str) -> dict[str, Path]:
-    """The copies that there are, by the attributes of a request that name their files."""
+    """The existing copies, by the attributes of a request that name their files."""
     folder = account.places.credentials(job_id)
     return {name: folder / name for name in KINDS if (folder / name).is_file()}
 
 
 def has_copies(account: Account, job_id: str) -> bool:
-    """True for a grid job whose credentials are followed."""
+    """True if a grid job has copies of credentials."""
     return account.places.credentials(job_id).is_dir()
 
 
 def bring_credentials(account: Account, job_id: str) -> None:
     """Copy the credentials of a grid job before anything is submitted.
 
-    A file that has gone since costs nothing where there is a copy, nor where nobody asked for it.
+    A missing file does not matter if there is a copy, or if the request did not name it.
 
-    :raises SandboxError, OSError, DatabaseError: not now: there is no credential that could be handed on, say.
+    :raises SandboxError, OSError, DatabaseError: not now, for example because a credential is missing.
     """
     job = account.database.grid_jobs.get(job_id)
     if not job.credentials:
@@ -45,7 +45,7 @@ def bring_credentials(account: Account, job_id: str) -> None:
 
 
 def follow_credentials(account: Account) -> None:
-    """Copy again what has changed of the credentials of all open grid jobs; one that cannot be is told, and waits.
+    """Update the copies for all open grid jobs; problems are logged and recorded.
 
     :raises DatabaseError: not now.
     """
@@ -61,7 +61,7 @@ def follow_credentials(account: Account) -> None:
 
 
 def _open_folder(folder: Path) -> None:
-    """Make the folder, for the account alone; a program may have closed it, or put something else in its place."""
+    """Make the folder, accessible only for the account; a program may have closed or replaced it."""
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode):
@@ -76,7 +76,7 @@ def _follow(account: Account, job: GridJob) -> None:
     known = [entry for entry, _ in found]
     if known != entries:
         _log_changes(job.job_id, entries, known)
-        # Before the copies: whoever is killed in between finds that these are others than their files, and goes on.
+        # Before the copies: after a kill in between, the copies still differ from their files, and are updated.
         account.database.grid_jobs.change(job.job_id, lambda job: job.put_credentials(known))
     for entry, content in found:
         if content is not None:
@@ -84,7 +84,7 @@ def _follow(account: Account, job: GridJob) -> None:
 
 
 def _read_source(entry: CredentialEntry, copy: Path, now: float) -> tuple[CredentialEntry, bytes | None]:
-    """What is known of a credential now, and what its copy is to hold, if that is something else than it does."""
+    """The credential's entry now, and the new content of its copy, if that must change."""
     source = Path(entry.source)
     try:
         content = read_content(source)
@@ -99,7 +99,7 @@ def _read_source(entry: CredentialEntry, copy: Path, now: float) -> tuple[Creden
 def _read_copy(copy: Path) -> bytes | None:
     try:
         return read_content(copy)
-    except BadCredential:  # there is none yet, or a program has spoiled it
+    except BadCredential:  # missing, or damaged by a program
         return None
 
 

@@ -1,4 +1,4 @@
-"""Steps 3 and 4 of a grid job: its command lines and its work area become the sandbox, once for all local jobs."""
+"""Steps 3 and 4 of a grid job: packs its command lines and work area into the sandbox, once for all local jobs."""
 
 import logging
 import os
@@ -29,10 +29,10 @@ _STDIN = ".samgrid-stdin"
 def pack_sandbox(account: Account, job: GridJob, adapter: JobAdapter, local_jobs: Sequence[PlannedJob]) -> None:
     """Write sandbox, table of command lines and driver of a grid job, unless an earlier worker has.
 
-    The driver is written last: where it is, all is there.
+    The driver is written last: if it exists, everything does.
 
     :raises HandlerError: the handler failed.
-    :raises SandboxError, OSError: something cannot be packed, or the disk is full; nothing half-made stays.
+    :raises SandboxError, OSError: something cannot be packed, or the disk is full; nothing incomplete is left.
     """
     places = account.places
     if places.driver(job.job_id).exists():
@@ -59,7 +59,7 @@ def pack_sandbox(account: Account, job: GridJob, adapter: JobAdapter, local_jobs
 
 
 def remove_half_made(account: Account, grid_job: str) -> None:
-    """Remove what is left of a sandbox that was never whole: its worker was killed, or its request refused."""
+    """Remove an incomplete sandbox: its worker was killed, or its request refused."""
     places = account.places
     _remove(places.work_area(grid_job))
     if not places.driver(grid_job).exists():
@@ -69,7 +69,7 @@ def remove_half_made(account: Account, grid_job: str) -> None:
 def _ask_handler(
     adapter: JobAdapter, job: GridJob, local_jobs: Sequence[PlannedJob], work_area: Path
 ) -> tuple[list[LocalJobEntry], Mapping[str, str]]:
-    """The command lines and the variables of local jobs, whose work area is filled."""
+    """Have the handler fill the work area; the command lines and variables of the local jobs."""
     with _blaming(adapter):
         entries = _find_entries(adapter, job, local_jobs)
         adapter.prepareWorkArea(work_area)
@@ -89,15 +89,15 @@ def find_entries(adapter: JobAdapter, job: GridJob, local_jobs: Sequence[Planned
 
 @contextmanager
 def _blaming(adapter: JobAdapter) -> Iterator[None]:
-    """What goes wrong within is the handler's fault, or its request's."""
+    """Turn exceptions of the block into errors that blame the handler or its request."""
     try:
         yield
     except (OSError, SandboxRefused, Interrupted, TooLong):
-        raise  # a full disk, say: the handler is not to blame
+        raise  # not the handler's fault, such as a full disk
     except (BadSweep, TooLarge, UnusableFile) as error:
         raise SandboxRefused(str(error)) from error
-    except HANDLER_FAILURES as error:  # whatever an experiment's handler does
-        # For the grid job's log: a person who is waiting gets the one line.
+    except HANDLER_FAILURES as error:  # whatever an experiment's handler raises
+        # The traceback is for the grid job's log; people see one line.
         logger.info("%s's handler failed", adapter.jobType, exc_info=True)
         raise HandlerError(f"handler {adapter.jobType}: {render_failure(error)}") from error
 
@@ -146,7 +146,7 @@ def _entry(adapter: JobAdapter, sweep: Sweep | None, local_job: PlannedJob) -> L
 
 
 def _bring_stdin(adapter: JobAdapter, work_area: Path) -> str:
-    """The file that the driver gives to the program as standard input: one beside the request travels along."""
+    """The program's standard input for the driver; a file beside the request is copied into the work area."""
     stdin: RequestFile | None = adapter.request["stdin"]
     if stdin is None:
         return ""
@@ -191,7 +191,7 @@ def _plan(
         max_cpu_minutes=request["max_cpu_time"] or 0,
         max_memory_mb=request["max_memory"] or 0,
         cores=request["cores"] or 1,
-        # What a plain job writes are the user's files, as under GRAM's own job managers.
+        # A plain job writes files for the user, as under GRAM's own job managers.
         copies_lines=type(adapter).getPhaseOfLine is not JobAdapter.getPhaseOfLine,
         has_site_files=bool(account.configuration.sandbox.site_files),
         carried=is_carried,
@@ -201,7 +201,7 @@ def _plan(
 
 
 def _is_bare(account: Account, work_area: Path) -> bool:
-    """True where a driver needs nothing but samgrid-report, and finds it on its PATH beside the sandbox."""
+    """True if a driver needs nothing but samgrid-report, which is then on its PATH without unpacking anything."""
     settings = account.configuration.sandbox
     is_shared = settings.transfer is not Transfer.BATCH_SYSTEM
     is_empty = not settings.site_files and not any(work_area.iterdir())

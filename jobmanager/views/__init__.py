@@ -1,4 +1,4 @@
-"""What people read of grid jobs and local jobs: tables, bars, explanations, logs, exports.
+"""What people read about grid jobs and local jobs: tables, bars, explanations, logs, exports, notifications.
 
-Nothing here changes anything; the command line and the status page show the same through it.
+The command line and the status page both use it. Nothing here changes a grid job.
 """

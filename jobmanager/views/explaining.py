@@ -1,4 +1,4 @@
-"""``samgrid explain``: what is known of a local job, who said so and when, and what is concluded from it."""
+"""``samgrid explain``: what is known about a local job, from which source and when, and the conclusion."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -22,22 +22,22 @@ _SHOWN_IDS = 5
 
 
 def explain(account: Account, name: str, ask: bool) -> str:
-    """Everything about the local jobs that a name fits, the last submitted first; without ``ask`` no command is run.
+    """Everything about the local jobs with a name, the last submitted first; without ``ask`` no command is run.
 
-    :raises UnknownJob: it fits none.
+    :raises UnknownJob: there is none.
     """
     found = find_local_jobs(account.database, name)
     return "\n\n".join(_explain(account, grid_job, job, ask) for grid_job, job in found)
 
 
 def find_step_jobs(database: Database, job_id: str) -> list[str]:
-    """The grid jobs that a sequence's steps have become; none for another grid job."""
+    """The grid jobs of a structured grid job's steps; empty for others."""
     steps = database.grid_jobs.steps(job_id).get(job_id, [])
     return [step.grid_job for step in steps if step.grid_job]
 
 
 def find_local_jobs(database: Database, name: str) -> list[tuple[str, LocalJob]]:
-    """Grid job and local job of each that has the id ``name``, or of the one that ``ID/NUMBER`` names.
+    """Grid job and local job of all with the id ``name``, or of the one that ``ID/NUMBER`` names.
 
     :raises UnknownJob: there is none.
     """
@@ -85,7 +85,7 @@ def _render_part(title: str, lines: Iterable[str]) -> str:
 
 
 def read_context(account: Account, database: Database, grid_job: str, job: LocalJob) -> tuple[Context, list[str]]:
-    """What bears on a local job as far as it is written down, and why the driver's record cannot be read, if so."""
+    """The recorded context of a local job, and why the driver's record cannot be read (empty if it can)."""
     driver, complaint = _read_driver(account, grid_job, job)
     context = Context(
         grid_job_has_ended=database.grid_jobs.get(grid_job).state.is_final,
@@ -97,7 +97,7 @@ def read_context(account: Account, database: Database, grid_job: str, job: Local
 
 
 def describe_local_job(grid_job: GridJob, job: LocalJob) -> list[tuple[str, str]]:
-    """What its document says of it, by name, for people."""
+    """The facts in its document, by name, for people."""
     facts = [
         ("grid job", grid_job.job_id),
         ("number", str(job.index)),
@@ -124,7 +124,7 @@ def describe_local_job(grid_job: GridJob, job: LocalJob) -> list[tuple[str, str]
 
 
 def _describe_credentials(grid_job: GridJob, job: LocalJob) -> Iterator[tuple[str, str]]:
-    """Which credentials had expired before a local job failed: that may be why."""
+    """The credentials that had expired before a local job failed, which may be the reason."""
     when = job.ended_time
     if job.outcome is not Outcome.FAILED or when is None:
         return
@@ -135,7 +135,7 @@ def _describe_credentials(grid_job: GridJob, job: LocalJob) -> Iterator[tuple[st
 
 
 def _describe_retry(grid_job: GridJob, job: LocalJob) -> str | None:
-    """Whether a local job that failed is tried again, and why not, where that is asked for at all."""
+    """Whether a failed local job is retried, and if not, why not; None if no retries are requested."""
     if not grid_job.retries or job.outcome not in (Outcome.FAILED, Outcome.CANCELLED):
         return None
     cause = job.cause and job.cause.value
@@ -156,7 +156,7 @@ def _local(text: str | None) -> str:
 
 
 def render_evidence(evidence: Iterable[Evidence]) -> str:
-    """What was seen, a line each: when, who said it, what it said, and what that changed."""
+    """A line for each piece of evidence: when, source, what it said, and what that changed."""
     rows = [
         (f"  {render_local_time(e.when)}", printable(e.source), render_line(e.said), f"→ {render_line(e.verdict)}")
         for e in evidence
@@ -165,7 +165,7 @@ def render_evidence(evidence: Iterable[Evidence]) -> str:
 
 
 def _read_driver(account: Account, grid_job: str, job: LocalJob) -> tuple[DriverStatus, list[str]]:
-    """What the driver wrote down, and why that cannot be read, if it cannot."""
+    """The driver's record, and why it cannot be read (empty if it can)."""
     if job.local_id is None:
         return DriverStatus(), []
     try:
@@ -175,7 +175,7 @@ def _read_driver(account: Account, grid_job: str, job: LocalJob) -> tuple[Driver
 
 
 def describe_driver(status: DriverStatus) -> list[str]:
-    """What its driver wrote down, a line each."""
+    """The driver's record, as lines."""
     if status == DriverStatus():
         return ["nothing"]
     lines = []
@@ -204,7 +204,7 @@ def _describe_caught(caught: CaughtSignal) -> str:
 
 
 def _ask(account: Account, job: LocalJob) -> tuple[BatchAnswer, BatchAnswer | None]:
-    """What the batch system says now, and its history where the local job is not, or no longer, in its queue."""
+    """What the batch system says now, and its history if the local job is not in its queue."""
     try:
         system = find_batch_system(account, job.batch)
     except (UnknownBatchSystem, Unreachable) as error:
@@ -237,7 +237,7 @@ def _query(account: Account, batch: str, question: Callable[[], list[LocalStatus
         return BatchAnswer(problem=f"{since}: {error}")
     except BatchError as error:
         return BatchAnswer(problem=f"no answer that can be understood: {error}")
-    except OSError as error:  # how often it is asked cannot be noted, say
+    except OSError as error:  # for example, the rate limit cannot be written
         return BatchAnswer(problem=f"it cannot be asked: {error}")
 
 

@@ -1,4 +1,4 @@
-"""The job database as a folder of XML files that need nothing of ours: with their schema, stylesheet and pages."""
+"""Exports the job database as a folder of XML files, with schema, stylesheet and web pages."""
 
 import errno
 import os
@@ -27,24 +27,24 @@ _HEAD = f"""\
 
 
 def export(database: Database, folder: Path) -> tuple[int, list[DamagedDocument]]:
-    """Make the folder (0700, its files 0600), whole or not at all: how many grid jobs are in it, and what is not.
+    """Make the folder (0700, its files 0600), completely or not at all; the number of grid jobs, and what is left out.
 
-    :raises UserError: there is something in it already, or it cannot be written.
+    :raises UserError: it is not empty, or cannot be written.
     """
     rows, damages = database.grid_jobs.overview(), []
-    with _make_folder(folder.resolve()) as aside:
+    with _make_folder(folder.resolve()) as temporary:
         for file in (SCHEMA_FILE, SCHEMA_FILE.with_name(_STYLESHEET)):
-            _write(aside / file.name, file.read_bytes())
-        render_page = etree.XSLT(read_xml((aside / _STYLESHEET).read_bytes()))
-        # Pages, too: browsers read no stylesheet of a file:// address, and do away with XSLT.
+            _write(temporary / file.name, file.read_bytes())
+        render_page = etree.XSLT(read_xml((temporary / _STYLESHEET).read_bytes()))
+        # Web pages, too: browsers load no stylesheets from file:// addresses, and will drop XSLT.
         written = []
         for row in rows:
             try:
-                _write_document(aside, row.id, database.to_xml(row.id)[0], render_page)
+                _write_document(temporary, row.id, database.to_xml(row.id)[0], render_page)
                 written.append(row)
             except DamagedDocument as damage:
                 damages.append(damage)
-        _write_document(aside, "index", make_overview(written), render_page)
+        _write_document(temporary, "index", make_overview(written), render_page)
     return len(written), damages
 
 
@@ -55,21 +55,21 @@ def _write_document(folder: Path, name: str, root: etree._Element, render_page: 
 
 @contextmanager
 def _make_folder(target: Path) -> Iterator[Path]:
-    """Give a folder that becomes the target when the block ends well, and vanishes when not."""
+    """A temporary folder, which becomes the target at the end of the block, or is removed after an exception."""
     if target == Path.cwd():
         raise UserError(f"{target} is where you are: name a new folder")
     if not target.parent.is_dir():
         raise UserError(f"{target} cannot be made: there is no folder {target.parent}")
     try:
-        aside = Path(tempfile.mkdtemp(prefix=f"{target.name}.", suffix=".tmp", dir=target.parent))
+        temporary = Path(tempfile.mkdtemp(prefix=f"{target.name}.", suffix=".tmp", dir=target.parent))
     except OSError as error:
         raise UserError(f"{target} cannot be made: {error.strerror}") from error
     try:
-        yield aside
-        # The kernel replaces an empty folder, and nothing else.
-        aside.rename(target)
+        yield temporary
+        # The kernel replaces an empty folder, but nothing else.
+        temporary.rename(target)
     except BaseException as error:
-        shutil.rmtree(aside)
+        shutil.rmtree(temporary)
         if isinstance(error, OSError) and error.errno in _TAKEN:
             raise UserError(f"{target} is there, and is no empty folder: name a new one") from error
         if isinstance(error, OSError):
@@ -88,7 +88,7 @@ def make_overview(
     silent_since: Mapping[str, float] | None = None,
     quarantined: Mapping[str, Quarantined] | None = None,
 ) -> etree._Element:
-    """The root element; grid jobs of ``silent_since`` (id to seconds) wait for a batch system's answer."""
+    """The root element; ``silent_since``: since when (seconds) a grid job's batch system does not answer."""
     root = etree.Element("overview")
     for row in rows:
         values = {"id": row.id, "type": row.type, "state": row.state, "owner": render_text(row.owner)}

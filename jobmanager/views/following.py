@@ -1,7 +1,7 @@
-"""``samgrid log -f`` and the page: what a local job prints while it runs, bounded, until it has ended.
+"""``samgrid log -f`` and the page: show what a local job prints until it ends, in limited amounts.
 
-From its driver's own file where this host has it. Where not, a file beside the outputs asks the driver, which looks for
-it now and then, to copy the end of what was printed to there.
+If the local job runs on this host, the driver's own file is read. Otherwise, a file beside the outputs asks the driver,
+which looks for it from time to time, to copy the end of what was printed there.
 """
 
 import os
@@ -22,18 +22,18 @@ from sandbox.status import render_stem
 KINDS = ("stdout", "stderr")
 _INTERVAL = 0.5
 _AT_ONCE = 65_536
-"""Bytes that are shown at once: of a program that prints more in that time the rest is left out, and that is said."""
+"""Bytes that are shown at once; if a program prints more in that time, a line says what was left out."""
 _TAIL = 8192
-"""Bytes of a channel's end that a page shows."""
+"""Bytes of the end of a channel that a page shows."""
 
 
 def find_printed(account: Account, grid_job: str, job: LocalJob, kind: str) -> Path | None:
-    """The file of what a local job has printed: brought back, else its driver's where that is on this host."""
+    """The file with what a local job has printed: the one that was brought back, or its driver's on this host."""
     path = account.places.results(grid_job) / f"{render_stem(grid_job, str(job.local_id))}.{kind}"
     if os.path.lexists(path):
         return path
     scratch = read_driver_status(status_file(account, grid_job, str(job.local_id))).scratch
-    # The record is within a program's reach: no other folder's name is believed.
+    # Programs can change the record, so no other folder is accepted.
     if scratch is None or not Path(scratch).name.startswith(f"samgrid.{grid_job}."):
         return None
     live = Path(scratch) / ".samgrid" / kind
@@ -43,16 +43,16 @@ def find_printed(account: Account, grid_job: str, job: LocalJob, kind: str) -> P
 
 @dataclass(frozen=True)
 class PrintedEnd:
-    """The end of what a local job has printed on a channel."""
+    """The end of what a local job has printed to a channel."""
 
     kind: str
     text: str
     left_out: int
-    """Bytes before it."""
+    """The number of bytes before it."""
 
 
 def read_printed(account: Account, grid_job: str, job: LocalJob) -> list[PrintedEnd]:
-    """The ends of both channels as far as they can be read, of other hosts what somebody's `Wish` has brought here."""
+    """The ends of both channels, if they can be read; from other hosts, what a `Wish` has brought here."""
     printed = []
     for kind in KINDS if job.local_id is not None else ():
         with suppress(OSError):
@@ -68,13 +68,13 @@ def _read_tail(kind: str, begin: int, source: BinaryIO) -> PrintedEnd:
         source.seek(start)
         data = source.read(_TAIL)
     left_out = begin + start - first
-    # What is cut begins with a whole line, where there is one.
+    # A text that is cut begins with a complete line, if there is one.
     torn = data.find(b"\n") + 1 if left_out else 0
     return PrintedEnd(kind, "\n".join(map(_show, data[torn:].split(b"\n"))), left_out + torn)
 
 
 def follow_local_job(account: Account, grid_job: str, index: int) -> Iterator[str]:
-    """Lines as they come, from a little before now on; what is printed on both channels has a heading at each change.
+    """Lines as they are printed, and some before; a heading at each change between the two channels.
 
     :raises OSError: something cannot be read.
     """
@@ -83,7 +83,7 @@ def follow_local_job(account: Account, grid_job: str, index: int) -> Iterator[st
     local_id: str | None = ""
     try:
         while True:
-            # Before its files: nothing is printed any more once it has ended.
+            # Read before its files: nothing is printed after its end.
             job = account.database.local_jobs.get(grid_job, index)
             if job.local_id != local_id:
                 local_id, streams = job.local_id, {kind: _Stream() for kind in KINDS}
@@ -114,7 +114,7 @@ class _Stream:
         self._torn = b""
 
     def read(self, opened: tuple[int, BinaryIO] | None, is_over: bool) -> Iterator[str]:
-        """The whole lines that are new in a file, which comes with the number of its first byte."""
+        """The complete new lines in a file, which comes with the number of its first byte."""
         if opened is not None:
             with opened[1]:
                 yield from self._read_new(*opened)
@@ -126,7 +126,7 @@ class _Stream:
         first = source.tell()
         end = begin + os.fstat(source.fileno()).st_size - first
         if self._at is not None and self._at > end:
-            self._at, self._torn = 0, b""  # the batch system has run it once more
+            self._at, self._torn = 0, b""  # the batch system has run it again
         start = max(begin, end - _AT_ONCE, self._at or 0)
         if start > (self._at or 0):
             yield f"… {start - (self._at or 0)} bytes before this are not shown"
@@ -142,21 +142,21 @@ class _Stream:
 
 
 def _show(line: bytes) -> str:
-    """What a terminal would show: a bar of progress is printed again and again, each time over the last."""
+    """A line as a terminal would show it: progress bars overwrite themselves."""
     return printable(line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace").expandtabs())
 
 
 class Wish:
-    """Asks the driver of a local job that runs on another host to copy what is printed, while somebody looks on."""
+    """Asks the driver of a local job on another host to copy what is printed, while somebody watches."""
 
     def __init__(self) -> None:
         self._path: Path | None = None
         self._has_ended = False
 
     def make(self, account: Account, grid_job: str, job: LocalJob) -> None:
-        """Ask where that is needed, and no other driver any more; where nobody can be asked there is nothing to see.
+        """Ask this local job's driver if that is needed, and no other one any more.
 
-        Said again and again, as whoever looks on, too, and ends takes the wish away.
+        Called repeatedly, because another watcher that ends removes the file of the wish.
         """
         is_needed = job.local_id is not None and not job.state.is_final and not _is_here(account, grid_job, job)
         path = _live(account, grid_job, job) if is_needed else None
@@ -166,11 +166,11 @@ class Wish:
         if path is not None:
             with suppress(OSError):
                 os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
-        if self._has_ended:  # in another thread, meanwhile
+        if self._has_ended:  # meanwhile, in another thread
             self._withdraw()
 
     def end(self) -> None:
-        """Let it stop, for ever."""
+        """Withdraw the wish for good."""
         self._has_ended = True
         self._withdraw()
 
@@ -189,7 +189,7 @@ def _live(account: Account, grid_job: str, job: LocalJob) -> Path:
 
 
 def _open(account: Account, grid_job: str, job: LocalJob, kind: str) -> tuple[int, BinaryIO] | None:
-    """What there is to read of a channel, behind the number of its first byte."""
+    """The number of a channel's first byte that can be read, and the file from there."""
     path = find_printed(account, grid_job, job, kind)
     try:
         if path is not None:

@@ -1,4 +1,4 @@
-"""What people read about grid jobs and job types: text, made from documents and declarations."""
+"""Texts about grid jobs and job types for people, and the same as JSON for programs."""
 
 import re
 from collections import Counter
@@ -39,7 +39,7 @@ def render_title(job_id: str, name: str | None) -> str:
 
 
 def render_counts(row: Overview) -> str:
-    """Local jobs by state and outcome, ``3 active, 5 done, 2 failed``; of a structured grid job its steps."""
+    """Local jobs by state and outcome, ``3 active, 5 done, 2 failed``; for a structured grid job, its steps."""
     if row.steps:
         return render_steps(row.steps, find_current_steps(row.steps))
     parts = [f"{row.counts[state]:,} {state}" for state in _STATES if row.counts.get(state)]
@@ -68,7 +68,7 @@ def _render_work(row: Overview) -> str:
 
 
 def render_table(rows: Iterable[Overview], is_choice: bool = False) -> str:
-    """One line per grid job, with a heading; ``is_choice``: there may be others."""
+    """A line for each grid job, with a heading; ``is_choice``: there may be others."""
     heading = ("ID", "NAME", "TYPE", "STATE", "OWNER", "SUBMITTED", "LOCAL JOBS")
     # On a narrow terminal a day and a time fit one below the other; programs get one word.
     blank = " " if is_terminal() else "T"
@@ -97,7 +97,7 @@ def render_json(
     quarantined: Mapping[str, Quarantined],
     details: Mapping[str, object],
 ) -> str:
-    """The grid jobs for programs; those of ``silent_since`` (id to seconds) wait for a batch system's answer.
+    """The grid jobs for programs; ``silent_since``: since when (seconds) a grid job's batch system does not answer.
 
     :param details: further facts about each of them.
     """
@@ -119,7 +119,7 @@ _OF_PHASE = ("name", "unit", "done", "total", "local_jobs")
 
 
 def find_steps(database: Database, row: Overview) -> list[dict[str, object]]:
-    """The steps of a structured grid job, for programs, with those that each needs where its document can be read."""
+    """The steps of a structured grid job, for programs; with the steps that each needs, if the document can be read."""
     try:
         needs = database.grid_jobs.get(row.id).needs if row.steps else {}
     except DamagedDocument:
@@ -128,7 +128,7 @@ def find_steps(database: Database, row: Overview) -> list[dict[str, object]]:
 
 
 def find_details(account: Account, job_id: str, now: float) -> dict[str, object]:
-    """What is told of one grid job beside its line, for programs; nothing where its document cannot be read."""
+    """Further facts about one grid job, for programs; empty if its document cannot be read."""
     from jobmanager.states.failures import count_refusals
     from jobmanager.views.progress import estimate_end, read_progress
 
@@ -161,7 +161,7 @@ def find_details(account: Account, job_id: str, now: float) -> dict[str, object]
 
 
 def render_local_jobs(lines: Iterable[LocalJobLine], standing: str) -> str:
-    """The local jobs that stand so, a line each: number, id, cause and reason."""
+    """The local jobs with that state or outcome, a line each: number, id, cause and reason."""
     rows = [
         (str(line.index), printable(line.local_id or "-"), line.cause or "-", render_line(line.reason or "-"))
         for line in lines
@@ -171,7 +171,7 @@ def render_local_jobs(lines: Iterable[LocalJobLine], standing: str) -> str:
 
 
 def render_outage(batch: str, outage: "Outage", now: float) -> str:
-    """Since when a batch system does not answer, when it is asked again, and what came instead of an answer."""
+    """Since when a batch system does not answer, when it is asked again, and what it said."""
     again = f"asked again at {render_clock(outage.next_try, now)}" if outage.next_try > now else "asked again soon"
     return f"{batch} has not answered since {render_clock(outage.since, now)} ({again}): {render_line(outage.words)}"
 
@@ -230,7 +230,7 @@ def render_credentials(job: "GridJob", now: float) -> list[tuple[str, str]]:
 
 
 def render_credential(entry: "CredentialEntry", now: float) -> str:
-    """How long a credential is valid, and whether its programs' copy follows its file."""
+    """How long a credential is valid, and whether the programs' copy is kept up to date."""
     if entry.expires is None:
         words = "it is not known when it expires"
     elif entry.expires <= now:
@@ -241,7 +241,7 @@ def render_credential(entry: "CredentialEntry", now: float) -> str:
 
 
 def _render_cancel(account: Account, batch: str, row: Overview) -> str:
-    """What a cancel still waits for."""
+    """What a cancel is still waiting for."""
     open_ones = sum(row.counts.get(state, 0) for state in ("unsubmitted", "pending", "active", "suspended"))
     waits = f"waits for the end of {open_ones:,} local jobs" if open_ones else "all local jobs have ended"
     if find_outage(account, batch) is None:
@@ -252,8 +252,8 @@ def _render_cancel(account: Account, batch: str, row: Overview) -> str:
 def _render_parts(job: "GridJob", row: Overview) -> list[tuple[str, str]]:
     """What a grid job is made of: its steps, or its local jobs."""
     if not row.steps:
-        of_whole = [("step", f"of {row.parent}")] if row.parent else []
-        return [*of_whole, ("local jobs", f"{job.count:,}: {render_counts(row)}")]
+        of_parent = [("step", f"of {row.parent}")] if row.parent else []
+        return [*of_parent, ("local jobs", f"{job.count:,}: {render_counts(row)}")]
     after = {name: f", after {render_words(needs)}" if needs else "" for name, needs in job.needs.items()}
     return [
         (f"step {number} of {len(row.steps)}", _render_part(step) + after[step.name])
@@ -262,7 +262,7 @@ def _render_parts(job: "GridJob", row: Overview) -> list[tuple[str, str]]:
 
 
 def _render_retries(database: Database, job: "GridJob") -> list[tuple[str, str]]:
-    """How many attempts were made beside the first ones, and why which local jobs get no other one."""
+    """How many retries were made, and why some local jobs are not retried."""
     from jobmanager.states.failures import count_refusals
 
     made = sum(ends.count for ends in database.attempts.ends(job.job_id))
@@ -279,7 +279,7 @@ def _render_phase(phase: PhaseSum, local_jobs: int) -> str:
 
 
 def render_output(job: "GridJob", tar: Path) -> str:
-    """Where the output tar of an ended grid job is, what is in it and what is not, and the handler's summary."""
+    """The path of an ended grid job's output tar, what is in it, what is missing, and the handler's summary."""
     lines = [str(tar)]
     files, ends, lacking = _Files(job.job_id), Counter[tuple[str, str]](), list[str]()
     try:
@@ -309,7 +309,7 @@ def _read_contents(tar: Path, job_id: str, files: "_Files", ends: Counter[tuple[
 
 
 class _Files:
-    """The files of a tar by what they are: those of the local jobs, of each step, together, with number and size."""
+    """Counts the files of a tar by kind; those of all local jobs, or of a step's, count together."""
 
     def __init__(self, job_id: str) -> None:
         self._local_job = re.compile(rf"(?:{job_id}|([^/]+/)\w+)\.[^/]+?\.(stdout|stderr|status|output/.*)", re.DOTALL)
@@ -343,7 +343,7 @@ class _Files:
 
 
 def render_types(types: "Mapping[str, type[JobAdapter]]") -> str:
-    """The job types, one line each."""
+    """The job types, a line each."""
     return render_columns([(name, _first_line(types[name])) for name in sorted(types)])
 
 

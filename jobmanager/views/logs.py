@@ -1,4 +1,4 @@
-"""What happened to a grid job, as its log and its documents tell it, and what a local job printed: harmless lines."""
+"""What happened to a grid job, from its log and documents, and what a local job printed; as printable lines."""
 
 import heapq
 import os
@@ -20,14 +20,14 @@ from jobmanager.views.text import printable, render_line
 from sandbox.files import open_unlinked
 
 LAST_LINES = 100
-"""Lines of a local job's standard output, and of its standard error, that are shown."""
+"""The last lines of a local job's standard output and standard error that are shown."""
 _LONGEST = 4096
 _STAMPED = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
 _SECOND = len("2026-11-23T01:02:03")
 
 
 def render_log(account: Account, database: Database, job_id: str, lines: int | None) -> Iterator[str]:
-    """The log of a grid job with what its documents tell, in order, or the last lines of that.
+    """The log of a grid job merged with the history from its documents, or the last lines of that.
 
     :raises OSError: the log cannot be read.
     """
@@ -35,17 +35,17 @@ def render_log(account: Account, database: Database, job_id: str, lines: int | N
     logged = _stamp(read_lines(path, lines) if os.path.lexists(path) else ())
     left_out = []
     try:
-        story = read_history(database, job_id)
+        history = read_history(database, job_id)
     except DamagedDocument as damage:
-        story, left_out = [], [f"left out is what its documents tell: {render_line(str(damage))}"]
-    told = [(render_time(when), f"{render_time(when)} {render_line(text)}") for when, text in story]
-    merged = heapq.merge(logged, told, key=lambda line: line[0][:_SECOND])
+        history, left_out = [], [f"left out is what its documents tell: {render_line(str(damage))}"]
+    recorded = [(render_time(when), f"{render_time(when)} {render_line(text)}") for when, text in history]
+    merged = heapq.merge(logged, recorded, key=lambda line: line[0][:_SECOND])
     text = [line for _, line in (merged if lines is None else deque(merged, lines))]
     yield from [*text, *left_out] or ["nothing has been logged yet"]
 
 
 def _stamp(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Each line with the time of it, or of the one before."""
+    """Each line with its time, or that of the line before."""
     stamp = ""
     for line in lines:
         stamp = max(stamp, line[:_SECOND]) if _STAMPED.match(line) else stamp
@@ -53,14 +53,14 @@ def _stamp(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 MOST_LOCAL_JOBS = 20
-"""Whose texts are shown at once."""
+"""Local jobs whose texts are shown at once."""
 _RANGE = re.compile(r"(?P<grid_job>.+)/(?P<first>[0-9]{1,9})-(?P<last>[0-9]{1,9})", re.DOTALL)
 
 
 def is_of_local_jobs(database: Database, word: str) -> bool:
     """True for ``ID/NUMBER``, ``ID/FIRST-LAST`` and a batch system's id with a slash; names may have one, too.
 
-    :raises UnknownJob: it is a grid job's name, and of local jobs.
+    :raises UnknownJob: it means both a grid job and local jobs.
     """
     if "/" not in word:
         return False
@@ -102,7 +102,7 @@ def find_meant(database: Database, word: str) -> list[tuple[str, LocalJob]]:
 
 
 def find_failed(database: Database, identity: str) -> list[tuple[str, LocalJob]]:
-    """The first local jobs of a grid job, and of its steps, that have ended without success."""
+    """The first local jobs of a grid job, and of its steps, that ended without success."""
     failed = (
         (job_id, line.index)
         for job_id in (identity, *find_step_jobs(database, identity))
@@ -113,7 +113,7 @@ def find_failed(database: Database, identity: str) -> list[tuple[str, LocalJob]]
 
 
 def render_local_logs(account: Account, jobs: Sequence[tuple[str, LocalJob]], lines: int | None) -> Iterator[str]:
-    """The last lines of standard output and standard error of local jobs, of so many at most.
+    """The last lines of standard output and standard error of some local jobs.
 
     :raises OSError: something cannot be read.
     """
@@ -143,22 +143,22 @@ def read_lines(path: Path, last: int | None) -> Iterator[str]:
 
 
 _MOST_READ = 200
-"""Local jobs of which it is read what blocked them."""
+"""Local jobs whose documents are read for what blocked them."""
 _SHOWN_NUMBERS = 3
 
 
 def read_history(database: Database, job_id: str) -> list[tuple[int, str]]:
-    """What happened and when, in seconds since 1970, in order; what workers log themselves is left out.
+    """Events with their times (seconds since 1970), in order, without those that workers log themselves.
 
     :raises DamagedDocument: a document cannot be read.
     """
     job = database.grid_jobs.get(job_id)
     started = database.local_jobs.first_start_ever(job_id)
-    story = [] if started is None else [(started, "active: its first local job has started")]
-    story += [*_read_blocks(database, job_id), *_read_retries(database, job)]
+    events = [] if started is None else [(started, "active: its first local job has started")]
+    events += [*_read_blocks(database, job_id), *_read_retries(database, job)]
     if job.cancelled_time is not None:
-        story.append((job.cancelled_time, job.reason or "cancelled"))
-    return [*sorted(story), *_read_end(database, job)]
+        events.append((job.cancelled_time, job.reason or "cancelled"))
+    return [*sorted(events), *_read_end(database, job)]
 
 
 def _read_blocks(database: Database, job_id: str) -> Iterator[tuple[int, str]]:
@@ -181,7 +181,7 @@ def _read_retries(database: Database, job: GridJob) -> Iterator[tuple[int, str]]
     failures = database.local_jobs.failed(job.job_id, each=True)
     for refusal, count in count_refusals(job, failures).items():
         given_up = [failed.ended for failed in failures if failed.ended and find_refusal(job, failed) == refusal]
-        # An attempt that never was in the batch system has no end of its own.
+        # An attempt that was never in the batch system has no time of its end.
         before = job.cancelled_time or max((end.last or 0 for end in ends), default=0)
         yield max(given_up, default=before), f"not tried again: {count} ({refusal})"
 

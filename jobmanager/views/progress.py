@@ -1,4 +1,4 @@
-"""How far a grid job has come: what pages, bars and estimates show of it, from the database's indexes."""
+"""The progress of a grid job, for pages, bars and estimates; from columns only."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,15 +19,15 @@ class Progress:
     """When the first local job started."""
     phases: Sequence[PhaseSum] = ()
     open_parts: float = 0
-    """How many phases the local jobs that have not ended have done, parts of phases counting as parts."""
+    """How many phases the open local jobs have done, with fractions of phases."""
     silent: Sequence[int] = ()
-    """Numbers of the running local jobs that have told nothing new for the stall time."""
+    """Numbers of the running local jobs that have reported nothing new for the stall time."""
     blocked: Sequence[Blocked] = ()
-    """Those that do not go on until somebody does something, by what keeps them."""
+    """Those that do not go on until somebody acts, by reason."""
 
 
 def read_progress(database: Database, job_id: str, local_jobs: int, stall_time: float, now: float) -> Progress:
-    """How far a grid job of so many local jobs has come; stall time in seconds."""
+    """The progress of a grid job with so many local jobs; stall time in seconds."""
     states = database.local_jobs.count(job_id)
     return Progress(
         local_jobs=local_jobs,
@@ -42,17 +42,17 @@ def read_progress(database: Database, job_id: str, local_jobs: int, stall_time: 
 
 _LEAST_FRACTION = 0.005
 _LEAST_TIME = 5.0
-"""Seconds. From less than that nothing can be concluded."""
+"""Seconds. With less than these there is no estimate."""
 
 
 def rate(phase: PhaseSum) -> float | None:
-    """Units per second that all local jobs together have done of a phase; None where too little is known."""
+    """Units per second of a phase, over all local jobs; None if too little is known."""
     seconds = phase.changed - phase.begun
     return phase.done / seconds if seconds > 0 and phase.done > 0 else None
 
 
 def fraction_done(progress: Progress) -> float:
-    """From 0 to 1: ended local jobs count whole, the others by their phases, of which each counts alike."""
+    """From 0 to 1: ended local jobs count as 1, others by their phases, all of which have the same weight."""
     if progress.local_jobs < 1:
         return 0.0
     of_open = progress.open_parts / len(progress.phases) if progress.phases else 0.0
@@ -60,7 +60,7 @@ def fraction_done(progress: Progress) -> float:
 
 
 def estimate_end(progress: Progress, now: float) -> float | None:
-    """When the last local job may end, if all goes on as until now; None where it is blocked, unknown, or all done."""
+    """When the last local job may end at the present pace; None if blocked, unknown, or all are done."""
     if progress.started is None or progress.blocked:
         return None
     fraction = fraction_done(progress)
@@ -71,7 +71,7 @@ def estimate_end(progress: Progress, now: float) -> float | None:
 
 
 def render_rate(phase: PhaseSum) -> str:
-    """``3.2 events/s``, or per minute or hour where that is less than one; empty where too little is known."""
+    """``3.2 events/s``, or per minute or hour if that is less than one; empty if too little is known."""
     known = rate(phase)
     if known is None:
         return ""
@@ -84,7 +84,7 @@ _SHOWN_BLOCKS = 5
 
 
 def render_blocked(progress: Progress) -> list[str]:
-    """What keeps local jobs where they are, and the command that helps, a line each."""
+    """Why local jobs are blocked, and the command that helps, a line each."""
     lines = [_render_block(block) for block in progress.blocked[:_SHOWN_BLOCKS]]
     others = sum(block.count for block in progress.blocked[_SHOWN_BLOCKS:])
     return lines + ([f"and {others:,} for other reasons"] if others else [])
@@ -96,7 +96,7 @@ def _render_block(block: Blocked) -> str:
 
 
 def render_silent(progress: Progress, seconds: float) -> str:
-    """The stall warning; empty where no local job has been silent for so many seconds."""
+    """The stall warning; empty if no local job has been silent for so many seconds."""
     if not progress.silent:
         return ""
     have = "1 local job has" if len(progress.silent) == 1 else f"{len(progress.silent):,} local jobs have"

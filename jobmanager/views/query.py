@@ -1,4 +1,4 @@
-"""Questions to the job database, each answered by a child process with limits: no expression can stop who asks."""
+"""Queries of the job database; each runs in a child process with limits, so that no expression can do harm."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from jobmanager.site.account import Account
 from jobmanager.views.text import printable, render_line, render_listing, render_markup
 
 MOST_LETTERS = 32_768
-"""The longest expression that is looked at."""
+"""The longest expression that is evaluated."""
 
 _KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME")
 _MEGABYTE = 1_000_000
@@ -27,7 +27,7 @@ _LONGEST_FAULT = 500
 
 
 class QueryError(UserError):
-    """An expression has no answer: it is wrong, or reached a limit; one printable line, with the expression."""
+    """An expression is wrong, or exceeded a limit; the message is one printable line with the expression."""
 
 
 class Language(Enum):
@@ -46,7 +46,7 @@ class ItemKind(Enum):
     ATTRIBUTE = "attribute"
     TEXT = "text"
     VALUE = "value"
-    """A number, a string, a boolean …: no node."""
+    """A number, a string, a boolean …: not a node."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,9 @@ class Item:
 
     kind: ItemKind
     text: str
-    """The markup of an element, the value of anything else, raw: it may hold what a terminal takes for a command."""
+    """The markup of an element, the value of anything else; unchecked: it may contain terminal commands."""
     fields: tuple[tuple[str, str], ...] = ()
-    """Names and values, raw: an element's attributes, then its own text as ``text()``; or the attribute it is."""
+    """Names and values, unchecked: an element's attributes and its text as ``text()``; or the attribute itself."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class QueryResult:
 
     items: tuple[Item, ...]
     left_out: tuple[str, ...] = ()
-    """Why each grid job was not looked at whose documents cannot be read."""
+    """Why grid jobs were left out: their documents cannot be read."""
 
 
 def run_limited(
@@ -87,9 +87,9 @@ def run_limited(
     language: Language = Language.XPATH,
     limits: QueryLimits = QueryLimits(),
 ) -> QueryResult:
-    """What an expression finds in the documents of all grid jobs, or of one; safe to call from any thread.
+    """What an expression finds in the documents of all grid jobs, or of one; any thread may call this.
 
-    :raises QueryError: it is wrong, or has no answer within the limits.
+    :raises QueryError: it is wrong, or exceeds the limits.
     """
     if len(expression) > MOST_LETTERS:
         raise QueryError(f"{language.value}: an expression has at most {MOST_LETTERS} letters, not {len(expression)}")
@@ -123,7 +123,7 @@ def _run_child(question: bytes, limits: QueryLimits, where: str) -> "subprocess.
             input=question,
             capture_output=True,
             timeout=limits.seconds,
-            # No secret of ours is in reach of an expression.
+            # So that no expression can read our secrets.
             env={**environment, "LC_ALL": "C.UTF-8"},
             cwd="/",
             check=False,
@@ -146,7 +146,7 @@ def _shorten(expression: str) -> str:
 
 
 def render_items(result: QueryResult) -> Iterable[str]:
-    """A line per item: the markup of elements, the value of anything else."""
+    """A line for each item: the markup of elements, the value of anything else."""
     for item in result.items:
         yield (_render_markup_line if item.kind is ItemKind.ELEMENT else _render_value_line)(item.text)
 
@@ -164,7 +164,7 @@ def _texts_between(node: etree._Element) -> list[str | None]:
 
 
 def _indent(markup: str) -> str:
-    """The same XML with its elements on lines of their own, but where there is text between them."""
+    """The same XML with elements on separate lines, unless there is text between them."""
     try:
         element = etree.fromstring(markup, etree.XMLParser(huge_tree=True, resolve_entities=False))
     except etree.XMLSyntaxError:  # a comment, say
@@ -176,7 +176,7 @@ def _indent(markup: str) -> str:
 
 
 def render_table(result: QueryResult) -> Iterable[str]:
-    """A row per item: its attributes, or its value, under their names."""
+    """A row for each item: its attributes, or its value, under their names."""
     names, cells = find_cells(result.items)
     return render_listing(names, cells).splitlines() if cells else ["nothing found"]
 

@@ -1,4 +1,4 @@
-"""The child process of one question: reads it from standard input, and writes the answer to standard output as JSON."""
+"""The child process of one query: reads it from standard input, and writes the answer to standard output as JSON."""
 
 import functools
 import json
@@ -104,7 +104,7 @@ def prepare_xquery(tree: etree._Element) -> Callable[[str], Iterable[WireItem]]:
             "needs the package saxonche, which is not installed: pip install 'samgrid-jobmanager[xquery]'"
         ) from error
     processor = saxonche.PySaxonProcessor(license=False)
-    # No Java, no documents written, none read: not all of Saxon keeps to that, therefore the program is sealed, too.
+    # No Java, no reading or writing of documents; not all of Saxon obeys, so the process is sealed, too.
     processor.set_configuration_property(_FEATURE + "allow-external-functions", "false")
     processor.set_configuration_property(_FEATURE + "allowedProtocols", "")
     root = processor.parse_xml(xml_text=etree.tostring(tree, encoding="unicode")).children[0]
@@ -131,7 +131,7 @@ def prepare_xquery(tree: etree._Element) -> Callable[[str], Iterable[WireItem]]:
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked, and within which limits (those of `jobmanager.views.query.Limits`)."""
+    """The query and its limits (see `jobmanager.views.query.QueryLimits`)."""
 
     database: str | None
     job_id: str | None
@@ -159,7 +159,7 @@ def main(argv: Sequence[str] = ()) -> int:
 def _limit(question: Question) -> None:
     # Not RLIMIT_AS: Saxon reserves 32 GB of addresses, of which it uses hardly any.
     resource.setrlimit(resource.RLIMIT_DATA, (question.memory, question.memory))
-    # Who asked may be killed; this ends all the same.
+    # Ends the process even if the caller has been killed.
     seconds = math.ceil(question.seconds)
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -181,7 +181,7 @@ def _answer(question: Question) -> str:
 
 
 def find_by_columns(question: Question, left_out: list[str]) -> list[WireItem] | None:
-    """What is found document by document; None where that needs the tree, or a damage is found that nobody knew of."""
+    """What is found document by document; None if the whole tree is needed, or a damaged document is found."""
     selection = read_selection(question.expression) if question.language == "XPath" else None
     if selection is None:
         return None
@@ -204,7 +204,7 @@ def _open(question: Question) -> Database:
 
 
 def _prepare(question: Question, leave_out: Callable[[DamagedDocument], object]) -> Callable[[str], Iterable[WireItem]]:
-    """What evaluates an expression, with all that it needs in memory."""
+    """The function that evaluates an expression, with everything that it needs in memory."""
     with closing(_open(question)) as database:
         tree = database.to_xml(question.job_id, leave_out)
     if question.language == "XPath":
@@ -213,7 +213,7 @@ def _prepare(question: Question, leave_out: Callable[[DamagedDocument], object])
 
 
 def _seal() -> None:
-    """From here on no file and no connection can be opened, by whatever function, and nothing is printed."""
+    """From now on, no file or connection can be opened, and nothing is printed."""
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, sys.stdout.fileno())
     os.dup2(nothing, sys.stderr.fileno())

@@ -1,8 +1,8 @@
-"""XPath that needs no tree of all documents: columns choose among the documents, the rest is asked of each by itself.
+"""XPath expressions that can be evaluated document by document, selected by columns, without a tree of all documents.
 
-These are paths to grid jobs or to local jobs, with predicates that compare attributes with literals, and below that
-names only, as in ``//grid-job[@owner="maria"]/local-job[@state="active" or @state="pending"]/phase``; and arithmetic
-with the counts of such paths. All else in XPath needs the tree.
+These are paths to grid jobs or local jobs, with predicates that compare attributes with literals, followed by names
+only, as in ``//grid-job[@owner="maria"]/local-job[@state="active" or @state="pending"]/phase``; and arithmetic
+with counts of such paths. Everything else in XPath needs the tree.
 """
 
 import re
@@ -20,18 +20,18 @@ _TOKEN = re.compile(
     r"""\s*(//|[!<>]=|[][()@/=<>+-]|[A-Za-z_][\w.-]*|\d{1,15}(?![\d.])|"[ !#-~]*"|'[ -&(-~]*')""", re.ASCII
 )
 _MOST_TOKENS = 200
-"""Neither Python nor SQLite takes expressions that nest without end."""
+"""Neither Python nor SQLite accepts unlimited nesting."""
 _COMPARISONS = ("=", "!=", "<", "<=", ">", ">=")
 _ARITHMETIC = (*_COMPARISONS, "(", ")", "+", "-", "div", "mod", "and", "or")
 
 
 class _NeedsTree(Exception):
-    """An expression is none of those."""
+    """The expression needs the tree."""
 
 
 @dataclass(frozen=True)
 class Condition:
-    """What predicates demand of a document: SQL of columns with its values, and XPath of what no column has."""
+    """The predicates for a document: SQL for columns with its values, and XPath for everything else."""
 
     sql: str = "TRUE"
     values: tuple[str, ...] = ()
@@ -40,13 +40,13 @@ class Condition:
 
 @dataclass(frozen=True)
 class Path:
-    """Which documents, and what in each."""
+    """A path: which documents, and what in each."""
 
     grid_job: Condition
     local_job: Condition | None
-    """None: documents of grid jobs, without their local jobs."""
+    """None: the path is to grid jobs, not to local jobs."""
     below: str
-    """XPath from the document's root; empty: the root itself."""
+    """XPath relative to the document's root; empty: the root itself."""
 
     def find(self, database: Database, job_id: str | None) -> Iterator[object]:
         """What XPath would find, in its order.
@@ -60,7 +60,7 @@ class Path:
             yield from found
 
     def count(self, database: Database, job_id: str | None) -> int:
-        """How many that are."""
+        """The number of nodes that `find` would give."""
         if self.below or (self.local_job or self.grid_job).xpath:
             return sum(1 for _ in self.find(database, job_id))
         return database.count_selected(job_id, *self._conditions())
@@ -74,17 +74,17 @@ class Path:
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """Counts of paths, and what is between them."""
+    """An arithmetic expression with counts of paths."""
 
     parts: tuple[Path | str, ...]
 
     def render(self, database: Database, job_id: str | None) -> str:
-        """The same expression with numbers in the place of counts."""
+        """The expression with the counts as numbers."""
         return " ".join(part if isinstance(part, str) else str(part.count(database, job_id)) for part in self.parts)
 
 
 def read_selection(expression: str) -> Path | Arithmetic | None:
-    """What an expression selects; None where it needs the tree."""
+    """What an expression selects; None if it needs the tree."""
     try:
         return _Reader(expression).read()
     except _NeedsTree:
@@ -104,7 +104,7 @@ class _Reader:
         if self._next in ("/", "//"):
             path = self._read_path()
             if self._next or (path.local_job is None and not path.below):
-                raise _NeedsTree  # what a grid job's element has in it are its local jobs, too
+                raise _NeedsTree  # in the tree, a grid job's element contains its local jobs
             return path
         parts: list[Path | str] = []
         while token := self._next:
@@ -126,7 +126,7 @@ class _Reader:
         return self._tokens[self._at] if self._at < len(self._tokens) else ""
 
     def _take(self, *wanted: str) -> bool:
-        """True where these come next, which are passed then."""
+        """Consume these tokens if they come next; True if they did."""
         end = self._at + len(wanted)
         is_next = tuple(self._tokens[self._at : end]) == wanted
         self._at = end if is_next else self._at
@@ -189,7 +189,7 @@ class _Reader:
         return _join(" AND ", parts)
 
     def _read_term(self, columns: Mapping[str, str], values: list[str]) -> str | None:
-        """SQL of one comparison; None where no column has it."""
+        """SQL for one comparison; None if there is no such column."""
         if self._take("("):
             inner = self._read_or(columns, values)
             self._need(")")
@@ -204,7 +204,7 @@ class _Reader:
         self._at += 1
         if literal[:1] in ("'", '"'):
             values.append(literal[1:-1])
-            # XPath makes numbers of what it compares by < and >.
+            # XPath converts the operands of < and > to numbers.
             return column and f"{column} {operator} ?" if operator in ("=", "!=") else None
         if not literal.isdigit():
             raise _NeedsTree

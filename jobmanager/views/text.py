@@ -1,4 +1,4 @@
-"""Text that people read: harmless on a terminal, in columns that fit it, with times and durations in their words."""
+"""Text for people: safe on a terminal, in columns that fit it, with readable times and durations."""
 
 import os
 import re
@@ -12,17 +12,17 @@ _COMMANDS = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 def printable(text: str) -> str:
-    """The text without anything that a terminal could take for a command."""
+    """The text without anything that a terminal could interpret as a command."""
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
 
 
 def render_line(text: str) -> str:
-    """The text as a part of one printable line: a program's output may have several."""
+    """The text as one printable line."""
     return printable(" ".join(text.split()))
 
 
 def render_markup(markup: str) -> str:
-    """The same XML with a character reference for each character that a terminal may obey: no name can have one."""
+    """The same XML with character references for characters that a terminal might interpret."""
     return _COMMANDS.sub(lambda found: f"&#{ord(found[0])};", markup)
 
 
@@ -35,21 +35,23 @@ def render_local_time(seconds: float) -> str:
 
 
 def is_terminal() -> bool:
-    """True where we print to a terminal; a program may have been started without, or have put something else there."""
+    """True if standard output is a terminal; it may be closed, or replaced by another object."""
     return bool(getattr(sys.stdout, "isatty", bool)())
 
 
 def find_width() -> int | None:
-    """How many letters a line of the terminal has that we print to; None where a program or a file reads."""
+    """The width of the terminal on standard output; None if it is not a terminal."""
     if not is_terminal():
         return None
-    told = os.environ.get("COLUMNS", "")  # as POSIX has it, before what the terminal says
-    width = int(told) if told.isascii() and told.isdigit() else os.get_terminal_size(sys.stdout.fileno()).columns
+    columns = os.environ.get("COLUMNS", "")  # POSIX: takes precedence over the terminal's own answer
+    width = (
+        int(columns) if columns.isascii() and columns.isdigit() else os.get_terminal_size(sys.stdout.fileno()).columns
+    )
     return width or None
 
 
 def render_listing(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Rows as columns under a heading; on a terminal that is too narrow a block per row, what is empty left out."""
+    """Rows as columns under a heading; if the terminal is too narrow, a block for each row, without empty cells."""
     table = [heading, *rows]
     width = find_width()
     if width is None or _find_widths(table, width) is not None:
@@ -59,7 +61,7 @@ def render_listing(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str
 
 
 def render_columns(rows: Sequence[Sequence[str]]) -> str:
-    """Rows as columns that line up; on a terminal they wrap at words, and nothing is ever cut."""
+    """Rows as aligned columns; on a terminal they wrap at words, and nothing is cut."""
     width = find_width()
     widths = _find_widths(rows, width)
     lines = (_render_row(row, widths) if widths else _fill("  ".join(row), width or 0) for row in rows)
@@ -69,23 +71,23 @@ def render_columns(rows: Sequence[Sequence[str]]) -> str:
 _GAP = 2
 _HANGING = "    "
 _LAST = 16
-"""How narrow the last column may be, whatever its words: the terminal breaks a path, and it can still be copied."""
+"""The minimum width of the last column, even with longer words: a wrapped path can still be copied."""
 
 
 def _measure(text: str) -> int:
-    """The places that it takes on a terminal: a Chinese character two, an accent of its own none."""
+    """The width of the text on a terminal: two for a Chinese character, zero for a combining accent."""
     if text.isascii():
         return len(text)
     return sum(0 if combining(letter) else 1 + (east_asian_width(letter) in "WF") for letter in text)
 
 
 def _split(cell: str) -> list[str]:
-    """Its words, the first with the blanks before it: they indent it, or align a number."""
+    """The words of a cell, the first with its leading blanks, which indent it or align a number."""
     return re.findall(r"^\s*\S+|\S+", cell) or [""]
 
 
 def _find_widths(rows: Sequence[Sequence[str]], most: int | None) -> list[int] | None:
-    """The columns' widths, at most so much in all; None where not even the longest words fit."""
+    """The columns' widths, at most ``most`` in total; None if the longest words do not fit."""
     columns = list(zip(*rows, strict=True))
     widths = [max(map(_measure, column)) for column in columns]
     if most is None:
@@ -112,7 +114,7 @@ def _render_row(row: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
 
 
 def _fill(text: str, width: int, hanging: str = _HANGING) -> list[str]:
-    """Lines of at most that width, all but the first with something before them; only longer words exceed it."""
+    """Lines of at most that width (unless a word is longer), all but the first with a hanging indent."""
     if _measure(text) <= width:
         return [text]
     first, *words = _split(text)
@@ -126,7 +128,7 @@ def _fill(text: str, width: int, hanging: str = _HANGING) -> list[str]:
 
 
 def render_clock(seconds: float, now: float) -> str:
-    """The time of day in the reader's time zone; of another day than now with its date."""
+    """The time of day in the reader's time zone, with the date if it is another day."""
     moment = datetime.fromtimestamp(seconds)
     is_today = moment.date() == datetime.fromtimestamp(now).date()
     return moment.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M:%S")

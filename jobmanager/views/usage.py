@@ -1,4 +1,4 @@
-"""``samgrid usage``: who used how much of what, and what failed why, as a table, JSON or CSV."""
+"""``samgrid usage``: local jobs, CPU and wall time by group, and reasons of failures, as a table, JSON or CSV."""
 
 import csv
 import io
@@ -19,20 +19,20 @@ _SUMS = (
 )
 _SHOWN_REASONS = 10
 _LONGEST_REASON = 200
-# "node17.site" and "4711_3" differ from failure to failure; an exit code is what people look for.
+# Words such as "node17.site" and "4711_3" differ for each failure; an exit code is important.
 _PARTICULARS = re.compile(r"(?<!\S)(?<!code )\S*\d\S*")
 
 
 @dataclass(frozen=True)
 class UsageLine:
-    """The usage of one group, with its failures by reason, the most frequent first."""
+    """The usage of one group, and its failures by reason, the most frequent first."""
 
     usage: Usage
     reasons: Sequence[tuple[str, int]]
 
 
 def find_usage(database: Database, by: Sequence[str], since: float, until: float) -> list[UsageLine]:
-    """The usage of local jobs that ended from one second (since 1970) to another, a line per group."""
+    """The usage of local jobs that ended between two times (seconds since 1970), a line for each group."""
     reasons: dict[tuple[str, ...], Counter[str]] = {}
     for group, reason, count in database.usage.failure_reasons(by, since, until):
         reasons.setdefault(group, Counter())[fold_reason(reason)] += count
@@ -41,12 +41,12 @@ def find_usage(database: Database, by: Sequence[str], since: float, until: float
 
 
 def fold_reason(reason: str) -> str:
-    """The reason without what is particular to one local job: words with digits become ``#``, but no exit codes."""
+    """The reason without details of one local job: words with digits become ``#``, except exit codes."""
     return _PARTICULARS.sub("#", render_line(reason))[:_LONGEST_REASON]
 
 
 def render_usage(lines: Sequence[UsageLine], by: Sequence[str]) -> str:
-    """A table with a line per group, and the reasons of failures under it."""
+    """A table with a line for each group, followed by the reasons of failures."""
     if not lines:
         return "no local job ended in this time"
     counts = ("GRID JOBS", "LOCAL JOBS", "SUCCEEDED", "FAILED", "CANCELLED")
@@ -82,12 +82,12 @@ def _render_duration(seconds: float) -> str:
 
 
 def render_usage_json(lines: Sequence[UsageLine], by: Sequence[str]) -> str:
-    """The same for programs: times in seconds, CPU by wall time as ``efficiency``, null where it is not known."""
+    """The same for programs: times in seconds, CPU time divided by wall time as ``efficiency`` (null if not known)."""
     return json.dumps([_find_values(line, by) for line in lines], indent=2)
 
 
 def render_usage_csv(lines: Sequence[UsageLine], by: Sequence[str]) -> str:
-    """The same for spreadsheets; the reasons stand in one column, as ``12 × REASON; 3 × REASON``."""
+    """The same for spreadsheets; the reasons are in one column, as ``12 × REASON; 3 × REASON``."""
     text = io.StringIO()
     writer = csv.DictWriter(text, (*by, *_SUMS, "reasons"), lineterminator="\n")
     writer.writeheader()

@@ -1,4 +1,4 @@
-"""What we conclude of one local job, in one sentence: from its document, and from what its batch system says now."""
+"""The conclusion about one local job, as one sentence: from its document, and from its batch system's answer."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from sandbox.status import DriverStatus
 
 @dataclass(frozen=True)
 class BatchAnswer:
-    """An answer of the batch system: what it found, perhaps nothing; or why there is no answer."""
+    """An answer of the batch system: what it found, if anything; or why there is no answer."""
 
     found: tuple[LocalStatus, ...] = ()
     problem: str = ""
@@ -19,21 +19,21 @@ class BatchAnswer:
 
 @dataclass(frozen=True)
 class Context:
-    """What bears on a local job beside its document."""
+    """What is relevant for the verdict besides the document."""
 
     grid_job_has_ended: bool
     reconcile_interval: float
-    """Seconds between two looks at the batch system's queue."""
+    """Seconds between two queries of the batch system's queue."""
     missing: tuple[int, int] | None
-    """In how many answers in a row it was missing, and since when (seconds since 1970)."""
+    """In how many consecutive answers it was missing, and since when (seconds since 1970)."""
     driver: DriverStatus
     now: BatchAnswer | None = None
-    """What the queue shows of it, or of its token while it has no id; None where nobody asked."""
+    """What the queue shows about it, or about its token while it has no id; None if there was no query."""
     history: BatchAnswer | None = None
 
 
 def render_verdict(job: LocalJob, context: Context) -> str:
-    """What is concluded, and from what."""
+    """The conclusion, and the evidence for it."""
     if job.local_id is None:
         return _judge_unsubmitted(job, context.now)
     if job.state.is_final:
@@ -139,7 +139,7 @@ def _find_alive(job: LocalJob, now: BatchAnswer | None) -> LocalStatus | None:
 
 
 def _find_decisive(job: LocalJob) -> Evidence | None:
-    """The last piece of evidence that brought the local job into the state that it is in."""
+    """The last piece of evidence that put the local job into its present state."""
     for evidence in reversed(job.evidence()):
         if evidence.state is job.state:
             return evidence

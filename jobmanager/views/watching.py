@@ -27,19 +27,19 @@ DONE, FAILED, CANNOT_GO_ON = 0, 1, 3
 _FINAL = (State.DONE.word, State.FAILED.word)
 _INTERVAL = 0.5
 _ROOMY = 60
-"""Columns of a terminal on which there is room for times and rates beside the bars."""
+"""Columns of a terminal that is wide enough for times and rates beside the bars."""
 _PATIENCE = 15.0
-"""Seconds that a problem lasts before we stop waiting: the monitor tries again in them at least once (`Backoff`), but
-for a batch system that said "not now" (`POSTPONED`)."""
+"""Seconds for which a problem must last before we give up. The monitor tries again at least once in this time
+(`Backoff`), unless the batch system said "not now" (`POSTPONED`)."""
 
 
 class CannotGoOn(UserError):
-    """Something keeps a grid job from going on, and the sentence says what; nothing is lost."""
+    """Something prevents a grid job's progress, and the message says what; nothing is lost."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What there is to show of a grid job at one moment."""
+    """What to show of a grid job at one moment."""
 
     row: Overview
     progress: Progress
@@ -47,13 +47,13 @@ class Snapshot:
     """Seconds since the epoch."""
     stall_time: float
     step: str = ""
-    """The step that a structured grid job has come to: counts and progress are the step's."""
+    """The current step of a structured grid job: counts and progress are those of the step."""
     beside: tuple["Snapshot", ...] = ()
-    """The other steps that run side by side with it."""
+    """Other steps that run in parallel."""
 
     @property
     def forecast(self) -> list[str]:
-        """When it may end, and a warning of local jobs that have stalled, as far as there is anything to say."""
+        """When it may end, and warnings of blocked and stalled local jobs."""
         end = None if self.row.state in _FINAL else estimate_end(self.progress, self.when)
         words = "" if end is None else f"may end in {render_duration(end - self.when)}"
         return [
@@ -110,7 +110,7 @@ def _snapshots(account: Account, job_id: str) -> Iterator[Snapshot]:
         yield snapshot
         if snapshot.row.state in _FINAL:
             return
-        # A look at ten thousand local jobs costs something: it shall not keep a processor busy.
+        # Reading ten thousand local jobs takes time, and must not keep a processor busy.
         time.sleep(max(_INTERVAL, 4 * (time.monotonic() - began)))
 
 
@@ -137,7 +137,7 @@ def _take_part(database: Database, row: Overview, part: str, stall_time: float) 
 
 
 def _problem(account: Account, job_id: str) -> str:
-    """What keeps this grid job from going on, from the monitor itself: it knows more than a full disk can hold."""
+    """This grid job's problems, from the monitor itself, which cannot store them if the disk is full."""
     lines = ask_monitor(account).splitlines()
     parts = [step.grid_job for step in account.database.grid_jobs.steps(job_id).get(job_id, ())]
     of_ours = ("monitor:", *(f"{name}:" for name in (job_id, *parts) if name))
@@ -149,7 +149,7 @@ def _display() -> AbstractContextManager[Display]:
 
 
 def can_have_bars() -> bool:
-    """True where we print to a terminal that can move its cursor."""
+    """True if standard output is a terminal that can move its cursor."""
     return is_terminal() and os.environ.get("TERM") not in ("dumb", "unknown")
 
 
@@ -160,7 +160,7 @@ class PlainLines:
         self._last: set[str] = set()
 
     def show(self, snapshot: Snapshot) -> None:
-        """Print a line, or one for each of the steps that run side by side, if it differs from the last."""
+        """Print a line, or one for each parallel step, if it differs from the last."""
         self._last = {self._show(one) for one in (snapshot, *snapshot.beside)}
 
     def _show(self, snapshot: Snapshot) -> str:
@@ -173,7 +173,7 @@ class PlainLines:
             for phase in progress.phases
         ]
         line = " | ".join([*parts, f"{len(progress.silent):,} silent"] if progress.silent else parts)
-        # When it may end changes all the time: that alone is no news.
+        # The estimated end changes all the time, which alone is not news.
         if line not in self._last:
             print(" | ".join([*parts, *snapshot.forecast]), flush=True)
         return line
@@ -218,7 +218,7 @@ class Bars:
 
     def _show(self, snapshot: Snapshot) -> None:
         progress = snapshot.progress
-        # A step has bars of its own, below those of the steps before.
+        # A step has its own bars, below those of earlier steps.
         step = snapshot.step.partition(": ")[2].partition(" ")[0]
         self._set(f"{step} local jobs".strip(), progress.ended, progress.local_jobs, "")
         for phase in progress.phases:

@@ -110,7 +110,7 @@ def test_an_old_job_description_file_is_a_request(site: Samgrid, tmp_path: Path)
     (tmp_path / "request.jdf").write_text(OLD_FILE)
     done = site("run", str(tmp_path / "request.jdf"))
     assert done.returncode == 0, done.stdout + done.stderr
-    nobody = "samgrid: notify: nobody is told, as the configuration names no [notification] command\n"
+    nobody = "samgrid: notify: nobody is notified, as the configuration names no [notification] command\n"
     assert done.stderr == f"samgrid: ignored: executable, sam_universe\n{nobody}"
     job_id = done.stdout.split()[2]
     ini = read_ini(read_tar(site, job_id), job_id, 1)

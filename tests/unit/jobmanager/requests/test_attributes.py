@@ -75,7 +75,7 @@ def test_whom_to_notify_is_kept_and_said_in_vain_where_nobody_would_be(
     words = ("maria@example.org", "higgs-group", "m.x+tag@h")
     job_id = accept_grid_job(account, [*COMMAND, (name, words)], Path("/"))
     assert find_values(account.database.grid_jobs.get(job_id).request(), "notify") == words
-    assert "notify: nobody is told, as the configuration names no [notification] command" in caplog.text
+    assert "notify: nobody is notified, as the configuration names no [notification] command" in caplog.text
     caplog.clear()
     told = replace(account.configuration, notification=NotificationSettings(command=("/bin/true",)))
     accept_grid_job(replace(account, configuration=told), [*COMMAND, (name, words)], Path("/"))

@@ -157,7 +157,7 @@ def check_database(account: Account) -> Iterator[Finding]:
         f"else move them and {account.places.jobs} away: a new one is begun; samgrid orphans lists what runs"
     )
     try:
-        faults = account.database.checking.find_file_faults()
+        faults = account.database.checking.list_file_faults()
         if not faults:
             yield from _check_documents(account)
             yield from _check_job_folders(account)
@@ -168,7 +168,7 @@ def check_database(account: Account) -> Iterator[Finding]:
 
 
 def _check_documents(account: Account) -> Iterator[Finding]:
-    faults = list(account.database.checking.find_document_faults())
+    faults = list(account.database.checking.list_document_faults())
     for fault in faults[:_MOST]:
         yield Finding(Level.FAULT, fault, "samgrid repair does what can be done; all other grid jobs go on")
     if len(faults) > _MOST:

@@ -1,4 +1,4 @@
-"""Checks the handlers of a module: declarations, decomposition, command lines, sandbox, and one local job."""
+"""``samgrid check-handler``: checks the handlers of a module, from their declarations to one local job."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ _EVENTS = 5
 
 @dataclass(frozen=True)
 class Sample:
-    """A request to try a handler with; ``folder`` is where its file names start."""
+    """A request to try a handler with; ``folder`` is for its relative file names."""
 
     name: str
     given: Given
@@ -35,10 +35,10 @@ class Sample:
 def check_module(
     configuration: Configuration, module: str, samples: Sequence[Sample], run_time: float | None
 ) -> Iterator[Finding]:
-    """The findings of all handlers of a module, as they are made.
+    """The findings about all handlers of a module, one after another.
 
     :param samples: a handler is tried with those of its type, or with one made from its declarations.
-    :param run_time: seconds that a local job may take; None: none is run.
+    :param run_time: seconds that a local job may take; None: no local job is run.
     :raises HandlerError: the module cannot be loaded; BadRequest: a sample names no type.
     """
     with limited(configuration.handlers.time_limit):
@@ -89,7 +89,7 @@ def _try_sample(configuration: Configuration, sample: Sample, run_time: float | 
 
 
 def find_declaration_faults(handler: type[JobAdapter]) -> Iterator[Finding]:
-    """A fault for each declaration that could not work, or that would tell people nothing."""
+    """A fault for each declaration that cannot work, or lacks documentation."""
     name = getattr(handler, "jobType", None)
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         yield _fault(f"{handler.__name__}: jobType is {name!r}", 'name the type in letters, digits and "_"')
@@ -119,7 +119,7 @@ def _fault(text: str, remedy: str) -> Finding:
 
 
 def _find_clashes(which: str, declared: Sequence[Attribute]) -> Iterator[Finding]:
-    """Two attributes of one name: the request compares names without case and underscores, as Globus does."""
+    """Attributes with the same name, ignoring case and underscores, as Globus does."""
     common = COMMON_ATTRIBUTES if which == "attributes" else ()
     seen = {canonical_name(attribute.name): f"every job type has {attribute.name}" for attribute in common}
     for attribute in declared:
@@ -162,7 +162,7 @@ def _find_default_faults(where: str, attribute: Attribute) -> Iterator[Finding]:
         yield _fault(f"{where}: the default {default!r} is not {kind.value}", remedy)
         return
     try:
-        # An empty text stands for "not given", also beside choices.
+        # An empty text means "not given", even if there are choices.
         if default != "" and isinstance(default, str | int | float) and not isinstance(default, bool):
             attribute.read([str(default)])
     except ValueError as error:
@@ -170,7 +170,7 @@ def _find_default_faults(where: str, attribute: Attribute) -> Iterator[Finding]:
 
 
 def make_sample(handler: type[JobAdapter], folder: Path) -> Given:
-    """A request with the required attributes only, its file put into ``folder``."""
+    """A request with the required attributes only; makes its file in ``folder``."""
     program = folder / _FILE
     program.write_text("#!/bin/sh\n")
     program.chmod(0o700)

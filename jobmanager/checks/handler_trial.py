@@ -66,12 +66,12 @@ _HOSTILE_LINES = (
     "9" * 5000,
     "a" * 65536,
 )
-"""What any program may print: nothing must break."""
+"""Lines that any program may print, and no handler may fail on."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A request as it would be on acceptance, with the local jobs that it would become."""
+    """A request as it would be accepted, and its local jobs."""
 
     account: Account
     job: GridJob
@@ -88,9 +88,9 @@ class Failed(Exception):
 
 
 def try_request(configuration: Configuration, given: Given, folder: Path, root: Path) -> Iterator[Finding | Trial]:
-    """Decompose and pack a request twice; findings, and at last the trial, which is ready to be run.
+    """Decompose and pack a request twice; findings, and finally the trial, ready to be run.
 
-    :param folder: where the request's file names start; root: an empty folder for everything that is made.
+    :param folder: for the request's relative file names; root: an empty folder for all files that are made.
     """
     try:
         seconds = configuration.handlers.time_limit
@@ -141,7 +141,7 @@ def _configure(configuration: Configuration, root: Path) -> Configuration:
 
 
 def _compare_slices(first: Trial, second: Trial) -> Finding:
-    """Every event once, and the same cut again."""
+    """Check that every event is in one slice, and that both cuts are the same."""
     if first.local_jobs != second.local_jobs:
         counts = f"{len(first.local_jobs)} local jobs, then {len(second.local_jobs)}"
         raise Failed(f"the same request was cut differently: {counts}", "getNumSubmissionTimes must not guess")
@@ -159,7 +159,7 @@ def _compare_slices(first: Trial, second: Trial) -> Finding:
 
 
 def _compare_commands(first: Trial, second: Trial) -> Finding:
-    """Lists of words, and the same words again."""
+    """Check that command lines are lists of words, and the same twice."""
     shown = ""
     for local_job in first.local_jobs:
         questions = [partial(trial.adapter.getCommandAndArguments, local_job) for trial in (first, second)]
@@ -179,7 +179,7 @@ def _compare_commands(first: Trial, second: Trial) -> Finding:
 
 
 def find_command_fault(words: object) -> str:
-    """What is wrong with a command line; empty where nothing is."""
+    """What is wrong with a command line; empty if nothing is."""
     if isinstance(words, str | bytes) or not isinstance(words, Sequence):
         return f"{render_value(words)}, which is no list of words"
     strange = [word for word in words if not isinstance(word, str)]
@@ -193,7 +193,7 @@ def find_command_fault(words: object) -> str:
 
 
 def _compare_sandboxes(first: Trial, second: Trial) -> Finding:
-    """A sandbox, and the same bytes again."""
+    """Check that both sandboxes have the same content."""
     for trial in (first, second):
         pack_sandbox(trial.account, trial.job, trial.adapter, trial.local_jobs)
     tars = [trial.account.places.sandbox_tar(GRID_JOB) for trial in (first, second)]
@@ -210,7 +210,7 @@ def _compare_sandboxes(first: Trial, second: Trial) -> Finding:
 
 
 def _read_tar(tar: Path) -> dict[str, str]:
-    """By name: mode and sha256 of each file of a tar, and what kind of thing the others are."""
+    """By name: mode and sha256 of each file in a tar, and the type of other members."""
     with tarfile.open(tar) as archive:
         return {member.name: f"{member.mode:o} {_describe_content(archive, member)}" for member in archive}
 
@@ -223,19 +223,19 @@ def _describe_content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> str:
 
 
 def _ask(question: Callable[[], _T]) -> _T:
-    """What the handler answers; whatever it raises is its fault."""
+    """The handler's answer; its exceptions become HandlerError."""
     with blaming("the handler failed"):
         return question()
 
 
 def _find_place(error: BaseException | None) -> str:
-    """Where in the handler's file an error was raised."""
+    """The place in the code where an error was raised."""
     frames = traceback.extract_tb(error.__traceback__) if error is not None else []
     return f" (at {frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
 
 
 def run_local_job(trial: Trial, patience: float) -> Iterator[Finding]:
-    """Run the first local job of a trial, and say what came back.
+    """Run the first local job of a trial, and check what came back.
 
     :param patience: seconds after which it is killed.
     """
@@ -261,7 +261,7 @@ def run_local_job(trial: Trial, patience: float) -> Iterator[Finding]:
 
 
 def _run_driver(driver: Path, folder: Path, patience: float) -> bool:
-    """True when the driver ended by itself."""
+    """True if the driver ended by itself."""
     environment = {**os.environ, "SAMGRID_FORK_ID": _LOCAL_ID, "SAMGRID_FORK_INDEX": "1", "SAMGRID_FORK_STARTED": ""}
     process = subprocess.Popen(
         ["/bin/sh", str(driver), _TOKEN],
@@ -284,7 +284,7 @@ def _run_driver(driver: Path, folder: Path, patience: float) -> bool:
 
 
 def _describe_phases(trial: Trial, status: DriverStatus, stdout: Path) -> Iterator[Finding]:
-    told = {phase.name: phase for phase in status.phases}
+    known = {phase.name: phase for phase in status.phases}
     if type(trial.adapter).getPhaseOfLine is not JobAdapter.getPhaseOfLine:
         lines = _read_lines(stdout)
         read, faults = _ask_about_lines(trial, lines)
@@ -292,18 +292,18 @@ def _describe_phases(trial: Trial, status: DriverStatus, stdout: Path) -> Iterat
         yield from faults
         if not (faults or read):
             yield Finding(Level.WARNING, f"getPhaseOfLine finds no phase in the {len(lines)} lines that it printed")
-        told |= read
-    phases = [f"{phase.name} {phase.done}/{phase.total} {phase.unit}".strip() for phase in told.values()]
+        known |= read
+    phases = [f"{phase.name} {phase.done}/{phase.total} {phase.unit}".strip() for phase in known.values()]
     if phases:
         yield Finding(Level.GOOD, f"phases: {', '.join(phases)}")
     else:
         remedy = "samgrid-report phase NAME DONE/TOTAL: people see how far it is"
-        yield Finding(Level.WARNING, "it told no phases", remedy)
+        yield Finding(Level.WARNING, "it reported no phases", remedy)
 
 
 def _ask_about_lines(trial: Trial, lines: Sequence[str]) -> tuple[dict[str, PhaseStatus], list[Finding]]:
-    """The last word on each phase that the lines tell of; a fault for the first line that it cannot bear."""
-    told: dict[str, PhaseStatus] = {}
+    """The last value for each phase in the lines; and a fault for the first line on which the handler fails."""
+    phases: dict[str, PhaseStatus] = {}
     line = ""
     try:
         with limited(trial.account.configuration.handlers.time_limit):
@@ -311,18 +311,18 @@ def _ask_about_lines(trial: Trial, lines: Sequence[str]) -> tuple[dict[str, Phas
                 answer = trial.adapter.getPhaseOfLine(line)
                 if answer is not None:
                     phase = check_phase(answer)
-                    told[phase.name] = phase
+                    phases[phase.name] = phase
     except Interrupted:
         raise
     except HANDLER_FAILURES as error:
         shown = repr(line) if len(line) <= _LONGEST_SHOWN else f"{line[:_LONGEST_SHOWN]!r}…"
         text = f"getPhaseOfLine about the line {shown}: {render_failure(error)}"
-        return told, [Finding(Level.FAULT, text, "give an adapters.Phase, or None: it is asked about every line")]
-    return told, []
+        return phases, [Finding(Level.FAULT, text, "give an adapters.Phase, or None: it is asked about every line")]
+    return phases, []
 
 
 def _read_lines(stdout: Path) -> list[str]:
-    """What the program printed, as production reads it."""
+    """The lines that the program printed, read as in production."""
     if not stdout.is_file():
         return []
     with open(stdout, "rb") as stream:

@@ -1,4 +1,4 @@
-"""``samgrid metrics``: what an operator's alarms look at, in the text format 0.0.4 of Prometheus."""
+"""``samgrid metrics``: metrics for an operator's alarms, in Prometheus' text format 0.0.4."""
 
 import os
 import pwd
@@ -32,7 +32,7 @@ METRICS = {
     "samgrid_database_bytes": ("gauge", "Size of the job database on the disk, with its log."),
     "samgrid_disk_free_bytes": ("gauge", "Room that the account has on the disk of a folder."),
 }
-"""By name: kind and meaning. Times are seconds since 1970: an age would stand still with whoever writes it."""
+"""Type and meaning by name. Times are seconds since 1970, because an age would be wrong if its writer hangs."""
 
 _STANDINGS = [standing for standing in STANDINGS if not standing.startswith("stage-")]
 """Those of local jobs."""
@@ -43,7 +43,7 @@ _Sample = tuple[str, float, dict[str, str]]
 
 
 def render_metrics(account: Account, database: Database, now: float) -> str:
-    """All metrics of an account; nothing is written, no monitor started and no batch system asked.
+    """All metrics of an account, without writing, starting a monitor or asking a batch system.
 
     :raises DatabaseError: the job database cannot be read.
     """
@@ -60,9 +60,9 @@ def render_metrics(account: Account, database: Database, now: float) -> str:
 
 
 def write_textfile(path: Path, text: str) -> None:
-    """Put the text where node_exporter looks, whole or not at all; the umask says who may read it.
+    """Atomically write the text for node_exporter; the umask decides who may read it.
 
-    :raises OSError: it cannot be written, or is no regular file (`/dev/null`); what was there stays.
+    :raises OSError: it cannot be written, or the target is no regular file (`/dev/null`); an existing file stays.
     """
     check_replaceable(path)
     umask = os.umask(0o077)
@@ -96,7 +96,7 @@ def _read_database(account: Account, database: Database) -> Iterator[_Sample]:
         for standing in _STANDINGS:
             count = standings.get((batch, standing), 0)
             yield "samgrid_local_jobs", count, {"batch": batch, "state": standing}
-    # From 0 on: Prometheus would take a first 1 for one that had always been there.
+    # Starting with 0: Prometheus would not see an increase in a counter that first appears with 1.
     ends = {(batch, *end): 0 for batch in batches for end in _ENDS}
     ends |= {(batch, outcome, cause): count for batch, outcome, cause, count in database.usage.ends()}
     for (batch, outcome, cause), count in ends.items():

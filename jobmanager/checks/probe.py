@@ -1,4 +1,4 @@
-"""One tiny local job of the doctor's: does what a job writes into the spool folder come to us?"""
+"""Submits one tiny local job for the doctor, to see whether files from worker nodes arrive in the spool folder."""
 
 import os
 import secrets
@@ -18,30 +18,30 @@ from jobmanager.site.settings import Transfer
 
 _WRITTEN = "probe"
 _LOOK = 0.5
-"""Seconds between two looks for the file."""
+"""Seconds between two checks for the file."""
 _ASK = 2.0
-"""Seconds between two questions for the job's end, which is waited for before its folder is removed."""
+"""Seconds between two queries for the job's end, before its folder is removed."""
 _ENDING = 30.0
 
 
 def run_probe(account: Account, system: BatchSystem, patience: float) -> Finding:
-    """Submit one local job that writes a file where grid jobs have theirs; wait ``patience`` seconds; leave nothing.
+    """Submit one local job that writes a file into the spool folder, wait ``patience`` seconds, and clean up.
 
-    :raises BatchError: the batch system does not want it, or does not answer; the text says what may be left.
+    :raises BatchError: the batch system refuses it, or does not answer; the message says what may be left.
     """
-    # Of the form of any other token: adapters know local jobs of ours by it.
+    # In the form of other tokens, by which adapters recognise our local jobs.
     token = f"doctor{secrets.token_hex(1)}-{secrets.token_hex(2)}"
     carried = account.configuration.sandbox.transfer is Transfer.BATCH_SYSTEM
     folder = account.places.jobs / token
     folder.mkdir(mode=0o700, parents=True)
-    # Whatever happens, also where nobody knows whether the submission was made: nothing of it stays.
+    # Clean up whatever happens, even if it is unknown whether the submission was made.
     with ExitStack() as in_the_end:
         in_the_end.callback(shutil.rmtree, folder)
         submission = _prepare(system, token, folder, carried)
         results = Path(submission.results)
         in_the_end.callback(_cancel, system, token)
         local_id = system.submit(submission)[1]
-        # Listed and not looked up: a network file system remembers for a while that a file was not there.
+        # By listing: a network file system caches for a while that a file did not exist.
         if not _wait(lambda: _WRITTEN in os.listdir(results), patience, _LOOK):  # noqa: PTH208
             return _describe_failure(system, local_id, results, patience)
         _wait(lambda: (status := system.status(local_id)) is None or not status.is_alive, _ENDING, _ASK)
@@ -55,7 +55,7 @@ def _prepare(system: BatchSystem, token: str, folder: Path, carried: bool) -> Su
         made.mkdir(mode=0o700)
     where = "mkdir -p results && cd results" if carried else f"cd -- {shlex.quote(str(results))}"
     script = f"#!/bin/sh\numask 077\n{where} && uname -n >{_WRITTEN}.part && mv {_WRITTEN}.part {_WRITTEN}\n"
-    # All that a batch system may have to carry.
+    # All files that a batch system may have to transfer.
     for name, text in (("driver.sh", script), ("sandbox.tar", ""), (f"{token}.0", "")):
         (sandbox / name).touch(mode=0o600)
         (sandbox / name).write_text(text, errors="surrogateescape")
@@ -106,7 +106,7 @@ def _describe_failure(system: BatchSystem, local_id: str, results: Path, patienc
 
 
 def _describe_why(system: BatchSystem, status: LocalStatus) -> str:
-    """Why it waits: what the queue shows of that, and what the batch system says when it is asked."""
+    """Why it waits: the reason in the queue, and the batch system's own analysis."""
     reason = f" ({status.reason})" if status.reason else ""
     if status.state is not State.PENDING:
         return reason

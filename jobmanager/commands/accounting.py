@@ -103,9 +103,9 @@ def _read_groupings(text: str) -> tuple[str, ...]:
 
 
 def usage(options: argparse.Namespace) -> int:
-    from jobmanager.views.usage import find_usage, render_usage, render_usage_csv, render_usage_json
+    from jobmanager.views.usage import render_usage, render_usage_csv, render_usage_json, sum_usage
 
-    lines = find_usage(account_of(options).database, options.by, options.since, options.until)
+    lines = sum_usage(account_of(options).database, options.by, options.since, options.until)
     render = {"table": render_usage, "json": render_usage_json, "csv": render_usage_csv}[options.format]
     print(render(lines, options.by))
     return 0
@@ -136,7 +136,7 @@ def remove(options: argparse.Namespace) -> int:
         return _WRONG_USAGE
     account = account_of(options)
     if is_chosen:
-        # Steps go with their whole.
+        # Steps are removed with their parent.
         job_ids = account.database.grid_jobs.without_steps(find_grid_jobs(options, account.database))
     else:
         job_ids = find_ended_before(account.database, options.ended_before)
@@ -162,7 +162,7 @@ def _agrees(count: int) -> bool:
 
 
 def _measure(account: "Account", job_ids: Sequence[str]) -> list[int]:
-    """The bytes of each that would be removed, after a line of its own."""
+    """Print a line for each grid job that would be removed; their sizes in bytes."""
     from jobmanager.control.removal import NotRemovable, check_removable, measure_grid_job
 
     sizes = []
@@ -178,7 +178,7 @@ def _measure(account: "Account", job_ids: Sequence[str]) -> list[int]:
 
 
 def _remove(account: "Account", job_ids: Sequence[str]) -> list[int]:
-    """The bytes of each that was removed; of the others standard error says why."""
+    """Remove grid jobs; the sizes in bytes of those that were removed. Reasons for others go to standard error."""
     from jobmanager.control.removal import NotRemovable, remove_grid_job
     from jobmanager.database.database import UnknownJob
 

@@ -84,13 +84,13 @@ def submit(options: argparse.Namespace) -> int:
     job_id = _submit(open_account_of(options), options.file, options.name)
     try:
         print(job_id, flush=True)
-    except OSError as error:  # whoever sees an error submits again
+    except OSError as error:  # an error must not make anybody submit it again
         raise CommandError(f"{job_id} is accepted, but its id could not be printed: {error.strerror}") from error
     return 0
 
 
 def _show_command_lines(account: "Account", file: str) -> int:
-    """What each local job would run, with the variables that are its own."""
+    """Print what each local job would run, with its own variables."""
     from jobmanager.requests.files import read_request_file
     from jobmanager.run_grid_job import find_command_lines
     from jobmanager.views.text import printable
@@ -227,7 +227,7 @@ def cancel(options: argparse.Namespace) -> int:
     for job_id in job_ids:
         try:
             is_cancelled[job_id] = request_cancel(account.database, job_id, reason)
-        except (DamagedDocument, UnknownJob) as error:  # it keeps none of the others from being cancelled
+        except (DamagedDocument, UnknownJob) as error:  # the others are cancelled nevertheless
             print(f"samgrid cancel: {printable(str(error))}", file=sys.stderr)
             status = 1
     if any(is_cancelled.values()):
@@ -245,7 +245,7 @@ def _submit(account: "Account", file: str, name: str | None = None) -> str:
 
 
 def submit_request(account: "Account", given: "Given", folder: Path, name: str | None = None) -> str:
-    """Accept a request, by another name if one is given, and have it run; see `accept_grid_job`."""
+    """Accept a request, under another name if one is given, and wake the monitor; see `accept_grid_job`."""
     from adapters import canonical_name
     from jobmanager.monitor.client import end_other_monitor
     from jobmanager.requests.acceptance import accept_grid_job
@@ -259,7 +259,7 @@ def submit_request(account: "Account", given: "Given", folder: Path, name: str |
 
 
 def wake_for(account: "Account", job_id: str) -> None:
-    """Wake the monitor for a new grid job: whoever sees an error submits again, but this one is accepted."""
+    """Wake the monitor for a new grid job; a failure is only a warning, because the grid job is accepted."""
     from jobmanager.monitor.client import wake_monitor
 
     try:
@@ -286,7 +286,7 @@ def _show_output(account: "Account", job_id: str) -> None:
 
 
 def _wake_if_needed(account: "Account") -> None:
-    # Ended ones, too, of whose end GRAM, or somebody, has not been told.
+    # Also if the end of a grid job has not been reported to GRAM, or to people.
     if not (account.database.grid_jobs.list_open() or account.database.grid_jobs.list_unreported()):
         if not account.configuration.notification.command:
             return
@@ -339,7 +339,7 @@ def resubmit(options: argparse.Namespace) -> int:
 
 
 def recover(options: argparse.Namespace) -> int:
-    """Say what was missing, and which grid jobs make it now."""
+    """Print what was missing, and which new grid jobs make it."""
     from jobmanager.control.resubmission import recover_request
     from jobmanager.monitor.client import end_other_monitor
     from jobmanager.views.text import printable

@@ -1,4 +1,4 @@
-"""``samgrid`` as a program of its own, which no handler's code ends in silence."""
+"""``samgrid`` as a program: says so if a handler's code has ended the process, which otherwise nobody would notice."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from types import FrameType
 from jobmanager.commands import cli
 
 _ASKING = ("submit", "run", "resubmit", "recover", "types", "check-handler", "advertise")
-"""Commands that run handlers' code themselves."""
+"""Commands that run handlers' code in their own process."""
 
 
 def main(argv: list[str]) -> int:
@@ -28,8 +28,8 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _run_apart(name: str, run: Callable[[], int]) -> int:
-    """Run a command in a child: an experiment's code may end the process that it runs in, and somebody must say so."""
-    heard, said = os.pipe()
+    """Run a command in a child, because an experiment's code may end its process, and somebody must say so."""
+    reading_end, writing_end = os.pipe()
     child = os.fork()
     if child == 0:
         from batch_adapters.running.commands import die_with_parent
@@ -39,12 +39,12 @@ def _run_apart(name: str, run: Callable[[], int]) -> int:
         try:
             return run()
         finally:
-            os.write(said, b"ended as it should")
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the child hears it, too, and it is the one to end
+            os.write(writing_end, b"ended as it should")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the child gets it, too, and ends by it
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    os.set_blocking(heard, False)  # what a handler has started may hold the other end
+    os.set_blocking(reading_end, False)  # a handler's children may hold the other end
     try:
-        os.read(heard, 1)
+        os.read(reading_end, 1)
     except BlockingIOError:
         how = f"signal {-status}" if status < 0 else f"exit status {status}"
         print(f"{name}: a handler's code has ended the process that asked it, with {how}", file=sys.stderr)

@@ -178,7 +178,7 @@ def config(options: argparse.Namespace) -> int:
 
 
 def notify(options: argparse.Namespace) -> int:
-    """Tell of a grid job, whether it was told or not."""
+    """Send a notification about a grid job, as a test."""
     from jobmanager.views.notification import Notifier
 
     account = account_of(options)
@@ -230,7 +230,7 @@ def restore(options: argparse.Namespace) -> int:
 
 
 def take_over(options: argparse.Namespace) -> int:
-    """Make this host the active one, and have it go on with what is open."""
+    """Make this host active, and let it go on with open grid jobs."""
     from jobmanager.monitor.client import wake_monitor
     from jobmanager.site.host import take_over as make_active
 

@@ -67,7 +67,7 @@ def _deliver_to_gram(account: Account, job: GridJob, origin: GramOrigin, wants_t
     wants_tar = wants_tar and not origin.is_plain
     assert job.sizes_before is not None
     stdout_size, stderr_size = job.sizes_before
-    stdout, stderr = _find_parts(account, job, origin, wants_tar)
+    stdout, stderr = _make_parts(account, job, origin, wants_tar)
     return _deliver(
         [
             # Text is appended, as by GRAM's own job managers; a tar must be alone in its file.
@@ -82,7 +82,7 @@ def _measure(path: Path) -> int:
     return os.path.getsize(path) if os.path.isfile(path) else 0  # noqa: PTH113, PTH202 Path's raise where we may not look
 
 
-def _find_parts(
+def _make_parts(
     account: Account, job: GridJob, origin: GramOrigin, wants_tar: bool
 ) -> tuple[Sequence[Path | bytes], Sequence[Path | bytes]]:
     """The parts of standard output and standard error."""

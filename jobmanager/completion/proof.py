@@ -184,7 +184,7 @@ def _read_log(account: Account, job_id: str, suspects: list[_Ended]) -> None:
     def apply(job: LocalJob) -> bool:
         if not may_have_been_deleted(job):
             return False
-        status = _find_log_status(job, deletions, causes)
+        status = _read_log_status(job, deletions, causes)
         return status is not None and note_batch_end(job, status)
 
     change_in_parts(account.database, job_id, suspects, apply)
@@ -212,7 +212,7 @@ def _find_deletions(account: Account, batch: str, ids: Container[str], since: in
         return {}
 
 
-def _find_log_status(job: LocalJob, deletions: Mapping[str, str], causes: Mapping[int, Cause]) -> LocalStatus | None:
+def _read_log_status(job: LocalJob, deletions: Mapping[str, str], causes: Mapping[int, Cause]) -> LocalStatus | None:
     """What the log says about the end of a local job; None if that is only its time."""
     code = job.failure_code
     if code is not None and code in causes:

@@ -130,10 +130,10 @@ def _put_file(folder: Path, name: str, text: str) -> None:
 
 def render_apel(records: Iterable[UsageRecord], site: str) -> str:
     """A message of individual job records, as APEL's own client sends them (apel/db/records/job.py)."""
-    return _render_message("APEL-individual-job-message: v0.3", (_find_apel_fields(record, site) for record in records))
+    return _render_message("APEL-individual-job-message: v0.3", (_list_apel_fields(record, site) for record in records))
 
 
-def _find_apel_fields(record: UsageRecord, site: str) -> Mapping[str, object]:
+def _list_apel_fields(record: UsageRecord, site: str) -> Mapping[str, object]:
     return {
         "Site": site,
         "SubmitHost": record.submit_host,
@@ -151,16 +151,16 @@ def _find_apel_fields(record: UsageRecord, site: str) -> Mapping[str, object]:
         "EndTime": record.ended,
         "InfrastructureDescription": f"SAMGRID-{record.batch.upper()}",
         "InfrastructureType": "grid",
-        **_find_service_level(record),
+        **_list_service_level(record),
     }
 
 
 def render_apel_summaries(summaries: Iterable[UsageSummary], site: str) -> str:
     """A message of monthly summaries, each of which takes the place of the one before (apel/db/records/summary.py)."""
-    return _render_message("APEL-summary-job-message: v0.2", (_find_summary_fields(one, site) for one in summaries))
+    return _render_message("APEL-summary-job-message: v0.2", (_list_summary_fields(one, site) for one in summaries))
 
 
-def _find_summary_fields(summary: UsageSummary, site: str) -> Mapping[str, object]:
+def _list_summary_fields(summary: UsageSummary, site: str) -> Mapping[str, object]:
     year, month = summary.month.split("-")
     return {
         "Site": site,
@@ -170,7 +170,7 @@ def _find_summary_fields(summary: UsageSummary, site: str) -> Mapping[str, objec
         "VO": summary.vo,
         "SubmitHost": summary.submit_host,
         "InfrastructureType": "grid",
-        **_find_service_level(summary),
+        **_list_service_level(summary),
         "NodeCount": 1,
         "Processors": summary.cores,
         "EarliestEndTime": summary.first_end,
@@ -181,7 +181,7 @@ def _find_summary_fields(summary: UsageSummary, site: str) -> Mapping[str, objec
     }
 
 
-def _find_service_level(known: InCommon) -> Mapping[str, object]:
+def _list_service_level(known: InCommon) -> Mapping[str, object]:
     return {"ServiceLevelType": known.benchmark_type, "ServiceLevel": known.benchmark} if known.benchmark else {}
 
 
@@ -200,10 +200,10 @@ def _render_word(value: object) -> str:
 
 def render_auditor(records: Iterable[UsageRecord], site: str) -> str:
     """A list of records as AUDITOR takes them at /records, all or none of them (auditor/src/domain/record.rs)."""
-    return json.dumps([_find_auditor_record(record, site) for record in records]) + "\n"
+    return json.dumps([_make_auditor_record(record, site) for record in records]) + "\n"
 
 
-def _find_auditor_record(record: UsageRecord, site: str) -> Mapping[str, object]:
+def _make_auditor_record(record: UsageRecord, site: str) -> Mapping[str, object]:
     score = [{"name": record.benchmark_type, "value": record.benchmark}] if record.benchmark else []
     amounts = {
         "Cores": record.cores,

@@ -47,13 +47,13 @@ def repair(account: Account, now: float) -> Repair:
         raise DatabaseError(f"there is no job database {account.places.database}")
     try:
         database = account.database
-        faults = database.checking.find_file_faults()
+        faults = database.checking.list_file_faults()
     except DatabaseError as error:
         raise DatabaseError(f"{error}: samgrid doctor says what to do") from error
     if faults:
         raise DatabaseError(f"job database {database.path} is damaged: {faults[0]}: samgrid doctor says what to do")
     result = Repair(_save(account, now))
-    before = list(database.checking.find_document_faults())
+    before = list(database.checking.list_document_faults())
     with database.transaction():
         database.checking.derive_anew()
         for damage in list(database.find_damages()):
@@ -62,7 +62,7 @@ def repair(account: Account, now: float) -> Repair:
                 _make_anew(account, damage, now)
             else:
                 _rebuild(database, damage.grid_job, now, result)
-    left = list(database.checking.find_document_faults())
+    left = list(database.checking.list_document_faults())
     with database.transaction():
         for grid_job in database.quarantine.list():
             if not any(database.find_damages(grid_job)):

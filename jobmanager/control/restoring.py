@@ -17,7 +17,7 @@ from pathlib import Path
 
 from batch_adapters.states import State
 from jobmanager.control.backup import AGAIN, NOTE, BackupError
-from jobmanager.database.checking import find_programs
+from jobmanager.database.checking import list_programs
 from jobmanager.database.database import LAYOUT, Database
 from jobmanager.database.grid_job import GridJob
 from jobmanager.site.account import Account
@@ -137,12 +137,12 @@ def _read_note(made: StatePlaces, file: Path) -> str:
 
 def _settle(made: StatePlaces, is_same_place: bool, open_jobs: OpenJobs) -> list[str]:
     """Check the job database, and deal with the grid jobs that had not ended; their ids."""
-    if programs := find_programs(made.database, LAYOUT):
+    if programs := list_programs(made.database, LAYOUT):
         raise BackupError(f"the job database in it is not ours: it holds {programs[0]!r}, which would be run")
     # This also upgrades a database of an earlier version.
     database = Database(made.database)
     try:
-        if faults := database.checking.find_file_faults():
+        if faults := database.checking.list_file_faults():
             raise BackupError(f"the job database in it is damaged: {faults[0]}")
         opened = [job.id for job in database.grid_jobs.list_open()]
         _check_ids(made, [*opened, *database.grid_jobs.list_ended()])

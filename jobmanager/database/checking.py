@@ -25,7 +25,7 @@ _MOST = 20
 """Faults of the file that are listed."""
 
 
-def find_programs(path: Path, layout: int) -> list[str]:
+def list_programs(path: Path, layout: int) -> list[str]:
     """The names of views, virtual tables and triggers in a file that somebody else may have made.
 
     We have none, and using the database would run them. The triggers of earlier layouts are dropped unused.
@@ -49,11 +49,11 @@ class Checking:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def find_file_faults(self) -> list[str]:
+    def list_file_faults(self) -> list[str]:
         """What SQLite itself finds wrong with the file."""
         return [line for line in self._store.values(f"PRAGMA quick_check({_MOST})") if line != "ok"]
 
-    def find_document_faults(self) -> Iterator[str]:
+    def list_document_faults(self) -> Iterator[str]:
         """A sentence for each document that cannot be read, is not valid, or disagrees with its columns."""
         for job_id, data in self._store.query("SELECT id, document FROM grid_job ORDER BY submitted, id"):
             yield from _check(self._store, job_id, 0, data)

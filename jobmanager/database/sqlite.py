@@ -22,7 +22,7 @@ class DatabaseError(UserError):
     """The job database cannot be read or written now; the message says which file and why."""
 
 
-_REPAIR = ', "samgrid repair" makes the document anew'
+_REPAIR = ', "samgrid repair" makes the document again'
 
 
 class DamagedDocument(DatabaseError):

@@ -50,14 +50,14 @@ def _put_local_outcome(document: etree._Element) -> None:
     job = LocalJob(document)
     if not job.state.is_final:
         return
-    job.cause = _find_cause_4(job)
+    job.cause = _judge_cause_4(job)
     if job.cause is None:
         job.outcome = Outcome.SUCCEEDED
     else:
         job.outcome = Outcome.CANCELLED if job.cause.is_cancellation else Outcome.FAILED
 
 
-def _find_cause_4(job: LocalJob) -> Cause | None:
+def _judge_cause_4(job: LocalJob) -> Cause | None:
     if job.local_id is None:
         return Cause.CANCELLED_BY_US
     if job.driver == "ended" and job.exit_code == 0:

@@ -137,7 +137,7 @@ def publish_answer(account: Account, job: GridJob) -> None:
         sync_folder(file.parent)
 
 
-def find_events(account: Account, job: GridJob) -> list[Event]:
+def make_events(account: Account, job: GridJob) -> list[Event]:
     """The state of a grid job as events, without their times; none for SUSPENDED, which GRAM's events do not have.
 
     Clients wait for ACTIVE, and GRAM ignores it if it has had it, so it comes before each end, unless somebody
@@ -151,7 +151,7 @@ def find_events(account: Account, job: GridJob) -> list[Event]:
         is_asked = job.origin is not None and job.origin.is_staged_out
         return [Event(0, name, State.DONE, 1) if is_asked else Event(0, name, State.FAILED)]
     if state.is_final:
-        return [Event(0, name, State.ACTIVE), Event(0, name, State.DONE, _find_exit_code(account, job))]
+        return [Event(0, name, State.ACTIVE), Event(0, name, State.DONE, _choose_exit_code(account, job))]
     return [] if state is State.SUSPENDED else [Event(0, name, state)]
 
 
@@ -162,7 +162,7 @@ def must_fail(account: Account, job: GridJob) -> bool:
     return reported_state(job.state) is State.FAILED and (wanted is FailedAs.FAILED or job.was_cancelled)
 
 
-def _find_exit_code(account: Account, job: GridJob) -> int:
+def _choose_exit_code(account: Account, job: GridJob) -> int:
     """The exit code of a grid job that has ended: 0 if it is DONE; of a plain job, the first one that is not 0."""
     if job.origin is None or not job.origin.is_plain:
         return 0 if job.state is State.DONE else 1

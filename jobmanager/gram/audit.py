@@ -46,10 +46,10 @@ def render_record(job: GridJob, queued: float | None) -> str:
     """
     if job.origin is None:
         raise ValueError(f"{job.job_id} did not come through GRAM")
-    return ",".join(f'"{_escape(field)}"' for field in _find_fields(job, job.origin, queued)) + "\n"
+    return ",".join(f'"{_escape(field)}"' for field in _list_fields(job, job.origin, queued)) + "\n"
 
 
-def _find_fields(job: GridJob, origin: GramOrigin, queued: float | None) -> Sequence[str]:
+def _list_fields(job: GridJob, origin: GramOrigin, queued: float | None) -> Sequence[str]:
     from jobmanager.requests.rsl import Relation, render_rsl  # few sites want records
 
     return (

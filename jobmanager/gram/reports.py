@@ -16,7 +16,7 @@ from batch_adapters.states import Event, State
 from jobmanager.database.database import DamagedDocument, Unreported
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.times import read_time
-from jobmanager.gram.answers import find_events, publish_answer, reported_state
+from jobmanager.gram.answers import make_events, publish_answer, reported_state
 from jobmanager.gram.audit import write_record
 from jobmanager.site.account import Account
 
@@ -84,7 +84,7 @@ class GramEvents:
             return set()
         self._remember(now)
         messages = [message for message in self._repetitions if message.due <= now]
-        messages += [self._find_message(job, now) for job in jobs if self._refused.get(job.job_id, now) <= now]
+        messages += [self._make_message(job, now) for job in jobs if self._refused.get(job.job_id, now) <= now]
         answers = self._write(messages, now)
         written = [message for message, answer in answers.items() if answer is Receipt.TAKEN]
         news = {message.grid_job for message in written if not message.is_repetition}
@@ -100,15 +100,15 @@ class GramEvents:
         database = self._account.database
         for grid_job in database.grid_jobs.list_reported_since(int(time.time()) - _REMEMBERED):
             try:
-                events = tuple(find_events(self._account, database.grid_jobs.get(grid_job)))
+                events = tuple(make_events(self._account, database.grid_jobs.get(grid_job)))
             except DamagedDocument as damage:  # its last report is no longer known
                 logger.warning("%s", damage)
                 continue
             self._repetitions.append(_Message(grid_job, events, now, is_repetition=True))
         self._remembers = True
 
-    def _find_message(self, job: GridJob, now: float) -> _Message:
-        events = tuple(find_events(self._account, job))
+    def _make_message(self, job: GridJob, now: float) -> _Message:
+        events = tuple(make_events(self._account, job))
         return _Message(job.job_id, events, now, _AGAIN.get(events[-1].state, ()) if events else ())
 
     def _write(self, messages: Sequence[_Message], now: float) -> dict[_Message, Receipt]:

@@ -31,7 +31,6 @@ from jobmanager.monitor.logs import append_line, log_to
 from jobmanager.monitor.workers import WorkerClient, Workers
 from jobmanager.site.account import Account, open_account
 from jobmanager.site.host import STAMP_INTERVAL, OtherHost, check_host, put_stamp, release_stamp
-from jobmanager.site.settings import NotificationSettings
 from jobmanager.states.aggregation import Task, aggregate_steps, next_task, next_task_of_steps
 from jobmanager.states.changes import refresh_structured
 from jobmanager.states.driver_status import ProgressReader, reconcile_with_drivers
@@ -66,11 +65,6 @@ def _find_installation() -> float | None:
     except FileNotFoundError:
         return None
     return status.st_mtime if time.time() - status.st_ctime > _UPGRADE else None
-
-
-def _find_pace(settings: NotificationSettings) -> float:
-    """Seconds between two checks for stalled grid jobs, each of which takes a process."""
-    return min(60.0, settings.patience / 4)
 
 
 class _Fault:
@@ -304,7 +298,7 @@ class Monitor:
         if (
             self._has_unsent
             or self._notifiers.problems()
-            or (ids and self._is_due("notification", _find_pace(settings)))
+            or (ids and self._is_due("notification", min(60.0, settings.patience / 4)))
         ):
             was_busy = self._notifiers.are_busy  # a running one may have looked before that end
             self._notifiers.start(Task.NOTIFY, "all")
@@ -321,8 +315,8 @@ class Monitor:
         self._due[duty] = now + interval
         return True
 
-    def _find_problems(self) -> list[str]:
-        return [self._problem, _find_full_disk(self._account), self._generators.problem(), self._reports.problem]
+    def _list_problems(self) -> list[str]:
+        return [self._problem, _describe_full_disk(self._account), self._generators.problem(), self._reports.problem]
 
     def _answer(self) -> None:
         """Send our problems to whoever connects; the connection itself has woken us."""
@@ -334,8 +328,7 @@ class Monitor:
             text = self._workers.problems()
             text += "".join(f"{name}: {fault.sentence}\n" for (_, name), fault in self._faults.items())
             text += "".join(f"{name}: {why.sentence}\n" for name, why in self._quarantined.items())
-            for problem in self._find_problems():
-                text += f"{OF_ALL}{problem}\n" if problem else ""
+            text += "".join(f"{OF_ALL}{problem}\n" for problem in self._list_problems() if problem)
             text += "".join(f"{OF_EVENTS}{death}\n" for death in self._generators.deaths())
             connection.settimeout(1)
             try:
@@ -375,7 +368,7 @@ def main(argv: list[str]) -> int:
                 return 0
 
 
-def _find_full_disk(account: Account) -> str:
+def _describe_full_disk(account: Account) -> str:
     """A problem before anything fails: a batch system that waits for disk space sends no events."""
     root = account.places.root
     return f"no space left on the disk of {root}" if shutil.disk_usage(root).free < _LEAST_ROOM else ""

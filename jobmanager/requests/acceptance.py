@@ -30,8 +30,8 @@ from jobmanager.requests.attributes import (
     NOTIFY,
     BadRequest,
     Given,
-    find_faults_of_whole,
     find_output_file,
+    find_parent_faults,
     find_values,
     render_step_request,
 )
@@ -218,7 +218,7 @@ def check_steps(account: Account, given: Given, steps: Sequence[Step], folder: P
 
     :raises BadRequest: with all faults and their steps.
     """
-    faults = find_faults_of_whole(given) if steps else []
+    faults = find_parent_faults(given) if steps else []
     for step in steps:
         try:
             _check_step(account, given, step, folder)

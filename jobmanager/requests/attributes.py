@@ -1,4 +1,4 @@
-"""A request: what was asked for, checked against what the job type and the framework declare."""
+"""Reads a request's attributes, and checks them against the declarations of the job type and the framework."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ from jobmanager import UserError
 TYPE_ATTRIBUTE = Attribute("samgrid_type", "The job type: which handler runs the grid job.", required=True)
 NOTIFY = "notify"
 OLD_NAMES = {"job_type": TYPE_ATTRIBUTE.name, "notify_user": NOTIFY}
-"""What old requests of SAMGrid call the attributes of every job type."""
+"""Names of common attributes in old requests of SAMGrid."""
 
 COMMON_ATTRIBUTES = (
     TYPE_ATTRIBUTE,
@@ -66,11 +66,11 @@ COMMON_ATTRIBUTES = (
 """Attributes of every job type."""
 
 Given = Sequence[tuple[str, Sequence[Value]]]
-"""A request's attributes as given: names and values."""
+"""A request's attributes as they were given: names and values."""
 
 
 class BadRequest(UserError):
-    """A request that cannot be run; ``faults`` has a sentence for each fault."""
+    """A request cannot be run; ``faults`` has a sentence for each fault."""
 
     def __init__(self, faults: Sequence[str]) -> None:
         super().__init__("\n".join(faults))
@@ -86,7 +86,7 @@ def read_type(given: Given) -> str:
 
 
 def find_type(given: Given) -> tuple[str, str]:
-    """The attribute that names the job type, as it was given, and the job type.
+    """The attribute that names the job type, as it was written, and the job type.
 
     :raises BadRequest: there is none.
     """
@@ -105,15 +105,16 @@ _CANONICAL = {canonical_name(old): canonical_name(name) for old, name in OLD_NAM
 
 
 def find_name(name: str) -> str:
-    """The canonical name of an attribute, whichever of its names the request gives."""
+    """The canonical name of an attribute, also of one with an old name."""
     found = canonical_name(name)
     return _CANONICAL.get(found, found)
 
 
 def read_request(given: Given, handler: type[JobAdapter], folder: Path) -> tuple[dict[str, Any], list[str]]:
-    """The request's typed values by the declared names, defaults filled in; and a sentence for each fault.
+    """The request's typed values by declared name, with defaults; and a sentence for each fault.
 
-    An attribute given twice, which no file may do, counts as last given, as in GRAM; a faulty one has its default.
+    If an attribute is given twice (not possible in files), the last value counts, as in GRAM; a faulty one gets its
+    default.
 
     :param folder: where relative file names start.
     """
@@ -139,7 +140,7 @@ def read_request(given: Given, handler: type[JobAdapter], folder: Path) -> tuple
 def read_site_values(handler: type[JobAdapter], table: Mapping[str, Any]) -> Mapping[str, Any]:
     """The typed values of a job type's site attributes from the configuration's table ``[type.NAME]``.
 
-    :raises BadRequest: naming every fault.
+    :raises BadRequest: with all faults.
     """
     values, faults = read_table(table, {key.name: partial(_read_loosely, key) for key in handler.siteAttributes})
     if faults:
@@ -148,7 +149,7 @@ def read_site_values(handler: type[JobAdapter], table: Mapping[str, Any]) -> Map
 
 
 def _read_loosely(attribute: Attribute, value: object) -> Any:
-    """What a site may write in the words of a request, too."""
+    """Read a value from the configuration, which may also be written as in a request."""
     return attribute.read([str(word) for word in value] if isinstance(value, list) else [str(value)])
 
 
@@ -159,31 +160,31 @@ def _describe_unknown(name: str, handler: type[JobAdapter]) -> str:
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """The end of a sentence about an unknown word: which of the known ones may have been meant; empty for none."""
-    from difflib import get_close_matches  # slow to load, and rarely wanted
+    """The end of a sentence about an unknown word: the known word that may be meant; empty if there is none."""
+    from difflib import get_close_matches  # slow to load, and rarely needed
 
     found = get_close_matches(word.lower(), list(known), 1)
     return f" (did you mean {found[0]}?)" if found else ""
 
 
 STEP_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}", re.ASCII)
-"""A step's name is a folder's, too."""
+"""A step's name is also a folder's."""
 INPUT_FOLDER = "input_folder"
-"""The attribute in which a job type that declares it gets the outputs of an earlier step."""
+"""The attribute with the outputs of an earlier step, for job types that declare it."""
 INPUT_VARIABLE = "SAMGRID_INPUT_FOLDER"
-"""The variable in which every program does."""
+"""The variable with the same folder, for all programs."""
 
 _LIMITS = ("max_cpu_time", "max_wall_time", "max_memory", "cores", "gpus", "max_disk", "max_pending_time")
 _RETRIES = ("retries", "retry_on", "retry_memory_factor", "retry_time_factor", "retry_elsewhere", "fail_fast")
 _CREDENTIALS = ("x509_user_proxy", "bearer_token_file")
 _OTHERS = ("queue", "project", "batch_options", NOTIFY)
 _INHERITED = tuple(map(canonical_name, (*_LIMITS, *_RETRIES, *_CREDENTIALS, *_OTHERS)))
-"""What counts for every step that says nothing else; beside them the environment, to which a step adds."""
+"""Attributes of the parent that steps inherit; steps also inherit its environment, and add to it."""
 _OF_STEPS = ("stdin", "min_success")
 
 
-def find_faults_of_whole(given: Given) -> list[str]:
-    """Attributes that only a step can have."""
+def find_parent_faults(given: Given) -> list[str]:
+    """Faults of a structured grid job: attributes that only its steps can have."""
     names = {canonical_name(name) for name, _ in given}
     return [
         f"{name} does not go with a grid job that has steps: give it to a step"
@@ -193,9 +194,9 @@ def find_faults_of_whole(given: Given) -> list[str]:
 
 
 def render_step_request(given: Given, step: Step, input_folder: Path | None, handler: type[JobAdapter]) -> Given:
-    """The request of a step of that job type, for which the parent's limits, queue, environment and retries count, too.
+    """The complete request of a step, with what it inherits from its parent.
 
-    :param input_folder: where the outputs of its `input_step` are; None where it has none.
+    :param input_folder: the folder with the outputs of its `input_step`; None if it has none.
     """
     environment = (*find_values(given, "environment"), *find_values(step.request, "environment"))
     request = [(name, values) for name, values in given if find_name(name) in _INHERITED]
@@ -208,28 +209,28 @@ def render_step_request(given: Given, step: Step, input_folder: Path | None, han
 
 
 STDOUT = "stdout"
-"""What ``samgrid_output`` says for the job's standard output under GRAM."""
+"""The value of ``samgrid_output`` for the job's standard output under GRAM."""
 
 
 def find_output_file(given: Given, folder: Path, *, through_gram: bool) -> Path | None:
-    """Where a request wants the output tar, too; None: nowhere, or on standard output.
+    """Where a request wants a copy of the output tar; None if nowhere, or on standard output.
 
     :param folder: where the request's relative file names start.
     """
     wanted = find_word(given, "samgrid_output")
     if not wanted or wanted == STDOUT:
         return None
-    # Through GRAM the directory counts for names, also where no program runs in it.
+    # Through GRAM, names are relative to the directory, even if no program runs in it.
     return (folder if through_gram else Path.home() / find_word(given, "directory")) / wanted
 
 
 def find_word(given: Given, name: str) -> str:
-    """The request's own word for an attribute, the last where it has several; empty where it has none."""
+    """The request's value for an attribute, if it is a single one; otherwise empty."""
     values = find_values(given, name)
     return str(values[0]) if len(values) == 1 else ""
 
 
 def find_values(given: Given, name: str) -> Sequence[Value]:
-    """The values of an attribute, as given last, under whichever of its names; none where it is not given."""
+    """The last given values of an attribute, under any of its names; empty if it is not given."""
     wanted = canonical_name(name)
     return next((values for known, values in reversed(given) if find_name(known) == wanted), ())

@@ -16,7 +16,7 @@ MEANINGLESS = frozenset(
         "executable", "sam_experiment", "sam_universe", "group", "instances", "check_consistency", "station_name",
     )
 )  # fmt: skip
-"""What old files say to a SAMGrid client or scheduler: of no meaning here, where the job type does not declare it."""
+"""Attributes for SAMGrid's old clients or schedulers: ignored, unless the job type declares them."""
 
 _RSL = re.compile(r"\s*(?:[&|(]|\+\s*[(&|]|$)")
 _BLANK = re.compile(r"\s*(?:#.*)?")
@@ -28,11 +28,11 @@ _BETWEEN = re.compile(r"\s*(?:(?<=\s)#.*)?")
 
 
 class JobDescriptionError(RslError):
-    """A job description file that cannot be read, with the line and column (both from 1) to look at."""
+    """A job description file has a fault; with its line and column (from 1)."""
 
 
 def is_job_description(text: str) -> bool:
-    """True for a request that cannot be RSL, by what it begins with."""
+    """True if a request begins as no RSL does."""
     return not _RSL.match(text)
 
 
@@ -49,7 +49,7 @@ def read_job_description(text: str) -> Relations:
 
 
 def drop_meaningless(given: Given, handler: type[JobAdapter]) -> tuple[Given, Sequence[str]]:
-    """The attributes without those that mean nothing to this job type, and the names of these as written."""
+    """The attributes without meaningless ones for this job type, and the names of those as written."""
     declared = {find_name(attribute.name) for attribute in (*COMMON_ATTRIBUTES, *handler.attributes)}
     ignored = {canonical_name(name) for name in MEANINGLESS} - declared
     kept = [(name, values) for name, values in given if canonical_name(name) not in ignored]
@@ -96,7 +96,7 @@ def _describe_fault(found: str) -> str:
 
 
 def read_request_file(file: str, site_modules: Sequence[str]) -> tuple[Given, Path]:
-    """A request's attributes, and the folder that its file names start from; ``-`` is standard input.
+    """A request's attributes, and the folder for relative file names; ``-`` is standard input.
 
     :raises BadRequest: it is no request.
     """
@@ -112,9 +112,9 @@ def read_request_file(file: str, site_modules: Sequence[str]) -> tuple[Given, Pa
 
 
 def read_request_text(text: str, source: str, site_modules: Sequence[str]) -> Given:
-    """A request's attributes; what an old job description says to nobody any more is named on stderr.
+    """A request's attributes; ignored attributes of old job descriptions are named on stderr.
 
-    :param source: what people call the text.
+    :param source: the name of the text for messages.
     :param site_modules: the site's modules with job types.
     :raises BadRequest: it is no request.
     """

@@ -1,4 +1,4 @@
-"""Which job types there are: our known modules, the site's, and those that installed packages announce."""
+"""Finds job types: ours, the site's, and those of installed packages."""
 
 import importlib.util
 import inspect
@@ -23,10 +23,10 @@ KNOWN_TYPES = {
     "cdf_concatenate": "handlers.merge",
     "structured": "handlers.structured",
 }
-"""Our job types and their modules: a request of one type need not wait for the others to be loaded."""
+"""Our job types and their modules, so that a request loads only its own."""
 ENTRY_POINT_GROUP = "samgrid.handlers"
 HANDLER_FAILURES = (BaseException,)
-"""What an experiment's code may raise: it must end nobody who runs it, and no check of it well."""
+"""What an experiment's code may raise. It must not end our process, not even by SystemExit."""
 
 _LONGEST_WORDS = 2000
 _MOST_TEXTS = 1000
@@ -34,7 +34,7 @@ _KINDS_OF_FAULT = "it needs a jobType, prepareWorkArea and getCommandAndArgument
 
 
 class TooLong(BaseException):
-    """Raised inside a handler that has not come to an end; no code that catches every `Exception` catches this."""
+    """Raised inside a handler that hangs; no `Exception`, so that ``except Exception`` does not catch it."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -42,12 +42,12 @@ class Interrupted(KeyboardInterrupt):
 
 
 class HandlerError(UserError):
-    """A handler's module cannot be loaded, or a handler broke its promises; the message names it."""
+    """A handler's module cannot be loaded, or a handler failed; the message names it."""
 
 
 @contextmanager
 def blaming(what: str) -> Iterator[None]:
-    """Whatever an experiment's code raises in the block is a HandlerError whose message begins with ``what``."""
+    """Turn whatever an experiment's code raises in the block into a HandlerError that begins with ``what``."""
     try:
         yield
     except (BadRequest, HandlerError, Interrupted, TooLong):
@@ -88,7 +88,7 @@ def read_texts(method: str, answer: Iterable[object]) -> list[str]:
 def find_job_type(name: str, site_modules: Sequence[str]) -> type[JobAdapter]:
     """The handler of a job type.
 
-    :raises HandlerError: listing the known types where it is none of them.
+    :raises HandlerError: there is none; the message lists the known types.
     """
     known = [KNOWN_TYPES[name]] if name in KNOWN_TYPES else []
     types = _by_name(load_handlers((*known, *site_modules)))
@@ -100,8 +100,8 @@ def find_job_type(name: str, site_modules: Sequence[str]) -> type[JobAdapter]:
 
 
 def load_job_types(site_modules: Sequence[str]) -> dict[str, type[JobAdapter]]:
-    """Every job type by name; the site's handler takes the place of ours of the same name, a package's of neither."""
-    from importlib.metadata import entry_points  # slow to load, and a request of a known type does without
+    """Every job type by name. For the same name, the site's handler is preferred to ours, and ours to a package's."""
+    from importlib.metadata import entry_points  # slow to load, and not needed for known types
 
     found: list[type[JobAdapter]] = []
     for entry_point in entry_points(group=ENTRY_POINT_GROUP):
@@ -116,9 +116,9 @@ def _by_name(handlers: Iterable[type[JobAdapter]]) -> dict[str, type[JobAdapter]
 
 
 def load_handlers(names: Iterable[str]) -> list[type[JobAdapter]]:
-    """The handlers that modules define, each by its dotted name or the absolute path of a .py file.
+    """The handlers in these modules, each given as a dotted name or the absolute path of a .py file.
 
-    :raises HandlerError: one cannot be loaded, or defines none that is complete.
+    :raises HandlerError: a module cannot be loaded, or has no complete handler.
     """
     found: list[type[JobAdapter]] = []
     for name in names:
@@ -131,7 +131,7 @@ def load_handlers(names: Iterable[str]) -> list[type[JobAdapter]]:
 
 def _load_module(name: str) -> ModuleType:
     with blaming(f"handler module {name} cannot be loaded"):
-        # As an import statement: importlib does not know what our short names mean in other interpreters.
+        # By __import__: importlib does not know what our short names mean in other interpreters.
         return _load_file(Path(name)) if name.endswith(".py") else __import__(name, fromlist=["__name__"])
 
 
@@ -142,7 +142,7 @@ def _load_file(path: Path) -> ModuleType:
         raise ImportError(f"{path} is no Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    # Its "from adapters import" means ours, as here, whatever else has that name.
+    # So that its "from adapters import" means ours, even if there is another module of that name.
     vars(module)["__builtins__"] = __builtins__
     spec.loader.exec_module(module)
     return module

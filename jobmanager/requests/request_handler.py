@@ -1,4 +1,4 @@
-"""The handler of a request: found by its job type, given its typed values, and asked what it says of them."""
+"""Finds and makes the handler of a request, and asks it about the request."""
 
 import os
 import re
@@ -37,17 +37,17 @@ _LONGEST_NAME = 200
 _LONGEST_COMMAND_LINE = 2_000_000
 """Characters: Linux runs no program with more bytes of arguments and environment than a quarter of its stack, 2 MiB."""
 MOST_LETTERS = 300_000_000
-"""In the command lines of all local jobs: their table is made in memory."""
+"""Characters in the command lines of all local jobs, because their table is made in memory."""
 _ADDRESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9@._+-]{0,253}", re.ASCII)
-"""Mail programs take "-x" for an option, "|x" for a program and "a/b" for a file."""
+"""Mail programs treat "-x" as an option, "|x" as a program and "a/b" as a file."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
 def make_adapter(account: Account, given: Given, folder: Path, grid_job: str = "") -> JobAdapter:
-    """The handler of a request, holding its typed values and the site's.
+    """The handler of a request, with typed values of the request and the site.
 
-    :param grid_job: that the request has become, if it has.
-    :raises BadRequest: naming every fault.
+    :param grid_job: the request's grid job, if there is one.
+    :raises BadRequest: with all faults.
     """
     adapter, faults = read_adapter(account, given, folder, datasets=Datasets.read(account, grid_job))
     refuse_faults(adapter, faults)
@@ -61,10 +61,10 @@ def read_adapter(
     handler: type[JobAdapter] | None = None,
     datasets: Datasets | None = None,
 ) -> tuple[JobAdapter, list[str]]:
-    """The handler of a request, and what is wrong with the attributes by themselves: faulty ones have their default.
+    """The handler of a request, and the faults of its attributes, which get their defaults.
 
-    :param handler: its class, where that is known: to find it executes a site's modules.
-    :param datasets: those that the site's command has listed before.
+    :param handler: its class, if that is known; finding it executes the site's modules.
+    :param datasets: datasets that the site's command has listed before.
     """
     configuration = account.configuration
     handler = handler or find_handler(account, given)
@@ -84,7 +84,7 @@ def read_adapter(
 def find_handler(account: Account, given: Given) -> type[JobAdapter]:
     """The class of a request's handler.
 
-    :raises BadRequest: its job type is none.
+    :raises BadRequest: there is no such job type.
     """
     attribute, name = find_type(given)
     try:
@@ -94,7 +94,7 @@ def find_handler(account: Account, given: Given) -> type[JobAdapter]:
 
 
 def find_steps(adapter: JobAdapter) -> Sequence[Step]:
-    """The grid jobs that a grid job of this handler is made of; none where it has local jobs of its own.
+    """The steps of a structured grid job of this handler; empty for other job types.
 
     :raises HandlerError: the handler failed.
     """
@@ -111,7 +111,7 @@ def find_steps(adapter: JobAdapter) -> Sequence[Step]:
 def count_local_jobs(adapter: JobAdapter) -> int:
     """The number of local jobs that a handler asks for.
 
-    :raises BadRequest: the site takes fewer; HandlerError: no such number of slices can be cut.
+    :raises BadRequest: the site's limit is lower; HandlerError: the number is impossible.
     """
     with blaming(f"handler {adapter.jobType}"):
         try:
@@ -144,7 +144,7 @@ def _count_rows(adapter: JobAdapter, sweep: Sweep) -> int:
 
 
 def _check_number(adapter: JobAdapter, method: str, number: object) -> None:
-    """A document has no other numbers, and no part of a local job can be submitted."""
+    """Refuse anything but an int."""
     if type(number) is not int:
         raise HandlerError(f"handler {adapter.jobType}: {method} gave {number!r}, which is no whole number")
     if abs(number) >= 1 << 63:
@@ -152,12 +152,12 @@ def _check_number(adapter: JobAdapter, method: str, number: object) -> None:
 
 
 def refuse_faults(adapter: JobAdapter, faults: list[str]) -> None:
-    """Refuse a request with faulty attributes, and say what else is wrong with it.
+    """Refuse a request with faulty attributes, with all its other faults.
 
     :raises BadRequest: there are such faults.
     """
     if faults:
-        # A check that stumbles over one of them says nothing more.
+        # If a check fails because of a faulty attribute, its own faults are left out.
         with suppress(HandlerError):
             faults = [*faults, *_find_faults(adapter)]
         raise BadRequest(faults)
@@ -166,14 +166,14 @@ def refuse_faults(adapter: JobAdapter, faults: list[str]) -> None:
 def check_errors(adapter: JobAdapter) -> None:
     """Refuse what is wrong with the request beyond its attributes' types.
 
-    :raises BadRequest: naming every fault.
+    :raises BadRequest: with all faults.
     """
     if faults := _find_faults(adapter):
         raise BadRequest(faults)
 
 
 def _find_faults(adapter: JobAdapter) -> list[str]:
-    """The handler's word and the common attributes'."""
+    """The faults that the handler finds, and those of common attributes."""
     with blaming(f"handler {adapter.jobType}"):
         faults = read_texts("checkErrors", adapter.checkErrors())
     faults += [
@@ -235,5 +235,5 @@ def _find_travelling_files(request: Mapping[str, Any]) -> Iterator[RequestFile]:
 
 
 def run_directory(request: Mapping[str, Any]) -> Path | None:
-    """The folder in which the request wants its programs run, seen from home as in GRAM; None: a scratch folder."""
+    """The folder for programs in the request, relative to home as in GRAM; None: a scratch folder."""
     return Path.home() / request["directory"] if request["directory"] else None

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     Node: TypeAlias = Tree[Token]
 
 MAX_BYTES = 64_000
-"""The longest RSL message that a GRAM job manager takes; no request grows beyond it by its variables either."""
+"""The longest RSL message that a GRAM job manager accepts; variables may not make a request longer either."""
 
 MAX_DEPTH = 32
 """How many parentheses may be open at once inside a relation."""
 
-# What no XML document can carry, NUL first of all: the request is kept in the XML job database.
+# Characters that XML cannot hold, such as NUL: the request is stored in the XML job database.
 _UNSTORABLE = re.compile(r"[^\t\n\r\x20-\uD7FF\uE000-\uFFFD\U00010000-\U0010FFFF]")
 ATTRIBUTE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9_./:,@%-]+")
@@ -50,7 +50,7 @@ _NOT_UNDERSTOOD = {
 
 
 class RslError(ValueError):
-    """A request that cannot be read, with the line and column (both from 1) to look at."""
+    """A request has a fault; with its line and column (from 1)."""
 
     def __init__(self, message: str, line: int, column: int) -> None:
         super().__init__(f"line {line}, column {column}: {message}")
@@ -60,7 +60,7 @@ class RslError(ValueError):
 
 @dataclass(frozen=True)
 class Relation:
-    """One ``(name = values)`` of a request; where it was written does not count when relations are compared."""
+    """One ``(name = values)`` of a request; its position is ignored in comparisons."""
 
     name: str
     values: tuple[Value, ...]
@@ -79,7 +79,7 @@ def read_rsl(text: str, variables: Mapping[str, str] = {}) -> Relations:
 
 
 def render_rsl(relations: Iterable[Relation]) -> str:
-    """The relations (one at least) as a request with one relation a line, from which read_rsl gives them back."""
+    """The relations (at least one) as a request, one a line; `read_rsl` is the inverse."""
     lines = [f"({relation.name} = {_render_values(relation.values)})" for relation in relations]
     return "&" + "\n ".join(lines) + "\n"
 
@@ -98,7 +98,7 @@ def _render_value(value: Value) -> str:
 
 
 def check_text(text: str) -> None:
-    """Refuse a request that is too long, or that no XML document can carry; raises RslError."""
+    """Refuse a request that is too long, or that XML cannot hold; raises RslError."""
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > MAX_BYTES:
         raise RslError(f"the request has {size} bytes, but GRAM takes {MAX_BYTES} at most", 1, 1)
@@ -114,7 +114,7 @@ def _read_place(text: str, position: int) -> tuple[int, int]:
 
 @functools.cache
 def _parser() -> "Lark":
-    # lark is imported where it is needed: it is slow to load, and most commands read no request.
+    # lark is slow to load, and most commands read no request.
     from lark import Lark
 
     grammar = Path(__file__).with_name("rsl.lark").read_text(encoding="utf-8")
@@ -192,7 +192,7 @@ def _render_found(found: str) -> str:
 
 
 class _Substitution:
-    """The variables known so far, and the values that parse trees have with them."""
+    """Computes values of parse trees with the variables known so far."""
 
     def __init__(self, variables: Mapping[str, str]) -> None:
         self._variables = dict(variables)
@@ -252,7 +252,7 @@ class _Substitution:
         raise _error_at(node, f"the variable {name} is not defined; {way_out}")
 
     def _inserted(self, text: str, node: "Node") -> str:
-        # Definitions that double one another would fill any memory.
+        # Variables that each contain another one twice would fill any memory.
         self._length += len(text)
         if self._length > MAX_BYTES:
             raise _error_at(node, f"the variables of this request grow to more than {MAX_BYTES} characters")
@@ -260,7 +260,7 @@ class _Substitution:
 
 
 def _read_joined(values: Iterable["Node"]) -> list["Node"]:
-    """The values, where those that touch at a variable are one text (RSL's implicit concatenation)."""
+    """The values, with adjacent ones at a variable joined (RSL's implicit concatenation)."""
     joined: list[Node] = []
     for value in values:
         if joined and _touch(joined[-1], value):
@@ -274,7 +274,7 @@ def _touch(left: "Node", right: "Node") -> bool:
     if left.data != "text" or right.data != "text":
         return False
     end, begin = cast("Node", left.children[-1]), cast("Node", right.children[0])
-    # Two words never touch, so that one of the two is a variable.
+    # Two words are never adjacent, so one of the two is a variable.
     return "quoted" not in (end.data, begin.data) and end.meta.end_pos == begin.meta.start_pos
 
 

@@ -1,4 +1,4 @@
 """One account's configuration, the paths of its state folder, and its batch systems.
 
-`Account` is what every other room works with.
+All other rooms work with `Account`.
 """

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # what runs commands takes long to load: "samgrid status" and
 
 @dataclass(frozen=True)
 class Account:
-    """What every process of one account works with."""
+    """One account's paths, configuration, database and batch systems."""
 
     places: StatePlaces
     configuration: Configuration
@@ -30,7 +30,7 @@ class Account:
     @functools.cached_property
     def database(self) -> Database:
         """The XML job database, opened when it is first needed."""
-        # Where there is no state folder, nothing was ever submitted.
+        # Without a state folder, nothing was ever submitted.
         if not self.places.root.exists():
             return Database(None)
         self._check_database_is_there()
@@ -46,7 +46,7 @@ class Account:
         return ""
 
     def _check_database_is_there(self) -> None:
-        """A new job database beside the folders of grid jobs would forget them, and what runs of them."""
+        """Refuse to make a new job database if there are folders of grid jobs, which it would not know."""
         own = self.places.root / "jobs"
         if not self.places.database.exists() and own.is_dir() and any(own.iterdir()):
             raise DatabaseError(
@@ -55,16 +55,16 @@ class Account:
             )
 
     def program(self, name: str, *arguments: str) -> list[str]:
-        """The command line of another program of ours on the same state folder."""
+        """The command line of another of our programs, for the same state folder."""
         return command_line(name, "--state-dir", str(self.places.root), *arguments)
 
     @property
     def fork_slots(self) -> int:
-        """How many cores the local jobs of the embedded batch system may have together."""
+        """How many cores the local jobs of the embedded batch system may use in total."""
         return self.configuration.fork.slots or len(os.sched_getaffinity(0))
 
     def batch_variables(self) -> dict[str, str]:
-        """What the site gives to the templates of every batch adapter."""
+        """The site's variables for the templates of all batch adapters."""
         fork = self.configuration.fork
         return {
             "python": sys.executable,
@@ -107,7 +107,7 @@ def find_batch_adapter(account: Account, name: str) -> "BatchAdapter":
 
 
 def find_batch_system(account: Account, name: str) -> "BatchSystem":
-    """The batch system of that name as this account uses it.
+    """The batch system with that name, with this account's rate limit.
 
     :raises UnknownBatchSystem: there is none. Unreachable: its jobs are processes of another host.
     """
@@ -124,12 +124,12 @@ def find_batch_system(account: Account, name: str) -> "BatchSystem":
 
 
 def limiter_file(account: Account, name: str) -> Path:
-    """Where the account's processes share how much they have asked a batch system."""
+    """The file in which the account's processes share the rate limit of a batch system."""
     return account.places.root / f"batch-{name}.json"
 
 
 def find_outage(account: Account, name: str) -> "Outage | None":
-    """Since when a batch system does not answer, if it does not; it is not asked now."""
+    """Since when a batch system does not answer, as far as is known; None if it does. It is not asked now."""
     from batch_adapters.running.rate_limiter import RateLimiter
 
     # The rate limit is for those who ask.

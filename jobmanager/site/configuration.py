@@ -22,17 +22,17 @@ SITE_FILE = Path("/etc/samgrid/samgrid.toml")
 
 _DEFAULT = "default"
 _TABLES = ("type", "batch")
-"""Sections of one table for each name, whose keys are checked by whom they are for."""
+"""Sections with a table for each name, whose keys are checked by job types and batch adapters."""
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
 _VARIABLES = {setting.variable: setting for keys in SETTINGS.values() for setting in keys.values()}
 
 _FORK_JOB_VARIABLES = frozenset(f"SAMGRID_FORK_{name}" for name in ("ID", "INDEX", "CLAIM", "STARTED"))
-"""The batch system fork sets these for its local jobs, which may well run our commands: they are no settings."""
+"""Set by the batch system fork for its local jobs, which may run our commands: these are no settings."""
 
 
 class ConfigurationError(UserError):
-    """The configuration cannot be used; ``faults`` has one sentence for each thing to be put right."""
+    """The configuration cannot be used; ``faults`` has a sentence for each fault."""
 
     def __init__(self, faults: Sequence[str]) -> None:
         super().__init__("\n".join(faults))
@@ -41,24 +41,25 @@ class ConfigurationError(UserError):
 
 @dataclass(frozen=True)
 class Configuration(Sections):
-    """Every setting's value; ``types`` has what the tables ``[type.NAME]`` say, unchecked, by name.
+    """Every setting's value.
 
-    ``batch`` has the tables ``[batch.NAME]`` likewise, of which each is known to make a batch adapter.
+    ``types`` has the tables ``[type.NAME]`` by name, unchecked; ``batch`` the tables ``[batch.NAME]``, each of which is
+    known to define a batch adapter.
     """
 
     types: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     batch: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     events_of: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """By batch system, what ``[events.NAME]`` says."""
+    """The tables ``[events.NAME]`` by batch system."""
     origins: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    """(section, key) → who said it, for what is not a default."""
+    """(section, key) → where it was set, if it is not a default."""
 
     def find_events(self, batch: str) -> EventsSettings:
         """Where the events of one batch system come from."""
         return replace(self.events, **self.events_of.get(batch, {}))
 
     def origin(self, section: str, key: str) -> str:
-        """Who set this: ``default``, a file's path, or ``environment SAMGRID_…``; types are sections ``type.NAME``."""
+        """Where this was set: ``default``, a file's path, or ``environment SAMGRID_…``; tables are ``type.NAME``."""
         return self.origins.get((section, key), _DEFAULT)
 
 
@@ -102,7 +103,7 @@ class _Layers:
     def add_named_file(self, name: str) -> None:
         path = Path(name)
         if not path.is_absolute():
-            # The monitor and the workers inherit the variable, but run in other folders.
+            # Monitor and workers inherit the variable, but run in other folders.
             self.faults.append(f"environment SAMGRID_CONFIG: must be an absolute path, not {show(name)}")
             return
         try:
@@ -165,7 +166,7 @@ class _Layers:
         return {name: self.tables[title] for name, title in titles.items()}
 
     def check_batch_systems(self) -> None:
-        """What a table makes depends on all layers, and on other tables: so it is looked at in the end."""
+        """Check tables of batch systems at the end, because they depend on all layers and on each other."""
         batch = self.find_named("batch")
         for name in batch:
             try:
@@ -187,12 +188,12 @@ class _Layers:
 
 def _read_document(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
-        import tomllib  # many an account has no file at all
+        import tomllib  # many accounts have no file
 
         try:
             return tomllib.load(file)
         except RecursionError:
-            raise ValueError("lists or tables in each other, far too deep") from None
+            raise ValueError("lists or tables are nested far too deep") from None
 
 
 def _check_regular(path: Path) -> None:
@@ -208,7 +209,7 @@ def _describe_unreadable(path: Path, error: OSError | ValueError) -> str:
 
 
 def _find_named(title: str, table: object) -> list[str]:
-    """The keys of a section that are tables ``[SECTION.NAME]``, or have to be."""
+    """The keys of a section that are tables ``[SECTION.NAME]``, or must be."""
     if not isinstance(table, dict) or title not in (*_TABLES, "events"):
         return []
     own = SETTINGS.get(title, {})
@@ -216,7 +217,7 @@ def _find_named(title: str, table: object) -> list[str]:
 
 
 def _make_readers(section: str, table: Iterable[str]) -> Mapping[str, Callable[[Any], Any]]:
-    """How the keys of a section's tables are read."""
+    """The functions that read the keys of a section's tables."""
     if section in SETTINGS:
         return {key: setting.read_plain for key, setting in SETTINGS[section].items()}
     return dict.fromkeys(table, _check_plain if section == "type" else lambda value: value)
@@ -234,7 +235,7 @@ def _is_plain(value: object) -> bool:
 
 
 def render_configuration(configuration: Configuration) -> str:
-    """The configuration as a TOML file whose comments say who set each value, and its unit."""
+    """The configuration as a TOML file; comments say where each value was set, and its unit."""
     lines = []
     for section, settings in SETTINGS.items():
         lines.append(f"[{section}]")

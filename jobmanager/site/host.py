@@ -1,7 +1,7 @@
-"""Which host works for an account whose state folder several hosts see: one at a time, the active host.
+"""Lets one host at a time work with a state folder that several hosts can see: the active host.
 
-The first one notes itself in the state folder, and stays it until a person takes over. SQLite's write-ahead log and
-the monitor's socket work within one host only, so two would lose what the other writes.
+The first host records itself in the state folder, and stays active until a person takes over. SQLite's write-ahead log
+and the monitor's socket work within one host only, so two hosts would lose each other's changes.
 """
 
 import os
@@ -13,20 +13,20 @@ from jobmanager.site.places import StateFolderError, StatePlaces
 from sandbox.files import open_own, replace_file, sync_folder
 
 STAMP_INTERVAL = 10.0
-"""Seconds between two stamps of a monitor."""
+"""Seconds between two time stamps of a monitor."""
 _LONGEST_SILENCE = 60.0
-"""Seconds without a stamp after which nobody believes that a monitor is at work."""
+"""Seconds without a time stamp after which the monitor counts as dead."""
 _MACHINE_ID = Path("/etc/machine-id")
 _MOST = 4096
 
 
 class OtherHost(StateFolderError):
-    """Another host is the active one; the sentence says which, and the way out."""
+    """Another host is active; the message says which, and what to do."""
 
 
 @dataclass(frozen=True)
 class Host:
-    """A host by its name and, as copies of a machine have the same name, the id that its installation has."""
+    """A host: its name and, because copies of a machine have the same name, the id of its installation."""
 
     name: str
     machine: str
@@ -42,9 +42,9 @@ def find_this_host() -> Host:
 
 
 def find_active_host(places: StatePlaces) -> Host | None:
-    """The active host; None where none has worked here yet.
+    """The active host; None if none has worked here yet.
 
-    :raises OSError: the note cannot be read now. StateFolderError: it is none.
+    :raises OSError: the record cannot be read now. StateFolderError: it is damaged.
     """
     path = places.active_host
     try:
@@ -63,7 +63,7 @@ def find_active_host(places: StatePlaces) -> Host | None:
 
 
 def check_host(places: StatePlaces) -> None:
-    """Return where this host, or none yet, is the active one.
+    """Return if this host, or none yet, is active.
 
     :raises OtherHost: another is.
     """
@@ -76,16 +76,16 @@ def check_host(places: StatePlaces) -> None:
 
 
 def claim_host(places: StatePlaces) -> None:
-    """Make this host the active one where there is none yet.
+    """Make this host active if none is.
 
-    :raises OtherHost: another is. OSError: it cannot be noted.
+    :raises OtherHost: another host is. OSError: this cannot be recorded.
     """
     if find_active_host(places) is None:
         path = places.active_host
         temporary = _name_beside(path)
         replace_file(temporary, _render(find_this_host()))
         try:
-            # A link is made once, also by two hosts on NFS.
+            # Only one of two hosts can make the link, even on NFS.
             with suppress(FileExistsError):
                 path.hardlink_to(temporary)
         finally:
@@ -94,7 +94,7 @@ def claim_host(places: StatePlaces) -> None:
 
 
 def _name_beside(path: Path) -> Path:
-    """A name that no other process uses, on whatever host."""
+    """A name that no other process uses, on any host."""
     return path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")
 
 
@@ -103,20 +103,20 @@ def _render(host: Host) -> bytes:
 
 
 def put_stamp(places: StatePlaces) -> None:
-    """Called by a monitor now and then: it is at work."""
-    # A person may have removed the note.
+    """Called by a monitor regularly, to show that it is at work."""
+    # A person may have removed the record.
     claim_host(places)
     os.utime(places.active_host)
 
 
 def release_stamp(places: StatePlaces) -> None:
-    """Called by a monitor that ends: nobody need wait for its silence."""
+    """Called by a monitor that ends, so that a takeover need not wait."""
     with suppress(FileNotFoundError):
         os.utime(places.active_host, (0, 0))
 
 
 def measure_silence(places: StatePlaces) -> float:
-    """Seconds since the last stamp, by the clock that stamps it: that of the file server."""
+    """Seconds since the last time stamp, by the clock that makes it: the file server's."""
     clock = _name_beside(places.active_host)
     os.close(open_own(clock))
     try:
@@ -127,15 +127,15 @@ def measure_silence(places: StatePlaces) -> float:
 
 
 def take_over(places: StatePlaces, is_fenced: bool) -> Host | None:
-    """Make this host the active one; the one that was, None where it was this one or nobody.
+    """Make this host active; the previously active host, None if it was this one or there was none.
 
-    :param is_fenced: a person knows that the other can write nothing any more, whatever its stamp says.
-    :raises OtherHost: a monitor is at work there, as far as is known. OSError: it cannot be noted.
+    :param is_fenced: a person has made sure that the other host can write nothing any more.
+    :raises OtherHost: a monitor seems to be at work there. OSError: this cannot be recorded.
     """
     here = find_this_host()
     try:
         before = find_active_host(places)
-    except StateFolderError:  # half a note, on a disk that was full: its stamp counts
+    except StateFolderError:  # an incomplete record (full disk): its time stamp counts
         before = Host("-", "-")
     if before is None or before == here:
         claim_host(places)

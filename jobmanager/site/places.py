@@ -1,4 +1,4 @@
-"""Where one account's state lies: the state folder, and the name of everything in it."""
+"""The state folder of an account, and the paths of everything in it."""
 
 import os
 import pwd
@@ -14,16 +14,16 @@ _REMOVED = ".removed-"
 _GRID_JOB_ID = re.compile(r"[a-z][a-z0-9]{7}", re.ASCII)
 
 CREDENTIALS = "credentials"
-"""The folder in a grid job's folder of which no file is ever put anywhere else."""
+"""The folder in a grid job's folder whose files are never copied anywhere."""
 
 QUESTIONS = ("check", "pack", "lines", "summary")
-"""What a grid job's handler is asked by workers: about the request, the local jobs, what they print, what they made."""
+"""The kinds of calls of a grid job's handler by workers."""
 FIRST_QUESTIONS = QUESTIONS[:2]
-"""Those asked before anything is submitted."""
+"""Those before anything is submitted."""
 
 
 class StateFolderError(UserError):
-    """The state folder cannot be found or must not be used; the sentence says why and the way out."""
+    """The state folder cannot be found or must not be used; the message says why, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -46,24 +46,24 @@ class StatePlaces:
 
     root: Path
     spool: Path | None = None
-    """Where the grid jobs' folders are instead: on a file system that the worker nodes share."""
+    """Where the grid jobs' folders are, if not in the state folder: on a file system shared with worker nodes."""
 
     database = _Place("jobs.db")
     """The XML job database."""
     active_host = _Place("active-host")
-    """Which host works here; its time is when a monitor there was last at work."""
+    """The active host; the file's time is when its monitor was last at work."""
     monitor_lock = _Place("monitor.lock")
     """Held by the account's one monitor."""
     monitor_socket = _Place("monitor.sock")
-    """Where the monitor is woken; the kernel takes at most 107 bytes as a socket's path."""
+    """The socket that wakes the monitor; the kernel accepts paths of at most 107 bytes."""
     monitor_configuration = _Place("monitor.configuration")
     """The fingerprint of the configuration that the monitor was started with."""
     monitor_log = _Place("monitor.log")
-    """What the monitor and its children have to say."""
+    """The log of the monitor and its children."""
     notified = _Place("notified.json")
-    """What people were told of."""
+    """Which notifications were sent."""
     notification_lock = _Place("notified.lock")
-    """Held by the one process that tells them."""
+    """Held by the one process that sends them."""
     accounting_lock = _Place("accounting.lock")
     """Held by the one process that writes usage records."""
     fork_spool = _Place("fork")
@@ -71,7 +71,7 @@ class StatePlaces:
     gram = _Place("gram")
     """The folder of the answers to GRAM's polls, one file for each grid job."""
     withdrawn = _Place("withdrawn")
-    """The folder of the requests of which GRAM was told that they failed, by their uniqid (gram_shims/perl)."""
+    """The folder with marks of requests that GRAM may have reported as failed, by uniqid (gram_shims/perl)."""
 
     @property
     def jobs(self) -> Path:
@@ -79,73 +79,73 @@ class StatePlaces:
         return self.spool or self.root / "jobs"
 
     def grid_job(self, grid_job: str) -> Path:
-        """The folder of one grid job; raises ValueError for what is no grid job's id, so that no path leaves it."""
+        """The folder of one grid job; raises ValueError for an invalid id, so that no path leaves the folder."""
         if not _GRID_JOB_ID.fullmatch(grid_job):
             raise ValueError(f"{grid_job!r} is not the id of a grid job: that has 8 characters, like 'k3f9zq2m'")
         return self.jobs / grid_job
 
     def removed(self, grid_job: str) -> Path:
-        """What is left of a grid job's folder while it is being removed."""
+        """The name of a grid job's folder while it is being removed."""
         return self.jobs / f"{_REMOVED}{self.grid_job(grid_job).name}"
 
     def name_removed(self, folder: Path) -> str:
-        """The grid job whose folder that was."""
+        """The grid job of such a folder."""
         return folder.name.removeprefix(_REMOVED)
 
     def all_removed(self) -> list[Path]:
-        """The folders of removals that have not come to their end, as they are on the disk."""
+        """The folders of unfinished removals."""
         return sorted(self.jobs.glob(f"{_REMOVED}*"))
 
     sandbox = _of_grid_job("sandbox")
-    """The folder of what goes out to the local jobs."""
+    """The folder with everything for the local jobs."""
     work_area = _of_grid_job("work-area")
-    """What a handler fills while the sandbox is made of it."""
+    """The folder that a handler fills, and of which the sandbox is made."""
     sandbox_tar = _of_grid_job("sandbox", "sandbox.tar")
     """The packed work area."""
     driver = _of_grid_job("sandbox", "driver.sh")
     """The script that runs one local job."""
     local_jobs = _of_grid_job("sandbox", "local-jobs")
-    """The table of the local jobs' command lines, beside which those of the submissions lie."""
+    """The table of the local jobs' command lines; the tables of submissions lie beside it."""
     results = _of_grid_job("results")
-    """The folder of what comes back from the local jobs."""
+    """The folder with everything that comes back from the local jobs."""
 
     def step_input(self, grid_job: str, step: str) -> Path:
-        """Where the outputs of a structured grid job's step lie for the steps that read them."""
+        """The folder with the outputs of a structured grid job's step, for the steps that read them."""
         return self.grid_job(grid_job) / "inputs" / step
 
     datasets = _of_grid_job("datasets.json")
-    """The files of the datasets that the site's command listed when the request was accepted."""
+    """The datasets that the site's command listed when the request was accepted."""
 
     credentials = _of_grid_job(CREDENTIALS)
-    """The folder of the copies of its credentials, which programs find by their variables."""
+    """The folder with copies of credentials, which programs find through variables."""
 
     reports = _of_grid_job("results", "reports")
-    """The folder of what programs report in files while they run."""
+    """The folder with files in which programs report while they run."""
     reports_lock = _of_grid_job("reports.lock")
     """Held by the one reader of the reports."""
     log = _of_grid_job("log")
-    """What the job manager's workers have to say about one grid job."""
+    """The log of the workers about one grid job."""
     worker_lock = _of_grid_job("worker.lock")
     """Held by the one worker of a grid job."""
 
     def handler_asked(self, grid_job: str, what: str) -> Path:
-        """There while the grid job's handler is asked to do one of `QUESTIONS`."""
+        """Exists during a call of the grid job's handler, of one of the kinds in `QUESTIONS`."""
         return self.grid_job(grid_job) / f"handler-{what}.asked"
 
     def is_handler_asked(self, grid_job: str, questions: Iterable[str] = QUESTIONS) -> bool:
-        """True while a worker waits for the grid job's handler with one of these questions."""
+        """True while a worker waits for the grid job's handler in one of these calls."""
         return any(self.handler_asked(grid_job, what).exists() for what in questions)
 
     def handler_hung(self, grid_job: str, what: str) -> Path:
-        """How often it did not come to an end with that."""
+        """How often it hung in such a call."""
         return self.grid_job(grid_job) / f"handler-{what}.hung"
 
     def handler_died(self, grid_job: str, what: str) -> Path:
-        """How often the process ended that asked for that."""
+        """How often the calling process died in such a call."""
         return self.grid_job(grid_job) / f"handler-{what}.died"
 
     def output(self, grid_job: str) -> Path:
-        """The one tar with every output."""
+        """The tar with all outputs."""
         return self.grid_job(grid_job) / f"{grid_job}.tar"
 
 
@@ -173,9 +173,9 @@ def _find_home(environment: Mapping[str, str]) -> Path:
 
 
 def make_state_folder(path: Path) -> None:
-    """Make the folder, and those above it that are missing, for its owner alone (0700), or check the one there is.
+    """Make the folder and missing parents, only for the owner (0700), or check the existing one.
 
-    :raises StateFolderError: where it cannot be made, or where others could write into what we trust.
+    :raises StateFolderError: it cannot be made, or others could write into it.
     """
     try:
         for folder in (*reversed(path.parents), path):

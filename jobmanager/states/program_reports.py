@@ -116,7 +116,7 @@ class _Reader:
 
     def _read(self, reports: Iterable[_Report]) -> None:
         taken = [report for report in reports if report.is_taken or self._take(report)]
-        changes = [(report, self._find_change(report)) for report in taken]
+        changes = [(report, self._read_change(report)) for report in taken]
         database = self._account.database
         with database.transaction():
             jobs = {report.number: database.local_jobs.get(self._job_id, report.number) for report in taken}
@@ -145,7 +145,7 @@ class _Reader:
             logger.warning("%s %r: %s", self._job_id, name, error.strerror)
             os.rename(name, f"{name}.{time.time_ns()}.refused", src_dir_fd=self._folder, dst_dir_fd=self._folder)
 
-    def _find_change(self, report: _Report) -> Callable[[LocalJob], object]:
+    def _read_change(self, report: _Report) -> Callable[[LocalJob], object]:
         """What a report changes in its local job's document."""
         try:
             if report.turn:

@@ -90,7 +90,7 @@ def _submit_next(account: Account, system: BatchSystem, job: GridJob, request: M
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Hold back a SIGTERM while the block submits, so that the answer is heard; only in the main thread.
+    """Hold back a SIGTERM while the block submits, so that the answer is read; only in the main thread.
 
     Without the answer, the submission would be in doubt for the batch system's settle time. All commands in the block
     have time limits.
@@ -156,7 +156,7 @@ def _submit_all(
     table = account.places.local_jobs(job.job_id)
     for intent in intents:
         submission = submissions[intent.token]
-        limits = _find_grown_limits(submission, request)
+        limits = _choose_driver_limits(submission, request)
         write_submission_table(table, intent.token, intent.indexes, submission.table_lines, limits)
     with ThreadPoolExecutor(len(intents)) as threads:
         outcomes = list(threads.map(submit, intents))
@@ -275,7 +275,7 @@ def _grow(limit: int | None, growth: float) -> int:
     return max(limit or 0, math.ceil(min((limit or 0) * growth, _MOST)))
 
 
-def _find_grown_limits(submission: Submission, request: Mapping[str, Any]) -> GrownLimits | None:
+def _choose_driver_limits(submission: Submission, request: Mapping[str, Any]) -> GrownLimits | None:
     """The limits that drivers must keep, if they differ from those of the first attempt."""
     limits = GrownLimits(submission.max_cpu_minutes, submission.max_memory_mb)
     first = GrownLimits(request["max_cpu_time"] or 0, request["max_memory"] or 0)

@@ -177,11 +177,11 @@ def _indent(markup: str) -> str:
 
 def render_table(result: QueryResult) -> Iterable[str]:
     """A row for each item: its attributes, or its value, under their names."""
-    names, cells = find_cells(result.items)
+    names, cells = make_cells(result.items)
     return render_listing(names, cells).splitlines() if cells else ["nothing found"]
 
 
-def find_cells(items: Sequence[Item]) -> tuple[list[str], list[list[str]]]:
+def make_cells(items: Sequence[Item]) -> tuple[list[str], list[list[str]]]:
     """The heading of a table of items, and a row for each: its attributes, or its value, under their names."""
     rows = [dict(item.fields) or {"value": item.text} for item in items]
     names = list(dict.fromkeys(name for row in rows for name in row))

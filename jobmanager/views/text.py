@@ -39,22 +39,20 @@ def is_terminal() -> bool:
     return bool(getattr(sys.stdout, "isatty", bool)())
 
 
-def find_width() -> int | None:
+def terminal_width() -> int | None:
     """The width of the terminal on standard output; None if it is not a terminal."""
     if not is_terminal():
         return None
-    columns = os.environ.get("COLUMNS", "")  # POSIX: takes precedence over the terminal's own answer
-    width = (
-        int(columns) if columns.isascii() and columns.isdigit() else os.get_terminal_size(sys.stdout.fileno()).columns
-    )
+    named = os.environ.get("COLUMNS", "")  # POSIX: takes precedence over the terminal's own answer
+    width = int(named) if named.isascii() and named.isdigit() else os.get_terminal_size(sys.stdout.fileno()).columns
     return width or None
 
 
 def render_listing(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Rows as columns under a heading; if the terminal is too narrow, a block for each row, without empty cells."""
     table = [heading, *rows]
-    width = find_width()
-    if width is None or _find_widths(table, width) is not None:
+    width = terminal_width()
+    if width is None or _fit_widths(table, width) is not None:
         return render_columns(table)
     blocks = ([(name, cell) for name, cell in zip(heading, row, strict=True) if cell] for row in rows)
     return "\n\n".join(map(render_columns, blocks))
@@ -62,8 +60,8 @@ def render_listing(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str
 
 def render_columns(rows: Sequence[Sequence[str]]) -> str:
     """Rows as aligned columns; on a terminal they wrap at words, and nothing is cut."""
-    width = find_width()
-    widths = _find_widths(rows, width)
+    width = terminal_width()
+    widths = _fit_widths(rows, width)
     lines = (_render_row(row, widths) if widths else _fill("  ".join(row), width or 0) for row in rows)
     return "\n".join(line.rstrip() for of_row in lines for line in of_row)
 
@@ -86,7 +84,7 @@ def _split(cell: str) -> list[str]:
     return re.findall(r"^\s*\S+|\S+", cell) or [""]
 
 
-def _find_widths(rows: Sequence[Sequence[str]], most: int | None) -> list[int] | None:
+def _fit_widths(rows: Sequence[Sequence[str]], most: int | None) -> list[int] | None:
     """The columns' widths, at most ``most`` in total; None if the longest words do not fit."""
     columns = list(zip(*rows, strict=True))
     widths = [max(map(_measure, column)) for column in columns]

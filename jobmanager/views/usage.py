@@ -31,7 +31,7 @@ class UsageLine:
     reasons: Sequence[tuple[str, int]]
 
 
-def find_usage(database: Database, by: Sequence[str], since: float, until: float) -> list[UsageLine]:
+def sum_usage(database: Database, by: Sequence[str], since: float, until: float) -> list[UsageLine]:
     """The usage of local jobs that ended between two times (seconds since 1970), a line for each group."""
     reasons: dict[tuple[str, ...], Counter[str]] = {}
     for group, reason, count in database.usage.failure_reasons(by, since, until):
@@ -83,7 +83,7 @@ def _render_duration(seconds: float) -> str:
 
 def render_usage_json(lines: Sequence[UsageLine], by: Sequence[str]) -> str:
     """The same for programs: times in seconds, CPU time divided by wall time as ``efficiency`` (null if not known)."""
-    return json.dumps([_find_values(line, by) for line in lines], indent=2)
+    return json.dumps([_list_values(line, by) for line in lines], indent=2)
 
 
 def render_usage_csv(lines: Sequence[UsageLine], by: Sequence[str]) -> str:
@@ -93,11 +93,11 @@ def render_usage_csv(lines: Sequence[UsageLine], by: Sequence[str]) -> str:
     writer.writeheader()
     for line in lines:
         reasons = "; ".join(f"{count} × {reason}" for reason, count in line.reasons)
-        writer.writerow({**_find_values(line, by), "reasons": reasons})
+        writer.writerow({**_list_values(line, by), "reasons": reasons})
     return text.getvalue().rstrip("\n")
 
 
-def _find_values(line: UsageLine, by: Sequence[str]) -> Mapping[str, Any]:
+def _list_values(line: UsageLine, by: Sequence[str]) -> Mapping[str, Any]:
     usage = line.usage
     return {
         **dict(zip(by, map(printable, usage.group), strict=True)),

@@ -16,7 +16,7 @@ from jobmanager.monitor.client import ask_monitor
 from jobmanager.site.account import Account
 from jobmanager.views.grid_jobs import render_counts, render_steps, render_title
 from jobmanager.views.progress import Progress, estimate_end, read_progress, render_blocked, render_rate, render_silent
-from jobmanager.views.text import find_width, is_terminal, printable, render_columns, render_duration
+from jobmanager.views.text import is_terminal, printable, render_columns, render_duration, terminal_width
 
 if TYPE_CHECKING:  # slow to load, and only terminals have bars
     from rich.console import RenderableType
@@ -197,7 +197,7 @@ class Bars:
 
         columns: list[ProgressColumn] = [TextColumn("{task.description}", markup=False), BarColumn(bar_width=None)]
         columns.append(TextColumn("{task.completed:,.0f}/{task.total:,.0f}"))
-        if (find_width() or 0) >= _ROOMY:
+        if (terminal_width() or 0) >= _ROOMY:
             columns += [TimeElapsedColumn(), TextColumn("{task.fields[pace]}", markup=False)]
         self._progress = Shown(*columns, expand=True)
         self._tasks: dict[str, TaskID] = {}

@@ -1,4 +1,4 @@
-"""Who may look at the pages, and what browsers are told not to do with them."""
+"""Decides who may see the pages, and tells browsers what they must not do with them."""
 
 import hashlib
 import hmac
@@ -35,14 +35,14 @@ _HEADERS = {
 
 
 def make_token() -> str:
-    """A token that nobody can guess."""
+    """A random token."""
     return secrets.token_urlsafe(24)
 
 
 def read_token(file: Path) -> str:
-    """The token in a file that its owner alone can read.
+    """The token in a file that only its owner can read.
 
-    :raises UserError, OSError: it is not there, or others know the token, or it is no good one.
+    :raises UserError, OSError: the file is missing, others can read it, or the token is too weak.
     """
     with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
         status = os.fstat(stream.fileno())
@@ -61,9 +61,9 @@ def read_token(file: Path) -> str:
 
 @dataclass(frozen=True)
 class Guard:
-    """In front of all pages: refuses whoever may not look, and adds the headers that every answer has.
+    """In front of all pages: checks access, and adds the headers that every answer has.
 
-    Who has the token may look. On a loopback address, only names of loopback are answered.
+    The token gives access. On a loopback address, only loopback names are accepted as Host.
     """
 
     app: ASGIApp
@@ -87,11 +87,11 @@ class Guard:
         await (answer or self.app)(scope, receive, send_with_headers)
 
     def _answer(self, request: HTTPConnection) -> Response | None:
-        """What to say instead of the page; None where the page may be shown."""
+        """The answer instead of the page; None if the page may be shown."""
         return self._check_host(request) or _check_origin(request) or self._check_token(request) or _check_path(request)
 
     def _check_host(self, request: HTTPConnection) -> Response | None:
-        # A foreign web page may have made its own name mean 127.0.0.1 (DNS rebinding): then that name is in Host.
+        # With DNS rebinding, a foreign page's own name resolves to 127.0.0.1: then that name is in Host.
         host = request.headers.get("Host", "")
         if self.on_loopback and not _OWN_HOST.fullmatch(host):
             return _refuse(403, f"This page answers to http://localhost only, not to {host!r}.")
@@ -110,15 +110,15 @@ class Guard:
                        " web has printed, or with the token that is in its token file.")  # fmt: skip
 
     def _render_cookie(self, request: HTTPConnection) -> str:
-        # Browsers send cookies to all ports of a host: another account's service there shall learn no token, and what
-        # it learns shall be of no use to that account.
+        # Browsers send cookies to all ports of a host. Another account's service there must not learn the token, and
+        # what it learns must be useless to that account.
         client, server = request.scope.get("client"), request.scope.get("server")
         who = find_peer_uid(tuple(client), tuple(server)) if self.on_loopback and client and server else None
         return hashlib.sha256(f"samgrid web {who} {self.token}".encode()).hexdigest()
 
 
 def _check_origin(request: HTTPConnection) -> Response | None:
-    """Refuse what another site's page makes a browser ask; "same-site" may be another account's port of this host."""
+    """Refuse requests that another site's page causes; "same-site" may be another account's port of this host."""
     sites, origins = request.headers.getlist("Sec-Fetch-Site"), request.headers.getlist("Origin")
     if {*sites} <= {"none", "same-origin"} and all(
         origin.partition("://")[2] == request.headers.get("Host") for origin in origins
@@ -128,13 +128,13 @@ def _check_origin(request: HTTPConnection) -> Response | None:
 
 
 def _check_path(request: HTTPConnection) -> Response | None:
-    # A local job's number may be in it, of which Python reads 4300 digits.
+    # The path may contain a number, of which Python would read 4300 digits.
     return _refuse(414, "No page has so long an address.") if len(request.scope["path"]) > _LONGEST_PATH else None
 
 
 def _remember(request: HTTPConnection, cookie: str) -> Response:
-    """Back to the page without the token in its address, from where it would get into histories and logs."""
-    # A second slash at the beginning would make the rest a host's name.
+    """Redirect to the address without the token, which would otherwise get into histories and logs."""
+    # After a second slash at the beginning, the rest would be a host name.
     path = "/" + quote(request.scope["path"].lstrip("/\\"))
     query = urlencode([(name, value) for name, value in request.query_params.multi_items() if name != "token"])
     answer = RedirectResponse(path + (f"?{query}" if query else ""), 303)
@@ -143,7 +143,7 @@ def _remember(request: HTTPConnection, cookie: str) -> Response:
 
 
 def _name_cookie(request: HTTPConnection) -> str:
-    # Browsers have one set of cookies for all ports of a host: several accounts' pages may be there.
+    # Browsers have one set of cookies for all ports of a host, where several accounts may have pages.
     port = request.headers.get("Host", "").rpartition(":")[2]
     return f"{COOKIE}-{port}" if port.isascii() and port.isdigit() else COOKIE
 
@@ -153,6 +153,6 @@ def _is_same(given: str, expected: str) -> bool:
 
 
 def _refuse(status: int, sentence: str) -> Response:
-    # Who may not look keeps no connection.
+    # A refused client does not keep its connection.
     headers = {"Connection": "close"} | ({"WWW-Authenticate": 'Bearer realm="samgrid"'} if status == 401 else {})
     return PlainTextResponse(f"{sentence}\n", status, headers)

@@ -1,4 +1,4 @@
-"""The web application: which address answers with what."""
+"""The web application: addresses and their answers."""
 
 import asyncio
 import contextlib
@@ -42,9 +42,9 @@ from jobmanager.web.rendering import Templates
 _LOG_LINES = 2000
 """Lines of a grid job's log that are shown, from its end."""
 _PRINTED = 2.0
-"""Seconds between two looks at what a local job prints, while its page is open."""
+"""Seconds between two checks of what a local job prints, while its page is open."""
 _MOST_QUERIES = 2
-"""Questions that are answered at once."""
+"""Queries that run at once."""
 _MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 
@@ -86,14 +86,14 @@ class Pages:
             )
 
     def local_file(self, request: Request) -> Response:
-        """The end of a file that a local job brought back, as text."""
+        """The end of a local job's file, as text."""
         job_id, index, what = (request.path_params[name] for name in ("job_id", "index", "what"))
         with open_read_only(self._account) as database:
             path = find_file(self._account, job_id, find_local_job(database, job_id, index), what)
         return _answer_with_tail(path)
 
     def log(self, request: Request) -> Response:
-        """The end of what the job manager did for a grid job, as ``samgrid log`` tells it."""
+        """The end of what ``samgrid log`` shows for a grid job."""
         job_id = self._find(request)
         path = self._account.places.log(job_id)
         if os.path.lexists(path):
@@ -126,16 +126,16 @@ class Pages:
         return Response(text, headers={"Content-Type": CONTENT_TYPE})
 
     def events(self, request: Request) -> Response:
-        """Tells of changes to the list of grid jobs."""
+        """Announces changes of the list of grid jobs."""
         return self._stream(ReadOnlyDatabase.mark_of_all)
 
     def grid_job_events(self, request: Request) -> Response:
-        """Tells of changes to one grid job."""
+        """Announces changes of one grid job."""
         job_id = self._find(request)
         return self._stream(lambda database: database.mark_of_grid_job(job_id))
 
     def local_job_events(self, request: Request) -> Response:
-        """Tells of changes to one local job, and when it has printed something."""
+        """Announces changes of one local job, and new output."""
         job_id, index = self._find(request), request.path_params["index"]
         wish = Wish()
 
@@ -166,7 +166,7 @@ class Pages:
         return Response(self._static[name], media_type=media_type, headers={"Cache-Control": "max-age=60"})
 
     def fault(self, request: Request, error: Exception) -> Response:
-        """The page that says why there is no other."""
+        """The page for an error."""
         if isinstance(error, HTTPException):
             heading = {404: "There is nothing here", 503: "Not now"}.get(error.status_code, "This has no answer")
             page = ErrorPage(heading, error.detail)
@@ -220,7 +220,7 @@ def _answer_with_tail(path: Path | None) -> Response:
 
 
 def make_app(account: Account, token: str, on_loopback: bool = False) -> Starlette:
-    """The application, for whoever has the token."""
+    """The application, protected by the token."""
     site = Pages(account)
 
     @contextlib.asynccontextmanager

@@ -1,4 +1,4 @@
-"""Tells open pages that something has changed, as server-sent events."""
+"""Announces changes to open pages, as server-sent events."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -7,20 +7,20 @@ from contextlib import suppress
 from jobmanager.database.database import DatabaseError
 
 Mark = tuple[object, ...]
-"""What changes whenever a page would."""
+"""A value that changes whenever a page would."""
 
 MOST_LISTENERS = 64
 HEARTBEAT = 15.0
-"""Seconds between two signs of life: so a lost connection is noticed, by both sides."""
+"""Seconds between two heartbeats, by which both sides notice a lost connection."""
 _LOOK = 0.5
-"""Seconds between two looks at the database."""
+"""Seconds between two checks of the database."""
 
 
 class Changes:
-    """Looks at the database for all open pages at once, while there are any."""
+    """Watches the database for all open pages together."""
 
     def __init__(self, read_version: Callable[[], int]) -> None:
-        """``read_version`` gives another number after every commit of anybody; it must be quick."""
+        """``read_version`` gives another number after every commit by any process; it must be fast."""
         self._read_version = read_version
         self._version = 0
         self._listeners = 0
@@ -28,10 +28,10 @@ class Changes:
         self._has_ended = False
 
     async def watch(self) -> None:
-        """Look again and again, until cancelled."""
+        """Watch until cancelled."""
         while True:
             if self._listeners:
-                with suppress(DatabaseError):  # there is nothing to tell of: the page itself will say so
+                with suppress(DatabaseError):  # the page itself will show the error
                     self._note(self._read_version())
             await asyncio.sleep(_LOOK)
 
@@ -45,21 +45,21 @@ class Changes:
         self._changed = asyncio.Event()
 
     def end(self) -> None:
-        """End all streams: the server is going to end."""
+        """End all streams, because the server is ending."""
         self._has_ended = True
         self._wake()
 
     @property
     def has_room(self) -> bool:
-        """True while another page can be told."""
+        """True if another page can be served."""
         return self._listeners < MOST_LISTENERS
 
     async def stream(self, read_mark: Callable[[], Mark], interval: float | None = None) -> AsyncIterator[bytes]:
-        """The text of an event stream: an event at once, and one whenever the mark is another.
+        """The text of an event stream: an event at the beginning, and one whenever the mark changes.
 
-        :param interval: seconds until the mark is read again where nothing was committed; else those of a heartbeat.
+        :param interval: seconds after which the mark is read again without a commit; by default, those of a heartbeat.
         """
-        if not self.has_room:  # a burst of pages, all of which were still to be counted
+        if not self.has_room:  # many pages were opened at once, before they were counted
             yield b"retry: 30000\n\n"
             return
         self._listeners += 1
@@ -76,7 +76,7 @@ class Changes:
             self._listeners -= 1
 
     async def _wait_for_another(self, version: int, interval: float) -> None:
-        """Until something is committed, the server ends, or the next sign of life is due."""
+        """Wait for a commit, the server's end, or the next heartbeat."""
         if self._version == version and not self._has_ended:
             with suppress(TimeoutError):
                 async with asyncio.timeout(interval):

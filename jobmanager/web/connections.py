@@ -1,4 +1,4 @@
-"""Connections to the page: so many of one account, so many of all, and none for long without a whole request."""
+"""Limits connections to the page: for each account, in total, and in the time for a request's head."""
 
 import asyncio
 import logging
@@ -22,9 +22,9 @@ _ANSWER = struct.Struct("=IHHII BBBB 48x 5I")
 
 
 def find_peer_uid(client: Address, server: Address) -> int | None:
-    """The user who has the client's end of this connection open; None where that is nobody on this host.
+    """The user who owns the client's end of this connection; None if that is nobody on this host.
 
-    A socket that its owner has closed has no inode any more, and root for its user: it is nobody's.
+    A socket that its owner has closed has no inode and seems to belong to root: it is nobody's.
     """
     family = socket.AF_INET6 if ":" in client[0] else socket.AF_INET
     ports = struct.pack("!HH", client[1], server[1])
@@ -37,7 +37,7 @@ def find_peer_uid(client: Address, server: Address) -> int | None:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _DIAGNOSIS) as kernel:
             kernel.send(header + question)
             answer = kernel.recv(4096)
-    except OSError:  # no address, or a kernel that tells nobody
+    except OSError:  # no address, or a kernel without this interface
         return None
     if len(answer) < _ANSWER.size:
         return None
@@ -46,20 +46,20 @@ def find_peer_uid(client: Address, server: Address) -> int | None:
 
 
 class Connection(H11Protocol):
-    """What uvicorn does with a connection, within the limits that it does not have."""
+    """A connection of uvicorn, with additional limits."""
 
     HEAD_SECONDS = 10.0
     """How long the head of a request may take."""
     MOST_OF_ONE = 96
     """Connections of one account of this host, or of one other address."""
     MOST = 256
-    """Connections of all but our own account, whose places nobody else can take."""
+    """Connections of all other accounts; our own always gets one."""
 
     _who: int | str | None = None
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Give it a place, or a word and its end."""
+        """Accept the connection, or refuse and close it."""
         super().connection_made(transport)
         self._who = self._find_who()
         if self._has_place():
@@ -90,7 +90,7 @@ class Connection(H11Protocol):
         return self._who == own or sum(one._who != own for one in others) < self.MOST
 
     def _watch_head(self) -> None:
-        """End the connection where the head of its next request is not whole in time, however many bytes come."""
+        """Close the connection if the head of its next request is not complete in time."""
         if self.cycle is not None and not self.cycle.response_complete:
             self._stop_watch()
         elif self._deadline is None:
@@ -102,14 +102,14 @@ class Connection(H11Protocol):
             self._deadline = None
 
 
-class Troubles:
-    """Where connections cannot be accepted: a line a minute, where asyncio writes a traceback for each."""
+class ConnectionErrors:
+    """Logs at most one error of connections a minute, instead of asyncio's traceback for each."""
 
     def __init__(self) -> None:
         self._next = 0.0
 
     def log(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Called by the event loop with whatever nobody has caught."""
+        """Called by the event loop with uncaught exceptions."""
         error = context.get("exception")
         if not isinstance(error, OSError):
             loop.default_exception_handler(context)

@@ -1,4 +1,4 @@
-"""What the pages read: the job database, and files of grid jobs. Nothing is ever written, and no link followed."""
+"""Read-only access of the pages to the job database and to files of grid jobs; no link is followed."""
 
 import os
 from collections import defaultdict
@@ -29,7 +29,7 @@ class Totals:
     """What there is, over all grid jobs."""
 
     chosen: int
-    """Grid jobs that fit a choice."""
+    """Grid jobs that match a choice."""
     types: list[str]
     owners: list[str]
     open: Mapping[str, int]
@@ -50,17 +50,17 @@ class ReadOnlyDatabase(Database):
         self._store.forbid_writing(self.refusal)
 
     def version(self) -> int:
-        """Another number after every commit of another connection."""
+        """A number that changes after every commit of another connection."""
         ((number,),) = self._store.query("PRAGMA data_version")
         return int(number)
 
     def read_totals(self, chosen: Choice, now: float) -> Totals:
-        """What there is of grid jobs and local jobs, by one statement: of one moment."""
+        """Totals of grid jobs and local jobs, from one statement and so from one snapshot."""
         condition, values = chosen.condition()
         sql = f"{_TOTALS} UNION ALL SELECT 'chosen', '', count(*) FROM grid_job WHERE {condition}"
         found: dict[str, dict[str, int]] = defaultdict(dict)
         for kind, name, number in self._store.query(sql, [int(now) - DAY, int(now) - HOUR, *values]):
-            # What is longer than a line, or has control characters, is nobody's name.
+            # Nothing with control characters, or longer than a line, is a real name.
             if name.isprintable() and len(name) <= 200:
                 found[kind][name] = number
         return Totals(
@@ -69,20 +69,20 @@ class ReadOnlyDatabase(Database):
         )
 
     def mark_of_all(self) -> Mark:
-        """What changes whenever the list of grid jobs would."""
+        """A value that changes whenever the list of grid jobs would."""
         local_jobs = self._store.query("SELECT * FROM local_job_count WHERE number")
         blocked = self._store.query("SELECT grid_job, count(*) FROM local_job WHERE helps IS NOT NULL GROUP BY 1")
         return (*self._store.query("SELECT id, state FROM grid_job"), *local_jobs, *blocked)
 
     def mark_of_local_job(self, job_id: str, index: int) -> Mark:
-        """What changes whenever a page about a local job would, but for what it prints."""
+        """A value that changes whenever a local job's page would, apart from what it prints."""
         return (
             *self._store.query("SELECT document FROM grid_job WHERE id = ?", [job_id]),
             *self._store.query("SELECT document FROM local_job WHERE grid_job = ? AND number = ?", [job_id, index]),
         )
 
     def mark_of_grid_job(self, job_id: str) -> Mark:
-        """What changes whenever a page about a grid job would."""
+        """A value that changes whenever a grid job's page would."""
         documents = self._store.query("SELECT document FROM grid_job WHERE id = ?", [job_id])
         phases = self._store.query(
             "SELECT total(done), total(total), max(changed) FROM phase WHERE grid_job = ?", [job_id]
@@ -96,14 +96,14 @@ def open_read_only(account: Account) -> "closing[ReadOnlyDatabase]":
 
 
 class VersionReader:
-    """Tells whether anything was committed; the database may come into being meanwhile."""
+    """Shows whether anything was committed; the database may be made meanwhile."""
 
     def __init__(self, account: Account) -> None:
         self._account = account
         self._database: ReadOnlyDatabase | None = None
 
     def __call__(self) -> int:
-        """Another number after every commit of anybody; 0 while there is no database, or another host writes it."""
+        """A number that changes after every commit; 0 without a database, or where another host writes it."""
         if self._account.refusal:
             self._database = None
             return 0
@@ -113,12 +113,12 @@ class VersionReader:
 
 
 TAIL = 256 * 1024
-"""Bytes of a text's end that are shown."""
+"""Bytes of the end of a text that are shown."""
 _CHUNK = 256 * 1024
 
 
 def open_file(path: Path) -> BinaryIO | None:
-    """A regular file in a folder of ours; None where there is none, or a link."""
+    """Open a regular file in a folder of ours; None if it is missing, or a link."""
     try:
         return open_unlinked(path)
     except OSError:

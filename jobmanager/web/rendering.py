@@ -1,4 +1,4 @@
-"""Fills in the templates: every text is escaped, and holds nothing that a browser or a reader could take for more."""
+"""Renders the templates: every text is escaped, and has no control characters."""
 
 import getpass
 from collections.abc import Iterable, Mapping
@@ -35,7 +35,7 @@ def _moment(seconds: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:
 
 
 def render_duration(seconds: float | None) -> str:
-    """A time in the two largest units that it has; nothing where it is not known."""
+    """A duration in its two largest units; empty if it is not known."""
     if seconds is None:
         return ""
     whole = max(0, round(seconds))
@@ -80,15 +80,15 @@ class Templates:
         )
 
     def render(self, template: str, page: object, status: int = 200) -> HTMLResponse:
-        """A page, made of a dataclass whose fields and properties are the template's ``page``."""
+        """Render a page from a dataclass, which is ``page`` in the template."""
         text = self._environment.get_template(template).render(page=page)
-        # A lone surrogate, from a name that is no UTF-8, has no bytes.
+        # A lone surrogate, from a name that is not UTF-8, cannot be encoded.
         return HTMLResponse(text.encode("utf-8", "replace"), status)
 
 
 @dataclass(frozen=True)
 class Sorting:
-    """What a table is sorted by; in an address with a ``-`` before it where the highest comes first."""
+    """What a table is sorted by; in an address, ``-`` before it means descending."""
 
     column: str
     is_descending: bool
@@ -96,18 +96,18 @@ class Sorting:
     anchor: str = ""
 
     def direction(self, column: str) -> str | None:
-        """As ARIA has it; None where the table is not sorted by that column."""
+        """ARIA's word for the direction; None if the table is not sorted by that column."""
         return None if column != self.column else "descending" if self.is_descending else "ascending"
 
     def address(self, column: str) -> str:
-        """The first page of the table sorted by a column; by the same one the other way round."""
+        """The address of the table sorted by a column; for the present column, in the other direction."""
         minus = "-" if column == self.column and not self.is_descending else ""
         others = {name: value for name, value in self.parameters.items() if name not in ("sort", "page")}
         return f"?{urlencode({**others, 'sort': minus + column})}{self.anchor}"
 
 
 def read_sorting(parameters: Mapping[str, str], columns: Iterable[str], usual: str, anchor: str = "") -> Sorting:
-    """The order that a request asks for, or the usual one."""
+    """The order in a request, or the usual one."""
     asked = parameters.get("sort", "")
     word = asked if asked.removeprefix("-") in columns else usual
     return Sorting(word.removeprefix("-"), word.startswith("-"), dict(parameters), anchor)
@@ -135,7 +135,7 @@ class Paging:
 
 
 def read_paging(label: str, parameters: Mapping[str, str], count: int, size: int, anchor: str = "") -> Paging:
-    """The page that a request asks for, or the nearest there is."""
+    """The page in a request, or the nearest existing one."""
     asked = parameters.get("page", "1")
     last = max(1, -(-count // size))
     page = int(asked) if asked.isascii() and asked.isdigit() and len(asked) < 9 else 1

@@ -14,10 +14,10 @@ from jobmanager.site.account import Account
 from jobmanager.web.access import make_token
 from jobmanager.web.app import make_app
 from jobmanager.web.changes import Changes
-from jobmanager.web.connections import Connection, Troubles
+from jobmanager.web.connections import Connection, ConnectionErrors
 
 _BACKLOG = 64
-"""Connections that wait to be accepted; asyncio accepts so many at once, before any of them is refused."""
+"""Connections waiting to be accepted; asyncio accepts so many at once before any is refused."""
 
 
 @dataclass(frozen=True)
@@ -97,10 +97,10 @@ class _Server(uvicorn.Server):
 
 def _run(server: _Server, bound: socket.socket) -> None:
     async def serve() -> None:
-        asyncio.get_running_loop().set_exception_handler(Troubles().log)
+        asyncio.get_running_loop().set_exception_handler(ConnectionErrors().log)
         await server.serve([bound])
 
-    # uvicorn raises the signal again when it has ended: to end by it is what it was sent for.
+    # uvicorn raises the signal again at its end, which must not kill us.
     before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         asyncio.run(serve())

@@ -199,7 +199,7 @@ def test_phases_that_a_handler_reads_out_of_lines_are_told(samgrid: Samgrid, tmp
     path.write_text(f"import adapters\n{path.read_text().replace('a phase', 'phase')}")
     done = samgrid("check-handler", str(path))
     assert "phases: phase 1/2" in done.stdout
-    assert "it told no phases" not in done.stdout
+    assert "it reported no phases" not in done.stdout
 
 
 @pytest.mark.parametrize(

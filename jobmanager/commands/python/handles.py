@@ -1,6 +1,6 @@
-"""Grid jobs at hand: submitting, finding, waiting for, cancelling them, and what they leave.
+"""Handles of grid jobs: to submit, find, wait for and cancel them, and to get their outputs.
 
-Every call opens the job database for itself: any thread may call, and so may a process that was forked.
+Every call opens the job database, so that any thread or forked process may call.
 """
 
 import getpass
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 
 
 class NoOutput(UserError):
-    """A grid job's output is not there, or cannot be unpacked; the sentence says why."""
+    """A grid job's output does not exist, or cannot be unpacked; the message says why."""
 
 
 @dataclass(frozen=True)
 class JobHandle:
-    """A grid job at hand; nothing is known of it before it is asked."""
+    """A handle of a grid job; it is only looked up when a method is called."""
 
     id: str
     state_dir: str
-    """The state folder of the account that it is of."""
+    """The state folder of its account."""
 
     def status(self) -> JobStatus:
-        """What is known of it now."""
+        """Its state now."""
         with _opened(self.state_dir) as account:
             return read_status(account, self.id)
 
@@ -50,13 +50,13 @@ class JobHandle:
         timeout: float | None = None,
         progress: bool = True,
     ) -> JobStatus:
-        """Wait until it has ended, in success or not; whoever interrupts this leaves the grid job as it is.
+        """Wait until it has ended, with or without success; interrupting this does not affect the grid job.
 
         :param callback: is called with each status that differs from the last one in more than the estimated end.
         :param timeout: in seconds.
         :param progress: shown in a notebook, and on a terminal, by the main thread.
         :raises CannotGoOn: something has kept it from going on for a while; nothing is lost, wait again later.
-        :raises TimeoutError: it goes on.
+        :raises TimeoutError: it has not ended; it continues.
         """
         from jobmanager.commands.python.notebook import show_progress
         from jobmanager.views.watching import follow_grid_job
@@ -71,13 +71,13 @@ class JobHandle:
                 if callback is not None and replace(status, may_end=None) != last:
                     last = replace(status, may_end=None)
                     callback(status)
-                # It may have ended since the snapshot: then another comes, which shows that.
+                # It may have ended since the snapshot: then another one comes, which shows that.
                 if deadline is not None and time.monotonic() >= deadline and not status.has_ended:
                     raise TimeoutError(f"grid job {self.id} is {status.state} after {timeout:g} s")
         return status
 
     def cancel(self) -> bool:
-        """Want it ended, from now on and for ever; False if it has ended already."""
+        """Request its end, which cannot be withdrawn; False if it has ended already."""
         from jobmanager.control.cancel_requests import request_cancel
         from jobmanager.monitor.client import wake_monitor
 
@@ -105,7 +105,7 @@ class JobHandle:
         return JobHandle(job.job_id, self.state_dir)
 
     def local_jobs(self) -> list[LocalJobStatus]:
-        """What is known of its local jobs now; none before they are submitted, and of a sequence."""
+        """The state of its local jobs now; empty before they are submitted, and for a structured grid job."""
         with _opened(self.state_dir) as account:
             account.database.grid_jobs.get(self.id)
             return [read_local_status(line) for line in account.database.local_jobs.lines(self.id)]
@@ -115,7 +115,7 @@ class JobHandle:
         return [JobHandle(step.grid_job, self.state_dir) for step in self.status().steps if step.grid_job]
 
     def log(self, lines: int | None = None) -> str:
-        """What happened to it, in order, or the last lines of that."""
+        """Its log, or the last lines of it."""
         from jobmanager.views.logs import render_log
 
         _check_lines(lines)
@@ -123,7 +123,7 @@ class JobHandle:
             return "\n".join(render_log(account, account.database, self.id, lines))
 
     def stdout(self, number: int, lines: int | None = 100) -> str:
-        """The last lines that a local job has printed, as far as they can be seen from here; with None all."""
+        """The last lines that a local job has printed, if they are visible on this host; with None, all lines."""
         return self._read_printed(number, "stdout", lines)
 
     def stderr(self, number: int, lines: int | None = 100) -> str:
@@ -149,7 +149,7 @@ class JobHandle:
             return _find_tar(account, self.id)
 
     def outputs(self, folder: str | os.PathLike[str]) -> dict[int, Path]:
-        """The folder of what each local job left, by its number; those that left nothing have none.
+        """The output folders of local jobs by number; local jobs without output have none.
 
         The tar is unpacked into a new folder in ``folder``, called as the grid job's id, unless it is there already.
 
@@ -186,7 +186,7 @@ def _opened(state_dir: str | os.PathLike[str] | None, is_made: bool = False) -> 
     """An account for the time of one call."""
     named = None if state_dir is None else os.fspath(state_dir)
     account = open_account(named, create=is_made)
-    # Who calls can stop a handler that does not come to an end; signals and process are theirs.
+    # No time limit: signals belong to the caller, who can interrupt a handler that hangs.
     handlers = replace(account.configuration.handlers, time_limit=0)
     account = replace(account, configuration=replace(account.configuration, handlers=handlers))
     try:
@@ -209,7 +209,7 @@ def _find_tar(account: "Account", job_id: str) -> Path:
 
 
 def _unpack(account: "Account", tar: Path, folder: Path, job_id: str) -> Path:
-    """What is in the tar, whole or not at all."""
+    """Unpack the tar, completely or not at all; the folder."""
     from jobmanager.completion.collection import output_limits
     from sandbox.files import SandboxError
     from sandbox.unpack import unpack

@@ -1,4 +1,4 @@
-"""What is known of grid jobs and local jobs at one moment; the words are those of ``samgrid status --format json``."""
+"""The state of grid jobs and local jobs at one moment, in the words of ``samgrid status --format json``."""
 
 import time
 from collections.abc import Mapping
@@ -14,15 +14,15 @@ from jobmanager.views.grid_jobs import find_details, find_steps
 
 @dataclass(frozen=True)
 class PhaseProgress:
-    """How far the local jobs of a grid job have come with a phase, together."""
+    """The progress of all local jobs of a grid job in one phase."""
 
     name: str
     unit: str
     done: int
     total: int
-    """Of the local jobs that have told it."""
+    """Of the local jobs that report it."""
     local_jobs: int
-    """How many have."""
+    """How many report it."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class CredentialStatus:
     expires: datetime | None
     """None where it is not known."""
     problem: str | None
-    """Why the programs' copy does not follow its file; None: it does."""
+    """Why the programs' copy is not kept up to date; None if it is."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,9 @@ class JobStatus:
     counts: Mapping[str, int]
     """Local jobs by state; those that have ended by their outcome: done, failed, cancelled."""
     blocked: int
-    """Local jobs that do not go on until somebody does something."""
+    """Local jobs that do not go on until somebody acts."""
     stalled: tuple[int, ...]
-    """Numbers of the local jobs that have told nothing new for long."""
+    """Numbers of the local jobs that have reported nothing new for long."""
     phases: tuple[PhaseProgress, ...]
     steps: tuple[StepStatus, ...]
     parent: str | None
@@ -82,24 +82,24 @@ class JobStatus:
     repeats: str | None
     being_cancelled: bool
     problem: str | None
-    """What keeps it from going on for now."""
+    """What prevents its progress now."""
     retries: int
     """Attempts that failed and were made again."""
     not_tried_again: Mapping[str, int]
-    """How many local jobs that failed are not tried again, by why not."""
+    """How many failed local jobs are not retried, by reason."""
     credentials: tuple[CredentialStatus, ...]
-    """What its programs have of the request's or GRAM's."""
+    """The credentials of its programs."""
     silent_since: datetime | None
     """Since when its batch system does not answer; None: it does."""
     quarantined: str | None
-    """Why it is left alone; None: it is not."""
+    """Why it is in quarantine; None if it is not."""
     summary: Mapping[str, str]
-    """What its outputs amount to, as the job type tells it."""
+    """The job type's summary of the outputs."""
     no_summary: str | None
 
     @property
     def has_ended(self) -> bool:
-        """True once nothing changes any more."""
+        """True once it has ended."""
         return self.outcome is not None
 
     @property

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from jobmanager.database.database import UnknownJob
 from jobmanager.site.account import Account
-from jobmanager.views.query import MOST_LETTERS, Language, QueryError, QueryLimits, QueryResult, find_cells, run_limited
+from jobmanager.views.query import MOST_LETTERS, Language, QueryError, QueryLimits, QueryResult, make_cells, run_limited
 from jobmanager.web.reading import open_read_only
 
 LIMITS = QueryLimits(seconds=10, memory=1_000_000_000, answer=8_000_000)
@@ -67,7 +67,7 @@ class QueryPage:
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Heading and rows of those that have attributes, or are some; no rows where there are none."""
         items = self.result.items[: len(self.shown)] if self.result else ()
-        return find_cells(items) if any(item.fields for item in items) else ([], [])
+        return make_cells(items) if any(item.fields for item in items) else ([], [])
 
     @property
     def shown(self) -> list[str]:

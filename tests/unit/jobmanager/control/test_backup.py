@@ -92,7 +92,7 @@ def test_what_is_restored_is_what_was_there_but_for_what_belongs_to_processes(ac
     assert other.places.driver(A).stat().st_mode & 0o777 == 0o700
     assert (other.places.root.stat().st_mode & 0o777, file.stat().st_mode & 0o777) == (0o700, 0o600)
     assert [row.id for row in other.database.grid_jobs.overview()] == [A]
-    assert list(other.database.checking.find_document_faults()) == []
+    assert list(other.database.checking.list_document_faults()) == []
 
 
 def test_no_credential_is_in_a_backup_and_they_are_followed_again(account: Account, file: Path) -> None:
@@ -198,7 +198,7 @@ def test_a_grid_job_that_ends_while_its_folder_is_read_is_in_it_as_it_ended(
     assert files_of(other) == {f"jobs/{A}/{A}.tar": "all outputs"}
     assert other.database.grid_jobs.get(A).state is State.DONE
     assert other.database.local_jobs.get(A, 1).state is State.DONE
-    assert list(other.database.checking.find_document_faults()) == []
+    assert list(other.database.checking.list_document_faults()) == []
 
 
 def test_a_grid_job_that_is_removed_while_its_folder_is_read_is_not_in_it(
@@ -385,7 +385,7 @@ def test_a_backup_of_an_earlier_version_is_brought_up(
     other = elsewhere(account)
     assert restore(other, file, OpenJobs.LEFT_OUT)
     assert {row.state for row in other.database.grid_jobs.overview()} <= {"done", "failed"}
-    assert list(other.database.checking.find_document_faults()) == []
+    assert list(other.database.checking.list_document_faults()) == []
 
 
 def test_what_had_not_ended_is_refused_left_out_or_followed_in_its_place(account: Account, file: Path) -> None:

@@ -106,7 +106,7 @@ def test_a_grid_job_is_made_anew_wherever_its_document_ends(account: Account) ->
         with database.transaction():
             database._store.write("UPDATE grid_job SET document = ? WHERE id = ?", [(text[:length], job_id)])
             lost = rebuild_grid_job(database, job_id, time.time())
-        assert list(database.checking.find_document_faults()) == []
+        assert list(database.checking.list_document_faults()) == []
         assert database.grid_jobs.overview() == overview
         job = database.grid_jobs.get(job_id)
         assert (job.request() == before.request()) is ("request" not in lost)

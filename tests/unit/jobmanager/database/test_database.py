@@ -96,7 +96,7 @@ def test_a_copy_that_is_made_while_the_log_is_begun_anew_is_of_one_moment(
     monkeypatch.setattr(shutil, "copyfile", copy_in_between)
     with closing(Database(tmp_path / "jobs.db", "host alpha works here")) as copy:
         assert [job.id for job in copy.grid_jobs.list_open()] == ["aaaaaaaa", "bbbbbbbb"]
-        assert not copy.checking.find_file_faults()
+        assert not copy.checking.list_file_faults()
         assert [job.index for job in copy.local_jobs.all_of("bbbbbbbb")] == list(range(1, 51))
 
 
@@ -701,7 +701,7 @@ def test_an_event_costs_the_same_however_many_local_jobs_its_grid_job_has() -> N
 
 def test_counts_are_what_there_is_whatever_is_done(database: Database) -> None:
     def check() -> dict[State, int]:
-        assert list(database.checking.find_document_faults()) == []
+        assert list(database.checking.list_document_faults()) == []
         return database.local_jobs.count("aaaaaaaa")
 
     for job_id in ("aaaaaaaa", "bbbbbbbb"):
@@ -735,7 +735,7 @@ def test_a_local_job_that_is_written_twice_at_once_counts_once(database: Databas
     last.state = State.ACTIVE
     with database.transaction():
         database.local_jobs.put("aaaaaaaa", [first, last])
-    assert list(database.checking.find_document_faults()) == []
+    assert list(database.checking.list_document_faults()) == []
     assert database.local_jobs.count("aaaaaaaa") == {State.ACTIVE: 1, State.UNSUBMITTED: 2}
     assert database.local_jobs.get("aaaaaaaa", 1).state is State.ACTIVE
 
@@ -756,7 +756,7 @@ def test_counts_are_compared_with_local_jobs_of_the_same_moment(
         return iter(rows)
 
     monkeypatch.setattr(Store, "query", query_beside_a_monitor)
-    assert list(database.checking.find_document_faults()) == []
+    assert list(database.checking.list_document_faults()) == []
     assert database.local_jobs.count("aaaaaaaa") == {State.ACTIVE: 1, State.UNSUBMITTED: 1}
 
 
@@ -764,12 +764,12 @@ def test_counts_are_derived_anew(database: Database) -> None:
     add(database, "aaaaaaaa")
     with database.transaction():
         database._store.write("UPDATE local_job_count SET number = 7")
-    assert list(database.checking.find_document_faults()) == [
+    assert list(database.checking.list_document_faults()) == [
         "the counts of the local jobs of grid job aaaaaaaa are not what there are"
     ]
     with database.transaction():
         database.checking.derive_anew()
-    assert (list(database.checking.find_document_faults()), database.local_jobs.count("aaaaaaaa")) == (
+    assert (list(database.checking.list_document_faults()), database.local_jobs.count("aaaaaaaa")) == (
         [],
         {State.UNSUBMITTED: 2},
     )

@@ -18,7 +18,7 @@ from jobmanager.control.cancel_requests import request_cancel
 from jobmanager.database.grid_job import GramOrigin, GridJob
 from jobmanager.database.local_job import LocalJob, Outcome
 from jobmanager.gram import reports as gram_reports
-from jobmanager.gram.answers import answer_file, find_events, gram_id, publish_answer, reported_state
+from jobmanager.gram.answers import answer_file, gram_id, make_events, publish_answer, reported_state
 from jobmanager.gram.reports import GramReports
 from jobmanager.monitor import worker
 from jobmanager.monitor.monitor import Monitor
@@ -306,7 +306,7 @@ def test_the_end_in_events(
     if cancelled:
         request_cancel(account.database, A, cancelled, "us" if cancelled.startswith("cannot") else None)
     job = account.database.grid_jobs.change(A, lambda job: job.end(state, time.time()))
-    assert [(event.state, event.exit_code) for event in find_events(account, job)] == events
+    assert [(event.state, event.exit_code) for event in make_events(account, job)] == events
 
 
 def make_local_job(index: int, code: int | None) -> LocalJob:
@@ -342,7 +342,7 @@ def test_a_cancelled_grid_job_whose_files_gram_brings_back_fails_when_it_has(
     request_cancel(account.database, A, "cancelled by its owner")
     job = enter(account, State.FAILED)
     # A bare FAILED would end the client with exit code 0.
-    assert [(event.state, event.exit_code) for event in find_events(account, job)] == [(State.DONE, 1)]
+    assert [(event.state, event.exit_code) for event in make_events(account, job)] == [(State.DONE, 1)]
     assert stage_out(account, JobDescription({"uniqid": (f"uniqid of {A}",), "jobid": ("",)})).error == 8
 
 
@@ -498,7 +498,7 @@ def test_a_monitor_is_not_idle_before_gram_knows_every_end(account: Account, tmp
         clocks = monitor._reports._first_seen
         clocks[A] -= 10
         monitor._work()
-        assert any("GRAM cannot be told by events" in problem for problem in monitor._find_problems())
+        assert any("GRAM cannot be told by events" in problem for problem in monitor._list_problems())
         monitor = Monitor(account, listener)
         monitor._work()
         assert monitor._idle_since is not None

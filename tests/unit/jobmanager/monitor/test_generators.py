@@ -263,7 +263,7 @@ def test_a_generator_that_prints_garbage_is_started_again_and_logged_once(
     generator.stop()
     printed, anew = [record.getMessage() for record in caplog.records]
     assert printed.endswith("which is no event")
-    assert anew.strip() == f"generator sge is started anew: it {reason}"
+    assert anew.strip() == f"generator sge is restarted: it {reason}"
 
 
 def test_a_generator_that_closes_its_output_and_stays_is_started_again(

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from jobmanager.views.text import find_width, render_columns, render_duration, render_listing, render_local_time
+from jobmanager.views.text import render_columns, render_duration, render_listing, render_local_time, terminal_width
 
 
 @pytest.mark.parametrize(("seconds", "words"), [(1, "1 s"), (119, "119 s"), (1800, "30 min"), (9000, "2.5 h")])
@@ -41,7 +41,7 @@ ROWS = [("aaaaaaaa", "Z to mumu, tune 7", "it failed"), ("bbbbbbbb", "", "the pr
 
 def test_a_pipe_gets_a_line_per_row_with_all_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
-    assert find_width() is None
+    assert terminal_width() is None
     lines = render_listing(HEADING, [*ROWS, ("c", "x " * 500, "")]).splitlines()
     assert len(lines) == 4
     assert lines[3].count("x") == 500

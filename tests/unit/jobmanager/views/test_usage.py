@@ -18,7 +18,7 @@ from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob, Outcome
 from jobmanager.site.account import Account
 from jobmanager.states.ends import put_outcome
-from jobmanager.views.usage import find_usage, fold_reason, render_usage, render_usage_csv, render_usage_json
+from jobmanager.views.usage import fold_reason, render_usage, render_usage_csv, render_usage_json, sum_usage
 from tests.samgrid import Samgrid
 
 A, B, C = "aaaaaaaa", "bbbbbbbb", "cccccccc"
@@ -70,7 +70,7 @@ def database(account: Account) -> Database:
 
 
 def test_sums_by_user_type_and_batch_system(database: Database) -> None:
-    ada, bob = (line.usage for line in find_usage(database, ("user", "type", "batch"), -math.inf, math.inf))
+    ada, bob = (line.usage for line in sum_usage(database, ("user", "type", "batch"), -math.inf, math.inf))
     assert ada.group == ("ada", "pythia", "slurm")
     assert (ada.grid_jobs, ada.local_jobs, ada.succeeded, ada.failed) == (2, 4, 2, 2)
     assert (ada.cpu_seconds, ada.wall_seconds) == (1150, 200 + 10 + DAY)
@@ -86,7 +86,7 @@ def test_sums_by_user_type_and_batch_system(database: Database) -> None:
     ids=["first", "the second itself", "empty", "next day", "never submitted counts with its request", "later"],
 )
 def test_what_counts_is_the_end(database: Database, since: float, until: float, local_jobs: int) -> None:
-    assert sum(line.usage.local_jobs for line in find_usage(database, ("user",), since, until)) == local_jobs
+    assert sum(line.usage.local_jobs for line in sum_usage(database, ("user",), since, until)) == local_jobs
 
 
 def test_what_earlier_attempts_used_counts(account: Account) -> None:
@@ -95,30 +95,30 @@ def test_what_earlier_attempts_used_counts(account: Account) -> None:
         (job,) = account.database.local_jobs.all_of(A)
         job.begin_attempt()
         account.database.local_jobs.put(A, [job])
-    (line,) = find_usage(account.database, ("user",), 0, 1000)
+    (line,) = sum_usage(account.database, ("user",), 0, 1000)
     assert (line.usage.local_jobs, line.usage.failed, line.usage.cpu_seconds) == (1, 1, 50)
     with account.database.transaction():
         job.register("2", "", 200)
         job.state, job.outcome = State.DONE, Outcome.SUCCEEDED
         job.put_times(started=200, ended=300)
         account.database.local_jobs.put(A, [job])
-    (line,) = find_usage(account.database, ("user",), 0, 1000)
+    (line,) = sum_usage(account.database, ("user",), 0, 1000)
     assert (line.usage.local_jobs, line.usage.failed, line.usage.wall_seconds) == (2, 1, 200)
     assert line.reasons == [("the program ended with exit code 3", 1)]
     account.database.grid_jobs.change(A, lambda job: job.end(State.DONE, 400))
     remove_grid_job(account, A)
-    assert find_usage(account.database, ("user",), 0, 1000) == [line]
+    assert sum_usage(account.database, ("user",), 0, 1000) == [line]
 
 
 @pytest.mark.parametrize("by", [("user", "type", "batch"), ("type",)], ids=str)
 def test_what_was_removed_counts_as_before(account: Account, database: Database, by: tuple[str, ...]) -> None:
     spans = [(-math.inf, math.inf), (0, DAY), (DAY, 2 * DAY), (0, 11 * DAY), (11 * DAY, 12 * DAY)]
-    before = [find_usage(database, by, *span) for span in spans]
+    before = [sum_usage(database, by, *span) for span in spans]
     database.grid_jobs.change(C, lambda job: job.end(State.DONE, 10 * DAY))
     remove_grid_job(account, C)
     database.grid_jobs.change(A, lambda job: job.end(State.DONE, 10 * DAY))
     remove_grid_job(account, A)
-    assert [find_usage(database, by, *span) for span in spans] == before
+    assert [sum_usage(database, by, *span) for span in spans] == before
 
 
 def test_of_a_removed_grid_job_a_row_stays_for_each_day_outcome_and_reason(account: Account) -> None:
@@ -129,7 +129,7 @@ def test_of_a_removed_grid_job_a_row_stays_for_each_day_outcome_and_reason(accou
     remove_grid_job(account, A)
     # A day's local jobs count when the last of them ended.
     counts = [
-        [line.usage.succeeded for line in find_usage(account.database, ("user",), *span)]
+        [line.usage.succeeded for line in sum_usage(account.database, ("user",), *span)]
         for span in ((5, 7), (7, 8), (DAY, DAY + 2))
     ]
     assert counts == [[], [2], [1]]
@@ -140,7 +140,7 @@ def test_failures_are_grouped_by_reason_the_most_frequent_first(account: Account
     reasons = ["host node7 died", "exit code 3", "host node8 died", "exit code 4", "host node9.site died"]
     parts = [Part(0, 1, code=1, reason=reason) for reason in reasons]
     put_grid_job(account.database, A, "ada", "pythia", parts)
-    (line,) = find_usage(account.database, ("type",), 0, 10)
+    (line,) = sum_usage(account.database, ("type",), 0, 10)
     assert line.reasons[0] == ("host # died", 3)
     assert sorted(line.reasons[1:]) == [("exit code 3", 1), ("exit code 4", 1)]
 
@@ -161,7 +161,7 @@ def test_a_reason_loses_what_is_particular(reason: str, folded: str) -> None:
 
 
 def test_the_table_shows_efficiency_and_reasons(database: Database) -> None:
-    table = render_usage(find_usage(database, ("user",), 0, 101), ("user",))
+    table = render_usage(sum_usage(database, ("user",), 0, 101), ("user",))
     lines = [line.split() for line in table.splitlines()]
     assert lines[0][:3] == ["USER", "GRID", "JOBS"]
     assert lines[1] == ["ada", "1", "3", "2", "1", "0", "0:02:30", "0:03:30", "75%"]
@@ -170,7 +170,7 @@ def test_the_table_shows_efficiency_and_reasons(database: Database) -> None:
 
 def test_json_and_csv_say_the_same(database: Database) -> None:
     by = ("user", "type")
-    lines = find_usage(database, by, 0, 101)
+    lines = sum_usage(database, by, 0, 101)
     ada = json.loads(render_usage_json(lines, by))[0]
     row = next(csv.DictReader(io.StringIO(render_usage_csv(lines, by))))
     assert ada["reasons"] == [{"reason": "the program ended with exit code 3", "local_jobs": 1}]
@@ -182,7 +182,7 @@ def test_json_and_csv_say_the_same(database: Database) -> None:
 
 def test_hostile_owners_are_shown_harmlessly(account: Account) -> None:
     put_grid_job(account.database, A, '\x1b[31m<script>",\n', "pythia", [Part(0, 1)])
-    lines = find_usage(account.database, ("user",), 0, 10)
+    lines = sum_usage(account.database, ("user",), 0, 10)
     for text in (
         render_usage(lines, ("user",)),
         render_usage_csv(lines, ("user",)),

@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from jobmanager.web import connections
-from jobmanager.web.connections import Address, Connection, Troubles, find_peer_uid
+from jobmanager.web.connections import Address, Connection, ConnectionErrors, find_peer_uid
 from tests.waiting import SECONDS
 
 HEAD = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
@@ -163,13 +163,13 @@ def test_a_place_is_free_again_when_its_connection_ends(monkeypatch: pytest.Monk
 
 
 def test_what_cannot_be_accepted_is_a_line_and_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
-    troubles = Troubles()
+    errors = ConnectionErrors()
     with contextlib.closing(asyncio.new_event_loop()) as loop, caplog.at_level(logging.WARNING):
         for _ in range(100):
             error = OSError(errno.EMFILE, "Too many open files")
-            troubles.log(loop, {"message": "socket.accept() out of system resource", "exception": error})
+            errors.log(loop, {"message": "socket.accept() out of system resource", "exception": error})
         assert caplog.messages == ["some connections cannot be served: Too many open files"]
-        troubles.log(loop, {"message": "a fault of ours", "exception": ValueError("why")})
+        errors.log(loop, {"message": "a fault of ours", "exception": ValueError("why")})
     assert caplog.messages[1:] == ["a fault of ours"]
 
 

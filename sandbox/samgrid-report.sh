@@ -1,13 +1,13 @@
 #!/bin/sh
-# samgrid-report phase NAME DONE/TOTAL [UNIT]: says how far this local job has come in one of its phases.
+# samgrid-report phase NAME DONE/TOTAL [UNIT]: reports the progress of a phase of this local job.
 # NAME: 1 to 40 of A-Z a-z 0-9 _ . -    UNIT: up to 20 of the same    DONE, TOTAL: whole numbers
-# samgrid-report output PHASE FILE...: names files in the folder output that a phase has made.
+# samgrid-report output PHASE FILE...: names files in the folder output that a phase has written.
 # FILE: up to 200 of A-Z a-z 0-9 _ . + = , @ % / -
 # samgrid-report xml FILE: puts the XML of FILE (up to 64 KiB) into the local job's document.
-# Exit code 2: not understood. 1: not taken, the disk or the status file is full (256 KiB); a phase's end is always taken.
+# Exit code 2: wrong arguments. 1: the disk or the status file (256 KiB) is full; the end of a phase is always stored.
 LC_ALL=C
 
-# What is wrong comes last: the last line is what people are told of a local job that fails.
+# The reason comes last: people are shown the last line of a local job that failed.
 misunderstood() {
     printf 'usage: samgrid-report phase NAME DONE/TOTAL [UNIT]\n       samgrid-report output PHASE FILE...\n       samgrid-report xml FILE\nsamgrid-report: %s\n' "$1" >&2
     exit 2
@@ -42,13 +42,13 @@ report_phase() {
     is_number "$done" && is_number "$total" && [ "$2" = "$done/$total" ] || misunderstood "\"$2\" is not DONE/TOTAL"
     case $3 in *[!A-Za-z0-9_.-]*) misunderstood "the unit may not be \"$3\"" ;; esac
     [ "${#3}" -le 20 ] || misunderstood 'the unit is longer than 20 characters'
-    # A program that reports every event must not fill the disk; it is not worth a message each time either.
+    # A program that reports every event must not fill the disk, nor its stderr with messages.
     [ "$done" = "$total" ] || [ "$(wc -c <"$SAMGRID_STATUS")" -lt 262144 ] || exit 1
     printf 'phase %s %s %s%s\n' "$1" "$done" "$total" "${3:+ $3}" >>"$SAMGRID_STATUS"
 }
 
-# Each report waits under a number of its own until it is read, the newest under the highest; where ten wait, the newest
-# takes the place of the one before. What has the final name is whole; whether it is XML is for others to say.
+# Each report has its own number until it is read, the newest the highest. If ten wait, the newest replaces the one before.
+# A file with the final name is complete; the reader checks that it is XML.
 report_xml() {
     [ -f "$1" ] || misunderstood "\"$1\" is no file"
     stem=${SAMGRID_STATUS%/*}/reports/${SAMGRID_STATUS##*/}
@@ -61,7 +61,7 @@ report_xml() {
         mv -f -- "$stem.$$" "$stem.$highest.xml" || give_up
         return
     fi
-    # A link, because it never takes the place of what another process of this local job reports in the same moment.
+    # A link, because it never replaces a report that another process of this local job makes at the same moment.
     until ln -- "$stem.$$" "$stem.$((highest + 1)).xml" 2>/dev/null; do
         [ -e "$stem.$((highest + 1)).xml" ] || give_up
         highest=$((highest + 1))

@@ -1,5 +1,5 @@
-# GRAM's job manager type "samgrid". No policy is in here: a job's description goes to samgrid-gram as it came, and the
-# answer goes back as it was given. A poll is answered from the file that the monitor keeps, without any interpreter.
+# GRAM's job manager type "samgrid". It decides nothing: it passes a job's description to samgrid-gram, and the answer
+# back, both unchanged. It answers polls from the file that the monitor writes, without starting an interpreter.
 
 ## no critic (Modules::RequireExplicitPackage)
 # Before the package line: the base class imports POSIX into the package that loads it first, whose getenv would then
@@ -13,16 +13,16 @@ use strict;
 use warnings;
 our @ISA = ('Globus::GRAM::JobManager');
 
-# No more than the base class loads anyway: GRAM may start an interpreter for each poll.
+# Only modules that the base class loads anyway, because GRAM may start an interpreter for each poll.
 use Fcntl qw(F_SETFL O_APPEND O_CREAT O_DIRECTORY O_NOFOLLOW O_NONBLOCK O_RDONLY O_WRONLY);
 use Globus::Core::Config;
 use Globus::GRAM::Error;
 use Time::HiRes;
 
-# As Linux has them; the module Socket takes longer to load than all of this one.
+# Constants of Linux; the module Socket would take longer to load than all of this.
 my ( $PF_UNIX, $SOCK_STREAM ) = ( 1, 1 );
 
-# What GRAM is told where the program gives no answer: of a poll nothing, so that the state stays.
+# The answers to GRAM if the program gives none; there is none for a poll, so the state stays.
 my %ERROR_WITHOUT_ANSWER = (
     submit => Globus::GRAM::Error::JOB_EXECUTION_FAILED()->value(),
     cancel => Globus::GRAM::Error::JOB_CANCEL_FAILED()->value(),
@@ -34,12 +34,12 @@ my %IS_FINAL = map { $_ => 1 } Globus::GRAM::JobState::FAILED(), Globus::GRAM::J
 # True while files of a grid job that failed are staged out.
 our $is_failure = 0;
 
-# The program, once it is needed: it stays loaded for as long as this interpreter is used.
+# The program, started when it is first needed; it stays loaded as long as this interpreter runs.
 my %program;
 
 sub submit {
     my ($self) = @_;
-    # For the log: the program, which checks the folder, may not even start.
+    # Needed for the log; the program, which checks the folder, might not even start.
     eval { File::Path::make_path( _find_state_folder(), { mode => oct 700 } ) };
     return $self->_call('submit');
 }
@@ -68,8 +68,8 @@ sub signal {
     return $self->_call('signal');
 }
 
-# GRAM stages out after DONE only, which is why the event of a grid job that failed says that: the rest is said here.
-# It fails a job only if it does not hear that all was staged.
+# GRAM stages files out only after DONE, so the event of a failed grid job says DONE, and the failure is reported here.
+# GRAM fails a job only if it does not hear that all files were staged.
 sub stage_out {
     my ($self) = @_;
     my $failure = $self->_ask_program('stage_out') || $self->_ask_program('stage_out') || [];
@@ -84,7 +84,7 @@ sub respond {
     return $self->SUPER::respond($answer);
 }
 
-# Where an answer was lost, the call is made once more: GRAM's uniqid makes it the same grid job.
+# If an answer is lost, the call is repeated once: by GRAM's uniqid it is the same grid job.
 sub _call {
     my ( $self, $command ) = @_;
     my $started = Time::HiRes::time();
@@ -99,7 +99,7 @@ sub _call {
     return $self->_respond($answer);
 }
 
-# An answer is a list of [KEY, value]. One with an error is said in its order: the manager stops reading at the error.
+# An answer is a list of [KEY, value]. With an error, the order matters: the manager stops reading at the error.
 sub _respond {
     my ( $self, $answer ) = @_;
     my %values = map { $_->[0] => $_->[1] } @{$answer};
@@ -120,7 +120,7 @@ sub _give_up {
     return [ [ GT3_FAILURE_MESSAGE => "the job manager gave no answer: see $log on its host" ], $error ];
 }
 
-# The request may have been accepted before its answer was lost: the monitor sees to it that what we say becomes true.
+# The request may have been accepted before its answer was lost: then the monitor will cancel the grid job.
 sub _withdraw {
     my ($self) = @_;
     my $mark   = $self->_find_mark() or return;
@@ -133,7 +133,7 @@ sub _withdraw {
     return;
 }
 
-# The answer is here: until now the grid job was held back, lest it run while GRAM is told that we have died.
+# The answer has arrived: until now the grid job was held back, as GRAM might have been told that it failed.
 sub _acknowledge {
     my ($self) = @_;
     my $mark = $self->_find_mark() or return;
@@ -141,7 +141,7 @@ sub _acknowledge {
     return;
 }
 
-# The file that stands for a request that counts as failed from its time on; undef where it has no name for one.
+# The mark of a request, a file; from the time of that file on the request counts as failed. undef: it has no usable name.
 sub _find_mark {
     my ($self) = @_;
     my $uniqid = $self->{JobDescription}->uniqid();
@@ -149,7 +149,7 @@ sub _find_mark {
     return _find_state_folder() . "/withdrawn/$uniqid";
 }
 
-# The program's answer; undef where it gave none, or not all of one.
+# The program's answer; undef if there is none, or an incomplete one.
 sub _ask_program {
     my ( $self, $command ) = @_;
     local $SIG{PIPE} = 'IGNORE';
@@ -181,7 +181,7 @@ sub _start_program {
     return ( pid => $pid, to => $to_child, from => $from_child );
 }
 
-# An empty line ends the program's answer, as it ends ours: a process that it leaves behind cannot keep us waiting.
+# An empty line ends an answer, not the end of file, which leftover processes of the program could delay.
 sub _read_lines {
     my ($stream) = @_;
     my @answer;
@@ -203,12 +203,12 @@ sub _exec_program {
     my ( $stdin, $stdout ) = @_;
     my $state = _find_state_folder();
     my $login = getpwuid $<;
-    # Neither the proxy nor the contact of this one job: both are in the description, and a monitor may outlive the job.
+    # Not the proxy and contact of this job: they are in the description, and a monitor may live longer than the job.
     my @kept = grep { /\A(?:HOME|PATH|X509_CERT_DIR|GLOBUS_(?!GRAM_JOB_CONTACT)\w+)\z/ } keys %ENV;
     local %ENV = ( LANG => 'C.UTF-8', LOGNAME => $login, USER => $login, map { $_ => $ENV{$_} } @kept );
     @SIG{ 'PIPE', 'CHLD', 'INT', 'TERM', 'HUP' } = ('DEFAULT') x 5;    ## no critic (RequireLocalizedPunctuationVars)
     my $log = _open_log($state);
-    # By number: to reopen Perl's own handles would move the place in what GRAM has still to tell us.
+    # By number: reopening Perl's own handles would change the position in GRAM's input.
     POSIX::dup2( $stdin,     0 );
     POSIX::dup2( $stdout,    1 );
     POSIX::dup2( fileno $log, 2 ) if $log;
@@ -219,7 +219,7 @@ sub _exec_program {
     return POSIX::_exit(127);
 }
 
-# The log of the account's GRAM calls; /dev/null where it has no state folder.
+# The log of the account's GRAM calls; /dev/null if there is no state folder.
 sub _open_log {
     my ($state) = @_;
     my $log;
@@ -247,7 +247,7 @@ sub _write_log {
     return;
 }
 
-# Each byte is one character, so that whatever came arrives.
+# Each byte is one character, so that all bytes arrive unchanged.
 sub _render_question {
     my ($self) = @_;
     my $description = $self->{JobDescription};
@@ -269,7 +269,7 @@ sub _render_json {
     return qq{"$word"};
 }
 
-# The answer that is published for a grid job; undef where there is none.
+# The published answer of a grid job; undef if there is none.
 sub _read_file {
     my ($path) = @_;
     sysopen my $file, $path, O_RDONLY | O_NOFOLLOW or return;
@@ -286,15 +286,15 @@ sub _is_final {
     return scalar grep { $_->[0] eq 'JOB_STATE' && $IS_FINAL{ $_->[1] } } @{$answer};
 }
 
-# To connect to the monitor is to wake it; false where nobody listens.
+# Connecting wakes the monitor; false if no monitor listens.
 sub _wake_monitor {
     my ($state) = @_;
-    # By way of the folder, because the kernel takes no more than 107 bytes as a socket's path.
+    # Through the folder's descriptor, because a socket's path has at most 107 bytes.
     sysopen my $folder, $state, O_RDONLY | O_DIRECTORY or return 0;
     socket my $monitor, $PF_UNIX, $SOCK_STREAM, 0 or return 0;
     fcntl $monitor, F_SETFL, O_NONBLOCK or return 0;
     my $place = sprintf '/proc/self/fd/%d/monitor.sock', fileno $folder;
-    # So many are waking it that it will wake.
+    # EAGAIN: so many others connect that it will wake up.
     my $is_there = connect( $monitor, pack 'S a108', $PF_UNIX, $place ) || $!{EAGAIN};
     close $monitor;
     close $folder;
@@ -308,7 +308,7 @@ sub _find_state_folder {
     return $state;
 }
 
-# One key of the site's file, which "samgrid gram install" writes; empty where it is not there.
+# One key of the site's file, which "samgrid gram install" writes; empty if it is missing.
 sub _setting {
     my ($key) = @_;
     my $configuration = Globus::Core::Config->new('${sysconfdir}/globus/globus-samgrid.conf') or return q{};

@@ -1,19 +1,19 @@
-# Read by the other payloads. Which inputs are this local job's, and are they what they were?
-# inputs.list, beside this file, has a line "INDEX SIZE NAME" per input; a name is absolute, or seen from this folder.
+# Included by the other payloads: finds the inputs of this local job, and checks that they have not changed.
+# inputs.list, beside this file, has a line "INDEX SIZE NAME" per input; a name is absolute, or relative to this folder.
 # shellcheck shell=sh
 
-# One line, whatever a program says: the last line is what people are shown.
+# One line, because people are shown the last line only.
 fail() {
     printf '%s: %s\n' "${0##*/}" "$(printf '%s' "$1" | tr -s '\n' ' ')" >&2
     exit 1
 }
 
-# report PHASE DONE TOTAL UNIT: says how far we are, where there is somebody to tell.
+# report PHASE DONE TOTAL UNIT: reports progress, if samgrid-report exists.
 report() {
     if command -v samgrid-report >/dev/null; then samgrid-report phase "$1" "$2/$3" "$4"; fi
 }
 
-# Writes the absolute names of this local job's inputs into inputs.names, a line each; their bytes into $bytes.
+# Writes the absolute names of this local job's inputs into inputs.names, one per line, and sets $bytes to their size.
 pick_inputs() {
     bytes=0
     LC_ALL=C sed -n "s/^$SAMGRID_INDEX //p" inputs.list >inputs.sizes || fail 'inputs.list cannot be read'

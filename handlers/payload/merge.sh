@@ -1,6 +1,7 @@
 #!/bin/sh
 # merge.sh NAME KIND [COMMAND WORD...]: makes output/NAME, and the list output/NAME.inputs, from this local job's inputs.
-# KIND plain or gzip: the files one after the other, which for gzip is a gzip file again. command: COMMAND writes "merged". payload: the same, and it says itself what is wrong.
+# KIND plain or gzip: concatenates the files, which for gzip gives a gzip file again. command: COMMAND writes "merged".
+# payload: the same, and COMMAND prints its own errors.
 # shellcheck source=/dev/null # beside this one in the work area
 . ./inputs.sh
 bytes=0
@@ -13,7 +14,7 @@ total=$(($(wc -l <inputs.names)))
 report merge 0 "$total" files
 
 if [ "$kind" = gzip ]; then
-    # All of them first: a damaged one must not cost the time of the merge.
+    # All of them first, so that no time is lost if one is damaged.
     while IFS= read -r input; do
         message=$(gzip -t -- "$input" 2>&1) || fail "the input $input is damaged: $message"
     done <inputs.names
@@ -22,7 +23,7 @@ fi
 if [ "$kind" = command ] || [ "$kind" = payload ]; then
     "$@" || {
         code=$?
-        # The last line is what people are shown, and the payload has written it.
+        # People are shown the last line, which the payload has printed.
         if [ "$kind" = payload ] && [ "$code" -eq 1 ]; then exit 1; fi
         fail "the merge command $1 ended with exit code $code"
     }
@@ -38,7 +39,7 @@ else
     [ "$(wc -c <merged)" -eq "$bytes" ] || fail "the inputs changed while they were merged: $bytes bytes were promised"
 fi
 
-# Under its name only now: what is half merged does not come back.
+# Renamed only now, so that no incomplete file is brought back.
 mkdir -p output || fail 'the folder output cannot be made'
 mv -- merged "output/$name" || fail "output/$name cannot be written"
 mv -- inputs.sizes "output/$name.inputs" || fail "output/$name.inputs cannot be written"

@@ -1,7 +1,7 @@
 #!/bin/sh
 # runjob.sh PROGRAM PHASE...: runs one local job of DØRunjob, or of a program like it, in the folder "work".
-# The job files are unpacked there; PROGRAM, one of them, gets the ini file; its status files, PHASE/events.read and
-# PHASE/events-*.write, each with a number of events, are counted and reported while it runs.
+# The job files are unpacked there; PROGRAM, one of them, gets the ini file. The numbers of events in its status files,
+# PHASE/events.read and PHASE/events-*.write, are reported while it runs.
 # shellcheck source=/dev/null # beside this one in the work area
 . ./inputs.sh
 here=$PWD
@@ -11,8 +11,8 @@ ini=$here/work/runjob.ini
 job=
 caught=
 
-# Each pause is longer than the one before: a phase may take seconds or a day. A signal that comes before the trap is
-# there may be lost in some shells: then the end of the program is seen after the first pause.
+# Pauses double, because a phase may take seconds or a day. In some shells a signal before the trap is set is lost; then
+# the program's end is noticed after the first pause.
 watch_phases() {
     trap 'kill "$!" 2>/dev/null; exit' TERM
     pause=1
@@ -31,7 +31,7 @@ report_phases() {
         for file in "work/$phase/events.read" "work/$phase"/events-*.write; do
             seen=
             { read -r seen <"$file"; } 2>/dev/null
-            # What was written counts, once there is any: it has been through the phase.
+            # The number of written events counts, if there is one: these have passed the phase.
             case $seen in '' | *[!0-9]*) ;; *) count=$seen ;; esac
         done
         [ ! -d "work/$phase" ] || report "$phase" "$count" "$events" events
@@ -49,7 +49,7 @@ unpack_job_files() {
     done <jobfiles.list
 }
 
-# What only the local job knows. JIM's cluster is the batch system's array, or the job itself where there is none.
+# Adds the values of this local job. JIM's cluster is the batch system's array, or the job itself outside of arrays.
 complete_ini() {
     cat runjob.ini
     printf 'jimglobaljobid = %s\njimclusterjobid = %s\njimlocaljobid = %s\n' \
@@ -62,7 +62,7 @@ complete_ini() {
     grep -q '^destinationpath = ' runjob.ini || printf 'destinationpath = %s\n' "$SAMGRID_OUTPUT"
 }
 
-# The overlay's files lie anywhere; the program wants one folder.
+# The overlay's files may be anywhere; the program needs them in one folder.
 link_overlay() {
     [ -s minbias.list ] || return 0
     mkdir minbias || fail 'the scratch folder cannot be written'
@@ -77,7 +77,7 @@ link_overlay
 events=$SAMGRID_EVENTS
 if [ -f inputs.list ]; then
     pick_inputs
-    # Of reconstruction only the request may know how many events its files have.
+    # For reconstruction, the request may give the number of events per file.
     [ -z "$SAMGRID_EVENTS_PER_FILE" ] || events=$((SAMGRID_EVENTS_PER_FILE * $(wc -l <inputs.names)))
 fi
 complete_ini >"$ini" || fail "$ini cannot be written"
@@ -94,7 +94,7 @@ code=$?
 while [ -n "$caught" ]; do
     caught=
     wait "$job" 2>/dev/null
-    # A signal interrupts wait; waiting again for a job that had ended gives its code in some shells, 127 in others.
+    # A signal interrupts wait. A second wait for an ended job gives its exit code in some shells, 127 in others.
     again=$?
     [ "$again" -eq 127 ] || code=$again
 done

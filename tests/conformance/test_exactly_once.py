@@ -1,4 +1,7 @@
-"""Each local job is submitted exactly once: the real commands of fork behind a program that misbehaves on demand."""
+"""Each local job is submitted exactly once: the real commands of fork behind a program that misbehaves on demand.
+
+What test_batch_systems.py does on fakes of all batch systems is not done again here.
+"""
 
 import os
 import shutil
@@ -214,47 +217,12 @@ def test_answers_that_are_lost_again_and_again_are_found(job: GridJob, way: str)
     check_each_ran_once(job)
 
 
-@pytest.mark.parametrize("way", ["hang-before", "fail-after", "die-before", "garbage-before", "torn", "banner"])
-@pytest.mark.usefixtures("silent_drivers")
-def test_no_answer_about_a_submission_in_doubt_changes_nothing(
-    job: GridJob, way: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    job.plan("submit", "fail-after")
-    job.plan("find", way)
-    assert job.work("submit") == TRY_LATER
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "misbehaving.sh" in line or "samgrid-fork query printed" in line
-    assert job.calls() == ["submit", "find"], "it was not submitted again"
-    assert job.counts() == {State.UNSUBMITTED: COUNT}
-    job.work_until_done("submit")
-    check_each_ran_once(job)
-
-
 @pytest.mark.parametrize("ways", [("silent-before",) * 2, ("first-line",)], ids=["all of it", "a part of it"])
 def test_an_answer_about_a_submission_in_doubt_that_was_cut_short_submits_nothing_twice(
     job: GridJob, ways: tuple[str, ...]
 ) -> None:
     job.plan("submit", "fail-after")
     job.plan("find", *ways)
-    job.work_until_done("submit")
-    check_each_ran_once(job)
-
-
-@pytest.mark.usefixtures("silent_drivers")
-def test_when_nobody_answers_nothing_changes_and_the_worker_says_so(
-    job: GridJob, capsys: pytest.CaptureFixture[str]
-) -> None:
-    job.put_down()
-    assert job.work("submit") == TRY_LATER
-    before = job.document()
-    for step, subject in (("submit", job.job_id), ("reconcile", "fork")):
-        capsys.readouterr()
-        assert job.work(step, subject) == TRY_LATER
-        (line,) = capsys.readouterr().err.splitlines()
-        assert "cannot connect to the batch system" in line
-        assert job.document() == before
-    assert job.counts() == {State.UNSUBMITTED: COUNT}
-    job.put_up()
     job.work_until_done("submit")
     check_each_ran_once(job)
 
@@ -396,17 +364,6 @@ def test_a_cancel_that_gets_no_good_answer_about_a_doubt_goes_on_later(
     job.plan("find", way)
     assert job.work("cancel") == TRY_LATER
     assert State.UNSUBMITTED in job.counts(), "none of them is given up"
-    job.work_until_done("cancel")
-    check_all_is_over(job)
-
-
-@pytest.mark.parametrize("way", ["hang-before", "fail-after", "die-before"])
-@pytest.mark.usefixtures("silent_drivers")
-def test_a_cancel_command_that_misbehaves_cancels_in_the_end(job: GridJob, way: str) -> None:
-    job.work_until_done("submit")
-    put_end(job)
-    job.plan("cancel", way)
-    assert job.work("cancel") == TRY_LATER
     job.work_until_done("cancel")
     check_all_is_over(job)
 

@@ -1,6 +1,7 @@
 """What every batch adapter must do, on what real commands printed; what only one does is in its own file."""
 
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,7 +15,7 @@ import pytest
 
 from batch_adapters.adapter import Answer, Garbled, Submission
 from batch_adapters.registry import ADAPTERS
-from batch_adapters.running.batch_system import read_analysis, read_answer
+from batch_adapters.running.batch_system import read_analysis, read_answer, read_slots
 from batch_adapters.running.commands import render_argv, render_text
 from batch_adapters.site_adapter import find_adapter
 from batch_adapters.slurm.answers import NEVER_STARTED
@@ -314,6 +315,23 @@ def test_the_state_map_has_every_state_of_the_manual_and_no_other(system: str) -
     assert {state if state in OUR_OWN.get(system, set()) else state.split()[0] for state in states} == (
         manual | OUR_OWN.get(system, set())
     )
+
+
+# --- slots
+
+
+@pytest.mark.parametrize(("system", "slots"), [("slurm", (80, 79)), ("sge", (100, 99)), ("condor", (100, 99))])
+def test_slots_are_read_of_what_the_command_printed(system: str, slots: tuple[int, int]) -> None:
+    adapter, recording = find_adapter(system, {}), by_scene(read_recordings(system, "slots.txt"))["slots"]
+    assert adapter.slots is not None
+    assert list(adapter.slots.argv) == shlex.split(recording.command)
+    assert read_slots(adapter, recording.stdout) == slots
+    # Several queues, or hosts, count together; Slurm adds them up by itself.
+    line = recording.stdout.splitlines()[-1]
+    assert read_slots(adapter, f"{recording.stdout}{line}\n") == (2 * slots[0], 2 * slots[1])
+    for printed in ("", "no such pool\n", "undefined undefined\n"):
+        with pytest.raises(Garbled, match=f"{system}: no slots in"):
+            read_slots(adapter, printed)
 
 
 # --- names

@@ -34,14 +34,14 @@ _STATES = {
 }
 _NOT_EXECUTABLE, _TERMINATED, _ABORTED = b"002", b"005", b"009"
 _MOST_FAILED = 10_000
-"""Jobs that are remembered to be not executable."""
+"""The number of not executable jobs that are remembered."""
 _CHANGES = {number: b"%d;0" % state for number, state in _STATES.items()}
 
 _EVENT = b"001;%b;%b.%b;%b\n"
 
 _STAMP = rb"([0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9:]{8}|[0-9]{2}/[0-9]{2} [0-9:]{8})(?:\.[0-9]{1,6})?(Z?)"
-# A record begins a line; the first three fields are the daemon's, and what users write stands indented below them.
-# A negative process stands for the cluster as a whole, which is no job.
+# A record begins at the start of a line; its first three fields are the daemon's, and text of users is indented below
+# them. A negative process number means the whole cluster, which is not a job.
 _CLASSIC = (
     rb"(0(?:0[0124579]|1[0-3]|2[34])) \(0*([0-9]{1,10})\.0*([0-9]{1,10})\.[0-9]{1,10}\) " + _STAMP + rb" "
     rb"(?:Job terminated\.\n\t\((?:1\) Normal termination \(return value (-?[0-9]{1,9})\)"
@@ -50,17 +50,17 @@ _CLASSIC = (
 # Bounded, because the search needs memory for each line. (A possessive quantifier would need none, but around
 # alternatives it does not match in Python 3.11.2.)
 _JSON = rb"\{((?:\n  [^\n]*){0,999})\n\}"
-# A string may go on over several lines; in it, "<" is written "&lt;".
+# A string may span several lines; in it, "<" is written "&lt;".
 _STRING = rb' *<a n="[^"\n]*"><s>'
 _XML = rb"<c>((?:\n (?:" + _STRING + rb"[^<]*</s></a>|(?!" + _STRING + rb")[^\n]*)){0,999})\n</c>"
-# The one leading character that all forms share lets the search skip the lines between at the speed of memory.
+# All forms begin with the same character, so the search skips other lines quickly.
 _RECORD = re.compile(rb"\n(?:" + _CLASSIC + rb"|" + _JSON + rb"|" + _XML + rb")")
 _DATED = re.compile(rb'^(?:[0-9]{3} \([-.0-9]+\) |  "EventTime": "|    <a n="EventTime"><s>)' + _STAMP, re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class _Form:
-    """How a ClassAd is written: what finds its whole numbers, and its time, at its outermost level."""
+    """A way to write a ClassAd: patterns that find integers, and the time, at its outermost level."""
 
     numbers: re.Pattern[bytes]
     time: re.Pattern[bytes]
@@ -79,7 +79,7 @@ _XML_FORM = _make_form(rb'    <a n="', rb'"><i>', rb'"><s>')
 
 
 def _render_change(number: bytes, code: bytes, signal: bytes) -> bytes:
-    """State and exit code, where a record of that number changes the state; a 005 without its outcome does not."""
+    """State and exit code, or nothing if such a record does not change the state, like a 005 without an outcome."""
     if number != _TERMINATED:
         return _CHANGES.get(number, b"")
     if signal:
@@ -88,17 +88,17 @@ def _render_change(number: bytes, code: bytes, signal: bytes) -> bytes:
 
 
 class EventLog(Parser):
-    """Reads records of every format, also where it changes within the log.
+    """Reads records of every format, even if the format changes within the log.
 
-    It keeps converted times and the jobs that are not executable: what comes of them after that, first leads them out
-    of their final state, which only PENDING does.
+    It remembers the jobs that are not executable: their next event is preceded by PENDING, which alone leads out of a
+    final state.
 
-    The classic formats come with month and day (the year is the latest possible one) or ISO date, with and without
+    The classic formats have month and day (the year is the latest possible one) or an ISO date, with or without
     fractions of a second, in UTC (``Z``) or local time; ``...`` ends a record. JSON and XML are ClassAds.
     """
 
     def __init__(self, zone: tzinfo | None = None, now: Callable[[], float] = time.time) -> None:
-        """``zone`` is that of local times (None: this process's); ``now`` is the clock that tells the year."""
+        """``zone`` of local times (None: that of this process); ``now``: the clock that gives the year."""
         self._with_year = LocalStamps("YYYY-mm-dd HH:MM:SS", zone, now)
         self._without_year = LocalStamps("mm/dd HH:MM:SS", zone, now)
         self._not_executable: dict[bytes, None] = {}
@@ -148,9 +148,9 @@ class EventLog(Parser):
 
 
 def find_log(environment: Mapping[str, str]) -> Path:
-    """What the pool's configuration calls EVENT_LOG; no such log is written where that is not set.
+    """The EVENT_LOG of the pool's configuration; unless that is set, HTCondor writes no such log.
 
-    :raises LogNotKnown: HTCondor's ``condor_config_val`` does not tell.
+    :raises LogNotKnown: ``condor_config_val`` does not print it.
     """
     command = ["condor_config_val", "EVENT_LOG"]
     way_out = "set EVENT_LOG in HTCondor's configuration, or name a log with --log PATH"

@@ -1,6 +1,6 @@
 """The keeper, parent of the queue process: only a parent learns how a job ended.
 
-If the queue process is killed, its jobs become children of the keeper, which records their ends and makes a new queue
+If the queue process is killed, its jobs become children of the keeper, which records their ends and forks a new queue
 process. If the keeper is killed, the queue process starts a new pair of both, and keeps its own jobs.
 """
 
@@ -50,9 +50,9 @@ log = logging.getLogger(__name__)
 
 def run_keeper(spool: Spool, slots: int, grace: float) -> None:
     """Keep a queue process as a child until nothing is left to do; standard input is the spool's lock."""
-    # So that ps shows which is which: they have the same command line.
+    # Both have the same command line; ps tells them apart by name.
     _name_process("samgrid-keeper")
-    # If it were ignored, as by our starter, the kernel would reap the jobs, and their ends would be lost.
+    # If our parent ignored the signal, so would we: the kernel would reap the jobs, and their ends would be lost.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     run_become_subreaper()
     while True:
@@ -71,7 +71,7 @@ def run_keeper(spool: Spool, slots: int, grace: float) -> None:
         if status > 0 or time.monotonic() < began + RETRY_SECONDS:
             # It failed, perhaps because of a damaged disk or a lack of memory.
             time.sleep(RETRY_SECONDS)
-        # Before the next queue process, to which unrecorded jobs would be lost.
+        # Before the next queue process starts: it would not find unrecorded jobs.
         while not _try(partial(_write_unwritten, spool)):
             time.sleep(RETRY_SECONDS)
 
@@ -85,7 +85,7 @@ def _run_queue(spool: Spool, slots: int, grace: float, keeper: int) -> None:
                 if has_work(spool):
                     Queue(spool, slots, grace, keeper).run()
                 fcntl.flock(0, fcntl.LOCK_UN)
-                # Commands that came after it stopped listening saw the lock held: so check again.
+                # Commands may have seen the lock held after the queue had stopped listening: so check again.
                 if not has_work(spool):
                     return
     except KeeperDied:
@@ -94,18 +94,18 @@ def _run_queue(spool: Spool, slots: int, grace: float, keeper: int) -> None:
 
 
 def _keep_own_jobs(spool: Spool, run_successors: Callable[[], None]) -> None:
-    """Start successors of keeper and queue process, and record how our own jobs end."""
+    """Start a new keeper and queue process, and record how our own jobs end."""
     fcntl.flock(0, fcntl.LOCK_UN)
     while not _try(partial(_run_in_child, run_successors)):
         time.sleep(RETRY_SECONDS)
     while has_children():
         ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
-        if ended is not None and not _is_seen_to(spool, ended):
+        if ended is not None and not _record_end(spool, ended):
             time.sleep(RETRY_SECONDS)
 
 
 def _run_in_child(run: Callable[[], None]) -> None:
-    # In a child, so that what it starts is not our child: we would wait for its end.
+    # In a child of ours, because we wait for all our children: its children are not ours.
     if os.fork() == 0:
         _run_and_exit(run)
 
@@ -123,7 +123,7 @@ def _run_and_exit(run: Callable[[], None]) -> NoReturn:
 
 
 def _try(write: Callable[[], None]) -> bool:
-    """Try it; False if it must be tried again."""
+    """False if it failed and must be tried again."""
     try:
         write()
     except OSError as error:
@@ -136,15 +136,15 @@ def _wait_for(spool: Spool, child: int) -> int:
     """The exit status of a child, or below 0 the signal that ended it."""
     while os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
         ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
-        # A job that ended together with the queue process may have only an empty claim: that is seen to later.
+        # A job that ended together with the queue process may have only an empty claim, which is handled later.
         is_left = os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
-        if ended is not None and is_left and not _is_seen_to(spool, ended):
+        if ended is not None and is_left and not _record_end(spool, ended):
             time.sleep(RETRY_SECONDS)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def _is_seen_to(spool: Spool, ended: os.waitid_result) -> bool:
-    """Record how a child ended, and reap it; False if that must be tried again."""
+def _record_end(spool: Spool, ended: os.waitid_result) -> bool:
+    """Record how a child ended and reap it; False if that must be tried again."""
     # Until then it stays a zombie, so the queue process knows that its end will be recorded.
     if not _try(partial(_write_left, spool, ended)):
         return False
@@ -155,7 +155,7 @@ def _is_seen_to(spool: Spool, ended: os.waitid_result) -> bool:
 def _write_left(spool: Spool, ended: os.waitid_result) -> None:
     """Record how a child ended, if it is a job of a killed queue process."""
     process = read_process(ended.si_pid, zombie=True)
-    # Leftovers of jobs become our children, too; they are rarely leaders of sessions.
+    # Processes left over from jobs become our children, too; they are rarely session leaders.
     if process is None or os.getsid(process.pid) != process.pid:
         return
     for path in spool.run.iterdir():
@@ -166,8 +166,8 @@ def _write_left(spool: Spool, ended: os.waitid_result) -> None:
 
 
 def _write_unwritten(spool: Spool) -> None:
-    """Record the process of the job that a dead queue process started last, if it had no time to do so."""
-    # That job's process may not have made its claim yet.
+    """Record the process of the job that a dead queue process started last, if it was killed before doing so."""
+    # The process of that job may not have created its claim yet.
     with locked(spool.starter_lock, wait=True):
         runs = {path: read_run_file(path) for path in spool.run.iterdir()}
     claims = [path for path, run in runs.items() if run == JobRun()]
@@ -176,7 +176,7 @@ def _write_unwritten(spool: Spool) -> None:
         claims = [path for path in claims if find_process(path, _TICK) is None]
         if not claims:
             return
-        # During its exec a process has no environment for a moment.
+        # During exec, a process has no environment for a moment.
         time.sleep(_TICK)
     known = {run.process for run in runs.values() if run is not None}
     children = [process for process in find_ended_children() if process not in known]
@@ -188,7 +188,7 @@ def _write_unwritten(spool: Spool) -> None:
 
 
 def _find_maker(claim: Path, children: Sequence[Process]) -> Process | None:
-    """The session leader that started just before the claim was made; None if there are several: no guessing."""
+    """The session leader that started just before the claim was created; None if there are several."""
     made = find_boottime(claim.lstat().st_mtime)
     fitting = [
         process

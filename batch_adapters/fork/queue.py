@@ -1,6 +1,6 @@
-"""The queue process of one spool: owns the slots, starts the jobs, sees every one of them to a recorded end.
+"""The queue process of one spool: it manages the slots, starts the jobs and records the end of each.
 
-All it knows is in the spool, and every step can be repeated by the next queue process.
+All its state is in the spool, and the next queue process can repeat every step.
 """
 
 import logging
@@ -54,13 +54,13 @@ from batch_adapters.states import Cause, Event, State
 from sandbox.files import locked
 
 IDLE_SECONDS = 3.0
-# How often we look again for an end that the keeper is about to write.
+# Interval at which we check for an end that the keeper is about to write.
 END_SECONDS = 0.02
 RETRY_SECONDS, LONGEST_WAIT = 1.0, 60.0
 LOST_EXIT_CODE = 255
-# What is cancelled before it starts has no exit code; PBS and its generator say 0 as well.
+# A job that is cancelled before its start has no exit code; PBS and its generator use 0 as well.
 CANCELLED_EXIT_CODE = 0
-# What the shell exits with where a program is not found, or cannot be run.
+# The exit codes of the shell if a program is not found, or cannot be run.
 NOT_FOUND, CANNOT_RUN = 127, 126
 
 log = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ class QueuedJob:
 
 @dataclass(slots=True)
 class _Running:
-    """A started job; `stop_at`: when, in CLOCK_BOOTTIME seconds, its group gets `stop_signal`."""
+    """A started job; `stop_at`: when (CLOCK_BOOTTIME, seconds) its process group gets `stop_signal`."""
 
     job: QueuedJob
     process: Process | None = None
@@ -102,31 +102,31 @@ class Queue:
         self._grace = grace
         self._watch = ProcessWatch(spool.wake, keeper)
         self._running: dict[str, _Running] = {}
-        # Started, and not written down yet.
+        # Started, but not yet recorded.
         self._started: dict[str, Process] = {}
-        # Their processes are dead, or they never had one: then it is known how they end.
+        # Their processes are dead (None), or could not be started (then the end is known).
         self._dead: dict[str, JobEnd | None] = {}
         # Their ends are known, but not yet recorded.
         self._ended: dict[str, JobEnd] = {}
         self._feed_after = 0.0
-        # When a keeper has long written down how jobs ended that a queue process before us left.
-        self._told_by = _now() + RETRY_SECONDS
+        # By then a keeper has recorded the ends of jobs that an earlier queue process left.
+        self._keeper_deadline = _now() + RETRY_SECONDS
         self._woken = True
-        # Whether a job waits; True where we have not looked.
+        # Whether a job waits; True until we have checked.
         self._waits = True
-        # Whether jobs may run that we do not know of.
+        # Whether jobs that we do not know may be running.
         self._in_doubt = True
         self._read_submission = lru_cache(64)(self._read_stored_submission)
 
     def run(self) -> None:
-        """Serve until nothing has been left to do for a while; raises KeeperDied."""
+        """Serve until there has been nothing to do for a while; raises KeeperDied."""
         try:
-            # Until nobody before us can still start a job, claims do not tell all.
+            # Claims are complete only once no earlier queue process can start a job any more.
             with locked(self._spool.starter_lock, wait=True):
                 while self._woken or self._running or has_work(self._spool):
                     self._try_step()
         finally:
-            # Nobody can wake us any more: what comes from now on starts the next queue process.
+            # From now on nobody can wake us: a new submission starts the next queue process.
             self._watch.close()
 
     def _try_step(self) -> None:
@@ -135,7 +135,7 @@ class Queue:
                 self._take_stock()
             self._take_step()
         except (OSError, sqlite3.OperationalError) as error:
-            # Most likely a full disk: nothing is forgotten, the step is repeated.
+            # Most likely the disk is full: repeat the step.
             log.warning("%s; trying again", error)
             self._in_doubt = True
             time.sleep(RETRY_SECONDS)
@@ -153,7 +153,7 @@ class Queue:
         self._dead.update(dict.fromkeys(dead))
 
     def _read_patience(self) -> float:
-        """For how many seconds there is nothing to do unless something happens."""
+        """The number of seconds to wait for events before the next step."""
         now = _now()
         if self._woken or self._ended or any(self._dead.values()):
             return 0.0
@@ -169,7 +169,7 @@ class Queue:
     # --- what others have changed
 
     def _take_stock(self) -> None:
-        """Know of all that runs, whoever was killed."""
+        """Find all running jobs, also those of a queue process that was killed."""
         jobs = self._find_jobs("state = 'running'")
         self._claim_after_boot(jobs)
         for stale in {path.name for path in self._spool.run.iterdir()} - {job.local_id for job in jobs}:
@@ -178,7 +178,7 @@ class Queue:
         self._in_doubt = False
 
     def _claim_after_boot(self, jobs: Sequence[QueuedJob]) -> None:
-        """Of what ran when the machine stopped nobody knows how far it came: claims are not written to disk."""
+        """Claim all jobs that ran when the machine stopped: claims are not synced to disk, so theirs may be lost."""
         database = self._spool.database
         if database.execute("SELECT id FROM boot").fetchone() == (read_boot(),):
             return
@@ -189,7 +189,7 @@ class Queue:
             database.execute("INSERT INTO boot VALUES (?)", (read_boot(),))
 
     def _put_back(self, jobs: Sequence[QueuedJob]) -> None:
-        """Have jobs started later that have no claim."""
+        """Queue jobs without a claim again."""
         if not jobs:
             return
         with self._spool.transaction() as database:
@@ -198,7 +198,7 @@ class Queue:
         self._woken = True
 
     def _find_jobs(self, condition: str, index: str = "job_open", limit: int = -1) -> list[QueuedJob]:
-        # SQLite takes a partial index only for the very words of its condition, and may search all that ever ran.
+        # SQLite uses a partial index only if its condition is repeated literally; else it searches all jobs ever run.
         of_index = {"job_open": "state IN ('queued', 'running')", "job_cancel": "cancel"}[index]
         select = f"SELECT submission, token, job FROM job INDEXED BY {index} JOIN submission ON number = submission"
         query = f"{select} WHERE {of_index} AND {condition} ORDER BY submission, job LIMIT ?"
@@ -229,7 +229,7 @@ class Queue:
         if not cancelled:
             return
         with self._spool.transaction() as database:
-            # One that had been taken for running had no claim.
+            # Only jobs that have not started.
             unstarted = (
                 "UPDATE job SET state = 'cancelled', cause = ? WHERE submission = ? AND job = ? AND state = 'queued'"
             )
@@ -271,7 +271,7 @@ class Queue:
             self._feed_after = _now() + RETRY_SECONDS
 
     def _fit(self, jobs: Sequence[QueuedJob], free: int) -> Sequence[QueuedJob]:
-        """Those that there are slots for, in their order: none starts before one that needs more and came first."""
+        """The first jobs for which there are slots; later, smaller jobs do not overtake."""
         for position, job in enumerate(jobs):
             free -= self._read_cores(job.number)
             if free < 0:
@@ -290,7 +290,7 @@ class Queue:
         self._spool.database.executemany(change, [(int(time.time()), number) for number in numbers])
 
     def _start(self, job: QueuedJob) -> bool:
-        """Start a job, or know the end of one that cannot be; False where it has no claim: it may be tried again."""
+        """Start a job, or note the end of one that cannot start; False if it may be tried again: it has no claim."""
         path, submission = self._path(job.local_id), self._read_submission(job.number)
         if submission is None:
             return self._note_refused(job, CANNOT_RUN)
@@ -299,7 +299,7 @@ class Queue:
         except StartRefused as refusal:
             log.warning("%s: refused, GRAM error %d: %s", job.local_id, refusal.error, refusal)
             if refusal.for_good:
-                # Its process may have made it before its exec failed.
+                # The process may have created the claim before its exec failed.
                 write_claim(path)
             if read_run_file(path) != JobRun():
                 return self._adopt(job)
@@ -321,7 +321,7 @@ class Queue:
 
     def _note_running(self, job: QueuedJob, process: Process | None) -> None:
         submission = self._read_submission(job.number)
-        # Of one that cannot be read by now, what runs goes on without a limit.
+        # If the submission can no longer be read, its running jobs continue without a limit.
         minutes = submission.wall_minutes if submission else 0
         stop_at = read_started_seconds(process) + 60 * minutes if process and minutes else None
         self._running[job.local_id] = _Running(job, process, stop_at, cores=self._read_cores(job.number))
@@ -348,12 +348,12 @@ class Queue:
             return None
 
     def _read_cores(self, number: int) -> int:
-        """How many slots a job takes: all of them, where there are fewer now than it wants."""
+        """The number of slots that a job takes; at most all there are."""
         submission = self._read_submission(number)
         return min(max(1, submission.cores), self._slots) if submission else 1
 
     def _adopt(self, job: QueuedJob) -> bool:
-        """Watch a claimed job that we do not watch yet; False where it has no claim."""
+        """Watch a claimed job unless we do already; False if it has no claim."""
         local_id = job.local_id
         if local_id in self._watch or local_id in self._ended or local_id in self._dead:
             return True
@@ -375,14 +375,14 @@ class Queue:
                 del self._dead[local_id]
 
     def _find_end(self, local_id: str) -> JobEnd | None:
-        """How a job ended whose process is dead; None where a keeper may yet write it down."""
+        """How a job with a dead process ended; None if a keeper may still record it."""
         process = self._running[local_id].process
         child = read_own_end(process) if process else None
         if process is not None and child is not None:
             run_signal_group(process.pid, signal.SIGKILL)
             return JobEnd(*read_end(child), int(time.time()))
-        may_come = is_waited_for(process, self._spool.root) if process else _now() < self._told_by
-        # Read behind that. Told perhaps for the second time: whoever wrote it may have died before the log was told.
+        may_come = is_waited_for(process, self._spool.root) if process else _now() < self._keeper_deadline
+        # Read only after that check. The end may be logged twice: its writer may have died before or after logging it.
         run = read_run_file(self._path(local_id)) or JobRun()
         if run.end is not None or may_come:
             return run.end
@@ -391,7 +391,7 @@ class Queue:
         return JobEnd(State.FAILED, LOST_EXIT_CODE, int(time.time()), lost=True)
 
     def _write_end(self, local_id: str, end: JobEnd) -> None:
-        """Tell of an end; should we be killed before it is recorded, the next queue process finds this one."""
+        """Log an end; if we are killed before it is recorded, the next queue process finds it in the claim."""
         if not end.lost:
             write_to_claim(self._path(local_id), render_end(end))
         self._write_events([(local_id, end.state, end.exit_code)], end.timestamp)
@@ -415,7 +415,7 @@ class Queue:
             if process is not None and is_alive(process):
                 log.info("%s gets %s", local_id, running.stop_signal.name)
                 run_signal_group(process.pid, running.stop_signal)
-                # One that is suspended would not hear it.
+                # A suspended process would not handle the signal.
                 run_signal_group(process.pid, signal.SIGCONT)
             running.stop_signal = signal.SIGKILL
             running.stop_at = now + self._grace
@@ -426,14 +426,14 @@ class Queue:
                 change = "UPDATE job SET cause = ? WHERE submission = ? AND job = ? AND cause IS NULL"
                 database.execute(change, (running.cause.value, running.job.number, running.job.index))
         except sqlite3.OperationalError as error:
-            # That it ends matters more than that its record says why.
+            # Ending the job matters more than recording why.
             log.warning("%s: cannot write down why it is ended: %s", running.job.local_id, error)
 
 
 def find_process(path: Path, slack: float = 1.0) -> Process | None:
-    """The process of a claimed job, also where a killed queue process has not written it down.
+    """The process of a claimed job, even if a queue process was killed before recording it.
 
-    ``slack``: by how many seconds the clock may have been set since the claim was made.
+    ``slack``: the number of seconds by which the clock may have been adjusted since the claim was created.
     """
     run = read_run_file(path) or JobRun()
     if run.process is not None or run.end is not None or not path.exists():

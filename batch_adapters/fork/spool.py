@@ -1,13 +1,15 @@
 """The spool folder of one account: submissions (arrays of local jobs that run one command), claims, and the log.
 
-spool.db                     submissions and their jobs (SQLite): whatever is promised is committed here
-run/TOKEN.INDEX              one running job: its claim
+spool.db                     submissions and their jobs (SQLite): every promise is committed here
+run/TOKEN.INDEX              the claim of one running job
 starter.lock                 held while a queue process may start jobs
 events                       the scheduler log: 001 lines; events.1, events.2 are its older parts
-queue.lock queue.wake        held by, and read by, the queue process; queue.log is its output
+queue.lock                   held by the queue process
+queue.wake                   the FIFO that the queue process reads
+queue.log                    the output of the queue process
 
-A claim is made, empty, by the job's own process just before its exec, and only if it is not there: so a job starts at
-most once. The queue process then appends
+The job's own process creates its claim, empty, just before its exec, and gives up if the claim exists: so a job starts
+at most once. The queue process then appends
 
 process PID STARTED BOOT
 end STATE EXIT-CODE EPOCH
@@ -32,7 +34,7 @@ from batch_adapters.states import Event, State, render_event
 from sandbox.files import locked, open_own, open_regular, remove_folder
 
 LOG_BYTES, EVENTS_BYTES = 1_000_000, 16_000_000
-"""How long a log may become before the next part of it is begun."""
+"""The size in bytes at which a log is rotated."""
 
 _TABLES = """
 CREATE TABLE submission (
@@ -51,11 +53,11 @@ PRAGMA user_version = 1;
 
 
 class SpoolError(Exception):
-    """The spool folder cannot be used: one sentence that says why and what to do."""
+    """The spool folder cannot be used; the message says why and what to do."""
 
 
 class Spool:
-    """The spool folder and what lies in it."""
+    """The spool folder and its files."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -68,20 +70,20 @@ class Spool:
         self.log = root / "queue.log"
         """What the queue process and its keeper print."""
         self.starter_lock = root / "starter.lock"
-        """The lock that a queue process, and each job of it before its exec, holds while it may start jobs."""
+        """Locked by a queue process while it may start jobs, and by each of its jobs until its exec."""
         self.queue_lock = root / "queue.lock"
-        """The lock of the queue process; whoever starts one takes it first and hands it on."""
+        """Locked by the queue process; whoever starts one takes the lock first and passes it on."""
 
     @cached_property
     def database(self) -> sqlite3.Connection:
         """The submissions and jobs."""
         path = self.root / "spool.db"
-        # SQLite gives its other files the mode of this one, and would lose its locks if we closed one that it has open.
+        # SQLite gives its other files the mode of this one. To close a file that SQLite has open would drop its locks.
         with contextlib.suppress(FileExistsError):
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         database = sqlite3.connect(path, isolation_level=None, timeout=60)
         database.execute("PRAGMA journal_mode = WAL")
-        # What was answered outlives a power failure.
+        # A confirmed submission must survive a power failure.
         database.execute("PRAGMA synchronous = FULL")
         if database.execute("PRAGMA user_version").fetchone() == (0,):
             with _transaction(database):
@@ -91,12 +93,12 @@ class Spool:
         return database
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the database."""
         if "database" in vars(self):
             vars(self).pop("database").close()
 
     def transaction(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:
-        """Everything in it is committed, or nothing."""
+        """A transaction: all of it is committed, or nothing."""
         return _transaction(self.database)
 
 
@@ -108,7 +110,7 @@ def _transaction(database: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
 
 
 def open_spool(root: Path) -> Spool:
-    """The spool folder, made where it is missing (not its parent); raises SpoolError."""
+    """Open the spool folder, and create it (but not its parent) if it is missing; raises SpoolError."""
     spool = Spool(root)
     try:
         for folder in (root, spool.run):
@@ -124,14 +126,14 @@ def open_spool(root: Path) -> Spool:
 
 
 def has_work(spool: Spool) -> bool:
-    """True where a queue process is needed: a job waits or runs, or is to be cancelled."""
+    """True if a queue process is needed: a job waits, runs or is to be cancelled."""
     open_jobs = "SELECT 1 FROM job WHERE state IN ('queued', 'running')"
     found = f"SELECT EXISTS ({open_jobs}) OR EXISTS (SELECT 1 FROM job WHERE cancel)"
     return bool(spool.database.execute(found).fetchone()[0])
 
 
 def rotate(path: Path, largest: int, parts: int) -> None:
-    """Begin a log anew where it has become too long; so many older parts stay."""
+    """Start a new file if the log is larger than ``largest`` bytes; ``parts`` older ones are kept."""
     if not path.exists() or path.stat().st_size <= largest:
         return
     for number in range(parts, 0, -1):
@@ -141,19 +143,19 @@ def rotate(path: Path, largest: int, parts: int) -> None:
 
 
 def run_queue_if_none(spool: Spool, slots: int, grace: float) -> None:
-    """Wake the queue process, or start one: detached, so that whoever waits for our end does not wait for its."""
+    """Wake the queue process, or start one in the background."""
     with locked(spool.queue_lock) as lock:
         if lock is None:
             _wake(spool)
             return
-        import subprocess  # Seldom needed: there mostly is a queue process.
+        import subprocess  # Rarely needed: usually a queue process runs.
 
         rotate(spool.log, LOG_BYTES, 1)
         options = ["--spool", str(spool.root), "--slots", str(slots), "--grace", str(grace)]
         with open(open_own(spool.log, os.O_APPEND), "ab") as output:
             subprocess.Popen(
                 [*command_line("samgrid-fork"), *options, "serve"],
-                # The lock goes with it: nobody else starts one meanwhile.
+                # It inherits the lock, so nobody else starts one meanwhile.
                 stdin=lock,
                 stdout=output,
                 stderr=output,
@@ -163,21 +165,21 @@ def run_queue_if_none(spool: Spool, slots: int, grace: float) -> None:
 
 
 def _wake(spool: Spool) -> None:
-    """Wake the queue process; one that does not listen yet, or any more, looks by itself."""
+    """Wake the queue process; one that does not listen yet, or no longer, checks for work by itself."""
     with contextlib.suppress(OSError):
         descriptor = os.open(spool.wake, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
         with open(descriptor, "wb", buffering=0) as wake:
-            # Where it is full, it has been woken often enough.
+            # A full FIFO does no harm: the process has been woken already.
             wake.write(b"w")
 
 
 KEEP_SECONDS = 30 * 86400
-"""How long after its end a submission is known. Its name is taken as long."""
+"""How long a submission is kept after its end; until then its token cannot be used again."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSubmission:
-    """What the jobs of one token run; a limit of 0 is none; texts are as `protocol.read_wire` makes them."""
+    """What the jobs of one token run; a limit of 0 means none; texts are as `protocol.read_wire` returns them."""
 
     command: tuple[str, ...]
     directory: str
@@ -186,7 +188,7 @@ class StoredSubmission:
     stderr: str = "/dev/null"
     wall_minutes: int = 0
     cores: int = 1
-    """How many of the slots each of its jobs takes."""
+    """The number of slots that each job takes."""
 
 
 _DEFAULTS = {field.name: field.default for field in fields(StoredSubmission)}
@@ -195,14 +197,14 @@ _DEFAULTS = {field.name: field.default for field in fields(StoredSubmission)}
 def render_submission(submission: StoredSubmission) -> str:
     """The submission as JSON; pure ASCII, so that any byte of an argument survives.
 
-    What is as it is by default is left out: a queue process of an earlier version, which does not know all fields and
-    goes on while it has work, runs such a submission as it runs its own.
+    Fields with default values are left out: so a queue process of an earlier version, which keeps running while it has
+    work, can read the submission even if it does not know all fields.
     """
     return json.dumps({name: value for name, value in asdict(submission).items() if value != _DEFAULTS[name]})
 
 
 def read_submission(text: str) -> StoredSubmission:
-    """The submission that `render_submission` wrote, of any version; raises ValueError where the text is none."""
+    """The submission that `render_submission` wrote, in any version; raises ValueError for any other text."""
     try:
         found = {name: value for name, value in json.loads(text).items() if name in _DEFAULTS}
         environment = tuple((name, value) for name, value in found.pop("environment"))
@@ -212,7 +214,7 @@ def read_submission(text: str) -> StoredSubmission:
 
 
 def write_submission(spool: Spool, token: str, array: tuple[int, int], submission: StoredSubmission) -> tuple[int, int]:
-    """Store a submission; where its token is taken nothing changes. The result: the first and last index stored."""
+    """Store a submission unless its token exists already; returns the first and last index of the stored one."""
     with spool.transaction() as database:
         known = "SELECT first, last FROM submission WHERE token = ?"
         stored: tuple[int, int] | None = database.execute(known, (token,)).fetchone()
@@ -227,14 +229,14 @@ def write_submission(spool: Spool, token: str, array: tuple[int, int], submissio
 
 
 def forget_old(spool: Spool) -> None:
-    """Let go of what ended long ago."""
+    """Delete submissions that ended long ago."""
     with spool.transaction() as database:
         old = "SELECT number FROM submission WHERE ended < ?"
         _forget(database, database.execute(old, (int(time.time()) - KEEP_SECONDS,)).fetchall())
 
 
 def forget_prefix(spool: Spool, prefix: str) -> None:
-    """Let go of the submissions whose tokens begin so, of which all has ended and was told."""
+    """Delete the submissions with this prefix of the token whose jobs have all ended and been reported."""
     ended = "token GLOB ? AND ended IS NOT NULL AND NOT EXISTS (SELECT 1 FROM job WHERE submission = number AND cancel)"
     with spool.transaction() as database:
         _forget(database, database.execute(f"SELECT number FROM submission WHERE {ended}", (f"{prefix}*",)).fetchall())
@@ -251,7 +253,7 @@ def render_local_id(token: str, index: int) -> str:
 
 
 def render_job(submission: StoredSubmission, token: str, index: int) -> StartRequest:
-    """What is asked, to start one local job of the submission."""
+    """The request to start one local job of the submission."""
     local_id = render_local_id(token, index)
     executable, *arguments = submission.command
     own = (("SAMGRID_FORK_ID", local_id), ("SAMGRID_FORK_INDEX", str(index)))
@@ -268,20 +270,20 @@ def render_job(submission: StoredSubmission, token: str, index: int) -> StartReq
 
 MAX_INDEX = 999_999_999
 CLAIM_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-"""What a claim is opened with, to be made or to fail."""
+"""Flags for open(2) that create a claim, or fail if it exists."""
 _REPLACED = (errno.ENOENT, errno.ELOOP, errno.EINVAL, errno.ENXIO, errno.EISDIR)
-"""It has gone where nobody waits for it any more, or its job has put a link, a pipe or a folder in its place."""
+"""Errors if a claim is gone, or if its job has put a link, a pipe or a folder in its place."""
 
 _TOKEN = re.compile(r"[a-z][a-z0-9-]{0,14}", re.ASCII)
 _INDEX = re.compile(r"[1-9]\d{0,8}", re.ASCII)
-# A boot's id has 36 characters: of fewer, a full disk has taken some. Earlier versions say who waits for it, too.
+# The id of a boot has 36 characters; a shorter one was truncated by a full disk. Earlier versions add two numbers.
 _PROCESS = re.compile(r"^process (\d+) (\d+) (\S{36})(?: \d+ \d+)?\n", re.ASCII | re.MULTILINE)
 _END = re.compile(r"^end ([48]) (\d+) (\d+)\n", re.ASCII | re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class JobEnd:
-    """How a job ended: DONE or FAILED, its exit code, when (epoch); `lost`: nobody saw it, the code is not its own."""
+    """How and when (epoch) a job ended: DONE or FAILED; `lost`: nobody saw the end, and the exit code is made up."""
 
     state: State
     exit_code: int
@@ -291,7 +293,7 @@ class JobEnd:
 
 @dataclass(frozen=True, slots=True)
 class JobRun:
-    """What is known of a claimed job: a queue process that was killed may have written none of it."""
+    """The content of a claim; a queue process that was killed may have written nothing to it."""
 
     process: Process | None = None
     end: JobEnd | None = None
@@ -303,23 +305,23 @@ def is_token(text: str) -> bool:
 
 
 def read_local_id(text: str) -> tuple[str, int] | None:
-    """Token and index of a local id TOKEN.INDEX, or None where the text is none."""
+    """Token and index of a local id TOKEN.INDEX, or None if the text is not one."""
     token, _, index = text.partition(".")
     return (token, int(index)) if is_token(token) and _INDEX.fullmatch(index) else None
 
 
 def render_process(process: Process) -> str:
-    """The line that says who runs the job."""
+    """The line of a claim with the process of the job."""
     return f"process {process.pid} {process.started} {process.boot}\n"
 
 
 def render_end(end: JobEnd) -> str:
-    """The line that says how the job ended."""
+    """The line of a claim with the end of the job."""
     return f"end {end.state.value} {end.exit_code} {end.timestamp}\n"
 
 
 def read_run(text: str) -> JobRun:
-    """What a file's text says; lines that are torn say nothing."""
+    """Read the text of a claim; incomplete lines are ignored."""
     started, ended = _PROCESS.search(text), _END.search(text)
     return JobRun(
         Process(int(started[1]), int(started[2]), started[3]) if started else None,
@@ -328,7 +330,7 @@ def read_run(text: str) -> JobRun:
 
 
 def read_run_file(path: Path) -> JobRun | None:
-    """What a file says, or None where nobody has claimed the job; nothing where the job has made it something else."""
+    """Read a claim; None if there is none, an empty JobRun if the job has replaced it by something else."""
     try:
         with open_regular(path) as file:
             return read_run(file.read().decode("ascii", "replace"))
@@ -341,7 +343,7 @@ def read_run_file(path: Path) -> JobRun | None:
 
 
 def write_claim(path: Path) -> bool:
-    """Claim a job that will have no process; False where it was claimed already."""
+    """Claim a job that will have no process; False if it is claimed already."""
     try:
         os.close(os.open(path, CLAIM_FLAGS, 0o600))
     except FileExistsError:
@@ -350,7 +352,7 @@ def write_claim(path: Path) -> bool:
 
 
 def write_to_claim(path: Path, line: str) -> None:
-    """Append to a claim; what its job has done to it must keep no others from being seen to."""
+    """Append to a claim; one that its job has replaced or removed is ignored, so that other jobs are still served."""
     try:
         write_line(path, line)
     except OSError as error:
@@ -359,7 +361,7 @@ def write_to_claim(path: Path, line: str) -> None:
 
 
 def remove_claim(path: Path) -> None:
-    """Remove what is under the name of a claim."""
+    """Remove a claim, or the folder that its job has put in its place."""
     try:
         path.unlink(missing_ok=True)
     except IsADirectoryError:
@@ -378,7 +380,7 @@ def write_line(path: Path, text: str, flags: int = os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         written = os.write(descriptor, data)
         if written != len(data):
-            # A full disk took part of it: end that line, so that the next try begins on a line of its own.
+            # The disk is full: end the line, so that the next attempt starts on a new one.
             os.write(descriptor, b"\n")
             raise OSError(28, f"only {written} of {len(data)} bytes could be written; is the disk full?", str(path))
     finally:

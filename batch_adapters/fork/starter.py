@@ -1,7 +1,7 @@
-"""The fork starter: parent of the jobs it is asked to start, after Globus' globus-fork-starter.
+"""The fork starter, modelled on globus-fork-starter: it starts jobs on request, as their parent.
 
-`samgrid-fork-starter LOG` reads 100 messages, answers 101 or 102, and writes 001 lines to LOG. It starts nothing any
-more once its standard input or output is closed, and stays until all its jobs have ended.
+`samgrid-fork-starter LOG` reads 100 messages, answers 101 or 102, and writes 001 lines to LOG. Once its
+standard input or output is closed it starts nothing more, but runs until all its jobs have ended.
 
 The queue process starts its jobs in the same way (`run_program`), but by itself.
 """
@@ -33,15 +33,15 @@ from batch_adapters.fork.spool import CLAIM_FLAGS, write_events
 from batch_adapters.states import Event, State
 
 CLAIM_VARIABLE = b"SAMGRID_FORK_CLAIM"
-"""By which a job is found that nobody has written down the process of."""
+"""Environment variable by which the process of a job is found if it was not recorded."""
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 _FILE_MODE = 0o666
 _SHORTAGES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT)
-"""The machine cannot start a process now."""
+"""Errors that mean: the machine cannot start a process now."""
 
 
 class StartRefused(Exception):
-    """A process could not become the program: the GRAM error and why; not for good where it may be tried again."""
+    """A process could not become the program: GRAM error and reason; ``for_good`` is False if it may be tried again."""
 
     def __init__(self, error: StartError, reason: str, *, for_good: bool = True) -> None:
         super().__init__(reason)
@@ -52,8 +52,8 @@ class StartRefused(Exception):
 def run_program(request: StartRequest, number: int, claim: Path | None = None) -> int:
     """Start process NUMBER (from 0) of a request in a session of its own; returns its pid or raises StartRefused.
 
-    The claim is made by the new process itself, right before its exec: what has one is running, or has run. It is no
-    fork of ours, which would cost a copy of this interpreter's memory, but shares it until its exec (vfork).
+    The new process itself creates the claim right before its exec: a job with a claim is running or has run. It is
+    made by vfork, which does not copy the memory of this interpreter.
     """
     executable = render_wire(request.executable)
     arguments = [executable, *map(render_wire, request.arguments)]
@@ -101,14 +101,14 @@ def run_program(request: StartRequest, number: int, claim: Path | None = None) -
 
 @functools.cache
 def _find_ignored() -> tuple[int, ...]:
-    # The exec resets what is handled; what is ignored (by Python, or by whoever started us) would stay ignored.
+    # exec resets handled signals, but ignored ones (by Python or by our parent) would stay ignored.
     return tuple(number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN)
 
 
 @contextlib.contextmanager
 def _open(path: str, flags: int, refused: StartError) -> Iterator[int]:
     try:
-        # A named pipe, which a program may have put where another job's file is to be, has nobody wait for its reader.
+        # Non-blocking: another program may have put a named pipe in the file's place.
         descriptor = os.open(render_wire(path), flags | (os.O_NONBLOCK if flags & os.O_WRONLY else 0), _FILE_MODE)
         os.set_blocking(descriptor, True)
     except OSError as error:
@@ -143,7 +143,7 @@ class Starter:
         self._accepting = True
 
     def run(self, woken: int) -> None:
-        """Start what is asked until standard input or output is closed, and write what ends until all jobs have."""
+        """Start jobs until standard input or output is closed, and log ends until all jobs have ended."""
         poll = select.poll()
         poll.register(0, select.POLLIN)
         poll.register(1, 0)
@@ -188,7 +188,7 @@ class Starter:
             for number in range(request.count):
                 pids.append(run_program(request, number))
         except StartRefused as refusal:
-            # Nothing is left running of a request that could not be obeyed whole.
+            # A request is fulfilled completely or not at all.
             for pid in pids:
                 run_signal_group(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
@@ -199,7 +199,7 @@ class Starter:
         return Started(request.tag, tuple(pids))
 
     def _write_events(self, *ends: Event) -> None:
-        """Write down the ACTIVE events that wait, and ends; `_late` where that must be tried again."""
+        """Log the waiting ACTIVE events and the ends; sets `_late` if that must be tried again."""
         self._late = False
         if not (self._unwritten or ends):
             return
@@ -213,7 +213,7 @@ class Starter:
     def _write_ends(self) -> None:
         self._write_events()
         while not self._late and (child := read_ended_child()) is not None:
-            # It stays a zombie until its end is written: if we die before, who inherits it still learns its exit code.
+            # It stays a zombie until its end is logged: if we die before, its new parent can still read the exit code.
             run_signal_group(child.si_pid, signal.SIGKILL)
             if child.si_pid in self._jobs:
                 self._write_events(Event(int(time.time()), str(child.si_pid), *read_end(child)))
@@ -224,7 +224,7 @@ class Starter:
 
 
 def _complain(sentence: str) -> None:
-    # Whoever started us may have closed our standard error; our jobs need us all the same.
+    # Our parent may have closed our standard error; that must not end us.
     with contextlib.suppress(OSError):
         os.write(2, f"{sentence}\n".encode())
 
@@ -236,10 +236,10 @@ def _is_output_closed() -> bool:
 
 
 def _fill_standard_descriptors() -> None:
-    """Put /dev/null where 0, 1 or 2 is closed, so that no file of ours is ever taken for it."""
+    """Open /dev/null as 0, 1 and 2 if they are closed, so that none of our files gets these numbers."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
-    # Nor is a file of whoever started us left open in every job.
+    # Close what our parent left open: every job would inherit it.
     os.closerange(descriptor, os.sysconf("SC_OPEN_MAX"))
 
 
@@ -247,7 +247,7 @@ def _make_wakeup() -> int:
     """A descriptor that becomes readable when a child ends."""
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    # A handler of our own, since the one we inherited may be "ignore", which would reap the children for us.
+    # We may have inherited "ignore", with which the kernel would reap our children.
     signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGCHLD,))
     return reader

@@ -1,6 +1,6 @@
-"""Follows a log through its files: every whole record once, in order, whatever rotates under the reader.
+"""Follows a log through its files: reads each complete record once, in order, even while files are rotated.
 
-A log is one file with its rotated predecessors, or a folder with one file a day.
+A log is one file with its rotated predecessors, or a folder with one file per day.
 """
 
 import errno
@@ -20,11 +20,11 @@ BLOCK = 1 << 20
 _MARK = 64
 
 Identity = tuple[int, int]
-"""Device and inode: what a file is, under any name, as long as somebody holds it open."""
+"""Device and inode: they identify a file under any name, as long as it is kept open."""
 
 
 def read_identity(path: Path) -> Identity | None:
-    """Which file the path leads to just now; None where there is none."""
+    """The identity of the file that now has this path; None if there is none."""
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -33,11 +33,11 @@ def read_identity(path: Path) -> Identity | None:
 
 
 class LogFile:
-    """A file of the log and how far it has been read, always to the end of a whole record.
+    """A file of the log and the offset up to which it has been read, always the end of a complete record.
 
-    The bytes just before that place are the mark: where they have changed, the file was truncated or written anew,
-    even if it has grown beyond the place since. What follows the last whole record stays in the file and is read
-    again when there is more, so nothing half-written is ever kept in memory.
+    The bytes just before that offset are the mark: if they have changed, the file was truncated or overwritten, even if
+    it has grown beyond the offset since. An incomplete record at the end is read again when there is more, so none is
+    kept in memory.
     """
 
     def __init__(self, path: Path, record_ends: tuple[bytes, ...]) -> None:
@@ -45,10 +45,10 @@ class LogFile:
 
         :raises OSError: it cannot be read, or is no regular file.
         """
-        # O_NONBLOCK: a FIFO in the log's place must not block us for ever.
+        # O_NONBLOCK: a FIFO in the log's place must not block us forever.
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
         self.close = weakref.finalize(self, os.close, self._fd)
-        """Let go of the file; at the latest, its last user does."""
+        """Closes the file; at the latest, garbage collection does."""
         found = os.fstat(self._fd)
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
@@ -62,22 +62,22 @@ class LogFile:
 
     @property
     def size(self) -> int:
-        """The file's length in bytes just now."""
+        """The current length of the file in bytes."""
         return os.fstat(self._fd).st_size
 
     @property
     def is_deleted(self) -> bool:
-        """True where no name leads to the file any more."""
+        """True if the file has no name any more."""
         return os.fstat(self._fd).st_nlink == 0
 
     def read_block(self) -> bytes | None:
-        """The next whole records; ``b""`` where only garbage was passed over; None where there is no whole record yet.
+        """The next complete records; ``b""`` if only garbage was skipped; None if there is no complete record yet.
 
-        None also where the file was written anew: then ``rewritten`` is set, and only ``restart`` goes on.
+        None also if the file was overwritten: then ``rewritten`` is set, and reading continues only after ``restart``.
         """
         wanted = min(max(self.size - self.offset, 0), BLOCK)
         data = os.pread(self._fd, wanted, self.offset)
-        # Behind the records, so that the mark vouches for them.
+        # Checked after reading the records, so that an unchanged mark proves them valid.
         if os.pread(self._fd, len(self._mark), self.offset - len(self._mark)) != self._mark:
             self.rewritten = True
             return None
@@ -139,12 +139,12 @@ class LogFile:
         self.move_to(0)
 
     def move_to(self, offset: int) -> None:
-        """Go to a place where a record begins."""
+        """Go to an offset at which a record begins."""
         self.offset = offset
         self._mark = os.pread(self._fd, min(_MARK, offset), offset - min(_MARK, offset))
 
     def move_to_end(self) -> None:
-        """Go behind the last whole record."""
+        """Go to the end of the last complete record."""
         size = self.size
         begin = max(0, size - BLOCK)
         end = self._find_last_end(os.pread(self._fd, size - begin, begin))
@@ -152,7 +152,7 @@ class LogFile:
         self.move_to(size if self._skipping else begin + end)
 
     def take_place_of(self, other: "LogFile") -> bool:
-        """Go to where the other one is, if this file has the same bytes there: it is a copy of it."""
+        """Go to the offset of the other file if this one is a copy of it: it has the same bytes there."""
         mark = os.pread(self._fd, len(other._mark), other.offset - len(other._mark))
         if not mark or mark != other._mark:
             return False
@@ -160,7 +160,7 @@ class LogFile:
         return True
 
     def read_records_at(self, offset: int, length: int) -> tuple[int, bytes]:
-        """Where the first record behind the offset begins, and the whole records of that stretch of the file."""
+        """The offset of the first record that begins in a section of the file, and its complete records."""
         data = os.pread(self._fd, length, offset)
         start = self._find_first_end(data) if offset else 0
         return offset + start, data[start : max(start, self._find_last_end(data))]
@@ -177,11 +177,11 @@ class Source(Protocol):
         """The folders in which its files appear, change and go."""
 
     def newest_first(self) -> Iterator[Path]:
-        """The log's files, the one being written first; some may be gone by the time they are looked at."""
+        """The log's files, beginning with the one being written; some may be gone before they are opened."""
 
 
 class RotatedFile:
-    """A log under one name; when it is rotated, its older parts are beside it.
+    """A log with a fixed name; rotated, older parts are in the same folder.
 
     Their names are NAME.old, NAME.1 (newest) … NAME.N, or NAME-YYYYMMDD. Compressed parts are not read.
     """
@@ -192,7 +192,7 @@ class RotatedFile:
 
     @property
     def folders(self) -> tuple[Path, ...]:
-        """The log's folder, and where the log is a symbolic link, the folder of the file itself."""
+        """The log's folder and, if the log is a symbolic link, the folder of the file itself."""
         return tuple({self._path.parent, self._path.resolve().parent})
 
     def newest_first(self) -> Iterator[Path]:
@@ -209,7 +209,7 @@ class RotatedFile:
 
 
 class DatedFiles:
-    """A folder with one file for each day that had something to log, named YYYYMMDD."""
+    """A folder with one file named YYYYMMDD for each day on which something was logged."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -221,7 +221,7 @@ class DatedFiles:
 
     def newest_first(self) -> Iterator[Path]:
         """The days' files, the last day first."""
-        # A file of the far future (a clock gone wrong for a moment) must not hide those of the days to come.
+        # A file of the far future (the clock was wrong for a moment) must not hide those of the next days.
         tomorrow = time.strftime("%Y%m%d", time.localtime(time.time() + _DAY))
         paths = _list_folder(self._folder)
         dated = (path for path in paths if re.fullmatch("[0-9]{8}", path.name) and path.name <= tomorrow)
@@ -235,12 +235,12 @@ def _list_folder(folder: Path) -> list[Path]:
         return []
 
 
-# Files kept open, the current one and those before it: their writers may not have finished with them, and an open
-# file's inode cannot be given to a new file, so that what we hold is never mistaken for something unread.
+# Most files kept open, the current one and those before it: their writers may still append to them, and the inode of
+# an open file is not reused, so that a new file is never mistaken for one that has been read.
 _HELD = 8
-# How many files a start time may lie back: all are open for a moment, so that no rotation can shift their names.
+# Most files searched for a start time: all are open for a moment, so that no rotation can change their names.
 _REACH = 500
-# Logs are in order of time to within this many seconds: the hour that clocks repeat, and several writers.
+# Records may be out of order by so many seconds: clocks repeat an hour, and there may be several writers.
 _DISORDER = 3700
 _PROBE = 1 << 16
 
@@ -248,7 +248,7 @@ ReadTime = Callable[[bytes], int | None]
 
 
 class Follower:
-    """The place in a log up to which it has been read, as a few open files."""
+    """A position in a log, up to which it has been read; keeps a few files open."""
 
     def __init__(self, source: Source, record_ends: tuple[bytes, ...]) -> None:
         self._source = source
@@ -259,11 +259,11 @@ class Follower:
 
     @property
     def skipped(self) -> int:
-        """How many records were too long to be read."""
+        """The number of records that were too long to be read."""
         return self._skipped_before + sum(file.skipped for file in self._held)
 
     def start(self, since: int | None, read_time: ReadTime) -> bytes:
-        """Go to where records of that time begin (None: to the end); the last records before that place.
+        """Go to the first records of that time (None: to the end), and return the last records before them.
 
         :raises OSError: the log cannot be read.
         """
@@ -286,14 +286,14 @@ class Follower:
         return file.read_records_at(begin, file.offset - begin)[1]
 
     def read_blocks(self, look_for_files: bool = True) -> Iterator[bytes]:
-        """All whole records that are there now, as blocks of at most 1 MiB.
+        """All complete records that are there now, in blocks of at most 1 MiB.
 
         :raises OSError: the log cannot be read.
         """
         while True:
             for file in tuple(self._held):
                 yield from self._drain(file)
-            # Only now: a file is left for its successor after both were there and it had been read to its end.
+            # Only now: a file must be read to its end after its successor has appeared.
             if not (look_for_files and self._open_next()):
                 return
 
@@ -310,9 +310,9 @@ class Follower:
             file.restart()
 
     def _find_copies(self, file: LogFile) -> list[LogFile]:
-        """What was copied before the file was truncated, oldest first, from the place up to which it had been read.
+        """The copies that were made before the file was truncated, oldest first, at the offset already read.
 
-        A file that was truncated before any of it had been read cannot be told from one that was always empty.
+        A file that was truncated before any of it was read cannot be distinguished from one that was always empty.
         """
         copies: list[LogFile] = []
         for path in self._list_older(file):
@@ -353,14 +353,14 @@ class Follower:
             except FileNotFoundError:
                 break
             except PermissionError:
-                # Older parts may be closed to us: then the log reaches back to here.
+                # We may lack the permission to read older parts: then the log begins here.
                 if not files:
                     raise
                 break
         return files
 
     def _open_next(self) -> bool:
-        """Open the oldest file that is newer than what we hold; whether it is worth while to look again."""
+        """Open the oldest file that is newer than all we hold; True if there may be another."""
         self.unreadable = None
         for path, identity in reversed(self._list_stable()):
             try:
@@ -368,11 +368,11 @@ class Follower:
             except FileNotFoundError:
                 return True
             except PermissionError:
-                # Its mode may be about to change; if not, the files after it must not wait for it.
+                # Its mode may change soon; if not, newer files must be read all the same.
                 self.unreadable = path
                 continue
             if file.identity == identity:
-                # A copy put in the place of the file that we read goes on where that one ended.
+                # If the file that we read was replaced by a copy, continue there at the same offset.
                 if self._held:
                     file.take_place_of(self._held[-1])
                 self._hold(file)
@@ -384,14 +384,14 @@ class Follower:
     def _hold(self, file: LogFile) -> None:
         self._held.append(file)
         while len(self._held) > _HELD:
-            # Files that still have a name are worth more: they mark how far back the log has been read.
+            # Prefer to close deleted files: those with a name show how far back the log has been read.
             leaving = next((file for file in self._held[:-1] if file.is_deleted), self._held[0])
             self._held.remove(leaving)
             self._skipped_before += leaving.skipped
             leaving.close()
 
     def _list_stable(self) -> list[tuple[Path, Identity]]:
-        # A rotation renames one file after the other: only two equal looks show names that belong together.
+        # A rotation renames one file after the other: only two equal listings in succession are consistent.
         listed = self._list_unknown()
         while (again := self._list_unknown()) != listed:
             listed = again
@@ -412,7 +412,7 @@ class Follower:
 
 
 def _find_first_file(files: list[LogFile], read_time: ReadTime, time: int) -> int:
-    """Which of the files, newest first, to begin with: the first that begins before the time, or the oldest."""
+    """The index of the file (newest first) to begin with: the first that begins before the time, or the oldest."""
     for index, file in enumerate(files):
         first = read_time(file.read_records_at(0, _PROBE)[1])
         if first is not None and first < time:
@@ -421,7 +421,7 @@ def _find_first_file(files: list[LogFile], read_time: ReadTime, time: int) -> in
 
 
 def _find_offset(file: LogFile, read_time: ReadTime, time: int) -> int:
-    """A place in the file before which all records are older than the time; its start where the format has no order."""
+    """An offset before which all records are older than the time; 0 if the format has no times in order."""
     low, high, offset = 0, file.size, 0
     while high - low > BLOCK:
         middle = (low + high) // 2

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from batch_adapters.generator.follow import DatedFiles, Follower, RotatedFile, Source
 from batch_adapters.generator.local_time import be_in_zone, find_zone
@@ -149,6 +149,13 @@ def remember(memory: dict[bytes, Known], key: bytes, value: Known, most: int) ->
     memory[key] = value
     if len(memory) > most:
         del memory[next(iter(memory))]
+
+
+def forget_oldest(memory: dict[bytes, Any], most: int) -> None:
+    """If there are more than ``most`` entries in a parser's memory, forget all but the latest ``most / 2``."""
+    if len(memory) > most:
+        for key in tuple(islice(memory, len(memory) - most // 2)):
+            del memory[key]
 
 
 class LogFeed:

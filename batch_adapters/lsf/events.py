@@ -6,14 +6,13 @@ Ids are as bsub prints and bjobs takes them: ``101``; elements of an array ``101
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from itertools import islice
 from pathlib import Path
 
-from batch_adapters.generator.module import LogModule, LogNotKnown, Parser
+from batch_adapters.generator.module import LogModule, LogNotKnown, Parser, forget_oldest
 
-# Records are one line each: "TYPE" "VERSION" TIME fields…, strings in double quotes with the quotes in them doubled
-# (lsb.events(5)). So what a user wrote never begins a line with a single quote, whatever line breaks it has.
-# A number; a class of one range is the fastest.
+# A record is one line: "TYPE" "VERSION" TIME fields…; strings are in double quotes, with quotes in them doubled
+# (lsb.events(5)). So no line within a user's text begins with exactly one double quote, as records do.
+# A number; a character class of one range is the fastest.
 _FIELD = rb" [!-~]++"
 _STRING = rb'(?: "[^"\n]*+(?:""[^"\n]*+)*+")'
 _END = rb"(?=[ \n])"
@@ -25,7 +24,7 @@ _START = _FIELD * 4 + rb" [0-9]++" + _STRING + rb"++ -?[0-9]++" + _STRING + rb"?
 # jStatus reason subreasons cpuTime endTime ru [19 fields of usage] exitStatus idx [exitInfo]
 _USAGE = rb" (?:0|1" + _FIELD * 19 + rb")"
 _STATUS = rb" ([0-9]{1,9}+)" + _FIELD * 4 + _USAGE + rb" (-?[0-9]{1,9}+) ([0-9]{1,9}+)(?: ([0-9]{1,9}+))?" + _END
-# A branch for each frequent type and one for all that are rare: conditions would cost time on each record.
+# One branch for each frequent type and one for all rare types: conditions would cost time on each record.
 _EVENT = re.compile(
     rb'\n"JOB_(?:NEW%b|START%b|STATUS%b|((?:REQUEUE|SIGNAL|EXCEPT(?:ION)?)" [^\n]*+))'
     % (_HEAD + _END, _HEAD + _START, _HEAD + _STATUS)
@@ -42,7 +41,7 @@ _DATED = re.compile(rb'\n"JOB_[A-Z0-9_]++" "[^"\n]*+" ([0-9]{1,10}+) ')
 # With spaces between the fields, as in the log: they become semicolons in all events of a block at once.
 _PENDING, _ACTIVE, _SUSPENDED, _DONE = b" 1 0\n", b" 2 0\n", b" 16 0\n", b" 8 0\n"
 _ENDED = b"exit"
-# The bits of jStatus (lsbatch.h), the deciding ones first; a job on a host that does not answer keeps its state.
+# Bits of jStatus (lsbatch.h); the first one that is set decides. A job on an unreachable host keeps its state.
 _STATES = (
     (0x1_0000, b""),
     (0x40, _DONE),
@@ -51,16 +50,16 @@ _STATES = (
     (0x02 | 0x08 | 0x10, _SUSPENDED),
     (0x04, _ACTIVE),
 )
-# exitInfo of a job that LSF did not end: TERM_UNKNOWN, TERM_EXTERNAL_SIGNAL; absent in OpenLava and the oldest LSF.
+# exitInfo of a job that LSF did not end: TERM_UNKNOWN, TERM_EXTERNAL_SIGNAL; missing in OpenLava and the oldest LSF.
 _OWN_END = (b"", b"0", b"17")
 # exceptMask: cantrun, hostfail, startfail.
 _NOT_THE_JOB = 0x10 | 0x20 | 0x40
 _CANNOT_RUN = 0x10
 _ACTION_KILL, _ACTION_RERUN = 0x01, 0x04
-# In the first line, a number below is the length of the copies; one above is the time of the switch: no copies.
+# A smaller number in the first line is the length of the copies; a larger one is the time of the switch.
 _FIRST_TIME = 1_000_000_000
 _MOST_KILLED = 100_000
-# How many bytes of what was read are kept, to know copies of it again.
+# The number of bytes last read that are kept to recognize copies of them.
 _TAIL = 1 << 16
 
 
@@ -72,7 +71,7 @@ def _read_state(native: bytes) -> bytes:
 
 @lru_cache(256)
 def _render_end(exit_status: bytes, reason: bytes, killed: bool) -> bytes:
-    # As wait(2) gives it.
+    # A wait status, as of wait(2).
     status = int(exit_status) & 0xFFFF
     exit_code = 128 + (status & 0x7F) if status & 0x7F else status >> 8
     if killed or reason not in _OWN_END or exit_code == 0:
@@ -92,17 +91,16 @@ def _job_of(head: bytes) -> bytes:
 class LsbEvents(Parser):
     """Reads lsb.events.
 
-    JOB_SIGNAL and JOB_EXCEPT are no changes of state: the JOB_STATUS that follows is. They are remembered (of the
-    latest 100 000 jobs), because an EXIT after a kill, or by an exception that was not the job's doing, is FAILED. But
-    no JOB_STATUS follows where a job can never run (cantrun) and nothing is done about it: that is FAILED at once; if
-    it starts after all, it gets PENDING first, which alone leads out of a final state. Any
-    other EXIT is DONE with the exit code, unless its exitInfo says that LSF ended the job or the code is 0: then no
-    process ended. When post-processing ends, the end of the job is told again. An array's own id is only ever PENDING.
+    JOB_SIGNAL and JOB_EXCEPT change no state; the JOB_STATUS that follows does. They are remembered (for the latest
+    100 000 jobs), because an EXIT after a kill, or by an exception that was not the job's fault, is FAILED. If a job
+    can never run (cantrun) and LSF takes no action, no JOB_STATUS follows, so it is FAILED at once; if it starts after
+    all, PENDING comes first, which alone leads out of a final state. Any other EXIT is DONE with the exit code, unless
+    exitInfo says that LSF ended the job, or the code is 0: then no process ended. The end of a job is reported again
+    when its post-processing ends. The id of a whole array is only ever PENDING.
 
-    When mbatchd switches its log, the new file begins with copies of what it still needs (up to the offset in the
-    first line), and the old one becomes a new file, lsb.events.1. What was read before is passed over: up to the last
-    record that was read, else, because that one is not copied or was torn, as long as records are older than it or are
-    among the latest that were read.
+    When mbatchd switches its log, the old records move to a new file, lsb.events.1, and the log begins with copies of
+    those that mbatchd still needs (up to the offset in the first line). Copies of records read before are skipped: up
+    to the last record read; if that one was not copied, or was incomplete, all that are older or among the latest read.
     """
 
     def __init__(self) -> None:
@@ -174,8 +172,8 @@ class LsbEvents(Parser):
         return b"001 ", head, _PENDING
 
     def _skip_copies(self, block: bytes) -> bytes:
-        # Never beyond what the header says, so that a clock that was wrong for a moment does not silence the log. In
-        # a file that was switched away, the number is a time: anything in it may have been read.
+        # Skip nothing behind the offset in the header, so that a clock that was wrong for a moment does not hide the
+        # rest. In a file that was switched away the number is a time: any record of it may have been read.
         end = block.rfind(b"\n", 0, self._copied) + 1
         copies = b"\n" + block[:end]
         self._copied = max(0, self._copied - len(block))
@@ -209,12 +207,10 @@ class LsbEvents(Parser):
                 break
             end = begin
         for memory in (self._killed, self._unable):
-            if len(memory) > _MOST_KILLED:
-                for local_id in tuple(islice(memory, len(memory) - _MOST_KILLED // 2)):
-                    del memory[local_id]
+            forget_oldest(memory, _MOST_KILLED)
 
     def read_time(self, block: bytes) -> int | None:
-        """The time of the first record of a job that is not a copy."""
+        """The time of the first job record that is not a copy."""
         header = _HEADER.match(block)
         copied = int(header[1]) if header else 0
         found = _DATED.search(b"\n" + block, copied if copied < _FIRST_TIME else 0)
@@ -225,7 +221,7 @@ _SHARED = re.compile(r"^\s*LSB_SHAREDIR\s*=\s*[\"']?([^\s\"'#]+)", re.MULTILINE)
 
 
 def find_log(environment: Mapping[str, str]) -> Path:
-    """``logdir/lsb.events`` of the only cluster below LSB_SHAREDIR, of the environment or ``$LSF_ENVDIR/lsf.conf``.
+    """``logdir/lsb.events`` of the only cluster below LSB_SHAREDIR (environment, or ``$LSF_ENVDIR/lsf.conf``).
 
     :raises LogNotKnown: LSB_SHAREDIR is not known, or there is not exactly one cluster.
     """
@@ -238,7 +234,7 @@ def find_log(environment: Mapping[str, str]) -> Path:
         raise LogNotKnown(
             f"LSF's log is not known: no LSB_SHAREDIR, none in {configuration}; set it, or name it with --log PATH"
         )
-    # LSF has a folder for each cluster, OpenLava none.
+    # LSF has a folder for each cluster; OpenLava has no such level.
     folders = [folder for folder in (*Path(shared).glob("*/logdir"), Path(shared) / "logdir") if folder.is_dir()]
     if len(folders) != 1:
         raise LogNotKnown(f"{len(folders)} clusters have a log below {shared}: name one with --log PATH")
@@ -246,4 +242,4 @@ def find_log(environment: Mapping[str, str]) -> Path:
 
 
 LSF = LogModule(name="lsf", find_log=find_log, new_parser=LsbEvents, file_name="lsb.events")
-"""The event log of the LSF cluster of this host, with its switched parts ``lsb.events.1`` (newest) … ``.N``."""
+"""The event log of this host's LSF cluster, with its older parts ``lsb.events.1`` (newest) … ``.N``."""

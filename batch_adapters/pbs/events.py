@@ -7,20 +7,19 @@ import enum
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from batch_adapters.generator.local_time import LocalStamps
-from batch_adapters.generator.module import LogModule, LogNotKnown, Parser
+from batch_adapters.generator.module import LogModule, LogNotKnown, Parser, forget_oldest
 
 if TYPE_CHECKING:
     from batch_adapters.pbs.array_ends import ArrayEnds
 
-# MM/DD/YYYY HH:MM:SS[.uuuuuu];MASK;SERVER;CLASS;OBJECT;TEXT. The mask says how much the server logs, not what: it is
-# not looked at. Possessive, and of the cheap [^;] rather than [^;\n], because most of the time goes into lines that
-# bear no event; a line that is cut short can still not take the next one with it, whose second field is a mask.
-# (Python before 3.11.5 goes wrong where a possessive repeat holds a capturing group: none does.)
+# MM/DD/YYYY HH:MM:SS[.uuuuuu];MASK;SERVER;CLASS;OBJECT;TEXT. The mask is ignored: it says how much the server logs,
+# not what. Possessive repeats, and [^;] rather than the slower [^;\n], because most time is spent on lines without an
+# event. Yet a truncated line does not swallow the next one, because a mask must follow the first field.
+# (No possessive repeat contains a capturing group: Python before 3.11.5 has a bug there.)
 _EVENT = re.compile(
     rb"\n(.{19})(?:\.[0-9]++)?+;[0-9a-f]++;[^;]*+;"
     rb"(?:Job;([0-9][^;]*+);"
@@ -31,7 +30,7 @@ _EVENT = re.compile(
     rb"|Dependency request for job rejected|[0-9]++[^ ;\n]*+ Finished job did not satisfy dependency))"
     rb"|Req;req_commit;job_id: ([0-9][^;\s]*+))"
 )
-# Whose request it is stands before it: 6 deletes a job, 100 (OpenPBS) a list of them.
+# The line before names the user: request 6 deletes one job, 100 (OpenPBS) a list.
 _DELETION = re.compile(
     rb"^(?:(?:.{19}[^;\n]*;[0-9a-f]+;[^;\n]*;Req;;Type (?:6|100) request received from ([^@\n]+)@.*\n)?"
     rb".{19}[^;\n]*;[0-9a-f]+;[^;\n]*;Job;([0-9]+\[[0-9][-0-9:,]*\][^;\n]*);delete job request received$"
@@ -44,15 +43,15 @@ _DATED = re.compile(rb"^([0-9/]{10} [0-9:]{8})[.;]", re.MULTILINE)
 _PENDING, _ACTIVE, _SUSPENDED, _FAILED, _DONE = b";1;0\n", b";2;0\n", b";16;0\n", b";4;0\n", b";8;0\n"
 _MOST_STARTED = 50_000
 _SIGNALLED = 128
-"""From here on an exit status is that of a signal: the shell's 128 and its number, the server's 256 and its number."""
+"""From here on an exit status means a signal: its number plus 128 (by the shell) or 256 (by the server)."""
 
 
 class _Stage(enum.Enum):
-    """How far a job has come that was started or deleted."""
+    """The progress of a job that was started or deleted."""
 
     STARTED = enum.auto()
     ENDED = enum.auto()
-    """Its host has told of its end; the exit status follows."""
+    """Its host has reported its end; the exit status follows."""
     DELETED = enum.auto()
     ENDED_AND_DELETED = enum.auto()
     """In this order."""
@@ -65,25 +64,24 @@ _STARTED, _ENDED, _DELETED, _ENDED_AND_DELETED = _Stage
 class ServerLog(Parser):
     """Reads a server's log.
 
-    PBS itself says only half of what happens to a job, so the parser remembers, of the latest 50 000 jobs that were
-    started or deleted, whether somebody asked for the deletion: such a job's exit status, whatever it is, is the end
-    of a cancellation, unless its host had told of its end before and no signal was the reason. The deletion of a job
-    that was not started is its end. For a job that is not remembered any more the deletion counts as its end. Of a job
-    whose host is lost the log says Exit_status=-20 first, and then, if it may run again, that it is queued.
+    The line with the exit status does not say why a job ended, so the parser remembers (for the latest 50 000 jobs that
+    were started or deleted) whether somebody asked to delete it: then any exit status means a cancellation, unless its
+    host had reported the end before and it was not by a signal. A job that was not started, or is no longer remembered,
+    ends with its deletion. If the host of a job is lost, the log has Exit_status=-20 first, and then, if the job may
+    run again, that it is queued.
 
-    An array's parent is ACTIVE with its first subjob. Deleted, it is FAILED at once: that is the end of the subjobs
-    that wait, which have no lines of their own. Else it ends when the server takes it out of its queue, DONE with 0
-    whatever the subjobs' exit codes were, as in PBS' own accounting. A server that keeps a history says so only when it
-    is started anew, and takes what has ended into its queue; how many subjobs an array has no line says. So it is asked
-    (`ask`) where none of them runs any more.
+    An array's parent becomes ACTIVE with its first subjob. If it is deleted, it is FAILED at once, and so are its
+    waiting subjobs, which have no lines of their own. Otherwise it ends when the server removes it from its queue, DONE
+    with 0 whatever the subjobs' exit codes were, as in PBS' own accounting. A server that keeps a history logs this
+    only when it is restarted, and no line gives the number of subjobs. So PBS is asked (`ask`) when none of them runs.
     """
 
     def __init__(self) -> None:
-        """A parser that has seen nothing yet; the log's times are in the zone of this process."""
+        """A parser without any memory; the log's times are in the zone of this process."""
         self._stamps = LocalStamps("mm/dd/YYYY HH:MM:SS")
         self._stages: dict[bytes, _Stage] = {}
         self._array_ends: ArrayEnds | None = None
-        """There once it may be asked for the ends of arrays."""
+        """Set by the first `ask`."""
 
     def read_events(self, block: bytes) -> bytes:
         """The events in a block of whole lines; see `Parser`."""
@@ -113,7 +111,7 @@ class ServerLog(Parser):
             else:
                 # Only an object that a dependency names has "@server" behind its id.
                 parts += self._read_change(head, committed or local_id.partition(b"@")[0], text)
-        self._forget()
+        forget_oldest(self._stages, _MOST_STARTED)
         return b"".join(parts)
 
     def _start(self, local_id: bytes) -> None:
@@ -147,7 +145,7 @@ class ServerLog(Parser):
             ends.note_end(parent, local_id)
 
     def ask(self) -> bytes:
-        """The ends of arrays that have no line, with the present second."""
+        """The ends of arrays that are not logged, with the current time."""
         if self._array_ends is None:
             # Most generators never ask.
             from batch_adapters.pbs.array_ends import ArrayEnds
@@ -165,7 +163,7 @@ class ServerLog(Parser):
                 self._start(local_id)
                 return head, local_id, _ACTIVE
             case b"Job sent signal":
-                # Comes just before the deletion of a job that runs, even if we have not seen it start.
+                # Precedes the deletion of a running job, even if we have not seen its start.
                 self._stages.setdefault(local_id, _STARTED)
                 return ()
             case b"Job to be deleted":
@@ -175,7 +173,7 @@ class ServerLog(Parser):
             case b"job signaled with suspend" | b"job signaled with admin-suspend":
                 return head, local_id, _SUSPENDED
             case b"dequeuing" | b"enqueuing":
-                # The end of a finished job's history, or the history taken up by a server that starts.
+                # The history of a finished job expires, or a server that starts reads it again.
                 return ()
             case b"Job Rerun" | b"Job requeued" | b"":
                 self._stages.pop(local_id, None)
@@ -184,13 +182,8 @@ class ServerLog(Parser):
                 self._stages[local_id] = _DELETED
                 return head, local_id, _FAILED
 
-    def _forget(self) -> None:
-        if len(self._stages) > _MOST_STARTED:
-            for local_id in tuple(islice(self._stages, len(self._stages) - _MOST_STARTED // 2)):
-                del self._stages[local_id]
-
     def read_time(self, block: bytes) -> int | None:
-        """The time of the first line that has a possible one."""
+        """The time of the first line with a valid one."""
         stamps = (self._stamps[found[1]] for found in _DATED.finditer(block))
         return next((int(stamp) for stamp in stamps if stamp), None)
 
@@ -203,12 +196,12 @@ def _array_of(local_id: bytes) -> bytes:
 def _has_failed(stage: _Stage | None, exit_code: int) -> bool:
     if stage is _ENDED_AND_DELETED and exit_code >= _SIGNALLED:
         return True
-    # Below zero: the server or the execution host ended the job, not the job itself.
+    # A negative code: the server or the execution host ended the job.
     return stage is _DELETED or exit_code < 0
 
 
 def read_deletions(block: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Who deleted which job; of elements that wait there is the request only, perhaps one for many of them."""
+    """Who deleted which job; for waiting elements only the request is logged, perhaps one for many of them."""
     from batch_adapters.adapter import Garbled, read_range  # no generator needs it
 
     for requester, requested, local_id, user in _DELETION.findall(block):
@@ -227,9 +220,9 @@ _USUAL_HOMES = (Path("/var/spool/pbs"), Path("/var/spool/torque"))
 
 
 def find_log(environment: Mapping[str, str]) -> Path:
-    """``server_logs`` below ``$PBS_HOME``, else what pbs.conf (``$PBS_CONF_FILE``) says, else the usual places.
+    """``server_logs`` in ``$PBS_HOME``, else in the home of pbs.conf (``$PBS_CONF_FILE``), else in the usual places.
 
-    :raises LogNotKnown: none of them is there.
+    :raises LogNotKnown: none of them exists.
     """
     if home := environment.get("PBS_HOME"):
         return Path(home) / "server_logs"

@@ -1,14 +1,14 @@
-"""The generator's module for Grid Engine: its ``reporting`` file, or an ``accounting`` file, which tells ends only.
+"""The generator's module for Grid Engine: its ``reporting`` file, or an ``accounting`` file, which has only ends.
 
-Needs ``reporting_params reporting=true joblog=true``; ``flush_time`` (15 s by default) is how late events come.
+Needs ``reporting_params reporting=true joblog=true``; events come ``flush_time`` (15 s by default) late.
 Ids are those of ``qstat`` and ``qdel``: ``10.3`` for an array's task, ``10`` for any other job, and for an array as a
-whole, of which nothing but its submission (PENDING) is told.
+whole, whose only event is its submission (PENDING).
 
 A job in the error state (Eqw) is PENDING, like one that is held: it stays in the queue until somebody clears or
-deletes it, and the file does not tell when it is cleared. A job suspended with its queue (``qmod -sq``) stays ACTIVE:
-only the queue's state is written. The end of a job is the qmaster's ``finished`` record; how it went, the ``acct``
-record before it says. A job that somebody deletes has FAILED, whatever it did before it died; an accounting file does
-not tell of that, there it is DONE with 137.
+deletes it, and clearing is not logged. A job suspended with its queue (``qmod -sq``) stays ACTIVE: only the queue's
+state is logged. The end of a job is the qmaster's ``finished`` record; its outcome is in the ``acct`` record before it.
+A job that somebody deletes has FAILED, whatever it did before it died; an accounting file does not show the deletion,
+there it is DONE with 137.
 """
 
 import re
@@ -28,7 +28,7 @@ _STATES = {
 }
 
 # accounting(5): fields 6 job, 11 end time, 12 failed, 13 exit status, 36 task, 42 task of a parallel job. Field 40, the
-# category, may hold colons, so that field 42 is counted from the end; releases before 6.2 stop with field 43.
+# category, may contain colons, so field 42 is counted from the end; releases before 6.2 end with field 43.
 _FIELD = rb"[^:\n]*+:"
 _ACCOUNT = (
     _FIELD * 5
@@ -39,8 +39,8 @@ _ACCOUNT = (
     + _FIELD * 22
     + rb"(?:0|([0-9]{1,10})):[^\n]*:NONE:[0-9.]++(?::[0-9]++:[0-9]++)?(?=\n)"
 )
-# reporting(5). Each step of a job is told by up to three daemons: the master's record is always there, once.
-# The scheduler's ``deleted`` with state T only clears away a job that has finished.
+# reporting(5). Up to three daemons record each step of a job; the master does so always, and once.
+# The scheduler's ``deleted`` with state T only removes a job that has finished.
 _RECORD = re.compile(
     rb"\n[0-9]{10}:(?:job_log:([0-9]{10}):"
     rb"(pending|delivered|suspended|unsuspended"
@@ -59,13 +59,13 @@ _DATED = re.compile(rb"\n([0-9]{10}):[a-z_]+:")
 _GOES_ON = frozenset(code.encode() for code in GOES_ON)
 _NORMAL = frozenset(code.encode() for code in ENDED_BY_ITSELF)
 
-# Jobs that run, wait to be deleted or are about to finish; beyond that the oldest are forgotten. That costs a second
-# ACTIVE before DONE, or mistakes one end for the other.
+# Most jobs remembered that run, wait to be deleted or are about to finish. A job that is forgotten gets a second
+# ACTIVE before DONE, or the wrong one of the two final states.
 _MOST_JOBS = 50_000
 
 
 class GridEngineLog(Parser):
-    """Reads either file; the first record tells which it is."""
+    """Reads either file; the first record shows which it is."""
 
     def __init__(self) -> None:
         self._is_reporting = False
@@ -111,19 +111,19 @@ class GridEngineLog(Parser):
     def _render_end(self, stamp: bytes, local_id: bytes) -> bytes:
         started = self._started.pop(local_id, False)
         deleted = self._deleted.pop(local_id, False)
-        # Without a record of its end a job never ran, or nobody knows how it went.
+        # A job without an ``acct`` record never ran, or its outcome is unknown.
         failed, exit_code = self._outcomes.pop(local_id, (b"", b"0"))
         if deleted or failed not in _NORMAL:
             return render_line(stamp, local_id, _FAILED, exit_code)
         done = render_line(stamp, local_id, _DONE, exit_code)
-        # A job may end before the execution daemon has said that it received it.
+        # A job may end before the execution daemon has reported its start.
         return done if started else render_line(stamp, local_id, _ACTIVE) + done
 
     def _read_accounting(self, lines: bytes) -> list[bytes]:
         events = []
         for job, end, failed, exit_code, task in _ENDED.findall(lines):
-            # Written in the order in which the qmaster hears of the ends, some late, some without a time: a stamp that
-            # went back would be lost to a reader that goes on from the latest it has seen.
+            # In the order in which the qmaster hears of the ends, some late, some without a time. Times must not go
+            # back: a reader that continues from the latest time it has seen would miss such an event.
             self._latest_end = max(self._latest_end, int(end))
             if failed not in _GOES_ON and self._latest_end:
                 state = _DONE if failed in _NORMAL else _FAILED
@@ -136,7 +136,7 @@ def _render_id(job: bytes, task: bytes) -> bytes:
 
 
 def read_deletions(block: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Who deleted which job; the daemons' own steps of a deletion are left out."""
+    """Who deleted which job; the steps of daemons are left out."""
     return ((_render_id(job, task), user) for job, task, user in _DELETION.findall(block) if user not in _DAEMONS)
 
 

@@ -1,30 +1,30 @@
 """The generator's module for Slurm: it reads slurmctld.log (SlurmctldDebug=info) or the log of jobcomp/filetxt.
 
-Which of the two it is, the first records tell. An event's id is what sbatch prints and ``squeue -o %i`` shows: ``2``,
-an array's task ``10_3`` (never its raw id 13). Any LogTimeFormat will do but ``clock``, which has no date; those
-without an offset are local time.
+The first records show which of the two it is. Ids of events are those that sbatch and ``squeue -o %i`` print: ``2``,
+and ``10_3`` for an array's task (never its raw id 13). Every LogTimeFormat but ``clock``, which has no date, can be
+read; times without an offset are local.
 
-slurmctld.log tells all but this, for which the queue has to be asked:
+slurmctld.log has everything but the following, for which the queue has to be queried:
 
-- An array's size is nowhere. Its submission is one event of the bare id ``10``, a task is heard of when it starts.
-  Where the whole array is cancelled, each task heard of gets its event, and the bare id gets one that stands for all
-  those not heard of. Where some are (``10_[2-5]``, which is how ``scancel -u USER`` names those that wait), each gets
-  its event, up to 10 000 of them, also one that the array never had. Cancelling a task by its raw id gives none.
-- A cancelled job has no line of its end, only of the request, which is logged before Slurm looks whether the job
-  exists, whose it is and which signal is meant. So it is a cancellation (FAILED) for jobs known to be alive only, and
-  is taken back (PENDING, then the state before) when the refusal follows. A job that ends by itself after all was only
-  sent a signal (``scancel -s``): it gets PENDING, then its end. So this FAILED is certain only once the queue says the
-  same. A job submitted long before the generator started is not known to be alive: no event.
-- Held is PENDING: hold and release are no events. What a controller forgot when it was killed is not logged.
-- A controller's ``done`` without the exit code before it (at the very start of a log) is no event.
+- The size of an array is not logged. Its submission is one event with the bare id ``10``; a task is first seen when it
+  starts. If the whole array is cancelled, each task seen gets an event, and the bare id gets one for all others. If
+  some tasks are cancelled (``10_[2-5]``, as ``scancel -u USER`` names waiting ones), each gets an event, up to 10 000,
+  even one that the array does not have. Cancelling a task by its raw id gives none.
+- For a cancelled job only the request is logged, not the end, and before Slurm checks whether the job exists, who owns
+  it and which signal is meant. So the request is an event (FAILED) only for jobs known to be alive, and is taken back
+  (PENDING, then the state before) if a refusal follows. A job that later ends by itself was only sent a signal
+  (``scancel -s``): it gets PENDING, then its end. So this FAILED is certain only once the queue confirms it. A job
+  submitted long before the generator started is not known to be alive and gets no event.
+- A held job is PENDING: hold and release are no events. What a controller forgot when it was killed is not logged.
+- A ``done`` without the exit code before it (at the very start of a log) is no event.
 
-jobcomp/filetxt has ends only, and none of a single pending task that was cancelled; there NODE_FAIL and PREEMPTED are
-no events, because nothing tells whether the job was queued again.
+jobcomp/filetxt has only ends, and not that of a single pending task that was cancelled. Its NODE_FAIL and PREEMPTED are
+no events, because it does not show whether the job was queued again.
 
-User text: a line is matched from its stamp to its newline, and none of those matched holds any. But Slurm is not seen
-to escape anything: who gets a newline into a text that is logged writes lines of his own. In jobcomp/filetxt the job's
-name is such a text, for every user: a record that begins inside another is passed over, but a name that first completes
-its own record cannot be told from two jobs. Where users are not trusted, slurmctld.log, without names, is the one.
+User text: a line is matched from its stamp to its newline, and no matched line contains such text. But Slurm seems to
+escape nothing: whoever gets a newline into a logged text can write lines of their own. In jobcomp/filetxt every user
+can do so by a job's name. A record that begins inside another is skipped, but a name that first completes its own
+record looks like two jobs. If users are not trusted, use slurmctld.log, which has no names.
 """
 
 import re
@@ -39,7 +39,7 @@ from batch_adapters.generator.module import LogModule, LogNotKnown, Parser, reme
 _PENDING, _ACTIVE, _FAILED, _DONE, _SUSPENDED = b"1", b"2", b"4", b"8", b"16"
 # --- jobcomp/filetxt: one record for each end of a job
 
-# JobState to state. NODE_FAIL and PREEMPTED are missing: such a job may be back in the queue, nothing here tells.
+# JobState to state. NODE_FAIL and PREEMPTED are missing: such a job may have been queued again.
 _STATES = {
     b"PENDING": _PENDING,
     b"COMPLETED": _DONE,
@@ -51,7 +51,7 @@ _STATES = {
     b"BOOT_FAIL": _FAILED,
 }
 _STATE = rb" JobState=([A-Z_]+) Partition="
-# All that is the users' is before "Cluster=": the array's task and the exit code, at the end, are Slurm's own.
+# All text of users is before "Cluster=": the array's task and the exit code at the end are written by Slurm.
 RECORD = re.compile(
     rb"^JobId=(\d+) UserId=(?>[^\n]*?" + _STATE + rb")(?>[^\n]*? EndTime=(\d{4}-[\dT:-]{14}) NodeList=)[^\n]*"
     rb" EligibleTime=\S+(?: ArrayJobId=(\d+) ArrayTaskId=(\d+))? DerivedExitCode=\d+:\d+ ExitCode=(\d+):(\d+) $",
@@ -61,19 +61,19 @@ RECORD = re.compile(
 
 _STATE_FIELD = re.compile(_STATE)
 START = re.compile(rb"^JobId=\d+ UserId=[^\n]*", re.MULTILINE)
-"""The line with which a record starts; where there is a newline in a name, the record goes on behind it."""
+"""The first line of a record; if a name contains a newline, the record continues on the next line."""
 
 _END = re.compile(rb" ExitCode=\d+:\d+ $", re.MULTILINE)
 
 
-# Refused at the last moment (BadConstraints): the exit code, 0:1, is nobody's.
+# Refused at the last moment (BadConstraints): the exit code 0:1 is not that of a program.
 _NO_NODE = b" NodeList=(null) "
-# What Slurm gives as a signal where the program never ran: its output could not be opened, for instance.
+# The signal that Slurm reports if the program never ran, for example because its output could not be opened.
 _LAUNCH_FAILURE = 53
 
 
 def read_end(status: int, signal: int) -> tuple[bytes, bytes]:
-    """State and exit code of a job that ended by itself: 128 + N for signal N; FAILED where it was never launched."""
+    """State and exit code of a job that ended by itself: 128 + N for signal N; FAILED if it was never launched."""
     if signal == _LAUNCH_FAILURE and not status:
         return _FAILED, b"0"
     return _DONE, b"%d" % (status or (128 + signal if signal else 0))
@@ -87,7 +87,7 @@ class CompletionLog(Parser):
         self._inside = False
 
     def read_events(self, block: bytes) -> bytes:
-        """The events of the block's records; what begins inside another record is part of a name."""
+        """The events of the block's records; text that begins inside another record is part of a name."""
         events: list[bytes] = []
         place = 0
         while True:
@@ -108,7 +108,7 @@ class CompletionLog(Parser):
 
     def _read_record(self, record: re.Match[bytes]) -> bytes:
         job, word, end, array, task, code, signal = record.groups()
-        # Where the state is there twice, one is in a name or a folder.
+        # If the state is there twice, one is part of a name or a folder.
         if word not in _STATES or _STATE_FIELD.search(record[0], record.end(2)):
             return b""
         ended, exit_code = read_end(int(code), int(signal))
@@ -119,7 +119,7 @@ class CompletionLog(Parser):
         return render_line(self._times[end], b"%b_%b" % (array, task) if array else job, state, exit_code)
 
     def read_time(self, block: bytes) -> int | None:
-        """The end of the first record's job."""
+        """When the first record's job ended."""
         for record in RECORD.finditer(block):
             if time := self._times[record[3]]:
                 return int(time)
@@ -128,13 +128,13 @@ class CompletionLog(Parser):
 
 # --- slurmctld.log: the lines that change a job's state
 
-# How many jobs alive are remembered, and how many entries of each other kind; the oldest is forgotten first.
+# Most remembered jobs that are alive, and most entries of each other kind; the oldest is forgotten first.
 _MOST_JOBS = 100_000
 _MOST_OTHERS = 10_000
-# A request is refused within a few lines or not at all; one may name thousands of tasks.
+# Few, because a refusal follows its request within a few lines, and a request may name thousands of tasks.
 _MOST_REQUESTS = 100
 
-# How lines begin, up to the job's id; how they go on behind it ("": not at all); what they tell (names of methods).
+# The text before the job's id; the beginning of that behind it ("": none); the method that handles the line.
 _LINES = (
     (b"_slurm_rpc_submit_batch_job: JobId=", b" InitPrio=", "_queue"),
     (b"sched: Allocate JobId=", b" NodeList=", "_start"),
@@ -150,10 +150,10 @@ _LINES = (
     (b"_slurm_rpc_suspend(suspend) for ", b" usec=", "_suspend"),
     (b"_slurm_rpc_suspend(resume) for ", b" usec=", "_resume"),
     (b"_slurm_rpc_kill_job: REQUEST_KILL_JOB JobId=", b" uid ", "_cancel"),
-    # The number here is the user's.
+    # Not a job's id: the number of the user.
     (b"_slurm_rpc_kill_job: job_str_signal() uid=", b" JobId=", "_refuse"),
 )
-# What follows the milliseconds is the offset, if there is one (rfc5424_ms), or a thread's name (thread_id).
+# The milliseconds may be followed by an offset (rfc5424_ms) or the name of a thread (thread_id).
 _STAMP = rb"\[([^].\n]++)(?:\.\d{3}([^]\n]*+))?\] "
 # Groups: stamp's two, beginning, id, raw id of an array's task (or which of its tasks are meant), rest of the line.
 _LINE = re.compile(
@@ -161,7 +161,7 @@ _LINE = re.compile(
     rb"(\d+(?:_\d+)?)((?:\(\d+\)|_\*|_\[[\d,:%-]++\])?)(| [^\n]*)(?=\n)"
 )
 STAMPED = re.compile(rb"^" + _STAMP, re.MULTILINE)
-"""A line of slurmctld.log as far as its stamp."""
+"""The beginning of a line of slurmctld.log with its time stamp."""
 
 _SHORT_STAMP = re.compile(rb"([A-Z][a-z]{2}) ([ \d]\d [\d:]{8})")
 _MONTHS = {
@@ -171,7 +171,7 @@ _ENDING = re.compile(
     rb" (?:(WEXITSTATUS|WTERMSIG) (\d{1,3})|OOM failure|cancelled by (?:interactive user|node failure))"
 )
 _REFUSAL = re.compile(rb" JobId=(\d+(?:_\d+|_\[[\d,:%-]++\])?) sig=\d+ returned: ([^\n]*)")
-# One of several tasks was not there: the others were cancelled all the same.
+# One of several tasks did not exist: the others were cancelled.
 _SOME_TASKS_GONE = b"Invalid job id specified"
 _TASKS = re.compile(rb"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?")
 
@@ -179,7 +179,7 @@ _Action = Callable[[bytes, bytes, bytes, bytes], bytes]
 
 
 class ControllerLog(Parser):
-    """Reads slurmctld.log; remembers the jobs alive, exit codes on their way, doubtful cancellations."""
+    """Reads slurmctld.log; remembers living jobs, exit codes of jobs about to end, and unconfirmed cancellations."""
 
     def __init__(self) -> None:
         self._times = LocalStamps("YYYY-mm-ddTHH:MM:SS")
@@ -224,13 +224,13 @@ class ControllerLog(Parser):
     def _start(self, time: bytes, job: bytes, raw: bytes, rest: bytes) -> bytes:
         if raw:
             array = job.partition(b"_")[0]
-            # The last of an array's tasks to start takes over the array's own number: none is waiting any more.
+            # The last task of an array to start gets the number of the array: no task waits any more.
             if raw == b"(%b)" % array:
                 self._forget(array)
             if array in self._doubtful and job not in self._alive:
                 self._doubtful.setdefault(job, _PENDING)
         if job in self._doubtful:
-            # It started while the request to cancel it waited for its turn.
+            # It started while the request to cancel it was being processed.
             self._doubtful[job] = _ACTIVE
             return b""
         self._live(job, _ACTIVE)
@@ -238,12 +238,12 @@ class ControllerLog(Parser):
 
     def _complete(self, time: bytes, job: bytes, raw: bytes, rest: bytes) -> bytes:
         if rest != b" done":
-            # Only "done" makes it an end: these lines come as well from the old run of a job that is queued again.
+            # Only "done" means the end: the earlier run of a job that is queued again logs these lines, too.
             if ending := _read_ending(rest):
                 remember(self._endings, job, ending, _MOST_OTHERS)
             return b""
         found = self._endings.pop(job, None)
-        # A cancelled job that ends by itself was not cancelled; only PENDING leads out of a final state.
+        # A job that ends by itself was not cancelled; only PENDING leads out of a final state.
         revival = render_line(time, job, _PENDING) if job in self._doubtful else b""
         self._end(job)
         return revival + render_line(time, job, *found) if found else b""
@@ -285,7 +285,7 @@ class ControllerLog(Parser):
     def _find_alive(self, job: bytes) -> tuple[bytes, ...]:
         array, _, task = job.partition(b"_")
         if task and job not in self._ended_tasks and job not in self._doubtful:
-            # One that was not heard of yet waits with its array.
+            # A task that has not been seen waits with its array.
             return (job,) if job in self._alive or array in self._alive else ()
         return (*([job] if job in self._alive else []), *sorted(self._tasks.get(job, ())))
 
@@ -356,7 +356,7 @@ class SlurmLog(Parser):
         self._log: Parser | None = None
 
     def read_events(self, block: bytes) -> bytes:
-        """The events of the block; see this module's text for what they are."""
+        """The events of the block; see the docstring of this module."""
         if self._log is None:
             self._log = _find_kind(block)
         return self._log.read_events(block) if self._log else b""
@@ -369,7 +369,7 @@ class SlurmLog(Parser):
 
 def _find_kind(block: bytes) -> Parser | None:
     stamped, start = STAMPED.search(block), START.search(block)
-    # Whoever may submit a job can put lines of slurmctld.log into the completions.
+    # By the name of a job, users can put lines of slurmctld.log into the log of jobcomp/filetxt.
     if start and (stamped is None or start.start() < stamped.start() or RECORD.search(block)):
         return CompletionLog()
     return ControllerLog() if stamped else None

@@ -11,7 +11,7 @@ from batch_adapters.states import CAUSE_OF_WORD, Cause, State
 
 
 class BatchError(Exception):
-    """A batch system did not do what it was asked; the subclass tells the caller what to do."""
+    """A batch command failed; the subclass says what the caller should do."""
 
 
 class Unreachable(BatchError):

@@ -77,7 +77,7 @@ class _CarefulFile(io.BufferedReader):
 
 
 class _Unpacking:
-    """Writes members below a folder into which nobody else writes, so entries stay what they were made as."""
+    """Writes members into a folder that nobody else changes, so that entries keep the type they were created with."""
 
     def __init__(self, archive: tarfile.TarFile, folder: Path, limits: TarLimits) -> None:
         self._archive = archive

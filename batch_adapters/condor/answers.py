@@ -85,7 +85,7 @@ _FILE = "into a file in HTCondor's config.d folder, and run condor_reconfig as i
 _BYTES_OF_JOB_IN_LOG = 1500
 _BYTES_OF_JOB_IN_HISTORY = 4000
 _ENOUGH_JOBS = 10_000
-"""Jobs that may end while nobody reads: those of a very large grid job."""
+"""Most jobs that may end between two queries: those of a very large grid job."""
 
 
 def diagnose(ask: Ask, environment: Mapping[str, str]) -> Iterator[Finding]:

@@ -176,7 +176,7 @@ def run_become_subreaper() -> None:
 
 
 class KeeperDied(Exception):
-    """Our parent was killed: if we were killed now, too, nobody would learn how our jobs end."""
+    """Our parent, the keeper, was killed: if we were killed too, the ends of our jobs would be lost."""
 
 
 class ProcessWatch:

@@ -156,7 +156,7 @@ class _Warnings:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the generator until nobody wants it any more; the exit status, see `ExitStatus`."""
+    """Run the generator until it is no longer needed; returns an `ExitStatus`."""
     logging.basicConfig(format="%(name)s: %(message)s")
     options = make_arguments().parse_args(argv)
     fill_closed_descriptors()

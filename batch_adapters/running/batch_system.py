@@ -156,7 +156,7 @@ class BatchSystem:
         self._change(self.adapter.priority, "change the priority of", ids, priority=priority)
 
     def forget(self, prefixes: Iterable[str]) -> None:
-        """Delete its records of ended local jobs whose tokens begin so, if it keeps them until told otherwise."""
+        """Delete records of ended local jobs by prefixes of tokens, unless it deletes them by itself."""
         if self.adapter.forget is not None:
             self._ask(self.adapter.forget, {"prefixes": list(prefixes)})
 

@@ -131,7 +131,7 @@ _MODIFY = 0x2
 # IN_CREATE, IN_MOVED_TO, IN_MOVED_FROM, IN_DELETE, IN_DELETE_SELF, IN_MOVE_SELF
 _NAMES_CHANGED = 0x100 | 0x80 | 0x40 | 0x200 | 0x400 | 0x800
 _BROKEN = select.POLLERR | select.POLLHUP | select.POLLNVAL
-_PAUSE = 0.05
+_PAUSE = 0.02
 """Seconds from one look to the next: what many jobs tell in quick succession is read, and applied, together."""
 
 

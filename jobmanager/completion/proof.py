@@ -201,8 +201,8 @@ def _find_deletions(account: Account, batch: str, ids: Container[str], since: in
     if settings.source is not EventSource.LOG or settings.prefix or not system.adapter.event_module:
         return {}
     module = find_event_module(system.adapter.event_module)
-    if not isinstance(module, LogModule):
-        return {}
+    if not isinstance(module, LogModule) or module.read_deletions is None:
+        return {}  # and no command is asked where its log is
     configured = settings.path or system.event_log
     try:
         log = Path(configured) if configured else module.find_log(os.environ)

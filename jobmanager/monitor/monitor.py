@@ -62,7 +62,7 @@ def _find_installation() -> float | None:
     """Another number after an upgrade; None while one is under way, or nothing is installed any more."""
     try:
         status = LAUNCH.stat()
-    except FileNotFoundError:
+    except OSError:  # also where a file server is being replaced
         return None
     return status.st_mtime if time.time() - status.st_ctime > _UPGRADE else None
 

@@ -298,7 +298,7 @@ def test_a_local_job_whose_id_was_printed_but_that_is_not_there_fails_in_the_end
     assert site.reconcile() == 0
     assert site.counts(grid_job) == {State.FAILED: site.array}
     assert {job.state for job in site.book.jobs()} == {LOST}
-    assert "left no record of an end" in str(site.finish(grid_job).reason)
+    assert "its driver never began" in str(site.finish(grid_job).reason)
 
 
 # --- looking at the batch system

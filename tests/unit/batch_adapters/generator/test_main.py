@@ -258,7 +258,7 @@ def test_what_is_told_in_quick_succession_is_read_together(tmp_path: Path, monke
     for _ in range(2):
         append(log, b"more")
         watch.wait(SECONDS)
-    assert pauses == [0, pytest.approx(0.05)]
+    assert pauses == [0, pytest.approx(0.02)]
 
 
 def test_help_names_the_options_the_modules_and_exit_statuses(start: Start) -> None:

@@ -1,4 +1,4 @@
-"""Turns a grid job into local jobs, in the six steps of the JIM manifesto.
+"""Turns a grid job into local jobs, in the six steps of SAMGrid's JIM (ARCHITECTURE.md).
 
 A worker process runs them in the background, repeatedly if necessary: what an earlier worker has done stays done.
 """

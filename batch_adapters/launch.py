@@ -1,11 +1,12 @@
 """The entry of every program of this project: puts the project's folders on the module path, then calls ``main``.
 
-Modules are named as strings, so that this module imports nothing and every other can start programs.
+Modules are named as strings, so that this module imports nothing of ours and every other can start programs.
 """
 
 import gc
 import os
 import sys
+import time
 from importlib import import_module
 from pathlib import Path
 
@@ -28,6 +29,28 @@ PROGRAMS = {
 """Name of each program, and the module whose ``main`` takes its arguments."""
 
 LAUNCH = Path(__file__).resolve()
+UPGRADE = 5.0
+"""Seconds after which an upgrade has put all its files in place."""
+
+
+class Installation:
+    """Notices an upgrade: what a running process has not loaded yet then does not fit what it has."""
+
+    def __init__(self) -> None:
+        self._number: float | None = None
+        self.is_replaced()
+
+    def is_replaced(self) -> bool:
+        """True if another version is in place; False while it is being installed, or if nothing is there any more."""
+        try:
+            status = LAUNCH.stat()
+        except OSError:
+            return False
+        if time.time() - status.st_ctime <= UPGRADE:
+            return False
+        if self._number is None:
+            self._number = status.st_mtime
+        return status.st_mtime != self._number
 
 
 def command_line(name: str, *arguments: str) -> list[str]:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from batch_adapters.launch import Installation
 from gram_shims.calls import cancel, poll, signal, stage_out, submit
 from gram_shims.request import BadDescription, JobDescription, read_description
 from jobmanager import UserError
@@ -104,8 +105,14 @@ def main(argv: list[str]) -> int:
 
 
 def _serve(state_dir: str, questions: BinaryIO, answers: BinaryIO) -> int:
-    """Answer until the questions end, each in a forked process, in which everything is loaded already."""
+    """Answer until the questions end, each in a forked process, in which everything is loaded already.
+
+    After an upgrade it ends without an answer: the Perl module then asks a new process.
+    """
+    installation = Installation()
     for line in questions:
+        if installation.is_replaced():
+            return 0
         command, _, text = line.partition(b" ")
         child = os.fork()
         if child == 0:

@@ -16,7 +16,7 @@ class UserError(Exception):
 
 def render_error(error: Exception) -> str:
     """What an error says to people; for the system's, the file and what is wrong with it."""
-    if isinstance(error, OSError) and error.filename is not None:
+    if isinstance(error, OSError) and isinstance(error.filename, str | bytes | os.PathLike):  # or a descriptor's number
         return f"{os.fsdecode(error.filename)}: {error.strerror}"
     return (isinstance(error, OSError) and error.strerror) or str(error)
 

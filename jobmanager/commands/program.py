@@ -35,7 +35,8 @@ def _run_apart(name: str, run: Callable[[], int]) -> int:
         from batch_adapters.running.commands import die_with_parent
 
         die_with_parent()
-        signal.signal(signal.SIGINT, _interrupt)
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as in the background of a script
+            signal.signal(signal.SIGINT, _interrupt)
         try:
             return run()
         finally:

@@ -26,7 +26,6 @@ from jobmanager.states.aggregation import Due, Task, judge, next_task
 from jobmanager.states.changes import change_in_parts
 from jobmanager.states.driver_status import read_driver_status, status_file
 from jobmanager.states.failures import find_due
-from jobmanager.submission.credential_copies import bring_credentials
 from sandbox.files import TarLimits, open_unlinked, remove_folder
 from sandbox.gather import NO_FOLDER, End, Extra, Gathered, write_output
 from sandbox.pack import FOLDER_FLAGS
@@ -57,20 +56,15 @@ def collect_grid_job(account: Account, job_id: str) -> None:
     if find_due(database, job_id) is not Due.NEVER:
         logger.info("%s is not over: some of its local jobs failed, and may be tried again", job_id)
         return
-    # All work on files is outside transactions: nobody can write to the database during one.
+    # Long work on files is outside transactions: nobody can write to the database during one.
     job = database.grid_jobs.get(job_id)
     keep_summary(database, job, *_ask_for_summary(account, job))
     gathered = _gather(account, job_id)
     undelivered = deliver_outputs(account, database.grid_jobs.get(job_id))
-    if not _is_over(database, job_id):
-        return
-    _remove_credentials(account, job_id)
     job = database.grid_jobs.change(job_id, lambda job: _end(account, job, undelivered))
-    if not job.state.is_final:
-        bring_credentials(account, job_id)
-        return
     logger.info("%s %s: %d files gathered, %s", job_id, job.state.word, gathered.files, job.reason or "no faults")
-    _remove_gathered(account, job_id, gathered)
+    if job.state.is_final:
+        _remove_gathered(account, job_id, gathered)
 
 
 def keep_summary(database: Database, job: GridJob, summary: Mapping[str, str], problem: str = "") -> None:
@@ -191,21 +185,19 @@ def _render_document(account: Account, job_id: str, judge: Callable[[GridJob], V
     yield end
 
 
-def _is_over(database: Database, job_id: str) -> bool:
-    """False if the batch system has queued a local job again while outputs were gathered."""
-    is_over = next_task(database.local_jobs.count(job_id), database.grid_jobs.get(job_id).cancelled) is Task.COLLECT
-    if not is_over:
-        logger.warning("%s is not over: the batch system queued a local job again meanwhile", job_id)
-    return is_over
-
-
 def _end(account: Account, job: GridJob, undelivered: str) -> None:
-    if _is_over(account.database, job.job_id):
-        put_end(job, _judge(account, job), undelivered)
+    if next_task(account.database.local_jobs.count(job.job_id), job.cancelled) is not Task.COLLECT:
+        logger.warning("%s is not over: the batch system queued a local job again meanwhile", job.job_id)
+        return
+    _remove_credentials(account, job.job_id)
+    put_end(job, _judge(account, job), undelivered)
 
 
 def _remove_credentials(account: Account, job_id: str) -> None:
-    """Remove the copies of credentials before the end is committed: after a kill in between, nobody else would."""
+    """Remove the copies of credentials inside the transaction of the end.
+
+    After it, a kill would leave them for ever; before it, a local job that is queued again would run without them.
+    """
     try:
         remove_folder(account.places.credentials(job_id))
     except OSError as error:

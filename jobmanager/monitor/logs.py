@@ -14,13 +14,17 @@ def log_to(handler: logging.Handler, grid_job: str = "") -> None:
     formatter = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
     formatter.converter = time.gmtime
     handler.setFormatter(formatter)
-    handler.addFilter(partial(_name, grid_job))
+    if grid_job:
+        handler.addFilter(partial(_name, grid_job))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
 
 
 def _name(grid_job: str, record: logging.LogRecord) -> bool:
     """Put the id in front of what is said by those who do not know for whom they work."""
-    words = record.getMessage()
+    try:
+        words = record.getMessage()
+    except Exception:  # noqa: BLE001 - a handler's call with wrong arguments, which logging itself reports
+        return True
     if not words.startswith(grid_job):
         record.msg, record.args = f"{grid_job} {words}", ()
     return True

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from batch_adapters.launch import LAUNCH, command_line
+from batch_adapters.launch import Installation, command_line
 from batch_adapters.running.backoff import Backoff
 from batch_adapters.states import Event
 from jobmanager.control.cancel_requests import cancel_withdrawn
@@ -50,21 +50,10 @@ _LEAST_ROOM = 65536
 """Bytes on the disk, without which no transaction can be committed."""
 _LOCK_PATIENCE = 5.0
 """Seconds to wait for a predecessor that is just ending."""
-_UPGRADE = 5.0
-"""Seconds after which an upgrade has put all its files in place."""
 
 
 class Upgraded(Exception):
-    """Another version is installed: what this process has not loaded yet does not fit what it has."""
-
-
-def _find_installation() -> float | None:
-    """Another number after an upgrade; None while one is under way, or nothing is installed any more."""
-    try:
-        status = LAUNCH.stat()
-    except OSError:  # also where a file server is being replaced
-        return None
-    return status.st_mtime if time.time() - status.st_ctime > _UPGRADE else None
+    """Another version is installed."""
 
 
 class _Fault:
@@ -114,7 +103,7 @@ class Monitor:
         self._quarantined: dict[str, Quarantined] = {}
         self._due: dict[str, float] = {}
         self._idle_since: float | None = None
-        self._installation: float | None = None
+        self._installation = Installation()
 
     def run(self, stay: bool) -> None:
         """Work until there has been nothing to do for the idle time, or for ever.
@@ -157,9 +146,7 @@ class Monitor:
             ready = self._selector.select(min(_LOOK, self._reports.due_in()))
 
     def _check_installation(self) -> None:
-        found = _find_installation()
-        self._installation = self._installation or found
-        if found not in (None, self._installation):
+        if self._installation.is_replaced():
             raise Upgraded
 
     def _work(self) -> None:

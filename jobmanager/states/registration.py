@@ -136,24 +136,28 @@ class _Changes:
     def _apply(self, key: tuple[str, int], event: Event, apply: Callable[[LocalJob, Event], bool]) -> None:
         job = self._jobs[key]
         before = job.state
-        if event.state is State.PENDING and before.is_final and self._is_over(key[0]):
-            # Its outputs are gathered: what runs once more nobody wants, and `reconciliation` cancels it.
-            logger.info("%s is over, but %s was queued again: nothing changes", key[0], job.local_id)
-            return
         try:
             has_changed = apply(job, event)
         except Exception:
             # Half a change must not be written.
-            self._changed.discard(key)
-            del self._jobs[key]
+            self._forget(key)
             raise
+        if before.is_final and not job.state.is_final and self._is_over(key[0]):
+            # Its outputs are gathered: what runs once more nobody wants, and `reconciliation` cancels it.
+            logger.info("%s is over, but %s was queued again: nothing changes", key[0], job.local_id)
+            self._forget(key)
+            return
         if has_changed:
             self._changed.add(key)
         if job.state is not before:
             self._entered.setdefault((key[0], job.state), []).append(str(job.local_id))
 
+    def _forget(self, key: tuple[str, int]) -> None:
+        self._changed.discard(key)
+        del self._jobs[key]
+
     def _is_over(self, grid_job: str) -> bool:
-        return self._database.grid_jobs.get(grid_job).state.is_final
+        return all(job.id != grid_job for job in self._database.grid_jobs.list_open())
 
     def by_grid_job(self) -> dict[str, list[LocalJob]]:
         """The changed local jobs."""

@@ -1,5 +1,6 @@
 """The XML job database: what is committed, is there; what is not valid, never gets in."""
 
+import logging
 import os
 import resource
 import shutil
@@ -323,12 +324,20 @@ def test_the_end_of_a_whole_array_ends_what_waits_in_it(database: Database) -> N
     assert apply_events(database, "fork", [Event(60, "17", State.FAILED)]) == {}
 
 
-def test_what_is_queued_again_after_the_end_of_its_grid_job_changes_nothing(database: Database) -> None:
+def test_what_is_queued_again_after_the_end_of_its_grid_job_changes_nothing(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
     add(database, "aaaaaaaa", 1)
     submit(database, "aaaaaaaa", 1)
-    apply_events(database, "fork", [Event(50, "aaaaaaaa-1.1", State.DONE)])
+    events = [Event(40, "aaaaaaaa-1.1", State.PENDING), Event(50, "aaaaaaaa-1.1", State.DONE)]
+    apply_events(database, "fork", events)
     database.grid_jobs.change("aaaaaaaa", lambda job: job.put_final_state(State.DONE))
+    caplog.set_level(logging.INFO)
+    # Read once more, as after each start of a generator, they are no news.
+    assert apply_events(database, "fork", events) == {}
+    assert "queued again" not in caplog.text
     assert apply_events(database, "fork", [Event(60, "aaaaaaaa-1.1", State.PENDING)]) == {}
+    assert "aaaaaaaa is over, but aaaaaaaa-1.1 was queued again" in caplog.text
     assert states_of(database, "aaaaaaaa") == [State.DONE]
 
 

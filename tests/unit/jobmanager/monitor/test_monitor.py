@@ -113,9 +113,9 @@ def test_a_monitor_starts_anew_when_another_version_is_installed(
 ) -> None:
     launch = tmp_path / "launch.py"
     launch.touch()
-    monkeypatch.setattr(monitor_module, "LAUNCH", launch)
+    monkeypatch.setattr("batch_adapters.launch.LAUNCH", launch)
     os.utime(launch, (0, 0))
-    monkeypatch.setattr(monitor_module, "_UPGRADE", -1.0)
+    monkeypatch.setattr("batch_adapters.launch.UPGRADE", -1.0)
     monkeypatch.setattr(monitor_module, "_log_to", lambda account: None)
     monkeypatch.setattr("os.umask", lambda mask: 0o022)
 

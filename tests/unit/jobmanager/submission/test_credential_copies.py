@@ -19,7 +19,6 @@ from jobmanager.states.aggregation import Task
 from jobmanager.submission.credential_copies import bring_credentials, follow_credentials
 from jobmanager.views.grid_jobs import render_details
 from jobmanager.views.text import render_local_time
-from sandbox.files import remove_folder
 from tests.unit.jobmanager.completion.test_collection import add_ended, state_of
 from tests.unit.jobmanager.credential_files import make_token, write_secret
 from tests.unit.toy_system import GRID_JOB, ToySystem
@@ -234,27 +233,3 @@ def test_copies_go_with_the_end_of_the_grid_job_and_no_earlier(toy: ToySystem) -
         toy.database.local_jobs.put(GRID_JOB, [job])
     collect_grid_job(toy.account, GRID_JOB)
     assert (state_of(toy).is_final, folder.exists()) == (True, False)
-
-
-def test_copies_are_removed_while_others_can_write_and_come_back_where_a_local_job_does(
-    toy: ToySystem, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    add_ended(toy, "17")
-    folder, source = toy.account.places.credentials(GRID_JOB), toy.account.places.root / "token"
-    folder.mkdir(parents=True)
-    write_secret(source, make_token(LATER))
-    entry = CredentialEntry(TOKEN, str(source), expires=LATER)
-    toy.database.grid_jobs.change(GRID_JOB, lambda job: job.put_credentials([entry]))
-    toy.answers("queue")
-
-    def queue_again(removed: Path) -> int:
-        with toy.database.transaction():  # raises inside another one
-            job = toy.database.local_jobs.get(GRID_JOB, 1)
-            job.state, job.outcome = State.ACTIVE, None
-            toy.database.local_jobs.put(GRID_JOB, [job])
-        return remove_folder(removed)
-
-    monkeypatch.setattr("jobmanager.completion.collection.remove_folder", queue_again)
-    collect_grid_job(toy.account, GRID_JOB)
-    assert not toy.database.grid_jobs.get(GRID_JOB).state.is_final
-    assert (folder / TOKEN).read_bytes() == source.read_bytes()

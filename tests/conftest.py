@@ -83,6 +83,14 @@ def _own_logging() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def _own_umask() -> Iterator[None]:
+    """A program of ours that a test runs in its own process sets another, in which the next tests' files are closed."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+@pytest.fixture(autouse=True)
 def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """No test sees the account, the configuration or the job of whoever runs it."""
     for name in [name for name in os.environ if name.startswith("SAMGRID_")]:

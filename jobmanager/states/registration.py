@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from adapters import PlannedJob
@@ -142,7 +143,7 @@ class _Changes:
             # Half a change must not be written.
             self._forget(key)
             raise
-        if before.is_final and not job.state.is_final and self._is_over(key[0]):
+        if before.is_final and not job.state.is_final and key[0] not in self._open:
             # Its outputs are gathered: what runs once more nobody wants, and `reconciliation` cancels it.
             logger.info("%s is over, but %s was queued again: nothing changes", key[0], job.local_id)
             self._forget(key)
@@ -156,8 +157,10 @@ class _Changes:
         self._changed.discard(key)
         del self._jobs[key]
 
-    def _is_over(self, grid_job: str) -> bool:
-        return all(job.id != grid_job for job in self._database.grid_jobs.list_open())
+    @cached_property
+    def _open(self) -> set[str]:
+        """The open grid jobs: read once, because a lost node may have thousands of local jobs queued again."""
+        return {job.id for job in self._database.grid_jobs.list_open()}
 
     def by_grid_job(self) -> dict[str, list[LocalJob]]:
         """The changed local jobs."""

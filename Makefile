@@ -2,7 +2,7 @@
 # make demo   runs a real Monte-Carlo grid job: 2000 Drell-Yan events in eight local jobs
 # make test   runs every test; style and types (make check) are one of them
 # make test-fresh (as root) runs the two above on a Debian that has nothing else, as an ordinary account and as root
-# make test-real  (as root) installs and starts Slurm, SGE, HTCondor and PBS's commands, runs grid jobs on each; then test-gram, test-web
+# make test-real  (as root) installs and starts Slurm, SGE, HTCondor and PBS's commands, runs grid jobs on each; test-gram and test-web beside it
 # make test-gram  (as root) brings up a real GRAM, installs us in it, and runs its clients
 # make test-web   looks at the status page with a real Chromium (as root it is installed if need be)
 # make man    makes the manual page build/man/samgrid.1 of the help; a wheel that is built then has it in share/man/man1
@@ -47,8 +47,9 @@ test-fresh:
 	PYTHON=$(PYTHON) tests/fresh/run.sh
 
 # What cannot be had on this machine is skipped, with the reason.
+# Side by side, as they wait most of the time: each batch system, and GRAM, has a worker of its own (tests/real/conftest.py).
 test-real: axe
-	$(BIN)/pytest tests/real tests/gram tests/web
+	$(BIN)/pytest --numprocesses 7 --dist loadscope tests/real tests/gram tests/web
 
 test-gram: venv
 	$(BIN)/pytest tests/gram

@@ -12,7 +12,7 @@ from statistics import median
 
 from grid_report import Row
 
-from tests.gram.gram_site import FORK, OUR_PROGRAMS, OURS, GramSite, configured, sh
+from tests.gram.gram_site import FORK, OUR_PROGRAMS, OURS, GramSite, configured, own_configuration, sh
 from tests.gram.seg_mode import collecting, read_events
 from tests.real.site import ACCOUNT
 
@@ -108,16 +108,17 @@ def _open_gram(programs: Path, folder: Path) -> Iterator[GramSite]:
     gram = GramSite(folder / "gram", programs, folder / "home")
     for own in (folder, gram.folder, gram.home):
         own.mkdir(mode=0o755)
-    try:
-        gram.run_script("start")
-        shutil.chown(gram.home, ACCOUNT, ACCOUNT)
-        gram.register("install", "--seg", "--state", str(gram.state))
-        yield gram
-    finally:
-        gram.run_script("stop")
-        gram.kill_ours(*OUR_PROGRAMS)
-        gram.kill_jobs(str(gram.home))
-        gram.register("uninstall")
+    with own_configuration():
+        try:
+            gram.run_script("start")
+            shutil.chown(gram.home, ACCOUNT, ACCOUNT)
+            gram.register("install", "--seg", "--state", str(gram.state))
+            yield gram
+        finally:
+            gram.run_script("stop")
+            gram.kill_ours(*OUR_PROGRAMS)
+            gram.kill_jobs(str(gram.home))
+            gram.register("uninstall")
 
 
 @contextmanager

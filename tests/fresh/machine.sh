@@ -17,7 +17,8 @@ skip() {
 
 find_mirror() {
     # shellcheck disable=SC2016  # apt's words
-    apt-get indextargets --format '$(REPO_URI) $(RELEASE)' 'Created-By: Packages' 'Component: main' |
+    # Not while another has apt update its lists.
+    flock /var/tmp apt-get indextargets --format '$(REPO_URI) $(RELEASE)' 'Created-By: Packages' 'Component: main' |
         awk '!debian && $1 ~ "/debian/?$" { debian = $1 } !other && $2 == "bookworm" { other = $1 }
             END { print debian ? debian : other }'
 }
@@ -104,7 +105,7 @@ start_machine() {
     [ "$(id -u)" = 0 ] || skip "only root makes a machine"
     unshare --mount --pid --fork true || skip "this machine makes no namespaces"
     command -v debootstrap >/dev/null ||
-        { apt-get -q update && apt-get -q -y --no-install-recommends install debootstrap; } >&2 ||
+        flock /var/tmp sh -c 'apt-get -q update && apt-get -q -y --no-install-recommends install debootstrap' >&2 ||
         skip "debootstrap is not here and cannot be installed"
     mirror=$(find_mirror) || true
     [ -n "$mirror" ] || skip "apt knows no mirror of Debian here"

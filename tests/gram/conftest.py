@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.gram.gram_site import OUR_PROGRAMS, GramSite, run_script
+from tests.gram.gram_site import OUR_PROGRAMS, GramSite, own_configuration
 from tests.gram.seg_mode import EVENTS
-from tests.real.site import ACCOUNT, install_package, open_ground
+from tests.real.site import ACCOUNT, installed_package, open_ground, run_system
 
 
 @pytest.fixture(scope="session")
@@ -19,9 +19,10 @@ def ground() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def programs(ground: Path) -> Path:
+def programs(testrun_uid: str) -> Iterator[Path]:
     """Our programs, installed."""
-    return install_package(ground)
+    with installed_package(testrun_uid) as folder:
+        yield folder
 
 
 @pytest.fixture(scope="session")
@@ -30,22 +31,23 @@ def gram(ground: Path, programs: Path) -> Iterator[GramSite]:
     site = GramSite(ground / "gram", programs, ground / "home")
     site.home.mkdir()
     site.folder.mkdir()
-    try:
-        site.run_script("start")
-        # The account is made where there was none.
-        shutil.chown(site.home, ACCOUNT, ACCOUNT)
-        site.register("install", "--poll", "--state", str(site.state))
-        yield site
-    finally:
-        site.run_script("stop")
-        site.kill_ours(*OUR_PROGRAMS)
-        site.kill_jobs(str(site.home))
-        site.register("uninstall")
-        # Days with events stay.
-        shutil.rmtree(EVENTS, ignore_errors=True)
+    with own_configuration():
+        try:
+            site.run_script("start")
+            # The account is made where there was none.
+            shutil.chown(site.home, ACCOUNT, ACCOUNT)
+            site.register("install", "--poll", "--state", str(site.state))
+            yield site
+        finally:
+            site.run_script("stop")
+            site.kill_ours(*OUR_PROGRAMS)
+            site.kill_jobs(str(site.home))
+            site.register("uninstall")
+            # Days with events stay.
+            shutil.rmtree(EVENTS, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
 def gram_packages(tmp_path_factory: pytest.TempPathFactory) -> None:
     """GRAM's own programs and Perl, installed if need be and possible; nothing of them runs yet."""
-    run_script("install", tmp_path_factory.mktemp("packages") / "gram")
+    run_system("gram", "install", tmp_path_factory.mktemp("packages") / "gram")

@@ -1,6 +1,7 @@
 """A real GRAM on this machine with our job manager beside GRAM's own, and an ordinary account's clients."""
 
 import contextlib
+import ctypes
 import os
 import pwd
 import re
@@ -15,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.real.site import ACCOUNT, SKIP, SYSTEMS, wait_until
+from tests.real.site import ACCOUNT, run_system, wait_until
+from tests.waiting import SECONDS
 
 OURS = "jobmanager-samgrid"
 FORK = "jobmanager-samgrid-test-fork"
@@ -28,9 +30,8 @@ OUR_PROGRAMS = (
     "samgrid-fork-starter",
 )
 CONFIGURATION = Path("/etc/samgrid/samgrid.toml")
-_MARK = "# written by a test\n"
-PATIENCE = 240
-"""Seconds for one client; a poll alone may take ten of them."""
+_CLONE_NEWNS = 0x20000
+"""Of unshare(2): mounts of its own; Python has it from 3.12 on only."""
 
 
 @dataclass(frozen=True)
@@ -69,20 +70,6 @@ def sh(script: str, *arguments: str) -> str:
     return f"(executable=/bin/sh)(arguments={words})"
 
 
-def run_script(verb: str, folder: Path) -> None:
-    """Install GRAM, or bring it up or down with this folder; pytest skips where it cannot be had."""
-    log = folder.with_name(f"gram-{verb}.log")
-    with open(log, "wb") as sink:
-        done = subprocess.run(
-            ["bash", str(SYSTEMS / "gram.sh"), verb, str(folder)],
-            stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, check=False, timeout=600,
-        )  # fmt: skip
-    words = log.read_text(errors="replace").strip().splitlines()[-3:]
-    if done.returncode == SKIP:
-        pytest.skip(" ".join(words))
-    assert done.returncode == 0, words
-
-
 @dataclass(frozen=True)
 class GramSite:
     """A gatekeeper, our programs, and the account's folder."""
@@ -105,7 +92,7 @@ class GramSite:
 
     def run_script(self, verb: str) -> None:
         """Bring GRAM up or down; pytest skips where it cannot be had."""
-        run_script(verb, self.folder)
+        run_system("gram", verb, self.folder)
 
     def register(self, *words: str) -> str:
         """What ``samgrid gram`` prints, run as root."""
@@ -130,15 +117,15 @@ class GramSite:
         """Where clients find a service."""
         return f"{self.environment()['GATEKEEPER']}/{service}"
 
-    def run(self, *command: str, stdin: bytes = b"", timeout: float = PATIENCE) -> Outcome:
+    def run(self, *command: str, stdin: bytes = b"") -> Outcome:
         """Run a command as the account."""
         with self.start(*command) as process:
             try:
-                stdout, stderr = process.communicate(stdin, timeout=timeout)
+                stdout, stderr = process.communicate(stdin, timeout=SECONDS)
             except subprocess.TimeoutExpired:
                 process.kill()
                 stdout, stderr = process.communicate()
-                pytest.fail(f"{shlex.join(command)}: not within {timeout:.0f} s: {stdout!r} {stderr!r}")
+                pytest.fail(f"{shlex.join(command)}: not within {SECONDS:.0f} s: {stdout!r} {stderr!r}")
         return Outcome(process.returncode, stdout, stderr)
 
     @contextlib.contextmanager
@@ -271,23 +258,33 @@ def kill_all(pids: Iterable[int]) -> None:
 
 
 @contextlib.contextmanager
-def configured(gram: GramSite, text: str) -> Iterator[None]:
-    """Have a site's configuration for a while, then the one before; in a file: GRAM hands on no variables of ours."""
-    before = CONFIGURATION.read_text() if CONFIGURATION.exists() else None
-    if before is not None and not before.startswith(_MARK):
-        pytest.skip(f"{CONFIGURATION} is this machine's own")
+def own_configuration() -> Iterator[None]:
+    """Have this process, and what it starts, see an empty ``/etc/samgrid`` that nobody else sees."""
+    if ctypes.CDLL(None).unshare(_CLONE_NEWNS) != 0:
+        pytest.skip("this machine makes no namespaces: what is configured for GRAM would be so for all")
     has_folder = CONFIGURATION.parent.exists()
-    gram.kill_ours(*OUR_PROGRAMS)
+    CONFIGURATION.parent.mkdir(exist_ok=True)
+    subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", str(CONFIGURATION.parent)], check=True)
+    CONFIGURATION.touch()
     try:
-        CONFIGURATION.parent.mkdir(exist_ok=True)
-        CONFIGURATION.write_text(_MARK + text)
         yield
     finally:
-        CONFIGURATION.unlink(missing_ok=True)
-        if before is not None:
-            CONFIGURATION.write_text(before)
-        if not has_folder and CONFIGURATION.parent.exists():
+        subprocess.run(["umount", "--lazy", str(CONFIGURATION.parent)], check=True)
+        if not has_folder:
             CONFIGURATION.parent.rmdir()
+
+
+@contextlib.contextmanager
+def configured(gram: GramSite, text: str) -> Iterator[None]:
+    """Have a site's configuration for a while, then the one before; in a file: GRAM hands on no variables of ours."""
+    before = CONFIGURATION.read_text()
+    gram.kill_ours(*OUR_PROGRAMS)
+    try:
+        CONFIGURATION.write_text(text)
+        yield
+    finally:
+        CONFIGURATION.write_text(before)
         gram.kill_ours(*OUR_PROGRAMS)
 
 

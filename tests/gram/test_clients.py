@@ -2,7 +2,7 @@
 
 import re
 
-from tests.gram.gram_site import FORK, OURS, PATIENCE, GramSite
+from tests.gram.gram_site import FORK, OURS, GramSite
 from tests.real.site import wait_until
 
 
@@ -26,7 +26,7 @@ def test_a_batch_job_is_submitted_asked_about_fetched_and_cleaned_up(gram: GramS
     submitted = gram.run("globus-job-submit", gram.contact(OURS), "/bin/sh", "-c", "echo out; echo err >&2")
     assert submitted.status == 0, submitted.words
     contact = submitted.text
-    wait_until(lambda: gram.run("globus-job-status", contact).text == "DONE", "the job is done", PATIENCE)
+    wait_until(lambda: gram.run("globus-job-status", contact).text == "DONE", "the job is done")
     # Which service fetches, by running a program of its own, is ours, too: the one of the port 2119 by default.
     fetch = ("globus-job-get-output", "-r", gram.contact(OURS))
     assert gram.run(*fetch, contact).stdout == b"out\n"
@@ -40,12 +40,12 @@ def test_a_cancelled_job_is_gone_with_all_its_local_jobs(gram: GramSite) -> None
     mark = gram.make_folder("cancelled")
     script = f"touch {mark}/$SAMGRID_INDEX; trap 'echo ended >>{mark}/ended; exit 1' TERM; sleep 300 & wait"
     contact = gram.run("globus-job-submit", gram.contact(OURS), "-count", "2", "/bin/sh", "-c", script).text
-    wait_until(lambda: len(list(mark.iterdir())) == 2, "both run", PATIENCE)
+    wait_until(lambda: len(list(mark.iterdir())) == 2, "both run")
     cancelled = gram.run("globus-job-cancel", "-force", contact)
     assert cancelled.status == 0, cancelled.words
     assert re.search(r"cancel", cancelled.text, re.IGNORECASE)
     job = gram.grid_job(contact)
-    wait_until(lambda: gram.query(job, "string(/jobs/grid-job/@state)") == "failed", "the grid job ends", PATIENCE)
+    wait_until(lambda: gram.query(job, "string(/jobs/grid-job/@state)") == "failed", "the grid job ends")
     assert (mark / "ended").read_text() == "ended\n" * 2
     assert gram.query(job, 'count(//local-job[@state="active" or @state="pending"])') == "0"
     # A second time it is no error, and changes nothing.

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.clients_of_gram import REQUESTS, render_globus_rsl, write_files
-from tests.gram.gram_site import FORK, OURS, PATIENCE, GramSite, Outcome, sh
+from tests.gram.gram_site import FORK, OURS, GramSite, Outcome, sh
 from tests.gram.test_problems import send_signal
 from tests.real.site import wait_until
+from tests.waiting import SECONDS
 
 GASS = "$(GRIDMANAGER_GASS_URL)"
 STDIO_UPDATE = "7"
@@ -107,11 +108,11 @@ def test_an_update_that_condor_g_spoils_does_the_job_no_harm(gram: GramSite) -> 
     rsl = render_request(folder, f"(samgrid_type=command)(arguments={go} {runs})")
     calls = len(gram.calls())
     with gram.start("globusrun", "-s", "-r", gram.contact(OURS), f"&{rsl}") as client:
-        wait_until(runs.exists, "it runs", PATIENCE)
+        wait_until(runs.exists, "it runs")
         (contact,) = set(re.findall(r" contact=(\S+)", "\n".join(gram.calls()[calls:])))
         assert send_signal(gram, contact, STDIO_UPDATE, "&(invalid=bad)")[0] == BAD_RSL
         go.touch()
-        _, words = client.communicate(timeout=PATIENCE)
+        _, words = client.communicate(timeout=SECONDS)
     assert client.returncode == 0, words
     assert runs.read_text() == "run\n"
     assert "1 of 1 local jobs succeeded" in (folder / "stdout").read_text()
@@ -125,7 +126,7 @@ def gass_server(gram: GramSite, name: str) -> Iterator[str]:
     rsl = f"{sh(script)}(environment=(URL $(GLOBUSRUN_GASS_URL)))"
     with gram.start("globusrun", "-s", "-r", gram.contact(FORK), f"&{rsl}"):
         try:
-            wait_until(lambda: file.exists() and file.read_text() != "", "the server has an address", PATIENCE)
+            wait_until(lambda: file.exists() and file.read_text() != "", "the server has an address")
             yield file.read_text().strip()
         finally:
             Path(f"{file}.over").touch()
@@ -139,7 +140,7 @@ def test_a_restart_with_another_gass_url_brings_outputs_there(gram: GramSite) ->
         rsl = render_request(folder, f"(samgrid_type=command)(arguments={go} {runs})", url=url)
         # It commits, which -b does not.
         with gram.start("globusrun", "-r", gram.contact(OURS), f"&{rsl}"):
-            wait_until(runs.exists, "it runs", PATIENCE)
+            wait_until(runs.exists, "it runs")
     (contact,) = set(re.findall(r" contact=(\S+)", "\n".join(gram.calls()[calls:])))
     # Not with -s, which adds variables of its own to the request: GRAM keeps one set of them, the new one.
     with gass_server(gram, "new-url") as url:
@@ -149,7 +150,7 @@ def test_a_restart_with_another_gass_url_brings_outputs_there(gram: GramSite) ->
             assert client.stdout is not None
             assert any(b"submission successful" in line for line in client.stdout), client.communicate()
             go.touch()
-            _, words = client.communicate(timeout=PATIENCE)
+            _, words = client.communicate(timeout=SECONDS)
     assert client.returncode == 0, words
     assert runs.read_text() == "run\n"
     assert "1 of 1 local jobs succeeded" in (folder / "stdout").read_text()

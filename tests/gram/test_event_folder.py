@@ -5,10 +5,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.gram.gram_site import OUR_PROGRAMS, OURS, PATIENCE, GramSite, sh
+from tests.gram.gram_site import OUR_PROGRAMS, OURS, GramSite, sh
 from tests.gram.seg_mode import EVENTS, give_events_to, in_seg_mode, read_events
 from tests.gram.test_problems import write_job
 from tests.real.site import ACCOUNT, wait_until
+from tests.waiting import SECONDS
 
 
 @pytest.fixture(scope="module")
@@ -31,19 +32,19 @@ def test_outputs_and_exit_codes_come_without_a_poll(seg: GramSite) -> None:
 def test_what_was_missed_while_no_monitor_ran_is_told_by_the_next(seg: GramSite) -> None:
     folder, request = write_job(seg, "folder-monitor")
     with seg.start("globusrun", "-s", "-r", seg.contact(OURS), f"&{request}") as client:
-        wait_until((folder / "runs").exists, "it runs", PATIENCE)
+        wait_until((folder / "runs").exists, "it runs")
         assert seg.kill_ours("samgrid-monitor") == 1
         (folder / "go").touch()
         seg.samgrid("status")
-        _, words = client.communicate(timeout=PATIENCE)
+        _, words = client.communicate(timeout=SECONDS)
     assert client.returncode == 0, words
     assert (folder / "out").read_text() == "over\n"
 
 
 def test_the_end_of_a_cancelled_job_is_told_so_that_gram_asks_why(seg: GramSite) -> None:
     contact = seg.submit(OURS, sh("sleep 600"))
-    wait_until(lambda: seg.grid_job(contact) != "", "it has its id", PATIENCE)
+    wait_until(lambda: seg.grid_job(contact) != "", "it has its id")
     job = seg.grid_job(contact)
     assert seg.run("globusrun", "-k", contact).status == 0
-    wait_until(lambda: f";{job};8;" in read_events(), "its end is told", PATIENCE)
+    wait_until(lambda: f";{job};8;" in read_events(), "its end is told")
     assert seg.count_ours(*OUR_PROGRAMS) > 0

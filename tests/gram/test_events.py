@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.gram.gram_site import FORK, OURS, PATIENCE, GramSite, Outcome, sh
+from tests.gram.gram_site import FORK, OURS, GramSite, Outcome, sh
 from tests.gram.seg_mode import EVENTS, collecting, in_seg_mode, read_events
 from tests.gram.test_problems import USER_CANCELLED, restarted, write_job
 from tests.real.site import ACCOUNT, wait_until
+from tests.waiting import SECONDS
 
 COMMAND = "(samgrid_type=command)"
 
@@ -69,7 +70,7 @@ def test_the_exit_code_is_in_the_last_event(seg: GramSite, rsl: str, code: int) 
     contact = seg.submit(OURS, rsl)
     wait_until(lambda: seg.grid_job(contact) != "", "it has its id")
     job = seg.grid_job(contact)
-    wait_until(lambda: f";{job};8;" in read_events(), "its end is told", PATIENCE)
+    wait_until(lambda: f";{job};8;" in read_events(), "its end is told")
     states = re.findall(rf"^001;[0-9]+;{job};([0-9]+);([0-9]+)$", read_events(), re.MULTILINE)
     assert states[-1] == ("8", str(code))
     assert next(state for state, _ in states if state != "1") == "2"
@@ -110,10 +111,10 @@ def test_no_poll_is_needed(seg: GramSite, outcomes: dict[str, Outcome]) -> None:
 def test_the_end_of_a_cancelled_job_is_told_so_that_gram_asks_why(seg: GramSite) -> None:
     folder, request = write_job(seg, "seg-cancelled")
     contact = seg.submit(OURS, request)
-    wait_until((folder / "runs").exists, "it runs", PATIENCE)
+    wait_until((folder / "runs").exists, "it runs")
     job = seg.grid_job(contact)
     assert seg.run("globusrun", "-k", contact).status == 0
-    wait_until(lambda: f";{job};8;1" in read_events(), "its end is told", PATIENCE)
+    wait_until(lambda: f";{job};8;1" in read_events(), "its end is told")
 
 
 @pytest.mark.parametrize("by_gram", [True, False], ids=["through GRAM", "by its owner"])
@@ -123,14 +124,14 @@ def test_no_script_takes_a_cancelled_job_for_done(seg: GramSite, by_gram: bool, 
     calls = len(seg.calls())
     rsl = sh(f"echo out; echo run >>{folder}/runs; sleep 600")
     with seg.start("globusrun", *options, "-r", seg.contact(OURS), f"&{rsl}") as client:
-        wait_until((folder / "runs").exists, "it runs", PATIENCE)
+        wait_until((folder / "runs").exists, "it runs")
         (line,) = [line for line in seg.calls()[calls:] if "answer=JOB_ID:" in line]
         contact = line.split(" contact=")[1].split()[0]
         if by_gram:
             assert seg.run("globusrun", "-k", contact).status == 0
         else:
             seg.samgrid("cancel", seg.grid_job(contact))
-        stdout, words = client.communicate(timeout=PATIENCE)
+        stdout, words = client.communicate(timeout=SECONDS)
     assert client.returncode == USER_CANCELLED, words
     assert by_gram or not options or stdout == b"out\n"
 
@@ -147,25 +148,25 @@ def test_no_script_takes_a_failure_for_done_where_nothing_is_brought_back(seg: G
 def test_a_killed_job_manager_hears_of_an_end_that_came_meanwhile(seg: GramSite) -> None:
     folder, request = write_job(seg, "seg-manager")
     contact = seg.submit(OURS, request)
-    wait_until((folder / "runs").exists, "it runs", PATIENCE)
+    wait_until((folder / "runs").exists, "it runs")
     job = seg.grid_job(contact)
     assert seg.kill_job_managers() == 1
     (folder / "go").touch()
-    wait_until(lambda: f";{job};8;" in read_events(), "its end is told", PATIENCE)
+    wait_until(lambda: f";{job};8;" in read_events(), "its end is told")
     with restarted(seg, contact):
-        wait_until(lambda: (folder / "out").exists() and (folder / "out").read_text() == "over\n", "output", PATIENCE)
+        wait_until(lambda: (folder / "out").exists() and (folder / "out").read_text() == "over\n", "output")
     assert (folder / "runs").read_text() == "run\n"
 
 
 def test_a_killed_monitor_tells_what_it_has_missed(seg: GramSite) -> None:
     folder, request = write_job(seg, "seg-monitor")
     with seg.start("globusrun", "-s", "-r", seg.contact(OURS), f"&{request}") as client:
-        wait_until((folder / "runs").exists, "it runs", PATIENCE)
+        wait_until((folder / "runs").exists, "it runs")
         assert seg.kill_ours("samgrid-monitor") == 1
         (folder / "go").touch()
         time.sleep(2)
         seg.samgrid("status")
-        _, words = client.communicate(timeout=PATIENCE)
+        _, words = client.communicate(timeout=SECONDS)
     assert client.returncode == 0, words
     assert (folder / "out").read_text() == "over\n"
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from batch_adapters.states import State
-from tests.gram.gram_site import OUR_PROGRAMS, OURS, PATIENCE, GramSite, sh
+from tests.gram.gram_site import OUR_PROGRAMS, OURS, GramSite, sh
 from tests.real.site import wait_until
+from tests.waiting import SECONDS
 
 SENDER = Path(__file__).with_name("send_signal.py")
 SIGNALLING_JOB = 107
@@ -38,16 +39,16 @@ def test_a_killed_job_manager_goes_on_with_the_same_grid_job(gram: GramSite, pha
     folder, request = write_job(gram, phase)
     contact = gram.submit(OURS, request)
     if phase != "after-submit":
-        wait_until((folder / "runs").exists, "it runs", PATIENCE)
-        wait_until(lambda: gram.grid_job(contact) != "", "it has its answer", PATIENCE)
+        wait_until((folder / "runs").exists, "it runs")
+        wait_until(lambda: gram.grid_job(contact) != "", "it has its answer")
     if phase == "after-the-end":
         (folder / "go").touch()
         job = gram.grid_job(contact)
-        wait_until(lambda: gram.query(job, "string(/jobs/grid-job/@state)") == "done", "it is done", PATIENCE)
+        wait_until(lambda: gram.query(job, "string(/jobs/grid-job/@state)") == "done", "it is done")
     assert gram.kill_job_managers() == 1
     (folder / "go").touch()
     with restarted(gram, contact):
-        wait_until(lambda: (folder / "out").exists() and (folder / "out").read_text() == "over\n", "output", PATIENCE)
+        wait_until(lambda: (folder / "out").exists() and (folder / "out").read_text() == "over\n", "output")
     assert (folder / "runs").read_text() == "run\n"
     uniqid = ".".join(contact.rstrip("/").split("/")[-2:])
     assert gram.samgrid("query", f'count(//grid-job[gram/@uniqid="{uniqid}"])') == "1"
@@ -56,15 +57,15 @@ def test_a_killed_job_manager_goes_on_with_the_same_grid_job(gram: GramSite, pha
 def test_after_a_power_cut_the_job_is_known_to_have_run_once(gram: GramSite) -> None:
     folder, request = write_job(gram, "power-cut")
     contact = gram.submit(OURS, request)
-    wait_until((folder / "runs").exists, "it runs", PATIENCE)
+    wait_until((folder / "runs").exists, "it runs")
     gram.kill_job_managers()
     gram.kill_ours(*OUR_PROGRAMS, "samgrid-gram")
     gram.kill_jobs(str(folder))
     job = gram.grid_job(contact)
     with restarted(gram, contact):
-        wait_until(lambda: gram.query(job, "string(/jobs/grid-job/@state)") in ("done", "failed"), "an end", PATIENCE)
+        wait_until(lambda: gram.query(job, "string(/jobs/grid-job/@state)") in ("done", "failed"), "an end")
         assert (folder / "runs").read_text() == "run\n"
-        wait_until(lambda: gram.status(contact) in ("DONE", "FAILED"), "GRAM knows the end", PATIENCE)
+        wait_until(lambda: gram.status(contact) in ("DONE", "FAILED"), "GRAM knows the end")
 
 
 def test_two_services_of_one_type_are_one_job_manager(gram: GramSite) -> None:
@@ -83,7 +84,7 @@ def test_a_submit_that_is_killed_is_taken_up_once(gram: GramSite, delay: float) 
         wait_until(lambda: gram.count_ours("samgrid-gram") > 0, "the submit has begun")
         time.sleep(delay)
         killed = gram.kill_ours("samgrid-gram")
-        _, words = client.communicate(timeout=PATIENCE)
+        _, words = client.communicate(timeout=SECONDS)
     assert killed or delay
     assert client.returncode == 0, words
     assert (folder / "runs").read_text() == "run\n"
@@ -105,22 +106,21 @@ def test_a_job_manager_that_is_killed_during_submit_submits_the_same_grid_job_ag
         assert gram.kill_job_managers() > 0
     # Whoever comes next starts a job manager, which goes on with what it finds.
     assert gram.globusrun(OURS, sh("true")).status == 0
-    wait_until(lambda: (folder / "out").exists() and (folder / "out").read_text() == "over\n", "output", PATIENCE)
+    wait_until(lambda: (folder / "out").exists() and (folder / "out").read_text() == "over\n", "output")
     assert (folder / "runs").read_text() == "run\n"
 
 
 def test_our_processes_are_killed_again_and_again(gram: GramSite) -> None:
     folder, request = write_job(gram, "ours-killed")
     with gram.start("globusrun", "-s", "-r", gram.contact(OURS), f"&{request}") as client:
-        wait_until((folder / "runs").exists, "it runs", PATIENCE)
+        wait_until((folder / "runs").exists, "it runs")
         for _ in range(3):
             wait_until(
                 lambda: gram.kill_ours("samgrid-monitor", "samgrid-worker", "samgrid-scheduler-event-generator") > 0,
                 "one of ours works",
-                PATIENCE,
             )
         (folder / "go").touch()
-        _, words = client.communicate(timeout=PATIENCE)
+        _, words = client.communicate(timeout=SECONDS)
     assert client.returncode == 0, words
     assert (folder / "runs").read_text() == "run\n"
     assert (folder / "out").read_text() == "over\n"
@@ -140,24 +140,24 @@ def test_a_request_in_two_phases_is_submitted_once(gram: GramSite) -> None:
 def test_signals_suspend_and_resume_and_what_fork_does_not_do_is_refused(gram: GramSite) -> None:
     folder, request = write_job(gram, "signals")
     contact = gram.submit(OURS, request)
-    wait_until((folder / "runs").exists, "it runs", PATIENCE)
+    wait_until((folder / "runs").exists, "it runs")
     job = gram.grid_job(contact)
     assert send_signal(gram, contact, "2") == (0, State.SUSPENDED.value, 0)
     (folder / "go").touch()
-    wait_until(lambda: gram.status(contact) == "SUSPENDED", "GRAM's poll says so, too", PATIENCE)
+    wait_until(lambda: gram.status(contact) == "SUSPENDED", "GRAM's poll says so, too")
     assert gram.query(job, "string(//local-job/@state)") == "suspended"
     assert send_signal(gram, contact, "4", "1")[0] == SIGNALLING_JOB
     assert send_signal(gram, contact, "3") == (0, State.ACTIVE.value, 0)
-    wait_until(lambda: (folder / "out").exists() and (folder / "out").read_text() == "over\n", "output", PATIENCE)
+    wait_until(lambda: (folder / "out").exists() and (folder / "out").read_text() == "over\n", "output")
 
 
 def test_a_signal_can_cancel(gram: GramSite) -> None:
     folder, request = write_job(gram, "signal-cancel")
     contact = gram.submit(OURS, request)
-    wait_until((folder / "runs").exists, "it runs", PATIENCE)
+    wait_until((folder / "runs").exists, "it runs")
     job = gram.grid_job(contact)
     assert send_signal(gram, contact, "1") == (0, State.FAILED.value, USER_CANCELLED)
-    wait_until(lambda: gram.query(job, "string(/jobs/grid-job/@state)") == "failed", "it ends", PATIENCE)
+    wait_until(lambda: gram.query(job, "string(/jobs/grid-job/@state)") == "failed", "it ends")
     assert (folder / "runs").read_text() == "run\n"
 
 
@@ -175,7 +175,7 @@ def test_the_client_can_cancel_at_once(gram: GramSite) -> None:
     assert killed.status == 0, killed.words
     uniqid = ".".join(contact.rstrip("/").split("/")[-2:])
     find = f'string(//grid-job[gram/@uniqid="{uniqid}"]/@state)'
-    wait_until(lambda: gram.samgrid("query", find) in ("failed", ""), "the grid job ends", PATIENCE)
+    wait_until(lambda: gram.samgrid("query", find) in ("failed", ""), "the grid job ends")
     (folder / "go").touch()
 
 
@@ -197,7 +197,7 @@ def test_what_stays_running_has_nothing_of_its_caller(gram: GramSite) -> None:
     folder, request = write_job(gram, "left-running")
     gram.kill_ours(*OUR_PROGRAMS)
     contact = gram.submit(OURS, request)
-    wait_until((folder / "runs").exists, "it runs", PATIENCE)
+    wait_until((folder / "runs").exists, "it runs")
     stay = [pid for pid, _ in gram.find_ours(*OUR_PROGRAMS)]
     assert len(stay) >= 3
     for pid in stay:
@@ -208,7 +208,7 @@ def test_what_stays_running_has_nothing_of_its_caller(gram: GramSite) -> None:
         assert not [file for file in files if file.startswith(("/tmp/", str(gram.folder), "/var/lib/globus"))]
     (folder / "go").touch()
     job = gram.grid_job(contact)
-    wait_until(lambda: gram.query(job, "string(/jobs/grid-job/@state)") == "done", "it is done", PATIENCE)
+    wait_until(lambda: gram.query(job, "string(/jobs/grid-job/@state)") == "done", "it is done")
 
 
 def test_each_call_is_one_line_of_the_log(gram: GramSite) -> None:

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from batch_adapters.states import State
-from tests.gram.gram_site import FORK, OURS, PATIENCE, GramSite, Outcome, configured, sh, without_details
+from tests.gram.gram_site import FORK, OURS, GramSite, Outcome, configured, sh, without_details
 from tests.gram.seg_mode import collecting, in_seg_mode, read_events
 from tests.gram.test_problems import SIGNALLING_JOB, send_signal, write_job
 from tests.real.site import ROOT, Site, wait_until
+from tests.waiting import SECONDS
 
 SLURM_CONFIGURATION = Path("/etc/slurm/slurm.conf")
 SAME = {
@@ -79,22 +80,20 @@ def test_the_demo_runs_on_slurm(slurm: GramSite) -> None:
 
 
 def wait_for_state(slurm: GramSite, job: str, *states: str) -> None:
-    wait_until(
-        lambda: slurm.query(job, "string(/jobs/grid-job/@state)") in states, f"{job} is {' or '.join(states)}", PATIENCE
-    )
+    wait_until(lambda: slurm.query(job, "string(/jobs/grid-job/@state)") in states, f"{job} is {' or '.join(states)}")
 
 
 def wait_for_empty_queue(slurm: GramSite) -> None:
-    wait_until(lambda: slurm.run("squeue", "-h") == Outcome(0, b"", b""), "the queue is empty", PATIENCE)
+    wait_until(lambda: slurm.run("squeue", "-h") == Outcome(0, b"", b""), "the queue is empty")
 
 
 def test_a_cancel_during_submission_twice_empties_the_queue(slurm: GramSite) -> None:
     # Three arrays; held, because a hundred that run are a load of their own. None of them is killed on its way: Slurm
-    # would be asked for it for 300 s, longer than we wait.
+    # would be asked for it for 300 s.
     contact = slurm.submit(OURS, "(samgrid_type=command)(count=2500)(batch_options=--hold)" + sh("true"))
-    wait_until(lambda: slurm.grid_job(contact) != "", "it has its answer", PATIENCE)
+    wait_until(lambda: slurm.grid_job(contact) != "", "it has its answer")
     job = slurm.grid_job(contact)
-    wait_until(lambda: slurm.query(job, "count(//local-job[@token])") != "0", "it is being submitted", PATIENCE)
+    wait_until(lambda: slurm.query(job, "count(//local-job[@token])") != "0", "it is being submitted")
     assert slurm.run("globusrun", "-k", contact).status == 0
     # GRAM knows the job no more, or as one that has failed.
     slurm.run("globusrun", "-k", contact)
@@ -106,7 +105,7 @@ def test_a_cancel_during_submission_twice_empties_the_queue(slurm: GramSite) -> 
 def test_a_cancel_while_slurm_is_down_is_told_at_once_and_done_later(slurm: GramSite, cluster: Site) -> None:
     folder, request = write_job(slurm, "slurm-down")
     contact = slurm.submit(OURS, request)
-    wait_until((folder / "runs").exists, "it runs", PATIENCE)
+    wait_until((folder / "runs").exists, "it runs")
     job = slurm.grid_job(contact)
     wait_for_state(slurm, job, "active")
     try:
@@ -131,7 +130,7 @@ def stop_controller(slurm: GramSite, cluster: Site) -> None:
 def test_a_signal_suspends_and_another_resumes(slurm: GramSite) -> None:
     folder, request = write_job(slurm, "slurm-signals")
     with slurm.start("globusrun", "-s", "-r", slurm.contact(OURS), f"&{request}") as client:
-        wait_until((folder / "runs").exists, "it runs", PATIENCE)
+        wait_until((folder / "runs").exists, "it runs")
         job = slurm.samgrid("query", "string((//grid-job[@state='active'])[last()]/@id)").strip()
         contact = slurm.query(job, "string(//gram/@contact)")
         assert send_signal(slurm, contact, "2") == (0, State.SUSPENDED.value, 0)
@@ -142,7 +141,7 @@ def test_a_signal_suspends_and_another_resumes(slurm: GramSite) -> None:
         assert send_signal(slurm, contact, "3") == (0, State.ACTIVE.value, 0)
         wait_for_state(slurm, job, "active")
         (folder / "go").touch()
-        _, words = client.communicate(timeout=PATIENCE)
+        _, words = client.communicate(timeout=SECONDS)
     assert client.returncode == 0, words
     assert slurm.query(job, "string(//local-job/@state)") == "done"
 
@@ -150,13 +149,13 @@ def test_a_signal_suspends_and_another_resumes(slurm: GramSite) -> None:
 def test_gram_hears_of_ends_on_slurm_by_events(slurm: GramSite, ground: Path) -> None:
     with collecting(ground / "slurm-collector") as text, in_seg_mode(slurm, IN_SLURM + text):
         contact = slurm.submit(OURS, sh('exit "$((SAMGRID_INDEX - 1))"') + "(count=8)")
-        wait_until(lambda: slurm.grid_job(contact) != "", "it has its id", PATIENCE)
+        wait_until(lambda: slurm.grid_job(contact) != "", "it has its id")
         job = slurm.grid_job(contact)
-        wait_until(lambda: f";{job};8;1\n" in read_events(), "its end is told with its exit code", PATIENCE)
+        wait_until(lambda: f";{job};8;1\n" in read_events(), "its end is told with its exit code")
         done = slurm.globusrun(OURS, sh("echo out"))
         assert (done.status, done.stdout) == (0, b"out\n"), done.words
         contact = slurm.submit(OURS, sh("sleep 600"))
-        wait_until(lambda: slurm.grid_job(contact) != "", "it has its id", PATIENCE)
+        wait_until(lambda: slurm.grid_job(contact) != "", "it has its id")
         job = slurm.grid_job(contact)
         assert slurm.run("globusrun", "-k", contact).status == 0
-        wait_until(lambda: f";{job};8;" in read_events(), "its cancel is told", PATIENCE)
+        wait_until(lambda: f";{job};8;" in read_events(), "its cancel is told")

@@ -1,16 +1,32 @@
-"""The real batch systems, one after another; each part that cannot be had here is skipped with its reason."""
+"""The real batch systems, each in one worker of pytest; what cannot be had here is skipped with its reason."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
-from tests.real.site import SYSTEMS, Site, install_package, open_ground
+from tests.real.site import SYSTEMS, Site, installed_package, open_ground
 
 FAST = {
     "SAMGRID_MONITOR_RECONCILE_INTERVAL": "5",
     "SAMGRID_MONITOR_IDLE_TIME": "5",
 }
+
+
+class OneWorkerForEachSystem(LoadScopeScheduling):
+    """Deals out by batch system, and GRAM, what needs one; the other tests by module."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        system = re.search(r"^tests/real/.*\[(\w+)\]$|^tests/(gram)/(?!test_(audit|module|validation_file)\.)", nodeid)
+        return system[1] or system[2] if system else super()._split_scope(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneWorkerForEachSystem:
+    """Have pytest-xdist use it: its own groups, by marks, are lost with pytest 9.2."""
+    return OneWorkerForEachSystem(config, log)
 
 
 def write_configuration(ground: Path, name: str, script: str) -> Path:
@@ -32,9 +48,10 @@ def ground() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def programs(ground: Path) -> Path:
+def programs(testrun_uid: str) -> Iterator[Path]:
     """Our programs, installed."""
-    return install_package(ground)
+    with installed_package(testrun_uid) as folder:
+        yield folder
 
 
 @pytest.fixture(scope="session", params=["slurm", "sge", "condor", "torque"])

@@ -1,16 +1,19 @@
 """A site for the tests: a real batch system on this machine, our package, and an ordinary account to use both."""
 
+import fcntl
 import os
 import pwd
 import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.waiting import SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 SYSTEMS = ROOT / "tests" / "integration" / "systems"
@@ -21,11 +24,11 @@ PYTHON = "/usr/bin/python3"
 """The system's own: the account must be able to run it, and so must its jobs."""
 
 
-def wait_until(is_so: Callable[[], bool], what: str, seconds: float = 120) -> None:
+def wait_until(is_so: Callable[[], bool], what: str) -> None:
     """Look a few times a second: each look is a process, and the batch system needs the processor, too."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + SECONDS
     while not is_so():
-        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
+        assert time.monotonic() < deadline, f"not within {SECONDS:.0f} s: {what}"
         time.sleep(0.3)
 
 
@@ -40,8 +43,35 @@ def open_ground(name: str) -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def install_package(folder: Path) -> Path:
-    """Install this project as a site would, where every account can run it; its folder of programs."""
+@contextmanager
+def _locked(folder: Path, kind: int) -> Iterator[int]:
+    """A lock of flock(2) on a folder, which ends with the block; yields its descriptor."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, kind)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def installed_package(run: str) -> Iterator[Path]:
+    """The folder of our programs, which the workers of one run of pytest share; the last to leave removes it."""
+    folder = Path("/var/tmp") / f"samgrid-programs.{run}"
+    with ExitStack() as stack:
+        with _locked(ROOT, fcntl.LOCK_EX):
+            folder.mkdir(mode=0o755, exist_ok=True)
+            users = stack.enter_context(_locked(folder, fcntl.LOCK_SH))
+            if not (folder / "venv").exists():
+                install_package(folder)
+        yield folder / "venv" / "bin"
+        with _locked(ROOT, fcntl.LOCK_EX), suppress(BlockingIOError):
+            fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def install_package(folder: Path) -> None:
+    """Install this project as a site would, where every account can run it."""
     virtual = folder / "venv"
     source = folder / "source"
     subprocess.run([PYTHON, "-m", "venv", str(virtual)], check=True)
@@ -49,7 +79,21 @@ def install_package(folder: Path) -> Path:
     shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(".venv", ".git", ".*_cache", "build", "*.egg-info"))
     install = ("install", "--quiet", "--disable-pip-version-check", "--only-binary", "pythia8mc")
     subprocess.run([str(virtual / "bin" / "pip"), *install, f"{source}[pythia]"], check=True)
-    return virtual / "bin"
+
+
+def run_system(script: str, verb: str, folder: Path) -> None:
+    """Run the program that brings a system up or down in a folder; pytest skips where it cannot be had."""
+    # Output into a file: what stays running would keep a pipe open.
+    log = folder.with_name(f"{script}-{verb}.log")
+    with open(log, "wb") as sink:
+        done = subprocess.run(
+            ["bash", str(SYSTEMS / f"{script}.sh"), verb, str(folder)],
+            stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, check=False,
+        )  # fmt: skip
+    words = log.read_text(errors="replace").strip().splitlines()[-3:]
+    if done.returncode == SKIP:
+        pytest.skip(" ".join(words))
+    assert done.returncode == 0, words
 
 
 @dataclass(frozen=True)
@@ -66,17 +110,7 @@ class Site:
 
     def run_script(self, verb: str) -> None:
         """Bring the batch system up or down, halt or resume its central daemon, or rotate its log."""
-        # Output into a file: what stays running would keep a pipe open.
-        log = self.folder.parent / f"{self.script}-{verb}.log"
-        with open(log, "wb") as sink:
-            done = subprocess.run(
-                ["bash", str(SYSTEMS / f"{self.script}.sh"), verb, str(self.folder)],
-                stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, check=False, timeout=600,
-            )  # fmt: skip
-        words = log.read_text(errors="replace").strip().splitlines()[-3:]
-        if done.returncode == SKIP:
-            pytest.skip(" ".join(words))
-        assert done.returncode == 0, words
+        run_system(self.script, verb, self.folder)
 
     @property
     def home(self) -> Path:
@@ -104,17 +138,17 @@ class Site:
             own[name] = f"{self.programs}:{value}" if name == "PATH" else value
         return own
 
-    def run(self, *command: str, stdin: str = "", timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    def run(self, *command: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         """Run a command as the account."""
         account = pwd.getpwnam(ACCOUNT)
         return subprocess.run(
-            command, input=stdin, capture_output=True, text=True, timeout=timeout, check=False, cwd=self.home,
+            command, input=stdin, capture_output=True, text=True, timeout=SECONDS, check=False, cwd=self.home,
             env=self.environment(), user=account.pw_uid, group=account.pw_gid, extra_groups=[],
         )  # fmt: skip
 
-    def samgrid(self, *words: str, stdin: str = "", timeout: float = 120) -> str:
+    def samgrid(self, *words: str, stdin: str = "") -> str:
         """What ``samgrid`` prints, run as the account."""
-        done = self.run("samgrid", *words, stdin=stdin, timeout=timeout)
+        done = self.run("samgrid", *words, stdin=stdin)
         assert done.returncode == 0, (words, done.stdout[-2000:], done.stderr[-2000:])
         return done.stdout
 
@@ -136,15 +170,13 @@ class Site:
         """How many of its local jobs are in a state."""
         return int(self.query(job, f'count(//local-job[@state="{state}"])'))
 
-    def wait_for(self, job: str, *states: str, seconds: float = 240) -> None:
+    def wait_for(self, job: str, *states: str) -> None:
         """Wait for one of the states of the grid job."""
-        wait_until(
-            lambda: self.state(job) in states, f"{self.name}: grid job {job} {states}: {self.state(job)}", seconds
-        )
+        wait_until(lambda: self.state(job) in states, f"{self.name}: grid job {job} {states}")
 
-    def wait_for_local_jobs(self, job: str, state: str, count: int, seconds: float = 120) -> None:
+    def wait_for_local_jobs(self, job: str, state: str, count: int) -> None:
         """Wait until that many local jobs are in a state."""
-        wait_until(lambda: self.count(job, state) >= count, f"{self.name}: {count} local jobs {state}", seconds)
+        wait_until(lambda: self.count(job, state) >= count, f"{self.name}: {count} local jobs {state}")
 
     def local_ids(self, job: str) -> list[str]:
         """The batch system's ids of a grid job's local jobs, in order."""

@@ -33,7 +33,7 @@ def test_what_is_held_is_shown_and_goes_on_by_the_command_that_is_told(site: Sit
     wait_until(lambda: site.query(job, shown) == "", f"{site.name}: it goes on")
     assert f"{reason}: {told[1]}" in site.samgrid("log", job)
     site.samgrid("cancel", job)
-    site.wait_for(job, "failed", seconds=400)
+    site.wait_for(job, "failed")
     assert re.search(
         r"cancelled by griduser\n.*local jobs: 2 cancelled \(cancelled by us\)", site.samgrid("log", job), re.DOTALL
     )

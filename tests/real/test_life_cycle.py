@@ -80,13 +80,13 @@ def test_nothing_is_lost_while_the_daemon_is_down(site: Site) -> None:
     site.run_script("halt")
     try:
         waiting = site.submit("echo late", 3)
-        wait_until(lambda: "problem" in site.samgrid("status", waiting), "problem is told", 90)
+        wait_until(lambda: "problem" in site.samgrid("status", waiting), "problem is told")
         assert site.state(job) not in ("done", "failed") or site.count(job, "done") == 4
         assert site.count(waiting, "failed") == 0
     finally:
         site.run_script("resume")
-    site.wait_for(job, "done", seconds=300)
-    site.wait_for(waiting, "done", seconds=400)
+    site.wait_for(job, "done")
+    site.wait_for(waiting, "done")
     assert len(set(site.local_ids(waiting))) == 3
 
 
@@ -138,7 +138,7 @@ def test_explain_shows_what_was_seen(site: Site) -> None:
 
 def test_the_pythia_demo_runs(site: Site) -> None:
     job = site.samgrid("submit", "-", stdin=DEMO.read_text()).strip()
-    site.wait_for(job, "done", seconds=400)
+    site.wait_for(job, "done")
     facts = site.samgrid("status", job)
     assert "events" in facts
     assert json.loads(site.samgrid("status", "--format", "json", job))[0]["counts"] == {"done": 8}

@@ -64,6 +64,6 @@ def test_a_row_of_a_table_is_seen_at_work_by_who_looks_on(site: Site) -> None:
     job = site.samgrid("submit", "-", stdin=words).strip()
     # The local jobs end only if what they print is seen while they run.
     look = f'while read -r line; do echo "$line"; [ "$line" != "begun 91" ] || : >{seen}; done'
-    printed = site.run("sh", "-c", f"samgrid log -f {job}/2 | {look}", timeout=240).stdout.splitlines()
+    printed = site.run("sh", "-c", f"samgrid log -f {job}/2 | {look}").stdout.splitlines()
     assert [line for line in printed if line.startswith(("begun", "over"))] == ["begun 91", "over Z"]
     site.wait_for(job, "done")

@@ -25,7 +25,7 @@ def test_what_we_cancel_was_cancelled_by_us(site: Site) -> None:
     job = site.submit(SCRIPT, 30)
     site.wait_for_local_jobs(job, "active", 2)
     site.samgrid("cancel", job)
-    site.wait_for(job, "failed", seconds=400)
+    site.wait_for(job, "failed")
     assert outcomes(site, job) == {"cancelled cancelled-by-us": 30}
     assert site.query(job, "string(/jobs/grid-job/@outcome)") == "cancelled"
 
@@ -37,7 +37,7 @@ def test_what_somebody_deletes_was_cancelled_outside(site: Site) -> None:
     site.wait_for_local_jobs(job, "active", 2)
     for local_id in site.local_ids(job):
         assert site.run(*DELETE[site.name], local_id).returncode == 0
-    site.wait_for(job, "failed", seconds=400)
+    site.wait_for(job, "failed")
     assert outcomes(site, job) == {"cancelled cancelled-outside": 2}
     assert site.query(job, "string(/jobs/grid-job/@outcome)") == "failed"
 
@@ -59,5 +59,5 @@ def test_what_runs_too_long_has_failed_for_that(site: Site) -> None:
     if site.name == "torque":
         pytest.skip("its commands are Slurm's, in whose history a time limit is not told")
     job = site.submit(SCRIPT, 3, "(max_wall_time=1)")
-    site.wait_for(job, "failed", seconds=600)
+    site.wait_for(job, "failed")
     assert outcomes(site, job) == {"failed time-limit": 3}

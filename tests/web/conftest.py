@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from tests.real.site import SYSTEMS
 from tests.samgrid import Samgrid
 from tests.serving import Serving, serving
 
@@ -22,10 +23,8 @@ FLAGS = [
 def find_chromium() -> str | None:
     """Debian's Chromium, installed if need be and possible."""
     if not shutil.which("chromium") and os.geteuid() == 0 and shutil.which("apt-get"):
-        # Several workers of pytest may want it at once: the second waits for the first.
-        install = ["install", "--yes", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=300", "chromium"]
-        for command in (["update"], install):
-            subprocess.run(["apt-get", "--quiet", *command], check=False, stdout=subprocess.DEVNULL, timeout=600)
+        install = [str(SYSTEMS / "prepare.sh"), "--no-install-recommends", "chromium"]
+        subprocess.run(install, check=False, stdout=subprocess.DEVNULL, timeout=600)
     return shutil.which("chromium")
 
 

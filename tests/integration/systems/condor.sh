@@ -19,11 +19,11 @@ start:/* | stop:/* | halt:/* | resume:/* | rotate:/*) dir=${2%/} ;;
 esac
 export CONDOR_CONFIG=$dir/condor_config
 PATH=$dir/bin:$PATH
+prepare=$(dirname "$0")/prepare.sh
 
 install_patchelf() {
     command -v patchelf >/dev/null && return
-    export DEBIAN_FRONTEND=noninteractive
-    { apt-get -q update && apt-get -q -y -o DPkg::Lock::Timeout=300 install patchelf; } >"$dir/patchelf.out" 2>&1 ||
+    "$prepare" patchelf >"$dir/patchelf.out" 2>&1 ||
         skip "patchelf cannot be installed: $(tail -n 1 "$dir/patchelf.out")"
 }
 
@@ -161,13 +161,10 @@ ENVIRONMENT
 
 # Daemons are known by the program they run, jobs by the folder they were started in: none but ours.
 list_processes() {
-    local process
-    for process in /proc/[0-9]*; do
-        case $(readlink "$process/exe" || true) in
-        "$dir"/software/*/condor_*) echo "${process#/proc/}" ;;
-        *) grep -qzs "^_CONDOR_SCRATCH_DIR=$dir/" "$process/environ" && echo "${process#/proc/}" ;;
-        esac
-    done 2>/dev/null || true
+    {
+        find /proc/[0-9]*/exe -maxdepth 0 -lname "$dir/software/*/condor_*"
+        grep -lzs "^_CONDOR_SCRATCH_DIR=$dir/" /proc/[0-9]*/environ
+    } 2>/dev/null | cut -d / -f 3 | sort -u || true
 }
 
 find_daemon() {
@@ -178,7 +175,7 @@ find_daemon() {
 }
 
 wait_for_schedd() {
-    local deadline=$((SECONDS + 60))
+    local deadline=$((SECONDS + 600))
     until condor_q -allusers -af ClusterId >/dev/null 2>&1; do
         [ "$SECONDS" -lt "$deadline" ] || { echo "condor.sh: the schedd does not answer" >&2 && return 1; }
         sleep 0.2
@@ -186,7 +183,7 @@ wait_for_schedd() {
 }
 
 wait_for_slots() {
-    local deadline=$((SECONDS + 60))
+    local deadline=$((SECONDS + 600))
     until [ -n "$(condor_status -af Name 2>/dev/null)" ]; do
         [ "$SECONDS" -lt "$deadline" ] || { echo "condor.sh: no slot turns up" >&2 && return 1; }
         sleep 0.2
@@ -205,8 +202,8 @@ stop() {
 start() {
     [ "$(id -u)" = 0 ] || skip "a pool whose jobs run under their owners' accounts is started by root"
     command -v dpkg-deb >/dev/null || skip "this is no Debian"
-    id griduser >/dev/null 2>&1 || useradd -m griduser
-    id condor >/dev/null 2>&1 || useradd --system --no-create-home --shell /usr/sbin/nologin condor
+    "$prepare"
+    id condor >/dev/null 2>&1 || flock /var/tmp useradd --system --no-create-home --shell /usr/sbin/nologin condor
     mkdir -p "$dir"
     chmod 755 "$dir"
     stop

@@ -30,25 +30,22 @@ trusted=/etc/grid-security/certificates
 log=$dir/gatekeeper.log
 fork=/etc/grid-services/jobmanager-samgrid-test-fork
 name='/O=samgrid/OU=test'
+prepare=$(dirname "$0")/prepare.sh
 
-# The packages would start Debian's own gatekeeper: policy-rc.d forbids it while they are unpacked.
 install_packages() {
+    # It waits for who installs them just now.
+    [ "$(id -u)" != 0 ] || "$prepare"
     command -v openssl globus-gatekeeper globus-job-manager globusrun globus-job-run globus-url-copy grid-proxy-init \
         globus-gass-cache globus-scheduler-event-generator globus-rvf-check >/dev/null &&
         [ -e /usr/share/perl5/Globus/GRAM/JobManager/fork.pm ] && return
     command -v apt-get >/dev/null || skip "this is no Debian"
     [ "$(id -u)" = 0 ] || skip "packages are installed by root"
     mkdir -p "$dir"
-    local policy=/usr/sbin/policy-rc.d done=0
-    if [ -e "$policy" ]; then policy=; else printf '#!/bin/sh\nexit 101\n' >"$policy" && chmod 755 "$policy"; fi
-    export DEBIAN_FRONTEND=noninteractive
-    { apt-get -q update &&
-        apt-get -q -y --no-remove --no-install-recommends -o DPkg::Lock::Timeout=300 install openssl \
-            globus-gatekeeper globus-gram-job-manager globus-gram-job-manager-scripts globus-gram-job-manager-fork \
-            globus-gram-client-tools globus-proxy-utils globus-gsi-cert-utils-progs globus-gass-copy-progs \
-            globus-gass-cache-program globus-scheduler-event-generator-progs; } >"$dir/apt.out" 2>&1 || done=$?
-    [ -z "$policy" ] || rm -f "$policy"
-    [ "$done" = 0 ] || skip "GRAM cannot be installed: $(tail -n 1 "$dir/apt.out")"
+    "$prepare" --no-install-recommends openssl \
+        globus-gatekeeper globus-gram-job-manager globus-gram-job-manager-scripts globus-gram-job-manager-fork \
+        globus-gram-client-tools globus-proxy-utils globus-gsi-cert-utils-progs globus-gass-copy-progs \
+        globus-gass-cache-program globus-scheduler-event-generator-progs >"$dir/apt.out" 2>&1 ||
+        skip "GRAM cannot be installed: $(tail -n 1 "$dir/apt.out")"
 }
 
 find_port() {
@@ -130,7 +127,7 @@ is_listening() {
 }
 
 wait_until() {
-    local complaint=$1 deadline=$((SECONDS + 30))
+    local complaint=$1 deadline=$((SECONDS + 600))
     shift
     until "$@" >/dev/null 2>&1; do
         [ "$SECONDS" -lt "$deadline" ] || fail "$complaint"
@@ -140,13 +137,9 @@ wait_until() {
 
 # The gatekeeper, GRAM's job managers and their interpreters: known by the place of our certificates.
 list_processes() {
-    local environment process
-    for environment in /proc/[0-9]*/environ; do
-        grep -qzFxs "X509_CERT_DIR=$certificates" "$environment" || continue
-        process=${environment%/environ}
-        process=${process#/proc/}
-        is_ours "$process" && echo "$process"
-    done
+    grep -lzFxs "X509_CERT_DIR=$certificates" /proc/[0-9]*/environ | cut -d / -f 3 | while read -r process; do
+        if is_ours "$process"; then echo "$process"; fi
+    done || true
     [ ! -s "$dir/pid" ] || ! [[ $(readlink "/proc/$(cat "$dir/pid")/exe") = */globus-gatekeeper* ]] || cat "$dir/pid"
     return 0
 }
@@ -161,7 +154,7 @@ is_ours() {
 }
 
 stop() {
-    local pid pids deadline=$((SECONDS + 30))
+    local pid pids deadline=$((SECONDS + 600))
     while pids=$(list_processes) && [ -n "$pids" ]; do
         [ "$SECONDS" -lt "$deadline" ] || fail "these do not end: ${pids//$'\n'/ }"
         for pid in $pids; do kill -KILL "$pid" 2>/dev/null || true; done
@@ -178,7 +171,6 @@ start() {
     mkdir -p "$dir"
     chmod 755 "$dir"
     install_packages
-    id griduser >/dev/null 2>&1 || useradd -m griduser
     stop
     rm -rf "$dir"/{certificates,private,proxy,environment,pid,grid-mapfile,*.pem,*.key,*.log,*.out}
     make_authority

@@ -26,10 +26,12 @@ fetch_wrappers() {
     [ ! -e "$dir/installed" ] || return 0
     rm -rf "$dir/packages" "$dir/software"
     mkdir -p "$dir/packages" "$dir/software"
+    # Not while another has apt update its lists, see prepare.sh.
     # shellcheck disable=SC2086 # several words each
-    { (cd "$dir/packages" && apt-get $options download $packages) ||
-        (apt-get $options update && cd "$dir/packages" && apt-get $options download $packages); } >"$dir/apt.out" 2>&1 ||
-        skip "slurm-wlm-torque cannot be fetched: $(tail -n 1 "$dir/apt.out")"
+    (
+        flock 9 && cd "$dir/packages"
+        apt-get $options download $packages || { apt-get $options update && apt-get $options download $packages; }
+    ) 9</var/tmp >"$dir/apt.out" 2>&1 || skip "slurm-wlm-torque cannot be fetched: $(tail -n 1 "$dir/apt.out")"
     for deb in "$dir"/packages/*.deb; do dpkg-deb -x "$deb" "$dir/software"; done
     touch "$dir/installed"
 }

@@ -24,20 +24,14 @@ esac
 programs=/usr/lib/gridengine
 common=$dir/root/default/common
 host=$(hostname)
+prepare=$(dirname "$0")/prepare.sh
 
-# The packages would start Debian's own cell: policy-rc.d forbids it while they are unpacked.
 install_packages() {
     [ ! -x "$programs/sge_qmaster" ] || [ ! -x "$programs/sge_execd" ] || [ ! -x /usr/bin/qsub ] || return 0
     command -v apt-get >/dev/null || skip "this is no Debian"
-    local policy=/usr/sbin/policy-rc.d code=0
-    local -a packages=(gridengine-master gridengine-exec gridengine-client)
-    if [ -e "$policy" ]; then policy=; else printf '#!/bin/sh\nexit 101\n' >"$policy" && chmod 755 "$policy"; fi
-    export DEBIAN_FRONTEND=noninteractive
     # It conflicts with slurm-wlm-torque, which somebody may need: nothing is removed for its sake.
-    { apt-get -q update &&
-        apt-get -q -y --no-remove -o DPkg::Lock::Timeout=300 install "${packages[@]}"; } >"$dir/apt.out" 2>&1 || code=$?
-    [ -z "$policy" ] || rm -f "$policy"
-    [ "$code" = 0 ] || skip "Grid Engine cannot be installed: $(tail -n 1 "$dir/apt.out")"
+    "$prepare" gridengine-master gridengine-exec gridengine-client >"$dir/apt.out" 2>&1 ||
+        skip "Grid Engine cannot be installed: $(tail -n 1 "$dir/apt.out")"
 }
 
 find_port() {
@@ -97,13 +91,10 @@ as_admin() {
 
 # Daemons and shepherds are known by the folder they run in, jobs by what they were told: none but ours.
 list_processes() {
-    local process
-    for process in /proc/[0-9]*; do
-        case $(readlink "$process/cwd" || true) in
-        "$dir"/spool/*) echo "${process#/proc/}" ;;
-        *) grep -qzs "^SGE_JOB_SPOOL_DIR=$dir/" "$process/environ" && echo "${process#/proc/}" ;;
-        esac
-    done 2>/dev/null || true
+    {
+        find /proc/[0-9]*/cwd -maxdepth 0 -lname "$dir/spool/*"
+        grep -lzs "^SGE_JOB_SPOOL_DIR=$dir/" /proc/[0-9]*/environ
+    } 2>/dev/null | cut -d / -f 3 | sort -u || true
 }
 
 find_daemon() {
@@ -136,7 +127,7 @@ host_reports() {
 }
 
 wait_until() {
-    local complaint=$1 deadline=$((SECONDS + 60))
+    local complaint=$1 deadline=$((SECONDS + 600))
     shift
     until "$@" >/dev/null 2>&1; do
         [ "$SECONDS" -lt "$deadline" ] || fail "$complaint"
@@ -163,7 +154,7 @@ configure_cluster() {
 
 start() {
     [ "$(id -u)" = 0 ] || skip "a cluster whose jobs run under their owners' accounts is started by root"
-    id griduser >/dev/null 2>&1 || useradd -m griduser
+    "$prepare"
     mkdir -p "$dir"
     chmod 755 "$dir"
     stop

@@ -24,27 +24,25 @@ esac
 export SLURM_CONF=$dir/slurm.conf
 PATH=$PATH:/usr/sbin:/sbin
 log=$dir/log/slurmctld.log
+prepare=$(dirname "$0")/prepare.sh
 
-# The packages would start Debian's own daemons: policy-rc.d forbids it while they are unpacked.
 install_packages() {
+    # It waits for who installs them just now.
+    "$prepare"
     command -v slurmctld slurmd sbatch munged mungekey >/dev/null && return
     command -v apt-get >/dev/null || skip "this is no Debian"
-    local policy=/usr/sbin/policy-rc.d done=0
-    if [ -e "$policy" ]; then policy=; else printf '#!/bin/sh\nexit 101\n' >"$policy" && chmod 755 "$policy"; fi
-    export DEBIAN_FRONTEND=noninteractive
-    { apt-get -q update &&
-        apt-get -q -y --no-remove --no-install-recommends -o DPkg::Lock::Timeout=300 \
-            install slurm-wlm slurm-client munge; } >"$dir/apt.out" 2>&1 || done=$?
-    [ -z "$policy" ] || rm -f "$policy"
-    [ "$done" = 0 ] || skip "Slurm cannot be installed: $(tail -n 1 "$dir/apt.out")"
+    "$prepare" --no-install-recommends slurm-wlm slurm-client munge >"$dir/apt.out" 2>&1 ||
+        skip "Slurm cannot be installed: $(tail -n 1 "$dir/apt.out")"
 }
 
+# Each worker of pytest ("gw3") has a hundred of its own: a halted slurmctld will want the one it had.
 find_port() {
-    local port
-    for ((port = $1; port < $1 + 200; port += 2)); do
+    local worker=${PYTEST_XDIST_WORKER:-gw0} first port
+    first=$(($1 + 100 * ${worker#gw}))
+    for ((port = first; port < first + 100; port += 2)); do
         (: <"/dev/tcp/127.0.0.1/$port") 2>/dev/null || { echo "$port" && return; }
     done
-    skip "no free port between $1 and $port"
+    skip "no free port between $first and $port"
 }
 
 write_configuration() {
@@ -123,7 +121,7 @@ start_node() {
 }
 
 wait_until() {
-    local complaint=$1 deadline=$((SECONDS + 60))
+    local complaint=$1 deadline=$((SECONDS + 600))
     shift
     until "$@" >/dev/null 2>&1; do
         [ "$SECONDS" -lt "$deadline" ] || fail "$complaint"
@@ -133,14 +131,9 @@ wait_until() {
 
 # Daemons, and the starters of jobs, are known by our configuration in their environment; jobs have it from these.
 list_processes() {
-    local environment process
-    for environment in /proc/[0-9]*/environ; do
-        grep -qzFxs "SLURM_CONF=$SLURM_CONF" "$environment" || continue
-        process=${environment%/environ}
-        process=${process#/proc/}
-        is_ours "$process" && echo "$process"
-    done
-    return 0
+    grep -lzFxs "SLURM_CONF=$SLURM_CONF" /proc/[0-9]*/environ | cut -d / -f 3 | while read -r process; do
+        if is_ours "$process"; then echo "$process"; fi
+    done || true
 }
 
 # Clients, such as the tests and this script, have that environment, too.
@@ -153,7 +146,7 @@ is_ours() {
 
 # More than once: of jobs that are just being started, and until all have gone.
 stop() {
-    local pid pids deadline=$((SECONDS + 30))
+    local pid pids deadline=$((SECONDS + 600))
     while pids=$(list_processes) && [ -n "$pids" ]; do
         [ "$SECONDS" -lt "$deadline" ] || fail "these do not end: ${pids//$'\n'/ }"
         for pid in $pids; do kill -KILL "$pid" 2>/dev/null || true; done
@@ -166,7 +159,6 @@ start() {
     mkdir -p "$dir"
     chmod 755 "$dir"
     install_packages
-    id griduser >/dev/null 2>&1 || useradd -m griduser
     stop
     rm -rf "$dir"/{log,run,state,spool,munge,socket,environment,slurm.conf}
     write_configuration

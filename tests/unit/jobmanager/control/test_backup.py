@@ -249,7 +249,8 @@ def test_what_is_given_up_is_followed_by_nobody_else(account: Account, file: Pat
     code = "print(); import time; time.sleep(600)"
     words = [sys.executable, "-uc", code, "--state-dir", str(account.places.root)]
     with subprocess.Popen(words, stdout=subprocess.PIPE) as monitor:
-        assert monitor.stdout is not None and monitor.stdout.read(1)  # before, it may have no command line yet
+        assert monitor.stdout is not None
+        assert monitor.stdout.read(1)  # before, it may have no command line yet
         with pytest.raises(BackupError, match=f"process {monitor.pid} works for {account.places.root} still"):
             restore(account, file, OpenJobs.FOLLOWED)
         monitor.kill()

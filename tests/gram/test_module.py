@@ -400,10 +400,11 @@ def test_a_cancelled_grid_job_is_failed_and_its_local_jobs_end(
 
 def test_a_signal_suspends_and_another_resumes(interpreter: Interpreter, site: GramSite) -> None:
     beats = site.folder / "beats"
-    script = f"while :; do echo beat >>'{beats}'; sleep 0.1; done"
+    script = f"touch '{beats}'$SAMGRID_INDEX; while :; do echo beat >>'{beats}'; sleep 0.1; done"
     job_id = submit(interpreter, site, "1.1", executable=["/bin/sh"], arguments=["-c", script], count=["2"])
     poll_until(interpreter, site, job_id, "2")
-    wait_until(beats.exists)
+    # What has not begun cannot be suspended.
+    wait_until(lambda: len(list(site.folder.glob("beats[12]"))) == 2)
     suspend, resume = (site.describe("", jobid=[job_id], signal=[number], signalarg=["x"]) for number in "23")
     assert interpreter.ask("signal", **suspend) == [("JOB_STATE", "16")]
     poll_until(interpreter, site, job_id, "16")

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.real.site import SYSTEMS, Site, installed_package, open_ground
@@ -16,17 +15,17 @@ FAST = {
 }
 
 
-class OneWorkerForEachSystem(LoadScopeScheduling):
-    """Deals out by batch system, and GRAM, what needs one; the other tests by module."""
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling:
+    """Give each batch system, and GRAM, to one worker: pytest-xdist's own groups are lost with pytest 9.2."""
+    scheduler = LoadScopeScheduling(config, log)
+    scheduler._split_scope = find_group
+    return scheduler
 
-    def _split_scope(self, nodeid: str) -> str:
-        system = re.search(r"^tests/real/.*\[(\w+)\]$|^tests/(gram)/(?!test_(audit|module|validation_file)\.)", nodeid)
-        return system[1] or system[2] if system else super()._split_scope(nodeid)
 
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneWorkerForEachSystem:
-    """Have pytest-xdist use it: its own groups, by marks, are lost with pytest 9.2."""
-    return OneWorkerForEachSystem(config, log)
+def find_group(test: str) -> str:
+    """The batch system that a test needs, or ``gram``; otherwise its module."""
+    system = re.search(r"^tests/real/.*\[(\w+)\]$|^tests/(gram)/(?!test_(audit|module|validation_file)\.)", test)
+    return system[1] or system[2] if system else test.partition("::")[0]
 
 
 def write_configuration(ground: Path, name: str, script: str) -> Path:

@@ -1,12 +1,16 @@
 """``samgrid check-handler``: every broken promise of a handler is found and named, and nothing else is touched."""
 
+import subprocess
+import sys
 import textwrap
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.forked_samgrid import ROOT
 from tests.samgrid import Samgrid
+from tests.waiting import SECONDS
 
 GOOD = '''
 from adapters import EVENTS, SLICING, Attribute, JobAdapter, Kind
@@ -223,4 +227,18 @@ def test_who_presses_ctrl_c_while_a_handler_is_asked_is_obeyed_at_once(samgrid: 
     (tmp_path / "r.rsl").write_text("&(samgrid_type=sample)(events=3)")
     samgrid = replace(samgrid, settings={"SAMGRID_HANDLERS_MODULES": str(handler)})
     done = samgrid("submit", str(tmp_path / "r.rsl"))
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize(
+    "place", ["jobmanager.commands.cli.main", "batch_adapters.running.commands.die_with_parent"], ids=["cli", "child"]
+)
+def test_who_presses_ctrl_c_while_a_command_starts_sees_no_traceback(place: str) -> None:
+    module, _, function = place.rpartition(".")
+    program = (
+        "import os, signal, sys; from importlib import import_module; from batch_adapters import launch\n"
+        f"setattr(import_module({module!r}), {function!r}, lambda *_: os.kill(os.getpid(), signal.SIGINT))\n"
+        "sys.argv = ['samgrid', 'types']; sys.exit(launch.run())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

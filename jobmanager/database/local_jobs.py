@@ -124,9 +124,9 @@ class Blocked:
     first: int
     """The number of the first."""
     wait_reason: str
-    """Why, as the batch system says."""
+    """Why, as the batch system or the driver says."""
     helps: str
-    """The command that lets the first one, or all of them, go on."""
+    """The command that lets the first one, or all of them, go on; empty if there is none, as for a full disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,10 +393,12 @@ class LocalJobs:
         """The blocked local jobs of a grid job, grouped by reason, the most frequent first."""
         # Each may have its own command, if the batch system has no arrays: the first one is shown.
         sql = (
-            "SELECT count(*), min(number), coalesce(wait_reason, ''), helps FROM local_job"
-            " WHERE grid_job = ? AND helps IS NOT NULL GROUP BY wait_reason ORDER BY 1 DESC, 2"
+            "SELECT count(*), min(number), why, helps FROM (SELECT number, coalesce(wait_reason, '') AS why, helps"
+            " FROM local_job WHERE grid_job = ? AND helps IS NOT NULL UNION ALL SELECT number, reason, ''"
+            " FROM local_job WHERE grid_job = ? AND state IN ('active', 'suspended') AND reason IS NOT NULL"
+            " AND helps IS NULL) GROUP BY why ORDER BY 1 DESC, 2"
         )
-        return [Blocked(*row) for row in self._store.query(sql, [job_id])]
+        return [Blocked(*row) for row in self._store.query(sql, [job_id, job_id])]
 
     def running_ids(self, grid_job: str, after: int, most: int) -> dict[int, str]:
         """The ids, by index, of a grid job's local jobs that run or are suspended.

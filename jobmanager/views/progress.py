@@ -92,7 +92,8 @@ def render_blocked(progress: Progress) -> list[str]:
 
 def _render_block(block: Blocked) -> str:
     who = f"number {block.first}" if block.count == 1 else f"{block.count:,} local jobs, first number {block.first}"
-    return f"{who}: {render_line(block.wait_reason) or 'no reason given'}: {render_line(block.helps)}"
+    parts = (who, render_line(block.wait_reason) or "no reason given", render_line(block.helps))
+    return ": ".join(filter(None, parts))
 
 
 def render_silent(progress: Progress, seconds: float) -> str:

@@ -289,6 +289,13 @@ def put_blocked(account: Account, helps: str | None) -> None:
         account.database.local_jobs.put(JOB, [job])
 
 
+def put_driver_problem(account: Account, is_there: bool) -> None:
+    job = LocalJob.new(2, "slurm", None)
+    job.state, job.reason = State.ACTIVE, "output waits for room" if is_there else None
+    with account.database.transaction():
+        account.database.local_jobs.put(JOB, [job])
+
+
 def be_silent(account: Account, is_silent: bool) -> None:
     limiter = RateLimiter(limiter_file(account, "slurm"), 100)
     for _ in range(TRIES if is_silent else 0):
@@ -308,6 +315,7 @@ STALLS = [
         "number 2: JobHeldUser: scontrol release",
         id="blocked",
     ),
+    pytest.param(put_driver_problem, "number 2: output waits for room", id="no room for outputs"),
     pytest.param(be_silent, "slurm has not answered since ", id="silent"),
 ]
 

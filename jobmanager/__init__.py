@@ -21,6 +21,11 @@ def render_error(error: Exception) -> str:
     return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
+def render_number(number: int, noun: str) -> str:
+    """So many of something: ``1 local job``, ``1,200 local jobs``."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def read_version(setup: Path = SETUP) -> str:
     """The version of this tree, as its setup.cfg says; without one, that of the installed package."""
     from configparser import ConfigParser

@@ -7,13 +7,13 @@ import logging
 import shlex
 from pathlib import Path
 
-from adapters import PlannedJob
+from adapters import PlannedJob, Step
 from adapters.job_adapter import cut_slice
 from jobmanager.completion.retries import judge_failures
 from jobmanager.database.grid_job import GridJob
 from jobmanager.requests.acceptance import prepare_grid_job, refuse_faults_of_now
-from jobmanager.requests.attributes import BadRequest, Given
-from jobmanager.requests.request_handler import check_errors, make_adapter
+from jobmanager.requests.attributes import BadRequest, Given, render_step_request
+from jobmanager.requests.request_handler import check_errors, find_handler, find_steps, make_adapter
 from jobmanager.requests.time_limit import asking, limited
 from jobmanager.site.account import Account
 from jobmanager.states.registration import create_local_jobs, note_staging
@@ -57,21 +57,34 @@ def run_grid_job(account: Account, job_id: str) -> None:
 
 
 def find_command_lines(account: Account, given: Given, folder: Path) -> list[str]:
-    """A line for each local job of a request, with its own variables; or for each step.
+    """A line for each local job of a request, with its own variables; of steps, below a line for each.
 
     :raises BadRequest, HandlerError: the request would be refused.
     """
     with limited(account.configuration.handlers.time_limit):
-        job = prepare_grid_job(account, given, folder)
-        refuse_faults_of_now(job)
-        if job.steps:
-            after = {name: f", after {', '.join(needs)}" if needs else "" for name, needs in job.needs.items()}
-            return [f"step {step.name}: a grid job of its own{after[step.name]}" for step in job.steps]
-        try:
-            entries = find_entries(make_adapter(account, given, folder), job, cut_grid_job(job))
-        except SandboxRefused as error:
-            raise BadRequest([str(error)]) from error
+        return _find_lines(account, given, folder)
+
+
+def _find_lines(account: Account, given: Given, folder: Path) -> list[str]:
+    job = prepare_grid_job(account, given, folder)
+    refuse_faults_of_now(job)
+    adapter = make_adapter(account, given, folder)
+    if job.steps:
+        return [line for step in find_steps(adapter) for line in _find_step_lines(account, given, folder, job, step)]
+    try:
+        entries = find_entries(adapter, job, cut_grid_job(job))
+    except SandboxRefused as error:
+        raise BadRequest([str(error)]) from error
     return [f"{index}: {_render_entry(entry)}" for index, entry in enumerate(entries, 1)]
+
+
+def _find_step_lines(account: Account, given: Given, folder: Path, parent: GridJob, step: Step) -> list[str]:
+    needs = ", ".join(parent.needs[step.name])
+    title = f"step {step.name}: a grid job of its own" + (f", after {needs}" if needs else "")
+    if step.input_step:
+        return [title, f"  its command lines are known when {step.input_step} is done"]
+    request = render_step_request(given, step, None, find_handler(account, step.request))
+    return [title, *(f"  {line}" for line in _find_lines(account, request, folder))]
 
 
 def _render_entry(entry: LocalJobEntry) -> str:

@@ -20,6 +20,7 @@ from batch_adapters.registry import ADAPTERS, UnknownEventModule, find_event_mod
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.running.commands import make_environment, render_text, run_question
 from batch_adapters.running.rate_limiter import RateLimited
+from jobmanager import render_number
 from jobmanager.checks.probe import run_probe
 from jobmanager.database.database import DatabaseError
 from jobmanager.monitor.client import OF_ALL, OF_EVENTS, ask_running_monitor
@@ -243,7 +244,8 @@ def _check_daemon(system: BatchSystem) -> Iterator[Finding]:
     except BatchError as error:
         yield Finding(Level.FAULT, f"does not answer as it should: {error}", remedy)
         return
-    yield Finding(Level.GOOD, f"answers{': ' * bool(version)}{version}; {count} local jobs of this account wait or run")
+    ours = render_number(count, "local job")
+    yield Finding(Level.GOOD, f"answers{': ' * bool(version)}{version}; {ours} of this account in its queue")
 
 
 def _check_arrays(system: BatchSystem) -> Finding:

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from adapters import JobAdapter, PlannedJob
 from batch_adapters.diagnosis import Finding, Level
+from jobmanager import render_number
 from jobmanager.completion.collection import read_last_output
 from jobmanager.database.grid_job import GridJob
 from jobmanager.requests.acceptance import check_steps
@@ -145,9 +146,9 @@ def _compare_slices(first: Trial, second: Trial) -> Finding:
     if first.local_jobs != second.local_jobs:
         counts = f"{len(first.local_jobs)} local jobs, then {len(second.local_jobs)}"
         raise Failed(f"the same request was cut differently: {counts}", "getNumSubmissionTimes must not guess")
-    size = first.adapter.getSize()
+    size, count = first.adapter.getSize(), render_number(len(first.local_jobs), "local job")
     if size is None:
-        return Finding(Level.GOOD, f"{len(first.local_jobs)} local jobs")
+        return Finding(Level.GOOD, count)
     next_event = 1
     for part in (local_job.slice for local_job in first.local_jobs):
         if part is None or part.events < 1 or part.first_event != next_event:
@@ -155,7 +156,7 @@ def _compare_slices(first: Trial, second: Trial) -> Finding:
         next_event += part.events
     if next_event != size + 1:
         raise Failed(f"the slices end at event {next_event - 1}, not {size}", "see getSize and getNumSubmissionTimes")
-    return Finding(Level.GOOD, f"{len(first.local_jobs)} local jobs, whose slices hold each of {size} events once")
+    return Finding(Level.GOOD, f"{count}, whose slices hold each of {size} events once")
 
 
 def _compare_commands(first: Trial, second: Trial) -> Finding:

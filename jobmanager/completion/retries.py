@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Iterator
 
+from jobmanager import render_number
 from jobmanager.completion.collection import render_failures
 from jobmanager.completion.proof import Selection, ask_for_causes, is_ripe, prove_ends
 from jobmanager.database.local_job import LocalJob
@@ -71,6 +72,6 @@ def _decide(account: Account, job_id: str, select: Selection) -> None:
             job.cancel(time.time(), render_failures(account, job, len(given_up), given_up[0]), "fail-fast")
             database.grid_jobs.put(job)
     if count:
-        logger.info("%s %d local jobs failed and are submitted again", job_id, count)
+        logger.info("%s tried again: %s", job_id, render_number(count, "local job"))
     if job.cancelled:
         logger.info("%s is ended early, as it can no longer succeed: %s", job_id, job.reason)

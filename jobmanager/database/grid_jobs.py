@@ -242,9 +242,10 @@ class GridJobs:
             self.put(job)
         return job
 
-    def find(self, word: str) -> str:
+    def find(self, word: str, if_many: str = "") -> str:
         """The id of the grid job with that id, or that name, or whose id begins with the word.
 
+        :param if_many: what else helps if several have that name.
         :raises UnknownJob: there is none, or more than one.
         """
         sql = (
@@ -260,7 +261,7 @@ class GridJobs:
         found = [str(job_id) for job_id, fits in rows if fits == how]
         if len(found) > 1:
             some = ", ".join(found[:3]) + (" …" if len(found) > 3 else "")
-            more = 'use an id; "--name" means all of that name' if how == 1 else "give more of the id"
+            more = f"use an id{if_many}" if how == 1 else "give more of the id"
             raise UnknownJob(f'"{word}" fits more than one grid job ({some}): {more}')
         return found[0]
 
@@ -271,7 +272,7 @@ class GridJobs:
 
         :raises UnknownJob: there is none.
         """
-        named = list(dict.fromkeys(map(self.find, words)))
+        named = list(dict.fromkeys(self.find(word, '; "--name" means all of that name') for word in words))
         condition, values = replace(choice, ids=tuple(named)).condition()
         sql = f"SELECT id FROM grid_job WHERE {condition} ORDER BY submitted, id"
         found = self._store.values(sql, values)

@@ -189,7 +189,7 @@ def prepare_grid_job(account: Account, given: Given, folder: Path, first: GridJo
     job.put_credentials(CredentialEntry(name, str(path)) for name, path in named.items())
     with blaming(f"handler {adapter.jobType}"):
         warnings = read_texts("findWarnings", adapter.findWarnings())
-    for warning in (*warnings, *_find_sweep_warnings(adapter), *_find_retry_warnings(adapter.request)):
+    for warning in (*warnings, *_find_sweep_warnings(adapter), *_find_retry_warnings(account, adapter.request)):
         logger.warning("%s", warning)
     return job
 
@@ -252,7 +252,7 @@ def _find_sweep_warnings(adapter: JobAdapter) -> list[str]:
     return [f"arguments: {word} stays as it is: what differs is {sweep.placeholders}" for word in unknown if sweep]
 
 
-def _find_retry_warnings(request: Mapping[str, Any]) -> Iterator[str]:
+def _find_retry_warnings(account: Account, request: Mapping[str, Any]) -> Iterator[str]:
     """Warnings about attributes of retries that have no effect."""
     needs = {
         "retry_on": ("retries",),
@@ -265,6 +265,9 @@ def _find_retry_warnings(request: Mapping[str, Any]) -> Iterator[str]:
         for need in needs[name]:
             if not any(map(request.__getitem__, need.split())):
                 yield f"{name} changes nothing without {need.replace(' ', ' or ')}"
+    batch = account.configuration.site.batch_system
+    if request["retry_elsewhere"] and not find_batch_adapter(account, batch).takes("excluded_host"):
+        yield f"retry_elsewhere changes nothing: the batch system {batch} cannot avoid a host"
 
 
 def _check_batch_system(account: Account, adapter: JobAdapter) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from batch_adapters.adapter import Garbled, LocalStatus, Unreachable
 from batch_adapters.running.batch_system import BatchSystem
+from jobmanager import render_number
 from jobmanager.database.database import Database
 from jobmanager.database.local_job import Evidence, LocalJob
 from jobmanager.site.account import Account
@@ -43,7 +44,7 @@ def adopt(account: Account, system: BatchSystem, grid_job: str, token: str) -> b
     eldest = {index: ids[0] for index, ids in found.items() if index in in_doubt}
     if not eldest:
         return _believe_absence(system, database, grid_job, token, jobs)
-    logger.info("%s %s found in the batch system: %d local jobs", grid_job, token, len(eldest))
+    logger.info("%s %s found in the batch system: %s", grid_job, token, render_number(len(eldest), "local job"))
     register_local_jobs(database, grid_job, eldest, system.adapter.naming)
     _cancel_duplicates(system, database, grid_job, found)
     if missing := in_doubt - eldest.keys():

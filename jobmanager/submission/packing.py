@@ -9,6 +9,7 @@ from itertools import chain
 from pathlib import Path
 
 from adapters import BadSweep, JobAdapter, PlannedJob, RequestFile, Sweep, TooLarge, UnusableFile, copy_files
+from jobmanager import render_number
 from jobmanager.database.grid_job import GridJob
 from jobmanager.requests.credentials import KINDS
 from jobmanager.requests.job_types import HANDLER_FAILURES, HandlerError, Interrupted, TooLong, render_failure
@@ -55,7 +56,7 @@ def pack_sandbox(account: Account, job: GridJob, adapter: JobAdapter, local_jobs
     plan = _plan(account, job, adapter, environment, stdin)
     driver = render_driver(replace(plan, sandbox_sha256=digest, is_bare=is_bare))
     _write_file(places.driver(job.job_id), os.fsencode(driver))
-    logger.info("%s packed for %d local jobs", job.job_id, len(local_jobs))
+    logger.info("%s packed for %s", job.job_id, render_number(len(local_jobs), "local job"))
 
 
 def remove_half_made(account: Account, grid_job: str) -> None:

@@ -22,7 +22,9 @@ from typing import Any
 from batch_adapters.adapter import BatchError, Garbled, Postponed, Refused, Submission, Unreachable
 from batch_adapters.running.batch_system import BatchSystem
 from batch_adapters.states import Cause, State
+from jobmanager import render_number
 from jobmanager.database.database import Database
+from jobmanager.database.documents import render_ranges
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob, Outcome
 from jobmanager.site.account import Account, find_batch_system
@@ -186,8 +188,8 @@ def _note_outcome(
     if twin := _find_twin(database, system, grid_job, outcome[1]):
         words = f"its answer to {intent.token} is {outcome[1]!r}, the id of local job {twin} already"
         return Garbled(f"{system.adapter.name}: {words}: whoever answers for its submit command is at fault")
-    first, last = intent.indexes[0], intent.indexes[-1]
-    logger.info("%s %s submitted: %d local jobs, %d to %d", grid_job, intent.token, len(intent.indexes), first, last)
+    count = render_number(len(intent.indexes), "local job")
+    logger.info("%s %s submitted: %s, %s", grid_job, intent.token, count, render_ranges(intent.indexes))
     ids = {intent.indexes[position - 1]: local_id for position, local_id in outcome.items()}
     register_local_jobs(database, grid_job, ids, system.adapter.naming)
     return None

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jobmanager import render_number
 from jobmanager.database.database import DamagedDocument, Database, Overview, Quarantined, StepLine
 from jobmanager.database.details import PhaseSum
 from jobmanager.database.grid_jobs import find_current_steps
@@ -243,7 +244,9 @@ def render_credential(entry: "CredentialEntry", now: float) -> str:
 def _render_cancel(account: Account, batch: str, row: Overview) -> str:
     """What a cancel is still waiting for."""
     open_ones = sum(row.counts.get(state, 0) for state in ("unsubmitted", "pending", "active", "suspended"))
-    waits = f"waits for the end of {open_ones:,} local jobs" if open_ones else "all local jobs have ended"
+    waits = (
+        f"waits for the end of {render_number(open_ones, 'local job')}" if open_ones else "all local jobs have ended"
+    )
     if find_outage(account, batch) is None:
         return waits
     return f"{waits}, as far as is known: {batch} does not answer, and the cancel goes on when it does"

@@ -183,15 +183,15 @@ def draw_history(lines: Sequence[LocalJobLine], span: Span, earlier: Earlier = N
 
 
 def _count_most_active(runs: Iterable[LocalJobLine | EarlierAttempt]) -> int:
-    """How many local jobs ran in the same second, at most; the steps of a picture are too long for short ones."""
+    """How many local jobs ran when a second began, at most; the steps of a picture are too long for short ones.
+
+    Those that ended within a second and those that started in it may never have run at once.
+    """
     ran = [run for run in runs if run.started is not None]
-    begins = [(run.started or 0, 0) for run in ran]
-    ends = [(max(run.ended, run.started or 0), 1) for run in ran if run.ended is not None]
-    most = running = 0
-    for _, is_end in sorted([*begins, *ends]):
-        running += -1 if is_end else 1
-        most = max(most, running)
-    return most
+    lasted = [run for run in ran if run.ended is None or run.ended > (run.started or 0)]
+    ends = [(run.ended, -1) for run in lasted if run.ended is not None]
+    changes = sorted([*((run.started or 0, 1) for run in lasted), *ends])
+    return max([*itertools.accumulate(change for _, change in changes), min(len(ran), 1)])
 
 
 _STACK = ("done", "cancelled", "failed", "active", "pending")

@@ -473,7 +473,7 @@ def test_names_and_options_choose_several_grid_jobs(samgrid: Samgrid, tmp_path: 
     done = samgrid("resubmit", "tune 7", other, jobs[1])
     assert (done.returncode, len(done.stdout.split())) == (1, 2)
     assert done.stderr.startswith(f"samgrid resubmit: grid job {other} is ")
-    check_error(samgrid("cancel", "tune 7"), "samgrid cancel:", "fits more than one grid job")
+    check_error(samgrid("cancel", "tune 7"), "samgrid cancel:", 'use an id; "--name" means all of that name')
     folder = tmp_path / "outputs"
     assert samgrid("output", "--state", "cancelled", "--extract", str(folder)).returncode == 0
     manifests = [json.loads((folder / job / job / "manifest.json").read_text()) for job in jobs]

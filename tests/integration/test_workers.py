@@ -92,7 +92,7 @@ def test_a_cancel_during_a_submission_adopts_its_array_and_begins_no_other(samgr
     (tmp_path / "go").touch()
     assert samgrid("watch", job_id).stdout.splitlines()[-1].startswith(f"grid job {job_id} cancelled: cancelled")
     assert (tmp_path / "begun").read_text() == "run\n"
-    assert "submitted: 2 local jobs, 1 to 2" in samgrid("log", job_id).stdout
+    assert "submitted: 2 local jobs, 1-2" in samgrid("log", job_id).stdout
     assert "4 never submitted" in samgrid("log", job_id).stdout
 
 

@@ -120,6 +120,8 @@ def submit_map(
     if taken := [name for name in attributes if canonical_name(name) in own_names]:
         raise BadRequest([f"{name}: submit_map says that itself" for name in taken])
     pickled = [cloudpickle.dumps(item) for item in items]
+    if not pickled:
+        raise BadRequest(["there are no items: submit_map needs one for each local job"])
     content = pickle.dumps((cloudpickle.dumps(function), pickled))
     Path(folder).mkdir(parents=True, exist_ok=True)
     _check_owner(Path(folder).resolve())

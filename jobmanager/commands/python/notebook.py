@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from html import escape
 from typing import TYPE_CHECKING, Any, Protocol
 
+from jobmanager import render_number
 from jobmanager.commands.python.statuses import JobStatus, PhaseProgress
 from jobmanager.views.text import render_line, render_local_time
 
@@ -24,8 +25,8 @@ def render_html(status: JobStatus) -> str:
     rows += [_render_phase(phase, status.local_jobs) for phase in status.phases]
     rows += [_row(f"step {_text(step.name)}", _text(step.state or "has not begun")) for step in status.steps]
     facts = {
-        "blocked": f"{status.blocked:,} local jobs" if status.blocked else None,
-        "stalled": f"{len(status.stalled):,} local jobs" if status.stalled else None,
+        "blocked": render_number(status.blocked, "local job") if status.blocked else None,
+        "stalled": render_number(len(status.stalled), "local job") if status.stalled else None,
         "may end": f"{render_local_time(status.may_end.timestamp())} (estimate)" if status.may_end else None,
         "reason": status.reason,
         "problem": status.problem,

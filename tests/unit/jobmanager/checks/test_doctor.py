@@ -130,7 +130,7 @@ def test_where_all_is_well_nothing_is_wrong(fake: Account, program: BatchProgram
     findings = look(fake)
     assert {finding.level for finding in findings} == {Level.GOOD}
     assert [finding.remedy for finding in findings if finding.remedy] == []
-    assert the_one(findings, "answers: fake 1.2; 1 local jobs").text.startswith("fake: ")
+    assert the_one(findings, "answers: fake 1.2; 1 local job of this account").text.startswith("fake: ")
     assert findings_with(findings, "takes arrays of up to 1,000 local jobs")
     assert findings_with(findings, "its history answers")
     assert program.calls("submit") == [], "without --probe nothing is submitted"
@@ -168,7 +168,7 @@ def test_the_notification_command_is_looked_for_where_there_is_one(fake: Account
 
 def test_local_jobs_that_have_ended_are_not_counted(fake: Account, program: BatchProgram) -> None:
     program.answer("queue", "1.1 RUNS a\n1.2 WAITS a\n1.3 ENDED a 0\n1.4 BROKE a\n")
-    assert findings_with(look(fake), "2 local jobs of this account wait or run")
+    assert findings_with(look(fake), "2 local jobs of this account in its queue")
 
 
 @pytest.mark.parametrize("command", ["version", "queue"])

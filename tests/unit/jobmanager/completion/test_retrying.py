@@ -345,7 +345,7 @@ def test_those_of_all_parts_are_counted_together(
     for number in range(3):
         end(toy, f"7_{number}")
     assert judge(toy) == 3
-    assert f"{GRID_JOB} 3 local jobs failed and are submitted again" in caplog.messages
+    assert f"{GRID_JOB} tried again: 3 local jobs" in caplog.messages
     write_intent(toy.database, GRID_JOB, 10)
     ids = {index: f"8_{index}" for index in (1, 2, 3)}
     register_local_jobs(toy.database, GRID_JOB, ids, toy.adapter.naming)

@@ -208,7 +208,7 @@ def test_a_grid_job_is_found_by_its_name_but_a_whole_id_comes_first(named: Datab
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("tune 7", r"more than one grid job \(abcd1111, dddddddd\): use an id; \"--name\" means all of that name$"),
+        ("tune 7", r"more than one grid job \(abcd1111, dddddddd\): use an id$"),
         ("abcd", r"more than one grid job \(abcd1111, abcd2222\): give more of the id$"),
         ("tune", "no grid job has the name"),
         ("tune*", "no grid job has the name"),

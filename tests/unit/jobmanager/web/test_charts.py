@@ -111,11 +111,19 @@ def test_what_was_over_at_once_has_no_span() -> None:
     assert find_span([replace(DONE, submitted=1000, started=1000, ended=1002)], 5000) is None
 
 
-def test_short_local_jobs_count_among_those_that_ran_at_once() -> None:
-    lines = numbered(*(replace(DONE, submitted=0, started=start, ended=start) for start in (7, 7, 8)), DONE)
-    span = find_span(lines, 5000)
-    assert span is not None
-    assert draw_history(lines, span).most_active == 2
+@pytest.mark.parametrize(
+    ("runs", "most"),
+    [
+        pytest.param([(7, 7), (7, 7), (8, 8)], 1, id="short ones"),
+        pytest.param([(5, 7), (7, 9), (9, 9)], 1, id="one after the other"),
+        pytest.param([(5, 8), (5, 7), (7, 9)], 2, id="two slots"),
+    ],
+)
+def test_what_began_in_the_second_of_another_end_did_not_run_at_once_with_it(
+    runs: list[tuple[int, int]], most: int
+) -> None:
+    lines = numbered(*(replace(DONE, submitted=0, started=start, ended=end) for start, end in runs))
+    assert draw_history(lines, Span(0, 100)).most_active == most
 
 
 def test_the_history_counts_each_local_job_once_at_any_time() -> None:

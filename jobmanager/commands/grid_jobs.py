@@ -350,12 +350,14 @@ def recover(options: argparse.Namespace) -> int:
     name = f"request {printable(options.request)}"
     if found.running:
         print(f"{name}: nothing is submitted before these have ended: {', '.join(found.running)}")
-    elif not jobs:
+    elif not jobs and not found.unknown:
         print(f"{name}: nothing is missing")
     for gap, job in zip(found.gaps, jobs, strict=False):
         number = len(gap.indexes)
         what = f"{number:,} local job{'s' if number > 1 else ''}" if number else "the last steps"
         print(f"{name}: {job.job_id} makes {what} of {gap.grid_job} again")
+    for job_id in found.unknown:
+        print(f"samgrid recover: {job_id}: a repetition of it cannot be read, so nothing is submitted", file=sys.stderr)
     for job in jobs[:1]:
         wake_for(account, job.job_id)
-    return 0
+    return 1 if found.unknown else 0

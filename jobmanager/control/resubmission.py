@@ -159,6 +159,8 @@ class Recovery:
 
     running: tuple[str, ...]
     gaps: tuple[Gap, ...]
+    unknown: tuple[str, ...] = ()
+    """Those of which it is not known what is missing, because the document of a repetition cannot be read."""
 
 
 def recover_request(account: Account, request_id: str) -> tuple[Recovery, list[GridJob]]:
@@ -191,9 +193,14 @@ def plan_recovery(account: Account, types: Mapping[str, type[JobAdapter]], reque
         known = ", ".join(sorted(name for name, handler in types.items() if handler.requestIdAttribute)) or "none"
         raise UnknownRequest(f"no grid job belongs to request {request_id}; job types with request ids: {known}")
     ids = {job.job_id for job in jobs}
-    families = [find_family(account.database, job) for job in jobs if job.repeats not in ids]
-    gaps = [gap for family in families for gap in _gaps_of(account.database, family)]
-    return Recovery(tuple(job.job_id for job in jobs if not job.state.is_final), tuple(gaps))
+    gaps, unknown = list[Gap](), list[str]()
+    for job in (job for job in jobs if job.repeats not in ids):
+        try:
+            gaps += _gaps_of(account.database, find_family(account.database, job))
+        except DamagedDocument:
+            unknown.append(job.job_id)
+    running = tuple(job.job_id for job in jobs if not job.state.is_final)
+    return Recovery(running, tuple(gaps), tuple(unknown))
 
 
 def _find_candidates(account: Account, types: Mapping[str, type[JobAdapter]]) -> list[GridJob]:

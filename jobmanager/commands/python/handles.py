@@ -306,6 +306,8 @@ class Recovered:
     """Have not ended yet: nothing is submitted before they have."""
     submitted: tuple[JobHandle, ...]
     """The new grid jobs, which make what is missing; none where nothing is."""
+    unknown: tuple[JobHandle, ...] = ()
+    """Nothing is submitted for these, because the document of a repetition cannot be read."""
 
 
 def recover(request: str | int, *, state_dir: str | os.PathLike[str] | None = None) -> Recovered:
@@ -327,6 +329,7 @@ def recover(request: str | int, *, state_dir: str | os.PathLike[str] | None = No
     return Recovered(
         tuple(JobHandle(job_id, folder) for job_id in found.running),
         tuple(JobHandle(job.job_id, folder) for job in jobs),
+        tuple(JobHandle(job_id, folder) for job_id in found.unknown),
     )
 
 

@@ -369,6 +369,19 @@ def test_independent_grid_jobs_of_a_request_are_recovered_each(account: Account)
     assert set(recover(account)[0].gaps) == {Gap(first, (1,)), Gap(second, (2,))}
 
 
+def test_a_repetition_that_cannot_be_read_holds_up_only_its_own_family(account: Account) -> None:
+    first, second = accept_slices(account), accept_slices(account)
+    finish(account, first, failed=[1])
+    finish(account, second, failed=[2])
+    again = repeat_grid_job(account, first, only_failed=True).job_id
+    with account.database.transaction():
+        sql = "UPDATE grid_job SET document = substr(document, 1, length(document) - 5) WHERE id = ?"
+        account.database._store.write(sql, [(again,)])
+    found, (job,) = recover(account)
+    assert (found.gaps, found.unknown) == ((Gap(second, (2,)),), (first,))
+    assert job.repeats == second
+
+
 def test_a_structured_grid_job_is_recovered_from_its_first_step_that_is_not_done(account: Account) -> None:
     first = accept_steps(account, State.DONE, State.FAILED)
     found, (job,) = recover(account)

@@ -253,6 +253,8 @@ def _check_names(names: Sequence[str], line: int) -> None:
         raise BadSweep(f"line {line} has {len(names)} names, and {_MOST_NAMES} are the most")
     strange = [name for name in names if not _NAME.fullmatch(name)]
     if strange or not names:
-        raise BadSweep(f"line {line}: {(strange or [''])[0][:40]!r} is no name of a column: letters, digits, _ . -")
+        raise BadSweep(
+            f"line {line}: {(strange or [''])[0][:40]!r} is no name of a column, of letters, digits, _ . -, between commas"
+        )
     if len(set(names)) < len(names):
         raise BadSweep(f"line {line} has a name twice: {', '.join(names)}")

@@ -100,15 +100,17 @@ def read_request_file(file: str, site_modules: Sequence[str]) -> tuple[Given, Pa
 
     :raises BadRequest: it is no request.
     """
+    source = file
     if file == "-":
+        source = "standard input"
         data, folder = sys.stdin.buffer.read(MAX_BYTES + 1), Path.cwd()
     else:
         with open(file, "rb") as stream:
             data, folder = stream.read(MAX_BYTES + 1), Path(file).resolve().parent
     try:
-        return read_request_text(data.decode(), file, site_modules), folder
+        return read_request_text(data.decode(), source, site_modules), folder
     except UnicodeDecodeError as error:
-        raise BadRequest([f"{file}: byte {error.start + 1} is no UTF-8 text"]) from error
+        raise BadRequest([f"{source}: byte {error.start + 1} is no UTF-8 text"]) from error
 
 
 def read_request_text(text: str, source: str, site_modules: Sequence[str]) -> Given:

@@ -46,10 +46,14 @@ def find_local_jobs(database: Database, name: str) -> list[tuple[str, LocalJob]]
     if found:
         return found
     if not (slash and number.isascii() and number.isdigit()):
-        raise UnknownJob(
-            f"no local job has the id \"{name}\": samgrid query '//local-job/@id' lists the ids, and ID/NUMBER"
-            " names a local job by its number in its grid job"
-        )
+        try:
+            job_id = database.grid_jobs.find(prefix or name)
+        except UnknownJob as error:
+            raise UnknownJob(
+                f"no local job has the id \"{name}\": samgrid query '//local-job/@id' lists the ids, and ID/NUMBER"
+                " names a local job by its number in its grid job"
+            ) from error
+        raise UnknownJob(f'"{name}" is no local job: say {job_id}/NUMBER, such as {job_id}/1')
     job_id = database.grid_jobs.find(prefix)
     index = int(number)
     if all(line.index != index for line in database.local_jobs.lines(job_id)):

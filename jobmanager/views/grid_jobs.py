@@ -45,7 +45,7 @@ def render_counts(row: Overview) -> str:
         return render_steps(row.steps, find_current_steps(row.steps))
     parts = [f"{row.counts[state]:,} {state}" for state in _STATES if row.counts.get(state)]
     parts += [f"{row.blocked:,} blocked"] if row.blocked else []
-    return ", ".join(parts) or "no local jobs yet"
+    return ", ".join(parts) or ("no local jobs" if row.outcome else "no local jobs yet")
 
 
 def render_steps(steps: Sequence[StepLine], shown: Sequence[StepLine]) -> str:
@@ -205,6 +205,7 @@ def render_details(account: Account, job_id: str, row: Overview, now: float) -> 
         ),
         ("owner", printable(job.owner)),
         ("submitted", job.submitted),
+        *([("ended", job.ended)] if job.ended else []),
         *([("repeats", job.repeats)] if job.repeats else []),
         ("batch system", job.batch),
         *_render_parts(job, row),
@@ -258,8 +259,9 @@ def _render_parts(job: "GridJob", row: Overview) -> list[tuple[str, str]]:
         of_parent = [("step", f"of {row.parent}")] if row.parent else []
         return [*of_parent, ("local jobs", f"{job.count:,}: {render_counts(row)}")]
     after = {name: f", after {render_words(needs)}" if needs else "" for name, needs in job.needs.items()}
+    unbegun = " never began" if job.state.is_final else ""
     return [
-        (f"step {number} of {len(row.steps)}", _render_part(step) + after[step.name])
+        (f"step {number} of {len(row.steps)}", _render_part(step) + unbegun * (not step.grid_job) + after[step.name])
         for number, step in enumerate(row.steps, 1)
     ]
 

@@ -120,7 +120,9 @@ def test_an_old_job_description_file_is_a_request(site: Samgrid, tmp_path: Path)
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        pytest.param("= 2\n", "2\n", ["-: line 7, column 16", 'expected "=" behind runjob_numevts'], id="syntax"),
+        pytest.param(
+            "= 2\n", "2\n", ["standard input: line 7, column 16", 'expected "=" behind runjob_numevts'], id="syntax"
+        ),
         pytest.param("= 2\n", "= two\n", ["runjob_numevts must be an integer", "not 'two'"], id="value"),
         pytest.param("phases", "phase", ['unknown attribute "phase" for job type dzero_monte_carlo'], id="unknown"),
         pytest.param("dzero_monte", "monte", ['unknown job type "monte_carlo"', "dzero_monte_carlo"], id="type"),

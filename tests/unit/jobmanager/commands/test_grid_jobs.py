@@ -277,6 +277,26 @@ def test_what_blocks_is_shown_in_the_list_of_one_and_of_its_local_jobs(
     assert '"blocked": 1' in shown[3]
 
 
+@pytest.mark.usefixtures("status")
+def test_of_what_has_ended_is_said_when_and_that_nothing_comes_any_more(
+    account: Account, capsys: pytest.CaptureFixture[str]
+) -> None:
+    account.database.grid_jobs.change(ENDED, lambda job: job.end(State.DONE, 2000))
+    whole = GridJob.new("dddddddd", "structured", "physicist", "slurm", 1000)
+    whole.put_request([], Path("/"))
+    whole.put_steps(["first"])
+    whole.end(State.FAILED, 2000)
+    with account.database.transaction():
+        account.database.grid_jobs.put(whole)
+    shown = []
+    for job_id in (ENDED, whole.job_id):
+        assert cli.main(["status", job_id]) == 0
+        shown.append(" ".join(capsys.readouterr().out.split()))
+    assert "ended 1970-01-01T00:33:20Z" in shown[0]
+    assert "no local jobs yet" not in shown[0]
+    assert "step 1 of 1 first never began" in shown[1]
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [

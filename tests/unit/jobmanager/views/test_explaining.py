@@ -241,7 +241,8 @@ def test_a_local_job_is_named_by_grid_job_and_number_too(fake: Account) -> None:
         pytest.param(f"{GRID_JOB}/0", "no local job 0", id="numbers start from 1"),
         pytest.param("zzz/1", "no grid job", id="no such grid job"),
         pytest.param("/1", "no grid job", id="no grid job"),
-        pytest.param(f"{GRID_JOB}/²", "ID/NUMBER", id="no number"),
+        pytest.param(f"{GRID_JOB}/²", f"say {GRID_JOB}/NUMBER", id="no number"),
+        pytest.param(GRID_JOB, f"say {GRID_JOB}/NUMBER", id="a grid job"),
     ],
 )
 def test_a_name_that_fits_nothing_is_a_clear_error(fake: Account, name: str, words: str) -> None:

@@ -253,8 +253,7 @@ def _check_names(names: Sequence[str], line: int) -> None:
         raise BadSweep(f"line {line} has {len(names)} names, and {_MOST_NAMES} are the most")
     strange = [name for name in names if not _NAME.fullmatch(name)]
     if strange or not names:
-        raise BadSweep(
-            f"line {line}: {(strange or [''])[0][:40]!r} is no name of a column, of letters, digits, _ . -, between commas"
-        )
+        found = (strange or [""])[0][:40]
+        raise BadSweep(f"line {line}: {found!r} is no name of a column between commas: letters, digits, _ . -")
     if len(set(names)) < len(names):
         raise BadSweep(f"line {line} has a name twice: {', '.join(names)}")

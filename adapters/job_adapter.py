@@ -153,7 +153,7 @@ def check_order(steps: Sequence[Step]) -> list[str]:
     for step in steps:
         if step.name in before:
             faults.append(f"steps: two are named {step.name}")
-        known = f"before it are {', '.join(before)}" if before else "it is the first"
+        known = f"the steps before it: {', '.join(before)}" if before else "it is the first"
         named = [("input_step", step.input_step)] if step.input_step else []
         for attribute, name in [*named, *(("after", name) for name in step.after or ())]:
             if name not in before:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jobmanager import render_number
 from jobmanager.commands.arguments import (
     AddCommand,
     CommandError,
@@ -155,7 +156,7 @@ def remove(options: argparse.Namespace) -> int:
 
 def _agrees(count: int) -> bool:
     try:
-        answer = input(f"Remove up to {count:,} grid jobs, with their outputs? [y/N] ")
+        answer = input(f"Remove {render_number(count, 'grid job')} at most, with all outputs? [y/N] ")
     except EOFError:
         return False
     return answer.strip().lower() in ("y", "yes")

@@ -64,7 +64,10 @@ def accept(account: Account, steps: str, more: str = "") -> str:
         pytest.param(f"{MAKE} (x (input_step make a))", "", "takes the name of one earlier step", id="two inputs"),
         pytest.param(f"{MAKE} (x (after (make)))", "", "step x: after takes names of earlier steps", id="no names"),
         pytest.param(
-            f"{MAKE} (x (after x))", "", "step x: after 'x' is no earlier step: before it are make", id="after itself"
+            f"{MAKE} (x (after x))",
+            "",
+            "step x: after 'x' is no earlier step: the steps before it: make",
+            id="after itself",
         ),
         pytest.param(
             "(x (after y)) (y (after x))", "", "step x: after 'y' is no earlier step: it is the first", id="a cycle"

@@ -65,8 +65,8 @@ def find_command_lines(account: Account, given: Given, folder: Path) -> list[str
         return _find_lines(account, given, folder)
 
 
-def _find_lines(account: Account, given: Given, folder: Path) -> list[str]:
-    job = prepare_grid_job(account, given, folder)
+def _find_lines(account: Account, given: Given, folder: Path, *, is_step: bool = False) -> list[str]:
+    job = prepare_grid_job(account, given, folder, warns=not is_step)
     refuse_faults_of_now(job)
     adapter = make_adapter(account, given, folder)
     if job.steps:
@@ -84,7 +84,7 @@ def _find_step_lines(account: Account, given: Given, folder: Path, parent: GridJ
     if step.input_step:
         return [title, f"  its command lines are known when {step.input_step} is done"]
     request = render_step_request(given, step, None, find_handler(account, step.request))
-    return [title, *(f"  {line}" for line in _find_lines(account, request, folder))]
+    return [title, *(f"  {line}" for line in _find_lines(account, request, folder, is_step=True))]
 
 
 def _render_entry(entry: LocalJobEntry) -> str:

@@ -149,10 +149,13 @@ def add_grid_job(account: Account, job: GridJob) -> None:
     account.database.events.put_generator_time(job.batch, int(read_time(job.submitted)))
 
 
-def prepare_grid_job(account: Account, given: Given, folder: Path, first: GridJob | None = None) -> GridJob:
+def prepare_grid_job(
+    account: Account, given: Given, folder: Path, first: GridJob | None = None, *, warns: bool = True
+) -> GridJob:
     """The document of a new grid job, not stored yet: its request checked, its slices or steps fixed.
 
     :param first: the grid job that it repeats, with the same datasets and rows.
+    :param warns: whether what will have no effect is told, as it is of steps with their parent.
     :raises BadRequest: with all faults.
     """
     datasets = Datasets.read(account, first.job_id if first else "")
@@ -187,10 +190,9 @@ def prepare_grid_job(account: Account, given: Given, folder: Path, first: GridJo
     job.max_pending_minutes = adapter.request["max_pending_time"]
     named = {name: adapter.request[name] for name in KINDS if adapter.request[name]}
     job.put_credentials(CredentialEntry(name, str(path)) for name, path in named.items())
-    with blaming(f"handler {adapter.jobType}"):
-        warnings = read_texts("findWarnings", adapter.findWarnings())
-    for warning in (*warnings, *_find_sweep_warnings(adapter), *_find_retry_warnings(account, adapter.request)):
-        logger.warning("%s", warning)
+    if warns:
+        for warning in (*_find_warnings(adapter), *_find_retry_warnings(account, adapter.request)):
+            logger.warning("%s", warning)
     return job
 
 
@@ -243,13 +245,19 @@ def _check_step(account: Account, given: Given, step: Step, folder: Path) -> Non
         refuse_faults(adapter, faults)
         check_errors(adapter)
         count_local_jobs(adapter)
+        for warning in _find_warnings(adapter):
+            logger.warning("step %s: %s", step.name, warning)
     _check_batch_system(account, adapter)
 
 
-def _find_sweep_warnings(adapter: JobAdapter) -> list[str]:
+def _find_warnings(adapter: JobAdapter) -> list[str]:
+    """Warnings of the handler, and about placeholders."""
+    with blaming(f"handler {adapter.jobType}"):
+        warnings = read_texts("findWarnings", adapter.findWarnings())
     sweep = adapter.sweep
     unknown = sweep.find_unknown(adapter.request.get("arguments", ())) if sweep else []
-    return [f"arguments: {word} stays as it is: what differs is {sweep.placeholders}" for word in unknown if sweep]
+    stays = [f"arguments: {word} stays as it is: what differs is {sweep.placeholders}" for word in unknown if sweep]
+    return [*warnings, *stays]
 
 
 def _find_retry_warnings(account: Account, request: Mapping[str, Any]) -> Iterator[str]:

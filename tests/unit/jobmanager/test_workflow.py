@@ -463,17 +463,21 @@ def test_a_dry_run_says_what_steps_wait_for(account: Account) -> None:
     assert "step alone: a grid job of its own" in lines
 
 
-def test_a_dry_run_shows_the_command_lines_of_steps(account: Account) -> None:
-    make = "(make (samgrid_type command) (executable /bin/echo) (arguments a) (count 2))"
+def test_a_dry_run_shows_the_command_lines_of_steps_and_warns_once(
+    account: Account, caplog: pytest.LogCaptureFixture
+) -> None:
+    make = "(make (samgrid_type command) (executable /bin/echo) (arguments '$SAMGRID_INDEX') (count 2))"
     use = "(use (samgrid_type command) (executable /bin/echo) (input_step make))"
     relations = read_rsl(f"&(samgrid_type = structured)(environment = (COLOUR blue))(steps = {make} {use})", {})
     assert find_command_lines(account, [(one.name, one.values) for one in relations], Path("/")) == [
         "step make: a grid job of its own",
-        "  1: /bin/echo a",
-        "  2: /bin/echo a",
+        "  1: /bin/echo '$SAMGRID_INDEX'",
+        "  2: /bin/echo '$SAMGRID_INDEX'",
         "step use: a grid job of its own, after make",
         "  its command lines are known when make is done",
     ]
+    (warning,) = (record.message for record in caplog.records if record.levelname == "WARNING")
+    assert warning.startswith("step make: arguments: no shell expands $SAMGRID_INDEX")
 
 
 def test_its_state_is_refreshed_from_its_steps(account: Account) -> None:

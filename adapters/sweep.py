@@ -6,6 +6,7 @@ import re
 import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -37,8 +38,6 @@ _MOST_BYTES = 16_000_000
 _MOST_ROWS = 1_000_000
 """No site permits more local jobs, and 16 MB of short rows would need gigabytes of memory."""
 _MOST_NAMES = 1000
-_MOST_DESCENTS = 2
-"""Each ``**`` goes through all the folders that the one before has found."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}", re.ASCII)
 
 Row = Mapping[str, Sequence[str]]
@@ -129,26 +128,21 @@ def read_sweep(request: Mapping[str, Any]) -> Sweep | None:
     if points is not None:
         return Sweep(_read_file(points), f"parameters {points.name!r}")
     if files:
-        found = list(dict.fromkeys(path for pattern in files for path in _find_files(pattern)))
+        looks = iter(range(_MOST_ROWS))
+        found = list(dict.fromkeys(path for pattern in files for path in _find_files(pattern, looks)))
         share = request["files_per_local_job"] or 1
         rows = [{"files": found[start : start + share]} for start in range(0, len(found), share)]
         return Sweep(rows, f"split_files {' '.join(repr(pattern.name) for pattern in files)}")
     return None
 
 
-def _find_files(pattern: RequestFile) -> list[str]:
+def _find_files(pattern: RequestFile, looks: Iterator[int]) -> list[str]:
     """The absolute names of the files that match a pattern, sorted."""
-    import glob  # imported late, here and below: seldom needed, and GRAM waits for the import
-
     # Without ./ and //, so that it is the end of the path.
-    name = str(PurePosixPath(pattern.name))
-    if PurePosixPath(name).parts.count("**") > _MOST_DESCENTS:
-        raise BadSweep(f"split_files: {pattern.name!r} has ** more than {_MOST_DESCENTS} times")
-    folder = str(pattern.path).removesuffix(name) if pattern.travels else ""
-    # The request's folder is not a pattern, whatever its name; Path.glob cannot escape it.
-    found = list(islice(glob.iglob(glob.escape(folder) + name, recursive=True), _MOST_ROWS + 1))  # noqa: PTH207
-    if len(found) > _MOST_ROWS:
-        raise BadSweep(f"split_files: {pattern.name!r} fits more than {_MOST_ROWS} files")
+    name = PurePosixPath(pattern.name)
+    # The request's folder is not a pattern, whatever its name.
+    folder = str(pattern.path).removesuffix(str(name)) if pattern.travels else ""
+    found = set(_find_paths(folder, name.parts, looks))
     files = sorted(os.path.abspath(path) for path in found if os.path.isfile(path))  # noqa: PTH100, PTH113 never raise
     if not files:
         raise BadSweep(f"split_files: no file is called {pattern.name!r}" + (f" in {folder}" if folder else ""))
@@ -156,6 +150,47 @@ def _find_files(pattern: RequestFile) -> list[str]:
     if strange:
         raise BadSweep(f"split_files: {strange[0]!r} has a comma or a control character in its name: rename it")
     return files
+
+
+def _find_paths(folder: str, parts: Sequence[str], looks: Iterator[int]) -> Iterator[str]:
+    """What matches the parts of a pattern below a folder, as ``glob`` does, which looks at entries without limit.
+
+    :param looks: one is taken for each entry.
+    :raises BadSweep: there are none left.
+    """
+    import fnmatch  # imported late, here and below: seldom needed, and GRAM waits for the import
+    import glob
+
+    todo = [(folder, parts)]
+    while todo:
+        folder, (part, *rest) = todo.pop()
+        if part == "**":
+            todo.append((folder, rest or ["*"]))
+            todo += [(path, [part, *rest]) for _, path in _list_shown(folder, looks) if os.path.isdir(path)]  # noqa: PTH112
+            continue
+        if glob.has_magic(part):
+            entries = _list_shown(folder, looks, part.startswith("."))
+            paths = [path for name, path in entries if fnmatch.fnmatchcase(name, part)]
+        else:
+            paths = [os.path.join(folder, part)]  # noqa: PTH118
+        if rest:
+            todo += [(path, rest) for path in paths]
+        else:
+            yield from paths
+
+
+def _list_shown(folder: str, looks: Iterator[int], with_hidden: bool = False) -> list[tuple[str, str]]:
+    """The names and paths in a folder; none if it cannot be read."""
+    shown = []
+    with suppress(OSError), os.scandir(folder or ".") as entries:
+        for entry in entries:
+            if next(looks, None) is None:
+                raise BadSweep(
+                    f"split_files: more than {_MOST_ROWS} files and folders to look at: name folders below them"
+                )
+            if with_hidden or not entry.name.startswith("."):
+                shown.append((entry.name, os.path.join(folder, entry.name)))  # noqa: PTH118
+    return shown
 
 
 def _read_file(file: RequestFile) -> Sequence[Row]:

@@ -127,6 +127,8 @@ def _check_dataset(name: str, files: Iterable[Path]) -> None:
 LIST = "inputs.list"
 READER = Path(__file__).parent / "payload" / "inputs.sh"
 """The shell functions with which payloads read the list of inputs."""
+_MOST_ENTRIES = 1_000_000
+"""Below a folder of inputs: no site takes more local jobs."""
 _WAYS = ("input_dataset", "input_files", "input_folder")
 
 INPUT_ATTRIBUTES = (
@@ -233,8 +235,11 @@ def _list_folder(folder: str, pattern: str) -> list[Input]:
         raise NoFiles(f"input_folder must be an absolute path, not {folder!r}")
     if not os.path.isdir(folder):  # noqa: PTH112 Path's raises for a name too long
         raise NoFiles(f"input_folder: there is no folder {folder!r}")
-    inputs = []
+    inputs, looks = [], 0
     for parent, folders, names in os.walk(folder, onerror=_refuse):
+        looks += len(folders) + len(names)
+        if looks > _MOST_ENTRIES:
+            raise NoFiles(f"input_folder: more than {_MOST_ENTRIES} files and folders are below {folder!r}: name one")
         # The driver writes outputs under such names until they are complete.
         folders[:] = [name for name in folders if not name.startswith(".")]
         inputs += [_read_input(Path(parent, name)) for name in names if _is_wanted(Path(parent, name), pattern)]

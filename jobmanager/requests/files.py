@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from adapters import JobAdapter, canonical_name
+from adapters import JobAdapter, UnusableFile, canonical_name, open_input
 from jobmanager.requests.attributes import COMMON_ATTRIBUTES, BadRequest, Given, find_name, read_type
 from jobmanager.requests.job_types import find_job_type
 from jobmanager.requests.rsl import MAX_BYTES, Relation, Relations, RslError, check_text, read_rsl
@@ -105,8 +105,11 @@ def read_request_file(file: str, site_modules: Sequence[str]) -> tuple[Given, Pa
         source = "standard input"
         data, folder = sys.stdin.buffer.read(MAX_BYTES + 1), Path.cwd()
     else:
-        with open(file, "rb") as stream:
-            data, folder = stream.read(MAX_BYTES + 1), Path(file).resolve().parent
+        try:
+            with open_input(Path(file)) as stream:
+                data, folder = stream.read(MAX_BYTES + 1), Path(file).resolve().parent
+        except UnusableFile as error:
+            raise BadRequest([f"{error}; standard input is named -"]) from error
     try:
         return read_request_text(data.decode(), source, site_modules), folder
     except UnicodeDecodeError as error:

@@ -138,7 +138,8 @@ def _load_module(name: str) -> ModuleType:
 def _load_file(path: Path) -> ModuleType:
     name = f"samgrid_handler_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
+    # Not one that is missing, which Python describes better; it would wait for ever for what a named pipe holds.
+    if spec is None or spec.loader is None or (path.exists() and not path.is_file()):
         raise ImportError(f"{path} is no Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module

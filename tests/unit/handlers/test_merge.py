@@ -78,6 +78,12 @@ def test_the_inputs_are_the_files_of_a_folder_and_below_that_match(folder: Path)
     assert names(handler) == [[f"{folder}/a.txt", f"{folder}/b.txt", f"{folder}/sub/c.txt"]]
 
 
+def test_a_folder_with_too_many_entries_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("handlers.inputs._MOST_ENTRIES", 6)
+    handler = make_handler(DzeroMergeAdapter, folder, input_folder=folder, input_pattern="*.txt")
+    assert "input_folder: more than 6 files and folders are below" in faults_of(handler)
+
+
 @pytest.mark.parametrize("way", ["folder", "list"])
 def test_the_inputs_are_the_files_of_a_dataset(folder: Path, way: str) -> None:
     if way == "list":

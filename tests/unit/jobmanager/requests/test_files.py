@@ -15,6 +15,7 @@ from jobmanager.requests.files import (
     read_job_description,
     read_request_file,
 )
+from jobmanager.requests.job_types import HandlerError, load_handlers
 from jobmanager.requests.rsl import RslError
 
 OLD = """\
@@ -130,3 +131,15 @@ def test_a_file_that_gives_an_attribute_twice_is_refused_with_its_place(tmp_path
     (tmp_path / "request").write_text(text)
     with pytest.raises(BadRequest, match=r"request: line [23], column \d+: (NA_ME|name) is given twice"):
         read_request_file(str(tmp_path / "request"), ())
+
+
+@pytest.mark.parametrize("file", ["/dev/null", "/"])
+def test_what_is_no_regular_file_is_no_request(file: str) -> None:
+    with pytest.raises(BadRequest, match=rf"'{file}' is not a regular file; standard input is named -"):
+        read_request_file(file, ())
+
+
+def test_what_is_no_regular_file_is_no_module(tmp_path: Path) -> None:
+    (tmp_path / "handler.py").symlink_to("/dev/null")
+    with pytest.raises(HandlerError, match=r"handler\.py is no Python file"):
+        load_handlers([str(tmp_path / "handler.py")])

@@ -36,6 +36,9 @@ Verdict = tuple[State, str | None]
 
 _LONGEST_LOG = 1 << 26
 """Bytes of a grid job's log in its tar: programs can make the log arbitrarily long."""
+_MOST_ITEMS = 1000
+_MOST_LETTERS = 1_000_000
+"""In a handler's summary."""
 logger = logging.getLogger(__name__)
 
 
@@ -261,10 +264,19 @@ def _ask_for_summary(account: Account, job: GridJob) -> tuple[Mapping[str, str],
             if type(adapter).getSummary is JobAdapter.getSummary:
                 return {}, ""
             summary = adapter.getSummary(_find_outputs(account, job.job_id))
-            return {str(name): str(text) for name, text in summary.items()}, ""
+            return _read_summary(summary), ""
     except HANDLER_FAILURES as error:
         logger.warning("%s no summary: %s", job.job_id, render_failure(error))
         return {}, render_failure(error)
+
+
+def _read_summary(summary: Mapping[object, object]) -> dict[str, str]:
+    """A handler's summary as texts; it becomes part of a document that is read again and again."""
+    items = {str(name): str(text) for name, text in itertools.islice(summary.items(), _MOST_ITEMS + 1)}
+    letters = sum(len(name) + len(text) for name, text in items.items())
+    if len(items) > _MOST_ITEMS or letters > _MOST_LETTERS:
+        raise HandlerError(f"getSummary gave more than {_MOST_ITEMS} items or {_MOST_LETTERS:,} letters")
+    return items
 
 
 def _find_outputs(account: Account, job_id: str) -> list[Path]:

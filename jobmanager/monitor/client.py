@@ -1,6 +1,7 @@
 """Wakes the account's monitor, or starts it if none runs: for submit, status and the shims."""
 
 import contextlib
+import errno
 import fcntl
 import os
 import socket
@@ -133,8 +134,12 @@ def start_monitor(account: Account) -> None:
     """Start a monitor, unless one is just starting, fully detached: it inherits none of the caller's descriptors."""
     import subprocess  # most callers find one
 
-    # It writes this one first of all, and nobody reads why it could not.
+    # Without these it ends, and nobody reads why.
     check_replaceable(account.places.monitor_configuration)
+    check_replaceable(account.places.monitor_lock)
+    socket_file = account.places.monitor_socket
+    if socket_file.is_dir() and not socket_file.is_symlink():
+        raise IsADirectoryError(errno.EISDIR, "is a folder in the place of the monitor's socket", str(socket_file))
     log = open_own(account.places.monitor_log, os.O_APPEND)
     try:
         # The new process inherits the lock with the descriptor, until it listens (`note_started`) or dies.

@@ -1,12 +1,13 @@
 """The worker process: does one task of one grid job, or of the account; or is the server that forks workers."""
 
 import argparse
+import fcntl
 import logging
 import os
 import stat
 import sys
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from batch_adapters.adapter import BatchError, Postponed, Refused
@@ -131,9 +132,11 @@ def _do_task_of_grid_job(account: Account, task: Task, grid_job: str) -> None:
     _open_folders(account.places, grid_job)
     _log_to(account.places.log(grid_job), grid_job)
     # A worker may outlive the monitor that started it.
-    with locked(account.places.worker_lock(grid_job)) as lock:
+    with locked(account.places.worker_lock(grid_job)) as lock, ExitStack() as stack:
         if lock is None:
             raise _Busy
+        # A handler may have forked a process that outlives us: it has inherited the descriptor, and the lock with it.
+        stack.callback(fcntl.flock, lock, fcntl.LOCK_UN)
         if account.database.grid_jobs.get(grid_job).state.is_final:
             return  # ended by a worker that has outlived its monitor
         is_structured = bool(account.database.grid_jobs.steps(grid_job))

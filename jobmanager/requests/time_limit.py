@@ -1,8 +1,9 @@
-"""Limits calls of handlers, an experiment's code: their time, and how often they may hang or kill their process."""
+"""Limits calls of handlers, an experiment's code: time, memory, and how often they may hang or kill their process."""
 
 import faulthandler
 import os
 import re
+import resource
 import signal
 import traceback
 from collections.abc import Iterator
@@ -36,6 +37,8 @@ class HandlerHung(HandlerError):
 def limited(seconds: float, record: int = _STDERR) -> Iterator[None]:
     """Interrupt the block after so many seconds (0: never); only in a process's main thread.
 
+    It gets half of the host's memory at most, and what it forks does not come out of it.
+
     Code that cannot be interrupted (a library in C, a loop that catches everything) is ended with the process some
     seconds later, after its stack was written to the descriptor ``record``.
 
@@ -43,7 +46,8 @@ def limited(seconds: float, record: int = _STDERR) -> Iterator[None]:
     """
 
     if not seconds:
-        yield
+        with _limited_memory(), _ending_children():
+            yield
         return
 
     def give_up(number: int, frame: FrameType | None) -> None:
@@ -54,13 +58,37 @@ def limited(seconds: float, record: int = _STDERR) -> Iterator[None]:
         faulthandler.dump_traceback_later(seconds + _GRACE, exit=True, file=record)
         signal.setitimer(signal.ITIMER_REAL, seconds)
         try:
-            yield
+            with _limited_memory(), _ending_children():
+                yield
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             faulthandler.cancel_dump_traceback_later()
             signal.signal(signal.SIGALRM, before)
     except TooLong as error:
         raise HandlerHung(str(error)) from error
+
+
+@contextmanager
+def _limited_memory() -> Iterator[None]:
+    """Raise MemoryError in a block that takes half of the host's memory: without any left, others would be killed."""
+    most = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (most if soft == resource.RLIM_INFINITY else min(soft, most), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+@contextmanager
+def _ending_children() -> Iterator[None]:
+    """End a process that the block has forked when it leaves the block: it must do nothing of ours."""
+    process = os.getpid()
+    try:
+        yield
+    finally:
+        if os.getpid() != process:
+            os._exit(1)
 
 
 def _find_place(frame: FrameType | None) -> str:

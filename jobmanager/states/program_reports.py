@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +30,8 @@ logger = logging.getLogger(__name__)
 _NAME = re.compile(r"(?P<stem>.+)\.(?:(?P<turn>[0-9]{1,15})\.xml|lines)(?P<taken>\.taken)?", re.DOTALL)
 _MOST_LINES = 2 * 1024 * 1024
 """Bytes; twice as many as the driver copies."""
+_MOST_REPORTS = 1000
+"""Of one local job at a time: a program may write more than anybody can read."""
 _AT_ONCE = 100
 """Reports that are applied in one transaction."""
 _PATIENCE = 20.0
@@ -88,11 +91,28 @@ class _Reader:
 
     def read_all(self) -> None:
         """Read everything, in parts; first what a reader that was killed had renamed."""
-        reports = self._find()
+        reports = self._drop_surplus(self._find())
         for is_taken in (True, False):
             chosen = sorted((r for r in reports if r.is_taken is is_taken), key=lambda report: report.turn)
             for start in range(0, len(chosen), _AT_ONCE):
                 self._read(chosen[start : start + _AT_ONCE])
+
+    def _drop_surplus(self, reports: Iterable[_Report]) -> list[_Report]:
+        """The newest reports of each local job; the rest, which would keep everybody waiting, is removed unread."""
+        counts: Counter[str] = Counter()
+        kept = []
+        for report in sorted(reports, key=lambda report: report.turn, reverse=True):
+            counts[report.stem] += report.turn > 0
+            if not report.turn or counts[report.stem] <= _MOST_REPORTS:
+                kept.append(report)
+            else:
+                self._remove(f"{report.name}.taken" if report.is_taken else report.name)
+        for stem, count in counts.items():
+            if count > _MOST_REPORTS:
+                logger.warning(
+                    "%s %s has %d reports: only the last %d are read", self._job_id, stem, count, _MOST_REPORTS
+                )
+        return kept
 
     def _find(self) -> list[_Report]:
         with os.scandir(self._folder) as entries:

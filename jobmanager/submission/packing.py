@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
@@ -123,15 +123,23 @@ def _command(words: Sequence[str]) -> tuple[str, ...]:
     if isinstance(words, str):
         raise TypeError(f"getCommandAndArguments gave one string, {words!r}, not a list of words")
     words = tuple(words)
-    if strange := [word for word in words if not isinstance(word, str)]:
-        raise TypeError(f"getCommandAndArguments gave {strange[0]!r}, which is no text")
+    _check_texts("getCommandAndArguments", words)
     return words
 
 
 def _check_environment(variables: Mapping[str, str]) -> Mapping[str, str]:
-    if strange := [text for pair in dict(variables).items() for text in pair if not isinstance(text, str)]:
-        raise TypeError(f"getEnvironment gave {strange[0]!r}, which is no text")
+    _check_texts("getEnvironment", chain(*dict(variables).items()))
     return variables
+
+
+def _check_texts(method: str, texts: Iterable[object]) -> None:
+    for text in texts:
+        if not isinstance(text, str):
+            raise TypeError(f"{method} gave {text!r}, which is no text")
+        try:
+            os.fsencode(text)
+        except UnicodeEncodeError as error:
+            raise ValueError(f"{method} gave {text!r}, which no program can be given") from error
 
 
 def _entry(adapter: JobAdapter, sweep: Sweep | None, local_job: PlannedJob) -> LocalJobEntry:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from batch_adapters.adapter import BatchError, LocalStatus, Unreachable
 from batch_adapters.registry import UnknownBatchSystem
@@ -14,8 +15,10 @@ from jobmanager.database.times import read_time
 from jobmanager.site.account import Account, find_batch_system, find_outage
 from jobmanager.states.driver_status import read_driver_status, status_file
 from jobmanager.states.failures import find_refusal
+from jobmanager.views.following import find_printed
 from jobmanager.views.text import printable, render_columns, render_line, render_local_time
 from jobmanager.views.verdict import BatchAnswer, Context, render_verdict
+from sandbox.files import read_regular
 from sandbox.status import CaughtSignal, DriverStatus
 
 _SHOWN_IDS = 5
@@ -75,13 +78,24 @@ def _explain(account: Account, grid_job: str, job: LocalJob, ask: bool) -> str:
     parts = [
         render_columns([(name, render_line(text)) for name, text in facts]),
         "seen:\n" + (render_evidence(job.evidence()) or "  nothing"),
-        _render_part("driver:", [*describe_driver(context.driver), *complaint]),
+        _render_part("driver:", [*describe_driver(context.driver), *complaint, *_find_stopped(account, grid_job, job)]),
     ]
     parts += [_describe_answer(title, answer) for title, answer in _titles(job.batch, context)]
     if why := account.database.quarantine.list().get(grid_job):
         parts.append(_render_part(f"grid job {grid_job}:", [why.sentence]))
     parts.append(_render_part("verdict:", [render_verdict(job, context)]))
     return "\n".join(parts)
+
+
+def _find_stopped(account: Account, grid_job: str, job: LocalJob) -> list[str]:
+    """A line if a signal has stopped the program, which batch systems do not see; known only on its own host."""
+    try:
+        path = None if job.local_id is None or job.state.is_final else find_printed(account, grid_job, job, "pid")
+        pid = int(read_regular(path)) if path else 0
+        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
+    except (OSError, ValueError):
+        return []
+    return [f"the program, process {pid}, is stopped: kill -CONT {pid} makes it go on"] if state == b"T" else []
 
 
 def _render_part(title: str, lines: Iterable[str]) -> str:

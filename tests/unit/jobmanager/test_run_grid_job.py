@@ -284,6 +284,11 @@ class Unprintable:
             "TypeError: getCommand.* gave 1, which",
         ),
         ("getEnvironment", lambda self: {"A": 1}, "TypeError: getEnvironment gave 1, which is no text"),
+        (
+            "getEnvironment",
+            lambda self: {"A": "\ud800"},
+            r"ValueError: getEnvironment gave '\\ud800', which no program",
+        ),
     ],
 )
 def test_whatever_a_handler_raises_or_gives_is_one_line(

@@ -703,6 +703,20 @@ def test_a_handler_that_hung_is_not_asked_again_and_where_it_hung_last_is_told(t
 
 
 @pytest.mark.parametrize(
+    "summary", [{str(number): "" for number in range(1001)}, {"long": "x" * 1_000_000}], ids=["many", "long"]
+)
+def test_a_summary_that_would_swell_the_document_is_left_out(
+    toy: ToySystem, monkeypatch: pytest.MonkeyPatch, summary: Mapping[str, str]
+) -> None:
+    monkeypatch.setattr(CommandAdapter, "getSummary", lambda self, outputs: summary)
+    fail(toy, "17")
+    assert reason_of(toy) == FAILED
+    job = toy.database.grid_jobs.get(GRID_JOB)
+    assert job.summary() == {}
+    assert job.no_summary == "HandlerError: getSummary gave more than 1000 items or 1,000,000 letters"
+
+
+@pytest.mark.parametrize(
     ("error", "told"),
     [(ValueError("no"), "ValueError: no"), (SystemExit(3), "SystemExit: 3"), (TooLong(), "HandlerHung")],
     ids=["error", "exit", "no end"],

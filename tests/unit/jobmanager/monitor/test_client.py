@@ -214,12 +214,19 @@ def test_a_log_that_is_a_link_is_not_written_to(account: Account, tmp_path: Path
 
 
 @pytest.mark.parametrize("make", TRAPS)
+@pytest.mark.parametrize("name", ["configuration", "lock"])
 def test_what_no_monitor_could_start_with_is_told_to_whoever_wants_one(
-    account: Account, make: Callable[[Path], object]
+    account: Account, make: Callable[[Path], object], name: str
 ) -> None:
-    make(account.places.monitor_configuration)
-    with pytest.raises(OSError, match=r"no regular file.*monitor\.configuration"):
+    make(account.places.root / f"monitor.{name}")
+    with pytest.raises(OSError, match=rf"no regular file.*monitor\.{name}"):
         start_monitor(account)
+
+
+def test_a_folder_in_place_of_the_socket_is_told_to_whoever_wants_a_monitor(account: Account) -> None:
+    account.places.monitor_socket.mkdir()
+    with pytest.raises(OSError, match="a folder in the place of the monitor's socket"):
+        wake_monitor(account)
 
 
 def test_ten_callers_at_once_start_one_monitor(

@@ -1,6 +1,8 @@
 """What a worker says in the grid job's own log before it works."""
 
 import logging
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from jobmanager.monitor.workers import TRY_LATER
 from jobmanager.requests.time_limit import MOST_DEATHS
 from jobmanager.site.account import Account
 from jobmanager.states.aggregation import Task
+from sandbox.files import locked
 from tests.unit.traps import TRAPS
 
 JOB = "aaaaaaaa"
@@ -42,6 +45,30 @@ def test_a_handler_with_which_every_worker_dies_is_given_up(
     is_given_up = deaths == MOST_DEATHS
     assert account.database.grid_jobs.get(JOB).reason == (f"cannot be run: {sentence}" if is_given_up else None)
     assert begun == ([] if is_given_up else [JOB])
+
+
+def test_a_process_that_a_handler_leaves_behind_does_not_keep_the_lock(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_grid_job(account)
+    children: list[int] = []
+
+    def fork(account: Account, job_id: str) -> None:
+        child = os.fork()
+        if not child:
+            while True:
+                signal.pause()
+        children.append(child)
+
+    monkeypatch.setattr(worker, "run_grid_job", fork)
+    try:
+        assert worker.do_task(account, Task.SUBMIT, JOB) == 0
+        with locked(account.places.worker_lock(JOB)) as lock:
+            assert lock is not None
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
 
 
 @pytest.mark.parametrize("unused", [("executable", "directory"), ()])

@@ -1,6 +1,7 @@
 """No handler goes on for ever: it is ended, and where it was is written down, even where it does not hear of that."""
 
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -43,6 +44,30 @@ def test_it_says_where_it_was() -> None:
     words = r"no end after 1 s: hang_for_ever \(.*test_time_limit.py, line \d+\)"
     with pytest.raises(HandlerHung, match=words), limited(LIMIT):
         hang_for_ever()
+
+
+@pytest.mark.parametrize("seconds", [0, 60])
+def test_what_the_handler_forks_does_nothing_of_ours(seconds: int) -> None:
+    code = f"""
+import os
+from jobmanager.requests.time_limit import limited
+with limited({seconds}):
+    child = os.fork()
+if child:
+    os.waitpid(child, 0)
+os.write(1, b"here")
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, check=True)
+    assert done.stdout == b"here"
+
+
+@pytest.mark.parametrize("seconds", [0, 60])
+def test_it_cannot_take_all_memory(seconds: int) -> None:
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    half = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    with pytest.raises(MemoryError), limited(seconds):
+        bytearray(half)
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
 
 
 def test_a_program_that_it_waits_for_is_ended_with_it() -> None:

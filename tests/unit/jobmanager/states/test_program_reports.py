@@ -115,6 +115,21 @@ def test_what_could_not_be_written_down_is_read_again(account: Account, monkeypa
     assert phases(account, 1) == [PhaseStatus("generate", 9, 250, "events")]
 
 
+def test_of_more_reports_than_anybody_can_read_the_newest_are_read(
+    account: Account, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("jobmanager.states.program_reports._MOST_REPORTS", 2)
+    report(account, 1, "lines", "Event 1 of 5\n")
+    for turn in (9, 10, 11, 12):
+        report(account, 1, f"{turn}.xml", f'<n{turn} xmlns="http://exp/"/>')
+    report(account, 2, "1.xml", '<other xmlns="http://exp/"/>')
+    read_reports(account, GRID_JOB)
+    assert [etree.fromstring(text).tag for text in foreign(account, 1)] == ["{http://exp/}n11", "{http://exp/}n12"]
+    assert len(foreign(account, 2)) == len(phases(account, 1)) == 1
+    assert not has_reports(account.places.reports(GRID_JOB))
+    assert "t-1.1 has 4 reports: only the last 2 are read" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [

@@ -1,6 +1,9 @@
 """What ``samgrid explain`` says of a local job: facts, evidence, answers, and the verdict drawn from them."""
 
+import os
 import re
+import signal
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -210,6 +213,24 @@ def test_hostile_text_is_printed_as_text(fake: Account, program: BatchProgram) -
     printed = explain(fake, "17.1", ask=True)
     assert all(line.isprintable() for line in printed.splitlines())
     assert "[2Jgone" in printed
+
+
+def test_a_program_that_is_stopped_is_said_to_be_so(fake: Account, tmp_path: Path) -> None:
+    add(fake, running())
+    scratch = tmp_path / f"samgrid.{GRID_JOB}.x"
+    (scratch / ".samgrid").mkdir(parents=True)
+    status_file(fake, GRID_JOB, "17.1").write_text(f"start {T}\nscratch {scratch}\n")
+    program = subprocess.Popen(["/bin/sleep", "600"])
+    try:
+        (scratch / ".samgrid" / "pid").write_text(f"{program.pid}\n")
+        assert "stopped" not in explain(fake, "17.1", ask=False)
+        program.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, program.pid, os.WSTOPPED | os.WNOWAIT)
+        told = f"the program, process {program.pid}, is stopped: kill -CONT {program.pid} makes it go on"
+        assert sections(explain(fake, "17.1", ask=False))["driver"][-1] == told
+    finally:
+        program.kill()
+        program.wait()
 
 
 def test_a_status_file_that_cannot_be_read_is_said_to_be_so(fake: Account) -> None:

@@ -66,7 +66,7 @@ def test_it_cannot_take_all_memory(seconds: int) -> None:
     before = resource.getrlimit(resource.RLIMIT_DATA)
     half = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     with pytest.raises(MemoryError), limited(seconds):
-        bytearray(half)
+        bytes(half)
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
 
 

@@ -51,6 +51,15 @@ def stays_inside(target: str, depth: int) -> bool:
     return climbs <= depth and ".." not in parts[climbs:]
 
 
+@contextmanager
+def kept_open(descriptor: int) -> Iterator[int]:
+    """Give an open descriptor, and close it at the end of the block."""
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
 def open_regular(path: Path, folder: int | None = None) -> BufferedReader:
     """Open a regular file for reading; ``path`` is relative to the open ``folder``, if that is given.
 
@@ -61,10 +70,10 @@ def open_regular(path: Path, folder: int | None = None) -> BufferedReader:
     return open(_open_file(path, os.O_RDONLY, folder), "rb")
 
 
-def read_regular(path: Path) -> bytes:
-    """The content of a file, opened as `open_regular` does."""
+def read_regular(path: Path, most: int = -1) -> bytes:
+    """The content of a file, or so many bytes of it, opened as `open_regular` does."""
     with open_regular(path) as stream:
-        return stream.read()
+        return stream.read(most)
 
 
 def _open_file(path: Path, flags: int, folder: int | None = None) -> int:
@@ -97,14 +106,12 @@ def open_unlinked(path: Path) -> BufferedReader:
 
     :raises OSError: it does not exist, or is not a regular file.
     """
-    folder = open_folder(path.parent)
-    try:
-        return open_regular(Path(path.name), folder)
-    except OSError as error:
-        error.filename = str(path)
-        raise
-    finally:
-        os.close(folder)
+    with kept_open(open_folder(path.parent)) as folder:
+        try:
+            return open_regular(Path(path.name), folder)
+        except OSError as error:
+            error.filename = str(path)
+            raise
 
 
 def open_own(path: Path, flags: int = 0) -> int:
@@ -153,11 +160,8 @@ def locked(path: Path, wait: bool = False) -> Iterator[int | None]:
 
     :raises OSError: it cannot be made, or something else is in its place.
     """
-    descriptor = _open_file(path, os.O_RDWR | os.O_CREAT)
-    try:
+    with kept_open(_open_file(path, os.O_RDWR | os.O_CREAT)) as descriptor:
         yield descriptor if take_lock(descriptor, wait) else None
-    finally:
-        os.close(descriptor)
 
 
 def replace_file(path: Path, content: bytes, mode: int = 0o600, word: str = "", is_lasting: bool = True) -> None:
@@ -192,11 +196,8 @@ def sync_folder(folder: Path) -> None:
 
     :raises OSError: they may not be.
     """
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with kept_open(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as descriptor:
         os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager
@@ -268,10 +269,8 @@ def remove_folder(folder: Path, parent: int | None = None) -> int:
         top = _open_closed(str(folder), parent)
     except (FileNotFoundError, NotADirectoryError):
         return 0
-    try:
+    with kept_open(top):
         size = _empty(top)
-    finally:
-        os.close(top)
     os.rmdir(folder, dir_fd=parent)
     return size
 
@@ -282,8 +281,7 @@ def _empty(top: int) -> int:
     free_names = (f".{os.urandom(8).hex()}" for _ in itertools.repeat(None))
     while names:
         name = names.pop()
-        folder = _open_closed(name, top)
-        try:
+        with kept_open(_open_closed(name, top)) as folder:
             inner_size, inner_names = _remove_files(folder)
             size += inner_size
             # Moved to the top: folders may be nested more deeply than a path, or open files, can reach.
@@ -291,20 +289,15 @@ def _empty(top: int) -> int:
                 os.close(_open_closed(inner_name, folder))
                 names.append(next(free_names))
                 os.rename(inner_name, names[-1], src_dir_fd=folder, dst_dir_fd=top)
-        finally:
-            os.close(folder)
         os.rmdir(name, dir_fd=top)
     return size
 
 
 def _open_closed(name: str, parent: int | None) -> int:
     """Open a folder, also one without permissions, and let us in from now on; a link is never followed."""
-    found = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
-    try:
+    with kept_open(os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)) as found:
         os.chmod(f"/proc/self/fd/{found}", stat.S_IRWXU)  # noqa: PTH101 what is open itself
         return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=found)
-    finally:
-        os.close(found)
 
 
 def _remove_files(folder: int) -> tuple[int, list[str]]:

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
-from sandbox.files import MAX_DEPTH, SandboxError, TarLimits, atomic_write, stays_inside
+from sandbox.files import MAX_DEPTH, SandboxError, TarLimits, atomic_write, kept_open, stays_inside
 from sandbox.pack import BLOCK, FILE_FLAGS, FOLDER_FLAGS, Tar, is_executable, write_tar
 from sandbox.status import render_stem
 from sandbox.unpack import forget_members
@@ -181,11 +181,8 @@ def render_too_sparse(size: int, target: str) -> str:
 
 def _add_parts(gathering: "_Gathering", parts: Mapping[str, Path]) -> bytes:
     for name, file in sorted(parts.items()):
-        folder = os.open(file.parent, FOLDER_FLAGS)
-        try:
+        with kept_open(os.open(file.parent, FOLDER_FLAGS)) as folder:
             gathering.add_part(folder, file.name, name)
-        finally:
-            os.close(folder)
     return b""
 
 
@@ -197,10 +194,8 @@ def _add_results(gathering: "_Gathering", results: Path, ends: Iterable[End]) ->
             raise
         gathering.refuse(results.name, NO_FOLDER)
         return bytes(gathering.note_end(end, EXPECTED) for end in ends)
-    try:
+    with kept_open(folder):
         return bytes(gathering.add_local_job(folder, end) for end in ends)
-    finally:
-        os.close(folder)
 
 
 class _List:
@@ -363,12 +358,9 @@ class _Gathering:
 
     def _add_file(self, folder: int, name: str, path: str) -> None:
         descriptor = self._open(folder, name, path, FILE_FLAGS)
-        if descriptor is None:
-            return
-        try:
-            self._add_content(descriptor, path)
-        finally:
-            os.close(descriptor)
+        if descriptor is not None:
+            with kept_open(descriptor):
+                self._add_content(descriptor, path)
 
     def _add_content(self, descriptor: int, path: str) -> None:
         status = os.fstat(descriptor)
@@ -405,12 +397,9 @@ class _Gathering:
             self.refuse(path, f"more than {MAX_DEPTH} folders deep")
             return
         descriptor = self._open(parent, name, path, FOLDER_FLAGS)
-        if descriptor is None:
-            return
-        try:
-            self._add_names(descriptor, path, depth)
-        finally:
-            os.close(descriptor)
+        if descriptor is not None:
+            with kept_open(descriptor):
+                self._add_names(descriptor, path, depth)
 
     def _add_names(self, folder: int, path: str, depth: int) -> None:
         with os.scandir(folder) as entries:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from sandbox.files import MAX_DEPTH, SandboxError, TarLimits, open_regular, stays_inside
+from sandbox.files import MAX_DEPTH, SandboxError, TarLimits, kept_open, open_regular, stays_inside
 
 # An extended header holds a name or two; tarfile would read one of any size into memory.
 _LONGEST_READ = 1 << 20
@@ -187,11 +187,8 @@ def sync_tree(top: Path) -> None:
     for path, _, names in os.walk(top):
         files = [os.path.join(path, name) for name in names]  # noqa: PTH118 names of os.walk
         for name in [*(file for file in files if not os.path.islink(file)), path]:  # noqa: PTH114
-            descriptor = os.open(name, os.O_RDONLY)
-            try:
+            with kept_open(os.open(name, os.O_RDONLY)) as descriptor:
                 os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
 
 
 def read_manifest(tar: Path, grid_job: str) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -31,7 +31,7 @@ from batch_adapters.fork.processes import Process
 from batch_adapters.fork.protocol import StartRequest
 from batch_adapters.launch import command_line
 from batch_adapters.states import Event, State, render_event
-from sandbox.files import locked, open_own, open_regular, remove_folder
+from sandbox.files import kept_open, locked, open_own, open_regular, remove_folder
 
 LOG_BYTES, EVENTS_BYTES = 1_000_000, 16_000_000
 """The size in bytes at which a log is rotated."""
@@ -376,12 +376,9 @@ def write_events(log: Path, events: Iterable[Event]) -> None:
 def write_line(path: Path, text: str, flags: int = os.O_NOFOLLOW | os.O_NONBLOCK) -> None:
     """Append to a file in one write."""
     data = text.encode("ascii")
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | flags, 0o600)
-    try:
+    with kept_open(os.open(path, os.O_WRONLY | os.O_APPEND | flags, 0o600)) as descriptor:
         written = os.write(descriptor, data)
         if written != len(data):
             # The disk is full: end the line, so that the next attempt starts on a new one.
             os.write(descriptor, b"\n")
             raise OSError(28, f"only {written} of {len(data)} bytes could be written; is the disk full?", str(path))
-    finally:
-        os.close(descriptor)

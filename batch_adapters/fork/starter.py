@@ -31,6 +31,7 @@ from batch_adapters.fork.protocol import (
 )
 from batch_adapters.fork.spool import CLAIM_FLAGS, write_events
 from batch_adapters.states import Event, State
+from sandbox.files import kept_open
 
 CLAIM_VARIABLE = b"SAMGRID_FORK_CLAIM"
 """Environment variable by which the process of a job is found if it was not recorded."""
@@ -113,10 +114,8 @@ def _open(path: str, flags: int, refused: StartError) -> Iterator[int]:
         os.set_blocking(descriptor, True)
     except OSError as error:
         raise _refusal(refused, error) from error
-    try:
+    with kept_open(descriptor):
         yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def _refusal(refused: StartError, error: OSError) -> StartRefused:

@@ -25,7 +25,7 @@ from batch_adapters.generator.collector_protocol import LONGEST_PACKET, Receipt,
 from batch_adapters.generator.emit import keep_days, write_events_now
 from batch_adapters.generator.process import fill_closed_descriptors, leave_on_signals
 from batch_adapters.states import Event
-from sandbox.files import take_lock
+from sandbox.files import kept_open, take_lock
 
 logger = logging.getLogger("samgrid-event-collector")
 
@@ -180,13 +180,10 @@ def only_collector(folder: Path) -> Iterator[None]:
 
     :raises OSError: another collector holds it, or there is no such folder.
     """
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with kept_open(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as descriptor:
         if not take_lock(descriptor):
             raise OSError(f"another collector writes into {folder} already")
         yield
-    finally:
-        os.close(descriptor)
 
 
 def main(argv: Sequence[str]) -> int:

@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 from batch_adapters.generator.follow import DatedFiles, Follower, RotatedFile, Source
 from batch_adapters.generator.local_time import be_in_zone, find_zone
+from sandbox.files import kept_open
 
 _ZONE_INTERVAL = 900.0
 """Seconds between two looks at the zone in which a log is written."""
@@ -234,12 +235,9 @@ def find_log_zone(module: LogModule, source: Source) -> str | None:
 
 def _read_tail(path: Path) -> tuple[bytes, float]:
     """The end of a file, and when it was last written."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-    try:
+    with kept_open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)) as descriptor:
         found = os.fstat(descriptor)
         return os.pread(descriptor, _TAIL, max(0, found.st_size - _TAIL)), found.st_mtime
-    finally:
-        os.close(descriptor)
 
 
 def find_source(module: LogModule, log: Path) -> Source:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from sandbox.files import take_lock
+from sandbox.files import kept_open, take_lock
 
 
 def fill_closed_descriptors() -> None:
@@ -49,13 +49,11 @@ def hold_folder(path: Path) -> None:
 
 def is_held(path: Path) -> bool | None:
     """Whether a generator of this host writes into the folder now; None if that cannot be found out."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        return not take_lock(fd)
-    except OSError:
-        return None
-    finally:
-        os.close(fd)
+    with kept_open(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
+        try:
+            return not take_lock(fd)
+        except OSError:
+            return None
 
 
 def run_in_background(pid_file: Path | None, keep_output: bool) -> None:
@@ -83,12 +81,10 @@ def run_in_background(pid_file: Path | None, keep_output: bool) -> None:
 
 
 def _release_child(child: int, writer: int, pid_file: Path | None) -> None:
-    try:
+    with kept_open(writer):
         if pid_file is not None:
             write_pid_file(pid_file, child)
         os.write(writer, b"g")
-    finally:
-        os.close(writer)
 
 
 def write_pid_file(path: Path, pid: int) -> None:
@@ -96,11 +92,8 @@ def write_pid_file(path: Path, pid: int) -> None:
 
     :raises OSError: it cannot be written, or is a symbolic link.
     """
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-    try:
+    with kept_open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)) as fd:
         os.write(fd, b"%d\n" % pid)
-    finally:
-        os.close(fd)
 
 
 def remove_pid_file(path: Path) -> None:

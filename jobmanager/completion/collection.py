@@ -26,9 +26,8 @@ from jobmanager.states.aggregation import Due, Task, judge, next_task
 from jobmanager.states.changes import change_in_parts
 from jobmanager.states.driver_status import read_driver_status, status_file
 from jobmanager.states.failures import find_due
-from sandbox.files import TarLimits, open_unlinked, remove_folder
+from sandbox.files import TarLimits, kept_open, open_folder, open_unlinked, remove_folder
 from sandbox.gather import NO_FOLDER, End, Extra, Gathered, write_output
-from sandbox.pack import FOLDER_FLAGS
 from sandbox.status import render_stem
 
 Verdict = tuple[State, str | None]
@@ -123,17 +122,17 @@ def _remove_gathered(account: Account, job_id: str, gathered: Gathered) -> None:
     This comes after the end is committed, because a repeated collection needs them. A kill here wastes only disk space.
     """
     try:
-        results = os.open(account.places.results(job_id), FOLDER_FLAGS)
+        results = open_folder(account.places.results(job_id))
     except OSError:  # no longer a folder: nothing was gathered from it
         return
     # Outputs that a host, given up long ago, brought back meanwhile are not in the tar.
-    for job in itertools.compress(account.database.local_jobs.lines(job_id), gathered.complete):
-        name = f"{render_stem(job_id, str(job.local_id))}.output"
-        try:
-            remove_folder(Path(name), results)
-        except OSError as error:
-            logger.warning("%s %s cannot be removed, though it is in the tar: %s", job_id, name, error)
-    os.close(results)
+    with kept_open(results):
+        for job in itertools.compress(account.database.local_jobs.lines(job_id), gathered.complete):
+            name = f"{render_stem(job_id, str(job.local_id))}.output"
+            try:
+                remove_folder(Path(name), results)
+            except OSError as error:
+                logger.warning("%s %s cannot be removed, though it is in the tar: %s", job_id, name, error)
 
 
 def _find_replaced(account: Account, job_id: str) -> set[int]:

@@ -20,7 +20,15 @@ from jobmanager.database.database import DamagedDocument, Database
 from jobmanager.database.times import render_time
 from jobmanager.site.account import Account
 from jobmanager.site.places import CREDENTIALS
-from sandbox.files import MAX_DEPTH, SandboxError, atomic_write, check_replaceable, open_regular, stays_inside
+from sandbox.files import (
+    MAX_DEPTH,
+    SandboxError,
+    atomic_write,
+    check_replaceable,
+    kept_open,
+    open_regular,
+    stays_inside,
+)
 from sandbox.gather import MOST_HOLES, count_holes, render_too_sparse
 from sandbox.pack import FOLDER_FLAGS, Tar, is_executable, write_tar
 
@@ -123,12 +131,8 @@ class _Backup:
 
     def add(self, path: Path, member: str) -> None:
         """Add a file or a folder, if it exists."""
-        with suppress(FileNotFoundError):
-            folder = os.open(path.parent, FOLDER_FLAGS)
-            try:
-                self._add_entry(folder, path.name, member)
-            finally:
-                os.close(folder)
+        with suppress(FileNotFoundError), kept_open(os.open(path.parent, FOLDER_FLAGS)) as folder:
+            self._add_entry(folder, path.name, member)
 
     def _add_entry(self, folder: int, name: str, member: str) -> None:
         try:
@@ -159,16 +163,13 @@ class _Backup:
                 self._leave_out(member, fault)
 
     def _add_folder(self, folder: int, name: str, member: str) -> None:
-        descriptor = os.open(name, FOLDER_FLAGS, dir_fd=folder)
-        try:
+        with kept_open(os.open(name, FOLDER_FLAGS, dir_fd=folder)) as descriptor:
             self._tar.add_folder(member)
             # The empty folder shows that the grid job has credentials.
             is_secret = member.count("/") == 2 and name == CREDENTIALS
             for inner in [] if is_secret else sorted(os.listdir(descriptor)):  # noqa: PTH208 a descriptor
                 if member.count("/") != 1 or not inner.endswith(_OF_PROCESSES):
                     self._add_entry(descriptor, inner, f"{member}/{inner}")
-        finally:
-            os.close(descriptor)
 
     def _add_link(self, folder: int, name: str, member: str) -> None:
         target = os.readlink(name, dir_fd=folder)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from jobmanager.database.database import DamagedDocument, Database
 from jobmanager.site.account import Account
-from sandbox.files import open_own
+from sandbox.files import kept_open, open_own
 
 logger = logging.getLogger(__name__)
 
@@ -46,9 +46,8 @@ def hold_back(account: Account, uniqid: str, seconds: float) -> None:
         return
     mark, due = account.places.withdrawn / uniqid, time.time() + seconds
     mark.parent.mkdir(mode=0o700, exist_ok=True)
-    descriptor = open_own(mark)
-    os.utime(descriptor, (due, due))
-    os.close(descriptor)
+    with kept_open(open_own(mark)) as descriptor:
+        os.utime(descriptor, (due, due))
 
 
 def cancel_withdrawn(account: Account) -> set[str]:

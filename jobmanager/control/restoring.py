@@ -22,7 +22,15 @@ from jobmanager.database.database import LAYOUT, Database
 from jobmanager.database.grid_job import GridJob
 from jobmanager.site.account import Account
 from jobmanager.site.places import StatePlaces
-from sandbox.files import SandboxError, TarLimits, open_regular, remove_folder, sync_folder, take_lock
+from sandbox.files import (
+    SandboxError,
+    TarLimits,
+    kept_open,
+    read_regular,
+    remove_folder,
+    sync_folder,
+    take_lock,
+)
 from sandbox.unpack import sync_tree, unpack
 
 _ANYTHING = TarLimits(sys.maxsize, sys.maxsize)
@@ -88,8 +96,7 @@ def _find_process(root: Path) -> int | None:
 def _alone(root: Path) -> Iterator[Path]:
     """The name of a temporary folder beside the state folder, which no other process uses; it is removed at the end."""
     root.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    parent = os.open(root.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with kept_open(os.open(root.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as parent:
         if not take_lock(parent):
             raise BackupError(f"another process works in {root.parent}: try again when it has ended")
         work = _name_beside(root)
@@ -98,8 +105,6 @@ def _alone(root: Path) -> Iterator[Path]:
             yield work
         finally:
             _clear(work)
-    finally:
-        os.close(parent)
 
 
 def _name_beside(folder: Path) -> Path:
@@ -125,8 +130,7 @@ def _read_note(made: StatePlaces, file: Path) -> str:
     """The folder of grid jobs' folders of which the backup was made."""
     note = made.root / NOTE
     try:
-        with open_regular(note) as stream:
-            jobs = json.loads(stream.read(_LONGEST_NOTE))["jobs"]
+        jobs = json.loads(read_regular(note, _LONGEST_NOTE))["jobs"]
         if not made.database.is_file():
             raise KeyError(made.database.name)
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:

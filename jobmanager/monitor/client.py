@@ -14,7 +14,7 @@ from jobmanager.database.database import LAYOUT
 from jobmanager.site.account import Account
 from jobmanager.site.configuration import Configuration
 from jobmanager.site.host import check_host
-from sandbox.files import check_replaceable, open_own, read_regular, take_lock
+from sandbox.files import check_replaceable, kept_open, open_own, read_regular, take_lock
 
 OF_ALL, OF_EVENTS = "monitor: ", "events: "
 """How those lines of the monitor's answer begin that are about all grid jobs; after the second, all still go on."""
@@ -26,11 +26,8 @@ _LAYOUT_LINE = f"layout {LAYOUT}\n"
 @contextmanager
 def socket_address(account: Account) -> Iterator[str]:
     """The address of the monitor's socket, however long the state folder's path is (the kernel takes 107 bytes)."""
-    folder = os.open(account.places.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with kept_open(os.open(account.places.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as folder:
         yield f"/proc/self/fd/{folder}/{account.places.monitor_socket.name}"
-    finally:
-        os.close(folder)
 
 
 def wake_monitor(account: Account) -> None:
@@ -75,12 +72,9 @@ def _end_peer(connection: socket.socket) -> None:
     import struct
 
     pid, _, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    process = os.pidfd_open(pid)
-    try:
+    with kept_open(os.pidfd_open(pid)) as process:
         signal.pidfd_send_signal(process, signal.SIGTERM)
         select.select([process], [], [], _ANSWER_TIME)
-    finally:
-        os.close(process)
 
 
 def _end_other_version(account: Account, connection: socket.socket) -> None:
@@ -140,8 +134,7 @@ def start_monitor(account: Account) -> None:
     socket_file = account.places.monitor_socket
     if socket_file.is_dir() and not socket_file.is_symlink():
         raise IsADirectoryError(errno.EISDIR, "is a folder in the place of the monitor's socket", str(socket_file))
-    log = open_own(account.places.monitor_log, os.O_APPEND)
-    try:
+    with kept_open(open_own(account.places.monitor_log, os.O_APPEND)) as log:
         # The new process inherits the lock with the descriptor, until it listens (`note_started`) or dies.
         if take_lock(log):
             subprocess.Popen(
@@ -152,8 +145,6 @@ def start_monitor(account: Account) -> None:
                 cwd="/",
                 start_new_session=True,
             )
-    finally:
-        os.close(log)
 
 
 def note_started() -> None:

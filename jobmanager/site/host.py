@@ -10,7 +10,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from jobmanager.site.places import StateFolderError, StatePlaces
-from sandbox.files import open_own, replace_file, sync_folder
+from sandbox.files import open_own, read_regular, replace_file, sync_folder
 
 STAMP_INTERVAL = 10.0
 """Seconds between two time stamps of a monitor."""
@@ -48,13 +48,9 @@ def find_active_host(places: StatePlaces) -> Host | None:
     """
     path = places.active_host
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        words = read_regular(path, _MOST).decode(errors="replace").split()
     except FileNotFoundError:
         return None
-    try:
-        words = os.read(descriptor, _MOST).decode(errors="replace").split()
-    finally:
-        os.close(descriptor)
     if len(words) != 2:
         raise StateFolderError(
             f"{path} does not say which host works here: where no other does, samgrid take-over writes it anew"

@@ -22,7 +22,7 @@ from jobmanager.requests.job_types import HANDLER_FAILURES, HandlerError, render
 from jobmanager.requests.time_limit import MOST_DEATHS, MOST_HANGS, HandlerHung, asking
 from jobmanager.site.account import Account
 from jobmanager.states.changes import put_local_jobs
-from sandbox.files import locked, open_regular
+from sandbox.files import kept_open, locked, open_folder, open_regular
 from sandbox.status import PhaseStatus, read_phase, render_stem
 
 logger = logging.getLogger(__name__)
@@ -55,15 +55,12 @@ def read_reports(account: Account, job_id: str) -> None:
     :raises OSError, DatabaseError: not now.
     """
     try:
-        folder = os.open(account.places.reports(job_id), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        folder = open_folder(account.places.reports(job_id))
     except FileNotFoundError:
         return
-    try:
-        # No other reader may remove what this one has renamed.
-        with locked(account.places.reports_lock(job_id), wait=True):
-            _Reader(account, job_id, folder).read_all()
-    finally:
-        os.close(folder)
+    # No other reader may remove what this one has renamed.
+    with kept_open(folder), locked(account.places.reports_lock(job_id), wait=True):
+        _Reader(account, job_id, folder).read_all()
 
 
 @dataclass(frozen=True)

@@ -172,7 +172,8 @@ class PlainLines:
             f"{phase.name} {phase.done:,}/{phase.expected_total(progress.local_jobs):,} {phase.unit}".rstrip()
             for phase in progress.phases
         ]
-        line = " | ".join([*parts, f"{len(progress.silent):,} silent"] if progress.silent else parts)
+        silent = [f"{len(progress.silent):,} silent"] if progress.silent else []
+        line = " | ".join([*parts, *render_blocked(progress), *silent])
         # The estimated end changes all the time, which alone is not news.
         if line not in self._last:
             print(" | ".join([*parts, *snapshot.forecast]), flush=True)

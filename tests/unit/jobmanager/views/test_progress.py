@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jobmanager.database.database import Overview
 from jobmanager.database.details import PhaseSum
 from jobmanager.database.local_jobs import Blocked
 from jobmanager.views.progress import (
@@ -18,6 +19,7 @@ from jobmanager.views.progress import (
     render_rate,
     render_silent,
 )
+from jobmanager.views.watching import PlainLines, Snapshot
 
 _TIMES = st.integers(0, 10**10)
 _NUMBERS = st.integers(0, 10**16)
@@ -136,3 +138,14 @@ def test_the_stall_warning_names_how_many_how_long_and_the_first() -> None:
         render_silent(replace(progress, silent=(7,)), 60) == "1 local job has told nothing new for 60 s, first number 7"
     )
     assert render_silent(replace(progress, silent=()), 60) == ""
+
+
+def test_a_plain_line_tells_what_is_blocked_although_the_counts_stay(capsys: pytest.CaptureFixture[str]) -> None:
+    row = Overview("k3f9zq2m", "command", "active", None, "physicist", "2026-11-22T08:30:00Z", {"active": 2})
+    lines, full = PlainLines(), Blocked(2, 1, "output waits for room", "")
+    for blocked in ([], [], [full], [full]):
+        lines.show(Snapshot(row, Progress(2, 0, None, blocked=blocked), 100, 60))
+    assert capsys.readouterr().out.splitlines() == [
+        "active: 2 active of 2",
+        "active: 2 active of 2 | 2 local jobs, first number 1: output waits for room",
+    ]

@@ -269,7 +269,7 @@ def _ask_for_summary(account: Account, job: GridJob) -> tuple[Mapping[str, str],
         return {}, render_failure(error)
 
 
-def _read_summary(summary: Mapping[object, object]) -> dict[str, str]:
+def _read_summary(summary: Mapping[str, str]) -> dict[str, str]:
     """A handler's summary as texts; it becomes part of a document that is read again and again."""
     items = {str(name): str(text) for name, text in itertools.islice(summary.items(), _MOST_ITEMS + 1)}
     letters = sum(len(name) + len(text) for name, text in items.items())

@@ -20,8 +20,9 @@ MAX_CAUGHT = 100
 MAX_LOST = 21
 """Lines about lost outputs: the driver writes twenty, and one with the number of further ones."""
 _WARNINGS = ("USR1", "USR2")
-_SAME_MOMENT = 1
-"""Seconds between a program's end and a signal that may have caused it: times are whole seconds."""
+_SAME_MOMENT = 5
+"""Seconds between a program's end and a signal that may have caused it: a batch system signals the processes of a job
+one after another, which was seen to take two seconds on a busy host."""
 _HEAD = 512 * 1024
 _TAIL = 16 * 1024
 

@@ -48,6 +48,11 @@ class Evidence:
     helps: str = ""
     """The command that lets a blocked local job go on; empty if this does not say that it is blocked."""
 
+    @property
+    def is_failure_in_log(self) -> bool:
+        """True if the log told of a failure, whether or not that changed the state."""
+        return self.source == "log" and self.said.partition(" ")[0] == State.FAILED.word
+
 
 MOST_FOREIGN = 10
 """Elements of experiments that a document keeps; the oldest go first."""

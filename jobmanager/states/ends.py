@@ -29,8 +29,11 @@ def ended_well(job: LocalJob) -> bool:
 
 
 def was_asked_to_end(job: LocalJob) -> bool:
-    """True where its driver was told to end, and not by us: the batch system may hold the job, or queue it again."""
-    return job.caught is not None and job.cancel_asked is None
+    """True where it was told to end, and not by us: the batch system may hold the job, or queue it again.
+
+    The signal may have ended the program first, and the driver before it reached that.
+    """
+    return (job.caught is not None or job.signal in ("TERM", "INT", "HUP")) and job.cancel_asked is None
 
 
 def _was_ended(job: LocalJob) -> bool:
@@ -50,6 +53,8 @@ RULES: tuple[tuple[Callable[[LocalJob], bool], Cause | None], ...] = (
     # Before CANCELLED_OUTSIDE: to the batch system a cancel of ours looks like any of the owner's.
     (lambda job: job.cancel_asked is not None and _may_have_obeyed(job), Cause.CANCELLED_BY_US),
     (lambda job: job.batch_cause is Cause.CANCELLED_OUTSIDE and _may_have_obeyed(job), None),
+    # Slurm tells the jobs of a host that it takes for down to end; the host may not be.
+    (lambda job: job.batch_cause is Cause.NODE_LOST and was_asked_to_end(job), None),
     (lambda job: job.driver == "ended" and job.signal == "XCPU", Cause.CPU_LIMIT),
     (lambda job: job.driver == "ended" and _was_ended(job), Cause.SIGNAL),
     (lambda job: job.driver == "ended" and job.exit_code == 0, Cause.OUTPUTS_MISSING),
@@ -103,16 +108,18 @@ def needs_batch_cause(job: LocalJob) -> bool:
     """True where only the batch system can say why a local job ended, and it has not been asked yet."""
     if job.local_id is None or not job.state.is_final or job.batch_words is not None or job.cancel_asked is not None:
         return False
-    return _may_have_obeyed(job) or any(seen.source == "log" and seen.state is State.FAILED for seen in job.evidence())
+    return _may_have_obeyed(job) or any(seen.is_failure_in_log for seen in job.evidence())
 
 
 def may_have_been_deleted(job: LocalJob) -> bool:
-    """True where somebody, or a limit, may have ended a local job, and the batch system's history does not say so.
+    """True where somebody, or a limit, may have ended a local job, and the history does not say so, or not who it was.
 
     To Grid Engine's history a program that its warning ended (-notify), before it was deleted, has ended by itself.
     """
     if job.local_id is None or not job.state.is_final or job.cancel_asked is not None or not _may_have_obeyed(job):
         return False
+    if job.batch_cause is Cause.CANCELLED_OUTSIDE:
+        return job.ended_by is None
     return job.batch_cause in (None, Cause.SIGNAL, Cause.NEVER_STARTED)
 
 

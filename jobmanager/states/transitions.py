@@ -35,6 +35,9 @@ def apply_event(job: LocalJob, event: Event) -> bool:
         return True
     if job.state.is_final:
         job.reset_run()
+    elif event.state is State.DONE and job.state is State.PENDING and event.timestamp == job.event_time:
+        # Not queued again: the log had told of an end too early, as Slurm's does of a job that is only sent a signal.
+        job.earlier_run = None
     _enter(job, event.state, event.timestamp, event.exit_code)
     job.event_time = event.timestamp
     return True

@@ -677,6 +677,7 @@ def test_a_run_that_came_to_its_end_is_not_repeated(bench: Bench) -> None:
         pytest.param(lambda text: text.replace("token k3f9zq2m-1", "token k3f9zq2m-2"), id="another submission"),
         pytest.param(lambda text: text.replace("index 1", "index 2"), id="another index"),
         pytest.param(lambda text: text.replace("\nend ", "\ncaught TERM 1\nend "), id="told to end"),
+        pytest.param(lambda text: text.replace("\nexit 0\n", "\nsignal TERM\nexit 143\n"), id="ended by a signal"),
         pytest.param(lambda text: text[: text.index("end ")], id="no end"),
         pytest.param(lambda text: text[: text.index("exit ")], id="no code"),
         pytest.param(lambda text: text + "\nstart 5\nhost n1\n", id="begun again since"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from batch_adapters.adapter import LocalStatus
 from batch_adapters.states import Cause, Event, State
 from jobmanager.database.local_job import LocalJob, Outcome
-from jobmanager.states.ends import needs_batch_cause, put_outcome
+from jobmanager.states.ends import needs_batch_cause, put_outcome, was_asked_to_end
 from jobmanager.states.transitions import apply_driver_status, apply_event, apply_status
 from sandbox.status import CaughtSignal, DriverStatus
 
@@ -19,6 +19,7 @@ TERM = (CaughtSignal("TERM", 8),)
 TOLD = DriverStatus(start=5, end=9, exit_code=0, caught=TERM)
 """It ended well, but was told to end before: a shell whose child was killed."""
 KILLED = DriverStatus(start=5, end=9, exit_code=143, signal="TERM", caught=TERM)
+CRASHED = DriverStatus(start=5, end=9, exit_code=139, signal="SEGV")
 WARNED = DriverStatus(start=5, end=9, exit_code=0, caught=(CaughtSignal("USR2", 8),))
 """Its program was sent a warning, and ended well."""
 GONE = DriverStatus(start=5)
@@ -72,7 +73,7 @@ def judged(driver: DriverStatus, said: LocalStatus | None, asked: bool = False) 
         pytest.param(TOLD, CANCELLED, False, Cause.CANCELLED_OUTSIDE, id="a shell outlived somebody's cancel"),
         pytest.param(TOLD, CANCELLED, True, Cause.CANCELLED_BY_US, id="a shell outlived our cancel"),
         pytest.param(TOLD, COMPLETED, True, Cause.CANCELLED_BY_US, id="our cancel, which the batch system forgot"),
-        pytest.param(TOLD, NODE_FAIL, False, Cause.SIGNAL, id="told to end on a node that was lost later"),
+        pytest.param(TOLD, NODE_FAIL, False, Cause.NODE_LOST, id="told to end on a node that was taken for lost"),
         pytest.param(WARNED, COMPLETED, False, None, id="warned, and ended well"),
         pytest.param(WARNED, None, False, None, id="warned, and nobody knows of what"),
         pytest.param(WARNED, TIMEOUT, False, None, id="warned of its time limit, and ended well before"),
@@ -91,6 +92,8 @@ def judged(driver: DriverStatus, said: LocalStatus | None, asked: bool = False) 
         pytest.param(KILLED, TIMEOUT, False, Cause.TIME_LIMIT, id="killed at the limit"),
         pytest.param(KILLED, TIMEOUT, True, Cause.TIME_LIMIT, id="killed at the limit, and cancelled"),
         pytest.param(KILLED, None, True, Cause.CANCELLED_BY_US, id="killed by us"),
+        pytest.param(KILLED, NODE_FAIL, False, Cause.NODE_LOST, id="killed on a node that was taken for lost"),
+        pytest.param(CRASHED, NODE_FAIL, False, Cause.SIGNAL, id="crashed, on a node that was lost later"),
         pytest.param(DriverStatus(start=5, end=9, exit_code=3), None, True, Cause.EXIT_CODE, id="failed by itself"),
         pytest.param(DriverStatus(start=5, end=9, exit_code=3), FAILED, False, Cause.EXIT_CODE, id="both agree"),
         pytest.param(LOST, COMPLETED, False, Cause.OUTPUTS_MISSING, id="not all of its outputs came back"),
@@ -166,9 +169,26 @@ def test_the_batch_system_is_asked_about_what_did_not_end_by_itself(driver: Driv
     assert not needs_batch_cause(judged(driver, None, asked=True))
 
 
-def test_a_clean_end_that_the_log_calls_a_failure_is_asked_about() -> None:
+@pytest.mark.parametrize(
+    ("driver", "asked", "may_run_again"),
+    [
+        pytest.param(CLEAN, False, False, id="a clean end"),
+        pytest.param(CRASHED, False, False, id="a crash"),
+        pytest.param(KILLED, False, True, id="told to end"),
+        pytest.param(replace(KILLED, caught=()), False, True, id="only its program was told in time"),
+        pytest.param(KILLED, True, False, id="told by us"),
+    ],
+)
+def test_what_others_told_to_end_may_be_queued_again(driver: DriverStatus, asked: bool, may_run_again: bool) -> None:
+    assert was_asked_to_end(judged(driver, None, asked)) is may_run_again
+
+
+@pytest.mark.parametrize("driver_is_first", [False, True])
+def test_a_clean_end_that_the_log_calls_a_failure_is_asked_about(driver_is_first: bool) -> None:
     job = LocalJob.new(1, "slurm", None)
     job.register("17", "", 2)
+    if driver_is_first:
+        apply_driver_status(job, CLEAN, 20)
     apply_event(job, Event(10, "17", State.FAILED, 1))
     apply_driver_status(job, CLEAN, 20)
     assert needs_batch_cause(job)

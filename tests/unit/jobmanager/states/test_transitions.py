@@ -676,3 +676,14 @@ def test_a_second_run_that_the_log_told_of_like_the_first_begins_when_its_driver
 def test_what_goes_on_after_it_was_suspended_began_before() -> None:
     assert after([(1002, ACTIVE, 0), (1010, SUSPENDED, 0), (1020, ACTIVE, 0)]).started_time == 1002
     assert after([(1010, SUSPENDED, 0), (1020, ACTIVE, 0)]).started_time == 1020
+
+
+def test_a_job_that_was_only_signalled_keeps_what_its_driver_recorded() -> None:
+    # To Slurm's log a signal looks like a cancel, until the job ends by itself.
+    job = after([(1, ACTIVE, 0), (5, FAILED, 0)])
+    ended = DriverStatus(start=1, end=9, exit_code=0, pid=7)
+    apply_driver_status(job, ended, 10)
+    for state in (PENDING, DONE):
+        apply_event(job, Event(10, "17_3", state))
+    apply_driver_status(job, ended, 11)
+    assert (job.state, job.driver, job.outcome) == (DONE, "ended", Outcome.SUCCEEDED)

@@ -295,6 +295,8 @@ class BatchAdapter:
     log_causes: Mapping[int, Cause] = field(default_factory=dict)
     """For negative exit codes of FAILED jobs in its log, why they ended; FAILED with another exit code means that
     somebody deleted the job. Empty: its exit codes say nothing about causes."""
+    printed_causes: Mapping[str, Cause] = field(default_factory=dict)
+    """For patterns of what it prints itself at the end of a job's output, why the job ended; group 1 has the words."""
     leaving: frozenset[str] = frozenset()
     """Native states of jobs that are being removed."""
     blocks: Mapping[str, str] = field(default_factory=dict)

@@ -194,7 +194,7 @@ class BatchSystem:
                 jobs += read_answer(read, printed)
             except Garbled as error:
                 raise Garbled(f"{command.argv[0]}: {error}") from error
-        return [make_status(self.adapter, job) for job in jobs if job.owner in ("", _read_user(str(os.geteuid())))]
+        return [make_status(self.adapter, job) for job in jobs if job.owner in ("", read_user(str(os.geteuid())))]
 
     def _answers(self, command: Command, variables: Mapping[str, Any]) -> Iterator[str]:
         """The output of a command; with a listing, one output for some of the ids at a time."""
@@ -245,7 +245,7 @@ class BatchSystem:
     def _run(self, command: Command, variables: Mapping[str, Any]) -> str:
         self.limiter.acquire()
         try:
-            everything = {"user": _read_user(str(os.geteuid())), **self._site, **variables}
+            everything = {"user": read_user(str(os.geteuid())), **self._site, **variables}
             printed = run_command(command, everything, self.adapter.ignored_variables)
         except Postponed:
             self.limiter.note_answer()
@@ -340,7 +340,7 @@ def make_status(adapter: BatchAdapter, job: Job) -> LocalStatus:
     fields = (job.local_id, job.native_state, state, job.exit_code, job.reason, job.token, cause)
     helps = "" if state is not None and state.is_final else _render_help(adapter, job)
     is_leaving = job.native_state in adapter.leaving
-    return LocalStatus(*fields, by=_read_user(job.by), is_leaving=is_leaving, helps=helps)
+    return LocalStatus(*fields, by=read_user(job.by), is_leaving=is_leaving, helps=helps)
 
 
 def _render_help(adapter: BatchAdapter, job: Job) -> str:
@@ -353,7 +353,7 @@ def _render_help(adapter: BatchAdapter, job: Job) -> str:
 
 
 @functools.cache
-def _read_user(by: str) -> str:
+def read_user(by: str) -> str:
     """The name of a user that a batch system names by number, if this machine knows it."""
     if not re.fullmatch(r"\d{1,9}", by, re.ASCII):
         return by

@@ -169,6 +169,10 @@ SLURM = BatchAdapter(
         "PREEMPTED": Cause.CANCELLED_OUTSIDE,
         "TIMEOUT": Cause.TIME_LIMIT,
     },
+    # JobAcctGatherParams=OverMemoryKill: slurmstepd kills the job, which Slurm calls FAILED by signal 9.
+    printed_causes={
+        r"(?m)^slurmstepd\S*: error: (.+ exceeded (?:virtual )?memory limit .*being killed)$": Cause.MEMORY_LIMIT
+    },
     leaving=frozenset({"COMPLETING"}),
     # "Job reason codes" of squeue(1); the words with blanks are slurmctld's own (job_mgr.c, node_scheduler.c).
     blocks={

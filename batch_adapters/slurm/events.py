@@ -134,12 +134,15 @@ _MOST_OTHERS = 10_000
 # Few, because a refusal follows its request within a few lines, and a request may name thousands of tasks.
 _MOST_REQUESTS = 100
 
+_COMPLETED = b"_job_complete: JobId="
+_CANCELLED = b"_slurm_rpc_kill_job: REQUEST_KILL_JOB JobId="
+_REFUSED = b"_slurm_rpc_kill_job: job_str_signal() uid="
 # The text before the job's id; the beginning of that behind it ("": none); the method that handles the line.
 _LINES = (
     (b"_slurm_rpc_submit_batch_job: JobId=", b" InitPrio=", "_queue"),
     (b"sched: Allocate JobId=", b" NodeList=", "_start"),
     (b"sched/backfill: _start_job: Started JobId=", b" in ", "_start"),
-    (b"_job_complete: JobId=", b" ", "_complete"),
+    (_COMPLETED, b" ", "_complete"),
     (b"Requeuing JobId=", b"", "_requeue"),
     (b"requeue job JobId=", b" due to failure of node ", "_requeue"),
     (b"preempted JobId=", b" has been ", "_preempt"),
@@ -149,9 +152,9 @@ _LINES = (
     (b"deadline_ok: JobId=", b" with time_", "_fail"),
     (b"_slurm_rpc_suspend(suspend) for ", b" usec=", "_suspend"),
     (b"_slurm_rpc_suspend(resume) for ", b" usec=", "_resume"),
-    (b"_slurm_rpc_kill_job: REQUEST_KILL_JOB JobId=", b" uid ", "_cancel"),
+    (_CANCELLED, b" uid ", "_cancel"),
     # Not a job's id: the number of the user.
-    (b"_slurm_rpc_kill_job: job_str_signal() uid=", b" JobId=", "_refuse"),
+    (_REFUSED, b" JobId=", "_refuse"),
 )
 # The milliseconds may be followed by an offset (rfc5424_ms) or the name of a thread (thread_id).
 _STAMP = rb"\[([^].\n]++)(?:\.\d{3}([^]\n]*+))?\] "
@@ -346,6 +349,21 @@ def _read_ending(text: bytes) -> tuple[bytes, bytes] | None:
     return read_end(int(number), 0) if word == b"WEXITSTATUS" else read_end(0, int(number))
 
 
+def read_deletions(block: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Who cancelled which job, by number; a job that ended by itself (``done``) was only sent a signal."""
+    lines = [line[2:] for line in _LINE.findall(b"\n" + block)]
+    refusals = ((user, _REFUSAL.fullmatch(rest)) for head, user, _, rest in lines if head == _REFUSED)
+    refused = {(found[1], user) for user, found in refusals if found and found[2] == b"Access/permission denied"}
+    for head, job, raw, rest in lines:
+        if head == _COMPLETED and rest == b" done":
+            yield job, b""
+        elif head == _CANCELLED and rest.startswith(b" uid "):
+            user = rest.removeprefix(b" uid ")
+            tasks = raw if raw.startswith(b"_[") else b""
+            if (job + tasks, user) not in refused:
+                yield from ((one, user) for one in (_read_tasks(job, tasks) if tasks else (job,)))
+
+
 _CONFIGURED = re.compile(r"^[ \t]*SlurmctldLogFile[ \t]*=[ \t]*([^\s#]+)", re.MULTILINE | re.IGNORECASE)
 
 
@@ -387,4 +405,10 @@ def find_log(environment: Mapping[str, str]) -> Path:
     return Path(found[1].strip('"'))
 
 
-SLURM = LogModule(name="slurm", find_log=find_log, new_parser=SlurmLog, file_name="slurmctld.log")
+SLURM = LogModule(
+    name="slurm",
+    find_log=find_log,
+    new_parser=SlurmLog,
+    file_name="slurmctld.log",
+    read_deletions=read_deletions,
+)

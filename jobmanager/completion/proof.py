@@ -2,16 +2,17 @@
 
 import logging
 import os
+import re
 import time
 from array import array
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from batch_adapters.adapter import Garbled, LocalStatus, Unreachable
+from batch_adapters.adapter import BatchAdapter, Garbled, LocalStatus, Unreachable
 from batch_adapters.generator.module import LogModule, LogNotKnown
 from batch_adapters.registry import find_event_module
-from batch_adapters.running.batch_system import BatchSystem
+from batch_adapters.running.batch_system import BatchSystem, read_user
 from batch_adapters.states import Cause, State
 from jobmanager.database.database import Database
 from jobmanager.database.local_job import LocalJob
@@ -22,6 +23,7 @@ from jobmanager.states.driver_status import reconcile_with_drivers
 from jobmanager.states.ends import may_have_been_deleted, needs_batch_cause, was_asked_to_end
 from jobmanager.states.reconciliation import ask_queue
 from jobmanager.states.transitions import note_batch_end, reopen
+from sandbox.files import open_unlinked
 
 logger = logging.getLogger(__name__)
 
@@ -132,7 +134,7 @@ def _stop_waiting(job: LocalJob) -> bool:
 
 
 def ask_for_causes(account: Account, job_id: str, select: Selection) -> None:
-    """Find out why local jobs ended that did not end by themselves: from the batch system, then from its log.
+    """Find out why local jobs ended that did not end by themselves: from the batch system, then from what it wrote.
 
     A cancelled grid job does not wait for the answer.
 
@@ -141,7 +143,7 @@ def ask_for_causes(account: Account, job_id: str, select: Selection) -> None:
     _ask_history(account, job_id, select)
     suspects = [_note(job) for job in select() if may_have_been_deleted(job)]
     if suspects:
-        _read_log(account, job_id, suspects)
+        _read_what_it_wrote(account, job_id, suspects)
 
 
 def _ask_history(account: Account, job_id: str, select: Selection) -> None:
@@ -172,22 +174,43 @@ def _ask_history(account: Account, job_id: str, select: Selection) -> None:
         _wait_for(late, system.adapter.outputs_lag, "to come into the history")
 
 
-def _read_log(account: Account, job_id: str, suspects: list[_Ended]) -> None:
-    """Record what the log says about why local jobs ended."""
+def _read_what_it_wrote(account: Account, job_id: str, suspects: list[_Ended]) -> None:
+    """Record what the batch system wrote about why local jobs ended, into their own outputs or into its log."""
     batch = account.database.grid_jobs.get(job_id).batch
     adapter = find_batch_adapter(account, batch)
     is_followed = account.configuration.find_events(batch).source is not EventSource.POLL
     causes = adapter.log_causes if is_followed else {}
+    results = account.places.results(job_id)
     ids = {name for job in suspects for name in (job.local_id, job.array) if name}
     deletions = _find_deletions(account, batch, ids, min(job.ended_time or 0 for job in suspects))
 
     def apply(job: LocalJob) -> bool:
         if not may_have_been_deleted(job):
             return False
-        status = _read_log_status(job, deletions, causes)
+        status = _read_printed(adapter, results, job) or _read_log_status(job, deletions, causes)
         return status is not None and note_batch_end(job, status)
 
     change_in_parts(account.database, job_id, suspects, apply)
+
+
+_LAST_WORDS = 4096
+
+
+def _read_printed(adapter: BatchAdapter, results: Path, job: LocalJob) -> LocalStatus | None:
+    """What the batch system itself printed at the end of a local job's output; None if nothing about its end."""
+    if not adapter.printed_causes:
+        return None
+    number = adapter.naming.position_of(str(job.local_id)) - 1 + adapter.naming.first
+    try:
+        with open_unlinked(results / f"{job.token}.{number}.driver") as stream:
+            stream.seek(max(0, os.fstat(stream.fileno()).st_size - _LAST_WORDS))
+            printed = stream.read(_LAST_WORDS).decode(errors="replace")
+    except OSError:
+        return None
+    for pattern, cause in adapter.printed_causes.items():
+        if found := re.search(pattern, printed):
+            return LocalStatus(str(job.local_id), found[1], State.FAILED, cause=cause)
+    return None
 
 
 _ZONE_DIFFERENCE = 86_400
@@ -217,12 +240,15 @@ def _read_log_status(job: LocalJob, deletions: Mapping[str, str], causes: Mappin
     code = job.failure_code
     if code is not None and code in causes:
         return LocalStatus(str(job.local_id), f"exit status {code}", State.FAILED, cause=causes[code])
-    # When an array is deleted, its waiting elements get no entries of their own.
-    of_array = deletions.get(str(job.array)) if job.driver is None else None
+    # When an array is deleted, its waiting elements get no entries of their own; to Slurm's log no element does.
+    is_deleted = job.batch_cause is Cause.CANCELLED_OUTSIDE
+    of_array = deletions.get(str(job.array)) if job.driver is None or is_deleted else None
     by = deletions.get(str(job.local_id), of_array)
-    if by is None and (code is None or code < 0 or not causes):
+    if not by and (is_deleted or code is None or code < 0 or not causes):
         return None
-    return LocalStatus(str(job.local_id), "deleted", State.FAILED, cause=Cause.CANCELLED_OUTSIDE, by=by or "")
+    return LocalStatus(
+        str(job.local_id), "deleted", State.FAILED, cause=Cause.CANCELLED_OUTSIDE, by=read_user(by or "")
+    )
 
 
 def _wait_for_outputs(unproven: Iterable[_Ended], lag: float) -> None:

@@ -8,7 +8,8 @@ import pytest
 from batch_adapters.generator.module import LogModule
 from batch_adapters.pbs.queries import PBS_CAUSES
 from batch_adapters.registry import find_event_module
-from batch_adapters.states import Cause, read_event
+from batch_adapters.slurm import SLURM
+from batch_adapters.states import Cause, Event, State, read_event
 from jobmanager.completion.collection import collect_grid_job
 from jobmanager.completion.retries import judge_failures
 from jobmanager.states.driver_status import reconcile_with_drivers
@@ -80,6 +81,53 @@ def test_what_ended_at_its_warning_before_it_was_deleted_has_not_ended_by_itself
     follow_log(toy, {local_id: (*written, f"exit {code}", "end 1795658251")})
     collect_grid_job(toy.account, GRID_JOB)
     assert (toy.job().cause, toy.job().ended_by) == (Cause.CANCELLED_OUTSIDE, "root")
+
+
+def test_to_slurm_without_accounting_its_log_says_who_cancelled(toy: ToySystem) -> None:
+    log = RECORDED / "slurm" / "deletions-slurmctld.log"
+    toy.change_adapter(
+        event_module="slurm", event_log=str(log), log_causes={}, states=SLURM.states, causes=SLURM.causes
+    )
+    # The queue never shows 129_1, an element that was cancelled before its start.
+    ended = ("130 COMPLETED", "131 CANCELLED", "132_0 CANCELLED", "132_1 FAILED", "135 CANCELLED")
+    toy.answers("find", *(f"{words} {TOKEN} -" for words in ended))
+    well = ("start 1795669928", "caught USR1 1795669930", "exit 0", "end 1795669932")
+    failed = ("start 1795669928", "exit 3", "end 1795669928")
+    caught = ("start 1795669928", "caught TERM 1795669930", "signal TERM", "exit 143", "end 1795669931")
+    follow_log(toy, {"129_1": (), "130": well, "131": caught, "132_0": caught, "132_1": failed, "135": caught})
+    collect_grid_job(toy.account, GRID_JOB)
+    assert [(job.local_id, job.cause, job.ended_by) for job in toy.database.local_jobs.all_of(GRID_JOB)] == [
+        ("129_1", Cause.CANCELLED_OUTSIDE, "root"),
+        ("130", None, None),
+        ("131", Cause.CANCELLED_OUTSIDE, "root"),
+        ("132_0", Cause.CANCELLED_OUTSIDE, "root"),
+        ("132_1", Cause.EXIT_CODE, None),
+        ("135", Cause.CANCELLED_OUTSIDE, "root"),
+    ]
+    assert "cancelled in the batch system by root" in str(toy.job(1).reason)
+
+
+KILLED_BY_SLURM = """\
+slurmstepd-n1: error: StepId=4.batch exceeded memory limit (82382848 > 62914560), being killed
+slurmstepd-n1: error: Exceeded job memory limit
+slurmstepd-n1: error: *** JOB 4 ON n1 CANCELLED AT 2026-11-26T05:21:30 ***
+slurmstepd-n1: error: StepId=4.batch exceeded memory limit (82382848 > 62914560), being killed
+slurmstepd-n1: error: Exceeded job memory limit
+"""
+"""What 22.05 printed with OverMemoryKill, when it called the job FAILED, 0:9, JobLaunchFailure."""
+
+
+def test_what_slurm_killed_for_its_memory_has_failed_for_that(toy: ToySystem) -> None:
+    toy.change_adapter(event_module="", log_causes={}, printed_causes=SLURM.printed_causes, causes={"F": Cause.SIGNAL})
+    toy.add({"17_1": (), "17_2": ()})
+    toy.answers("find", *(f"17_{n} F {TOKEN} 137 JobLaunchFailure" for n in (1, 2)))
+    for n in (1, 2):
+        toy.drives(f"17_{n}", "start 1795670488")
+        apply_events(toy.database, "toy", [Event(A_WEEK_LATER - 100, f"17_{n}", State.DONE, 137)])
+    (toy.account.places.results(GRID_JOB) / f"{TOKEN}.1.driver").write_text(KILLED_BY_SLURM)
+    collect_grid_job(toy.account, GRID_JOB)
+    assert [job.cause for job in toy.database.local_jobs.all_of(GRID_JOB)] == [Cause.MEMORY_LIMIT, Cause.SIGNAL]
+    assert "exceeded memory limit (82382848 > 62914560)" in str(toy.job(1).reason)
 
 
 @pytest.mark.parametrize("history", [(), (f"3[9].pbs1 CA {TOKEN} -",)], ids=["the log", "the history"])

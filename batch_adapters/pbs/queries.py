@@ -122,10 +122,10 @@ def _read_jobs(jobs: Mapping[str, Mapping[str, object]], causes: Mapping[int, Ca
         name = _TOKEN.fullmatch(str(attributes.get("Job_Name")))
         if name is None or "[]" in local_id:
             continue
-        # The reason may be an attribute of the array only.
-        array = jobs.get(_ELEMENT.sub(r"\1[]\2", local_id), {})
         exit_status = _read_exit_status(attributes)
         state = _read_state(attributes, exit_status)
+        # What an element waits for may be an attribute of the array only; an array's end is not its elements' end.
+        array = {} if state[:1] in _ENDED else jobs.get(_ELEMENT.sub(r"\1[]\2", local_id), {})
         deleted_by = _TERMINATED_BY.fullmatch(str(attributes.get("comment"))) if state.endswith(" deleted") else None
         yield Job(
             local_id=local_id,

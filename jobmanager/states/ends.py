@@ -38,7 +38,14 @@ def was_asked_to_end(job: LocalJob) -> bool:
 
 def _was_ended(job: LocalJob) -> bool:
     """True where the program did not end by itself, as far as the driver can tell."""
-    return job.driver != "ended" or job.caught is not None or (job.exit_code or 0) > 128
+    return job.driver != "ended" or job.caught is not None or _find_signal(job) is not None
+
+
+def _find_signal(job: LocalJob) -> int | None:
+    """The signal that an exit code means: 128 and its number from a shell, or 256 and its number from PBS."""
+    code = job.exit_code or 0
+    # There are 64 signals: a program that ends with 255 ended by itself.
+    return code % 128 if code > 128 and 0 < code % 128 <= 64 else None
 
 
 def _may_have_obeyed(job: LocalJob) -> bool:
@@ -64,7 +71,7 @@ RULES: tuple[tuple[Callable[[LocalJob], bool], Cause | None], ...] = (
     (lambda job: job.batch_cause is not None, None),
     (lambda job: job.state is State.DONE and job.exit_code == DRIVER_FAILED, Cause.DRIVER_FAILED),
     (lambda job: job.driver == "missing" and job.exit_code == 0, Cause.OUTPUTS_MISSING),
-    (lambda job: (job.exit_code or 0) > 128, Cause.SIGNAL),
+    (lambda job: _find_signal(job) is not None, Cause.SIGNAL),
     (lambda job: bool(job.exit_code), Cause.EXIT_CODE),
     (lambda job: job.driver is None, Cause.NEVER_STARTED),
     (lambda job: True, Cause.SIGNAL),
@@ -161,8 +168,8 @@ def _render_signal(job: LocalJob) -> str:
         return f"signal {job.caught} told it to end while its program ran, and nobody says who sent it"
     if job.signal:
         return f"the program was ended by signal {job.signal}"
-    if (job.exit_code or 0) > 128:
-        return f"it was ended by signal {_name_of((job.exit_code or 0) - 128)}"
+    if number := _find_signal(job):
+        return f"it was ended by signal {_name_of(number)}"
     return "it was ended before its driver could write down its end, and nobody says why"
 
 

@@ -267,8 +267,17 @@ def find_orphans(database: Database, system: BatchSystem, statuses: Iterable[Loc
         reason = _find_reason(is_registered(status.token, array), match[1], is_ours, match[1] in open_grid_jobs)
         if status.local_id in earlier_ids(match[1]):
             reason = f"an earlier attempt of grid job {match[1]}, which has tried again"
-        if reason:
+        if reason and not _has_run(database, system, status):
             yield Orphan(status.local_id, status.token, status.native_state, is_ours, reason)
+
+
+def _has_run(database: Database, system: BatchSystem, status: LocalStatus) -> bool:
+    """True if its driver ended undisturbed: PBS shows a job as running (R) until its epilogue has ended."""
+    with suppress(DamagedDocument):
+        found = database.local_jobs.find(system.adapter.name, status.local_id)
+        if found is not None and status.state is State.ACTIVE and status.is_of(str(found[1].token)):
+            return found[1].driver == "ended" and found[1].caught is None
+    return False
 
 
 def _find_reason(is_registered: bool, grid_job: str, is_ours: bool, is_open: bool) -> str:

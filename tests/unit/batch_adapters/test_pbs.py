@@ -163,6 +163,14 @@ def test_an_element_that_never_started_does_not_end_as_its_array_did() -> None:
     }
 
 
+def test_what_became_of_an_array_is_not_told_of_an_element_that_never_started() -> None:
+    printed = (RECORDED / "pbs" / "pbs-qstat-x-waiting-deleted.json").read_text()
+    assert [(job.local_id, job.native_state, job.reason) for job in read_json_jobs(printed)] == [
+        ("46[1].pbsnode", "F", "Job run at Thu Nov 26 at 05:12 on (pbsnode:ncpus=1) and finished"),
+        ("46[2].pbsnode", "F without a start", ""),
+    ]
+
+
 @pytest.mark.parametrize("letter", ["X", "F"])
 @pytest.mark.parametrize("substate", [91, 92, 93])
 @pytest.mark.parametrize("exit_status", [0, 1, -29])

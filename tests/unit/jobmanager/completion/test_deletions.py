@@ -144,3 +144,19 @@ def test_what_was_deleted_while_it_waited_is_not_tried_again(toy: ToySystem, his
     toy.now += 100
     judge_failures(toy.account, GRID_JOB)
     assert (toy.job().attempt, toy.job().cause) == (1, Cause.CANCELLED_OUTSIDE)
+
+
+def test_the_log_says_who_deleted_what_the_history_only_knows_to_be_deleted(toy: ToySystem) -> None:
+    toy.change_adapter(causes={"CA": Cause.CANCELLED_OUTSIDE})
+    toy.answers("history", f"2[1].pbs1 CA {TOKEN} 265")
+    follow_log(toy, {"2[1].pbs1": CAUGHT})
+    collect_grid_job(toy.account, GRID_JOB)
+    assert (toy.job().cause, toy.job().ended_by) == (Cause.CANCELLED_OUTSIDE, "root")
+
+
+def test_a_log_that_does_not_say_who_deleted_it_leaves_what_the_history_said(toy: ToySystem) -> None:
+    toy.change_adapter(event_log="/dev/null", causes={"CA": Cause.CANCELLED_OUTSIDE})
+    toy.answers("history", f"2[1].pbs1 CA {TOKEN} 265")
+    follow_log(toy, {"2[1].pbs1": CAUGHT})
+    collect_grid_job(toy.account, GRID_JOB)
+    assert toy.job().reason == "it was cancelled in the batch system (toy: CA)"

@@ -8,6 +8,7 @@ from batch_adapters.adapter import LocalStatus
 from batch_adapters.states import State
 from jobmanager.database.grid_job import GridJob
 from jobmanager.states.changes import put_local_jobs
+from jobmanager.states.driver_status import reconcile_with_drivers
 from jobmanager.states.reconciliation import Orphan, find_orphans
 from tests.unit.toy_system import GRID_JOB, TOKEN, ToySystem
 
@@ -67,6 +68,24 @@ def test_what_a_grid_job_leaves_behind_is_an_orphan(toy: ToySystem) -> None:
     toy.database.grid_jobs.change(GRID_JOB, lambda job: job.end(State.FAILED, toy.now))
     (orphan,) = find(toy, "17_1", TOKEN)
     assert (orphan.is_ours, orphan.reason) == (True, f"grid job {GRID_JOB} has ended")
+
+
+@pytest.mark.parametrize(
+    ("written", "native", "is_orphan"),
+    [
+        pytest.param((), "R", False, id="in its epilogue"),
+        pytest.param(("caught TERM 1050",), "R", True, id="told to end"),
+        pytest.param((), "PD", True, id="queued again"),
+    ],
+)
+def test_what_has_run_is_left_to_end_when_its_grid_job_has_ended(
+    toy: ToySystem, written: tuple[str, ...], native: str, is_orphan: bool
+) -> None:
+    toy.add(["17_1"], State.ACTIVE)
+    toy.drives("17_1", "start 1000", *written, "exit 0", "end 1060")
+    reconcile_with_drivers(toy.account, GRID_JOB, [toy.job()])
+    toy.database.grid_jobs.change(GRID_JOB, lambda job: job.end(State.DONE, toy.now))
+    assert bool(find(toy, "17_1", TOKEN, native)) is is_orphan
 
 
 def test_a_local_job_in_no_array_is_known_by_its_own_id(toy: ToySystem) -> None:

@@ -215,6 +215,9 @@ TOO_MUCH_CPU = "the program took more CPU time than max_cpu_time allows"
             (DONE, 3), DriverStatus(start=1, end=2, exit_code=3), "the program ended with exit code 3", id="exit code"
         ),
         pytest.param((DONE, 3), DriverStatus(), "the program ended with exit code 3", id="the log's exit code"),
+        pytest.param(
+            (DONE, 255), DriverStatus(start=1, end=2, exit_code=255), "the program ended with exit code 255", id="255"
+        ),
         pytest.param((DONE, 137), DriverStatus(start=1, end=2, exit_code=152, signal="XCPU"), TOO_MUCH_CPU, id="CPU"),
         pytest.param(
             (DONE, 139),
@@ -228,6 +231,7 @@ TOO_MUCH_CPU = "the program took more CPU time than max_cpu_time allows"
         pytest.param((FAILED, 0), DriverStatus(start=1), ENDED_IT, id="ended by the batch system"),
         pytest.param((FAILED, 0), DriverStatus(), NEVER_RAN, id="ended before it started"),
         pytest.param((FAILED, 137), DriverStatus(start=1), "it was ended by signal KILL", id="killed"),
+        pytest.param((FAILED, 265), DriverStatus(start=1), "it was ended by signal KILL", id="killed by PBS"),
         pytest.param((FAILED, 3), DriverStatus(start=1), "the program ended with exit code 3", id="a failure"),
     ],
 )

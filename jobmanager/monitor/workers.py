@@ -27,6 +27,8 @@ HUNG = 77
 """Exit status of a worker whose handler hung; its stderr says where."""
 POSTPONED = 78
 """Exit status of a worker to which the batch system said "not now" (closed queue, quota); its stderr says why."""
+LOST = 79
+"""Stands for the exit status of a worker whose server has died."""
 
 BEGINNING = (Task.SUBMIT, Task.ADVANCE)
 """Tasks that are ended when the grid job is cancelled: they call handlers, which may hang."""
@@ -77,7 +79,7 @@ class _Subject:
     begun: float = 0.0
     """When its worker was started."""
     hangs: int = 0
-    """How often its handler hung, or its worker died during a call of it."""
+    """How often its handler hung, or its worker died during a call of it or with the server."""
     not_before: float = 0.0
     """When that handler may be called again."""
     postponement: Postponement = field(default_factory=Postponement)
@@ -146,14 +148,13 @@ class Workers:
         waits = time.monotonic() - subject.begun >= HANDLER_PATIENCE
         return waits and self._account.places.is_handler_asked(subject.name)
 
-    def _note_hang(self, subject: _Subject, place: int) -> None:
-        """Let a handler that hung wait before it is called again, longer each time.
+    def _note_hang(self, subject: _Subject, place: int, lasted: float) -> None:
+        """Let a handler that hung for ``lasted`` seconds wait before it is called again, longer each time.
 
         The second of those that died at once waits twice as long: one of them may have killed the server of all.
         """
-        now = time.monotonic()
         subject.hangs += 1
-        subject.not_before = now + place * subject.hangs * max(_SHORTEST_PAUSE, now - subject.begun)
+        subject.not_before = time.monotonic() + place * subject.hangs * max(_SHORTEST_PAUSE, lasted)
 
     def _has_died(self, subject: _Subject, status: int) -> bool:
         """True if a worker died, or had to be killed, during a call of its handler."""
@@ -172,7 +173,7 @@ class Workers:
                 continue
             has_died = self._has_died(subject, status)
             lines = subject.worker.last_output.splitlines()
-            if not lines or (has_died and status != TRY_LATER):
+            if not lines or (has_died and status != LOST):
                 lines.append(f"the worker ended with status {status}")
             if has_died:
                 lines[-1] += ", while it asked the handler"
@@ -188,9 +189,11 @@ class Workers:
                 # It may have taken longer than the pause, and would fill the disk again at once.
                 subject.backoff.begin_anew(time.monotonic())
             if subject.task not in _OF_ACCOUNT:
-                if status == HUNG or has_died:
+                has_hung = status == HUNG or has_died
+                # A call may seem to have returned: it takes a moment until the death of the server is ours, too.
+                if has_hung or status == LOST:
                     hung += 1
-                    self._note_hang(subject, hung)
+                    self._note_hang(subject, hung, time.monotonic() - subject.begun if has_hung else 0)
                 if status == POSTPONED:
                     subject.postponement.wait(time.monotonic())
                 else:
@@ -340,7 +343,7 @@ class WorkerClient:
         self._server = self._connection = None
         self._has_ended = False
         for worker in self._workers.values():
-            worker.status, worker.last_output = TRY_LATER, reason
+            worker.status, worker.last_output = LOST, reason
         if self._workers:
             logger.warning("%s", reason)
         self._workers.clear()

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from jobmanager.monitor.workers import TRY_LATER, ForkedWorker, WorkerClient
+from jobmanager.monitor.workers import LOST, ForkedWorker, WorkerClient
 from jobmanager.site.account import Account
 from jobmanager.site.configuration import Configuration, read_configuration
 from jobmanager.site.places import StatePlaces
@@ -217,7 +217,7 @@ def test_a_server_that_is_killed_takes_its_workers_along_and_another_takes_its_p
     first = loop.server
     os.kill(first, signal.SIGKILL)
     status, words = loop.see_end(worker)
-    assert (status, words) == (TRY_LATER, "the workers' server ended with status -9")
+    assert (status, words) == (LOST, "the workers' server ended with status -9")
     loop.turn_until(lambda: not is_alive(int(pid.read_text())))
     assert loop.run("pass") == (0, "")
     assert not Path(f"/proc/{first}").exists()
@@ -247,7 +247,7 @@ def test_a_server_that_cannot_work_says_why(loop: Loop, monkeypatch: pytest.Monk
     broken = [sys.executable, "-c", "raise ImportError('no module of that name')"]
     monkeypatch.setattr(Account, "program", lambda account, *words: broken)
     status, words = loop.run("pass")
-    assert status == TRY_LATER
+    assert status == LOST
     assert words.endswith("ImportError: no module of that name")
 
 
@@ -265,7 +265,7 @@ def test_a_server_that_has_died_before_it_is_asked_says_why(loop: Loop, monkeypa
 
     monkeypatch.setattr(loop.client, "_connect", connect_and_wait)
     status, words = loop.run("pass")
-    assert status == TRY_LATER
+    assert status == LOST
     assert words.endswith("ImportError: no module of that name")
 
 

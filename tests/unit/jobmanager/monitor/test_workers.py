@@ -15,7 +15,7 @@ from jobmanager.database.grid_jobs import GridJobs
 from jobmanager.database.local_job import LocalJob
 from jobmanager.monitor import workers as workers_module
 from jobmanager.monitor.child import Child
-from jobmanager.monitor.workers import BUSY, HANDLER_PATIENCE, HUNG, POSTPONED, TRY_LATER, Postponement, Workers
+from jobmanager.monitor.workers import BUSY, HANDLER_PATIENCE, HUNG, LOST, POSTPONED, Postponement, Workers
 from jobmanager.site.account import Account
 from jobmanager.site.settings import MonitorSettings
 from jobmanager.states.aggregation import Task
@@ -373,7 +373,7 @@ class Fallen:
     last_output = "the workers' server ended with status -9"
 
     def exit_status(self) -> int:
-        return TRY_LATER
+        return LOST
 
     def kill(self) -> None: ...
 
@@ -394,6 +394,27 @@ def test_those_that_ended_together_are_asked_again_apart(bench: Bench) -> None:
     workers.reap()
     assert f"{TWO}: submit: {Fallen.last_output}, while it asked the handler\n" in workers.problems()
     for pause, expected in ((899, []), (1, [ONE]), (899, []), (1, [TWO])):
+        bench.now += pause
+        begun.clear()
+        for name in (ONE, TWO):
+            workers.start(Task.SUBMIT, name)
+        assert begun == expected
+
+
+def test_those_that_died_with_their_server_are_started_again_apart(bench: Bench) -> None:
+    begun: list[str] = []
+
+    def start(task: Task, name: str) -> Fallen:
+        begun.append(name)
+        return Fallen()
+
+    workers = Workers(bench.account, start)
+    for _ in range(50):
+        bench.now += 900
+        for name in (ONE, TWO):
+            workers.start(Task.SUBMIT, name)
+        workers.reap()
+    for pause, expected in ((49, []), (1, [ONE]), (49, []), (1, [TWO])):
         bench.now += pause
         begun.clear()
         for name in (ONE, TWO):

@@ -35,9 +35,9 @@ class HandlerHung(HandlerError):
 
 @contextmanager
 def limited(seconds: float, record: int = _STDERR) -> Iterator[None]:
-    """Interrupt the block after so many seconds (0: never); only in a process's main thread.
+    """Interrupt the block after so many seconds; only in a process's main thread.
 
-    It gets half of the host's memory at most, and what it forks does not come out of it.
+    It gets half of the host's memory at most. With 0 there is neither limit. What it forks ends with the block.
 
     Code that cannot be interrupted (a library in C, a loop that catches everything) is ended with the process some
     seconds later, after its stack was written to the descriptor ``record``.
@@ -46,7 +46,7 @@ def limited(seconds: float, record: int = _STDERR) -> Iterator[None]:
     """
 
     if not seconds:
-        with _limited_memory(), _ending_children():
+        with _ending_children():
             yield
         return
 

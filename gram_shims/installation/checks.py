@@ -32,6 +32,7 @@ from gram_shims.installation.table import (
     Root,
     service_file,
 )
+from jobmanager.site.configuration import SITE_FILE
 from jobmanager.site.settings import GramSettings
 
 _KEY = re.compile(r'^(python|launch)="(.*)"$', re.MULTILINE)
@@ -81,6 +82,8 @@ def examine(root: Root, registration: Registration, settings: GramSettings) -> I
         yield from _examine_programs(root)
         yield _check_open(root, "GRAM's job manager", Path(GRAM_PROGRAM), stat.S_IXOTH)
         yield _check_open(root, "GRAM's configuration", Path(GRAM_CONFIGURATION), stat.S_IROTH)
+        if os.path.lexists(site_file := root.place(PurePosixPath(SITE_FILE))):
+            yield _check_open(root, "site's configuration", site_file, stat.S_IROTH)
     for service in registration.services:
         yield _check_service(root, service)
     yield _check_module(root)

@@ -197,7 +197,7 @@ def _examine(account: Account, name: str, one_of_many: bool, probe_time: float |
     if one_of_many and len(missing) == len(_commands(system.adapter)):
         yield Finding(Level.GOOD, "not here: none of its commands is on PATH")
         return
-    yield from _check_programs(name, missing)
+    yield _check_programs(system.adapter, missing)
     if missing:
         return
     daemon = list(_guard(lambda: _check_daemon(system)))
@@ -227,12 +227,16 @@ def _find_missing_programs(account: Account, adapter: BatchAdapter) -> dict[str,
     return {name: program for name, program in programs.items() if shutil.which(program) is None}
 
 
-def _check_programs(name: str, missing: Mapping[str, str]) -> Iterator[Finding]:
-    remedy = f"install the client commands of {name} on this host, or put their folder into PATH"
-    for command, program in missing.items():
-        yield Finding(Level.FAULT, f"{program}, the command for {command}, is not on PATH", remedy)
+def _check_programs(adapter: BatchAdapter, missing: Mapping[str, str]) -> Finding:
     if not missing:
-        yield Finding(Level.GOOD, "all its commands are on PATH")
+        return Finding(Level.GOOD, "all its commands are on PATH")
+    programs = ", ".join(dict.fromkeys(missing.values()))
+    if len(missing) == len(_commands(adapter)):
+        text = f"none of its commands is on PATH, so grid jobs for it wait: {programs}"
+    else:
+        text = f"not all of its commands are on PATH: {programs} missing"
+    remedy = f"install the client commands of {adapter.name} on this host, or put their folder into PATH"
+    return Finding(Level.FAULT, text, remedy)
 
 
 def _check_daemon(system: BatchSystem) -> Iterator[Finding]:

@@ -527,6 +527,19 @@ def test_a_python_in_the_system_is_none(
     assert "check  python: ok" in run_status(machine, capsys)[1]
 
 
+def test_a_site_configuration_that_accounts_cannot_read_is_a_fault(
+    machine: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("install", machine)
+    assert "site's configuration" not in run_status(machine, capsys)[1]
+    file = machine / "etc/samgrid/samgrid.toml"
+    file.parent.mkdir()
+    file.touch(mode=0o600)
+    code, text = run_status(machine, capsys)
+    assert code == 1
+    assert f"site's configuration: {file} is closed to other accounts" in text
+
+
 # --- the collector
 
 UNIT = "etc/systemd/system/samgrid-event-collector.service"

@@ -141,8 +141,17 @@ def test_a_command_that_is_not_there_is_named(fake: Account, program: BatchProgr
     findings = look(configure(fake, batch={"fake": gone}))
     missing = the_one(findings, "no-such-cancel")
     assert missing.level is Level.FAULT
-    assert "cancel" in missing.text
+    assert missing.text == "fake: not all of its commands are on PATH: no-such-cancel missing"
     assert "PATH" in missing.remedy
+
+
+def test_a_batch_system_that_is_not_here_is_one_fault(
+    account: Account, room: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(room))
+    (fault,) = findings_with(look(account, names=("lsf",)), "lsf: ")
+    assert fault.level is Level.FAULT
+    assert fault.text.endswith("so grid jobs for it wait: bsub, bjobs, bkill, bparams, lsid")
 
 
 def test_what_the_site_gives_to_grid_jobs_is_looked_for(fake: Account, tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 "samgrid usage" still counts what their local jobs used (`database/usage.py`). In one transaction, the folders are
 renamed and the documents deleted, so that nobody can run the grid job again in between, and no step is left without its
-parent. Then the renamed folders are removed; if that is interrupted, the next removal does it (`sweep`).
+parent. If that fails, the folders get their names back. Then the renamed folders are removed; if that is interrupted,
+the next removal does it (`sweep`).
 """
 
 import logging
@@ -46,15 +47,22 @@ def remove_grid_job(account: Account, job_id: str) -> int:
     database, places = account.database, account.places
     for part in check_removable(database, job_id):
         _end_damaged(account, part)
-    with database.transaction():
-        check_removable(database, job_id)
-        parts = (*_find_own_steps(database, job_id), job_id)
-        submitted = {part: batch for part in parts if (batch := _find_batch(database, part))}
-        for part in parts:
-            with suppress(FileNotFoundError):  # renamed by a removal that was killed
-                places.grid_job(part).rename(places.removed(part))
-            database.usage.keep(part)
-            database.grid_jobs.delete(part)
+    renamed: list[str] = []
+    try:
+        with database.transaction():
+            check_removable(database, job_id)
+            parts = (*_find_own_steps(database, job_id), job_id)
+            submitted = {part: batch for part in parts if (batch := _find_batch(database, part))}
+            for part in parts:
+                with suppress(FileNotFoundError):  # renamed by a removal that was killed
+                    places.grid_job(part).rename(places.removed(part))
+                    renamed.append(part)
+                database.usage.keep(part)
+                database.grid_jobs.delete(part)
+    except Exception:  # such as a full disk
+        for part in renamed:
+            places.removed(part).rename(places.grid_job(part))
+        raise
     answer_file(account, job_id).unlink(missing_ok=True)
     for batch in set(submitted.values()):
         _forget(account, batch, [part for part in submitted if submitted[part] == batch])

@@ -20,7 +20,7 @@ from jobmanager.control.removal import (
     remove_grid_job,
     sweep,
 )
-from jobmanager.database.database import UnknownJob
+from jobmanager.database.database import DatabaseError, UnknownJob
 from jobmanager.database.grid_job import GramOrigin, GridJob
 from jobmanager.database.local_job import LocalJob
 from jobmanager.gram.answers import answer_file
@@ -281,6 +281,22 @@ def test_a_removal_that_was_killed_is_finished_by_the_next(
     assert freed == 7 + link_size(account)
     assert not account.database.grid_jobs.has(A)
     assert list(account.places.jobs.iterdir()) == []
+
+
+def test_a_removal_that_fails_leaves_the_files_where_they_were(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_grid_job(account)
+    folder = put_files(account)
+
+    def fail(job_id: str) -> None:
+        raise DatabaseError("database or disk is full")
+
+    monkeypatch.setattr(account.database.grid_jobs, "delete", fail)
+    with pytest.raises(DatabaseError):
+        remove_grid_job(account, A)
+    assert account.database.grid_jobs.has(A)
+    assert folder.is_dir()
 
 
 def test_a_second_removal_at_the_same_time_finds_nothing(account: Account) -> None:

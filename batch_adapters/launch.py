@@ -37,7 +37,7 @@ class Installation:
     """Notices an upgrade: what a running process has not loaded yet then does not fit what it has."""
 
     def __init__(self) -> None:
-        self._number: float | None = None
+        self._found: tuple[float, int] | None = None
         self.is_replaced()
 
     def is_replaced(self) -> bool:
@@ -48,9 +48,11 @@ class Installation:
             return False
         if time.time() - status.st_ctime <= UPGRADE:
             return False
-        if self._number is None:
-            self._number = status.st_mtime
-        return status.st_mtime != self._number
+        # Files of a package built anew may have the old ones' times.
+        found = (status.st_mtime, status.st_ino)
+        if self._found is None:
+            self._found = found
+        return found != self._found
 
 
 def command_line(name: str, *arguments: str) -> list[str]:

@@ -12,6 +12,7 @@ from gram_shims import program
 def test_after_an_upgrade_it_ends_without_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     launch = tmp_path / "launch.py"
     launch.touch()
+    os.utime(launch, (1, 1))
     monkeypatch.setattr("batch_adapters.launch.LAUNCH", launch)
     monkeypatch.setattr("batch_adapters.launch.UPGRADE", -1.0)
     answered: list[str] = []
@@ -21,7 +22,10 @@ def test_after_an_upgrade_it_ends_without_an_answer(tmp_path: Path, monkeypatch:
 
     def upgrade() -> int:
         answered.append("the first")
-        os.utime(launch, (1, 1))
+        newer = tmp_path / "newer"
+        newer.touch()
+        os.utime(newer, (1, 1))
+        newer.replace(launch)
         return os.getpid()
 
     monkeypatch.setattr(program, "_answer_question", answer)

@@ -6,7 +6,7 @@
 # make test-gram  (as root) brings up a real GRAM, installs us in it, and runs its clients
 # make test-web   looks at the status page with a real Chromium (as root it is installed if need be)
 # make man    makes the manual page build/man/samgrid.1 of the help; a wheel that is built then has it in share/man/man1
-# make deb    builds a package for Debian 12 in build/deb; the packages it needs: sudo apt-get build-dep ./
+# make deb    builds a package for this machine's Debian, 12 or 13, in build/deb; the packages it needs: sudo apt-get build-dep ./
 # make dist   builds an sdist and a wheel in dist, with the manual page
 # make bench  measures the generator beside its peers, grid jobs, gathering, local jobs on fork: bench/{RESULTS,GRID_JOBS,GATHERING,LOCAL_JOBS}.md
 # make bench-scale  grows a state folder to a million local jobs and prints what each step costs at each size: bench/SCALE.md

@@ -1,12 +1,14 @@
 # shellcheck shell=bash
-# A Debian 12 made by debootstrap, of the packages that who sources this names, with a copy of this working tree. The
-# mirror, the proxies, pip's settings and the certificates are those of the machine that this runs on. Everything lies in
-# one folder and runs in namespaces of its own: no file, mount or process is left, however it ends.
+# A Debian made by debootstrap ($RELEASE: bookworm, or trixie), of the packages that who sources this names, with a copy
+# of this working tree. The mirror, the proxies, pip's settings and the certificates are those of the machine that this
+# runs on. Everything lies in one folder and runs in namespaces of its own: no file, mount or process is left, however it
+# ends.
 #
 # Who sources this has set `name` and `packages`, has a function `run_inside`, which finds the folder of the machine in `root`, and ends with `start_machine "$@"`.
 set -euo pipefail
 umask 022
 PATH=$PATH:/usr/sbin:/sbin
+release=${RELEASE:-bookworm}
 tree=$(realpath "$(dirname "${BASH_SOURCE[0]}")/../..")
 
 skip() {
@@ -19,7 +21,7 @@ find_mirror() {
     # shellcheck disable=SC2016  # apt's words
     # Not while another has apt update its lists.
     flock /var/tmp apt-get indextargets --format '$(REPO_URI) $(RELEASE)' 'Created-By: Packages' 'Component: main' |
-        awk '!debian && $1 ~ "/debian/?$" { debian = $1 } !other && $2 == "bookworm" { other = $1 }
+        awk -v release="$release" '!debian && $1 ~ "/debian/?$" { debian = $1 } !other && $2 == release { other = $1 }
             END { print debian ? debian : other }'
 }
 
@@ -53,7 +55,7 @@ install_debian() {
     # No power cut matters to it: dpkg need not wait for the disk after each file.
     mkdir -p "$root/etc/dpkg/dpkg.cfg.d"
     echo force-unsafe-io >"$root/etc/dpkg/dpkg.cfg.d/unsafe-io"
-    LC_ALL=C debootstrap --variant=minbase --include="$packages" bookworm "$root" "$mirror"
+    LC_ALL=C debootstrap --variant=minbase --include="$packages" "$release" "$root" "$mirror"
 }
 
 # What is in $root becomes a machine.

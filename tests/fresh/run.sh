@@ -1,5 +1,5 @@
 #!/bin/bash
-# README's two commands on a machine that has nothing: a Debian 12 of what README names and no more, with a copy of this
+# README's two commands on a machine that has nothing: a Debian of what README names and no more, with a copy of this
 # working tree for an ordinary account and one for root, and an empty HOME for each.
 name=test-fresh
 packages=make,git,python3,python3-venv,ca-certificates

@@ -1,5 +1,5 @@
 #!/bin/bash
-# The life of our Debian package: built on a Debian 12, then installed, used, upgraded, removed and purged on another one
+# The life of our Debian package: built on a Debian, then installed, used, upgraded, removed and purged on another one
 # that has no more than a new Debian has. What cannot be had (a mirror, pip's index) is said, and skips the rest.
 name="the package's life"
 packages=ca-certificates

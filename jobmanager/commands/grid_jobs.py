@@ -2,9 +2,10 @@
 
 import argparse
 import errno
+import re
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from batch_adapters.running.rate_limiter import Outage
     from jobmanager.requests.attributes import Given
     from jobmanager.site.account import Account
+
+_INTERVAL = 0.5
+"""Seconds between two looks for what is to come."""
 
 SUBMIT_HELP = """\
 The request is checked first. A bad one is refused with a list of all its faults, and leaves nothing behind.
@@ -49,6 +53,13 @@ Times are UTC: 2026-11-22, 2026-11-22T08:30, or 36h and 7d ago."""
 
 OUTPUT_HELP = "Prints the path of the tar, what is in it, what is missing, and the job type's own summary."
 
+LOG_HELP = """\
+ID: what the job manager did for this grid job.
+ID/NUMBER or ID/FIRST-LAST: the last lines of these local jobs' standard output and standard error, of at most 20.
+--failed ID: the same for local jobs that did not succeed.
+--follow ID/NUMBER: what this local job prints, as it comes, until it ends. If it runs on another host, the first lines
+may take half a minute, and of a program that prints very much, parts are left out."""
+
 CANCEL_HELP = "Its local jobs are ended, their outputs so far are gathered, and the grid job has failed."
 
 
@@ -70,11 +81,30 @@ def add_commands(add: AddCommand) -> None:
     where = "unpack it into a new folder DIR; with several grid jobs, into folders DIR/ID"
     folder = argument("--extract", metavar="DIR", help=where)
     add("output", output, "Show a grid job's output tar.", OUTPUT_HELP, declare_choice, folder)
+    add("log", log, "Show the log of a grid job, or what a local job printed.", LOG_HELP, _declare_log)
     add("cancel", cancel, "Cancel a grid job.", CANCEL_HELP, declare_choice)
     failed = argument("--failed", action="store_true", help="only what did not succeed")
     add("resubmit", resubmit, "Submit a grid job again that has ended.", RESUBMIT_HELP, declare_choice, failed)
     request = argument("--request", metavar="ID", required=True, help="the experiment's own id of the request")
     add("recover", recover, "Submit again what is missing of a request.", RECOVER_HELP, request)
+
+
+def _declare_log(command: argparse.ArgumentParser) -> None:
+    declare_choice(command)
+    command.add_argument("--failed", action="store_true", help="what the local jobs printed that did not succeed")
+    command.add_argument("-f", "--follow", action="store_true", help="show what one local job prints as it comes")
+    command.add_argument(
+        "--lines",
+        metavar="N",
+        type=_read_count,
+        help="the last N lines (default: the whole log, 100 of what a local job printed)",
+    )
+
+
+def _read_count(text: str) -> int:
+    if not re.fullmatch(r"[1-9]\d{0,6}", text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of lines from 1 to 9999999")
+    return int(text)
 
 
 def submit(options: argparse.Namespace) -> int:
@@ -209,6 +239,53 @@ def _extract(account: "Account", job_id: str, folder: Path) -> None:
     except SandboxError as error:
         raise CommandError(str(error)) from error
     print(f"unpacked into {folder}")
+
+
+def log(options: argparse.Namespace) -> int:
+    """Print the logs of grid jobs, or what local jobs printed."""
+    sys.stdout.writelines(f"{line}\n" for line in _find_log(options))
+    return 0
+
+
+def _find_log(options: argparse.Namespace) -> Iterator[str]:
+    from jobmanager.views import logs
+
+    account = account_of(options)
+    database = account.database
+    words = [word for word in options.id if logs.is_of_local_jobs(database, word)]
+    if options.follow:
+        yield from _follow(account, options, words)
+        return
+    jobs = [job for word in words for job in logs.find_meant(database, word)]
+    yield from logs.render_local_logs(account, jobs, options.lines)
+    options.id = [word for word in options.id if word not in words]
+    job_ids = find_grid_jobs(options, database) if options.id or not words else []
+    for job_id in job_ids:
+        if options.failed:
+            failed = logs.find_failed(database, job_id)
+            yield from logs.render_local_logs(account, failed, options.lines)
+            if not failed:
+                yield f"no local job of {job_id} has failed"
+            continue
+        if len(job_ids) > 1:
+            yield f"grid job {job_id}:"
+        yield from logs.render_log(account, database, job_id, options.lines)
+
+
+def _follow(account: "Account", options: argparse.Namespace, words: Sequence[str]) -> Iterator[str]:
+    from jobmanager.views.following import follow_local_job
+    from jobmanager.views.logs import find_meant, is_to_come
+
+    if len(words) == 1:
+        while is_to_come(account.database, words[0]):
+            time.sleep(_INTERVAL)
+    jobs = [job for word in words for job in find_meant(account.database, word)]
+    if len(options.id) != 1 or len(jobs) != 1:
+        raise CommandError("one local job can be followed: say ID/NUMBER")
+    ((grid_job, job),) = jobs
+    for line in follow_local_job(account, grid_job, job.index):
+        yield line
+        sys.stdout.flush()
 
 
 def cancel(options: argparse.Namespace) -> int:

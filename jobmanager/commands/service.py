@@ -148,6 +148,25 @@ def _declare_advertise(command: argparse.ArgumentParser) -> None:
     command.add_argument("--lifetime", metavar="SECONDS", type=read_seconds, default=900.0, help=help_text)
 
 
+_DEFAULT_ADDRESS = "127.0.0.1:8642"
+
+WEB_HELP = """\
+Open the address that it prints. Whoever has the token in this address can see everything; the page changes nothing.
+Ends on control-C. For a permanent token, put one into a file that only you can read:
+  umask 077; openssl rand -hex 32 >FILE
+See docs/web.md."""
+
+
+def _declare_web(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--listen",
+        metavar="ADDRESS:PORT",
+        default=_DEFAULT_ADDRESS,
+        help="address to listen on (default: %(default)s; port 0: any free port)",
+    )
+    command.add_argument("--token-file", metavar="FILE", help="use the token in FILE, not a new one")
+
+
 def add_commands(add: AddCommand) -> None:
     """Make the commands known to the command line."""
     type_ = argument("type", metavar="TYPE", nargs="?", help="a job type")
@@ -163,6 +182,7 @@ def add_commands(add: AddCommand) -> None:
     add("restore", restore, "Make a state folder from a backup.", RESTORE_HELP, _declare_restore)
     fenced = argument("--fenced", action="store_true", help=_FENCED_HELP)
     add("take-over", take_over, "Make this host the one that works with the state folder.", TAKE_OVER_HELP, fenced)
+    add("web", web, "Show grid jobs in a browser.", WEB_HELP, _declare_web)
     textfile = argument("--textfile", metavar="FILE", help="write FILE, and print nothing")
     add("metrics", metrics, "Print metrics for Prometheus.", METRICS_HELP, textfile)
     add("advertise", advertise, "Tell the grid what this site offers.", ADVERTISE_HELP, _declare_advertise)
@@ -244,6 +264,21 @@ def take_over(options: argparse.Namespace) -> int:
     print(f"taken over from {before.name}")
     if account.database.grid_jobs.list_open():
         wake_monitor(account)
+    return 0
+
+
+def web(options: argparse.Namespace) -> int:
+    from importlib.util import find_spec
+
+    for module in ("starlette", "uvicorn"):
+        if find_spec(module) is None:
+            raise CommandError(f'this needs the Python package "{module}": pip install "samgrid-jobmanager[web]"')
+    from jobmanager.web.access import read_token
+    from jobmanager.web.serving import read_listen, serve
+
+    listen = read_listen(options.listen)
+    token = read_token(Path(options.token_file)) if options.token_file else None
+    serve(account_of(options), listen, token)
     return 0
 
 

@@ -23,7 +23,7 @@ from jobmanager.site.account import Account
 from jobmanager.views.following import Wish, read_printed
 from jobmanager.views.logs import render_log
 from jobmanager.web.access import Guard
-from jobmanager.web.changes import Changes, Mark
+from jobmanager.web.live import Changes, Mark
 from jobmanager.web.pages.grid_job import read_grid_job_page
 from jobmanager.web.pages.local_job import find_file, find_local_job, read_local_job_page
 from jobmanager.web.pages.overview import read_overview_page

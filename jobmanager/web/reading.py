@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from jobmanager.database.database import Choice, Database
 from jobmanager.site.account import Account
-from jobmanager.web.changes import Mark
+from jobmanager.web.live import Mark
 from sandbox.files import open_unlinked
 
 HOUR, DAY = 3600, 86400

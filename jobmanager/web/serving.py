@@ -13,8 +13,8 @@ from jobmanager import UserError
 from jobmanager.site.account import Account
 from jobmanager.web.access import make_token
 from jobmanager.web.app import make_app
-from jobmanager.web.changes import Changes
 from jobmanager.web.connections import Connection, ConnectionErrors
+from jobmanager.web.live import Changes
 
 _BACKLOG = 64
 """Connections waiting to be accepted; asyncio accepts so many at once before any is refused."""

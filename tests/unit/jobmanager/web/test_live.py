@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from jobmanager.site.account import Account
-from jobmanager.web import changes as changes_module
-from jobmanager.web.changes import MOST_LISTENERS, Changes, Mark
+from jobmanager.web import live
+from jobmanager.web.live import MOST_LISTENERS, Changes, Mark
 from jobmanager.web.reading import VersionReader, open_read_only
 from tests.production import add_production
 from tests.waiting import SECONDS
@@ -94,7 +94,7 @@ def test_a_database_that_comes_into_being_is_told(account: Account) -> None:
 
 
 def test_a_sign_of_life_comes_while_nothing_changes(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changes_module, "HEARTBEAT", 0.1)
+    monkeypatch.setattr(live, "HEARTBEAT", 0.1)
 
     async def check(_: Changes, stream: AsyncIterator[bytes]) -> None:
         assert await take(stream) == ALIVE
@@ -104,7 +104,7 @@ def test_a_sign_of_life_comes_while_nothing_changes(account: Account, monkeypatc
 
 
 def test_streams_end_when_the_server_does(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changes_module, "HEARTBEAT", 1000)
+    monkeypatch.setattr(live, "HEARTBEAT", 1000)
 
     async def check(changes: Changes, stream: AsyncIterator[bytes]) -> None:
         waiting = asyncio.create_task(take(stream))

@@ -1,8 +1,9 @@
-"""The driver, the script that runs one local job, and the table in which it finds that local job's command line.
+"""The driver, which is the script that runs one local job, and the table that holds the local jobs' command lines.
 
-Line N of a grid job's table is for index N: the sha256 of what follows it, the index, and shell words. A submission's
-table has the lines of its local jobs, in the order of their indexes, without sums but each twice: by the copy a shell
-sees that a line is whole, and starts no process for that. It is cut into files TOKEN.0, TOKEN.1 …; a driver reads one.
+The table of a grid job has a line for each local job, in the order of their indexes: a sha256 of the rest of the line,
+the index, and shell words. The table of a submission has the lines of that submission only. In it each line is written
+twice, without the sha256: if both copies are the same, the line is whole, and a shell can compare them without starting
+a process. This table is cut into files TOKEN.0, TOKEN.1 and so on, and a driver reads only one of them.
 """
 
 import functools
@@ -26,49 +27,49 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 @dataclass(frozen=True)
 class DriverPlan:
-    """What all local jobs of one grid job have in common; paths are absolute and seen alike by all hosts."""
+    """What all local jobs of one grid job have in common. Paths are absolute, and the same on all hosts."""
 
     grid_job: str
     sandbox: Path
-    """The folder of ``sandbox.tar`` and the submissions' tables; ``$0`` will not do, batch systems copy the script."""
+    """The folder of ``sandbox.tar`` and the tables. ``$0`` does not tell it, because batch systems copy the script."""
     results: Path
     scratch_base: Path
     sandbox_sha256: str
-    """Of ``sandbox.tar``."""
+    """The sha256 of ``sandbox.tar``."""
     local_jobs: int
     local_id_words: str
     """The batch system's id of the job as shell words for double quotes: ``$SAMGRID_FORK_ID``."""
     index_words: str
-    """The job's place in its array, likewise: ``$SAMGRID_FORK_INDEX``."""
+    """The job's place in its array, as such words: ``$SAMGRID_FORK_INDEX``."""
     started_words: str = ""
-    """When the batch system started the job, in seconds since 1970, likewise, where it says so."""
+    """When the batch system started the job, in seconds since 1970, as such words; empty if it does not tell."""
     job_folder_words: str = ""
-    """A folder that the batch system makes for the job and removes, likewise; used in place of ``scratch_base``."""
+    """A folder that the batch system makes for the job, and removes, as such words; it replaces ``scratch_base``."""
     host_words: str = ""
-    """The batch system's name of the host, likewise; the host's own where that is empty."""
+    """The batch system's name of the host, as such words; if empty, the host's own name is used."""
     environment: tuple[tuple[str, str], ...] = ()
     directory: str = ""
-    """Where the program runs instead of the scratch folder; relative to that where not absolute."""
+    """Where the program runs, if not in the scratch folder; a relative path is relative to the scratch folder."""
     stdin: str = ""
-    """A name in the work area or an absolute path; nothing is ``/dev/null``."""
+    """A name in the work area, or an absolute path; empty means ``/dev/null``."""
     max_cpu_minutes: int = 0
     max_memory_mb: int = 0
     cores: int = 1
     umask: str = "077"
-    """The program's own, in octal digits; what the driver writes is its account's alone."""
+    """The program's umask, in octal digits. What the driver itself writes can be read by its account only."""
     is_bare: bool = False
-    """The sandbox holds nothing but ``samgrid-report``, which lies beside it: there is nothing to unpack."""
+    """The sandbox holds only ``samgrid-report``, and that also lies beside it, so there is nothing to unpack."""
     copies_lines: bool = False
-    """The handler reads phases out of what the program prints: its lines are put into ``results/reports``."""
+    """The handler reads phases from what the program prints, so the lines are copied to ``results/reports``."""
     has_site_files: bool = False
-    """The sandbox has files of the site, which programs only read."""
+    """The sandbox contains files of the site, which programs only read."""
     carried: bool = False
-    """The sandbox lies where the batch system starts the driver; outputs go to ``results`` below, to be carried back.
+    """The batch system carries the sandbox to the host, and carries back what is in the folder ``results`` beside it.
 
-    ``sandbox``, ``results`` and ``scratch_base`` are not used then.
+    If so, ``sandbox``, ``results`` and ``scratch_base`` are not used.
     """
     carried_credentials: tuple[tuple[str, str], ...] = ()
-    """Variables of the program, and the files beside the carried sandbox that they name."""
+    """Variables of the program that name files, and the names of these files beside the carried sandbox."""
 
     @property
     def stdin_words(self) -> str:
@@ -91,16 +92,16 @@ def render_driver(plan: DriverPlan) -> str:
 
 @functools.cache
 def load_template() -> Template:
-    """The driver's template, which takes longer to compile than all else that packs a small sandbox."""
+    """The driver's template; to compile it takes longer than everything else in packing a small sandbox."""
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
     environment.filters["sh"] = quote_word
     return environment.from_string(Path(__file__).with_name("driver.sh.j2").read_text(encoding="utf-8"))
 
 
 LINES_PER_FILE = 10
-"""Of a submission's table: so much a driver reads, by a shell that may read a byte at a time.
+"""Lines in each file of a submission's table. They are few because some shells read one byte at a time.
 
-Drivers of earlier versions read 20 or more lines, each behind its sum.
+Drivers of earlier versions read files of 20 or more lines, and each line begins with its sha256.
 """
 _TABLE_FILE = re.compile(rb"^ *table=\$token\.\$\(\(\(position - 1\) / (\d+)\)\)$", re.MULTILINE)
 
@@ -134,7 +135,7 @@ def _render_entry(entry: LocalJobEntry) -> str:
         raise SandboxRefused("a local job has no command: its job type must name a program")
     numbers = (("first_event", entry.first_event), ("events", entry.events), ("seed", entry.seed))
     words = " ".join(f"{name}={value}" for name, value in numbers if value is not None)
-    # A function, which the driver calls beside the program only: its own commands must not see them.
+    # A function, because the driver must set them for the program only, and not for its own commands.
     variables = " ".join(f"{name}={_quote(value)}" for name, value in entry.environment)
     parts = [f"vary() {{ export {variables}; }}" if variables else "", words]
     return "; ".join([*filter(None, parts), f"set -- {' '.join(map(_quote, entry.command))}"])

@@ -1,7 +1,7 @@
-"""How a local job ended and why: the one judgement, made of all the evidence whenever a document is written.
+"""Judges how a local job ended and why, from all evidence, each time that its document is written.
 
-The driver knows whether the program ended by itself, the batch system whether somebody or a limit ended it, and we know
-what we asked for. `RULES` is in order: the first that fits says the cause.
+The driver knows whether the program ended by itself. The batch system knows whether a person or a limit ended it. The
+job manager knows what it asked for itself. `RULES` are tried in their order, and the first that fits gives the cause.
 """
 
 import signal
@@ -15,11 +15,12 @@ _LIMITS = (Cause.TIME_LIMIT, Cause.CPU_LIMIT, Cause.MEMORY_LIMIT)
 
 
 def ended_well(job: LocalJob) -> bool:
-    """True where the driver wrote down a clean end, with all outputs, before anybody told it to end.
+    """True if the driver wrote down exit code 0, with all outputs, before anybody told it to end.
 
-    A host or daemon lost after that changes nothing. A batch system that ran out of memory may have killed a child of a
-    program that did not notice. Where the driver was told to end, the batch system must say that the program ended by
-    itself, and that it was not the one to end it. Where the program was only warned, nobody must have deleted the job.
+    A host or a daemon that is lost later changes nothing. If the batch system says that the memory limit was exceeded,
+    it may have killed a child of the program, and the program may not have noticed. If the driver was told to end, the
+    batch system must say that the program ended by itself, and that the batch system did not end it. If the program was
+    only warned, nobody may have deleted the job.
     """
     if job.driver != "ended" or job.exit_code != 0 or job.lost() or job.batch_cause is Cause.MEMORY_LIMIT:
         return False
@@ -29,7 +30,7 @@ def ended_well(job: LocalJob) -> bool:
 
 
 def was_asked_to_end(job: LocalJob) -> bool:
-    """True where it was told to end, and not by us: the batch system may hold the job, or queue it again.
+    """True if it was told to end, but not by us: the batch system may hold the job, or queue it again.
 
     The signal may have ended the program first, and the driver before it reached that.
     """
@@ -37,7 +38,7 @@ def was_asked_to_end(job: LocalJob) -> bool:
 
 
 def _was_ended(job: LocalJob) -> bool:
-    """True where the program did not end by itself, as far as the driver can tell."""
+    """True if the program did not end by itself, as far as the driver knows."""
     return job.driver != "ended" or job.caught is not None or _find_signal(job) is not None
 
 
@@ -49,7 +50,7 @@ def _find_signal(job: LocalJob) -> int | None:
 
 
 def _may_have_obeyed(job: LocalJob) -> bool:
-    """True where the program was ended, or warned: it may have ended for that, with any exit code."""
+    """True if the program was ended or warned: it may have ended because of that, with any exit code."""
     return _was_ended(job) or job.warned is not None
 
 
@@ -66,7 +67,7 @@ RULES: tuple[tuple[Callable[[LocalJob], bool], Cause | None], ...] = (
     (lambda job: job.driver == "ended" and _was_ended(job), Cause.SIGNAL),
     (lambda job: job.driver == "ended" and job.exit_code == 0, Cause.OUTPUTS_MISSING),
     (lambda job: job.driver == "ended", Cause.EXIT_CODE),
-    # From here on there is no end of the driver's.
+    # For all further rules, the driver wrote down no end.
     (lambda job: job.problem is not None, Cause.DRIVER_FAILED),
     (lambda job: job.batch_cause is not None, None),
     (lambda job: job.state is State.DONE and job.exit_code == DRIVER_FAILED, Cause.DRIVER_FAILED),
@@ -76,11 +77,11 @@ RULES: tuple[tuple[Callable[[LocalJob], bool], Cause | None], ...] = (
     (lambda job: job.driver is None, Cause.NEVER_STARTED),
     (lambda job: True, Cause.SIGNAL),
 )
-"""Why a local job ended that did not end well; None stands for the cause that the batch system gave (`batch_cause`)."""
+"""The causes of local jobs that did not end well; None means the cause that the batch system gave (`batch_cause`)."""
 
 
 def find_cause(job: LocalJob) -> Cause | None:
-    """Why a local job that was submitted has failed or was cancelled; None where it succeeded."""
+    """Why a local job that was submitted has failed or was cancelled; None if it succeeded."""
     if ended_well(job):
         return None
     cause = next(cause or job.batch_cause for fits, cause in RULES if fits(job))
@@ -88,7 +89,7 @@ def find_cause(job: LocalJob) -> Cause | None:
 
 
 def put_outcome(job: LocalJob) -> None:
-    """Write down outcome, cause and reason of a local job that has ended, and none of one that has not."""
+    """Set outcome, cause and reason of a local job that has ended; clear outcome and cause of one that has not."""
     if job.local_id is None:
         return  # It was never submitted: cancellation has set its cause and reason.
     if not job.state.is_final or _may_be_on_its_way(job):
@@ -100,7 +101,7 @@ def put_outcome(job: LocalJob) -> None:
 
 
 def _may_be_on_its_way(job: LocalJob) -> bool:
-    """True where its status file may still be on its way: the log told of a clean end, the driver did not yet."""
+    """True if its status file may not be here yet: the log tells of exit code 0, but the driver does not."""
     return job.state is State.DONE and job.exit_code == 0 and job.driver in (None, "started")
 
 
@@ -112,16 +113,17 @@ def find_outcome(cause: Cause | None) -> Outcome:
 
 
 def needs_batch_cause(job: LocalJob) -> bool:
-    """True where only the batch system can say why a local job ended, and it has not been asked yet."""
+    """True if only the batch system can say why a local job ended, and it has not been asked yet."""
     if job.local_id is None or not job.state.is_final or job.batch_words is not None or job.cancel_asked is not None:
         return False
     return _may_have_obeyed(job) or any(seen.is_failure_in_log for seen in job.evidence())
 
 
 def may_have_been_deleted(job: LocalJob) -> bool:
-    """True where somebody, or a limit, may have ended a local job, and the history does not say so, or not who it was.
+    """True if a person or a limit may have ended a local job, and the history does not say so, or not who it was.
 
-    To Grid Engine's history a program that its warning ended (-notify), before it was deleted, has ended by itself.
+    Grid Engine warns a program before it deletes the job (-notify). If the program ends at once, the history says that
+    it ended by itself.
     """
     if job.local_id is None or not job.state.is_final or job.cancel_asked is not None or not _may_have_obeyed(job):
         return False
@@ -145,7 +147,7 @@ _SENTENCES = {
 
 
 def render_reason(job: LocalJob, cause: Cause) -> str:
-    """Why it ended, as a sentence; where the batch system said so, with its words."""
+    """Why it ended, as a sentence, with the words of the batch system if the cause is from there."""
     words = f" ({job.batch}: {job.batch_words})" if job.batch_words and cause is job.batch_cause else ""
     if cause is Cause.CANCELLED_OUTSIDE:
         return f"it was cancelled in the batch system{f' by {job.ended_by}' if job.ended_by else ''}{words}"

@@ -239,10 +239,10 @@ def test_a_cancel_says_what_it_waits_for(
         account.database.local_jobs.put(OPEN, [job])
     account.database.grid_jobs.change(OPEN, lambda job: job.cancel(2000, "enough"))
     status(OPEN)
-    assert re.search(r"\ncancel +waits for the end of 1 local jobs\n", capsys.readouterr().out)
+    assert re.search(r"\ncancel +waits for the end of 1 local job\n", capsys.readouterr().out)
     be_silent(account)
     status(OPEN)
-    words = "end of 1 local jobs, as far as is known: slurm does not answer, and the cancel goes on when it does"
+    words = "end of 1 local job, as far as is known: slurm does not answer, and the cancel goes on when it does"
     assert words in capsys.readouterr().out
 
 

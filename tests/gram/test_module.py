@@ -25,7 +25,7 @@ from tests.conftest import end_processes_of, processes_of
 from tests.gram_interpreter import CONTACT, MODULE, Answer, GramSite, Interpreter, Words, render_request
 from tests.samgrid import LAUNCH
 from tests.unit.gram_shims.argument_files import render_argument_file
-from tests.waiting import wait_until
+from tests.waiting import SECONDS, wait_until
 
 pytestmark = pytest.mark.usefixtures("gram_packages")
 
@@ -44,7 +44,7 @@ class Noisy(CommandAdapter):
         sys.stderr.write("noise on stderr\\n")
         os.write(1, b"GRAM_SCRIPT_JOB_STATE:8\\n\\n")
         subprocess.run("echo GRAM_SCRIPT_ERROR:98; echo; cat; echo more >&2", shell=True, close_fds=False)
-        subprocess.Popen(["/bin/sh", "-c", "sleep 60; echo GRAM_SCRIPT_ERROR:97", __file__], close_fds=False)
+        subprocess.Popen(["/bin/sh", "-c", "sleep 300; echo GRAM_SCRIPT_ERROR:97", __file__], close_fds=False)
         if os.fork() == 0:
             os.system("sleep 60")
             os._exit(0)
@@ -132,7 +132,7 @@ def test_two_jobs_live_and_end_one_after_the_other_in_one_interpreter(interprete
 
 
 def test_no_interpreter_of_python_starts_on_a_poll(interpreter: Interpreter, site: GramSite) -> None:
-    job_id = submit(interpreter, site, "1.1", executable=["/bin/sleep"], arguments=["30"])
+    job_id = submit(interpreter, site, "1.1", executable=["/bin/sleep"], arguments=["999"])
     poll_until(interpreter, site, job_id, "2")
     with site.start() as other:
         assert other.ask("poll", **site.describe("", jobid=[job_id])) == [("JOB_STATE", "2")]
@@ -200,7 +200,7 @@ def test_nothing_but_answers_gets_through_whatever_a_handler_prints(interpreter:
     first = submit(interpreter, site, "1.1", samgridtype=["noisy"])
     second = submit(interpreter, site, "1.2", samgridtype=["noisy"])
     # Nobody waited for the handlers' children.
-    assert len(processes_of(site.folder, "sleep 60")) == 2
+    assert len(processes_of(site.folder, "sleep 300")) == 2
     assert first != second
     poll_until(interpreter, site, first, "8")
     log = (site.state / "gram.log").read_text()
@@ -212,7 +212,7 @@ def test_what_stays_running_holds_no_descriptor_of_grams(site: GramSite) -> None
     reading, writing = os.pipe()
     os.set_inheritable(writing, True)
     with site.start() as interpreter:
-        submit(interpreter, site, "1.1", executable=["/bin/sleep"], arguments=["30"], samgridtype=["noisy"])
+        submit(interpreter, site, "1.1", executable=["/bin/sleep"], arguments=["999"], samgridtype=["noisy"])
         wait_until(lambda: bool(processes_of(site.folder, "samgrid-fork", "serve")))
         theirs = {str(Path(f"/proc/{interpreter.process.pid}/fd/{number}").readlink()) for number in (0, 1)}
         theirs.add(str(Path(f"/proc/self/fd/{writing}").readlink()))
@@ -241,7 +241,7 @@ def test_the_program_ends_with_its_interpreter(site: GramSite) -> None:
 
 def test_one_request_is_one_grid_job_however_often_it_comes(site: GramSite) -> None:
     interpreters = [site.start() for _ in range(3)]
-    request = site.describe("1.1", executable=["/bin/sleep"], arguments=["30"])
+    request = site.describe("1.1", executable=["/bin/sleep"], arguments=["999"])
     for _ in range(2):
         for interpreter in interpreters:
             interpreter.send(render_request("submit", request))
@@ -351,7 +351,7 @@ def test_a_poll_starts_a_monitor_where_it_was_killed(interpreter: Interpreter, s
 
 
 def test_a_poll_does_not_wait_for_who_writes_the_database(interpreter: Interpreter, site: GramSite) -> None:
-    job_id = submit(interpreter, site, "1.1", executable=["/bin/sleep"], arguments=["30"])
+    job_id = submit(interpreter, site, "1.1", executable=["/bin/sleep"], arguments=["999"])
     poll_until(interpreter, site, job_id, "2")
     for pid in processes_of(site.folder, "samgrid-monitor"):
         os.kill(pid, signal.SIGSTOP)
@@ -372,7 +372,7 @@ def test_of_an_unknown_grid_job_nothing_changes(interpreter: Interpreter, site: 
 def test_where_the_state_folder_has_gone_nothing_changes_and_nothing_is_made(
     interpreter: Interpreter, site: GramSite
 ) -> None:
-    job_id = submit(interpreter, site, "1.1", executable=["/bin/sleep"], arguments=["30"])
+    job_id = submit(interpreter, site, "1.1", executable=["/bin/sleep"], arguments=["999"])
     poll_until(interpreter, site, job_id, "2")
     site.state.rename(site.folder / "elsewhere")
     try:
@@ -445,7 +445,7 @@ def test_without_a_program_each_call_has_its_answer(tmp_path: Path) -> None:
 
 
 def test_the_one_shot_form_submits_polls_and_cancels(site: GramSite) -> None:
-    answer = dict(site.run_once("submit", **site.describe("1.1", executable=["/bin/sleep"], arguments=["30"])))
+    answer = dict(site.run_once("submit", **site.describe("1.1", executable=["/bin/sleep"], arguments=["999"])))
     assert answer.pop("JOB_STATE") == "1"
     job = site.describe("1.1", jobid=[answer["JOB_ID"]])
     wait_until(lambda: site.run_once("poll", **job) == [("JOB_STATE", "2")])
@@ -480,7 +480,7 @@ def run_script(site: GramSite, script: str, *files: Path) -> list[str]:
         stderr=subprocess.DEVNULL,
         text=True,
         env={**site.environment(), **site.settings},
-        timeout=30,
+        timeout=SECONDS,
         check=False,
     )
     return done.stdout.splitlines()
@@ -499,7 +499,7 @@ def write_argument_file(site: GramSite, program: str, *words: str) -> Path:
 
 
 def test_the_old_scripts_submit_poll_and_remove(site: GramSite) -> None:
-    file = write_argument_file(site, "/bin/sleep", "30")
+    file = write_argument_file(site, "/bin/sleep", "999")
     said = run_script(site, "submit", file)
     assert said[-1] == "GRAM_SCRIPT_SUCCESS:1"
     job_id = said[0].removeprefix("GRAM_SCRIPT_JOB_ID:")
@@ -535,7 +535,8 @@ def test_the_old_scripts_reach_every_type(site: GramSite, job_type: str) -> None
     assert job.job_type == job_type
     assert job.origin is not None
     assert job.origin.unused == ("executable", "arguments")
-    assert run_script(site, "rm", file) == ["GRAM_SCRIPT_SUCCESS:4"]
+    # On a busy machine it may be done by then.
+    assert run_script(site, "rm", file)[0] in ("GRAM_SCRIPT_SUCCESS:4", "GRAM_SCRIPT_SUCCESS:8")
 
 
 def test_a_poll_without_an_id_is_an_error(site: GramSite) -> None:

@@ -24,8 +24,9 @@ from jobmanager.site.places import StatePlaces, make_state_folder
 from tests.samgrid import Samgrid
 from tests.waiting import is_gone, wait_until
 
-# Under nohup it is ignored, and so it would be by every process that a test starts.
+# Under nohup, or in a script's background, they are ignored, and so they would be by every process that a test starts.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The one profile of all property tests. How long an example takes says how busy the machine is, so that never counts.
 # Derandomized, because a suite that is repeated must not be red by chance: whoever changes a parser looks for new

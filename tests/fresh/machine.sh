@@ -107,7 +107,7 @@ start_machine() {
     [ "$(id -u)" = 0 ] || skip "only root makes a machine"
     unshare --mount --pid --fork true || skip "this machine makes no namespaces"
     command -v debootstrap >/dev/null ||
-        flock /var/tmp sh -c 'apt-get -q update && apt-get -q -y --no-install-recommends install debootstrap' >&2 ||
+        "$tree/tests/integration/systems/prepare.sh" --no-install-recommends debootstrap >&2 ||
         skip "debootstrap is not here and cannot be installed"
     mirror=$(find_mirror) || true
     [ -n "$mirror" ] || skip "apt knows no mirror of Debian here"

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from sandbox.files import kept_open
 from tests.waiting import SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,7 +36,7 @@ def wait_until(is_so: Callable[[], bool], what: str) -> None:
             return
         now = time.monotonic()
         assert now < deadline, f"not within {SECONDS:.0f} s: {what}"
-        time.sleep(max(0.1, 3 * (now - asked)))
+        time.sleep(min(max(0.1, 3 * (now - asked)), 5))
 
 
 @contextmanager
@@ -52,12 +53,9 @@ def open_ground(name: str) -> Iterator[Path]:
 @contextmanager
 def _locked(folder: Path, kind: int) -> Iterator[int]:
     """A lock of flock(2) on a folder, which ends with the block; yields its descriptor."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
+    with kept_open(os.open(folder, os.O_RDONLY)) as descriptor:
         fcntl.flock(descriptor, kind)
         yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager
@@ -68,7 +66,7 @@ def installed_package(run: str) -> Iterator[Path]:
         with _locked(ROOT, fcntl.LOCK_EX):
             folder.mkdir(mode=0o755, exist_ok=True)
             users = stack.enter_context(_locked(folder, fcntl.LOCK_SH))
-            if not (folder / "venv").exists():
+            if not (folder / "venv" / "bin" / "samgrid").exists():
                 install_package(folder)
         yield folder / "venv" / "bin"
         with _locked(ROOT, fcntl.LOCK_EX), suppress(BlockingIOError):
@@ -81,8 +79,9 @@ def install_package(folder: Path) -> None:
     virtual = folder / "venv"
     source = folder / "source"
     subprocess.run([PYTHON, "-m", "venv", str(virtual)], check=True)
-    # A build writes beside the sources.
-    shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(".venv", ".git", ".*_cache", "build", "*.egg-info"))
+    # A build writes beside the sources, and other workers into the folders of bytecode.
+    left_out = shutil.ignore_patterns(".venv", ".git", ".*_cache", ".hypothesis", "__pycache__", "build", "*.egg-info")
+    shutil.copytree(ROOT, source, ignore=left_out, dirs_exist_ok=True)
     install = ("install", "--quiet", "--disable-pip-version-check", "--only-binary", "pythia8mc")
     subprocess.run([str(virtual / "bin" / "pip"), *install, f"{source}[pythia]"], check=True)
 

@@ -434,7 +434,11 @@ def recover(options: argparse.Namespace) -> int:
         what = f"{number:,} local job{'s' if number > 1 else ''}" if number else "the last steps"
         print(f"{name}: {job.job_id} makes {what} of {gap.grid_job} again")
     for job_id in found.unknown:
-        print(f"samgrid recover: {job_id}: a repetition of it cannot be read, so nothing is submitted", file=sys.stderr)
+        print(
+            f"samgrid recover: grid job {job_id} cannot be read, so nothing is submitted of it and what it repeats:"
+            f' try "samgrid repair", or else "samgrid remove {job_id}", and recover again',
+            file=sys.stderr,
+        )
     for job in jobs[:1]:
         wake_for(account, job.job_id)
     return 1 if found.unknown else 0

@@ -183,11 +183,13 @@ def _read_what_it_wrote(account: Account, job_id: str, suspects: list[_Ended]) -
     results = account.places.results(job_id)
     ids = {name for job in suspects for name in (job.local_id, job.array) if name}
     deletions = _find_deletions(account, batch, ids, min(job.ended_time or 0 for job in suspects))
+    read = (_read_printed(adapter, results, job) for job in suspects)
+    printed = {status.local_id: status for status in read if status}
 
     def apply(job: LocalJob) -> bool:
         if not may_have_been_deleted(job):
             return False
-        status = _read_printed(adapter, results, job) or _read_log_status(job, deletions, causes)
+        status = printed.get(str(job.local_id)) or _read_log_status(job, deletions, causes)
         return status is not None and note_batch_end(job, status)
 
     change_in_parts(account.database, job_id, suspects, apply)
@@ -196,9 +198,9 @@ def _read_what_it_wrote(account: Account, job_id: str, suspects: list[_Ended]) -
 _LAST_WORDS = 4096
 
 
-def _read_printed(adapter: BatchAdapter, results: Path, job: LocalJob) -> LocalStatus | None:
+def _read_printed(adapter: BatchAdapter, results: Path, job: _Ended) -> LocalStatus | None:
     """What the batch system itself printed at the end of a local job's output; None if nothing about its end."""
-    if not adapter.printed_causes:
+    if not adapter.printed_causes or job.driver is None:
         return None
     number = adapter.naming.position_of(str(job.local_id)) - 1 + adapter.naming.first
     try:

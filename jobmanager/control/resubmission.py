@@ -160,7 +160,7 @@ class Recovery:
     running: tuple[str, ...]
     gaps: tuple[Gap, ...]
     unknown: tuple[str, ...] = ()
-    """Those of which it is not known what is missing, because the document of a repetition cannot be read."""
+    """Those whose documents cannot be read, so that it is not known what is missing of them and of what they repeat."""
 
 
 def recover_request(account: Account, request_id: str) -> tuple[Recovery, list[GridJob]]:
@@ -193,14 +193,17 @@ def plan_recovery(account: Account, types: Mapping[str, type[JobAdapter]], reque
         known = ", ".join(sorted(name for name, handler in types.items() if handler.requestIdAttribute)) or "none"
         raise UnknownRequest(f"no grid job belongs to request {request_id}; job types with request ids: {known}")
     ids = {job.job_id for job in jobs}
-    gaps, unknown = list[Gap](), list[str]()
+    gaps, unknown = list[Gap](), set[str]()
+    database = account.database
     for job in (job for job in jobs if job.repeats not in ids):
         try:
-            gaps += _gaps_of(account.database, find_family(account.database, job))
-        except DamagedDocument:
-            unknown.append(job.job_id)
+            if job.repeats is not None and database.grid_jobs.has(job.repeats):
+                database.grid_jobs.get(job.repeats)  # raises if it is damaged: then this begins no family
+            gaps += _gaps_of(database, find_family(database, job))
+        except DamagedDocument as damage:
+            unknown.add(damage.grid_job)
     running = tuple(job.job_id for job in jobs if not job.state.is_final)
-    return Recovery(running, tuple(gaps), tuple(unknown))
+    return Recovery(running, tuple(gaps), tuple(sorted(unknown)))
 
 
 def _find_candidates(account: Account, types: Mapping[str, type[JobAdapter]]) -> list[GridJob]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from batch_adapters.states import STATE_OF_WORD, State
 from jobmanager import UserError
-from jobmanager.database.local_jobs import STANDING
+from jobmanager.database.local_jobs import BLOCKED, STANDING
 from jobmanager.database.sqlite import Quarantine, Store, Table
 from jobmanager.database.times import render_time
 
@@ -65,7 +65,8 @@ _PARENT = """(
     SELECT parent.id FROM step JOIN grid_job AS parent ON parent.id = step.grid_job
     WHERE child = grid_job.id ORDER BY parent.submitted LIMIT 1
 )"""
-_BLOCKED = "(SELECT count(*) FROM local_job WHERE grid_job = grid_job.id AND helps IS NOT NULL)"
+COUNT_BLOCKED = f"(SELECT count(*) FROM ({BLOCKED.format('grid_job.id')}))"
+"""SQL: how many local jobs of a grid job are blocked."""
 _HAS_STEPS = "EXISTS (SELECT 1 FROM step WHERE step.grid_job = grid_job.id)"
 
 STANDINGS = (*STATE_OF_WORD, "cancelled")
@@ -337,7 +338,7 @@ class GridJobs:
     def _overview(self, chosen: str, values: Sequence[object], order: str = "submitted, id") -> list[Overview]:
         """A line for each grid job whose id an SQL query gives."""
         sql = (
-            f"SELECT id, type, state, outcome, owner, submitted, {_HAS_STEPS}, {_PARENT}, {_BLOCKED},"
+            f"SELECT id, type, state, outcome, owner, submitted, {_HAS_STEPS}, {_PARENT}, {COUNT_BLOCKED},"
             " name, batch, ended, reason"
             f" FROM grid_job WHERE id IN ({chosen}) ORDER BY {order}"
         )

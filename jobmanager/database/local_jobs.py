@@ -98,6 +98,12 @@ _LINE = (
 _LIVE = "number, grid_job, local_id, array, token, state, coalesce(wait_reason, ''), coalesce(helps, '')"
 """SQL: the fields of a `LiveJob`."""
 _IS_LIVE = "local_id IS NOT NULL AND state NOT IN ('done', 'failed')"
+BLOCKED = (
+    "SELECT number, coalesce(wait_reason, '') AS why, helps FROM local_job WHERE grid_job = {0} AND helps IS NOT NULL"
+    " UNION ALL SELECT number, reason, '' FROM local_job WHERE grid_job = {0} AND state IN ('active', 'suspended')"
+    " AND reason LIKE '% waits for room: %' AND helps IS NULL"
+)
+"""SQL: the blocked local jobs of the grid job {0}. A driver waits for room; its other problems are the end of it."""
 AT_ONCE = 500
 """Documents that are in memory at once, because a grid job may have any number."""
 
@@ -392,13 +398,9 @@ class LocalJobs:
     def blocked(self, job_id: str) -> list[Blocked]:
         """The blocked local jobs of a grid job, grouped by reason, the most frequent first."""
         # Each may have its own command, if the batch system has no arrays: the first one is shown.
-        sql = (
-            "SELECT count(*), min(number), why, helps FROM (SELECT number, coalesce(wait_reason, '') AS why, helps"
-            " FROM local_job WHERE grid_job = ? AND helps IS NOT NULL UNION ALL SELECT number, reason, ''"
-            " FROM local_job WHERE grid_job = ? AND state IN ('active', 'suspended') AND reason IS NOT NULL"
-            " AND helps IS NULL) GROUP BY why ORDER BY 1 DESC, 2"
-        )
-        return [Blocked(*row) for row in self._store.query(sql, [job_id, job_id])]
+        found = BLOCKED.format("?1")
+        sql = f"SELECT count(*), min(number), why, helps FROM ({found}) GROUP BY why ORDER BY 1 DESC, 2"
+        return [Blocked(*row) for row in self._store.query(sql, [job_id])]
 
     def running_ids(self, grid_job: str, after: int, most: int) -> dict[int, str]:
         """The ids, by index, of a grid job's local jobs that run or are suspended.

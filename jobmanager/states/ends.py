@@ -29,10 +29,16 @@ def ended_well(job: LocalJob) -> bool:
     return job.warned is None or (job.batch_cause is not Cause.CANCELLED_OUTSIDE and job.cancel_asked is None)
 
 
+def may_run_again(job: LocalJob) -> bool:
+    """True if its driver would run the program again, were it started again: see `end_as_before` in driver.sh.j2."""
+    return job.caught is not None or job.signal in ("TERM", "INT", "HUP", "XCPU", "KILL")
+
+
 def was_asked_to_end(job: LocalJob) -> bool:
     """True if it was told to end, but not by us: the batch system may hold the job, or queue it again.
 
-    The signal may have ended the program first, and the driver before it reached that.
+    The signal may have ended the program first, and the driver before it reached that. A program that dies of KILL or
+    XCPU has mostly met a limit of memory or CPU time on its host, and need not wait until it has left the queue.
     """
     return (job.caught is not None or job.signal in ("TERM", "INT", "HUP")) and job.cancel_asked is None
 

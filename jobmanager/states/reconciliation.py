@@ -25,7 +25,7 @@ from jobmanager.database.local_jobs import LocalJobs
 from jobmanager.site.account import Account, find_batch_system
 from jobmanager.states.changes import change_local_jobs, same_runs
 from jobmanager.states.driver_status import reconcile_with_drivers
-from jobmanager.states.ends import was_asked_to_end
+from jobmanager.states.ends import may_run_again, was_asked_to_end
 from jobmanager.states.transitions import apply_status, find_state, find_wait_reason, mark_lost, reopen
 
 logger = logging.getLogger(__name__)
@@ -276,7 +276,7 @@ def _has_run(database: Database, system: BatchSystem, status: LocalStatus) -> bo
     with suppress(DamagedDocument):
         found = database.local_jobs.find(system.adapter.name, status.local_id)
         if found is not None and status.state is State.ACTIVE and status.is_of(str(found[1].token)):
-            return found[1].driver == "ended" and found[1].caught is None
+            return found[1].driver == "ended" and not may_run_again(found[1])
     return False
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from jobmanager.database.database import Choice, Database
+from jobmanager.database.grid_jobs import COUNT_BLOCKED
 from jobmanager.site.account import Account
 from jobmanager.web.live import Mark
 from sandbox.files import open_unlinked
@@ -71,7 +72,7 @@ class ReadOnlyDatabase(Database):
     def mark_of_all(self) -> Mark:
         """A value that changes whenever the list of grid jobs would."""
         local_jobs = self._store.query("SELECT * FROM local_job_count WHERE number")
-        blocked = self._store.query("SELECT grid_job, count(*) FROM local_job WHERE helps IS NOT NULL GROUP BY 1")
+        blocked = self._store.query(f"SELECT id, {COUNT_BLOCKED} FROM grid_job WHERE state NOT IN ('done', 'failed')")
         return (*self._store.query("SELECT id, state FROM grid_job"), *local_jobs, *blocked)
 
     def mark_of_local_job(self, job_id: str, index: int) -> Mark:

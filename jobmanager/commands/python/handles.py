@@ -307,7 +307,7 @@ class Recovered:
     submitted: tuple[JobHandle, ...]
     """The new grid jobs, which make what is missing; none where nothing is."""
     unknown: tuple[JobHandle, ...] = ()
-    """Nothing is submitted for these, because the document of a repetition cannot be read."""
+    """Nothing is submitted of these and what they repeat, because their documents cannot be read."""
 
 
 def recover(request: str | int, *, state_dir: str | os.PathLike[str] | None = None) -> Recovered:

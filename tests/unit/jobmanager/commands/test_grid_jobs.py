@@ -265,16 +265,21 @@ def test_what_blocks_is_shown_in_the_list_of_one_and_of_its_local_jobs(
 ) -> None:
     held = LocalJob.new(1, "slurm", None)
     held.state, held.wait_reason, held.helps = State.PENDING, "JobHeldUser", "scontrol release 17"
+    full, ending = LocalJob.new(2, "slurm", None), LocalJob.new(3, "slurm", None)
+    full.state, full.reason = State.ACTIVE, "output waits for room: No space left on device"
+    ending.state, ending.reason = State.ACTIVE, "no scratch folder"
     with account.database.transaction():
-        account.database.local_jobs.put(OPEN, [held])
+        account.database.local_jobs.put(OPEN, [held, full, ending])
     shown = []
     for words in ([], [OPEN], [OPEN, "--state", "pending"], ["--format", "json"]):
         assert cli.main(["status", *words]) == 0
         shown.append(" ".join(capsys.readouterr().out.split()))
-    assert "1 pending, 1 blocked" in shown[0]
+    assert "1 pending, 2 active, 2 blocked" in shown[0]
     assert "blocked number 1: JobHeldUser: scontrol release 17" in shown[1]
+    assert "blocked number 2: output waits for room: No space left on device" in shown[1]
+    assert "number 3" not in shown[1]
     assert shown[2].endswith("1 - - JobHeldUser")
-    assert '"blocked": 1' in shown[3]
+    assert '"blocked": 2' in shown[3]
 
 
 @pytest.mark.usefixtures("status")

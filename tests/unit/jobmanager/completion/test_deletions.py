@@ -1,6 +1,7 @@
 """What a batch system's log says of who deleted local jobs, or of a limit, where its history does not say it."""
 
 from collections.abc import Mapping, Sequence
+from io import BufferedReader
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from jobmanager.completion.retries import judge_failures
 from jobmanager.states.driver_status import reconcile_with_drivers
 from jobmanager.states.reconciliation import reconcile_batch_system
 from jobmanager.states.registration import apply_events
+from sandbox.files import open_unlinked
 from tests.unit.toy_system import GRID_JOB, TOKEN, ToySystem
 
 RECORDED = Path(__file__).parents[3] / "recorded"
@@ -117,16 +119,28 @@ slurmstepd-n1: error: Exceeded job memory limit
 """What 22.05 printed with OverMemoryKill, when it called the job FAILED, 0:9, JobLaunchFailure."""
 
 
-def test_what_slurm_killed_for_its_memory_has_failed_for_that(toy: ToySystem) -> None:
+def test_what_slurm_killed_for_its_memory_has_failed_for_that(toy: ToySystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = []
+
+    def open_noted(path: Path) -> BufferedReader:
+        assert not toy.database._store._connection.in_transaction
+        opened.append(path.name)
+        return open_unlinked(path)
+
+    monkeypatch.setattr("jobmanager.completion.proof.open_unlinked", open_noted)
     toy.change_adapter(event_module="", log_causes={}, printed_causes=SLURM.printed_causes, causes={"F": Cause.SIGNAL})
-    toy.add({"17_1": (), "17_2": ()})
-    toy.answers("find", *(f"17_{n} F {TOKEN} 137 JobLaunchFailure" for n in (1, 2)))
+    toy.add({"17_1": (), "17_2": (), "17_3": ()})
+    toy.answers("find", *(f"17_{n} F {TOKEN} 137 JobLaunchFailure" for n in (1, 2, 3)))
+    apply_events(toy.database, "toy", [Event(A_WEEK_LATER - 100, "17_3", State.FAILED, 137)])
     for n in (1, 2):
         toy.drives(f"17_{n}", "start 1795670488")
         apply_events(toy.database, "toy", [Event(A_WEEK_LATER - 100, f"17_{n}", State.DONE, 137)])
     (toy.account.places.results(GRID_JOB) / f"{TOKEN}.1.driver").write_text(KILLED_BY_SLURM)
     collect_grid_job(toy.account, GRID_JOB)
-    assert [job.cause for job in toy.database.local_jobs.all_of(GRID_JOB)] == [Cause.MEMORY_LIMIT, Cause.SIGNAL]
+    causes = [job.cause for job in toy.database.local_jobs.all_of(GRID_JOB)]
+    assert causes == [Cause.MEMORY_LIMIT, Cause.SIGNAL, Cause.SIGNAL]
+    # The driver of the third never ran.
+    assert opened == [f"{TOKEN}.1.driver", f"{TOKEN}.2.driver"]
     assert "exceeded memory limit (82382848 > 62914560)" in str(toy.job(1).reason)
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from adapters import EVENTS, SLICING, Attribute, JobAdapter, PlannedJob, Value
 from adapters.job_adapter import cut_slice
 from batch_adapters.states import State
+from jobmanager.commands import cli
 from jobmanager.control import resubmission as recovery
 from jobmanager.control.removal import NotRemovable, remove_grid_job
 from jobmanager.control.resubmission import (
@@ -374,12 +375,24 @@ def test_a_repetition_that_cannot_be_read_holds_up_only_its_own_family(account: 
     finish(account, first, failed=[1])
     finish(account, second, failed=[2])
     again = repeat_grid_job(account, first, only_failed=True).job_id
+    finish(account, again, failed=[1])
+    finish(account, repeat_grid_job(account, again, only_failed=True).job_id, failed=[1])
+    finish(account, repeat_grid_job(account, first, only_failed=True).job_id)
     with account.database.transaction():
         sql = "UPDATE grid_job SET document = substr(document, 1, length(document) - 5) WHERE id = ?"
         account.database._store.write(sql, [(again,)])
     found, (job,) = recover(account)
-    assert (found.gaps, found.unknown) == ((Gap(second, (2,)),), (first,))
+    assert (found.gaps, found.unknown) == ((Gap(second, (2,)),), (again,))
     assert job.repeats == second
+
+
+def test_what_cannot_be_recovered_is_named_with_the_way_out(
+    account: Account, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(recovery, "recover_request", lambda *_: (Recovery((), (), ("aaaaaaaa",)), []))
+    assert cli.main(["recover", "--request", "13669", "--state-dir", str(account.places.root)]) == 1
+    error = capsys.readouterr().err
+    assert all(words in error for words in ("aaaaaaaa cannot", '"samgrid repair"', '"samgrid remove aaaaaaaa"'))
 
 
 def test_a_structured_grid_job_is_recovered_from_its_first_step_that_is_not_done(account: Account) -> None:

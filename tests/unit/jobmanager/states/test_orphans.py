@@ -75,6 +75,7 @@ def test_what_a_grid_job_leaves_behind_is_an_orphan(toy: ToySystem) -> None:
     [
         pytest.param((), "R", False, id="in its epilogue"),
         pytest.param(("caught TERM 1050",), "R", True, id="told to end"),
+        pytest.param(("signal TERM", "exit 143"), "R", True, id="only its program was told in time"),
         pytest.param((), "PD", True, id="queued again"),
     ],
 )
@@ -82,7 +83,7 @@ def test_what_has_run_is_left_to_end_when_its_grid_job_has_ended(
     toy: ToySystem, written: tuple[str, ...], native: str, is_orphan: bool
 ) -> None:
     toy.add(["17_1"], State.ACTIVE)
-    toy.drives("17_1", "start 1000", *written, "exit 0", "end 1060")
+    toy.drives("17_1", "start 1000", "exit 0", *written, "end 1060")
     reconcile_with_drivers(toy.account, GRID_JOB, [toy.job()])
     toy.database.grid_jobs.change(GRID_JOB, lambda job: job.end(State.DONE, toy.now))
     assert bool(find(toy, "17_1", TOKEN, native)) is is_orphan

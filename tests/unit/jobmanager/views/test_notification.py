@@ -291,7 +291,8 @@ def put_blocked(account: Account, helps: str | None) -> None:
 
 def put_driver_problem(account: Account, is_there: bool) -> None:
     job = LocalJob.new(2, "slurm", None)
-    job.state, job.reason = State.ACTIVE, "output waits for room" if is_there else None
+    job.state = State.ACTIVE
+    job.reason = "output waits for room: No space left on device" if is_there else "no scratch folder"
     with account.database.transaction():
         account.database.local_jobs.put(JOB, [job])
 
@@ -315,7 +316,7 @@ STALLS = [
         "number 2: JobHeldUser: scontrol release",
         id="blocked",
     ),
-    pytest.param(put_driver_problem, "number 2: output waits for room", id="no room for outputs"),
+    pytest.param(put_driver_problem, "number 2: output waits for room: No space left", id="no room for outputs"),
     pytest.param(be_silent, "slurm has not answered since ", id="silent"),
 ]
 

@@ -142,7 +142,7 @@ def _find_files(pattern: RequestFile, looks: Iterator[int]) -> list[str]:
     name = PurePosixPath(pattern.name)
     # The request's folder is not a pattern, whatever its name.
     folder = str(pattern.path).removesuffix(str(name)) if pattern.travels else ""
-    found = set(_find_paths(folder, name.parts, looks))
+    found = set(_find_paths(folder, name.parts or (".",), _spend(looks, pattern.name)))
     files = sorted(os.path.abspath(path) for path in found if os.path.isfile(path))  # noqa: PTH100, PTH113 never raise
     if not files:
         raise BadSweep(f"split_files: no file is called {pattern.name!r}" + (f" in {folder}" if folder else ""))
@@ -152,11 +152,22 @@ def _find_files(pattern: RequestFile, looks: Iterator[int]) -> list[str]:
     return files
 
 
+def _spend(looks: Iterator[int], pattern: str) -> Iterator[int]:
+    """The looks that are left.
+
+    :raises BadSweep: after the last one, about the pattern.
+    """
+    yield from looks
+    raise BadSweep(
+        f"split_files: {pattern!r} leads through more than {_MOST_ROWS} files and folders:"
+        " write more of the path before the first * or **"
+    )
+
+
 def _find_paths(folder: str, parts: Sequence[str], looks: Iterator[int]) -> Iterator[str]:
     """What matches the parts of a pattern below a folder, as ``glob`` does, which looks at entries without limit.
 
     :param looks: one is taken for each entry.
-    :raises BadSweep: there are none left.
     """
     import fnmatch  # imported late, here and below: seldom needed, and GRAM waits for the import
     import glob
@@ -184,10 +195,7 @@ def _list_shown(folder: str, looks: Iterator[int], with_hidden: bool = False) ->
     shown = []
     with suppress(OSError), os.scandir(folder or ".") as entries:
         for entry in entries:
-            if next(looks, None) is None:
-                raise BadSweep(
-                    f"split_files: more than {_MOST_ROWS} files and folders to look at: name folders below them"
-                )
+            next(looks)
             if with_hidden or not entry.name.startswith("."):
                 shown.append((entry.name, os.path.join(folder, entry.name)))  # noqa: PTH118
     return shown

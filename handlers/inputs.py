@@ -239,7 +239,10 @@ def _list_folder(folder: str, pattern: str) -> list[Input]:
     for parent, folders, names in os.walk(folder, onerror=_refuse):
         looks += len(folders) + len(names)
         if looks > _MOST_ENTRIES:
-            raise NoFiles(f"input_folder: more than {_MOST_ENTRIES} files and folders are below {folder!r}: name one")
+            raise NoFiles(
+                f"input_folder: more than {_MOST_ENTRIES} files and folders are below {folder!r}:"
+                " name a folder further down"
+            )
         # The driver writes outputs under such names until they are complete.
         folders[:] = [name for name in folders if not name.startswith(".")]
         inputs += [_read_input(Path(parent, name)) for name in names if _is_wanted(Path(parent, name), pattern)]

@@ -2,6 +2,7 @@
 
 import glob
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,8 @@ def test_files_are_shared_out_in_the_order_of_patterns_and_names(
     [
         (["data/*.lhe"], None, r"split_files: no file is called 'data/\*.lhe' in "),
         (["data/deep"], None, "no file is called"),
+        (["."], None, r"split_files: no file is called '\.' in "),
+        (["./"], None, r"split_files: no file is called '\./' in "),
         (["data/*"], "points.csv", "do not go together"),
         ([], "points.csv", "parameters: 'points.csv' cannot be read: No such file"),
         ([], "data", "parameters: 'data' cannot be read: Is a directory"),
@@ -164,8 +167,8 @@ def test_a_pattern_that_leads_through_too_many_files_is_refused(
     folder: Path, pattern: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("adapters.sweep._MOST_ROWS", 4)
-    with pytest.raises(BadSweep, match=r"split_files: more than 4 files and folders to look at"):
-        ask(folder, pattern)
+    with pytest.raises(BadSweep, match=rf"split_files: '{re.escape(pattern)}' leads through more than 4 files"):
+        ask(folder, "data/d.txt", pattern)
 
 
 def test_patterns_match_what_glob_matches(folder: Path) -> None:

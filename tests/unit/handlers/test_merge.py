@@ -81,7 +81,8 @@ def test_the_inputs_are_the_files_of_a_folder_and_below_that_match(folder: Path)
 def test_a_folder_with_too_many_entries_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("handlers.inputs._MOST_ENTRIES", 6)
     handler = make_handler(DzeroMergeAdapter, folder, input_folder=folder, input_pattern="*.txt")
-    assert "input_folder: more than 6 files and folders are below" in faults_of(handler)
+    refusal = f"input_folder: more than 6 files and folders are below '{folder}': name a folder further down"
+    assert refusal in faults_of(handler)
 
 
 @pytest.mark.parametrize("way", ["folder", "list"])

@@ -28,7 +28,7 @@ record looks like two jobs. If users are not trusted, use slurmctld.log, which h
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
@@ -156,6 +156,9 @@ _LINES = (
     # Not a job's id: the number of the user.
     (_REFUSED, b" JobId=", "_refuse"),
 )
+# How a job ends by itself or by Slurm, or is queued again: the text before its id, and the beginning of that behind it.
+_OTHER_ENDS = {head: rest for head, rest, action in _LINES if action in ("_fail", "_requeue", "_preempt")}
+_OTHER_ENDS[_COMPLETED] = b" done"
 # The milliseconds may be followed by an offset (rfc5424_ms) or the name of a thread (thread_id).
 _STAMP = rb"\[([^].\n]++)(?:\.\d{3}([^]\n]*+))?\] "
 # Groups: stamp's two, beginning, id, raw id of an array's task (or which of its tasks are meant), rest of the line.
@@ -350,18 +353,30 @@ def _read_ending(text: bytes) -> tuple[bytes, bytes] | None:
 
 
 def read_deletions(block: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Who cancelled which job, by number; a job that ended by itself (``done``) was only sent a signal."""
+    """Who cancelled which job, by number; a job that ended otherwise later was only sent a signal."""
     lines = [line[2:] for line in _LINE.findall(b"\n" + block)]
+    requested = {_read_request(job, raw, rest) for head, job, raw, rest in lines if head == _CANCELLED}
     refusals = ((user, _REFUSAL.fullmatch(rest)) for head, user, _, rest in lines if head == _REFUSED)
     refused = {(found[1], user) for user, found in refusals if found and found[2] == b"Access/permission denied"}
+    # The block before this one may end with a request that is refused here.
+    yield from ((one, b"") for name, _ in refused - requested for one in _read_jobs(name))
     for head, job, raw, rest in lines:
-        if head == _COMPLETED and rest == b" done":
+        if head in _OTHER_ENDS and rest.startswith(_OTHER_ENDS[head]):
             yield job, b""
         elif head == _CANCELLED and rest.startswith(b" uid "):
-            user = rest.removeprefix(b" uid ")
-            tasks = raw if raw.startswith(b"_[") else b""
-            if (job + tasks, user) not in refused:
-                yield from ((one, user) for one in (_read_tasks(job, tasks) if tasks else (job,)))
+            name, user = _read_request(job, raw, rest)
+            if (name, user) not in refused:
+                yield from ((one, user) for one in _read_jobs(name))
+
+
+def _read_request(job: bytes, raw: bytes, rest: bytes) -> tuple[bytes, bytes]:
+    """What is to be cancelled, as a refusal names it, and the user."""
+    return job + raw if raw.startswith(b"_[") else job, rest.removeprefix(b" uid ")
+
+
+def _read_jobs(name: bytes) -> Iterable[bytes]:
+    array, bracket, _ = name.partition(b"_[")
+    return _read_tasks(array, name[len(array) :]) if bracket else (name,)
 
 
 _CONFIGURED = re.compile(r"^[ \t]*SlurmctldLogFile[ \t]*=[ \t]*([^\s#]+)", re.MULTILINE | re.IGNORECASE)

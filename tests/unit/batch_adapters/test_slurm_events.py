@@ -10,7 +10,7 @@ import pytest
 
 from batch_adapters.generator.module import LogNotKnown, Parser
 from batch_adapters.slurm import events
-from batch_adapters.slurm.events import SLURM, find_log
+from batch_adapters.slurm.events import SLURM, find_log, read_deletions
 from batch_adapters.states import Event, State, read_event
 from tests.unit.batch_adapters.log_reading import collect_changes, read_lines, use_utc
 
@@ -362,6 +362,30 @@ def refuse(job: str, user: int = 1002) -> bytes:
 )
 def test_a_request_to_cancel_is_not_yet_an_end(log: bytes, expected: dict[str, str]) -> None:
     assert read_changes(log) == expected
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        ENDED,
+        REQUEUED,
+        START + b"Time limit exhausted for JobId=7\n",
+        START + b"Killing JobId=7 on failed node n1\n",
+        START + b"requeue job JobId=7 due to failure of node n1\n",
+        START + b"preempted JobId=7 has been killed to reclaim resources for JobId=8\n",
+        START + b"preempted JobId=7 has been requeued to reclaim resources for JobId=8\n",
+    ],
+    ids=["end", "requeue", "time limit", "lost node", "lost node, requeued", "preempted", "preempted, requeued"],
+)
+def test_who_only_sent_a_signal_has_deleted_nothing(after: bytes) -> None:
+    assert list(read_deletions(KILLED_BY_OWNER + after)) == [(b"7", b"1001"), (b"7", b"")]
+
+
+@pytest.mark.parametrize("name", ["7", "7_[1-2]"])
+def test_who_was_refused_has_deleted_nothing(name: str) -> None:
+    jobs = [b"7_1", b"7_2"] if "[" in name else [b"7"]
+    assert list(read_deletions(kill(name, 1002) + refuse(name))) == []
+    assert list(read_deletions(refuse(name))) == [(job, b"") for job in jobs], "the request was in the block before"
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """``samgrid explain``: what is known about a local job, from which source and when, and the conclusion."""
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -75,10 +76,11 @@ def _explain(account: Account, grid_job: str, job: LocalJob, ask: bool) -> str:
         now, history = _ask(account, job)
         context = replace(context, now=now, history=history)
     facts = describe_local_job(account.database.grid_jobs.get(grid_job), job)
+    stopped = _find_stopped(account, grid_job, job, context.driver)
     parts = [
         render_columns([(name, render_line(text)) for name, text in facts]),
         "seen:\n" + (render_evidence(job.evidence()) or "  nothing"),
-        _render_part("driver:", [*describe_driver(context.driver), *complaint, *_find_stopped(account, grid_job, job)]),
+        _render_part("driver:", [*describe_driver(context.driver), *complaint, *stopped]),
     ]
     parts += [_describe_answer(title, answer) for title, answer in _titles(job.batch, context)]
     if why := account.database.quarantine.list().get(grid_job):
@@ -87,8 +89,10 @@ def _explain(account: Account, grid_job: str, job: LocalJob, ask: bool) -> str:
     return "\n".join(parts)
 
 
-def _find_stopped(account: Account, grid_job: str, job: LocalJob) -> list[str]:
+def _find_stopped(account: Account, grid_job: str, job: LocalJob, driver: DriverStatus) -> list[str]:
     """A line if a signal has stopped the program, which batch systems do not see; known only on its own host."""
+    if driver.host != os.uname().nodename:  # its scratch folder may be shared, its process numbers are not
+        return []
     try:
         path = None if job.local_id is None or job.state.is_final else find_printed(account, grid_job, job, "pid")
         pid = int(read_regular(path)) if path else 0

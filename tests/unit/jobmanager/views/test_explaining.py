@@ -215,11 +215,15 @@ def test_hostile_text_is_printed_as_text(fake: Account, program: BatchProgram) -
     assert "[2Jgone" in printed
 
 
-def test_a_program_that_is_stopped_is_said_to_be_so(fake: Account, tmp_path: Path) -> None:
+def test_a_program_that_is_stopped_on_this_host_is_said_to_be_so(fake: Account, tmp_path: Path) -> None:
     add(fake, running())
     scratch = tmp_path / f"samgrid.{GRID_JOB}.x"
     (scratch / ".samgrid").mkdir(parents=True)
-    status_file(fake, GRID_JOB, "17.1").write_text(f"start {T}\nscratch {scratch}\n")
+
+    def say_host(host: str) -> None:
+        status_file(fake, GRID_JOB, "17.1").write_text(f"start {T}\nhost {host}\nscratch {scratch}\n")
+
+    say_host(os.uname().nodename)
     program = subprocess.Popen(["/bin/sleep", "600"])
     try:
         (scratch / ".samgrid" / "pid").write_text(f"{program.pid}\n")
@@ -228,6 +232,8 @@ def test_a_program_that_is_stopped_is_said_to_be_so(fake: Account, tmp_path: Pat
         os.waitid(os.P_PID, program.pid, os.WSTOPPED | os.WNOWAIT)
         told = f"the program, process {program.pid}, is stopped: kill -CONT {program.pid} makes it go on"
         assert sections(explain(fake, "17.1", ask=False))["driver"][-1] == told
+        say_host("elsewhere")
+        assert "stopped" not in explain(fake, "17.1", ask=False), "the number is that of a process there"
     finally:
         program.kill()
         program.wait()

@@ -47,7 +47,7 @@ def remove_grid_job(account: Account, job_id: str) -> int:
     database, places = account.database, account.places
     for part in check_removable(database, job_id):
         _end_damaged(account, part)
-    renamed: list[str] = []
+    parts: tuple[str, ...] = ()
     try:
         with database.transaction():
             check_removable(database, job_id)
@@ -56,12 +56,12 @@ def remove_grid_job(account: Account, job_id: str) -> int:
             for part in parts:
                 with suppress(FileNotFoundError):  # renamed by a removal that was killed
                     places.grid_job(part).rename(places.removed(part))
-                    renamed.append(part)
                 database.usage.keep(part)
                 database.grid_jobs.delete(part)
-    except Exception:  # such as a full disk
-        for part in renamed:
-            places.removed(part).rename(places.grid_job(part))
+    except BaseException:  # such as a full disk, or Ctrl-C
+        for part in parts:
+            with suppress(OSError):  # not renamed yet; what went wrong first is what to tell
+                places.removed(part).rename(places.grid_job(part))
         raise
     answer_file(account, job_id).unlink(missing_ok=True)
     for batch in set(submitted.values()):

@@ -256,7 +256,7 @@ def test_a_whole_stays_while_a_step_of_it_is_repeated(account: Account) -> None:
 
 
 class Killed(BaseException):
-    """As if by SIGKILL: nothing catches it."""
+    """Almost as by SIGKILL."""
 
 
 @pytest.mark.parametrize("victim", ["delete", "remove_folder"])
@@ -273,6 +273,8 @@ def test_a_removal_that_was_killed_is_finished_by_the_next(
         patch.setattr(account.database.grid_jobs if victim == "delete" else removal, victim, die)
         with pytest.raises(Killed):
             remove_grid_job(account, A)
+    if victim == "delete":  # the folder has its name back, which SIGKILL prevents
+        account.places.grid_job(A).rename(account.places.removed(A))
     # What is in the database still, its owner may yet want to see.
     freed = sweep(account)
     assert (freed == 0) is (victim == "delete")
@@ -283,20 +285,36 @@ def test_a_removal_that_was_killed_is_finished_by_the_next(
     assert list(account.places.jobs.iterdir()) == []
 
 
+@pytest.mark.parametrize("error", [DatabaseError("database or disk is full"), KeyboardInterrupt()], ids=repr)
 def test_a_removal_that_fails_leaves_the_files_where_they_were(
-    account: Account, monkeypatch: pytest.MonkeyPatch
+    account: Account, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_grid_job(account)
     folder = put_files(account)
 
     def fail(job_id: str) -> None:
-        raise DatabaseError("database or disk is full")
+        raise error
 
     monkeypatch.setattr(account.database.grid_jobs, "delete", fail)
-    with pytest.raises(DatabaseError):
+    with pytest.raises(type(error)):
         remove_grid_job(account, A)
     assert account.database.grid_jobs.has(A)
     assert folder.is_dir()
+
+
+def test_a_removal_that_fails_says_why_even_if_the_files_are_gone(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_grid_job(account)
+    account.places.grid_job(A).mkdir(parents=True)
+
+    def fail(job_id: str) -> None:
+        account.places.removed(A).rmdir()
+        raise DatabaseError("database or disk is full")
+
+    monkeypatch.setattr(account.database.grid_jobs, "delete", fail)
+    with pytest.raises(DatabaseError, match="disk is full"):
+        remove_grid_job(account, A)
 
 
 def test_a_second_removal_at_the_same_time_finds_nothing(account: Account) -> None:

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
@@ -128,18 +128,19 @@ def _command(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def _check_environment(variables: Mapping[str, str]) -> Mapping[str, str]:
-    _check_texts("getEnvironment", chain(*dict(variables).items()))
+    _check_texts("getEnvironment", tuple(chain(*dict(variables).items())))
     return variables
 
 
-def _check_texts(method: str, texts: Iterable[object]) -> None:
+def _check_texts(method: str, texts: Sequence[str]) -> None:
     for text in texts:
         if not isinstance(text, str):
             raise TypeError(f"{method} gave {text!r}, which is no text")
-        try:
-            os.fsencode(text)
-        except UnicodeEncodeError as error:
-            raise ValueError(f"{method} gave {text!r}, which no program can be given") from error
+    try:
+        os.fsencode("".join(texts))  # at once: there may be a million local jobs
+    except UnicodeEncodeError as error:
+        culprit = next(text for text in texts if error.object[error.start] in text)
+        raise ValueError(f"{method} gave {culprit!r}, which no program can be given") from error
 
 
 def _entry(adapter: JobAdapter, sweep: Sweep | None, local_job: PlannedJob) -> LocalJobEntry:

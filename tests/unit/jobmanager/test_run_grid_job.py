@@ -286,7 +286,7 @@ class Unprintable:
         ("getEnvironment", lambda self: {"A": 1}, "TypeError: getEnvironment gave 1, which is no text"),
         (
             "getEnvironment",
-            lambda self: {"A": "\ud800"},
+            lambda self: {"A": "é\udcff", "B": "\ud800", "C": "\ud801"},
             r"ValueError: getEnvironment gave '\\ud800', which no program",
         ),
     ],

@@ -48,7 +48,8 @@ class Installation:
             return False
         if time.time() - status.st_ctime <= UPGRADE:
             return False
-        # Files of a package built anew may have the old ones' times.
+        # Files of a package built anew may have the old ones' times. Where numbers of files do not last (some network
+        # and FUSE file systems), this sees upgrades that are none, and processes start anew more often than needed.
         found = (status.st_mtime, status.st_ino)
         if self._found is None:
             self._found = found

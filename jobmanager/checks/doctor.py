@@ -175,8 +175,8 @@ def _check_documents(account: Account) -> Iterator[Finding]:
     if len(faults) > _MOST:
         yield Finding(Level.FAULT, f"the same or the like of {len(faults) - _MOST} other documents")
     if not faults:
-        count = len(account.database.grid_jobs.overview())
-        yield Finding(Level.GOOD, f"job database {account.places.database}: {count} grid jobs, all documents are valid")
+        count = render_number(len(account.database.grid_jobs.overview()), "grid job")
+        yield Finding(Level.GOOD, f"job database {account.places.database}: {count}, all documents are valid")
 
 
 def _check_job_folders(account: Account) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jobmanager import render_number
 from jobmanager.commands.arguments import (
     AddCommand,
     CommandError,
@@ -430,8 +431,7 @@ def recover(options: argparse.Namespace) -> int:
     elif not jobs and not found.unknown:
         print(f"{name}: nothing is missing")
     for gap, job in zip(found.gaps, jobs, strict=False):
-        number = len(gap.indexes)
-        what = f"{number:,} local job{'s' if number > 1 else ''}" if number else "the last steps"
+        what = render_number(len(gap.indexes), "local job") if gap.indexes else "the last steps"
         print(f"{name}: {job.job_id} makes {what} of {gap.grid_job} again")
     for job_id in found.unknown:
         print(

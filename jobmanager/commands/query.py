@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from jobmanager import render_number
 from jobmanager.commands.arguments import JOB_HELP, AddCommand, account_of, argument, read_seconds
 
 QUERY_HELP = """\
@@ -58,7 +59,7 @@ def export(options: argparse.Namespace) -> int:
     from jobmanager.views.export import export as write
 
     count, damages = write(account_of(options).database, Path(options.folder))
-    print(f"{count:,} grid jobs in {options.folder}")
+    print(f"{render_number(count, 'grid job')} in {options.folder}")
     _tell_left_out("export", map(str, damages))
     return int(bool(damages))
 

@@ -14,6 +14,7 @@ from batch_adapters.generator.module import LogModule, LogNotKnown
 from batch_adapters.registry import find_event_module
 from batch_adapters.running.batch_system import BatchSystem, read_user
 from batch_adapters.states import Cause, State
+from jobmanager import render_number
 from jobmanager.database.database import Database
 from jobmanager.database.local_job import LocalJob
 from jobmanager.site.account import Account, find_batch_adapter, find_batch_system
@@ -263,4 +264,5 @@ def _wait_for(jobs: Iterable[_Ended], lag: float, what: str) -> None:
     now = time.time()
     late = (job.local_id for job in jobs if now - (job.ended_time or 0) < lag)
     if first := next(late, None):
-        raise Unreachable(f"waits up to {lag:.0f} s for {1 + sum(1 for _ in late)} local jobs {what}, first {first}")
+        count = render_number(1 + sum(1 for _ in late), "local job")
+        raise Unreachable(f"waits up to {lag:.0f} s for {count} {what}, first {first}")

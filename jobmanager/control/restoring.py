@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from batch_adapters.states import State
+from jobmanager import render_number
 from jobmanager.control.backup import AGAIN, NOTE, BackupError
 from jobmanager.database.checking import list_programs
 from jobmanager.database.database import LAYOUT, Database
@@ -174,7 +175,7 @@ def _check_ids(made: StatePlaces, job_ids: Iterable[str]) -> None:
 
 
 def _check_open(opened: list[str], is_same_place: bool, open_jobs: OpenJobs) -> None:
-    some = f"{len(opened)} grid jobs had not ended when the backup was made ({', '.join(opened[:5])}…)"
+    some = f"{render_number(len(opened), 'grid job')} had not ended when the backup was made ({', '.join(opened[:5])}…)"
     if opened and open_jobs is OpenJobs.REFUSED:
         raise BackupError(
             f"{some}: --leave-out restores the others only; --follow goes on with them, where the account that the"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from adapters import JobAdapter, canonical_name
 from batch_adapters.states import State
-from jobmanager import UserError
+from jobmanager import UserError, render_number
 from jobmanager.database.database import DamagedDocument, Database
 from jobmanager.database.grid_job import GridJob
 from jobmanager.requests.acceptance import add_grid_job, prepare_grid_job
@@ -44,7 +44,7 @@ def repeat_grid_job(account: Account, job_id: str, only_failed: bool) -> GridJob
             if gap and gap_of(database, first) != gap:
                 continue
             add_grid_job(account, job)
-        logger.info("%s repeats %s: %d local jobs", job.job_id, job.repeats, job.count)
+        logger.info("%s repeats %s: %s", job.job_id, job.repeats, render_number(job.count, "local job"))
         return job
 
 

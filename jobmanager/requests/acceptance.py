@@ -22,6 +22,7 @@ from adapters import (
 from adapters.job_adapter import HIGHEST_SEED
 from adapters.sweep import SPLIT_FILES
 from batch_adapters.registry import UnknownBatchSystem, check_name
+from jobmanager import render_number
 from jobmanager.database.documents import render_text
 from jobmanager.database.grid_job import CredentialEntry, GramOrigin, GridJob
 from jobmanager.database.times import read_time
@@ -94,7 +95,7 @@ def accept_grid_job(
         if origin is not None and (known := account.database.grid_jobs.find_uniqid(origin.uniqid)):
             return known
         add_grid_job(account, job)
-    logger.info("%s accepted: %s, %d local jobs", job.job_id, job.job_type, job.count)
+    logger.info("%s accepted: %s, %s", job.job_id, job.job_type, render_number(job.count, "local job"))
     return job.job_id
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from jobmanager import render_number
 from jobmanager.database.database import Database
 from jobmanager.database.details import PhaseSum
 from jobmanager.database.local_jobs import Blocked
@@ -100,5 +101,6 @@ def render_silent(progress: Progress, seconds: float) -> str:
     """The stall warning; empty if no local job has been silent for so many seconds."""
     if not progress.silent:
         return ""
-    have = "1 local job has" if len(progress.silent) == 1 else f"{len(progress.silent):,} local jobs have"
-    return f"{have} told nothing new for {render_duration(seconds)}, first number {progress.silent[0]}"
+    count = render_number(len(progress.silent), "local job")
+    have = "has" if len(progress.silent) == 1 else "have"
+    return f"{count} {have} told nothing new for {render_duration(seconds)}, first number {progress.silent[0]}"

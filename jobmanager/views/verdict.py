@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from batch_adapters.adapter import LocalStatus
+from jobmanager import render_number
 from jobmanager.database.local_job import Evidence, LocalJob
 from jobmanager.states.reconciliation import MISSING_ANSWERS
 from jobmanager.views.text import render_local_time
@@ -55,7 +56,8 @@ def _judge_unsubmitted(job: LocalJob, now: BatchAnswer | None) -> str:
     if now.problem:
         return f"{sentence}; nothing changes until {job.batch} answers."
     if now.found:
-        return f"{sentence}; {job.batch} has {len(now.found)} local jobs of that name, which will be adopted."
+        count = render_number(len(now.found), "local job")
+        return f"{sentence}; {job.batch} has {count} of that name, which will be adopted."
     return f"{sentence}; it is submitted again only once it is certain that {job.batch} never got it."
 
 

@@ -44,7 +44,7 @@ def write(account: Account, sql: str) -> None:
 
 def test_a_sound_database_is_said_to_be_so(account: Account) -> None:
     (finding,) = look(account)
-    assert (finding.level, "1 grid jobs, all documents are valid" in finding.text) == (Level.GOOD, True)
+    assert (finding.level, "1 grid job, all documents are valid" in finding.text) == (Level.GOOD, True)
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ def test_outputs_that_may_be_on_their_way_are_waited_for(
     toy.drives("17", *driver)
     toy.now = NOW + LAG - 1
     if awaited is not None:
-        with pytest.raises(Unreachable, match=f"20 s for 1 local jobs to {awaited}, first 17"):
+        with pytest.raises(Unreachable, match=f"20 s for 1 local job to {awaited}, first 17"):
             collect_grid_job(toy.account, GRID_JOB)
         assert not state_of(toy).is_final
         toy.now = NOW + LAG
@@ -154,7 +154,7 @@ def test_what_is_shown_running_and_was_not_told_to_end_runs_on_at_once(toy: ToyS
 def test_what_leaves_the_batch_system_has_time_to_turn_out_to_be_queued_again(toy: ToySystem) -> None:
     add_ended(toy, "17", state=State.FAILED, ended=NOW)
     toy.answers("queue", f"17 CG {TOKEN} -")
-    with pytest.raises(Unreachable, match="20 s for 1 local jobs to leave the batch system, first 17"):
+    with pytest.raises(Unreachable, match="20 s for 1 local job to leave the batch system, first 17"):
         collect_grid_job(toy.account, GRID_JOB)
     toy.answers("queue", f"17 PD {TOKEN} -")
     collect_grid_job(toy.account, GRID_JOB)
@@ -165,7 +165,7 @@ def test_what_was_told_to_end_may_be_shown_running_for_a_while(toy: ToySystem) -
     add_ended(toy, "17", ended=NOW)
     toy.drives("17", "start 1000", f"caught TERM {NOW}", "exit 143", f"end {NOW}")
     toy.answers("queue", f"17 R {TOKEN} -")
-    with pytest.raises(Unreachable, match="20 s for 1 local jobs to leave the batch system, first 17"):
+    with pytest.raises(Unreachable, match="20 s for 1 local job to leave the batch system, first 17"):
         collect_grid_job(toy.account, GRID_JOB)
     assert (toy.job().state, toy.job().driver) == (State.DONE, "ended")
     toy.now = NOW + LAG
@@ -267,7 +267,7 @@ def test_each_submissions_outputs_are_waited_for(toy: ToySystem) -> None:
         second.token = f"{GRID_JOB}-2"
         second.put_times(ended=NOW)
         toy.database.local_jobs.put(GRID_JOB, [second])
-    with pytest.raises(Unreachable, match="20 s for 1 local jobs to bring back their outputs, first 18"):
+    with pytest.raises(Unreachable, match="20 s for 1 local job to bring back their outputs, first 18"):
         collect_grid_job(toy.account, GRID_JOB)
 
 

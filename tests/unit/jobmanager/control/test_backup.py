@@ -399,7 +399,7 @@ def test_what_had_not_ended_is_refused_left_out_or_followed_in_its_place(account
     (account.places.gram / B).touch()
     write_backup(account, file)
     other = elsewhere(account)
-    with pytest.raises(BackupError, match=f"1 grid jobs had not ended .*{B}.* --leave-out"):
+    with pytest.raises(BackupError, match=f"1 grid job had not ended .*{B}.* --leave-out"):
         restore(other, file, OpenJobs.REFUSED)
     with pytest.raises(BackupError, match="in the same place"):
         restore(other, file, OpenJobs.FOLLOWED)

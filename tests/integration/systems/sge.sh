@@ -64,8 +64,9 @@ write_configuration() {
     echo "$host localhost" >"$common/host_aliases"
     echo "$host" >"$common/act_qmaster"
     sed "s|/var/spool/gridengine|$dir/spool|" "$share/default-bootstrap" >"$common/bootstrap"
+    # With its jobs SGE kills every process of one of these groups: Slurm's daemons have 64030.
     change_lines "$share/default-configuration" "execd_spool_dir $dir/spool/execd" "mailer /bin/true" \
-        "loglevel log_info" "administrator_mail none" "gid_range 64000-64999" "load_report_time 00:00:05" \
+        "loglevel log_info" "administrator_mail none" "gid_range 70000-70999" "load_report_time 00:00:05" \
         "reporting_params accounting=true reporting=true flush_time=00:00:01 joblog=true sharelog=00:00:00" \
         >"$dir/configuration"
     chown -R sgeadmin:sgeadmin "$dir/root" "$dir/spool"

@@ -201,8 +201,8 @@ class InputsAdapter(JobAdapter):
         """
         if len(self.groups) != localJob.count:
             raise NoFiles(
-                f"the inputs have changed since the request was accepted: they make {len(self.groups)} local jobs now, "
-                f"not {localJob.count}; submit it again"
+                "the inputs have changed since the request was accepted: the number of local jobs was "
+                f"{localJob.count}, and is {len(self.groups)} now; submit it again"
             )
         return self.groups[localJob.index - 1]
 

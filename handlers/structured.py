@@ -32,6 +32,8 @@ class StructuredAdapter(JobAdapter):
         return faults or check_order([_read_step(value) for value in values])
 
     def getSteps(self) -> Sequence[Step]:
+        if faults := list(self.checkErrors()):
+            raise ValueError(faults[0])
         return [_read_step(value) for value in self.request["steps"] or ()]
 
     def prepareWorkArea(self, workArea: Path) -> None:

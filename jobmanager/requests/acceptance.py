@@ -7,7 +7,8 @@ import random
 import re
 import string
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ from jobmanager.database.grid_job import CredentialEntry, GramOrigin, GridJob
 from jobmanager.database.times import read_time
 from jobmanager.requests.attributes import (
     COMMON_ATTRIBUTES,
+    DRIVER_VARIABLES,
     NOTIFY,
     BadRequest,
     Given,
@@ -52,7 +54,6 @@ from jobmanager.requests.request_handler import (
     find_size,
     find_steps,
     read_adapter,
-    refuse_faults,
 )
 from jobmanager.requests.time_limit import limited
 from jobmanager.site.account import Account, find_batch_adapter
@@ -162,11 +163,11 @@ def prepare_grid_job(
     datasets = Datasets.read(account, first.job_id if first else "")
     adapter, faults = read_adapter(account, given, folder, datasets=datasets)
     _check_declarations(type(adapter))
-    refuse_faults(adapter, faults)
-    check_errors(adapter)
+    faults = _gather(faults, lambda: check_errors(adapter), lambda: _check_batch_system(account, adapter))
+    faults = _gather(faults, lambda: check_steps(account, given, find_steps(adapter), folder, faults))
+    if faults:
+        raise BadRequest(faults)
     steps = find_steps(adapter)
-    check_steps(account, given, steps, folder)
-    _check_batch_system(account, adapter)
     if render_text(str(folder)) != str(folder):
         raise BadRequest([f"the request's folder {str(folder)!r} has characters that no XML can hold: rename it"])
     job_id = _new_job_id(account)
@@ -197,6 +198,21 @@ def prepare_grid_job(
     return job
 
 
+def _gather(faults: Sequence[str], *checks: Callable[[], object]) -> list[str]:
+    """These faults and those that the checks find, so that all are told at once."""
+    found = list(faults)
+    for check in checks:
+        try:
+            check()
+        except BadRequest as error:
+            found += error.faults
+        except HandlerError:
+            # A handler may fail because of a fault that is known.
+            if not found:
+                raise
+    return list(dict.fromkeys(found))
+
+
 def _check_declarations(handler: type[JobAdapter]) -> None:
     """Refuse a handler with an attribute that all job types have by now: it would mean something else."""
     common = {canonical_name(attribute.name) for attribute in COMMON_ATTRIBUTES}
@@ -214,11 +230,12 @@ def _find_digest(sweep: Sweep, first: GridJob | None) -> str:
     return sweep.digest
 
 
-def check_steps(account: Account, given: Given, steps: Sequence[Step], folder: Path) -> None:
+def check_steps(account: Account, given: Given, steps: Sequence[Step], folder: Path, known: Sequence[str] = ()) -> None:
     """Check the requests of a structured grid job's steps.
 
     For a step with an input that does not exist yet, only declarations are checked: its handler may read the input.
 
+    :param known: faults of the whole, which steps inherit.
     :raises BadRequest: with all faults and their steps.
     """
     faults = find_parent_faults(given) if steps else []
@@ -226,7 +243,7 @@ def check_steps(account: Account, given: Given, steps: Sequence[Step], folder: P
         try:
             _check_step(account, given, step, folder)
         except BadRequest as error:
-            faults += [f"step {step.name}: {fault}" for fault in error.faults]
+            faults += [f"step {step.name}: {fault}" for fault in error.faults if fault not in known]
         except HandlerError as error:
             faults.append(f"step {step.name}: {error}")
     if faults:
@@ -238,17 +255,14 @@ def _check_step(account: Account, given: Given, step: Step, folder: Path) -> Non
     # The input folder is not read now.
     given = render_step_request(given, step, Path("/") if step.input_step else None, handler)
     adapter, faults = read_adapter(account, given, folder, handler)
-    if step.input_step and faults:
-        raise BadRequest(faults)
     if not faults and find_steps(adapter):
         raise BadRequest(["a step cannot have steps itself"])
+    of_content = (lambda: check_errors(adapter), lambda: count_local_jobs(adapter)) if not step.input_step else ()
+    if faults := _gather(faults, *of_content, lambda: _check_batch_system(account, adapter)):
+        raise BadRequest(faults)
     if not step.input_step:
-        refuse_faults(adapter, faults)
-        check_errors(adapter)
-        count_local_jobs(adapter)
         for warning in _find_warnings(adapter):
             logger.warning("step %s: %s", step.name, warning)
-    _check_batch_system(account, adapter)
 
 
 def _find_warnings(adapter: JobAdapter) -> list[str]:
@@ -258,7 +272,16 @@ def _find_warnings(adapter: JobAdapter) -> list[str]:
     sweep = adapter.sweep
     unknown = sweep.find_unknown(adapter.request.get("arguments", ())) if sweep else []
     stays = [f"arguments: {word} stays as it is: what differs is {sweep.placeholders}" for word in unknown if sweep]
-    return [*warnings, *stays]
+    return [*warnings, *stays, *_find_environment_warnings([name for name, _ in adapter.request["environment"]])]
+
+
+def _find_environment_warnings(names: Sequence[str]) -> Iterator[str]:
+    """Warnings about variables that programs will not find as they were given."""
+    for name, count in Counter(names).items():
+        if name in DRIVER_VARIABLES:
+            yield f"environment: {name} is the job manager's: where it sets one, programs find that"
+        elif count > 1:
+            yield f"environment: {name} is given {count} times: the last value counts"
 
 
 def _find_retry_warnings(account: Account, request: Mapping[str, Any]) -> Iterator[str]:

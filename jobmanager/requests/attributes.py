@@ -174,6 +174,13 @@ INPUT_FOLDER = "input_folder"
 INPUT_VARIABLE = "SAMGRID_INPUT_FOLDER"
 """The variable with the same folder, for all programs."""
 
+DRIVER_VARIABLES = {
+    f"SAMGRID_{name}"
+    for name in ("GRID_JOB", "LOCAL_ID", "LOCAL_JOBS", "CORES", "INDEX", "SCRATCH", "OUTPUT", "STATUS", "SITE_FILES",
+                 "FIRST_EVENT", "EVENTS", "SEED")
+}  # fmt: skip
+"""The variables that the driver sets for each local job, over those of the request."""
+
 _LIMITS = ("max_cpu_time", "max_wall_time", "max_memory", "cores", "gpus", "max_disk", "max_pending_time")
 _RETRIES = ("retries", "retry_on", "retry_memory_factor", "retry_time_factor", "retry_elsewhere", "fail_fast")
 _CREDENTIALS = ("x509_user_proxy", "bearer_token_file")
@@ -198,7 +205,9 @@ def render_step_request(given: Given, step: Step, input_folder: Path | None, han
 
     :param input_folder: the folder with the outputs of its `input_step`; None if it has none.
     """
-    environment = (*find_values(given, "environment"), *find_values(step.request, "environment"))
+    own = find_values(step.request, "environment")
+    named = {variable[:1] for variable in own}
+    environment = (*(one for one in find_values(given, "environment") if one[:1] not in named), *own)
     request = [(name, values) for name, values in given if find_name(name) in _INHERITED]
     request += step.request
     if input_folder is not None:

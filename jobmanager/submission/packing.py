@@ -113,8 +113,7 @@ def _find_entries(adapter: JobAdapter, job: GridJob, local_jobs: Sequence[Planne
         letters += sum(map(len, (*entries[-1].command, *chain(*entries[-1].environment))))
         if letters > MOST_LETTERS:
             raise SandboxRefused(
-                f"the command lines of all {len(local_jobs)} local jobs have more than {MOST_LETTERS:,} characters:"
-                " put what is long into a file"
+                f"all command lines together have more than {MOST_LETTERS:,} characters: put what is long into a file"
             )
     return entries
 

@@ -1,6 +1,7 @@
 """Accepting and collecting grid jobs: what is refused at once, and what collecting never does."""
 
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import sandbox
 from adapters import Attribute, Kind, PlannedJob, Value
 from batch_adapters.states import State
 from handlers.command import CommandAdapter
@@ -21,7 +23,7 @@ from jobmanager.database.database import UnknownJob
 from jobmanager.database.grid_job import GridJob
 from jobmanager.monitor.worker import main as run_worker
 from jobmanager.requests.acceptance import accept_grid_job
-from jobmanager.requests.attributes import BadRequest
+from jobmanager.requests.attributes import DRIVER_VARIABLES, BadRequest
 from jobmanager.requests.job_types import KNOWN_TYPES, HandlerError, find_job_type, load_job_types
 from jobmanager.requests.request_handler import make_adapter
 from jobmanager.run_grid_job import cut_grid_job, find_command_lines, run_grid_job
@@ -163,6 +165,23 @@ def test_what_is_asked_of_retries_and_changes_nothing_is_told(
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
 
+def test_variables_that_programs_will_not_find_as_they_were_given_are_told(
+    account: Account, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = ("environment", (("COLOUR", "blue"), ("SAMGRID_INDEX", "7"), ("COLOUR", "red"), ("SAMGRID_TUNE", "1")))
+    accept_grid_job(account, [*REQUEST, given], Path("/"))
+    assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
+        "environment: COLOUR is given 2 times: the last value counts",
+        "environment: SAMGRID_INDEX is the job manager's: where it sets one, programs find that",
+    ]
+
+
+def test_the_variables_that_are_the_job_managers_are_those_that_the_driver_sets() -> None:
+    driver = (Path(sandbox.__file__).parent / "driver.sh.j2").read_text()
+    start = driver[driver.index("\n    vary\n") :]
+    assert set(re.findall(r"(?<=[ ])(SAMGRID_\w+)=", start[: start.index("umask")])) == DRIVER_VARIABLES
+
+
 def test_what_is_to_be_done_about_failures_stands_in_the_document(account: Account) -> None:
     wishes = [("retries", ("3",)), ("fail_fast", ("yes",)), ("max_pending_time", ("90",))]
     job = account.database.grid_jobs.get(accept_grid_job(account, [*REQUEST, *RETRIES, *wishes], Path("/")))
@@ -234,7 +253,7 @@ def test_long_command_lines_of_many_local_jobs_are_refused_as_they_are_made(
     account: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(packing, "MOST_LETTERS", 10_000)
-    with pytest.raises(BadRequest, match="command lines of all 5 local jobs have more than 10,000 characters: put"):
+    with pytest.raises(BadRequest, match="all command lines together have more than 10,000 characters: put"):
         find_command_lines(account, [*REQUEST, ("count", ("5",)), ("arguments", ("x" * 2_500,))], Path("/"))
 
 

@@ -109,8 +109,17 @@ def test_what_can_be_known_to_be_wrong_is_refused_at_once(account: Account, step
 
 def test_faults_of_all_steps_are_told_together(account: Account) -> None:
     with pytest.raises(BadRequest) as refusal:
-        accept(account, "(a (samgrid_type xyz)) (b (samgrid_type command))")
-    assert [fault.partition(":")[0] for fault in refusal.value.faults] == ["step a", "step b"]
+        accept(
+            account,
+            "(a (samgrid_type xyz)) (b (samgrid_type command) (executable /bin/true) (queue q))"
+            " (c (samgrid_type command) (executable /none) (count x) (queue q))"
+            " (d (samgrid_type command) (executable /bin/true) (count x) (input_step c))",
+            "(retries = x)(stdin = /none)(project = p)",
+        )
+    assert [fault[:14] for fault in refusal.value.faults] == [
+        *("retries must b", "stdin: no such", "project: the b", "stdin does not", "step a: samgri", "step b: queue:"),
+        *("step c: count ", "step c: execut", "step c: queue:", "step d: count "),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -267,7 +276,7 @@ def test_limits_and_environment_of_the_whole_count_for_each_step() -> None:
         ("fail_fast", ("yes",)),
         ("notify_user", ("maria@example.org",)),
         *step.request,
-        ("environment", (("COLOUR", "blue"), ("SHAPE", "round"), ("COLOUR", "red"))),
+        ("environment", (("SHAPE", "round"), ("COLOUR", "red"))),
     ]
 
 

@@ -44,13 +44,15 @@ def _declare_query(command: argparse.ArgumentParser) -> None:
 
 
 def query(options: argparse.Namespace) -> int:
-    from jobmanager.views.query import RENDERERS, Language, QueryLimits, run_limited
+    from jobmanager.views.query import RENDERERS, Language, QueryLimits, check_names, run_limited
 
     account = account_of(options)
     job_id = account.database.grid_jobs.find(options.job) if options.job is not None else None
     language = Language.XQUERY if options.xquery else Language.XPATH
     result = run_limited(account, job_id, options.expression, language, QueryLimits(seconds=options.timeout))
     sys.stdout.writelines(f"{line}\n" for line in RENDERERS[options.format](result))
+    for hint in check_names(options.expression):
+        print(f"samgrid query: {hint}", file=sys.stderr)
     _tell_left_out("query", result.left_out)
     return 0
 

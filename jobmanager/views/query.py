@@ -14,7 +14,8 @@ from lxml import etree
 
 from batch_adapters.launch import command_line
 from jobmanager import UserError
-from jobmanager.database.documents import render_text
+from jobmanager.database.documents import SCHEMA_FILE, render_text
+from jobmanager.requests.attributes import suggest
 from jobmanager.site.account import Account
 from jobmanager.views.text import printable, render_line, render_listing, render_markup
 
@@ -109,6 +110,19 @@ def run_limited(
     if "fault" in answer:
         raise QueryError(f"{where}: {render_line(answer['fault'])[:_LONGEST_FAULT]}")
     return QueryResult(tuple(_read_item(*item) for item in answer["items"]), tuple(answer["left_out"]))
+
+
+_NAME = re.compile(r"(?:(?<!<)/|\[|@)\s*([A-Za-z_][\w.-]*)(?![\w.-]|\s*[:(])", re.ASCII)
+"""In XPath, a name of an element or attribute without a prefix, not a function's nor an axis'."""
+
+
+def check_names(expression: str) -> list[str]:
+    """A sentence for each name in an expression that no document has, if one that they have may be meant."""
+    schema = etree.parse(SCHEMA_FILE).getroot()
+    known = sorted({node.get("name", "") for node in schema.iter("{*}element", "{*}attribute")})
+    names = dict.fromkeys(_NAME.findall(re.sub(r"\"[^\"]*\"|'[^']*'", "''", expression)))
+    meant = {name: suggest(name, known) for name in names if name not in known}
+    return [f"nothing in the documents is called {name}{end}" for name, end in meant.items() if end]
 
 
 def _read_item(kind: str, text: str, fields: list[tuple[str, str]]) -> Item:

@@ -1,11 +1,13 @@
 """Questions to the job database: what is answered, what is refused, and that every expression ends."""
 
+import re
 from pathlib import Path
 
 import pytest
 from lxml import etree
 
 from batch_adapters.states import State
+from jobmanager.commands import cli
 from jobmanager.database.grid_job import GridJob
 from jobmanager.database.local_job import LocalJob
 from jobmanager.site.account import Account
@@ -17,6 +19,7 @@ from jobmanager.views.query import (
     QueryError,
     QueryLimits,
     QueryResult,
+    check_names,
     render_items,
     render_table,
     render_xml,
@@ -326,3 +329,24 @@ def test_a_table_has_a_column_for_each_name_that_occurs() -> None:
         ["<b/>"],
     ]
     assert list(render_table(QueryResult(()))) == ["nothing found"]
+
+
+@pytest.mark.parametrize(
+    ("expression", "meant"),
+    [
+        pytest.param('//local-jop[@stat="x"]', ["local-job", "state"], id="a path"),
+        pytest.param('//local-job[evidnce/@sorce="log" and @staet]', ["evidence", "source", "state"], id="predicates"),
+        pytest.param("//local-job/@State", ["state"], id="capitals"),
+        pytest.param("//*[local-name()='stat']/../child::*[re:test(@host, '/stat[@stat]')]", [], id="other words"),
+        pytest.param("for $j in //local-job return <stat>{$j/@id - 1}</stat>", [], id="elements made by XQuery"),
+        pytest.param("//luminosity", [], id="nothing alike"),
+    ],
+)
+def test_names_that_are_misspelt_are_told_with_what_may_be_meant(expression: str, meant: list[str]) -> None:
+    assert [re.search(r"\(did you mean (.*)\?\)", hint)[1] for hint in check_names(expression)] == meant  # type: ignore[index]
+
+
+def test_the_command_tells_a_misspelt_name_beside_the_answer(jobs: Account, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["query", "--state-dir", str(jobs.places.root), "count(//grid-jop)"]) == 0
+    told = "samgrid query: nothing in the documents is called grid-jop (did you mean grid-job?)\n"
+    assert capsys.readouterr() == ("0\n", told)
